@@ -1,0 +1,121 @@
+package main
+
+import "strings"
+
+// layer is how high a package stands. It may import packages of its own layer and of lower ones.
+type layer int
+
+const (
+	ground  layer = iota // pg, fault, embedded SQL: know nothing of ours
+	engine               // commit, lease: no domain words
+	domain               // ledger, order, stock, …: must not import each other
+	flow                 // what spans domains
+	rpc                  // thin adapters
+	server               // wiring, and what stands beside it
+	command              // main packages
+)
+
+var layerNames = [...]string{"ground", "engine", "domain", "flow", "rpc", "server", "command"}
+
+func (l layer) String() string { return layerNames[l] }
+
+// layers: a folder with its sub-folders. The longest entry wins. A folder below internal/ that is not here is a domain;
+// a small package that several domains need (ids, money) belongs to the ground: list it.
+var layers = map[string]layer{
+	"":                 command,
+	"db":               ground,
+	"gen":              ground, // who may see it is a rule of its own
+	"internal":         domain,
+	"internal/amount":  ground,
+	"internal/pg":      ground,
+	"internal/fault":   ground,
+	"internal/commit":  engine,
+	"internal/lease":   engine,
+	"internal/flow":    flow,
+	"internal/rpc":     rpc,
+	"internal/server":  server,
+	"internal/localpg": server,
+	"internal/pgtest":  server,
+	"internal/errdoc":  command,
+	"web":              server,
+	"client":           server,
+	"cmd":              command,
+}
+
+// protoUsers may import generated protobuf code. Below them everything speaks Go types, so that the wire format can
+// change without the rules of the business noticing.
+var protoUsers = []string{
+	"gen", "internal/rpc", "internal/server", "client", "cmd", "examples",
+	"bench", "internal/bench", "importer", "internal/importer",
+}
+
+// layers checks the direction of imports within our module. Tests are free: they may stand a package beside any other.
+func (s *source) layers() []finding {
+	if s.test || isTestPackage(s.file.Name.Name) {
+		return nil
+	}
+	var found []finding
+	from := s.dir()
+	fromLayer := layerOf(from)
+	if s.file.Name.Name == "main" {
+		fromLayer = command
+	}
+	for _, imp := range s.file.Imports {
+		to, ours := strings.CutPrefix(importPath(imp), s.module+"/")
+		if !ours {
+			continue
+		}
+		toLayer := layerOf(to)
+		switch {
+		case within(to, "gen") && !isProtoUser(from):
+			found = append(found, s.finding(imp.Pos(), "proto-import",
+				"%s imports generated protobuf %s: only %s may", from, to, strings.Join(protoUsers, ", ")))
+		case toLayer > fromLayer:
+			found = append(found, s.finding(imp.Pos(), "import-direction",
+				"%s (%s) imports %s (%s): imports run %s", from, fromLayer, to, toLayer, direction()))
+		case fromLayer == domain && toLayer == domain && folder(from) != folder(to):
+			found = append(found, s.finding(imp.Pos(), "domain-import",
+				"%s imports %s: what needs two domains is a flow; if %s is not a domain, give it a layer in tools/tidy/layers.go",
+				from, to, folder(to)))
+		}
+	}
+	return found
+}
+
+func layerOf(dir string) layer {
+	best, found := "", layers[""]
+	for prefix, l := range layers {
+		if prefix != "" && within(dir, prefix) && len(prefix) > len(best) {
+			best, found = prefix, l
+		}
+	}
+	return found
+}
+
+// folder is the domain that a package belongs to: internal/ledger for internal/ledger/internal/db.
+func folder(dir string) string {
+	parts := strings.SplitN(dir, "/", 3)
+	return strings.Join(parts[:min(2, len(parts))], "/")
+}
+
+func isProtoUser(dir string) bool {
+	for _, user := range protoUsers {
+		if within(dir, user) {
+			return true
+		}
+	}
+	return false
+}
+
+// isTestPackage follows the standard library: httptest, pgtest, notifytest.
+func isTestPackage(name string) bool {
+	return strings.HasSuffix(name, "test")
+}
+
+func direction() string {
+	names := make([]string, 0, len(layerNames))
+	for l := command; l >= ground; l-- {
+		names = append(names, l.String())
+	}
+	return strings.Join(names, " > ")
+}

@@ -1,0 +1,3 @@
+package bench
+
+import _ "example.com/shop/gen/shop/v1"

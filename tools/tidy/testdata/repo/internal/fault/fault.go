@@ -1,0 +1,3 @@
+package fault
+
+import _ "example.com/shop/internal/commit" // want import-direction

@@ -1,0 +1,4 @@
+package ledger
+
+// Twenty lines, the last one included.
+const full = 20

@@ -1,0 +1,1 @@
+package helpers_test // want package-name

@@ -1,0 +1,6 @@
+package db
+
+import (
+	_ "example.com/shop/internal/fault"
+	_ "example.com/shop/internal/stock" // want domain-import
+)

@@ -1,0 +1,6 @@
+package ledgertest
+
+import (
+	_ "example.com/shop/internal/ledger"
+	_ "example.com/shop/internal/pgtest"
+)

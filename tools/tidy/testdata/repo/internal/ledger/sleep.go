@@ -1,0 +1,5 @@
+package ledger
+
+import "time"
+
+func backOff() { time.Sleep(time.Millisecond) }

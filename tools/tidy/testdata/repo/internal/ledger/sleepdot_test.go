@@ -1,0 +1,7 @@
+package ledger
+
+import . "time"
+
+func dots() {
+	Sleep(Second) // want test-sleep
+}

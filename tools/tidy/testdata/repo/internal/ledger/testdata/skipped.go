@@ -1,0 +1,1 @@
+package util // not looked at

@@ -1,0 +1,3 @@
+package pg
+
+import _ "example.com/shop/internal/fault"

@@ -1,0 +1,1 @@
+package util // want package-name
