@@ -12,8 +12,19 @@ func generatedCodeMayBeLong() int {
 	return a + b + c + d
 }
 
-//
-//
-//
-//
-//
+func andTheFileToo() int {
+	a := 0
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	a++
+	return a
+}
