@@ -1,0 +1,47 @@
+package localpg
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+)
+
+const tailBytes = 4096
+
+// logTail passes the log on and remembers its end for error messages.
+type logTail struct {
+	mu   sync.Mutex
+	next io.Writer
+	last []byte
+}
+
+func newLogTail(next io.Writer) *logTail {
+	if next == nil {
+		next = io.Discard
+	}
+	return &logTail{next: next}
+}
+
+// Write never fails: were the pipe from Postgres no longer read, Postgres would
+// stand still as soon as it is full.
+func (l *logTail) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last = append(l.last, p...)
+	if extra := len(l.last) - tailBytes; extra > 0 {
+		l.last = append(l.last[:0], l.last[extra:]...)
+	}
+	_, _ = l.next.Write(p)
+	return len(p), nil
+}
+
+func (l *logTail) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(l, "localpg: "+format+"\n", args...)
+}
+
+func (l *logTail) tail() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.TrimSpace(string(l.last))
+}

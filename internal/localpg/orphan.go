@@ -1,0 +1,156 @@
+package localpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	shmPatience = 10 * time.Second
+	ipcStat     = 2 // IPC_STAT, the same on Linux and macOS; x/sys names it only for Linux
+)
+
+type processState int
+
+const (
+	processGone   processState = iota
+	processZombie              // dead, but its parent has not asked yet: its pid still answers
+	processRuns
+)
+
+// pidFile is what a postmaster tells about itself in postmaster.pid.
+type pidFile struct {
+	pid   int
+	shmID int // System V segment to which all its processes are attached; -1 when not written yet
+	ready bool
+}
+
+// readPidFile wraps fs.ErrNotExist when there is none.
+func readPidFile(dataDir string) (pidFile, error) {
+	text, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid"))
+	if err != nil {
+		return pidFile{}, err
+	}
+	lines := strings.Split(string(text), "\n")
+	pf := pidFile{shmID: -1}
+	if pf.pid, err = strconv.Atoi(strings.TrimSpace(lines[0])); err != nil || pf.pid <= 0 {
+		return pidFile{}, fmt.Errorf("postmaster.pid in %s begins with %q instead of a process id", dataDir, lines[0])
+	}
+	if len(lines) > 6 {
+		if key := strings.Fields(lines[6]); len(key) == 2 {
+			if id, err := strconv.Atoi(key[1]); err == nil {
+				pf.shmID = id
+			}
+		}
+	}
+	pf.ready = len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready"
+	return pf, nil
+}
+
+// clearOldPostmaster deals with what an earlier run left behind, so that the new
+// postmaster does not refuse. We hold the lock, so nobody else can be starting.
+//
+//   - A postmaster that still runs lost its owner: it is stopped.
+//   - A zombie, or a pid which now belongs to another program, would make
+//     Postgres refuse for as long as it stays: the file is removed, provided
+//     that no backend is left.
+//   - A pid that is gone is Postgres' own business.
+func clearOldPostmaster(ctx context.Context, dataDir string, log *logTail) error {
+	pf, err := readPidFile(dataDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if isPostmaster(pf.pid, dataDir) {
+		if err = stopOrphan(ctx, pf.pid, dataDir, log); err != nil {
+			return err
+		}
+	}
+	// Backends notice the death of their postmaster a moment later.
+	free, err := waitUntil(ctx, shmPatience, func() bool { return !shmAttached(pf.shmID) })
+	if err != nil || !free {
+		return err // not free: Postgres tells better than we could what is in the way
+	}
+	if state, _ := inspect(pf.pid); state == processGone {
+		return nil
+	}
+	// Ended in good order meanwhile, or dead without having removed its file.
+	err = os.Remove(filepath.Join(dataDir, "postmaster.pid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		log.printf("removed the stale postmaster.pid of process %d", pf.pid)
+	}
+	return err
+}
+
+// isPostmaster reports whether the process serves this data directory. A zombie
+// has no arguments any more and does not.
+func isPostmaster(pid int, dataDir string) bool {
+	state, args := inspect(pid)
+	return state == processRuns && len(args) > 0 &&
+		strings.HasPrefix(filepath.Base(args[0]), "postgres") && slices.Contains(args[1:], dataDir)
+}
+
+func stopOrphan(ctx context.Context, pid int, dataDir string, log *logTail) error {
+	log.printf("stopping postgres (pid %d), left running by an earlier run", pid)
+	steps := []struct {
+		signal   syscall.Signal
+		patience time.Duration
+	}{
+		{syscall.SIGINT, fastStopPatience},
+		{syscall.SIGQUIT, immediateStopPatience},
+	}
+	for _, step := range steps {
+		if err := syscall.Kill(pid, step.signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("stop the old postgres (pid %d): %w", pid, err)
+		}
+		ended, err := waitUntil(ctx, step.patience, func() bool { return !isPostmaster(pid, dataDir) })
+		if err != nil || ended {
+			return err
+		}
+	}
+	return fmt.Errorf("an earlier postgres (pid %d) serves %s and does not stop: end it by hand", pid, dataDir)
+}
+
+// shmAttached reports whether processes use the segment. One that no longer
+// exists, or is not ours to look at, is not in the way.
+func shmAttached(id int) bool {
+	var segment unix.SysvShmDesc
+	if id < 0 {
+		return false
+	}
+	_, err := unix.SysvShmCtl(id, ipcStat, &segment)
+	return err == nil && segment.Nattch > 0
+}
+
+// waitUntil returns false when patience runs out and an error when the context ends.
+func waitUntil(ctx context.Context, patience time.Duration, done func() bool) (bool, error) {
+	deadline := time.After(patience)
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-deadline:
+			return false, nil
+		case <-tick.C:
+		}
+	}
+	return true, nil
+}
