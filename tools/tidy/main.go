@@ -32,7 +32,7 @@ func main() {
 		fmt.Println(f)
 	}
 	if n := len(findings); n > 0 {
-		fmt.Fprintf(os.Stderr, "tidy: %d findings\n", n)
+		fmt.Fprintf(os.Stderr, "tidy: %d broken rules\n", n)
 		os.Exit(1)
 	}
 }

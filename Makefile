@@ -1,0 +1,96 @@
+# ledgerd: `make` lists what there is. Needs Go, git and bash; .ci/run also installs what else a bare Debian lacks.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.SUFFIXES:
+
+PKG       ?= ./...# packages of test and bench
+TESTFLAGS ?=# more flags for go test, such as -run Transfer
+FUZZTIME  ?= 10s# for each fuzz target
+COUNT     ?= 6# runs of each benchmark
+
+# The build tools are pinned in a module of their own. None of them needs a C compiler.
+TOOL   := CGO_ENABLED=0 go tool -modfile=tools/go.mod
+TOOLS  := CGO_ENABLED=0 go -C tools
+WITHPG := go run ./internal/pgtest/cmd/withpg --
+
+# What else is generated: one command a line, run after buf and sqlc.
+define GENERATORS
+endef
+
+.PHONY: help
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z\/]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@sed -n 's/^\([A-Z]*\)  *?= *\([^#]*\)# *\(.*\)/  \1=\2  \3/p' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: run
+run: ## Server with its own Postgres and sample data, nothing to set up
+	go run ./cmd/ledgerd dev
+
+.PHONY: test
+test: ## All tests, on a throw-away Postgres, with the race detector
+	$(TOOLS) test ./...
+	@race=-race; \
+	if ! echo '#include <stdlib.h>' | $$(go env CC) -x c -c -o /dev/null - 2>/dev/null; then \
+		race=; echo '*** NO C COMPILER: NO RACE DETECTOR. On Debian: apt-get install gcc libc6-dev ***' >&2; \
+	fi; \
+	set -x; $(WITHPG) go test $$race $(TESTFLAGS) $(PKG)
+
+.PHONY: lint
+lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
+	@found=$$(find . -name '.?*' -prune -o -name node_modules -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); \
+	if [[ -n $$found ]]; then echo 'not formatted, run gofmt -w:' $$found; exit 1; fi
+	$(TOOLS) run ./tidy ..
+	$(TOOL) buf lint
+	@tag=$$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) || exit 0; \
+	set -x; $(TOOL) buf breaking --against ".git#tag=$$tag"
+	go vet ./...
+	$(TOOL) staticcheck ./...
+	$(TOOLS) vet ./...
+	$(TOOLS) tool staticcheck ./...
+
+.PHONY: generate
+generate: proto-vendor/buf/validate/validate.proto ## All generated code: protobuf, queries, reference pages
+	$(TOOL) buf generate
+	$(TOOL) sqlc generate
+	$(GENERATORS)
+
+proto-vendor/buf/validate/validate.proto:
+	$(TOOLS) run ./cmd/vendorproto ..
+
+.PHONY: vendorproto
+vendorproto: ## The protos of others, again, from the pinned modules
+	$(TOOLS) run ./cmd/vendorproto ..
+
+.PHONY: verify
+verify: ## Generate again, fail if that changes anything; go.mod is tidy
+	@tools/verify
+
+.PHONY: check
+check: ## Exactly what CI runs: lint, verify, test
+	@for stage in lint verify test; do \
+		start=$$SECONDS; \
+		$(MAKE) --no-print-directory $$stage || { echo "== $$stage FAILED after $$((SECONDS - start)) s"; exit 1; }; \
+		echo "== $$stage took $$((SECONDS - start)) s"; \
+	done
+
+.PHONY: bench
+bench: ## Go benchmarks, compared with .bench/old.txt if you kept one
+	@mkdir -p .bench
+	@set -o pipefail; $(WITHPG) go test -run '^$$' -bench . -benchmem -count $(COUNT) $(PKG) | tee .bench/new.txt
+	@if [[ -f .bench/old.txt ]]; then $(TOOL) benchstat .bench/old.txt .bench/new.txt; \
+	else echo 'To compare the next run with this one: cp .bench/new.txt .bench/old.txt'; fi
+
+.PHONY: fuzz
+fuzz: ## Each fuzz target for FUZZTIME
+	@$(WITHPG) tools/fuzz $(FUZZTIME)
+
+.PHONY: db/psql
+db/psql: ## psql on the database of `make run`, or on DATABASE_URL
+	@state=$${XDG_STATE_HOME:-$$HOME/.local/state}/ledgerd; if ((EUID == 0)); then state=/var/lib/ledgerd; fi; \
+	psql "$${DATABASE_URL:-host=$$state/run user=postgres dbname=ledgerd}"
+
+.PHONY: clean
+clean: ## Built binaries and benchmark results; the database of `make run` stays
+	rm -rf bin .bench
