@@ -1,0 +1,50 @@
+-- Tenants and their API keys. Locks nothing.
+
+-- +goose Up
+set local role ledgerd_owner;
+
+create table access_tenants (
+    tenant_id  integer generated always as identity,
+    name       text collate "C" not null,
+    created_at timestamptz not null default clock_timestamp(),
+    constraint access_tenants_pkey primary key (tenant_id),
+    constraint access_tenants_name_key unique (name),
+    constraint access_tenants_name_check check (name ~ '^[a-z0-9][a-z0-9-]{0,62}$')
+);
+comment on table access_tenants is 'Tenants: nothing is shared between two of them.';
+comment on column access_tenants.tenant_id is 'Number of the tenant, first column of every key.';
+comment on column access_tenants.name is 'Name of the tenant, for people.';
+comment on column access_tenants.created_at is 'When it was made.';
+
+create table access_api_keys (
+    tenant_id    integer not null,
+    key_id       text collate "C" not null,
+    principal    text collate "C" not null,
+    role         text collate "C" not null,
+    secret_hash  bytea not null,
+    created_at   timestamptz not null default clock_timestamp(),
+    revoked_at   timestamptz,
+    constraint access_api_keys_pkey primary key (tenant_id, key_id),
+    constraint access_api_keys_tenant_fkey foreign key (tenant_id) references access_tenants (tenant_id),
+    constraint access_api_keys_role_check check (role in ('read', 'write', 'admin')),
+    constraint access_api_keys_principal_check check (principal ~ '^[!-~]{1,64}$'),
+    constraint access_api_keys_secret_hash_check check (octet_length(secret_hash) = 32)
+);
+comment on table access_api_keys is 'API keys. The secret is shown once when made; only its SHA-256 is kept.';
+comment on column access_api_keys.tenant_id is 'Tenant whose rows the key opens.';
+comment on column access_api_keys.key_id is 'Public part of the key.';
+comment on column access_api_keys.principal is 'Who calls with it. Request keys are scoped by principal, so that a key can be rotated between a call and its retry.';
+comment on column access_api_keys.role is 'read, write (read too), admin (everything).';
+comment on column access_api_keys.secret_hash is 'SHA-256 of the secret part.';
+comment on column access_api_keys.created_at is 'When it was made.';
+comment on column access_api_keys.revoked_at is 'When it was revoked; null: it is good.';
+
+grant select, insert on access_tenants, access_api_keys to ledgerd_app;
+grant update (revoked_at) on access_api_keys to ledgerd_app;
+grant select on access_tenants to ledgerd_audit;
+grant select (tenant_id, key_id, principal, role, created_at, revoked_at) on access_api_keys to ledgerd_audit;
+reset role;
+
+-- +goose Down
+drop table access_api_keys;
+drop table access_tenants;

@@ -1,0 +1,25 @@
+-- Tenants and API keys.
+
+-- name: TenantUpsert :one
+-- Makes a tenant, or finds it.
+with made as (
+    insert into access_tenants (name) values (@name) on conflict (name) do nothing returning tenant_id
+)
+select tenant_id from made union all select tenant_id from access_tenants where name = @name limit 1;
+
+-- name: TenantGet :one
+select tenant_id from access_tenants where name = @name;
+
+-- name: APIKeyInsert :exec
+insert into access_api_keys (tenant_id, key_id, principal, role, secret_hash)
+values (@tenant_id, @key_id, @principal, @role, @secret_hash);
+
+-- name: APIKeyGet :one
+select principal, role, secret_hash, revoked_at from access_api_keys where tenant_id = @tenant_id and key_id = @key_id;
+
+-- name: APIKeyList :many
+select key_id, principal, role, created_at, revoked_at from access_api_keys where tenant_id = @tenant_id order by created_at;
+
+-- name: APIKeyRevoke :execrows
+update access_api_keys set revoked_at = clock_timestamp()
+where tenant_id = @tenant_id and key_id = @key_id and revoked_at is null;

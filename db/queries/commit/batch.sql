@@ -1,0 +1,98 @@
+-- The commit engine's statements. Look-ups take the tenant through an array and the index by a
+-- lateral sub-select, so that a plan made on an empty table stays right on a full one.
+
+-- name: SettingsApply :exec
+-- Settings of one transaction, not of the session, so that they hold behind a pooler too.
+select set_config('lock_timeout', @lock_timeout::text, true),
+    set_config('statement_timeout', @statement_timeout::text, true),
+    set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('enable_seqscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true),
+    set_config('plan_cache_mode', 'auto', true),
+    set_config('jit', 'off', true);
+
+-- name: ClockRead :one
+-- Time of the batch, read after all row locks are held.
+select clock_timestamp()::timestamptz as now;
+
+-- name: BatchBlock :one
+-- First of a block of 1,000 batch numbers.
+select nextval('commit_batch_seq')::bigint as first;
+
+-- name: BatchInsert :exec
+-- Last statement of a batch before COMMIT.
+insert into commit_batches (batch_id, committed_at, commands, instance)
+values (@batch_id, @committed_at, @commands, @instance);
+
+-- name: BatchVoid :one
+-- Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for
+-- the other transaction if it still runs. Answers the commands of the row that is there: above 0 the
+-- batch committed, 0 it never will, because its own row would collide.
+with void as (
+    insert into commit_batches (batch_id, committed_at, commands, instance)
+    values (@batch_id, clock_timestamp(), 0, @instance)
+    on conflict (batch_id) do nothing
+    returning commands
+)
+select commands from void union all select commands from commit_batches where batch_id = @batch_id limit 1;
+
+-- name: KeyLookup :many
+-- What is recorded under the request keys of a batch; n is the position in the arrays, from 1.
+select u.n::integer as n, k.refused, k.fingerprint, k.answer, k.request_id, k.expires_at
+from (
+    select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@principals::text[]) as principal, unnest(@operations::text[]) as operation,
+        unnest(@keys::text[]) as key
+) u
+cross join lateral (
+    select c.refused, c.fingerprint, c.answer, c.request_id, c.expires_at
+    from commit_keys c
+    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
+    offset 0
+) k;
+
+-- name: KeyInsert :exec
+-- Records answers under keys that were free. The order is the same in every process.
+insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)
+select u.tenant_id, u.principal, u.operation, u.key, u.refused, u.fingerprint, u.answer, u.request_id, @now::timestamptz, u.expires_at
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
+        unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key,
+        unnest(@refused::boolean[]) as refused, unnest(@fingerprints::bytea[]) as fingerprint,
+        unnest(@answers::bytea[]) as answer, unnest(@request_ids::text[]) as request_id,
+        unnest(@expires_at::timestamptz[]) as expires_at
+) u
+order by u.tenant_id, u.principal collate "C", u.operation collate "C", u.key collate "C";
+
+-- name: KeyRenew :one
+-- Records answers under keys whose life was over but whose row was still there. Fails when another
+-- process did the same.
+with renewed as (
+    update commit_keys c
+    set refused = u.refused, fingerprint = u.fingerprint, answer = u.answer, request_id = u.request_id,
+        created_at = @now::timestamptz, expires_at = u.expires_at
+    from (
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
+            unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key,
+            unnest(@refused::boolean[]) as refused, unnest(@fingerprints::bytea[]) as fingerprint,
+            unnest(@answers::bytea[]) as answer, unnest(@request_ids::text[]) as request_id,
+            unnest(@expires_at::timestamptz[]) as expires_at, unnest(@seen::timestamptz[]) as seen
+    ) u
+    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation
+        and c.key = u.key and c.expires_at = u.seen
+    returning 1
+)
+select commit_expect(count(*), cardinality(@keys::text[]))::text from renewed;
+
+-- name: KeyClean :execrows
+-- Deletes some keys whose life is over, oldest first, without waiting for anybody.
+delete from commit_keys
+where ctid = any(array(
+    select k.ctid from commit_keys k
+    where k.expires_at < clock_timestamp()
+    order by k.expires_at
+    limit @batch::integer
+    for update skip locked
+));

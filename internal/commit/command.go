@@ -1,0 +1,109 @@
+package commit
+
+import (
+	"errors"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Command is one change, as a plain function over loaded rows. It may run more than once (a batch
+// that lost a race runs again from scratch), so it keeps nothing between runs but what it learnt of
+// rows that never change.
+type Command[B any] interface {
+	// Need tells the books which rows and names the command works with.
+	Need(books B)
+	// Apply makes the change in memory. It reads no clock and does no I/O. On an error the engine
+	// undoes whatever it did. A fault of class Refusal is recorded under the key.
+	Apply(books B) (answer any, err error)
+}
+
+// Guarded is a Command with a part that stays when Apply refuses: a spent token, a counted try.
+type Guarded[B any] interface {
+	Command[B]
+	// Guard runs before Apply, and is undone only if it fails itself.
+	Guard(books B) error
+}
+
+// Repeat is what Apply answers when the thing was done before, under its own name: First is the
+// first result. It is not recorded under the key.
+type Repeat struct{ First any }
+
+// ErrMoreRows is what Apply returns when it found that it needs rows that Need did not name; the
+// command must name them when Need is called again. The batch rolls back and runs again.
+var ErrMoreRows = errors.New("commit: the command needs more rows")
+
+// Table is one domain's rows within one batch. The methods are called in the order in which they
+// stand here; each queues at most a few statements and reads their rows.
+type Table interface {
+	// Discover reads columns that never change, outside the transaction, to find the rows to lock.
+	Discover(p *Pipe)
+	// Lock locks and loads rows, sorted by key. FOR NO KEY UPDATE.
+	Lock(p *Pipe)
+	// Lookup reads what the locks guard and what names are taken, all locks being held.
+	Lookup(p *Pipe)
+	// Latest is the newest time in the locked rows, or zero: the batch's time is never before it.
+	Latest() time.Time
+	// Start gives the table the time of the batch and its source of ids.
+	Start(now time.Time, newID func() int64)
+	// Resolve reads what hangs on what was just found. Called until no table queues anything.
+	Resolve(p *Pipe)
+	// Mark is called before every command; Undo takes back what was changed since.
+	Mark()
+	Undo()
+	// Flush writes what changed, one statement a table, sorted by key.
+	Flush(p *Pipe)
+}
+
+// Books are the tables that commands work on, in the one order in which they are locked.
+type Books interface {
+	Tables() []Table
+}
+
+// Key is a request key: it names one attempt's answer.
+type Key struct {
+	Principal   string
+	Operation   string
+	Key         string
+	Fingerprint []byte // FingerprintSize bytes over the canonical request
+	Life        time.Duration
+}
+
+// FingerprintSize is one byte of version and 16 of SHA-256.
+const FingerprintSize = 17
+
+// Work is a command on its way, with what the engine must know of it.
+type Work[B any] struct {
+	Tenant    int32
+	RequestID string
+	Command   Command[B]
+	Key       *Key                             // nil: nothing is recorded
+	Encode    func(answer any) ([]byte, error) // what is recorded of an answer; needed with a Key
+	Rows      int                              // about how many rows it writes: for fairness and batch size
+	Bytes     int                              // about how much memory it holds: for admission
+	DryRun    bool                             // run it all, then roll back; the key is not used
+}
+
+// Outcome is how a command ended well.
+type Outcome struct {
+	// Answer is what Apply returned; nil when Recorded is set.
+	Answer any
+	// Recorded is the answer kept under the key by an earlier call.
+	Recorded []byte
+	// Replayed: the key was there before.
+	Replayed bool
+	// Existed: the thing was there before, by its own name.
+	Existed bool
+	// FirstRequestID is the request id of the call that ran, when Replayed.
+	FirstRequestID string
+}
+
+// Reasons of the engine.
+var (
+	KeyReused = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_REUSED", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The Idempotency-Key was used before with other content. Nothing was done; the state names the first request."})
+	KeyInvalid = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+		Doc: "The Idempotency-Key is not 1 to 255 printable ASCII characters, bare or in double quotes."})
+	TooManyRows = fault.Define(fault.Reason{Name: "COMMAND_TOO_LARGE", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+		Doc: "One command writes more rows than one commit may. Split it."})
+)

@@ -1,0 +1,62 @@
+package commit
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of an engine.
+type Metrics struct {
+	reg       prometheus.Registerer
+	size      prometheus.Histogram
+	stages    *prometheus.HistogramVec
+	keys      *prometheus.CounterVec
+	reruns    prometheus.Counter
+	culprits  prometheus.Counter
+	lockWaits prometheus.Counter
+	deadlocks prometheus.Counter
+	unknown   prometheus.Counter
+	panics    prometheus.Counter
+	refused   prometheus.Counter
+}
+
+// NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: name, Help: help})
+	}
+	m := &Metrics{
+		reg: reg,
+		size: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "batch_commands",
+			Help: "Commands in a batch.", Buckets: prometheus.ExponentialBuckets(1, 2, 12)}),
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "stage_seconds",
+			Help: "Time of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
+		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "keys_total",
+			Help: "Request keys by operation and outcome: first, refused, replayed, mismatch."}, []string{"operation", "outcome"}),
+		reruns:    counter("reruns_total", "Attempts that did not commit."),
+		culprits:  counter("culprits_total", "Commands that the database refused."),
+		lockWaits: counter("lock_waits_total", "Commands put aside because somebody held their rows."),
+		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
+		unknown:   counter("unknown_outcomes_total", "COMMITs whose answer was lost, and had to be found out."),
+		panics:    counter("panics_total", "Commands that panicked: each is a defect."),
+		refused:   counter("busy_total", "Commands refused because too much was waiting."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.size, m.stages, m.keys, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
+	}
+	return m
+}
+
+func (m *Metrics) depth(read func() float64) {
+	if m.reg != nil {
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
+			Help: "Rows of the commands that wait."}, read))
+	}
+}
+
+func (m *Metrics) stage(name string, d time.Duration) {
+	m.stages.WithLabelValues(name).Observe(d.Seconds())
+}
+
+func (m *Metrics) key(operation, outcome string) { m.keys.WithLabelValues(operation, outcome).Inc() }
