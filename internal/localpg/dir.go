@@ -32,13 +32,17 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "ledgerd"), nil
 }
 
-// Remove deletes a directory with everything in it. It refuses while a run owns it.
+// Remove deletes a directory with everything in it, and ends a server that has
+// lost its owner. It refuses while a run owns the directory.
 func Remove(dir string) error {
 	lock, err := lockDir(dir)
 	if err != nil {
 		return fmt.Errorf("localpg: %w", err)
 	}
 	defer lock.release()
+	if err = clearOldPostmasters(context.Background(), dir, newLogTail(nil)); err != nil {
+		return fmt.Errorf("localpg: %w", err)
+	}
 	return os.RemoveAll(dir)
 }
 

@@ -119,11 +119,8 @@ func (s *Server) start(ctx context.Context) error {
 	if err = s.ensureCluster(ctx); err != nil {
 		return err
 	}
-	// The old one may be of another version and would hold the same socket.
-	for _, major := range dataMajors(s.opts.Dir) {
-		if err = clearOldPostmaster(ctx, filepath.Join(s.opts.Dir, fmt.Sprintf("data-%d", major)), s.log); err != nil {
-			return err
-		}
+	if err = clearOldPostmasters(ctx, s.opts.Dir, s.log); err != nil {
+		return err
 	}
 	if s.sockDir, err = socketDir(s.opts.Dir, s.listen.port, s.account); err != nil {
 		return err

@@ -58,6 +58,17 @@ func readPidFile(dataDir string) (pidFile, error) {
 	return pf, nil
 }
 
+// clearOldPostmasters clears every version's data directory: the old server may
+// be of another version than the new one and would hold the same socket.
+func clearOldPostmasters(ctx context.Context, dir string, log *logTail) error {
+	for _, major := range dataMajors(dir) {
+		if err := clearOldPostmaster(ctx, filepath.Join(dir, fmt.Sprintf("data-%d", major)), log); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // clearOldPostmaster deals with what an earlier run left behind, so that the new
 // postmaster does not refuse. We hold the lock, so nobody else can be starting.
 //
