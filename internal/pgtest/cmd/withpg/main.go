@@ -1,0 +1,95 @@
+// Command withpg runs a command with a throw-away PostgreSQL:
+//
+//	go run ./internal/pgtest/cmd/withpg -- go test ./...
+//
+// The command finds the server in LEDGERD_TEST_DSN; when that is set already it
+// is used as it is and nothing is started. The exit code is the command's. With
+// -hold the server outlives a failed command until interrupted, so that one can
+// look into the databases of failed tests.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+
+	"github.com/ledgerd/ledgerd/internal/localpg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func main() {
+	hold := flag.Bool("hold", false, "keep the server after a failure, until interrupted")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: withpg [-hold] -- command [argument ...]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	if flag.NArg() == 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	code, err := run(*hold, flag.Args())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "withpg:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func run(hold bool, command []string) (code int, err error) {
+	// From here on signals are for the command, or end the holding; either way
+	// the server is stopped in good order.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	if os.Getenv(pgtest.DSNEnv) != "" {
+		return execute(command, os.Environ(), signals)
+	}
+	srv, err := pgtest.StartServer(context.Background(), localpg.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, pgtest.StopServer(srv)) }()
+	dsn := srv.DSN(localpg.Superuser, "postgres")
+	code, err = execute(command, append(os.Environ(), pgtest.DSNEnv+"="+dsn), signals)
+	if hold && code != 0 && err == nil {
+		fmt.Fprintf(os.Stderr, "withpg: the server is held until you interrupt: psql '%s'\n", dsn)
+		select {
+		case <-signals:
+		case <-srv.Done():
+		}
+	}
+	return code, err
+}
+
+// execute runs the command and returns its exit code, as a shell would if a
+// signal has ended it.
+func execute(command, env []string, signals <-chan os.Signal) (int, error) {
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = env
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return 0, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case s := <-signals:
+			_ = cmd.Process.Signal(s) // it may have ended by the same signal already
+		case err := <-ended:
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) {
+				return 0, err
+			}
+			if status := exit.Sys().(syscall.WaitStatus); status.Signaled() {
+				return 128 + int(status.Signal()), nil
+			}
+			return exit.ExitCode(), nil
+		}
+	}
+}

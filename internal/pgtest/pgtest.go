@@ -1,0 +1,138 @@
+// Package pgtest gives every test a database of its own on a real PostgreSQL.
+//
+// The databases are copies of a template that has all migrations, so one costs
+// about 20 ms and tests run in parallel, also those of other packages' processes.
+// Copies of successful tests are dropped, after the invariants in db/checks have
+// been verified in them; those of failed tests stay for a look.
+//
+// The server is the one LEDGERD_TEST_DSN names (`make test` starts it once for
+// all packages), else one which this process starts when the first test asks.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/db/checks"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// patience bounds each step of making and dropping a database.
+const patience = 2 * time.Minute
+
+// DB is a test's own database with all migrations and no rows but theirs.
+type DB struct {
+	// Name of the database.
+	Name string
+	// SuperDSN logs in as a superuser, for looking and breaking.
+	SuperDSN string
+	// AppDSN logs in with the rights of the service and no more.
+	AppDSN string
+
+	cluster *cluster
+}
+
+// Main is for TestMain: it runs the tests and stops the server they started, if any.
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := stopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, "pgtest:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// New makes a database for the test, which fails at its end if a row breaks one
+// of db/checks.
+func New(t testing.TB) *DB {
+	t.Helper()
+	c, err := shared()
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	return c.newDB(t)
+}
+
+// poolSize leaves room on the server for all the tests that run at once.
+const poolSize = 8
+
+// Pool connects to one of the DSNs, as the service does, until the test ends.
+func Pool(t testing.TB, dsn string) *pgxpool.Pool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	pool, err := pg.Open(ctx, dsn, poolSize)
+	if err == nil {
+		err = pool.Ping(ctx)
+	}
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func (c *cluster) newDB(t testing.TB) *DB {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	template, err := c.template(ctx)
+	if err != nil {
+		t.Fatalf("pgtest: prepare the template: %v", err)
+	}
+	db := &DB{Name: databaseName(t.Name()), cluster: c}
+	db.SuperDSN = withDatabase(c.dsn, db.Name)
+	db.AppDSN = withUser(db.SuperDSN, appRole, appPassword)
+	if err = c.execute(ctx, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy",
+		pgx.Identifier{db.Name}.Sanitize(), pgx.Identifier{template}.Sanitize())); err != nil {
+		t.Fatalf("pgtest: copy the template: %v", err)
+	}
+	t.Cleanup(func() { db.finish(t) })
+	return db
+}
+
+// databaseName is unique, and tells in pg_stat_activity which test is at work.
+func databaseName(test string) string {
+	readable := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '_'
+	}, strings.ToLower(test))
+	var unique [6]byte
+	_, _ = rand.Read(unique[:])
+	return fmt.Sprintf("t_%.40s_%s", readable, hex.EncodeToString(unique[:]))
+}
+
+// finish verifies the invariants and drops the database, or keeps it when the
+// test has failed.
+func (db *DB) finish(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	violations, err := runChecks(ctx, db.SuperDSN, checks.FS)
+	if err != nil {
+		t.Errorf("pgtest: %v", err)
+	}
+	for _, v := range violations {
+		t.Error(v)
+	}
+	if t.Failed() {
+		t.Logf("the database stays for a look: psql '%s'%s", db.SuperDSN, db.cluster.keepHint(t.Name()))
+		return
+	}
+	// A test may leave connections open; they are not worth failing for.
+	err = db.cluster.execute(ctx, "DROP DATABASE "+pgx.Identifier{db.Name}.Sanitize()+" WITH (FORCE)")
+	if err != nil {
+		t.Errorf("pgtest: drop the database: %v", err)
+	}
+}

@@ -1,0 +1,132 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/db/migrations"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+const (
+	// appRole is the login role with the service's rights; ledgerd_app, which
+	// has them, cannot log in. The password only matters for servers over TCP.
+	appRole     = "ledgerd_test_app"
+	appPassword = "ledgerd_test_app"
+
+	// templateLock is the advisory lock under which one process at a time makes templates.
+	templateLock = 0x6c65646765726474
+)
+
+// template returns the name of a database with all migrations, making it if no
+// process has yet. Its name is a hash of the migrations, so edited ones never
+// meet an old template.
+func (c *cluster) template(ctx context.Context) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.templateName != "" {
+		return c.templateName, nil
+	}
+	name, err := templateName(migrations.FS)
+	if err != nil {
+		return "", err
+	}
+	conn, err := pgx.Connect(ctx, c.dsn)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx) // gives the advisory lock back
+	if _, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(templateLock)); err != nil {
+		return "", err
+	}
+	var exists bool
+	err = conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&exists)
+	if err == nil && !exists {
+		err = c.makeTemplate(ctx, conn, name)
+	}
+	if err == nil {
+		c.templateName = name
+	}
+	return name, err
+}
+
+// makeTemplate works under another name and renames: what has the final name is
+// complete, whatever happens to this process meanwhile.
+func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string) error {
+	unfinished := name + "_unfinished"
+	for _, sql := range []string{
+		"DROP DATABASE IF EXISTS " + unfinished + " WITH (FORCE)",
+		"CREATE DATABASE " + unfinished,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	if err := pg.Migrate(ctx, withDatabase(c.dsn, unfinished)); err != nil {
+		return err
+	}
+	for _, sql := range []string{
+		makeAppRole,
+		"ALTER DATABASE " + unfinished + " WITH allow_connections false",
+		"ALTER DATABASE " + unfinished + " RENAME TO " + name,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeAppRole: roles belong to the whole cluster, so another template may have made it.
+const makeAppRole = `DO $$
+BEGIN
+	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '` + appRole + `') THEN
+		CREATE ROLE ` + appRole + ` LOGIN PASSWORD '` + appPassword + `';
+	END IF;
+	GRANT ledgerd_app TO ` + appRole + `;
+END
+$$`
+
+func templateName(files fs.FS) (string, error) {
+	hash := sha256.New()
+	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(files, path)
+		fmt.Fprintf(hash, "%q %d\n%s", path, len(content), content)
+		return err
+	})
+	return fmt.Sprintf("ledgerd_template_%.8x", hash.Sum(nil)), err
+}
+
+// withDatabase changes the database of a DSN of either form.
+func withDatabase(dsn, database string) string {
+	if u, ok := dsnURL(dsn); ok {
+		u.Path = "/" + database
+		return u.String()
+	}
+	return dsn + " dbname=" + database // the last one wins
+}
+
+func withUser(dsn, user, password string) string {
+	if u, ok := dsnURL(dsn); ok {
+		u.User = url.UserPassword(user, password)
+		return u.String()
+	}
+	return dsn + " user=" + user + " password=" + password
+}
+
+func dsnURL(dsn string) (*url.URL, bool) {
+	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
+		return nil, false
+	}
+	u, err := url.Parse(dsn)
+	return u, err == nil
+}
