@@ -77,7 +77,12 @@ func lockDir(dir string) (*dirLock, error) {
 	return &dirLock{file: f}, nil
 }
 
-func (l *dirLock) release() { _ = l.file.Close() }
+// release unlocks first: closing alone leaves the lock with a child which another
+// goroutine has forked and which has not come to exec yet.
+func (l *dirLock) release() {
+	_ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN)
+	_ = l.file.Close()
+}
 
 var dataDirName = regexp.MustCompile(`^data-([0-9]+)$`)
 

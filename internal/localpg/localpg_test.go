@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -91,6 +92,27 @@ func TestSecondRunIsRefused(t *testing.T) {
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("Remove left the directory")
 	}
+}
+
+func TestReleasedLockIsFreeWhileOthersFork(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	first, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What a forked child has until its exec: a second descriptor of the same open file.
+	inherited, err := syscall.Dup(int(first.file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(inherited)
+	first.release()
+	second, err := lockDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.release()
 }
 
 func TestDataOfAnotherVersionIsNotHidden(t *testing.T) {
