@@ -85,7 +85,7 @@ create table ledger_transfers (
     effective_at timestamptz,
     reverses_id  bigint,
     hold_id      bigint,
-    forms        text[],
+    forms        text collate "C",
     metadata     jsonb,
     principal    text collate "C" not null,
     request_id   text collate "C" not null,
@@ -106,7 +106,7 @@ comment on column ledger_transfers.recorded_at is 'Time of the batch, by the dat
 comment on column ledger_transfers.effective_at is 'When it happened as the caller said; null: he did not say, so recorded_at.';
 comment on column ledger_transfers.reverses_id is 'The transfer that this one reverses.';
 comment on column ledger_transfers.hold_id is 'The hold that this one captured from.';
-comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting, when any was not exact: exact, up_to:10.00, all_available.';
+comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting between semicolons, when any was not exact: exact;up_to:1000;all_available (minor units).';
 comment on column ledger_transfers.metadata is 'The user''s own names and values.';
 comment on column ledger_transfers.principal is 'Who called.';
 comment on column ledger_transfers.request_id is 'X-Request-ID of the call.';
@@ -153,7 +153,7 @@ create table ledger_holds (
     amount     numeric(38, 0) not null,
     captured   numeric(38, 0) not null default 0,
     state      text collate "C" not null default 'held',
-    life       interval not null,
+    life_ms    bigint not null,
     expires_at timestamptz not null,
     created_at timestamptz not null,
     closed_at  timestamptz,
@@ -164,6 +164,7 @@ create table ledger_holds (
     constraint ledger_holds_biz_no_key unique (tenant_id, biz_no),
     constraint ledger_holds_biz_no_check check (octet_length(biz_no) between 1 and 128),
     constraint ledger_holds_amount_check check (amount > 0),
+    constraint ledger_holds_life_ms_check check (life_ms > 0),
     constraint ledger_holds_captured_check check (captured between 0 and amount),
     constraint ledger_holds_state_check check (state in ('held', 'captured', 'released', 'expired')),
     constraint ledger_holds_closed_check check ((state = 'held') = (closed_at is null)),
@@ -177,11 +178,11 @@ comment on column ledger_holds.hold_id is 'Id; id >> 14 is the batch that made i
 comment on column ledger_holds.biz_no is 'The business''s own number, for ever.';
 comment on column ledger_holds.account_id is 'Account whose money is held. Never changes.';
 comment on column ledger_holds.to_code is 'Account code that a capture pays by default; may be empty.';
-comment on column ledger_holds.form is 'Amount as asked for when it was not exact.';
+comment on column ledger_holds.form is 'Amount as asked for when it was not exact: up_to:1000, all_available.';
 comment on column ledger_holds.amount is 'What was held at first, minor units.';
 comment on column ledger_holds.captured is 'What captures took so far.';
 comment on column ledger_holds.state is 'held, then captured, released or expired.';
-comment on column ledger_holds.life is 'Life as asked for.';
+comment on column ledger_holds.life_ms is 'Life as asked for, in milliseconds.';
 comment on column ledger_holds.expires_at is 'It lapses at this time.';
 comment on column ledger_holds.created_at is 'When it was made.';
 comment on column ledger_holds.closed_at is 'When it stopped being held.';

@@ -1,3 +1,3 @@
 -- name: AssetList :many
 -- All assets of a tenant.
-select * from ledger_assets where tenant_id = @tenant_id order by code;
+select code, scale from ledger_assets where tenant_id = @tenant_id order by code;

@@ -3,19 +3,3 @@
 //   sqlc v1.31.1
 
 package db
-
-import (
-	"time"
-)
-
-// What amounts are counted in. Never changes.
-type LedgerAsset struct {
-	// Tenant.
-	TenantID int32
-	// Code, such as CNY.
-	Code string
-	// Decimals of the minor unit.
-	Scale int16
-	// When it was made.
-	CreatedAt time.Time
-}

@@ -10,25 +10,25 @@ import (
 )
 
 const assetList = `-- name: AssetList :many
-select tenant_id, code, scale, created_at from ledger_assets where tenant_id = $1 order by code
+select code, scale from ledger_assets where tenant_id = $1 order by code
 `
 
+type AssetListRow struct {
+	Code  string
+	Scale int16
+}
+
 // All assets of a tenant.
-func (q *Queries) AssetList(ctx context.Context, db DBTX, tenantID int32) ([]LedgerAsset, error) {
+func (q *Queries) AssetList(ctx context.Context, db DBTX, tenantID int32) ([]AssetListRow, error) {
 	rows, err := db.Query(ctx, assetList, tenantID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []LedgerAsset
+	var items []AssetListRow
 	for rows.Next() {
-		var i LedgerAsset
-		if err := rows.Scan(
-			&i.TenantID,
-			&i.Code,
-			&i.Scale,
-			&i.CreatedAt,
-		); err != nil {
+		var i AssetListRow
+		if err := rows.Scan(&i.Code, &i.Scale); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -1,0 +1,126 @@
+-- What a batch writes of the ledger: one statement a table, sorted by key where callers choose it.
+-- Arrays have no nulls: the zero time, 0 and the empty text stand for null where a column may be.
+
+-- name: AssetInsert :exec
+insert into ledger_assets (tenant_id, code, scale, created_at)
+select u.tenant_id, u.code, u.scale, @now::timestamptz
+from (select unnest(@tenants::integer[]) as tenant_id, unnest(@codes::text[]) as code, unnest(@scales::smallint[]) as scale) u
+order by u.tenant_id, u.code collate "C";
+
+-- name: AccountInsert :exec
+insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance, max_balance,
+    version, last_entry_at, next_lapse_at)
+select u.tenant_id, u.account_id, u.code, u.asset, u.scale, u.kind, u.state, u.balance, u.held,
+    nullif(u.min_balance, '')::numeric, nullif(u.max_balance, '')::numeric, u.version,
+    nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
+        unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset, unnest(@scales::smallint[]) as scale,
+        unnest(@kinds::text[]) as kind, unnest(@states::text[]) as state, unnest(@balances::numeric[]) as balance,
+        unnest(@held::numeric[]) as held, unnest(@min_balances::text[]) as min_balance,
+        unnest(@max_balances::text[]) as max_balance, unnest(@versions::bigint[]) as version,
+        unnest(@last_entry_at::timestamptz[]) as last_entry_at, unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+) u
+order by u.tenant_id, u.code collate "C", u.asset collate "C";
+
+-- name: AccountUpdate :one
+-- Writes accounts back by the place at which they were locked. Fails unless every one was there.
+with updated as (
+    update ledger_accounts a
+    set state = u.state, balance = u.balance, held = u.held, version = u.version,
+        min_balance = nullif(u.min_balance, '')::numeric, max_balance = nullif(u.max_balance, '')::numeric,
+        last_entry_at = nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    from (
+        select unnest(@tids::tid[]) as tid, unnest(@account_ids::bigint[]) as account_id, unnest(@states::text[]) as state,
+            unnest(@balances::numeric[]) as balance, unnest(@held::numeric[]) as held,
+            unnest(@min_balances::text[]) as min_balance, unnest(@max_balances::text[]) as max_balance, unnest(@versions::bigint[]) as version, unnest(@last_entry_at::timestamptz[]) as last_entry_at,
+            unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+    ) u
+    where a.ctid = u.tid and a.account_id = u.account_id
+    returning 1
+)
+select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
+
+-- name: AccountDetailInsert :exec
+insert into ledger_account_details (tenant_id, account_id, metadata, created_at, request_id)
+select u.tenant_id, u.account_id, u.metadata, @now::timestamptz, u.request_id
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
+        unnest(@metadata::jsonb[]) as metadata, unnest(@request_ids::text[]) as request_id
+) u;
+
+-- name: AccountDetailUpdate :one
+with updated as (
+    update ledger_account_details d set metadata = u.metadata
+    from (
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
+            unnest(@metadata::jsonb[]) as metadata
+    ) u
+    where d.tenant_id = u.tenant_id and d.account_id = u.account_id
+    returning 1
+)
+select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
+
+-- name: TransferInsert :exec
+insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, effective_at, reverses_id, hold_id, forms,
+    metadata, principal, request_id)
+select u.tenant_id, u.transfer_id, u.biz_no, u.type, @now::timestamptz, nullif(u.effective_at, '0001-01-01 00:00:00+00'),
+    nullif(u.reverses_id, 0), nullif(u.hold_id, 0), nullif(u.forms, ''), u.metadata, u.principal, u.request_id
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@transfer_ids::bigint[]) as transfer_id,
+        unnest(@biz_nos::text[]) as biz_no, unnest(@types::text[]) as type,
+        unnest(@effective_at::timestamptz[]) as effective_at, unnest(@reverses_ids::bigint[]) as reverses_id,
+        unnest(@hold_ids::bigint[]) as hold_id, unnest(@forms::text[]) as forms, unnest(@metadata::jsonb[]) as metadata,
+        unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
+) u
+order by u.tenant_id, u.biz_no collate "C";
+
+-- name: EntryInsert :exec
+insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting, asset, amount,
+    balance_before, balance_after)
+select u.tenant_id, u.account_id, u.version, u.transfer_id, @now::timestamptz, nullif(u.effective_at, '0001-01-01 00:00:00+00'), u.posting, u.asset, u.amount,
+    u.balance_before, u.balance_after
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
+        unnest(@versions::bigint[]) as version, unnest(@transfer_ids::bigint[]) as transfer_id,
+        unnest(@effective_at::timestamptz[]) as effective_at, unnest(@postings::smallint[]) as posting,
+        unnest(@assets::text[]) as asset, unnest(@amounts::numeric[]) as amount,
+        unnest(@balances_before::numeric[]) as balance_before, unnest(@balances_after::numeric[]) as balance_after
+) u;
+
+-- name: HoldInsert :exec
+insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms, expires_at,
+    created_at, closed_at, metadata, principal, request_id)
+select u.tenant_id, u.hold_id, u.biz_no, u.account_id, u.to_code, nullif(u.form, ''), u.amount, u.captured,
+    u.state, u.life_ms, u.expires_at, @now::timestamptz, nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.metadata, u.principal, u.request_id
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@hold_ids::bigint[]) as hold_id,
+        unnest(@biz_nos::text[]) as biz_no, unnest(@account_ids::bigint[]) as account_id, unnest(@to_codes::text[]) as to_code,
+        unnest(@forms::text[]) as form, unnest(@amounts::numeric[]) as amount, unnest(@captured::numeric[]) as captured,
+        unnest(@states::text[]) as state, unnest(@life_ms::bigint[]) as life_ms,
+        unnest(@expires_at::timestamptz[]) as expires_at, unnest(@closed_at::timestamptz[]) as closed_at,
+        unnest(@metadata::jsonb[]) as metadata, unnest(@principals::text[]) as principal,
+        unnest(@request_ids::text[]) as request_id
+) u
+order by u.tenant_id, u.biz_no collate "C";
+
+-- name: HoldUpdate :one
+-- Writes holds back. Fails unless every one was there and still held: their account is locked.
+with updated as (
+    update ledger_holds h
+    set captured = y.captured, state = y.state, closed_at = nullif(y.closed_at, '0001-01-01 00:00:00+00')
+    from (
+        select l.ctid as tid, u.captured, u.state, u.closed_at
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@hold_ids::bigint[]) as hold_id,
+                unnest(@captured::numeric[]) as captured, unnest(@states::text[]) as state,
+                unnest(@closed_at::timestamptz[]) as closed_at
+        ) u
+        cross join lateral (
+            select k.ctid from ledger_holds k where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id and k.state = 'held' offset 0
+        ) l
+    ) y
+    where h.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@hold_ids::bigint[]))::text from updated;

@@ -1,0 +1,223 @@
+package ledger
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+)
+
+// NewAsset is an asset to be made.
+type NewAsset struct {
+	Code  string
+	Scale uint8
+}
+
+// CreateAssetsCommand makes assets. Its answer is a []Asset.
+type CreateAssetsCommand struct {
+	Caller
+	Assets  []NewAsset
+	handles []*Asset
+}
+
+// Need names the assets.
+func (c *CreateAssetsCommand) Need(b *Book) {
+	c.handles = c.handles[:0]
+	for _, a := range c.Assets {
+		c.handles = append(c.handles, b.asset(c.Tenant, a.Code))
+	}
+}
+
+// Apply makes those that are not there.
+func (c *CreateAssetsCommand) Apply(b *Book) (any, error) {
+	made := make([]Asset, 0, len(c.Assets))
+	for i, want := range c.Assets {
+		a := c.handles[i]
+		if a.found && a.Scale != want.Scale {
+			return nil, AssetExistsDifferent.New("asset %s has scale %d, not %d", a.Code, a.Scale, want.Scale).
+				With("asset", a.Code).With("scale", a.Scale)
+		}
+		if !a.found {
+			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, b.now
+			b.newAssets = append(b.newAssets, a)
+		}
+		made = append(made, *a)
+	}
+	return made, nil
+}
+
+// NewAccount is an account to be made.
+type NewAccount struct {
+	Code, Asset string
+	Kind        string
+	Min         *amount.Decimal // nil: any depth
+	Max         *amount.Decimal // nil: no limit
+	Metadata    map[string]string
+}
+
+// CreateAccountsCommand makes accounts. Its answer is a CreatedAccounts.
+type CreateAccountsCommand struct {
+	Caller
+	Accounts []NewAccount
+	handles  []*Account
+	assets   []*Asset
+}
+
+// CreatedAccounts tells the accounts, and how many of them were there before.
+type CreatedAccounts struct {
+	Accounts []Account
+	Existed  int
+}
+
+// Need names the accounts and their assets.
+func (c *CreateAccountsCommand) Need(b *Book) {
+	c.handles, c.assets = c.handles[:0], c.assets[:0]
+	for _, a := range c.Accounts {
+		c.handles = append(c.handles, b.accountWithDetails(c.Tenant, a.Code, a.Asset))
+		c.assets = append(c.assets, b.asset(c.Tenant, a.Asset))
+	}
+}
+
+// Apply makes those that are not there.
+func (c *CreateAccountsCommand) Apply(b *Book) (any, error) {
+	made := CreatedAccounts{Accounts: make([]Account, 0, len(c.Accounts))}
+	for i, want := range c.Accounts {
+		a, asset := c.handles[i], c.assets[i]
+		if !asset.found {
+			return nil, AssetNotFound.New("there is no asset %s", asset.Code).With("asset", asset.Code)
+		}
+		lo, hi, err := limits(want.Min, want.Max, &Account{AccountKey: a.AccountKey, Scale: asset.Scale})
+		if err != nil {
+			return nil, err
+		}
+		if a.found {
+			if err := a.sameAs(want, lo, hi); err != nil {
+				return nil, err
+			}
+			made.Existed++
+			made.Accounts = append(made.Accounts, *a)
+			continue
+		}
+		if lo != nil && lo.Sign() > 0 || hi != nil && hi.Sign() < 0 {
+			return nil, LimitViolated.New("account %s would begin outside of its limits", a.Code).With("account", a.Code)
+		}
+		b.touch(a)
+		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, b.newID(), asset.Scale, want.Kind, Open
+		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, b.now, c.RequestID
+		made.Accounts = append(made.Accounts, *a)
+	}
+	return made, nil
+}
+
+// limits reads limits in an account's minor units.
+func limits(lo, hi *amount.Decimal, a *Account) (low, high *amount.Int, err error) {
+	if lo != nil {
+		n, err := minor(*lo, a)
+		if err != nil {
+			return nil, nil, err
+		}
+		low = &n
+	}
+	if hi != nil {
+		n, err := minor(*hi, a)
+		if err != nil {
+			return nil, nil, err
+		}
+		high = &n
+	}
+	return low, high, nil
+}
+
+// sameAs refuses content other than the account's. Metadata may have gone on since.
+func (a *Account) sameAs(want NewAccount, lo, hi *amount.Int) error {
+	var fields []string
+	if want.Kind != a.Kind {
+		fields = append(fields, "kind")
+	}
+	if !sameLimit(lo, a.Min) {
+		fields = append(fields, "min_balance")
+	}
+	if !sameLimit(hi, a.Max) {
+		fields = append(fields, "max_balance")
+	}
+	if len(fields) == 0 {
+		return nil
+	}
+	return AccountExistsDifferent.New("account %s is there with other content: %s differ", a.Code, strings.Join(fields, ", ")).
+		With("account", a.Code).With("asset", a.Asset).With("differs", strings.Join(fields, ","))
+}
+
+func sameLimit(a, b *amount.Int) bool {
+	return a == nil && b == nil || a != nil && b != nil && *a == *b
+}
+
+// AccountChange is what UpdateAccountCommand does to an account.
+type AccountChange struct {
+	Min       *amount.Decimal
+	Unbounded bool
+	Max       *amount.Decimal
+	ClearMax  bool
+	Metadata  map[string]string // an empty value removes the name
+	State     string            // "": as it is
+}
+
+// UpdateAccountCommand changes an account. Its answer is an *Account.
+type UpdateAccountCommand struct {
+	Caller
+	Code, Asset string
+	Change      AccountChange
+	account     *Account
+}
+
+// Need names the account.
+func (c *UpdateAccountCommand) Need(b *Book) {
+	c.account = b.accountWithDetails(c.Tenant, c.Code, c.Asset)
+}
+
+// Apply changes it.
+func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
+	a := c.account
+	if !a.found {
+		return nil, notFound(a)
+	}
+	if a.State == Closed && c.Change.State != Closed {
+		return nil, AccountClosed.New("account %s is closed", a.Code).With("account", a.Code).With("asset", a.Asset)
+	}
+	lo, hi, err := limits(c.Change.Min, c.Change.Max, a)
+	if err != nil {
+		return nil, err
+	}
+	b.touch(a)
+	if lo != nil || c.Change.Unbounded {
+		a.Min = lo
+	}
+	if hi != nil || c.Change.ClearMax {
+		a.Max = hi
+	}
+	if available, bounded := a.Available(); bounded && available.Sign() < 0 || a.Max != nil && a.Balance.Cmp(*a.Max) > 0 {
+		return nil, LimitViolated.New("account %s has %s, of which %s is held", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+			With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
+	}
+	if len(c.Change.Metadata) > 0 {
+		m := maps.Clone(a.Metadata)
+		if m == nil {
+			m = map[string]string{}
+		}
+		maps.Copy(m, c.Change.Metadata)
+		maps.DeleteFunc(m, func(_, v string) bool { return v == "" })
+		a.Metadata = m
+		b.newDetails = append(b.newDetails, a)
+	}
+	switch c.Change.State {
+	case Closed:
+		if !a.Balance.IsZero() || !a.Held.IsZero() {
+			return nil, AccountNotEmpty.New("account %s has %s, of which %s is held", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+				With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
+		}
+		a.State = Closed
+	case Open, Frozen:
+		a.State = c.Change.State
+	}
+	now := *a
+	return &now, nil
+}

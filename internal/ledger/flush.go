@@ -1,0 +1,250 @@
+package ledger
+
+import (
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Flush writes what changed, table by table.
+func (b *Book) Flush(p *commit.Pipe) {
+	b.flushAssets(p)
+	b.insertAccounts(p)
+	b.updateAccounts(p)
+	b.updateDetails(p)
+	b.insertTransfers(p)
+	b.insertEntries(p)
+	b.insertHolds(p)
+	b.updateHolds(p)
+}
+
+func (b *Book) flushAssets(p *commit.Pipe) {
+	if len(b.newAssets) == 0 {
+		return
+	}
+	arg := db.AssetInsertParams{Now: b.now}
+	for _, a := range b.newAssets {
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.Codes = append(arg.Codes, a.Code)
+		arg.Scales = append(arg.Scales, int16(a.Scale))
+	}
+	p.Queue(func(d commit.DB) error { return q.AssetInsert(p.Context(), d, arg) })
+}
+
+func limitText(n *amount.Int) string {
+	if n == nil {
+		return ""
+	}
+	return n.String()
+}
+
+func (b *Book) insertAccounts(p *commit.Pipe) {
+	var arg db.AccountInsertParams
+	details := db.AccountDetailInsertParams{Now: b.now}
+	for _, a := range b.locks {
+		if !a.fresh {
+			continue
+		}
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+		arg.Codes = append(arg.Codes, a.Code)
+		arg.Assets = append(arg.Assets, a.Asset)
+		arg.Scales = append(arg.Scales, int16(a.Scale))
+		arg.Kinds = append(arg.Kinds, a.Kind)
+		arg.States = append(arg.States, a.State)
+		arg.Balances = append(arg.Balances, a.Balance)
+		arg.Held = append(arg.Held, a.Held)
+		arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
+		arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
+		arg.Versions = append(arg.Versions, a.Version)
+		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
+		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+		details.Tenants = append(details.Tenants, a.Tenant)
+		details.AccountIds = append(details.AccountIds, a.ID)
+		details.Metadata = append(details.Metadata, metadataOrEmpty(a.Metadata))
+		details.RequestIds = append(details.RequestIds, a.madeBy)
+	}
+	if len(arg.Tenants) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error { return q.AccountInsert(p.Context(), d, arg) })
+	p.Queue(func(d commit.DB) error { return q.AccountDetailInsert(p.Context(), d, details) })
+}
+
+func metadataOrEmpty(m map[string]string) []byte {
+	if len(m) == 0 {
+		return []byte("{}")
+	}
+	return writeMetadata(m)
+}
+
+func (b *Book) updateAccounts(p *commit.Pipe) {
+	n := 0
+	for _, a := range b.locks {
+		if a.dirty && !a.fresh {
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	var arg db.AccountUpdateParams
+	grow(n, &arg.Tids)
+	grow(n, &arg.AccountIds, &arg.Versions)
+	grow(n, &arg.States, &arg.MinBalances, &arg.MaxBalances)
+	grow(n, &arg.Balances, &arg.Held)
+	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
+	for _, a := range b.locks {
+		if !a.dirty || a.fresh {
+			continue
+		}
+		arg.Tids = append(arg.Tids, a.tid)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+		arg.States = append(arg.States, a.State)
+		arg.Balances = append(arg.Balances, a.Balance)
+		arg.Held = append(arg.Held, a.Held)
+		arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
+		arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
+		arg.Versions = append(arg.Versions, a.Version)
+		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
+		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.AccountUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+// grow makes room for n elements in each slice.
+func grow[T any](n int, slices ...*[]T) {
+	for _, s := range slices {
+		*s = make([]T, 0, n)
+	}
+}
+
+func (b *Book) updateDetails(p *commit.Pipe) {
+	var arg db.AccountDetailUpdateParams
+	written := map[*Account]bool{}
+	for _, a := range b.newDetails {
+		if a.fresh || written[a] {
+			continue
+		}
+		written[a] = true
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+		arg.Metadata = append(arg.Metadata, metadataOrEmpty(a.Metadata))
+	}
+	if len(arg.Tenants) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.AccountDetailUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+func (b *Book) insertTransfers(p *commit.Pipe) {
+	n := len(b.made)
+	if n == 0 {
+		return
+	}
+	arg := db.TransferInsertParams{Now: b.now}
+	grow(n, &arg.Tenants)
+	grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
+	grow(n, &arg.BizNos, &arg.Types, &arg.Forms, &arg.Principals, &arg.RequestIds)
+	grow(n, &arg.EffectiveAt)
+	grow(n, &arg.Metadata)
+	for _, t := range b.made {
+		arg.Tenants = append(arg.Tenants, t.Tenant)
+		arg.TransferIds = append(arg.TransferIds, t.ID)
+		arg.BizNos = append(arg.BizNos, t.BizNo)
+		arg.Types = append(arg.Types, t.Type)
+		arg.EffectiveAt = append(arg.EffectiveAt, t.EffectiveAt)
+		arg.ReversesIds = append(arg.ReversesIds, t.ReversesID)
+		arg.HoldIds = append(arg.HoldIds, t.HoldID)
+		arg.Forms = append(arg.Forms, t.Forms)
+		arg.Metadata = append(arg.Metadata, writeMetadata(t.Metadata))
+		arg.Principals = append(arg.Principals, t.Principal)
+		arg.RequestIds = append(arg.RequestIds, t.RequestID)
+	}
+	p.Queue(func(d commit.DB) error { return q.TransferInsert(p.Context(), d, arg) })
+}
+
+func (b *Book) insertEntries(p *commit.Pipe) {
+	n := 0
+	for _, t := range b.made {
+		n += len(t.Entries)
+	}
+	if n == 0 {
+		return
+	}
+	arg := db.EntryInsertParams{Now: b.now}
+	grow(n, &arg.Tenants)
+	grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
+	grow(n, &arg.EffectiveAt)
+	grow(n, &arg.Postings)
+	grow(n, &arg.Assets)
+	grow(n, &arg.Amounts, &arg.BalancesBefore, &arg.BalancesAfter)
+	for _, t := range b.made {
+		for i := range t.Entries {
+			e := &t.Entries[i]
+			arg.Tenants = append(arg.Tenants, t.Tenant)
+			arg.AccountIds = append(arg.AccountIds, e.AccountID)
+			arg.Versions = append(arg.Versions, e.Version)
+			arg.TransferIds = append(arg.TransferIds, t.ID)
+			arg.EffectiveAt = append(arg.EffectiveAt, e.EffectiveAt)
+			arg.Postings = append(arg.Postings, e.Posting)
+			arg.Assets = append(arg.Assets, e.Asset)
+			arg.Amounts = append(arg.Amounts, e.Amount)
+			arg.BalancesBefore = append(arg.BalancesBefore, e.Before)
+			arg.BalancesAfter = append(arg.BalancesAfter, e.After)
+		}
+	}
+	p.Queue(func(d commit.DB) error { return q.EntryInsert(p.Context(), d, arg) })
+}
+
+func (b *Book) insertHolds(p *commit.Pipe) {
+	if len(b.newHolds) == 0 {
+		return
+	}
+	arg := db.HoldInsertParams{Now: b.now}
+	for _, h := range b.newHolds {
+		arg.Tenants = append(arg.Tenants, h.Tenant)
+		arg.HoldIds = append(arg.HoldIds, h.ID)
+		arg.BizNos = append(arg.BizNos, h.BizNo)
+		arg.AccountIds = append(arg.AccountIds, h.AccountID)
+		arg.ToCodes = append(arg.ToCodes, h.To)
+		arg.Forms = append(arg.Forms, h.Form)
+		arg.Amounts = append(arg.Amounts, h.Amount)
+		arg.Captured = append(arg.Captured, h.Captured)
+		arg.States = append(arg.States, h.State)
+		arg.LifeMs = append(arg.LifeMs, h.Life.Milliseconds())
+		arg.ExpiresAt = append(arg.ExpiresAt, h.ExpiresAt)
+		arg.ClosedAt = append(arg.ClosedAt, h.ClosedAt)
+		arg.Metadata = append(arg.Metadata, writeMetadata(h.Metadata))
+		arg.Principals = append(arg.Principals, h.Principal)
+		arg.RequestIds = append(arg.RequestIds, h.RequestID)
+	}
+	p.Queue(func(d commit.DB) error { return q.HoldInsert(p.Context(), d, arg) })
+}
+
+func (b *Book) updateHolds(p *commit.Pipe) {
+	var arg db.HoldUpdateParams
+	for _, h := range b.holds {
+		if !h.dirty || h.fresh {
+			continue
+		}
+		arg.Tenants = append(arg.Tenants, h.Tenant)
+		arg.HoldIds = append(arg.HoldIds, h.ID)
+		arg.Captured = append(arg.Captured, h.Captured)
+		arg.States = append(arg.States, h.State)
+		arg.ClosedAt = append(arg.ClosedAt, h.ClosedAt)
+	}
+	if len(arg.HoldIds) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.HoldUpdate(p.Context(), d, arg)
+		return err
+	})
+}

@@ -1,0 +1,318 @@
+package ledger
+
+import (
+	"cmp"
+	"maps"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// HoldParams is a hold as asked for.
+type HoldParams struct {
+	BizNo    string
+	From, To string // To may be empty
+	Asset    string
+	Amount   amount.Decimal
+	Form     Form
+	Life     time.Duration
+	Metadata map[string]string
+}
+
+// HoldCommand makes a hold. Its answer is a *Hold, as it is then.
+type HoldCommand struct {
+	Caller
+	HoldParams
+	name     *holdName
+	from, to *Account
+}
+
+// Need names the biz_no and the accounts.
+func (c *HoldCommand) Need(b *Book) {
+	c.name = b.holdName(c.Tenant, c.BizNo)
+	c.from = b.account(c.Tenant, c.From, c.Asset)
+	c.to = nil
+	if c.To != "" {
+		c.to = b.account(c.Tenant, c.To, c.Asset)
+	}
+}
+
+// Apply makes the hold, or answers the one that has the biz_no.
+func (c *HoldCommand) Apply(b *Book) (any, error) {
+	if h := c.name.h; h != nil {
+		if d := c.differences(h); len(d) > 0 {
+			return nil, bizNoTaken("hold", c.BizNo, h.ID, d)
+		}
+		return commit.Repeat{First: h.copy()}, nil
+	}
+	if !c.from.found {
+		return nil, notFound(c.from)
+	}
+	if c.to != nil && !c.to.found {
+		return nil, notFound(c.to)
+	}
+	n, err := minor(c.Amount, c.from)
+	if err != nil {
+		return nil, err
+	}
+	if n, err = c.from.resolve(c.Form, n); err != nil {
+		return nil, err
+	}
+	if err := c.from.mayPay(n, amount.Int{}); err != nil {
+		return nil, err
+	}
+	held, ok := c.from.Held.Add(n)
+	if !ok {
+		return nil, AmountTooLarge.New("what is held of %s would have more than 38 digits", c.from.Code).With("account", c.from.Code)
+	}
+	h := &Hold{Tenant: c.Tenant, ID: b.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,
+		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: b.now.Add(c.Life), CreatedAt: b.now,
+		Metadata: c.Metadata, Principal: c.Principal, RequestID: c.RequestID, fresh: true}
+	if c.Form != Exact {
+		h.Form = formText(c.Form, c.Amount)
+	}
+	b.touch(c.from)
+	c.from.Held = held
+	b.expectLapse(c.from, h)
+	c.name.h = b.keepHold(h)
+	b.newHolds = append(b.newHolds, madeHold{h, c.name})
+	return h.copy(), nil
+}
+
+// copy is the hold as it is now: later commands of the batch may change it.
+func (h *Hold) copy() *Hold {
+	c := *h
+	return &c
+}
+
+func (c *HoldCommand) differences(h *Hold) (fields []string) {
+	if c.From != h.From {
+		fields = append(fields, "from")
+	}
+	if c.To != h.To {
+		fields = append(fields, "to")
+	}
+	if c.Asset != h.Asset {
+		fields = append(fields, "asset")
+	}
+	switch {
+	case c.Form != Exact && h.Form != formText(c.Form, c.Amount), c.Form == Exact && h.Form != "":
+		fields = append(fields, "form")
+	case c.Form == Exact && amount.NewDecimal(h.Amount, h.Scale) != c.Amount:
+		fields = append(fields, "amount")
+	}
+	if c.Life != h.Life {
+		fields = append(fields, "life")
+	}
+	if !maps.Equal(c.Metadata, h.Metadata) {
+		fields = append(fields, "metadata")
+	}
+	return fields
+}
+
+// holdTarget is the hold that a command is about, by id or, when id is 0, by biz_no.
+type holdTarget struct {
+	HoldID    int64
+	HoldBizNo string
+	byID      *holdRef
+	byName    *holdName
+}
+
+// need names the hold; its account, and that of to ("": the hold's own), are found on the way.
+func (t *holdTarget) need(b *Book, tenant int32, to string) {
+	if t.HoldID != 0 {
+		t.byID = b.holdRef(tenant, t.HoldID)
+		t.byID.to = append(t.byID.to, to)
+		return
+	}
+	t.byName = b.holdName(tenant, t.HoldBizNo)
+	t.byName.to = append(t.byName.to, to)
+}
+
+// get is the hold with its account.
+func (t *holdTarget) get(b *Book) (*Hold, *Account, error) {
+	var h *Hold
+	if t.byID != nil {
+		h = t.byID.h
+	} else {
+		h = t.byName.h
+	}
+	if h == nil {
+		return nil, nil, HoldNotFound.New("there is no such hold")
+	}
+	a := b.accounts[AccountKey{h.Tenant, h.From, h.Asset}]
+	if a == nil || !a.found {
+		return nil, nil, commit.ErrMoreRows // committed after Discover looked
+	}
+	return h, a, nil
+}
+
+// mustBeHeld refuses a hold that is over.
+func (h *Hold) mustBeHeld() error {
+	switch h.State {
+	case Held:
+		return nil
+	case Expired:
+		return HoldExpired.New("hold %s lapsed at %s", h.BizNo, h.ExpiresAt.Format(time.RFC3339)).
+			With("state", h.State).With("expire_time", h.ExpiresAt.Format(time.RFC3339Nano))
+	}
+	return HoldNotHeld.New("hold %s is %s", h.BizNo, h.State).With("state", h.State)
+}
+
+// CaptureParams asks to pay out of a hold.
+type CaptureParams struct {
+	holdTarget
+	BizNo       string
+	Amount      *amount.Decimal // nil: all that is left
+	To          string          // "": the hold's own
+	ReleaseRest bool
+	Type        string
+	Metadata    map[string]string
+}
+
+// CaptureOf makes the params for a hold by id or, when id is 0, by biz_no.
+func CaptureOf(holdID int64, holdBizNo string) CaptureParams {
+	return CaptureParams{holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
+}
+
+// Capture is a capture's answer.
+type Capture struct {
+	Transfer *Transfer
+	Hold     *Hold
+}
+
+// CaptureCommand pays out of a hold. Its answer is a Capture.
+type CaptureCommand struct {
+	Caller
+	CaptureParams
+	name *transferName
+}
+
+// Need names the biz_no and the hold.
+func (c *CaptureCommand) Need(b *Book) {
+	c.name = b.transferName(c.Tenant, c.BizNo)
+	c.need(b, c.Tenant, c.To)
+}
+
+// Apply pays, or answers the transfer that has the biz_no.
+func (c *CaptureCommand) Apply(b *Book) (any, error) {
+	h, from, err := c.get(b)
+	if first := c.name.t; first != nil {
+		if d := c.differences(first, h); len(d) > 0 {
+			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return commit.Repeat{First: Capture{first, h.copy()}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := h.mustBeHeld(); err != nil {
+		return nil, err
+	}
+	code := cmp.Or(c.To, h.To)
+	if code == "" {
+		return nil, DestinationMissing.New("neither the capture nor hold %s names an account to pay", h.BizNo)
+	}
+	to := b.accounts[AccountKey{h.Tenant, code, h.Asset}]
+	if to == nil {
+		return nil, commit.ErrMoreRows
+	}
+	if !to.found {
+		return nil, notFound(to)
+	}
+	if to == from {
+		return nil, DestinationMissing.New("a capture cannot pay the account that is held")
+	}
+	n := h.Remaining()
+	if c.Amount != nil {
+		if n, err = minor(*c.Amount, from); err != nil {
+			return nil, err
+		}
+	}
+	if n.Cmp(h.Remaining()) > 0 {
+		return nil, CaptureExceedsHold.New("hold %s still keeps %s %s", h.BizNo, from.Format(h.Remaining()), h.Asset).
+			With("remaining", from.Format(h.Remaining()))
+	}
+	t := b.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: c.Type, Metadata: c.Metadata}, 1)
+	t.HoldID = h.ID
+	if err := b.move(t, from, to, n, n); err != nil {
+		return nil, err
+	}
+	b.touchHold(h)
+	h.Captured, _ = h.Captured.Add(n)
+	if h.Remaining().IsZero() {
+		h.State, h.ClosedAt = Captured, b.now
+	} else if c.ReleaseRest {
+		b.release(from, h)
+	}
+	return Capture{t, h.copy()}, nil
+}
+
+func (c *CaptureCommand) differences(t *Transfer, h *Hold) (fields []string) {
+	if t.HoldID == 0 || len(t.Entries) != 2 {
+		return []string{"kind"}
+	}
+	if h == nil || t.HoldID != h.ID {
+		return []string{"hold"}
+	}
+	if t.Entries[1].Account != cmp.Or(c.To, h.To) {
+		fields = append(fields, "to")
+	}
+	if c.Amount != nil && amount.NewDecimal(t.Entries[1].Amount, h.Scale) != *c.Amount {
+		fields = append(fields, "amount")
+	}
+	if c.Type != t.Type {
+		fields = append(fields, "type")
+	}
+	return append(fields, sharedDifferences(c.Metadata, t.Metadata, time.Time{}, time.Time{})...)
+}
+
+// ReleaseCommand gives back what a hold still keeps. Its answer is a *Hold.
+type ReleaseCommand struct {
+	Caller
+	holdTarget
+}
+
+// ReleaseOf makes the command for a hold by id or, when id is 0, by biz_no.
+func ReleaseOf(c Caller, holdID int64, holdBizNo string) *ReleaseCommand {
+	return &ReleaseCommand{Caller: c, holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
+}
+
+// Need names the hold.
+func (c *ReleaseCommand) Need(b *Book) { c.need(b, c.Tenant, "") }
+
+// Apply releases the hold; one that is released already stays so.
+func (c *ReleaseCommand) Apply(b *Book) (any, error) {
+	h, a, err := c.get(b)
+	if err != nil {
+		return nil, err
+	}
+	if h.State == Released {
+		return commit.Repeat{First: h.copy()}, nil
+	}
+	if err := h.mustBeHeld(); err != nil {
+		return nil, err
+	}
+	b.release(a, h)
+	return h.copy(), nil
+}
+
+func (b *Book) release(a *Account, h *Hold) {
+	b.touch(a)
+	b.touchHold(h)
+	a.Held, _ = a.Held.Sub(h.Remaining())
+	h.State, h.ClosedAt = Released, b.now
+}
+
+// LapseCommand makes the due holds of an account lapse: loading the account does it.
+type LapseCommand struct{ Account AccountKey }
+
+// Need names the account.
+func (c *LapseCommand) Need(b *Book) { b.account(c.Account.Tenant, c.Account.Code, c.Account.Asset) }
+
+// Apply has nothing left to do.
+func (c *LapseCommand) Apply(*Book) (any, error) { return nil, nil }

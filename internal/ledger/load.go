@@ -1,0 +1,270 @@
+package ledger
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Discover finds the accounts of the holds to capture and of the transfers to reverse, through
+// columns that never change. What it misses is found missing again under the locks, or makes the
+// batch run again.
+func (b *Book) Discover(p *commit.Pipe) {
+	b.loadHolds(p, func(h *Hold, to []string) {
+		b.account(h.Tenant, h.From, h.Asset)
+		for _, code := range to {
+			if code = cmp.Or(code, h.To); code != "" {
+				b.account(h.Tenant, code, h.Asset)
+			}
+		}
+	}, true)
+	if len(b.transferRefs) > 0 {
+		refs := make([]*transferRef, 0, len(b.transferRefs))
+		var arg db.EntryLookupParams
+		for _, r := range b.transferRefs {
+			refs = append(refs, r)
+			arg.Tenants = append(arg.Tenants, r.tenant)
+			arg.TransferIds = append(arg.TransferIds, r.id)
+		}
+		p.Queue(func(d commit.DB) error {
+			rows, err := q.EntryLookup(p.Context(), d, arg)
+			for _, r := range rows {
+				b.account(refs[r.N-1].tenant, r.Code, r.Asset)
+			}
+			return err
+		})
+	}
+	var arg db.TransferDiscoverParams
+	for _, n := range b.transferNames {
+		if n.reverse {
+			arg.Tenants = append(arg.Tenants, n.tenant)
+			arg.BizNos = append(arg.BizNos, n.bizNo)
+		}
+	}
+	if len(arg.BizNos) > 0 {
+		p.Queue(func(d commit.DB) error {
+			rows, err := q.TransferDiscover(p.Context(), d, arg)
+			for _, r := range rows {
+				b.account(arg.Tenants[r.N-1], r.Code, r.Asset)
+			}
+			return err
+		})
+	}
+}
+
+// Lock locks and loads the accounts, sorted by tenant, code and asset.
+func (b *Book) Lock(p *commit.Pipe) {
+	if len(b.locks) == 0 {
+		return
+	}
+	slices.SortFunc(b.locks, func(x, y *Account) int {
+		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Code, y.Code), cmp.Compare(x.Asset, y.Asset))
+	})
+	n := len(b.locks)
+	arg := db.AccountLockParams{Tenants: make([]int32, n), Codes: make([]string, n), Assets: make([]string, n)}
+	for i, a := range b.locks {
+		arg.Tenants[i], arg.Codes[i], arg.Assets[i] = a.Tenant, a.Code, a.Asset
+	}
+	locks := b.locks
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.AccountLock(p.Context(), d, arg)
+		for i := range rows {
+			r := &rows[i]
+			a := locks[r.N-1]
+			a.found, a.tid = true, r.Tid
+			a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
+			a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
+			a.LastEntryAt, a.NextLapseAt = orZero(r.LastEntryAt), orZero(r.NextLapseAt)
+		}
+		return err
+	})
+}
+
+// Lookup reads assets, names, and the holds and transfers that commands are about.
+func (b *Book) Lookup(p *commit.Pipe) {
+	b.lookupAssets(p)
+	b.lookupTransfers(p)
+	b.loadHolds(p, nil, false)
+}
+
+func (b *Book) lookupAssets(p *commit.Pipe) {
+	if len(b.assetList) == 0 {
+		return
+	}
+	var arg db.AssetLookupParams
+	for _, a := range b.assetList {
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.Codes = append(arg.Codes, a.Code)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.AssetLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			a := b.assetList[r.N-1]
+			a.found, a.Scale, a.CreatedAt = true, uint8(r.Scale), r.CreatedAt
+		}
+		return err
+	})
+}
+
+func (b *Book) lookupTransfers(p *commit.Pipe) {
+	if n := len(b.transferNames); n > 0 {
+		names := make([]*transferName, 0, n)
+		for _, name := range b.transferNames {
+			names = append(names, name)
+		}
+		slices.SortFunc(names, func(x, y *transferName) int {
+			return cmp.Or(cmp.Compare(x.tenant, y.tenant), cmp.Compare(x.bizNo, y.bizNo))
+		})
+		arg := db.TransferLookupParams{Tenants: make([]int32, n), BizNos: make([]string, n)}
+		for i, name := range names {
+			arg.Tenants[i], arg.BizNos[i] = name.tenant, name.bizNo
+		}
+		p.Queue(func(d commit.DB) error {
+			rows, err := q.TransferLookup(p.Context(), d, arg)
+			for i := range rows {
+				r := &rows[i]
+				name := names[r.N-1]
+				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
+					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
+					HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+			}
+			return err
+		})
+	}
+	if len(b.transferRefs) == 0 {
+		return
+	}
+	refs := make([]*transferRef, 0, len(b.transferRefs))
+	var arg db.TransferLookupByIDParams
+	for _, r := range b.transferRefs {
+		refs = append(refs, r)
+		arg.Tenants = append(arg.Tenants, r.tenant)
+		arg.TransferIds = append(arg.TransferIds, r.id)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TransferLookupByID(p.Context(), d, arg)
+		for i := range rows {
+			r := &rows[i]
+			ref := refs[r.N-1]
+			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
+				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
+				HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+			if n := b.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
+				ref.t = n.t // one object a transfer
+			}
+		}
+		return err
+	})
+}
+
+// loadHolds reads the holds that are wanted, by name and by id. Before the locks only those whose
+// accounts are to be found; each is handed to found instead of being kept.
+func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, []string), discover bool) {
+	var names []*holdName
+	var byName db.HoldLookupParams
+	for _, n := range b.holdNames {
+		if n.to == nil && discover {
+			continue
+		}
+		names = append(names, n)
+		byName.Tenants = append(byName.Tenants, n.tenant)
+		byName.BizNos = append(byName.BizNos, n.bizNo)
+	}
+	if len(names) > 0 {
+		p.Queue(func(d commit.DB) error {
+			rows, err := q.HoldLookup(p.Context(), d, byName)
+			for _, r := range rows {
+				n := names[r.N-1]
+				h := holdOf(n.tenant, n.bizNo, db.HoldLookupByIDRow{N: r.N, BizNo: n.bizNo, AccountID: r.AccountID, Code: r.Code,
+					Asset: r.Asset, Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount, Captured: r.Captured,
+					State: r.State, LifeMs: r.LifeMs, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt,
+					Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
+				if found != nil {
+					found(h, n.to)
+					continue
+				}
+				n.h = b.keepHold(h)
+			}
+			return err
+		})
+	}
+	var refs []*holdRef
+	var byID db.HoldLookupByIDParams
+	for _, r := range b.holdRefs {
+		refs = append(refs, r)
+		byID.Tenants = append(byID.Tenants, r.tenant)
+		byID.HoldIds = append(byID.HoldIds, r.id)
+	}
+	if len(refs) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.HoldLookupByID(p.Context(), d, byID)
+		for _, row := range rows {
+			r := refs[row.N-1]
+			h := holdOf(r.tenant, row.BizNo, row, r.id)
+			if found != nil {
+				found(h, r.to)
+				continue
+			}
+			r.h = b.keepHold(h)
+		}
+		return err
+	})
+}
+
+func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold {
+	return &Hold{Tenant: tenant, ID: id, BizNo: bizNo, AccountID: r.AccountID, From: r.Code, Asset: r.Asset,
+		Scale: uint8(r.Scale), To: r.ToCode, Form: orZero(r.Form), Amount: r.Amount, Captured: r.Captured, State: r.State,
+		Life: time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt.UTC(), CreatedAt: r.CreatedAt.UTC(),
+		ClosedAt: orZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+}
+
+// keepHold makes one object a hold, however often it was loaded.
+func (b *Book) keepHold(h *Hold) *Hold {
+	k := idKey{h.Tenant, h.ID}
+	if b.holds == nil {
+		b.holds = make(map[idKey]*Hold)
+	}
+	if kept := b.holds[k]; kept != nil {
+		return kept
+	}
+	b.holds[k] = h
+	return h
+}
+
+func orZero[T any](p *T) (zero T) {
+	if p == nil {
+		return zero
+	}
+	if t, ok := any(*p).(time.Time); ok {
+		return any(t.UTC()).(T)
+	}
+	return *p
+}
+
+func readMetadata(b []byte) map[string]string {
+	if len(b) == 0 {
+		return nil
+	}
+	var m map[string]string
+	if json.Unmarshal(b, &m) != nil {
+		return nil // not written by us: shown as none
+	}
+	return m
+}
+
+func writeMetadata(m map[string]string) []byte {
+	if len(m) == 0 {
+		return nil
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // a map of strings always encodes
+	}
+	return b
+}

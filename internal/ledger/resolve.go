@@ -1,0 +1,139 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Resolve reads what hangs on what was found: the entries of transfers that were there, the holds of
+// the locked accounts whose time has come, metadata.
+func (b *Book) Resolve(p *commit.Pipe) {
+	if b.resolved {
+		return
+	}
+	b.resolved = true
+	b.resolveTransfers(p)
+	b.resolveLapses(p)
+	b.resolveDetails(p)
+}
+
+func (b *Book) resolveTransfers(p *commit.Pipe) {
+	var found []*Transfer
+	seen := map[*Transfer]bool{}
+	add := func(t *Transfer) {
+		if t != nil && !t.complete && !seen[t] {
+			seen[t] = true
+			found = append(found, t)
+		}
+	}
+	for _, n := range b.transferNames {
+		add(n.t)
+	}
+	for _, r := range b.transferRefs {
+		add(r.t)
+	}
+	if len(found) == 0 {
+		return
+	}
+	var arg db.EntryLookupParams
+	for _, t := range found {
+		arg.Tenants = append(arg.Tenants, t.Tenant)
+		arg.TransferIds = append(arg.TransferIds, t.ID)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.EntryLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			t := found[r.N-1]
+			t.complete = true
+			t.Entries = append(t.Entries, Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
+				Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
+				After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt)})
+		}
+		return err
+	})
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.ReversalLookup(p.Context(), d, db.ReversalLookupParams(arg))
+		for _, r := range rows {
+			found[r.N-1].ReversedByID = r.TransferID
+		}
+		return err
+	})
+}
+
+// resolveLapses lets the due holds of locked accounts lapse, before any command and whatever becomes
+// of the commands: between its time and the scheduler a hold must not take what is available.
+func (b *Book) resolveLapses(p *commit.Pipe) {
+	var due []*Account
+	var arg db.HoldDueParams
+	for _, a := range b.locks {
+		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(b.now) {
+			due = append(due, a)
+			arg.Tenants = append(arg.Tenants, a.Tenant)
+			arg.AccountIds = append(arg.AccountIds, a.ID)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	arg.Now = b.now
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.HoldDue(p.Context(), d, arg)
+		if err != nil {
+			return err
+		}
+		for _, a := range due {
+			a.NextLapseAt, a.dirty = time.Time{}, true
+		}
+		for _, r := range rows {
+			a := due[r.N-1]
+			h := b.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
+				State: Held, ExpiresAt: r.ExpiresAt.UTC()})
+			if h.ExpiresAt.After(b.now) {
+				b.expectLapse(a, h)
+				continue
+			}
+			b.lapse(a, h)
+		}
+		return nil
+	})
+}
+
+// lapse gives back what a hold keeps, because its time has come.
+func (b *Book) lapse(a *Account, h *Hold) {
+	b.touch(a)
+	b.touchHold(h)
+	a.Held, _ = a.Held.Sub(h.Remaining())
+	h.State, h.ClosedAt = Expired, b.now
+}
+
+// expectLapse keeps the account's lower bound of the times at which its holds lapse.
+func (b *Book) expectLapse(a *Account, h *Hold) {
+	if a.NextLapseAt.IsZero() || h.ExpiresAt.Before(a.NextLapseAt) {
+		a.NextLapseAt = h.ExpiresAt
+	}
+}
+
+func (b *Book) resolveDetails(p *commit.Pipe) {
+	var found []*Account
+	var arg db.AccountDetailLookupParams
+	for a := range b.details {
+		if a.found {
+			found = append(found, a)
+			arg.Tenants = append(arg.Tenants, a.Tenant)
+			arg.AccountIds = append(arg.AccountIds, a.ID)
+		}
+	}
+	if len(found) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.AccountDetailLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			a := found[r.N-1]
+			a.Metadata, a.CreatedAt = readMetadata(r.Metadata), r.CreatedAt.UTC()
+		}
+		return err
+	})
+}
