@@ -35,7 +35,7 @@ create table commit_keys (
     created_at  timestamptz not null,
     expires_at  timestamptz not null,
     constraint commit_keys_pkey primary key (tenant_id, principal, operation, key),
-    constraint commit_keys_key_check check (octet_length(key) between 1 and 255),
+    constraint commit_keys_key_check check (octet_length(key) between 1 and 300),
     constraint commit_keys_fingerprint_check check (octet_length(fingerprint) = 17)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 create index commit_keys_expires_idx on commit_keys (expires_at);
@@ -43,7 +43,7 @@ comment on table commit_keys is 'Request keys with the answer that each got: the
 comment on column commit_keys.tenant_id is 'Tenant.';
 comment on column commit_keys.principal is 'Who called.';
 comment on column commit_keys.operation is 'What was called, such as ledger.transfer.';
-comment on column commit_keys.key is 'The Idempotency-Key.';
+comment on column commit_keys.key is 'The Idempotency-Key; of an item of a batch with # and its place behind.';
 comment on column commit_keys.refused is 'The answer is a business refusal.';
 comment on column commit_keys.fingerprint is 'One byte of version and 16 of SHA-256 over the canonical request.';
 comment on column commit_keys.answer is 'The recorded answer: protobuf bytes of the response, or JSON of the refusal.';

@@ -165,3 +165,14 @@ cross join lateral (
     order by l.expires_at
     limit 1)
 ) h;
+
+-- name: HoldDueAccounts :many
+-- Some accounts with a hold whose time has come, for the scheduler.
+select distinct a.tenant_id, a.code, a.asset
+from (
+    select l.tenant_id, l.account_id from ledger_holds l
+    where l.state = 'held' and l.expires_at <= clock_timestamp()
+    order by l.expires_at
+    limit @batch::integer
+) h
+join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account_id;

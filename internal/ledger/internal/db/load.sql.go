@@ -308,6 +308,44 @@ func (q *Queries) HoldDue(ctx context.Context, db DBTX, arg HoldDueParams) ([]Ho
 	return items, nil
 }
 
+const holdDueAccounts = `-- name: HoldDueAccounts :many
+select distinct a.tenant_id, a.code, a.asset
+from (
+    select l.tenant_id, l.account_id from ledger_holds l
+    where l.state = 'held' and l.expires_at <= clock_timestamp()
+    order by l.expires_at
+    limit $1::integer
+) h
+join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account_id
+`
+
+type HoldDueAccountsRow struct {
+	TenantID int32
+	Code     string
+	Asset    string
+}
+
+// Some accounts with a hold whose time has come, for the scheduler.
+func (q *Queries) HoldDueAccounts(ctx context.Context, db DBTX, batch int32) ([]HoldDueAccountsRow, error) {
+	rows, err := db.Query(ctx, holdDueAccounts, batch)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []HoldDueAccountsRow
+	for rows.Next() {
+		var i HoldDueAccountsRow
+		if err := rows.Scan(&i.TenantID, &i.Code, &i.Asset); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const holdLookup = `-- name: HoldLookup :many
 select u.n::integer as n, h.hold_id, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
     h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id

@@ -7,9 +7,181 @@ package db
 
 import (
 	"context"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
+const accountPage = `-- name: AccountPage :many
+select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
+    a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+from (
+    select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
+        l.last_entry_at, l.next_lapse_at
+    from ledger_accounts l
+    where l.tenant_id = $1::integer and l.code >= $2::text and l.code < $3::text and l.code ~ $4::text
+        and (l.code, l.asset) > ($5::text, $6::text)
+        and ($7::text = '' or l.asset = $7::text)
+    order by l.code, l.asset
+    limit $8::integer
+) a
+cross join lateral (
+    select l.metadata, l.created_at from ledger_account_details l
+    where l.tenant_id = $1::integer and l.account_id = a.account_id offset 0
+) d
+order by a.code, a.asset
+`
+
+type AccountPageParams struct {
+	TenantID   int32
+	Low        string
+	High       string
+	Match      string
+	AfterCode  string
+	AfterAsset string
+	OnlyAsset  string
+	Count      int32
+}
+
+type AccountPageRow struct {
+	AccountID   int64
+	Code        string
+	Asset       string
+	Scale       int16
+	Kind        string
+	State       string
+	Balance     amount.Int
+	Held        amount.Int
+	MinBalance  *amount.Int
+	MaxBalance  *amount.Int
+	Version     int64
+	LastEntryAt *time.Time
+	NextLapseAt *time.Time
+	Metadata    []byte
+	CreatedAt   time.Time
+}
+
+// Accounts that match, after a code and asset, in their order.
+func (q *Queries) AccountPage(ctx context.Context, db DBTX, arg AccountPageParams) ([]AccountPageRow, error) {
+	rows, err := db.Query(ctx, accountPage,
+		arg.TenantID,
+		arg.Low,
+		arg.High,
+		arg.Match,
+		arg.AfterCode,
+		arg.AfterAsset,
+		arg.OnlyAsset,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AccountPageRow
+	for rows.Next() {
+		var i AccountPageRow
+		if err := rows.Scan(
+			&i.AccountID,
+			&i.Code,
+			&i.Asset,
+			&i.Scale,
+			&i.Kind,
+			&i.State,
+			&i.Balance,
+			&i.Held,
+			&i.MinBalance,
+			&i.MaxBalance,
+			&i.Version,
+			&i.LastEntryAt,
+			&i.NextLapseAt,
+			&i.Metadata,
+			&i.CreatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const accountRead = `-- name: AccountRead :one
+select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
+    a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+from ledger_accounts a
+join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
+where a.tenant_id = $1::integer and a.code = $2::text and a.asset = $3::text
+`
+
+type AccountReadParams struct {
+	TenantID int32
+	Code     string
+	Asset    string
+}
+
+type AccountReadRow struct {
+	AccountID   int64
+	Code        string
+	Asset       string
+	Scale       int16
+	Kind        string
+	State       string
+	Balance     amount.Int
+	Held        amount.Int
+	MinBalance  *amount.Int
+	MaxBalance  *amount.Int
+	Version     int64
+	LastEntryAt *time.Time
+	NextLapseAt *time.Time
+	Metadata    []byte
+	CreatedAt   time.Time
+}
+
+// An account with its metadata.
+func (q *Queries) AccountRead(ctx context.Context, db DBTX, arg AccountReadParams) (AccountReadRow, error) {
+	row := db.QueryRow(ctx, accountRead, arg.TenantID, arg.Code, arg.Asset)
+	var i AccountReadRow
+	err := row.Scan(
+		&i.AccountID,
+		&i.Code,
+		&i.Asset,
+		&i.Scale,
+		&i.Kind,
+		&i.State,
+		&i.Balance,
+		&i.Held,
+		&i.MinBalance,
+		&i.MaxBalance,
+		&i.Version,
+		&i.LastEntryAt,
+		&i.NextLapseAt,
+		&i.Metadata,
+		&i.CreatedAt,
+	)
+	return i, err
+}
+
+const accountSettle = `-- name: AccountSettle :exec
+select account_id from ledger_accounts where tenant_id = $1::integer and code = $2::text and asset = $3::text for share
+`
+
+type AccountSettleParams struct {
+	TenantID int32
+	Code     string
+	Asset    string
+}
+
+// Waits for the batch that has the account locked, if one has: its time may lie before ours. Later
+// batches read the clock after they have the lock, so the lock need not be kept.
+func (q *Queries) AccountSettle(ctx context.Context, db DBTX, arg AccountSettleParams) error {
+	_, err := db.Exec(ctx, accountSettle, arg.TenantID, arg.Code, arg.Asset)
+	return err
+}
+
 const assetList = `-- name: AssetList :many
+
 select code, scale from ledger_assets where tenant_id = $1 order by code
 `
 
@@ -18,6 +190,9 @@ type AssetListRow struct {
 	Scale int16
 }
 
+// What callers read of assets, accounts and balances. Reads run beside the engine, each on one
+// snapshot, and are planned with the values at hand. A pattern over codes comes as the range
+// [low, high) that an index serves, and as a regular expression for the rest; ” matches all.
 // All assets of a tenant.
 func (q *Queries) AssetList(ctx context.Context, db DBTX, tenantID int32) ([]AssetListRow, error) {
 	rows, err := db.Query(ctx, assetList, tenantID)
@@ -29,6 +204,315 @@ func (q *Queries) AssetList(ctx context.Context, db DBTX, tenantID int32) ([]Ass
 	for rows.Next() {
 		var i AssetListRow
 		if err := rows.Scan(&i.Code, &i.Scale); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const balanceRead = `-- name: BalanceRead :one
+select account_id, scale, balance, held, min_balance, version
+from ledger_accounts where tenant_id = $1::integer and code = $2::text and asset = $3::text
+`
+
+type BalanceReadParams struct {
+	TenantID int32
+	Code     string
+	Asset    string
+}
+
+type BalanceReadRow struct {
+	AccountID  int64
+	Scale      int16
+	Balance    amount.Int
+	Held       amount.Int
+	MinBalance *amount.Int
+	Version    int64
+}
+
+// An account's balance now.
+func (q *Queries) BalanceRead(ctx context.Context, db DBTX, arg BalanceReadParams) (BalanceReadRow, error) {
+	row := db.QueryRow(ctx, balanceRead, arg.TenantID, arg.Code, arg.Asset)
+	var i BalanceReadRow
+	err := row.Scan(
+		&i.AccountID,
+		&i.Scale,
+		&i.Balance,
+		&i.Held,
+		&i.MinBalance,
+		&i.Version,
+	)
+	return i, err
+}
+
+const balanceReadAtEffective = `-- name: BalanceReadAtEffective :one
+select a.scale, a.version,
+    (coalesce(r.balance_after, 0) - coalesce(early.amount, 0) + coalesce(late.amount, 0))::text as balance
+from ledger_accounts a
+cross join lateral (select ledger_version_at(a.tenant_id, a.account_id, $1::timestamptz) as version offset 0) v
+left join lateral (
+    select l.balance_after from ledger_entries l
+    where l.tenant_id = a.tenant_id and l.account_id = a.account_id and l.version = v.version offset 0
+) r on true
+cross join lateral (
+    select sum(l.amount) as amount from ledger_entries l
+    where l.tenant_id = a.tenant_id and l.account_id = a.account_id
+        and l.effective_at > $1::timestamptz and l.version <= v.version
+) early
+cross join lateral (
+    select sum(l.amount) as amount from ledger_entries l
+    where l.tenant_id = a.tenant_id and l.account_id = a.account_id
+        and l.effective_at <= $1::timestamptz and l.version > v.version
+) late
+where a.tenant_id = $2::integer and a.code = $3::text and a.asset = $4::text
+`
+
+type BalanceReadAtEffectiveParams struct {
+	At       time.Time
+	TenantID int32
+	Code     string
+	Asset    string
+}
+
+type BalanceReadAtEffectiveRow struct {
+	Scale   int16
+	Version int64
+	Balance string
+}
+
+// The balance by when things happened: what was recorded by then, without what happened later, with
+// what was recorded later but had happened. Entries without a time of their own are in neither sum.
+func (q *Queries) BalanceReadAtEffective(ctx context.Context, db DBTX, arg BalanceReadAtEffectiveParams) (BalanceReadAtEffectiveRow, error) {
+	row := db.QueryRow(ctx, balanceReadAtEffective,
+		arg.At,
+		arg.TenantID,
+		arg.Code,
+		arg.Asset,
+	)
+	var i BalanceReadAtEffectiveRow
+	err := row.Scan(&i.Scale, &i.Version, &i.Balance)
+	return i, err
+}
+
+const balanceReadAtRecord = `-- name: BalanceReadAtRecord :one
+select a.scale, v.version::bigint as version, coalesce(e.balance_after, 0)::numeric as balance,
+    coalesce(a.last_entry_at > $1::timestamptz, false)::boolean as final,
+    ($1::timestamptz >= clock_timestamp())::boolean as future
+from ledger_accounts a
+cross join lateral (select ledger_version_at(a.tenant_id, a.account_id, $1::timestamptz) as version offset 0) v
+left join lateral (
+    select l.balance_after from ledger_entries l
+    where l.tenant_id = a.tenant_id and l.account_id = a.account_id and l.version = v.version offset 0
+) e on true
+where a.tenant_id = $2::integer and a.code = $3::text and a.asset = $4::text
+`
+
+type BalanceReadAtRecordParams struct {
+	At       time.Time
+	TenantID int32
+	Code     string
+	Asset    string
+}
+
+type BalanceReadAtRecordRow struct {
+	Scale   int16
+	Version int64
+	Balance amount.Int
+	Final   bool
+	Future  bool
+}
+
+// The balance that the record shows at a time, and whether that is final: an entry later than the
+// time is there, and times never fall within an account.
+func (q *Queries) BalanceReadAtRecord(ctx context.Context, db DBTX, arg BalanceReadAtRecordParams) (BalanceReadAtRecordRow, error) {
+	row := db.QueryRow(ctx, balanceReadAtRecord,
+		arg.At,
+		arg.TenantID,
+		arg.Code,
+		arg.Asset,
+	)
+	var i BalanceReadAtRecordRow
+	err := row.Scan(
+		&i.Scale,
+		&i.Version,
+		&i.Balance,
+		&i.Final,
+		&i.Future,
+	)
+	return i, err
+}
+
+const balanceSum = `-- name: BalanceSum :many
+select asset, scale, count(*) as accounts, sum(balance)::text as balance, sum(held)::text as held
+from ledger_accounts
+where tenant_id = $1::integer and code >= $2::text and code < $3::text and code ~ $4::text
+    and ($5::text = '' or asset = $5::text)
+group by asset, scale order by asset
+`
+
+type BalanceSumParams struct {
+	TenantID  int32
+	Low       string
+	High      string
+	Match     string
+	OnlyAsset string
+}
+
+type BalanceSumRow struct {
+	Asset    string
+	Scale    int16
+	Accounts int64
+	Balance  string
+	Held     string
+}
+
+// Sums over the accounts that match, as text: a sum may have more digits than an amount.
+func (q *Queries) BalanceSum(ctx context.Context, db DBTX, arg BalanceSumParams) ([]BalanceSumRow, error) {
+	rows, err := db.Query(ctx, balanceSum,
+		arg.TenantID,
+		arg.Low,
+		arg.High,
+		arg.Match,
+		arg.OnlyAsset,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []BalanceSumRow
+	for rows.Next() {
+		var i BalanceSumRow
+		if err := rows.Scan(
+			&i.Asset,
+			&i.Scale,
+			&i.Accounts,
+			&i.Balance,
+			&i.Held,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const trialBalancePage = `-- name: TrialBalancePage :many
+select code, asset, scale, kind, balance
+from ledger_accounts
+where tenant_id = $1::integer and code >= $2::text and code < $3::text and code ~ $4::text
+    and (code, asset) > ($5::text, $6::text)
+    and ($7::text = '' or asset = $7::text)
+order by code, asset
+limit $8::integer
+`
+
+type TrialBalancePageParams struct {
+	TenantID   int32
+	Low        string
+	High       string
+	Match      string
+	AfterCode  string
+	AfterAsset string
+	OnlyAsset  string
+	Count      int32
+}
+
+type TrialBalancePageRow struct {
+	Code    string
+	Asset   string
+	Scale   int16
+	Kind    string
+	Balance amount.Int
+}
+
+// Balances of the accounts that match, after a code and asset, in their order.
+func (q *Queries) TrialBalancePage(ctx context.Context, db DBTX, arg TrialBalancePageParams) ([]TrialBalancePageRow, error) {
+	rows, err := db.Query(ctx, trialBalancePage,
+		arg.TenantID,
+		arg.Low,
+		arg.High,
+		arg.Match,
+		arg.AfterCode,
+		arg.AfterAsset,
+		arg.OnlyAsset,
+		arg.Count,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TrialBalancePageRow
+	for rows.Next() {
+		var i TrialBalancePageRow
+		if err := rows.Scan(
+			&i.Code,
+			&i.Asset,
+			&i.Scale,
+			&i.Kind,
+			&i.Balance,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const trialBalanceTotal = `-- name: TrialBalanceTotal :many
+select asset, scale, sum(greatest(-balance, 0))::text as debit, sum(greatest(balance, 0))::text as credit
+from ledger_accounts
+where tenant_id = $1::integer and code >= $2::text and code < $3::text and code ~ $4::text
+    and ($5::text = '' or asset = $5::text)
+group by asset, scale order by asset
+`
+
+type TrialBalanceTotalParams struct {
+	TenantID  int32
+	Low       string
+	High      string
+	Match     string
+	OnlyAsset string
+}
+
+type TrialBalanceTotalRow struct {
+	Asset  string
+	Scale  int16
+	Debit  string
+	Credit string
+}
+
+// Totals over the accounts that match, as text: a sum may have more digits than an amount.
+func (q *Queries) TrialBalanceTotal(ctx context.Context, db DBTX, arg TrialBalanceTotalParams) ([]TrialBalanceTotalRow, error) {
+	rows, err := db.Query(ctx, trialBalanceTotal,
+		arg.TenantID,
+		arg.Low,
+		arg.High,
+		arg.Match,
+		arg.OnlyAsset,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TrialBalanceTotalRow
+	for rows.Next() {
+		var i TrialBalanceTotalRow
+		if err := rows.Scan(
+			&i.Asset,
+			&i.Scale,
+			&i.Debit,
+			&i.Credit,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/localpg"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/server"
+)
+
+type devCmd struct {
+	serverFlags
+	Dir         string `help:"Where the private Postgres keeps its data." env:"LEDGERD_DIR"`
+	DatabaseURL string `help:"Use this Postgres instead of a private one." env:"DATABASE_URL"`
+}
+
+// devDatabase and devRole are what dev makes in its private Postgres.
+const (
+	devDatabase = "ledgerd"
+	devRole     = "ledgerd_dev"
+	devTenant   = "sample"
+)
+
+func (c *devCmd) Run(e *env) error {
+	if err := onlyLoopback(c.Listen); err != nil {
+		return err
+	}
+	url := c.DatabaseURL
+	if url == "" {
+		local, end, err := c.localPostgres(e)
+		if err != nil {
+			return err
+		}
+		defer end()
+		url = local
+	} else if err := pg.Migrate(e.ctx, url); err != nil {
+		return err
+	}
+	anyone, err := sampleTenant(e.ctx, url)
+	if err != nil {
+		return err
+	}
+	return c.serve(e, url, &anyone, func(s *server.Server) error {
+		base := "http://" + s.Addr()
+		if err := sample(e.ctx, base); err != nil {
+			return fmt.Errorf("sample data: %w", err)
+		}
+		fmt.Fprintf(e.out, welcome, base, url)
+		return nil
+	})
+}
+
+// onlyLoopback refuses an address that others can reach: dev asks nobody for a key.
+func onlyLoopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("--listen %s: %w", address, err)
+	}
+	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return fmt.Errorf("dev lets everybody in without a key, so it listens on loopback only, not on %s: use `ledgerd serve`", address)
+	}
+	return nil
+}
+
+// localPostgres starts the private Postgres, migrates it, and returns the URL of the service's role.
+func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
+	dir := c.Dir
+	if dir == "" {
+		if dir, err = localpg.DefaultDir(); err != nil {
+			return "", nil, err
+		}
+	}
+	local, err := localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true})
+	if err != nil {
+		return "", nil, err
+	}
+	end = func() {
+		if err := local.Stop(); err != nil {
+			e.log.Error("stop Postgres", "error", err)
+		}
+	}
+	if err := prepare(e.ctx, local); err != nil {
+		end()
+		return "", nil, err
+	}
+	ctx, cancel := context.WithCancelCause(e.ctx)
+	e.ctx = ctx
+	go func() {
+		select {
+		case <-local.Done():
+			cancel(errors.New("Postgres ended"))
+			fmt.Fprintln(e.errOut, "ledgerd: Postgres ended:", local.Err())
+		case <-ctx.Done():
+		}
+	}()
+	return local.DSN(devRole, devDatabase), end, nil
+}
+
+// prepare makes the database, its schema, and the role that the server runs as.
+func prepare(ctx context.Context, local *localpg.Server) error {
+	conn, err := pgx.Connect(ctx, local.DSN(localpg.Superuser, "postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var there bool
+	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", devDatabase).Scan(&there); err != nil {
+		return err
+	}
+	if !there {
+		if _, err := conn.Exec(ctx, "create database "+devDatabase); err != nil {
+			return err
+		}
+	}
+	if err := pg.Migrate(ctx, local.DSN(localpg.Superuser, devDatabase)); err != nil {
+		return err
+	}
+	if err := conn.QueryRow(ctx, "select exists (select from pg_roles where rolname = $1)", devRole).Scan(&there); err != nil || there {
+		return err
+	}
+	_, err = conn.Exec(ctx, "create role "+devRole+" login in role ledgerd_app")
+	return err
+}
+
+// sampleTenant makes the tenant that everybody is in dev.
+func sampleTenant(ctx context.Context, url string) (access.Identity, error) {
+	pool, err := pg.Open(ctx, url, 1)
+	if err != nil {
+		return access.Identity{}, err
+	}
+	defer pool.Close()
+	id, err := access.EnsureTenant(ctx, pool, devTenant)
+	return access.Identity{Tenant: id, Principal: "dev", Role: access.Admin}, err
+}
+
+const welcome = `
+ledgerd is ready at %[1]s, without keys, for this machine only.
+
+Move 12.30 CNY (send it twice: it happens once):
+
+  curl %[1]s/ledgerd.ledger.v1.LedgerService/Transfer \
+    -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first' \
+    -d '{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}'
+
+See what is there:
+
+  curl %[1]s/ledgerd.ledger.v1.LedgerService/ListAccounts -H 'Content-Type: application/json' -d '{}'
+  psql '%[2]s'
+
+Ctrl-C ends it; the data stays.
+`

@@ -1,0 +1,73 @@
+// Command ledgerd is the ledger and idempotency service: one binary, and one Postgres.
+//
+//	ledgerd dev       a private Postgres, migrations, sample data, the server: nothing to set up
+//	ledgerd serve     the server on DATABASE_URL
+//	ledgerd migrate   bring the schema of DATABASE_URL up to date
+//	ledgerd apikey    make, list, revoke API keys
+//
+// `ledgerd --help` lists the rest.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// cli is the command line: one field a subcommand.
+type cli struct {
+	LogLevel slog.Level `help:"debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
+
+	Dev     devCmd     `cmd:"" default:"withargs" help:"Private Postgres, migrations, sample data, server (the default)."`
+	Serve   serveCmd   `cmd:"" help:"Server on DATABASE_URL."`
+	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
+	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
+}
+
+// env is what subcommands run with.
+type env struct {
+	ctx    context.Context // ends at SIGINT or SIGTERM
+	out    io.Writer
+	log    *slog.Logger
+	errOut io.Writer
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// errQuiet ends with a failure that has been told already.
+var errQuiet = errors.New("")
+
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	var c cli
+	parser, err := kong.New(&c, kong.Name("ledgerd"), kong.Writers(out, errOut), kong.UsageOnError(),
+		kong.Description("A ledger and idempotency service on Postgres."))
+	if err != nil {
+		panic(err) // the command line itself is wrong
+	}
+	parsed, err := parser.Parse(args)
+	if err != nil {
+		fmt.Fprintln(errOut, "ledgerd:", err)
+		return 2
+	}
+	log := slog.New(slog.NewJSONHandler(errOut, &slog.HandlerOptions{Level: c.LogLevel}))
+	slog.SetDefault(log)
+	err = parsed.Run(&env{ctx: ctx, out: out, log: log, errOut: errOut})
+	switch {
+	case err == nil:
+		return 0
+	case !errors.Is(err, errQuiet):
+		fmt.Fprintln(errOut, "ledgerd:", err)
+	}
+	return 1
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/server"
+)
+
+// serverFlags are what dev and serve share.
+type serverFlags struct {
+	Listen        string        `help:"Where to listen, host:port." default:"127.0.0.1:8080" env:"LEDGERD_LISTEN"`
+	MetricsListen string        `help:"Serve /metrics and /debug/pprof without a key here: keep it private." env:"LEDGERD_METRICS_LISTEN"`
+	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
+	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"20s" env:"LEDGERD_DRAIN_TIMEOUT"`
+	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address. Empty: off." env:"LEDGERD_TRACE_URL"`
+}
+
+type serveCmd struct {
+	serverFlags
+	DatabaseURL string `required:"" help:"Postgres to serve from: a login role that is a member of ledgerd_app alone." env:"DATABASE_URL"`
+}
+
+func (c *serveCmd) Run(e *env) error {
+	pending, err := pg.Pending(e.ctx, c.DatabaseURL)
+	if err != nil {
+		return fmt.Errorf("look at the schema: %w", err)
+	}
+	if pending > 0 {
+		return fmt.Errorf("the database lacks %d migrations: run `ledgerd migrate`", pending)
+	}
+	return c.serve(e, c.DatabaseURL, nil, func(*server.Server) error { return nil })
+}
+
+// serve runs a server until the program is to end. ready is called once it listens.
+func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, ready func(*server.Server) error) error {
+	limitMemory()
+	endTraces, err := startTraces(e.ctx, f.TraceURL)
+	if err != nil {
+		return err
+	}
+	defer endTraces()
+	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
+		Anyone: anyone, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "", Log: e.log})
+	if err != nil {
+		if errors.Is(err, pg.ErrTooPowerful) {
+			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
+		}
+		return err
+	}
+	defer s.Stop()
+	e.log.Info("listening", "address", s.Addr())
+	if err := ready(s); err != nil {
+		return err
+	}
+	<-e.ctx.Done()
+	e.log.Info("ending: calls in flight get their answers")
+	return nil
+}
+
+type migrateCmd struct {
+	DatabaseURL string `required:"" help:"Postgres to migrate: a role that may create roles, or is a member of ledgerd_owner." env:"DATABASE_URL"`
+}
+
+func (c *migrateCmd) Run(e *env) error {
+	if err := pg.Migrate(e.ctx, c.DatabaseURL); err != nil {
+		return err
+	}
+	fmt.Fprintln(e.out, "the schema is up to date")
+	return nil
+}

@@ -1,0 +1,45 @@
+-- What watching reads: commits by the number of their transaction, and their entries.
+
+-- name: CommitPage :many
+-- Commits after a position. Those that are settled have no other before them that is still to come.
+select xid::text as xid, batch_id, committed_at, (xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+from commit_batches
+where (xid, batch_id) > (cast(@after_xid::text as xid8), @after_batch::bigint)
+order by xid, batch_id
+limit @count::integer;
+
+-- name: CommitLast :many
+-- The last commits, newest first.
+select xid::text as xid, batch_id, committed_at, (xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+from commit_batches
+order by xid desc, batch_id desc
+limit @count::integer;
+
+-- name: EntryCountOfBatch :many
+-- How many entries of the tenant batches have. A row's id tells its batch: id >> 14.
+select u.n::integer as n, e.entries
+from (select generate_subscripts(@batch_ids::bigint[], 1) as n, unnest(@batch_ids::bigint[]) as batch_id) u
+cross join lateral (
+    select count(*) as entries from ledger_entries l
+    where l.tenant_id = @tenant_id::integer and l.transfer_id between u.batch_id << 14 and (u.batch_id << 14) + 16383
+) e
+where e.entries > 0;
+
+-- name: EntryOfBatch :many
+-- Entries of the tenant of batches, for accounts that match, in the order in which they were posted.
+select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.transfer_id, e.posting, e.amount,
+    e.balance_before, e.balance_after, e.recorded_at, e.effective_at
+from (select generate_subscripts(@batch_ids::bigint[], 1) as n, unnest(@batch_ids::bigint[]) as batch_id) u
+cross join lateral (
+    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
+        l.effective_at
+    from ledger_entries l
+    where l.tenant_id = @tenant_id::integer and l.transfer_id between u.batch_id << 14 and (u.batch_id << 14) + 16383
+    offset 0
+) e
+cross join lateral (
+    select l.code, l.asset, l.scale from ledger_accounts l
+    where l.tenant_id = @tenant_id::integer and l.account_id = e.account_id offset 0
+) a
+where a.code >= @low::text and a.code < @high::text and a.code ~ @match::text
+order by u.n, e.transfer_id, e.posting, e.amount;

@@ -1,0 +1,190 @@
+// Package access knows tenants and their API keys: who calls, and what he may do. It owns the tables
+// access_*. A key is shown once, when it is made; the database keeps a hash of its secret.
+package access
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Reasons of access.
+var (
+	Unauthenticated = fault.Define(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest, Code: fault.Unauthenticated, Step: fault.Fix,
+		Doc: "The call has no good API key: send Authorization: Bearer KEY."})
+	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest, Code: fault.PermissionDenied, Step: fault.Fix,
+		Doc: "The API key's role does not allow the call."})
+)
+
+// Role is what a key may do; a greater one may all that a lesser one may.
+type Role int
+
+// The roles.
+const (
+	Read Role = iota + 1
+	Write
+	Admin
+)
+
+var roleNames = map[string]Role{"read": Read, "write": Write, "admin": Admin}
+
+func (r Role) String() string { return [...]string{"", "read", "write", "admin"}[r] }
+
+// ParseRole reads a role's name.
+func ParseRole(s string) (Role, error) {
+	r, ok := roleNames[s]
+	if !ok {
+		return 0, fmt.Errorf("there is no role %q: it is read, write or admin", s)
+	}
+	return r, nil
+}
+
+// Identity is who calls.
+type Identity struct {
+	Tenant    int32
+	Principal string
+	Role      Role
+}
+
+// Keys checks API keys. A good key is remembered for a moment, so a revoked one works for up to
+// rememberFor longer in other processes.
+type Keys struct {
+	pool  *pgxpool.Pool
+	mu    sync.RWMutex
+	known map[[32]byte]remembered
+}
+
+type remembered struct {
+	identity Identity
+	until    time.Time
+}
+
+const (
+	rememberFor = 5 * time.Second
+	maxKnown    = 10_000
+	prefix      = "ldg"
+)
+
+var (
+	q        db.Queries
+	encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+)
+
+// NewKeys makes a checker over a pool.
+func NewKeys(pool *pgxpool.Pool) *Keys {
+	return &Keys{pool: pool, known: make(map[[32]byte]remembered)}
+}
+
+// Authenticate tells whose key it is, or returns the fault UNAUTHENTICATED.
+func (k *Keys) Authenticate(ctx context.Context, key string) (Identity, error) {
+	sum := sha256.Sum256([]byte(key))
+	k.mu.RLock()
+	r, ok := k.known[sum]
+	k.mu.RUnlock()
+	now := time.Now()
+	if ok && now.Before(r.until) {
+		return r.identity, nil
+	}
+	id, err := k.lookup(ctx, key)
+	if err != nil {
+		return Identity{}, err
+	}
+	k.mu.Lock()
+	if len(k.known) >= maxKnown {
+		clear(k.known)
+	}
+	k.known[sum] = remembered{id, now.Add(rememberFor)}
+	k.mu.Unlock()
+	return id, nil
+}
+
+func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
+	bad := Unauthenticated.New("the API key is not good")
+	part := strings.Split(key, "_")
+	if len(part) != 4 || part[0] != prefix {
+		return Identity{}, bad
+	}
+	tenant, err := strconv.ParseInt(part[1], 10, 32)
+	if err != nil {
+		return Identity{}, bad
+	}
+	row, err := q.APIKeyGet(ctx, k.pool, db.APIKeyGetParams{TenantID: int32(tenant), KeyID: part[2]})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Identity{}, bad
+	}
+	if err != nil {
+		return Identity{}, fault.DatabaseUnavailable.New("the API key cannot be checked now").Because(err)
+	}
+	hash := sha256.Sum256([]byte(part[3]))
+	if subtle.ConstantTimeCompare(hash[:], row.SecretHash) != 1 || row.RevokedAt != nil {
+		return Identity{}, bad
+	}
+	return Identity{int32(tenant), row.Principal, roleNames[row.Role]}, nil
+}
+
+// EnsureTenant makes a tenant, or finds it, and returns its number.
+func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
+	id, err := q.TenantUpsert(ctx, pool, name)
+	if err != nil {
+		return 0, fmt.Errorf("tenant %q: %w", name, err)
+	}
+	return id, nil
+}
+
+// ErrNoTenant says that there is no tenant of a name.
+var ErrNoTenant = errors.New("there is no such tenant")
+
+// Tenant finds a tenant's number.
+func Tenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
+	id, err := q.TenantGet(ctx, pool, name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("%w: %s", ErrNoTenant, name)
+	}
+	return id, err
+}
+
+// Create makes an API key and returns it: nobody can read it again.
+func Create(ctx context.Context, pool *pgxpool.Pool, tenant int32, principal string, role Role) (string, error) {
+	id, secret := random(8), random(32)
+	hash := sha256.Sum256([]byte(secret))
+	err := q.APIKeyInsert(ctx, pool, db.APIKeyInsertParams{TenantID: tenant, KeyID: id, Principal: principal,
+		Role: role.String(), SecretHash: hash[:]})
+	if err != nil {
+		return "", fmt.Errorf("make an API key: %w", err)
+	}
+	return fmt.Sprintf("%s_%d_%s_%s", prefix, tenant, id, secret), nil
+}
+
+func random(n int) string {
+	b := make([]byte, n)
+	_, _ = rand.Read(b) // never fails
+	return encoding.EncodeToString(b)
+}
+
+// Key describes an API key without its secret.
+type Key = db.APIKeyListRow
+
+// List lists a tenant's keys.
+func List(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Key, error) {
+	return q.APIKeyList(ctx, pool, tenant)
+}
+
+// Revoke ends a key; ok is false when there is no such good key.
+func Revoke(ctx context.Context, pool *pgxpool.Pool, tenant int32, id string) (ok bool, err error) {
+	n, err := q.APIKeyRevoke(ctx, pool, db.APIKeyRevokeParams{TenantID: tenant, KeyID: id})
+	return n > 0, err
+}

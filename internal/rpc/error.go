@@ -1,0 +1,96 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Domain is the domain of google.rpc.ErrorInfo in our errors.
+const Domain = "ledgerd"
+
+var codes = map[fault.Code]connect.Code{
+	fault.Canceled: connect.CodeCanceled, fault.InvalidArgument: connect.CodeInvalidArgument,
+	fault.DeadlineExceeded: connect.CodeDeadlineExceeded, fault.NotFound: connect.CodeNotFound,
+	fault.AlreadyExists: connect.CodeAlreadyExists, fault.PermissionDenied: connect.CodePermissionDenied,
+	fault.ResourceExhausted: connect.CodeResourceExhausted, fault.FailedPrecondition: connect.CodeFailedPrecondition,
+	fault.Aborted: connect.CodeAborted, fault.Internal: connect.CodeInternal, fault.Unavailable: connect.CodeUnavailable,
+	fault.Unauthenticated: connect.CodeUnauthenticated, fault.Unimplemented: connect.CodeUnimplemented,
+}
+
+var classes = map[fault.Class]errorsv1.ErrorClass{
+	fault.BadRequest: errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST,
+	fault.Duplicate:  errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE,
+	fault.Refusal:    errorsv1.ErrorClass_ERROR_CLASS_BUSINESS_REFUSAL,
+	fault.Conflict:   errorsv1.ErrorClass_ERROR_CLASS_CONFLICT,
+	fault.System:     errorsv1.ErrorClass_ERROR_CLASS_SYSTEM,
+}
+
+var steps = map[fault.Step]errorsv1.NextStep{
+	fault.Fix: errorsv1.NextStep_NEXT_STEP_FIX, fault.Ignore: errorsv1.NextStep_NEXT_STEP_IGNORE,
+	fault.NewKey: errorsv1.NextStep_NEXT_STEP_NEW_KEY, fault.ReadAgain: errorsv1.NextStep_NEXT_STEP_READ_AGAIN,
+	fault.RetrySameKey: errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY, fault.NewToken: errorsv1.NextStep_NEXT_STEP_NEW_TOKEN,
+}
+
+// faultOf makes any error a fault. One that is none is the server's own: it is logged here, once, and
+// the caller is told nothing of it.
+func faultOf(ctx context.Context, log *slog.Logger, procedure, requestID string, err error) *fault.Fault {
+	if f := fault.Of(err); f != nil {
+		if f.Reason.Class == fault.System && f.Unwrap() != nil {
+			log.ErrorContext(ctx, "call failed", "procedure", procedure, "request_id", requestID, "error", err)
+		}
+		return f
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return fault.NotRun.New("the call ended before its answer").Because(err)
+	}
+	log.ErrorContext(ctx, "call failed", "procedure", procedure, "request_id", requestID, "error", err)
+	return fault.InternalError.New("internal error")
+}
+
+// connectError is a fault on the wire.
+func connectError(f *fault.Fault, requestID string) *connect.Error {
+	e := connect.NewError(codes[f.Reason.Code], errors.New(f.Message))
+	if f.RequestID != "" {
+		requestID = f.RequestID
+	}
+	add := func(m proto.Message) {
+		if d, err := connect.NewErrorDetail(m); err == nil {
+			e.AddDetail(d)
+		}
+	}
+	add(&errdetails.ErrorInfo{Reason: f.Reason.Name, Domain: Domain, Metadata: f.State})
+	add(&errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.Reason.Step],
+		ShowToUser: f.Reason.Show, RequestId: requestID})
+	if len(f.Fields) > 0 {
+		bad := &errdetails.BadRequest{}
+		for _, v := range f.Fields {
+			bad.FieldViolations = append(bad.FieldViolations,
+				&errdetails.BadRequest_FieldViolation{Field: v.Path, Description: v.Description})
+		}
+		add(bad)
+	}
+	if f.RetryAfter > 0 {
+		add(&errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
+	}
+	return e
+}
+
+// stateOf is what an ItemError tells beside its reason.
+func stateOf(f *fault.Fault) map[string]string {
+	m := maps.Clone(f.State)
+	if m == nil {
+		m = map[string]string{}
+	}
+	m["class"], m["next_step"] = f.Reason.Class.String(), f.Reason.Step.String()
+	return m
+}

@@ -1,0 +1,180 @@
+package rpc
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// KeyHeader is the header that carries a request key; ReplayedHeader marks the answer to a repeat.
+const (
+	KeyHeader      = "Idempotency-Key"
+	ReplayedHeader = "Idempotency-Replayed"
+)
+
+// ParseKey reads an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as the
+// structured field string of RFC 8941 (with \" and \\ inside). The quotes do not belong to the key.
+func ParseKey(s string) (string, error) {
+	key, ok := s, true
+	if strings.HasPrefix(s, `"`) {
+		key, ok = unquote(s)
+	}
+	if !ok || len(key) < 1 || len(key) > 255 {
+		return "", commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")
+	}
+	for i := range len(key) {
+		if key[i] < ' ' || key[i] > '~' {
+			return "", commit.KeyInvalid.New("the Idempotency-Key must be printable ASCII")
+		}
+	}
+	return key, nil
+}
+
+func unquote(s string) (string, bool) {
+	if len(s) < 2 || s[len(s)-1] != '"' {
+		return "", false
+	}
+	in := s[1 : len(s)-1]
+	if !strings.ContainsAny(in, `"\`) {
+		return in, true
+	}
+	var out strings.Builder
+	for i := 0; i < len(in); i++ {
+		switch in[i] {
+		case '"':
+			return "", false
+		case '\\':
+			i++
+			if i == len(in) || in[i] != '"' && in[i] != '\\' {
+				return "", false
+			}
+		}
+		out.WriteByte(in[i])
+	}
+	return out.String(), true
+}
+
+// fingerprintVersion changes when the canonical form does.
+const fingerprintVersion = 1
+
+// fingerprint is SHA-256, cut to 128 bits, over the canonical form of a request: equal for requests
+// that ask for the same, however they were encoded.
+func fingerprint(m proto.Message, salt ...byte) []byte {
+	buf := canonicalBuffers.Get().(*[]byte)
+	defer canonicalBuffers.Put(buf)
+	b := appendCanonical((*buf)[:0], m.ProtoReflect())
+	b = append(b, salt...)
+	*buf = b
+	sum := sha256.Sum256(b)
+	f := make([]byte, commit.FingerprintSize)
+	f[0] = fingerprintVersion
+	copy(f[1:], sum[:])
+	return f
+}
+
+var canonicalBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
+
+// appendCanonical writes a message field by field, by number, each with its number and its length, so
+// that no two different requests give the same bytes. Decimals are normalised: "12.30" is "12.3".
+// Our own form, because protobuf's is not promised to stay the same from version to version.
+func appendCanonical(b []byte, m protoreflect.Message) []byte {
+	for _, f := range fieldsOf(m.Descriptor()) {
+		if !m.Has(f.FieldDescriptor) {
+			continue
+		}
+		b = binary.AppendUvarint(b, uint64(f.Number()))
+		v := m.Get(f.FieldDescriptor)
+		switch {
+		case f.IsMap():
+			b = appendMap(b, f.FieldDescriptor, v.Map())
+		case f.IsList():
+			l := v.List()
+			b = binary.AppendUvarint(b, uint64(l.Len()))
+			for i := range l.Len() {
+				b = appendValue(b, f, l.Get(i))
+			}
+		default:
+			b = appendValue(b, f, v)
+		}
+	}
+	return append(b, 0) // no field has the number 0
+}
+
+type canonicalField struct {
+	protoreflect.FieldDescriptor
+	decimal bool
+}
+
+var canonicalFields sync.Map // protoreflect.MessageDescriptor to []canonicalField
+
+// decimalFields hold amounts in every message of ours.
+var decimalFields = []protoreflect.Name{"amount", "min_balance", "max_balance", "balance_at_least"}
+
+func fieldsOf(d protoreflect.MessageDescriptor) []canonicalField {
+	if f, ok := canonicalFields.Load(d); ok {
+		return f.([]canonicalField)
+	}
+	var fields []canonicalField
+	for i := range d.Fields().Len() {
+		f := d.Fields().Get(i)
+		fields = append(fields, canonicalField{f, slices.Contains(decimalFields, f.Name())})
+	}
+	slices.SortFunc(fields, func(a, b canonicalField) int { return int(a.Number()) - int(b.Number()) })
+	canonicalFields.Store(d, fields)
+	return fields
+}
+
+func appendMap(b []byte, f protoreflect.FieldDescriptor, m protoreflect.Map) []byte {
+	keys := make([]string, 0, m.Len())
+	m.Range(func(k protoreflect.MapKey, _ protoreflect.Value) bool { keys = append(keys, k.String()); return true })
+	slices.Sort(keys)
+	b = binary.AppendUvarint(b, uint64(len(keys)))
+	for _, k := range keys {
+		b = appendText(b, k)
+		b = appendValue(b, canonicalField{FieldDescriptor: f.MapValue()}, m.Get(protoreflect.ValueOfString(k).MapKey()))
+	}
+	return b
+}
+
+func appendText(b []byte, s string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+func appendValue(b []byte, f canonicalField, v protoreflect.Value) []byte {
+	switch f.Kind() {
+	case protoreflect.StringKind:
+		s := v.String()
+		if f.decimal {
+			if d, err := amount.ParseDecimal(s); err == nil {
+				s = d.String()
+			}
+		}
+		return appendText(b, s)
+	case protoreflect.BytesKind:
+		return appendText(b, string(v.Bytes()))
+	case protoreflect.MessageKind, protoreflect.GroupKind:
+		return appendCanonical(b, v.Message())
+	case protoreflect.BoolKind:
+		if v.Bool() {
+			return append(b, 1)
+		}
+		return append(b, 0)
+	case protoreflect.EnumKind:
+		return binary.AppendVarint(b, int64(v.Enum()))
+	case protoreflect.FloatKind, protoreflect.DoubleKind:
+		return binary.BigEndian.AppendUint64(b, math.Float64bits(v.Float()))
+	case protoreflect.Uint32Kind, protoreflect.Uint64Kind, protoreflect.Fixed32Kind, protoreflect.Fixed64Kind:
+		return binary.AppendUvarint(b, v.Uint())
+	}
+	return binary.AppendVarint(b, v.Int())
+}

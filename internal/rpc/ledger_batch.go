@@ -1,0 +1,201 @@
+package rpc
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+const (
+	batchOperation     = "ledger.transfer_batch"
+	batchItemOperation = "ledger.transfer_batch_item"
+)
+
+// TransferBatch makes many transfers, each for itself or all or none.
+func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+	if err := checkBatch(r); err != nil {
+		return nil, err
+	}
+	if r.GetAllOrNothing() {
+		return s.transferAll(ctx, r)
+	}
+	return s.transferEach(ctx, r)
+}
+
+func checkBatch(r *ledgerv1.TransferBatchRequest) error {
+	var d decoder
+	if r.GetDryRun() && !r.GetAllOrNothing() {
+		d.bad("dry_run", "needs all_or_nothing")
+	}
+	for i, item := range r.GetItems() {
+		if item.GetTransfer().GetDryRun() {
+			d.bad(fmt.Sprintf("items[%d].transfer.dry_run", i), "is for the batch as a whole")
+		}
+		if r.GetAllOrNothing() && item.GetIdempotencyKey() != "" {
+			d.bad(fmt.Sprintf("items[%d].idempotency_key", i), "is for items that stand for themselves")
+		}
+	}
+	return d.err()
+}
+
+// transferEach runs every item as a work of its own. An item's key is the one it brings, or is made of
+// the call's key and its place, so that a batch that was cut off goes on where it was.
+func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+	c := callOf(ctx)
+	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(r.GetItems()))}
+	changes := make([]change[*ledgerv1.TransferResponse], len(r.GetItems()))
+	rendered := make([]*ledgerv1.TransferResponse, len(r.GetItems()))
+	works := make([]flow.Work, 0, len(r.GetItems()))
+	at := make([]int, 0, len(r.GetItems())) // of works in items
+	caller := c.caller()
+	var whole []byte // the batch's own fingerprint, when keys are made of the call's
+	if c.key != "" {
+		whole = fingerprint(r)
+	}
+	for i, item := range r.GetItems() {
+		var d decoder
+		p := d.transfer(item.GetTransfer(), "")
+		key, err := s.itemKey(c, item, i, whole)
+		if err == nil {
+			err = d.err()
+		}
+		if err != nil {
+			res.Results[i] = &ledgerv1.TransferBatchResult{Error: itemError(err)}
+			continue
+		}
+		changes[i] = transfer(caller, item.GetTransfer(), p)
+		works, at = append(works, changes[i].work(s, c, key, &rendered[i])), append(at, i)
+	}
+	results := s.Engine.DoAll(ctx, works)
+	for n, result := range results {
+		i := at[n]
+		res.Results[i] = batchResult(result, func() (*ledgerv1.TransferResponse, error) {
+			return changes[i].answer(result.Outcome, rendered[i])
+		})
+	}
+	return res, nil
+}
+
+func batchResult(r commit.Result, answer func() (*ledgerv1.TransferResponse, error)) *ledgerv1.TransferBatchResult {
+	if r.Err != nil {
+		return &ledgerv1.TransferBatchResult{Error: itemError(r.Err), Replayed: r.Outcome.Replayed}
+	}
+	t, err := answer()
+	if err != nil {
+		return &ledgerv1.TransferBatchResult{Error: itemError(err)}
+	}
+	return &ledgerv1.TransferBatchResult{Transfer: t.GetTransfer(), Existed: t.GetExisted(), Replayed: r.Outcome.Replayed}
+}
+
+// itemKey is the request key of an item, or nil.
+func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, error) {
+	if item.GetIdempotencyKey() != "" {
+		key, err := ParseKey(item.GetIdempotencyKey())
+		if err != nil {
+			return nil, err
+		}
+		return &commit.Key{Principal: c.identity.Principal, Operation: transferOperation, Key: key,
+			Fingerprint: fingerprint(item.GetTransfer()), Life: s.KeyLife}, nil
+	}
+	if c.key == "" {
+		return nil, nil
+	}
+	// The fingerprint is that of the whole batch: the same key with another batch fits no item.
+	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
+		Fingerprint: whole, Life: s.KeyLife}, nil
+}
+
+func itemError(err error) *ledgerv1.ItemError {
+	f := fault.Of(err)
+	if f == nil {
+		f = fault.InternalError.New("internal error")
+	}
+	return &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: stateOf(f)}
+}
+
+// transferAll runs the batch as one command. What is recorded of its answer are the ids: the rows are
+// immutable, and are shown again from there.
+func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+	c := callOf(ctx)
+	cmd := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, len(r.GetItems()))}
+	var d decoder
+	rows := 0
+	for i, item := range r.GetItems() {
+		p := d.transfer(item.GetTransfer(), fmt.Sprintf("items[%d].transfer.", i))
+		rows += len(p.Postings)
+		cmd.Transfers[i] = ledger.TransferCommand{Caller: c.caller(), TransferParams: p}
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Ledger(cmd), Rows: rows,
+		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
+	if c.key != "" && !r.GetDryRun() {
+		w.Key = &commit.Key{Principal: c.identity.Principal, Operation: batchOperation, Key: c.key, Fingerprint: fingerprint(r), Life: s.KeyLife}
+		w.Encode = encodeIDs
+	}
+	out, err := s.Engine.Do(ctx, w)
+	c.replayed = out.Replayed
+	if err != nil {
+		return nil, err
+	}
+	made, _ := out.Answer.([]ledger.TransferResult)
+	if out.Recorded != nil {
+		if made, err = s.decodeIDs(ctx, c.identity.Tenant, out.Recorded); err != nil {
+			return nil, err
+		}
+	}
+	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(made))}
+	for i, m := range made {
+		res.Results[i] = &ledgerv1.TransferBatchResult{Transfer: renderTransfer(m.Transfer, true), Existed: m.Existed}
+	}
+	return res, nil
+}
+
+// encodeIDs writes down the transfers of an answer: twice the id, plus one if it was there before.
+func encodeIDs(answer any) ([]byte, error) {
+	var b []byte
+	for _, m := range answer.([]ledger.TransferResult) {
+		n := uint64(m.Transfer.ID) << 1
+		if m.Existed {
+			n |= 1
+		}
+		b = binary.AppendUvarint(b, n)
+	}
+	return b, nil
+}
+
+func (s *Ledger) decodeIDs(ctx context.Context, tenant int32, b []byte) ([]ledger.TransferResult, error) {
+	var made []ledger.TransferResult
+	var ids []int64
+	for len(b) > 0 {
+		n, size := binary.Uvarint(b)
+		if size <= 0 {
+			return nil, fmt.Errorf("read a recorded batch answer: %d bytes left over", len(b))
+		}
+		ids, made = append(ids, int64(n>>1)), append(made, ledger.TransferResult{Existed: n&1 == 1})
+		b = b[size:]
+	}
+	transfers, err := s.Reader.TransfersByID(ctx, tenant, ids)
+	if err != nil {
+		return nil, err
+	}
+	byID := make(map[int64]*ledger.Transfer, len(transfers))
+	for _, t := range transfers {
+		byID[t.ID] = t
+	}
+	for i, id := range ids {
+		if made[i].Transfer = byID[id]; made[i].Transfer == nil {
+			return nil, fmt.Errorf("transfer %d of a recorded answer is gone", id)
+		}
+	}
+	return made, nil
+}

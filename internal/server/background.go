@@ -1,0 +1,62 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+// background starts the work that nobody calls for: holds lapse, dead keys go.
+func (s *Server) background(ctx context.Context) {
+	s.every(ctx, time.Second, "lapse holds", s.lapse)
+	s.every(ctx, 10*time.Second, "clean keys", func(ctx context.Context) error {
+		_, err := s.engine.CleanKeys(ctx)
+		return err
+	})
+}
+
+// every runs work again and again until ctx ends. A failure is logged; the next turn tries again.
+func (s *Server) every(ctx context.Context, pause time.Duration, what string, work func(context.Context) error) {
+	s.work.Add(1)
+	go func() {
+		defer s.work.Done()
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if err := work(ctx); err != nil && ctx.Err() == nil {
+				s.log.Warn(what+" failed", "error", err)
+			}
+		}
+	}()
+}
+
+// lapseBatch is how many due holds one turn looks at.
+const lapseBatch = 500
+
+func (s *Server) lapse(ctx context.Context) error {
+	for {
+		due, err := ledger.DueAccounts(ctx, s.reads, lapseBatch)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		byTenant := map[int32][]flow.Work{}
+		for _, a := range due {
+			byTenant[a.Tenant] = append(byTenant[a.Tenant], flow.Work{Tenant: a.Tenant, RequestID: "scheduler",
+				Command: flow.Ledger(&ledger.LapseCommand{Account: a}), Rows: 1, Bytes: 256})
+		}
+		for _, works := range byTenant {
+			for _, r := range s.engine.DoAll(ctx, works) {
+				if r.Err != nil {
+					return r.Err
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	health "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// health serves /healthz (the process lives), /readyz (calls would succeed, or what is wrong) and the
+// gRPC health protocol.
+func (s *Server) health(mux *http.ServeMux) {
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		wrong := s.wrong(r.Context())
+		w.Header().Set("Content-Type", "application/json")
+		if len(wrong) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"ready": len(wrong) == 0, "wrong": wrong})
+	})
+	mux.Handle(health.Health_Check_FullMethodName, connect.NewUnaryHandler(health.Health_Check_FullMethodName,
+		func(ctx context.Context, _ *connect.Request[health.HealthCheckRequest]) (*connect.Response[health.HealthCheckResponse], error) {
+			return connect.NewResponse(s.status(ctx)), nil
+		}))
+	mux.Handle(health.Health_Watch_FullMethodName, connect.NewServerStreamHandler(health.Health_Watch_FullMethodName, s.watchHealth))
+}
+
+// wrong tells what stands between the server and success.
+func (s *Server) wrong(ctx context.Context) map[string]string {
+	wrong := map[string]string{}
+	select {
+	case <-s.closing:
+		wrong["server"] = "it is ending"
+	default:
+	}
+	if err := s.engine.Ready(); err != nil {
+		wrong["commits"] = "the last one failed; the log has more"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	var readOnly bool
+	err := s.reads.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
+	switch {
+	case err != nil:
+		wrong["database"] = "it cannot be reached"
+	case readOnly:
+		wrong["database"] = "it is read-only"
+	}
+	return wrong
+}
+
+func (s *Server) status(ctx context.Context) *health.HealthCheckResponse {
+	if len(s.wrong(ctx)) > 0 {
+		return &health.HealthCheckResponse{Status: health.HealthCheckResponse_NOT_SERVING}
+	}
+	return &health.HealthCheckResponse{Status: health.HealthCheckResponse_SERVING}
+}
+
+func (s *Server) watchHealth(ctx context.Context, _ *connect.Request[health.HealthCheckRequest],
+	stream *connect.ServerStream[health.HealthCheckResponse]) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var last health.HealthCheckResponse_ServingStatus = -1
+	for {
+		if now := s.status(ctx); now.Status != last {
+			last = now.Status
+			if err := stream.Send(now); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.closing:
+			return connect.NewError(connect.CodeUnavailable, errors.New("the server is ending"))
+		case <-tick.C:
+		}
+	}
+}
+
+func metricsHandler(r *prometheus.Registry) http.Handler {
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{Registry: r})
+}
+
+// serveMetrics serves metrics and profiles on a port of their own, which the operator keeps private.
+func (s *Server) serveMetrics() error {
+	l, err := net.Listen("tcp", s.options.MetricsListen)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metricsHandler(s.registry))
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	s.metrics = &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	go func() { _ = s.metrics.Serve(l) }()
+	return nil
+}
+
+// poolCollector shows a pool's connections.
+type poolCollector struct {
+	name string
+	pool *pgxpool.Pool
+}
+
+var (
+	poolConnections = prometheus.NewDesc("ledgerd_pool_connections", "Connections of a pool by state.", []string{"pool", "state"}, nil)
+	poolWaits       = prometheus.NewDesc("ledgerd_pool_waits_total", "Acquires that had to wait.", []string{"pool"}, nil)
+)
+
+func (p poolCollector) Describe(ch chan<- *prometheus.Desc) {
+	// Unchecked: two pools share the names.
+}
+
+func (p poolCollector) Collect(ch chan<- prometheus.Metric) {
+	stat := p.pool.Stat()
+	gauge := func(state string, n int32) {
+		ch <- prometheus.MustNewConstMetric(poolConnections, prometheus.GaugeValue, float64(n), p.name, state)
+	}
+	gauge("idle", stat.IdleConns())
+	gauge("used", stat.AcquiredConns())
+	gauge("max", stat.MaxConns())
+	ch <- prometheus.MustNewConstMetric(poolWaits, prometheus.CounterValue, float64(stat.EmptyAcquireCount()), p.name)
+}

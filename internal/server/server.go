@@ -1,0 +1,191 @@
+// Package server wires everything together: pools, engine, services, health, metrics, the background
+// work, and an orderly end.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpcreflect"
+	"connectrpc.com/otelconnect"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/rpc"
+)
+
+// Options of a server. Zero values take the defaults.
+type Options struct {
+	DatabaseURL string
+	// MigrationURL is a direct connection for looking at the schema's version; default DatabaseURL.
+	Listen string // host:port, default 127.0.0.1:8080
+	// MetricsListen serves /metrics and /debug/pprof without a key on a port of its own. Empty: off.
+	MetricsListen string
+	// Anyone lets every caller in as this identity, without a key: for development.
+	Anyone *access.Identity
+	// KeyLife is how long request keys are kept, default 24 h.
+	KeyLife time.Duration
+	// DrainTimeout bounds the orderly end, default 20 s.
+	DrainTimeout time.Duration
+	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
+	Traces bool
+	Log    *slog.Logger
+}
+
+const (
+	maxRequestBytes = 16 << 20
+	minCompressed   = 4 << 10
+	enginePool      = 8
+	readPool        = 16
+)
+
+// Server is a running server.
+type Server struct {
+	options  Options
+	log      *slog.Logger
+	engine   *flow.Engine
+	batches  *pgxpool.Pool // of the engine
+	reads    *pgxpool.Pool
+	registry *prometheus.Registry
+	http     *http.Server
+	metrics  *http.Server
+	listener net.Listener
+	closing  chan struct{} // closed when the end begins
+	once     sync.Once
+	work     sync.WaitGroup
+	stop     context.CancelFunc
+}
+
+// Start opens the pools, refuses a role that is too powerful, and listens.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	s := &Server{options: o, log: o.Log, closing: make(chan struct{}), registry: prometheus.NewRegistry()}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if err := s.open(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if s.listener, err = net.Listen("tcp", o.Listen); err != nil {
+		s.closePools()
+		return nil, fmt.Errorf("listen on %s: %w", o.Listen, err)
+	}
+	host, _ := os.Hostname()
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
+	s.engine = flow.NewEngine(s.batches, fmt.Sprintf("%s/%d", host, os.Getpid()), commit.NewMetrics(s.registry), s.log)
+	s.http = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols)}
+	s.http.Protocols.SetHTTP1(true)
+	s.http.Protocols.SetUnencryptedHTTP2(true)
+	background, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.background(background)
+	if o.MetricsListen != "" {
+		if err := s.serveMetrics(); err != nil {
+			s.Stop()
+			return nil, err
+		}
+	}
+	go func() {
+		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			s.log.Error("the listener ended", "error", err)
+		}
+	}()
+	return s, nil
+}
+
+func (s *Server) open(ctx context.Context) (err error) {
+	if s.batches, err = pg.Open(ctx, s.options.DatabaseURL, enginePool); err != nil {
+		return err
+	}
+	if s.reads, err = pg.Open(ctx, s.options.DatabaseURL, readPool); err != nil {
+		s.batches.Close()
+		return err
+	}
+	if s.options.Anyone == nil {
+		if err = pg.CheckRole(ctx, s.reads); err != nil {
+			s.closePools()
+		}
+	}
+	return err
+}
+
+func (s *Server) closePools() {
+	s.batches.Close()
+	s.reads.Close()
+}
+
+// Addr is where it listens.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// routes are all that can be reached. Only health is open to everybody.
+func (s *Server) routes() http.Handler {
+	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry)}
+	if s.options.Anyone != nil {
+		gate.Anyone = *s.options.Anyone
+	} else {
+		gate.Authenticate = access.NewKeys(s.reads).Authenticate
+	}
+	life := s.options.KeyLife
+	if life == 0 {
+		life = 24 * time.Hour
+	}
+	interceptors := []connect.Interceptor{gate}
+	if s.options.Traces {
+		if spans, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics(), otelconnect.WithTrustRemote()); err == nil {
+			interceptors = append(interceptors, spans)
+		}
+	}
+	options := append(rpc.Codecs(), connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequestBytes),
+		connect.WithCompressMinBytes(minCompressed))
+	mux := http.NewServeMux()
+	mux.Handle(ledgerv1connect.NewLedgerServiceHandler(
+		&rpc.Ledger{Engine: s.engine, Reader: ledger.NewReader(s.reads), KeyLife: life, Closing: s.closing}, options...))
+	reflector := grpcreflect.NewStaticReflector(ledgerv1connect.LedgerServiceName)
+	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
+	s.health(mux)
+	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
+	return mux
+}
+
+// Stop ends the server in order: no new calls, answers for those that are in, no rows in flight.
+func (s *Server) Stop() {
+	s.once.Do(func() {
+		limit := s.options.DrainTimeout
+		if limit == 0 {
+			limit = 20 * time.Second
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		close(s.closing)
+		if err := s.http.Shutdown(ctx); err != nil {
+			s.log.Warn("calls were cut off", "error", err)
+		}
+		s.stop()
+		s.work.Wait()
+		if err := s.engine.Drain(ctx); err != nil {
+			s.log.Error("drain", "error", err)
+		}
+		if s.metrics != nil {
+			_ = s.metrics.Close()
+		}
+		s.closePools()
+	})
+}
