@@ -61,15 +61,19 @@ func limitOf(a *ledger.Account, n *amount.Int) *string {
 	return &s
 }
 
+// renderEntry shows an entry by itself; within its transfer sideOf is enough.
 func renderEntry(e *ledger.Entry) *ledgerv1.Entry {
-	at := timestamp(e.RecordedAt)
-	effective := at
-	if !e.EffectiveAt.IsZero() {
-		effective = timestamp(e.EffectiveAt)
+	r := sideOf(e)
+	r.TransferId, r.RecordTime = e.TransferID, timestamp(e.RecordedAt)
+	if r.EffectiveTime = r.RecordTime; !e.EffectiveAt.IsZero() {
+		r.EffectiveTime = timestamp(e.EffectiveAt)
 	}
+	return r
+}
+
+func sideOf(e *ledger.Entry) *ledgerv1.Entry {
 	return &ledgerv1.Entry{Account: e.Account, Asset: e.Asset, Version: e.Version, Amount: amount.Format(e.Amount, e.Scale),
-		BalanceBefore: amount.Format(e.Before, e.Scale), BalanceAfter: amount.Format(e.After, e.Scale),
-		TransferId: e.TransferID, Posting: int32(e.Posting), RecordTime: at, EffectiveTime: effective}
+		BalanceBefore: amount.Format(e.Before, e.Scale), BalanceAfter: amount.Format(e.After, e.Scale), Posting: int32(e.Posting)}
 }
 
 // renderTransfer shows a transfer. first shows it as it was when it was made: not reversed yet.
@@ -85,8 +89,7 @@ func renderTransfer(t *ledger.Transfer, first bool) *ledgerv1.Transfer {
 	}
 	for i := range t.Entries {
 		e := &t.Entries[i]
-		x := renderEntry(e)
-		x.RecordTime, x.EffectiveTime = r.RecordTime, r.EffectiveTime
+		x := sideOf(e)
 		r.Entries[i] = x
 		if i%2 == 1 {
 			r.Postings[i/2] = &ledgerv1.Posting{From: t.Entries[i-1].Account, To: e.Account, Asset: e.Asset, Amount: x.Amount}

@@ -233,9 +233,10 @@ type Entry struct {
 	Amount        string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
 	BalanceBefore string `protobuf:"bytes,5,opt,name=balance_before,json=balanceBefore,proto3" json:"balance_before,omitempty"`
 	BalanceAfter  string `protobuf:"bytes,6,opt,name=balance_after,json=balanceAfter,proto3" json:"balance_after,omitempty"`
-	TransferId    int64  `protobuf:"varint,7,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	// Index of its posting in the transfer, from 0.
-	Posting       int32                  `protobuf:"varint,8,opt,name=posting,proto3" json:"posting,omitempty"`
+	Posting int32 `protobuf:"varint,7,opt,name=posting,proto3" json:"posting,omitempty"`
+	// Empty within a Transfer, as the times are: it has them itself.
+	TransferId    int64                  `protobuf:"varint,8,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -314,16 +315,16 @@ func (x *Entry) GetBalanceAfter() string {
 	return ""
 }
 
-func (x *Entry) GetTransferId() int64 {
+func (x *Entry) GetPosting() int32 {
 	if x != nil {
-		return x.TransferId
+		return x.Posting
 	}
 	return 0
 }
 
-func (x *Entry) GetPosting() int32 {
+func (x *Entry) GetTransferId() int64 {
 	if x != nil {
-		return x.Posting
+		return x.TransferId
 	}
 	return 0
 }
@@ -1132,10 +1133,10 @@ const file_ledgerd_ledger_v1_transfer_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x03R\aversion\x12\x16\n" +
 	"\x06amount\x18\x04 \x01(\tR\x06amount\x12%\n" +
 	"\x0ebalance_before\x18\x05 \x01(\tR\rbalanceBefore\x12#\n" +
-	"\rbalance_after\x18\x06 \x01(\tR\fbalanceAfter\x12\x1f\n" +
-	"\vtransfer_id\x18\a \x01(\x03R\n" +
-	"transferId\x12\x18\n" +
-	"\aposting\x18\b \x01(\x05R\aposting\x12;\n" +
+	"\rbalance_after\x18\x06 \x01(\tR\fbalanceAfter\x12\x18\n" +
+	"\aposting\x18\a \x01(\x05R\aposting\x12\x1f\n" +
+	"\vtransfer_id\x18\b \x01(\x03R\n" +
+	"transferId\x12;\n" +
 	"\vrecord_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"recordTime\x12A\n" +
 	"\x0eeffective_time\x18\n" +
