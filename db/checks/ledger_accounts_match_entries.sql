@@ -1,11 +1,15 @@
 -- An account's balance, version and time are those of its entries.
-select a.tenant_id, a.account_id, a.code, a.asset, a.balance, e.balance as entries_balance, a.version, e.version as entries_version
+select a.tenant_id, a.account_id, a.code, a.asset, a.balance, e.balance as balance_expected,
+    a.version, e.version as version_expected, e.entries, a.version as entries_expected,
+    a.last_entry_at, e.last_entry_at as last_entry_at_expected
 from ledger_accounts a
-left join (
-    select tenant_id, account_id, sum(amount) as balance, count(*) as entries, max(version) as version, max(recorded_at) as last_at
-    from ledger_entries group by tenant_id, account_id
-) e using (tenant_id, account_id)
-where a.balance <> coalesce(e.balance, 0)
-    or a.version <> coalesce(e.version, 0)
-    or a.version <> coalesce(e.entries, 0)
-    or a.last_entry_at is distinct from e.last_at
+cross join lateral (
+    select coalesce(sum(l.amount), 0) as balance, coalesce(max(l.version), 0) as version, count(*) as entries,
+        max(l.recorded_at) as last_entry_at
+    from ledger_entries l
+    where l.tenant_id = a.tenant_id and l.account_id = a.account_id
+) e
+where a.balance <> e.balance
+    or a.version <> e.version
+    or a.version <> e.entries
+    or a.last_entry_at is distinct from e.last_entry_at

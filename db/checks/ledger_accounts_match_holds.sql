@@ -1,9 +1,10 @@
 -- What an account holds is what its open holds still keep, and none of them lapses before next_lapse_at.
-select a.tenant_id, a.account_id, a.code, a.asset, a.held, h.kept, a.next_lapse_at, h.first_lapse
+select a.tenant_id, a.account_id, a.code, a.asset, a.held, h.kept as held_expected, a.next_lapse_at, h.first_lapse_at
 from ledger_accounts a
-left join (
-    select tenant_id, account_id, sum(amount - captured) as kept, min(expires_at) as first_lapse
-    from ledger_holds where state = 'held' group by tenant_id, account_id
-) h using (tenant_id, account_id)
-where a.held <> coalesce(h.kept, 0)
-    or (h.first_lapse is not null and (a.next_lapse_at is null or a.next_lapse_at > h.first_lapse))
+cross join lateral (
+    select coalesce(sum(l.amount - l.captured), 0) as kept, min(l.expires_at) as first_lapse_at
+    from ledger_holds l
+    where l.tenant_id = a.tenant_id and l.account_id = a.account_id and l.state = 'held'
+) h
+where a.held <> h.kept
+    or (h.first_lapse_at is not null and (a.next_lapse_at is null or a.next_lapse_at > h.first_lapse_at))

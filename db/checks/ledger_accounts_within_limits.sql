@@ -1,4 +1,7 @@
--- No account stands outside of its limits.
-select tenant_id, account_id, code, asset, balance, held, min_balance, max_balance
+-- No account stands outside of its limits, and a closed one is empty.
+select tenant_id, account_id, code, asset, state, balance, held, min_balance, max_balance
 from ledger_accounts
-where balance - held < min_balance or balance > max_balance or held < 0
+where balance - held < min_balance
+    or balance > max_balance
+    or held < 0
+    or (state = 'closed' and (balance <> 0 or held <> 0))

@@ -1,2 +1,5 @@
 -- All accounts of an asset together have nothing.
-select tenant_id, asset, sum(balance) as off from ledger_accounts group by tenant_id, asset having sum(balance) <> 0
+select tenant_id, asset, sum(balance) as balance, 0 as balance_expected
+from ledger_accounts
+group by tenant_id, asset
+having sum(balance) <> 0

@@ -1,12 +1,12 @@
--- What a hold says was captured is what its captures moved out of its account.
-select h.tenant_id, h.hold_id, h.captured, c.moved
+-- What a hold says was captured is what its captures moved out of its account, and its state agrees.
+select h.tenant_id, h.hold_id, h.biz_no, h.account_id, h.state, h.amount, h.captured, c.moved as captured_expected
 from ledger_holds h
-left join (
-    select t.tenant_id, t.hold_id, -sum(e.amount) as moved
+cross join lateral (
+    select coalesce(-sum(e.amount), 0) as moved
     from ledger_transfers t
-    join ledger_holds k on k.tenant_id = t.tenant_id and k.hold_id = t.hold_id
-    join ledger_entries e on e.tenant_id = t.tenant_id and e.transfer_id = t.transfer_id and e.account_id = k.account_id
-    where t.hold_id is not null
-    group by t.tenant_id, t.hold_id
-) c using (tenant_id, hold_id)
-where h.captured <> coalesce(c.moved, 0) or (h.state = 'captured' and h.captured <> h.amount)
+    join ledger_entries e on e.tenant_id = t.tenant_id and e.transfer_id = t.transfer_id
+    where t.tenant_id = h.tenant_id and t.hold_id = h.hold_id and e.account_id = h.account_id
+) c
+where h.captured <> c.moved
+    or h.captured > h.amount
+    or (h.state in ('held', 'captured') and (h.captured = h.amount) <> (h.state = 'captured'))

@@ -1,6 +1,15 @@
--- Every transfer has two entries for each of its postings.
-select t.tenant_id, t.transfer_id, count(e.version) as entries
+-- Every transfer has a debit and a credit of one amount for each of its postings.
+select t.tenant_id, t.transfer_id, t.biz_no, p.entries, 2 * p.postings as entries_expected, p.postings,
+    p.last_posting + 1 as postings_expected, p.uneven, 0 as uneven_expected
 from ledger_transfers t
-left join ledger_entries e using (tenant_id, transfer_id)
-group by t.tenant_id, t.transfer_id
-having count(e.version) < 2 or count(e.version) <> 2 * (max(e.posting) + 1)
+cross join lateral (
+    select coalesce(sum(s.entries), 0) as entries, count(*) as postings, coalesce(max(s.posting), 0) as last_posting,
+        count(*) filter (where s.entries <> 2 or s.moved <> 0 or s.assets <> 1) as uneven
+    from (
+        select e.posting, count(*) as entries, sum(e.amount) as moved, count(distinct e.asset) as assets
+        from ledger_entries e
+        where e.tenant_id = t.tenant_id and e.transfer_id = t.transfer_id
+        group by e.posting
+    ) s
+) p
+where p.postings = 0 or p.postings <> p.last_posting + 1 or p.uneven > 0

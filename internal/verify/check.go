@@ -1,0 +1,122 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// check is one file of db/checks.
+type check struct {
+	name   string // of the file, without .sql
+	rule   string // its comment: what is always true
+	sql    string
+	column string // its slices are ranges of this; empty: it is run whole
+}
+
+// load reads the checks and asks the database for their columns.
+func load(ctx context.Context, conn *pgx.Conn, files fs.FS) ([]check, error) {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		return nil, err
+	}
+	list := make([]check, 0, len(names))
+	for _, name := range names {
+		text, err := fs.ReadFile(files, name)
+		if err != nil {
+			return nil, err
+		}
+		c := check{name: strings.TrimSuffix(name, ".sql"), rule: comment(string(text)), sql: string(text)}
+		described, err := conn.PgConn().Prepare(ctx, "", c.sql, nil)
+		if err != nil {
+			return nil, fmt.Errorf("check %s: %w", c.name, err)
+		}
+		if f := described.Fields; len(f) > 1 && f[0].Name == "tenant_id" &&
+			slices.Contains([]string{"account_id", "transfer_id", "hold_id"}, f[1].Name) {
+			c.column = f[1].Name
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// comment is the text of the comment that a file begins with.
+func comment(sql string) string {
+	var words []string
+	for line := range strings.Lines(sql) {
+		text, ok := strings.CutPrefix(line, "--")
+		if !ok {
+			break
+		}
+		words = append(words, strings.Fields(text)...)
+	}
+	return strings.Join(words, " ")
+}
+
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// violations runs a check, whole or sliced, and reports the rows it returns, as the database writes them.
+func (r *run) violations(ctx context.Context, q querier, c check, sql string, args ...any) error {
+	rows, err := q.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
+	if err != nil {
+		return fmt.Errorf("check %s: %w", c.name, err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if r.report.Found == nil {
+			r.report.Found = map[string]int{}
+		}
+		if r.report.Found[c.name]++; r.report.Found[c.name] > keptViolations {
+			continue
+		}
+		v := Violation{Check: c.name, Rule: c.rule, Fields: fieldsOf(rows)}
+		for i, f := range v.Fields {
+			if name := r.names[f.Value]; f.Name == "tenant_id" && name != "" {
+				v.Fields[i] = Field{Name: "tenant", Value: name}
+			}
+		}
+		r.report.Violations = append(r.report.Violations, v)
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("check %s: %w", c.name, err)
+	}
+	return nil
+}
+
+const (
+	expectedSuffix = "_expected"
+	null           = "none"
+)
+
+// fieldsOf pairs each column with its expected value, and leaves out those that have nothing to say.
+func fieldsOf(rows pgx.Rows) []Field {
+	columns, values := rows.FieldDescriptions(), rows.RawValues()
+	text := func(i int) string {
+		if values[i] == nil {
+			return null
+		}
+		return string(values[i])
+	}
+	var fields []Field
+	for i, column := range columns {
+		if strings.HasSuffix(column.Name, expectedSuffix) {
+			continue
+		}
+		f := Field{Name: column.Name, Value: text(i)}
+		for j, other := range columns {
+			if other.Name == column.Name+expectedSuffix && text(j) != f.Value {
+				f.Wrong, f.Expected = true, text(j)
+			}
+		}
+		if values[i] != nil || f.Wrong {
+			fields = append(fields, f)
+		}
+	}
+	return fields
+}

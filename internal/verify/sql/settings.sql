@@ -1,0 +1,6 @@
+-- Settings of one slice's transaction: it goes by indexes alone, whatever the statistics say.
+select set_config('enable_seqscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true),
+    set_config('plan_cache_mode', 'force_custom_plan', true),
+    set_config('jit', 'off', true)

@@ -1,0 +1,243 @@
+package verify_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/db/checks"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/verify"
+	"github.com/ledgerd/ledgerd/internal/verify/verifytest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// The wallet and one of its entries and transfers, for the SQL of the cases.
+const (
+	wallet = `(select account_id from ledger_accounts where tenant_id = 1 and code = 'user:1:wallet')`
+	fees   = `(select account_id from ledger_accounts where tenant_id = 1 and code = 'fees')`
+	fund   = `(select transfer_id from ledger_transfers where tenant_id = 1 and biz_no = 'fund-1')`
+	pay    = `(select transfer_id from ledger_transfers where tenant_id = 1 and biz_no = 'pay-1')`
+	keyed  = `(select transfer_id from ledger_transfers where tenant_id = 1 and biz_no = 'keyed-1')`
+)
+
+// tamperings are what somebody with all rights and triggers disabled may do. Each says which checks must
+// notice, and what their violations must name; {x} stands for the result of "select x".
+var tamperings = []struct {
+	name   string
+	sql    string
+	checks []string
+	named  []string
+}{
+	{"an amount is changed", `alter table ledger_entries drop constraint ledger_entries_sum_check;
+		update ledger_entries set amount = amount + 1 where tenant_id = 1 and account_id = ` + fees + ` and version = 1`,
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"tenant=demo", "account_id={" + fees + "}", "transfer_id={" + pay + "}", "code=fees", "biz_no=pay-1",
+			"balance=105 (should be 106)", "balance_after=5 (should be 6)", "total=1 (should be 0)"}},
+	{"an amount is changed with its balances", `update ledger_entries set amount = amount + 1, balance_after = balance_after + 1
+		where tenant_id = 1 and account_id = ` + fees + ` and version = 1`,
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"balance_before=5 (should be 6)"}},
+	{"an entry is deleted", `delete from ledger_entries where tenant_id = 1 and account_id = ` + wallet + ` and version = 2`,
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"version=3 (should be 2)", "account_id={" + wallet + "}", "transfer_id={" + pay + "}"}},
+	{"the newest entry is deleted", `delete from ledger_entries where tenant_id = 1 and account_id = ` + fees + ` and version = 2`,
+		[]string{"ledger_accounts_match_entries", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"version=2 (should be 1)", "balance=105 (should be 5)"}},
+	{"a balance is changed", `update ledger_accounts set balance = balance + 100 where tenant_id = 1 and code = 'fees'`,
+		[]string{"ledger_accounts_match_entries", "ledger_assets_balance"},
+		[]string{"code=fees", "balance=205 (should be 105)", "balance=100 (should be 0)"}},
+	{"money is moved between balances", `update ledger_accounts set balance = balance + case code when 'fees' then -5 else 5 end
+		where tenant_id = 1 and code in ('fees', 'user:2:wallet')`,
+		[]string{"ledger_accounts_match_entries"}, []string{"code=fees", "code=user:2:wallet", "balance=100 (should be 105)"}},
+	{"a transfer is deleted", `delete from ledger_transfers where tenant_id = 1 and biz_no = 'fund-1'`,
+		[]string{"ledger_entries_belong"}, []string{`problem="there is no such transfer"`, "account_id={" + wallet + "}", "version=1"}},
+	{"a transfer is deleted with its entries", `create temp table gone as select ` + fund + ` as id;
+		delete from ledger_entries where tenant_id = 1 and transfer_id = (select id from gone);
+		delete from ledger_transfers where tenant_id = 1 and transfer_id = (select id from gone)`,
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain"}, []string{"version=2 (should be 1)", "balance_before=10000 (should be 0)"}},
+	{"an account is deleted", `delete from ledger_accounts where tenant_id = 1 and code = 'fees'`,
+		[]string{"ledger_assets_balance", "ledger_entries_belong"}, []string{`problem="there is no such account"`, "balance=-105 (should be 0)"}},
+	{"what is held is changed", `update ledger_accounts set held = 0 where tenant_id = 1 and code = 'user:1:wallet'`,
+		[]string{"ledger_accounts_match_holds"}, []string{"held=0 (should be 1499)"}},
+	{"a hold is made smaller", `update ledger_holds set amount = amount - 100 where tenant_id = 1 and biz_no = 'hold-1'`,
+		[]string{"ledger_accounts_match_holds"}, []string{"held=1499 (should be 1399)"}},
+	{"a hold says that more was captured", `update ledger_holds set captured = captured + 1 where tenant_id = 1 and biz_no = 'hold-1'`,
+		[]string{"ledger_accounts_match_holds", "ledger_holds_match_captures"}, []string{"biz_no=hold-1", "captured=502 (should be 501)"}},
+	{"a hold lives on after its capture", `update ledger_holds set state = 'held', closed_at = null where tenant_id = 1 and biz_no = 'hold-2'`,
+		[]string{"ledger_holds_match_captures"}, []string{"biz_no=hold-2", "state=held"}},
+	{"a hold is deleted", `delete from ledger_holds where tenant_id = 1 and biz_no = 'hold-1'`,
+		[]string{"ledger_accounts_match_holds", "ledger_transfers_belong"},
+		[]string{"held=1499 (should be 0)", `problem="there is no hold that it captured from"`}},
+	{"a hold lapses unseen", `update ledger_accounts set next_lapse_at = null where tenant_id = 1 and code = 'user:1:wallet'`,
+		[]string{"ledger_accounts_match_holds"}, []string{"first_lapse_at="}},
+	{"a hold is moved to an account that is not there", `update ledger_holds set account_id = 77 where tenant_id = 1 and biz_no = 'hold-3'`,
+		[]string{"ledger_holds_belong"}, []string{"account_id=77"}},
+	{"an entry is backdated", `update ledger_entries set recorded_at = recorded_at - interval '1 day'
+		where tenant_id = 1 and account_id = ` + fees + ` and version = 2`,
+		[]string{"ledger_accounts_match_entries", "ledger_entries_belong", "ledger_entries_chain"},
+		[]string{"version=2", "transfer_id={" + keyed + "}"}},
+	{"a transfer is backdated with its entries", `update ledger_entries set recorded_at = recorded_at - interval '1 day'
+			where tenant_id = 1 and transfer_id = ` + pay + `;
+		update ledger_transfers set recorded_at = recorded_at - interval '1 day' where tenant_id = 1 and biz_no = 'pay-1'`,
+		[]string{"ledger_entries_chain", "ledger_transfers_belong"}, []string{"biz_no=pay-1"}},
+	{"a transfer's effective time is changed", `update ledger_transfers set effective_at = now() where tenant_id = 1 and biz_no = 'pay-1'`,
+		[]string{"ledger_entries_belong"}, []string{"effective_at="}},
+	{"an entry is moved to another account", `update ledger_entries set account_id = ` + fees + `, version = 3
+		where tenant_id = 1 and account_id = ` + wallet + ` and version = 2`,
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain"},
+		[]string{"account_id={" + wallet + "}", "account_id={" + fees + "}", "balance_before=10000 (should be 105)"}},
+	{"an entry is moved to another transfer", `update ledger_entries set transfer_id = ` + keyed + `
+		where tenant_id = 1 and account_id = ` + wallet + ` and version = 2`,
+		[]string{"ledger_entries_belong", "ledger_transfers_balance", "ledger_transfers_have_entries"}, []string{"biz_no=keyed-1"}},
+	{"a balanced pair of entries is forged", forgedPair,
+		[]string{"ledger_accounts_match_entries", "ledger_transfers_have_entries"},
+		[]string{"code=fees", "code=user:1:wallet", "balance=105 (should be 205)", "biz_no=keyed-1", "uneven=1 (should be 0)"}},
+	{"a balanced pair of entries is forged, and the balances too", forgedPair + `;
+		update ledger_accounts a set balance = e.balance_after, version = e.version, last_entry_at = e.recorded_at from ledger_entries e
+		where e.tenant_id = 1 and a.tenant_id = 1 and e.account_id = a.account_id and e.version = a.version + 1`,
+		[]string{"ledger_transfers_have_entries"}, []string{"biz_no=keyed-1", "uneven=1 (should be 0)"}},
+	{"a transfer is forged", `insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
+		values (1, 16384000000 + 1, 'forged', 'transfer', now(), 'me', 'r')`,
+		[]string{"ledger_transfers_belong", "ledger_transfers_have_entries"}, []string{"biz_no=forged", `problem="no batch made it"`}},
+	{"postings are relabelled", `update ledger_entries set posting = 2 where tenant_id = 1 and posting = 1 and transfer_id = ` + pay,
+		[]string{"ledger_transfers_have_entries"}, []string{"postings=2 (should be 3)"}},
+	{"a reversal reverses another", `update ledger_transfers set reverses_id = ` + fund + ` where tenant_id = 1 and biz_no = 'undo-2'`,
+		[]string{"ledger_reversals_mirror"}, []string{"biz_no=undo-2"}},
+	{"a reversal loses what it reversed", `update ledger_transfers set reverses_id = 5 where tenant_id = 1 and biz_no = 'undo-2'`,
+		[]string{"ledger_reversals_mirror", "ledger_transfers_belong"}, []string{`problem="there is no transfer that it reverses"`}},
+	{"decimals are shifted", `update ledger_accounts set scale = 3 where tenant_id = 1 and code = 'fees'`,
+		[]string{"ledger_accounts_belong"}, []string{"scale=3 (should be 2)"}},
+	{"a limit is drawn over a balance", `alter table ledger_accounts drop constraint ledger_accounts_max_balance_check;
+		update ledger_accounts set max_balance = 1 where tenant_id = 1 and code = 'fees'`,
+		[]string{"ledger_accounts_within_limits"}, []string{"max_balance=1"}},
+	{"a batch is deleted", `delete from commit_batches where batch_id = ` + fund + ` >> 14`,
+		[]string{"ledger_transfers_belong"}, []string{"biz_no=fund-1"}},
+	{"another tenant's entries get lost", `delete from ledger_entries where tenant_id = 2; delete from ledger_transfers where tenant_id = 2`,
+		[]string{"ledger_accounts_match_entries"}, []string{"tenant=other", "balance=100 (should be 0)"}},
+	{"entries of no tenant appear", `insert into ledger_entries select 99, account_id, version, transfer_id, recorded_at, effective_at,
+		posting, asset, amount, balance_before, balance_after from ledger_entries where tenant_id = 2`,
+		[]string{"ledger_entries_belong"}, []string{"tenant_id=99"}},
+}
+
+const forgedPair = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)
+	select 1, a.account_id, a.version + 1, ` + keyed + `, (select max(recorded_at) from ledger_entries where tenant_id = 1 and transfer_id = ` + keyed + `),
+		0, 'CNY', n, a.balance, a.balance + n
+	from ledger_accounts a join (values ('user:1:wallet', -100), ('fees', 100)) v (code, n) using (code) where a.tenant_id = 1`
+
+func TestTamperingIsFoundAndNamed(t *testing.T) {
+	t.Parallel()
+	for _, c := range tamperings {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			db.SkipChecks()
+			verifytest.Fill(t, db)
+			conn := connect(t, db.SuperDSN)
+			pool := pgtest.Pool(t, db.AppDSN)
+			before, err := verify.Run(t.Context(), pool, verify.Options{})
+			if err != nil || !before.OK() {
+				t.Fatalf("before: %v, %v", before.Violations, err)
+			}
+			named := make([]string, len(c.named))
+			for i, name := range c.named {
+				named[i] = expand(t, conn, name)
+			}
+			if _, err := conn.Exec(t.Context(), "set session_replication_role = replica; "+c.sql); err != nil {
+				t.Fatal(err)
+			}
+			for _, size := range []int{1, 2, 1000} {
+				got, err := verify.Run(t.Context(), pool, verify.Options{SliceAccounts: size})
+				if err != nil {
+					t.Fatal(err)
+				}
+				expect(t, got, c.checks, named)
+			}
+			whole, err := verify.Whole(t.Context(), conn, checks.FS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := slices.Sorted(maps.Keys(whole.Found)); !slices.Equal(found, slices.Sorted(slices.Values(c.checks))) {
+				t.Errorf("whole, %v are broken", found)
+			}
+			viewsAgree(t, conn, whole)
+		})
+	}
+}
+
+// expect finds exactly the checks broken, and every name in some violation.
+func expect(t *testing.T, got verify.Report, broken, named []string) {
+	t.Helper()
+	if found := slices.Sorted(maps.Keys(got.Found)); !slices.Equal(found, slices.Sorted(slices.Values(broken))) {
+		t.Errorf("%v are broken, not %v", found, broken)
+	}
+	var text strings.Builder
+	for _, v := range got.Violations {
+		text.WriteString(v.String() + "\n")
+		if v.Rule == "" || v.Detail() == "" {
+			t.Errorf("%+v says too little", v)
+		}
+	}
+	for _, name := range named {
+		if !strings.Contains(text.String(), name) {
+			t.Errorf("nothing names %s:\n%s", name, text.String())
+		}
+	}
+}
+
+// viewsAgree: the two views of what must never be say the same as the checks.
+func viewsAgree(t *testing.T, conn *pgx.Conn, r verify.Report) {
+	t.Helper()
+	for view, check := range map[string]string{
+		"audit.unbalanced_transfers": "ledger_transfers_balance", "audit.drifted_accounts": "ledger_accounts_match_entries"} {
+		var rows int
+		if err := conn.QueryRow(t.Context(), "select count(*) from "+view).Scan(&rows); err != nil {
+			t.Fatal(err)
+		}
+		if rows != r.Found[check] && !(view == "audit.drifted_accounts" && onlyTimeDiffers(r, check)) {
+			t.Errorf("%s has %d rows, %s %d", view, rows, check, r.Found[check])
+		}
+	}
+}
+
+// onlyTimeDiffers: the check also looks at times, the view does not.
+func onlyTimeDiffers(r verify.Report, check string) bool {
+	for _, v := range r.Violations {
+		for _, f := range v.Fields {
+			if v.Check == check && f.Wrong && f.Name != "last_entry_at" {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// expand replaces {x} by the result of select x.
+func expand(t *testing.T, conn *pgx.Conn, text string) string {
+	t.Helper()
+	before, rest, ok := strings.Cut(text, "{")
+	if !ok {
+		return text
+	}
+	sql, after, _ := strings.Cut(rest, "}")
+	var value string
+	if err := conn.QueryRow(t.Context(), "select "+sql+"::text").Scan(&value); err != nil {
+		t.Fatal(err)
+	}
+	return before + value + after
+}
+
+func connect(t *testing.T, dsn string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}

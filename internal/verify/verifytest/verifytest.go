@@ -1,0 +1,166 @@
+// Package verifytest fills test databases through the engine, for tests of what looks at them.
+package verifytest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// The tenants that New makes.
+const (
+	Demo  = int32(1)
+	Other = int32(2)
+)
+
+// Books is an engine on a test database.
+type Books struct {
+	t      testing.TB
+	engine *flow.Engine
+}
+
+// New makes the tenants demo and other, with the asset CNY of two decimals, and starts an engine, which
+// ends with the test, before its database is checked.
+func New(t testing.TB, db *pgtest.DB) *Books {
+	t.Helper()
+	super := pgtest.Pool(t, db.SuperDSN)
+	if _, err := super.Exec(t.Context(), "insert into access_tenants (name) values ('demo'), ('other')"); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Books{t, flow.NewEngine(pool, "test", nil, nil)}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := b.engine.Drain(ctx); err != nil {
+			t.Error(err)
+		}
+		pool.Close()
+	})
+	for _, tenant := range []int32{Demo, Other} {
+		b.must(tenant, "setup", &ledger.CreateAssetsCommand{Caller: caller(tenant, "setup"),
+			Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})
+	}
+	return b
+}
+
+// Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
+// open hold, a captured, a released one, a transfer reversed, a key used and a key refused; and a little
+// for other.
+func Fill(t testing.TB, db *pgtest.DB) *Books {
+	t.Helper()
+	b := New(t, db)
+	b.Accounts(Demo, "req-accounts", "world", "user:1:wallet", "user:2:wallet", "fees")
+	b.Transfer(Demo, "fund-1", "world", "user:1:wallet", "100")
+	b.must(Demo, "req-pay-1", &ledger.TransferCommand{Caller: caller(Demo, "req-pay-1"), TransferParams: ledger.TransferParams{
+		BizNo: "pay-1", Type: "purchase", EffectiveAt: time.Now().Add(-time.Hour), Postings: []ledger.Posting{
+			{From: "user:1:wallet", To: "user:2:wallet", Asset: "CNY", Amount: Decimal("30.5")},
+			{From: "user:1:wallet", To: "fees", Asset: "CNY", Amount: Decimal("0.05")}}}})
+	b.Hold(Demo, "hold-1", "user:1:wallet", "user:2:wallet", "20")
+	b.Capture(Demo, "capture-1", "hold-1", "5.01")
+	b.Hold(Demo, "hold-2", "user:1:wallet", "user:2:wallet", "7")
+	b.Capture(Demo, "capture-2", "hold-2", "7")
+	b.Hold(Demo, "hold-3", "user:2:wallet", "", "1")
+	b.must(Demo, "req-release", ledger.ReleaseOf(caller(Demo, "req-release"), 0, "hold-3"))
+	b.Transfer(Demo, "pay-2", "user:2:wallet", "user:1:wallet", "3")
+	b.must(Demo, "req-undo", &ledger.ReverseCommand{Caller: caller(Demo, "req-undo"),
+		ReverseParams: ledger.ReverseParams{TransferBizNo: "pay-2", BizNo: "undo-2"}})
+	b.keyed(Demo, "key-1", b.transfer(Demo, "keyed-1", "user:1:wallet", "fees", "1"), nil)
+	b.keyed(Demo, "key-2", b.transfer(Demo, "too-much", "user:1:wallet", "fees", "1000000"), ledger.InsufficientFunds)
+
+	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
+	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
+	return b
+}
+
+// Decimal reads an amount.
+func Decimal(s string) amount.Decimal {
+	d, err := amount.ParseDecimal(s)
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+func caller(tenant int32, request string) ledger.Caller {
+	return ledger.Caller{Tenant: tenant, Principal: "tester", RequestID: request}
+}
+
+// Accounts makes accounts in CNY: the first has no least balance.
+func (b *Books) Accounts(tenant int32, request string, codes ...string) {
+	b.t.Helper()
+	zero := Decimal("0")
+	c := &ledger.CreateAccountsCommand{Caller: caller(tenant, request)}
+	for i, code := range codes {
+		a := ledger.NewAccount{Code: code, Asset: "CNY", Kind: "liability", Min: &zero}
+		if i == 0 {
+			a.Kind, a.Min = "equity", nil
+		}
+		c.Accounts = append(c.Accounts, a)
+	}
+	b.must(tenant, request, c)
+}
+
+func (b *Books) transfer(tenant int32, bizNo, from, to, amount string) *ledger.TransferCommand {
+	return &ledger.TransferCommand{Caller: caller(tenant, "req-"+bizNo), TransferParams: ledger.TransferParams{BizNo: bizNo,
+		Type: "transfer", Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: Decimal(amount)}}}}
+}
+
+// Transfer moves an amount, with the request id req-<biz_no>.
+func (b *Books) Transfer(tenant int32, bizNo, from, to, amount string) {
+	b.t.Helper()
+	b.must(tenant, "req-"+bizNo, b.transfer(tenant, bizNo, from, to, amount))
+}
+
+// Hold holds an amount for an hour.
+func (b *Books) Hold(tenant int32, bizNo, from, to, amount string) {
+	b.t.Helper()
+	b.must(tenant, "req-"+bizNo, &ledger.HoldCommand{Caller: caller(tenant, "req-"+bizNo), HoldParams: ledger.HoldParams{
+		BizNo: bizNo, From: from, To: to, Asset: "CNY", Amount: Decimal(amount), Life: time.Hour}})
+}
+
+// Capture pays out of a hold to its own destination.
+func (b *Books) Capture(tenant int32, bizNo, hold, amount string) {
+	b.t.Helper()
+	p := ledger.CaptureOf(0, hold)
+	n := Decimal(amount)
+	p.BizNo, p.Amount, p.Type = bizNo, &n, "capture"
+	b.must(tenant, "req-"+bizNo, &ledger.CaptureCommand{Caller: caller(tenant, "req-"+bizNo), CaptureParams: p})
+}
+
+// must runs a command that succeeds.
+func (b *Books) must(tenant int32, request string, c commit.Command[*ledger.Book]) {
+	b.t.Helper()
+	b.do(flow.Work{Tenant: tenant, RequestID: request, Command: flow.Ledger(c)}, nil)
+}
+
+func (b *Books) keyed(tenant int32, key string, c *ledger.TransferCommand, want *fault.Reason) {
+	b.t.Helper()
+	b.do(flow.Work{Tenant: tenant, RequestID: c.RequestID, Command: flow.Ledger(c),
+		Key: &commit.Key{Principal: "tester", Operation: "ledger.transfer", Key: key,
+			Fingerprint: make([]byte, commit.FingerprintSize), Life: 24 * time.Hour},
+		Encode: func(any) ([]byte, error) { return []byte(key), nil }}, want)
+}
+
+func (b *Books) do(w flow.Work, want *fault.Reason) {
+	b.t.Helper()
+	w.Rows, w.Bytes = 8, 800
+	_, err := b.engine.Do(context.Background(), w)
+	if want != nil && !fault.Is(err, want) {
+		b.t.Errorf("want %s, got %v", want.Name, err)
+	}
+	if want == nil && err != nil {
+		b.t.Errorf("%s: %v", w.RequestID, err)
+	}
+}
