@@ -17,6 +17,7 @@ WITHPG := go run ./internal/pgtest/cmd/withpg --
 
 # What else is generated: one command a line, run after buf and sqlc.
 define GENERATORS
+go run ./internal/errdoc docs/reference/errors.md
 endef
 
 .PHONY: help
