@@ -54,9 +54,11 @@ left join lateral (
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
 
 -- name: AccountSettle :exec
--- Waits for the batch that has the account locked, if one has: its time may lie before ours. Later
--- batches read the clock after they have the lock, so the lock need not be kept.
-select account_id from ledger_accounts where tenant_id = @tenant_id::integer and code = @code::text and asset = @asset::text for share;
+-- Waits for the batch that has the account locked, if one has: its time may be earlier than the one
+-- asked for. Later batches read the clock after they have the lock, so ours need not be kept.
+select account_id from ledger_accounts
+where tenant_id = @tenant_id::integer and code = @code::text and asset = @asset::text
+for share;
 
 -- name: BalanceReadAtEffective :one
 -- The balance by when things happened: what was recorded by then, without what happened later, with

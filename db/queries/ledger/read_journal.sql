@@ -42,7 +42,8 @@ select e.version, e.transfer_id, e.posting, e.amount, e.balance_before, e.balanc
 from (
     select l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
     from ledger_entries l
-    where l.tenant_id = @tenant_id::integer and l.account_id = @account_id::bigint and l.version > @low::bigint and l.version <= @high::bigint
+    where l.tenant_id = @tenant_id::integer and l.account_id = @account_id::bigint
+        and l.version > @low::bigint and l.version <= @high::bigint
     offset 0
 ) e
 cross join lateral (
@@ -69,7 +70,9 @@ cross join lateral (
     select l.code, l.asset, l.scale from ledger_accounts l
     where l.tenant_id = @tenant_id::integer and l.account_id = h.account_id offset 0
 ) a
-where (@only_from::text = '' or a.code = @only_from::text) and (@only_state::text = '' or h.state = @only_state::text)
+where (@only_state::text = '' or h.state = @only_state::text)
+    and (@only_from::text = '' or h.account_id in (
+        select l.account_id from ledger_accounts l where l.tenant_id = @tenant_id::integer and l.code = @only_from::text))
 order by h.hold_id desc
 limit @count::integer;
 

@@ -164,7 +164,9 @@ func (q *Queries) AccountRead(ctx context.Context, db DBTX, arg AccountReadParam
 }
 
 const accountSettle = `-- name: AccountSettle :exec
-select account_id from ledger_accounts where tenant_id = $1::integer and code = $2::text and asset = $3::text for share
+select account_id from ledger_accounts
+where tenant_id = $1::integer and code = $2::text and asset = $3::text
+for share
 `
 
 type AccountSettleParams struct {
@@ -173,8 +175,8 @@ type AccountSettleParams struct {
 	Asset    string
 }
 
-// Waits for the batch that has the account locked, if one has: its time may lie before ours. Later
-// batches read the clock after they have the lock, so the lock need not be kept.
+// Waits for the batch that has the account locked, if one has: its time may be earlier than the one
+// asked for. Later batches read the clock after they have the lock, so ours need not be kept.
 func (q *Queries) AccountSettle(ctx context.Context, db DBTX, arg AccountSettleParams) error {
 	_, err := db.Exec(ctx, accountSettle, arg.TenantID, arg.Code, arg.Asset)
 	return err

@@ -18,7 +18,8 @@ select e.version, e.transfer_id, e.posting, e.amount, e.balance_before, e.balanc
 from (
     select l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
     from ledger_entries l
-    where l.tenant_id = $1::integer and l.account_id = $2::bigint and l.version > $3::bigint and l.version <= $4::bigint
+    where l.tenant_id = $1::integer and l.account_id = $2::bigint
+        and l.version > $3::bigint and l.version <= $4::bigint
     offset 0
 ) e
 cross join lateral (
@@ -111,7 +112,9 @@ cross join lateral (
     select l.code, l.asset, l.scale from ledger_accounts l
     where l.tenant_id = $1::integer and l.account_id = h.account_id offset 0
 ) a
-where ($4::text = '' or a.code = $4::text) and ($5::text = '' or h.state = $5::text)
+where ($4::text = '' or h.state = $4::text)
+    and ($5::text = '' or h.account_id in (
+        select l.account_id from ledger_accounts l where l.tenant_id = $1::integer and l.code = $5::text))
 order by h.hold_id desc
 limit $6::integer
 `
@@ -120,8 +123,8 @@ type HoldPageParams struct {
 	TenantID  int32
 	Before    int64
 	Scan      int32
-	OnlyFrom  string
 	OnlyState string
+	OnlyFrom  string
 	Count     int32
 }
 
@@ -151,8 +154,8 @@ func (q *Queries) HoldPage(ctx context.Context, db DBTX, arg HoldPageParams) ([]
 		arg.TenantID,
 		arg.Before,
 		arg.Scan,
-		arg.OnlyFrom,
 		arg.OnlyState,
+		arg.OnlyFrom,
 		arg.Count,
 	)
 	if err != nil {

@@ -1,0 +1,94 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Reader answers what callers read. It goes past the engine: every answer comes from one snapshot of
+// the committed rows, and takes no lock that outlives a statement. Every query begins with the tenant.
+// Safe for many goroutines.
+type Reader struct {
+	pool *pgxpool.Pool
+}
+
+// NewReader makes a reader over the service's own pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+
+// Page asks for a part of a list: a size, 0 for the default, and the token that the part before gave.
+// The answer's token is empty after the last part. A part may be short, even empty, and have a next.
+type Page struct {
+	Size  int
+	Token string
+}
+
+// Sizes of pages, and how many rows one page looks at when a filter that no index serves passes few.
+const (
+	pageDefault      = 100
+	pageMax          = 1_000
+	pageMaxTrial     = 10_000
+	scanMax          = 50_000
+	scanMaxStatement = 5_000
+)
+
+func (p Page) size(most int) int {
+	if p.Size <= 0 {
+		return pageDefault
+	}
+	return min(p.Size, most)
+}
+
+// one is where a lone statement runs: its snapshot is that of the answer.
+func (r *Reader) one() db.DBTX { return planned{r.pool} }
+
+// snapshot runs several statements on one snapshot.
+func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(planned{tx}) })
+}
+
+// planned has every statement planned anew, with its values. A plan kept from when the table was
+// small would outlive that, and with one tenant every index looks as good as the right one.
+type planned struct{ db.DBTX }
+
+func (p planned) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return p.DBTX.Exec(ctx, sql, anew(args)...)
+}
+
+func (p planned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return p.DBTX.Query(ctx, sql, anew(args)...)
+}
+
+func (p planned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return p.DBTX.QueryRow(ctx, sql, anew(args)...)
+}
+
+func anew(args []any) []any {
+	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+}
+
+// Times of the database have six decimals. Between two of them, "at or after" and "before" mean the
+// later one.
+func roundUp(t time.Time) time.Time {
+	if r := t.Truncate(time.Microsecond); r.Before(t) {
+		return r.Add(time.Microsecond)
+	}
+	return t
+}
+
+// noEnd is later than every time recorded.
+var noEnd = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// span makes the range [from, before) of two times, either of which may be zero: open.
+func span(from, before time.Time) (start, end time.Time) {
+	if before.IsZero() {
+		before = noEnd
+	}
+	return roundUp(from), roundUp(before)
+}

@@ -1,0 +1,197 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Assets lists all assets of a tenant, by code.
+func (r *Reader) Assets(ctx context.Context, tenant int32) ([]Asset, error) {
+	rows, err := q.AssetList(ctx, r.one(), tenant)
+	assets := make([]Asset, 0, len(rows))
+	for _, a := range rows {
+		assets = append(assets, Asset{Tenant: tenant, Code: a.Code, Scale: uint8(a.Scale)})
+	}
+	return assets, err
+}
+
+// Account is an account as it is now, with its metadata. Returns fault ACCOUNT_NOT_FOUND.
+func (r *Reader) Account(ctx context.Context, tenant int32, code, asset string) (*Account, error) {
+	row, err := q.AccountRead(ctx, r.one(), db.AccountReadParams{TenantID: tenant, Code: code, Asset: asset})
+	if err != nil {
+		return nil, orNotFound(err, tenant, code, asset)
+	}
+	a := accountOf(tenant, db.AccountPageRow(row))
+	return &a, nil
+}
+
+// Accounts lists accounts whose codes match a pattern, by code and asset; only those of one asset
+// unless asset is empty. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
+func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string, page Page) ([]Account, string, error) {
+	p, err := parsePattern(codes)
+	if err != nil {
+		return nil, "", err
+	}
+	l := listOf("accounts", tenant, codes, asset)
+	afterCode, afterAsset, err := l.afterAccount(page.Token)
+	if err != nil {
+		return nil, "", err
+	}
+	p = p.from(afterCode)
+	size := page.size(pageMax)
+	rows, err := q.AccountPage(ctx, r.one(), db.AccountPageParams{TenantID: tenant, Low: p.low, High: p.high, Match: p.match,
+		AfterCode: afterCode, AfterAsset: afterAsset, OnlyAsset: asset, Count: int32(size + 1)})
+	if err != nil {
+		return nil, "", err
+	}
+	next := ""
+	if len(rows) > size {
+		rows = rows[:size]
+		next = l.token(rows[size-1].Code, rows[size-1].Asset)
+	}
+	accounts := make([]Account, 0, len(rows))
+	for _, row := range rows {
+		accounts = append(accounts, accountOf(tenant, row))
+	}
+	return accounts, next, nil
+}
+
+func (l list) afterAccount(token string) (code, asset string, err error) {
+	place, err := l.after(token, 2)
+	if place == nil || err != nil {
+		return "", "", err
+	}
+	return place[0], place[1], nil
+}
+
+func accountOf(tenant int32, r db.AccountPageRow) Account {
+	return Account{AccountKey: AccountKey{tenant, r.Code, r.Asset}, ID: r.AccountID, Scale: uint8(r.Scale), Kind: r.Kind,
+		State: r.State, Balance: r.Balance, Held: r.Held, Min: r.MinBalance, Max: r.MaxBalance, Version: r.Version,
+		LastEntryAt: orZero(r.LastEntryAt), NextLapseAt: orZero(r.NextLapseAt), Metadata: readMetadata(r.Metadata),
+		CreatedAt: r.CreatedAt.UTC()}
+}
+
+// orNotFound turns "no rows" of a query for an account into its fault.
+func orNotFound(err error, tenant int32, code, asset string) error {
+	if errors.Is(err, pgx.ErrNoRows) {
+		return notFound(&Account{AccountKey: AccountKey{tenant, code, asset}})
+	}
+	return err
+}
+
+// BalanceSum is what the accounts of one asset have together.
+type BalanceSum struct {
+	Asset         string
+	Scale         uint8
+	Accounts      int64
+	Balance, Held amount.Int
+}
+
+// BalanceSums adds up the accounts whose codes match a pattern, for each asset, or for one unless
+// asset is empty. Returns faults FIELD_INVALID, AMOUNT_TOO_LARGE.
+func (r *Reader) BalanceSums(ctx context.Context, tenant int32, codes, asset string) ([]BalanceSum, error) {
+	p, err := parsePattern(codes)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := q.BalanceSum(ctx, r.one(), db.BalanceSumParams{TenantID: tenant, Low: p.low, High: p.high, Match: p.match,
+		OnlyAsset: asset})
+	if err != nil {
+		return nil, err
+	}
+	sums := make([]BalanceSum, 0, len(rows))
+	for _, row := range rows {
+		s := BalanceSum{Asset: row.Asset, Scale: uint8(row.Scale), Accounts: row.Accounts}
+		if s.Balance, s.Held, err = readSums(row.Balance, row.Held); err != nil {
+			return nil, err
+		}
+		sums = append(sums, s)
+	}
+	return sums, nil
+}
+
+// readSums reads two sums of the database, which counts further than amounts go.
+func readSums(a, b string) (x, y amount.Int, err error) {
+	x, err = amount.ParseInt(a)
+	if err == nil {
+		y, err = amount.ParseInt(b)
+	}
+	if err != nil {
+		return x, y, AmountTooLarge.New("the sum has more than 38 digits")
+	}
+	return x, y, nil
+}
+
+// TrialBalance is a page of accounts with their balances, and the totals over all pages.
+type TrialBalance struct {
+	Lines  []TrialBalanceLine
+	Totals []TrialBalanceTotal
+	Next   string // page token
+}
+
+// TrialBalanceLine is one account: a balance below zero is a debit, above zero a credit.
+type TrialBalanceLine struct {
+	Code, Asset string
+	Scale       uint8
+	Kind        string
+	Balance     amount.Int
+}
+
+// TrialBalanceTotal adds up the debits and the credits in one asset, neither below zero.
+type TrialBalanceTotal struct {
+	Asset         string
+	Scale         uint8
+	Debit, Credit amount.Int
+}
+
+// TrialBalance lists the balances of the accounts whose codes match a pattern, by code and asset,
+// with the totals; only those of one asset unless asset is empty. Each page has the totals of its own
+// time. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID, AMOUNT_TOO_LARGE.
+func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset string, page Page) (*TrialBalance, error) {
+	p, err := parsePattern(codes)
+	if err != nil {
+		return nil, err
+	}
+	l := listOf("trial_balance", tenant, codes, asset)
+	afterCode, afterAsset, err := l.afterAccount(page.Token)
+	if err != nil {
+		return nil, err
+	}
+	size := page.size(pageMaxTrial)
+	var rows []db.TrialBalancePageRow
+	var totals []db.TrialBalanceTotalRow
+	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+		rows, err = q.TrialBalancePage(ctx, d, db.TrialBalancePageParams{TenantID: tenant, Low: p.from(afterCode).low, High: p.high,
+			Match: p.match, AfterCode: afterCode, AfterAsset: afterAsset, OnlyAsset: asset, Count: int32(size + 1)})
+		if err != nil {
+			return err
+		}
+		totals, err = q.TrialBalanceTotal(ctx, d, db.TrialBalanceTotalParams{TenantID: tenant, Low: p.low, High: p.high,
+			Match: p.match, OnlyAsset: asset})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	b := &TrialBalance{}
+	if len(rows) > size {
+		rows = rows[:size]
+		b.Next = l.token(rows[size-1].Code, rows[size-1].Asset)
+	}
+	for _, row := range rows {
+		b.Lines = append(b.Lines, TrialBalanceLine{row.Code, row.Asset, uint8(row.Scale), row.Kind, row.Balance})
+	}
+	for _, row := range totals {
+		t := TrialBalanceTotal{Asset: row.Asset, Scale: uint8(row.Scale)}
+		if t.Debit, t.Credit, err = readSums(row.Debit, row.Credit); err != nil {
+			return nil, err
+		}
+		b.Totals = append(b.Totals, t)
+	}
+	return b, nil
+}

@@ -1,0 +1,90 @@
+package ledger
+
+import (
+	"context"
+	"math"
+
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Hold is a hold by id or, when id is 0, by biz_no, as it is recorded: one whose time is over is held
+// until the next commit on its account, or the scheduler, lets it lapse. Returns fault HOLD_NOT_FOUND.
+func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string) (*Hold, error) {
+	if id != 0 {
+		rows, err := q.HoldLookupByID(ctx, r.one(), db.HoldLookupByIDParams{Tenants: []int32{tenant}, HoldIds: []int64{id}})
+		if err != nil {
+			return nil, err
+		}
+		if len(rows) == 0 {
+			return nil, HoldNotFound.New("there is no hold %d", id).With("hold_id", id)
+		}
+		return holdOf(tenant, rows[0].BizNo, rows[0], id), nil
+	}
+	rows, err := q.HoldLookup(ctx, r.one(), db.HoldLookupParams{Tenants: []int32{tenant}, BizNos: []string{bizNo}})
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, HoldNotFound.New("there is no hold %s", bizNo).With("biz_no", bizNo)
+	}
+	h := rows[0]
+	return holdOfPage(tenant, db.HoldPageRow{HoldID: h.HoldID, BizNo: bizNo, AccountID: h.AccountID, Code: h.Code, Asset: h.Asset,
+		Scale: h.Scale, ToCode: h.ToCode, Form: h.Form, Amount: h.Amount, Captured: h.Captured, State: h.State, LifeMs: h.LifeMs,
+		ExpiresAt: h.ExpiresAt, CreatedAt: h.CreatedAt, ClosedAt: h.ClosedAt, Metadata: h.Metadata, RequestID: h.RequestID}), nil
+}
+
+// HoldFilter says which holds to list. Zero values let all pass.
+type HoldFilter struct {
+	From  string // account code
+	State string
+}
+
+// Holds lists holds, newest first. A page looks at so many holds and no more, so one may be short
+// while there is a next. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Page) ([]*Hold, string, error) {
+	l := listOf("holds", tenant, f.From, f.State)
+	before, err := l.afterNumber(page.Token, math.MaxInt64)
+	if err != nil {
+		return nil, "", err
+	}
+	size := page.size(pageMax)
+	var rows []db.HoldPageRow
+	next := ""
+	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+		if f.From != "" && f.State == Held {
+			open, err := q.HoldPageOpen(ctx, d, db.HoldPageOpenParams{TenantID: tenant, Before: before, OnlyFrom: f.From, Count: int32(size + 1)})
+			for _, row := range open {
+				rows = append(rows, db.HoldPageRow(row))
+			}
+			return err
+		}
+		rows, err = q.HoldPage(ctx, d, db.HoldPageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyFrom: f.From,
+			OnlyState: f.State, Count: int32(size + 1)})
+		if err != nil || len(rows) > size {
+			return err
+		}
+		seen, err := q.HoldPageEnd(ctx, d, db.HoldPageEndParams{TenantID: tenant, Before: before, Scan: scanMax})
+		if seen.Scanned == scanMax {
+			next = l.tokenNumber(seen.Last)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = l.tokenNumber(rows[size-1].HoldID)
+	}
+	holds := make([]*Hold, 0, len(rows))
+	for _, row := range rows {
+		holds = append(holds, holdOfPage(tenant, row))
+	}
+	return holds, next, nil
+}
+
+func holdOfPage(tenant int32, r db.HoldPageRow) *Hold {
+	return holdOf(tenant, r.BizNo, db.HoldLookupByIDRow{BizNo: r.BizNo, AccountID: r.AccountID, Code: r.Code, Asset: r.Asset,
+		Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount, Captured: r.Captured, State: r.State, LifeMs: r.LifeMs,
+		ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt, Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
+}

@@ -1,0 +1,87 @@
+package ledger
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// maxText is above every code in the order of bytes: none begins with this letter.
+const maxText = "\U0010FFFF"
+
+// pattern is a pattern over account codes as queries take it: the codes in [low, high) that match a
+// regular expression, '' for all of them.
+type pattern struct{ low, high, match string }
+
+// parsePattern reads a pattern: parts between colons, of which "*" stands for any one and a final
+// "**" for one or more. Empty: all codes. Returns fault FIELD_INVALID for another use of "*".
+func parsePattern(text string) (pattern, error) {
+	if text == "" || text == "**" {
+		return pattern{high: maxText}, nil
+	}
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		return pattern{}, badPattern("is not UTF-8 text")
+	}
+	parts := strings.Split(text, ":")
+	rest := parts[len(parts)-1] == "**"
+	if rest {
+		parts = parts[:len(parts)-1]
+	}
+	prefix := 0 // how many parts come before the first "*"
+	var match strings.Builder
+	for i, part := range parts {
+		if i > 0 {
+			match.WriteByte(':')
+		}
+		switch {
+		case part == "":
+			return pattern{}, badPattern("has an empty part")
+		case part == "*":
+			match.WriteString("[^:]+")
+		case strings.Contains(part, "*"):
+			return pattern{}, badPattern(`has a "*" that is no part of its own, or a "**" that is not the last part`)
+		default:
+			writeLiteral(&match, part)
+			if prefix == i {
+				prefix++
+			}
+		}
+	}
+	literal := strings.Join(parts[:prefix], ":")
+	if prefix == len(parts) && !rest { // one code
+		return pattern{low: literal, high: literal + "\x01"}, nil
+	}
+	p := pattern{high: maxText}
+	if prefix > 0 {
+		p.low, p.high = literal+":", literal+";" // the letter after the colon
+	}
+	switch {
+	case prefix == len(parts): // the range says it all
+	case rest:
+		p.match = "^" + match.String() + ":"
+	default:
+		p.match = "^" + match.String() + "$"
+	}
+	return p, nil
+}
+
+// writeLiteral writes a part as a regular expression: what is no letter or digit may mean something.
+func writeLiteral(b *strings.Builder, part string) {
+	for _, r := range part {
+		if r < utf8.RuneSelf && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
+			b.WriteByte('\\')
+		}
+		b.WriteRune(r)
+	}
+}
+
+// from narrows the range to what comes after a code.
+func (p pattern) from(code string) pattern {
+	p.low = max(p.low, code)
+	return p
+}
+
+func badPattern(why string) error {
+	return fault.FieldInvalid.New("the pattern %s", why).WithField("pattern", why)
+}

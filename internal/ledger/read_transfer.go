@@ -1,0 +1,158 @@
+package ledger
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// Transfer is a transfer by id or, when id is 0, by biz_no. Returns fault TRANSFER_NOT_FOUND.
+func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo string) (*Transfer, error) {
+	if id != 0 {
+		all, err := r.TransfersByID(ctx, tenant, []int64{id})
+		if err != nil {
+			return nil, err
+		}
+		return all[0], nil
+	}
+	var found []*Transfer
+	err := r.snapshot(ctx, func(d db.DBTX) error {
+		rows, err := q.TransferLookup(ctx, d, db.TransferLookupParams{Tenants: []int32{tenant}, BizNos: []string{bizNo}})
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			found = append(found, transferOf(tenant, db.TransferPageRow{TransferID: row.TransferID, BizNo: bizNo, Type: row.Type,
+				RecordedAt: row.RecordedAt, EffectiveAt: row.EffectiveAt, ReversesID: row.ReversesID, HoldID: row.HoldID,
+				Forms: row.Forms, Metadata: row.Metadata, RequestID: row.RequestID}))
+		}
+		return complete(ctx, d, found)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, TransferNotFound.New("there is no transfer %s", bizNo).With("biz_no", bizNo)
+	}
+	return found[0], nil
+}
+
+// TransfersByID gives transfers in the order of their ids. All but ReversedByID never changes: who
+// renders a recorded answer again leaves that out. Returns fault TRANSFER_NOT_FOUND when one is missing.
+func (r *Reader) TransfersByID(ctx context.Context, tenant int32, ids []int64) ([]*Transfer, error) {
+	transfers := make([]*Transfer, len(ids))
+	err := r.snapshot(ctx, func(d db.DBTX) error {
+		rows, err := q.TransferLookupByID(ctx, d, db.TransferLookupByIDParams{Tenants: repeat(tenant, len(ids)), TransferIds: ids})
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			transfers[row.N-1] = transferOf(tenant, db.TransferPageRow{TransferID: ids[row.N-1], BizNo: row.BizNo, Type: row.Type,
+				RecordedAt: row.RecordedAt, EffectiveAt: row.EffectiveAt, ReversesID: row.ReversesID, HoldID: row.HoldID,
+				Forms: row.Forms, Metadata: row.Metadata, RequestID: row.RequestID})
+		}
+		if i := slices.Index(transfers, nil); i >= 0 {
+			return TransferNotFound.New("there is no transfer %d", ids[i]).With("transfer_id", ids[i])
+		}
+		return complete(ctx, d, transfers)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return transfers, nil
+}
+
+// TransferFilter says which transfers to list. Zero values let all pass.
+type TransferFilter struct {
+	Type     string
+	Metadata map[string]string // these values, whatever else there is
+	From     time.Time         // recorded at or after
+	Before   time.Time         // recorded before
+}
+
+// Transfers lists transfers by falling id. A page looks at so many transfers and no more, so one may
+// be short while there is a next. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, page Page) ([]*Transfer, string, error) {
+	metadata := metadataOrEmpty(f.Metadata)
+	l := listOf("transfers", tenant, f.Type, string(metadata), timeText(f.From), timeText(f.Before))
+	before, err := l.afterNumber(page.Token, math.MaxInt64)
+	if err != nil {
+		return nil, "", err
+	}
+	size := page.size(pageMax)
+	start, end := span(f.From, f.Before)
+	var transfers []*Transfer
+	next := ""
+	err = r.snapshot(ctx, func(d db.DBTX) error {
+		rows, err := q.TransferPage(ctx, d, db.TransferPageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyType: f.Type,
+			StartAt: start, EndAt: end, OnlyMetadata: metadata, Count: int32(size + 1)})
+		if err != nil {
+			return err
+		}
+		if len(rows) > size {
+			rows = rows[:size]
+			next = l.tokenNumber(rows[size-1].TransferID)
+		} else if seen, err := q.TransferPageEnd(ctx, d, db.TransferPageEndParams{TenantID: tenant, Before: before, Scan: scanMax}); err != nil {
+			return err
+		} else if seen.Scanned == scanMax {
+			next = l.tokenNumber(seen.Last)
+		}
+		for _, row := range rows {
+			transfers = append(transfers, transferOf(tenant, row))
+		}
+		return complete(ctx, d, transfers)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return transfers, next, nil
+}
+
+func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
+	return &Transfer{Tenant: tenant, ID: r.TransferID, BizNo: r.BizNo, Type: r.Type, RecordedAt: r.RecordedAt.UTC(),
+		EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID), HoldID: orZero(r.HoldID), Forms: orZero(r.Forms),
+		Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+}
+
+// complete reads the entries of transfers, and what reversed them.
+func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
+	if len(transfers) == 0 {
+		return nil
+	}
+	arg := db.EntryLookupParams{Tenants: repeat(transfers[0].Tenant, len(transfers))}
+	for _, t := range transfers {
+		arg.TransferIds = append(arg.TransferIds, t.ID)
+	}
+	entries, err := q.EntryLookup(ctx, d, arg)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		t := transfers[e.N-1]
+		t.complete = true
+		t.Entries = append(t.Entries, Entry{AccountID: e.AccountID, Account: e.Code, Asset: e.Asset, Scale: uint8(e.Scale),
+			Version: e.Version, TransferID: t.ID, Posting: e.Posting, Amount: e.Amount, Before: e.BalanceBefore,
+			After: e.BalanceAfter, RecordedAt: e.RecordedAt.UTC(), EffectiveAt: orZero(e.EffectiveAt)})
+	}
+	reversals, err := q.ReversalLookup(ctx, d, db.ReversalLookupParams(arg))
+	for _, r := range reversals {
+		transfers[r.N-1].ReversedByID = r.TransferID
+	}
+	return err
+}
+
+func repeat(tenant int32, n int) []int32 {
+	return slices.Repeat([]int32{tenant}, n)
+}
+
+// timeText is a time as tokens are bound to it.
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return strconv.FormatInt(t.Unix(), 10) + "." + strconv.Itoa(t.Nanosecond())
+}
