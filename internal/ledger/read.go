@@ -44,12 +44,17 @@ func (p Page) size(most int) int {
 	return min(p.Size, most)
 }
 
-// one is where a lone statement runs: its snapshot is that of the answer.
+// one is where a lone statement for one row runs: its snapshot is that of the answer.
 func (r *Reader) one() db.DBTX { return planned{r.pool} }
 
-// snapshot runs several statements on one snapshot.
+// beginRead begins one snapshot, in which what is ordered is read by its index, as far as it is wanted
+// and no further: without good statistics reading all and sorting looks as cheap.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
+
+// snapshot runs the statements of a list, or several, on one snapshot.
 func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
-	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	options := pgx.TxOptions{BeginQuery: beginRead}
 	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(planned{tx}) })
 }
 

@@ -38,14 +38,17 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 		return nil, "", err
 	}
 	l := listOf("accounts", tenant, codes, asset)
-	afterCode, afterAsset, err := l.afterAccount(page.Token)
+	code, last, err := l.afterAccount(page.Token, p)
 	if err != nil {
 		return nil, "", err
 	}
-	p = p.from(afterCode)
 	size := page.size(pageMax)
-	rows, err := q.AccountPage(ctx, r.one(), db.AccountPageParams{TenantID: tenant, Low: p.low, High: p.high, Match: p.match,
-		AfterCode: afterCode, AfterAsset: afterAsset, OnlyAsset: asset, Count: int32(size + 1)})
+	var rows []db.AccountPageRow
+	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+		rows, err = q.AccountPage(ctx, d, db.AccountPageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
+			Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
+		return err
+	})
 	if err != nil {
 		return nil, "", err
 	}
@@ -61,10 +64,12 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	return accounts, next, nil
 }
 
-func (l list) afterAccount(token string) (code, asset string, err error) {
+// afterAccount is the code and asset after which a page begins; at first just before the pattern's
+// range, since no asset is empty.
+func (l list) afterAccount(token string, p pattern) (code, asset string, err error) {
 	place, err := l.after(token, 2)
-	if place == nil || err != nil {
-		return "", "", err
+	if place == nil || err != nil || place[0] < p.low {
+		return p.low, "", err
 	}
 	return place[0], place[1], nil
 }
@@ -99,8 +104,12 @@ func (r *Reader) BalanceSums(ctx context.Context, tenant int32, codes, asset str
 	if err != nil {
 		return nil, err
 	}
-	rows, err := q.BalanceSum(ctx, r.one(), db.BalanceSumParams{TenantID: tenant, Low: p.low, High: p.high, Match: p.match,
-		OnlyAsset: asset})
+	var rows []db.BalanceSumRow
+	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
+		rows, err = q.BalanceSum(ctx, d, db.BalanceSumParams{TenantID: tenant, Low: p.low, High: p.high, Match: p.match,
+			OnlyAsset: asset})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +167,7 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 		return nil, err
 	}
 	l := listOf("trial_balance", tenant, codes, asset)
-	afterCode, afterAsset, err := l.afterAccount(page.Token)
+	code, last, err := l.afterAccount(page.Token, p)
 	if err != nil {
 		return nil, err
 	}
@@ -166,8 +175,8 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 	var rows []db.TrialBalancePageRow
 	var totals []db.TrialBalanceTotalRow
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
-		rows, err = q.TrialBalancePage(ctx, d, db.TrialBalancePageParams{TenantID: tenant, Low: p.from(afterCode).low, High: p.high,
-			Match: p.match, AfterCode: afterCode, AfterAsset: afterAsset, OnlyAsset: asset, Count: int32(size + 1)})
+		rows, err = q.TrialBalancePage(ctx, d, db.TrialBalancePageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
+			Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 const maxText = "\U0010FFFF"
 
 // pattern is a pattern over account codes as queries take it: the codes in [low, high) that match a
-// regular expression, '' for all of them.
+// regular expression, the empty one being all of them.
 type pattern struct{ low, high, match string }
 
 // parsePattern reads a pattern: parts between colons, of which "*" stands for any one and a final
@@ -74,12 +74,6 @@ func writeLiteral(b *strings.Builder, part string) {
 		}
 		b.WriteRune(r)
 	}
-}
-
-// from narrows the range to what comes after a code.
-func (p pattern) from(code string) pattern {
-	p.low = max(p.low, code)
-	return p
 }
 
 func badPattern(why string) error {

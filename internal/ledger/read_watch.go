@@ -88,7 +88,7 @@ func parsePosition(s string) (p position, err error) {
 	return p, nil
 }
 
-// batch is a row of commit_batches as watching sees it.
+// watchedBatch is a row of commit_batches as watching sees it.
 type watchedBatch struct {
 	position
 	at      time.Time
@@ -173,7 +173,11 @@ func markCuts(batches []watchedBatch, more bool) (end int) {
 
 // lastCommit is the position of the last commit that is settled and has a cut behind it.
 func (r *Reader) lastCommit(ctx context.Context) (position, error) {
-	rows, err := q.CommitLast(ctx, r.one(), watchBatches)
+	var rows []db.CommitLastRow
+	err := r.snapshot(ctx, func(d db.DBTX) (err error) {
+		rows, err = q.CommitLast(ctx, d, watchBatches)
+		return err
+	})
 	if err != nil || len(rows) == 0 {
 		return position{}, err
 	}

@@ -1,6 +1,6 @@
 -- What callers read of assets, accounts and balances. Reads run beside the engine, each on one
 -- snapshot, and are planned with the values at hand. A pattern over codes comes as the range
--- [low, high) that an index serves, and as a regular expression for the rest; '' matches all.
+-- [low, high) that an index serves, and as a regular expression for the rest, of which the empty one matches all.
 
 -- name: AssetList :many
 -- All assets of a tenant.
@@ -15,15 +15,16 @@ join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
 
 -- name: AccountPage :many
--- Accounts that match, after a code and asset, in their order.
+-- Accounts that match, after a code and asset, in their order. Without a second lower bound: the
+-- index would begin at the wrong one.
 select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
     a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
 from (
     select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
         l.last_entry_at, l.next_lapse_at
     from ledger_accounts l
-    where l.tenant_id = @tenant_id::integer and l.code >= @low::text and l.code < @high::text and l.code ~ @match::text
-        and (l.code, l.asset) > (@after_code::text, @after_asset::text)
+    where l.tenant_id = @tenant_id::integer and (l.code, l.asset) > (@after_code::text, @after_asset::text)
+        and l.code < @high::text and l.code ~ @match::text
         and (@only_asset::text = '' or l.asset = @only_asset::text)
     order by l.code, l.asset
     limit @count::integer
@@ -95,8 +96,8 @@ group by asset, scale order by asset;
 -- Balances of the accounts that match, after a code and asset, in their order.
 select code, asset, scale, kind, balance
 from ledger_accounts
-where tenant_id = @tenant_id::integer and code >= @low::text and code < @high::text and code ~ @match::text
-    and (code, asset) > (@after_code::text, @after_asset::text)
+where tenant_id = @tenant_id::integer and (code, asset) > (@after_code::text, @after_asset::text)
+    and code < @high::text and code ~ @match::text
     and (@only_asset::text = '' or asset = @only_asset::text)
 order by code, asset
 limit @count::integer;

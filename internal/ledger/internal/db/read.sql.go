@@ -19,11 +19,11 @@ from (
     select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
         l.last_entry_at, l.next_lapse_at
     from ledger_accounts l
-    where l.tenant_id = $1::integer and l.code >= $2::text and l.code < $3::text and l.code ~ $4::text
-        and (l.code, l.asset) > ($5::text, $6::text)
-        and ($7::text = '' or l.asset = $7::text)
+    where l.tenant_id = $1::integer and (l.code, l.asset) > ($2::text, $3::text)
+        and l.code < $4::text and l.code ~ $5::text
+        and ($6::text = '' or l.asset = $6::text)
     order by l.code, l.asset
-    limit $8::integer
+    limit $7::integer
 ) a
 cross join lateral (
     select l.metadata, l.created_at from ledger_account_details l
@@ -34,11 +34,10 @@ order by a.code, a.asset
 
 type AccountPageParams struct {
 	TenantID   int32
-	Low        string
-	High       string
-	Match      string
 	AfterCode  string
 	AfterAsset string
+	High       string
+	Match      string
 	OnlyAsset  string
 	Count      int32
 }
@@ -61,15 +60,15 @@ type AccountPageRow struct {
 	CreatedAt   time.Time
 }
 
-// Accounts that match, after a code and asset, in their order.
+// Accounts that match, after a code and asset, in their order. Without a second lower bound: the
+// index would begin at the wrong one.
 func (q *Queries) AccountPage(ctx context.Context, db DBTX, arg AccountPageParams) ([]AccountPageRow, error) {
 	rows, err := db.Query(ctx, accountPage,
 		arg.TenantID,
-		arg.Low,
-		arg.High,
-		arg.Match,
 		arg.AfterCode,
 		arg.AfterAsset,
+		arg.High,
+		arg.Match,
 		arg.OnlyAsset,
 		arg.Count,
 	)
@@ -194,7 +193,7 @@ type AssetListRow struct {
 
 // What callers read of assets, accounts and balances. Reads run beside the engine, each on one
 // snapshot, and are planned with the values at hand. A pattern over codes comes as the range
-// [low, high) that an index serves, and as a regular expression for the rest; ” matches all.
+// [low, high) that an index serves, and as a regular expression for the rest, of which the empty one matches all.
 // All assets of a tenant.
 func (q *Queries) AssetList(ctx context.Context, db DBTX, tenantID int32) ([]AssetListRow, error) {
 	rows, err := db.Query(ctx, assetList, tenantID)
@@ -408,20 +407,19 @@ func (q *Queries) BalanceSum(ctx context.Context, db DBTX, arg BalanceSumParams)
 const trialBalancePage = `-- name: TrialBalancePage :many
 select code, asset, scale, kind, balance
 from ledger_accounts
-where tenant_id = $1::integer and code >= $2::text and code < $3::text and code ~ $4::text
-    and (code, asset) > ($5::text, $6::text)
-    and ($7::text = '' or asset = $7::text)
+where tenant_id = $1::integer and (code, asset) > ($2::text, $3::text)
+    and code < $4::text and code ~ $5::text
+    and ($6::text = '' or asset = $6::text)
 order by code, asset
-limit $8::integer
+limit $7::integer
 `
 
 type TrialBalancePageParams struct {
 	TenantID   int32
-	Low        string
-	High       string
-	Match      string
 	AfterCode  string
 	AfterAsset string
+	High       string
+	Match      string
 	OnlyAsset  string
 	Count      int32
 }
@@ -438,11 +436,10 @@ type TrialBalancePageRow struct {
 func (q *Queries) TrialBalancePage(ctx context.Context, db DBTX, arg TrialBalancePageParams) ([]TrialBalancePageRow, error) {
 	rows, err := db.Query(ctx, trialBalancePage,
 		arg.TenantID,
-		arg.Low,
-		arg.High,
-		arg.Match,
 		arg.AfterCode,
 		arg.AfterAsset,
+		arg.High,
+		arg.Match,
 		arg.OnlyAsset,
 		arg.Count,
 	)
