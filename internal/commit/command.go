@@ -21,7 +21,9 @@ type Command[B any] interface {
 // Guarded is a Command with a part that stays when Apply refuses: a spent token, a counted try.
 type Guarded[B any] interface {
 	Command[B]
-	// Guard runs before Apply, and is undone only if it fails itself.
+	// Guard runs before Apply. What it did stays when Apply answers, or fails with a fault of class
+	// Refusal or Duplicate. It is undone when it fails itself, and with everything else when Apply
+	// fails in another way, after which the same key, and so the same token, may run again.
 	Guard(books B) error
 }
 
@@ -36,7 +38,7 @@ var ErrMoreRows = errors.New("commit: the command needs more rows")
 // Table is one domain's rows within one batch. The methods are called in the order in which they
 // stand here; each queues at most a few statements and reads their rows.
 type Table interface {
-	// Discover reads columns that never change, outside the transaction, to find the rows to lock.
+	// Discover reads columns that never change, without a lock, to find the rows to lock.
 	Discover(p *Pipe)
 	// Lock locks and loads rows, sorted by key. FOR NO KEY UPDATE.
 	Lock(p *Pipe)

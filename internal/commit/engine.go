@@ -1,12 +1,10 @@
 package commit
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,7 +14,7 @@ import (
 
 // Config of an engine. Zero values take the defaults.
 type Config[B Books] struct {
-	Pool     *pgxpool.Pool // connections for batches; at least Writers+1
+	Pool     *pgxpool.Pool // connections for batches; at least Writers+2
 	NewBooks func() B
 	Instance string // names this process in commit_batches
 	Writers  int    // batches at a time, default 2
@@ -24,9 +22,11 @@ type Config[B Books] struct {
 	// NameConstraints are the unique constraints over names that callers choose: a violation means
 	// that another process won the race, and the batch runs again.
 	NameConstraints []string
-	LockTimeout     time.Duration // default 100 ms
-	Metrics         *Metrics
-	Log             *slog.Logger
+	// LockTimeout is how long a batch waits for somebody's lock before it is searched for those who
+	// need it. Default 100 ms.
+	LockTimeout time.Duration
+	Metrics     *Metrics
+	Log         *slog.Logger
 }
 
 // Engine runs commands. Safe for many goroutines; several engines may share a database.
@@ -35,30 +35,17 @@ type Engine[B Books] struct {
 	newBooks func() B
 	instance string
 	names    map[string]bool
-	settings settings
+	lockWait time.Duration
 	metrics  *Metrics
 	log      *slog.Logger
 
 	queue   *queue[B]
 	flights flights[B]
+	held    heldJobs[B]
 	ids     batchIDs
-	broken  atomic.Pointer[error] // why commits fail now; nil: they do not
+	health  health
 	writers sync.WaitGroup
-}
-
-// flights holds, for every request key on its way in this process, the job that came first.
-type flights[B any] struct {
-	mu   sync.Mutex
-	jobs map[flightKey]*job[B]
-}
-
-type flightKey struct {
-	tenant                    int32
-	principal, operation, key string
-}
-
-func flightKeyOf(tenant int32, k *Key) flightKey {
-	return flightKey{tenant, k.Principal, k.Operation, k.Key}
+	ended   chan struct{} // closed when the writers are gone
 }
 
 // New starts an engine.
@@ -81,19 +68,24 @@ func New[B Books](c Config[B]) *Engine[B] {
 	e := &Engine[B]{
 		pool: c.Pool, newBooks: c.NewBooks, instance: c.Instance,
 		names:    map[string]bool{"commit_keys_pkey": true},
-		settings: newSettings(c.LockTimeout),
+		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
 		queue: newQueue[B](c.Limits),
+		ended: make(chan struct{}),
 	}
 	e.flights.jobs = make(map[flightKey]*job[B])
 	for _, n := range c.NameConstraints {
 		e.names[n] = true
 	}
 	c.Metrics.depth(func() float64 { return float64(e.queue.depth()) })
+	e.writers.Add(c.Writers)
 	for range c.Writers {
-		e.writers.Add(1)
 		go e.write()
 	}
+	go func() {
+		e.writers.Wait()
+		close(e.ended)
+	}()
 	return e
 }
 
@@ -104,230 +96,120 @@ type Result struct {
 }
 
 // Do runs one work and waits for its outcome. When ctx ends first the work is either not run at all
-// (NOT_RUN), or runs on without its caller (OUTCOME_UNKNOWN).
+// (NOT_RUN, or why it could not run), or runs on without its caller (OUTCOME_UNKNOWN).
 func (e *Engine[B]) Do(ctx context.Context, w Work[B]) (Outcome, error) {
 	r := e.DoAll(ctx, []Work[B]{w})
 	return r[0].Outcome, r[0].Err
 }
 
-// lockWaitDefault bounds the wait for locked rows of a caller without deadline.
-const lockWaitDefault = 10 * time.Second
+// patience bounds the wait for the database and for locked rows of a caller without deadline.
+const patience = 10 * time.Second
 
 // DoAll runs works of one tenant, each for itself, and waits for all their outcomes.
 func (e *Engine[B]) DoAll(ctx context.Context, works []Work[B]) []Result {
+	results := make([]Result, len(works))
+	if len(works) == 0 {
+		return results
+	}
+	if err := ctx.Err(); err != nil {
+		for i := range results {
+			results[i].Err = fault.NotRun.New("the call had ended before").Because(err)
+		}
+		return results
+	}
 	wait := newWaiter(len(works))
-	give := time.Now().Add(lockWaitDefault)
-	if d, ok := ctx.Deadline(); ok && d.Before(give) {
-		give = d
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = time.Now().Add(patience)
 	}
 	jobs := make([]*job[B], len(works))
 	for i, w := range works {
-		jobs[i] = &job[B]{Work: w, ctx: ctx, wait: wait, give: give}
+		jobs[i] = &job[B]{Work: w, wait: wait, end: end}
+		jobs[i].Rows = max(1, w.Rows)
 	}
 	e.submit(jobs)
 	select {
 	case <-wait.done:
 	case <-ctx.Done():
-		e.abandon(jobs)
 	}
-	results := make([]Result, len(jobs))
 	for i, j := range jobs {
-		select {
-		case <-wait.done:
-			results[i] = Result{j.out, j.err}
-		default:
-			results[i] = j.leave()
-		}
+		results[i] = e.leave(ctx, j)
 	}
 	return results
 }
 
-// finished is a state of its own, so that a caller who leaves never reads a job that is being written.
-const finished int32 = 3
-
-// leave tells a caller whose time is over what is known of the job.
-func (j *job[B]) leave() Result {
-	switch {
-	case j.state.Load() == finished:
+// leave gives a caller the answer of a job, or when his time is over what is known of it.
+func (e *Engine[B]) leave(ctx context.Context, j *job[B]) Result {
+	if j.state.CompareAndSwap(waiting, abandoned) {
+		e.queue.end(j)
+		e.release(j)
+		return Result{Err: e.notRun(j, ctx.Err())}
+	}
+	if j.state.Load() == finished {
 		return Result{j.out, j.err}
-	case j.state.Load() == abandoned:
-		return Result{Err: fault.NotRun.New("the call ended before its work began").Because(j.ctx.Err())}
 	}
-	return Result{Err: fault.OutcomeUnknown.New("the call ended while its work was running").Because(j.ctx.Err())}
+	return Result{Err: fault.OutcomeUnknown.New("the call ended while its work was running").Because(ctx.Err())}
 }
 
-// abandon takes back the jobs that no batch has claimed.
-func (e *Engine[B]) abandon(jobs []*job[B]) {
-	for _, j := range jobs {
-		if j.state.CompareAndSwap(waiting, abandoned) {
-			e.release(j)
-		}
+// notRun says why a job did not run in its caller's time.
+func (e *Engine[B]) notRun(j *job[B], cause error) error {
+	if j.held.Load() {
+		return rowsLocked(cause)
 	}
+	if err := e.Ready(); err != nil {
+		return unavailable(err)
+	}
+	return fault.NotRun.New("the call ended before its work began").Because(cause)
 }
 
-// submit parks the jobs whose key is on its way already, and queues the others.
+func rowsLocked(cause error) error {
+	return fault.RowsLocked.New("somebody holds the rows").After(100 * time.Millisecond).Because(cause)
+}
+
+func unavailable(cause error) error {
+	return fault.DatabaseUnavailable.New("the database cannot commit now").After(time.Second).Because(cause)
+}
+
+// submit lets jobs in, parks those whose key is on its way already, and queues the others.
 func (e *Engine[B]) submit(jobs []*job[B]) {
-	first, crowd := jobs[:0:0], jobs[:0:0]
-	e.flights.mu.Lock()
-	for _, j := range jobs {
-		if j.Key != nil && !j.DryRun {
-			k := flightKeyOf(j.Tenant, j.Key)
-			if owner := e.flights.jobs[k]; owner != nil {
-				if len(owner.parked) >= maxParked {
-					crowd = append(crowd, j)
-				} else {
-					owner.parked = append(owner.parked, j)
-				}
-				continue
-			}
-			e.flights.jobs[k] = j
-		}
-		first = append(first, j)
-	}
-	e.flights.mu.Unlock()
-	e.enqueue(first, false)
-	e.refuse(crowd, refusedBusy)
-}
-
-// maxParked is how many callers may wait behind one key.
-const maxParked = 10_000
-
-func (e *Engine[B]) enqueue(jobs []*job[B], again bool) {
-	if a := e.queue.put(jobs, again); a != admitted {
-		e.refuse(jobs, a)
-	}
-}
-
-func (e *Engine[B]) refuse(jobs []*job[B], a admission) {
-	if len(jobs) == 0 {
-		return
-	}
 	var err error
-	switch a {
+	switch e.queue.admit(jobs) {
 	case refusedBusy:
 		e.metrics.refused.Inc()
 		err = fault.Busy.New("the server has as much work waiting as it takes").After(200 * time.Millisecond)
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is ending").After(time.Second)
+	case admitted:
+		e.queue.put(e.flights.park(jobs))
+		return
 	}
 	for _, j := range jobs {
-		j.state.Store(claimed)
-		e.finish(j, Outcome{}, err)
+		j.err = err
+		j.state.Store(finished)
+		j.wait.finish()
 	}
 }
 
-// finish answers a job, and those parked behind it.
+// finish answers a claimed job, and those parked behind it.
 func (e *Engine[B]) finish(j *job[B], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)
 	e.release(j)
+	e.queue.end(j)
 	j.wait.finish()
 }
 
-// release hands the key of an ended job on: those parked behind it get the recorded answer, or, when
-// none was recorded, the first of them runs.
-func (e *Engine[B]) release(j *job[B]) {
-	if j.Key == nil || j.DryRun {
-		return
-	}
-	k := flightKeyOf(j.Tenant, j.Key)
-	e.flights.mu.Lock()
-	if e.flights.jobs[k] != j {
-		e.flights.mu.Unlock()
-		return // it was parked itself
-	}
-	delete(e.flights.jobs, k)
-	parked := j.parked
-	j.parked = nil
-	e.flights.mu.Unlock()
-	if len(parked) == 0 {
-		return
-	}
-	if !j.recorded {
-		e.resubmit(parked)
-		return
-	}
-	record := keyRecord{fingerprint: j.Key.Fingerprint, answer: j.answer, requestID: j.RequestID}
-	if j.err != nil {
-		record.refused = true
-	}
-	for _, p := range parked {
-		if p.state.CompareAndSwap(waiting, claimed) {
-			out, err := e.replay(p, &record)
-			e.finish(p, out, err)
-		}
-	}
-}
-
-// resubmit runs parked jobs after all: they were let in before, so they are not refused as busy.
-func (e *Engine[B]) resubmit(parked []*job[B]) {
-	live := parked[:0:0]
-	for _, p := range parked {
-		if p.state.Load() == waiting {
-			live = append(live, p)
-		}
-	}
-	if len(live) == 0 {
-		return
-	}
-	head := live[0]
-	k := flightKeyOf(head.Tenant, head.Key)
-	e.flights.mu.Lock()
-	if owner := e.flights.jobs[k]; owner != nil {
-		owner.parked = append(owner.parked, live...)
-		e.flights.mu.Unlock()
-		return
-	}
-	head.parked = append(head.parked, live[1:]...)
-	e.flights.jobs[k] = head
-	e.flights.mu.Unlock()
-	e.enqueue([]*job[B]{head}, true)
-	if head.state.Load() == abandoned {
-		e.release(head) // its caller left before the key was its own
-	}
-}
-
-// replay answers a job from what is recorded under its key.
-func (e *Engine[B]) replay(j *job[B], r *keyRecord) (Outcome, error) {
-	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
-		e.metrics.key(j.Key.Operation, "mismatch")
-		e.log.Warn("request key reused with other content", "operation", j.Key.Operation, "key", j.Key.Key,
-			"first_request_id", r.requestID, "request_id", j.RequestID)
-		return Outcome{}, KeyReused.New("the Idempotency-Key was used before with other content").
-			With("key", j.Key.Key).With("first_request_id", r.requestID)
-	}
-	e.metrics.key(j.Key.Operation, "replayed")
-	e.log.Info("request key replayed", "operation", j.Key.Operation, "key", j.Key.Key,
-		"first_request_id", r.requestID, "request_id", j.RequestID)
-	if r.refused {
-		f, err := fault.Decode(r.answer)
-		if err != nil {
-			return Outcome{}, err
-		}
-		f.RequestID = r.requestID
-		return Outcome{Replayed: true, FirstRequestID: r.requestID}, f
-	}
-	return Outcome{Recorded: r.answer, Replayed: true, FirstRequestID: r.requestID}, nil
-}
-
-// Ready tells why batches do not commit now, or nil.
-func (e *Engine[B]) Ready() error {
-	if err := e.broken.Load(); err != nil {
-		return *err
-	}
-	return nil
+// fail answers a claimed job of which nothing was kept.
+func (e *Engine[B]) fail(j *job[B], err error) {
+	j.reset()
+	e.finish(j, Outcome{}, err)
 }
 
 // Drain takes no more work, commits what was taken, and returns when all is answered or ctx ends.
 func (e *Engine[B]) Drain(ctx context.Context) error {
 	e.queue.close()
-	done := make(chan struct{})
-	go func() {
-		e.writers.Wait()
-		close(done)
-	}()
 	select {
-	case <-done:
+	case <-e.ended:
 		return nil
 	case <-ctx.Done():
 		return errors.Join(errors.New("commit: not all work was answered before the end"), ctx.Err())

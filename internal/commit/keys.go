@@ -1,7 +1,8 @@
 package commit
 
 import (
-	"sort"
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
@@ -16,99 +17,75 @@ type keyRecord struct {
 	expiresAt   time.Time
 }
 
-// keys are the request keys of one batch: what the look-up found, and what is to be recorded.
-type keys[B any] struct {
-	jobs  []*job[B] // the jobs with a key, sorted by it
-	found map[*job[B]]*keyRecord
-}
+// keys are the jobs of a batch that have a request key, sorted by it.
+type keys[B any] []*job[B]
 
-func newKeys[B any](jobs []*job[B]) *keys[B] {
-	k := &keys[B]{found: map[*job[B]]*keyRecord{}}
-	for _, j := range jobs {
-		if j.Key != nil && !j.DryRun {
-			k.jobs = append(k.jobs, j)
-		}
-	}
-	sort.Slice(k.jobs, func(a, b int) bool { return keyLess(k.jobs[a], k.jobs[b]) })
-	return k
-}
-
-func keyLess[B any](a, b *job[B]) bool {
-	switch {
-	case a.Tenant != b.Tenant:
-		return a.Tenant < b.Tenant
-	case a.Key.Principal != b.Key.Principal:
-		return a.Key.Principal < b.Key.Principal
-	case a.Key.Operation != b.Key.Operation:
-		return a.Key.Operation < b.Key.Operation
-	}
-	return a.Key.Key < b.Key.Key
+func compareKeys[B any](a, b *job[B]) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Key.Principal, b.Key.Principal),
+		cmp.Compare(a.Key.Operation, b.Key.Operation), cmp.Compare(a.Key.Key, b.Key.Key))
 }
 
 var q db.Queries
 
-func (k *keys[B]) lookup(p *Pipe) {
-	if len(k.jobs) == 0 {
+// lookup finds what is recorded under the keys of a batch's jobs.
+func (k *keys[B]) lookup(p *Pipe, jobs []*job[B]) {
+	for _, j := range jobs {
+		if j.keyed() {
+			*k = append(*k, j)
+		}
+	}
+	if len(*k) == 0 {
 		return
 	}
-	var arg db.KeyLookupParams
-	for _, j := range k.jobs {
-		arg.Tenants = append(arg.Tenants, j.Tenant)
-		arg.Principals = append(arg.Principals, j.Key.Principal)
-		arg.Operations = append(arg.Operations, j.Key.Operation)
-		arg.Keys = append(arg.Keys, j.Key.Key)
+	sorted := *k
+	slices.SortFunc(sorted, compareKeys)
+	n := len(sorted)
+	arg := db.KeyLookupParams{Tenants: make([]int32, n), Principals: make([]string, n),
+		Operations: make([]string, n), Keys: make([]string, n)}
+	for i, j := range sorted {
+		arg.Tenants[i], arg.Principals[i], arg.Operations[i], arg.Keys[i] = j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key
 	}
 	p.Queue(func(d DB) error {
 		rows, err := q.KeyLookup(p.ctx, d, arg)
-		if err != nil {
-			return err
-		}
 		for _, r := range rows {
-			k.found[k.jobs[r.N-1]] = &keyRecord{r.Refused, r.Fingerprint, r.Answer, r.RequestID, r.ExpiresAt}
+			sorted[r.N-1].found = &keyRecord{r.Refused, r.Fingerprint, r.Answer, r.RequestID, r.ExpiresAt}
 		}
-		return nil
+		return err
 	})
 }
 
-// live is the record of a job's key whose life is not over, or nil.
-func (k *keys[B]) live(j *job[B], now time.Time) *keyRecord {
-	if r := k.found[j]; r != nil && r.expiresAt.After(now) {
-		return r
-	}
-	return nil
-}
-
-// flush records the answers, once, as the batch's last names.
-func (k *keys[B]) flush(p *Pipe, now time.Time) {
+// flush records the answers, once, as the batch's last names. Where the row of a key whose life is
+// over is still there, the answer goes into it.
+func (k keys[B]) flush(p *Pipe, now time.Time) {
 	var fresh db.KeyInsertParams
 	var renew db.KeyRenewParams
-	for _, j := range k.jobs {
-		if !j.recorded {
+	for _, j := range k {
+		if !j.fresh {
 			continue
 		}
-		expires := now.Add(j.Key.Life)
-		if old := k.found[j]; old != nil {
-			renew.Tenants = append(renew.Tenants, j.Tenant)
-			renew.Principals = append(renew.Principals, j.Key.Principal)
-			renew.Operations = append(renew.Operations, j.Key.Operation)
-			renew.Keys = append(renew.Keys, j.Key.Key)
-			renew.Refused = append(renew.Refused, j.err != nil)
-			renew.Fingerprints = append(renew.Fingerprints, j.Key.Fingerprint)
-			renew.Answers = append(renew.Answers, j.answer)
-			renew.RequestIds = append(renew.RequestIds, j.RequestID)
-			renew.ExpiresAt = append(renew.ExpiresAt, expires)
-			renew.Seen = append(renew.Seen, old.expiresAt)
+		j.kept.expiresAt = now.Add(j.Key.Life)
+		if j.found == nil {
+			fresh.Tenants = append(fresh.Tenants, j.Tenant)
+			fresh.Principals = append(fresh.Principals, j.Key.Principal)
+			fresh.Operations = append(fresh.Operations, j.Key.Operation)
+			fresh.Keys = append(fresh.Keys, j.Key.Key)
+			fresh.Refused = append(fresh.Refused, j.kept.refused)
+			fresh.Fingerprints = append(fresh.Fingerprints, j.kept.fingerprint)
+			fresh.Answers = append(fresh.Answers, j.kept.answer)
+			fresh.RequestIds = append(fresh.RequestIds, j.kept.requestID)
+			fresh.ExpiresAt = append(fresh.ExpiresAt, j.kept.expiresAt)
 			continue
 		}
-		fresh.Tenants = append(fresh.Tenants, j.Tenant)
-		fresh.Principals = append(fresh.Principals, j.Key.Principal)
-		fresh.Operations = append(fresh.Operations, j.Key.Operation)
-		fresh.Keys = append(fresh.Keys, j.Key.Key)
-		fresh.Refused = append(fresh.Refused, j.err != nil)
-		fresh.Fingerprints = append(fresh.Fingerprints, j.Key.Fingerprint)
-		fresh.Answers = append(fresh.Answers, j.answer)
-		fresh.RequestIds = append(fresh.RequestIds, j.RequestID)
-		fresh.ExpiresAt = append(fresh.ExpiresAt, expires)
+		renew.Tenants = append(renew.Tenants, j.Tenant)
+		renew.Principals = append(renew.Principals, j.Key.Principal)
+		renew.Operations = append(renew.Operations, j.Key.Operation)
+		renew.Keys = append(renew.Keys, j.Key.Key)
+		renew.Refused = append(renew.Refused, j.kept.refused)
+		renew.Fingerprints = append(renew.Fingerprints, j.kept.fingerprint)
+		renew.Answers = append(renew.Answers, j.kept.answer)
+		renew.RequestIds = append(renew.RequestIds, j.kept.requestID)
+		renew.ExpiresAt = append(renew.ExpiresAt, j.kept.expiresAt)
+		renew.Seen = append(renew.Seen, j.found.expiresAt)
 	}
 	if len(renew.Keys) > 0 {
 		renew.Now = now

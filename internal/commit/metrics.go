@@ -1,8 +1,6 @@
 package commit
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -11,6 +9,9 @@ type Metrics struct {
 	reg       prometheus.Registerer
 	size      prometheus.Histogram
 	stages    *prometheus.HistogramVec
+	load      prometheus.Observer
+	apply     prometheus.Observer
+	flush     prometheus.Observer
 	keys      *prometheus.CounterVec
 	reruns    prometheus.Counter
 	culprits  prometheus.Counter
@@ -42,6 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		panics:    counter("panics_total", "Commands that panicked: each is a defect."),
 		refused:   counter("busy_total", "Commands refused because too much was waiting."),
 	}
+	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"), m.stages.WithLabelValues("flush")
 	if reg != nil {
 		reg.MustRegister(m.size, m.stages, m.keys, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
 	}
@@ -51,12 +53,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 func (m *Metrics) depth(read func() float64) {
 	if m.reg != nil {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
-			Help: "Rows of the commands that wait."}, read))
+			Help: "Rows of the commands that wait or run."}, read))
 	}
-}
-
-func (m *Metrics) stage(name string, d time.Duration) {
-	m.stages.WithLabelValues(name).Observe(d.Seconds())
 }
 
 func (m *Metrics) key(operation, outcome string) { m.keys.WithLabelValues(operation, outcome).Inc() }

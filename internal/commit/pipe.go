@@ -54,7 +54,7 @@ func (p *Pipe) exec(sql, tag string) {
 	p.Queue(func(db DB) error {
 		got, err := db.Exec(p.ctx, sql)
 		if err == nil && tag != "" && got.String() != tag {
-			return fmt.Errorf("commit: %s was answered with %q", tag, got)
+			return fmt.Errorf("%w: %s was answered with %q", errOtherTag, tag, got)
 		}
 		return err
 	})

@@ -1,88 +1,50 @@
 package commit
 
 import (
-	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// job is a Work in the engine. state goes from waiting to claimed (its batch will run it, whatever
-// its caller does) or to abandoned (its caller went away first: it never runs).
-type job[B any] struct {
-	Work[B]
-	ctx      context.Context
-	state    atomic.Int32
-	wait     *waiter
-	parked   []*job[B] // same key, behind this one; guarded by flights.mu
-	give     time.Time // a lock wait is retried until then
-	more     int       // times it asked for more rows
-	out      Outcome
-	err      error
-	answer   []byte // what was recorded
-	recorded bool
-}
-
-const (
-	waiting int32 = iota
-	claimed
-	abandoned
-)
-
-// waiter counts jobs down and then wakes the one who waits for them.
-type waiter struct {
-	left atomic.Int32
-	done chan struct{}
-}
-
-func newWaiter(n int) *waiter {
-	w := &waiter{done: make(chan struct{})}
-	w.left.Store(int32(n))
-	return w
-}
-
-func (w *waiter) finish() {
-	if w.left.Add(-1) == 0 {
-		close(w.done)
-	}
-}
-
-// Limits of the queue. A tenant may fill half of what waits.
+// Limits of what the engine holds, waiting or running. A tenant may hold half of it.
 type Limits struct {
 	BatchRows int // rows of small commands in one batch
-	Rows      int // rows waiting
-	Bytes     int // bytes waiting
+	Rows      int
+	Bytes     int
 }
 
-// queue holds what waits, first in first out a tenant, and hands out batches by deficit round robin
-// (Shreedhar and Varghese, 1995), counted in rows, so that a tenant that floods delays only itself.
+// queue counts all jobs in the engine, holds those that wait, first in first out a tenant, and hands
+// out batches by deficit round robin (Shreedhar and Varghese, 1995), counted in rows, so that a
+// tenant that floods delays only itself.
 type queue[B any] struct {
 	limits Limits
 
-	mu      sync.Mutex
-	ready   sync.Cond
-	tenants map[int32]*lane[B]
-	ring    []*lane[B] // tenants with work, the next one first
-	rows    int
-	bytes   int
-	bigOut  bool // a big command is with a writer: one at a time
-	closed  bool
+	mu       sync.Mutex
+	ready    sync.Cond
+	tenants  map[int32]*lane[B]
+	ring     []*lane[B] // tenants with waiting jobs, the next one first
+	jobs     int        // in the engine, from admit to end; so are rows and bytes
+	rows     int
+	bytes    int
+	bigOut   bool // a big command is with a writer: one at a time
+	closed   bool
+	culprits map[int32][]time.Time // when a tenant's commands had to be cut out of batches
 }
 
 type lane[B any] struct {
-	tenant   int32
-	jobs     []*job[B]
-	rows     int
-	bytes    int
-	deficit  int
-	culprits []time.Time // when its commands had to be cut out of batches, for a minute
+	tenant  int32
+	waiting []*job[B]
+	queued  bool // it is in the ring
+	jobs    int  // in the engine; so are rows and bytes
+	rows    int
+	bytes   int
+	deficit int
 }
 
 // quantum is what a tenant may put into a batch before the next one's turn, in rows.
 const quantum = 64
 
 func newQueue[B any](limits Limits) *queue[B] {
-	q := &queue[B]{limits: limits, tenants: make(map[int32]*lane[B])}
+	q := &queue[B]{limits: limits, tenants: make(map[int32]*lane[B]), culprits: make(map[int32][]time.Time)}
 	q.ready.L = &q.mu
 	return q
 }
@@ -95,11 +57,8 @@ const (
 	refusedClosed
 )
 
-// put adds jobs of one tenant, all or none. again: they were admitted before.
-func (q *queue[B]) put(jobs []*job[B], again bool) admission {
-	if len(jobs) == 0 {
-		return admitted
-	}
+// admit counts jobs of one tenant in, all or none. Each is counted out by end.
+func (q *queue[B]) admit(jobs []*job[B]) admission {
 	rows, bytes := 0, 0
 	for _, j := range jobs {
 		rows += j.Rows
@@ -107,34 +66,88 @@ func (q *queue[B]) put(jobs []*job[B], again bool) admission {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed && !again {
+	if q.closed {
 		return refusedClosed
 	}
 	l := q.tenants[jobs[0].Tenant]
 	if l == nil {
 		l = &lane[B]{tenant: jobs[0].Tenant}
-		q.tenants[l.tenant] = l
 	}
 	full := q.rows+rows > q.limits.Rows || q.bytes+bytes > q.limits.Bytes ||
 		l.rows+rows > q.limits.Rows/2 || l.bytes+bytes > q.limits.Bytes/2
-	if full && !again && q.rows > 0 {
+	if full && q.jobs > 0 {
 		return refusedBusy
 	}
-	if len(l.jobs) == 0 {
-		q.ring = append(q.ring, l)
+	q.tenants[l.tenant] = l
+	for _, j := range jobs {
+		j.lane = l
 	}
-	l.jobs = append(l.jobs, jobs...)
+	q.count(l, len(jobs), rows, bytes)
+	return admitted
+}
+
+// end counts a job out: it has its answer, or its caller went away before it ran.
+func (q *queue[B]) end(j *job[B]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := j.lane
+	q.count(l, -1, -j.Rows, -j.Bytes)
+	if len(l.waiting) > 2*l.jobs+64 { // most of what waits was abandoned
+		l.waiting = remaining(l.waiting)
+	}
+	q.forget(l)
+	if q.closed && q.jobs == 0 {
+		q.ready.Broadcast()
+	}
+}
+
+func (q *queue[B]) count(l *lane[B], jobs, rows, bytes int) {
+	l.jobs, q.jobs = l.jobs+jobs, q.jobs+jobs
 	l.rows, q.rows = l.rows+rows, q.rows+rows
 	l.bytes, q.bytes = l.bytes+bytes, q.bytes+bytes
+}
+
+// forget drops a lane with nothing in it, unless it is in the ring: then its turn drops it.
+func (q *queue[B]) forget(l *lane[B]) {
+	if l.jobs == 0 && !l.queued && q.tenants[l.tenant] == l {
+		delete(q.tenants, l.tenant)
+	}
+}
+
+// put lets admitted jobs of one tenant wait for a batch.
+func (q *queue[B]) put(jobs []*job[B]) {
+	if len(jobs) == 0 {
+		return
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	l := jobs[0].lane
+	if !l.queued {
+		l.queued = true
+		q.ring = append(q.ring, l)
+	}
+	l.waiting = append(l.waiting, jobs...)
 	q.ready.Signal()
-	return admitted
 }
 
 // alone tells whether a job gets a batch of its own.
 func (q *queue[B]) alone(j *job[B]) bool { return j.DryRun || j.Rows > q.limits.BatchRows }
 
-// take waits for work and claims a batch of it; nil when the queue is closed and empty. big tells
-// that the batch is one command of more than the usual size: give it back with bigDone.
+// prefix tells how many of the jobs, from the first, may make a batch.
+func (q *queue[B]) prefix(jobs []*job[B]) int {
+	if q.alone(jobs[0]) {
+		return 1
+	}
+	n, rows := 1, jobs[0].Rows
+	for n < len(jobs) && !q.alone(jobs[n]) && rows+jobs[n].Rows <= q.limits.BatchRows {
+		rows += jobs[n].Rows
+		n++
+	}
+	return n
+}
+
+// take waits for work and hands out a batch of it; nil when the queue is closed and every job has
+// ended. big tells that the batch is one command that runs alone: give it back with bigDone.
 func (q *queue[B]) take() (batch []*job[B], big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -146,8 +159,7 @@ func (q *queue[B]) take() (batch []*job[B], big bool) {
 			}
 			return batch, big
 		}
-		if q.closed && q.rows == 0 && len(q.ring) == 0 {
-			q.ready.Broadcast()
+		if q.closed && q.jobs == 0 {
 			return nil, false
 		}
 		q.ready.Wait()
@@ -161,75 +173,99 @@ func (q *queue[B]) bigDone() {
 	q.mu.Unlock()
 }
 
-// gather makes a batch of what is there now.
+// draft is a batch that is being gathered.
+type draft[B any] struct {
+	jobs []*job[B]
+	rows int
+	full bool
+}
+
+// gather makes a batch of what is there now. A lane whose next job has to run alone begins the next
+// batch, so that it cannot be passed over for ever.
 func (q *queue[B]) gather() (batch []*job[B], big bool) {
-	rows := 0
+	var d draft[B]
+	var next *lane[B]
 	now := time.Now()
-	for turns := len(q.ring); turns > 0 && len(q.ring) > 0 && rows < q.limits.BatchRows; turns-- {
+	for idle := 0; idle < len(q.ring) && !d.full; {
 		l := q.ring[0]
 		q.ring = q.ring[1:]
-		isolated := l.isolated(now)
-		if isolated && len(batch) > 0 {
-			q.ring = append(q.ring, l)
+		for len(l.waiting) > 0 && l.waiting[0].state.Load() == abandoned {
+			l.pop()
+		}
+		if len(l.waiting) == 0 {
+			l.queued, l.deficit = false, 0
+			q.forget(l)
 			continue
 		}
-		l.deficit += quantum
-		moved := false
-		for len(l.jobs) > 0 && rows < q.limits.BatchRows {
-			j := l.jobs[0]
-			if q.alone(j) {
-				if len(batch) > 0 || q.bigOut {
-					break
-				}
-			} else if l.deficit < j.Rows {
-				moved = true // in some turns it can
-				break
-			}
-			moved = true
-			q.pop(l)
-			if !j.state.CompareAndSwap(waiting, claimed) {
-				continue // its caller went away
-			}
-			batch = append(batch, j)
-			rows += j.Rows
-			l.deficit -= j.Rows
-			if q.alone(j) {
-				q.bigOut = true
-				q.keep(l)
-				return batch, true
-			}
-		}
-		q.keep(l)
-		if isolated && len(batch) > 0 {
-			return batch, false
-		}
-		if moved {
-			turns = len(q.ring) + 1 // everybody gets another turn
-		}
-	}
-	return batch, false
-}
-
-// keep puts a lane back to the end of the ring, or forgets it when it is empty.
-func (q *queue[B]) keep(l *lane[B]) {
-	if len(l.jobs) > 0 {
 		q.ring = append(q.ring, l)
-		return
+		big = q.alone(l.waiting[0])
+		solo := big || q.isolated(l.tenant, now)
+		if big && q.bigOut || solo && len(d.jobs) > 0 {
+			idle++
+			l.deficit += min(quantum, max(0, -l.deficit)) // it pays off, but saves nothing up
+			if next == nil && !(big && q.bigOut) {
+				next = l
+			}
+			continue
+		}
+		idle = 0 // it gets something, or saves up for it
+		l.deficit += quantum
+		q.serve(l, &d)
+		if solo && len(d.jobs) > 0 {
+			q.bigOut = q.bigOut || big
+			return d.jobs, big
+		}
 	}
-	l.deficit = 0
-	if len(l.culprits) == 0 {
-		delete(q.tenants, l.tenant)
+	if next != nil {
+		q.first(next)
+	}
+	return d.jobs, false
+}
+
+// serve moves from a lane into the batch what its turn and the batch allow. A command that runs alone
+// is paid for afterwards.
+func (q *queue[B]) serve(l *lane[B], d *draft[B]) {
+	for len(l.waiting) > 0 && !d.full {
+		j := l.waiting[0]
+		big := q.alone(j)
+		switch {
+		case j.state.Load() == abandoned:
+			l.pop()
+			continue
+		case big && (len(d.jobs) > 0 || l.deficit <= 0), !big && l.deficit < j.Rows:
+			return
+		case len(d.jobs) > 0 && d.rows+j.Rows > q.limits.BatchRows:
+			d.full = true
+			return
+		}
+		l.pop()
+		d.jobs = append(d.jobs, j)
+		d.rows += j.Rows
+		d.full = d.rows >= q.limits.BatchRows
+		l.deficit -= j.Rows
+		if big {
+			return
+		}
 	}
 }
 
-func (q *queue[B]) pop(l *lane[B]) {
-	j := l.jobs[0]
-	l.jobs[0] = nil
-	l.jobs = l.jobs[1:]
-	l.rows, q.rows = l.rows-j.Rows, q.rows-j.Rows
-	l.bytes, q.bytes = l.bytes-j.Bytes, q.bytes-j.Bytes
+// first puts a lane of the ring to its beginning.
+func (q *queue[B]) first(l *lane[B]) {
+	for i, x := range q.ring {
+		if x == l {
+			copy(q.ring[1:i+1], q.ring[:i])
+			q.ring[0] = l
+			return
+		}
+	}
 }
 
+func (l *lane[B]) pop() {
+	l.waiting[0] = nil
+	l.waiting = l.waiting[1:]
+}
+
+// close lets nothing more in.
 func (q *queue[B]) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -237,32 +273,33 @@ func (q *queue[B]) close() {
 	q.mu.Unlock()
 }
 
-// culprit notes that a tenant's command had to be cut out of a batch. More than maxCulprits of them
-// within culpritMemory, and the tenant's commands go into batches of their own.
-func (q *queue[B]) culprit(tenant int32) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	l := q.tenants[tenant]
-	if l == nil {
-		l = &lane[B]{tenant: tenant}
-		q.tenants[tenant] = l
-	}
-	l.culprits = append(l.culprits, time.Now())
-}
-
+// More than maxCulprits commands of a tenant cut out of batches within culpritMemory, and its
+// commands go into batches of their own.
 const (
 	maxCulprits   = 8
 	culpritMemory = time.Minute
 )
 
-func (l *lane[B]) isolated(now time.Time) bool {
-	for len(l.culprits) > 0 && now.Sub(l.culprits[0]) > culpritMemory {
-		l.culprits = l.culprits[1:]
+// culprit notes that a tenant's command had to be cut out of a batch.
+func (q *queue[B]) culprit(tenant int32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	for t, times := range q.culprits {
+		if now.Sub(times[len(times)-1]) > culpritMemory {
+			delete(q.culprits, t)
+		}
 	}
-	return len(l.culprits) > maxCulprits
+	times := append(q.culprits[tenant], now)
+	q.culprits[tenant] = times[max(0, len(times)-maxCulprits-1):]
 }
 
-// depth is what waits, in rows.
+func (q *queue[B]) isolated(tenant int32, now time.Time) bool {
+	times := q.culprits[tenant]
+	return len(times) > maxCulprits && now.Sub(times[0]) <= culpritMemory
+}
+
+// depth is what is in the engine, in rows.
 func (q *queue[B]) depth() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -5,19 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
-	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxReruns bounds how often one batch is tried.
-const maxReruns = 5
+const (
+	maxRaces     = 5 // how often a batch may lose a race before it is halved
+	batchTimeout = 60 * time.Second
+	connTimeout  = 10 * time.Second
+)
 
-// write is a writer: it takes batches until the queue is closed and empty.
+// write is a writer: it takes batches until the queue is closed and every job has ended.
 func (e *Engine[B]) write() {
 	defer e.writers.Done()
 	for {
@@ -26,7 +23,7 @@ func (e *Engine[B]) write() {
 			return
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
-		e.settle(jobs)
+		e.settle(jobs, e.lockTimeout())
 		if big {
 			e.queue.bigDone()
 		}
@@ -34,50 +31,66 @@ func (e *Engine[B]) write() {
 }
 
 // settle runs jobs until each has an answer, or waits apart for a lock.
-func (e *Engine[B]) settle(jobs []*job[B]) {
-	for races, wait := 0, 5*time.Millisecond; len(jobs) > 0; {
-		ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
-		done, err := e.try(ctx, jobs)
-		cancel()
-		if done {
-			e.mend()
+func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
+	for races, wait := 0, 5*time.Millisecond; ; {
+		live, err := e.try(jobs, lockTimeout)
+		if jobs = live; err == nil {
 			e.answer(jobs)
 			return
 		}
-		if errors.Is(err, ErrMoreRows) {
+		if errors.Is(err, errAgain) {
 			continue // bounded by the jobs themselves
 		}
 		e.metrics.reruns.Inc()
 		switch e.classify(err) {
-		case broken:
-			e.fail(jobs, err)
-			return
-		case split:
-			e.log.Warn("a batch was split", "jobs", len(jobs), "error", err)
-			e.split(jobs, err)
-			return
-		case park:
-			e.park(jobs, err)
-			return
 		case lost:
 			e.breaks(err)
-			jobs = e.expire(jobs, err)
+			handBack(jobs)
 			time.Sleep(wait)
 			wait = min(wait*2, 250*time.Millisecond)
-		case rerun:
-			if races++; races >= maxReruns {
-				e.fail(jobs, err)
+			if jobs = e.expire(jobs, err); len(jobs) == 0 {
 				return
 			}
-			time.Sleep(time.Duration(rand.Int64N(int64(races) * int64(4*time.Millisecond))))
+		case race:
+			if isDeadlock(err) {
+				e.metrics.deadlocks.Inc()
+				e.log.Error("deadlock between batches", "error", err)
+			}
+			if races++; races == maxRaces {
+				e.lose(jobs, err)
+				return
+			}
+			time.Sleep(rand.N(time.Duration(races) * 4 * time.Millisecond))
+		case locked:
+			e.hold(jobs, err)
+			return
+		case broken:
+			e.breaks(err)
+			e.log.Error("a batch failed", "jobs", len(jobs), "error", err)
+			for _, j := range jobs {
+				e.fail(j, unavailable(err))
+			}
+			return
+		case data:
+			e.split(jobs, err, lockTimeout)
+			return
 		}
+	}
+}
+
+// halves runs jobs of which nothing was kept in two batches.
+func (e *Engine[B]) halves(jobs []*job[B], lockTimeout time.Duration) {
+	handBack(jobs)
+	if n := len(jobs) / 2; n > 0 {
+		e.settle(jobs[:n:n], lockTimeout)
+		e.settle(jobs[n:], lockTimeout)
 	}
 }
 
 // answer gives every job the outcome that is now committed.
 func (e *Engine[B]) answer(jobs []*job[B]) {
 	for _, j := range jobs {
-		if j.recorded {
+		if j.fresh {
 			outcome := "first"
 			if j.err != nil {
 				outcome = "refused"
@@ -88,72 +101,37 @@ func (e *Engine[B]) answer(jobs []*job[B]) {
 	}
 }
 
-// expire answers the jobs whose callers wait no longer, and returns the others.
-func (e *Engine[B]) expire(jobs []*job[B], err error) []*job[B] {
-	var late, live []*job[B]
+// expire answers the jobs whose time is over, and returns the others.
+func (e *Engine[B]) expire(jobs []*job[B], err error) (live []*job[B]) {
+	now := time.Now()
 	for _, j := range jobs {
-		if time.Now().After(j.give) {
-			late = append(late, j)
-		} else {
+		switch {
+		case now.Before(j.end):
 			live = append(live, j)
+		case j.state.CompareAndSwap(waiting, claimed):
+			e.fail(j, unavailable(err))
 		}
 	}
-	e.fail(late, err)
 	return live
 }
 
-// try runs one attempt and settles its outcome: done means that all jobs have their answers.
-func (e *Engine[B]) try(ctx context.Context, jobs []*job[B]) (done bool, err error) {
-	conn, err := e.pool.Acquire(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer conn.Release()
-	id, err := e.ids.next(ctx, conn)
-	if err != nil {
-		return false, err
-	}
-	b, err := e.attempt(ctx, conn.Conn(), id, jobs)
-	if err == nil {
-		return true, nil
-	}
-	if !b.sent {
-		return false, err
-	}
-	_ = conn.Conn().Close(ctx)
-	e.metrics.unknown.Inc()
-	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", id, "error", err)
-	if errors.Is(err, errWarned) {
-		for _, j := range jobs {
-			j.out, j.err = Outcome{}, fault.OutcomeUnknown.New("the database committed without being sure that it lasts").Because(err)
-		}
-		return true, nil
-	}
-	return e.resolve(id), err
-}
-
-// resolve finds out whether a batch whose COMMIT got no answer has committed. It puts a void row
-// under the batch's number: that waits for the other transaction if it still runs, and if it lands,
-// the batch can never commit, because its own row would collide. Nobody is answered before.
-func (e *Engine[B]) resolve(id int64) (committed bool) {
-	for wait := 5 * time.Millisecond; ; wait = min(wait*2, time.Second) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		row, err := q.BatchVoid(ctx, e.pool, db.BatchVoidParams{BatchID: id, Instance: e.instance})
-		cancel()
-		if err == nil {
-			e.log.Info("the outcome of a COMMIT is known", "batch_id", id, "committed", row > 0)
-			return row > 0
-		}
-		e.breaks(err)
-		time.Sleep(wait)
-	}
-}
-
-// split runs the halves, left to right. A culprit alone fails; nothing of it is recorded.
-func (e *Engine[B]) split(jobs []*job[B], err error) {
+// lose halves a batch that lost too many races. Nothing can be done for one alone.
+func (e *Engine[B]) lose(jobs []*job[B], err error) {
 	if len(jobs) > 1 {
-		e.settle(jobs[:len(jobs)/2])
-		e.settle(jobs[len(jobs)/2:])
+		e.halves(jobs, e.lockTimeout())
+		return
+	}
+	e.log.Error("a command lost every race", "command", fmt.Sprintf("%T", jobs[0].Command),
+		"request_id", jobs[0].RequestID, "error", err)
+	e.fail(jobs[0], rowsLocked(err))
+}
+
+// split runs the halves of a batch that failed on somebody's data, left to right. A culprit alone
+// fails; nothing of it is kept.
+func (e *Engine[B]) split(jobs []*job[B], err error, lockTimeout time.Duration) {
+	if len(jobs) > 1 {
+		e.log.Warn("a batch was split", "jobs", len(jobs), "error", err)
+		e.halves(jobs, lockTimeout)
 		return
 	}
 	j := jobs[0]
@@ -161,70 +139,34 @@ func (e *Engine[B]) split(jobs []*job[B], err error) {
 	e.queue.culprit(j.Tenant)
 	e.log.Error("a command was refused by the database", "command", fmt.Sprintf("%T", j.Command),
 		"request_id", j.RequestID, "error", err)
-	j.recorded = false
-	e.finish(j, Outcome{}, fault.InternalError.New("internal error").Because(err))
+	e.fail(j, internal(err))
 }
 
-// park finds who waits for a lock that somebody holds, and lets it wait apart, so that nobody else does.
-func (e *Engine[B]) park(jobs []*job[B], err error) {
-	if len(jobs) > 1 {
-		e.settle(jobs[:len(jobs)/2])
-		e.settle(jobs[len(jobs)/2:])
-		return
+// try claims the jobs whose callers still wait, and runs them once. Without an error they have
+// their outcomes; with one nothing of them was kept.
+func (e *Engine[B]) try(jobs []*job[B], lockTimeout time.Duration) (live []*job[B], err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
+	defer cancel()
+	conn, err := e.pool.Acquire(ctx)
+	if err != nil {
+		return jobs, fmt.Errorf("%w: %w", errLost, err)
 	}
-	j := jobs[0]
-	e.metrics.lockWaits.Inc()
-	j.recorded = false
-	if time.Now().After(j.give) {
-		e.finish(j, Outcome{}, fault.RowsLocked.New("somebody holds the rows").After(100*time.Millisecond).Because(err))
-		return
+	if live = claim(jobs); len(live) == 0 {
+		conn.Release()
+		return nil, nil
 	}
-	e.writers.Add(1)
-	time.AfterFunc(time.Duration(20+rand.IntN(30))*time.Millisecond, func() {
-		defer e.writers.Done()
-		e.settle(jobs)
-	})
-}
-
-// fail answers jobs that could not be committed. Nothing of them was kept.
-func (e *Engine[B]) fail(jobs []*job[B], err error) {
-	if len(jobs) == 0 {
-		return
+	id, err := e.ids.next(ctx, conn)
+	if err != nil {
+		conn.Release()
+		return live, err
 	}
-	e.breaks(err)
-	e.log.Error("a batch failed", "jobs", len(jobs), "error", err)
-	for _, j := range jobs {
-		j.recorded = false
-		e.finish(j, Outcome{}, fault.DatabaseUnavailable.New("the database cannot commit now").After(time.Second).Because(err))
+	b, err := e.attempt(conn.Conn(), id, live, lockTimeout)
+	if err != nil && (b.sent || e.classify(err) == lost) {
+		_ = conn.Conn().Close(ctx) // also of a server that lives on, but was demoted
 	}
-}
-
-func (e *Engine[B]) breaks(err error) { e.broken.Store(&err) }
-
-func (e *Engine[B]) mend() {
-	if e.broken.Load() != nil {
-		e.broken.Store(nil)
+	conn.Release()
+	if err == nil || !b.sent {
+		return live, err
 	}
-}
-
-// batchIDs hands out batch numbers from blocks of the sequence.
-type batchIDs struct {
-	mu          sync.Mutex
-	next_, last int64
-}
-
-const batchBlock = 1000
-
-func (b *batchIDs) next(ctx context.Context, conn *pgxpool.Conn) (int64, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.next_ == b.last {
-		first, err := q.BatchBlock(ctx, conn)
-		if err != nil {
-			return 0, err
-		}
-		b.next_, b.last = first, first+batchBlock
-	}
-	b.next_++
-	return b.next_ - 1, nil
+	return live, e.findOut(id, live, err)
 }

@@ -67,31 +67,40 @@ from (
 order by u.tenant_id, u.principal collate "C", u.operation collate "C", u.key collate "C";
 
 -- name: KeyRenew :one
--- Records answers under keys whose life was over but whose row was still there. Fails when another
--- process did the same.
+-- Records answers under keys whose life was over but whose row was still there. Fails when somebody
+-- renewed or deleted one of them meanwhile.
 with renewed as (
     update commit_keys c
-    set refused = u.refused, fingerprint = u.fingerprint, answer = u.answer, request_id = u.request_id,
-        created_at = @now::timestamptz, expires_at = u.expires_at
+    set refused = y.refused, fingerprint = y.fingerprint, answer = y.answer, request_id = y.request_id,
+        created_at = @now::timestamptz, expires_at = y.expires_at
     from (
-        select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
-            unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key,
-            unnest(@refused::boolean[]) as refused, unnest(@fingerprints::bytea[]) as fingerprint,
-            unnest(@answers::bytea[]) as answer, unnest(@request_ids::text[]) as request_id,
-            unnest(@expires_at::timestamptz[]) as expires_at, unnest(@seen::timestamptz[]) as seen
-    ) u
-    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation
-        and c.key = u.key and c.expires_at = u.seen
+        select l.ctid as tid, u.refused, u.fingerprint, u.answer, u.request_id, u.expires_at
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
+                unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key,
+                unnest(@refused::boolean[]) as refused, unnest(@fingerprints::bytea[]) as fingerprint,
+                unnest(@answers::bytea[]) as answer, unnest(@request_ids::text[]) as request_id,
+                unnest(@expires_at::timestamptz[]) as expires_at, unnest(@seen::timestamptz[]) as seen
+        ) u
+        cross join lateral (
+            select k.ctid from commit_keys k
+            where k.tenant_id = u.tenant_id and k.principal = u.principal and k.operation = u.operation
+                and k.key = u.key and k.expires_at = u.seen
+            offset 0
+        ) l
+    ) y
+    where c.ctid = y.tid
     returning 1
 )
 select commit_expect(count(*), cardinality(@keys::text[]))::text from renewed;
 
 -- name: KeyClean :execrows
--- Deletes some keys whose life is over, oldest first, without waiting for anybody.
+-- Deletes some keys whose life is over, oldest first, without waiting for anybody. now(), because an
+-- index cannot be searched by a clock that moves: all live keys would be read.
 delete from commit_keys
 where ctid = any(array(
     select k.ctid from commit_keys k
-    where k.expires_at < clock_timestamp()
+    where k.expires_at < now()
     order by k.expires_at
     limit @batch::integer
     for update skip locked

@@ -86,14 +86,15 @@ const keyClean = `-- name: KeyClean :execrows
 delete from commit_keys
 where ctid = any(array(
     select k.ctid from commit_keys k
-    where k.expires_at < clock_timestamp()
+    where k.expires_at < now()
     order by k.expires_at
     limit $1::integer
     for update skip locked
 ))
 `
 
-// Deletes some keys whose life is over, oldest first, without waiting for anybody.
+// Deletes some keys whose life is over, oldest first, without waiting for anybody. now(), because an
+// index cannot be searched by a clock that moves: all live keys would be read.
 func (q *Queries) KeyClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, keyClean, batch)
 	if err != nil {
@@ -212,17 +213,25 @@ func (q *Queries) KeyLookup(ctx context.Context, db DBTX, arg KeyLookupParams) (
 const keyRenew = `-- name: KeyRenew :one
 with renewed as (
     update commit_keys c
-    set refused = u.refused, fingerprint = u.fingerprint, answer = u.answer, request_id = u.request_id,
-        created_at = $2::timestamptz, expires_at = u.expires_at
+    set refused = y.refused, fingerprint = y.fingerprint, answer = y.answer, request_id = y.request_id,
+        created_at = $2::timestamptz, expires_at = y.expires_at
     from (
-        select unnest($3::integer[]) as tenant_id, unnest($4::text[]) as principal,
-            unnest($5::text[]) as operation, unnest($1::text[]) as key,
-            unnest($6::boolean[]) as refused, unnest($7::bytea[]) as fingerprint,
-            unnest($8::bytea[]) as answer, unnest($9::text[]) as request_id,
-            unnest($10::timestamptz[]) as expires_at, unnest($11::timestamptz[]) as seen
-    ) u
-    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation
-        and c.key = u.key and c.expires_at = u.seen
+        select l.ctid as tid, u.refused, u.fingerprint, u.answer, u.request_id, u.expires_at
+        from (
+            select unnest($3::integer[]) as tenant_id, unnest($4::text[]) as principal,
+                unnest($5::text[]) as operation, unnest($1::text[]) as key,
+                unnest($6::boolean[]) as refused, unnest($7::bytea[]) as fingerprint,
+                unnest($8::bytea[]) as answer, unnest($9::text[]) as request_id,
+                unnest($10::timestamptz[]) as expires_at, unnest($11::timestamptz[]) as seen
+        ) u
+        cross join lateral (
+            select k.ctid from commit_keys k
+            where k.tenant_id = u.tenant_id and k.principal = u.principal and k.operation = u.operation
+                and k.key = u.key and k.expires_at = u.seen
+            offset 0
+        ) l
+    ) y
+    where c.ctid = y.tid
     returning 1
 )
 select commit_expect(count(*), cardinality($1::text[]))::text from renewed
@@ -242,8 +251,8 @@ type KeyRenewParams struct {
 	Seen         []time.Time
 }
 
-// Records answers under keys whose life was over but whose row was still there. Fails when another
-// process did the same.
+// Records answers under keys whose life was over but whose row was still there. Fails when somebody
+// renewed or deleted one of them meanwhile.
 func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) (string, error) {
 	row := db.QueryRow(ctx, keyRenew,
 		arg.Keys,

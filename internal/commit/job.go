@@ -1,0 +1,99 @@
+package commit
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// job is a Work in the engine.
+type job[B any] struct {
+	Work[B]
+	state atomic.Int32
+	held  atomic.Bool // somebody's lock stopped it last
+	wait  *waiter
+	lane  *lane[B]
+	end   time.Time // its caller's deadline: nothing is tried again after it
+
+	// Guarded by flights.mu.
+	parked []*job[B] // same key, behind this one
+	gone   int       // of those, how many went away
+
+	// Of the batch that runs it, from one attempt to the next.
+	more    int   // times it asked for more rows
+	verdict error // what it gets, though the batch runs again without it
+
+	// Of one attempt; kept when it commits.
+	out   Outcome
+	err   error
+	found *keyRecord // what the look-up found under its key
+	kept  *keyRecord // what is under its key when the attempt has committed
+	fresh bool       // the attempt writes kept
+}
+
+// States of a job. Its batch claims it just before each attempt; when an attempt is known to have kept
+// nothing and the next one has to wait, it waits again too, so that a caller who leaves meanwhile can
+// be told that it did not run.
+const (
+	waiting   int32 = iota
+	claimed         // its batch runs it, whatever its caller does
+	abandoned       // its caller went away first: it never runs
+	finished        // out and err are its answer
+)
+
+// reset forgets an attempt.
+func (j *job[B]) reset() {
+	j.out, j.err, j.found, j.kept, j.fresh = Outcome{}, j.verdict, nil, nil, false
+}
+
+// keyed tells whether the job's answer is looked up and recorded.
+func (j *job[B]) keyed() bool { return j.Key != nil && !j.DryRun }
+
+// claim takes the jobs whose callers still wait for them; the others never run.
+func claim[B any](jobs []*job[B]) []*job[B] {
+	live := jobs[:0]
+	for _, j := range jobs {
+		if j.state.Load() == claimed || j.state.CompareAndSwap(waiting, claimed) {
+			live = append(live, j)
+		}
+	}
+	return live
+}
+
+// handBack undoes claim: nothing of the jobs was kept, and they wait to be tried again.
+func handBack[B any](jobs []*job[B]) {
+	for _, j := range jobs {
+		if j.state.Load() == claimed {
+			j.reset()
+			j.state.Store(waiting)
+		}
+	}
+}
+
+// remaining leaves the abandoned out.
+func remaining[B any](jobs []*job[B]) []*job[B] {
+	live := make([]*job[B], 0, len(jobs)/2)
+	for _, j := range jobs {
+		if j.state.Load() != abandoned {
+			live = append(live, j)
+		}
+	}
+	return live
+}
+
+// waiter counts jobs down and then wakes the one who waits for them.
+type waiter struct {
+	left atomic.Int32
+	done chan struct{}
+}
+
+func newWaiter(n int) *waiter {
+	w := &waiter{done: make(chan struct{})}
+	w.left.Store(int32(n))
+	return w
+}
+
+func (w *waiter) finish() {
+	if w.left.Add(-1) == 0 {
+		close(w.done)
+	}
+}
