@@ -1,0 +1,119 @@
+package commit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// A plain connection holds what one of many commands needs. The bound is far below what halving with
+// the whole timeout at every level would take.
+func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	holds := map[string]string{
+		"row": "select from toy_counters where id = 'c77' for update",
+		"key": `insert into commit_keys values (1, 'p', 'toy.add', 'k77', false, '\x0000000000000000000000000000000000', '', 'other', now(), now())`,
+	}
+	for what, sql := range holds {
+		for _, released := range []bool{false, true} {
+			t.Run(fmt.Sprint(what, " released ", released), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, n)
+				e := w.engine(func(c *Config[*toyBook]) { c.LockTimeout = 500 * time.Millisecond })
+				end := w.holder(sql)
+				works := make([]Work[*toyBook], n)
+				for i := range works {
+					works[i] = keyed(fmt.Sprint("k", i), add(fmt.Sprint("c", i), 1))
+				}
+				deadline := 5 * time.Second
+				ctx := within(t, deadline)
+				done := make(chan []Result, 1)
+				start := time.Now()
+				go func() { done <- e.DoAll(ctx, works) }()
+				eventually(t, "the others are committed", func() bool { return w.int("select count(*) from toy_log") == n-1 })
+				if took := time.Since(start); took > 3*time.Second {
+					t.Errorf("the others waited %v", took)
+				}
+				if len(done) > 0 {
+					t.Error("the culprit did not wait")
+				}
+				if released {
+					end()
+				}
+				results := <-done
+				if released && results[77].Err != nil {
+					t.Errorf("released in time: %v", results[77].Err)
+				}
+				if !released && !fault.Is(results[77].Err, fault.RowsLocked) {
+					t.Errorf("never released: %v", results[77].Err)
+				}
+				for i, r := range results {
+					if i != 77 && r.Err != nil {
+						t.Errorf("%d: %v", i, r.Err)
+					}
+				}
+				if took := time.Since(start); took > deadline {
+					t.Errorf("the answer took %v", took)
+				}
+				end()
+				if e.metric("lock_waits_total") == 0 {
+					t.Error("nobody was seen waiting")
+				}
+			})
+		}
+	}
+}
+
+// Those who come later and need the same row are not let into the way of others for long either, and
+// all of them run when the row is free.
+func TestManyWhoNeedAHeldRowAllRunInTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 50)
+	e := w.engine()
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	ctx := within(t, 30*time.Second)
+	var culprits []<-chan answer
+	for range 40 {
+		culprits = append(culprits, e.start(ctx, work(add("c0", 1))))
+	}
+	eventually(t, "somebody waits apart", func() bool { return e.held.trying.Load() })
+	got := each(200, func(i int) error {
+		_, err := e.Do(within(t, 5*time.Second), work(add(fmt.Sprint("c", 1+i%49), 1)))
+		return err
+	})
+	wantReasons(t, got, "map[ok:200]")
+	for _, c := range culprits {
+		unanswered(t, c)
+	}
+	end()
+	for _, c := range culprits {
+		if a := <-c; a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	if w.value("c0") != 1_000_040 {
+		t.Errorf("value %d", w.value("c0"))
+	}
+}
+
+func TestCallerWhoLeavesALockWaitIsToldThatNothingRan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	got := each(20, func(i int) error {
+		_, err := e.Do(within(t, 900*time.Millisecond), keyed(fmt.Sprint("k", i), add("c0", 1)))
+		return err
+	})
+	wantReasons(t, got, "map[ROWS_LOCKED:20]")
+	end()
+	if _, err := e.Do(within(t, 5*time.Second), work(add("c0", 1))); err != nil {
+		t.Error(err)
+	}
+	if w.value("c0") != 1_000_001 {
+		t.Error("a command ran whose caller had been told that it did not")
+	}
+}

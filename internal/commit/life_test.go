@@ -1,0 +1,203 @@
+package commit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	pass, open := w.gate()
+	e := w.engine(patient, func(c *Config[*toyBook]) { c.Writers = 1 })
+	gated := add("c0", 1).labelled("claimed")
+	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	ctx, cancel := context.WithCancel(context.Background())
+	running := e.start(ctx, work(gated))
+	w.waiting(1)
+	behind := e.start(ctx, keyed("k", add("c0", 1).labelled("behind")))
+	stays := e.start(within(t, 20*time.Second), work(add("c1", 1)))
+	eventually(t, "both wait", func() bool { return e.queue.depth() == 9 })
+	cancel()
+	if a := <-running; !fault.Is(a.err, fault.OutcomeUnknown) {
+		t.Errorf("running: %+v", a)
+	}
+	if a := <-behind; !fault.Is(a.err, fault.NotRun) {
+		t.Errorf("behind: %+v", a)
+	}
+	if _, err := e.Do(ctx, work(add("c0", 1).labelled("behind"))); !fault.Is(err, fault.NotRun) {
+		t.Errorf("begun after its end: %v", err)
+	}
+	open()
+	if a := <-stays; a.err != nil {
+		t.Error(a.err)
+	}
+	e.mustBeEmpty(t)
+	if n := w.int("select count(*) from toy_log where label = 'claimed'"); n != 1 {
+		t.Error("the running command was not finished")
+	}
+	if n := w.int("select count(*) from toy_log where label = 'behind'"); n != 0 {
+		t.Error("a command ran whose caller had been told that it did not")
+	}
+}
+
+func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine()
+	end := w.holder("select from toy_counters where id = 'c1' for update")
+	// One waits apart for a lock until its time is over, with two of its key behind it.
+	held := e.start(within(t, time.Second), keyed("k", add("c1", 1)))
+	eventually(t, "it waits apart", func() bool { return e.held.trying.Load() })
+	var behind [2]<-chan answer
+	for i := range behind {
+		behind[i] = e.start(within(t, 20*time.Second), keyed("k", add("c1", 1)))
+	}
+	eventually(t, "two are parked", func() bool { return parkedBehind(e, "k") == 2 })
+	var taken []<-chan answer
+	for range 100 {
+		taken = append(taken, e.start(within(t, 20*time.Second), work(add("c0", 1))))
+	}
+	eventually(t, "somebody is answered", func() bool { return w.value("c0") > 1_000_000 })
+	drained := make(chan error, 1)
+	go func() { drained <- e.Drain(within(t, 20*time.Second)) }()
+	eventually(t, "it is closed", func() bool {
+		_, err := e.Do(within(t, time.Second), work(add("c0", 1_000)))
+		return fault.Is(err, fault.ShuttingDown)
+	})
+	outcomes := map[string]int{}
+	for _, a := range taken {
+		outcomes[reason((<-a).err)]++
+	}
+	if outcomes["ok"]+outcomes["SHUTTING_DOWN"] != 100 || outcomes["ok"] == 0 {
+		t.Errorf("outcomes %v", outcomes)
+	}
+	if a := <-held; !fault.Is(a.err, fault.RowsLocked) {
+		t.Errorf("held: %+v", a)
+	}
+	select {
+	case err := <-drained:
+		t.Errorf("drained before all was answered: %v", err)
+	default:
+	}
+	end()
+	for _, b := range behind {
+		if a := <-b; a.err != nil {
+			t.Errorf("behind: %+v", a)
+		}
+	}
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	if got := w.value("c0") % 1000; int(got) != outcomes["ok"] || w.value("c1") != 1_000_001 {
+		t.Errorf("value %d, %v", got, outcomes)
+	}
+}
+
+func TestDatabaseGoneIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	p := newProxy(t, w.dsn)
+	e := w.engine(w.through(p))
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil || e.Ready() != nil {
+		t.Fatal(err, e.Ready())
+	}
+	p.setDown(true)
+	start := time.Now()
+	got := each(40, func(i int) error {
+		_, err := e.Do(within(t, 600*time.Millisecond), keyed(fmt.Sprint(i%30), add("c1", 1)))
+		return err
+	})
+	wantReasons(t, got, "map[DATABASE_UNAVAILABLE:40]")
+	if took := time.Since(start); took < 600*time.Millisecond {
+		t.Errorf("they did not wait: %v", took)
+	}
+	if e.Ready() == nil {
+		t.Error("ready without a database")
+	}
+	patient := make(chan map[string]int, 1)
+	go func() {
+		patient <- each(40, func(int) error {
+			_, err := e.Do(within(t, 30*time.Second), work(add("c2", 1)))
+			return err
+		})
+	}()
+	eventually(t, "all wait", func() bool { return e.queue.depth() == 120 })
+	p.setDown(false)
+	wantReasons(t, <-patient, "map[ok:40]")
+	if w.value("c1") != 1_000_000 || w.value("c2") != 1_000_040 {
+		t.Errorf("values %d, %d", w.value("c1"), w.value("c2"))
+	}
+	eventually(t, "it is ready", func() bool { return e.Ready() == nil })
+}
+
+// Who sees that it is not ready may have stopped sending work: it has to find out by itself.
+func TestReadyComesBackWithoutWork(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	w.exec("alter table toy_counters rename to gone")
+	_, err := e.Do(within(t, 10*time.Second), work(add("c0", 1)))
+	if !fault.Is(err, fault.DatabaseUnavailable) || e.Ready() == nil {
+		t.Errorf("broken schema: %v, %v", err, e.Ready())
+	}
+	w.exec("alter table gone rename to toy_counters")
+	eventually(t, "it is ready", func() bool { return e.Ready() == nil })
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTimeNeverGoesBackInARow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.exec("update toy_counters set last_at = now() + interval '1 h' where id = 'c0'")
+	e := w.engine()
+	for _, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(add("c0", 1)), work(add("c1", 1))}) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	if n := w.int("select count(*) from toy_log where at >= now() + interval '59 min'"); n != 2 {
+		t.Errorf("%d of the batch have the time of the row", n)
+	}
+	if n := w.int("select count(*) from commit_batches where committed_at >= now() + interval '59 min'"); n != 1 {
+		t.Error("the batch has another time than its rows")
+	}
+	// The one who waited for the row's lock has the later time, though it began earlier.
+	pass, open := w.gate()
+	slow := w.engine(patient)
+	gated := add("c1", 1).labelled("first")
+	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	a := slow.start(within(t, 20*time.Second), work(gated))
+	w.waiting(1)
+	b := w.engine(patient).start(within(t, 20*time.Second), work(add("c1", 1).labelled("second")))
+	w.waiting(2)
+	open()
+	<-a
+	<-b
+	if n := w.int(`select count(*) from toy_log f, toy_log s where f.label = 'first' and s.label = 'second' and s.at >= f.at`); n != 1 {
+		t.Error("time went back")
+	}
+}
+
+func TestDryRunKeepsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	for range 2 {
+		dry := keyed("k", add("c0", 1).named("x"))
+		dry.DryRun = true
+		out, err := e.Do(within(t, 10*time.Second), dry)
+		if err != nil || out.Answer != int64(1_000_001) || out.Replayed {
+			t.Errorf("%+v, %v", out, err)
+		}
+	}
+	if w.value("c0") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 || w.int("select count(*) from commit_batches") != 0 {
+		t.Error("something was kept")
+	}
+}

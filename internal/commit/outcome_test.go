@@ -1,0 +1,227 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func (w *world) through(p *proxy) func(*Config[*toyBook]) {
+	return func(c *Config[*toyBook]) {
+		pool, err := pg.Open(context.Background(), p.dsn, 5)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(pool.Close)
+		c.Pool, c.Instance = pool, "through-the-proxy"
+	}
+}
+
+// The connection is cut while COMMIT is on its way there (not done), or its answer on its way back
+// (done). Callers are told the truth, and the effect is there once.
+func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
+	t.Parallel()
+	for _, done := range []bool{false, true} {
+		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			p := newProxy(t, w.dsn)
+			e := w.engine(w.through(p))
+			if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+				t.Fatal(err)
+			}
+			p.mu.Lock()
+			if done {
+				p.toClient = once("COMMIT\x00")
+			} else {
+				p.toServer = once("through-the-proxy")
+			}
+			p.mu.Unlock()
+			runs := 0
+			c := add("c0", 10)
+			c.onApply = func(*toyBook) error { runs++; return nil }
+			out, err := e.Do(within(t, 20*time.Second), work(c))
+			if err != nil || out.Answer != int64(1_000_011) || w.value("c0") != 1_000_011 {
+				t.Errorf("%+v, %v; value %d", out, err, w.value("c0"))
+			}
+			if want := map[bool]int{true: 1, false: 2}[done]; runs != want {
+				t.Errorf("%d runs, want %d", runs, want)
+			}
+			if n := e.metric("unknown_outcomes_total"); n != 1 {
+				t.Errorf("%v unknown outcomes", n)
+			}
+		})
+	}
+}
+
+// The backend stands still in COMMIT while the connection is lost. Whether it goes on or dies, nobody
+// is answered before it has, and the effect is there once.
+func TestNobodyIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
+	t.Parallel()
+	for _, dies := range []bool{false, true} {
+		t.Run(fmt.Sprint("dies ", dies), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			w.exec(`create function toy_gate() returns trigger language plpgsql as $$ begin
+					perform set_config('lock_timeout', '0', true); perform pg_advisory_xact_lock_shared(7); return null; end $$;
+				create constraint trigger toy_gate after insert on toy_log deferrable initially deferred
+					for each row when (new.label = 'gated') execute function toy_gate();`)
+			_, open := w.gate()
+			p := newProxy(t, w.dsn)
+			e := w.engine(w.through(p))
+			a := e.start(within(t, 30*time.Second), work(add("c0", 10).labelled("gated")))
+			w.waiting(1)
+			ghost := w.int("select pid from pg_stat_activity where wait_event = 'advisory' and datname = current_database()")
+			p.setDown(true)
+			p.setDown(false)
+			eventually(t, "it is being found out", func() bool {
+				return w.int(`select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'transactionid'
+					and query like '%BatchVoid%'`) == 1
+			})
+			unanswered(t, a)
+			if dies {
+				w.exec("select pg_terminate_backend($1)", ghost)
+				w.waiting(1) // the second run, in its COMMIT
+				unanswered(t, a)
+			}
+			open()
+			if got := <-a; got.err != nil || got.out.Answer != int64(1_000_010) {
+				t.Errorf("%+v", got)
+			}
+			if n := w.int("select count(*) from toy_log"); n != 1 || w.value("c0") != 1_000_010 {
+				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
+
+func TestOnlyTheTagCommitIsSuccess(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	conn, err := pgx.Connect(context.Background(), w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, sql := range []string{"begin", "select 1/0"} {
+		_, _ = conn.Exec(context.Background(), sql)
+	}
+	p := NewPipe(context.Background())
+	p.exec("commit", "COMMIT")
+	if err := p.Run(conn); !errors.Is(err, errOtherTag) {
+		t.Errorf("COMMIT of a failed transaction: %v", err)
+	}
+}
+
+// Postgres is killed under load, twice. Every call is answered in the end, and did its work once.
+func TestCrashesLoseAndRepeatNothing(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	w := worldOn(t, d.DB, 10)
+	engines := []*toyEngine{w.engine(), w.engine()}
+	const callers, calls = 20, 40
+	var answered atomic.Int32
+	done := make(chan map[string]int, 1)
+	go func() {
+		done <- each(callers, func(i int) error {
+			for n := range calls {
+				label := fmt.Sprintf("%d-%d", i, n)
+				c := work(add(fmt.Sprint("c", (i+n)%10), 1).labelled(label))
+				if i%2 == 0 {
+					c = keyed(label, c.Command)
+				}
+				if _, err := engines[i%2].Do(within(t, 60*time.Second), c); err != nil {
+					return err
+				}
+				answered.Add(1)
+			}
+			return nil
+		})
+	}()
+	for crash := range 2 {
+		eventually(t, "some calls are answered", func() bool { return int(answered.Load()) > (1+2*crash)*callers*calls/5 })
+		d.Server.Kill()
+		eventually(t, "an engine is not ready", func() bool { return engines[0].Ready() != nil || engines[1].Ready() != nil })
+		acknowledged := answered.Load()
+		d.Restart(t)
+		eventually(t, "it can be asked", func() bool { return w.super.Ping(context.Background()) == nil })
+		if n := w.int("select count(*) from toy_log"); n < int64(acknowledged) {
+			t.Errorf("%d effects of %d that were acknowledged", n, acknowledged)
+		}
+	}
+	wantReasons(t, <-done, "map[ok:20]")
+	if n, labels := w.int("select count(*) from toy_log"), w.int("select count(distinct label) from toy_log"); n != callers*calls || labels != n {
+		t.Errorf("%d effects of %d calls, for %d wanted", n, labels, callers*calls)
+	}
+	if sum := w.int("select sum(n) - 10000000 from toy_counters"); sum != callers*calls {
+		t.Errorf("the counters moved by %d", sum)
+	}
+}
+
+// A standby that COMMIT has to wait for is missing, and an operator cancels the wait: the batch is
+// there, but is not known to last.
+func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	w := worldOn(t, d.DB, 2)
+	standby := func(name string) {
+		w.exec("alter system set synchronous_standby_names = '" + name + "'")
+		w.exec("select pg_reload_conf()")
+		eventually(t, "the setting is there", func() bool {
+			var n string
+			_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
+			return n == name
+		})
+	}
+	waits := func(n int64) {
+		eventually(t, "a COMMIT waits for the standby", func() bool {
+			return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == n
+		})
+	}
+	e := w.engine()
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+		t.Fatal(err)
+	}
+	standby("missing")
+	defer standby("")
+	a := e.start(within(t, 60*time.Second), keyed("k", add("c0", 10)))
+	waits(1)
+	same := e.start(within(t, 60*time.Second), keyed("k", add("c0", 10)))
+	eventually(t, "the second is parked", func() bool { return parkedBehind(e, "k") == 1 })
+	w.exec("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+	if got := <-a; !fault.Is(got.err, fault.OutcomeUnknown) {
+		t.Errorf("cancelled: %+v", got)
+	}
+	waits(1) // the repeat must not be told of what may not last, either
+	unanswered(t, same)
+
+	// A COMMIT whose wait ends with its connection is found to be done, but not to last.
+	b := e.start(within(t, 60*time.Second), work(add("c1", 100)))
+	waits(2)
+	w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+	eventually(t, "it is done", func() bool { return w.value("c1") == 1_000_100 })
+	eventually(t, "a second row waits for the standby", func() bool {
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query like '%BatchVoid%'") > 0
+	})
+	unanswered(t, b)
+	unanswered(t, same)
+	standby("")
+	if got := <-b; got.err != nil {
+		t.Errorf("in the end: %+v", got)
+	}
+	if got := <-same; got.err != nil || !got.out.Replayed {
+		t.Errorf("the repeat: %+v", got)
+	}
+	if w.value("c0") != 1_000_011 || w.value("c1") != 1_000_100 {
+		t.Errorf("values %d, %d", w.value("c0"), w.value("c1"))
+	}
+}

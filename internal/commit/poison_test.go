@@ -1,0 +1,278 @@
+package commit
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+func TestCulpritsFailAloneAndTheOthersKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	for _, culprits := range []int{1, 5, 20} {
+		t.Run(fmt.Sprint(culprits), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			e := w.engine(func(c *Config[*toyBook]) { c.Writers = 1 })
+			works := make([]Work[*toyBook], 1000)
+			for i := range works {
+				works[i] = keyed(fmt.Sprintf("k%04d", i), add("c0", 1))
+				works[i].Rows = 1
+				if i%(1000/culprits) == 7 {
+					works[i].Command.(*toyAdd).label = "poison"
+				}
+			}
+			failed, last := 0, int64(0)
+			for i, r := range e.DoAll(within(t, 60*time.Second), works) {
+				if i%(1000/culprits) == 7 {
+					failed++
+					if !fault.Is(r.Err, fault.InternalError) {
+						t.Errorf("culprit %d: %+v", i, r)
+					}
+					continue
+				}
+				if r.Err != nil {
+					t.Fatalf("%d: %v", i, r.Err)
+				}
+				if n := r.Outcome.Answer.(int64); n <= last {
+					t.Fatalf("%d got %d after %d", i, n, last)
+				} else {
+					last = n
+				}
+			}
+			if n := w.int("select count(*) from commit_keys"); int(n) != 1000-failed || failed != culprits {
+				t.Errorf("%d keys are recorded, %d failed", n, failed)
+			}
+			e.queue.mu.Lock()
+			defer e.queue.mu.Unlock()
+			if got := e.queue.isolated(1, time.Now()); got != (culprits > maxCulprits) {
+				t.Errorf("isolated: %v", got)
+			}
+		})
+	}
+}
+
+func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	boom := func(*toyBook) { panic("boom") }
+	places := map[string]func(w *Work[*toyBook], a *toyAdd){
+		"need":   func(_ *Work[*toyBook], a *toyAdd) { a.onNeed = boom },
+		"apply":  func(_ *Work[*toyBook], a *toyAdd) { a.onApply = func(b *toyBook) error { boom(b); return nil } },
+		"encode": func(w *Work[*toyBook], _ *toyAdd) { w.Encode = func(any) ([]byte, error) { panic("boom") } },
+		"encode error": func(w *Work[*toyBook], _ *toyAdd) {
+			w.Encode = func(any) ([]byte, error) { return nil, errors.New("cannot") }
+		},
+		"table": func(_ *Work[*toyBook], a *toyAdd) {
+			a.onApply = func(b *toyBook) error { b.onFlush = func(*Pipe) { panic("boom") }; return nil }
+		},
+		"table reading": func(_ *Work[*toyBook], a *toyAdd) {
+			a.onApply = func(b *toyBook) error {
+				b.onFlush = func(p *Pipe) {
+					p.Queue(func(d DB) error {
+						if _, err := d.Exec(p.Context(), "select 1"); err != nil {
+							return err
+						}
+						panic("boom")
+					})
+				}
+				return nil
+			}
+		},
+		"value that cannot be sent": func(_ *Work[*toyBook], a *toyAdd) {
+			a.onApply = func(b *toyBook) error {
+				b.onFlush = func(p *Pipe) {
+					p.Queue(func(d DB) error {
+						_, err := d.Exec(p.Context(), "select $1::integer", struct{ a chan int }{})
+						return err
+					})
+				}
+				return nil
+			}
+		},
+	}
+	for place, prepare := range places {
+		t.Run(place, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			e := w.engine()
+			works := make([]Work[*toyBook], 9)
+			for i := range works {
+				works[i] = keyed(fmt.Sprint("k", i), add("c0", 1))
+			}
+			bad := add("c0", 1000).named("bad")
+			works[4].Command = bad
+			prepare(&works[4], bad)
+			for i, r := range e.DoAll(within(t, 20*time.Second), works) {
+				want := "ok"
+				if i == 4 && place != "table reading" {
+					want = "INTERNAL"
+					if place == "encode error" {
+						want = "cannot" // a plain error: INTERNAL at the edge
+					}
+				}
+				if reason(r.Err) != want {
+					t.Errorf("%d: %v", i, r.Err)
+				}
+			}
+			if place == "table reading" { // COMMIT was on its way: it was found out that all was done
+				if w.value("c0") != 1_001_008 || e.metric("unknown_outcomes_total") != 1 {
+					t.Errorf("value %d", w.value("c0"))
+				}
+				return
+			}
+			if w.value("c0") != 1_000_008 || w.int("select count(*) from toy_names") != 0 ||
+				w.int("select count(*) from commit_keys") != 8 {
+				t.Errorf("value %d", w.value("c0"))
+			}
+			if e.Ready() != nil {
+				t.Errorf("not ready: %v", e.Ready())
+			}
+		})
+	}
+}
+
+// The statements before COMMIT are not waited for one by one.
+func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine()
+	ghost := add("c1", 5)
+	ghost.onApply = func(b *toyBook) error {
+		c := b.counter(1, "gone")
+		c.found = true
+		return b.add(c, 1, "ghost")
+	}
+	r := e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add("c0", 1)), keyed("k", ghost), work(add("c0", 1))})
+	if !fault.Is(r[1].Err, fault.RowsLocked) || r[0].Err != nil || r[2].Err != nil {
+		t.Errorf("%+v", r)
+	}
+	if w.value("c0") != 1_000_002 || w.value("c1") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 ||
+		w.int("select count(*) from toy_log where label <> 'plain'") != 0 {
+		t.Error("a part was committed")
+	}
+}
+
+func TestGuardStaysWithAnAnswerOrARefusalOnly(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine()
+	for i, c := range []struct {
+		fails error
+		boom  bool
+		stays int64
+	}{
+		{nil, false, 1}, {toyEmpty.New("no"), false, 1}, {toyStale.New("no"), false, 0}, {toyWrong.New("no"), false, 0},
+		{errors.New("no"), false, 0}, {nil, true, 0},
+	} {
+		g := &toyGuarded{toyAdd: *add("c0", 1), tries: "c1"}
+		g.onApply = func(*toyBook) error {
+			if c.boom {
+				panic("boom")
+			}
+			return c.fails
+		}
+		beside := add("c0", 0)
+		before, sum := w.value("c1"), w.value("c0")
+		r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(beside), keyed(fmt.Sprint("k", i), g), work(beside)})
+		if (r[1].Err == nil) != (c.fails == nil && !c.boom) || r[0].Err != nil || r[2].Err != nil {
+			t.Errorf("%d: %+v", i, r)
+		}
+		if got := w.value("c1") - before; got != c.stays {
+			t.Errorf("%d: %d tries were counted, want %d", i, got, c.stays)
+		}
+		if got := w.value("c0") - sum; (got == 1) != (r[1].Err == nil) {
+			t.Errorf("%d: %d was added", i, got)
+		}
+	}
+}
+
+// toyVia adds to the counter that a name belongs to, which it has to find first.
+type toyVia struct {
+	name    string
+	blind   bool // Discover misses it
+	wants   int  // counters asked for one after another, besides
+	counter string
+	learnt  string
+	asked   int
+}
+
+func (v *toyVia) Need(b *toyBook) {
+	b.name(1, v.name)
+	if v.learnt != "" {
+		b.counter(1, v.learnt)
+	} else if !v.blind {
+		v.counter = ""
+		b.discover[toyKey{1, v.name}] = &v.counter
+	}
+	for i := range v.asked {
+		b.counter(1, fmt.Sprint("c", i))
+	}
+}
+
+func (v *toyVia) Apply(b *toyBook) (any, error) {
+	n := b.name(1, v.name)
+	c := b.counters[toyKey{1, n.counter}]
+	if c == nil {
+		v.learnt = n.counter
+		return nil, ErrMoreRows
+	}
+	if v.asked < v.wants {
+		v.asked++
+		return nil, ErrMoreRows
+	}
+	return nil, b.add(c, 1, "via")
+}
+
+func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 10)
+	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
+	for _, c := range []struct {
+		via          toyVia
+		reason       string
+		runs, result int64
+	}{
+		{toyVia{name: "x"}, "ok", 1, 1},
+		{toyVia{name: "x", blind: true}, "ok", 2, 2},
+		{toyVia{name: "x", blind: true, wants: 2}, "ok", 4, 3},
+		{toyVia{name: "x", blind: true, wants: 3}, "ROWS_LOCKED", 5, 3},
+	} {
+		e := w.engine()
+		runs := int64(0)
+		counts := add("c9", 1)
+		counts.onApply = func(*toyBook) error { runs++; return nil }
+		r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(counts), work(&c.via)})
+		if reason(r[1].Err) != c.reason || r[0].Err != nil {
+			t.Errorf("%+v: %v, %v", c.via, r[1].Err, r[0].Err)
+		}
+		if runs != c.runs || w.value("c5") != 1_000_000+c.result {
+			t.Errorf("%+v: %d runs, result %d", c.via, runs, w.value("c5")-1_000_000)
+		}
+	}
+}
+
+func TestOneBatchGivesOutItsIDsToManySmallCommands(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	many := func(n int) Work[*toyBook] {
+		c := add("c0", 1)
+		c.onApply = func(b *toyBook) error {
+			for range n {
+				b.newID()
+			}
+			return nil
+		}
+		return work(c)
+	}
+	got := map[string]int{}
+	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{many(9000), many(9000), many(20_000), many(9000)}) {
+		got[reason(r.Err)]++
+	}
+	wantReasons(t, got, "map[COMMAND_TOO_LARGE:1 ok:3]")
+	if w.value("c0") != 1_000_003 {
+		t.Errorf("value %d", w.value("c0"))
+	}
+}

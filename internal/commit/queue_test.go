@@ -1,0 +1,253 @@
+package commit
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func toyQueue() *queue[*toyBook] {
+	return newQueue[*toyBook](Limits{BatchRows: 1000, Rows: 1_000_000, Bytes: 1 << 40})
+}
+
+func (q *queue[B]) fill(t *testing.T, tenant int32, n, rows int) []*job[B] {
+	t.Helper()
+	jobs := make([]*job[B], n)
+	for i := range jobs {
+		jobs[i] = &job[B]{Work: Work[B]{Tenant: tenant, Rows: rows, Bytes: 10}}
+	}
+	if a := q.admit(jobs); a != admitted {
+		t.Fatalf("tenant %d: %d", tenant, a)
+	}
+	q.put(jobs)
+	return jobs
+}
+
+// next gathers a batch without waiting, and ends its jobs.
+func (q *queue[B]) next() (batch []*job[B], big bool) {
+	q.mu.Lock()
+	batch, big = q.gather()
+	q.mu.Unlock()
+	for _, j := range batch {
+		q.end(j)
+	}
+	return batch, big
+}
+
+func rowsOf[B any](batch []*job[B], tenant int32) (rows int) {
+	for _, j := range batch {
+		if j.Tenant == tenant {
+			rows += j.Rows
+		}
+	}
+	return rows
+}
+
+func TestFloodDelaysOnlyItsTenant(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	q.fill(t, 1, 100_000, 1)
+	if b, _ := q.next(); len(b) != 1000 {
+		t.Errorf("alone it gets %d rows", len(b))
+	}
+	q.fill(t, 2, 1, 4)
+	if b, _ := q.next(); rowsOf(b, 2) != 4 || rowsOf(b, 1) != 996 {
+		t.Errorf("the other's command is not in the next batch: %d and %d rows", rowsOf(b, 1), rowsOf(b, 2))
+	}
+	q.fill(t, 3, 5000, 2)
+	q.fill(t, 4, 5000, 10)
+	got := map[int32]int{}
+	for range 5 {
+		b, _ := q.next()
+		for _, j := range b {
+			got[j.Tenant] += j.Rows
+		}
+	}
+	for tenant, rows := range got {
+		if rows < 1500 || rows > 1850 {
+			t.Errorf("tenant %d got %d of 5,000 rows", tenant, rows)
+		}
+	}
+}
+
+func TestTenantKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	want := map[int32][]*job[*toyBook]{}
+	for range 300 {
+		tenant := int32(rand.IntN(5))
+		want[tenant] = append(want[tenant], q.fill(t, tenant, 1+rand.IntN(9), 1+rand.IntN(400))...)
+	}
+	for {
+		b, big := q.next()
+		if len(b) == 0 {
+			break
+		}
+		if rows := 0; !big {
+			for _, j := range b {
+				rows += j.Rows
+			}
+			if rows > 1000 {
+				t.Errorf("a batch of %d rows", rows)
+			}
+		}
+		for _, j := range b {
+			if want[j.Tenant][0] != j {
+				t.Fatalf("tenant %d is served out of order", j.Tenant)
+			}
+			want[j.Tenant] = want[j.Tenant][1:]
+		}
+	}
+	for tenant, left := range want {
+		if len(left) > 0 {
+			t.Errorf("tenant %d lost %d jobs", tenant, len(left))
+		}
+	}
+	if len(q.tenants) != 0 || q.jobs != 0 || q.rows != 0 || q.bytes != 0 {
+		t.Errorf("left: %d tenants, %d jobs, %d rows, %d bytes", len(q.tenants), q.jobs, q.rows, q.bytes)
+	}
+}
+
+func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	// With two floods whose turns come out even the third lane would never be the first.
+	q.fill(t, 1, 50_000, 1)
+	q.fill(t, 2, 2, 10_000)
+	q.fill(t, 3, 50_000, 1)
+	before := 0
+	for {
+		b, big := q.next()
+		if big {
+			if len(b) != 1 || rowsOf(b, 2) != 10_000 {
+				t.Fatalf("a big batch of %d", len(b))
+			}
+			break
+		}
+		if before++; before > 3 {
+			t.Fatal("the big command is passed over")
+		}
+	}
+	for range 5 {
+		if b, big := q.next(); big || rowsOf(b, 2) > 0 || len(b) != 1000 {
+			t.Fatalf("a second big one, or nothing, beside the first: %v %d", big, len(b))
+		}
+	}
+	q.bigDone()
+	others := 0
+	for {
+		b, big := q.next()
+		if big {
+			break
+		}
+		if others += len(b); len(b) == 0 {
+			t.Fatal("the second big command is lost")
+		}
+	}
+	// It pays for the first: 10,000 rows each for the others, of which they had 5,000 meanwhile.
+	if others < 10_000 || others > 25_000 {
+		t.Errorf("the others got %d rows before the second big one", others)
+	}
+}
+
+func TestDryRunsRunAlone(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	for i := range 6 {
+		j := &job[*toyBook]{Work: Work[*toyBook]{Tenant: 1, Rows: 1, DryRun: i%2 == 1}}
+		q.admit([]*job[*toyBook]{j})
+		q.put([]*job[*toyBook]{j})
+	}
+	for i := range 6 {
+		b, big := q.next()
+		if len(b) != 1 || b[0].DryRun != (i%2 == 1) || big != b[0].DryRun {
+			t.Fatalf("batch %d: %d jobs, big %v", i, len(b), big)
+		}
+		if big {
+			q.bigDone()
+		}
+	}
+}
+
+func TestTenantOfManyCulpritsIsIsolated(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	for range maxCulprits + 1 {
+		q.culprit(1)
+	}
+	q.fill(t, 1, 500, 1)
+	q.fill(t, 2, 5000, 1)
+	seen := 0
+	for range 10 {
+		b, _ := q.next()
+		one, two := rowsOf(b, 1), rowsOf(b, 2)
+		if one > 0 && two > 0 {
+			t.Fatalf("%d and %d rows in one batch", one, two)
+		}
+		seen += one
+	}
+	if seen == 0 || len(b2(q)) == 0 {
+		t.Errorf("the isolated tenant got %d rows", seen)
+	}
+	if q.isolated(1, time.Now().Add(culpritMemory+time.Second)) {
+		t.Error("it is isolated for ever")
+	}
+}
+
+func b2(q *queue[*toyBook]) []*job[*toyBook] { b, _ := q.next(); return b }
+
+func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	pass, open := w.gate()
+	e := w.engine(patient, func(c *Config[*toyBook]) {
+		c.Writers, c.Limits = 1, Limits{BatchRows: 10, Rows: 100, Bytes: 10_000}
+	})
+	gated := add("c0", 1)
+	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	first := e.start(within(t, 20*time.Second), work(gated))
+	w.waiting(1)
+	calls := make(chan map[string]int, 1)
+	go func() {
+		calls <- each(60, func(int) error { // of one tenant, for half of 100 rows, 3 rows each
+			_, err := e.Do(within(t, 20*time.Second), work(add("c0", 1)))
+			return err
+		})
+	}()
+	eventually(t, "the half is full", func() bool { return e.metric("busy_total") == 60-15 })
+	other := work(&toyAdd{tenant: 2, name: "x"})
+	other.Tenant = 2
+	another := e.start(within(t, 20*time.Second), other)
+	eventually(t, "the other tenant is let in", func() bool { return e.queue.depth() == 17*3 })
+	open()
+	wantReasons(t, <-calls, "map[BUSY:45 ok:15]")
+	if a, b := <-first, <-another; a.err != nil || b.err != nil {
+		t.Error(a.err, b.err)
+	}
+	if w.value("c0") != 1_000_016 {
+		t.Errorf("value %d", w.value("c0"))
+	}
+}
+
+// A database that is away for long must not leave the queue full of callers who are gone.
+func TestAbandonedWorkMakesRoom(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	jobs := q.fill(t, 1, 10_000, 1)
+	for _, j := range jobs[1:] {
+		j.state.Store(abandoned)
+		q.end(j)
+	}
+	if q.rows != 1 || len(q.tenants[1].waiting) > 100 {
+		t.Errorf("%d rows are counted, %d jobs kept", q.rows, len(q.tenants[1].waiting))
+	}
+	if b, _ := q.next(); len(b) != 1 || b[0] != jobs[0] {
+		t.Errorf("then a batch of %d", len(b))
+	}
+	if len(b2(q)) != 0 || len(q.tenants) != 0 {
+		t.Error("something is left")
+	}
+	if q.close(); q.admit(jobs[:1]) != refusedClosed {
+		t.Error("let in after the end")
+	}
+}

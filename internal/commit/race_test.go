@@ -1,0 +1,334 @@
+package commit
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+func patient(c *Config[*toyBook]) { c.LockTimeout = 10 * time.Second }
+
+// The effect of the first drains the counter, so a second that looked names up before it had the row
+// would see neither the name nor the money, and be refused.
+func TestDuplicateRacingFromAnotherProcessIsReplayed(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"key", "name"} {
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			pass, open := w.gate()
+			first, second := w.engine(patient), w.engine(patient)
+			call := func(gated bool) Work[*toyBook] {
+				c := add("c0", -1_000_000)
+				if gated {
+					c.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+				}
+				if by == "name" {
+					return work(c.named("x"))
+				}
+				return keyed("x", c)
+			}
+			a := first.start(within(t, 20*time.Second), call(true))
+			w.waiting(1)
+			b := second.start(within(t, 20*time.Second), call(false))
+			w.waiting(2)
+			open()
+			if got := <-a; got.err != nil || got.out.Replayed || got.out.Existed {
+				t.Errorf("the first: %+v", got)
+			}
+			got := <-b
+			if got.err != nil || got.out.Replayed != (by == "key") || got.out.Existed != (by == "name") {
+				t.Errorf("the second: %+v", got)
+			}
+			if by == "key" && string(got.out.Recorded) != "0" {
+				t.Errorf("replayed %q", got.out.Recorded)
+			}
+			if n := w.int("select count(*) from toy_log"); n != 1 {
+				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
+
+func TestRefusedCommandTakesNoName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	refused := add("c0", 1).named("x")
+	refused.onApply = func(*toyBook) error { return toyEmpty.New("after all was done") }
+	r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{
+		work(refused), work(add("c0", -5).named("x")), work(add("c0", -7).named("x")),
+	})
+	if !fault.Is(r[0].Err, toyEmpty) {
+		t.Errorf("first: %v", r[0].Err)
+	}
+	if r[1].Err != nil || r[1].Outcome.Existed || r[1].Outcome.Answer != int64(999_995) {
+		t.Errorf("second: %+v", r[1])
+	}
+	if r[2].Err != nil || !r[2].Outcome.Existed || r[2].Outcome.Answer != int64(999_995) {
+		t.Errorf("third: %+v", r[2])
+	}
+	if w.value("c0") != 999_995 {
+		t.Errorf("value %d", w.value("c0"))
+	}
+}
+
+func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	engines := []*toyEngine{w.engine(patient), w.engine(patient), w.engine(patient), w.engine(patient)}
+	const names, batches, size = 400, 25, 40
+	got := each(len(engines)*batches, func(i int) error {
+		var works []Work[*toyBook]
+		for _, n := range rand.Perm(names)[:size] {
+			works = append(works, keyed(fmt.Sprint("k", n), &toyAdd{tenant: 1, name: fmt.Sprint("n", names-n)}))
+		}
+		for _, r := range engines[i%len(engines)].DoAll(within(t, 60*time.Second), works) {
+			if r.Err != nil {
+				return r.Err
+			}
+		}
+		return nil
+	})
+	wantReasons(t, got, "map[ok:100]")
+	races := 0.0
+	for _, e := range engines {
+		if n := e.metric("deadlocks_total"); n != 0 {
+			t.Errorf("%v deadlocks", n)
+		}
+		races += e.metric("reruns_total")
+	}
+	if races == 0 {
+		t.Error("nobody raced: the test proves nothing")
+	}
+	if n := w.int("select count(*) from toy_names"); n > names {
+		t.Errorf("%d names", n)
+	}
+}
+
+func TestThousandCallersOfOneKeyHaveOneEffect(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	engines := []*toyEngine{w.engine(), w.engine()}
+	got := each(1000, func(i int) error {
+		out, err := engines[i%2].Do(within(t, 30*time.Second), keyed("k", add("c0", 1)))
+		if err != nil {
+			return err
+		}
+		if text := fmt.Sprintf("%s%v", out.Recorded, out.Answer); text != "1000001<nil>" && text != "1000001" {
+			return fmt.Errorf("answer %s", text)
+		}
+		return nil
+	})
+	wantReasons(t, got, "map[ok:1000]")
+	if n := w.int("select count(*) from commit_keys"); n != 1 || w.value("c0") != 1_000_001 {
+		t.Errorf("%d keys, value %d", n, w.value("c0"))
+	}
+	if n := w.int("select count(*) from commit_batches"); n != 1 {
+		t.Errorf("%d batches wrote something", n)
+	}
+	first := engines[0].metric("keys_total") + engines[1].metric("keys_total")
+	if first != 1000 {
+		t.Errorf("%v outcomes counted", first)
+	}
+}
+
+func TestReplayFromTheDatabaseAnswersAllThatAreParked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	if _, err := w.engine().Do(within(t, 10*time.Second), keyed("k", add("c0", 1))); err != nil {
+		t.Fatal(err)
+	}
+	e := w.engine()
+	var works []Work[*toyBook]
+	for range 200 {
+		works = append(works, keyed("k", add("c0", 1)))
+	}
+	for _, r := range e.DoAll(within(t, 10*time.Second), works) {
+		if r.Err != nil || !r.Outcome.Replayed || string(r.Outcome.Recorded) != "1000001" {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if n := sampleCount(t, e, "batch_commands"); n != 1 {
+		t.Errorf("it took %d batches", n)
+	}
+}
+
+func sampleCount(t *testing.T, e *toyEngine, name string) uint64 {
+	t.Helper()
+	families, err := e.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "ledgerd_commit_"+name {
+			return f.GetMetric()[0].GetHistogram().GetSampleCount()
+		}
+	}
+	return 0
+}
+
+func TestParkedCallersRunInTurnWhenNothingWasRecorded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(func(c *Config[*toyBook]) { c.Writers = 1 })
+	runs := 0 // by the one writer
+	got := each(20, func(int) error {
+		c := add("c0", 1)
+		c.onApply = func(*toyBook) error {
+			if runs++; runs < 10 {
+				return toyStale.New("read again")
+			}
+			return nil
+		}
+		_, err := e.Do(within(t, 20*time.Second), keyed("k", c))
+		return err
+	})
+	wantReasons(t, got, "map[TOY_STALE:9 ok:11]")
+	if w.value("c0") != 1_000_001 {
+		t.Errorf("value %d", w.value("c0"))
+	}
+}
+
+func TestParkedCallerWhoLeavesHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	pass, open := w.gate()
+	e := w.engine(patient)
+	gated := add("c0", 1)
+	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return toyStale.New("not recorded") }
+	first := e.start(within(t, 20*time.Second), keyed("k", gated))
+	w.waiting(1)
+	ctx, cancel := context.WithCancel(context.Background())
+	left := e.start(ctx, keyed("k", add("c0", 10)))
+	stays := make([]<-chan answer, 3)
+	eventually(t, "the second is parked", func() bool { return parkedBehind(e, "k") == 1 })
+	for i := range stays {
+		stays[i] = e.start(within(t, 20*time.Second), keyed("k", add("c0", 100)))
+	}
+	eventually(t, "all are parked", func() bool { return parkedBehind(e, "k") == 4 })
+	cancel()
+	if a := <-left; !fault.Is(a.err, fault.NotRun) {
+		t.Errorf("the one who left: %v", a.err)
+	}
+	open()
+	if a := <-first; !fault.Is(a.err, toyStale) {
+		t.Errorf("first: %v", a.err)
+	}
+	for _, s := range stays {
+		if a := <-s; a.err != nil {
+			t.Errorf("one who stayed: %v", a.err)
+		}
+	}
+	if w.value("c0") != 1_000_100 {
+		t.Errorf("value %d", w.value("c0"))
+	}
+}
+
+func parkedBehind(e *toyEngine, key string) int {
+	e.flights.mu.Lock()
+	defer e.flights.mu.Unlock()
+	for k, j := range e.flights.jobs {
+		if k.key == key {
+			return len(j.parked)
+		}
+	}
+	return 0
+}
+
+func TestKeyWithOtherContentIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	if _, err := e.Do(within(t, 10*time.Second), keyed("k", add("c0", 1))); err != nil {
+		t.Fatal(err)
+	}
+	other := keyed("k", add("c0", 2))
+	other.Key.Fingerprint[3] = 1
+	if _, err := e.Do(within(t, 10*time.Second), other); !fault.Is(err, KeyReused) {
+		t.Error(err)
+	}
+}
+
+func TestRefusalIsRecordedAndReplayed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	for i := range 2 {
+		call := keyed("k", add("c0", -2_000_000))
+		call.RequestID = fmt.Sprint("r", i)
+		out, err := e.Do(within(t, 10*time.Second), call)
+		f := fault.Of(err)
+		if !fault.Is(err, toyEmpty) || f.State["n"] != "1000000" || f.RequestID != "r0" || out.Replayed != (i == 1) {
+			t.Errorf("call %d: %+v, %v", i, out, err)
+		}
+		w.exec("update toy_counters set n = 9000000")
+	}
+}
+
+func (w *world) expiredKey(key string) {
+	w.exec(`insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)
+		values (1, 'p', 'toy.add', $1, false, $2, 'old', 'r-old', now() - interval '2 h', now() - interval '1 h')`, key, make([]byte, 17))
+}
+
+// Both have looked the expired row up before either renews it.
+func TestExpiredKeyIsRenewedOnceByRacingProcesses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.expiredKey("k")
+	pass, open := w.gate()
+	engines := []*toyEngine{w.engine(patient), w.engine(patient)}
+	var done [2]<-chan answer
+	for i, e := range engines {
+		c := add(fmt.Sprint("c", i), 1)
+		c.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+		done[i] = e.start(within(t, 20*time.Second), keyed("k", c))
+	}
+	w.waiting(2)
+	open()
+	replayed := 0
+	for _, d := range done {
+		a := <-d
+		if a.err != nil {
+			t.Fatal(a.err)
+		}
+		if a.out.Replayed {
+			replayed++
+			if string(a.out.Recorded) != "1000001" {
+				t.Errorf("replayed %q", a.out.Recorded)
+			}
+		}
+	}
+	if n := w.int("select count(*) from toy_log"); n != 1 || replayed != 1 {
+		t.Errorf("%d effects, %d replayed", n, replayed)
+	}
+	if n := w.int("select count(*) from commit_keys where expires_at > now() and request_id = 'r'"); n != 1 {
+		t.Errorf("%d renewed keys", n)
+	}
+}
+
+func TestCleaningKeysWaitsForNobodyAndSparesTheLiving(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	for _, life := range []string{"-1 h", "1 h"} {
+		w.exec(`insert into commit_keys select 1, 'p', 'toy.add', $1::text || i, false, $2, '', 'r', now(), now() + $1::interval
+			from generate_series(1, 2500) i`, life, make([]byte, 17))
+	}
+	end := w.holder("select from commit_keys where key in ('-1 h7', '-1 h8') for no key update")
+	e := w.engine()
+	n, err := e.CleanKeys(within(t, 10*time.Second))
+	if err != nil || n != 2498 {
+		t.Errorf("deleted %d, %v", n, err)
+	}
+	end()
+	if n, err = e.CleanKeys(within(t, 10*time.Second)); err != nil || n != 2 {
+		t.Errorf("then deleted %d, %v", n, err)
+	}
+	if n := w.int("select count(*) from commit_keys"); n != 2500 {
+		t.Errorf("%d keys are left", n)
+	}
+}

@@ -1,0 +1,615 @@
+package commit
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// The toy domain: counters, which never fall below zero, names, which are taken once, and a log with
+// one row for every effect.
+const toySchema = `
+create table toy_counters (
+	tenant_id integer not null, id text collate "C" not null, n bigint not null, last_at timestamptz,
+	constraint toy_counters_pkey primary key (tenant_id, id)
+) with (fillfactor = 50);
+create table toy_names (
+	tenant_id integer not null, name text collate "C" not null, counter text not null, n bigint not null,
+	constraint toy_names_pkey primary key (tenant_id, name)
+);
+create table toy_log (
+	row_id bigint not null, tenant_id integer not null, counter text not null, label text not null, at timestamptz not null,
+	constraint toy_log_pkey primary key (row_id),
+	constraint toy_log_label_check check (label <> 'poison')
+);
+grant select, insert, update on toy_counters, toy_names, toy_log to ledgerd_app;`
+
+var (
+	toyEmpty = fault.Define(fault.Reason{Name: "TOY_EMPTY", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey})
+	toyStale = fault.Define(fault.Reason{Name: "TOY_STALE", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain})
+	toyWrong = fault.Define(fault.Reason{Name: "TOY_WRONG", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix})
+)
+
+type toyKey struct {
+	tenant int32
+	id     string
+}
+
+type toyCounter struct {
+	toyKey
+	n      int64
+	lastAt time.Time
+	found  bool
+	dirty  bool
+}
+
+type toyName struct {
+	toyKey
+	counter string
+	n       int64
+	taken   bool
+	fresh   bool
+}
+
+type toyLogged struct {
+	id      int64
+	tenant  int32
+	counter string
+	label   string
+}
+
+type toyBook struct {
+	now      time.Time
+	newID    func() int64
+	counters map[toyKey]*toyCounter
+	names    map[toyKey]*toyName
+	log      []toyLogged
+	undo     []func()
+	latest   func() time.Time   // instead of the newest lastAt
+	onFlush  func(p *Pipe)      // queues before the toy's own statements
+	discover map[toyKey]*string // names whose counter is to be locked
+}
+
+func newToyBook() *toyBook {
+	return &toyBook{counters: map[toyKey]*toyCounter{}, names: map[toyKey]*toyName{}, discover: map[toyKey]*string{}}
+}
+
+func (b *toyBook) Tables() []Table { return []Table{b} }
+
+func (b *toyBook) counter(tenant int32, id string) *toyCounter {
+	k := toyKey{tenant, id}
+	if b.counters[k] == nil {
+		b.counters[k] = &toyCounter{toyKey: k}
+	}
+	return b.counters[k]
+}
+
+func (b *toyBook) name(tenant int32, name string) *toyName {
+	k := toyKey{tenant, name}
+	if b.names[k] == nil {
+		b.names[k] = &toyName{toyKey: k}
+	}
+	return b.names[k]
+}
+
+func sortedKeys[V any](m map[toyKey]V) (keys []toyKey, tenants []int32, ids []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b toyKey) int { return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.id, b.id)) })
+	for _, k := range keys {
+		tenants, ids = append(tenants, k.tenant), append(ids, k.id)
+	}
+	return keys, tenants, ids
+}
+
+func scanEach(rows pgx.Rows, err error, scan func() error) error {
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := scan(); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (b *toyBook) Discover(p *Pipe) {
+	keys, tenants, ids := sortedKeys(b.discover)
+	if len(keys) == 0 {
+		return
+	}
+	p.Queue(func(d DB) error {
+		rows, err := d.Query(p.Context(), `select u.tenant_id, u.name, y.counter from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name) u,
+			lateral (select n.counter from toy_names n where n.tenant_id = u.tenant_id and n.name = u.name offset 0) y`, tenants, ids)
+		return scanEach(rows, err, func() error {
+			var k toyKey
+			var counter string
+			if err := rows.Scan(&k.tenant, &k.id, &counter); err != nil {
+				return err
+			}
+			*b.discover[k] = counter
+			b.counter(k.tenant, counter)
+			return nil
+		})
+	})
+}
+
+func (b *toyBook) Lock(p *Pipe) {
+	keys, tenants, ids := sortedKeys(b.counters)
+	if len(keys) == 0 {
+		return
+	}
+	p.Queue(func(d DB) error {
+		rows, err := d.Query(p.Context(), `select u.i::integer, c.n, c.last_at from
+			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id) u,
+			lateral (select l.n, l.last_at from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id offset 0 for no key update) c`, tenants, ids)
+		return scanEach(rows, err, func() error {
+			var i int32
+			var n int64
+			var at *time.Time
+			if err := rows.Scan(&i, &n, &at); err != nil {
+				return err
+			}
+			c := b.counters[keys[i-1]]
+			c.n, c.found = n, true
+			if at != nil {
+				c.lastAt = *at
+			}
+			return nil
+		})
+	})
+}
+
+func (b *toyBook) Lookup(p *Pipe) {
+	keys, tenants, ids := sortedKeys(b.names)
+	if len(keys) == 0 {
+		return
+	}
+	p.Queue(func(d DB) error {
+		rows, err := d.Query(p.Context(), `select u.i::integer, y.counter, y.n from
+			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name) u,
+			lateral (select n.counter, n.n from toy_names n where n.tenant_id = u.tenant_id and n.name = u.name offset 0) y`, tenants, ids)
+		return scanEach(rows, err, func() error {
+			var i int32
+			var counter string
+			var n int64
+			if err := rows.Scan(&i, &counter, &n); err != nil {
+				return err
+			}
+			name := b.names[keys[i-1]]
+			name.taken, name.counter, name.n = true, counter, n
+			return nil
+		})
+	})
+}
+
+func (b *toyBook) Latest() (latest time.Time) {
+	if b.latest != nil {
+		return b.latest()
+	}
+	for _, c := range b.counters {
+		if c.lastAt.After(latest) {
+			latest = c.lastAt
+		}
+	}
+	return latest
+}
+
+func (b *toyBook) Start(now time.Time, newID func() int64) { b.now, b.newID = now, newID }
+func (b *toyBook) Resolve(*Pipe)                           {}
+func (b *toyBook) Mark()                                   { b.undo = b.undo[:0] }
+
+func (b *toyBook) Undo() {
+	for _, f := range slices.Backward(b.undo) {
+		f()
+	}
+	b.undo = b.undo[:0]
+}
+
+// add is the toy's verb.
+func (b *toyBook) add(c *toyCounter, delta int64, label string) error {
+	if !c.found {
+		return toyWrong.New("there is no counter %s", c.id)
+	}
+	if c.n+delta < 0 {
+		return toyEmpty.New("counter %s has %d", c.id, c.n).With("n", c.n)
+	}
+	old := *c
+	logged := len(b.log)
+	b.undo = append(b.undo, func() { *c = old; b.log = b.log[:logged] })
+	c.n, c.lastAt, c.dirty = c.n+delta, b.now, true
+	b.log = append(b.log, toyLogged{b.newID(), c.tenant, c.id, label})
+	return nil
+}
+
+func (b *toyBook) take(n *toyName, counter string, result int64) {
+	old := *n
+	b.undo = append(b.undo, func() { *n = old })
+	n.taken, n.fresh, n.counter, n.n = true, true, counter, result
+}
+
+func (b *toyBook) Flush(p *Pipe) {
+	if b.onFlush != nil {
+		b.onFlush(p)
+	}
+	var tenants []int32
+	var ids []string
+	var ns []int64
+	for k, c := range b.counters {
+		if c.dirty {
+			tenants, ids, ns = append(tenants, k.tenant), append(ids, k.id), append(ns, c.n)
+		}
+	}
+	if len(ids) > 0 {
+		p.Queue(func(d DB) error {
+			var ok string
+			return d.QueryRow(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
+				(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n) u
+				where c.tenant_id = u.tenant_id and c.id = u.id returning 1)
+				select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, b.now).Scan(&ok)
+		})
+	}
+	b.flushNames(p)
+	if len(b.log) == 0 {
+		return
+	}
+	var rowIDs []int64
+	var counters, labels []string
+	tenants = nil
+	for _, l := range b.log {
+		rowIDs, tenants = append(rowIDs, l.id), append(tenants, l.tenant)
+		counters, labels = append(counters, l.counter), append(labels, l.label)
+	}
+	p.Queue(func(d DB) error {
+		_, err := d.Exec(p.Context(), `insert into toy_log (row_id, tenant_id, counter, label, at)
+			select unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]), $5`,
+			rowIDs, tenants, counters, labels, b.now)
+		return err
+	})
+}
+
+func (b *toyBook) flushNames(p *Pipe) {
+	var tenants []int32
+	var names, counters []string
+	var ns []int64
+	for _, n := range b.names {
+		if n.fresh {
+			tenants, names = append(tenants, n.tenant), append(names, n.id)
+			counters, ns = append(counters, n.counter), append(ns, n.n)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	p.Queue(func(d DB) error {
+		_, err := d.Exec(p.Context(), `insert into toy_names (tenant_id, name, counter, n)
+			select u.t, u.name, u.counter, u.n from (select unnest($1::integer[]) as t, unnest($2::text[]) as name,
+				unnest($3::text[]) as counter, unnest($4::bigint[]) as n) u
+			order by u.t, u.name collate "C"`, tenants, names, counters, ns)
+		return err
+	})
+}
+
+// toyAdd adds to a counter, under a name if it has one. Its answer is the counter's value.
+type toyAdd struct {
+	tenant        int32
+	counter, name string
+	delta         int64
+	label         string
+	onNeed        func(b *toyBook)
+	onApply       func(b *toyBook) error
+
+	c *toyCounter
+	n *toyName
+}
+
+func (a *toyAdd) Need(b *toyBook) {
+	if a.onNeed != nil {
+		a.onNeed(b)
+	}
+	if a.counter != "" {
+		a.c = b.counter(a.tenant, a.counter)
+	}
+	if a.name != "" {
+		a.n = b.name(a.tenant, a.name)
+	}
+}
+
+func (a *toyAdd) Apply(b *toyBook) (any, error) {
+	if a.n != nil && a.n.taken {
+		return Repeat{First: a.n.n}, nil
+	}
+	var result int64
+	if a.c != nil {
+		if err := b.add(a.c, a.delta, cmp.Or(a.label, "plain")); err != nil {
+			return nil, err
+		}
+		result = a.c.n
+	}
+	if a.n != nil {
+		b.take(a.n, a.counter, result)
+	}
+	if a.onApply != nil {
+		if err := a.onApply(b); err != nil {
+			return nil, err
+		}
+	}
+	return result, nil
+}
+
+// toyGuarded counts its tries in a counter of its own.
+type toyGuarded struct {
+	toyAdd
+	tries string
+	g     *toyCounter
+}
+
+func (a *toyGuarded) Need(b *toyBook) { a.toyAdd.Need(b); a.g = b.counter(a.tenant, a.tries) }
+
+func (a *toyGuarded) Guard(b *toyBook) error { return b.add(a.g, 1, "try") }
+
+func toyEncode(answer any) ([]byte, error) { return strconv.AppendInt(nil, answer.(int64), 10), nil }
+
+// world is a database with the toy's tables, and the engines on it.
+type world struct {
+	t     *testing.T
+	dsn   string
+	super *pgxpool.Pool
+	books func() *toyBook
+}
+
+func worldOn(t *testing.T, db *pgtest.DB, counters int) *world {
+	t.Helper()
+	w := &world{t: t, dsn: db.AppDSN, super: pgtest.Pool(t, db.SuperDSN), books: newToyBook}
+	w.exec(toySchema)
+	w.exec(`insert into toy_counters (tenant_id, id, n) select 1, 'c' || i, 1000000 from generate_series(0, $1 - 1) i`, counters)
+	return w
+}
+
+func newWorld(t *testing.T, counters int) *world {
+	t.Helper()
+	return worldOn(t, pgtest.New(t), counters)
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.super.Exec(context.Background(), sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) int(sql string, args ...any) (n int64) {
+	w.t.Helper()
+	if err := w.super.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) value(counter string) int64 {
+	w.t.Helper()
+	return w.int("select n from toy_counters where id = $1", counter)
+}
+
+type toyEngine struct {
+	*Engine[*toyBook]
+	reg *prometheus.Registry
+}
+
+// engine starts an engine as a process of its own would have it.
+func (w *world) engine(change ...func(*Config[*toyBook])) *toyEngine {
+	w.t.Helper()
+	reg := prometheus.NewRegistry()
+	c := Config[*toyBook]{NewBooks: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"}, Metrics: NewMetrics(reg),
+		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil))}
+	for _, f := range change {
+		f(&c)
+	}
+	if c.Pool == nil {
+		pool, err := pg.Open(context.Background(), w.dsn, 5)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.t.Cleanup(pool.Close)
+		c.Pool = pool
+	}
+	e := &toyEngine{New(c), reg}
+	w.t.Cleanup(func() { e.mustBeEmpty(w.t) })
+	return e
+}
+
+// mustBeEmpty drains an engine: nothing may be left in it.
+func (e *toyEngine) mustBeEmpty(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := e.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	e.flights.mu.Lock()
+	defer e.flights.mu.Unlock()
+	e.queue.mu.Lock()
+	defer e.queue.mu.Unlock()
+	if n := len(e.flights.jobs); n > 0 {
+		t.Errorf("%d keys are still on their way", n)
+	}
+	if q := e.queue; q.jobs != 0 || q.rows != 0 || q.bytes != 0 {
+		t.Errorf("the queue still counts %d jobs, %d rows, %d bytes", q.jobs, q.rows, q.bytes)
+	}
+}
+
+// metric is the sum of a counter.
+func (e *toyEngine) metric(name string) (sum float64) {
+	families, err := e.reg.Gather()
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "ledgerd_commit_"+name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func add(counter string, delta int64) *toyAdd {
+	return &toyAdd{tenant: 1, counter: counter, delta: delta}
+}
+
+func (a *toyAdd) named(name string) *toyAdd     { a.name = name; return a }
+func (a *toyAdd) labelled(label string) *toyAdd { a.label = label; return a }
+
+func work(c Command[*toyBook]) Work[*toyBook] {
+	return Work[*toyBook]{Tenant: 1, RequestID: "r", Command: c, Encode: toyEncode, Rows: 3, Bytes: 100}
+}
+
+func keyed(key string, c Command[*toyBook]) Work[*toyBook] {
+	w := work(c)
+	w.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Fingerprint: make([]byte, FingerprintSize), Life: time.Hour}
+	return w
+}
+
+// each runs n calls at once and gives their errors' reasons, counted.
+func each(n int, call func(i int) error) map[string]int {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	reasons := map[string]int{}
+	for i := range n {
+		wg.Go(func() {
+			r := reason(call(i))
+			mu.Lock()
+			defer mu.Unlock()
+			reasons[r]++
+		})
+	}
+	wg.Wait()
+	return reasons
+}
+
+func reason(err error) string {
+	if f := fault.Of(err); f != nil {
+		return f.Reason.Name
+	}
+	if err != nil {
+		return err.Error()
+	}
+	return "ok"
+}
+
+func wantReasons(t *testing.T, got map[string]int, want string) {
+	t.Helper()
+	if fmt.Sprint(got) != want {
+		t.Errorf("outcomes %v, want %v", got, want)
+	}
+}
+
+// eventually polls until ok, or fails the test.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	timeout := time.After(15 * time.Second)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-timeout:
+			t.Fatalf("never happened: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+// gate makes whoever passes it wait, until it is opened: pass is for a book's onFlush.
+func (w *world) gate() (pass func(p *Pipe), open func()) {
+	w.t.Helper()
+	conn, err := w.super.Acquire(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := conn.Exec(context.Background(), "select pg_advisory_lock(7)"); err != nil {
+		w.t.Fatal(err)
+	}
+	open = sync.OnceFunc(func() {
+		_, _ = conn.Exec(context.Background(), "select pg_advisory_unlock(7)")
+		conn.Release()
+	})
+	w.t.Cleanup(open)
+	return func(p *Pipe) {
+		p.Queue(func(d DB) error {
+			_, err := d.Exec(p.Context(), "select pg_advisory_xact_lock_shared(7)")
+			return err
+		})
+	}, open
+}
+
+// waiting polls until n backends of this database wait for a lock.
+func (w *world) waiting(n int64) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprint(n, " backends wait for a lock"), func() bool {
+		return w.int(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) == n
+	})
+}
+
+// holder is a plain connection with an open transaction, from outside of all engines.
+func (w *world) holder(sql string, args ...any) (end func()) {
+	w.t.Helper()
+	tx, err := w.super.Begin(context.Background())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), sql, args...); err != nil {
+		w.t.Fatal(err)
+	}
+	end = sync.OnceFunc(func() { _ = tx.Rollback(context.Background()) })
+	w.t.Cleanup(end)
+	return end
+}
+
+// answer is what a call running beside the test got.
+type answer struct {
+	out Outcome
+	err error
+}
+
+func (e *toyEngine) start(ctx context.Context, w Work[*toyBook]) <-chan answer {
+	done := make(chan answer, 1)
+	go func() {
+		out, err := e.Do(ctx, w)
+		done <- answer{out, err}
+	}()
+	return done
+}
+
+func unanswered(t *testing.T, done <-chan answer) {
+	t.Helper()
+	select {
+	case a := <-done:
+		t.Fatalf("answered too early: %+v", a)
+	default:
+	}
+}
