@@ -2,29 +2,65 @@ package rpc
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Codecs are the handler options that make an answer the same bytes whenever it is given: the
-// library's own shuffle maps, and put white space into JSON that differs from build to build.
-func Codecs() []connect.HandlerOption {
+// codecs make an answer the same bytes whenever it is given: the library's own shuffle maps, and put
+// white space into JSON that differs from build to build.
+func codecs() []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(protoCodec{}),
 		connect.WithCodec(jsonCodec{"json"}),
 		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithCompression("gzip", func() connect.Decompressor { return &gunzip{} },
+			func() connect.Compressor { return gzip.NewWriter(io.Discard) }),
+		connect.WithCompressMinBytes(minCompressed),
 	}
 }
+
+const minCompressed = 4 << 10
 
 var (
 	marshal   = proto.MarshalOptions{Deterministic: true}
 	writeJSON = protojson.MarshalOptions{}
 	readJSON  = protojson.UnmarshalOptions{}
 )
+
+// unreadField is a field that no message has: the last one there can be.
+const unreadField = protowire.MaxValidNumber
+
+// leaveUnread leaves in a message what is wrong with its bytes. Connect decodes before any interceptor
+// runs, and would answer a codec's error itself, without a reason, a line in the log, or a count.
+func leaveUnread(m proto.Message, err error) {
+	proto.Reset(m)
+	text := strings.ReplaceAll(err.Error(), "\u00a0", " ") // protobuf's errors differ from build to build
+	text = strings.ToValidUTF8(strings.TrimPrefix(text, "proto: "), "?")
+	b := protowire.AppendTag(nil, unreadField, protowire.BytesType)
+	m.ProtoReflect().SetUnknown(protowire.AppendString(b, text))
+}
+
+// unread tells what leaveUnread left, if anything. A caller who sends the field himself is answered
+// what he wrote.
+func unread(m proto.Message) error {
+	field, kind, n := protowire.ConsumeTag(m.ProtoReflect().GetUnknown())
+	if n < 0 || field != unreadField || kind != protowire.BytesType {
+		return nil
+	}
+	text, _ := protowire.ConsumeString(m.ProtoReflect().GetUnknown()[n:])
+	return fault.FieldInvalid.New("the request cannot be read: %s", text)
+}
 
 type protoCodec struct{}
 
@@ -54,7 +90,10 @@ func (protoCodec) Unmarshal(b []byte, m any) error {
 	if err != nil {
 		return err
 	}
-	return proto.Unmarshal(b, p)
+	if err := proto.Unmarshal(b, p); err != nil {
+		leaveUnread(p, err)
+	}
+	return nil
 }
 
 type jsonCodec struct{ name string }
@@ -87,9 +126,11 @@ func (c jsonCodec) Unmarshal(b []byte, m any) error {
 		return err
 	}
 	if len(b) == 0 {
-		return fmt.Errorf("the body is empty: send {} for a request without fields")
+		leaveUnread(p, errors.New("it is empty: send {} for a request without fields"))
+	} else if err := readJSON.Unmarshal(b, p); err != nil {
+		leaveUnread(p, err)
 	}
-	return readJSON.Unmarshal(b, p)
+	return nil
 }
 
 func message(m any) (proto.Message, error) {

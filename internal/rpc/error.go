@@ -3,12 +3,16 @@ package rpc
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"io"
 	"maps"
+	"strings"
+	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5/pgconn"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
@@ -41,20 +45,35 @@ var steps = map[fault.Step]errorsv1.NextStep{
 	fault.RetrySameKey: errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY, fault.NewToken: errorsv1.NextStep_NEXT_STEP_NEW_TOKEN,
 }
 
-// faultOf makes any error a fault. One that is none is the server's own: it is logged here, once, and
-// the caller is told nothing of it.
-func faultOf(ctx context.Context, log *slog.Logger, procedure, requestID string, err error) *fault.Fault {
+// faultOf makes any error a fault. One that is none is the server's own: the caller is told nothing of it.
+func faultOf(ctx context.Context, err error) *fault.Fault {
 	if f := fault.Of(err); f != nil {
-		if f.Reason.Class == fault.System && f.Unwrap() != nil {
-			log.ErrorContext(ctx, "call failed", "procedure", procedure, "request_id", requestID, "error", err)
-		}
 		return f
 	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return fault.NotRun.New("the call ended before its answer").Because(err)
+	var transport *connect.Error
+	if errors.As(err, &transport) {
+		switch transport.Code() {
+		case connect.CodeInvalidArgument, connect.CodeResourceExhausted, connect.CodeUnimplemented:
+			return fault.FieldInvalid.New("%s", transport.Message())
+		}
 	}
-	log.ErrorContext(ctx, "call failed", "procedure", procedure, "request_id", requestID, "error", err)
-	return fault.InternalError.New("internal error")
+	switch {
+	case ctx.Err() != nil && (transport != nil || errors.Is(err, ctx.Err())):
+		return fault.NotRun.New("the call ended before its answer").Because(err)
+	case databaseGone(err):
+		return fault.DatabaseUnavailable.New("the database cannot be read now").After(time.Second).Because(err)
+	}
+	return fault.InternalError.New("internal error").Because(err)
+}
+
+// databaseGone tells the loss of the connection from an error of the database.
+func databaseGone(err error) bool {
+	var refused *pgconn.ConnectError
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return strings.HasPrefix(answer.Code, "57P") || strings.HasPrefix(answer.Code, "08")
+	}
+	return errors.As(err, &refused) || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // connectError is a fault on the wire.
@@ -64,7 +83,9 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 		requestID = f.RequestID
 	}
 	add := func(m proto.Message) {
-		if d, err := connect.NewErrorDetail(m); err == nil {
+		detail := new(anypb.Any) // the same bytes whenever it is told
+		if err := anypb.MarshalFrom(detail, m, marshal); err == nil {
+			d, _ := connect.NewErrorDetail(detail)
 			e.AddDetail(d)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
-	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -68,31 +67,28 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			err = d.err()
 		}
 		if err != nil {
-			res.Results[i] = &ledgerv1.TransferBatchResult{Error: itemError(err)}
+			res.Results[i] = &ledgerv1.TransferBatchResult{Error: itemError(ctx, err)}
 			continue
 		}
 		changes[i] = transfer(caller, item.GetTransfer(), p)
 		works, at = append(works, changes[i].work(s, c, key, &rendered[i])), append(at, i)
 	}
-	results := s.Engine.DoAll(ctx, works)
-	for n, result := range results {
+	c.replayed = len(works) == len(r.GetItems())
+	for n, result := range s.Engine.DoAll(ctx, works) {
 		i := at[n]
-		res.Results[i] = batchResult(result, func() (*ledgerv1.TransferResponse, error) {
-			return changes[i].answer(result.Outcome, rendered[i])
-		})
+		own := r.GetItems()[i].GetIdempotencyKey() != "" // what the call's key replays, the header tells of the whole
+		c.replayed = c.replayed && (result.Outcome.Replayed || result.Outcome.Existed)
+		res.Results[i] = &ledgerv1.TransferBatchResult{Replayed: own && result.Outcome.Replayed}
+		t, err := (*ledgerv1.TransferResponse)(nil), result.Err
+		if err == nil {
+			t, err = changes[i].answer(result.Outcome, rendered[i])
+		}
+		if err != nil {
+			res.Results[i].Error = itemError(ctx, err)
+		}
+		res.Results[i].Transfer, res.Results[i].Existed = t.GetTransfer(), t.GetExisted()
 	}
 	return res, nil
-}
-
-func batchResult(r commit.Result, answer func() (*ledgerv1.TransferResponse, error)) *ledgerv1.TransferBatchResult {
-	if r.Err != nil {
-		return &ledgerv1.TransferBatchResult{Error: itemError(r.Err), Replayed: r.Outcome.Replayed}
-	}
-	t, err := answer()
-	if err != nil {
-		return &ledgerv1.TransferBatchResult{Error: itemError(err)}
-	}
-	return &ledgerv1.TransferBatchResult{Transfer: t.GetTransfer(), Existed: t.GetExisted(), Replayed: r.Outcome.Replayed}
 }
 
 // itemKey is the request key of an item, or nil.
@@ -113,11 +109,9 @@ func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole
 		Fingerprint: whole, Life: s.KeyLife}, nil
 }
 
-func itemError(err error) *ledgerv1.ItemError {
-	f := fault.Of(err)
-	if f == nil {
-		f = fault.InternalError.New("internal error")
-	}
+func itemError(ctx context.Context, err error) *ledgerv1.ItemError {
+	f := faultOf(ctx, err)
+	callOf(ctx).note(ctx, f, err)
 	return &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: stateOf(f)}
 }
 
@@ -143,7 +137,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 		w.Encode = encodeIDs
 	}
 	out, err := s.Engine.Do(ctx, w)
-	c.replayed = out.Replayed
+	c.replayed, c.first = out.Replayed, out.FirstRequestID
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func (d *decoder) bad(path, description string) {
 	if d.f == nil {
 		d.f = fault.FieldInvalid.New("%s: %s", path, description)
 	}
-	if len(d.f.Fields) < 20 {
+	if len(d.f.Fields) < maxFields {
 		d.f.Fields = append(d.f.Fields, fault.Field{Path: path, Description: description})
 	}
 }
@@ -45,7 +45,7 @@ func (d *decoder) bizNo(path, s string) string {
 	return s
 }
 
-// code checks an account code: parts of letters, digits and "._- @/+&'()," between colons.
+// code checks the code of an account: parts between colons, of anything but "*" and control characters.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be parts between colons, none of them empty")
@@ -117,8 +117,8 @@ func (d *decoder) metadata(m map[string]string) map[string]string {
 	total := 0
 	for k, v := range m {
 		total += len(k) + len(v)
-		if k == "" || len(k) > 128 || strings.ContainsRune(k, 0) || strings.ContainsRune(v, 0) {
-			d.bad("metadata", "names must be 1 to 128 bytes, and nothing may hold a NUL")
+		if k == "" || len(k) > 128 {
+			d.bad("metadata", "names must be 1 to 128 bytes")
 		}
 	}
 	if total > maxMetadataBytes {

@@ -3,6 +3,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +33,8 @@ import (
 // Options of a server. Zero values take the defaults.
 type Options struct {
 	DatabaseURL string
-	// MigrationURL is a direct connection for looking at the schema's version; default DatabaseURL.
-	Listen string // host:port, default 127.0.0.1:8080
+	// Listen is host:port; port 0 takes any.
+	Listen string
 	// MetricsListen serves /metrics and /debug/pprof without a key on a port of its own. Empty: off.
 	MetricsListen string
 	// Anyone lets every caller in as this identity, without a key: for development.
@@ -48,10 +49,8 @@ type Options struct {
 }
 
 const (
-	maxRequestBytes = 16 << 20
-	minCompressed   = 4 << 10
-	enginePool      = 8
-	readPool        = 16
+	enginePool = 8
+	readPool   = 16
 )
 
 // Server is a running server.
@@ -69,6 +68,7 @@ type Server struct {
 	once     sync.Once
 	work     sync.WaitGroup
 	stop     context.CancelFunc
+	look     look
 }
 
 // Start opens the pools, refuses a role that is too powerful, and listens.
@@ -91,6 +91,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.engine = flow.NewEngine(s.batches, fmt.Sprintf("%s/%d", host, os.Getpid()), commit.NewMetrics(s.registry), s.log)
 	s.http = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols)}
+	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second,
+		WriteByteTimeout: 30 * time.Second}
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true)
 	background, stop := context.WithCancel(context.Background())
@@ -142,44 +144,38 @@ func (s *Server) routes() http.Handler {
 	} else {
 		gate.Authenticate = access.NewKeys(s.reads).Authenticate
 	}
-	life := s.options.KeyLife
-	if life == 0 {
-		life = 24 * time.Hour
-	}
-	interceptors := []connect.Interceptor{gate}
+	var interceptors []connect.Interceptor
 	if s.options.Traces {
 		if spans, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics(), otelconnect.WithTrustRemote()); err == nil {
 			interceptors = append(interceptors, spans)
 		}
 	}
-	options := append(rpc.Codecs(), connect.WithInterceptors(interceptors...), connect.WithReadMaxBytes(maxRequestBytes),
-		connect.WithCompressMinBytes(minCompressed))
+	options := gate.Options(interceptors...)
 	mux := http.NewServeMux()
 	mux.Handle(ledgerv1connect.NewLedgerServiceHandler(
-		&rpc.Ledger{Engine: s.engine, Reader: ledger.NewReader(s.reads), KeyLife: life, Closing: s.closing}, options...))
+		&rpc.Ledger{Engine: s.engine, Reader: ledger.NewReader(s.reads), KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Closing: s.closing}, options...))
 	reflector := grpcreflect.NewStaticReflector(ledgerv1connect.LedgerServiceName)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
-	return mux
+	return rpc.Named(rpc.Bounded(mux))
 }
 
 // Stop ends the server in order: no new calls, answers for those that are in, no rows in flight.
 func (s *Server) Stop() {
 	s.once.Do(func() {
-		limit := s.options.DrainTimeout
-		if limit == 0 {
-			limit = 20 * time.Second
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
 		close(s.closing)
+		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.options.DrainTimeout, 20*time.Second))
+		defer cancel()
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.log.Warn("calls were cut off", "error", err)
+			_ = s.http.Close()
 		}
 		s.stop()
 		s.work.Wait()
+		ctx, cancel = context.WithTimeout(context.Background(), drainWork)
+		defer cancel()
 		if err := s.engine.Drain(ctx); err != nil {
 			s.log.Error("drain", "error", err)
 		}
@@ -189,3 +185,6 @@ func (s *Server) Stop() {
 		s.closePools()
 	})
 }
+
+// drainWork is for what still commits when no caller waits for it any more.
+const drainWork = 5 * time.Second

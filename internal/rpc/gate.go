@@ -1,0 +1,201 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// call is what the gate knows of the call in hand.
+type call struct {
+	gate      *Gate
+	procedure string
+	start     time.Time
+	meter     *meter
+	identity  access.Identity
+	requestID string
+	key       string // Idempotency-Key, or empty
+	replayed  bool   // set by the handler: the answer was recorded, or the thing was there before
+	first     string // set by the handler: request id of the call whose answer was recorded
+}
+
+type callKey struct{}
+
+func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
+
+// Gate stands before every service. It lets the caller in before his message is read, checks the
+// message, turns errors into what callers read, and counts. The request has its id from Named.
+type Gate struct {
+	// Authenticate tells who holds an API key. Nil lets everybody in as Anyone.
+	Authenticate func(ctx context.Context, key string) (access.Identity, error)
+	// Anyone is who calls when nobody is asked.
+	Anyone  access.Identity
+	Log     *slog.Logger
+	Metrics *Metrics
+}
+
+// Options put the gate before a service. More interceptors run inside of it.
+func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
+	return append(codecs(), connect.WithRequestGate(g.admit), connect.WithInterceptors(g), connect.WithRecover(panicked),
+		connect.WithInterceptors(more...))
+}
+
+// admit lets a caller in, or not, by the header of his request.
+func (g *Gate) admit(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
+	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure), identity: g.Anyone,
+		requestID: h.Get(RequestIDHeader)}
+	if err := g.enter(ctx, c, spec, h); err != nil {
+		return nil, c.leave(ctx, err)
+	}
+	return context.WithValue(ctx, callKey{}, c), nil
+}
+
+func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Header) (err error) {
+	if g.Authenticate != nil {
+		if c.identity, err = g.identify(ctx, h); err != nil {
+			return err
+		}
+	}
+	if need := roleFor(spec); c.identity.Role < need {
+		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, need)
+	}
+	if values := h[KeyHeader]; len(values) > 1 {
+		return fault.FieldInvalid.New("%s was sent %d times", KeyHeader, len(values))
+	} else if len(values) == 1 {
+		c.key, err = ParseKey(values[0])
+	}
+	return err
+}
+
+// identify reads the one Authorization header: of two, somebody on the way may have checked the other.
+func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, error) {
+	const scheme = "Bearer "
+	values := h["Authorization"]
+	if len(values) != 1 || len(values[0]) < len(scheme) || !strings.EqualFold(values[0][:len(scheme)], scheme) {
+		return access.Identity{}, access.Unauthenticated.New("send Authorization: Bearer KEY, once")
+	}
+	return g.Authenticate(ctx, values[0][len(scheme):])
+}
+
+// roleFor tells what a call needs: reads are marked side-effect free, AdminService is for admins, and
+// what is of neither kind too.
+func roleFor(spec connect.Spec) access.Role {
+	service, _, _ := strings.Cut(strings.TrimPrefix(spec.Procedure, "/"), "/")
+	switch {
+	case strings.HasPrefix(service, "grpc.reflection."), spec.IdempotencyLevel == connect.IdempotencyNoSideEffects &&
+		!strings.HasSuffix(service, ".AdminService"):
+		return access.Read
+	case strings.HasPrefix(service, "ledgerd.") && !strings.HasSuffix(service, ".AdminService"):
+		return access.Write
+	}
+	return access.Admin
+}
+
+// WrapUnary checks a request, and shapes its answer.
+func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		c := callOf(ctx)
+		res, err := connect.AnyResponse(nil), check(req.Any().(proto.Message))
+		if err == nil {
+			res, err = next(ctx, req)
+		}
+		if err = c.leave(ctx, err); err != nil {
+			return nil, err
+		}
+		c.mark(res.Header())
+		return res, nil
+	}
+}
+
+// WrapStreamingClient has nothing to do: servers only.
+func (g *Gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+
+// WrapStreamingHandler checks what comes in on a stream, and shapes its error.
+func (g *Gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		return callOf(ctx).leave(ctx, next(ctx, checkedConn{conn}))
+	}
+}
+
+type checkedConn struct{ connect.StreamingHandlerConn }
+
+func (c checkedConn) Receive(m any) error {
+	if err := c.StreamingHandlerConn.Receive(m); err != nil {
+		return err
+	}
+	return check(m.(proto.Message))
+}
+
+// leave counts a call and gives its error the shape that callers read.
+func (c *call) leave(ctx context.Context, err error) error {
+	c.meter.duration.Observe(time.Since(c.start).Seconds())
+	if err == nil {
+		c.meter.ok.Inc()
+		if c.replayed {
+			c.gate.Log.InfoContext(ctx, "call replayed", "procedure", c.procedure, "key", c.key, "request_id", c.requestID,
+				"first_request_id", c.first)
+		}
+		return nil
+	}
+	f := faultOf(ctx, err)
+	c.meter.failed(f)
+	c.note(ctx, f, err)
+	e := connectError(f, c.requestID)
+	c.mark(e.Meta())
+	return e
+}
+
+// note logs an error: what the server is to blame for, and what is on record.
+func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
+	log := c.gate.Log
+	switch {
+	case f.Reason == fault.InternalError:
+		log.ErrorContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
+	case f.Reason.Class == fault.System:
+		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
+	case f.Reason.Class == fault.Refusal, f.Reason == commit.KeyReused:
+		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
+			"request_id", c.requestID, "first_request_id", f.RequestID, "replayed", c.replayed)
+	}
+}
+
+// mark tells that an answer is a repeat.
+func (c *call) mark(h http.Header) {
+	if c.replayed {
+		h.Set(ReplayedHeader, "true")
+	}
+}
+
+func panicked(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
+	return fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+}
+
+// Guard lets callers with an API key through to a plain HTTP handler.
+func (g *Gate) Guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if g.Authenticate != nil {
+			if _, err := g.identify(r.Context(), r.Header); err != nil {
+				status := http.StatusServiceUnavailable
+				if fault.Is(err, access.Unauthenticated) {
+					status = http.StatusUnauthorized
+				}
+				http.Error(w, fault.Of(err).Message, status)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,111 @@
+package rpc
+
+import (
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/base32"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// RequestIDHeader names a request through every log line, row and answer.
+const RequestIDHeader = "X-Request-ID"
+
+const requestIDKey = "X-Request-Id" // as net/http spells it
+
+// Named gives every request an id, unless it brings a good one, and every answer the same.
+func Named(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		id := r.Header.Get(requestIDKey)
+		if !goodRequestID(id) {
+			id = newRequestID()
+		}
+		value := []string{id}
+		r.Header[requestIDKey], w.Header()[requestIDKey] = value, value
+		next.ServeHTTP(w, r)
+	})
+}
+
+func goodRequestID(s string) bool {
+	if len(s) < 1 || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+var requestIDText = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
+
+func newRequestID() string {
+	var b [15]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return requestIDText.EncodeToString(b[:])
+}
+
+// What a request may be: in bytes, also before and after decompression, and in time to arrive.
+const (
+	maxRequestBytes = 16 << 20
+	bodyTimeout     = 30 * time.Second
+)
+
+// Bounded bounds the bodies of requests in size and time. The server's own time limit would end
+// streams, too.
+func Bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			b := &body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), left: maxRequestBytes, control: http.NewResponseController(w)}
+			_ = b.control.SetReadDeadline(time.Now().Add(bodyTimeout))
+			r.Body = b
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+type body struct {
+	io.ReadCloser
+	id      string
+	left    int
+	control *http.ResponseController
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, tooLarge(b.id)
+	}
+	if err == io.EOF {
+		_ = b.control.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// tooLarge is a whole Connect error: what reads a body happens before an interceptor could make it one.
+func tooLarge(requestID string) error {
+	return connectError(fault.FieldInvalid.New("a request may have at most %d MiB", maxRequestBytes>>20), requestID)
+}
+
+// gunzip stops at the limit: Connect's own goes on to the end to tell how much it would have been.
+type gunzip struct {
+	gzip.Reader
+	left int
+}
+
+func (g *gunzip) Reset(r io.Reader) error {
+	g.left = maxRequestBytes
+	return g.Reader.Reset(r)
+}
+
+func (g *gunzip) Read(p []byte) (int, error) {
+	n, err := g.Reader.Read(p)
+	if g.left -= n; g.left < 0 {
+		return 0, tooLarge("")
+	}
+	return n, err
+}
