@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -61,21 +62,26 @@ type Identity struct {
 }
 
 // Keys checks API keys. A good key is remembered for a moment, so a revoked one works for up to
-// rememberFor longer in other processes.
+// rememberFor longer.
 type Keys struct {
-	pool  *pgxpool.Pool
-	mu    sync.RWMutex
-	known map[[32]byte]remembered
+	pool    *pgxpool.Pool
+	lookups chan struct{} // bounds what bad keys can take of the pool
+	mu      sync.RWMutex
+	known   map[[32]byte]*remembered
 }
 
 type remembered struct {
 	identity Identity
+	renew    time.Time   // from then on one caller looks again
+	renewing atomic.Bool // he does, while the others need not wait
 	until    time.Time
 }
 
 const (
 	rememberFor = 5 * time.Second
+	renewAfter  = 3 * time.Second
 	maxKnown    = 10_000
+	maxLookups  = 4
 	prefix      = "ldg"
 )
 
@@ -86,29 +92,34 @@ var (
 
 // NewKeys makes a checker over a pool.
 func NewKeys(pool *pgxpool.Pool) *Keys {
-	return &Keys{pool: pool, known: make(map[[32]byte]remembered)}
+	return &Keys{pool: pool, lookups: make(chan struct{}, maxLookups), known: make(map[[32]byte]*remembered)}
 }
 
-// Authenticate tells whose key it is, or returns the fault UNAUTHENTICATED.
+// Authenticate tells whose key it is. Returns faults UNAUTHENTICATED, DATABASE_UNAVAILABLE.
 func (k *Keys) Authenticate(ctx context.Context, key string) (Identity, error) {
 	sum := sha256.Sum256([]byte(key))
 	k.mu.RLock()
-	r, ok := k.known[sum]
+	r := k.known[sum]
 	k.mu.RUnlock()
 	now := time.Now()
-	if ok && now.Before(r.until) {
+	if r != nil && now.Before(r.until) && (now.Before(r.renew) || !r.renewing.CompareAndSwap(false, true)) {
 		return r.identity, nil
 	}
 	id, err := k.lookup(ctx, key)
-	if err != nil {
-		return Identity{}, err
+	if err != nil && r != nil && now.Before(r.until) && !fault.Is(err, Unauthenticated) {
+		r.renewing.Store(false)
+		return r.identity, nil
 	}
 	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		delete(k.known, sum)
+		return Identity{}, err
+	}
 	if len(k.known) >= maxKnown {
 		clear(k.known)
 	}
-	k.known[sum] = remembered{id, now.Add(rememberFor)}
-	k.mu.Unlock()
+	k.known[sum] = &remembered{identity: id, renew: now.Add(renewAfter), until: now.Add(rememberFor)}
 	return id, nil
 }
 
@@ -121,6 +132,12 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	tenant, err := strconv.ParseInt(part[1], 10, 32)
 	if err != nil {
 		return Identity{}, bad
+	}
+	select {
+	case k.lookups <- struct{}{}:
+		defer func() { <-k.lookups }()
+	case <-ctx.Done():
+		return Identity{}, fault.NotRun.New("the call ended before its API key was checked").Because(ctx.Err())
 	}
 	row, err := q.APIKeyGet(ctx, k.pool, db.APIKeyGetParams{TenantID: int32(tenant), KeyID: part[2]})
 	if errors.Is(err, pgx.ErrNoRows) {
