@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -14,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	health "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
 // health serves /healthz (the process lives), /readyz (calls would succeed, or what is wrong) and the
@@ -30,21 +33,46 @@ func (s *Server) health(mux *http.ServeMux) {
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"ready": len(wrong) == 0, "wrong": wrong})
 	})
+	limit := connect.WithReadMaxBytes(4 << 10)
 	mux.Handle(health.Health_Check_FullMethodName, connect.NewUnaryHandler(health.Health_Check_FullMethodName,
-		func(ctx context.Context, _ *connect.Request[health.HealthCheckRequest]) (*connect.Response[health.HealthCheckResponse], error) {
+		func(ctx context.Context, r *connect.Request[health.HealthCheckRequest]) (*connect.Response[health.HealthCheckResponse], error) {
+			if name := r.Msg.GetService(); name != "" && name != ledgerv1connect.LedgerServiceName {
+				return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such service"))
+			}
 			return connect.NewResponse(s.status(ctx)), nil
-		}))
-	mux.Handle(health.Health_Watch_FullMethodName, connect.NewServerStreamHandler(health.Health_Watch_FullMethodName, s.watchHealth))
+		}, limit))
+	mux.Handle(health.Health_Watch_FullMethodName, connect.NewServerStreamHandler(health.Health_Watch_FullMethodName, s.watchHealth, limit))
 }
 
 // wrong tells what stands between the server and success.
 func (s *Server) wrong(ctx context.Context) map[string]string {
-	wrong := map[string]string{}
 	select {
 	case <-s.closing:
-		wrong["server"] = "it is ending"
+		return map[string]string{"server": "it is ending"}
 	default:
 	}
+	return s.look.now(ctx, s.lookAround)
+}
+
+// look remembers what was wrong for a second: anybody may ask, and the database pays.
+type look struct {
+	mu    sync.Mutex
+	at    time.Time
+	wrong map[string]string
+}
+
+func (l *look) now(ctx context.Context, around func(context.Context) map[string]string) map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.at) > time.Second {
+		l.wrong = around(context.WithoutCancel(ctx))
+		l.at = time.Now()
+	}
+	return l.wrong
+}
+
+func (s *Server) lookAround(ctx context.Context) map[string]string {
+	wrong := map[string]string{}
 	if err := s.engine.Ready(); err != nil {
 		wrong["commits"] = "the last one failed; the log has more"
 	}
