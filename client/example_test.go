@@ -1,0 +1,167 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/ledgerd/ledgerd/client"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+)
+
+// Alice, who has 100.00, buys for 12.30.
+func Example() {
+	url, end := exampleLedger()
+	defer end()
+
+	c := client.New(url)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+
+	res, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+		BizNo:    "order-1001",
+		Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, e := range res.GetTransfer().GetEntries() {
+		fmt.Printf("%s %s: %s to %s\n", e.GetAccount(), e.GetAmount(), e.GetBalanceBefore(), e.GetBalanceAfter())
+	}
+	// Output:
+	// alice -12.30: 100.00 to 87.70
+	// shop 12.30: 0.00 to 12.30
+}
+
+// A queue delivers a message twice. Its id is the key, so the second time gets the first one's answer.
+func ExampleWithKey() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	consume := func(messageID string) {
+		ctx := client.WithKey(context.Background(), messageID)
+		ctx, info := client.WithInfo(ctx)
+		res, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+			BizNo:    "order-1001",
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
+		})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		fmt.Println("alice has", res.GetTransfer().GetEntries()[0].GetBalanceAfter(), "replayed:", info.Replayed)
+	}
+	consume("message-42")
+	consume("message-42")
+	// Output:
+	// alice has 87.70 replayed: false
+	// alice has 87.70 replayed: true
+}
+
+// What the caller does depends on the reason, and what the user reads on ShowToUser.
+func ExampleAsError() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	_, err := c.Ledger.Transfer(context.Background(), &ledgerv1.TransferRequest{
+		BizNo:    "order-1002",
+		Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "200.00"}},
+	})
+	if errors.Is(err, client.ReasonInsufficientFunds) {
+		e, _ := client.AsError(err)
+		fmt.Println("class:", e.Class)
+		fmt.Println("next step:", e.NextStep)
+		fmt.Println("available:", e.State["available"])
+		fmt.Println("for the user:", e.ShowToUser)
+	}
+	// Output:
+	// class: business_refusal
+	// next step: new_key
+	// available: 100.00
+	// for the user: true
+}
+
+// A hundred buyers at once, in a few RPCs.
+func ExampleWithGather() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url, client.WithGather())
+	defer c.Close()
+
+	var buyers sync.WaitGroup
+	var mu sync.Mutex
+	bought, refused := 0, 0
+	for i := range 100 {
+		buyers.Go(func() {
+			_, err := c.Ledger.Transfer(context.Background(), &ledgerv1.TransferRequest{
+				BizNo:    fmt.Sprintf("order-%d", i),
+				Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "2.50"}},
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil:
+				bought++
+			case errors.Is(err, client.ReasonInsufficientFunds):
+				refused++
+			}
+		})
+	}
+	buyers.Wait()
+	fmt.Println(bought, "bought,", refused, "refused")
+	// Output:
+	// 40 bought, 60 refused
+}
+
+// The response headers of connect.NewClientContext say it too, for a client that does not gather.
+func ExampleReplayed() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	for range 2 {
+		ctx, call := connect.NewClientContext(client.WithKey(context.Background(), "message-43"))
+		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+			BizNo:    "order-1003",
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}},
+		})
+		fmt.Println(client.Replayed(call), err)
+	}
+	// Output:
+	// false <nil>
+	// true <nil>
+}
+
+// The interceptors in a generated client of one's own choice.
+func ExampleRetryInterceptor() {
+	url, end := exampleLedger()
+	defer end()
+
+	ledger := ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, url, connect.WithInterceptors(
+		client.ErrorInterceptor(),
+		client.RequestIDInterceptor(),
+		client.KeyInterceptor(),
+		client.RetryInterceptor(client.RetryPolicy{Attempts: 5, AttemptTimeout: 2 * time.Second}),
+	))
+	ctx, info := client.WithInfo(context.Background())
+	_, err := ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+		BizNo:    "order-1004",
+		Postings: []*ledgerv1.Posting{{From: "alice", To: "nobody", Asset: "CNY", Amount: "1.00"}},
+	})
+	fmt.Println(client.ReasonOf(err), "after", info.Attempts, "attempt")
+	// Output:
+	// ACCOUNT_NOT_FOUND after 1 attempt
+}

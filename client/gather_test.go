@@ -1,0 +1,335 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	"github.com/ledgerd/ledgerd/client"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+)
+
+const (
+	transferProcedure = ledgerv1connect.LedgerServiceTransferProcedure
+	batchProcedure    = ledgerv1connect.LedgerServiceTransferBatchProcedure
+)
+
+// answer is how one of many concurrent calls ended.
+type answer struct {
+	res  *ledgerv1.TransferResponse
+	info *client.Info
+	err  error
+}
+
+// together makes the calls at the same time.
+func together(ctx context.Context, c *client.Client, requests []*ledgerv1.TransferRequest) []answer {
+	answers := make([]answer, len(requests))
+	var calls sync.WaitGroup
+	for i, r := range requests {
+		calls.Go(func() {
+			ctx, info := client.WithInfo(ctx)
+			res, err := c.Ledger.Transfer(ctx, r)
+			answers[i] = answer{res, info, err}
+		})
+	}
+	calls.Wait()
+	return answers
+}
+
+func TestGatheredCallsGetTheirOwnAnswersFromFewRPCs(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
+		var seen rpcs
+		c := newClient(t, url, append(opts, client.WithGather(), seen.option())...)
+		const n = 1000
+		requests := make([]*ledgerv1.TransferRequest, n)
+		for i := range requests {
+			requests[i] = transfer(fmt.Sprintf("%s-%d", t.Name(), i), "world", "bob", "0.01")
+			if i%3 == 1 {
+				requests[i].Postings[0].From, requests[i].Postings[0].Amount = "shop", "5.00" // which has nothing
+			}
+		}
+		keys := map[string]bool{}
+		for i, a := range together(t.Context(), c, requests) {
+			switch {
+			case i%3 == 1 && !errors.Is(a.err, client.ReasonInsufficientFunds):
+				t.Fatalf("call %d: %v, want %s", i, a.err, client.ReasonInsufficientFunds)
+			case i%3 != 1 && a.err != nil:
+				t.Fatalf("call %d: %v", i, a.err)
+			case i%3 != 1 && a.res.GetTransfer().GetBizNo() != requests[i].GetBizNo():
+				t.Fatalf("call %d got the answer of %s", i, a.res.GetTransfer().GetBizNo())
+			case a.info.Key == "" || a.info.RequestID == "" || a.info.Replayed || a.info.Attempts != 1:
+				t.Fatalf("call %d: info %+v", i, a.info)
+			}
+			keys[a.info.Key] = true
+		}
+		if len(keys) != n {
+			t.Errorf("%d keys for %d calls", len(keys), n)
+		}
+		if sent := len(seen.of(transferProcedure)) + len(seen.of(batchProcedure)); sent > n/4 {
+			t.Errorf("%d calls took %d RPCs", n, sent)
+		}
+	})
+}
+
+// gatherBehind makes a client whose two lanes are taken, so that the next calls gather. free lets them go.
+func gatherBehind(t *testing.T, url string, opts ...client.Option) (c *client.Client, seen *rpcs, free func()) {
+	t.Helper()
+	seen = new(rpcs)
+	gate, arrived := make(chan struct{}), make(chan struct{})
+	hold := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			if m, ok := req.Any().(*ledgerv1.TransferRequest); ok && m.GetBizNo() == "blocker" {
+				arrived <- struct{}{}
+				<-gate
+				return nil, connect.NewError(connect.CodeAborted, errors.New("a blocker"))
+			}
+			return next(ctx, req)
+		}
+	})
+	c = newClient(t, url, append(opts, client.WithGather(), client.WithInterceptors(hold), seen.option())...)
+	var blockers sync.WaitGroup
+	for range client.GatherLanes {
+		blockers.Go(func() { _, _ = c.Ledger.Transfer(context.Background(), transfer("blocker", "world", "bob", "1")) })
+		<-arrived
+	}
+	free = sync.OnceFunc(func() { close(gate); blockers.Wait() })
+	t.Cleanup(free)
+	return c, seen, free
+}
+
+// inLine makes calls, and returns when all of them wait in line. The answers come after free.
+func inLine(ctx context.Context, c *client.Client, requests []*ledgerv1.TransferRequest) <-chan []answer {
+	before := client.InLine(c)
+	done := make(chan []answer, 1)
+	go func() { done <- together(ctx, c, requests) }()
+	client.AwaitLine(c, before+len(requests))
+	return done
+}
+
+func TestGatheredErrorsAreThoseOfLoneCalls(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	version := int64(77)
+	stale := transfer("stale", "world", "bob", "1.00")
+	stale.Conditions = []*ledgerv1.Condition{{Account: &ledgerv1.AccountRef{Code: "alice", Asset: "CNY"}, Version: &version}}
+	requests := []*ledgerv1.TransferRequest{
+		transfer("fine", "world", "bob", "1.00"),
+		transfer("poor", "shop", "bob", "1.00"),
+		transfer("nobody", "nobody", "bob", "1.00"),
+		transfer("precise", "world", "bob", "1.001"),
+		transfer("", "world", "bob", "1.00"),
+		transfer("negative", "world", "bob", "-1"),
+		transfer("itself", "bob", "bob", "1"),
+		transfer("top-up", "world", "bob", "9.00"), // differs from what the biz_no names
+		transfer("utf8", "world\xff", "bob", "1.00"),
+		stale,
+		transfer("fine too", "world", "bob", "1.00"),
+	}
+	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
+		c, seen, free := gatherBehind(t, url, opts...)
+		lone := together(t.Context(), newClient(t, url, opts...), requests)
+		done := inLine(t.Context(), c, requests[:8])
+		rest := inLine(t.Context(), c, requests[9:])
+		free()
+		gathered := append(<-done, together(t.Context(), c, requests[8:9])...)
+		gathered = append(gathered, <-rest...)
+		for i, want := range lone {
+			if got := gathered[i]; (got.err == nil) != (want.err == nil) {
+				t.Errorf("%s: %v, alone %v", requests[i].GetBizNo(), got.err, want.err)
+			} else if want.err != nil {
+				sameError(t, requests[i].GetBizNo(), got.err, want.err)
+			}
+		}
+		if len(seen.of(batchProcedure)) == 0 {
+			t.Error("nothing was gathered")
+		}
+	})
+}
+
+// sameError holds a gathered call's error against a lone one's. The request ids are of different calls.
+func sameError(t *testing.T, what string, got, want error) {
+	t.Helper()
+	g, ok := client.AsError(got)
+	w, _ := client.AsError(want)
+	if !ok {
+		t.Errorf("%s: %T is not a client.Error", what, got)
+		return
+	}
+	if w.Reason != "" && (g.RequestID == "" || g.RequestID == w.RequestID) {
+		t.Errorf("%s: request id %q, alone %q", what, g.RequestID, w.RequestID)
+	}
+	plain := func(e *client.Error) client.Error {
+		return client.Error{Code: e.Code, Reason: e.Reason, Class: e.Class, NextStep: e.NextStep, ShowToUser: e.ShowToUser,
+			Message: e.Message, State: e.State, Fields: e.Fields, RetryAfter: e.RetryAfter}
+	}
+	if a, b := plain(g), plain(w); len(a.State)+len(b.State) > 0 && !reflect.DeepEqual(a, b) ||
+		a.Message != b.Message || a.Reason != b.Reason || a.Class != b.Class || !reflect.DeepEqual(a.Fields, b.Fields) ||
+		a.Code != b.Code || a.ShowToUser != b.ShowToUser || a.NextStep != b.NextStep {
+		t.Errorf("%s:\n gathered %+v\n alone    %+v", what, a, b)
+	}
+	var gw, ww *connect.Error
+	if !errors.As(got, &gw) || !errors.As(want, &ww) || connect.IsWireError(got) != connect.IsWireError(want) ||
+		detailTypes(gw) != detailTypes(ww) {
+		t.Errorf("%s: details %s, alone %s", what, detailTypes(gw), detailTypes(ww))
+	}
+}
+
+func detailTypes(e *connect.Error) (types string) {
+	for _, d := range e.Details() {
+		types += d.Type() + " "
+	}
+	return types
+}
+
+func TestABatchOfOneGoesAsTransferUnderTheSameKey(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	c, seen, free := gatherBehind(t, url)
+	ctx := client.WithKey(t.Context(), `"quoted" key`)
+	request := transfer("single", "alice", "bob", "1.00")
+	done := inLine(ctx, c, []*ledgerv1.TransferRequest{request})
+	free()
+	if a := (<-done)[0]; a.err != nil || a.info.Replayed || a.info.Key != `"quoted" key` {
+		t.Fatalf("%v, %+v", a.err, a.info)
+	}
+	if len(seen.of(batchProcedure)) != 0 {
+		t.Error("a single call was sent as a batch")
+	}
+	// The same key in a batch is the same key.
+	c, seen, free = gatherBehind(t, url)
+	done = inLine(ctx, c, []*ledgerv1.TransferRequest{request, request, request})
+	free()
+	for _, a := range <-done {
+		if a.err != nil || !a.info.Replayed {
+			t.Errorf("%v, %+v", a.err, a.info)
+		}
+	}
+	if len(seen.of(batchProcedure)) != 1 {
+		t.Errorf("%d batches, want 1", len(seen.of(batchProcedure)))
+	}
+	if got := balance(t, url, "alice"); got != "99.00" {
+		t.Errorf("alice has %s, want 99.00", got)
+	}
+}
+
+func TestARefusalIsReplayedToAGatheredCallWhole(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	ctx, info := client.WithInfo(client.WithKey(t.Context(), "poor"))
+	request := transfer("poor", "shop", "bob", "1.00")
+	_, want := newClient(t, url).Ledger.Transfer(ctx, request)
+	first, _ := client.AsError(want)
+	if info.Replayed || first == nil || first.RequestID != info.RequestID {
+		t.Fatalf("%v, %+v", want, info)
+	}
+	c, seen, free := gatherBehind(t, url)
+	done := inLine(ctx, c, []*ledgerv1.TransferRequest{request, request})
+	free()
+	for _, a := range <-done {
+		e, _ := client.AsError(a.err)
+		if e == nil || e.Reason != client.ReasonInsufficientFunds || e.RequestID != first.RequestID || !a.info.Replayed {
+			t.Errorf("%+v, %+v", e, a.info)
+		}
+	}
+	if len(seen.of(batchProcedure)) != 1 {
+		t.Errorf("%d batches, want 1", len(seen.of(batchProcedure)))
+	}
+}
+
+func TestACallerWhoLeavesTheLineIsNotSentAndLeavesTheOthersAlone(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	c, _, free := gatherBehind(t, url)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := inLine(ctx, c, []*ledgerv1.TransferRequest{transfer("gone-1", "alice", "bob", "1.00"), transfer("gone-2", "alice", "bob", "1.00")})
+	stay := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("stay-1", "alice", "bob", "2.00"), transfer("stay-2", "alice", "bob", "2.00")})
+	cancel()
+	for _, a := range <-gone {
+		if connect.CodeOf(a.err) != connect.CodeCanceled || !errors.Is(a.err, context.Canceled) {
+			t.Errorf("%v, want canceled", a.err)
+		}
+	}
+	free()
+	for _, a := range <-stay {
+		if a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	if got := balance(t, url, "alice"); got != "96.00" {
+		t.Errorf("alice has %s, want 96.00: those who left were sent, or those who stayed were not", got)
+	}
+}
+
+func TestDryRunsAndCallsWithHeadersGoAlone(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	c, seen, free := gatherBehind(t, url)
+	dry := transfer("dry", "alice", "bob", "1.00")
+	dry.DryRun = true
+	if _, err := c.Ledger.Transfer(t.Context(), dry); err != nil { // or it would wait for the lanes for ever
+		t.Error(err)
+	}
+	ctx, call := connect.NewClientContext(t.Context())
+	call.RequestHeader().Set("X-Colour", "green")
+	if _, err := c.Ledger.Transfer(ctx, transfer("green", "alice", "bob", "1.00")); err != nil {
+		t.Error(err)
+	}
+	if client.Replayed(call) {
+		t.Error("a first call was replayed")
+	}
+	free()
+	if n := len(seen.of(batchProcedure)); n != 0 {
+		t.Errorf("%d batches, want none", n)
+	}
+}
+
+func TestALostBatchIsSentAgainWithTheSameItemKeys(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
+		h := newLosing(0)
+		c, seen, free := gatherBehind(t, url, append(opts, client.WithHTTPClient(h), client.WithRetry(5, 1, 1))...)
+		h.lose.Store(2)
+		requests := make([]*ledgerv1.TransferRequest, 50)
+		for i := range requests {
+			requests[i] = transfer(fmt.Sprintf("%s-%d", t.Name(), i), "world", "shop", "0.01")
+		}
+		done := inLine(t.Context(), c, requests)
+		free()
+		again := 0
+		for i, a := range <-done {
+			if a.err != nil {
+				t.Fatalf("call %d: %v", i, a.err)
+			}
+			if a.info.Replayed {
+				again++
+			}
+		}
+		if again == 0 || len(seen.of(batchProcedure)) < 2 {
+			t.Errorf("%d answers replayed in %d batches: nothing was lost", again, len(seen.of(batchProcedure)))
+		}
+	})
+	if got := balance(t, url, "shop"); got != "1.50" {
+		t.Errorf("shop has %s, want 1.50: something was done twice, or not at all", got)
+	}
+}
+
+func balance(t *testing.T, url, account string) string {
+	t.Helper()
+	ctx := client.WithKey(t.Context(), client.NewKey())
+	dry := transfer(client.NewKey(), "world", account, "0.01")
+	dry.DryRun = true
+	res, err := newClient(t, url).Ledger.Transfer(ctx, dry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.GetTransfer().GetEntries()[1].GetBalanceBefore()
+}
