@@ -127,7 +127,7 @@ func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatc
 			}
 		}
 		more := len(rows) == count
-		if cut := markCuts(batches, more); cut > 0 || !more {
+		if cut := markCuts(batches, more); cut > 0 || !more || !batches[0].settled {
 			return batches[:cut], nil
 		}
 	}

@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -125,6 +126,7 @@ func TestCommitsThatOverlapComeInTheOrderOfTheirEffects(t *testing.T) {
 	}
 	slow := w.handBatch("user:1")
 	between := must(w.pool.Begin(w.ctx))
+	t.Cleanup(func() { _ = between.Rollback(context.Background()) })
 	if _, err := between.Exec(w.ctx, "select pg_current_xact_id()"); err != nil {
 		t.Fatal(err)
 	}
