@@ -1,0 +1,193 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+)
+
+// request is a whole HTTP request, ready but for what changes, which is written over it in place.
+type request struct {
+	bytes []byte
+	key   int    // where the Idempotency-Key is; 0: none
+	items []item // where the transfers are
+}
+
+// item is where the changing parts of one transfer stand.
+type item struct{ bizNo, from, to, amount int }
+
+// Placeholders of the widths of a transfer's parts. They occur nowhere else in a request.
+const (
+	bizNoMark  = "BIZNO-BIZNO-BIZNO-"
+	fromMark   = "FROM-FROM-FR"
+	toMark     = "TO-TO-TO-TO-"
+	amountMark = "AMNT"
+	keyMark    = "key-" + bizNoMark
+)
+
+// newRequest builds the request with the generated types, so that it is what any client would send.
+func newRequest(spec *Spec) (*request, error) {
+	transfer := &ledgerv1.TransferRequest{BizNo: bizNoMark,
+		Postings: []*ledgerv1.Posting{{From: fromMark, To: toMark, Asset: Asset, Amount: amountMark}}}
+	procedure, message := ledgerv1connect.LedgerServiceTransferProcedure, proto.Message(transfer)
+	if spec.Items > 0 {
+		batch := &ledgerv1.TransferBatchRequest{}
+		for range spec.Items {
+			batch.Items = append(batch.Items, &ledgerv1.TransferBatchItem{Transfer: transfer})
+		}
+		procedure, message = ledgerv1connect.LedgerServiceTransferBatchProcedure, batch
+	}
+	body, err := proto.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	to, err := url.Parse(spec.URL)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\nConnect-Protocol-Version: 1\r\n"+
+		"Authorization: Bearer %s\r\nContent-Length: %d\r\n", procedure, to.Host, spec.APIKey, len(body))
+	r := &request{}
+	if spec.Keys {
+		b.WriteString("Idempotency-Key: ")
+		r.key = b.Len()
+		b.WriteString(keyMark + "\r\n")
+	}
+	b.WriteString("\r\n")
+	at := b.Len()
+	b.Write(body)
+	r.bytes = b.Bytes()
+	for range max(spec.Items, 1) {
+		i := item{bizNo: find(r.bytes, at, bizNoMark)}
+		i.from = find(r.bytes, i.bizNo, fromMark)
+		i.to = find(r.bytes, i.from, toMark)
+		i.amount = find(r.bytes, i.to, amountMark)
+		r.items = append(r.items, i)
+		at = i.amount
+	}
+	return r, nil
+}
+
+// find panics if the mark is not there: the request was built with it.
+func find(b []byte, from int, mark string) int {
+	at := bytes.Index(b[from:], []byte(mark))
+	if at < 0 {
+		panic("the request lacks " + mark)
+	}
+	return from + at
+}
+
+// fill writes the next transfers into the request.
+func (r *request) fill(m *maker) {
+	for n, i := range r.items {
+		t := m.make()
+		copy(r.bytes[i.bizNo:], t.bizNo[:])
+		copy(r.bytes[i.from:], t.from[:])
+		copy(r.bytes[i.to:], t.to[:])
+		copy(r.bytes[i.amount:], t.amount[:])
+		if n == 0 && r.key > 0 {
+			copy(r.bytes[r.key+len("key-"):], t.bizNo[:])
+		}
+	}
+}
+
+// connectCaller is a caller over Connect's unary protocol.
+type connectCaller struct {
+	conn    httpConn
+	request *request
+	maker   *maker
+}
+
+func newConnectCaller(spec *Spec, n int) (*connectCaller, error) {
+	r, err := newRequest(spec)
+	if err != nil {
+		return nil, err
+	}
+	to, err := url.Parse(spec.URL)
+	if err != nil {
+		return nil, err
+	}
+	c := &connectCaller{conn: httpConn{address: to.Host, patience: spec.Patience}, request: r, maker: newMaker(spec, n)}
+	return c, c.conn.dial()
+}
+
+func (c *connectCaller) close() { c.conn.close() }
+
+func (c *connectCaller) call() outcome {
+	c.request.fill(c.maker)
+	sent := int64(len(c.request.items))
+	status, body, err := c.conn.roundTrip(c.request.bytes)
+	switch {
+	case err != nil:
+		return outcome{unknown: sent, err: err}
+	case status == 200 && sent == 1:
+		return outcome{succeeded: 1}
+	case status == 200:
+		return batchOutcome(body, sent)
+	}
+	err = fmt.Errorf("HTTP %d: %s", status, body)
+	if status >= 500 || status == 408 || status == 499 { // the call may have happened all the same
+		return outcome{unknown: sent, err: err}
+	}
+	return outcome{refused: sent, err: err}
+}
+
+// batchOutcome looks only at the shell of every result: whether it holds a transfer or an error.
+// Reading a thousand whole transfers would make the client as busy as the server.
+func batchOutcome(body []byte, sent int64) (o outcome) {
+	for len(body) > 0 {
+		number, result, rest, err := nextField(body)
+		if err != nil {
+			return outcome{unknown: sent, err: err}
+		}
+		body = rest
+		if number != 1 {
+			continue
+		}
+		made := false
+		for whole := result; len(result) > 0 && err == nil; {
+			var value []byte
+			number, value, result, err = nextField(result)
+			switch number {
+			case 1:
+				made = true
+			case 2:
+				e := &ledgerv1.ItemError{}
+				_ = proto.Unmarshal(value, e) // for people to read
+				o.err = fmt.Errorf("item: %s: %s (%d bytes)", e.GetReason(), e.GetMessage(), len(whole))
+			}
+		}
+		if made {
+			o.succeeded++
+		} else {
+			o.refused++
+		}
+	}
+	if o.unknown = sent - o.succeeded - o.refused; o.unknown != 0 {
+		o.err = errors.New("a batch was answered with another number of results")
+	}
+	return o
+}
+
+func nextField(b []byte) (number protowire.Number, value, rest []byte, err error) {
+	number, kind, n := protowire.ConsumeTag(b)
+	if n < 0 {
+		return 0, nil, nil, protowire.ParseError(n)
+	}
+	b = b[n:]
+	if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+		return 0, nil, nil, protowire.ParseError(n)
+	}
+	if value = b[:n]; kind == protowire.BytesType {
+		value, _ = protowire.ConsumeBytes(value)
+	}
+	return number, value, b[n:], nil
+}

@@ -1,0 +1,8 @@
+-- What a run left behind: transfers newer than the newest before it, those that bear its name, the
+-- sum of their entries.
+select (select count(*) from ledger_transfers where tenant_id = $1 and transfer_id > $2) as newer,
+    (select count(*) from ledger_transfers where tenant_id = $1 and biz_no >= $3 and biz_no < $3 || '~') as named,
+    count(*) as entries,
+    coalesce(sum(amount), 0)::text as total
+from ledger_entries
+where tenant_id = $1 and transfer_id > $2
