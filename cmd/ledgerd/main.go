@@ -29,6 +29,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Server on DATABASE_URL."`
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
 	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
+	Bench   benchCmds  `embed:""`
 }
 
 // env is what subcommands run with.
