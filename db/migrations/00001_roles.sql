@@ -24,7 +24,10 @@ $$;
 -- +goose StatementEnd
 grant usage, create on schema public to ledgerd_owner;
 grant usage on schema public to ledgerd_app, ledgerd_audit;
+-- So that the service can tell whether the schema is the one it needs.
+grant select on goose_db_version to ledgerd_app, ledgerd_audit;
 
 -- +goose Down
+revoke select on goose_db_version from ledgerd_app, ledgerd_audit;
 revoke usage on schema public from ledgerd_app, ledgerd_audit;
 revoke usage, create on schema public from ledgerd_owner;

@@ -1,0 +1,247 @@
+package crash_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+const (
+	users    = 20
+	callers  = 16
+	killFor  = 12 * time.Second
+	patience = 60 * time.Second // for a definite answer once the killing is over
+)
+
+// attempt is one transfer that a caller wants done, with what it was told.
+type attempt struct {
+	key      string
+	request  *ledgerv1.TransferRequest
+	transfer int64 // id, when it was done
+	refused  bool  // for good, by a business rule
+}
+
+func (a *attempt) definite() bool { return a.transfer != 0 || a.refused }
+
+// world is the system under fire.
+type world struct {
+	t       *testing.T
+	db      *pgtest.Durable
+	servers []*server
+	apiKey  string
+}
+
+// TestNothingAcknowledgedIsLostAndNothingHappensTwice kills both servers and Postgres with SIGKILL
+// again and again while callers move money, each retrying with its key what it got no answer to.
+func TestNothingAcknowledgedIsLostAndNothingHappensTwice(t *testing.T) {
+	w := &world{t: t, db: pgtest.NewDurable(t)}
+	w.begin()
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	done := make([][]*attempt, callers)
+	for n := range callers {
+		load.Add(1)
+		go func() {
+			defer load.Done()
+			done[n] = w.caller(n, stop)
+		}()
+	}
+	kills := w.killAtRandom()
+	close(stop)
+	load.Wait()
+	var all []*attempt
+	for _, d := range done {
+		all = append(all, d...)
+	}
+	w.settle(all)
+	w.judge(all, kills)
+}
+
+// begin starts the servers and gives every user some money.
+func (w *world) begin() {
+	ctx := context.Background()
+	pool := pgtest.Pool(w.t, w.db.SuperDSN)
+	tenant, err := access.EnsureTenant(ctx, pool, "crash")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.apiKey, err = access.Create(ctx, pool, tenant, "tester", access.Write); err != nil {
+		w.t.Fatal(err)
+	}
+	pool.Close()
+	binary := build(w.t)
+	for range 2 {
+		w.servers = append(w.servers, startServer(w.t, binary, w.db.AppDSN))
+	}
+	c := w.client(0)
+	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {
+		w.t.Fatal(err)
+	}
+	accounts := []*ledgerv1.NewAccount{{Code: "world", Asset: "CNY", Unbounded: true}}
+	for i := range users {
+		accounts = append(accounts, &ledgerv1.NewAccount{Code: user(i), Asset: "CNY"})
+	}
+	if _, err := c.CreateAccounts(ctx, &ledgerv1.CreateAccountsRequest{Accounts: accounts}); err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range users {
+		_, err := c.Transfer(ctx, transfer(fmt.Sprint("top-up-", i), "world", user(i), "20.00"))
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func user(i int) string { return fmt.Sprintf("user:%d", i) }
+
+func transfer(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
+	return &ledgerv1.TransferRequest{BizNo: bizNo,
+		Postings: []*ledgerv1.Posting{{From: from, To: to, Asset: "CNY", Amount: amount}}}
+}
+
+// client calls one of the servers, wherever it listens now.
+func (w *world) client(n int) ledgerv1connect.LedgerServiceClient {
+	auth := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
+			r.Header().Set("Authorization", "Bearer "+w.apiKey)
+			if key, ok := ctx.Value(keyName{}).(string); ok {
+				r.Header().Set("Idempotency-Key", key)
+			}
+			return next(ctx, r)
+		}
+	})
+	return ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, "http://"+w.servers[n].address(), connect.WithInterceptors(auth))
+}
+
+type keyName struct{}
+
+// send tries once, on any server, and notes a definite answer.
+func (w *world) send(a *attempt) {
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), keyName{}, a.key), 2*time.Second)
+	defer cancel()
+	res, err := w.client(rand.IntN(len(w.servers))).Transfer(ctx, a.request)
+	switch {
+	case err == nil && a.transfer != 0 && a.transfer != res.GetTransfer().GetId():
+		w.t.Errorf("%s was transfer %d, and now it is %d", a.key, a.transfer, res.GetTransfer().GetId())
+	case err == nil && a.refused:
+		w.t.Errorf("%s was refused, and now it is transfer %d", a.key, res.GetTransfer().GetId())
+	case err == nil:
+		a.transfer = res.GetTransfer().GetId()
+	case connect.CodeOf(err) == connect.CodeFailedPrecondition:
+		if a.transfer != 0 {
+			w.t.Errorf("%s was transfer %d, and now it is refused: %v", a.key, a.transfer, err)
+		}
+		a.refused = true
+	}
+}
+
+// caller moves money until stop, some of it more than there is. What gets no answer is tried again.
+func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
+	for i := 0; ; i++ {
+		from, to := rand.IntN(users), rand.IntN(users-1)
+		if to >= from {
+			to++
+		}
+		name := fmt.Sprintf("caller-%d-%d", n, i)
+		a := &attempt{key: "key-" + name, request: transfer(name, user(from), user(to), fmt.Sprintf("%d.%02d", rand.IntN(8), 1+rand.IntN(99)))}
+		all = append(all, a)
+		for !a.definite() {
+			select {
+			case <-stop:
+				return all
+			default:
+			}
+			w.send(a)
+		}
+	}
+}
+
+// killAtRandom kills one of the three for killFor, and starts it again at once.
+func (w *world) killAtRandom() (kills map[string]int) {
+	kills = map[string]int{}
+	end := time.After(killFor)
+	for {
+		select {
+		case <-end:
+			return kills
+		case <-time.After(time.Duration(200+rand.IntN(800)) * time.Millisecond):
+		}
+		switch n := rand.IntN(3); n {
+		case 2:
+			kills["postgres"]++
+			w.db.Server.Kill()
+			w.db.Restart(w.t)
+		default:
+			kills["server"]++
+			w.servers[n].kill()
+			w.servers[n].start(w.t)
+		}
+	}
+}
+
+// settle sends what is still open until each has a definite answer.
+func (w *world) settle(all []*attempt) {
+	end := time.Now().Add(patience)
+	for _, a := range all {
+		for !a.definite() {
+			if time.Now().After(end) {
+				w.t.Fatalf("%s has no definite answer", a.key)
+			}
+			w.send(a)
+		}
+	}
+}
+
+// judge asks everything again, and then counts in the database.
+func (w *world) judge(all []*attempt, kills map[string]int) {
+	ctx := context.Background()
+	made, refused := 0, 0
+	for _, a := range all {
+		w.send(a) // answers the same, or the test has failed
+		if a.transfer != 0 {
+			made++
+		} else {
+			refused++
+		}
+	}
+	w.t.Logf("%d done, %d refused, killed %v", made, refused, kills)
+	if made == 0 || refused == 0 || kills["postgres"] == 0 || kills["server"] == 0 {
+		w.t.Errorf("the test tried too little: %d done, %d refused, killed %v", made, refused, kills)
+	}
+	pool := pgtest.Pool(w.t, w.db.SuperDSN)
+	rows, err := pool.Query(ctx, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%'")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer rows.Close()
+	stored := map[string]int64{}
+	for rows.Next() {
+		var bizNo string
+		var id int64
+		if err := rows.Scan(&bizNo, &id); err != nil {
+			w.t.Fatal(err)
+		}
+		stored[bizNo] = id
+	}
+	if len(stored) != made {
+		w.t.Errorf("%d transfers were acknowledged, %d are stored", made, len(stored))
+	}
+	for _, a := range all {
+		if stored[a.request.GetBizNo()] != a.transfer {
+			w.t.Errorf("%s: acknowledged %d, stored %d", a.request.GetBizNo(), a.transfer, stored[a.request.GetBizNo()])
+		}
+	}
+}
+
+func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -1,0 +1,95 @@
+package crash_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// build makes the real program.
+func build(t *testing.T) string {
+	binary := filepath.Join(t.TempDir(), "ledgerd")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/ledgerd/ledgerd/cmd/ledgerd").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build the server: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// server is one ledgerd process after the other.
+type server struct {
+	binary, dsn string
+
+	mu   sync.Mutex
+	cmd  *exec.Cmd
+	addr string
+}
+
+func startServer(t *testing.T, binary, dsn string) *server {
+	s := &server{binary: binary, dsn: dsn}
+	s.start(t)
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *server) address() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addr
+}
+
+// start runs a process and waits until it listens.
+func (s *server) start(t *testing.T) {
+	cmd := exec.Command(s.binary, "serve", "--listen", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.dsn)
+	logs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if err := cmd.Start(); err != nil {
+		t.Error(err)
+		return
+	}
+	listening := make(chan string, 1)
+	go follow(logs, listening)
+	select {
+	case addr := <-listening:
+		s.mu.Lock()
+		s.cmd, s.addr = cmd, addr
+		s.mu.Unlock()
+	case <-time.After(30 * time.Second):
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Error("the server does not listen")
+	}
+}
+
+// follow reads a server's log to its end, and tells where it listens.
+func follow(logs io.Reader, listening chan<- string) {
+	lines := bufio.NewScanner(logs)
+	for lines.Scan() {
+		var line struct{ Msg, Address string }
+		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" {
+			listening <- line.Address
+		}
+	}
+}
+
+// kill ends the process as a power cut would.
+func (s *server) kill() {
+	s.mu.Lock()
+	cmd := s.cmd
+	s.cmd = nil
+	s.mu.Unlock()
+	if cmd != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+}
