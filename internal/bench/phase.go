@@ -78,8 +78,7 @@ func (p *phase) prepare(ctx context.Context) (err error) {
 	if p.conn, err = c.connect(ctx, database); err != nil {
 		return err
 	}
-	// The server looks at the schema's version, which ledgerd_app may not read as of migration 5.
-	if _, err := p.conn.Exec(ctx, "grant ledgerd_app to "+loginRole+"; grant select on goose_db_version to "+loginRole); err != nil {
+	if _, err := p.conn.Exec(ctx, "grant ledgerd_app to "+loginRole); err != nil {
 		return err
 	}
 	url := c.postgres.DSN(loginRole, database)
