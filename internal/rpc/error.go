@@ -70,10 +70,13 @@ func faultOf(ctx context.Context, err error) *fault.Fault {
 func databaseGone(err error) bool {
 	var refused *pgconn.ConnectError
 	var answer *pgconn.PgError
-	if errors.As(err, &answer) {
+	switch {
+	case errors.As(err, &refused):
+		return true
+	case errors.As(err, &answer):
 		return strings.HasPrefix(answer.Code, "57P") || strings.HasPrefix(answer.Code, "08")
 	}
-	return errors.As(err, &refused) || pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
+	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // connectError is a fault on the wire.

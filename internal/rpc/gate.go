@@ -13,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -27,7 +26,6 @@ type call struct {
 	requestID string
 	key       string // Idempotency-Key, or empty
 	replayed  bool   // set by the handler: the answer was recorded, or the thing was there before
-	first     string // set by the handler: request id of the call whose answer was recorded
 }
 
 type callKey struct{}
@@ -144,10 +142,6 @@ func (c *call) leave(ctx context.Context, err error) error {
 	c.meter.duration.Observe(time.Since(c.start).Seconds())
 	if err == nil {
 		c.meter.ok.Inc()
-		if c.replayed {
-			c.gate.Log.InfoContext(ctx, "call replayed", "procedure", c.procedure, "key", c.key, "request_id", c.requestID,
-				"first_request_id", c.first)
-		}
 		return nil
 	}
 	f := faultOf(ctx, err)
@@ -158,7 +152,7 @@ func (c *call) leave(ctx context.Context, err error) error {
 	return e
 }
 
-// note logs an error: what the server is to blame for, and what is on record.
+// note logs what the server is to blame for, and refusals. The engine logs what is done with keys.
 func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 	log := c.gate.Log
 	switch {
@@ -166,9 +160,8 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 		log.ErrorContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.System:
 		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
-	case f.Reason.Class == fault.Refusal, f.Reason == commit.KeyReused:
-		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
-			"request_id", c.requestID, "first_request_id", f.RequestID, "replayed", c.replayed)
+	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
+		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID)
 	}
 }
 

@@ -91,21 +91,30 @@ func tooLarge(requestID string) error {
 	return connectError(fault.FieldInvalid.New("a request may have at most %d MiB", maxRequestBytes>>20), requestID)
 }
 
-// gunzip stops at the limit: Connect's own goes on to the end to tell how much it would have been.
+// gunzip stops at the limit: Connect's own goes on to the end to tell how much it would have been. Its
+// errors are whole Connect errors too, but know no request id.
 type gunzip struct {
 	gzip.Reader
 	left int
+	bad  error // what Reset met
 }
 
 func (g *gunzip) Reset(r io.Reader) error {
-	g.left = maxRequestBytes
-	return g.Reader.Reset(r)
+	g.left, g.bad = maxRequestBytes, g.Reader.Reset(r)
+	return nil
 }
 
-func (g *gunzip) Read(p []byte) (int, error) {
-	n, err := g.Reader.Read(p)
+func (g *gunzip) Read(p []byte) (n int, err error) {
+	if err = g.bad; err == nil {
+		n, err = g.Reader.Read(p)
+	}
 	if g.left -= n; g.left < 0 {
 		return 0, tooLarge("")
 	}
+	if err != nil && err != io.EOF {
+		return 0, connectError(fault.FieldInvalid.New("the request cannot be unzipped"), "")
+	}
 	return n, err
 }
+
+func (g *gunzip) Close() error { return nil }

@@ -85,7 +85,7 @@ func run[R proto.Message](ctx context.Context, s *Ledger, g change[R]) (R, error
 			Fingerprint: fingerprint(g.request), Life: s.KeyLife}
 	}
 	out, err := s.Engine.Do(ctx, g.work(s, c, key, &rendered))
-	c.replayed, c.first = out.Replayed || out.Existed, out.FirstRequestID
+	c.replayed = out.Replayed || out.Existed
 	if err != nil {
 		return none, err
 	}

@@ -137,7 +137,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 		w.Encode = encodeIDs
 	}
 	out, err := s.Engine.Do(ctx, w)
-	c.replayed, c.first = out.Replayed, out.FirstRequestID
+	c.replayed = out.Replayed
 	if err != nil {
 		return nil, err
 	}

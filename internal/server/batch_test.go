@@ -1,0 +1,181 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+)
+
+func item(bizNo, from, amount, key string) *ledgerv1.TransferBatchItem {
+	return &ledgerv1.TransferBatchItem{IdempotencyKey: key,
+		Transfer: &ledgerv1.TransferRequest{BizNo: bizNo, Postings: posting(from, "world", "COIN", amount)}}
+}
+
+func (c *caller) batch(r *ledgerv1.TransferBatchRequest, headers ...string) (*ledgerv1.TransferBatchResponse, answer) {
+	c.t.Helper()
+	a := c.call(connectProto, "TransferBatch", r, headers...)
+	if a.code != "" {
+		c.t.Fatalf("%s: %s", a.code, a.message)
+	}
+	res := new(ledgerv1.TransferBatchResponse)
+	connectProto.decode(c.t, a.raw, res)
+	return res, a
+}
+
+func TestItemsOfABatchStandForThemselves(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	lone := ok(c, "Transfer", item("lone", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse), "Idempotency-Key", "lone-key")
+	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{
+		item("one", "u:a", "1", "one-key"),
+		item("much", "u:a", "1000", "much-key"),
+		item("one", "u:a", "1.00", "one-key"), // the same again, within the batch
+		item("lone", "u:a", "1", `"lone-key"`),
+		item("lone", "u:a", "2", "lone-key"),
+		item("two", "u:a", "1", ""),
+		item("two", "u:a", "1", ""),
+		item("bad\n", "u:a", "1", ""),
+		item("three", "u:a", "1", "bad\nkey"),
+		item("four", "nobody", "1", ""),
+	}}
+	res, a := c.batch(r)
+	if a.replayed() || len(res.GetResults()) != len(r.Items) {
+		t.Fatalf("replayed %v, %d results", a.replayed(), len(res.GetResults()))
+	}
+	type row struct {
+		reason            string
+		existed, replayed bool
+	}
+	want := []row{{}, {reason: "INSUFFICIENT_FUNDS"}, {replayed: true}, {replayed: true}, {reason: "IDEMPOTENCY_KEY_REUSED"}, {}, {existed: true},
+		{reason: "FIELD_INVALID"}, {reason: "IDEMPOTENCY_KEY_INVALID"}, {reason: "ACCOUNT_NOT_FOUND"}}
+	for i, x := range res.GetResults() {
+		if got := (row{x.GetError().GetReason(), x.GetExisted(), x.GetReplayed()}); got != want[i] || (x.GetTransfer() == nil) == (got.reason == "") {
+			t.Errorf("item %d: %+v, want %+v (%v)", i, got, want[i], x.GetError())
+		}
+	}
+	if !proto.Equal(res.Results[3].GetTransfer(), lone.GetTransfer()) || !proto.Equal(res.Results[2].GetTransfer(), res.Results[0].GetTransfer()) {
+		t.Error("a replayed item differs from the first answer")
+	}
+	e := res.Results[1].GetError()
+	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" || e.GetMetadata()["next_step"] != "new_key" {
+		t.Errorf("the refused item: %v", e)
+	}
+	again, _ := c.batch(r)
+	if x := again.GetResults(); !x[0].GetReplayed() || !x[1].GetReplayed() || x[1].GetError().GetReason() != "INSUFFICIENT_FUNDS" || !x[5].GetExisted() {
+		t.Errorf("again: %v", again)
+	}
+	if a := c.call(connectJSON, "Transfer", r.Items[0].GetTransfer(), "Idempotency-Key", "one-key"); !a.replayed() {
+		t.Error("an item's key is another one on Transfer")
+	}
+}
+
+func TestBatchThatWasCutOffGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	r := &ledgerv1.TransferBatchRequest{}
+	for i := range 20 {
+		r.Items = append(r.Items, item(fmt.Sprint("n", i), "u:a", "1", ""))
+	}
+	r.Items[7] = item("n7", "u:a", "1000", "") // refused
+	whole, first := c.batch(r, "Idempotency-Key", "k")
+	entries := s.count("select count(*) from ledger_entries")
+	if same, a := c.batch(r, "Idempotency-Key", "k"); !bytes.Equal(a.raw, first.raw) || !a.replayed() || !proto.Equal(same, whole) {
+		t.Errorf("again: replayed %v", a.replayed())
+	}
+	// What a server that died after twelve items had left: as if the others had never come.
+	if _, err := s.pool.Exec(context.Background(), "delete from commit_keys where operation = 'ledger.transfer_batch_item' and split_part(key, '#', 2)::int >= 12"); err != nil {
+		t.Fatal(err)
+	}
+	rest, a := c.batch(r, "Idempotency-Key", "k")
+	for i, x := range rest.GetResults() {
+		if x.GetExisted() != (i >= 12) || x.GetTransfer().GetId() != whole.GetResults()[i].GetTransfer().GetId() {
+			t.Errorf("item %d: %v", i, x)
+		}
+	}
+	if !a.replayed() || rest.GetResults()[7].GetError().GetReason() != "INSUFFICIENT_FUNDS" {
+		t.Errorf("replayed %v, item 7: %v", a.replayed(), rest.GetResults()[7])
+	}
+	if now := s.count("select count(*) from ledger_entries"); now != entries {
+		t.Errorf("%d entries more", now-entries)
+	}
+	other := proto.Clone(r).(*ledgerv1.TransferBatchRequest)
+	other.Items = append(other.Items, item("more", "u:a", "1", ""))
+	res, _ := c.batch(other, "Idempotency-Key", "k")
+	for i, x := range res.GetResults()[:12] {
+		if x.GetError().GetReason() != "IDEMPOTENCY_KEY_REUSED" {
+			t.Errorf("another batch under the key, item %d: %v", i, x)
+		}
+	}
+}
+
+func TestBatchOfAllOrNothing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	there := ok(c, "Transfer", item("there", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse))
+	r := &ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), item("there", "u:a", "1", ""), item("y", "u:a", "2", "")}}
+	first, a := c.batch(r, "Idempotency-Key", "k")
+	if !first.GetResults()[1].GetExisted() || first.GetResults()[1].GetTransfer().GetId() != there.GetTransfer().GetId() || first.GetResults()[0].GetExisted() {
+		t.Errorf("first: %v", first)
+	}
+	ok(c, "Reverse", &ledgerv1.ReverseRequest{BizNo: "undo", Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "x"}}, new(ledgerv1.ReverseResponse))
+	if _, again := c.batch(r, "Idempotency-Key", "k"); !bytes.Equal(a.raw, again.raw) || !again.replayed() {
+		t.Errorf("from the ids, after one was reversed:\n%q\n%q", a.raw, again.raw)
+	}
+	if n := s.count("select octet_length(answer) from commit_keys where operation = 'ledger.transfer_batch'"); n > 40 {
+		t.Errorf("the recorded answer has %d bytes", n)
+	}
+	before := s.dump("mine")
+	no := &ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("p", "u:a", "1", ""), item("q", "u:a", "1000", "")}}
+	if a := c.call(connectJSON, "TransferBatch", no); a.code != "failed_precondition" || a.reason(t) != "INSUFFICIENT_FUNDS" || a.state("available") == "" {
+		t.Errorf("one fails: %s %s", a.code, a.message)
+	}
+	dry := proto.Clone(r).(*ledgerv1.TransferBatchRequest)
+	dry.DryRun, dry.Items[0].Transfer.BizNo = true, "dry"
+	if res, _ := c.batch(dry, "Idempotency-Key", "dry"); len(res.GetResults()) != 3 || res.GetResults()[0].GetTransfer() == nil {
+		t.Errorf("dry: %v", res)
+	}
+	for table, rows := range s.dump("mine") {
+		if rows != before[table] {
+			t.Errorf("%s changed", table)
+		}
+	}
+	for what, bad := range map[string]*ledgerv1.TransferBatchRequest{
+		"keys of items": {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "k")}},
+		"dry, each":     {DryRun: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "")}},
+		"no items":      {}, "no transfer": {Items: []*ledgerv1.TransferBatchItem{{}}},
+	} {
+		if a := c.call(grpc, "TransferBatch", bad); a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" {
+			t.Errorf("%s: %s %s", what, a.code, a.message)
+		}
+	}
+}
+
+func TestBizNoRepeatsWithoutAKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	for name, change := range map[string]change{"Transfer": changes["Transfer"], "Hold": changes["Hold"], "Capture": changes["Capture"], "Reverse": changes["Reverse"]} {
+		first := c.call(connectJSON, name, change.well("a"))
+		again := c.call(connectJSON, name, change.well("a"), "Idempotency-Key", "late")
+		if first.code != "" || again.code != "" || first.replayed() || !again.replayed() || !bytes.Contains(again.raw, []byte(`"existed":true`)) {
+			t.Errorf("%s: %s\n%s", name, first.raw, again.raw)
+		}
+	}
+	other := payment("a", "6")
+	if a := c.call(connectJSON, "Transfer", other); a.code != "already_exists" || a.reason(t) != "BIZ_NO_EXISTS_DIFFERENT" || a.state("differs") != "postings.amount" {
+		t.Errorf("another amount: %s", a.raw)
+	}
+}

@@ -1,0 +1,160 @@
+package server_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+)
+
+// things are what a tenant has: a name for each kind of thing, and its id.
+type things struct {
+	asset, wallet, shop, world string // asset and account codes
+	paid, held                 string // biz_no of a transfer and of a hold
+	paidID, heldID             int64
+	page                       string // a page token of accounts
+}
+
+// Values that only answers have, so that a request cannot put them there.
+const (
+	secretNote    = "nobody-else-may-read-this"
+	secretBalance = "7777.77"
+	secretRequest = "request-that-nobody-else-made"
+)
+
+func ref(code, asset string) *ledgerv1.AccountRef { return &ledgerv1.AccountRef{Code: code, Asset: asset} }
+
+func posting(from, to, asset, amount string) []*ledgerv1.Posting {
+	return []*ledgerv1.Posting{{From: from, To: to, Asset: asset, Amount: amount}}
+}
+
+// furnish gives a tenant its things.
+func furnish(s *site, tenant string) (*caller, things) {
+	c := &caller{s, s.key(tenant, "boss", access.Admin)}
+	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world", paid: tenant + "-paid", held: tenant + "-held"}
+	note := map[string]string{"note": secretNote}
+	id := []string{"X-Request-Id", secretRequest}
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: x.asset, Scale: 2}}}, new(ledgerv1.CreateAssetsResponse), id...)
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
+		{Code: x.wallet, Asset: x.asset, Metadata: note}, {Code: x.shop, Asset: x.asset, Metadata: note},
+		{Code: x.world, Asset: x.asset, Unbounded: true, Metadata: note}}}, new(ledgerv1.CreateAccountsResponse), id...)
+	x.paidID = ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: x.paid, Metadata: note, Postings: posting(x.world, x.wallet, x.asset, secretBalance)},
+		new(ledgerv1.TransferResponse), append(id, "Idempotency-Key", "furnish")...).GetTransfer().GetId()
+	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
+		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
+	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
+	if x.page == "" || x.paidID == 0 || x.heldID == 0 {
+		s.t.Fatalf("%+v", x)
+	}
+	return c, x
+}
+
+// examples are requests of every method on somebody's things, by name and by id. A method without one
+// fails the tests that walk over all methods.
+var examples = map[string]func(x things) []proto.Message{
+	"CreateAssets": func(x things) []proto.Message {
+		return all(&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: x.asset, Scale: 2}}})
+	},
+	"ListAssets": func(things) []proto.Message { return all(&ledgerv1.ListAssetsRequest{}) },
+	"CreateAccounts": func(x things) []proto.Message {
+		return all(&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: x.wallet, Asset: x.asset}}})
+	},
+	"GetAccount": func(x things) []proto.Message {
+		return all(&ledgerv1.GetAccountRequest{Account: ref(x.wallet, x.asset)})
+	},
+	"ListAccounts": func(x things) []proto.Message {
+		return all(&ledgerv1.ListAccountsRequest{}, &ledgerv1.ListAccountsRequest{Pattern: x.wallet}, &ledgerv1.ListAccountsRequest{PageSize: 1, PageToken: x.page})
+	},
+	"UpdateAccount": func(x things) []proto.Message {
+		return all(&ledgerv1.UpdateAccountRequest{Account: ref(x.wallet, x.asset), Metadata: map[string]string{"touched": "yes"}})
+	},
+	"FreezeAccount": func(x things) []proto.Message {
+		return all(&ledgerv1.FreezeAccountRequest{Account: ref(x.wallet, x.asset)})
+	},
+	"UnfreezeAccount": func(x things) []proto.Message {
+		return all(&ledgerv1.UnfreezeAccountRequest{Account: ref(x.wallet, x.asset)})
+	},
+	"CloseAccount": func(x things) []proto.Message {
+		return all(&ledgerv1.CloseAccountRequest{Account: ref(x.shop, x.asset)})
+	},
+	"Transfer": func(x things) []proto.Message {
+		return all(&ledgerv1.TransferRequest{BizNo: "walk", Postings: posting(x.wallet, x.shop, x.asset, "1")},
+			&ledgerv1.TransferRequest{BizNo: x.paid, Postings: posting(x.world, x.wallet, x.asset, "1")},
+			&ledgerv1.TransferRequest{BizNo: "walk-2", DryRun: true, Postings: posting(x.wallet, x.shop, x.asset, "1")})
+	},
+	"TransferBatch": func(x things) []proto.Message {
+		items := []*ledgerv1.TransferBatchItem{{Transfer: &ledgerv1.TransferRequest{BizNo: "walk-3", Postings: posting(x.wallet, x.shop, x.asset, "1")}}}
+		return all(&ledgerv1.TransferBatchRequest{Items: items}, &ledgerv1.TransferBatchRequest{Items: items, AllOrNothing: true})
+	},
+	"Reverse": func(x things) []proto.Message {
+		return all(&ledgerv1.ReverseRequest{BizNo: "walk-4", Target: &ledgerv1.ReverseRequest_TransferId{TransferId: x.paidID}},
+			&ledgerv1.ReverseRequest{BizNo: "walk-5", Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: x.paid}})
+	},
+	"Hold": func(x things) []proto.Message {
+		return all(&ledgerv1.HoldRequest{BizNo: "walk-6", From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1"},
+			&ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1"})
+	},
+	"Capture": func(x things) []proto.Message {
+		return all(&ledgerv1.CaptureRequest{BizNo: "walk-7", Hold: &ledgerv1.CaptureRequest_HoldId{HoldId: x.heldID}},
+			&ledgerv1.CaptureRequest{BizNo: "walk-8", Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: x.held}})
+	},
+	"Release": func(x things) []proto.Message {
+		return all(&ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldId{HoldId: x.heldID}},
+			&ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: x.held}})
+	},
+	"GetHold": func(x things) []proto.Message {
+		return all(&ledgerv1.GetHoldRequest{Hold: &ledgerv1.GetHoldRequest_HoldId{HoldId: x.heldID}},
+			&ledgerv1.GetHoldRequest{Hold: &ledgerv1.GetHoldRequest_HoldBizNo{HoldBizNo: x.held}})
+	},
+	"ListHolds": func(x things) []proto.Message {
+		return all(&ledgerv1.ListHoldsRequest{}, &ledgerv1.ListHoldsRequest{From: x.wallet})
+	},
+	"GetTransfer": func(x things) []proto.Message {
+		return all(&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferId{TransferId: x.paidID}},
+			&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: x.paid}})
+	},
+	"ListTransfers": func(things) []proto.Message {
+		return all(&ledgerv1.ListTransfersRequest{}, &ledgerv1.ListTransfersRequest{Metadata: map[string]string{"note": secretNote}})
+	},
+	"ListEntries": func(x things) []proto.Message {
+		return all(&ledgerv1.ListEntriesRequest{Account: ref(x.wallet, x.asset)})
+	},
+	"GetBalance": func(x things) []proto.Message {
+		return all(&ledgerv1.GetBalanceRequest{Account: ref(x.wallet, x.asset)})
+	},
+	"ListBalances": func(x things) []proto.Message {
+		return all(&ledgerv1.ListBalancesRequest{}, &ledgerv1.ListBalancesRequest{Pattern: x.wallet})
+	},
+	"TrialBalance": func(x things) []proto.Message {
+		return all(&ledgerv1.TrialBalanceRequest{}, &ledgerv1.TrialBalanceRequest{Asset: x.asset})
+	},
+	"WatchEntries": func(things) []proto.Message {
+		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})
+	},
+}
+
+func all(m ...proto.Message) []proto.Message { return m }
+
+func TestEveryMethodHasAnExample(t *testing.T) {
+	left := maps.Clone(examples)
+	for _, m := range methods(t) {
+		made := examples[string(m.Name())]
+		if made == nil {
+			t.Errorf("%s has no example: tests that walk over all methods would pass it by", m.FullName())
+			continue
+		}
+		delete(left, string(m.Name()))
+		for _, r := range made(things{}) {
+			if r.ProtoReflect().Descriptor() != m.Input() {
+				t.Errorf("the example of %s is a %s", m.FullName(), r.ProtoReflect().Descriptor().FullName())
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(left)) {
+		t.Errorf("an example for %s, which is no method", name)
+	}
+}

@@ -1,0 +1,310 @@
+package server_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/server"
+)
+
+// change is one changing call in a world made for it under a tag: what goes well, and what is refused.
+type change struct {
+	well    func(tag string) proto.Message
+	refused func(tag string) proto.Message // nil: no business rule refuses it
+	reason  string
+}
+
+var manyNames = map[string]string{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"} // maps have no order of their own
+
+func payment(tag, amount string) *ledgerv1.TransferRequest {
+	return &ledgerv1.TransferRequest{BizNo: "pay-" + tag, Metadata: manyNames, Postings: posting("u:"+tag, "world", "COIN", amount)}
+}
+
+func batch(tag, amount string, together bool) *ledgerv1.TransferBatchRequest {
+	other := payment(tag, "1")
+	other.BizNo = "other-" + tag
+	return &ledgerv1.TransferBatchRequest{AllOrNothing: together, Items: []*ledgerv1.TransferBatchItem{{Transfer: other}, {Transfer: payment(tag, amount)}}}
+}
+
+// changes are the changing methods; TransferBatch is there twice.
+var changes = map[string]change{
+	"CreateAssets": {well: func(tag string) proto.Message {
+		return &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "A" + tag, Scale: 3}, {Code: "B" + tag}}}
+	}},
+	"CreateAccounts": {reason: "LIMIT_VIOLATED", well: func(tag string) proto.Message {
+		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN", Metadata: manyNames}}}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN", MinBalance: proto.String("5")}}}
+	}},
+	"UpdateAccount": {reason: "LIMIT_VIOLATED", well: func(tag string) proto.Message {
+		return &ledgerv1.UpdateAccountRequest{Account: ref("u:"+tag, "COIN"), MaxBalance: proto.String("5000"), Metadata: manyNames}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.UpdateAccountRequest{Account: ref("u:"+tag, "COIN"), MaxBalance: proto.String("1")}
+	}},
+	"FreezeAccount": {reason: "ACCOUNT_CLOSED", well: func(tag string) proto.Message {
+		return &ledgerv1.FreezeAccountRequest{Account: ref("u:"+tag, "COIN")}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.FreezeAccountRequest{Account: ref("closed:"+tag, "COIN")}
+	}},
+	"UnfreezeAccount": {reason: "ACCOUNT_CLOSED", well: func(tag string) proto.Message {
+		return &ledgerv1.UnfreezeAccountRequest{Account: ref("u:"+tag, "COIN")}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.UnfreezeAccountRequest{Account: ref("closed:"+tag, "COIN")}
+	}},
+	"CloseAccount": {reason: "ACCOUNT_NOT_EMPTY", well: func(tag string) proto.Message {
+		return &ledgerv1.CloseAccountRequest{Account: ref("empty:"+tag, "COIN")}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.CloseAccountRequest{Account: ref("u:"+tag, "COIN")}
+	}},
+	"Transfer": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message { return payment(tag, "5.5") },
+		refused: func(tag string) proto.Message { return payment(tag, "1000") }},
+	"TransferBatch": {well: func(tag string) proto.Message { return batch(tag, "5", false) }},
+	"TransferBatch together": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message { return batch(tag, "5", true) },
+		refused: func(tag string) proto.Message { return batch(tag, "1000", true) }},
+	"Reverse": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message {
+		return &ledgerv1.ReverseRequest{BizNo: "undo-" + tag, Metadata: manyNames, Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "fund-" + tag}}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.ReverseRequest{BizNo: "undo-" + tag, Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "spent-" + tag}}
+	}},
+	"Hold": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message {
+		return &ledgerv1.HoldRequest{BizNo: "keep-" + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "2", Metadata: manyNames}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.HoldRequest{BizNo: "keep-" + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "1000"}
+	}},
+	"Capture": {reason: "CAPTURE_EXCEEDS_HOLD", well: func(tag string) proto.Message {
+		return &ledgerv1.CaptureRequest{BizNo: "take-" + tag, Amount: "3", Metadata: manyNames, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.CaptureRequest{BizNo: "take-" + tag, Amount: "1000", Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
+	}},
+	"Release": {reason: "HOLD_NOT_HELD", well: func(tag string) proto.Message {
+		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
+	}, refused: func(tag string) proto.Message {
+		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "over-" + tag}}
+	}},
+}
+
+// prepare makes the world of a tag: 90 COIN available of 100, 10 held.
+func (c *caller) prepare(tag string) {
+	c.t.Helper()
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
+		{Code: "u:" + tag, Asset: "COIN"}, {Code: "empty:" + tag, Asset: "COIN"}, {Code: "closed:" + tag, Asset: "COIN"},
+		{Code: "spent:" + tag, Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
+	ok(c, "CloseAccount", &ledgerv1.CloseAccountRequest{Account: ref("closed:"+tag, "COIN")}, new(ledgerv1.CloseAccountResponse))
+	move := func(bizNo, from, to, n string) *ledgerv1.TransferBatchItem {
+		return &ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{BizNo: bizNo + "-" + tag, Postings: posting(from, to, "COIN", n)}}
+	}
+	ok(c, "TransferBatch", &ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{
+		move("base", "world", "u:"+tag, "50"), move("fund", "world", "u:"+tag, "50"), move("spent", "world", "spent:"+tag, "7"),
+		move("gone", "spent:"+tag, "world", "7")}}, new(ledgerv1.TransferBatchResponse))
+	for _, bizNo := range []string{"hold-", "over-"} {
+		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "5"}, new(ledgerv1.HoldResponse))
+	}
+	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
+}
+
+func TestEveryChangingMethodIsHere(t *testing.T) {
+	for _, m := range methods(t) {
+		if _, found := changes[string(m.Name())]; found == reads(m) {
+			t.Errorf("%s: found %v", m.Name(), found)
+		}
+	}
+}
+
+func TestAnswersComeBackByteForByte(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	n := 0
+	for name, change := range changes {
+		name, _, _ := strings.Cut(name, " ")
+		for _, p := range protocols {
+			n++
+			tag := fmt.Sprint("t", n)
+			c.prepare(tag)
+			key := "Idempotency-Key"
+			first := c.call(p, name, change.well(tag), key, tag)
+			if first.code != "" || first.replayed() || len(first.raw) == 0 {
+				t.Errorf("%s over %s: %s %s, replayed %v", name, p.name, first.code, first.message, first.replayed())
+			}
+			entries := s.count("select count(*) from ledger_entries")
+			again := c.call(p, name, change.well(tag), key, `"`+tag+`"`)
+			if !bytes.Equal(first.raw, again.raw) || !again.replayed() {
+				t.Errorf("%s over %s, again: replayed %v\n%q\n%q", name, p.name, again.replayed(), first.raw, again.raw)
+			}
+			if now := s.count("select count(*) from ledger_entries"); now != entries {
+				t.Errorf("%s over %s happened twice", name, p.name)
+			}
+			for _, q := range protocols { // the same message, however it is asked for
+				res, want := fill(t, method(t, name)), fill(t, method(t, name))
+				p.decode(t, first.raw, want)
+				q.decode(t, c.call(q, name, change.well(tag), key, tag).raw, res)
+				if !proto.Equal(res, want) {
+					t.Errorf("%s first over %s, then over %s:\n%v\n%v", name, p.name, q.name, want, res)
+				}
+			}
+			other := c.call(p, name, change.well(tag+"x"), key, tag)
+			if name == "TransferBatch" && other.code == "" {
+				res := new(ledgerv1.TransferBatchResponse)
+				p.decode(t, other.raw, res)
+				for _, r := range res.GetResults() {
+					if r.GetError().GetReason() != "IDEMPOTENCY_KEY_REUSED" || r.GetError().GetMetadata()["class"] != "bad_request" {
+						t.Errorf("%s with other content: %v", name, r)
+					}
+				}
+			} else if other.code != "already_exists" || other.reason(t) != "IDEMPOTENCY_KEY_REUSED" {
+				t.Errorf("%s over %s with other content: %s %s", name, p.name, other.code, other.message)
+			}
+		}
+	}
+}
+
+func TestRefusalsComeBackByteForByte(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	n := 0
+	for name, change := range changes {
+		name, _, _ := strings.Cut(name, " ")
+		if change.refused == nil {
+			continue
+		}
+		for _, p := range protocols {
+			n++
+			tag := fmt.Sprint("t", n)
+			c.prepare(tag)
+			before := s.dump("mine")
+			first := c.call(p, name, change.refused(tag), "Idempotency-Key", tag, "X-Request-ID", "first-"+tag)
+			if first.code != "failed_precondition" || first.reason(t) != change.reason || first.replayed() {
+				t.Errorf("%s over %s: %s %s, replayed %v", name, p.name, first.code, first.message, first.replayed())
+			}
+			after := s.dump("mine")
+			if after["commit_keys"] == before["commit_keys"] || !strings.Contains(after["commit_keys"], "first-"+tag) {
+				t.Errorf("%s over %s: the refusal is not recorded", name, p.name)
+			}
+			for table := range before {
+				if table != "commit_keys" && before[table] != after[table] {
+					t.Errorf("%s over %s: the refusal left something in %s", name, p.name, table)
+				}
+			}
+			again := c.call(p, name, change.refused(tag), "Idempotency-Key", tag, "X-Request-ID", "again-"+tag)
+			if !bytes.Equal(first.raw, again.raw) || !again.replayed() || again.header.Get("X-Request-Id") != "again-"+tag {
+				t.Errorf("%s over %s, again: replayed %v\n%q\n%q", name, p.name, again.replayed(), first.raw, again.raw)
+			}
+			if a := c.call(p, name, change.well(tag), "Idempotency-Key", tag+"-well"); a.code != "" {
+				t.Errorf("%s over %s: after the refusal under a new key: %s", name, p.name, a.message)
+			}
+		}
+	}
+}
+
+func TestReplayOutlivesTheServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	well := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "w")
+	refused := payment("a", "1000")
+	refused.BizNo = "refused"
+	no := c.call(grpc, "Transfer", refused, "Idempotency-Key", "r")
+	s.server.Stop()
+	s.start(server.Options{})
+	if a := c.call(connectJSON, "Transfer", payment("a", "5.00"), "Idempotency-Key", "w"); !bytes.Equal(a.raw, well.raw) || !a.replayed() {
+		t.Errorf("%q\n%q", well.raw, a.raw)
+	}
+	if a := c.call(grpc, "Transfer", refused, "Idempotency-Key", "r"); !bytes.Equal(a.raw, no.raw) || !a.replayed() || a.code == "" {
+		t.Errorf("%q\n%q", no.raw, a.raw)
+	}
+}
+
+func TestKeysAreScopedByTenantPrincipalAndOperation(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	colleague := &caller{s, s.key("mine", "colleague", access.Write)}
+	rotated := &caller{s, s.key("mine", "boss", access.Write)}
+	stranger := &caller{s, s.key("theirs", "boss", access.Write)}
+	stranger.prepare("a")
+	first := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
+	if a := rotated.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); !a.replayed() || !bytes.Equal(a.raw, first.raw) {
+		t.Errorf("another API key of the same principal: %s", a.raw)
+	}
+	other := payment("a", "5")
+	other.BizNo = "colleague"
+	for who, c := range map[string]*caller{"colleague": colleague, "stranger": stranger} {
+		if a := c.call(connectJSON, "Transfer", other, "Idempotency-Key", "k"); a.replayed() || a.code != "" {
+			t.Errorf("%s: %s", who, a.raw)
+		}
+	}
+	if a := c.call(connectJSON, "Hold", changes["Hold"].well("a"), "Idempotency-Key", "k"); a.replayed() || a.code != "" {
+		t.Errorf("another operation: %s", a.raw)
+	}
+}
+
+func TestBadKeysAreRefusedAndNothingIsDone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	before := s.dump("mine")
+	for _, key := range []string{"", `"`, `""`, `"a`, `"a"b"`, `"a\b"`, "ümlaut", "tab\there", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`} {
+		for _, p := range protocols {
+			if a := c.call(p, "Transfer", payment("a", "5"), "Idempotency-Key", key); a.code != "invalid_argument" || a.reason(t) != "IDEMPOTENCY_KEY_INVALID" {
+				t.Errorf("key %q over %s: %s %s", key, p.name, a.code, a.message)
+			}
+		}
+	}
+	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "a", "Idempotency-Key", "b"); a.code != "invalid_argument" {
+		t.Errorf("two keys: %s", a.raw)
+	}
+	for table, rows := range s.dump("mine") {
+		if rows != before[table] {
+			t.Errorf("%s changed", table)
+		}
+	}
+	for _, key := range []string{"a", strings.Repeat("k", 255), `"` + strings.Repeat("q", 255) + `"`, `"with \" and \\"`, "with spaces; and=signs", "#1"} {
+		r := payment("a", "0.01")
+		r.BizNo = "good-" + key[:1] + fmt.Sprint(len(key))
+		if a := c.call(connectJSON, "Transfer", r, "Idempotency-Key", key); a.code != "" {
+			t.Errorf("key %q: %s", key, a.message)
+		}
+	}
+}
+
+func TestThousandCallersWithOneKeyGetOneAnswer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	entries := s.count("select count(*) from ledger_entries")
+	body := connectJSON.encode(t, payment("a", "5"))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	got, firsts := map[string]int{}, 0
+	for range 1000 {
+		wg.Go(func() {
+			a := c.send(connectJSON, path(method(t, "Transfer")), body, "Idempotency-Key", "k")
+			mu.Lock()
+			defer mu.Unlock()
+			got[string(a.raw)]++
+			if !a.replayed() {
+				firsts++
+			}
+		})
+	}
+	wg.Wait()
+	if len(got) != 1 || firsts != 1 {
+		t.Errorf("%d different answers, %d of them first: %.300v", len(got), firsts, got)
+	}
+	if now := s.count("select count(*) from ledger_entries"); now != entries+2 {
+		t.Errorf("%d entries", now-entries)
+	}
+}
