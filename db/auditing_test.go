@@ -1,0 +1,93 @@
+package db_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/verify/verifytest"
+)
+
+var block = regexp.MustCompile("(?s)```sql\n(.*?)```")
+
+func TestQueriesOfTheAuditingGuideRun(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	verifytest.Fill(t, db)
+	conn := asAuditor(t, db)
+	text, err := os.ReadFile("../docs/auditing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := block.FindAllStringSubmatch(string(text), -1)
+	if len(blocks) < 10 {
+		t.Errorf("only %d queries", len(blocks))
+	}
+	for _, b := range blocks {
+		rows, err := conn.Query(t.Context(), b[1])
+		if err != nil {
+			t.Errorf("%s%v", b[1], err)
+			continue
+		}
+		n := 0
+		for rows.Next() {
+			n++
+		}
+		if rows.Err() != nil || (n == 0) != strings.HasPrefix(b[1], "-- never a row\n") {
+			t.Errorf("%s%d rows, error %v", b[1], n, rows.Err())
+		}
+	}
+}
+
+func TestViewsSpeakInNamesAndDecimals(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	verifytest.Fill(t, db)
+	conn := asAuditor(t, db)
+	for query, want := range map[string]string{
+		`select format('%s %s %s %s %s', balance, held, available, min_balance, max_balance) from audit.accounts
+			where tenant = 'demo' and account = 'user:1:wallet'`: "56.44 14.99 41.45 0.00 ",
+		`select format('%s %s %s', balance, available, min_balance) from audit.accounts
+			where tenant = 'demo' and account = 'world'`: "-100.00  ",
+		`select string_agg(format('%s %s %s %s %s', entry, biz_no, type, amount, balance), '; ' order by entry) from audit.statement
+			where tenant = 'demo' and account = 'fees'`: "1 pay-1 purchase 0.05 0.05; 2 keyed-1 transfer 1.00 1.05",
+		`select format('%s %s %s %s %s', accounts, debits, credits, difference, held) from audit.trial_balance where tenant = 'demo'`: "4 100.00 100.00 0.00 14.99",
+		`select string_agg(format('%s %s %s %s', posting, from_account, to_account, amount), '; ' order by posting) from audit.postings
+			where tenant = 'demo' and biz_no = 'pay-1'`: "0 user:1:wallet user:2:wallet 30.50; 1 user:1:wallet fees 0.05",
+		`select reverses from audit.postings where tenant = 'demo' and biz_no = 'undo-2'`:                                                           "pay-2",
+		`select hold from audit.postings where tenant = 'demo' and biz_no = 'capture-1'`:                                                            "hold-1",
+		`select string_agg(format('%s %s %s %s %s %s %s', tenant, biz_no, account, amount, captured, remaining, due), '; ') from audit.open_holds`:  "demo hold-1 user:1:wallet 20.00 5.01 14.99 f",
+		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by what) from audit.requests where request_id = 'req-keyed-1'`:        "key key-1 ledger.transfer; transfer keyed-1 transfer",
+		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by what) from audit.requests where request_id = 'req-hold-1'`:         "hold hold-1 held",
+		`select string_agg(name, ' ' order by name) from audit.requests where request_id = 'req-accounts' and tenant = 'demo' and what = 'account'`: "fees user:1:wallet user:2:wallet world",
+		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`:                        "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
+		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:                                   "demo ledger.transfer 2 1 0",
+		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                                          "true",
+	} {
+		if got := strings.Join(lines(t, conn, query), "\n"); got != want {
+			t.Errorf("%s\ngives %q, not %q", query, got, want)
+		}
+	}
+}
+
+func TestDecimalsAreExact(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.New(t).SuperDSN)
+	nines := strings.Repeat("9", 38)
+	for query, want := range map[string]string{
+		"1230, 2":                    "12.30",
+		"-5, 2":                      "-0.05",
+		"0, 2":                       "0.00",
+		"7, 0":                       "7",
+		"1, 18":                      "0.000000000000000001",
+		nines + ", 18":               nines[:20] + "." + nines[:18],
+		"-" + nines + ", 0":          "-" + nines,
+		"10000000000000000000000, 8": "100000000000000.00000000",
+	} {
+		if got := lines(t, conn, "select audit.decimal("+query+")::text")[0]; got != want {
+			t.Errorf("audit.decimal(%s) is %s, not %s", query, got, want)
+		}
+	}
+}

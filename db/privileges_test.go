@@ -1,0 +1,191 @@
+package db_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/verify/verifytest"
+)
+
+var update = flag.Bool("update", false, "write testdata anew")
+
+// privileges lists every relation with its owner and what each role may do with it, also when that is
+// nothing, so that a new table changes the list.
+const privileges = `
+	with relations as (
+		select oid, relnamespace::regnamespace || '.' || relname as name, relowner, relacl from pg_class
+		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v', 'm', 'p', 'f', 'S')
+			and relname not like 'goose\_%'
+	), granted as (
+		select r.oid, a.grantee, a.privilege_type as what, a.is_grantable from relations r, aclexplode(r.relacl) a
+		union all
+		select r.oid, a.grantee, a.privilege_type || ' (' || string_agg(c.attname, ', ' order by c.attnum) || ')', a.is_grantable
+		from relations r join pg_attribute c on c.attrelid = r.oid, aclexplode(c.attacl) a
+		group by r.oid, a.grantee, a.privilege_type, a.is_grantable
+	), schemas as (
+		select n.nspname as name, n.nspowner, a.grantee, string_agg(a.privilege_type, ', ' order by a.privilege_type) as what
+		from pg_namespace n, aclexplode(n.nspacl) a
+		where nspname in ('public', 'audit') and a.grantee in ('ledgerd_app'::regrole, 'ledgerd_audit'::regrole) group by 1, 2, 3
+	), who as (
+		select 'ledgerd_app'::regrole::oid as grantee
+		union select 'ledgerd_audit'::regrole::oid
+		union select grantee from granted where grantee <> 'ledgerd_owner'::regrole
+	)
+	select format('schema %s: %s: %s', name, grantee::regrole, what) from schemas
+	union all
+	select format('%s of %s: %s: %s', r.name, r.relowner::regrole, case w.grantee when 0 then 'PUBLIC' else w.grantee::regrole::text end,
+		coalesce(string_agg(g.what || case when g.is_grantable then ' WITH GRANT OPTION' else '' end, ', ' order by g.what), 'nothing'))
+	from relations r cross join who w left join granted g on g.oid = r.oid and g.grantee = w.grantee
+	group by r.name, r.relowner, w.grantee
+	order by 1`
+
+const golden = "testdata/privileges.txt"
+
+func TestPrivilegesAreTheListedOnes(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, pgtest.New(t).SuperDSN)
+	got := strings.Join(lines(t, conn, privileges), "\n") + "\n"
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("privileges are not those of %s; if they are meant, run go test ./db -update\n%s", golden, difference(string(want), got))
+	}
+}
+
+// difference shows the lines that only one of two texts has.
+func difference(want, got string) string {
+	var text strings.Builder
+	for _, line := range strings.Split(want, "\n") {
+		if !strings.Contains("\n"+got, "\n"+line+"\n") {
+			text.WriteString("- " + line + "\n")
+		}
+	}
+	for _, line := range strings.Split(got, "\n") {
+		if !strings.Contains("\n"+want, "\n"+line+"\n") {
+			text.WriteString("+ " + line + "\n")
+		}
+	}
+	return text.String()
+}
+
+func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	verifytest.Fill(t, db)
+	super := connect(t, db.SuperDSN)
+	conn := asAuditor(t, db)
+	relations := lines(t, super, `select relnamespace::regnamespace || '.' || relname from pg_class
+		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v') and relname not like 'goose\_%'`)
+	if len(relations) < 20 {
+		t.Fatalf("only %d relations", len(relations))
+	}
+	for _, relation := range relations {
+		columns := "*"
+		if relation == "public.access_api_keys" {
+			columns = "tenant_id, key_id, principal, role, created_at, revoked_at"
+		}
+		if _, err := conn.Exec(t.Context(), "select "+columns+" from "+relation); err != nil {
+			t.Errorf("%s: %v", relation, err)
+		}
+		if strings.HasPrefix(relation, "audit.") {
+			continue // who could write to a view
+		}
+		for _, sql := range []string{"delete from %s", "truncate %s", "drop table %s", "insert into %s default values"} {
+			refused(t, conn, fmt.Sprintf(sql, relation), noPrivilege, "")
+		}
+	}
+	refused(t, conn, "delete from audit.batches", noPrivilege, "") // the one that Postgres could write through
+	refused(t, conn, "select secret_hash from access_api_keys", noPrivilege, "")
+	refused(t, conn, "select * from access_api_keys", noPrivilege, "")
+	refused(t, conn, "select nextval('commit_batch_seq')", noPrivilege, "")
+	refused(t, conn, "create table public.mine ()", noPrivilege, "")
+	refused(t, conn, "create view audit.mine as select 1", noPrivilege, "")
+	refused(t, conn, "set session_replication_role = replica", noPrivilege, "")
+	for _, column := range lines(t, super, `select attrelid::regclass || '.' || attname from pg_attribute a join pg_class c on c.oid = attrelid
+		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and attnum > 0 and relkind in ('r', 'v')
+			and has_column_privilege('ledgerd_audit', attrelid, attnum, 'insert, update, references')`) {
+		t.Errorf("auditors may write %s", column)
+	}
+}
+
+// asAuditor connects with the rights of ledgerd_audit.
+func asAuditor(t *testing.T, db *pgtest.DB) *pgx.Conn {
+	t.Helper()
+	conn := connect(t, db.SuperDSN)
+	if _, err := conn.Exec(t.Context(), "set role ledgerd_audit"); err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	super := connect(t, db.SuperDSN)
+	// Roles belong to the whole cluster: named after the database, and dropped.
+	direct, indirect := db.Name[len(db.Name)-12:]+"_owner", db.Name[len(db.Name)-12:]+"_through"
+	for _, sql := range []string{
+		"create role " + pgx.Identifier{direct}.Sanitize() + " login noinherit password '" + direct + "' in role ledgerd_owner, ledgerd_app",
+		"create role " + pgx.Identifier{indirect}.Sanitize() + " login password '" + indirect + "' in role " + pgx.Identifier{direct}.Sanitize(),
+	} {
+		if _, err := super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), db.SuperDSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		_, err = conn.Exec(context.Background(), "drop role "+pgx.Identifier{direct}.Sanitize()+", "+pgx.Identifier{indirect}.Sanitize())
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	as := func(role string) string { return strings.ReplaceAll(db.AppDSN, "ledgerd_test_app", role) }
+	for name, c := range map[string]struct {
+		dsn  string
+		want error
+	}{
+		"superuser":                     {db.SuperDSN, pg.ErrTooPowerful},
+		"member of the owner":           {as(direct), pg.ErrTooPowerful},
+		"member of the owner's member":  {as(indirect), pg.ErrTooPowerful},
+		"superuser who has set another": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
+		"the service's own":             {db.AppDSN, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := pg.CheckRole(t.Context(), pgtest.Pool(t, c.dsn)); !errors.Is(err, c.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// asRole is a DSN whose sessions begin with another role.
+func asRole(dsn, role string) string {
+	if !strings.Contains(dsn, "://") {
+		return dsn + " options=-crole=" + role
+	}
+	separator := "?"
+	if strings.Contains(dsn, "?") {
+		separator = "&"
+	}
+	return dsn + separator + "options=-crole%3D" + role
+}
