@@ -50,7 +50,9 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeou
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
 	b = &batch[B]{engine: e, id: id, jobs: jobs}
+	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
+		plans.slow = plans.slow || time.Since(start) > slowBatch
 		if r := recover(); r != nil {
 			e.metrics.panics.Inc()
 			e.log.Error("panic in a table", "panic", r, "stack", string(debug.Stack()))
@@ -60,8 +62,10 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeou
 			abort(conn)
 		}
 	}()
-	start := time.Now()
 	p := NewPipe(ctx)
+	if plans.due(start) {
+		p.exec("discard plans", "DISCARD PLANS")
+	}
 	if err := b.load(p, conn, lockTimeout); err != nil {
 		return b, err
 	}
