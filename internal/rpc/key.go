@@ -68,11 +68,10 @@ const fingerprintVersion = 1
 
 // fingerprint is SHA-256, cut to 128 bits, over the canonical form of a request: equal for requests
 // that ask for the same, however they were encoded.
-func fingerprint(m proto.Message, salt ...byte) []byte {
+func fingerprint(m proto.Message) []byte {
 	buf := canonicalBuffers.Get().(*[]byte)
 	defer canonicalBuffers.Put(buf)
 	b := appendCanonical((*buf)[:0], m.ProtoReflect())
-	b = append(b, salt...)
 	*buf = b
 	sum := sha256.Sum256(b)
 	f := make([]byte, commit.FingerprintSize)
@@ -155,9 +154,7 @@ func appendValue(b []byte, f canonicalField, v protoreflect.Value) []byte {
 	case protoreflect.StringKind:
 		s := v.String()
 		if f.decimal {
-			if d, err := amount.ParseDecimal(s); err == nil {
-				s = d.String()
-			}
+			s = canonicalDecimal(s)
 		}
 		return appendText(b, s)
 	case protoreflect.BytesKind:
@@ -177,4 +174,12 @@ func appendValue(b []byte, f canonicalField, v protoreflect.Value) []byte {
 		return binary.AppendUvarint(b, v.Uint())
 	}
 	return binary.AppendVarint(b, v.Int())
+}
+
+// canonicalDecimal writes a decimal in the one way; what is none stays as it is.
+func canonicalDecimal(s string) string {
+	if d, err := amount.ParseDecimal(s); err == nil {
+		return d.String()
+	}
+	return s
 }

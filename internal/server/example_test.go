@@ -26,7 +26,9 @@ const (
 	secretRequest = "request-that-nobody-else-made"
 )
 
-func ref(code, asset string) *ledgerv1.AccountRef { return &ledgerv1.AccountRef{Code: code, Asset: asset} }
+func ref(code, asset string) *ledgerv1.AccountRef {
+	return &ledgerv1.AccountRef{Code: code, Asset: asset}
+}
 
 func posting(from, to, asset, amount string) []*ledgerv1.Posting {
 	return []*ledgerv1.Posting{{From: from, To: to, Asset: asset, Amount: amount}}
