@@ -139,10 +139,13 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 	db := pgtest.New(t)
 	super := connect(t, db.SuperDSN)
 	// Roles belong to the whole cluster: named after the database, and dropped.
-	direct, indirect := db.Name[len(db.Name)-12:]+"_owner", db.Name[len(db.Name)-12:]+"_through"
+	name := db.Name[len(db.Name)-12:]
+	direct, indirect, maker, writer := name+"_owner", name+"_through", name+"_maker", name+"_writer"
 	for _, sql := range []string{
 		"create role " + pgx.Identifier{direct}.Sanitize() + " login noinherit password '" + direct + "' in role ledgerd_owner, ledgerd_app",
 		"create role " + pgx.Identifier{indirect}.Sanitize() + " login password '" + indirect + "' in role " + pgx.Identifier{direct}.Sanitize(),
+		"create role " + pgx.Identifier{maker}.Sanitize() + " login createrole password '" + maker + "' in role ledgerd_app",
+		"create role " + pgx.Identifier{writer}.Sanitize() + " login password '" + writer + "' in role ledgerd_app, pg_write_all_data",
 	} {
 		if _, err := super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -154,7 +157,7 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close(context.Background())
-		_, err = conn.Exec(context.Background(), "drop role "+pgx.Identifier{direct}.Sanitize()+", "+pgx.Identifier{indirect}.Sanitize())
+		_, err = conn.Exec(context.Background(), fmt.Sprintf("drop role %q, %q, %q, %q", direct, indirect, maker, writer))
 		if err != nil {
 			t.Error(err)
 		}
@@ -167,6 +170,8 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 		"superuser":                     {db.SuperDSN, pg.ErrTooPowerful},
 		"member of the owner":           {as(direct), pg.ErrTooPowerful},
 		"member of the owner's member":  {as(indirect), pg.ErrTooPowerful},
+		"role that may make roles":      {as(maker), pg.ErrTooPowerful},
+		"role that may write all data":  {as(writer), pg.ErrTooPowerful},
 		"superuser who has set another": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
 		"the service's own":             {db.AppDSN, nil},
 	} {

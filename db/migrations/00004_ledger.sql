@@ -106,7 +106,7 @@ comment on column ledger_transfers.recorded_at is 'Time of the batch, by the dat
 comment on column ledger_transfers.effective_at is 'When it happened as the caller said; null: he did not say, so recorded_at.';
 comment on column ledger_transfers.reverses_id is 'The transfer that this one reverses.';
 comment on column ledger_transfers.hold_id is 'The hold that this one captured from.';
-comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting between semicolons, when any was not exact: exact;up_to:1000;all_available (minor units).';
+comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting between semicolons, when any was not exact: exact;up_to:10.5;all_available.';
 comment on column ledger_transfers.metadata is 'The user''s own names and values.';
 comment on column ledger_transfers.principal is 'Who called.';
 comment on column ledger_transfers.request_id is 'X-Request-ID of the call.';
@@ -178,7 +178,7 @@ comment on column ledger_holds.hold_id is 'Id; id >> 14 is the batch that made i
 comment on column ledger_holds.biz_no is 'The business''s own number, for ever.';
 comment on column ledger_holds.account_id is 'Account whose money is held. Never changes.';
 comment on column ledger_holds.to_code is 'Account code that a capture pays by default; may be empty.';
-comment on column ledger_holds.form is 'Amount as asked for when it was not exact: up_to:1000, all_available.';
+comment on column ledger_holds.form is 'Amount as asked for when it was not exact: up_to:10.5, all_available.';
 comment on column ledger_holds.amount is 'What was held at first, minor units.';
 comment on column ledger_holds.captured is 'What captures took so far.';
 comment on column ledger_holds.state is 'held, then captured, released or expired.';

@@ -107,12 +107,13 @@ func Pending(ctx context.Context, dsn string) (int, error) {
 }
 
 // ErrTooPowerful is returned by CheckRole.
-var ErrTooPowerful = errors.New("the service must not run as a superuser or as a member of ledgerd_owner: give it a login role that is a member of ledgerd_app alone")
+var ErrTooPowerful = errors.New("the service must not run as a superuser, as a member of ledgerd_owner or pg_write_all_data, or as a role that may make roles: give it a login role that is a member of ledgerd_app alone")
 
-// CheckRole refuses a login that could switch the guards of the database off.
+// CheckRole refuses a login that could switch the guards of the database off, or go around them.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {
 	var powerful bool
-	err := pool.QueryRow(ctx, `select rolsuper or pg_has_role(session_user, 'ledgerd_owner', 'member')
+	err := pool.QueryRow(ctx, `select rolsuper or rolcreaterole or pg_has_role(session_user, 'ledgerd_owner', 'member')
+			or pg_has_role(session_user, 'pg_write_all_data', 'member')
 		from pg_roles where rolname = session_user`).Scan(&powerful)
 	if err != nil {
 		return fmt.Errorf("read the rights of the service's role: %w", err)

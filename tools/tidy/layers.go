@@ -34,6 +34,7 @@ var layers = map[string]layer{
 	"internal/flow":    flow,
 	"internal/rpc":     rpc,
 	"internal/server":  server,
+	"internal/bench":   server,
 	"internal/localpg": server,
 	"internal/pgtest":  server,
 	"internal/errdoc":  command,
