@@ -1,0 +1,271 @@
+package csvfile_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/importer"
+	"github.com/ledgerd/ledgerd/internal/importer/csvfile"
+	"github.com/ledgerd/ledgerd/internal/importer/importertest"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// childEnv makes this program an import of its own, which a test can kill: server, mapping, file.
+const childEnv = "LEDGERD_TEST_IMPORT"
+
+func TestMain(m *testing.M) {
+	if child := os.Getenv(childEnv); child != "" {
+		args := strings.Split(child, "\n")
+		err := csvfile.Run(context.Background(), csvfile.Options{Path: args[2], Mapping: args[1], Client: importertest.Dial(args[0]),
+			Out: os.Stdout, Err: os.Stderr})
+		fmt.Fprintln(os.Stderr, "ended:", err)
+		os.Exit(0)
+	}
+	pgtest.Main(m)
+}
+
+const bankMapping = "../../../examples/import/bank.yaml"
+
+// do runs an import, and returns what it printed.
+func do(t *testing.T, url string, o csvfile.Options) (out string, err error) {
+	t.Helper()
+	var b bytes.Buffer
+	o.Client, o.Out, o.Err = importertest.Dial(url), &b, &b
+	err = csvfile.Run(t.Context(), o)
+	return b.String(), err
+}
+
+func wantLines(t *testing.T, out string, want ...string) {
+	t.Helper()
+	for _, line := range want {
+		if !strings.Contains(out, line) {
+			t.Errorf("%q is not in:\n%s", line, out)
+		}
+	}
+}
+
+func TestTheBankLandsAndTheReportListsWhatDiffers(t *testing.T) {
+	t.Parallel()
+	data := importertest.Data(t, "bank-1993-1994.csv")
+	url := importertest.Serve(t)
+	report := filepath.Join(t.TempDir(), "report.csv")
+	for _, counts := range []string{"49,102 landed, 0 were there already", "0 landed, 49,102 were there already: this run changed nothing"} {
+		out, err := do(t, url, csvfile.Options{Path: data, Mapping: bankMapping, Report: report})
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		wantLines(t, out, "49,102 movements on 1,229 accounts, 1993-01-01 to 1994-03-31", counts,
+			"46,749 follow exactly, 2,353 differ (2,325 by no more than 0.10, 28 by more), at most by 332.20",
+			"the ledger holds what the file adds up to on 1,229 of 1,229 accounts")
+		byDifference := readReport(t, report)
+		if byDifference["0.10"] != 2325 || byDifference["more"] != 28 || byDifference["0.00"] != 0 {
+			t.Errorf("the report lists %v", byDifference)
+		}
+	}
+	client := importertest.Dial(url)
+	negative := 0
+	err := client.Accounts(t.Context(), "bank:account:*", "CZK", func(a *ledgerv1.Account) {
+		if strings.HasPrefix(a.GetBalance(), "-") {
+			negative++
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d accounts end below zero", negative)
+}
+
+// readReport counts the rows by the size of their difference, and checks each row's own sums.
+func readReport(t *testing.T, path string) map[string]int {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows, err := csv.NewReader(f).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for _, r := range rows[1:] {
+		size := strings.TrimPrefix(r[7], "-")
+		if size != "0.10" && size != "0.00" {
+			size = "more"
+		}
+		counts[size]++
+	}
+	return counts
+}
+
+func TestAKilledImportGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
+	data := firstLines(t, importertest.Data(t, "bank-1993-1994.csv"), 15_001)
+	url := importertest.Serve(t)
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{url, bankMapping, data}, "\n"))
+	stderr, err := child.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "(20 %)") || strings.Contains(lines.Text(), "ended:") {
+			break
+		}
+	}
+	if err := child.Process.Kill(); err != nil { // SIGKILL
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	if strings.Contains(lines.Text(), "ended:") {
+		t.Fatal("the import ended before it was killed: ", lines.Text())
+	}
+	out, err := do(t, url, csvfile.Options{Path: data, Mapping: bankMapping})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var landed, existed int
+	for line := range strings.Lines(out) {
+		_, _ = fmt.Sscanf(strings.ReplaceAll(line, ",", ""), "  %d landed %d were", &landed, &existed)
+	}
+	if landed == 0 || existed == 0 || landed+existed != 15_000 {
+		t.Errorf("the second run did not go on where the first one was:\n%s", out)
+	}
+	_, rest, _ := strings.Cut(out, "adds up to on ")
+	var agree, of int
+	if _, err := fmt.Sscanf(rest, "%d of %d", &agree, &of); err != nil || agree == 0 || agree != of {
+		t.Errorf("%d of %d accounts agree:\n%s", agree, of, out)
+	}
+}
+
+func firstLines(t *testing.T, path string, n int) string {
+	t.Helper()
+	all, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfterN(string(all), "\n", n+1)
+	return importertest.Write(t, "first.csv", strings.Join(lines[:n], ""))
+}
+
+func TestTheExampleInTheDocumentationLands(t *testing.T) {
+	t.Parallel()
+	url := importertest.Serve(t)
+	out, err := do(t, url, csvfile.Options{Path: "../../../examples/import/statement.csv", Mapping: "../../../examples/import/statement.yaml"})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	wantLines(t, out, "6 movements on 1 account, 2026-01-02 to 2026-01-31", "6 landed", "5 follow exactly, 1 differ",
+		"on 1 of 1 account", "1 of them without the balance that it opened with")
+}
+
+const small = `
+columns: [id, account, day, amount, after]
+asset: {code: EUR, scale: 2}
+biz_no: "x:{id}"
+date: {column: day, format: YYYY-MM-DD}
+amount: {column: amount}
+account: {code: "a:{account}", floor: "0"}
+counter: {code: "world"}
+balance: {column: after}
+`
+
+func TestABadFileIsNotSentAtAll(t *testing.T) {
+	t.Parallel()
+	url := importertest.Serve(t)
+	mapping := importertest.Write(t, "m.yaml", small)
+	file := importertest.Write(t, "f.csv", "1,7,2020-01-01,5.00,5.00\n2,7,2020-01-01,5.001,10.00\n3,7,2020-01-01,1.00\n4,7,2020-01-02,2.00,7.00\n")
+	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping})
+	if err == nil || !strings.Contains(err.Error(), "has 2 bad rows: nothing was sent") {
+		t.Error(err)
+	}
+	wantLines(t, out, "line 2, column amount: 5.001 has more decimals than EUR", "line 3: has 4 columns, not 5")
+	if n := accounts(t, url); n != 0 {
+		t.Errorf("%d accounts were made", n)
+	}
+
+	out, err = do(t, url, csvfile.Options{Path: file, Mapping: mapping, KeepGoing: true})
+	if !errors.Is(err, importer.ErrIncomplete) {
+		t.Error(err)
+	}
+	wantLines(t, out, "line 2, column amount", "line 3: has 4 columns, not 5: skipped", "2 landed, 0 were there already, 2 skipped",
+		"2 follow exactly, 0 differ", "on 1 of 1 account")
+}
+
+func accounts(t *testing.T, url string) (n int) {
+	t.Helper()
+	if err := importertest.Dial(url).Accounts(t.Context(), "", "", func(*ledgerv1.Account) { n++ }); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestABizNoThatStandsTwiceInAFileIsTold(t *testing.T) {
+	t.Parallel()
+	url := importertest.Serve(t)
+	mapping := importertest.Write(t, "m.yaml", small)
+	var rows strings.Builder
+	for i := range 2500 {
+		fmt.Fprintf(&rows, "%d,7,2020-01-01,1.00,%d.00\n", i, i+1)
+	}
+	// Once far from the first, in another batch, and once beside it.
+	file := importertest.Write(t, "f.csv", rows.String()+"17,7,2020-01-01,1.00,0\n8,8,2020-01-02,1.00,1.00\nz,8,2020-01-02,1.00,2.00\nz,8,2020-01-02,1.00,3.00\n")
+	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping})
+	if !errors.Is(err, importer.ErrStopped) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for range 2 { // a second run says it again
+		out, err = do(t, url, csvfile.Options{Path: file, Mapping: mapping, KeepGoing: true})
+		if !errors.Is(err, importer.ErrIncomplete) {
+			t.Error(err)
+		}
+		wantLines(t, out, "2 have a biz_no that the file used before, 1 refused by the ledger",
+			"line 2501: the biz_no x:17 was used before in the file", "line 2504: the biz_no x:z was used before, at line 2503",
+			"line 2502: the ledger refuses x:8: BIZ_NO_EXISTS_DIFFERENT")
+	}
+}
+
+func TestWhatTheLedgerRefusesIsTold(t *testing.T) {
+	t.Parallel()
+	url := importertest.Serve(t)
+	mapping := importertest.Write(t, "m.yaml", small)
+	file := importertest.Write(t, "f.csv", "1,7,2020-01-01,5.00,5.00\n2,7,2020-01-02,-6.00,-1.00\n3,7,2020-01-03,1.00,0.00\n")
+	report := filepath.Join(t.TempDir(), "r.csv")
+	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping, KeepGoing: true, Report: report})
+	if !errors.Is(err, importer.ErrIncomplete) {
+		t.Error(err)
+	}
+	wantLines(t, out, "line 2: the ledger refuses x:2: INSUFFICIENT_FUNDS", "2 landed, 0 were there already, 1 refused by the ledger",
+		"the ledger holds what the file adds up to on 1 of 1 account")
+	// An account that has other limits stays as it is; and what was refused is tried again.
+	mapping = importertest.Write(t, "n.yaml", strings.Replace(small, `, floor: "0"`, "", 1))
+	if out, err = do(t, url, csvfile.Options{Path: file, Mapping: mapping}); err != nil {
+		t.Error(err)
+	}
+	wantLines(t, out, "a:7 was there with other limits or of another kind, and stays as it is", "1 landed, 2 were there already")
+}
+
+func TestInputFromAPipe(t *testing.T) {
+	t.Parallel()
+	url := importertest.Serve(t)
+	mapping := importertest.Write(t, "m.yaml", small)
+	out, err := do(t, url, csvfile.Options{Path: "-", Stdin: strings.NewReader("1,7,2020-01-01,5.00,5.00\n"), Mapping: mapping})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantLines(t, out, "-: 1 movement on 1 account", "1 landed")
+}
