@@ -1,0 +1,63 @@
+package hledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/importer"
+)
+
+// open gives the JSON of a journal for two readings: a .json file as it is, stdin from a temporary
+// file, and of anything else what hledger itself makes of it.
+func open(ctx context.Context, path string, stdin io.Reader, errOut io.Writer) (*importer.Source, error) {
+	if path == "-" || strings.EqualFold(filepath.Ext(path), ".json") {
+		return importer.OpenSource(path, stdin)
+	}
+	if _, err := os.Stat(path); err != nil { // hledger would say it too, but less plainly
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "hledger", "print", "--output-format", "json", "--file", path)
+	cmd.Stderr = errOut
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("a journal is read by hledger, which is not here: install it, or import what `hledger print -O json -f %s` writes elsewhere, as a .json file", path)
+		}
+		return nil, err
+	}
+	source, err := importer.Spool(out)
+	if err != nil {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		return nil, err
+	}
+	if err := cmd.Wait(); err != nil {
+		source.Close()
+		return nil, fmt.Errorf("hledger does not read %s: %w", path, err)
+	}
+	return source, nil
+}
+
+// sourceName is what the biz_nos of a file begin with. It stays the same when the file is moved, and
+// when its JSON is imported instead.
+func sourceName(name, path string) (string, error) {
+	if name == "" {
+		if path == "-" {
+			return "", errors.New("stdin has no name: give --name, which is part of every biz_no")
+		}
+		name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
+	}
+	if wrong := importer.BadName(name); wrong != "" || name == "" || len(name) > 100 {
+		return "", fmt.Errorf("the name %q is part of every biz_no, and must be 1 to 100 bytes of printable ASCII: give another with --name", name)
+	}
+	return name, nil
+}

@@ -1,0 +1,187 @@
+// Package hledger brings hledger's journals into the ledger, and takes the ledger out as a journal.
+//
+// hledger's amounts are debits above zero; the ledger's balance is credits minus debits. So hledger's
+// balance of an account is the ledger's with the other sign: the trial balance's debit column minus
+// its credit column.
+package hledger
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/importer"
+)
+
+// transaction is what `hledger print -O json` says of one, as far as it matters here.
+type transaction struct {
+	Index       int             `json:"tindex"`
+	Date        string          `json:"tdate"`
+	Date2       string          `json:"tdate2"`
+	Description string          `json:"tdescription"`
+	Code        string          `json:"tcode"`
+	Status      string          `json:"tstatus"`
+	Comment     string          `json:"tcomment"`
+	Tags        [][2]string     `json:"ttags"`
+	Postings    []posting       `json:"tpostings"`
+	Source      json.RawMessage `json:"tsourcepos"`
+}
+
+type posting struct {
+	Account   string            `json:"paccount"`
+	Amounts   []commodityAmount `json:"pamount"`
+	Type      string            `json:"ptype"`
+	Status    string            `json:"pstatus"`
+	Comment   string            `json:"pcomment"`
+	Date      *string           `json:"pdate"`
+	Assertion json.RawMessage   `json:"pbalanceassertion"`
+}
+
+// The types of postings.
+const (
+	regularPosting  = "RegularPosting"
+	virtualPosting  = "VirtualPosting"         // (account): does not balance
+	balancedVirtual = "BalancedVirtualPosting" // [account]: balances among themselves
+)
+
+type commodityAmount struct {
+	Commodity string   `json:"acommodity"`
+	Quantity  quantity `json:"aquantity"`
+	Price     *price   `json:"aprice"` // "acost" since hledger 1.33
+	Cost      *price   `json:"acost"`
+}
+
+type price struct {
+	Tag      string          `json:"tag"`
+	Contents json.RawMessage `json:"contents"`
+}
+
+type quantity struct {
+	Mantissa json.Number `json:"decimalMantissa"`
+	Places   int         `json:"decimalPlaces"`
+}
+
+// jsonPlaces is how many decimals hledger's JSON tells at most; it rounds there.
+const jsonPlaces = 10
+
+// decimal is the exact number.
+func (q quantity) decimal() (amount.Decimal, error) {
+	n, err := amount.ParseInt(q.Mantissa.String())
+	if err != nil {
+		return amount.Decimal{}, err
+	}
+	if q.Places < 0 || q.Places > 255 {
+		return amount.Decimal{}, amount.ErrTooManyDecimals
+	}
+	d := amount.NewDecimal(n, uint8(q.Places))
+	if d.Scale > amount.MaxScale {
+		return d, amount.ErrTooManyDecimals
+	}
+	return d, nil
+}
+
+// journal reads transactions one by one.
+type journal struct{ json *json.Decoder }
+
+func newJournal(in io.Reader) (*journal, error) {
+	j := &journal{json: json.NewDecoder(in)}
+	t, err := j.json.Token()
+	if err == nil && t != json.Delim('[') {
+		err = fmt.Errorf("begins with %v", t)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("this is not what `hledger print -O json` writes, a list of transactions: %w", err)
+	}
+	return j, nil
+}
+
+// next reads a transaction; io.EOF at the end of the list. A list that is cut off is an error.
+func (j *journal) next() (*transaction, error) {
+	if !j.json.More() {
+		if _, err := j.json.Token(); err != nil {
+			return nil, fmt.Errorf("the list of transactions is cut off: %w", noEOF(err))
+		}
+		return nil, io.EOF
+	}
+	var t transaction
+	if err := j.json.Decode(&t); err != nil {
+		return nil, fmt.Errorf("byte %d: %w", j.json.InputOffset(), noEOF(err))
+	}
+	return &t, nil
+}
+
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// place is the line of the journal, when the JSON tells it in the form that we know.
+func (t *transaction) place() importer.Place {
+	var at []struct {
+		Line int `json:"sourceLine"`
+	}
+	if json.Unmarshal(t.Source, &at) == nil && len(at) > 0 {
+		return importer.Place{Line: at[0].Line}
+	}
+	return importer.Place{}
+}
+
+func (t *transaction) problem(format string, args ...any) *importer.Problem {
+	p := t.place().Problem(format, args...)
+	p.Text = fmt.Sprintf("transaction %d of %s %q: %s", t.Index, t.Date, t.Description, p.Text)
+	return p
+}
+
+// hash is over all that a person can change about a transaction, also what the ledger does not keep:
+// so that an edited journal is noticed. Where the transaction stands, and how hledger would show its
+// amounts, is left out, because both change with other transactions.
+func (t *transaction) hash() string {
+	h := sha256.New()
+	write := func(text ...string) { fmt.Fprintf(h, "%q\n", text) }
+	write(t.Date, t.Date2, t.Description, t.Code, t.Status, t.Comment)
+	for _, p := range t.Postings {
+		date := ""
+		if p.Date != nil {
+			date = *p.Date
+		}
+		write(p.Account, p.Type, p.Status, p.Comment, date)
+		for _, a := range p.Amounts {
+			write(a.Commodity, a.Quantity.text())
+			for _, price := range []*price{a.Price, a.Cost} {
+				if price != nil {
+					tag, of := price.read()
+					write(tag, of.Commodity, of.Quantity.text())
+				}
+			}
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
+}
+
+// read gives the amount inside; older versions of hledger wrote a list of one.
+func (p *price) read() (tag string, a commodityAmount) {
+	if bytes.HasPrefix(bytes.TrimSpace(p.Contents), []byte("[")) {
+		var list []commodityAmount
+		if json.Unmarshal(p.Contents, &list) == nil && len(list) > 0 {
+			a = list[0]
+		}
+		return p.Tag, a
+	}
+	_ = json.Unmarshal(p.Contents, &a) // a price only counts in the hash
+	return p.Tag, a
+}
+
+func (q quantity) text() string {
+	d, err := q.decimal()
+	if err != nil {
+		return q.Mantissa.String()
+	}
+	return d.String()
+}

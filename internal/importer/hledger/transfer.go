@@ -1,0 +1,306 @@
+package hledger
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/importer"
+)
+
+// Names of metadata that an import writes and an export reads.
+const (
+	metaDescription = "description"
+	metaCode        = "code"
+	metaStatus      = "status"
+	metaComment     = "comment"
+	metaDate2       = "date2"
+	metaHash        = "hledger.hash"
+	metaTag         = "tag."
+)
+
+// The service takes no more than this in one transfer.
+const (
+	maxPostings      = 1000
+	maxMetadata      = 64
+	maxMetadataBytes = 16 << 10
+)
+
+// builder makes transfers of transactions.
+type builder struct {
+	name        string // of the source, in every biz_no
+	conversion  string // account that exchanged commodities go through
+	virtual     string // account that balances (virtual) postings; empty: they are refused
+	commodities *commodities
+
+	notes notes
+}
+
+// notes count what is kept otherwise than hledger has it.
+type notes struct {
+	exchanges, nothing, balancedVirtual, ownDates, assertions, cut int
+}
+
+// look checks a transaction, and takes the decimals of its amounts into account.
+func (b *builder) look(t *transaction) *importer.Problem {
+	if _, err := time.Parse(time.DateOnly, t.Date); err != nil {
+		return t.problem("%q is not a date", t.Date)
+	}
+	for _, p := range t.Postings {
+		if wrong := importer.BadAccount(p.Account); wrong != "" || len(p.Account) > 256 {
+			return t.problem("the account %q cannot be in the ledger: it %s", p.Account, orLong(wrong))
+		}
+		switch p.Type {
+		case regularPosting, balancedVirtual:
+		case virtualPosting:
+			if b.virtual == "" {
+				return t.problem("the posting (%s) balances with nothing: say with --virtual-account which account is to balance such postings",
+					p.Account)
+			}
+		default:
+			return t.problem("a posting of the unknown type %s", p.Type)
+		}
+		for _, a := range p.Amounts {
+			d, err := a.Quantity.decimal()
+			if err != nil {
+				return t.problem("the amount of %s: %v", p.Account, err)
+			}
+			if d.Coef.IsZero() {
+				continue
+			}
+			asset, err := b.commodities.asset(a.Commodity)
+			if err != nil {
+				return t.problem("%v", err)
+			}
+			asset.see(a.Quantity, d)
+		}
+	}
+	return metadataProblem(t)
+}
+
+func orLong(wrong string) string {
+	if wrong == "" {
+		return "has more than 256 bytes"
+	}
+	return wrong
+}
+
+func metadataProblem(t *transaction) *importer.Problem {
+	m, bytes := metadata(t), 0
+	for k, v := range m {
+		bytes += len(k) + len(v)
+		if len(k) > 128 {
+			return t.problem("the tag %q is longer than 128 bytes", k)
+		}
+	}
+	if len(m) > maxMetadata || bytes > maxMetadataBytes {
+		return t.problem("its description, comment and tags are more than the ledger keeps of one transfer (%d names, %d bytes)",
+			maxMetadata, maxMetadataBytes)
+	}
+	return nil
+}
+
+// count notes what the ledger does not keep as hledger has it.
+func (b *builder) count(t *transaction) {
+	for _, p := range t.Postings {
+		if p.Type == balancedVirtual {
+			b.notes.balancedVirtual++
+		}
+		if p.Date != nil && *p.Date != t.Date {
+			b.notes.ownDates++
+		}
+		if len(p.Assertion) > 0 && string(p.Assertion) != "null" {
+			b.notes.assertions++
+		}
+		for _, a := range p.Amounts {
+			if d, err := a.Quantity.decimal(); err == nil && d.Scale >= jsonPlaces {
+				b.notes.cut++
+			}
+		}
+	}
+}
+
+// transfer makes a transfer, or nil of a transaction that moves nothing. Everything was looked at.
+func (b *builder) transfer(t *transaction) (*ledgerv1.TransferRequest, *importer.Problem) {
+	sheet := newSheet()
+	for _, p := range t.Postings {
+		for _, a := range p.Amounts {
+			d, err := a.Quantity.decimal()
+			if err != nil || d.Coef.IsZero() {
+				continue
+			}
+			asset, err := b.commodities.asset(a.Commodity)
+			if err != nil {
+				return nil, t.problem("%v", err)
+			}
+			n, err := d.Minor(asset.scale)
+			if err == nil {
+				err = sheet.add(p.Account, asset, n)
+			}
+			if err == nil && p.Type == virtualPosting {
+				err = sheet.add(b.virtual, asset, n.Neg())
+			}
+			if err != nil {
+				return nil, t.problem("%v", err)
+			}
+		}
+	}
+	exchanged, err := sheet.balance(b.conversion)
+	if err != nil {
+		return nil, t.problem("%v", err)
+	}
+	postings := sheet.pair()
+	switch {
+	case len(postings) == 0:
+		b.notes.nothing++
+		return nil, nil
+	case len(postings) > maxPostings:
+		return nil, t.problem("it needs %d postings, and a transfer may have %d", len(postings), maxPostings)
+	}
+	if exchanged {
+		b.notes.exchanges++
+	}
+	at, err := time.Parse(time.DateOnly, t.Date)
+	if err != nil {
+		return nil, t.problem("%q is not a date", t.Date)
+	}
+	return &ledgerv1.TransferRequest{BizNo: fmt.Sprintf("hledger:%s:%d", b.name, t.Index), Type: "hledger", Postings: postings,
+		Metadata: metadata(t), EffectiveTime: timestamppb.New(at)}, nil
+}
+
+func metadata(t *transaction) map[string]string {
+	m := map[string]string{metaHash: t.hash()}
+	set := func(name, value string) {
+		if value != "" {
+			m[name] = strings.ReplaceAll(value, "\x00", "")
+		}
+	}
+	set(metaDescription, t.Description)
+	set(metaCode, t.Code)
+	if t.Status != "Unmarked" {
+		set(metaStatus, strings.ToLower(t.Status))
+	}
+	set(metaComment, strings.TrimSpace(t.Comment))
+	set(metaDate2, t.Date2)
+	for _, tag := range t.Tags {
+		name := metaTag + tag[0]
+		if before := m[name]; before != "" && tag[1] != "" {
+			m[name] = before + ", " + tag[1]
+		} else {
+			set(name, tag[1])
+		}
+	}
+	return m
+}
+
+// kindOf is what hledger takes an account for by its name.
+func kindOf(account string) ledgerv1.AccountKind {
+	for _, k := range kindNames {
+		if k.pattern.MatchString(account) {
+			return k.kind
+		}
+	}
+	return ledgerv1.AccountKind_ACCOUNT_KIND_UNSPECIFIED
+}
+
+var kindNames = []struct {
+	pattern *regexp.Regexp
+	kind    ledgerv1.AccountKind
+}{
+	{regexp.MustCompile(`(?i)^assets?(:|$)`), ledgerv1.AccountKind_ACCOUNT_KIND_ASSET},
+	{regexp.MustCompile(`(?i)^(debts?|liabilit(y|ies))(:|$)`), ledgerv1.AccountKind_ACCOUNT_KIND_LIABILITY},
+	{regexp.MustCompile(`(?i)^equity(:|$)`), ledgerv1.AccountKind_ACCOUNT_KIND_EQUITY},
+	{regexp.MustCompile(`(?i)^(income|revenue)s?(:|$)`), ledgerv1.AccountKind_ACCOUNT_KIND_INCOME},
+	{regexp.MustCompile(`(?i)^expenses?(:|$)`), ledgerv1.AccountKind_ACCOUNT_KIND_EXPENSE},
+}
+
+// sheet is what a transaction does: by asset, and by account within it, in the order of appearance.
+type sheet struct {
+	assets []*column
+	of     map[string]*column // by asset code
+}
+
+type column struct {
+	asset    *assetOf
+	accounts []string
+	sums     map[string]amount.Int
+}
+
+func newSheet() *sheet { return &sheet{of: map[string]*column{}} }
+
+// add adds up, so that an account that pays and gets in one transaction does what remains.
+func (s *sheet) add(account string, asset *assetOf, n amount.Int) error {
+	c := s.of[asset.code]
+	if c == nil {
+		c = &column{asset: asset, sums: map[string]amount.Int{}}
+		s.of[asset.code], s.assets = c, append(s.assets, c)
+	}
+	before, there := c.sums[account]
+	if !there {
+		c.accounts = append(c.accounts, account)
+	}
+	sum, ok := before.Add(n)
+	if !ok {
+		return amount.ErrOverflow
+	}
+	c.sums[account] = sum
+	return nil
+}
+
+// balance lets what an asset lacks go through an account: with hledger only the costs of a
+// transaction balance, in the ledger every asset does.
+func (s *sheet) balance(conversion string) (exchanged bool, err error) {
+	for _, c := range s.assets {
+		all := make([]amount.Int, 0, len(c.sums))
+		for _, n := range c.sums {
+			all = append(all, n)
+		}
+		sum, ok := amount.Sum(all...)
+		if !ok {
+			return exchanged, amount.ErrOverflow
+		}
+		if !sum.IsZero() {
+			exchanged = true
+			if err := s.add(conversion, c.asset, sum.Neg()); err != nil {
+				return exchanged, err
+			}
+		}
+	}
+	return exchanged, nil
+}
+
+// pair makes postings: the first debit pays the first credit as far as it goes, and so on.
+func (s *sheet) pair() []*ledgerv1.Posting {
+	var postings []*ledgerv1.Posting
+	for _, c := range s.assets {
+		var debits, credits []string
+		for _, account := range c.accounts {
+			switch c.sums[account].Sign() {
+			case 1:
+				debits = append(debits, account)
+			case -1:
+				credits = append(credits, account)
+			}
+		}
+		for len(debits) > 0 && len(credits) > 0 {
+			from, to := debits[0], credits[0]
+			n := amount.Lesser(c.sums[from], c.sums[to].Neg())
+			postings = append(postings, &ledgerv1.Posting{From: from, To: to, Asset: c.asset.code, Amount: amount.Format(n, c.asset.scale)})
+			// Neither can overflow: both go towards zero.
+			c.sums[from], _ = c.sums[from].Sub(n)
+			c.sums[to], _ = c.sums[to].Add(n)
+			if c.sums[from].IsZero() {
+				debits = debits[1:]
+			}
+			if c.sums[to].IsZero() {
+				credits = credits[1:]
+			}
+		}
+	}
+	return postings
+}
