@@ -30,6 +30,8 @@ type cli struct {
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
 	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
 	Bench   benchCmds  `embed:""`
+	Import  importCmd  `cmd:"" help:"Bring the books of others into the ledger."`
+	Export  exportCmd  `cmd:"" help:"Take the books out."`
 }
 
 // env is what subcommands run with.
