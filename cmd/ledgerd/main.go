@@ -4,6 +4,7 @@
 //	ledgerd serve     the server on DATABASE_URL
 //	ledgerd migrate   bring the schema of DATABASE_URL up to date
 //	ledgerd apikey    make, list, revoke API keys
+//	ledgerd verify    re-derive every balance of a running database
 //
 // `ledgerd --help` lists the rest.
 package main
@@ -29,6 +30,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Server on DATABASE_URL."`
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
 	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
+	Verify  verifyCmd  `cmd:"" help:"Re-derive every balance of DATABASE_URL, and hold it against all invariants."`
 	Bench   benchCmds  `embed:""`
 	Import  importCmd  `cmd:"" help:"Bring the books of others into the ledger."`
 	Export  exportCmd  `cmd:"" help:"Take the books out."`
