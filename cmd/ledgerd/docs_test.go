@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/server"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// block is a fenced block of a page.
+type block struct {
+	line int
+	info string
+	text string
+}
+
+func blocks(t *testing.T, file string) (found []block) {
+	t.Helper()
+	page, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var in *block
+	for i, line := range strings.Split(string(page), "\n") {
+		fence, isFence := strings.CutPrefix(line, "```")
+		switch {
+		case in != nil && isFence:
+			found = append(found, *in)
+			in = nil
+		case in != nil:
+			in.text += line + "\n"
+		case isFence:
+			in = &block{line: i + 1, info: fence}
+		}
+	}
+	return found
+}
+
+// devServer is a server as `ledgerd dev` starts it, with the sample data.
+func devServer(t *testing.T) (address string) {
+	t.Helper()
+	db := pgtest.New(t)
+	ctx := context.Background()
+	tenant, err := access.EnsureTenant(ctx, pgtest.Pool(t, db.SuperDSN), devTenant)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := server.Start(ctx, server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler),
+		Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Stop)
+	if err := sample(ctx, "http://"+s.Addr()); err != nil {
+		t.Fatal(err)
+	}
+	return s.Addr()
+}
+
+// TestDocumentedCallsWork runs every sh block of a page in order. One must succeed, unless it is marked
+// "sh error"; and a json block behind it must be part of its answer.
+func TestDocumentedCallsWork(t *testing.T) {
+	t.Parallel()
+	for _, file := range []string{"../../README.md", "../../docs/api.md"} {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			address := devServer(t)
+			var prelude, answer string
+			ran := 0
+			for _, b := range blocks(t, file) {
+				at := fmt.Sprintf("%s:%d", file, b.line)
+				switch {
+				case b.info == "json":
+					contains(t, at, answer, b.text)
+				case b.info == "sh" || b.info == "sh error":
+					ran++
+					answer = runBlock(t, at, prelude+strings.ReplaceAll(b.text, "127.0.0.1:8080", address), b.info == "sh error")
+					if end := strings.Index(b.text, "\n}\n"); strings.HasPrefix(b.text, "call() {") && end > 0 {
+						prelude = strings.ReplaceAll(b.text[:end+3], "127.0.0.1:8080", address)
+					}
+				}
+			}
+			if ran == 0 {
+				t.Error("there is nothing to run")
+			}
+		})
+	}
+}
+
+func runBlock(t *testing.T, at, script string, wantError bool) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	// The page's curl may not ask for failure by itself.
+	cmd := exec.CommandContext(ctx, "bash", "-euc", "curl() { command curl --fail-with-body \"$@\"; }\n"+script)
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := cmd.Run()
+	if (err != nil) != wantError {
+		t.Errorf("%s: %v\n%s%s\n%s", at, err, script, out.String(), errOut.String())
+	}
+	return out.String()
+}
+
+// contains holds what a page shows of an answer against the answer.
+func contains(t *testing.T, at, answer, shown string) {
+	t.Helper()
+	var got, want any
+	if err := json.Unmarshal([]byte(shown), &want); err != nil {
+		t.Fatalf("%s: %v", at, err)
+	}
+	if err := json.Unmarshal([]byte(answer), &got); err != nil {
+		t.Errorf("%s: %v in %q", at, err, answer)
+		return
+	}
+	if where := missing(got, want, ""); where != "" {
+		t.Errorf("%s: the answer differs at %s:\n%s", at, where, answer)
+	}
+}
+
+func missing(got, want any, path string) string {
+	switch want := want.(type) {
+	case map[string]any:
+		g, ok := got.(map[string]any)
+		if !ok {
+			return path
+		}
+		for k, v := range want {
+			if where := missing(g[k], v, path+"."+k); where != "" {
+				return where
+			}
+		}
+		return ""
+	case []any:
+		g, ok := got.([]any)
+		if !ok || len(g) < len(want) {
+			return path
+		}
+		for i, v := range want {
+			if where := missing(g[i], v, fmt.Sprintf("%s[%d]", path, i)); where != "" {
+				return where
+			}
+		}
+		return ""
+	}
+	if got != want {
+		return fmt.Sprintf("%s (%v)", path, got)
+	}
+	return ""
+}
+
+func TestEveryCallIsDocumentedWithAnExample(t *testing.T) {
+	var scripts strings.Builder
+	for _, b := range blocks(t, "../../docs/api.md") {
+		if b.info == "sh" {
+			scripts.WriteString(b.text)
+		}
+	}
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for j := 0; j < s.Methods().Len() && strings.HasPrefix(string(s.FullName()), "ledgerd."); j++ {
+				name := string(s.Methods().Get(j).Name())
+				if !strings.Contains(scripts.String(), "call "+name+" ") && !strings.Contains(scripts.String(), "Service/"+name) {
+					t.Errorf("docs/api.md has no example of %s", name)
+				}
+			}
+		}
+		return true
+	})
+}
