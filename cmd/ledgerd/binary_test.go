@@ -1,0 +1,233 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/localpg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// program is the real ledgerd.
+type program struct {
+	t    *testing.T
+	file string
+	env  []string
+}
+
+func build(t *testing.T, env ...string) *program {
+	t.Helper()
+	p := &program{t: t, file: filepath.Join(t.TempDir(), "ledgerd"), env: append(os.Environ(), env...)}
+	if out, err := exec.Command("go", "build", "-o", p.file, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return p
+}
+
+// run runs a subcommand to its end.
+func (p *program) run(args ...string) (out string, code int) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.file, args...)
+	cmd.Env = p.env
+	b, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		p.t.Fatal(err)
+	}
+	return string(b), cmd.ProcessState.ExitCode()
+}
+
+func (p *program) must(args ...string) string {
+	p.t.Helper()
+	out, code := p.run(args...)
+	if code != 0 {
+		p.t.Fatalf("ledgerd %s: %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return strings.TrimSpace(out)
+}
+
+// serving is a program that runs, from the line that tells its address on.
+type serving struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	base string
+	said *bytes.Buffer
+	read chan struct{}
+}
+
+func (p *program) start(address *regexp.Regexp, args ...string) *serving {
+	p.t.Helper()
+	s := &serving{t: p.t, cmd: exec.Command(p.file, args...), said: new(bytes.Buffer), read: make(chan struct{})}
+	s.cmd.Env = p.env
+	pipe, err := s.cmd.StdoutPipe()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	s.cmd.Stderr = s.cmd.Stdout
+	if err := s.cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { _ = s.cmd.Process.Kill() })
+	found := make(chan string, 1)
+	go func() {
+		defer close(s.read)
+		lines := bufio.NewScanner(pipe)
+		for lines.Scan() {
+			s.said.WriteString(lines.Text() + "\n")
+			if m := address.FindStringSubmatch(lines.Text()); m != nil && len(found) == 0 {
+				found <- m[1]
+			}
+		}
+	}()
+	select {
+	case at := <-found:
+		s.base = "http://" + at
+	case <-s.read:
+		p.t.Fatalf("it ended: %s", s.said)
+	case <-time.After(2 * time.Minute):
+		p.t.Fatal("it does not listen")
+	}
+	return s
+}
+
+// end asks it to end, and returns all that it said.
+func (s *serving) end() string {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		s.t.Fatal(err)
+	}
+	<-s.read
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Errorf("at SIGTERM: %v\n%s", err, s.said)
+	}
+	return s.said.String()
+}
+
+func post(t *testing.T, url, key, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("Authorization", "Bearer "+key)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(b)
+}
+
+const listAssets = "/ledgerd.ledger.v1.LedgerService/ListAssets"
+
+func TestProgramFromMigrationToItsEnd(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	name := db.Name + "_e2e" // an empty database beside the test's own
+	execute := func(sql string) {
+		t.Helper()
+		conn, err := pgx.Connect(context.Background(), db.SuperDSN)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		if _, err := conn.Exec(context.Background(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execute("create database " + name)
+	t.Cleanup(func() { execute("drop database " + name + " with (force)") })
+	owner := build(t, "DATABASE_URL="+strings.ReplaceAll(db.SuperDSN, db.Name, name))
+	app := &program{t: t, file: owner.file, env: append(os.Environ(), "DATABASE_URL="+strings.ReplaceAll(db.AppDSN, db.Name, name))}
+
+	if out, code := app.run("serve", "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "schema") {
+		t.Errorf("serve without a schema: %d %s", code, out)
+	}
+	owner.must("migrate")
+	owner.must("migrate")
+	if out, code := owner.run("serve", "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "must not run as a superuser") {
+		t.Errorf("serve as a superuser: %d %s", code, out)
+	}
+	key := app.must("apikey", "create", "--tenant", "acme", "--principal", "orders", "--role", "read")
+	part := strings.Split(key, "_")
+	if len(part) != 4 || part[0] != "ldg" {
+		t.Fatalf("key %q", key)
+	}
+	if list := app.must("apikey", "list", "--tenant", "acme"); !strings.Contains(list, part[2]) || strings.Contains(list, part[3]) ||
+		!strings.Contains(list, "orders") {
+		t.Errorf("list: %s", list)
+	}
+	for _, bad := range [][]string{{"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
+		{"apikey", "revoke", "--tenant", "acme", "nothing"}, {"apikey", "create", "--tenant", "acme", "--principal", "x", "--role", "king"}, {"nonsense"}} {
+		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
+			t.Errorf("%v: %d %s", bad, code, out)
+		}
+	}
+	s := app.start(regexp.MustCompile(`"listening","address":"([^"]+)"`), "serve", "--listen", "127.0.0.1:0")
+	if code, body := post(t, s.base+listAssets, key, "{}"); code != 200 {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := post(t, s.base+listAssets, "", "{}"); code != 401 {
+		t.Errorf("without a key: %d %s", code, body)
+	}
+	if out := app.must("apikey", "revoke", "--tenant", "acme", part[2]); out != "revoked" {
+		t.Errorf("revoke: %s", out)
+	}
+	ended := time.NewTimer(10 * time.Second)
+	for code := 0; code != 401; {
+		select {
+		case <-ended.C:
+			t.Fatal("the revoked key is good still")
+		case <-time.After(50 * time.Millisecond):
+			code, _ = post(t, s.base+listAssets, key, "{}")
+		}
+	}
+	said := s.end()
+	if strings.Contains(said, part[3]) || !strings.Contains(said, "calls in flight get their answers") {
+		t.Errorf("log: %s", said)
+	}
+}
+
+func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("/tmp", "ledgerd-dev-") // short, since it has to hold a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = localpg.Remove(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil { // under root another account has to pass through
+		t.Fatal(err)
+	}
+	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "DATABASE_URL=")
+	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback only") {
+		t.Errorf("dev on all addresses: %d %s", code, out)
+	}
+	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}`
+	address := regexp.MustCompile(`ready at http://([0-9.:]+),`)
+	for turn := range 2 {
+		s := p.start(address, "dev", "--listen", "127.0.0.1:0")
+		code, body := post(t, s.base+"/ledgerd.ledger.v1.LedgerService/Transfer", "", transfer)
+		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) || !strings.Contains(body, `"balanceAfter":"987.70"`) {
+			t.Errorf("turn %d: %d %s", turn, code, body)
+		}
+		s.end()
+	}
+}
