@@ -56,11 +56,20 @@ func (c *HoldCommand) Apply(b *Book) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	switch c.from.State {
+	case Closed:
+		return nil, c.from.closed()
+	case Frozen:
+		return nil, c.from.frozen()
+	}
 	if n, err = c.from.resolve(c.Form, n); err != nil {
 		return nil, err
 	}
-	if err := c.from.mayPay(n, amount.Int{}); err != nil {
+	if err := c.from.mayPay(n); err != nil {
 		return nil, err
+	}
+	if _, ok := c.from.Balance.Sub(n); !ok {
+		return nil, c.from.tooLarge()
 	}
 	held, ok := c.from.Held.Add(n)
 	if !ok {
@@ -239,7 +248,7 @@ func (c *CaptureCommand) Apply(b *Book) (any, error) {
 	}
 	t := b.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: c.Type, Metadata: c.Metadata}, 1)
 	t.HoldID = h.ID
-	if err := b.move(t, from, to, n, n); err != nil {
+	if err := b.move(t, from, to, Exact, n, n); err != nil {
 		return nil, err
 	}
 	b.touchHold(h)

@@ -78,7 +78,7 @@ func (c *ReverseCommand) Apply(b *Book) (any, error) {
 	t.ReversesID = target.ID
 	for i := len(accounts) - 2; i >= 0; i -= 2 {
 		debited, credited := accounts[i], accounts[i+1]
-		if err := b.move(t, credited, debited, target.Entries[i+1].Amount, amount.Int{}); err != nil {
+		if err := b.move(t, credited, debited, Exact, target.Entries[i+1].Amount, amount.Int{}); err != nil {
 			return nil, err
 		}
 	}

@@ -94,11 +94,7 @@ func (c *TransferCommand) Apply(b *Book) (any, error) {
 	}
 	t := b.newTransfer(c.Caller, c.name, c.TransferParams, len(c.Postings))
 	for i, p := range c.Postings {
-		n, err := c.from[i].resolve(p.Form, amounts[i])
-		if err != nil {
-			return nil, err
-		}
-		if err := b.move(t, c.from[i], c.to[i], n, amount.Int{}); err != nil {
+		if err := b.move(t, c.from[i], c.to[i], p.Form, amounts[i], amount.Int{}); err != nil {
 			return nil, err
 		}
 	}
@@ -118,48 +114,35 @@ func minor(d amount.Decimal, a *Account) (amount.Int, error) {
 	return n, AmountTooLarge.New("%s %s has more than 38 digits", d, a.Asset).With("asset", a.Asset)
 }
 
-// check holds the conditions against the accounts.
+// check holds the conditions against the accounts: first what is wrong with them, then all versions,
+// then all balances.
 func (c *TransferCommand) check() error {
+	if len(c.Conditions) == 0 {
+		return nil
+	}
+	least := make([]amount.Int, len(c.Conditions))
 	for i, k := range c.Conditions {
-		a := c.on[i]
-		if k.Version != nil && *k.Version != a.Version {
-			return StaleVersion.New("account %s has version %d, not %d", a.Code, a.Version, *k.Version).
-				With("account", a.Code).With("asset", a.Asset).With("version", a.Version)
-		}
 		if k.BalanceAtLeast == nil {
 			continue
 		}
-		least, err := minor(*k.BalanceAtLeast, a)
-		if err != nil {
+		var err error
+		if least[i], err = minor(*k.BalanceAtLeast, c.on[i]); err != nil {
 			return err
 		}
-		if a.Balance.Cmp(least) < 0 {
+	}
+	for i, k := range c.Conditions {
+		if a := c.on[i]; k.Version != nil && *k.Version != a.Version {
+			return StaleVersion.New("account %s has version %d, not %d", a.Code, a.Version, *k.Version).
+				With("account", a.Code).With("asset", a.Asset).With("version", a.Version)
+		}
+	}
+	for i, k := range c.Conditions {
+		if a := c.on[i]; k.BalanceAtLeast != nil && a.Balance.Cmp(least[i]) < 0 {
 			return BalanceConditionFailed.New("account %s has less than %s", a.Code, k.BalanceAtLeast).
 				With("account", a.Code).With("asset", a.Asset).With("balance", a.Format(a.Balance))
 		}
 	}
 	return nil
-}
-
-// resolve is the amount that a posting moves.
-func (a *Account) resolve(form Form, n amount.Int) (amount.Int, error) {
-	if form == Exact {
-		return n, nil
-	}
-	available, bounded := a.Available()
-	if !bounded {
-		if form == AllAvailable {
-			return n, AvailableUnbounded.New("account %s has no least balance", a.Code).With("account", a.Code).With("asset", a.Asset)
-		}
-		return n, nil
-	}
-	if available.Sign() <= 0 {
-		return n, a.insufficient()
-	}
-	if form == AllAvailable {
-		return available, nil
-	}
-	return amount.Lesser(n, available), nil
 }
 
 // newTransfer takes the name and makes the transfer, still without entries.
@@ -170,75 +153,6 @@ func (b *Book) newTransfer(c Caller, name *transferName, p TransferParams, posti
 	name.t = t
 	b.made = append(b.made, madeTransfer{Transfer: t, name: name})
 	return t
-}
-
-// move makes one posting: two entries. unheld is how much of a hold it takes, so that what goes out
-// was not available before.
-func (b *Book) move(t *Transfer, from, to *Account, n, unheld amount.Int) error {
-	if err := from.mayPay(n, unheld); err != nil {
-		return err
-	}
-	if err := to.mayReceive(n); err != nil {
-		return err
-	}
-	b.touch(from)
-	b.touch(to)
-	from.Held, _ = from.Held.Sub(unheld)
-	posting := int16(len(t.Entries) / 2)
-	b.enter(t, from, posting, n.Neg())
-	b.enter(t, to, posting, n)
-	return nil
-}
-
-func (b *Book) enter(t *Transfer, a *Account, posting int16, n amount.Int) {
-	before := a.Balance
-	a.Balance, _ = before.Add(n) // within 38 digits: mayPay and mayReceive saw to it
-	a.Version++
-	a.LastEntryAt = b.now
-	t.Entries = append(t.Entries, Entry{AccountID: a.ID, Account: a.Code, Asset: a.Asset, Scale: a.Scale, Version: a.Version,
-		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: b.now,
-		EffectiveAt: t.EffectiveAt})
-}
-
-func (a *Account) mayPay(n, unheld amount.Int) error {
-	switch a.State {
-	case Closed:
-		return AccountClosed.New("account %s is closed", a.Code).With("account", a.Code).With("asset", a.Asset)
-	case Frozen:
-		return AccountFrozen.New("account %s is frozen", a.Code).With("account", a.Code).With("asset", a.Asset)
-	}
-	if _, ok := a.Balance.Sub(n); !ok {
-		return AmountTooLarge.New("the balance of %s would have more than 38 digits", a.Code).With("account", a.Code)
-	}
-	if !unheld.IsZero() {
-		return nil // what a hold keeps is there
-	}
-	if available, bounded := a.Available(); bounded && available.Cmp(n) < 0 {
-		return a.insufficient()
-	}
-	return nil
-}
-
-func (a *Account) insufficient() error {
-	available, _ := a.Available()
-	return InsufficientFunds.New("account %s has %s %s available", a.Code, a.Format(available), a.Asset).
-		With("account", a.Code).With("asset", a.Asset).With("available", a.Format(available)).
-		With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
-}
-
-func (a *Account) mayReceive(n amount.Int) error {
-	if a.State == Closed {
-		return AccountClosed.New("account %s is closed", a.Code).With("account", a.Code).With("asset", a.Asset)
-	}
-	after, ok := a.Balance.Add(n)
-	if !ok {
-		return AmountTooLarge.New("the balance of %s would have more than 38 digits", a.Code).With("account", a.Code)
-	}
-	if a.Max != nil && after.Cmp(*a.Max) > 0 {
-		return BalanceLimitExceeded.New("account %s may have at most %s %s", a.Code, a.Format(*a.Max), a.Asset).
-			With("account", a.Code).With("asset", a.Asset).With("balance", a.Format(a.Balance)).With("max_balance", a.Format(*a.Max))
-	}
-	return nil
 }
 
 // forms writes down the amounts as asked for, when one of them was not exact: else the entries tell.
