@@ -167,6 +167,8 @@ func (p *TransferParams) forms() string {
 	return strings.Join(forms, ";")
 }
 
+const exactForm = "exact"
+
 func formText(f Form, d amount.Decimal) string {
 	switch f {
 	case UpTo:
@@ -174,7 +176,19 @@ func formText(f Form, d amount.Decimal) string {
 	case AllAvailable:
 		return "all_available"
 	}
-	return "exact"
+	return exactForm
+}
+
+// formDifference names what differs between two texts of formText: the form, the amount, or nothing.
+func formDifference(x, y string) string {
+	if x == y {
+		return ""
+	}
+	form, _, _ := strings.Cut(x, ":")
+	if other, _, _ := strings.Cut(y, ":"); form != other {
+		return "form"
+	}
+	return "amount"
 }
 
 // differences names the fields in which a request differs from the transfer that has its biz_no.
@@ -187,17 +201,19 @@ func (c *TransferCommand) differences(t *Transfer) (fields []string) {
 	}
 	if 2*len(c.Postings) != len(t.Entries) {
 		fields = append(fields, "postings")
-	} else if f := c.forms(); f != t.Forms {
-		fields = append(fields, "postings.form")
 	} else {
+		forms, form := strings.Split(t.Forms, ";"), exactForm
 		for i, p := range c.Postings {
-			fields = append(fields, p.differences(&t.Entries[2*i], &t.Entries[2*i+1])...)
+			if t.Forms != "" {
+				form = forms[i]
+			}
+			fields = append(fields, p.differences(form, &t.Entries[2*i], &t.Entries[2*i+1])...)
 		}
 	}
 	return append(fields, sharedDifferences(c.Metadata, t.Metadata, c.EffectiveAt, t.EffectiveAt)...)
 }
 
-func (p *Posting) differences(debit, credit *Entry) (fields []string) {
+func (p *Posting) differences(form string, debit, credit *Entry) (fields []string) {
 	if p.From != debit.Account {
 		fields = append(fields, "postings.from")
 	}
@@ -206,6 +222,8 @@ func (p *Posting) differences(debit, credit *Entry) (fields []string) {
 	}
 	if p.Asset != credit.Asset {
 		fields = append(fields, "postings.asset")
+	} else if f := formDifference(formText(p.Form, p.Amount), form); f != "" {
+		fields = append(fields, "postings."+f)
 	} else if p.Form == Exact && amount.NewDecimal(credit.Amount, credit.Scale) != p.Amount {
 		fields = append(fields, "postings.amount")
 	}

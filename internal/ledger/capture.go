@@ -1,0 +1,141 @@
+package ledger
+
+import (
+	"cmp"
+	"errors"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// CaptureParams asks to pay out of a hold.
+type CaptureParams struct {
+	holdTarget
+	BizNo       string
+	Amount      *amount.Decimal // nil: all that is left
+	To          string          // "": the hold's own
+	ReleaseRest bool
+	Type        string
+	Metadata    map[string]string
+}
+
+// CaptureOf makes the params for a hold by id or, when id is 0, by biz_no.
+func CaptureOf(holdID int64, holdBizNo string) CaptureParams {
+	return CaptureParams{holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
+}
+
+// Capture is a capture's answer.
+type Capture struct {
+	Transfer *Transfer
+	Hold     *Hold
+}
+
+// CaptureCommand pays out of a hold. Its answer is a Capture.
+type CaptureCommand struct {
+	Caller
+	CaptureParams
+	name  *transferName
+	asset string // of the hold, once it was met: for a hold of this batch there is nothing to discover
+}
+
+// Need names the biz_no and the hold, and where it pays.
+func (c *CaptureCommand) Need(b *Book) {
+	c.name = b.transferName(c.Tenant, c.BizNo)
+	c.need(b, c.Tenant, c.To)
+	if c.asset != "" && c.To != "" {
+		b.account(c.Tenant, c.To, c.asset)
+	}
+}
+
+// Apply pays, or answers the transfer that has the biz_no.
+func (c *CaptureCommand) Apply(b *Book) (any, error) {
+	h, from, err := c.get(b)
+	if errors.Is(err, commit.ErrMoreRows) {
+		return nil, err
+	}
+	if first := c.name.t; first != nil {
+		if d := c.differences(first, h); len(d) > 0 {
+			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)
+		}
+		return commit.Repeat{First: Capture{first, h.copy()}}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := h.mustBeHeld(); err != nil {
+		return nil, err
+	}
+	code := cmp.Or(c.To, h.To)
+	if code == "" {
+		return nil, DestinationMissing.New("neither the capture nor hold %s names an account to pay", h.BizNo)
+	}
+	to := b.accounts[AccountKey{h.Tenant, code, h.Asset}]
+	if to == nil {
+		c.asset = h.Asset
+		return nil, commit.ErrMoreRows
+	}
+	if !to.found {
+		return nil, notFound(to)
+	}
+	if to == from {
+		return nil, DestinationMissing.New("a capture cannot pay the account that is held")
+	}
+	n := h.Remaining()
+	if c.Amount != nil {
+		if n, err = minor(*c.Amount, from); err != nil {
+			return nil, err
+		}
+	}
+	if n.Cmp(h.Remaining()) > 0 {
+		return nil, CaptureExceedsHold.New("hold %s still keeps %s %s", h.BizNo, from.Format(h.Remaining()), h.Asset).
+			With("remaining", from.Format(h.Remaining()))
+	}
+	t := b.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: c.Type, Metadata: c.Metadata}, 1)
+	t.HoldID, t.Forms = h.ID, c.form()
+	if err := b.move(t, from, to, Exact, n, n); err != nil {
+		return nil, err
+	}
+	b.touchHold(h)
+	h.Captured, _ = h.Captured.Add(n)
+	if h.Remaining().IsZero() {
+		h.State, h.ClosedAt = Captured, b.now
+	} else if c.ReleaseRest {
+		b.release(from, h)
+	}
+	return Capture{t, h.copy()}, nil
+}
+
+// What is written down of how a capture was asked for, beside its amount.
+const allHeld, restBack = "all_held", "release_rest"
+
+func (c *CaptureCommand) form() string {
+	switch {
+	case c.Amount == nil:
+		return allHeld
+	case c.ReleaseRest:
+		return restBack
+	}
+	return ""
+}
+
+func (c *CaptureCommand) differences(t *Transfer, h *Hold) (fields []string) {
+	if t.HoldID == 0 || len(t.Entries) != 2 {
+		return []string{"kind"}
+	}
+	if h == nil || t.HoldID != h.ID {
+		return []string{"hold"}
+	}
+	if t.Entries[1].Account != cmp.Or(c.To, h.To) {
+		fields = append(fields, "to")
+	}
+	if (c.Amount == nil) != (t.Forms == allHeld) || c.Amount != nil && amount.NewDecimal(t.Entries[1].Amount, h.Scale) != *c.Amount {
+		fields = append(fields, "amount")
+	} else if c.form() != t.Forms {
+		fields = append(fields, "release_rest")
+	}
+	if c.Type != t.Type {
+		fields = append(fields, "type")
+	}
+	return append(fields, sharedDifferences(c.Metadata, t.Metadata, time.Time{}, time.Time{})...)
+}
