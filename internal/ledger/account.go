@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // NewAsset is an asset to be made.
@@ -194,7 +195,7 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 	if hi != nil || c.Change.ClearMax {
 		a.Max = hi
 	}
-	if available, bounded := a.Available(); bounded && available.Sign() < 0 || a.Max != nil && a.Balance.Cmp(*a.Max) > 0 {
+	if !a.withinLimits() {
 		return nil, LimitViolated.New("account %s has %s, of which %s is held", a.Code, a.Format(a.Balance), a.Format(a.Held)).
 			With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 	}
@@ -205,6 +206,9 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 		}
 		maps.Copy(m, c.Change.Metadata)
 		maps.DeleteFunc(m, func(_, v string) bool { return v == "" })
+		if err := checkMetadata(m); err != nil {
+			return nil, err
+		}
 		a.Metadata = m
 		b.newDetails = append(b.newDetails, a)
 	}
@@ -220,4 +224,30 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 	}
 	now := *a
 	return &now, nil
+}
+
+// withinLimits tells whether the account stands within its limits. Amounts near 38 digits make sums
+// of more, so it does not go by Available.
+func (a *Account) withinLimits() bool {
+	if a.Min != nil {
+		if least, ok := a.Held.Add(*a.Min); !ok || a.Balance.Cmp(least) < 0 {
+			return false
+		}
+	}
+	return a.Max == nil || a.Balance.Cmp(*a.Max) <= 0
+}
+
+// What an account's metadata may come to, as one request may bring.
+const maxMetadataPairs, maxMetadataBytes = 64, 16 << 10
+
+func checkMetadata(m map[string]string) error {
+	size := 0
+	for k, v := range m {
+		size += len(k) + len(v)
+	}
+	if len(m) <= maxMetadataPairs && size <= maxMetadataBytes {
+		return nil
+	}
+	const problem = "would come to more than 64 names or 16 KiB with what is there"
+	return fault.FieldInvalid.New("metadata: "+problem).WithField("metadata", problem)
 }
