@@ -258,7 +258,7 @@ func (b *Book) Undo() {
 	b.newHolds = b.newHolds[:b.mark.holds]
 	b.newDetails = b.newDetails[:b.mark.details]
 	for _, a := range b.newAssets[b.mark.assets:] {
-		a.found, a.fresh = false, false
+		*a = Asset{Tenant: a.Tenant, Code: a.Code}
 	}
 	b.newAssets = b.newAssets[:b.mark.assets]
 	b.gen++

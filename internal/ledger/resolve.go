@@ -65,19 +65,15 @@ func (b *Book) resolveTransfers(p *commit.Pipe) {
 // resolveLapses lets the due holds of locked accounts lapse, before any command and whatever becomes
 // of the commands: between its time and the scheduler a hold must not take what is available.
 func (b *Book) resolveLapses(p *commit.Pipe) {
-	var due []*Account
-	var arg db.HoldDueParams
-	for _, a := range b.locks {
-		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(b.now) {
-			due = append(due, a)
-			arg.Tenants = append(arg.Tenants, a.Tenant)
-			arg.AccountIds = append(arg.AccountIds, a.ID)
-		}
-	}
+	due := b.dueAccounts()
 	if len(due) == 0 {
 		return
 	}
-	arg.Now = b.now
+	arg := db.HoldDueParams{Now: b.now}
+	for _, a := range due {
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+	}
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.HoldDue(p.Context(), d, arg)
 		if err != nil {
@@ -88,20 +84,29 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 		}
 		for _, r := range rows {
 			a := due[r.N-1]
-			h := b.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
-				State: Held, ExpiresAt: r.ExpiresAt.UTC()})
-			if h.ExpiresAt.After(b.now) {
-				b.expectLapse(a, h)
-				continue
-			}
-			b.lapse(a, h)
+			b.meet(a, b.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
+				State: Held, ExpiresAt: r.ExpiresAt.UTC()}))
 		}
 		return nil
 	})
 }
 
-// lapse gives back what a hold keeps, because its time has come.
-func (b *Book) lapse(a *Account, h *Hold) {
+// dueAccounts are those of which a hold may have to lapse.
+func (b *Book) dueAccounts() (due []*Account) {
+	for _, a := range b.locks {
+		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(b.now) {
+			due = append(due, a)
+		}
+	}
+	return due
+}
+
+// meet gives back what an open hold keeps, if its time has come, or else expects it.
+func (b *Book) meet(a *Account, h *Hold) {
+	if h.ExpiresAt.After(b.now) {
+		b.expectLapse(a, h)
+		return
+	}
 	b.touch(a)
 	b.touchHold(h)
 	a.Held, _ = a.Held.Sub(h.Remaining())
