@@ -66,15 +66,21 @@ type transferRef struct {
 // holdName is the handle of a hold's biz_no; h is set when it is taken.
 type holdName struct {
 	nameKey
-	h  *Hold
-	to []string // destinations of captures; "": the hold's own. nil: the name alone is wanted
+	h *Hold
+	holdWants
+}
+
+// holdWants is what commands want to be discovered of a hold.
+type holdWants struct {
+	account bool     // the account that is held; else the name alone
+	to      []string // destinations of captures; "": the hold's own
 }
 
 // holdRef is the handle of a hold by id.
 type holdRef struct {
 	idKey
-	h  *Hold
-	to []string
+	h *Hold
+	holdWants
 }
 
 type madeTransfer struct {

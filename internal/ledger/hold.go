@@ -127,15 +127,18 @@ type holdTarget struct {
 	byName    *holdName
 }
 
-// need names the hold; its account, and that of to ("": the hold's own), are found on the way.
-func (t *holdTarget) need(b *Book, tenant int32, to string) {
+// need names the hold; its account, and those of to ("": the hold's own), are found on the way.
+func (t *holdTarget) need(b *Book, tenant int32, to ...string) {
+	var wants *holdWants
 	if t.HoldID != 0 {
 		t.byID = b.holdRef(tenant, t.HoldID)
-		t.byID.to = append(t.byID.to, to)
-		return
+		wants = &t.byID.holdWants
+	} else {
+		t.byName = b.holdName(tenant, t.HoldBizNo)
+		wants = &t.byName.holdWants
 	}
-	t.byName = b.holdName(tenant, t.HoldBizNo)
-	t.byName.to = append(t.byName.to, to)
+	wants.account = true
+	wants.to = append(wants.to, to...)
 }
 
 // get is the hold with its account.
@@ -180,7 +183,7 @@ func ReleaseOf(c Caller, holdID int64, holdBizNo string) *ReleaseCommand {
 }
 
 // Need names the hold.
-func (c *ReleaseCommand) Need(b *Book) { c.need(b, c.Tenant, "") }
+func (c *ReleaseCommand) Need(b *Book) { c.need(b, c.Tenant) }
 
 // Apply releases the hold; one that is released already stays so.
 func (c *ReleaseCommand) Apply(b *Book) (any, error) {

@@ -14,9 +14,9 @@ import (
 // columns that never change. What it misses is found missing again under the locks, or makes the
 // batch run again.
 func (b *Book) Discover(p *commit.Pipe) {
-	b.loadHolds(p, func(h *Hold, to []string) {
+	b.loadHolds(p, func(h *Hold, wants holdWants) {
 		b.account(h.Tenant, h.From, h.Asset)
-		for _, code := range to {
+		for _, code := range wants.to {
 			if code = cmp.Or(code, h.To); code != "" {
 				b.account(h.Tenant, code, h.Asset)
 			}
@@ -163,11 +163,11 @@ func (b *Book) lookupTransfers(p *commit.Pipe) {
 
 // loadHolds reads the holds that are wanted, by name and by id. Before the locks only those whose
 // accounts are to be found; each is handed to found instead of being kept.
-func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, []string), discover bool) {
+func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover bool) {
 	var names []*holdName
 	var byName db.HoldLookupParams
 	for _, n := range b.holdNames {
-		if n.to == nil && discover {
+		if discover && !n.account {
 			continue
 		}
 		names = append(names, n)
@@ -184,7 +184,7 @@ func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, []string), discover b
 					State: r.State, LifeMs: r.LifeMs, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt,
 					Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
 				if found != nil {
-					found(h, n.to)
+					found(h, n.holdWants)
 					continue
 				}
 				n.h = b.keepHold(h)
@@ -208,7 +208,7 @@ func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, []string), discover b
 			r := refs[row.N-1]
 			h := holdOf(r.tenant, row.BizNo, row, r.id)
 			if found != nil {
-				found(h, r.to)
+				found(h, r.holdWants)
 				continue
 			}
 			r.h = b.keepHold(h)
