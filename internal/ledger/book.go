@@ -20,6 +20,7 @@ type Book struct {
 	details   map[*Account]bool // wanted with metadata
 
 	transferNames map[nameKey]*transferName
+	nameList      []*transferName // all of transferNames, as they came
 	transferRefs  map[idKey]*transferRef
 	holdNames     map[nameKey]*holdName
 	holdRefs      map[idKey]*holdRef
@@ -33,6 +34,21 @@ type Book struct {
 	resolved bool
 	mark     mark
 	gen      uint64
+
+	accountSlab slab[Account]
+	nameSlab    slab[transferName]
+}
+
+// slab makes zero values many at a time: a batch has thousands of accounts and names.
+type slab[T any] struct{ unused []T }
+
+func (s *slab[T]) new() *T {
+	if len(s.unused) == 0 {
+		s.unused = make([]T, 64)
+	}
+	t := &s.unused[0]
+	s.unused = s.unused[1:]
+	return t
 }
 
 type assetKey struct {
@@ -134,7 +150,8 @@ func (b *Book) account(tenant int32, code, asset string) *Account {
 	k := AccountKey{tenant, code, asset}
 	a := b.accounts[k]
 	if a == nil {
-		a = &Account{AccountKey: k}
+		a = b.accountSlab.new()
+		a.AccountKey = k
 		b.accounts[k] = a
 		b.locks = append(b.locks, a)
 	}
@@ -169,8 +186,10 @@ func (b *Book) transferName(tenant int32, bizNo string) *transferName {
 	k := nameKey{tenant, bizNo}
 	n := b.transferNames[k]
 	if n == nil {
-		n = &transferName{nameKey: k}
+		n = b.nameSlab.new()
+		n.nameKey = k
 		b.transferNames[k] = n
+		b.nameList = append(b.nameList, n)
 	}
 	return n
 }

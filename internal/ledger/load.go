@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -39,7 +40,7 @@ func (b *Book) Discover(p *commit.Pipe) {
 		})
 	}
 	var arg db.TransferDiscoverParams
-	for _, n := range b.transferNames {
+	for _, n := range b.nameList {
 		if n.reverse {
 			arg.Tenants = append(arg.Tenants, n.tenant)
 			arg.BizNos = append(arg.BizNos, n.bizNo)
@@ -61,9 +62,7 @@ func (b *Book) Lock(p *commit.Pipe) {
 	if len(b.locks) == 0 {
 		return
 	}
-	slices.SortFunc(b.locks, func(x, y *Account) int {
-		return cmp.Or(cmp.Compare(x.Tenant, y.Tenant), cmp.Compare(x.Code, y.Code), cmp.Compare(x.Asset, y.Asset))
-	})
+	slices.SortFunc(b.locks, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
 	n := len(b.locks)
 	arg := db.AccountLockParams{Tenants: make([]int32, n), Codes: make([]string, n), Assets: make([]string, n)}
 	for i, a := range b.locks {
@@ -82,6 +81,16 @@ func (b *Book) Lock(p *commit.Pipe) {
 		}
 		return err
 	})
+}
+
+func (k *AccountKey) compare(l *AccountKey) int {
+	if k.Tenant != l.Tenant {
+		return cmp.Compare(k.Tenant, l.Tenant)
+	}
+	if c := strings.Compare(k.Code, l.Code); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Asset, l.Asset)
 }
 
 // Lookup reads assets, names, and the holds and transfers that commands are about.
@@ -111,23 +120,16 @@ func (b *Book) lookupAssets(p *commit.Pipe) {
 }
 
 func (b *Book) lookupTransfers(p *commit.Pipe) {
-	if n := len(b.transferNames); n > 0 {
-		names := make([]*transferName, 0, n)
-		for _, name := range b.transferNames {
-			names = append(names, name)
-		}
-		slices.SortFunc(names, func(x, y *transferName) int {
-			return cmp.Or(cmp.Compare(x.tenant, y.tenant), cmp.Compare(x.bizNo, y.bizNo))
-		})
+	if n := len(b.nameList); n > 0 {
 		arg := db.TransferLookupParams{Tenants: make([]int32, n), BizNos: make([]string, n)}
-		for i, name := range names {
+		for i, name := range b.nameList {
 			arg.Tenants[i], arg.BizNos[i] = name.tenant, name.bizNo
 		}
 		p.Queue(func(d commit.DB) error {
 			rows, err := q.TransferLookup(p.Context(), d, arg)
 			for i := range rows {
 				r := &rows[i]
-				name := names[r.N-1]
+				name := b.nameList[r.N-1]
 				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
 					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
 					HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}

@@ -21,14 +21,13 @@ func (b *Book) Resolve(p *commit.Pipe) {
 
 func (b *Book) resolveTransfers(p *commit.Pipe) {
 	var found []*Transfer
-	seen := map[*Transfer]bool{}
 	add := func(t *Transfer) {
-		if t != nil && !t.complete && !seen[t] {
-			seen[t] = true
+		if t != nil && !t.complete {
+			t.complete = true
 			found = append(found, t)
 		}
 	}
-	for _, n := range b.transferNames {
+	for _, n := range b.nameList {
 		add(n.t)
 	}
 	for _, r := range b.transferRefs {
@@ -46,7 +45,6 @@ func (b *Book) resolveTransfers(p *commit.Pipe) {
 		rows, err := q.EntryLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			t := found[r.N-1]
-			t.complete = true
 			t.Entries = append(t.Entries, Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
 				Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
 				After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt)})

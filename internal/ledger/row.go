@@ -112,7 +112,7 @@ type Transfer struct {
 	Principal    string
 	RequestID    string
 	Entries      []Entry
-	complete     bool // entries and reversal are loaded
+	complete     bool // entries and reversal are there, or being loaded
 }
 
 // Hold is a hold.

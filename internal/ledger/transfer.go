@@ -56,14 +56,16 @@ type TransferCommand struct {
 // Need names the biz_no and the accounts.
 func (c *TransferCommand) Need(b *Book) {
 	c.name = b.transferName(c.Tenant, c.BizNo)
-	c.from, c.to, c.on = c.from[:0], c.to[:0], c.on[:0]
+	n := len(c.Postings)
+	accounts := make([]*Account, 2*n+len(c.Conditions))
+	c.from, c.to, c.on = accounts[:n], accounts[n:2*n], accounts[2*n:]
 	for i := range c.Postings {
 		p := &c.Postings[i]
-		c.from = append(c.from, b.account(c.Tenant, p.From, p.Asset))
-		c.to = append(c.to, b.account(c.Tenant, p.To, p.Asset))
+		c.from[i] = b.account(c.Tenant, p.From, p.Asset)
+		c.to[i] = b.account(c.Tenant, p.To, p.Asset)
 	}
-	for _, k := range c.Conditions {
-		c.on = append(c.on, b.account(c.Tenant, k.Code, k.Asset))
+	for i, k := range c.Conditions {
+		c.on[i] = b.account(c.Tenant, k.Code, k.Asset)
 	}
 }
 
@@ -82,12 +84,14 @@ func (c *TransferCommand) Apply(b *Book) (any, error) {
 			}
 		}
 	}
-	amounts := make([]amount.Int, len(c.Postings))
-	for i, p := range c.Postings {
-		var err error
-		if amounts[i], err = minor(p.Amount, c.from[i]); err != nil {
+	var few [4]amount.Int
+	amounts := few[:0]
+	for i := range c.Postings {
+		n, err := minor(c.Postings[i].Amount, c.from[i])
+		if err != nil {
 			return nil, err
 		}
+		amounts = append(amounts, n)
 	}
 	if err := c.check(); err != nil {
 		return nil, err
