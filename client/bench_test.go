@@ -4,7 +4,9 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"runtime"
 	"strconv"
+	"sync/atomic"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -54,18 +56,17 @@ func serve(t testing.TB, handler ledgerv1connect.LedgerServiceHandler, opts ...c
 	return "http://" + listener.Addr().String()
 }
 
-func benchTransfers(b *testing.B, opts ...client.Option) {
-	c := client.New(serve(b, stub{}), opts...)
-	defer c.Close()
+// benchTransfers has 512 callers that call one after the other, as the goroutines of one program.
+func benchTransfers(b *testing.B, url, from string, opts ...client.Option) {
+	c := newClient(b, url, opts...)
+	var callers atomic.Int64
 	b.ReportAllocs()
-	b.SetParallelism(256)
+	b.SetParallelism(512 / runtime.GOMAXPROCS(0))
+	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
-		n := 0
-		for pb.Next() {
-			n++
-			_, err := c.Ledger.Transfer(b.Context(), &ledgerv1.TransferRequest{BizNo: "bench-" + strconv.Itoa(n), Postings: []*ledgerv1.Posting{
-				{From: "user:1001:wallet", To: "merchant:shop", Asset: "CNY", Amount: "12.30"}}})
-			if err != nil {
+		prefix := strconv.FormatInt(callers.Add(1), 10) + "-"
+		for n := 0; pb.Next(); n++ {
+			if _, err := c.Ledger.Transfer(b.Context(), transfer(prefix+strconv.Itoa(n), from, "bob", "0.01")); err != nil {
 				b.Error(err)
 				return
 			}
@@ -74,5 +75,14 @@ func benchTransfers(b *testing.B, opts ...client.Option) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "transfers/s")
 }
 
-func BenchmarkTransfersOneByOne(b *testing.B) { benchTransfers(b) }
-func BenchmarkTransfersGathered(b *testing.B) { benchTransfers(b, client.WithGather()) }
+// The service that does nothing shows what the client itself costs, with half of HTTP.
+func BenchmarkClientOneByOne(b *testing.B) { benchTransfers(b, serve(b, stub{}), "alice") }
+func BenchmarkClientGathered(b *testing.B) {
+	benchTransfers(b, serve(b, stub{}), "alice", client.WithGather())
+}
+
+// The real one shares the processors with the client and Postgres, which does not sync to disk here.
+func BenchmarkLedgerOneByOne(b *testing.B) { benchTransfers(b, startLedger(b), "world") }
+func BenchmarkLedgerGathered(b *testing.B) {
+	benchTransfers(b, startLedger(b), "world", client.WithGather())
+}

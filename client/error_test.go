@@ -127,6 +127,20 @@ func TestRequestIDsGoThroughAService(t *testing.T) {
 	}
 }
 
+func TestAServiceMakesTheRequestIDThatItWasNotGiven(t *testing.T) {
+	t.Parallel()
+	inner := &asking{}
+	outer := &asking{ask: newClient(t, serve(t, inner, connect.WithInterceptors(client.RequestIDInterceptor()))).Ledger}
+	c := newLedgerClient(newLosing(0), serve(t, outer, connect.WithInterceptors(client.RequestIDInterceptor())))
+	ctx, call := connect.NewClientContext(t.Context())
+	if _, err := c.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil {
+		t.Fatal(err)
+	}
+	if back := call.ResponseHeader().Get(client.RequestIDHeader); outer.id == "" || inner.id != outer.id || back != outer.id {
+		t.Errorf("outer %q, inner %q, back %q", outer.id, inner.id, back)
+	}
+}
+
 // asking is a service that asks another one, if there is one.
 type asking struct {
 	stub

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ledgerd/ledgerd/client"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
@@ -268,16 +272,81 @@ func TestACallerWhoLeavesTheLineIsNotSentAndLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
+func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
+	t.Parallel()
+	c, seen, free := gatherBehind(t, startLedger(t))
+	requests := make([]*ledgerv1.TransferRequest, 100)
+	for i := range requests {
+		requests[i] = transfer(fmt.Sprint(i), "world", "bob", "1.00")
+	}
+	requests[41].BizNo = "" // for which the server refuses the whole request
+	done := inLine(t.Context(), c, requests)
+	free()
+	for i, a := range <-done {
+		if (a.err != nil) != (i == 41) {
+			t.Errorf("call %d: %v", i, a.err)
+		}
+	}
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 1 || batches != 2 {
+		t.Errorf("%d went alone in %d batches, want the bad one alone and the others in the second batch", lone, batches)
+	}
+}
+
+// sized is a service that remembers how large its batches were.
+type sized struct {
+	stub
+	mu           sync.Mutex
+	items, bytes []int
+}
+
+func (s *sized) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+	s.mu.Lock()
+	s.items, s.bytes = append(s.items, len(r.GetItems())), append(s.bytes, proto.Size(r))
+	s.mu.Unlock()
+	return s.stub.TransferBatch(ctx, r)
+}
+
+func TestBatchesHaveAtMostAThousandItemsAndFourMiB(t *testing.T) {
+	t.Parallel()
+	server := new(sized)
+	c, _, free := gatherBehind(t, serve(t, server))
+	requests := make([]*ledgerv1.TransferRequest, 2500)
+	for i := range requests {
+		requests[i] = transfer(fmt.Sprint(i), "world", "bob", "1.00")
+	}
+	small := inLine(t.Context(), c, requests)
+	large := make([]*ledgerv1.TransferRequest, 40)
+	for i := range large {
+		large[i] = transfer(fmt.Sprint(i), "world", "bob", "1.00")
+		large[i].Metadata = map[string]string{"note": strings.Repeat("x", 200<<10)}
+	}
+	rest := inLine(t.Context(), c, large)
+	free()
+	for _, a := range append(<-small, <-rest...) {
+		if a.err != nil {
+			t.Fatal(a.err)
+		}
+	}
+	if most := slices.Max(server.items); most != 1000 {
+		t.Errorf("batches of %v items, want at most 1000", server.items)
+	}
+	if most := slices.Max(server.bytes); most > 4<<20 || most < 2<<20 {
+		t.Errorf("batches of %v bytes, want at most 4 MiB", server.bytes)
+	}
+}
+
 func TestDryRunsAndCallsWithHeadersGoAlone(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	c, seen, free := gatherBehind(t, url)
+	within, cancel := context.WithTimeout(t.Context(), 5*time.Second) // for those that would wait for the lanes
+	defer cancel()
 	dry := transfer("dry", "alice", "bob", "1.00")
 	dry.DryRun = true
-	if _, err := c.Ledger.Transfer(t.Context(), dry); err != nil { // or it would wait for the lanes for ever
+	if _, err := c.Ledger.Transfer(within, dry); err != nil {
 		t.Error(err)
 	}
-	ctx, call := connect.NewClientContext(t.Context())
+	ctx, call := connect.NewClientContext(within)
 	call.RequestHeader().Set("X-Colour", "green")
 	if _, err := c.Ledger.Transfer(ctx, transfer("green", "alice", "bob", "1.00")); err != nil {
 		t.Error(err)

@@ -183,7 +183,9 @@ func TestAnAttemptsTimeEndsBeforeTheCallers(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		slow := &slowOnce{}
 		c := newClient(t, serve(t, slow), append(opts, client.WithAttemptTimeout(100*time.Millisecond), client.WithRetry(2, 1, 1))...)
-		ctx, info := client.WithInfo(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		ctx, info := client.WithInfo(ctx)
 		if _, err := c.Ledger.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil || info.Attempts != 2 {
 			t.Errorf("%v, %+v", err, info)
 		}
