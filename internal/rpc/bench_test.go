@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
 func simple() *ledgerv1.TransferRequest {
@@ -47,7 +47,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 	}
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("Transfer")
 	h := Named(Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure, work,
-		append(gate.Options(), connect.WithSchema(method))...)))
+		append(gate.Options(), connect.WithSchema(method))...), time.Minute))
 	for _, codec := range []connect.Codec{protoCodec{}, jsonCodec{"json"}} {
 		body, err := codec.Marshal(simple())
 		if err != nil {
@@ -98,5 +98,4 @@ func BenchmarkParts(b *testing.B) {
 	run("record", func() { _, _ = marshal.Marshal(res) })
 	run("json", func() { _, _ = jsonCodec{"json"}.Marshal(res) })
 	run("request id", func() { newRequestID() })
-	_ = ledger.Open
 }

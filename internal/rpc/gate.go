@@ -100,10 +100,19 @@ func roleFor(spec connect.Spec) access.Role {
 	return access.Admin
 }
 
+// maxRead bounds a read whose caller sets no deadline: it holds a connection. The engine has a bound of
+// its own.
+const maxRead = time.Minute
+
 // WrapUnary checks a request, and shapes its answer.
 func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		c := callOf(ctx)
+		if req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, maxRead)
+			defer cancel()
+		}
 		res, err := connect.AnyResponse(nil), check(req.Any().(proto.Message))
 		if err == nil {
 			res, err = next(ctx, req)

@@ -49,19 +49,16 @@ func newRequestID() string {
 	return requestIDText.EncodeToString(b[:])
 }
 
-// What a request may be: in bytes, also before and after decompression, and in time to arrive.
-const (
-	maxRequestBytes = 16 << 20
-	bodyTimeout     = 30 * time.Second
-)
+// maxRequestBytes bounds a request, before and after decompression.
+const maxRequestBytes = 16 << 20
 
-// Bounded bounds the bodies of requests in size and time. The server's own time limit would end
-// streams, too.
-func Bounded(next http.Handler) http.Handler {
+// Bounded bounds the bodies of requests in size, and in time to arrive. The time limit of http.Server
+// would end streams, too.
+func Bounded(next http.Handler, within time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			b := &body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), left: maxRequestBytes, control: http.NewResponseController(w)}
-			_ = b.control.SetReadDeadline(time.Now().Add(bodyTimeout))
+			_ = b.control.SetReadDeadline(time.Now().Add(within))
 			r.Body = b
 		}
 		next.ServeHTTP(w, r)

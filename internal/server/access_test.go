@@ -172,6 +172,19 @@ func TestAnyoneIsLetInOnlyWhenToldSo(t *testing.T) {
 	if a := (&caller{site: s}).call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}); a.code != "" {
 		t.Errorf("%s: %s", a.code, a.message)
 	}
+	port := s.base[strings.LastIndex(s.base, ":"):]
+	for host, want := range map[string]int{"localhost" + port: 200, "[::1]" + port: 200, "127.0.0.1": 200, "evil.example" + port: 403, "evil.example": 403, "10.0.0.1": 403} {
+		req, _ := http.NewRequest(http.MethodGet, s.base+"/healthz", nil)
+		req.Host = host
+		res, err := http1.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("as %s: %d", host, res.StatusCode)
+		}
+	}
 }
 
 func TestServiceRefusesAPowerfulRole(t *testing.T) {

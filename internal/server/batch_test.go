@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -177,5 +179,39 @@ func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 	other := payment("a", "6")
 	if a := c.call(connectJSON, "Transfer", other); a.code != "already_exists" || a.reason(t) != "BIZ_NO_EXISTS_DIFFERENT" || a.state("differs") != "postings.amount" {
 		t.Errorf("another amount: %s", a.raw)
+	}
+}
+
+func TestDryRunKeepsNothingNotEvenItsKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	before := s.dump("mine")
+	for name, change := range changes {
+		for _, make := range []func(string) proto.Message{change.well, change.refused} {
+			if make == nil {
+				continue
+			}
+			r := make("a")
+			dry := r.ProtoReflect().Descriptor().Fields().ByName("dry_run")
+			if b, batch := r.(*ledgerv1.TransferBatchRequest); dry == nil || batch && !b.AllOrNothing {
+				continue
+			}
+			r.ProtoReflect().Set(dry, protoreflect.ValueOfBool(true))
+			name, _, _ := strings.Cut(name, " ")
+			a := c.call(connectJSON, name, r, "Idempotency-Key", "dry")
+			if a.replayed() || a.code != "" && a.reason(t) != change.reason {
+				t.Errorf("%s: %s %s", name, a.code, a.message)
+			}
+		}
+	}
+	for table, rows := range s.dump("mine") {
+		if rows != before[table] {
+			t.Errorf("%s changed", table)
+		}
+	}
+	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "dry"); a.code != "" || a.replayed() {
+		t.Errorf("in earnest: %s", a.raw)
 	}
 }

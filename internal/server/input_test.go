@@ -168,6 +168,19 @@ func TestCompressionBothWays(t *testing.T) {
 	}
 }
 
+func TestContentTypes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Read)}
+	for contentType, want := range map[string]int{"application/json": 200, "application/json; charset=utf-8": 200, "application/json;charset=UTF-8": 200,
+		"text/plain": 415, "application/xml": 415, "": 415} {
+		a := c.send(protocol{contentType: contentType}, path(method(t, "ListAssets")), []byte("{}"))
+		if a.status != want {
+			t.Errorf("%q: %d %s", contentType, a.status, a.raw)
+		}
+	}
+}
+
 func TestReadsAnswerGet(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

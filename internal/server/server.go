@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,8 +34,7 @@ import (
 // Options of a server. Zero values take the defaults.
 type Options struct {
 	DatabaseURL string
-	// Listen is host:port; port 0 takes any.
-	Listen string
+	Listen      string // host:port, default 127.0.0.1:8080
 	// MetricsListen serves /metrics and /debug/pprof without a key on a port of its own. Empty: off.
 	MetricsListen string
 	// Anyone lets every caller in as this identity, without a key: for development.
@@ -51,6 +51,8 @@ type Options struct {
 const (
 	enginePool = 8
 	readPool   = 16
+
+	bodyTimeout = 30 * time.Second
 )
 
 // Server is a running server.
@@ -81,9 +83,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		return nil, err
 	}
 	var err error
-	if s.listener, err = net.Listen("tcp", o.Listen); err != nil {
+	address := cmp.Or(o.Listen, "127.0.0.1:8080")
+	if s.listener, err = net.Listen("tcp", address); err != nil {
 		s.closePools()
-		return nil, fmt.Errorf("listen on %s: %w", o.Listen, err)
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	host, _ := os.Hostname()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
@@ -159,7 +162,27 @@ func (s *Server) routes() http.Handler {
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
-	return rpc.Named(rpc.Bounded(mux))
+	handler := rpc.Named(rpc.Bounded(mux, bodyTimeout))
+	if s.options.Anyone != nil {
+		return onlyLocal(handler)
+	}
+	return handler
+}
+
+// onlyLocal refuses names that are not this machine's: where no key is asked for, a page of somebody
+// else's, whose name he points here, could call as if it were ours.
+func onlyLocal(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host := r.Host
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			http.Error(w, "without API keys this server answers to localhost alone", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Stop ends the server in order: no new calls, answers for those that are in, no rows in flight.

@@ -1,0 +1,81 @@
+package rpc
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestBodyThatDoesNotArriveIsCutOff(t *testing.T) {
+	t.Parallel()
+	got := make(chan error, 1)
+	s := httptest.NewServer(Bounded(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.ReadAll(r.Body)
+		got <- err
+	}), 50*time.Millisecond))
+	defer s.Close()
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-got:
+		if err == nil {
+			t.Error("the body was read to its end")
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the server waits for ever")
+	}
+}
+
+func TestAnswerMayTakeLongerThanTheBody(t *testing.T) {
+	t.Parallel()
+	const within = 50 * time.Millisecond
+	h := Bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if b, err := io.ReadAll(r.Body); err != nil || string(b) != "whole" {
+			t.Errorf("body %q, %v", b, err)
+		}
+		for range 4 {
+			select {
+			case <-time.After(within):
+			case <-r.Context().Done():
+				t.Error("the call was cut off")
+				return
+			}
+			_, _ = io.WriteString(w, "on\n")
+			_ = http.NewResponseController(w).Flush()
+		}
+	}), within)
+	s := httptest.NewUnstartedServer(h)
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	defer s.Close()
+	for _, h2 := range []bool{false, true} {
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetHTTP1(!h2)
+		transport.Protocols.SetUnencryptedHTTP2(h2)
+		res, err := (&http.Client{Transport: transport}).Post(s.URL, "text/plain", strings.NewReader("whole"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := 0
+		for scan := bufio.NewScanner(res.Body); scan.Scan(); {
+			lines++
+		}
+		res.Body.Close()
+		if lines != 4 {
+			t.Errorf("HTTP/2 %v: %d lines", h2, lines)
+		}
+	}
+}
