@@ -96,12 +96,19 @@ func TestBadInputIsAClearErrorAndStoresNothing(t *testing.T) {
 		check("unknown field inside", c.send(p, transfer, append(good[:len(good):len(good)], inPosting...), "Idempotency-Key", "bad"))
 	}
 	for _, p := range protocols {
-		check("17 MiB over "+p.name, c.send(p, transfer, bytes.Repeat([]byte(" "), 17<<20), "Idempotency-Key", "bad"))
+		a := c.send(p, transfer, bytes.Repeat([]byte(" "), 17<<20), "Idempotency-Key", "bad")
+		check("17 MiB over "+p.name, a)
+		if !strings.Contains(a.message, "16 MiB") {
+			t.Errorf("17 MiB over %s: %s", p.name, a.message)
+		}
 	}
 	for what, body := range map[string][]byte{"a bomb": zipped(bytes.Repeat([]byte(" "), 100<<20)), "no gzip": []byte("{}"), "nothing": {},
 		"half a zip": zipped([]byte(transferWith("amount", `"1"`)))[:60]} {
 		a := c.send(connectJSON, transfer, body, "Content-Encoding", "gzip")
 		info, _ := detail(a, new(errdetails.ErrorInfo))
+		if what == "a bomb" && !strings.Contains(a.message, "16 MiB") {
+			t.Errorf("%s: %s", what, a.message)
+		}
 		if a.code != "invalid_argument" || info.GetReason() != "FIELD_INVALID" || a.header.Get("X-Request-Id") == "" {
 			t.Errorf("%s: %s %s", what, a.code, a.message)
 		}
