@@ -28,6 +28,7 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesReque
 		if err != nil {
 			return err
 		}
+		sent := 0
 		for _, c := range commits {
 			m := &ledgerv1.WatchEntriesResponse{Cursor: c.Cursor, Entries: make([]*ledgerv1.Entry, len(c.Entries))}
 			for i := range c.Entries {
@@ -36,7 +37,7 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesReque
 			if err := stream.Send(m); err != nil {
 				return err
 			}
-			spoke = time.Now()
+			sent, spoke = sent+len(m.Entries), time.Now()
 		}
 		if time.Since(spoke) >= watchSilence {
 			if err := stream.Send(&ledgerv1.WatchEntriesResponse{Cursor: next}); err != nil {
@@ -44,8 +45,13 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesReque
 			}
 			spoke = time.Now()
 		}
-		if next != cursor {
+		switch {
+		case sent >= watchEntries: // there is more
 			pause = 0
+		case next != cursor:
+			pause = watchPauseMin
+		default:
+			pause = min(max(2*pause, watchPauseMin), watchPauseMax)
 		}
 		cursor = next
 		select {
@@ -55,6 +61,5 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesReque
 			return fault.ShuttingDown.New("the server is ending; go on at another one after the last cursor").After(time.Second)
 		case <-time.After(pause):
 		}
-		pause = min(max(2*pause, watchPauseMin), watchPauseMax)
 	}
 }

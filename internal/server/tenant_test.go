@@ -180,7 +180,7 @@ func TestWatchGoesOnAfterItsCursorAndEndsWithTheServer(t *testing.T) {
 		t.Fatalf("after the cursor: %v, %v", again.Msg(), again.Err())
 	}
 	nextEntries(stream)
-	if e := stream.Msg().GetEntries(); len(e) != 1 || e[0].GetAccount() != mine.wallet {
+	if e := stream.Msg().GetEntries(); len(e) != 1 || e[0].GetAccount() != mine.wallet || e[0].GetVersion() != 2 {
 		t.Fatalf("the watcher that waited: %v, %v", e, stream.Err())
 	}
 	done := make(chan struct{})
