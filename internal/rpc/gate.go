@@ -86,18 +86,18 @@ func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, er
 	return g.Authenticate(ctx, values[0][len(scheme):])
 }
 
-// roleFor tells what a call needs: reads are marked side-effect free, AdminService is for admins, and
-// what is of neither kind too.
+// roleFor tells what a call needs: reads are marked side-effect free; what nobody thought of is for admins.
 func roleFor(spec connect.Spec) access.Role {
 	service, _, _ := strings.Cut(strings.TrimPrefix(spec.Procedure, "/"), "/")
 	switch {
-	case strings.HasPrefix(service, "grpc.reflection."), spec.IdempotencyLevel == connect.IdempotencyNoSideEffects &&
-		!strings.HasSuffix(service, ".AdminService"):
+	case strings.HasPrefix(service, "grpc.reflection."):
 		return access.Read
-	case strings.HasPrefix(service, "ledgerd.") && !strings.HasSuffix(service, ".AdminService"):
-		return access.Write
+	case !strings.HasPrefix(service, "ledgerd."), strings.HasSuffix(service, ".AdminService"):
+		return access.Admin
+	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
+		return access.Read
 	}
-	return access.Admin
+	return access.Write
 }
 
 // maxRead bounds a read whose caller sets no deadline: it holds a connection. The engine has a bound of

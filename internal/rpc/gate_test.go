@@ -1,0 +1,75 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+func TestRoleOfACall(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		procedure string
+		level     connect.IdempotencyLevel
+		want      access.Role
+	}{
+		{"/ledgerd.ledger.v1.LedgerService/GetAccount", connect.IdempotencyNoSideEffects, access.Read},
+		{"/ledgerd.ledger.v1.LedgerService/Transfer", connect.IdempotencyUnknown, access.Write},
+		{"/ledgerd.ledger.v1.LedgerService/Transfer", connect.IdempotencyIdempotent, access.Write},
+		{"/ledgerd.admin.v1.AdminService/ListKeys", connect.IdempotencyNoSideEffects, access.Admin},
+		{"/ledgerd.admin.v1.AdminService/Revoke", connect.IdempotencyUnknown, access.Admin},
+		{"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", connect.IdempotencyUnknown, access.Read},
+		{"/other.v1.Service/Read", connect.IdempotencyNoSideEffects, access.Admin},
+		{"", connect.IdempotencyUnknown, access.Admin},
+	} {
+		if got := roleFor(connect.Spec{Procedure: x.procedure, IdempotencyLevel: x.level}); got != x.want {
+			t.Errorf("%s, level %v: %v", x.procedure, x.level, got)
+		}
+	}
+}
+
+func TestErrorsOfTheServerTellNothing(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, x := range []struct {
+		ctx  context.Context
+		err  error
+		want *fault.Reason
+	}{
+		{context.Background(), errors.New("secret"), fault.InternalError},
+		{context.Background(), &pgconn.PgError{Code: "23505", Message: "secret"}, fault.InternalError},
+		{context.Background(), fmt.Errorf("secret: %w", &pgconn.PgError{Code: "57P01"}), fault.DatabaseUnavailable},
+		{context.Background(), fmt.Errorf("secret: %w", io.ErrUnexpectedEOF), fault.DatabaseUnavailable},
+		{context.Background(), panicErr(), fault.InternalError},
+		{ended, fmt.Errorf("secret: %w", context.Canceled), fault.NotRun},
+		{ended, connect.NewError(connect.CodeUnknown, errors.New("secret")), fault.NotRun},
+		{ended, errors.New("secret"), fault.InternalError},
+		{ended, fault.Busy.New("busy").Because(errors.New("secret")), fault.Busy},
+	} {
+		f := faultOf(x.ctx, x.err)
+		e := connectError(f, "r")
+		if f.Reason != x.want || errorSays(e, "secret") {
+			t.Errorf("%v: %s, %v", x.err, f.Reason.Name, e)
+		}
+	}
+}
+
+func panicErr() error { return panicked(context.Background(), connect.Spec{}, nil, "secret") }
+
+func errorSays(e *connect.Error, text string) bool {
+	all := e.Message()
+	for _, d := range e.Details() {
+		all += string(d.Bytes())
+	}
+	return strings.Contains(all, text)
+}
