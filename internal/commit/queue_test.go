@@ -111,7 +111,8 @@ func TestTenantKeepsItsOrder(t *testing.T) {
 func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
-	// With two floods whose turns come out even the third lane would never be the first.
+	// With two floods whose turns come out even in a batch the third lane would never be the first.
+	q.limits.BatchRows = 16 * quantum
 	q.fill(t, 1, 50_000, 1)
 	q.fill(t, 2, 2, 10_000)
 	q.fill(t, 3, 50_000, 1)
@@ -128,12 +129,24 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			t.Fatal("the big command is passed over")
 		}
 	}
+	q.fill(t, 4, 1, 10_000)
 	for range 5 {
-		if b, big := q.next(); big || rowsOf(b, 2) > 0 || len(b) != 1000 {
+		if b, big := q.next(); big || len(b) != q.limits.BatchRows {
 			t.Fatalf("a second big one, or nothing, beside the first: %v %d", big, len(b))
 		}
 	}
 	q.bigDone()
+	for before = 0; before < 4; before++ {
+		if b, big := q.next(); big {
+			if b[0].Tenant != 4 {
+				t.Error("the second of one before the first of another")
+			}
+			break
+		}
+	}
+	if q.bigDone(); before == 4 {
+		t.Fatal("the other tenant's big command is passed over")
+	}
 	others := 0
 	for {
 		b, big := q.next()
