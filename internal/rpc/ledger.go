@@ -46,7 +46,7 @@ type change[R proto.Message] struct {
 func (g *change[R]) work(s *Ledger, c *call, key *commit.Key, rendered *R) flow.Work {
 	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Ledger(g.command),
 		Rows: max(g.rows, 1), Bytes: 512 + proto.Size(g.request), DryRun: g.dry}
-	if key != nil && !g.dry {
+	if key != nil {
 		w.Key = key
 		w.Encode = func(answer any) ([]byte, error) {
 			r, err := g.render(answer, false)

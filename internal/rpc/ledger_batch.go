@@ -132,7 +132,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	}
 	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Ledger(cmd), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
-	if c.key != "" && !r.GetDryRun() {
+	if c.key != "" {
 		w.Key = &commit.Key{Principal: c.identity.Principal, Operation: batchOperation, Key: c.key, Fingerprint: fingerprint(r), Life: s.KeyLife}
 		w.Encode = encodeIDs
 	}
