@@ -19,7 +19,7 @@ type benchCmds struct {
 
 type benchCmd struct {
 	Rounds   int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
-	Seconds  time.Duration `help:"Measured time of a case in a round, such as 5s." default:"5s"`
+	Measure  time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 5s." default:"5s"`
 	Warmup   time.Duration `help:"Time before it." default:"2s"`
 	Quick    bool          `help:"One short round on the small tables: about two minutes, for a first look."`
 	Only     []string      `help:"Only these cases: patterns such as 'a-*,b-256*'."`
@@ -47,7 +47,7 @@ func (c *benchCmd) Run(e *env) error {
 			return fmt.Errorf("--profiles: %w", err)
 		}
 	}
-	o := bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Seconds, Only: c.Only, Active: c.Active,
+	o := bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Active: c.Active,
 		Accounts: c.Accounts, Entries: c.Entries, Checks: c.Checks, Profiles: c.Profiles, Progress: e.errOut}
 	if c.Quick {
 		o.Rounds, o.Warmup, o.Measure, o.Entries, o.Checks = 1, 500*time.Millisecond, 2*time.Second, 0, true

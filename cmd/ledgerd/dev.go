@@ -94,7 +94,7 @@ func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
 	go func() {
 		select {
 		case <-local.Done():
-			cancel(errors.New("Postgres ended"))
+			cancel(errors.New("the private Postgres ended"))
 			fmt.Fprintln(e.errOut, "ledgerd: Postgres ended:", local.Err())
 		case <-ctx.Done():
 		}
