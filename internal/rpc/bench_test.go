@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 
@@ -47,7 +46,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 	}
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("Transfer")
 	h := Named(Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure, work,
-		append(gate.Options(), connect.WithSchema(method))...), time.Minute))
+		append(gate.Options(), connect.WithSchema(method))...)))
 	for _, codec := range []connect.Codec{protoCodec{}, jsonCodec{"json"}} {
 		body, err := codec.Marshal(simple())
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"encoding/base32"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -52,14 +51,11 @@ func newRequestID() string {
 // maxRequestBytes bounds a request, before and after decompression.
 const maxRequestBytes = 16 << 20
 
-// Bounded bounds the bodies of requests in size, and in time to arrive. The time limit of http.Server
-// would end streams, too.
-func Bounded(next http.Handler, within time.Duration) http.Handler {
+// Bounded bounds the bodies of requests.
+func Bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			b := &body{ReadCloser: r.Body, id: r.Header.Get(requestIDKey), left: maxRequestBytes, control: http.NewResponseController(w)}
-			_ = b.control.SetReadDeadline(time.Now().Add(within))
-			r.Body = b
+			r.Body = &body{r.Body, r.Header.Get(requestIDKey), maxRequestBytes}
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -67,18 +63,14 @@ func Bounded(next http.Handler, within time.Duration) http.Handler {
 
 type body struct {
 	io.ReadCloser
-	id      string
-	left    int
-	control *http.ResponseController
+	id   string
+	left int
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= n; b.left < 0 {
 		return 0, tooLarge(b.id)
-	}
-	if err == io.EOF {
-		_ = b.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }

@@ -92,12 +92,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
 	s.engine = flow.NewEngine(s.batches, fmt.Sprintf("%s/%d", host, os.Getpid()), commit.NewMetrics(s.registry), s.log)
-	s.http = &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		MaxHeaderBytes: 64 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols)}
-	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1000, SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second,
-		WriteByteTimeout: 30 * time.Second}
-	s.http.Protocols.SetHTTP1(true)
-	s.http.Protocols.SetUnencryptedHTTP2(true)
+	s.http = newHTTP(s.routes(), bodyTimeout)
+	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.background(background)
@@ -162,11 +158,22 @@ func (s *Server) routes() http.Handler {
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
-	handler := rpc.Named(rpc.Bounded(mux, bodyTimeout))
+	handler := rpc.Named(rpc.Bounded(mux))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler)
 	}
 	return handler
+}
+
+// newHTTP makes a server of HTTP/1 and HTTP/2 without TLS. ReadTimeout is for the request: it does not
+// end the stream that answers one.
+func newHTTP(h http.Handler, bodyTimeout time.Duration) *http.Server {
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: bodyTimeout, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000,
+			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	return s
 }
 
 // onlyLocal refuses names that are not this machine's: where no key is asked for, a page of somebody

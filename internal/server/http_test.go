@@ -1,4 +1,4 @@
-package rpc
+package server
 
 import (
 	"bufio"
@@ -14,10 +14,10 @@ import (
 func TestBodyThatDoesNotArriveIsCutOff(t *testing.T) {
 	t.Parallel()
 	got := make(chan error, 1)
-	s := httptest.NewServer(Bounded(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	s := serving(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, err := io.ReadAll(r.Body)
 		got <- err
-	}), 50*time.Millisecond))
+	}), 50*time.Millisecond)
 	defer s.Close()
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
 	if err != nil {
@@ -40,7 +40,7 @@ func TestBodyThatDoesNotArriveIsCutOff(t *testing.T) {
 func TestAnswerMayTakeLongerThanTheBody(t *testing.T) {
 	t.Parallel()
 	const within = 50 * time.Millisecond
-	h := Bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := serving(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if b, err := io.ReadAll(r.Body); err != nil || string(b) != "whole" {
 			t.Errorf("body %q, %v", b, err)
 		}
@@ -55,11 +55,6 @@ func TestAnswerMayTakeLongerThanTheBody(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}
 	}), within)
-	s := httptest.NewUnstartedServer(h)
-	s.Config.Protocols = new(http.Protocols)
-	s.Config.Protocols.SetHTTP1(true)
-	s.Config.Protocols.SetUnencryptedHTTP2(true)
-	s.Start()
 	defer s.Close()
 	for _, h2 := range []bool{false, true} {
 		transport := &http.Transport{Protocols: new(http.Protocols)}
@@ -78,4 +73,11 @@ func TestAnswerMayTakeLongerThanTheBody(t *testing.T) {
 			t.Errorf("HTTP/2 %v: %d lines", h2, lines)
 		}
 	}
+}
+
+func serving(h http.Handler, within time.Duration) *httptest.Server {
+	s := httptest.NewUnstartedServer(h)
+	s.Config = newHTTP(h, within)
+	s.Start()
+	return s
 }
