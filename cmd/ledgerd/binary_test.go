@@ -158,7 +158,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	owner := build(t, "DATABASE_URL="+strings.ReplaceAll(db.SuperDSN, db.Name, name))
 	app := &program{t: t, file: owner.file, env: append(os.Environ(), "DATABASE_URL="+strings.ReplaceAll(db.AppDSN, db.Name, name))}
 
-	if out, code := app.run("serve", "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "schema") {
+	if out, code := app.run("serve", "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "ledgerd migrate") {
 		t.Errorf("serve without a schema: %d %s", code, out)
 	}
 	owner.must("migrate")

@@ -82,7 +82,7 @@ func Migrate(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// Pending tells how many migrations the database lacks.
+// Pending tells how many migrations the database lacks. It needs no right but to read.
 func Pending(ctx context.Context, dsn string) (int, error) {
 	db, err := sql.Open("pgx", dsn)
 	if err != nil {
@@ -92,6 +92,13 @@ func Pending(ctx context.Context, dsn string) (int, error) {
 	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS)
 	if err != nil {
 		return 0, err
+	}
+	var empty bool
+	if err := db.QueryRowContext(ctx, "select to_regclass($1) is null", goose.DefaultTablename).Scan(&empty); err != nil {
+		return 0, err
+	}
+	if empty {
+		return len(p.ListSources()), nil // Status would make the table
 	}
 	status, err := p.Status(ctx)
 	if err != nil {
