@@ -2,7 +2,8 @@ package ledger
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// The ledger's reasons. Within a transfer they are looked for in the order in which they stand here.
+// The ledger's reasons. Within a transfer they are looked for in the order in which they stand here,
+// but a balance that would have more than 38 digits last: an account with a limit answers with that.
 var (
 	BizNoExistsDifferent = fault.Define(fault.Reason{Name: "BIZ_NO_EXISTS_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The biz_no names another thing already: the state lists the fields that differ."})
