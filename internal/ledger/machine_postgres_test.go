@@ -1,0 +1,174 @@
+package ledger_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"pgregory.net/rapid"
+
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// brief is the life of a hold that is over before the next batch, which waits for it; all others are
+// over long after the test.
+const brief = time.Millisecond
+
+// play is one run of the model beside an engine: commands gather, and go in one batch.
+type play struct {
+	*rapid.T
+	engine  *flow.Engine
+	pool    *pgxpool.Pool
+	wish    wish
+	model   *model
+	waiting []op
+}
+
+func (p *play) ok(err error) {
+	if err != nil {
+		p.Helper()
+		p.Fatal(err)
+	}
+}
+
+// commit runs what gathered, and compares all answers and rows.
+func (p *play) commit() {
+	works := make([]flow.Work, len(p.waiting))
+	for i, o := range p.waiting {
+		works[i] = flow.Work{Tenant: p.wish.Tenant, RequestID: "r", Command: flow.Ledger(p.wish.command(o)), Rows: 4, Bytes: 400}
+	}
+	p.model.lapse()
+	for i, r := range p.engine.DoAll(context.Background(), works) {
+		want := p.model.run(p.waiting[i])
+		if got := told(r.Outcome.Answer, r.Outcome.Existed, r.Err); got != want {
+			p.Fatalf("%+v\n got %s\nwant %s", p.waiting[i], got, want)
+		}
+	}
+	p.waiting = nil
+	p.waitOut()
+	p.compare()
+}
+
+// waitOut lets the time of brief holds come.
+func (p *play) waitOut() {
+	for over := false; !over; {
+		p.ok(p.pool.QueryRow(context.Background(), `select coalesce(max(expires_at) < clock_timestamp(), true) from ledger_holds
+			where tenant_id = $1 and life_ms < 1000`, p.wish.Tenant).Scan(&over))
+	}
+	p.model.now = p.model.now.Add(2 * brief)
+}
+
+// compare looks at rows of the database. A hold whose time has come counts as lapsed, though nobody
+// has met it yet.
+func (p *play) compare() {
+	p.model.lapse()
+	p.same("accounts", p.model.rows(), p.lines(`
+		select format('account %s/%s: %s %s, %s of which %s held, %s to %s, version %s', a.code, a.asset, a.kind, a.state, a.balance,
+			a.held - coalesce((select sum(h.amount - h.captured) from ledger_holds h where h.tenant_id = a.tenant_id
+				and h.account_id = a.account_id and h.state = 'held' and h.expires_at <= clock_timestamp()), 0),
+			coalesce(a.min_balance::text, 'none'), coalesce(a.max_balance::text, 'none'), a.version)
+		from ledger_accounts a where a.tenant_id = $1`))
+	p.same("holds", p.model.holdRows(), p.lines(`
+		select format('hold %s of %s/%s for "%s": %s of %s captured, %s', h.biz_no, a.code, a.asset, h.to_code, h.captured, h.amount,
+			case when h.state = 'held' and h.expires_at <= clock_timestamp() then 'expired' else h.state end)
+		from ledger_holds h join ledger_accounts a using (tenant_id, account_id) where h.tenant_id = $1`))
+}
+
+// compareEntries looks at the whole journal.
+func (p *play) compareEntries() {
+	var want []string
+	for _, e := range p.model.entries {
+		want = append(want, e...)
+	}
+	p.same("entries", want, p.lines(`
+		select format('%s/%s %s: %s %s>%s #%s', a.code, a.asset, e.version, e.amount, e.balance_before, e.balance_after, e.posting)
+		from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1`))
+}
+
+// lapseAll does the scheduler's work: it must come to an end, and leave nothing due.
+func (p *play) lapseAll() {
+	for {
+		due, err := ledger.DueAccounts(context.Background(), p.pool, 1000)
+		p.ok(err)
+		due = slices.DeleteFunc(due, func(k ledger.AccountKey) bool { return k.Tenant != p.wish.Tenant })
+		if len(due) == 0 {
+			break
+		}
+		for _, k := range due {
+			_, err := p.engine.Do(context.Background(), flow.Work{Tenant: k.Tenant, RequestID: "r", Rows: 1, Bytes: 100,
+				Command: flow.Ledger(&ledger.LapseCommand{Account: k})})
+			p.ok(err)
+		}
+	}
+	if left := p.lines(`select biz_no from ledger_holds where tenant_id = $1 and state = 'held' and life_ms < 1000`); len(left) > 0 {
+		p.Fatalf("due and still held: %v", left)
+	}
+	p.compare()
+}
+
+func (p *play) lines(query string) (lines []string) {
+	rows, err := p.pool.Query(context.Background(), query, p.wish.Tenant)
+	p.ok(err)
+	defer rows.Close()
+	for rows.Next() {
+		var line string
+		p.ok(rows.Scan(&line))
+		lines = append(lines, line)
+	}
+	p.ok(rows.Err())
+	return lines
+}
+
+func (p *play) same(what string, want, got []string) {
+	p.Helper()
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		p.Fatalf("%s:\n got %s\nwant %s", what, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+	}
+}
+
+// TestEngineAnswersAsTheModel runs drawn batches on Postgres and on the model: answers, balances,
+// holds and entries are the same after each. At the end pgtest checks all invariants.
+func TestEngineAnswersAsTheModel(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AppDSN)
+	engine := flow.NewEngine(pool, "model", nil, nil)
+	t.Cleanup(func() {
+		if err := engine.Drain(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	var tenants atomic.Int32
+	rapid.Check(t, func(t *rapid.T) {
+		p := &play{T: t, engine: engine, pool: pool, model: newModel(time.Unix(0, 0)),
+			wish: wish{ledger.Caller{Tenant: tenants.Add(1), Principal: "p", RequestID: "r"}}}
+		_, err := engine.Do(context.Background(), flow.Work{Tenant: p.wish.Tenant, RequestID: "r", Rows: 2, Bytes: 100,
+			Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.wish.Caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "ETH", Scale: 18}}})})
+		p.ok(err)
+		p.waiting = opening()
+		d := &dealer{lives: []time.Duration{brief, time.Hour, 1000 * time.Hour}}
+		for range rapid.IntRange(2, 6).Draw(t, "batches") {
+			for range rapid.IntRange(1, 12).Draw(t, "commands") {
+				p.waiting = append(p.waiting, d.deal(t))
+			}
+			p.commit()
+			if rapid.Bool().Draw(t, "scheduler") {
+				p.lapseAll()
+			}
+		}
+		p.compareEntries()
+		p.lapseAll()
+	})
+	if tenants.Load() < 2 {
+		t.Error(fmt.Sprint("ran only ", tenants.Load()))
+	}
+}
