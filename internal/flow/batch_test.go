@@ -1,0 +1,236 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func all(t *testing.T, e *flow.Engine, commands ...commit.Command[*ledger.Book]) []any {
+	t.Helper()
+	works := make([]flow.Work, len(commands))
+	for i, c := range commands {
+		works[i] = work(flow.Work{Command: flow.Ledger(c)})
+	}
+	answers := make([]any, len(works))
+	for i, r := range e.DoAll(context.Background(), works) {
+		if r.Err != nil {
+			t.Fatalf("%T: %v", commands[i], r.Err)
+		}
+		answers[i] = r.Outcome.Answer
+	}
+	return answers
+}
+
+func text(t *testing.T, pool *pgxpool.Pool, query string, args ...any) (s string) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), query, args...).Scan(&s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestOneBatchMakesAccountsAndAllThatHappensToThem(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AppDSN)
+	e := engine(t, db)
+	zero := dec("0")
+	elsewhere := capture("c2", "h", "2")
+	elsewhere.To = "world" // not named by the hold
+	commands := []commit.Command[*ledger.Book]{
+		&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}},
+		&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"},
+			{Code: "a", Asset: "CNY", Kind: "liability", Min: &zero, Metadata: map[string]string{"k": "v"}},
+			{Code: "b", Asset: "CNY", Kind: "liability", Min: &zero}}},
+		&ledger.UpdateAccountCommand{Caller: caller, Code: "a", Asset: "CNY", Change: ledger.AccountChange{Metadata: map[string]string{"k": "", "l": "w"}}},
+		transfer("t1", "world", "a", "10"),
+		transfer("t2", "a", "b", "1"),
+		&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "t2", BizNo: "r2"}},
+		hold("h", "a", "b", "5", time.Hour),
+		capture("c1", "h", "1"),
+		elsewhere,
+		ledger.ReleaseOf(caller, 0, "h"),
+		hold("i", "a", "b", "3", time.Hour),
+		state("b", ledger.Frozen),
+	}
+	answers := all(t, e, commands...)
+	first := answers[3].(*ledger.Transfer).ID
+	if last := answers[10].(*ledger.Hold).ID; first>>14 != last>>14 {
+		t.Fatalf("not one batch: %d, %d", first, last)
+	}
+	for query, want := range map[string]string{
+		"select string_agg(format('%s %s %s %s %s', code, state, balance, held, version), '; ' order by code) from ledger_accounts":    "a open 700 300 5; b frozen 100 0 3; world open -800 0 2",
+		"select string_agg(format('%s %s %s %s', biz_no, state, captured, closed_at is null), '; ' order by biz_no) from ledger_holds": "h released 300 f; i held 0 t",
+		"select metadata::text from ledger_account_details d join ledger_accounts a using (tenant_id, account_id) where code = 'a'":    `{"l": "w"}`,
+		"select count(*)::text from commit_batches where commands > 0":                                                                 "1",
+	} {
+		if got := text(t, pool, query); got != want {
+			t.Errorf("%s\n got %s\nwant %s", query, got, want)
+		}
+	}
+	// And beside accounts that were there.
+	answers = all(t, e, &ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "c", Asset: "CNY", Kind: "liability", Min: &zero}}},
+		transfer("t3", "world", "c", "1"), transfer("t4", "a", "c", "1"))
+	if answers[0].(ledger.CreatedAccounts).Accounts[0].ID>>14 != answers[2].(*ledger.Transfer).ID>>14 {
+		t.Error("the batch had to be taken apart")
+	}
+	if got := text(t, pool, "select format('%s %s', balance, version) from ledger_accounts where code = 'c'"); got != "200 2" {
+		t.Errorf("c stands %s", got)
+	}
+}
+
+// A refused command and one that succeeds may bear one biz_no, also in one batch.
+func TestBizNoOfARefusalIsFreeForTheNextOfTheBatch(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db)
+	world(t, e, 2)
+	results := e.DoAll(context.Background(), []flow.Work{
+		work(flow.Work{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
+		work(flow.Work{Command: flow.Ledger(transfer("x", "world", user(1), "1"))}),
+		work(flow.Work{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
+	})
+	if !fault.Is(results[0].Err, ledger.InsufficientFunds) || results[1].Err != nil || !fault.Is(results[2].Err, ledger.BizNoExistsDifferent) {
+		t.Errorf("results %+v", results)
+	}
+}
+
+func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db)
+	world(t, e, 3)
+	at := time.Date(2025, 3, 4, 5, 6, 7, 891_234_000, time.FixedZone("", 3600))
+	metadata := map[string]string{"b": "2", "a": "1", "é<&>": "\u2028\t\"\\", "empty": ""}
+	dressed := func(change ...func(*ledger.TransferParams)) *ledger.TransferCommand {
+		c := transfer("x", "world", user(0), "1.50")
+		c.Postings = append(c.Postings, ledger.Posting{From: user(0), To: user(1), Asset: "CNY", Amount: dec("2.5"), Form: ledger.UpTo},
+			ledger.Posting{From: user(1), To: user(2), Asset: "CNY", Form: ledger.AllAvailable})
+		c.EffectiveAt, c.Metadata = at, maps.Clone(metadata)
+		for _, f := range change {
+			f(&c.TransferParams)
+		}
+		return c
+	}
+	first := must[*ledger.Transfer](t, e, work(flow.Work{Command: flow.Ledger(dressed())}))
+	plain := must[*ledger.Transfer](t, e, work(flow.Work{Command: flow.Ledger(transfer("plain", "world", user(0), "1"))}))
+	plainly := transfer("plain", "world", user(0), "1.00")
+	plainly.Metadata = map[string]string{}
+	same := map[string]*ledger.TransferCommand{
+		"all the same":   dressed(),
+		"amount as 1.5":  dressed(func(p *ledger.TransferParams) { p.Postings[0].Amount = dec("1.5") }),
+		"time in UTC":    dressed(func(p *ledger.TransferParams) { p.EffectiveAt = at.UTC() }),
+		"time not said":  dressed(func(p *ledger.TransferParams) { p.EffectiveAt = time.Time{} }),
+		"metadata empty": plainly,
+	}
+	for name, c := range same {
+		out, err := e.Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)}))
+		if err != nil || !out.Existed {
+			t.Errorf("%s: %+v, %v", name, out, err)
+			continue
+		}
+		want := first
+		if c.BizNo == "plain" {
+			want = plain
+		}
+		got := out.Answer.(*ledger.Transfer)
+		if got.ID != want.ID || !got.RecordedAt.Equal(want.RecordedAt) || !maps.Equal(got.Metadata, want.Metadata) || len(got.Entries) != len(want.Entries) {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+		for i := range got.Entries {
+			if g, w := got.Entries[i], want.Entries[i]; g.After != w.After || g.Amount != w.Amount || g.Account != w.Account || g.Version != w.Version {
+				t.Errorf("%s: entry %+v, want %+v", name, g, w)
+			}
+		}
+	}
+	for want, c := range map[string]*ledger.TransferCommand{
+		"effective_time":  dressed(func(p *ledger.TransferParams) { p.EffectiveAt = at.Add(time.Microsecond) }),
+		"metadata":        dressed(func(p *ledger.TransferParams) { p.Metadata["a"] = "2" }),
+		"postings.amount": dressed(func(p *ledger.TransferParams) { p.Postings[1].Amount = dec("2.51") }),
+		"postings.form":   dressed(func(p *ledger.TransferParams) { p.Postings[1].Form = ledger.Exact }),
+		"postings.to":     dressed(func(p *ledger.TransferParams) { p.Postings[2].To = "world" }),
+	} {
+		_, err := e.Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)}))
+		if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).State["differs"] != want {
+			t.Errorf("%v; want %s to differ", err, want)
+		}
+	}
+}
+
+// The account keeps a time before which no hold of it lapses. It may be too early, once.
+func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AppDSN)
+	e := engine(t, db)
+	world(t, e, 2)
+	lapse := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
+	all(t, e, transfer("fund", "world", user(0), "10"), hold("brief", user(0), "", "1", time.Millisecond),
+		hold("partly", user(0), user(1), "2", 2*time.Millisecond), capture("c", "partly", "1"), hold("late", user(0), "", "1", time.Hour),
+		ledger.ReleaseOf(caller, 0, "late"), hold("later", user(0), "", "1", 2*time.Hour),
+		transfer("other", "world", user(1), "10"), hold("gone", user(1), "", "1", time.Millisecond), ledger.ReleaseOf(caller, 0, "gone"))
+	for text(t, pool, "select (max(expires_at) < clock_timestamp())::text from ledger_holds where life_ms < 1000") != "true" {
+		runtime.Gosched()
+	}
+	batches := func() string { return text(t, pool, "select count(*)::text from commit_batches where commands > 0") }
+	all(t, e, lapse)
+	if next := text(t, pool, "select (next_lapse_at - created_at)::text from ledger_accounts, ledger_holds where code = $1 and biz_no = 'later'", user(0)); next != "02:00:00" {
+		t.Errorf("the next lapse is expected after %s", next)
+	}
+	other := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(1), Asset: "CNY"}}
+	all(t, e, other) // nothing is due, but the bound was
+	if next := text(t, pool, "select coalesce(next_lapse_at::text, 'none') from ledger_accounts where code = $1", user(1)); next != "none" {
+		t.Errorf("the next lapse is expected at %s", next)
+	}
+	before := batches()
+	all(t, e, lapse, other)
+	if batches() != before {
+		t.Error("there was something left to write")
+	}
+	due, err := ledger.DueAccounts(context.Background(), pool, 10)
+	if err != nil || len(due) != 0 {
+		t.Errorf("due %v, %v", due, err)
+	}
+	if got := text(t, pool, "select held::text from ledger_accounts where code = $1", user(0)); got != "100" {
+		t.Errorf("held %s", got)
+	}
+}
+
+func TestTenThousandTransfersAreOneCommandAndMoreIdsThanABatchHasAreRefused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 20,000 entries")
+	}
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db)
+	world(t, e, 100)
+	command := func(prefix string, n int) flow.Work {
+		c := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, n)}
+		for i := range c.Transfers {
+			c.Transfers[i] = *transfer(fmt.Sprint(prefix, i), "world", fmt.Sprintf("user:%d", i%100), "1")
+		}
+		return flow.Work{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: n, Bytes: 100 * n}
+	}
+	start := time.Now()
+	made := must[[]ledger.TransferResult](t, e, command("t", 10_000))
+	t.Logf("10,000 transfers of one command took %v", time.Since(start))
+	if len(made) != 10_000 || made[9_999].Transfer.Entries[0].After.String() != "-1000000" {
+		t.Errorf("%d made", len(made))
+	}
+	_, err := e.Do(context.Background(), command("u", 16_384))
+	if !fault.Is(err, commit.TooManyRows) {
+		t.Errorf("ended %v", err)
+	}
+}
