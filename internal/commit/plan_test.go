@@ -251,10 +251,6 @@ func statements(t *testing.T) (names []string) {
 	return slices.DeleteFunc(names, func(n string) bool { return slices.Contains(elsewhere, n) })
 }
 
-// chooses are the kinds with a statement that leaves the planner a choice between indexes which only
-// statistics decide well: HoldDue and HoldUpdate.
-var chooses = map[string]bool{"lapse": true, "release": true, "capture": true}
-
 // A plan made when the tables were empty would stay for as long as the connection lives. What is used
 // on full ones must be as good as with statistics, though there are none.
 func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
@@ -328,10 +324,6 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	for kind, good := range measure(2) {
 		t.Logf("%-14s %5d blocks a command at first, %3d then, %3d with statistics", kind, first[kind], second[kind], good)
-		if chooses[kind] && second[kind] > good+good/2+20 {
-			t.Logf("%s: still chooses by statistics", kind)
-			continue
-		}
 		if second[kind] > good+good/2+20 || good > 250 {
 			t.Errorf("%s: %d blocks a command, %d with statistics", kind, second[kind], good)
 		}

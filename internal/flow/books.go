@@ -38,9 +38,21 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 }
 
 // Ledger makes a ledger command one over Books.
-func Ledger(c commit.Command[*ledger.Book]) commit.Command[*Books] { return onLedger{c} }
+func Ledger(c commit.Command[*ledger.Book]) commit.Command[*Books] {
+	if g, ok := c.(commit.Guarded[*ledger.Book]); ok {
+		return guardedOnLedger{onLedger{c}, g}
+	}
+	return onLedger{c}
+}
 
 type onLedger struct{ command commit.Command[*ledger.Book] }
 
 func (o onLedger) Need(b *Books)               { o.command.Need(b.Ledger) }
 func (o onLedger) Apply(b *Books) (any, error) { return o.command.Apply(b.Ledger) }
+
+type guardedOnLedger struct {
+	onLedger
+	guarded commit.Guarded[*ledger.Book]
+}
+
+func (g guardedOnLedger) Guard(b *Books) error { return g.guarded.Guard(b.Ledger) }

@@ -50,7 +50,7 @@ const warned = "ledgerd.warned"
 
 // notice remembers warnings: at COMMIT one says that a synchronous replica was not waited for.
 func notice(c *pgconn.PgConn, n *pgconn.Notice) {
-	if n.Severity == "WARNING" {
+	if n.SeverityUnlocalized == "WARNING" {
 		c.CustomData()[warned] = n.Message
 	}
 }

@@ -36,10 +36,10 @@ with updated as (
             unnest(@min_balances::text[]) as min_balance, unnest(@max_balances::text[]) as max_balance, unnest(@versions::bigint[]) as version, unnest(@last_entry_at::timestamptz[]) as last_entry_at,
             unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
     ) u
-    where a.ctid = u.tid and a.account_id = u.account_id
-    returning 1
+    where a.ctid = u.tid
+    returning a.account_id = u.account_id as right_one
 )
-select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
+select commit_expect(count(*) filter (where right_one), cardinality(@account_ids::bigint[]))::text from updated;
 
 -- name: AccountDetailInsert :exec
 insert into ledger_account_details (tenant_id, account_id, metadata, created_at, request_id)
@@ -117,10 +117,10 @@ with updated as (
                 unnest(@closed_at::timestamptz[]) as closed_at
         ) u
         cross join lateral (
-            select k.ctid from ledger_holds k where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id and k.state = 'held' offset 0
+            select k.ctid from ledger_holds k where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id offset 0
         ) l
     ) y
-    where h.ctid = y.tid
+    where h.ctid = y.tid and h.state = 'held'
     returning 1
 )
 select commit_expect(count(*), cardinality(@hold_ids::bigint[]))::text from updated;

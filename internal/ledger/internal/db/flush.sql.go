@@ -133,10 +133,10 @@ with updated as (
             unnest($6::text[]) as min_balance, unnest($7::text[]) as max_balance, unnest($8::bigint[]) as version, unnest($9::timestamptz[]) as last_entry_at,
             unnest($10::timestamptz[]) as next_lapse_at
     ) u
-    where a.ctid = u.tid and a.account_id = u.account_id
-    returning 1
+    where a.ctid = u.tid
+    returning a.account_id = u.account_id as right_one
 )
-select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
+select commit_expect(count(*) filter (where right_one), cardinality($1::bigint[]))::text from updated
 `
 
 type AccountUpdateParams struct {
@@ -313,10 +313,10 @@ with updated as (
                 unnest($5::timestamptz[]) as closed_at
         ) u
         cross join lateral (
-            select k.ctid from ledger_holds k where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id and k.state = 'held' offset 0
+            select k.ctid from ledger_holds k where k.tenant_id = u.tenant_id and k.hold_id = u.hold_id offset 0
         ) l
     ) y
-    where h.ctid = y.tid
+    where h.ctid = y.tid and h.state = 'held'
     returning 1
 )
 select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
