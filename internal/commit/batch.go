@@ -24,10 +24,11 @@ type batch[B Books] struct {
 	tables []Table
 	keys   keys[B]
 	now    time.Time
-	rows   int64 // ids given out
-	again  bool  // a job asks for another attempt
-	full   bool  // a job asked for more ids than there are
-	sent   bool  // COMMIT went out, and the database has not said that it failed
+	rows   []uint64 // entered into the roster
+	ids    int64    // given out
+	again  bool     // a job asks for another attempt
+	full   bool     // a job asked for more ids than there are
+	sent   bool     // COMMIT went out, and the database has not said that it failed
 }
 
 // idShift leaves room for 16,384 row ids a batch.
@@ -61,6 +62,7 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeou
 		if err != nil {
 			abort(conn)
 		}
+		e.roster.leave(b.rows)
 	}()
 	p := NewPipe(ctx)
 	if plans.due(start) {
@@ -120,6 +122,10 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		}
 	}
 	for _, t := range b.tables {
+		b.rows = t.Rows(b.rows)
+	}
+	b.engine.roster.enter(b.rows)
+	for _, t := range b.tables {
 		t.Lock(p)
 	}
 	p.Queue(func(d DB) (err error) { b.now, err = q.ClockRead(p.ctx, d); return err })
@@ -166,11 +172,11 @@ func settings(lockTimeout time.Duration) db.SettingsApplyParams {
 var errTooManyIDs = errors.New("commit: one batch gives out at most 16,383 ids")
 
 func (b *batch[B]) newID() int64 {
-	b.rows++
-	if b.rows >= maxIDs {
+	b.ids++
+	if b.ids >= maxIDs {
 		panic(errTooManyIDs)
 	}
-	return b.id<<idShift | b.rows
+	return b.id<<idShift | b.ids
 }
 
 func (b *batch[B]) mark() {

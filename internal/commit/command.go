@@ -40,6 +40,9 @@ var ErrMoreRows = errors.New("commit: the command needs more rows")
 type Table interface {
 	// Discover reads columns that never change, without a lock, to find the rows to lock.
 	Discover(p *Pipe)
+	// Rows adds a hash of every row that Lock is about to lock: the same for the same row, throughout
+	// the process.
+	Rows(hashes []uint64) []uint64
 	// Lock locks and loads rows, sorted by key. FOR NO KEY UPDATE.
 	Lock(p *Pipe)
 	// Lookup reads what the locks guard and what names are taken, all locks being held.

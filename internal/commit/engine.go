@@ -40,6 +40,7 @@ type Engine[B Books] struct {
 	log      *slog.Logger
 
 	queue   *queue[B]
+	roster  *roster
 	flights flights[B]
 	held    heldJobs[B]
 	ids     batchIDs
@@ -70,7 +71,7 @@ func New[B Books](c Config[B]) *Engine[B] {
 		names:    map[string]bool{"commit_keys_pkey": true},
 		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
-		queue: newQueue[B](c.Limits),
+		queue: newQueue[B](c.Limits), roster: newRoster(),
 		ended: make(chan struct{}),
 	}
 	e.flights.jobs = make(map[flightKey]*job[B])

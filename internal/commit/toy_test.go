@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -151,6 +152,15 @@ func (b *toyBook) Discover(p *Pipe) {
 			return nil
 		})
 	})
+}
+
+var toySeed = maphash.MakeSeed()
+
+func (b *toyBook) Rows(hashes []uint64) []uint64 {
+	for k := range b.counters {
+		hashes = append(hashes, maphash.Comparable(toySeed, k))
+	}
+	return hashes
 }
 
 func (b *toyBook) Lock(p *Pipe) {

@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"encoding/json"
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -55,6 +56,16 @@ func (b *Book) Discover(p *commit.Pipe) {
 			return err
 		})
 	}
+}
+
+var rowSeed = maphash.MakeSeed()
+
+// Rows hashes the accounts that are to be locked.
+func (b *Book) Rows(hashes []uint64) []uint64 {
+	for _, a := range b.locks {
+		hashes = append(hashes, maphash.Comparable(rowSeed, a.AccountKey))
+	}
+	return hashes
 }
 
 // Lock locks and loads the accounts, sorted by tenant, code and asset.
