@@ -7,10 +7,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // watcher follows the entries and holds what it gets against the rules.
@@ -241,5 +243,22 @@ func TestCommitIsNeverCutByTheLimit(t *testing.T) {
 	})
 	if !slices.Equal(sizes, []int{100, 2}) {
 		t.Errorf("commits of %v entries", sizes)
+	}
+}
+
+// Transaction 999 stands before 1000, as numbers do and texts do not.
+func TestCommitsStandInTheOrderOfNumbers(t *testing.T) {
+	t.Parallel()
+	w := newReadWorld(t)
+	super := pgtest.Pool(t, w.db.SuperDSN)
+	for i, xid := range []string{"2", "9", "10"} {
+		_, err := super.Exec(w.ctx, "insert into commit_batches (batch_id, xid, committed_at, commands, instance) values ($1, cast($2::text as xid8), $3, 1, 'test')",
+			1_000_000+i, xid, time.Unix(int64(i), 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, next, err := w.EntriesAfter(w.ctx, 1, "2.1000000", "", 1); err != nil || strings.HasPrefix(next, "9.") {
+		t.Errorf("after all commits the cursor is %s, %v", next, err)
 	}
 }

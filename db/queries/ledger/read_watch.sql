@@ -2,17 +2,18 @@
 
 -- name: CommitPage :many
 -- Commits after a position. Those that are settled have no other before them that is still to come.
-select xid::text as xid, batch_id, committed_at, (xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
-from commit_batches
-where (xid, batch_id) > (cast(@after_xid::text as xid8), @after_batch::bigint)
-order by xid, batch_id
+-- The order names the table: xid alone would be the text.
+select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+from commit_batches b
+where (b.xid, b.batch_id) > (cast(@after_xid::text as xid8), @after_batch::bigint)
+order by b.xid, b.batch_id
 limit @count::integer;
 
 -- name: CommitLast :many
 -- The last commits, newest first.
-select xid::text as xid, batch_id, committed_at, (xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
-from commit_batches
-order by xid desc, batch_id desc
+select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+from commit_batches b
+order by b.xid desc, b.batch_id desc
 limit @count::integer;
 
 -- name: EntryCountOfBatch :many

@@ -13,9 +13,9 @@ import (
 )
 
 const commitLast = `-- name: CommitLast :many
-select xid::text as xid, batch_id, committed_at, (xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
-from commit_batches
-order by xid desc, batch_id desc
+select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+from commit_batches b
+order by b.xid desc, b.batch_id desc
 limit $1::integer
 `
 
@@ -54,10 +54,10 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 
 const commitPage = `-- name: CommitPage :many
 
-select xid::text as xid, batch_id, committed_at, (xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
-from commit_batches
-where (xid, batch_id) > (cast($1::text as xid8), $2::bigint)
-order by xid, batch_id
+select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+from commit_batches b
+where (b.xid, b.batch_id) > (cast($1::text as xid8), $2::bigint)
+order by b.xid, b.batch_id
 limit $3::integer
 `
 
@@ -76,6 +76,7 @@ type CommitPageRow struct {
 
 // What watching reads: commits by the number of their transaction, and their entries.
 // Commits after a position. Those that are settled have no other before them that is still to come.
+// The order names the table: xid alone would be the text.
 func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams) ([]CommitPageRow, error) {
 	rows, err := db.Query(ctx, commitPage, arg.AfterXid, arg.AfterBatch, arg.Count)
 	if err != nil {
