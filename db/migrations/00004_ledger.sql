@@ -67,7 +67,7 @@ create table ledger_account_details (
     created_at timestamptz not null,
     request_id text collate "C" not null,
     constraint ledger_account_details_pkey primary key (tenant_id, account_id),
-    constraint ledger_account_details_metadata_check check (octet_length(metadata::text) <= 65536)
+    constraint ledger_account_details_metadata_check check (octet_length(metadata::text) <= 131072)
 );
 comment on table ledger_account_details is 'What of an account is wide and seldom wanted.';
 comment on column ledger_account_details.tenant_id is 'Tenant.';
@@ -93,7 +93,7 @@ create table ledger_transfers (
     constraint ledger_transfers_biz_no_key unique (tenant_id, biz_no),
     constraint ledger_transfers_biz_no_check check (octet_length(biz_no) between 1 and 128),
     constraint ledger_transfers_type_check check (octet_length(type) between 1 and 64),
-    constraint ledger_transfers_metadata_check check (octet_length(metadata::text) <= 65536)
+    constraint ledger_transfers_metadata_check check (octet_length(metadata::text) <= 131072)
 );
 create unique index ledger_transfers_reverses_key on ledger_transfers (tenant_id, reverses_id) where reverses_id is not null;
 create index ledger_transfers_hold_idx on ledger_transfers (tenant_id, hold_id) where hold_id is not null;
@@ -168,7 +168,7 @@ create table ledger_holds (
     constraint ledger_holds_captured_check check (captured between 0 and amount),
     constraint ledger_holds_state_check check (state in ('held', 'captured', 'released', 'expired')),
     constraint ledger_holds_closed_check check ((state = 'held') = (closed_at is null)),
-    constraint ledger_holds_metadata_check check (octet_length(metadata::text) <= 65536)
+    constraint ledger_holds_metadata_check check (octet_length(metadata::text) <= 131072)
 );
 create index ledger_holds_account_idx on ledger_holds (tenant_id, account_id, expires_at) where state = 'held';
 create index ledger_holds_due_idx on ledger_holds (expires_at) where state = 'held';

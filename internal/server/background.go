@@ -41,11 +41,16 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 const lapseBatch = 500
 
 func (s *Server) lapse(ctx context.Context) error {
+	var last ledger.AccountKey
 	for {
 		due, err := ledger.DueAccounts(ctx, s.reads, lapseBatch)
 		if err != nil || len(due) == 0 {
 			return err
 		}
+		if due[0] == last {
+			return nil // its time has not come by the batch's clock: the next turn will see
+		}
+		last = due[0]
 		byTenant := map[int32][]flow.Work{}
 		for _, a := range due {
 			byTenant[a.Tenant] = append(byTenant[a.Tenant], flow.Work{Tenant: a.Tenant, RequestID: "scheduler",

@@ -211,3 +211,17 @@ func TestReadsAnswerGet(t *testing.T) {
 		}
 	}
 }
+
+// What the edge lets in fits into the row, however the database writes it: as much metadata as may be,
+// all of it characters that take six bytes there.
+func TestTheMostMetadataFitsIntoTheRow(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	body := transferWith("metadata", `{"a":"`+strings.Repeat(`\u0001`, 16<<10-1)+`"}`)
+	a := c.send(connectJSON, path(method(t, "Transfer")), []byte(body))
+	if a.code != "" {
+		t.Errorf("%s: %s", a.code, a.message)
+	}
+}
