@@ -151,7 +151,7 @@ func TestConstraintsRefuseByName(t *testing.T) {
 		"ledger_transfers_reverses_key":     transfer + "(1, 1, 'a', 'x', now(), 9, null, 'p', 'r'), (1, 2, 'b', 'x', now(), 9, null, 'p', 'r')",
 		"ledger_transfers_biz_no_check":     transfer + "(1, 1, '', 'x', now(), null, null, 'p', 'r')",
 		"ledger_transfers_type_check":       transfer + "(1, 1, 'a', '', now(), null, null, 'p', 'r')",
-		"ledger_transfers_metadata_check":   transfer + "(1, 1, 'a', 'x', now(), null, jsonb_build_object('k', repeat('x', 65536)), 'p', 'r')",
+		"ledger_transfers_metadata_check":   transfer + "(1, 1, 'a', 'x', now(), null, jsonb_build_object('k', repeat('x', 131072)), 'p', 'r')",
 		"ledger_holds_captured_check":       "update ledger_holds set captured = amount + 1" + hold,
 		"ledger_holds_closed_check":         "update ledger_holds set state = 'released'" + hold,
 		"ledger_holds_state_check":          "update ledger_holds set state = 'gone', closed_at = now()" + hold,

@@ -181,6 +181,20 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 			_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
 			return n == name
 		})
+		if name == "" {
+			return
+		}
+		// Another process of the server switches the waiting on, a moment later: try it.
+		eventually(t, "COMMITs wait for the standby", func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			defer cancel()
+			_, err := w.super.Exec(ctx, "comment on table toy_counters is 'tried'")
+			return err != nil
+		})
+		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+		eventually(t, "the try is over", func() bool {
+			return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 0
+		})
 	}
 	waits := func(n int64) {
 		eventually(t, "a COMMIT waits for the standby", func() bool {
