@@ -24,11 +24,16 @@ type batch[B Books] struct {
 	tables []Table
 	keys   keys[B]
 	now    time.Time
-	rows   []uint64 // entered into the roster
-	ids    int64    // given out
-	again  bool     // a job asks for another attempt
-	full   bool     // a job asked for more ids than there are
-	sent   bool     // COMMIT went out, and the database has not said that it failed
+	stay   stay    // on the roster
+	before []*stay // whose rows were taken over
+	ids    int64   // given out
+	again  bool    // a job asks for another attempt
+	full   bool    // a job asked for more ids than there are
+	sent   bool    // COMMIT went out, and the database has not said that it failed
+
+	overlap bool          // see Overlapping
+	outrun  bool          // one of before has failed
+	waited  time.Duration // for other batches of this process
 }
 
 // idShift leaves room for 16,384 row ids a batch.
@@ -47,22 +52,23 @@ var errPanic = errors.New("commit: panic in a table")
 
 // attempt runs the batch once. On success every job has its outcome, and the transaction committed,
 // or had nothing to write. On an error nothing was kept, unless sent tells that it may have been.
-func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeout time.Duration) (b *batch[B], err error) {
+func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeout time.Duration, overlap bool) (b *batch[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	b = &batch[B]{engine: e, id: id, jobs: jobs}
+	b = &batch[B]{engine: e, id: id, jobs: jobs, overlap: overlap && !jobs[0].DryRun}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
-		plans.slow = plans.slow || time.Since(start) > slowBatch
+		plans.note(time.Since(start)-b.waited, len(jobs))
 		if r := recover(); r != nil {
 			e.metrics.panics.Inc()
 			e.log.Error("panic in a table", "panic", r, "stack", string(debug.Stack()))
 			err = fmt.Errorf("%w: %v", errPanic, r)
 		}
 		if err != nil {
+			err = b.leftBehind(err)
 			abort(conn)
 		}
-		e.roster.leave(b.rows)
+		e.roster.leave(&b.stay, err == nil)
 	}()
 	p := NewPipe(ctx)
 	if plans.due(start) {
@@ -81,6 +87,8 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeou
 		return b, errTooManyIDs
 	case b.again:
 		return b, errAgain
+	case !jobs[0].DryRun:
+		e.roster.apply(&b.stay, b.tables)
 	}
 	err = b.flush(p, conn)
 	e.metrics.flush.Observe(time.Since(applied).Seconds())
@@ -111,6 +119,10 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		}
 	}
 	p.exec("begin isolation level read committed", "BEGIN")
+	for _, t := range b.tables {
+		o := overlapping(t)
+		b.overlap = b.overlap && o != nil && o.CanOverlap()
+	}
 	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
 	begun := p.Len()
 	for _, t := range b.tables {
@@ -121,12 +133,13 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 			return err
 		}
 	}
+	b.enter()
 	for _, t := range b.tables {
-		b.rows = t.Rows(b.rows)
-	}
-	b.engine.roster.enter(b.rows)
-	for _, t := range b.tables {
-		t.Lock(p)
+		if b.overlap {
+			overlapping(t).Read(p)
+		} else {
+			t.Lock(p)
+		}
 	}
 	p.Queue(func(d DB) (err error) { b.now, err = q.ClockRead(p.ctx, d); return err })
 	b.keys.lookup(p, b.jobs)
@@ -137,6 +150,40 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		return err
 	}
 	return b.resolve(p, conn)
+}
+
+// enter waits for the batches that this one cannot pass, and takes over the rows of those that it
+// overlaps.
+func (b *batch[B]) enter() {
+	for _, t := range b.tables {
+		b.stay.rows = t.Rows(b.stay.rows)
+		if o := overlapping(t); o != nil {
+			b.stay.names = o.Names(b.stay.names)
+		}
+	}
+	start := time.Now()
+	b.before = b.engine.roster.enter(&b.stay, b.overlap)
+	b.waited += time.Since(start)
+	if len(b.before) > 0 {
+		b.engine.metrics.overlaps.Inc()
+	}
+	for _, s := range b.before {
+		for i, t := range b.tables {
+			overlapping(t).TakeOver(s.tables[i], &s.writer)
+		}
+	}
+}
+
+// await waits until the batches that this one overlaps have committed.
+func (b *batch[B]) await() error {
+	start := time.Now()
+	b.outrun = !b.engine.roster.wait(b.before)
+	b.waited += time.Since(start)
+	if b.outrun {
+		return ErrLeftBehind
+	}
+	b.before = nil
+	return nil
 }
 
 // resolve gives the tables the time, and lets them read on until they have all.
@@ -191,21 +238,47 @@ func (b *batch[B]) undo() {
 	}
 }
 
-// flush writes what changed, the keys, the batch's own row, and commits, in one round trip. While a
-// commit is in doubt a batch that only read commits too: what it read may not last.
+// flush writes what changed, the keys, the batch's own row, and commits, in one round trip; in two
+// when it has to wait for the batches that it overlaps. While a commit is in doubt a batch that only
+// read commits too: what it read may not last.
 func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 	health := &b.engine.health
 	for _, t := range b.tables {
 		t.Flush(p)
 	}
 	b.keys.flush(p, b.now)
-	if b.jobs[0].DryRun || p.Len() == 0 && !health.doubted.Load() {
+	wrote := p.Len() > 0
+	if len(b.before) > 0 {
+		if err := p.Run(conn); err != nil {
+			return err
+		}
+		if err := b.await(); err != nil {
+			return err
+		}
+	}
+	flushed := p.Len()
+	for _, t := range b.tables {
+		if o := overlapping(t); o != nil {
+			o.Write(p)
+		}
+	}
+	wrote = wrote || p.Len() > flushed
+	if b.overlap {
+		for _, t := range b.tables {
+			overlapping(t).Confirm(p)
+		}
+	}
+	if b.jobs[0].DryRun || !wrote && !health.doubted.Load() {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)
 	}
 	p.Queue(func(d DB) error {
-		return q.BatchInsert(p.ctx, d, db.BatchInsertParams{
+		xid, err := q.BatchInsert(p.ctx, d, db.BatchInsertParams{
 			BatchID: b.id, CommittedAt: b.now, Commands: int32(len(b.jobs)), Instance: b.engine.instance})
+		if err == nil {
+			b.stay.writer.xid = xid.Uint32
+		}
+		return err
 	})
 	p.exec("commit", "COMMIT")
 	pg.ClearWarning(conn)

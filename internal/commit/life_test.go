@@ -169,6 +169,7 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 		t.Error("the batch has another time than its rows")
 	}
 	// The one who waited for the row's lock has the later time, though it began earlier.
+	w.books = newLockingToyBook
 	pass, open := w.gate()
 	slow := w.engine(patient)
 	gated := add("c1", 1).labelled("first")

@@ -6,20 +6,22 @@ import (
 
 // Metrics of an engine.
 type Metrics struct {
-	reg       prometheus.Registerer
-	size      prometheus.Histogram
-	stages    *prometheus.HistogramVec
-	load      prometheus.Observer
-	apply     prometheus.Observer
-	flush     prometheus.Observer
-	keys      *prometheus.CounterVec
-	reruns    prometheus.Counter
-	culprits  prometheus.Counter
-	lockWaits prometheus.Counter
-	deadlocks prometheus.Counter
-	unknown   prometheus.Counter
-	panics    prometheus.Counter
-	refused   prometheus.Counter
+	reg        prometheus.Registerer
+	size       prometheus.Histogram
+	stages     *prometheus.HistogramVec
+	load       prometheus.Observer
+	apply      prometheus.Observer
+	flush      prometheus.Observer
+	keys       *prometheus.CounterVec
+	overlaps   prometheus.Counter
+	leftBehind prometheus.Counter
+	reruns     prometheus.Counter
+	culprits   prometheus.Counter
+	lockWaits  prometheus.Counter
+	deadlocks  prometheus.Counter
+	unknown    prometheus.Counter
+	panics     prometheus.Counter
+	refused    prometheus.Counter
 }
 
 // NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
@@ -35,17 +37,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Time of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
 		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "keys_total",
 			Help: "Request keys by operation and outcome: first, refused, replayed, mismatch."}, []string{"operation", "outcome"}),
-		reruns:    counter("reruns_total", "Attempts that did not commit."),
-		culprits:  counter("culprits_total", "Commands that the database refused."),
-		lockWaits: counter("lock_waits_total", "Commands put aside because somebody held their rows."),
-		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
-		unknown:   counter("unknown_outcomes_total", "COMMITs whose answer was lost, and had to be found out."),
-		panics:    counter("panics_total", "Commands that panicked: each is a defect."),
-		refused:   counter("busy_total", "Commands refused because too much was waiting."),
+		overlaps:   counter("overlaps_total", "Batches that took over rows of batches not yet committed."),
+		leftBehind: counter("left_behind_total", "Batches that found their rows changed by others, or the batch before them failed, and ran again with locks."),
+		reruns:     counter("reruns_total", "Attempts that did not commit."),
+		culprits:   counter("culprits_total", "Commands that the database refused."),
+		lockWaits:  counter("lock_waits_total", "Commands put aside because somebody held their rows."),
+		deadlocks:  counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
+		unknown:    counter("unknown_outcomes_total", "COMMITs whose answer was lost, and had to be found out."),
+		panics:     counter("panics_total", "Commands that panicked: each is a defect."),
+		refused:    counter("busy_total", "Commands refused because too much was waiting."),
 	}
 	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"), m.stages.WithLabelValues("flush")
 	if reg != nil {
-		reg.MustRegister(m.size, m.stages, m.keys, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
+		reg.MustRegister(m.size, m.stages, m.keys, m.overlaps, m.leftBehind, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
 	}
 	return m
 }

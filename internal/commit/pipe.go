@@ -46,6 +46,13 @@ func (p *Pipe) Queue(call func(db DB) error) {
 	p.reads = append(p.reads, call)
 }
 
+// Refuse makes the next Run fail with err, if it is the first.
+func (p *Pipe) Refuse(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
+
 // Len is how many statements wait.
 func (p *Pipe) Len() int { return p.batch.Len() }
 

@@ -23,7 +23,11 @@ const (
 	planLimit   = 16
 	planLife    = time.Minute
 	planPause   = time.Second // between two throws because of slow batches
+
+	// What a batch may take, and each of its commands, before it is slow. A look-up with the wrong plan
+	// takes milliseconds a row.
 	slowBatch   = 50 * time.Millisecond
+	slowCommand = 200 * time.Microsecond
 )
 
 func planAgeOf(conn *pgx.Conn) *planAge {
@@ -34,6 +38,11 @@ func planAgeOf(conn *pgx.Conn) *planAge {
 		data[planAgeName] = a
 	}
 	return a
+}
+
+// note takes down how long a batch took.
+func (a *planAge) note(took time.Duration, commands int) {
+	a.slow = a.slow || took > slowBatch+time.Duration(commands)*slowCommand
 }
 
 // due counts a batch in, and tells whether the plans are to be thrown away before it.

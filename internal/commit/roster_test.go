@@ -46,26 +46,85 @@ func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 	}
 }
 
-// Batches without a row in common pass; one with some waits for all of them.
+func enter(r *roster, overlap bool, rows, names []uint64) (*stay, []*stay) {
+	s := &stay{rows: rows, names: names}
+	return s, r.enter(s, overlap)
+}
+
+// Batches without a row or name in common pass; one with some waits for all of them.
 func TestRosterLetsBatchesWithoutACommonRowPass(t *testing.T) {
 	r := newRoster()
-	r.enter([]uint64{1, 2})
-	r.enter([]uint64{3})
-	entered := make(chan struct{})
+	a, _ := enter(r, true, []uint64{1, 2}, nil)
+	b, _ := enter(r, true, []uint64{3}, []uint64{9})
+	entered := make(chan *stay)
 	go func() {
-		r.enter([]uint64{2, 3})
-		close(entered)
+		s, before := enter(r, false, []uint64{2}, []uint64{9})
+		if len(before) > 0 {
+			t.Error("a batch that locks took something over")
+		}
+		entered <- s
 	}()
-	r.leave([]uint64{1, 2})
+	r.apply(a, nil)
+	r.apply(b, nil)
+	still := func(what string) {
+		select {
+		case <-entered:
+			t.Fatal("entered while ", what, " was taken")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	still("a row, and a name,")
+	r.leave(b, true)
+	still("a row")
+	r.leave(a, true)
+	r.leave(<-entered, true)
+	if len(r.rows) != 0 || len(r.names) != 0 {
+		t.Errorf("%d rows and %d names are still taken", len(r.rows), len(r.names))
+	}
+}
+
+// One that overlaps waits until those before it are applied, and is told which they were.
+func TestRosterLetsABatchOverlapAppliedOnes(t *testing.T) {
+	r := newRoster()
+	a, _ := enter(r, true, []uint64{1, 2}, nil)
+	b, _ := enter(r, true, []uint64{3}, nil)
+	r.apply(a, nil)
+	type result struct {
+		s      *stay
+		before []*stay
+	}
+	entered := make(chan result)
+	go func() {
+		s, before := enter(r, true, []uint64{2, 3, 1}, []uint64{9})
+		entered <- result{s, before}
+	}()
 	select {
 	case <-entered:
-		t.Fatal("entered while a row was taken")
+		t.Fatal("entered before the other batch was applied")
 	case <-time.After(20 * time.Millisecond):
 	}
-	r.leave([]uint64{3})
-	<-entered
-	r.leave([]uint64{2, 3})
-	if len(r.rows) != 0 {
-		t.Errorf("%d rows are still taken", len(r.rows))
+	r.apply(b, nil)
+	c := <-entered
+	if len(c.before) != 2 || c.before[0] == c.before[1] {
+		t.Errorf("overlaps %d batches", len(c.before))
+	}
+	r.leave(a, true)
+	waited := make(chan bool)
+	go func() { waited <- r.wait(c.before) }()
+	select {
+	case <-waited:
+		t.Fatal("did not wait for the other batch")
+	case <-time.After(20 * time.Millisecond):
+	}
+	r.leave(b, false)
+	if <-waited {
+		t.Error("a failed batch counts as committed")
+	}
+	if r.rows[1] != c.s {
+		t.Error("leaving gave a row back that another batch had taken over")
+	}
+	r.leave(c.s, false)
+	if len(r.rows) != 0 || len(r.names) != 0 {
+		t.Errorf("%d rows and %d names are still taken", len(r.rows), len(r.names))
 	}
 }

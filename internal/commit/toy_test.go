@@ -58,6 +58,16 @@ type toyCounter struct {
 	lastAt time.Time
 	found  bool
 	dirty  bool
+
+	xmin   uint32
+	writer *Writer
+}
+
+func (c *toyCounter) written() string {
+	if c.writer != nil {
+		return fmt.Sprint(c.writer.XID())
+	}
+	return fmt.Sprint(c.xmin)
 }
 
 type toyName struct {
@@ -85,10 +95,19 @@ type toyBook struct {
 	latest   func() time.Time   // instead of the newest lastAt
 	onFlush  func(p *Pipe)      // queues before the toy's own statements
 	discover map[toyKey]*string // names whose counter is to be locked
+
+	locksOnly bool
 }
 
 func newToyBook() *toyBook {
 	return &toyBook{counters: map[toyKey]*toyCounter{}, names: map[toyKey]*toyName{}, discover: map[toyKey]*string{}}
+}
+
+// newLockingToyBook makes one that never overlaps.
+func newLockingToyBook() *toyBook {
+	b := newToyBook()
+	b.locksOnly = true
+	return b
 }
 
 func (b *toyBook) Tables() []Table { return []Table{b} }
@@ -163,24 +182,55 @@ func (b *toyBook) Rows(hashes []uint64) []uint64 {
 	return hashes
 }
 
-func (b *toyBook) Lock(p *Pipe) {
-	keys, tenants, ids := sortedKeys(b.counters)
+func (b *toyBook) Names(hashes []uint64) []uint64 {
+	for k := range b.names {
+		hashes = append(hashes, maphash.Comparable(toySeed, toyKey{-k.tenant, k.id}))
+	}
+	return hashes
+}
+
+func (b *toyBook) CanOverlap() bool { return len(b.discover) == 0 && !b.locksOnly }
+
+func (b *toyBook) TakeOver(from Table, writer *Writer) {
+	other := from.(*toyBook)
+	for k, c := range b.counters {
+		if o := other.counters[k]; o != nil && o.found {
+			c.n, c.lastAt, c.xmin, c.writer, c.found = o.n, o.lastAt, o.xmin, o.writer, true
+			if o.dirty {
+				c.writer = writer
+			}
+		}
+	}
+}
+
+func (b *toyBook) Lock(p *Pipe) { b.load(p, "for no key update") }
+func (b *toyBook) Read(p *Pipe) { b.load(p, "") }
+
+func (b *toyBook) load(p *Pipe, lock string) {
+	missing := map[toyKey]*toyCounter{}
+	for k, c := range b.counters {
+		if !c.found {
+			missing[k] = c
+		}
+	}
+	keys, tenants, ids := sortedKeys(missing)
 	if len(keys) == 0 {
 		return
 	}
 	p.Queue(func(d DB) error {
-		rows, err := d.Query(p.Context(), `select u.i::integer, c.n, c.last_at from
+		rows, err := d.Query(p.Context(), `select u.i::integer, c.n, c.last_at, c.xmin from
 			(select generate_subscripts($1::integer[], 1) as i, unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id) u,
-			lateral (select l.n, l.last_at from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id offset 0 for no key update) c`, tenants, ids)
+			lateral (select l.n, l.last_at, l.xmin from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id offset 0 `+lock+`) c`, tenants, ids)
 		return scanEach(rows, err, func() error {
 			var i int32
 			var n int64
+			var xmin uint32
 			var at *time.Time
-			if err := rows.Scan(&i, &n, &at); err != nil {
+			if err := rows.Scan(&i, &n, &at, &xmin); err != nil {
 				return err
 			}
 			c := b.counters[keys[i-1]]
-			c.n, c.found = n, true
+			c.n, c.xmin, c.found = n, xmin, true
 			if at != nil {
 				c.lastAt = *at
 			}
@@ -261,30 +311,13 @@ func (b *toyBook) Flush(p *Pipe) {
 	if b.onFlush != nil {
 		b.onFlush(p)
 	}
-	var tenants []int32
-	var ids []string
-	var ns []int64
-	for k, c := range b.counters {
-		if c.dirty {
-			tenants, ids, ns = append(tenants, k.tenant), append(ids, k.id), append(ns, c.n)
-		}
-	}
-	if len(ids) > 0 {
-		p.Queue(func(d DB) error {
-			var ok string
-			return d.QueryRow(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
-				(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n) u
-				where c.tenant_id = u.tenant_id and c.id = u.id returning 1)
-				select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, b.now).Scan(&ok)
-		})
-	}
 	b.flushNames(p)
 	if len(b.log) == 0 {
 		return
 	}
 	var rowIDs []int64
+	var tenants []int32
 	var counters, labels []string
-	tenants = nil
 	for _, l := range b.log {
 		rowIDs, tenants = append(rowIDs, l.id), append(tenants, l.tenant)
 		counters, labels = append(counters, l.counter), append(labels, l.label)
@@ -294,6 +327,55 @@ func (b *toyBook) Flush(p *Pipe) {
 			select unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]), $5`,
 			rowIDs, tenants, counters, labels, b.now)
 		return err
+	})
+}
+
+func (b *toyBook) Write(p *Pipe) {
+	dirty := map[toyKey]*toyCounter{}
+	for k, c := range b.counters {
+		if c.dirty {
+			dirty[k] = c
+		}
+	}
+	keys, tenants, ids := sortedKeys(dirty)
+	if len(keys) == 0 {
+		return
+	}
+	var ns []int64
+	var writers []string
+	for _, k := range keys {
+		ns, writers = append(ns, dirty[k].n), append(writers, dirty[k].written())
+	}
+	p.Queue(func(d DB) error {
+		var ok string
+		return d.QueryRow(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
+			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n, unnest($5::text[]) as writer) u
+			where c.tenant_id = u.tenant_id and c.id = u.id and c.xmin::text = u.writer returning 1)
+			select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, b.now, writers).Scan(&ok)
+	})
+}
+
+func (b *toyBook) Confirm(p *Pipe) {
+	seen := map[toyKey]*toyCounter{}
+	for k, c := range b.counters {
+		if c.found && !c.dirty {
+			seen[k] = c
+		}
+	}
+	keys, tenants, ids := sortedKeys(seen)
+	if len(keys) == 0 {
+		return
+	}
+	var writers []string
+	for _, k := range keys {
+		writers = append(writers, seen[k].written())
+	}
+	p.Queue(func(d DB) error {
+		var ok string
+		return d.QueryRow(p.Context(), `select commit_expect(count(*), cardinality($2::text[]))::text from
+			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::text[]) as writer) u,
+			lateral (select 1 from toy_counters l where l.tenant_id = u.tenant_id and l.id = u.id and l.xmin::text = u.writer
+				offset 0 for no key update) c`, tenants, ids, writers).Scan(&ok)
 	})
 }
 
@@ -555,23 +637,26 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // gate makes whoever passes it wait, until it is opened: pass is for a book's onFlush.
-func (w *world) gate() (pass func(p *Pipe), open func()) {
+func (w *world) gate() (pass func(p *Pipe), open func()) { return w.gateOf(7) }
+
+// gateOf is another gate than the one of gate.
+func (w *world) gateOf(number int) (pass func(p *Pipe), open func()) {
 	w.t.Helper()
 	conn, err := w.super.Acquire(context.Background())
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	if _, err := conn.Exec(context.Background(), "select pg_advisory_lock(7)"); err != nil {
+	if _, err := conn.Exec(context.Background(), "select pg_advisory_lock($1)", number); err != nil {
 		w.t.Fatal(err)
 	}
 	open = sync.OnceFunc(func() {
-		_, _ = conn.Exec(context.Background(), "select pg_advisory_unlock(7)")
+		_, _ = conn.Exec(context.Background(), "select pg_advisory_unlock($1)", number)
 		conn.Release()
 	})
 	w.t.Cleanup(open)
 	return func(p *Pipe) {
 		p.Queue(func(d DB) error {
-			_, err := d.Exec(p.Context(), "select pg_advisory_xact_lock_shared(7)")
+			_, err := d.Exec(p.Context(), "select pg_advisory_xact_lock_shared($1)", number)
 			return err
 		})
 	}, open

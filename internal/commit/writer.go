@@ -32,14 +32,20 @@ func (e *Engine[B]) write() {
 
 // settle runs jobs until each has an answer, or waits apart for a lock.
 func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
+	overlap := lockTimeout == e.lockWait && e.caution.over()
 	for races, wait := 0, 5*time.Millisecond; ; {
-		live, err := e.try(jobs, lockTimeout)
+		live, err := e.try(jobs, lockTimeout, overlap)
 		if jobs = live; err == nil {
 			e.answer(jobs)
 			return
 		}
 		if errors.Is(err, errAgain) {
 			continue // bounded by the jobs themselves
+		}
+		if errors.Is(err, ErrLeftBehind) {
+			e.metrics.leftBehind.Inc()
+			overlap = false
+			continue
 		}
 		e.metrics.reruns.Inc()
 		switch e.classify(err) {
@@ -144,7 +150,7 @@ func (e *Engine[B]) split(jobs []*job[B], err error, lockTimeout time.Duration) 
 
 // try claims the jobs whose callers still wait, and runs them once. Without an error they have
 // their outcomes; with one nothing of them was kept.
-func (e *Engine[B]) try(jobs []*job[B], lockTimeout time.Duration) (live []*job[B], err error) {
+func (e *Engine[B]) try(jobs []*job[B], lockTimeout time.Duration, overlap bool) (live []*job[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
 	defer cancel()
 	conn, err := e.pool.Acquire(ctx)
@@ -160,7 +166,7 @@ func (e *Engine[B]) try(jobs []*job[B], lockTimeout time.Duration) (live []*job[
 		conn.Release()
 		return live, err
 	}
-	b, err := e.attempt(conn.Conn(), id, live, lockTimeout)
+	b, err := e.attempt(conn.Conn(), id, live, lockTimeout, overlap)
 	if err != nil && (b.sent || e.classify(err) == lost) {
 		_ = conn.Conn().Close(ctx) // also of a server that lives on, but was demoted
 	}

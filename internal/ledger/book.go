@@ -129,7 +129,7 @@ type holdSave struct {
 
 var q db.Queries
 
-var _ commit.Table = (*Book)(nil)
+var _ commit.Overlapping = (*Book)(nil)
 
 // NewBook makes an empty book.
 func NewBook() *Book {

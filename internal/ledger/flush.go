@@ -6,11 +6,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
 
-// Flush writes what changed, table by table.
+// Flush writes what changed, table by table, except accounts that were there: see Write.
 func (b *Book) Flush(p *commit.Pipe) {
 	b.flushAssets(p)
 	b.insertAccounts(p)
-	b.updateAccounts(p)
 	b.updateDetails(p)
 	b.insertTransfers(p)
 	b.insertEntries(p)
@@ -76,43 +75,6 @@ func metadataOrEmpty(m map[string]string) []byte {
 		return []byte("{}")
 	}
 	return writeMetadata(m)
-}
-
-func (b *Book) updateAccounts(p *commit.Pipe) {
-	n := 0
-	for _, a := range b.locks {
-		if a.dirty && !a.fresh {
-			n++
-		}
-	}
-	if n == 0 {
-		return
-	}
-	var arg db.AccountUpdateParams
-	grow(n, &arg.Tids)
-	grow(n, &arg.AccountIds, &arg.Versions)
-	grow(n, &arg.States, &arg.MinBalances, &arg.MaxBalances)
-	grow(n, &arg.Balances, &arg.Held)
-	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
-	for _, a := range b.locks {
-		if !a.dirty || a.fresh {
-			continue
-		}
-		arg.Tids = append(arg.Tids, a.tid)
-		arg.AccountIds = append(arg.AccountIds, a.ID)
-		arg.States = append(arg.States, a.State)
-		arg.Balances = append(arg.Balances, a.Balance)
-		arg.Held = append(arg.Held, a.Held)
-		arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
-		arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
-		arg.Versions = append(arg.Versions, a.Version)
-		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
-		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
-	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountUpdate(p.Context(), d, arg)
-		return err
-	})
 }
 
 // grow makes room for n elements in each slice.

@@ -3,9 +3,6 @@ package ledger
 import (
 	"cmp"
 	"encoding/json"
-	"hash/maphash"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -56,52 +53,6 @@ func (b *Book) Discover(p *commit.Pipe) {
 			return err
 		})
 	}
-}
-
-var rowSeed = maphash.MakeSeed()
-
-// Rows hashes the accounts that are to be locked.
-func (b *Book) Rows(hashes []uint64) []uint64 {
-	for _, a := range b.locks {
-		hashes = append(hashes, maphash.Comparable(rowSeed, a.AccountKey))
-	}
-	return hashes
-}
-
-// Lock locks and loads the accounts, sorted by tenant, code and asset.
-func (b *Book) Lock(p *commit.Pipe) {
-	if len(b.locks) == 0 {
-		return
-	}
-	slices.SortFunc(b.locks, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
-	n := len(b.locks)
-	arg := db.AccountLockParams{Tenants: make([]int32, n), Codes: make([]string, n), Assets: make([]string, n)}
-	for i, a := range b.locks {
-		arg.Tenants[i], arg.Codes[i], arg.Assets[i] = a.Tenant, a.Code, a.Asset
-	}
-	locks := b.locks
-	p.Queue(func(d commit.DB) error {
-		rows, err := q.AccountLock(p.Context(), d, arg)
-		for i := range rows {
-			r := &rows[i]
-			a := locks[r.N-1]
-			a.found, a.tid = true, r.Tid
-			a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
-			a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
-			a.LastEntryAt, a.NextLapseAt = orZero(r.LastEntryAt), orZero(r.NextLapseAt)
-		}
-		return err
-	})
-}
-
-func (k *AccountKey) compare(l *AccountKey) int {
-	if k.Tenant != l.Tenant {
-		return cmp.Compare(k.Tenant, l.Tenant)
-	}
-	if c := strings.Compare(k.Code, l.Code); c != 0 {
-		return c
-	}
-	return strings.Compare(k.Asset, l.Asset)
 }
 
 // Lookup reads assets, names, and the holds and transfers that commands are about.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
@@ -44,7 +45,7 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	}
 	if err == nil && !row.Final {
 		// Nothing later is recorded, so a batch in flight may yet record something earlier.
-		if err = q.AccountSettle(ctx, r.one(), db.AccountSettleParams{TenantID: tenant, Code: code, Asset: asset}); err == nil {
+		if err = commit.Settle(ctx, r.one()); err == nil {
 			row, err = q.BalanceReadAtRecord(ctx, r.one(), arg)
 		}
 	}

@@ -69,6 +69,10 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 	}
 	arg := db.HoldDueParams{Now: b.now}
 	for _, a := range due {
+		if a.writer != nil { // and perhaps its holds are not yet written
+			p.Refuse(commit.ErrLeftBehind)
+			return
+		}
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.AccountIds = append(arg.AccountIds, a.ID)
 	}

@@ -3,9 +3,8 @@ package ledger
 import (
 	"time"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
 // States of an account and of a hold, and kinds of accounts, as they are stored.
@@ -46,10 +45,11 @@ type Account struct {
 	Metadata    map[string]string
 	CreatedAt   time.Time
 
-	madeBy string // request id of the call that made it
-	tid    pgtype.TID
-	found  bool // in the database, or made by this batch
-	fresh  bool // made by this batch
+	madeBy string         // request id of the call that made it
+	xmin   uint32         // the transaction that wrote the row
+	writer *commit.Writer // the batch that is about to write it; nil: it was loaded
+	found  bool           // in the database, or made by this batch
+	fresh  bool           // made by this batch
 	dirty  bool
 	saved  uint64 // the mark under which it was saved for undo
 }

@@ -2,8 +2,9 @@
 -- lateral sub-select, so that a plan made on an empty table stays right on a full one.
 
 -- name: SettingsApply :exec
--- Settings of one transaction, not of the session, so that they hold behind a pooler too.
-select set_config('lock_timeout', @lock_timeout::text, true),
+-- Settings of one transaction, not of the session, so that they hold behind a pooler too, and the lock
+-- by which BatchesOpen knows it: taken before the transaction reads the clock.
+select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
@@ -17,14 +18,21 @@ select set_config('lock_timeout', @lock_timeout::text, true),
 -- Time of the batch, read after all row locks are held.
 select clock_timestamp()::timestamptz as now;
 
+-- name: BatchesOpen :many
+-- Batches that run, in all processes on this database.
+select virtualtransaction::text from pg_locks
+where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 and granted
+    and database = (select oid from pg_database where datname = current_database());
+
 -- name: BatchBlock :one
 -- First of a block of 1,000 batch numbers.
 select nextval('commit_batch_seq')::bigint as first;
 
--- name: BatchInsert :exec
--- Last statement of a batch before COMMIT.
+-- name: BatchInsert :one
+-- Last statement of a batch before COMMIT. Answers the transaction.
 insert into commit_batches (batch_id, committed_at, commands, instance)
-values (@batch_id, @committed_at, @commands, @instance);
+values (@batch_id, @committed_at, @commands, @instance)
+returning xmin;
 
 -- name: BatchVoid :one
 -- Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for

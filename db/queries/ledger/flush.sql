@@ -24,22 +24,33 @@ from (
 order by u.tenant_id, u.code collate "C", u.asset collate "C";
 
 -- name: AccountUpdate :one
--- Writes accounts back by the place at which they were locked. Fails unless every one was there.
+-- Writes accounts back, in the order of the arrays. Fails unless every row is the one that this
+-- transaction wrote, whoever may have changed it since.
 with updated as (
     update ledger_accounts a
-    set state = u.state, balance = u.balance, held = u.held, version = u.version,
-        min_balance = nullif(u.min_balance, '')::numeric, max_balance = nullif(u.max_balance, '')::numeric,
-        last_entry_at = nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    set state = y.state, balance = y.balance, held = y.held, version = y.version,
+        min_balance = nullif(y.min_balance, '')::numeric, max_balance = nullif(y.max_balance, '')::numeric,
+        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
     from (
-        select unnest(@tids::tid[]) as tid, unnest(@account_ids::bigint[]) as account_id, unnest(@states::text[]) as state,
-            unnest(@balances::numeric[]) as balance, unnest(@held::numeric[]) as held,
-            unnest(@min_balances::text[]) as min_balance, unnest(@max_balances::text[]) as max_balance, unnest(@versions::bigint[]) as version, unnest(@last_entry_at::timestamptz[]) as last_entry_at,
-            unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
-    ) u
-    where a.ctid = u.tid
-    returning a.account_id = u.account_id as right_one
+        select l.ctid as tid, u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
+        from (
+            select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
+                unnest(@writers::xid[]) as writer, unnest(@states::text[]) as state,
+                unnest(@balances::numeric[]) as balance, unnest(@held::numeric[]) as held,
+                unnest(@min_balances::text[]) as min_balance, unnest(@max_balances::text[]) as max_balance,
+                unnest(@versions::bigint[]) as version, unnest(@last_entry_at::timestamptz[]) as last_entry_at,
+                unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
+        ) u
+        cross join lateral (
+            select k.ctid from ledger_accounts k
+            where k.tenant_id = u.tenant_id and k.account_id = u.account_id and k.xmin = u.writer
+            offset 0
+        ) l
+    ) y
+    where a.ctid = y.tid
+    returning 1
 )
-select commit_expect(count(*) filter (where right_one), cardinality(@account_ids::bigint[]))::text from updated;
+select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
 
 -- name: AccountDetailInsert :exec
 insert into ledger_account_details (tenant_id, account_id, metadata, created_at, request_id)

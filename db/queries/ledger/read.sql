@@ -54,13 +54,6 @@ left join lateral (
 ) e on true
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
 
--- name: AccountSettle :exec
--- Waits for the batch that has the account locked, if one has: its time may be earlier than the one
--- asked for. Later batches read the clock after they have the lock, so ours need not be kept.
-select account_id from ledger_accounts
-where tenant_id = @tenant_id::integer and code = @code::text and asset = @asset::text
-for share;
-
 -- name: BalanceReadAtEffective :one
 -- The balance by when things happened: what was recorded by then, without what happened later, with
 -- what was recorded later but had happened. Entries without a time of their own are in neither sum.

@@ -8,6 +8,8 @@ package db
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const batchBlock = `-- name: BatchBlock :one
@@ -22,9 +24,10 @@ func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 	return first, err
 }
 
-const batchInsert = `-- name: BatchInsert :exec
+const batchInsert = `-- name: BatchInsert :one
 insert into commit_batches (batch_id, committed_at, commands, instance)
 values ($1, $2, $3, $4)
+returning xmin
 `
 
 type BatchInsertParams struct {
@@ -34,15 +37,17 @@ type BatchInsertParams struct {
 	Instance    string
 }
 
-// Last statement of a batch before COMMIT.
-func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) error {
-	_, err := db.Exec(ctx, batchInsert,
+// Last statement of a batch before COMMIT. Answers the transaction.
+func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) (pgtype.Uint32, error) {
+	row := db.QueryRow(ctx, batchInsert,
 		arg.BatchID,
 		arg.CommittedAt,
 		arg.Commands,
 		arg.Instance,
 	)
-	return err
+	var xmin pgtype.Uint32
+	err := row.Scan(&xmin)
+	return xmin, err
 }
 
 const batchVoid = `-- name: BatchVoid :one
@@ -68,6 +73,33 @@ func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) (
 	var commands int32
 	err := row.Scan(&commands)
 	return commands, err
+}
+
+const batchesOpen = `-- name: BatchesOpen :many
+select virtualtransaction::text from pg_locks
+where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 and granted
+    and database = (select oid from pg_database where datname = current_database())
+`
+
+// Batches that run, in all processes on this database.
+func (q *Queries) BatchesOpen(ctx context.Context, db DBTX) ([]string, error) {
+	rows, err := db.Query(ctx, batchesOpen)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var virtualtransaction string
+		if err := rows.Scan(&virtualtransaction); err != nil {
+			return nil, err
+		}
+		items = append(items, virtualtransaction)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const clockRead = `-- name: ClockRead :one
@@ -274,7 +306,7 @@ func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) (st
 
 const settingsApply = `-- name: SettingsApply :exec
 
-select set_config('lock_timeout', $1::text, true),
+select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::text, true),
     set_config('statement_timeout', $2::text, true),
     set_config('idle_in_transaction_session_timeout', $3::text, true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
@@ -293,7 +325,8 @@ type SettingsApplyParams struct {
 
 // The commit engine's statements. Look-ups take the tenant through an array and the index by a
 // lateral sub-select, so that a plan made on an empty table stays right on a full one.
-// Settings of one transaction, not of the session, so that they hold behind a pooler too.
+// Settings of one transaction, not of the session, so that they hold behind a pooler too, and the lock
+// by which BatchesOpen knows it: taken before the transaction reads the clock.
 func (q *Queries) SettingsApply(ctx context.Context, db DBTX, arg SettingsApplyParams) error {
 	_, err := db.Exec(ctx, settingsApply, arg.LockTimeout, arg.StatementTimeout, arg.IdleTimeout)
 	return err

@@ -124,24 +124,35 @@ func (q *Queries) AccountInsert(ctx context.Context, db DBTX, arg AccountInsertP
 const accountUpdate = `-- name: AccountUpdate :one
 with updated as (
     update ledger_accounts a
-    set state = u.state, balance = u.balance, held = u.held, version = u.version,
-        min_balance = nullif(u.min_balance, '')::numeric, max_balance = nullif(u.max_balance, '')::numeric,
-        last_entry_at = nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
+    set state = y.state, balance = y.balance, held = y.held, version = y.version,
+        min_balance = nullif(y.min_balance, '')::numeric, max_balance = nullif(y.max_balance, '')::numeric,
+        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
     from (
-        select unnest($2::tid[]) as tid, unnest($1::bigint[]) as account_id, unnest($3::text[]) as state,
-            unnest($4::numeric[]) as balance, unnest($5::numeric[]) as held,
-            unnest($6::text[]) as min_balance, unnest($7::text[]) as max_balance, unnest($8::bigint[]) as version, unnest($9::timestamptz[]) as last_entry_at,
-            unnest($10::timestamptz[]) as next_lapse_at
-    ) u
-    where a.ctid = u.tid
-    returning a.account_id = u.account_id as right_one
+        select l.ctid as tid, u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
+        from (
+            select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
+                unnest($3::xid[]) as writer, unnest($4::text[]) as state,
+                unnest($5::numeric[]) as balance, unnest($6::numeric[]) as held,
+                unnest($7::text[]) as min_balance, unnest($8::text[]) as max_balance,
+                unnest($9::bigint[]) as version, unnest($10::timestamptz[]) as last_entry_at,
+                unnest($11::timestamptz[]) as next_lapse_at
+        ) u
+        cross join lateral (
+            select k.ctid from ledger_accounts k
+            where k.tenant_id = u.tenant_id and k.account_id = u.account_id and k.xmin = u.writer
+            offset 0
+        ) l
+    ) y
+    where a.ctid = y.tid
+    returning 1
 )
-select commit_expect(count(*) filter (where right_one), cardinality($1::bigint[]))::text from updated
+select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
 `
 
 type AccountUpdateParams struct {
 	AccountIds  []int64
-	Tids        []pgtype.TID
+	Tenants     []int32
+	Writers     []pgtype.Uint32
 	States      []string
 	Balances    []amount.Int
 	Held        []amount.Int
@@ -152,11 +163,13 @@ type AccountUpdateParams struct {
 	NextLapseAt []time.Time
 }
 
-// Writes accounts back by the place at which they were locked. Fails unless every one was there.
+// Writes accounts back, in the order of the arrays. Fails unless every row is the one that this
+// transaction wrote, whoever may have changed it since.
 func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, accountUpdate,
 		arg.AccountIds,
-		arg.Tids,
+		arg.Tenants,
+		arg.Writers,
 		arg.States,
 		arg.Balances,
 		arg.Held,

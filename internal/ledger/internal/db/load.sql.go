@@ -13,6 +13,35 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
+const accountConfirm = `-- name: AccountConfirm :one
+select commit_expect(count(*), cardinality($1::bigint[]))::text
+from (
+    select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
+        unnest($3::xid[]) as writer
+) u
+cross join lateral (
+    select 1
+    from ledger_accounts l
+    where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.xmin = u.writer
+    offset 0
+    for no key update
+) a
+`
+
+type AccountConfirmParams struct {
+	AccountIds []int64
+	Tenants    []int32
+	Writers    []pgtype.Uint32
+}
+
+// Locks accounts that were only read. Fails unless every row is the one that this transaction wrote.
+func (q *Queries) AccountConfirm(ctx context.Context, db DBTX, arg AccountConfirmParams) (string, error) {
+	row := db.QueryRow(ctx, accountConfirm, arg.AccountIds, arg.Tenants, arg.Writers)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const accountDetailLookup = `-- name: AccountDetailLookup :many
 select u.n::integer as n, d.metadata, d.created_at
 from (
@@ -58,15 +87,15 @@ func (q *Queries) AccountDetailLookup(ctx context.Context, db DBTX, arg AccountD
 
 const accountLock = `-- name: AccountLock :many
 
-select u.n::integer as n, a.tid::tid as tid, a.account_id, a.scale, a.kind, a.state, a.balance, a.held,
-    a.min_balance, a.max_balance, a.version, a.last_entry_at, a.next_lapse_at
+select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
+    a.last_entry_at, a.next_lapse_at, a.xmin
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
-    select l.ctid as tid, l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance,
-        l.version, l.last_entry_at, l.next_lapse_at
+    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
+        l.next_lapse_at, l.xmin
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -82,7 +111,6 @@ type AccountLockParams struct {
 
 type AccountLockRow struct {
 	N           int32
-	Tid         pgtype.TID
 	AccountID   int64
 	Scale       int16
 	Kind        string
@@ -94,6 +122,7 @@ type AccountLockRow struct {
 	Version     int64
 	LastEntryAt *time.Time
 	NextLapseAt *time.Time
+	Xmin        pgtype.Uint32
 }
 
 // What a batch loads of the ledger. Arrays run in step; n is a position in them, from 1. The tenant
@@ -111,7 +140,6 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 		var i AccountLockRow
 		if err := rows.Scan(
 			&i.N,
-			&i.Tid,
 			&i.AccountID,
 			&i.Scale,
 			&i.Kind,
@@ -123,6 +151,80 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 			&i.Version,
 			&i.LastEntryAt,
 			&i.NextLapseAt,
+			&i.Xmin,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const accountLookup = `-- name: AccountLookup :many
+select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
+    a.last_entry_at, a.next_lapse_at, a.xmin
+from (
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as code, unnest($3::text[]) as asset
+) u
+cross join lateral (
+    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
+        l.next_lapse_at, l.xmin
+    from ledger_accounts l
+    where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
+    offset 0
+) a
+`
+
+type AccountLookupParams struct {
+	Codes   []string
+	Tenants []int32
+	Assets  []string
+}
+
+type AccountLookupRow struct {
+	N           int32
+	AccountID   int64
+	Scale       int16
+	Kind        string
+	State       string
+	Balance     amount.Int
+	Held        amount.Int
+	MinBalance  *amount.Int
+	MaxBalance  *amount.Int
+	Version     int64
+	LastEntryAt *time.Time
+	NextLapseAt *time.Time
+	Xmin        pgtype.Uint32
+}
+
+// The same without locks: AccountUpdate and AccountConfirm find out whether the rows are still those that it read.
+func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupParams) ([]AccountLookupRow, error) {
+	rows, err := db.Query(ctx, accountLookup, arg.Codes, arg.Tenants, arg.Assets)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AccountLookupRow
+	for rows.Next() {
+		var i AccountLookupRow
+		if err := rows.Scan(
+			&i.N,
+			&i.AccountID,
+			&i.Scale,
+			&i.Kind,
+			&i.State,
+			&i.Balance,
+			&i.Held,
+			&i.MinBalance,
+			&i.MaxBalance,
+			&i.Version,
+			&i.LastEntryAt,
+			&i.NextLapseAt,
+			&i.Xmin,
 		); err != nil {
 			return nil, err
 		}

@@ -162,25 +162,6 @@ func (q *Queries) AccountRead(ctx context.Context, db DBTX, arg AccountReadParam
 	return i, err
 }
 
-const accountSettle = `-- name: AccountSettle :exec
-select account_id from ledger_accounts
-where tenant_id = $1::integer and code = $2::text and asset = $3::text
-for share
-`
-
-type AccountSettleParams struct {
-	TenantID int32
-	Code     string
-	Asset    string
-}
-
-// Waits for the batch that has the account locked, if one has: its time may be earlier than the one
-// asked for. Later batches read the clock after they have the lock, so ours need not be kept.
-func (q *Queries) AccountSettle(ctx context.Context, db DBTX, arg AccountSettleParams) error {
-	_, err := db.Exec(ctx, accountSettle, arg.TenantID, arg.Code, arg.Asset)
-	return err
-}
-
 const assetList = `-- name: AssetList :many
 
 select code, scale from ledger_assets where tenant_id = $1 order by code

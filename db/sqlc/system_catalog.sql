@@ -1,0 +1,9 @@
+-- For sqlc alone, never run: the system columns and views that queries name, which sqlc does not know.
+alter table ledger_accounts add column ctid tid not null, add column xmin xid not null;
+alter table ledger_holds add column ctid tid not null;
+alter table commit_batches add column xmin xid not null;
+alter table commit_keys add column ctid tid not null;
+create table pg_locks (
+    locktype text, database oid, classid oid, objid oid, objsubid smallint, virtualtransaction text, granted boolean
+);
+create table pg_database (oid oid, datname name);

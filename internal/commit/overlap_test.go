@@ -1,0 +1,244 @@
+package commit
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// gated makes a command whose batch waits at the gate after it is applied, before it writes anything.
+func gated(pass func(p *Pipe), c *toyAdd) *toyAdd {
+	c.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	return c
+}
+
+func wantValue(t *testing.T, w *world, counter string, want int64) {
+	t.Helper()
+	if got := w.value(counter); got != want {
+		t.Errorf("counter %s is %d, want %d", counter, got, want)
+	}
+}
+
+func (e *toyEngine) wantMetric(t *testing.T, name string, want float64) {
+	t.Helper()
+	if got := e.metric(name); got != want {
+		t.Errorf("%s is %v, want %v", name, got, want)
+	}
+}
+
+// The second works with what the first leaves before that is committed, and is answered after it.
+func TestBatchOverlapsTheOneBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine(patient)
+	pass, open := w.gate()
+	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", -999_999))))
+	w.waiting(1)
+	applied := make(chan struct{})
+	c := add("c0", -1)
+	c.onApply = func(*toyBook) error { close(applied); return nil }
+	second := e.start(within(t, 20*time.Second), work(c))
+	<-applied
+	unanswered(t, first)
+	unanswered(t, second)
+	open()
+	if r := <-first; r.err != nil || r.out.Answer != int64(1) {
+		t.Errorf("the first: %+v", r)
+	}
+	if r := <-second; r.err != nil || r.out.Answer != int64(0) {
+		t.Errorf("the second: %+v", r)
+	}
+	wantValue(t, w, "c0", 0)
+	e.wantMetric(t, "overlaps_total", 1)
+	e.wantMetric(t, "left_behind_total", 0)
+	e.wantMetric(t, "reruns_total", 0)
+}
+
+// What the second saw of the first never was: neither its money nor its refusal may stay.
+func TestBatchThatOverlapsAFailedOneRunsAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		first  int64 // fails
+		second int64
+		want   string
+		value  int64
+	}{
+		{"it would have been refused", -1_000_000, -5, "ok", 999_995},
+		{"it would have had the money", +1, -1_000_001, "TOY_EMPTY", 1_000_000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			e := w.engine(patient)
+			pass, open := w.gate()
+			first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", c.first).labelled("poison"))))
+			w.waiting(1)
+			applied := make(chan struct{}, 9)
+			command := &toyHooked{*add("c0", c.second), func() { applied <- struct{}{} }}
+			second := e.start(within(t, 20*time.Second), keyed("k", command))
+			<-applied
+			open()
+			if r := <-first; r.err == nil {
+				t.Error("the first did not fail")
+			}
+			if r := <-second; reason(r.err) != c.want {
+				t.Errorf("the second: %+v", r)
+			}
+			wantValue(t, w, "c0", c.value)
+			e.wantMetric(t, "overlaps_total", 1)
+		})
+	}
+}
+
+// toyHooked tells that it was applied, also when it is refused.
+type toyHooked struct {
+	toyAdd
+	applied func()
+}
+
+func (c *toyHooked) Apply(b *toyBook) (any, error) {
+	answer, err := c.toyAdd.Apply(b)
+	c.applied()
+	return answer, err
+}
+
+// A row that was read without a lock and has changed since makes the batch run again: whether it was
+// written, or only looked at for a refusal.
+func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		delta   int64
+		outside string
+		want    string
+		value   int64
+	}{
+		{"written", -600_000, "n = n - 300000", "ok", 100_000},
+		{"written, and now too much", -600_000, "n = n - 500000", "TOY_EMPTY", 500_000},
+		{"refused", -1_000_001, "n = n + 5", "ok", 4},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			e := w.engine(patient)
+			pass, open := w.gate()
+			// The other command has something to write, so that the batch comes to the gate.
+			results := make(chan []Result, 1)
+			go func() {
+				results <- e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{keyed("k", add("c0", c.delta)), work(gated(pass, add("c1", 1)))})
+			}()
+			w.waiting(1)
+			w.exec("update toy_counters set " + c.outside + " where id = 'c0'")
+			open()
+			if r := <-results; reason(r[0].Err) != c.want || r[1].Err != nil {
+				t.Errorf("%+v", r)
+			}
+			wantValue(t, w, "c0", c.value)
+			wantValue(t, w, "c1", 1_000_001)
+			e.wantMetric(t, "left_behind_total", 1)
+			if e.caution.over() {
+				t.Error("the next batch overlaps at once, though another process is there")
+			}
+		})
+	}
+}
+
+// The first drains the counter, but has not locked it yet when the second reads it.
+func TestDuplicateRacingWithoutLocksIsReplayed(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"key", "name"} {
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 1)
+			pass, open := w.gate()
+			pass2, open2 := w.gateOf(8)
+			call := func(pass func(*Pipe)) Work[*toyBook] {
+				c := gated(pass, add("c0", -1_000_000))
+				if by == "name" {
+					return work(c.named("x"))
+				}
+				return keyed("x", c)
+			}
+			a := w.engine(patient).start(within(t, 20*time.Second), call(pass))
+			w.waiting(1)
+			b := w.engine(patient).start(within(t, 20*time.Second), call(pass2))
+			w.waiting(2)
+			open()
+			if got := <-a; got.err != nil || got.out.Replayed || got.out.Existed {
+				t.Errorf("the first: %+v", got)
+			}
+			open2()
+			got := <-b
+			if got.err != nil || got.out.Replayed != (by == "key") || got.out.Existed != (by == "name") {
+				t.Errorf("the second: %+v", got)
+			}
+			if n := w.int("select count(*) from toy_log"); n != 1 {
+				t.Errorf("%d effects", n)
+			}
+		})
+	}
+}
+
+// In the database the two would wait for each other: the second for the first's end, the first for
+// the name that the second has already written.
+func TestBatchesWithANameInCommonDoNotOverlap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine(patient)
+	pass, open := w.gate()
+	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 1).named("x"))))
+	w.waiting(1)
+	second := e.start(within(t, 20*time.Second), work(add("c0", 1).named("x")))
+	eventually(t, "the second waits at the roster", func() bool {
+		if e.roster.door.TryLock() {
+			e.roster.door.Unlock()
+			return false
+		}
+		return true
+	})
+	open()
+	if r := <-first; r.err != nil || r.out.Existed {
+		t.Errorf("the first: %+v", r)
+	}
+	if r := <-second; r.err != nil || !r.out.Existed {
+		t.Errorf("the second: %+v", r)
+	}
+	wantValue(t, w, "c0", 1_000_001)
+	e.wantMetric(t, "left_behind_total", 0)
+}
+
+func TestCautionGrowsAndEnds(t *testing.T) {
+	var c caution
+	if !c.over() {
+		t.Fatal("careful from the beginning")
+	}
+	for _, want := range []time.Duration{leastCaution, 2 * leastCaution, 4 * leastCaution} {
+		c.take()
+		c.take() // one of the same time
+		if c.over() || c.pause != want {
+			t.Errorf("pause %v, want %v", c.pause, want)
+		}
+		c.until = time.Now()
+	}
+	c.until = time.Now().Add(-c.pause)
+	if c.take(); c.pause != leastCaution {
+		t.Errorf("after a long peace the pause is %v", c.pause)
+	}
+	for range 20 {
+		c.until = time.Now()
+		c.take()
+	}
+	if c.pause != greatestCaution {
+		t.Errorf("the pause grew to %v", c.pause)
+	}
+}
+
+func TestRefusedPipeFails(t *testing.T) {
+	p := NewPipe(t.Context())
+	p.Refuse(ErrLeftBehind)
+	p.Refuse(errors.New("another"))
+	if err := p.Run(nil); !errors.Is(err, ErrLeftBehind) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,251 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// gate is one engine, whose batches stop before they write a transfer whose biz_no begins with "gate",
+// until the gate is opened.
+type gate struct {
+	*testing.T
+	engine *flow.Engine
+	counts *prometheus.Registry
+	super  *pgxpool.Pool
+	hold   *pgxpool.Conn
+}
+
+func newGate(t *testing.T) *gate {
+	db := pgtest.New(t)
+	g := &gate{T: t, counts: prometheus.NewRegistry(), super: pgtest.Pool(t, db.SuperDSN)}
+	pool := pgtest.Pool(t, db.AppDSN)
+	g.engine = flow.NewEngine(pool, t.Name(), commit.NewMetrics(g.counts), nil)
+	t.Cleanup(func() {
+		if err := g.engine.Drain(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	world(t, g.engine, 4)
+	g.exec(`create function gate() returns trigger language plpgsql as $$
+		begin set local lock_timeout = '30 s'; perform pg_advisory_xact_lock_shared(7); return new; end $$;
+		create trigger gate before insert on ledger_transfers for each row when (new.biz_no like 'gate%') execute function gate()`)
+	var err error
+	if g.hold, err = g.super.Acquire(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.hold.Release)
+	g.shut()
+	return g
+}
+
+func (g *gate) exec(sql string, args ...any) {
+	g.Helper()
+	if _, err := g.super.Exec(context.Background(), sql, args...); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func (g *gate) shut() {
+	g.Helper()
+	if _, err := g.hold.Exec(context.Background(), "select pg_advisory_lock(7)"); err != nil {
+		g.Fatal(err)
+	}
+}
+
+func (g *gate) open() {
+	g.Helper()
+	if _, err := g.hold.Exec(context.Background(), "select pg_advisory_unlock(7)"); err != nil {
+		g.Fatal(err)
+	}
+}
+
+// start runs commands, each for itself, in one batch.
+func (g *gate) start(commands ...commit.Command[*ledger.Book]) <-chan []string {
+	var works []flow.Work
+	for _, c := range commands {
+		works = append(works, work(flow.Work{Command: flow.Ledger(c)}))
+	}
+	done := make(chan []string, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		var ends []string
+		for _, r := range g.engine.DoAll(ctx, works) {
+			ends = append(ends, ending(r.Outcome, r.Err))
+		}
+		done <- ends
+	}()
+	return done
+}
+
+// until polls until something is so.
+func (g *gate) until(what string, so func() bool) {
+	g.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(20 * time.Second)
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			g.Fatal("never happened: ", what)
+		}
+	}
+}
+
+func (g *gate) untilQuery(query string) {
+	g.Helper()
+	g.until(query, func() bool { return text(g.T, g.super, "select ("+query+")::text") == "true" })
+}
+
+func (g *gate) waits() {
+	g.Helper()
+	g.untilQuery("select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'advisory')")
+}
+
+// overlapped waits for a batch that has taken accounts over.
+func (g *gate) overlapped() {
+	g.Helper()
+	g.until("an overlap", func() bool { return g.count("overlaps_total") == 1 })
+}
+
+func (g *gate) count(name string) float64 {
+	families, err := g.counts.Gather()
+	if err != nil {
+		g.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "ledgerd_commit_"+name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	g.Fatal("no counter ", name)
+	return 0
+}
+
+func (g *gate) want(what string, done <-chan []string, want ...string) {
+	g.Helper()
+	if got := <-done; fmt.Sprint(got) != fmt.Sprint(want) {
+		g.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+func (g *gate) wantAccount(code, want string) {
+	g.Helper()
+	if got := text(g.T, g.super, "select format('%s %s %s %s', state, balance, held, version) from ledger_accounts where code = $1", code); got != want {
+		g.Errorf("account %s is %s, want %s", code, got, want)
+	}
+}
+
+// Batch after batch works with what the one before leaves: entries must chain, refusals be right.
+func TestTransfersWorkWithWhatTheBatchBeforeLeaves(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	first := g.start(transfer("gate", "world", user(0), "5"), hold("h", user(0), "", "2", time.Hour))
+	g.waits()
+	second := g.start(transfer("a", user(0), user(1), "2"), transfer("b", user(0), user(1), "2"), transfer("c", user(0), user(2), "1"))
+	g.overlapped()
+	g.open()
+	g.want("first", first, "ok", "ok")
+	g.want("second", second, "ok", "INSUFFICIENT_FUNDS", "ok")
+	g.wantAccount(user(0), "open 200 200 3")
+	if got := text(t, g.super, `select string_agg(format('%s:%s>%s', e.version, balance_before, balance_after), ' ' order by e.version)
+		from ledger_entries e join ledger_accounts using (tenant_id, account_id) where code = $1`, user(0)); got != "1:0>500 2:500>300 3:300>200" {
+		t.Errorf("entries %s", got)
+	}
+	if n := g.count("left_behind_total"); n != 0 {
+		t.Errorf("%v batches were left behind", n)
+	}
+}
+
+// Nobody in the ledger knows of what is done by hand; a batch must not write over it.
+func TestWhatIsDoneByHandMeanwhileIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	done := g.start(transfer("gate", "world", user(1), "1"), transfer("fund", "world", user(0), "5"), transfer("out", user(0), user(1), "1"))
+	g.waits()
+	g.exec("update ledger_accounts set state = 'frozen' where code = $1", user(0))
+	g.open()
+	g.want("the batch", done, "ok", "ok", "ACCOUNT_FROZEN")
+	g.wantAccount(user(0), "frozen 500 0 1")
+}
+
+// The second batch cannot read which holds are due while the first is still writing one.
+func TestHoldThatFallsDueUnderABatchIsLeftToTheNext(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	g.want("fund", g.start(transfer("fund", "world", user(0), "5")), "ok")
+	first := g.start(transfer("gate", "world", user(0), "1"), hold("brief", user(0), "", "5", 200*time.Millisecond))
+	g.waits()
+	g.untilQuery(`select clock_timestamp() > query_start + interval '200 ms' from pg_stat_activity
+		where datname = current_database() and wait_event = 'advisory'`) // now it is due, and not written
+	second := g.start(transfer("a", user(0), user(1), "6"))
+	g.overlapped()
+	g.open()
+	g.want("first", first, "ok", "ok")
+	g.want("second", second, "ok")
+	g.wantAccount(user(0), "open 0 0 3")
+	if got := text(t, g.super, "select state from ledger_holds"); got != "expired" {
+		t.Errorf("the hold is %s", got)
+	}
+	if n := g.count("left_behind_total"); n != 1 {
+		t.Errorf("%v batches were left behind", n)
+	}
+}
+
+func TestAccountThatIsBeingMadeIsTakenOver(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	first := g.start(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "new", Asset: "CNY", Kind: "asset"}}},
+		transfer("gate", "world", user(0), "5"))
+	g.waits()
+	second := g.start(transfer("a", user(0), "new", "1"))
+	g.overlapped()
+	g.open()
+	g.want("first", first, "ok", "ok")
+	g.want("second", second, "ok")
+	g.wantAccount("new", "open 100 0 1")
+	if n := g.count("left_behind_total"); n != 0 {
+		t.Errorf("%v batches were left behind", n)
+	}
+}
+
+// What looks at more than accounts and names does not overlap.
+func TestCapturesReversalsAndChangesOfAccountsWait(t *testing.T) {
+	t.Parallel()
+	for name, command := range map[string]commit.Command[*ledger.Book]{
+		"capture": capture("c", "h", "1"),
+		"reverse": &ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "fund", BizNo: "r"}},
+		"freeze":  state(user(0), ledger.Frozen),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			g.want("before", g.start(transfer("fund", "world", user(0), "5"), hold("h", user(0), user(1), "1", time.Hour)), "ok", "ok")
+			first := g.start(transfer("gate", "world", user(0), "5"))
+			g.waits()
+			second := g.start(command)
+			select {
+			case got := <-second:
+				t.Fatalf("answered %v before the first was committed", got)
+			case <-time.After(50 * time.Millisecond):
+			}
+			g.open()
+			g.want("first", first, "ok")
+			g.want("second", second, "ok")
+			if n := g.count("overlaps_total"); n != 0 {
+				t.Errorf("%v batches overlapped", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,212 @@
+package ledger
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+)
+
+// How accounts, which batches share, come into a batch and go back.
+
+var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
+
+// Rows hashes the accounts.
+func (b *Book) Rows(hashes []uint64) []uint64 {
+	hashes = slices.Grow(hashes, len(b.locks))
+	for _, a := range b.locks {
+		hashes = append(hashes, maphash.Comparable(rowSeed, a.AccountKey))
+	}
+	return hashes
+}
+
+// Names hashes the names of transfers, holds and assets.
+func (b *Book) Names(hashes []uint64) []uint64 {
+	hashes = slices.Grow(hashes, len(b.nameList))
+	for _, n := range b.nameList {
+		hashes = append(hashes, maphash.Comparable(transferSeed, n.nameKey))
+	}
+	for k := range b.holdNames {
+		hashes = append(hashes, maphash.Comparable(holdSeed, k))
+	}
+	for k := range b.assets {
+		hashes = append(hashes, maphash.Comparable(assetSeed, k))
+	}
+	return hashes
+}
+
+// CanOverlap: transfers and new holds see nothing but accounts and names.
+func (b *Book) CanOverlap() bool {
+	if len(b.assets) > 0 || len(b.details) > 0 || len(b.transferRefs) > 0 || len(b.holdRefs) > 0 {
+		return false
+	}
+	for _, n := range b.nameList {
+		if n.reverse {
+			return false
+		}
+	}
+	for _, n := range b.holdNames {
+		if n.account {
+			return false
+		}
+	}
+	return true
+}
+
+// TakeOver copies the accounts that another batch leaves.
+func (b *Book) TakeOver(from commit.Table, writer *commit.Writer) {
+	other := from.(*Book)
+	for _, a := range b.locks {
+		o := other.accounts[a.AccountKey]
+		if o == nil || !o.found {
+			continue
+		}
+		a.ID, a.Scale, a.Kind, a.State = o.ID, o.Scale, o.Kind, o.State
+		a.Balance, a.Held, a.Min, a.Max, a.Version = o.Balance, o.Held, o.Min, o.Max, o.Version
+		a.LastEntryAt, a.NextLapseAt = o.LastEntryAt, o.NextLapseAt
+		a.found, a.xmin, a.writer = true, o.xmin, o.writer
+		if o.dirty {
+			a.writer = writer
+		}
+	}
+}
+
+// Lock locks and loads the accounts, sorted by tenant, code and asset.
+func (b *Book) Lock(p *commit.Pipe) {
+	arg := accountNames(b.sorted())
+	if len(arg.Codes) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.AccountLock(p.Context(), d, arg)
+		for i := range rows {
+			b.locks[rows[i].N-1].load(&rows[i])
+		}
+		return err
+	})
+}
+
+// Read loads the accounts that were not taken over.
+func (b *Book) Read(p *commit.Pipe) {
+	missing := make([]*Account, 0, len(b.locks))
+	for _, a := range b.sorted() {
+		if !a.found {
+			missing = append(missing, a)
+		}
+	}
+	arg := db.AccountLookupParams(accountNames(missing))
+	if len(arg.Codes) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.AccountLookup(p.Context(), d, arg)
+		for i := range rows {
+			missing[rows[i].N-1].load((*db.AccountLockRow)(&rows[i]))
+		}
+		return err
+	})
+}
+
+func (b *Book) sorted() []*Account {
+	slices.SortFunc(b.locks, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
+	return b.locks
+}
+
+func (k *AccountKey) compare(l *AccountKey) int {
+	if k.Tenant != l.Tenant {
+		return cmp.Compare(k.Tenant, l.Tenant)
+	}
+	if c := strings.Compare(k.Code, l.Code); c != 0 {
+		return c
+	}
+	return strings.Compare(k.Asset, l.Asset)
+}
+
+func accountNames(accounts []*Account) (arg db.AccountLockParams) {
+	n := len(accounts)
+	grow(n, &arg.Tenants)
+	grow(n, &arg.Codes, &arg.Assets)
+	for _, a := range accounts {
+		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, a.Tenant), append(arg.Codes, a.Code), append(arg.Assets, a.Asset)
+	}
+	return arg
+}
+
+func (a *Account) load(r *db.AccountLockRow) {
+	a.found, a.xmin = true, r.Xmin.Uint32
+	a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
+	a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
+	a.LastEntryAt, a.NextLapseAt = orZero(r.LastEntryAt), orZero(r.NextLapseAt)
+}
+
+// written is the transaction that wrote the row that the batch works with.
+func (a *Account) written() pgtype.Uint32 {
+	if a.writer != nil {
+		return pgtype.Uint32{Uint32: a.writer.XID(), Valid: true}
+	}
+	return pgtype.Uint32{Uint32: a.xmin, Valid: true}
+}
+
+// Write writes the accounts that changed.
+func (b *Book) Write(p *commit.Pipe) {
+	n := 0
+	for _, a := range b.locks {
+		if a.dirty && !a.fresh {
+			n++
+		}
+	}
+	if n == 0 {
+		return
+	}
+	var arg db.AccountUpdateParams
+	grow(n, &arg.Tenants)
+	grow(n, &arg.Writers)
+	grow(n, &arg.AccountIds, &arg.Versions)
+	grow(n, &arg.States, &arg.MinBalances, &arg.MaxBalances)
+	grow(n, &arg.Balances, &arg.Held)
+	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
+	for _, a := range b.locks {
+		if !a.dirty || a.fresh {
+			continue
+		}
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+		arg.Writers = append(arg.Writers, a.written())
+		arg.States = append(arg.States, a.State)
+		arg.Balances = append(arg.Balances, a.Balance)
+		arg.Held = append(arg.Held, a.Held)
+		arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
+		arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
+		arg.Versions = append(arg.Versions, a.Version)
+		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
+		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.AccountUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+// Confirm locks the accounts that were seen and not changed.
+func (b *Book) Confirm(p *commit.Pipe) {
+	var arg db.AccountConfirmParams
+	for _, a := range b.locks {
+		if a.found && !a.dirty {
+			arg.Tenants = append(arg.Tenants, a.Tenant)
+			arg.AccountIds = append(arg.AccountIds, a.ID)
+			arg.Writers = append(arg.Writers, a.written())
+		}
+	}
+	if len(arg.AccountIds) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.AccountConfirm(p.Context(), d, arg)
+		return err
+	})
+}
