@@ -189,6 +189,7 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 		return nil, err
 	}
 	b.touch(a)
+	a.changed = true
 	if lo != nil || c.Change.Unbounded {
 		a.Min = lo
 	}

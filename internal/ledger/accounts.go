@@ -155,11 +155,17 @@ func (a *Account) written() pgtype.Uint32 {
 // Write writes the accounts that changed.
 func (b *Book) Write(p *commit.Pipe) {
 	n := 0
+	var rewritten []*Account
 	for _, a := range b.locks {
-		if a.dirty && !a.fresh {
+		switch {
+		case !a.dirty || a.fresh:
+		case a.changed:
+			rewritten = append(rewritten, a)
+		default:
 			n++
 		}
 	}
+	b.rewriteAccounts(p, rewritten)
 	if n == 0 {
 		return
 	}
@@ -167,13 +173,34 @@ func (b *Book) Write(p *commit.Pipe) {
 	grow(n, &arg.Tenants)
 	grow(n, &arg.Writers)
 	grow(n, &arg.AccountIds, &arg.Versions)
-	grow(n, &arg.States, &arg.MinBalances, &arg.MaxBalances)
 	grow(n, &arg.Balances, &arg.Held)
 	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
 	for _, a := range b.locks {
-		if !a.dirty || a.fresh {
+		if !a.dirty || a.fresh || a.changed {
 			continue
 		}
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+		arg.Writers = append(arg.Writers, a.written())
+		arg.Balances = append(arg.Balances, a.Balance)
+		arg.Held = append(arg.Held, a.Held)
+		arg.Versions = append(arg.Versions, a.Version)
+		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
+		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+	}
+	arg.NextLapseAt = orNull(arg.NextLapseAt)
+	p.Queue(func(d commit.DB) error {
+		_, err := q.AccountUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+func (b *Book) rewriteAccounts(p *commit.Pipe, accounts []*Account) {
+	if len(accounts) == 0 {
+		return
+	}
+	var arg db.AccountRewriteParams
+	for _, a := range accounts {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.AccountIds = append(arg.AccountIds, a.ID)
 		arg.Writers = append(arg.Writers, a.written())
@@ -187,7 +214,7 @@ func (b *Book) Write(p *commit.Pipe) {
 		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
 	}
 	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountUpdate(p.Context(), d, arg)
+		_, err := q.AccountRewrite(p.Context(), d, arg)
 		return err
 	})
 }

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"slices"
+
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
@@ -84,6 +86,17 @@ func grow[T any](n int, slices ...*[]T) {
 	}
 }
 
+// orNull spares an array of zeros its way: a null one does the same.
+func orNull[T comparable](s []T) []T {
+	var zero T
+	for _, v := range s {
+		if v != zero {
+			return s
+		}
+	}
+	return nil
+}
+
 func (b *Book) updateDetails(p *commit.Pipe) {
 	var arg db.AccountDetailUpdateParams
 	written := map[*Account]bool{}
@@ -129,6 +142,10 @@ func (b *Book) insertTransfers(p *commit.Pipe) {
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
+	arg.EffectiveAt, arg.ReversesIds, arg.HoldIds, arg.Forms = orNull(arg.EffectiveAt), orNull(arg.ReversesIds), orNull(arg.HoldIds), orNull(arg.Forms)
+	if !slices.ContainsFunc(arg.Metadata, func(m []byte) bool { return m != nil }) {
+		arg.Metadata = nil
+	}
 	p.Queue(func(d commit.DB) error { return q.TransferInsert(p.Context(), d, arg) })
 }
 
@@ -162,6 +179,7 @@ func (b *Book) insertEntries(p *commit.Pipe) {
 			arg.BalancesAfter = append(arg.BalancesAfter, e.After)
 		}
 	}
+	arg.EffectiveAt = orNull(arg.EffectiveAt)
 	p.Queue(func(d commit.DB) error { return q.EntryInsert(p.Context(), d, arg) })
 }
 

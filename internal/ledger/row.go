@@ -45,13 +45,14 @@ type Account struct {
 	Metadata    map[string]string
 	CreatedAt   time.Time
 
-	madeBy string         // request id of the call that made it
-	xmin   uint32         // the transaction that wrote the row
-	writer *commit.Writer // the batch that is about to write it; nil: it was loaded
-	found  bool           // in the database, or made by this batch
-	fresh  bool           // made by this batch
-	dirty  bool
-	saved  uint64 // the mark under which it was saved for undo
+	madeBy  string         // request id of the call that made it
+	xmin    uint32         // the transaction that wrote the row
+	writer  *commit.Writer // the batch that is about to write it; nil: it was loaded
+	found   bool           // in the database, or made by this batch
+	fresh   bool           // made by this batch
+	dirty   bool
+	changed bool   // state or limits too
+	saved   uint64 // the mark under which it was saved for undo
 }
 
 // Available is what may go out: balance - held - least balance. ok is false when there is no least

@@ -121,7 +121,7 @@ func (q *Queries) AccountInsert(ctx context.Context, db DBTX, arg AccountInsertP
 	return err
 }
 
-const accountUpdate = `-- name: AccountUpdate :one
+const accountRewrite = `-- name: AccountRewrite :one
 with updated as (
     update ledger_accounts a
     set state = y.state, balance = y.balance, held = y.held, version = y.version,
@@ -149,7 +149,7 @@ with updated as (
 select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
 `
 
-type AccountUpdateParams struct {
+type AccountRewriteParams struct {
 	AccountIds  []int64
 	Tenants     []int32
 	Writers     []pgtype.Uint32
@@ -163,10 +163,9 @@ type AccountUpdateParams struct {
 	NextLapseAt []time.Time
 }
 
-// Writes accounts back, in the order of the arrays. Fails unless every row is the one that this
-// transaction wrote, whoever may have changed it since.
-func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, accountUpdate,
+// The same with state and limits, for accounts of which these changed.
+func (q *Queries) AccountRewrite(ctx context.Context, db DBTX, arg AccountRewriteParams) (string, error) {
+	row := db.QueryRow(ctx, accountRewrite,
 		arg.AccountIds,
 		arg.Tenants,
 		arg.Writers,
@@ -175,6 +174,60 @@ func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateP
 		arg.Held,
 		arg.MinBalances,
 		arg.MaxBalances,
+		arg.Versions,
+		arg.LastEntryAt,
+		arg.NextLapseAt,
+	)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const accountUpdate = `-- name: AccountUpdate :one
+with updated as (
+    update ledger_accounts a
+    set balance = y.balance, held = y.held, version = y.version,
+        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+    from (
+        select l.ctid as tid, u.balance, u.held, u.version, u.last_entry_at, u.next_lapse_at
+        from (
+            select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
+                unnest($3::xid[]) as writer, unnest($4::numeric[]) as balance,
+                unnest($5::numeric[]) as held, unnest($6::bigint[]) as version,
+                unnest($7::timestamptz[]) as last_entry_at, unnest($8::timestamptz[]) as next_lapse_at
+        ) u
+        cross join lateral (
+            select k.ctid from ledger_accounts k
+            where k.tenant_id = u.tenant_id and k.account_id = u.account_id and k.xmin = u.writer
+            offset 0
+        ) l
+    ) y
+    where a.ctid = y.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
+`
+
+type AccountUpdateParams struct {
+	AccountIds  []int64
+	Tenants     []int32
+	Writers     []pgtype.Uint32
+	Balances    []amount.Int
+	Held        []amount.Int
+	Versions    []int64
+	LastEntryAt []time.Time
+	NextLapseAt []time.Time
+}
+
+// Writes accounts back, in the order of the arrays. Fails unless every row is the one that this
+// transaction wrote, whoever may have changed it since.
+func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
+	row := db.QueryRow(ctx, accountUpdate,
+		arg.AccountIds,
+		arg.Tenants,
+		arg.Writers,
+		arg.Balances,
+		arg.Held,
 		arg.Versions,
 		arg.LastEntryAt,
 		arg.NextLapseAt,
@@ -200,7 +253,8 @@ type AssetInsertParams struct {
 }
 
 // What a batch writes of the ledger: one statement a table, sorted by key where callers choose it.
-// Arrays have no nulls: the zero time, 0 and the empty text stand for null where a column may be.
+// Arrays have no nulls: the zero time, 0 and the empty text stand for null where a column may be. An
+// array that would have nothing else is null itself: unnest makes nulls of it.
 func (q *Queries) AssetInsert(ctx context.Context, db DBTX, arg AssetInsertParams) error {
 	_, err := db.Exec(ctx, assetInsert,
 		arg.Now,
