@@ -55,7 +55,7 @@ var errPanic = errors.New("commit: panic in a table")
 func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeout time.Duration, overlap bool) (b *batch[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	b = &batch[B]{engine: e, id: id, jobs: jobs, overlap: overlap && !jobs[0].DryRun}
+	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer)}, overlap: overlap && !jobs[0].DryRun}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
 		plans.note(time.Since(start)-b.waited, len(jobs))
@@ -169,7 +169,7 @@ func (b *batch[B]) enter() {
 	}
 	for _, s := range b.before {
 		for i, t := range b.tables {
-			overlapping(t).TakeOver(s.tables[i], &s.writer)
+			overlapping(t).TakeOver(s.tables[i], s.writer)
 		}
 	}
 }

@@ -23,7 +23,7 @@ type roster struct {
 type stay struct {
 	rows, names []uint64
 	tables      []Table // set by apply: nobody changes them any more
-	writer      Writer  // set before leave
+	writer      *Writer // by itself: who took rows over keeps it
 
 	// Guarded by roster.mu.
 	turn    int64
