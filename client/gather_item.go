@@ -5,17 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
@@ -121,18 +120,9 @@ func answered(batch []*item, results []*ledgerv1.TransferBatchResult, requestID 
 	for i, it := range batch {
 		if it.err, it.requestID = err, requestID; err == nil {
 			it.result = results[i]
-			it.alone = saysTooLittle(results[i])
 		}
 		it.finish()
 	}
-}
-
-// saysTooLittle tells whether an item's error lacks what the error of a lone call would have: the bad
-// fields of a bad request, or which call was refused when a refusal is told again. Its caller then asks
-// alone: neither does any work, so the lone call gets the same error, whole.
-func saysTooLittle(r *ledgerv1.TransferBatchResult) bool {
-	e := r.GetError()
-	return e != nil && (r.GetReplayed() || Class(e.GetMetadata()["class"]) == ClassBadRequest)
 }
 
 // refused deals with the error of a batch as a whole. Usually it is everybody's. But when the server
@@ -192,16 +182,23 @@ func (it *item) answer(ctx context.Context) (connect.AnyResponse, error) {
 		return nil, ownError(it.err)
 	}
 	if e := it.result.GetError(); e != nil {
-		return nil, itemError(e, it.requestID)
+		made := wireError(e)
+		it.mark(made.Meta())
+		return nil, made
 	}
 	res := connect.NewResponse(&ledgerv1.TransferResponse{Transfer: it.result.GetTransfer(), Existed: it.result.GetExisted()})
 	if infoOf(ctx) != nil {
-		res.Header().Set(RequestIDHeader, it.requestID)
-		if it.result.GetReplayed() || it.result.GetExisted() {
-			res.Header().Set(ReplayedHeader, "true")
-		}
+		it.mark(res.Header())
 	}
 	return res, nil
+}
+
+// mark sets the headers that a lone answer would have.
+func (it *item) mark(h http.Header) {
+	h.Set(RequestIDHeader, it.requestID)
+	if it.result.GetReplayed() || it.result.GetExisted() {
+		h.Set(ReplayedHeader, "true")
+	}
 }
 
 // ownError is a copy of a batch's error, since errors have metadata that their holders may change.
@@ -218,31 +215,5 @@ func ownError(err error) error {
 		made.AddDetail(d)
 	}
 	maps.Copy(made.Meta(), e.Meta().Clone())
-	return made
-}
-
-var classNumbers, stepNumbers = inverted(classes), inverted(steps)
-
-func inverted[K, V comparable](m map[K]V) map[V]K {
-	inverse := make(map[V]K, len(m))
-	for k, v := range m {
-		inverse[v] = k
-	}
-	return inverse
-}
-
-// itemError is the error of an item as a lone call would have got it.
-func itemError(e *ledgerv1.ItemError, requestID string) error {
-	code := connect.CodeUnknown
-	_ = code.UnmarshalText([]byte(e.GetCode())) // a code of a newer server stays unknown
-	made := connect.NewWireError(code, errors.New(e.GetMessage()))
-	state := maps.Clone(e.GetMetadata())
-	class, step := Class(state["class"]), NextStep(state["next_step"])
-	delete(state, "class")
-	delete(state, "next_step")
-	addDetail(made, &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: domain, Metadata: state})
-	addDetail(made, &errorsv1.ErrorDetail{Class: classNumbers[class], NextStep: stepNumbers[step],
-		ShowToUser: shownToUsers[Reason(e.GetReason())], RequestId: requestID})
-	made.Meta().Set(RequestIDHeader, requestID)
 	return made
 }

@@ -67,7 +67,7 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			err = d.err()
 		}
 		if err != nil {
-			res.Results[i] = &ledgerv1.TransferBatchResult{Error: itemError(ctx, err)}
+			res.Results[i] = &ledgerv1.TransferBatchResult{Error: c.itemError(ctx, err)}
 			continue
 		}
 		changes[i] = transfer(caller, item.GetTransfer(), p)
@@ -84,7 +84,7 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			t, err = changes[i].answer(result.Outcome, rendered[i])
 		}
 		if err != nil {
-			res.Results[i].Error = itemError(ctx, err)
+			res.Results[i].Error = c.itemError(ctx, err)
 		}
 		res.Results[i].Transfer, res.Results[i].Existed = t.GetTransfer(), t.GetExisted()
 	}
@@ -109,10 +109,10 @@ func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole
 		Fingerprint: whole, Life: s.KeyLife}, nil
 }
 
-func itemError(ctx context.Context, err error) *ledgerv1.ItemError {
+func (c *call) itemError(ctx context.Context, err error) *ledgerv1.ItemError {
 	f := faultOf(ctx, err)
-	callOf(ctx).note(ctx, f, err)
-	return &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: stateOf(f)}
+	c.note(ctx, f, err)
+	return itemError(f, c.requestID)
 }
 
 // transferAll runs the batch as one command. What is recorded of its answer are the ids: the rows are

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -67,7 +68,7 @@ func TestItemsOfABatchStandForThemselves(t *testing.T) {
 		t.Error("a replayed item differs from the first answer")
 	}
 	e := res.Results[1].GetError()
-	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" || e.GetMetadata()["next_step"] != "new_key" {
+	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" || e.GetDetail().GetNextStep() != errorsv1.NextStep_NEXT_STEP_NEW_KEY {
 		t.Errorf("the refused item: %v", e)
 	}
 	again, _ := c.batch(r)
