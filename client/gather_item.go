@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -125,55 +123,27 @@ func answered(batch []*item, results []*ledgerv1.TransferBatchResult, requestID 
 	}
 }
 
-// refused deals with the error of a batch as a whole. Usually it is everybody's. But when the server
-// refuses the batch because of some of its items, those have to ask alone, to be told what they would
-// have been told alone, and the others are returned, to be sent again.
-func refused(batch []*item, err error) (again []*item) {
+// refused deals with the error of a batch as a whole. Usually it is everybody's; but when it is for the
+// batch as such, everybody asks alone.
+func refused(batch []*item, err error) {
 	e, ok := AsError(err)
-	if !ok || !spoiled(e) {
-		for _, it := range batch {
-			it.err = err
-			it.finish()
-		}
-		return nil
+	alone := ok && unfit(e)
+	for _, it := range batch {
+		it.err, it.alone = err, alone
+		it.finish()
 	}
-	guilty := blamed(e.Fields, len(batch))
-	for i, it := range batch {
-		switch {
-		case len(guilty) == 0 || guilty[i]:
-			it.alone = true
-			it.finish()
-		case it.state.Load() == sent:
-			again = append(again, it)
-		}
-	}
-	return again
 }
 
-// spoiled tells whether a batch may have failed for what is in it, and not for who sent it or how. What
-// it is refused for has then not been done: the server refuses such a batch before it does anything,
-// and the keys would hold in any case.
-func spoiled(e *Error) bool {
+// unfit tells whether a batch was refused for being one, or for its size, by the server or by something
+// on the way. It has then not been done, and the keys would hold in any case.
+func unfit(e *Error) bool {
 	switch e.Code {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented:
 		return true
 	case connect.CodeResourceExhausted:
-		return e.Class == "" // too large for something on the way; BUSY has a class
+		return e.Class == "" // BUSY has a class
 	}
 	return false
-}
-
-// blamed are the places, out of n, that field violations speak of: "items[17].transfer.biz_no".
-func blamed(fields []Field, n int) map[int]bool {
-	places := map[int]bool{}
-	for _, f := range fields {
-		rest, ok := strings.CutPrefix(f.Path, "items[")
-		place, _, closed := strings.Cut(rest, "]")
-		if i, err := strconv.Atoi(place); ok && closed && err == nil && i < n {
-			places[i] = true
-		}
-	}
-	return places
 }
 
 // answer is what the call returns: the same as if it had been alone.

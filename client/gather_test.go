@@ -279,7 +279,7 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 	for i := range requests {
 		requests[i] = transfer(fmt.Sprint(i), "world", "bob", "1.00")
 	}
-	requests[41].BizNo = "" // for which the server refuses the whole request
+	requests[41].BizNo = ""
 	done := inLine(t.Context(), c, requests)
 	free()
 	for i, a := range <-done {
@@ -287,8 +287,30 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 			t.Errorf("call %d: %v", i, a.err)
 		}
 	}
-	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 1 || batches != 2 {
-		t.Errorf("%d went alone in %d batches, want the bad one alone and the others in the second batch", lone, batches)
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches != 1 {
+		t.Errorf("%d went alone and %d batches, want one batch", lone, batches)
+	}
+}
+
+// narrow is a service behind something that lets no batches through.
+type narrow struct{ stub }
+
+func (narrow) TransferBatch(context.Context, *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+	return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too large"))
+}
+
+func TestCallsGoAloneWhereBatchesDoNotPass(t *testing.T) {
+	t.Parallel()
+	c, seen, free := gatherBehind(t, serve(t, narrow{}))
+	done := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("1", "a", "b", "1"), transfer("2", "a", "b", "1")})
+	free()
+	for _, a := range <-done {
+		if a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 2 || batches != 1 {
+		t.Errorf("%d went alone and %d batches", lone, batches)
 	}
 }
 

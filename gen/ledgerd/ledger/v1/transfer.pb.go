@@ -639,7 +639,8 @@ func (x *TransferResponse) GetExisted() bool {
 type TransferBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Items []*TransferBatchItem   `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// One fails, all fail. Default: each stands for itself.
+	// One fails, all fail, and the call with them. Default: each stands for itself, also when it breaks a
+	// rule. The call fails only for what is wrong with it as a whole, or when it cannot be read.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Do everything, tell every result, keep nothing. Needs all_or_nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -699,10 +700,12 @@ func (x *TransferBatchRequest) GetDryRun() bool {
 }
 
 type TransferBatchItem struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Transfer *TransferRequest       `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	// Request key of this item alone, as Idempotency-Key would be on Transfer: the same key sent
-	// there and here is the same key. Not with all_or_nothing.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its dry_run is for lone calls.
+	Transfer *TransferRequest `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	// Request key of this item alone, as Idempotency-Key would be on Transfer: 1 to 255 printable ASCII
+	// characters, bare or quoted. The same key sent there and here is the same key. Not with
+	// all_or_nothing.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1266,10 +1269,10 @@ const file_ledgerd_ledger_v1_transfer_proto_rawDesc = "" +
 	"\x14TransferBatchRequest\x12G\n" +
 	"\x05items\x18\x01 \x03(\v2$.ledgerd.ledger.v1.TransferBatchItemB\v\xbaH\b\x92\x01\x05\b\x01\x10\x90NR\x05items\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x8e\x01\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x84\x01\n" +
 	"\x11TransferBatchItem\x12F\n" +
-	"\btransfer\x18\x01 \x01(\v2\".ledgerd.ledger.v1.TransferRequestB\x06\xbaH\x03\xc8\x01\x01R\btransfer\x121\n" +
-	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x0eidempotencyKey\"Y\n" +
+	"\btransfer\x18\x01 \x01(\v2\".ledgerd.ledger.v1.TransferRequestB\x06\xbaH\x03\xc8\x01\x01R\btransfer\x12'\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"Y\n" +
 	"\x15TransferBatchResponse\x12@\n" +
 	"\aresults\x18\x01 \x03(\v2&.ledgerd.ledger.v1.TransferBatchResultR\aresults\"\xb8\x01\n" +
 	"\x13TransferBatchResult\x127\n" +
