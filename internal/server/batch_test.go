@@ -198,7 +198,9 @@ func TestItemsThatBreakARuleFailAlone(t *testing.T) {
 	unknownTo(strange.Transfer)
 	strangeInside := item("inside", "u:a", "1", "inside")
 	unknownTo(strangeInside.Transfer.Postings[0])
-	bad := []*ledgerv1.TransferBatchItem{item("", "u:a", "1", "empty"), item("nowhere", "", "x", "nowhere"), many, noted, strange, strangeInside,
+	garbage := item("garbage", "u:a", "1", "garbage") // in the field that the server uses for what it cannot read
+	garbage.Transfer.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.BytesType), "\xff"))
+	bad := []*ledgerv1.TransferBatchItem{garbage, item("", "u:a", "1", "empty"), item("nowhere", "", "x", "nowhere"), many, noted, strange, strangeInside,
 		item("number", "u:a", "1e3", "number"), item("control\n", "u:a", "1", "control"), item("key", "u:a", "1", "a\tb"),
 		item("long", "u:a", "1", strings.Repeat("k", 256)), item("", "u:a", "1", strings.Repeat("k", 600))}
 	first := len(bad)
