@@ -33,7 +33,8 @@
 //
 //	if errors.Is(err, client.ReasonInsufficientFunds) { … }
 //
-// AsError gives all of it, connect.CodeOf the Connect code. After an error of class system, or without
+// AsError gives all of it, connect.CodeOf the Connect code, and ItemError the same of an item of a
+// TransferBatch. After an error of class system, or without
 // a class, and after the end of the caller's own context, the call may have been done: only the same
 // key, or the same biz_no, tells.
 //

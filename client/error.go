@@ -9,6 +9,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
 // Class sorts errors by what the server keeps of them. It alone decides whether the same key may run
@@ -112,6 +113,36 @@ func ReasonOf(err error) Reason {
 		return e.Reason
 	}
 	return ""
+}
+
+// ItemError reads the error of an item of TransferBatch: it is what a lone Transfer would have returned,
+// or nil for nil.
+func ItemError(e *ledgerv1.ItemError) *Error {
+	if e == nil {
+		return nil
+	}
+	return decode(wireError(e))
+}
+
+// wireError is the error of an item as it stands in the answer to a lone call.
+func wireError(e *ledgerv1.ItemError) *connect.Error {
+	code := connect.CodeUnknown
+	_ = code.UnmarshalText([]byte(e.GetCode())) // a code of a newer server stays unknown
+	made := connect.NewWireError(code, errors.New(e.GetMessage()))
+	addDetail(made, &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: domain, Metadata: e.GetMetadata()})
+	addDetail(made, e.GetDetail())
+	if len(e.GetFieldViolations()) > 0 {
+		bad := &errdetails.BadRequest{}
+		for _, v := range e.GetFieldViolations() {
+			bad.FieldViolations = append(bad.FieldViolations,
+				&errdetails.BadRequest_FieldViolation{Field: v.GetField(), Description: v.GetDescription()})
+		}
+		addDetail(made, bad)
+	}
+	if e.GetRetryDelay() != nil {
+		addDetail(made, &errdetails.RetryInfo{RetryDelay: e.GetRetryDelay()})
+	}
+	return made
 }
 
 func decode(wire *connect.Error) *Error {

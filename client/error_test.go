@@ -98,9 +98,6 @@ func TestTheClientKnowsEveryReasonOfTheServer(t *testing.T) {
 		if !slices.Contains(client.Reasons, client.Reason(r.Name)) {
 			t.Errorf("%s is missing in reason.go", r.Name)
 		}
-		if client.ShownToUsers[client.Reason(r.Name)] != r.Show {
-			t.Errorf("%s: the server shows it to users: %v", r.Name, r.Show)
-		}
 	}
 	if len(client.Reasons) != len(fault.All()) {
 		t.Errorf("reason.go has %d reasons, the server %d", len(client.Reasons), len(fault.All()))

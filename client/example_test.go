@@ -93,6 +93,39 @@ func ExampleAsError() {
 	// for the user: true
 }
 
+// Each item of a batch stands for itself, and has an error of its own.
+func ExampleItemError() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	item := func(bizNo, amount string) *ledgerv1.TransferBatchItem {
+		return &ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{
+			BizNo:    bizNo,
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: amount}},
+		}}
+	}
+	res, err := c.Ledger.TransferBatch(context.Background(), &ledgerv1.TransferBatchRequest{
+		Items: []*ledgerv1.TransferBatchItem{item("order-1005", "12.30"), item("order-1006", "200.00"), item("order-1007", "12,30")},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, r := range res.GetResults() {
+		if e := client.ItemError(r.GetError()); e != nil {
+			fmt.Println(e.Reason, e.NextStep, e.State["available"], len(e.Fields))
+			continue
+		}
+		fmt.Println(r.GetTransfer().GetBizNo(), "done")
+	}
+	// Output:
+	// order-1005 done
+	// INSUFFICIENT_FUNDS new_key 87.70 0
+	// FIELD_INVALID fix  1
+}
+
 // A hundred buyers at once, in a few RPCs.
 func ExampleWithGather() {
 	url, end := exampleLedger()

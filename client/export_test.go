@@ -22,9 +22,6 @@ func AwaitLine(c *Client, n int) {
 // EncodeItem and BatchRequest are how gathered calls are put together.
 var EncodeItem = encodeItem
 
-// ShownToUsers are the reasons that gathered calls take to be fit for users.
-var ShownToUsers = shownToUsers
-
 // Reasons are all of reason.go.
 var Reasons = []Reason{
 	ReasonFieldInvalid, ReasonKeyInvalid, ReasonKeyReused, ReasonCommandTooLarge, ReasonUnauthenticated,

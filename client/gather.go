@@ -192,12 +192,7 @@ func (g *gather) cut() []*item {
 // run sends batches for as long as there are any.
 func (g *gather) run(batch []*item) {
 	for batch != nil {
-		for len(batch) > 1 {
-			batch = g.round(batch)
-		}
-		if len(batch) == 1 && batch[0].grant() {
-			return
-		}
+		g.round(batch)
 		// Those who were just answered may have more to send: they get their turn on the processor first,
 		// so that the next batch is not one call and the one after it all the others.
 		runtime.Gosched()
@@ -205,17 +200,16 @@ func (g *gather) run(batch []*item) {
 	}
 }
 
-// round sends one batch and answers its items. It returns those that have to be sent again, without
-// the ones that spoiled the batch for them.
-func (g *gather) round(batch []*item) []*item {
+// round sends one batch and answers its items.
+func (g *gather) round(batch []*item) {
 	ctx, cancel := context.WithTimeout(context.Background(), flight(batch))
 	defer cancel()
 	res, err := g.send(ctx, connect.NewRequest(batchRequest(batch)))
 	if err != nil {
-		return refused(batch, err)
+		refused(batch, err)
+		return
 	}
 	answered(batch, res.Msg.GetResults(), res.Header().Get(RequestIDHeader))
-	return nil
 }
 
 // flight is how long a batch may take: as long as any caller in it waits, and no longer than

@@ -5,17 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
-	"strings"
+	"net/http"
 	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
@@ -121,69 +118,32 @@ func answered(batch []*item, results []*ledgerv1.TransferBatchResult, requestID 
 	for i, it := range batch {
 		if it.err, it.requestID = err, requestID; err == nil {
 			it.result = results[i]
-			it.alone = saysTooLittle(results[i])
 		}
 		it.finish()
 	}
 }
 
-// saysTooLittle tells whether an item's error lacks what the error of a lone call would have: the bad
-// fields of a bad request, or which call was refused when a refusal is told again. Its caller then asks
-// alone: neither does any work, so the lone call gets the same error, whole.
-func saysTooLittle(r *ledgerv1.TransferBatchResult) bool {
-	e := r.GetError()
-	return e != nil && (r.GetReplayed() || Class(e.GetMetadata()["class"]) == ClassBadRequest)
-}
-
-// refused deals with the error of a batch as a whole. Usually it is everybody's. But when the server
-// refuses the batch because of some of its items, those have to ask alone, to be told what they would
-// have been told alone, and the others are returned, to be sent again.
-func refused(batch []*item, err error) (again []*item) {
+// refused deals with the error of a batch as a whole. Usually it is everybody's; but when it is for the
+// batch as such, everybody asks alone.
+func refused(batch []*item, err error) {
 	e, ok := AsError(err)
-	if !ok || !spoiled(e) {
-		for _, it := range batch {
-			it.err = err
-			it.finish()
-		}
-		return nil
+	alone := ok && unfit(e)
+	for _, it := range batch {
+		it.err, it.alone = err, alone
+		it.finish()
 	}
-	guilty := blamed(e.Fields, len(batch))
-	for i, it := range batch {
-		switch {
-		case len(guilty) == 0 || guilty[i]:
-			it.alone = true
-			it.finish()
-		case it.state.Load() == sent:
-			again = append(again, it)
-		}
-	}
-	return again
 }
 
-// spoiled tells whether a batch may have failed for what is in it, and not for who sent it or how. What
-// it is refused for has then not been done: the server refuses such a batch before it does anything,
-// and the keys would hold in any case.
-func spoiled(e *Error) bool {
+// unfit tells whether a batch was refused for being one, or for its size, by the server or by something
+// on the way. It has then not been done, and the keys would hold in any case.
+func unfit(e *Error) bool {
 	switch e.Code {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented:
 		return true
 	case connect.CodeResourceExhausted:
-		return e.Class == "" // too large for something on the way; BUSY has a class
+		return e.Class == "" // BUSY has a class
 	}
 	return false
-}
-
-// blamed are the places, out of n, that field violations speak of: "items[17].transfer.biz_no".
-func blamed(fields []Field, n int) map[int]bool {
-	places := map[int]bool{}
-	for _, f := range fields {
-		rest, ok := strings.CutPrefix(f.Path, "items[")
-		place, _, closed := strings.Cut(rest, "]")
-		if i, err := strconv.Atoi(place); ok && closed && err == nil && i < n {
-			places[i] = true
-		}
-	}
-	return places
 }
 
 // answer is what the call returns: the same as if it had been alone.
@@ -192,16 +152,23 @@ func (it *item) answer(ctx context.Context) (connect.AnyResponse, error) {
 		return nil, ownError(it.err)
 	}
 	if e := it.result.GetError(); e != nil {
-		return nil, itemError(e, it.requestID)
+		made := wireError(e)
+		it.mark(made.Meta())
+		return nil, made
 	}
 	res := connect.NewResponse(&ledgerv1.TransferResponse{Transfer: it.result.GetTransfer(), Existed: it.result.GetExisted()})
 	if infoOf(ctx) != nil {
-		res.Header().Set(RequestIDHeader, it.requestID)
-		if it.result.GetReplayed() || it.result.GetExisted() {
-			res.Header().Set(ReplayedHeader, "true")
-		}
+		it.mark(res.Header())
 	}
 	return res, nil
+}
+
+// mark sets the headers that a lone answer would have.
+func (it *item) mark(h http.Header) {
+	h.Set(RequestIDHeader, it.requestID)
+	if it.result.GetReplayed() || it.result.GetExisted() {
+		h.Set(ReplayedHeader, "true")
+	}
 }
 
 // ownError is a copy of a batch's error, since errors have metadata that their holders may change.
@@ -218,31 +185,5 @@ func ownError(err error) error {
 		made.AddDetail(d)
 	}
 	maps.Copy(made.Meta(), e.Meta().Clone())
-	return made
-}
-
-var classNumbers, stepNumbers = inverted(classes), inverted(steps)
-
-func inverted[K, V comparable](m map[K]V) map[V]K {
-	inverse := make(map[V]K, len(m))
-	for k, v := range m {
-		inverse[v] = k
-	}
-	return inverse
-}
-
-// itemError is the error of an item as a lone call would have got it.
-func itemError(e *ledgerv1.ItemError, requestID string) error {
-	code := connect.CodeUnknown
-	_ = code.UnmarshalText([]byte(e.GetCode())) // a code of a newer server stays unknown
-	made := connect.NewWireError(code, errors.New(e.GetMessage()))
-	state := maps.Clone(e.GetMetadata())
-	class, step := Class(state["class"]), NextStep(state["next_step"])
-	delete(state, "class")
-	delete(state, "next_step")
-	addDetail(made, &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: domain, Metadata: state})
-	addDetail(made, &errorsv1.ErrorDetail{Class: classNumbers[class], NextStep: stepNumbers[step],
-		ShowToUser: shownToUsers[Reason(e.GetReason())], RequestId: requestID})
-	made.Meta().Set(RequestIDHeader, requestID)
 	return made
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -118,81 +117,6 @@ func inLine(ctx context.Context, c *client.Client, requests []*ledgerv1.Transfer
 	return done
 }
 
-func TestGatheredErrorsAreThoseOfLoneCalls(t *testing.T) {
-	t.Parallel()
-	url := startLedger(t)
-	version := int64(77)
-	stale := transfer("stale", "world", "bob", "1.00")
-	stale.Conditions = []*ledgerv1.Condition{{Account: &ledgerv1.AccountRef{Code: "alice", Asset: "CNY"}, Version: &version}}
-	requests := []*ledgerv1.TransferRequest{
-		transfer("fine", "world", "bob", "1.00"),
-		transfer("poor", "shop", "bob", "1.00"),
-		transfer("nobody", "nobody", "bob", "1.00"),
-		transfer("precise", "world", "bob", "1.001"),
-		transfer("", "world", "bob", "1.00"),
-		transfer("negative", "world", "bob", "-1"),
-		transfer("itself", "bob", "bob", "1"),
-		transfer("top-up", "world", "bob", "9.00"), // differs from what the biz_no names
-		transfer("utf8", "world\xff", "bob", "1.00"),
-		stale,
-		transfer("fine too", "world", "bob", "1.00"),
-	}
-	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
-		c, seen, free := gatherBehind(t, url, opts...)
-		lone := together(t.Context(), newClient(t, url, opts...), requests)
-		done := inLine(t.Context(), c, requests[:8])
-		rest := inLine(t.Context(), c, requests[9:])
-		free()
-		gathered := append(<-done, together(t.Context(), c, requests[8:9])...)
-		gathered = append(gathered, <-rest...)
-		for i, want := range lone {
-			if got := gathered[i]; (got.err == nil) != (want.err == nil) {
-				t.Errorf("%s: %v, alone %v", requests[i].GetBizNo(), got.err, want.err)
-			} else if want.err != nil {
-				sameError(t, requests[i].GetBizNo(), got.err, want.err)
-			}
-		}
-		if len(seen.of(batchProcedure)) == 0 {
-			t.Error("nothing was gathered")
-		}
-	})
-}
-
-// sameError holds a gathered call's error against a lone one's. The request ids are of different calls.
-func sameError(t *testing.T, what string, got, want error) {
-	t.Helper()
-	g, ok := client.AsError(got)
-	w, _ := client.AsError(want)
-	if !ok {
-		t.Errorf("%s: %T is not a client.Error", what, got)
-		return
-	}
-	if w.Reason != "" && (g.RequestID == "" || g.RequestID == w.RequestID) {
-		t.Errorf("%s: request id %q, alone %q", what, g.RequestID, w.RequestID)
-	}
-	plain := func(e *client.Error) client.Error {
-		return client.Error{Code: e.Code, Reason: e.Reason, Class: e.Class, NextStep: e.NextStep, ShowToUser: e.ShowToUser,
-			Message: e.Message, State: e.State, Fields: e.Fields, RetryAfter: e.RetryAfter}
-	}
-	if a, b := plain(g), plain(w); len(a.State)+len(b.State) > 0 && !reflect.DeepEqual(a, b) ||
-		a.Message != b.Message || a.Reason != b.Reason || a.Class != b.Class || !reflect.DeepEqual(a.Fields, b.Fields) ||
-		a.Code != b.Code || a.ShowToUser != b.ShowToUser || a.NextStep != b.NextStep {
-		t.Errorf("%s:\n gathered %+v\n alone    %+v", what, a, b)
-	}
-	var gw, ww *connect.Error
-	if !errors.As(got, &gw) || !errors.As(want, &ww) || connect.IsWireError(got) != connect.IsWireError(want) ||
-		detailTypes(gw) != detailTypes(ww) {
-		t.Errorf("%s: details %s, alone %s", what, detailTypes(gw), detailTypes(ww))
-	}
-}
-
-func detailTypes(e *connect.Error) (types string) {
-	for _, d := range e.Details() {
-		types += d.Type() + " "
-	}
-	return types
-}
-
 func TestABatchOfOneGoesAsTransferUnderTheSameKey(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
@@ -221,30 +145,6 @@ func TestABatchOfOneGoesAsTransferUnderTheSameKey(t *testing.T) {
 	}
 	if got := balance(t, url, "alice"); got != "99.00" {
 		t.Errorf("alice has %s, want 99.00", got)
-	}
-}
-
-func TestARefusalIsReplayedToAGatheredCallWhole(t *testing.T) {
-	t.Parallel()
-	url := startLedger(t)
-	ctx, info := client.WithInfo(client.WithKey(t.Context(), "poor"))
-	request := transfer("poor", "shop", "bob", "1.00")
-	_, want := newClient(t, url).Ledger.Transfer(ctx, request)
-	first, _ := client.AsError(want)
-	if info.Replayed || first == nil || first.RequestID != info.RequestID {
-		t.Fatalf("%v, %+v", want, info)
-	}
-	c, seen, free := gatherBehind(t, url)
-	done := inLine(ctx, c, []*ledgerv1.TransferRequest{request, request})
-	free()
-	for _, a := range <-done {
-		e, _ := client.AsError(a.err)
-		if e == nil || e.Reason != client.ReasonInsufficientFunds || e.RequestID != first.RequestID || !a.info.Replayed {
-			t.Errorf("%+v, %+v", e, a.info)
-		}
-	}
-	if len(seen.of(batchProcedure)) != 1 {
-		t.Errorf("%d batches, want 1", len(seen.of(batchProcedure)))
 	}
 }
 
@@ -279,7 +179,7 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 	for i := range requests {
 		requests[i] = transfer(fmt.Sprint(i), "world", "bob", "1.00")
 	}
-	requests[41].BizNo = "" // for which the server refuses the whole request
+	requests[41].BizNo = ""
 	done := inLine(t.Context(), c, requests)
 	free()
 	for i, a := range <-done {
@@ -287,8 +187,30 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 			t.Errorf("call %d: %v", i, a.err)
 		}
 	}
-	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 1 || batches != 2 {
-		t.Errorf("%d went alone in %d batches, want the bad one alone and the others in the second batch", lone, batches)
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches != 1 {
+		t.Errorf("%d went alone and %d batches, want one batch", lone, batches)
+	}
+}
+
+// narrow is a service behind something that lets no batches through.
+type narrow struct{ stub }
+
+func (narrow) TransferBatch(context.Context, *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+	return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too large"))
+}
+
+func TestCallsGoAloneWhereBatchesDoNotPass(t *testing.T) {
+	t.Parallel()
+	c, seen, free := gatherBehind(t, serve(t, narrow{}))
+	done := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("1", "a", "b", "1"), transfer("2", "a", "b", "1")})
+	free()
+	for _, a := range <-done {
+		if a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 2 || batches != 1 {
+		t.Errorf("%d went alone and %d batches", lone, batches)
 	}
 }
 

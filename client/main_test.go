@@ -22,10 +22,9 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// startServer runs a real server on a database of its own until the test ends.
-func startServer(t testing.TB) (baseURL string) {
+// startServer runs a real server on a database until the test ends.
+func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 	t.Helper()
-	db := pgtest.New(t)
 	tenant, err := access.EnsureTenant(context.Background(), pgtest.Pool(t, db.AppDSN), "test")
 	if err != nil {
 		t.Fatal(err)
@@ -40,11 +39,17 @@ func startServer(t testing.TB) (baseURL string) {
 	return "http://" + s.Addr()
 }
 
-// startLedger is startServer with CNY in it, an outside world, "alice" who has 100.00, "bob" and
-// "shop" who have nothing.
+// startLedger is startServer on a database of its own.
 func startLedger(t testing.TB) (baseURL string) {
 	t.Helper()
-	baseURL = startServer(t)
+	return startLedgerOn(t, pgtest.New(t))
+}
+
+// startLedgerOn is startServer with CNY in it, an outside world, "alice" who has 100.00, "bob" and
+// "shop" who have nothing.
+func startLedgerOn(t testing.TB, db *pgtest.DB) (baseURL string) {
+	t.Helper()
+	baseURL = startServer(t, db)
 	c := client.New(baseURL)
 	defer c.Close()
 	ctx := context.Background()

@@ -65,9 +65,3 @@ const (
 	ReasonNotRun              Reason = "NOT_RUN"         // the deadline passed before the work began
 	ReasonShuttingDown        Reason = "SHUTTING_DOWN"
 )
-
-// shownToUsers are the reasons whose message is fit for the end user. Lone answers say so themselves;
-// an item of a batch does not, so gathered calls look here.
-var shownToUsers = map[Reason]bool{
-	ReasonInsufficientFunds: true, ReasonBalanceLimitExceeded: true, ReasonAccountFrozen: true,
-}

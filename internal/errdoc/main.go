@@ -17,6 +17,7 @@ const head = `# Errors
 Every error carries ` + "`google.rpc.ErrorInfo`" + ` (reason, domain ` + "`ledgerd`" + `, and as metadata the state that the
 reason speaks of, as it is now), ` + "`ledgerd.errors.v1.ErrorDetail`" + ` (class, next step, whether to show the message to the
 user, request id), where fields are wrong ` + "`google.rpc.BadRequest`" + `, and where waiting helps ` + "`google.rpc.RetryInfo`" + `.
+An item of ` + "`TransferBatch`" + ` has the same in its ` + "`error`" + `.
 
 | class | recorded under the key? | may the same key run again? |
 |---|---|---|

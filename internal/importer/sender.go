@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
@@ -190,7 +191,7 @@ func (s *Sender[T]) send(ctx context.Context) ([]*ledgerv1.TransferBatchResult, 
 		var again []int
 		for n, r := range answer.GetResults() {
 			results[open[n]] = r
-			if r.GetError().GetMetadata()["next_step"] == "retry_same_key" {
+			if r.GetError().GetDetail().GetNextStep() == errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY {
 				again = append(again, open[n])
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -22,10 +23,11 @@ func check(m proto.Message) error {
 	if field, problem := readable(m.ProtoReflect()); problem != "" {
 		return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
 	}
-	err := protovalidate.Validate(m)
-	if err == nil {
-		return nil
-	}
+	return broken(protovalidate.Validate(m))
+}
+
+// broken is what protovalidate says as a fault.
+func broken(err error) error {
 	var v *protovalidate.ValidationError
 	if !errors.As(err, &v) {
 		return err
@@ -38,6 +40,47 @@ func check(m proto.Message) error {
 		f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description
 	}
 	return f
+}
+
+// check checks a request. Items of a batch that stand for themselves do not fail the call: what is
+// wrong with one is left in c.bad. Good batches are gone through once.
+func (c *call) check(m proto.Message) error {
+	err := check(m)
+	batch, ok := m.(*ledgerv1.TransferBatchRequest)
+	if err == nil || !ok || batch.GetAllOrNothing() || len(batch.ProtoReflect().GetUnknown()) > 0 {
+		return err
+	}
+	shell := protovalidate.FilterFunc(func(part protoreflect.Message, _ protoreflect.Descriptor) bool {
+		return part.Descriptor() == batch.ProtoReflect().Descriptor()
+	})
+	if err := broken(protovalidate.Validate(batch, protovalidate.WithFilter(shell))); err != nil {
+		return err
+	}
+	c.bad = make(map[int]error)
+	for i, item := range batch.GetItems() {
+		if err := checkItem(item); err != nil {
+			c.bad[i] = err
+		}
+	}
+	if len(c.bad) == 0 {
+		return err
+	}
+	return nil
+}
+
+// checkItem says of an item what would be said of a lone call: first of its key.
+func checkItem(item *ledgerv1.TransferBatchItem) error {
+	if key := item.GetIdempotencyKey(); key != "" {
+		if _, err := ParseKey(key); err != nil {
+			return err
+		}
+	}
+	if t := item.GetTransfer(); t != nil {
+		if err := check(t); err != nil {
+			return err
+		}
+	}
+	return check(item)
 }
 
 // readable refuses what no call can mean: a field that this server does not know, which may be a

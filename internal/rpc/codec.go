@@ -46,7 +46,7 @@ const unreadField = protowire.MaxValidNumber
 func leaveUnread(m proto.Message, err error) {
 	proto.Reset(m)
 	text := strings.ReplaceAll(err.Error(), "\u00a0", " ") // protobuf's errors differ from build to build
-	text = strings.ToValidUTF8(strings.TrimPrefix(text, "proto: "), "?")
+	text = strings.TrimPrefix(text, "proto: ")
 	b := protowire.AppendTag(nil, unreadField, protowire.BytesType)
 	m.ProtoReflect().SetUnknown(protowire.AppendString(b, text))
 }
@@ -59,7 +59,7 @@ func unread(m proto.Message) error {
 		return nil
 	}
 	text, _ := protowire.ConsumeString(m.ProtoReflect().GetUnknown()[n:])
-	return fault.FieldInvalid.New("the request cannot be read: %s", text)
+	return fault.FieldInvalid.New("the request cannot be read: %s", strings.ToValidUTF8(text, "?"))
 }
 
 type protoCodec struct{}

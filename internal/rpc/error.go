@@ -1,10 +1,10 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
-	"maps"
 	"strings"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -82,9 +83,6 @@ func databaseGone(err error) bool {
 // connectError is a fault on the wire.
 func connectError(f *fault.Fault, requestID string) *connect.Error {
 	e := connect.NewError(codes[f.Reason.Code], errors.New(f.Message))
-	if f.RequestID != "" {
-		requestID = f.RequestID
-	}
 	add := func(m proto.Message) {
 		detail := new(anypb.Any) // the same bytes whenever it is told
 		if err := anypb.MarshalFrom(detail, m, marshal); err == nil {
@@ -93,8 +91,7 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 		}
 	}
 	add(&errdetails.ErrorInfo{Reason: f.Reason.Name, Domain: Domain, Metadata: f.State})
-	add(&errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.Reason.Step],
-		ShowToUser: f.Reason.Show, RequestId: requestID})
+	add(detailOf(f, requestID))
 	if len(f.Fields) > 0 {
 		bad := &errdetails.BadRequest{}
 		for _, v := range f.Fields {
@@ -109,12 +106,20 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 	return e
 }
 
-// stateOf is what an ItemError tells beside its reason.
-func stateOf(f *fault.Fault) map[string]string {
-	m := maps.Clone(f.State)
-	if m == nil {
-		m = map[string]string{}
+// itemError is a fault as the error of an item: the same as connectError, field by field.
+func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
+	e := &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: f.State,
+		Detail: detailOf(f, requestID)}
+	for _, v := range f.Fields {
+		e.FieldViolations = append(e.FieldViolations, &ledgerv1.FieldViolation{Field: v.Path, Description: v.Description})
 	}
-	m["class"], m["next_step"] = f.Reason.Class.String(), f.Reason.Step.String()
-	return m
+	if f.RetryAfter > 0 {
+		e.RetryDelay = durationpb.New(f.RetryAfter)
+	}
+	return e
+}
+
+func detailOf(f *fault.Fault, requestID string) *errorsv1.ErrorDetail {
+	return &errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.Reason.Step], ShowToUser: f.Reason.Show,
+		RequestId: cmp.Or(f.RequestID, requestID)}
 }

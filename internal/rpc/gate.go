@@ -24,8 +24,9 @@ type call struct {
 	meter     *meter
 	identity  access.Identity
 	requestID string
-	key       string // Idempotency-Key, or empty
-	replayed  bool   // set by the handler: the answer was recorded, or the thing was there before
+	key       string        // Idempotency-Key, or empty
+	bad       map[int]error // items of a batch that break a rule, when each stands for itself
+	replayed  bool          // set by the handler: the answer was recorded, or the thing was there before
 }
 
 type callKey struct{}
@@ -113,7 +114,7 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			ctx, cancel = context.WithTimeout(ctx, maxRead)
 			defer cancel()
 		}
-		res, err := connect.AnyResponse(nil), check(req.Any().(proto.Message))
+		res, err := connect.AnyResponse(nil), c.check(req.Any().(proto.Message))
 		if err == nil {
 			res, err = next(ctx, req)
 		}

@@ -20,29 +20,15 @@ const (
 
 // TransferBatch makes many transfers, each for itself or all or none.
 func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
-	if err := checkBatch(r); err != nil {
-		return nil, err
-	}
 	if r.GetAllOrNothing() {
 		return s.transferAll(ctx, r)
 	}
-	return s.transferEach(ctx, r)
-}
-
-func checkBatch(r *ledgerv1.TransferBatchRequest) error {
-	var d decoder
-	if r.GetDryRun() && !r.GetAllOrNothing() {
+	if r.GetDryRun() {
+		var d decoder
 		d.bad("dry_run", "needs all_or_nothing")
+		return nil, d.err()
 	}
-	for i, item := range r.GetItems() {
-		if item.GetTransfer().GetDryRun() {
-			d.bad(fmt.Sprintf("items[%d].transfer.dry_run", i), "is for the batch as a whole")
-		}
-		if r.GetAllOrNothing() && item.GetIdempotencyKey() != "" {
-			d.bad(fmt.Sprintf("items[%d].idempotency_key", i), "is for items that stand for themselves")
-		}
-	}
-	return d.err()
+	return s.transferEach(ctx, r)
 }
 
 // transferEach runs every item as a work of its own. An item's key is the one it brings, or is made of
@@ -60,14 +46,9 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 		whole = fingerprint(r)
 	}
 	for i, item := range r.GetItems() {
-		var d decoder
-		p := d.transfer(item.GetTransfer(), "")
-		key, err := s.itemKey(c, item, i, whole)
-		if err == nil {
-			err = d.err()
-		}
+		key, p, err := s.readItem(c, item, i, whole)
 		if err != nil {
-			res.Results[i] = &ledgerv1.TransferBatchResult{Error: itemError(ctx, err)}
+			res.Results[i] = &ledgerv1.TransferBatchResult{Error: c.itemError(ctx, err)}
 			continue
 		}
 		changes[i] = transfer(caller, item.GetTransfer(), p)
@@ -84,11 +65,33 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			t, err = changes[i].answer(result.Outcome, rendered[i])
 		}
 		if err != nil {
-			res.Results[i].Error = itemError(ctx, err)
+			res.Results[i].Error = c.itemError(ctx, err)
 		}
 		res.Results[i].Transfer, res.Results[i].Existed = t.GetTransfer(), t.GetExisted()
 	}
 	return res, nil
+}
+
+// readItem reads an item that stands for itself, its key first, as of a lone call.
+func (s *Ledger) readItem(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, ledger.TransferParams, error) {
+	if err := c.bad[i]; err != nil {
+		return nil, ledger.TransferParams{}, err
+	}
+	key, err := s.itemKey(c, item, i, whole)
+	if err != nil {
+		return nil, ledger.TransferParams{}, err
+	}
+	var d decoder
+	p := d.item(item, "")
+	return key, p, d.err()
+}
+
+// item reads the transfer of an item.
+func (d *decoder) item(item *ledgerv1.TransferBatchItem, path string) ledger.TransferParams {
+	if item.GetTransfer().GetDryRun() {
+		d.bad(path+"dry_run", "is for lone calls and whole batches")
+	}
+	return d.transfer(item.GetTransfer(), path)
 }
 
 // itemKey is the request key of an item, or nil.
@@ -109,10 +112,10 @@ func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole
 		Fingerprint: whole, Life: s.KeyLife}, nil
 }
 
-func itemError(ctx context.Context, err error) *ledgerv1.ItemError {
+func (c *call) itemError(ctx context.Context, err error) *ledgerv1.ItemError {
 	f := faultOf(ctx, err)
-	callOf(ctx).note(ctx, f, err)
-	return &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: stateOf(f)}
+	c.note(ctx, f, err)
+	return itemError(f, c.requestID)
 }
 
 // transferAll runs the batch as one command. What is recorded of its answer are the ids: the rows are
@@ -123,7 +126,10 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	var d decoder
 	rows := 0
 	for i, item := range r.GetItems() {
-		p := d.transfer(item.GetTransfer(), fmt.Sprintf("items[%d].transfer.", i))
+		if item.GetIdempotencyKey() != "" {
+			d.bad(fmt.Sprintf("items[%d].idempotency_key", i), "is for items that stand for themselves")
+		}
+		p := d.item(item, fmt.Sprintf("items[%d].transfer.", i))
 		rows += len(p.Postings)
 		cmd.Transfers[i] = ledger.TransferCommand{Caller: c.caller(), TransferParams: p}
 	}

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -67,7 +71,7 @@ func TestItemsOfABatchStandForThemselves(t *testing.T) {
 		t.Error("a replayed item differs from the first answer")
 	}
 	e := res.Results[1].GetError()
-	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" || e.GetMetadata()["next_step"] != "new_key" {
+	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" || e.GetDetail().GetNextStep() != errorsv1.NextStep_NEXT_STEP_NEW_KEY {
 		t.Errorf("the refused item: %v", e)
 	}
 	again, _ := c.batch(r)
@@ -156,11 +160,120 @@ func TestBatchOfAllOrNothing(t *testing.T) {
 	for what, bad := range map[string]*ledgerv1.TransferBatchRequest{
 		"keys of items": {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "k")}},
 		"dry, each":     {DryRun: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "")}},
-		"no items":      {}, "no transfer": {Items: []*ledgerv1.TransferBatchItem{{}}},
+		"dry, one":      {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{Transfer: &ledgerv1.TransferRequest{BizNo: "x", Postings: posting("u:a", "world", "COIN", "1"), DryRun: true}}}},
+		"no items":      {}, "no transfer": {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{}}},
+		"one is bad":  {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), item("", "u:a", "1", "")}},
+		"10,001 more": {Items: slices.Repeat([]*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "")}, 10_001)},
+		"10,001 bad":  {Items: slices.Repeat([]*ledgerv1.TransferBatchItem{{}}, 10_001)},
+		"a new field": unknownTo(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), {}}}),
 	} {
 		if a := c.call(grpc, "TransferBatch", bad); a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" {
 			t.Errorf("%s: %s %s", what, a.code, a.message)
 		}
+	}
+	for table, rows := range s.dump("mine") {
+		if rows != before[table] {
+			t.Errorf("%s changed", table)
+		}
+	}
+}
+
+// unknownTo gives a message a field that the server does not know.
+func unknownTo[M proto.Message](m M) M {
+	m.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 1000, protowire.BytesType), "?"))
+	return m
+}
+
+// An item that breaks a rule is told so as a lone call would be, and the others run.
+func TestItemsThatBreakARuleFailAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	many := item("many", "u:a", "1", "many")
+	many.Transfer.Postings = slices.Repeat(many.Transfer.Postings, 1001)
+	noted := item("noted", "u:a", "1", "noted")
+	noted.Transfer.Metadata = map[string]string{"note": "\x00"}
+	strange := item("strange", "u:a", "1", "strange")
+	unknownTo(strange.Transfer)
+	strangeInside := item("inside", "u:a", "1", "inside")
+	unknownTo(strangeInside.Transfer.Postings[0])
+	garbage := item("garbage", "u:a", "1", "garbage") // in the field that the server uses for what it cannot read
+	garbage.Transfer.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.BytesType), "\xff"))
+	bad := []*ledgerv1.TransferBatchItem{garbage, item("", "u:a", "1", "empty"), item("nowhere", "", "x", "nowhere"), many, noted, strange, strangeInside,
+		item("number", "u:a", "1e3", "number"), item("control\n", "u:a", "1", "control"), item("key", "u:a", "1", "a\tb"),
+		item("long", "u:a", "1", strings.Repeat("k", 256)), item("", "u:a", "1", strings.Repeat("k", 600))}
+	first := len(bad)
+	r := &ledgerv1.TransferBatchRequest{Items: append(bad, item("good", "u:a", "1", "good"), item("poor", "u:a", "1000", "poor"))}
+	res, a := c.batch(r, "X-Request-ID", "now")
+	for i, item := range bad {
+		got := res.GetResults()[i].GetError()
+		lone := c.call(connectProto, "Transfer", item.GetTransfer(), "Idempotency-Key", item.GetIdempotencyKey(), "X-Request-ID", "now")
+		want := &ledgerv1.ItemError{Code: lone.code, Reason: lone.reason(t), Message: lone.message}
+		want.Detail, _ = detail(lone, new(errorsv1.ErrorDetail))
+		fields, _ := detail(lone, new(errdetails.BadRequest))
+		for _, v := range fields.GetFieldViolations() {
+			want.FieldViolations = append(want.FieldViolations, &ledgerv1.FieldViolation{Field: v.GetField(), Description: v.GetDescription()})
+		}
+		if !proto.Equal(got, want) || got.GetCode() != "invalid_argument" {
+			t.Errorf("item %d, %s:\n     %v\nlone %v", i, item.GetTransfer().GetBizNo(), got, want)
+		}
+	}
+	if x := res.GetResults()[first:]; x[0].GetTransfer() == nil || x[1].GetError().GetReason() != "INSUFFICIENT_FUNDS" {
+		t.Errorf("beside the bad ones: %v", x)
+	}
+	if n := s.count("select count(*) from commit_keys"); a.replayed() || n != 2 {
+		t.Errorf("replayed %v, %d keys: a bad request was recorded", a.replayed(), n)
+	}
+	for _, b := range bad[:first-3] {
+		b.Transfer = item(b.GetIdempotencyKey(), "u:a", "1", "").GetTransfer()
+	}
+	res, _ = c.batch(&ledgerv1.TransferBatchRequest{Items: bad[:first-3]})
+	for i, x := range res.GetResults() {
+		if x.GetTransfer() == nil || x.GetReplayed() {
+			t.Errorf("corrected, with the same key, item %d: %v", i, x)
+		}
+	}
+}
+
+func TestKeysOfItemsAreMeasuredWithoutTheirQuotes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	for _, key := range []string{strings.Repeat("k", 255), strings.Repeat(`"`, 255), `\`} {
+		quoted := `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`).Replace(key) + `"`
+		r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item(key[:1], "u:a", "1", quoted)}}
+		res, _ := c.batch(r)
+		lone := c.call(connectJSON, "Transfer", r.Items[0].GetTransfer(), "Idempotency-Key", quoted)
+		if res.GetResults()[0].GetTransfer() == nil || !lone.replayed() {
+			t.Errorf("%.10s…: %v, %s", quoted, res, lone.raw)
+		}
+	}
+}
+
+func TestItemsThatAreNoneFailAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	dry := item("dry", "u:a", "1", "")
+	dry.Transfer.DryRun = true
+	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{}, unknownTo(item("strange", "u:a", "1", "")), dry, item("good", "u:a", "1", "")}}
+	for range 2 {
+		res, a := c.batch(r, "Idempotency-Key", "k")
+		for i, want := range []string{"transfer", "TransferBatchItem", "dry_run"} {
+			e := res.GetResults()[i].GetError()
+			if e.GetReason() != "FIELD_INVALID" || len(e.GetFieldViolations()) != 1 || e.GetFieldViolations()[0].GetField() != want {
+				t.Errorf("item %d: %v", i, e)
+			}
+		}
+		if a.replayed() || res.GetResults()[3].GetTransfer() == nil {
+			t.Errorf("replayed %v, %v", a.replayed(), res.GetResults()[3])
+		}
+	}
+	if n := s.count("select count(*) from commit_keys"); n != 1 {
+		t.Errorf("%d keys", n)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestBadInputIsAClearErrorAndStoresNothing(t *testing.T) {
 			t.Errorf("%s: %s %s", what, a.code, a.message)
 		}
 	}
-	many := &ledgerv1.TransferBatchRequest{}
+	many := &ledgerv1.TransferBatchRequest{AllOrNothing: true}
 	for range 10_000 {
 		many.Items = append(many.Items, &ledgerv1.TransferBatchItem{})
 	}

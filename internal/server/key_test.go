@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -155,7 +156,7 @@ func TestAnswersComeBackByteForByte(t *testing.T) {
 				res := new(ledgerv1.TransferBatchResponse)
 				p.decode(t, other.raw, res)
 				for _, r := range res.GetResults() {
-					if r.GetError().GetReason() != "IDEMPOTENCY_KEY_REUSED" || r.GetError().GetMetadata()["class"] != "bad_request" {
+					if r.GetError().GetReason() != "IDEMPOTENCY_KEY_REUSED" || r.GetError().GetDetail().GetClass() != errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST {
 						t.Errorf("%s with other content: %v", name, r)
 					}
 				}

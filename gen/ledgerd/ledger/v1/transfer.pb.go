@@ -8,8 +8,10 @@ package ledgerv1
 
 import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	v1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -637,7 +639,8 @@ func (x *TransferResponse) GetExisted() bool {
 type TransferBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Items []*TransferBatchItem   `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// One fails, all fail. Default: each stands for itself.
+	// One fails, all fail, and the call with them. Default: each stands for itself, also when it breaks a
+	// rule. The call fails only for what is wrong with it as a whole, or when it cannot be read.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	// Do everything, tell every result, keep nothing. Needs all_or_nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -697,10 +700,12 @@ func (x *TransferBatchRequest) GetDryRun() bool {
 }
 
 type TransferBatchItem struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Transfer *TransferRequest       `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	// Request key of this item alone, as Idempotency-Key would be on Transfer: the same key sent
-	// there and here is the same key. Not with all_or_nothing.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its dry_run is for lone calls.
+	Transfer *TransferRequest `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	// Request key of this item alone, as Idempotency-Key would be on Transfer: 1 to 255 printable ASCII
+	// characters, bare or quoted. The same key sent there and here is the same key. Not with
+	// all_or_nothing.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -867,15 +872,23 @@ func (x *TransferBatchResult) GetReplayed() bool {
 	return false
 }
 
-// ItemError is the error of one item, with what a lone call would have had in its error details.
+// ItemError is the error of one item. It says what the error of a lone Transfer says, with the paths of
+// fields as there: "postings[0].amount".
 type ItemError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Connect code, such as "failed_precondition".
-	Code    string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	// As in google.rpc.ErrorInfo, of the domain "ledgerd".
 	Reason  string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// As ErrorInfo.metadata, with "class" and "next_step" too.
-	Metadata      map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in google.rpc.ErrorInfo: the state that the reason speaks of.
+	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Class, next step, whether to show the message to the user, request id.
+	Detail *v1.ErrorDetail `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	// As in google.rpc.BadRequest: at most 20.
+	FieldViolations []*FieldViolation `protobuf:"bytes,6,rep,name=field_violations,json=fieldViolations,proto3" json:"field_violations,omitempty"`
+	// As in google.rpc.RetryInfo: how long to wait before a retry.
+	RetryDelay    *durationpb.Duration `protobuf:"bytes,7,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -938,6 +951,81 @@ func (x *ItemError) GetMetadata() map[string]string {
 	return nil
 }
 
+func (x *ItemError) GetDetail() *v1.ErrorDetail {
+	if x != nil {
+		return x.Detail
+	}
+	return nil
+}
+
+func (x *ItemError) GetFieldViolations() []*FieldViolation {
+	if x != nil {
+		return x.FieldViolations
+	}
+	return nil
+}
+
+func (x *ItemError) GetRetryDelay() *durationpb.Duration {
+	if x != nil {
+		return x.RetryDelay
+	}
+	return nil
+}
+
+// FieldViolation is what is wrong with one field.
+type FieldViolation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Such as "biz_no".
+	Field         string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	Description   string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldViolation) Reset() {
+	*x = FieldViolation{}
+	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldViolation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldViolation) ProtoMessage() {}
+
+func (x *FieldViolation) ProtoReflect() protoreflect.Message {
+	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldViolation.ProtoReflect.Descriptor instead.
+func (*FieldViolation) Descriptor() ([]byte, []int) {
+	return file_ledgerd_ledger_v1_transfer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FieldViolation) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldViolation) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
 type ReverseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The transfer to reverse, by id or by biz_no.
@@ -958,7 +1046,7 @@ type ReverseRequest struct {
 
 func (x *ReverseRequest) Reset() {
 	*x = ReverseRequest{}
-	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[11]
+	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -970,7 +1058,7 @@ func (x *ReverseRequest) String() string {
 func (*ReverseRequest) ProtoMessage() {}
 
 func (x *ReverseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[11]
+	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -983,7 +1071,7 @@ func (x *ReverseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReverseRequest.ProtoReflect.Descriptor instead.
 func (*ReverseRequest) Descriptor() ([]byte, []int) {
-	return file_ledgerd_ledger_v1_transfer_proto_rawDescGZIP(), []int{11}
+	return file_ledgerd_ledger_v1_transfer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReverseRequest) GetTarget() isReverseRequest_Target {
@@ -1065,7 +1153,7 @@ type ReverseResponse struct {
 
 func (x *ReverseResponse) Reset() {
 	*x = ReverseResponse{}
-	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[12]
+	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1165,7 @@ func (x *ReverseResponse) String() string {
 func (*ReverseResponse) ProtoMessage() {}
 
 func (x *ReverseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[12]
+	mi := &file_ledgerd_ledger_v1_transfer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1178,7 @@ func (x *ReverseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReverseResponse.ProtoReflect.Descriptor instead.
 func (*ReverseResponse) Descriptor() ([]byte, []int) {
-	return file_ledgerd_ledger_v1_transfer_proto_rawDescGZIP(), []int{12}
+	return file_ledgerd_ledger_v1_transfer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReverseResponse) GetTransfer() *Transfer {
@@ -1111,7 +1199,7 @@ var File_ledgerd_ledger_v1_transfer_proto protoreflect.FileDescriptor
 
 const file_ledgerd_ledger_v1_transfer_proto_rawDesc = "" +
 	"\n" +
-	" ledgerd/ledger/v1/transfer.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/ledger/v1/account.proto\"\xc4\x01\n" +
+	" ledgerd/ledger/v1/transfer.proto\x12\x11ledgerd.ledger.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1eledgerd/errors/v1/errors.proto\x1a\x1fledgerd/ledger/v1/account.proto\"\xc4\x01\n" +
 	"\aPosting\x12\x1e\n" +
 	"\x04from\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x04from\x12\x1a\n" +
@@ -1181,25 +1269,32 @@ const file_ledgerd_ledger_v1_transfer_proto_rawDesc = "" +
 	"\x14TransferBatchRequest\x12G\n" +
 	"\x05items\x18\x01 \x03(\v2$.ledgerd.ledger.v1.TransferBatchItemB\v\xbaH\b\x92\x01\x05\b\x01\x10\x90NR\x05items\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\x12\x17\n" +
-	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x8e\x01\n" +
+	"\adry_run\x18\x03 \x01(\bR\x06dryRun\"\x84\x01\n" +
 	"\x11TransferBatchItem\x12F\n" +
-	"\btransfer\x18\x01 \x01(\v2\".ledgerd.ledger.v1.TransferRequestB\x06\xbaH\x03\xc8\x01\x01R\btransfer\x121\n" +
-	"\x0fidempotency_key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xff\x01R\x0eidempotencyKey\"Y\n" +
+	"\btransfer\x18\x01 \x01(\v2\".ledgerd.ledger.v1.TransferRequestB\x06\xbaH\x03\xc8\x01\x01R\btransfer\x12'\n" +
+	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\"Y\n" +
 	"\x15TransferBatchResponse\x12@\n" +
 	"\aresults\x18\x01 \x03(\v2&.ledgerd.ledger.v1.TransferBatchResultR\aresults\"\xb8\x01\n" +
 	"\x13TransferBatchResult\x127\n" +
 	"\btransfer\x18\x01 \x01(\v2\x1b.ledgerd.ledger.v1.TransferR\btransfer\x122\n" +
 	"\x05error\x18\x02 \x01(\v2\x1c.ledgerd.ledger.v1.ItemErrorR\x05error\x12\x18\n" +
 	"\aexisted\x18\x03 \x01(\bR\aexisted\x12\x1a\n" +
-	"\breplayed\x18\x04 \x01(\bR\breplayed\"\xd6\x01\n" +
+	"\breplayed\x18\x04 \x01(\bR\breplayed\"\x98\x03\n" +
 	"\tItemError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12F\n" +
-	"\bmetadata\x18\x04 \x03(\v2*.ledgerd.ledger.v1.ItemError.MetadataEntryR\bmetadata\x1a;\n" +
+	"\bmetadata\x18\x04 \x03(\v2*.ledgerd.ledger.v1.ItemError.MetadataEntryR\bmetadata\x126\n" +
+	"\x06detail\x18\x05 \x01(\v2\x1e.ledgerd.errors.v1.ErrorDetailR\x06detail\x12L\n" +
+	"\x10field_violations\x18\x06 \x03(\v2!.ledgerd.ledger.v1.FieldViolationR\x0ffieldViolations\x12:\n" +
+	"\vretry_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryDelay\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"H\n" +
+	"\x0eFieldViolation\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12 \n" +
+	"\vdescription\x18\x02 \x01(\tR\vdescription\"\x81\x03\n" +
 	"\x0eReverseRequest\x12!\n" +
 	"\vtransfer_id\x18\x01 \x01(\x03H\x00R\n" +
 	"transferId\x12(\n" +
@@ -1235,7 +1330,7 @@ func file_ledgerd_ledger_v1_transfer_proto_rawDescGZIP() []byte {
 }
 
 var file_ledgerd_ledger_v1_transfer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ledgerd_ledger_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_ledgerd_ledger_v1_transfer_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_ledgerd_ledger_v1_transfer_proto_goTypes = []any{
 	(AmountForm)(0),               // 0: ledgerd.ledger.v1.AmountForm
 	(*Posting)(nil),               // 1: ledgerd.ledger.v1.Posting
@@ -1249,28 +1344,31 @@ var file_ledgerd_ledger_v1_transfer_proto_goTypes = []any{
 	(*TransferBatchResponse)(nil), // 9: ledgerd.ledger.v1.TransferBatchResponse
 	(*TransferBatchResult)(nil),   // 10: ledgerd.ledger.v1.TransferBatchResult
 	(*ItemError)(nil),             // 11: ledgerd.ledger.v1.ItemError
-	(*ReverseRequest)(nil),        // 12: ledgerd.ledger.v1.ReverseRequest
-	(*ReverseResponse)(nil),       // 13: ledgerd.ledger.v1.ReverseResponse
-	nil,                           // 14: ledgerd.ledger.v1.Transfer.MetadataEntry
-	nil,                           // 15: ledgerd.ledger.v1.TransferRequest.MetadataEntry
-	nil,                           // 16: ledgerd.ledger.v1.ItemError.MetadataEntry
-	nil,                           // 17: ledgerd.ledger.v1.ReverseRequest.MetadataEntry
-	(*AccountRef)(nil),            // 18: ledgerd.ledger.v1.AccountRef
-	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
+	(*FieldViolation)(nil),        // 12: ledgerd.ledger.v1.FieldViolation
+	(*ReverseRequest)(nil),        // 13: ledgerd.ledger.v1.ReverseRequest
+	(*ReverseResponse)(nil),       // 14: ledgerd.ledger.v1.ReverseResponse
+	nil,                           // 15: ledgerd.ledger.v1.Transfer.MetadataEntry
+	nil,                           // 16: ledgerd.ledger.v1.TransferRequest.MetadataEntry
+	nil,                           // 17: ledgerd.ledger.v1.ItemError.MetadataEntry
+	nil,                           // 18: ledgerd.ledger.v1.ReverseRequest.MetadataEntry
+	(*AccountRef)(nil),            // 19: ledgerd.ledger.v1.AccountRef
+	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
+	(*v1.ErrorDetail)(nil),        // 21: ledgerd.errors.v1.ErrorDetail
+	(*durationpb.Duration)(nil),   // 22: google.protobuf.Duration
 }
 var file_ledgerd_ledger_v1_transfer_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.ledger.v1.Posting.form:type_name -> ledgerd.ledger.v1.AmountForm
-	18, // 1: ledgerd.ledger.v1.Condition.account:type_name -> ledgerd.ledger.v1.AccountRef
-	19, // 2: ledgerd.ledger.v1.Entry.record_time:type_name -> google.protobuf.Timestamp
-	19, // 3: ledgerd.ledger.v1.Entry.effective_time:type_name -> google.protobuf.Timestamp
+	19, // 1: ledgerd.ledger.v1.Condition.account:type_name -> ledgerd.ledger.v1.AccountRef
+	20, // 2: ledgerd.ledger.v1.Entry.record_time:type_name -> google.protobuf.Timestamp
+	20, // 3: ledgerd.ledger.v1.Entry.effective_time:type_name -> google.protobuf.Timestamp
 	1,  // 4: ledgerd.ledger.v1.Transfer.postings:type_name -> ledgerd.ledger.v1.Posting
 	3,  // 5: ledgerd.ledger.v1.Transfer.entries:type_name -> ledgerd.ledger.v1.Entry
-	14, // 6: ledgerd.ledger.v1.Transfer.metadata:type_name -> ledgerd.ledger.v1.Transfer.MetadataEntry
-	19, // 7: ledgerd.ledger.v1.Transfer.effective_time:type_name -> google.protobuf.Timestamp
-	19, // 8: ledgerd.ledger.v1.Transfer.record_time:type_name -> google.protobuf.Timestamp
+	15, // 6: ledgerd.ledger.v1.Transfer.metadata:type_name -> ledgerd.ledger.v1.Transfer.MetadataEntry
+	20, // 7: ledgerd.ledger.v1.Transfer.effective_time:type_name -> google.protobuf.Timestamp
+	20, // 8: ledgerd.ledger.v1.Transfer.record_time:type_name -> google.protobuf.Timestamp
 	1,  // 9: ledgerd.ledger.v1.TransferRequest.postings:type_name -> ledgerd.ledger.v1.Posting
-	15, // 10: ledgerd.ledger.v1.TransferRequest.metadata:type_name -> ledgerd.ledger.v1.TransferRequest.MetadataEntry
-	19, // 11: ledgerd.ledger.v1.TransferRequest.effective_time:type_name -> google.protobuf.Timestamp
+	16, // 10: ledgerd.ledger.v1.TransferRequest.metadata:type_name -> ledgerd.ledger.v1.TransferRequest.MetadataEntry
+	20, // 11: ledgerd.ledger.v1.TransferRequest.effective_time:type_name -> google.protobuf.Timestamp
 	2,  // 12: ledgerd.ledger.v1.TransferRequest.conditions:type_name -> ledgerd.ledger.v1.Condition
 	4,  // 13: ledgerd.ledger.v1.TransferResponse.transfer:type_name -> ledgerd.ledger.v1.Transfer
 	8,  // 14: ledgerd.ledger.v1.TransferBatchRequest.items:type_name -> ledgerd.ledger.v1.TransferBatchItem
@@ -1278,15 +1376,18 @@ var file_ledgerd_ledger_v1_transfer_proto_depIdxs = []int32{
 	10, // 16: ledgerd.ledger.v1.TransferBatchResponse.results:type_name -> ledgerd.ledger.v1.TransferBatchResult
 	4,  // 17: ledgerd.ledger.v1.TransferBatchResult.transfer:type_name -> ledgerd.ledger.v1.Transfer
 	11, // 18: ledgerd.ledger.v1.TransferBatchResult.error:type_name -> ledgerd.ledger.v1.ItemError
-	16, // 19: ledgerd.ledger.v1.ItemError.metadata:type_name -> ledgerd.ledger.v1.ItemError.MetadataEntry
-	17, // 20: ledgerd.ledger.v1.ReverseRequest.metadata:type_name -> ledgerd.ledger.v1.ReverseRequest.MetadataEntry
-	19, // 21: ledgerd.ledger.v1.ReverseRequest.effective_time:type_name -> google.protobuf.Timestamp
-	4,  // 22: ledgerd.ledger.v1.ReverseResponse.transfer:type_name -> ledgerd.ledger.v1.Transfer
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	17, // 19: ledgerd.ledger.v1.ItemError.metadata:type_name -> ledgerd.ledger.v1.ItemError.MetadataEntry
+	21, // 20: ledgerd.ledger.v1.ItemError.detail:type_name -> ledgerd.errors.v1.ErrorDetail
+	12, // 21: ledgerd.ledger.v1.ItemError.field_violations:type_name -> ledgerd.ledger.v1.FieldViolation
+	22, // 22: ledgerd.ledger.v1.ItemError.retry_delay:type_name -> google.protobuf.Duration
+	18, // 23: ledgerd.ledger.v1.ReverseRequest.metadata:type_name -> ledgerd.ledger.v1.ReverseRequest.MetadataEntry
+	20, // 24: ledgerd.ledger.v1.ReverseRequest.effective_time:type_name -> google.protobuf.Timestamp
+	4,  // 25: ledgerd.ledger.v1.ReverseResponse.transfer:type_name -> ledgerd.ledger.v1.Transfer
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_ledger_v1_transfer_proto_init() }
@@ -1296,7 +1397,7 @@ func file_ledgerd_ledger_v1_transfer_proto_init() {
 	}
 	file_ledgerd_ledger_v1_account_proto_init()
 	file_ledgerd_ledger_v1_transfer_proto_msgTypes[1].OneofWrappers = []any{}
-	file_ledgerd_ledger_v1_transfer_proto_msgTypes[11].OneofWrappers = []any{
+	file_ledgerd_ledger_v1_transfer_proto_msgTypes[12].OneofWrappers = []any{
 		(*ReverseRequest_TransferId)(nil),
 		(*ReverseRequest_TransferBizNo)(nil),
 	}
@@ -1306,7 +1407,7 @@ func file_ledgerd_ledger_v1_transfer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ledgerd_ledger_v1_transfer_proto_rawDesc), len(file_ledgerd_ledger_v1_transfer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -127,7 +127,8 @@ type LedgerServiceClient interface {
 	// BALANCE_CONDITION_FAILED, then by posting ACCOUNT_CLOSED, ACCOUNT_FROZEN,
 	// INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
-	// Up to 10,000 transfers in one call, each with its own result.
+	// Up to 10,000 transfers in one call, each with its own result: the transfer, or the error that
+	// Transfer would have given.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Posts the opposite of a transfer, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED, and
 	// those of Transfer.
@@ -594,7 +595,8 @@ type LedgerServiceHandler interface {
 	// BALANCE_CONDITION_FAILED, then by posting ACCOUNT_CLOSED, ACCOUNT_FROZEN,
 	// INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
-	// Up to 10,000 transfers in one call, each with its own result.
+	// Up to 10,000 transfers in one call, each with its own result: the transfer, or the error that
+	// Transfer would have given.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Posts the opposite of a transfer, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED, and
 	// those of Transfer.
