@@ -154,18 +154,13 @@ func (a *Account) written() pgtype.Uint32 {
 
 // Write writes the accounts that changed.
 func (b *Book) Write(p *commit.Pipe) {
-	n := 0
-	var rewritten []*Account
+	n, changed := 0, false
 	for _, a := range b.locks {
-		switch {
-		case !a.dirty || a.fresh:
-		case a.changed:
-			rewritten = append(rewritten, a)
-		default:
+		if a.dirty && !a.fresh {
 			n++
+			changed = changed || a.changed
 		}
 	}
-	b.rewriteAccounts(p, rewritten)
 	if n == 0 {
 		return
 	}
@@ -176,7 +171,7 @@ func (b *Book) Write(p *commit.Pipe) {
 	grow(n, &arg.Balances, &arg.Held)
 	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
 	for _, a := range b.locks {
-		if !a.dirty || a.fresh || a.changed {
+		if !a.dirty || a.fresh {
 			continue
 		}
 		arg.Tenants = append(arg.Tenants, a.Tenant)
@@ -187,34 +182,15 @@ func (b *Book) Write(p *commit.Pipe) {
 		arg.Versions = append(arg.Versions, a.Version)
 		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
 		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
+		if changed {
+			arg.States = append(arg.States, a.State)
+			arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
+			arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
+		}
 	}
 	arg.NextLapseAt = orNull(arg.NextLapseAt)
 	p.Queue(func(d commit.DB) error {
 		_, err := q.AccountUpdate(p.Context(), d, arg)
-		return err
-	})
-}
-
-func (b *Book) rewriteAccounts(p *commit.Pipe, accounts []*Account) {
-	if len(accounts) == 0 {
-		return
-	}
-	var arg db.AccountRewriteParams
-	for _, a := range accounts {
-		arg.Tenants = append(arg.Tenants, a.Tenant)
-		arg.AccountIds = append(arg.AccountIds, a.ID)
-		arg.Writers = append(arg.Writers, a.written())
-		arg.States = append(arg.States, a.State)
-		arg.Balances = append(arg.Balances, a.Balance)
-		arg.Held = append(arg.Held, a.Held)
-		arg.MinBalances = append(arg.MinBalances, limitText(a.Min))
-		arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
-		arg.Versions = append(arg.Versions, a.Version)
-		arg.LastEntryAt = append(arg.LastEntryAt, a.LastEntryAt)
-		arg.NextLapseAt = append(arg.NextLapseAt, a.NextLapseAt)
-	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountRewrite(p.Context(), d, arg)
 		return err
 	})
 }

@@ -121,11 +121,12 @@ func (q *Queries) AccountInsert(ctx context.Context, db DBTX, arg AccountInsertP
 	return err
 }
 
-const accountRewrite = `-- name: AccountRewrite :one
+const accountUpdate = `-- name: AccountUpdate :one
 with updated as (
     update ledger_accounts a
-    set state = y.state, balance = y.balance, held = y.held, version = y.version,
-        min_balance = nullif(y.min_balance, '')::numeric, max_balance = nullif(y.max_balance, '')::numeric,
+    set balance = y.balance, held = y.held, version = y.version, state = coalesce(y.state, a.state),
+        min_balance = case when y.state is null then a.min_balance else nullif(y.min_balance, '')::numeric end,
+        max_balance = case when y.state is null then a.max_balance else nullif(y.max_balance, '')::numeric end,
         last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
     from (
         select l.ctid as tid, u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
@@ -149,7 +150,7 @@ with updated as (
 select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
 `
 
-type AccountRewriteParams struct {
+type AccountUpdateParams struct {
 	AccountIds  []int64
 	Tenants     []int32
 	Writers     []pgtype.Uint32
@@ -163,9 +164,11 @@ type AccountRewriteParams struct {
 	NextLapseAt []time.Time
 }
 
-// The same with state and limits, for accounts of which these changed.
-func (q *Queries) AccountRewrite(ctx context.Context, db DBTX, arg AccountRewriteParams) (string, error) {
-	row := db.QueryRow(ctx, accountRewrite,
+// Writes accounts back, in the order of the arrays; their state and limits, which seldom change, only if
+// states are there. Fails unless every row is the one that this transaction wrote, whoever may have
+// changed it since.
+func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
+	row := db.QueryRow(ctx, accountUpdate,
 		arg.AccountIds,
 		arg.Tenants,
 		arg.Writers,
@@ -174,60 +177,6 @@ func (q *Queries) AccountRewrite(ctx context.Context, db DBTX, arg AccountRewrit
 		arg.Held,
 		arg.MinBalances,
 		arg.MaxBalances,
-		arg.Versions,
-		arg.LastEntryAt,
-		arg.NextLapseAt,
-	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
-}
-
-const accountUpdate = `-- name: AccountUpdate :one
-with updated as (
-    update ledger_accounts a
-    set balance = y.balance, held = y.held, version = y.version,
-        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
-    from (
-        select l.ctid as tid, u.balance, u.held, u.version, u.last_entry_at, u.next_lapse_at
-        from (
-            select unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as account_id,
-                unnest($3::xid[]) as writer, unnest($4::numeric[]) as balance,
-                unnest($5::numeric[]) as held, unnest($6::bigint[]) as version,
-                unnest($7::timestamptz[]) as last_entry_at, unnest($8::timestamptz[]) as next_lapse_at
-        ) u
-        cross join lateral (
-            select k.ctid from ledger_accounts k
-            where k.tenant_id = u.tenant_id and k.account_id = u.account_id and k.xmin = u.writer
-            offset 0
-        ) l
-    ) y
-    where a.ctid = y.tid
-    returning 1
-)
-select commit_expect(count(*), cardinality($1::bigint[]))::text from updated
-`
-
-type AccountUpdateParams struct {
-	AccountIds  []int64
-	Tenants     []int32
-	Writers     []pgtype.Uint32
-	Balances    []amount.Int
-	Held        []amount.Int
-	Versions    []int64
-	LastEntryAt []time.Time
-	NextLapseAt []time.Time
-}
-
-// Writes accounts back, in the order of the arrays. Fails unless every row is the one that this
-// transaction wrote, whoever may have changed it since.
-func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
-	row := db.QueryRow(ctx, accountUpdate,
-		arg.AccountIds,
-		arg.Tenants,
-		arg.Writers,
-		arg.Balances,
-		arg.Held,
 		arg.Versions,
 		arg.LastEntryAt,
 		arg.NextLapseAt,
