@@ -181,7 +181,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 			t.Errorf("%v: %d %s", bad, code, out)
 		}
 	}
-	s := app.start(regexp.MustCompile(`"listening","address":"([^"]+)"`), "serve", "--listen", "127.0.0.1:0")
+	s := app.start(listening, "serve", "--listen", "127.0.0.1:0")
 	if code, body := post(t, s.base+listAssets, key, "{}"); code != 200 {
 		t.Errorf("%d %s", code, body)
 	}

@@ -3,12 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"net/url"
 	"os"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
 )
 
@@ -23,20 +28,51 @@ func limitMemory() {
 	}
 }
 
-// startTraces sends traces to an OTLP/HTTP address; with none it does nothing.
-func startTraces(ctx context.Context, url string) (end func(), err error) {
-	if url == "" {
+// startTraces sends traces to an OTLP/HTTP address; with none it does nothing. The SDK's own variables hold,
+// such as OTEL_TRACES_SAMPLER and OTEL_EXPORTER_OTLP_HEADERS.
+func startTraces(ctx context.Context, address string, log *slog.Logger) (end func(), err error) {
+	if address == "" {
 		return func() {}, nil
 	}
-	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(url))
-	if err != nil {
-		return nil, fmt.Errorf("traces to %s: %w", url, err)
+	to, err := url.Parse(address)
+	if err != nil || to.Scheme != "http" && to.Scheme != "https" || to.Host == "" {
+		return nil, fmt.Errorf("--trace-url %s: it must be like http://127.0.0.1:4318", address)
 	}
-	provider := trace.NewTracerProvider(trace.WithBatcher(exporter))
+	if to.Path == "" {
+		to.Path = "/v1/traces" // the exporter would take /
+	}
+	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to.String()))
+	if err != nil {
+		return nil, fmt.Errorf("--trace-url %s: %w", address, err)
+	}
+	who, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "ledgerd")),
+		resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("traces: %w", err)
+	}
+	lost := tellLoss(log)
+	otel.SetErrorHandler(lost)
+	provider := trace.NewTracerProvider(trace.WithBatcher(exporter), trace.WithResource(who))
 	otel.SetTracerProvider(provider)
 	return func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		_ = provider.Shutdown(ctx)
+		if err := provider.Shutdown(ctx); err != nil {
+			lost(err)
+		}
 	}, nil
+}
+
+// tellLoss logs that traces are lost, once a minute at most: every batch of spans has an error of its own.
+func tellLoss(log *slog.Logger) otel.ErrorHandlerFunc {
+	var mu sync.Mutex
+	var told time.Time
+	return func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(told) > time.Minute {
+			told = time.Now()
+			log.Warn("traces are lost", "error", err)
+		}
+	}
 }

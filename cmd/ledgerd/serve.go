@@ -16,7 +16,7 @@ type serverFlags struct {
 	MetricsListen string        `help:"Serve /metrics and /debug/pprof without a key here: keep it private." env:"LEDGERD_METRICS_LISTEN"`
 	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
 	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"20s" env:"LEDGERD_DRAIN_TIMEOUT"`
-	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address. Empty: off." env:"LEDGERD_TRACE_URL"`
+	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
 
 type serveCmd struct {
@@ -38,7 +38,7 @@ func (c *serveCmd) Run(e *env) error {
 // serve runs a server until the program is to end. ready is called once it listens.
 func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, ready func(*server.Server) error) error {
 	limitMemory()
-	endTraces, err := startTraces(e.ctx, f.TraceURL)
+	endTraces, err := startTraces(e.ctx, f.TraceURL, e.log)
 	if err != nil {
 		return err
 	}

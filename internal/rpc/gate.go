@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -44,10 +46,11 @@ type Gate struct {
 	Metrics *Metrics
 }
 
-// Options put the gate before a service. More interceptors run inside of it.
+// Options put the gate before a service. More interceptors run around it: they see whom it let in, and the
+// errors that callers get.
 func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
-	return append(codecs(), connect.WithRequestGate(g.admit), connect.WithInterceptors(g), connect.WithRecover(panicked),
-		connect.WithInterceptors(more...))
+	return append(codecs(), connect.WithRequestGate(g.admit), connect.WithInterceptors(more...),
+		connect.WithInterceptors(g), connect.WithRecover(panicked))
 }
 
 // admit lets a caller in, or not, by the header of his request.
@@ -150,6 +153,7 @@ func (c checkedConn) Receive(m any) error {
 // leave counts a call and gives its error the shape that callers read.
 func (c *call) leave(ctx context.Context, err error) error {
 	c.meter.duration.Observe(time.Since(c.start).Seconds())
+	c.trace(ctx, "request_id", c.requestID)
 	if err == nil {
 		c.meter.ok.Inc()
 		return nil
@@ -157,6 +161,7 @@ func (c *call) leave(ctx context.Context, err error) error {
 	f := faultOf(ctx, err)
 	c.meter.failed(f)
 	c.note(ctx, f, err)
+	c.trace(ctx, "reason", f.Reason.Name)
 	e := connectError(f, c.requestID)
 	c.mark(e.Meta())
 	return e
@@ -172,6 +177,13 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
 		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID)
+	}
+}
+
+// trace puts onto the call's span, if it has one, what log lines call so.
+func (c *call) trace(ctx context.Context, name, value string) {
+	if span := trace.SpanFromContext(ctx); span.IsRecording() {
+		span.SetAttributes(attribute.String(name, value))
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -145,7 +146,8 @@ func (s *Server) routes() http.Handler {
 	}
 	var interceptors []connect.Interceptor
 	if s.options.Traces {
-		if spans, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics(), otelconnect.WithTrustRemote()); err == nil {
+		if spans, err := otelconnect.NewInterceptor(otelconnect.WithoutMetrics(), otelconnect.WithTrustRemote(),
+			otelconnect.WithPropagator(propagation.TraceContext{})); err == nil {
 			interceptors = append(interceptors, spans)
 		}
 	}
