@@ -8,17 +8,21 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/server"
-
-	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // block is a fenced block of a page.
@@ -182,4 +186,122 @@ func TestEveryCallIsDocumentedWithAnExample(t *testing.T) {
 		}
 		return true
 	})
+}
+
+var codeName = regexp.MustCompile("`([^`]+)`")
+
+// TestGlossaryNamesWhatIsThere looks up where the glossary says that its terms are seen.
+func TestGlossaryNamesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	there := namesThere(t)
+	page, err := os.ReadFile("../../docs/glossary.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	terms := map[string]bool{}
+	for i, line := range strings.Split(string(page), "\n") {
+		cells := strings.Split(line, " | ")
+		if !strings.HasPrefix(line, "| ") || cells[0] == "| term" {
+			continue
+		}
+		if len(cells) != 4 {
+			t.Fatalf("line %d has %d cells", i+1, len(cells))
+		}
+		for term := range strings.SplitSeq(strings.TrimPrefix(cells[0], "| "), ", ") {
+			if terms[term] {
+				t.Errorf("line %d: %s is there twice", i+1, term)
+			}
+			terms[term] = true
+		}
+		found := codeName.FindAllStringSubmatch(cells[2], -1)
+		if len(found) == 0 {
+			t.Errorf("line %d: the term is seen nowhere", i+1)
+		}
+		for _, name := range found {
+			if !there[name[1]] {
+				t.Errorf("line %d: there is no %s", i+1, name[1])
+			}
+		}
+	}
+	if len(terms) < 50 {
+		t.Errorf("only %d terms were found", len(terms))
+	}
+}
+
+// namesThere are the names of the API, the database, and the errors.
+func namesThere(t *testing.T) map[string]bool {
+	t.Helper()
+	there := map[string]bool{"db/checks": true, "Authorization": true, rpc.KeyHeader: true, rpc.ReplayedHeader: true, rpc.RequestIDHeader: true}
+	for _, r := range fault.All() {
+		there[r.Name] = true
+	}
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if strings.HasPrefix(string(f.Package()), "ledgerd.") {
+			addNames(there, f)
+		}
+		return true
+	})
+	rows, err := pgtest.Pool(t, pgtest.New(t).SuperDSN).Query(context.Background(), `
+		select unnest(array[relation, relation || '.' || column_name]) from (
+			select case table_schema when 'public' then '' else table_schema || '.' end || table_name as relation, column_name
+			from information_schema.columns where table_schema in ('public', 'audit')) c`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		there[name] = true
+	}
+	return there
+}
+
+func addNames(there map[string]bool, f protoreflect.FileDescriptor) {
+	for i := range f.Messages().Len() {
+		m := f.Messages().Get(i)
+		there[string(m.Name())] = true
+		for j := range m.Fields().Len() {
+			there[string(m.Name())+"."+string(m.Fields().Get(j).Name())] = true
+		}
+	}
+	for i := range f.Enums().Len() {
+		e := f.Enums().Get(i)
+		there[string(e.Name())] = true
+		for j := range e.Values().Len() {
+			there[string(e.Values().Get(j).Name())] = true
+		}
+	}
+	for i := range f.Services().Len() {
+		for j := range f.Services().Get(i).Methods().Len() {
+			there[string(f.Services().Get(i).Methods().Get(j).Name())] = true
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	files, _ := filepath.Glob("../../*.md")
+	for _, pattern := range []string{"*.md", "*/*.md"} {
+		more, _ := filepath.Glob("../../docs/" + pattern)
+		files = append(files, more...)
+	}
+	seen := 0
+	for _, file := range files {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range link.FindAllStringSubmatch(string(page), -1) {
+			seen++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(file), to[1])); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+	if seen < 20 {
+		t.Errorf("only %d links were found", seen)
+	}
 }
