@@ -3,7 +3,8 @@
 
 -- name: SettingsApply :exec
 -- Settings of one transaction, not of the session, so that they hold behind a pooler too, and the lock
--- by which BatchesOpen knows it: taken before the transaction reads the clock.
+-- by which BatchesOpen knows it: taken before the transaction reads the clock. Plans are generic: one
+-- made for the arrays at hand costs more than it could save, in every batch.
 select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
@@ -11,7 +12,7 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),
-    set_config('plan_cache_mode', 'auto', true),
+    set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('jit', 'off', true);
 
 -- name: ClockRead :one

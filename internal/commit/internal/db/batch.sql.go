@@ -313,7 +313,7 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::te
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),
-    set_config('plan_cache_mode', 'auto', true),
+    set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('jit', 'off', true)
 `
 
@@ -326,7 +326,8 @@ type SettingsApplyParams struct {
 // The commit engine's statements. Look-ups take the tenant through an array and the index by a
 // lateral sub-select, so that a plan made on an empty table stays right on a full one.
 // Settings of one transaction, not of the session, so that they hold behind a pooler too, and the lock
-// by which BatchesOpen knows it: taken before the transaction reads the clock.
+// by which BatchesOpen knows it: taken before the transaction reads the clock. Plans are generic: one
+// made for the arrays at hand costs more than it could save, in every batch.
 func (q *Queries) SettingsApply(ctx context.Context, db DBTX, arg SettingsApplyParams) error {
 	_, err := db.Exec(ctx, settingsApply, arg.LockTimeout, arg.StatementTimeout, arg.IdleTimeout)
 	return err
