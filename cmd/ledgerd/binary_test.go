@@ -228,6 +228,8 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) || !strings.Contains(body, `"balanceAfter":"987.70"`) {
 			t.Errorf("turn %d: %d %s", turn, code, body)
 		}
-		s.end()
+		if said := s.end(); strings.Contains(said, "creating a PostgreSQL") != (turn == 0) {
+			t.Errorf("turn %d: it does not tell what it does, or what it does not: %s", turn, said)
+		}
 	}
 }

@@ -76,7 +76,7 @@ func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
 			return "", nil, err
 		}
 	}
-	local, err := localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true})
+	local, err := localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true, Notes: func(note string) { e.log.Info(note) }})
 	if err != nil {
 		return "", nil, err
 	}

@@ -56,6 +56,9 @@ type Options struct {
 	// Log receives what Postgres logs and what this package decides; it must
 	// not block for long. Nil discards.
 	Log io.Writer
+	// Notes is called with what this package decides alone, such as what it is
+	// about to fetch; nil discards. It is for whoever waits at a terminal.
+	Notes func(string)
 }
 
 // Server is a running PostgreSQL. Call Stop (or Kill) once it is no longer
@@ -86,6 +89,7 @@ type Server struct {
 // takes as long as crash recovery does; cancel it and the server is stopped.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	s := &Server{log: newLogTail(opts.Log), done: make(chan struct{})}
+	s.log.notes = opts.Notes
 	var err error
 	if s.opts, err = opts.prepare(); err != nil {
 		return nil, fmt.Errorf("localpg: %w", err)

@@ -25,6 +25,19 @@ func TestRestartKeepsData(t *testing.T) {
 	expectKept(t, start(t, Options{Dir: dir}))
 }
 
+func TestNotesTellWhatTheStartDoes(t *testing.T) {
+	t.Parallel()
+	dir := shortDir(t)
+	for _, want := range []string{"creating a PostgreSQL", ""} { // the second start has nothing to tell
+		var notes []string
+		stop(t, start(t, Options{Dir: dir, Notes: func(note string) { notes = append(notes, note) }}))
+		got := strings.Join(notes, "\n")
+		if !strings.HasPrefix(got, want) || (want == "") != (got == "") {
+			t.Errorf("the notes are %q, want %q", got, want)
+		}
+	}
+}
+
 func TestSettingsReachTheServer(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {

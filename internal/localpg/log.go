@@ -11,9 +11,10 @@ const tailBytes = 4096
 
 // logTail passes the log on and remembers its end for error messages.
 type logTail struct {
-	mu   sync.Mutex
-	next io.Writer
-	last []byte
+	mu    sync.Mutex
+	next  io.Writer
+	last  []byte
+	notes func(string) // may be nil
 }
 
 func newLogTail(next io.Writer) *logTail {
@@ -37,7 +38,11 @@ func (l *logTail) Write(p []byte) (int, error) {
 }
 
 func (l *logTail) printf(format string, args ...any) {
-	_, _ = fmt.Fprintf(l, "localpg: "+format+"\n", args...)
+	note := fmt.Sprintf(format, args...)
+	if l.notes != nil {
+		l.notes(note)
+	}
+	_, _ = l.Write([]byte("localpg: " + note + "\n"))
 }
 
 func (l *logTail) tail() string {

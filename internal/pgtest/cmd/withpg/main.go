@@ -49,7 +49,9 @@ func run(hold bool, command []string) (code int, err error) {
 	if os.Getenv(pgtest.DSNEnv) != "" {
 		return execute(command, os.Environ(), signals)
 	}
-	srv, err := pgtest.StartServer(context.Background(), localpg.Options{})
+	srv, err := pgtest.StartServer(context.Background(), localpg.Options{Notes: func(note string) {
+		fmt.Fprintln(os.Stderr, "withpg:", note)
+	}})
 	if err != nil {
 		return 0, err
 	}
