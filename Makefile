@@ -27,7 +27,9 @@ help: ## This list
 
 .PHONY: run
 run: ## Server with its own Postgres and sample data, nothing to set up
-	go run ./cmd/ledgerd dev
+	@# Not go run: it calls Ctrl-C a failure, and at SIGTERM ends without the server.
+	@program=$${XDG_CACHE_HOME:-$$HOME/.cache}/ledgerd/dev/ledgerd; mkdir -p "$${program%/*}"; \
+	(set -x; go build -buildvcs=false -o "$$program" ./cmd/ledgerd); exec "$$program" dev
 
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector
