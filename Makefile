@@ -34,11 +34,9 @@ run: ## Server with its own Postgres and sample data, nothing to set up
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector
 	$(TOOLS) test ./...
-	@race=-race; \
-	if ! echo '#include <stdlib.h>' | $$(go env CC) -x c -c -o /dev/null - 2>/dev/null; then \
-		race=; echo '*** NO C COMPILER: NO RACE DETECTOR. On Debian: apt-get install gcc libc6-dev ***' >&2; \
-	fi; \
-	set -x; $(WITHPG) go test $$race $(TESTFLAGS) $(PKG)
+	@lacking=$$(tools/lacking); race=-race; if [[ $$lacking == *'NO RACE DETECTOR'* ]]; then race=; fi; \
+	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
+	(set -x; $(WITHPG) go test $$race $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
