@@ -72,7 +72,8 @@ type Result struct {
 	// FirstError is one of the errors.
 	FirstError string `json:",omitempty"`
 
-	// Measured were acknowledged in the measured window of Seconds.
+	// Measured were acknowledged in the measured window of Seconds: Spec.Measure, or a multiple of it where
+	// no call has ended before.
 	Measured int64
 	Seconds  float64
 	// Latencies of the calls that ended in the window.

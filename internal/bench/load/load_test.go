@@ -203,6 +203,31 @@ func checkRequests(t *testing.T, spec *Spec, got []*ledgerv1.TransferRequest) {
 	}
 }
 
+func TestCallLongerThanTheWindowIsMeasured(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if status == http.StatusOK {
+				<-time.After(150 * time.Millisecond) // the time is what is measured
+			}
+			w.WriteHeader(status)
+		}))
+		defer s.Close()
+		spec := &Spec{Kind: HTTP, Callers: 2, Hot: -1, URL: s.URL, Run: "r001", Accounts: 10, Stride: 1,
+			Measure: 50 * time.Millisecond, Patience: time.Minute}
+		r, err := run(t.Context(), spec, func(string) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status == http.StatusOK && (r.Measured == 0 || r.P50 < 150*time.Millisecond) {
+			t.Errorf("slow calls: %+v", r)
+		}
+		if status != http.StatusOK && (r.Measured != 0 || r.Refused == 0) {
+			t.Errorf("refused calls: %+v", r)
+		}
+	}
+}
+
 func TestBatchOutcomeCountsResults(t *testing.T) {
 	t.Parallel()
 	made := &ledgerv1.TransferBatchResult{Transfer: &ledgerv1.Transfer{Id: 1, BizNo: "x"}, Existed: true}
