@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -206,8 +207,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	}
 }
 
-func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
-	t.Parallel()
+func devDir(t *testing.T) string {
+	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "ledgerd-dev-") // short, since it has to hold a socket
 	if err != nil {
 		t.Fatal(err)
@@ -216,6 +217,12 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	if err := os.Chmod(dir, 0o711); err != nil { // under root another account has to pass through
 		t.Fatal(err)
 	}
+	return dir
+}
+
+func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
+	t.Parallel()
+	dir := devDir(t)
 	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "DATABASE_URL=")
 	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback only") {
 		t.Errorf("dev on all addresses: %d %s", code, out)
@@ -231,5 +238,54 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		if said := s.end(); strings.Contains(said, "creating a PostgreSQL") != (turn == 0) {
 			t.Errorf("turn %d: it does not tell what it does, or what it does not: %s", turn, said)
 		}
+	}
+
+	s := p.start(address, "dev", "--listen", "127.0.0.1:0")
+	p.env = append(p.env, "LEDGERD_DIR="+filepath.Join(dir, "other"))
+	taken := strings.TrimPrefix(s.base, "http://")
+	if out, code := p.run("dev", "--listen", taken); code != 1 || !strings.Contains(out, "address already in use") ||
+		strings.Contains(out, "Postgres ended") {
+		t.Errorf("dev where something listens: %d %s", code, out)
+	}
+	pid, err := filepath.Glob(filepath.Join(dir, "data", "data-*", "postmaster.pid"))
+	if err != nil || len(pid) != 1 {
+		t.Fatal(pid, err)
+	}
+	text, err := os.ReadFile(pid[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	postmaster, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(postmaster, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-s.read
+	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(s.said.String(), "the private Postgres ended") {
+		t.Errorf("after Postgres has died: %v %s", err, s.said)
+	}
+}
+
+// TestDevInterruptedWhileItStartsSaysSo has an initdb that does not come to its end.
+func TestDevInterruptedWhileItStartsSaysSo(t *testing.T) {
+	t.Parallel()
+	dir := devDir(t)
+	for name, script := range map[string]string{"postgres": "echo 'postgres (PostgreSQL) 18.1'", "initdb": "exec sleep 60"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "LEDGERD_PG_BIN="+dir, "DATABASE_URL=")
+	s := p.start(regexp.MustCompile(`creating a PostgreSQL ([0-9.]+)`), "dev", "--listen", "127.0.0.1:0")
+	if err := s.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	<-s.read
+	_ = s.cmd.Wait()
+	if code := s.cmd.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(s.said.String(), "\nledgerd: interrupted\n") {
+		t.Errorf("%d %s", code, s.said)
 	}
 }

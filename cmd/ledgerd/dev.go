@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ func (c *devCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	return c.serve(e, url, &anyone, func(s *server.Server) error {
+	err = c.serve(e, url, &anyone, func(s *server.Server) error {
 		base := "http://" + s.Addr()
 		if err := sample(e.ctx, base); err != nil {
 			return fmt.Errorf("sample data: %w", err)
@@ -54,7 +55,13 @@ func (c *devCmd) Run(e *env) error {
 		fmt.Fprintf(e.out, welcome, base, url)
 		return nil
 	})
+	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
+		return cause // whatever failed after it is a consequence
+	}
+	return err
 }
+
+var errPostgresEnded = errors.New("the private Postgres ended")
 
 // onlyLoopback refuses an address that others can reach: dev asks nobody for a key.
 func onlyLoopback(address string) error {
@@ -80,7 +87,9 @@ func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
+	ctx, cancel := context.WithCancelCause(e.ctx)
 	end = func() {
+		cancel(nil) // first, so that what follows is not taken for its death
 		if err := local.Stop(); err != nil {
 			e.log.Error("stop Postgres", "error", err)
 		}
@@ -89,15 +98,10 @@ func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
 		end()
 		return "", nil, err
 	}
-	ctx, cancel := context.WithCancelCause(e.ctx)
 	e.ctx = ctx
 	go func() {
-		select {
-		case <-local.Done():
-			cancel(errors.New("the private Postgres ended"))
-			fmt.Fprintln(e.errOut, "ledgerd: Postgres ended:", local.Err())
-		case <-ctx.Done():
-		}
+		<-local.Done()
+		cancel(fmt.Errorf("%w: %w", errPostgresEnded, cmp.Or(local.Err(), errors.New("it was stopped"))))
 	}()
 	return local.DSN(devRole, devDatabase), end, nil
 }

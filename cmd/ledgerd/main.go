@@ -71,6 +71,8 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		fmt.Fprintln(errOut, "ledgerd: interrupted")
 	case !errors.Is(err, errQuiet):
 		fmt.Fprintln(errOut, "ledgerd:", err)
 	}
