@@ -228,12 +228,15 @@ func findsWrong(t *testing.T, p *phase, c *Case) {
 			t.Errorf("%s: %v of %d transfers passes", c.Name, wrong, run.Succeeded)
 		}
 	}
+	// On a busy machine a run is a few transfers, and of any other account nothing but the balance is looked at.
+	const touched = ` where (tenant_id, account_id) = (
+		select tenant_id, account_id from ledger_entries order by transfer_id desc, account_id limit 1)`
 	for _, spoil := range [][2]string{
 		{"balance = balance + 1", "balance = balance - 1"},
 		{"version = version + 1", "version = version - 1"},
 	} {
 		for i, set := range spoil {
-			if _, err := p.conn.Exec(ctx, "update ledger_accounts set "+set+" where code = 'acct:0000001'"); err != nil {
+			if _, err := p.conn.Exec(ctx, "update ledger_accounts set "+set+touched); err != nil {
 				t.Fatal(err)
 			}
 			if f := verify(run.Succeeded, 0); (len(f) == 0) != (i == 1) {
