@@ -33,10 +33,11 @@ run: ## Server with its own Postgres and sample data, nothing to set up
 
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector
+	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed.
 	$(TOOLS) test ./...
 	@lacking=$$(tools/lacking); race=-race; if [[ $$lacking == *'NO RACE DETECTOR'* ]]; then race=; fi; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
-	(set -x; $(WITHPG) go test $$race $(TESTFLAGS) $(PKG))
+	(set -x; $(WITHPG) go test $$race -count=1 $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
