@@ -19,7 +19,7 @@ func (b *batch[B]) apply() {
 		}
 		if j.found != nil && j.found.expiresAt.After(b.now) {
 			j.kept = j.found
-			j.out, j.err = b.engine.replay(j, j.kept)
+			j.out, j.err = j.replay(j.kept)
 			continue
 		}
 		b.run(j)

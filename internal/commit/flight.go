@@ -89,7 +89,8 @@ func (e *Engine[B]) release(j *job[B]) {
 	if j.kept != nil {
 		for _, p := range parked {
 			if p.state.CompareAndSwap(waiting, claimed) {
-				out, err := e.replay(p, j.kept)
+				out, err := p.replay(j.kept)
+				e.tellReplay(p, j.kept)
 				e.finish(p, out, err)
 			}
 		}
@@ -109,17 +110,11 @@ func (e *Engine[B]) release(j *job[B]) {
 }
 
 // replay answers a job from what is recorded under its key.
-func (e *Engine[B]) replay(j *job[B], r *keyRecord) (Outcome, error) {
+func (j *job[B]) replay(r *keyRecord) (Outcome, error) {
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
-		e.metrics.key(j.Key.Operation, "mismatch")
-		e.log.Warn("request key reused with other content", "operation", j.Key.Operation, "key", j.Key.Key,
-			"first_request_id", r.requestID, "request_id", j.RequestID)
 		return Outcome{}, KeyReused.New("the Idempotency-Key was used before with other content").
 			With("key", j.Key.Key).With("first_request_id", r.requestID)
 	}
-	e.metrics.key(j.Key.Operation, "replayed")
-	e.log.Info("request key replayed", "operation", j.Key.Operation, "key", j.Key.Key,
-		"first_request_id", r.requestID, "request_id", j.RequestID)
 	if r.refused {
 		f, err := fault.Decode(r.answer)
 		if err != nil {
@@ -129,4 +124,16 @@ func (e *Engine[B]) replay(j *job[B], r *keyRecord) (Outcome, error) {
 		return Outcome{Replayed: true, FirstRequestID: r.requestID}, f
 	}
 	return Outcome{Recorded: r.answer, Replayed: true, FirstRequestID: r.requestID}, nil
+}
+
+// tellReplay counts and logs a replay: once, when it is the answer, however often its batch ran.
+func (e *Engine[B]) tellReplay(j *job[B], r *keyRecord) {
+	attributes := []any{"operation", j.Key.Operation, "key", j.Key.Key, "first_request_id", r.requestID, "request_id", j.RequestID}
+	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
+		e.metrics.key(j.Key.Operation, "mismatch")
+		e.log.Warn("request key reused with other content", attributes...)
+		return
+	}
+	e.metrics.key(j.Key.Operation, "replayed")
+	e.log.Info("request key replayed", attributes...)
 }

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"testing"
@@ -250,6 +251,29 @@ func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
 		if runs != c.runs || w.value("c5") != 1_000_000+c.result {
 			t.Errorf("%+v: %d runs, result %d", c.via, runs, w.value("c5")-1_000_000)
 		}
+	}
+}
+
+func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 10)
+	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
+	first := w.engine()
+	for _, r := range first.DoAll(within(t, 10*time.Second), []Work[*toyBook]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	e := w.engine()
+	other := keyed("other", add("c0", 1))
+	other.Key.Fingerprint = bytes.Repeat([]byte{1}, FingerprintSize)
+	r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{keyed("same", add("c0", 1)), other,
+		work(&toyVia{name: "x", blind: true, wants: 2})})
+	if !r[0].Outcome.Replayed || reason(r[1].Err) != "IDEMPOTENCY_KEY_REUSED" || r[2].Err != nil {
+		t.Errorf("%+v", r)
+	}
+	if n := e.metric("keys_total"); n != 2 {
+		t.Errorf("%v outcomes of two keys counted", n)
 	}
 }
 

@@ -96,12 +96,13 @@ func (e *Engine[B]) halves(jobs []*job[B], lockTimeout time.Duration) {
 // answer gives every job the outcome that is now committed.
 func (e *Engine[B]) answer(jobs []*job[B]) {
 	for _, j := range jobs {
-		if j.fresh {
-			outcome := "first"
-			if j.err != nil {
-				outcome = "refused"
-			}
-			e.metrics.key(j.Key.Operation, outcome)
+		switch {
+		case !j.fresh && j.kept != nil:
+			e.tellReplay(j, j.kept)
+		case j.fresh && j.err != nil:
+			e.metrics.key(j.Key.Operation, "refused")
+		case j.fresh:
+			e.metrics.key(j.Key.Operation, "first")
 		}
 		e.finish(j, j.out, j.err)
 	}
