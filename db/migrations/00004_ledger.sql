@@ -94,9 +94,15 @@ create table ledger_transfers (
     constraint ledger_transfers_biz_no_check check (octet_length(biz_no) between 1 and 128),
     constraint ledger_transfers_type_check check (octet_length(type) between 1 and 64),
     constraint ledger_transfers_metadata_check check (octet_length(metadata::text) <= 131072)
-);
+) with (autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000);
 create unique index ledger_transfers_reverses_key on ledger_transfers (tenant_id, reverses_id) where reverses_id is not null;
 create index ledger_transfers_hold_idx on ledger_transfers (tenant_id, hold_id) where hold_id is not null;
+create index ledger_transfers_request_idx on ledger_transfers
+    using brin (recorded_at, request_id text_bloom_ops (n_distinct_per_range = 4000, false_positive_rate = 0.001))
+    with (pages_per_range = 64);
+-- A new index has a summary of its first range, which holds nothing yet: every row of it would rewrite that.
+select brin_desummarize_range('ledger_transfers_request_idx', 0);
+comment on index ledger_transfers_request_idx is 'What a request did, and what happened between two times: 2 bytes a row. Vacuum summarizes ranges when they are full, hence the table''s threshold; what came since is read as it is. The planner takes it when recorded_at is asked for too, since ids come in no order. ADR 8.';
 comment on table ledger_transfers is 'Journal: one row for every transfer that happened. Append-only.';
 comment on column ledger_transfers.tenant_id is 'Tenant.';
 comment on column ledger_transfers.transfer_id is 'Id; id >> 14 is the batch that committed it.';

@@ -180,11 +180,12 @@ comment on column audit.open_holds.request_id is 'X-Request-ID of the call that 
 comment on column audit.open_holds.metadata is 'The user''s own names and values.';
 comment on column audit.open_holds.hold_id is 'Id in ledger_holds.';
 
+-- Without a condition on recorded_at the planner would take ledger_transfers_request_idx for useless.
 create view audit.requests as
 select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
 from (
     select tenant_id, request_id, recorded_at as at, 'transfer'::text as what, biz_no as name, type as detail, principal, transfer_id as id
-    from ledger_transfers
+    from ledger_transfers where recorded_at > '-infinity'
     union all
     select tenant_id, request_id, created_at, 'hold', biz_no, state, principal, hold_id from ledger_holds
     union all
@@ -195,7 +196,7 @@ from (
     select tenant_id, request_id, created_at, case when refused then 'refusal' else 'key' end, key, operation, principal, null from commit_keys
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.requests is 'Everything that a call made, by its X-Request-ID. No index knows request ids: on a big journal name the kind of thing (what) and be patient.';
+comment on view audit.requests is 'Everything that a call made, by its X-Request-ID. An index finds transfers; holds, accounts and keys are read whole, unless what = ''transfer'' leaves them out.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
 comment on column audit.requests.at is 'When it was recorded.';

@@ -1,0 +1,105 @@
+package db_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// journalOf fills an empty journal with transfers i = 1, 2, …, n of requests of their own, 100 a minute.
+func journalOf(t *testing.T, n int) (*pgtest.DB, *pgx.Conn) {
+	t.Helper()
+	db := pgtest.New(t)
+	db.SkipChecks() // they have no entries
+	super := connect(t, db.SuperDSN)
+	do(t, super, "insert into access_tenants (name) values ('demo')")
+	do(t, super, fmt.Sprintf(`insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, principal, request_id)
+		select 1, (i / 100 << 14) + i %% 100, 'order-' || i, 'transfer', timestamptz '2026-01-01Z' + i / 100 * interval '1 min', 'key:1', md5(i::text)
+		from generate_series(1, %d) i`, n))
+	return db, super
+}
+
+func do(t *testing.T, conn *pgx.Conn, sql string) {
+	t.Helper()
+	if _, err := conn.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// node is a node of a plan, as far as these tests look at it.
+type node struct {
+	Rows    float64 `json:"Actual Rows"`
+	Removed float64 `json:"Rows Removed by Index Recheck"`
+	Hit     int     `json:"Shared Hit Blocks"`
+	Read    int     `json:"Shared Read Blocks"`
+}
+
+// explain runs a query, and returns the uppermost node of its plan and the whole.
+func explain(t *testing.T, conn *pgx.Conn, query string, args ...any) (node, string) {
+	t.Helper()
+	var text string
+	if err := conn.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+query, args...).Scan(&text); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal([]byte(text), &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan, strings.Join(lines(t, conn, "explain "+query, args...), "\n")
+}
+
+func TestRequestsAndTimesAreFoundInALargeJournal(t *testing.T) {
+	t.Parallel()
+	db, super := journalOf(t, 100_000)
+	do(t, super, "vacuum analyze ledger_transfers")
+	conn := asAuditor(t, db)
+	do(t, conn, "set plan_cache_mode = force_generic_plan") // the worst that a bound parameter can do
+
+	if got := lines(t, conn, "select (pg_relation_size('ledger_transfers') > 1500 * 8192 and pg_relation_size('ledger_transfers_request_idx') < 400000)::text")[0]; got != "true" {
+		t.Errorf("the journal has too few blocks for this test, or the index too many")
+	}
+	const request = "c4ca4238a0b923820dcc509a6f75849b" // md5 of 1
+	for _, c := range []struct {
+		rows  int
+		query string
+		args  []any
+	}{
+		{1, `select * from audit.requests where tenant = 'demo' and request_id = '` + request + `'`, nil},
+		{1, `select * from audit.requests where tenant = 'demo' and what = 'transfer' and request_id = '` + request + `'`, nil},
+		{0, `select * from audit.requests where tenant = 'demo' and what = 'hold' and request_id = '` + request + `'`, nil},
+		{0, `select * from audit.requests where tenant = 'demo' and request_id = 'nobody'`, nil},
+		{0, `select * from audit.requests where tenant = 'other' and request_id = '` + request + `'`, nil},
+		{1, `select * from audit.requests where tenant = $1 and request_id = $2`, []any{"demo", request}},
+		{2, `select * from audit.requests where request_id in ('` + request + `', md5('77777'))`, nil},
+		{1, `select * from audit.requests where tenant = 'demo'
+			and request_id = (select request_id from audit.postings where tenant = 'demo' and biz_no = 'order-50000' limit 1)`, nil},
+		// Seven more a row, for what belongs to it.
+		{100, `select * from audit.postings where tenant = 'demo' and recorded_at >= '2026-01-01 10:00Z' and recorded_at < '2026-01-01 10:01Z'`, nil},
+	} {
+		plan, text := explain(t, conn, c.query, c.args...)
+		if int(plan.Rows) != c.rows || plan.Hit+plan.Read > 400+7*c.rows {
+			t.Errorf("%s: %v rows, %d blocks\n%s", c.query, plan.Rows, plan.Hit+plan.Read, text)
+		}
+		t.Logf("%4d blocks: %s", plan.Hit+plan.Read, c.query)
+	}
+}
+
+// A range of blocks has a summary as soon as it is full, and not before: then every row that comes
+// would write it again, which costs some 100 µs and 6 kB of WAL a row.
+func TestRangesThatAreNotFullHaveNoSummary(t *testing.T) {
+	t.Parallel()
+	_, super := journalOf(t, 100)
+	do(t, super, "set enable_seqscan = off")
+	for _, when := range []string{"at first", "after vacuum"} {
+		plan, text := explain(t, super, "select from ledger_transfers where recorded_at > '-infinity' and request_id = 'nobody'")
+		if plan.Removed != 100 {
+			t.Errorf("%s the index tells %v of 100 rows apart\n%s", when, 100-plan.Removed, text)
+		}
+		do(t, super, "vacuum ledger_transfers")
+	}
+}
