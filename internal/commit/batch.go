@@ -67,6 +67,7 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeou
 		if err != nil {
 			err = b.leftBehind(err)
 			abort(conn)
+			e.roster.wait(b.before) // it stands for them on the roster: gone before them, it would let others pass them
 		}
 		e.roster.leave(&b.stay, err == nil)
 	}()

@@ -54,6 +54,43 @@ func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	e.wantMetric(t, "reruns_total", 0)
 }
 
+// One that runs again while the batch before it is still on its way must not pass that one: it would
+// be refused for want of what it has seen already.
+func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(patient)
+	pass, open := w.gate()
+	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 1))))
+	w.waiting(1)
+	applied := make(chan struct{}, 9)
+	runs := 0 // by one writer at a time
+	c := add("c0", -1_000_001)
+	c.onApply = func(*toyBook) error {
+		applied <- struct{}{}
+		if runs++; runs == 1 {
+			return ErrMoreRows
+		}
+		return nil
+	}
+	second := e.start(within(t, 20*time.Second), work(c))
+	<-applied
+	select {
+	case r := <-second:
+		t.Fatalf("answered before the first was committed: %+v", r)
+	case <-time.After(50 * time.Millisecond):
+	}
+	open()
+	if r := <-first; r.err != nil {
+		t.Errorf("the first: %+v", r)
+	}
+	if r := <-second; r.err != nil || r.out.Answer != int64(0) {
+		t.Errorf("the second: %+v", r)
+	}
+	wantValue(t, w, "c0", 0)
+	e.wantMetric(t, "left_behind_total", 0)
+}
+
 // What the second saw of the first never was: neither its money nor its refusal may stay.
 func TestBatchThatOverlapsAFailedOneRunsAgain(t *testing.T) {
 	t.Parallel()
