@@ -182,12 +182,13 @@ func TestAnAttemptsTimeEndsBeforeTheCallers(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		slow := &slowOnce{}
-		c := newClient(t, serve(t, slow), append(opts, client.WithAttemptTimeout(100*time.Millisecond), client.WithRetry(2, 1, 1))...)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		// On a busy machine other attempts may not make it in their time either, before or after that one.
+		c := newClient(t, serve(t, slow), append(opts, client.WithAttemptTimeout(100*time.Millisecond), client.WithRetry(100, 1, 1))...)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		ctx, info := client.WithInfo(ctx)
-		if _, err := c.Ledger.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil || info.Attempts != 2 {
-			t.Errorf("%v, %+v", err, info)
+		if _, err := c.Ledger.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil || info.Attempts < 2 || slow.calls.Load() < 2 {
+			t.Errorf("%v, %+v, %d calls", err, info, slow.calls.Load())
 		}
 	})
 }
