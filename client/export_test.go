@@ -19,6 +19,15 @@ func AwaitLine(c *Client, n int) {
 	}
 }
 
+// Share is how many of the calls in line go into one batch while others are on their way.
+func Share(line, flying int) int {
+	g := gather{flying: flying}
+	for range line {
+		g.line = append(g.line, new(item))
+	}
+	return len(g.cut())
+}
+
 // EncodeItem and BatchRequest are how gathered calls are put together.
 var EncodeItem = encodeItem
 

@@ -19,6 +19,7 @@ const (
 	// while answers travel; more make the batches smaller and each call dearer.
 	gatherLanes    = 2
 	maxBatchItems  = 1000
+	leastShare     = 16 // calls that are not worth splitting
 	maxBatchBytes  = 4 << 20
 	maxBatchFlight = 10 * time.Second
 )
@@ -32,9 +33,10 @@ const (
 type gather struct {
 	send func(context.Context, *connect.Request[ledgerv1.TransferBatchRequest]) (*connect.Response[ledgerv1.TransferBatchResponse], error)
 
-	mu    sync.Mutex
-	lanes int     // free ones
-	line  []*item // in order of arrival
+	mu     sync.Mutex
+	lanes  int     // free ones
+	line   []*item // in order of arrival
+	flying int     // calls on their way
 }
 
 func newGather(h connect.HTTPClient, baseURL string, opts []connect.ClientOption) *gather {
@@ -123,6 +125,7 @@ func (g *gather) enter(it *item) bool {
 	defer g.mu.Unlock()
 	if g.lanes > 0 {
 		g.lanes--
+		g.flying++
 		return true
 	}
 	if it != nil {
@@ -141,16 +144,17 @@ func (g *gather) lone(ctx context.Context, req connect.AnyRequest, next connect.
 
 // pass hands a lane on to whoever is in line.
 func (g *gather) pass() {
-	if batch := g.take(); batch != nil {
+	if batch := g.take(1); batch != nil {
 		go g.run(batch)
 	}
 }
 
-// take takes the next batch out of the line. It returns nil when nobody waits, which frees the lane, or
-// when the lane went to a single caller.
-func (g *gather) take() []*item {
+// take takes the next batch out of the line, for a lane on which so many calls came back. It returns
+// nil when nobody waits, which frees the lane, or when the lane went to a single caller.
+func (g *gather) take(back int) []*item {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.flying -= back
 	for len(g.line) > 0 {
 		batch := g.cut()
 		for i, it := range batch {
@@ -162,9 +166,11 @@ func (g *gather) take() []*item {
 		case 0:
 		case 1:
 			if batch[0].grant() {
+				g.flying++
 				return nil
 			}
 		default:
+			g.flying += len(batch)
 			return batch
 		}
 	}
@@ -172,10 +178,14 @@ func (g *gather) take() []*item {
 	return nil
 }
 
-// cut takes the front of the line, at least one and as many as a batch may hold.
+// cut takes the front of the line: an equal part, for each lane, of the calls in line and on their way,
+// and no more than a batch may hold. If a lane took all, callers who ask again when they have their
+// answers would all come back with one batch, go into the next one together, and leave the other
+// lanes with nothing.
 func (g *gather) cut() []*item {
+	share := min(maxBatchItems, max(leastShare, (len(g.line)+g.flying+gatherLanes-1)/gatherLanes))
 	n, size := 0, 0
-	for n < len(g.line) && n < maxBatchItems {
+	for n < len(g.line) && n < share {
 		size += len(g.line[n].wire)
 		if n > 0 && size > maxBatchBytes {
 			break
@@ -192,11 +202,12 @@ func (g *gather) cut() []*item {
 // run sends batches for as long as there are any.
 func (g *gather) run(batch []*item) {
 	for batch != nil {
+		n := len(batch)
 		g.round(batch)
 		// Those who were just answered may have more to send: they get their turn on the processor first,
 		// so that the next batch is not one call and the one after it all the others.
 		runtime.Gosched()
-		batch = g.take()
+		batch = g.take(n)
 	}
 }
 

@@ -172,6 +172,18 @@ func TestACallerWhoLeavesTheLineIsNotSentAndLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
+// Callers who ask again when they have their answers must not all end in one lane's batch.
+func TestLanesShareTheLine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ line, flying, want int }{
+		{1, 1, 1}, {12, 0, 12}, {99, 1, 50}, {50, 50, 50}, {10, 90, 10}, {5000, 1000, 1000},
+	} {
+		if n := client.Share(c.line, c.flying); n != c.want {
+			t.Errorf("%d in line, %d on their way: a batch of %d, want %d", c.line, c.flying, n, c.want)
+		}
+	}
+}
+
 func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 	t.Parallel()
 	c, seen, free := gatherBehind(t, startLedger(t))
@@ -187,8 +199,8 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 			t.Errorf("call %d: %v", i, a.err)
 		}
 	}
-	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches != 1 {
-		t.Errorf("%d went alone and %d batches, want one batch", lone, batches)
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches != client.GatherLanes {
+		t.Errorf("%d went alone and %d batches, want one a lane", lone, batches)
 	}
 }
 

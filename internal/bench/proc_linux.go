@@ -48,13 +48,23 @@ func cpuOf(pid int) time.Duration {
 	return s.own
 }
 
-// cpuOfFamily is the CPU time of a process and its children, those that ended too.
+// cpuOfFamily is the CPU time of a process and its children, those that ended too. A child that ends
+// while they are read would be missing here and there: then they are read again.
 func cpuOfFamily(pid int) time.Duration {
-	parent, err := readStat(strconv.Itoa(pid))
-	if err != nil {
-		return 0
+	for {
+		before, err := readStat(strconv.Itoa(pid))
+		if err != nil {
+			return 0
+		}
+		sum := before.own + before.children + cpuOfChildren(pid)
+		if after, err := readStat(strconv.Itoa(pid)); err != nil || after.children == before.children {
+			return sum
+		}
 	}
-	sum := parent.own + parent.children
+}
+
+// cpuOfChildren is the CPU time of the children that are there.
+func cpuOfChildren(pid int) (sum time.Duration) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		if name := e.Name(); name[0] >= '0' && name[0] <= '9' {

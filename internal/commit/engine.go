@@ -72,7 +72,7 @@ func New[B Books](c Config[B]) *Engine[B] {
 		names:    map[string]bool{"commit_keys_pkey": true},
 		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
-		queue: newQueue[B](c.Limits), roster: newRoster(),
+		queue: newQueue[B](c.Limits, c.Writers), roster: newRoster(),
 		ended: make(chan struct{}),
 	}
 	e.flights.jobs = make(map[flightKey]*job[B])

@@ -16,7 +16,8 @@ type Limits struct {
 // out batches by deficit round robin (Shreedhar and Varghese, 1995), counted in rows, so that a
 // tenant that floods delays only itself.
 type queue[B any] struct {
-	limits Limits
+	limits  Limits
+	writers int
 
 	mu       sync.Mutex
 	ready    sync.Cond
@@ -43,8 +44,8 @@ type lane[B any] struct {
 // quantum is what a tenant may put into a batch before the next one's turn, in rows.
 const quantum = 64
 
-func newQueue[B any](limits Limits) *queue[B] {
-	q := &queue[B]{limits: limits, tenants: make(map[int32]*lane[B]), culprits: make(map[int32][]time.Time)}
+func newQueue[B any](limits Limits, writers int) *queue[B] {
+	q := &queue[B]{limits: limits, writers: writers, tenants: make(map[int32]*lane[B]), culprits: make(map[int32][]time.Time)}
 	q.ready.L = &q.mu
 	return q
 }
@@ -175,15 +176,27 @@ func (q *queue[B]) bigDone() {
 
 // draft is a batch that is being gathered.
 type draft[B any] struct {
-	jobs []*job[B]
-	rows int
-	full bool
+	jobs  []*job[B]
+	rows  int
+	share int
+	full  bool
+}
+
+// leastShare is what a writer takes without looking at the others, in rows: splitting less gains
+// nothing, as every batch costs something by itself.
+const leastShare = 16
+
+// share is how many rows one of the writers takes: an equal part of all that is waiting or running.
+// If each took all that it found, callers who ask again when they have their answers would all
+// come back with one batch and go into the next one together, and the other writers would have none.
+func (q *queue[B]) share() int {
+	return min(q.limits.BatchRows, max(leastShare, (q.rows+q.writers-1)/q.writers))
 }
 
 // gather makes a batch of what is there now. A lane whose next job has to run alone begins the next
 // batch, so that it cannot be passed over for ever.
 func (q *queue[B]) gather() (batch []*job[B], big bool) {
-	var d draft[B]
+	d := draft[B]{share: q.share()}
 	var next *lane[B]
 	now := time.Now()
 	for idle := 0; idle < len(q.ring) && !d.full; {
@@ -209,8 +222,13 @@ func (q *queue[B]) gather() (batch []*job[B], big bool) {
 			continue
 		}
 		idle = 0 // it gets something, or saves up for it
-		l.deficit += quantum
+		if l.deficit < l.waiting[0].Rows {
+			l.deficit += quantum
+		}
 		q.serve(l, &d)
+		if d.full && len(l.waiting) > 0 && l.deficit >= l.waiting[0].Rows {
+			q.first(l) // its turn is not over
+		}
 		if solo && len(d.jobs) > 0 {
 			q.bigOut = q.bigOut || big
 			return d.jobs, big
@@ -234,7 +252,7 @@ func (q *queue[B]) serve(l *lane[B], d *draft[B]) {
 			continue
 		case big && (len(d.jobs) > 0 || l.deficit <= 0), !big && l.deficit < j.Rows:
 			return
-		case len(d.jobs) > 0 && d.rows+j.Rows > q.limits.BatchRows:
+		case len(d.jobs) > 0 && !q.fits(j, d):
 			d.full = true
 			return
 		}
@@ -247,6 +265,13 @@ func (q *queue[B]) serve(l *lane[B], d *draft[B]) {
 			return
 		}
 	}
+}
+
+// fits tells whether a batch that is begun takes a job: up to its share, and what belongs to one call
+// as far as possible together.
+func (q *queue[B]) fits(j *job[B], d *draft[B]) bool {
+	rows := d.rows + j.Rows
+	return rows <= d.share || rows <= q.limits.BatchRows && j.wait == d.jobs[len(d.jobs)-1].wait
 }
 
 // first puts a lane of the ring to its beginning.

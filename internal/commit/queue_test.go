@@ -7,7 +7,7 @@ import (
 )
 
 func toyQueue() *queue[*toyBook] {
-	return newQueue[*toyBook](Limits{BatchRows: 1000, Rows: 1_000_000, Bytes: 1 << 40})
+	return newQueue[*toyBook](Limits{BatchRows: 1000, Rows: 1_000_000, Bytes: 1 << 40}, 1)
 }
 
 func (q *queue[B]) fill(t *testing.T, tenant int32, n, rows int) []*job[B] {
@@ -262,5 +262,94 @@ func TestAbandonedWorkMakesRoom(t *testing.T) {
 	}
 	if q.close(); q.admit(jobs[:1]) != refusedClosed {
 		t.Error("let in after the end")
+	}
+}
+
+// call puts in a call of n works.
+func (q *queue[B]) call(n int) {
+	w := newWaiter(n)
+	jobs := make([]*job[B], n)
+	for i := range jobs {
+		jobs[i] = &job[B]{Work: Work[B]{Tenant: 1, Rows: 1}, wait: w}
+	}
+	q.admit(jobs)
+	q.put(jobs)
+}
+
+// Callers who ask again when they have their answers must not all end in one writer's batch.
+func TestWritersShareWhatIsThere(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	q.writers = 2
+	take := func() []*job[*toyBook] {
+		t.Helper()
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		b, _ := q.gather()
+		return b
+	}
+	ask := func(n int) {
+		for range n {
+			q.call(1)
+		}
+	}
+	answer := func(batch []*job[*toyBook]) {
+		for _, j := range batch {
+			q.end(j)
+		}
+		ask(len(batch))
+	}
+	ask(1)
+	small := take()
+	ask(99)
+	for range 5 {
+		large := take()
+		answer(small)
+		small = large
+	}
+	if n := len(small); n < 40 || n > 60 {
+		t.Errorf("of 100 callers one batch has %d", n)
+	}
+	few := toyQueue()
+	few.writers = 2
+	few.fill(t, 1, leastShare, 1)
+	if b, _ := few.next(); len(b) != leastShare {
+		t.Errorf("so few as %d are split, at %d", leastShare, len(b))
+	}
+}
+
+func TestWhatBelongsToOneCallStaysTogether(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	q.writers = 2
+	for _, calls := range [][]int{{900}, {400, 400}} {
+		for _, n := range calls {
+			q.call(n)
+		}
+		for _, n := range calls {
+			if b, _ := q.next(); len(b) != n {
+				t.Errorf("of %v a batch of %d", calls, len(b))
+			}
+		}
+	}
+}
+
+// A lane whose turn was cut off by a full batch goes on with it, and saves nothing up.
+func TestTurnsCutOffSaveNothingUp(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	q.limits.BatchRows = quantum / 2
+	q.fill(t, 1, 100_000, 1)
+	for range 1000 {
+		q.next()
+	}
+	q.fill(t, 2, 1000, 1)
+	one, two := 0, 0
+	for range 20 {
+		b, _ := q.next()
+		one, two = one+rowsOf(b, 1), two+rowsOf(b, 2)
+	}
+	if one != two {
+		t.Errorf("one got %d rows, the other %d", one, two)
 	}
 }
