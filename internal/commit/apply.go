@@ -14,8 +14,8 @@ const maxMore = 3
 // apply runs the commands in order of arrival.
 func (b *batch[B]) apply() {
 	for _, j := range b.jobs {
-		if j.err != nil {
-			continue // Need failed, or it had its verdict
+		if j.err != nil || j.later {
+			continue // Need failed, or it had its verdict, or is not yet to run
 		}
 		if j.found != nil && j.found.expiresAt.After(b.now) {
 			j.kept = j.found
@@ -49,6 +49,10 @@ func (b *batch[B]) run(j *job[B]) {
 			j.verdict = fault.RowsLocked.New("the rows that the call works with kept changing")
 		}
 		b.again = true
+	case errors.Is(j.err, ErrLater):
+		j.out, j.err = Outcome{}, nil
+		b.postpone(j)
+		b.again = b.again || guarded // the guard must not stay, and its mark is gone
 	case f != nil && f.Reason.Class == fault.Refusal:
 		b.refuse(j, *f)
 	case f != nil && f.Reason.Class == fault.Duplicate:
@@ -57,6 +61,14 @@ func (b *batch[B]) run(j *job[B]) {
 		j.verdict, b.again = j.err, true
 	default:
 		j.out = Outcome{}
+	}
+}
+
+// postpone has a command run after its batch. A dry run's batch commits nothing to run after.
+func (b *batch[B]) postpone(j *job[B]) {
+	if j.later = !j.DryRun; !j.later {
+		j.verdict = rowsLocked(ErrLater)
+		j.err = j.verdict
 	}
 }
 

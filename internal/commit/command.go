@@ -35,6 +35,10 @@ type Repeat struct{ First any }
 // command must name them when Need is called again. The batch rolls back and runs again.
 var ErrMoreRows = errors.New("commit: the command needs more rows")
 
+// ErrLater is what Apply returns when there was more to bring up to date in its rows than a table does
+// in one batch: the batch commits without the command, which then runs in another one.
+var ErrLater = errors.New("commit: the command's rows are not up to date")
+
 // Table is one domain's rows within one batch. The methods are called in the order in which they
 // stand here; each queues at most a few statements and reads their rows.
 type Table interface {

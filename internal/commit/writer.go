@@ -36,8 +36,10 @@ func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
 	for races, wait := 0, 5*time.Millisecond; ; {
 		live, err := e.try(jobs, lockTimeout, overlap)
 		if jobs = live; err == nil {
-			e.answer(jobs)
-			return
+			if jobs = e.answer(jobs); len(jobs) == 0 {
+				return
+			}
+			continue
 		}
 		if errors.Is(err, errAgain) {
 			continue // bounded by the jobs themselves
@@ -93,10 +95,14 @@ func (e *Engine[B]) halves(jobs []*job[B], lockTimeout time.Duration) {
 	}
 }
 
-// answer gives every job the outcome that is now committed.
-func (e *Engine[B]) answer(jobs []*job[B]) {
+// answer gives every job the outcome that is now committed, and returns those that run after it.
+func (e *Engine[B]) answer(jobs []*job[B]) (later []*job[B]) {
 	for _, j := range jobs {
 		switch {
+		case j.later && j.err == nil:
+			j.later = false
+			later = append(later, j)
+			continue
 		case !j.fresh && j.kept != nil:
 			e.tellReplay(j, j.kept)
 		case j.fresh && j.err != nil:
@@ -106,6 +112,8 @@ func (e *Engine[B]) answer(jobs []*job[B]) {
 		}
 		e.finish(j, j.out, j.err)
 	}
+	handBack(later)
+	return later
 }
 
 // expire answers the jobs whose time is over, and returns the others.

@@ -208,6 +208,67 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 	}
 }
 
+// An account may have any number of holds that fall due at once. They lapse in parts, and only who works
+// with the account waits for the last of them.
+func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
+	t.Parallel()
+	const n = 9_000
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.SuperDSN)
+	e := engine(t, db)
+	world(t, e, 3)
+	all(t, e, transfer("fund", "world", user(0), "90"), transfer("fund 1", "world", user(1), "1"))
+	for _, query := range []string{
+		`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, captured, state, life_ms, expires_at, created_at, principal, request_id)
+		select tenant_id, account_id + 100 + i, 'h' || i, account_id, '', 1, 0, 'held', 1, clock_timestamp() - '1 s'::interval - '1 us'::interval * i, committed_at, 'p', 'r'
+		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, 9000) i where code = 'user:0'`,
+		`update ledger_accounts set held = 9000, next_lapse_at = (select min(expires_at) from ledger_holds) where code = 'user:0'`,
+	} {
+		if _, err := pool.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dry := work(flow.Work{Command: flow.Ledger(transfer("dry", user(0), user(1), "1")), DryRun: true})
+	if _, err := e.Do(t.Context(), dry); !fault.Is(err, fault.RowsLocked) {
+		t.Errorf("a dry run ended %v", err)
+	}
+	answers := make([]any, 0, 4)
+	for _, r := range e.DoAll(t.Context(), []flow.Work{
+		work(flow.Work{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}), // needs all of them lapsed
+		work(flow.Work{Command: flow.Ledger(transfer("beside", user(1), user(2), "1"))}),
+		work(flow.Work{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to lapse
+		work(flow.Work{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h9000"))}),
+		work(flow.Work{Command: flow.Ledger(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}})}),
+		work(flow.Work{Command: flow.Ledger(state(user(0), ledger.Frozen))}),
+	}) {
+		if r.Err != nil {
+			answers = append(answers, r.Err)
+		} else {
+			answers = append(answers, r.Outcome.Answer)
+		}
+	}
+	whole, _ := answers[0].(*ledger.Transfer)
+	beside, _ := answers[1].(*ledger.Transfer)
+	if whole == nil || beside == nil || beside.ID>>14 >= whole.ID>>14 {
+		t.Fatalf("%v; the one beside did not go first: %v", answers[0], answers[1])
+	}
+	for _, a := range answers[2:4] {
+		if err, _ := a.(error); !fault.Is(err, ledger.HoldExpired) {
+			t.Errorf("a lapsed hold: %v", a)
+		}
+	}
+	if got := text(t, pool, "select concat_ws(' ', held, balance, state, next_lapse_at is null) from ledger_accounts where code = 'user:0'"); got != "0 0 frozen t" {
+		t.Errorf("the account is %s", got)
+	}
+	if err, ok := answers[5].(error); ok {
+		t.Error(err)
+	}
+	if got := text(t, pool, `select concat_ws(' ', sum(n), max(n) <= 2000, count(*) >= 5) from (select count(*) as n from ledger_holds
+		where state = 'expired' group by closed_at) x`); got != fmt.Sprint(n, " t t") {
+		t.Errorf("holds, whether they lapsed in parts, and in how many: %s", got)
+	}
+}
+
 func TestTenThousandTransfersAreOneCommandAndMoreIdsThanABatchHasAreRefused(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 20,000 entries")

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -180,6 +181,9 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 	a := c.account
 	if !a.found {
 		return nil, notFound(a)
+	}
+	if a.lapsing {
+		return nil, commit.ErrLater
 	}
 	if a.State == Closed && c.Change.State != Closed {
 		return nil, AccountClosed.New("account %s is closed", a.Code).With("account", a.Code).With("asset", a.Asset)

@@ -51,7 +51,7 @@ func (c *CaptureCommand) Need(b *Book) {
 // Apply pays, or answers the transfer that has the biz_no.
 func (c *CaptureCommand) Apply(b *Book) (any, error) {
 	h, from, err := c.get(b)
-	if errors.Is(err, commit.ErrMoreRows) {
+	if errors.Is(err, commit.ErrMoreRows) || errors.Is(err, commit.ErrLater) {
 		return nil, err
 	}
 	if first := c.name.t; first != nil {

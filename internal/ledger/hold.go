@@ -40,6 +40,9 @@ func (c *HoldCommand) Need(b *Book) {
 
 // Apply makes the hold, or answers the one that has the biz_no.
 func (c *HoldCommand) Apply(b *Book) (any, error) {
+	if c.from.lapsing {
+		return nil, commit.ErrLater
+	}
 	if h := c.name.h; h != nil {
 		if d := c.differences(h); len(d) > 0 {
 			return nil, bizNoTaken("hold", c.BizNo, h.ID, d)
@@ -156,6 +159,9 @@ func (t *holdTarget) get(b *Book) (*Hold, *Account, error) {
 	if a == nil || !a.found {
 		return nil, nil, commit.ErrMoreRows // committed after Discover looked
 	}
+	if a.lapsing {
+		return nil, nil, commit.ErrLater
+	}
 	return h, a, nil
 }
 
@@ -209,10 +215,20 @@ func (b *Book) release(a *Account, h *Hold) {
 }
 
 // LapseCommand makes the due holds of an account lapse: loading the account does it.
-type LapseCommand struct{ Account AccountKey }
+type LapseCommand struct {
+	Account AccountKey
+	account *Account
+}
 
 // Need names the account.
-func (c *LapseCommand) Need(b *Book) { b.account(c.Account.Tenant, c.Account.Code, c.Account.Asset) }
+func (c *LapseCommand) Need(b *Book) {
+	c.account = b.account(c.Account.Tenant, c.Account.Code, c.Account.Asset)
+}
 
-// Apply has nothing left to do.
-func (c *LapseCommand) Apply(*Book) (any, error) { return nil, nil }
+// Apply has nothing to do but to wait for the last of them.
+func (c *LapseCommand) Apply(*Book) (any, error) {
+	if c.account.lapsing {
+		return nil, commit.ErrLater
+	}
+	return nil, nil
+}

@@ -60,14 +60,19 @@ func (b *Book) resolveTransfers(p *commit.Pipe) {
 	})
 }
 
+// maxLapses is about how many holds lapse in one batch.
+const maxLapses = 2000
+
 // resolveLapses lets the due holds of locked accounts lapse, before any command and whatever becomes
-// of the commands: between its time and the scheduler a hold must not take what is available.
+// of the commands: between its time and the scheduler a hold must not take what is available. Of an
+// account with very many of them some lapse in this batch, and its commands run after it.
 func (b *Book) resolveLapses(p *commit.Pipe) {
 	due := b.dueAccounts()
 	if len(due) == 0 {
 		return
 	}
-	arg := db.HoldDueParams{Now: b.now}
+	most := max(1, maxLapses/len(due))
+	arg := db.HoldDueParams{Now: b.now, Most: int64(most) + 1}
 	for _, a := range due {
 		if a.writer != nil { // and perhaps its holds are not yet written
 			p.Refuse(commit.ErrLeftBehind)
@@ -84,8 +89,13 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 		for _, a := range due {
 			a.NextLapseAt, a.dirty = time.Time{}, true
 		}
+		met := make([]int, len(due))
 		for _, r := range rows {
 			a := due[r.N-1]
+			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(b.now) {
+				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
+				continue
+			}
 			b.meet(a, b.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
 				State: Held, ExpiresAt: r.ExpiresAt.UTC()}))
 		}

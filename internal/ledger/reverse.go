@@ -71,6 +71,9 @@ func (c *ReverseCommand) Apply(b *Book) (any, error) {
 		if a == nil || !a.found {
 			return nil, commit.ErrMoreRows // committed after Discover looked
 		}
+		if a.lapsing {
+			return nil, commit.ErrLater
+		}
 		accounts = append(accounts, a)
 	}
 	t := b.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: Reversal, Metadata: c.Metadata,

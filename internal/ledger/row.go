@@ -52,6 +52,7 @@ type Account struct {
 	fresh   bool           // made by this batch
 	dirty   bool
 	changed bool   // state or limits too
+	lapsing bool   // holds are left whose time has come
 	saved   uint64 // the mark under which it was saved for undo
 }
 

@@ -82,6 +82,9 @@ func (c *TransferCommand) Apply(b *Book) (any, error) {
 			if !a.found {
 				return nil, notFound(a)
 			}
+			if a.lapsing {
+				return nil, commit.ErrLater
+			}
 		}
 	}
 	var few [4]amount.Int

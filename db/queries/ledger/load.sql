@@ -178,8 +178,8 @@ cross join lateral (
 ) a;
 
 -- name: HoldDue :many
--- Of each account: the open holds whose time has come, and the next one whose time has not. The
--- comparison of two columns leaves the planner one index to choose.
+-- Of each account: the open holds whose time has come, up to so many, and the next one whose time has
+-- not. The comparison of two columns leaves the planner one index to choose.
 select u.n::integer as n, h.hold_id, h.amount, h.captured, h.expires_at
 from (
     select generate_subscripts(@account_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -190,7 +190,8 @@ cross join lateral (
     from ledger_holds l
     where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.state = 'held'
         and (l.account_id, l.expires_at) <= (u.account_id, @now::timestamptz)
-    order by l.expires_at)
+    order by l.expires_at
+    limit @most::bigint)
     union all
     (select l.hold_id, l.amount, l.captured, l.expires_at
     from ledger_holds l

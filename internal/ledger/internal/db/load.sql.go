@@ -360,7 +360,8 @@ cross join lateral (
     from ledger_holds l
     where l.tenant_id = u.tenant_id and l.account_id = u.account_id and l.state = 'held'
         and (l.account_id, l.expires_at) <= (u.account_id, $3::timestamptz)
-    order by l.expires_at)
+    order by l.expires_at
+    limit $4::bigint)
     union all
     (select l.hold_id, l.amount, l.captured, l.expires_at
     from ledger_holds l
@@ -375,6 +376,7 @@ type HoldDueParams struct {
 	AccountIds []int64
 	Tenants    []int32
 	Now        time.Time
+	Most       int64
 }
 
 type HoldDueRow struct {
@@ -385,10 +387,15 @@ type HoldDueRow struct {
 	ExpiresAt time.Time
 }
 
-// Of each account: the open holds whose time has come, and the next one whose time has not. The
-// comparison of two columns leaves the planner one index to choose.
+// Of each account: the open holds whose time has come, up to so many, and the next one whose time has
+// not. The comparison of two columns leaves the planner one index to choose.
 func (q *Queries) HoldDue(ctx context.Context, db DBTX, arg HoldDueParams) ([]HoldDueRow, error) {
-	rows, err := db.Query(ctx, holdDue, arg.AccountIds, arg.Tenants, arg.Now)
+	rows, err := db.Query(ctx, holdDue,
+		arg.AccountIds,
+		arg.Tenants,
+		arg.Now,
+		arg.Most,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,83 @@
+package commit
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// notBefore fails with ErrLater the first times that it is applied.
+func notBefore(times int) func(*toyBook) error {
+	return func(*toyBook) error {
+		if times--; times >= 0 {
+			return ErrLater
+		}
+		return nil
+	}
+}
+
+func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 3)
+	e := w.engine()
+	runs := 0
+	beside := add("c0", 1)
+	beside.onApply = func(*toyBook) error { runs++; return nil }
+	plain, guarded := add("c0", 10), &toyGuarded{toyAdd: *add("c0", 100), tries: "c1"}
+	plain.onApply, guarded.onApply = notBefore(3), notBefore(2)
+	works := []Work[*toyBook]{keyed("plain", plain), work(beside), keyed("guarded", guarded)}
+	for i, r := range e.DoAll(within(t, 10*time.Second), works) {
+		if r.Err != nil {
+			t.Errorf("%d: %v", i, r.Err)
+		}
+	}
+	if c, g := w.value("c0"), w.value("c1"); c != 1_000_111 || g != 1_000_001 {
+		t.Errorf("the counter is %d, the guard's %d", c, g)
+	}
+	if runs != 2 { // the batch ran again, because of a guard
+		t.Errorf("who did not have to wait ran %d times", runs)
+	}
+	for i, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{works[0], works[2]}) {
+		if r.Err != nil || !r.Outcome.Replayed {
+			t.Errorf("%d again: %+v", i, r)
+		}
+	}
+}
+
+func TestDryRunDoesNotWaitForRowsToBeUpToDate(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	late := add("c0", 1)
+	late.onApply = notBefore(1_000_000)
+	dry := work(late)
+	dry.DryRun = true
+	if _, err := e.Do(within(t, 10*time.Second), dry); reason(err) != "ROWS_LOCKED" {
+		t.Errorf("ended %v", err)
+	}
+}
+
+func TestCallerWhoLeavesMeanwhileMayAskAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	ctx, cancel := context.WithCancel(within(t, 10*time.Second))
+	tries := 0
+	late := add("c0", 1)
+	late.onApply = func(*toyBook) error {
+		if tries++; tries == 3 {
+			cancel()
+		}
+		if tries < 5 {
+			return ErrLater
+		}
+		return nil
+	}
+	_, err := e.Do(ctx, keyed("k", late))
+	if r := reason(err); r != "NOT_RUN" && r != "OUTCOME_UNKNOWN" {
+		t.Errorf("ended %v", err)
+	}
+	if _, err := e.Do(within(t, 10*time.Second), keyed("k", add("c0", 1))); err != nil || w.value("c0") != 1_000_001 {
+		t.Errorf("%v; the counter is %d", err, w.value("c0"))
+	}
+}
