@@ -52,10 +52,10 @@ var errPanic = errors.New("commit: panic in a table")
 
 // attempt runs the batch once. On success every job has its outcome, and the transaction committed,
 // or had nothing to write. On an error nothing was kept, unless sent tells that it may have been.
-func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeout time.Duration, overlap bool) (b *batch[B], err error) {
+func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], m manner) (b *batch[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer)}, overlap: overlap && !jobs[0].DryRun}
+	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer), turn: m.turn}, overlap: m.overlap && !jobs[0].DryRun}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
 		plans.note(time.Since(start)-b.waited, len(jobs))
@@ -75,7 +75,7 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], lockTimeou
 	if plans.due(start) {
 		p.exec("discard plans", "DISCARD PLANS")
 	}
-	if err := b.load(p, conn, lockTimeout); err != nil {
+	if err := b.load(p, conn, m.lockTimeout); err != nil {
 		return b, err
 	}
 	loaded := time.Now()

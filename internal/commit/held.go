@@ -67,7 +67,7 @@ func (e *Engine[B]) tryHeld() {
 		time.Sleep(heldPause + rand.N(heldPause))
 		for jobs := e.takeHeld(); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
-			e.settle(jobs[:n:n], e.brief())
+			e.settle(jobs[:n:n], manner{lockTimeout: e.brief()})
 			jobs = jobs[n:]
 		}
 		if e.noneHeld() {

@@ -28,6 +28,7 @@ type queue[B any] struct {
 	bytes    int
 	bigOut   bool // a big command is with a writer: one at a time
 	closed   bool
+	turns    int64                 // batches handed out
 	culprits map[int32][]time.Time // when a tenant's commands had to be cut out of batches
 }
 
@@ -147,9 +148,10 @@ func (q *queue[B]) prefix(jobs []*job[B]) int {
 	return n
 }
 
-// take waits for work and hands out a batch of it; nil when the queue is closed and every job has
-// ended. big tells that the batch is one command that runs alone: give it back with bigDone.
-func (q *queue[B]) take() (batch []*job[B], big bool) {
+// take waits for work and hands out a batch of it, with its turn, from 1; nil when the queue is closed
+// and every job has ended. big tells that the batch is one command that runs alone: give it back with
+// bigDone.
+func (q *queue[B]) take() (batch []*job[B], turn int64, big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for {
@@ -158,10 +160,11 @@ func (q *queue[B]) take() (batch []*job[B], big bool) {
 			if len(q.ring) > 0 {
 				q.ready.Signal()
 			}
-			return batch, big
+			q.turns++
+			return batch, q.turns, big
 		}
 		if q.closed && q.jobs == 0 {
-			return nil, false
+			return nil, 0, false
 		}
 		q.ready.Wait()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"time"
 
@@ -356,5 +357,37 @@ func TestCleaningKeysWaitsForNobodyAndSparesTheLiving(t *testing.T) {
 	}
 	if n := w.int("select count(*) from commit_keys"); n != 2500 {
 		t.Errorf("%d keys are left", n)
+	}
+}
+
+// The works of one call take effect in their order, though two writers share them.
+func TestWorksOfACallRunInOrder(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(patient, func(c *Config[*toyBook]) { c.Limits = Limits{BatchRows: 30, Rows: 100_000, Bytes: 1 << 30} })
+	works := make([]Work[*toyBook], 3000)
+	for i := range works {
+		c := add("c0", 1)
+		c.name = fmt.Sprint(i)
+		if i%60 == 0 {
+			c.onNeed = func(*toyBook) { spin(300 * time.Microsecond) } // this batch is slow to begin
+		}
+		works[i] = work(c)
+		works[i].Rows = 1
+	}
+	for i, r := range e.DoAll(within(t, 60*time.Second), works) {
+		if r.Err != nil {
+			t.Fatal(i, r.Err)
+		}
+	}
+	if n := w.int("select count(*) from toy_names where n <> 1000001 + name::bigint"); n != 0 {
+		t.Errorf("%d of 3,000 ran out of order", n)
+	}
+}
+
+// spin takes its time without giving the processor away.
+func spin(d time.Duration) {
+	for start := time.Now(); time.Since(start) < d; {
+		runtime.Gosched()
 	}
 }

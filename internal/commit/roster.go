@@ -11,36 +11,43 @@ import (
 // counts against LockTimeout. Batches without a row in common run side by side; a batch that overlaps
 // (see Overlapping) waits only until those before it are applied.
 type roster struct {
-	door    sync.Mutex // held by the batch whose turn it is, so that none is passed over for ever
+	door    sync.Mutex // held by the batch that enters next, so that none is passed over for ever
 	mu      sync.Mutex
 	changed sync.Cond
 	rows    map[uint64]*stay // the last batch that has the row
 	names   map[uint64]*stay
-	entered int64 // batches so far
+	entered int64          // batches so far
+	turn    int64          // the lowest turn that has not passed
+	passed  map[int64]bool // turns behind it
 }
 
 // stay is one batch on the roster.
 type stay struct {
 	rows, names []uint64
+	turn        int64   // see manner
 	tables      []Table // set by apply: nobody changes them any more
 	writer      *Writer // by itself: who took rows over keeps it
 
 	// Guarded by roster.mu.
-	turn    int64
+	place   int64 // in the order of entering
 	applied bool
 	ended   bool
 	failed  bool
 }
 
 func newRoster() *roster {
-	r := &roster{rows: make(map[uint64]*stay), names: make(map[uint64]*stay)}
+	r := &roster{rows: make(map[uint64]*stay), names: make(map[uint64]*stay), turn: 1, passed: make(map[int64]bool)}
 	r.changed.L = &r.mu
 	return r
 }
 
 // enter waits until no other batch has one of the rows or names, then takes them all. A batch that
 // overlaps may take rows of applied ones: those are returned, in the order in which they entered.
+// Batches enter in the order of their turns, so that works that have a row in common take effect in
+// the order in which they came.
 func (r *roster) enter(s *stay, overlap bool) (before []*stay) {
+	defer r.pass(s.turn)
+	r.await(s.turn)
 	r.door.Lock()
 	defer r.door.Unlock()
 	r.mu.Lock()
@@ -59,9 +66,32 @@ func (r *roster) enter(s *stay, overlap bool) (before []*stay) {
 		r.names[h] = s
 	}
 	r.entered++
-	s.turn = r.entered
-	slices.SortFunc(before, func(a, b *stay) int { return cmp.Compare(a.turn, b.turn) })
+	s.place = r.entered
+	slices.SortFunc(before, func(a, b *stay) int { return cmp.Compare(a.place, b.place) })
 	return before
+}
+
+// await waits until all lower turns have passed.
+func (r *roster) await(turn int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.turn < turn {
+		r.changed.Wait()
+	}
+}
+
+// pass lets the next turn come: this one has entered, or will not.
+func (r *roster) pass(turn int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if turn < r.turn {
+		return
+	}
+	r.passed[turn] = true
+	for ; r.passed[r.turn]; r.turn++ {
+		delete(r.passed, r.turn)
+	}
+	r.changed.Broadcast()
 }
 
 // ahead finds the batches that have rows of s, if s need not wait for any of them.

@@ -128,3 +128,32 @@ func TestRosterLetsABatchOverlapAppliedOnes(t *testing.T) {
 		t.Errorf("%d rows and %d names are still taken", len(r.rows), len(r.names))
 	}
 }
+
+func TestBatchesEnterInTheirTurn(t *testing.T) {
+	t.Parallel()
+	r := newRoster()
+	entered := make(chan *stay, 2)
+	second, fourth := &stay{turn: 2}, &stay{turn: 4}
+	for _, s := range []*stay{fourth, second} {
+		go func() {
+			r.enter(s, false)
+			entered <- s
+		}()
+	}
+	r.pass(3) // its jobs are gone
+	r.pass(3) // and it says so again
+	select {
+	case s := <-entered:
+		t.Fatalf("%d entered before 1", s.turn)
+	case <-time.After(20 * time.Millisecond):
+	}
+	r.enter(&stay{turn: 1}, false)
+	<-entered
+	<-entered
+	if second.place != 2 || fourth.place != 3 {
+		t.Errorf("the second entered as number %d, the fourth as number %d", second.place, fourth.place)
+	}
+	if len(r.passed) != 0 {
+		t.Errorf("it remembers %v", r.passed)
+	}
+}

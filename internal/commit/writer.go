@@ -18,23 +18,32 @@ const (
 func (e *Engine[B]) write() {
 	defer e.writers.Done()
 	for {
-		jobs, big := e.queue.take()
+		jobs, turn, big := e.queue.take()
 		if jobs == nil {
 			return
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
-		e.settle(jobs, e.lockTimeout())
+		e.settle(jobs, manner{lockTimeout: e.lockTimeout(), turn: turn})
 		if big {
 			e.queue.bigDone()
 		}
 	}
 }
 
+// manner is how a batch is tried.
+type manner struct {
+	lockTimeout time.Duration
+	overlap     bool
+	turn        int64 // it enters the roster when those with a lower one have; 0: at any time
+}
+
 // settle runs jobs until each has an answer, or waits apart for a lock.
-func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
-	overlap := lockTimeout == e.lockWait && e.caution.over()
+func (e *Engine[B]) settle(jobs []*job[B], m manner) {
+	m.overlap = m.lockTimeout == e.lockWait && e.caution.over()
 	for races, wait := 0, 5*time.Millisecond; ; {
-		live, err := e.try(jobs, lockTimeout, overlap)
+		live, err := e.try(jobs, m)
+		e.roster.pass(m.turn)
+		m.turn = 0
 		if jobs = live; err == nil {
 			if jobs = e.answer(jobs); len(jobs) == 0 {
 				return
@@ -46,7 +55,7 @@ func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
 		}
 		if errors.Is(err, ErrLeftBehind) {
 			e.metrics.leftBehind.Inc()
-			overlap = false
+			m.overlap = false
 			continue
 		}
 		e.metrics.reruns.Inc()
@@ -80,7 +89,7 @@ func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
 			}
 			return
 		case data:
-			e.split(jobs, err, lockTimeout)
+			e.split(jobs, err, m.lockTimeout)
 			return
 		}
 	}
@@ -90,8 +99,8 @@ func (e *Engine[B]) settle(jobs []*job[B], lockTimeout time.Duration) {
 func (e *Engine[B]) halves(jobs []*job[B], lockTimeout time.Duration) {
 	handBack(jobs)
 	if n := len(jobs) / 2; n > 0 {
-		e.settle(jobs[:n:n], lockTimeout)
-		e.settle(jobs[n:], lockTimeout)
+		e.settle(jobs[:n:n], manner{lockTimeout: lockTimeout})
+		e.settle(jobs[n:], manner{lockTimeout: lockTimeout})
 	}
 }
 
@@ -159,7 +168,7 @@ func (e *Engine[B]) split(jobs []*job[B], err error, lockTimeout time.Duration) 
 
 // try claims the jobs whose callers still wait, and runs them once. Without an error they have
 // their outcomes; with one nothing of them was kept.
-func (e *Engine[B]) try(jobs []*job[B], lockTimeout time.Duration, overlap bool) (live []*job[B], err error) {
+func (e *Engine[B]) try(jobs []*job[B], m manner) (live []*job[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
 	defer cancel()
 	conn, err := e.pool.Acquire(ctx)
@@ -175,7 +184,7 @@ func (e *Engine[B]) try(jobs []*job[B], lockTimeout time.Duration, overlap bool)
 		conn.Release()
 		return live, err
 	}
-	b, err := e.attempt(conn.Conn(), id, live, lockTimeout, overlap)
+	b, err := e.attempt(conn.Conn(), id, live, m)
 	if err != nil && (b.sent || e.classify(err) == lost) {
 		_ = conn.Conn().Close(ctx) // also of a server that lives on, but was demoted
 	}

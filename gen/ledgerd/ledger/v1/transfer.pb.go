@@ -638,7 +638,9 @@ func (x *TransferResponse) GetExisted() bool {
 
 type TransferBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Items []*TransferBatchItem   `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// They take effect in the order of the request. Only one that has to wait, because somebody outside holds
+	// its rows or very many holds lapse on its accounts, may come after those behind it.
+	Items []*TransferBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// One fails, all fail, and the call with them. Default: each stands for itself, also when it breaks a
 	// rule. The call fails only for what is wrong with it as a whole, or when it cannot be read.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
