@@ -69,9 +69,9 @@ func (b *Book) TakeOver(from commit.Table, writer *commit.Writer) {
 		a.ID, a.Scale, a.Kind, a.State = o.ID, o.Scale, o.Kind, o.State
 		a.Balance, a.Held, a.Min, a.Max, a.Version = o.Balance, o.Held, o.Min, o.Max, o.Version
 		a.LastEntryAt, a.NextLapseAt = o.LastEntryAt, o.NextLapseAt
-		a.found, a.xmin, a.writer = true, o.xmin, o.writer
+		a.found, a.xmin, a.writer, a.tid = true, o.xmin, o.writer, o.tid
 		if o.dirty {
-			a.writer = writer
+			a.writer, a.tid = writer, pgtype.TID{}
 		}
 	}
 }
@@ -138,7 +138,7 @@ func accountNames(accounts []*Account) (arg db.AccountLockParams) {
 }
 
 func (a *Account) load(r *db.AccountLockRow) {
-	a.found, a.xmin = true, r.Xmin.Uint32
+	a.found, a.xmin, a.tid = true, r.Xmin.Uint32, r.Ctid
 	a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
 	a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
 	a.LastEntryAt, a.NextLapseAt = orZero(r.LastEntryAt), orZero(r.NextLapseAt)
@@ -167,6 +167,7 @@ func (b *Book) Write(p *commit.Pipe) {
 	var arg db.AccountUpdateParams
 	grow(n, &arg.Tenants)
 	grow(n, &arg.Writers)
+	grow(n, &arg.Tids)
 	grow(n, &arg.AccountIds, &arg.Versions)
 	grow(n, &arg.Balances, &arg.Held)
 	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
@@ -177,6 +178,7 @@ func (b *Book) Write(p *commit.Pipe) {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.AccountIds = append(arg.AccountIds, a.ID)
 		arg.Writers = append(arg.Writers, a.written())
+		arg.Tids = append(arg.Tids, a.tid)
 		arg.Balances = append(arg.Balances, a.Balance)
 		arg.Held = append(arg.Held, a.Held)
 		arg.Versions = append(arg.Versions, a.Version)

@@ -3,6 +3,8 @@ package ledger
 import (
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
@@ -47,6 +49,7 @@ type Account struct {
 
 	madeBy  string         // request id of the call that made it
 	xmin    uint32         // the transaction that wrote the row
+	tid     pgtype.TID     // where the row is; of one that was taken over it is not known
 	writer  *commit.Writer // the batch that is about to write it; nil: it was loaded
 	found   bool           // in the database, or made by this batch
 	fresh   bool           // made by this batch

@@ -26,8 +26,8 @@ order by u.tenant_id, u.code collate "C", u.asset collate "C";
 
 -- name: AccountUpdate :one
 -- Writes accounts back, in the order of the arrays; their state and limits, which seldom change, only if
--- states are there. Fails unless every row is the one that this transaction wrote, whoever may have
--- changed it since.
+-- states are there. Fails unless every row is the one that its writer wrote, whoever may have changed it
+-- since. A row is found by its place, if that is known, which spares the way through an index.
 with updated as (
     update ledger_accounts a
     set balance = y.balance, held = y.held, version = y.version, state = coalesce(y.state, a.state),
@@ -35,22 +35,21 @@ with updated as (
         max_balance = case when y.state is null then a.max_balance else nullif(y.max_balance, '')::numeric end,
         last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
     from (
-        select l.ctid as tid, u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
+        select coalesce(u.tid, (
+                select k.ctid from ledger_accounts k where k.tenant_id = u.tenant_id and k.account_id = u.account_id
+            )) as tid, u.tenant_id, u.account_id, u.writer,
+            u.state, u.balance, u.held, u.min_balance, u.max_balance, u.version, u.last_entry_at, u.next_lapse_at
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
-                unnest(@writers::xid[]) as writer, unnest(@states::text[]) as state,
+                unnest(@tids::tid[]) as tid, unnest(@writers::xid[]) as writer, unnest(@states::text[]) as state,
                 unnest(@balances::numeric[]) as balance, unnest(@held::numeric[]) as held,
                 unnest(@min_balances::text[]) as min_balance, unnest(@max_balances::text[]) as max_balance,
                 unnest(@versions::bigint[]) as version, unnest(@last_entry_at::timestamptz[]) as last_entry_at,
                 unnest(@next_lapse_at::timestamptz[]) as next_lapse_at
         ) u
-        cross join lateral (
-            select k.ctid from ledger_accounts k
-            where k.tenant_id = u.tenant_id and k.account_id = u.account_id and k.xmin = u.writer
-            offset 0
-        ) l
+        offset 0
     ) y
-    where a.ctid = y.tid
+    where a.ctid = y.tid and a.xmin = y.writer and a.tenant_id = y.tenant_id and a.account_id = y.account_id
     returning 1
 )
 select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;

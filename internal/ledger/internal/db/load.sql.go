@@ -88,14 +88,14 @@ func (q *Queries) AccountDetailLookup(ctx context.Context, db DBTX, arg AccountD
 const accountLock = `-- name: AccountLock :many
 
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, a.xmin
+    a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
     select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
-        l.next_lapse_at, l.xmin
+        l.next_lapse_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -123,6 +123,7 @@ type AccountLockRow struct {
 	LastEntryAt *time.Time
 	NextLapseAt *time.Time
 	Xmin        pgtype.Uint32
+	Ctid        pgtype.TID
 }
 
 // What a batch loads of the ledger. Arrays run in step; n is a position in them, from 1. The tenant
@@ -152,6 +153,7 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 			&i.LastEntryAt,
 			&i.NextLapseAt,
 			&i.Xmin,
+			&i.Ctid,
 		); err != nil {
 			return nil, err
 		}
@@ -165,14 +167,14 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 
 const accountLookup = `-- name: AccountLookup :many
 select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, a.xmin
+    a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
     select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
-        l.next_lapse_at, l.xmin
+        l.next_lapse_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -199,6 +201,7 @@ type AccountLookupRow struct {
 	LastEntryAt *time.Time
 	NextLapseAt *time.Time
 	Xmin        pgtype.Uint32
+	Ctid        pgtype.TID
 }
 
 // The same without locks: AccountUpdate and AccountConfirm find out whether the rows are still those that it read.
@@ -225,6 +228,7 @@ func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupP
 			&i.LastEntryAt,
 			&i.NextLapseAt,
 			&i.Xmin,
+			&i.Ctid,
 		); err != nil {
 			return nil, err
 		}
