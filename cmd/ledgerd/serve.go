@@ -15,7 +15,7 @@ type serverFlags struct {
 	Listen        string        `help:"Where to listen, host:port." default:"127.0.0.1:8080" env:"LEDGERD_LISTEN"`
 	MetricsListen string        `help:"Serve /metrics and /debug/pprof without a key here: keep it private." env:"LEDGERD_METRICS_LISTEN"`
 	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
-	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"20s" env:"LEDGERD_DRAIN_TIMEOUT"`
+	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
 

@@ -112,7 +112,7 @@ comment on column ledger_transfers.recorded_at is 'Time of the batch, by the dat
 comment on column ledger_transfers.effective_at is 'When it happened as the caller said; null: he did not say, so recorded_at.';
 comment on column ledger_transfers.reverses_id is 'The transfer that this one reverses.';
 comment on column ledger_transfers.hold_id is 'The hold that this one captured from.';
-comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting between semicolons, when any was not exact: exact;up_to:10.5;all_available.';
+comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting between semicolons, when any was not exact: exact;up_to:10.5;all_available. Of a capture: all_held when it named no amount, release_rest when it gave the rest back.';
 comment on column ledger_transfers.metadata is 'The user''s own names and values.';
 comment on column ledger_transfers.principal is 'Who called.';
 comment on column ledger_transfers.request_id is 'X-Request-ID of the call.';

@@ -48,7 +48,10 @@ func (e *Engine[B]) classify(err error) action {
 	if a, ok := states[p.Code]; ok {
 		return a
 	}
-	return stateClasses[p.Code[:min(2, len(p.Code))]]
+	if a, ok := stateClasses[p.Code[:min(2, len(p.Code))]]; ok || !errors.Is(err, errLost) {
+		return a
+	}
+	return lost // said while connecting, perhaps by a pooler: nobody's data
 }
 
 // states goes before stateClasses.

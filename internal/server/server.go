@@ -42,7 +42,7 @@ type Options struct {
 	Anyone *access.Identity
 	// KeyLife is how long request keys are kept, default 24 h.
 	KeyLife time.Duration
-	// DrainTimeout bounds the orderly end, default 20 s.
+	// DrainTimeout bounds the orderly end, default 15 s: with what commits after it below the 30 s that Kubernetes grants.
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
@@ -198,7 +198,7 @@ func onlyLocal(next http.Handler) http.Handler {
 func (s *Server) Stop() {
 	s.once.Do(func() {
 		close(s.closing)
-		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.options.DrainTimeout, 20*time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.options.DrainTimeout, 15*time.Second))
 		defer cancel()
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.log.Warn("calls were cut off", "error", err)
