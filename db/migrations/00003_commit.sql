@@ -16,6 +16,8 @@ create table commit_batches (
     constraint commit_batches_pkey primary key (batch_id)
 );
 create index commit_batches_order_idx on commit_batches (xid, batch_id);
+create index commit_batches_time_idx on commit_batches ((batch_id >> 16), committed_at);
+comment on index commit_batches_time_idx is 'Which runs of 65,536 numbers have a batch of a time, for commit_batch_before. ADR 9.';
 comment on table commit_batches is 'One row for every committed batch: it settles a COMMIT whose answer was lost, and puts commits in order. The only table whose key has no tenant: a batch serves many.';
 comment on column commit_batches.batch_id is 'Number of the batch. Row ids are batch_id * 16384 + n, so every id tells its batch: id >> 14.';
 comment on column commit_batches.xid is 'The transaction, to read commits in an order that skips none: xid < pg_snapshot_xmin(pg_current_snapshot()).';
@@ -77,6 +79,42 @@ $$;
 -- +goose StatementEnd
 comment on function commit_append_only is 'Trigger that refuses update, delete and truncate.';
 
+-- +goose StatementBegin
+create function commit_batch_before(below bigint, start_at timestamptz, end_at timestamptz) returns bigint
+    language plpgsql
+    stable
+    set search_path = pg_catalog, public
+    as $$
+declare
+    run bigint;
+    found_id bigint;
+begin
+    loop
+        select b.batch_id into below from commit_batches b where b.batch_id < below order by b.batch_id desc limit 1;
+        if not found then
+            return 0;
+        end if;
+        run := below >> 16;
+        -- In the order of its index, so that no other one seems as good for a first row.
+        perform from commit_batches b
+        where b.batch_id >> 16 = run and b.committed_at >= start_at and b.committed_at < end_at
+        order by b.committed_at limit 1;
+        if found then
+            select b.batch_id into found_id from commit_batches b
+            where b.batch_id >= run << 16 and b.batch_id <= below
+                and b.committed_at >= start_at and b.committed_at < end_at and b.commands > 0
+            order by b.batch_id desc limit 1;
+            if found then
+                return found_id;
+            end if;
+        end if;
+        below := run << 16;
+    end loop;
+end
+$$;
+-- +goose StatementEnd
+comment on function commit_batch_before is 'Greatest number below another of a batch with a time in [start_at, end_at), 0 for none. Passes runs of 65,536 numbers that have no such time with one look into an index, and takes nothing for granted of how numbers and times go together.';
+
 create trigger commit_batches_append_only before update or delete or truncate on commit_batches
     for each statement execute function commit_append_only();
 
@@ -92,4 +130,5 @@ drop table commit_keys;
 drop table commit_batches;
 drop function commit_expect;
 drop function commit_append_only;
+drop function commit_batch_before;
 drop sequence commit_batch_seq;

@@ -81,6 +81,19 @@ func (b *blocks) TraceQueryStart(ctx context.Context, conn *pgx.Conn, d pgx.Trac
 
 func (b *blocks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+// tracedReader is a reader whose statements are explained.
+func tracedReader(t *testing.T, db *pgtest.DB) (*ledger.Reader, *blocks) {
+	t.Helper()
+	b := &blocks{}
+	config := must(pgxpool.ParseConfig(db.AppDSN))
+	config.MaxConns = 1
+	config.ConnConfig.Tracer = b
+	config.AfterConnect = func(_ context.Context, c *pgx.Conn) error { amount.Register(c.TypeMap()); return nil }
+	pool := must(pgxpool.NewWithConfig(t.Context(), config))
+	t.Cleanup(pool.Close)
+	return ledger.NewReader(pool), b
+}
+
 func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -94,14 +107,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 	if err := super.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
-	b := &blocks{}
-	config := must(pgxpool.ParseConfig(db.AppDSN))
-	config.MaxConns = 1
-	config.ConnConfig.Tracer = b
-	config.AfterConnect = func(_ context.Context, c *pgx.Conn) error { amount.Register(c.TypeMap()); return nil }
-	pool := must(pgxpool.NewWithConfig(ctx, config))
-	defer pool.Close()
-	r := ledger.NewReader(pool)
+	r, b := tracedReader(t, db)
 
 	day := time.Date(2026, 1, 1, 0, 50, 0, 0, time.UTC)
 	hundred := ledger.Page{}
@@ -152,6 +158,10 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 		}},
 		{"rare transfers", 3500, 50, func() (int, error) {
 			got, _, err := r.Transfers(ctx, 1, ledger.TransferFilter{Type: "rare"}, hundred)
+			return len(got), err
+		}},
+		{"transfers of a minute", 3500, 100, func() (int, error) {
+			got, _, err := r.Transfers(ctx, 1, ledger.TransferFilter{From: day, Before: day.Add(time.Minute)}, hundred)
 			return len(got), err
 		}},
 		{"statement", 600, 100, func() (int, error) {

@@ -88,6 +88,10 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 	var transfers []*Transfer
 	next := ""
 	err = r.snapshot(ctx, func(d db.DBTX) error {
+		before, err := f.reach(ctx, d, before)
+		if err != nil || before == 0 {
+			return err
+		}
 		rows, err := q.TransferPage(ctx, d, db.TransferPageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyType: f.Type,
 			StartAt: start, EndAt: end, OnlyMetadata: metadata, Count: int32(size + 1)})
 		if err != nil {
@@ -99,7 +103,13 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 		} else if seen, err := q.TransferPageEnd(ctx, d, db.TransferPageEndParams{TenantID: tenant, Before: before, Scan: scanMax}); err != nil {
 			return err
 		} else if seen.Scanned == scanMax {
-			next = l.tokenNumber(seen.Last)
+			rest, err := f.reach(ctx, d, seen.Last)
+			if err != nil {
+				return err
+			}
+			if rest > 0 {
+				next = l.tokenNumber(rest)
+			}
 		}
 		for _, row := range rows {
 			transfers = append(transfers, transferOf(tenant, row))
@@ -110,6 +120,20 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 		return nil, "", err
 	}
 	return transfers, next, nil
+}
+
+// reach lowers a place in the list over what was recorded outside the filter's time, down to where the
+// next batch within it ends. It is 0 when there is none.
+func (f *TransferFilter) reach(ctx context.Context, d db.DBTX, before int64) (int64, error) {
+	if f.From.IsZero() && f.Before.IsZero() {
+		return before, nil
+	}
+	start, end := span(f.From, f.Before)
+	batch, err := q.TransferBatchBefore(ctx, d, db.TransferBatchBeforeParams{Below: (before-1)>>14 + 1, StartAt: start, EndAt: end})
+	if err != nil || batch == 0 {
+		return 0, err
+	}
+	return min(before, (batch+1)<<14), nil
 }
 
 func transferOf(tenant int32, r db.TransferPageRow) *Transfer {

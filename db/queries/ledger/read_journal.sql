@@ -19,6 +19,11 @@ where (@only_type::text = '' or t.type = @only_type::text)
 order by t.transfer_id desc
 limit @count::integer;
 
+-- name: TransferBatchBefore :one
+-- The greatest batch below another that was recorded in a time, 0 for none: no transfer of that time
+-- has an id between them.
+select commit_batch_before(@below::bigint, @start_at::timestamptz, @end_at::timestamptz)::bigint as batch_id;
+
 -- name: TransferPageEnd :one
 -- How many rows a page looked at, and the last of them.
 select count(*) as scanned, coalesce(min(s.transfer_id), 0)::bigint as last

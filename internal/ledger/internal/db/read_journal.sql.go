@@ -310,6 +310,25 @@ func (q *Queries) HoldPageOpen(ctx context.Context, db DBTX, arg HoldPageOpenPar
 	return items, nil
 }
 
+const transferBatchBefore = `-- name: TransferBatchBefore :one
+select commit_batch_before($1::bigint, $2::timestamptz, $3::timestamptz)::bigint as batch_id
+`
+
+type TransferBatchBeforeParams struct {
+	Below   int64
+	StartAt time.Time
+	EndAt   time.Time
+}
+
+// The greatest batch below another that was recorded in a time, 0 for none: no transfer of that time
+// has an id between them.
+func (q *Queries) TransferBatchBefore(ctx context.Context, db DBTX, arg TransferBatchBeforeParams) (int64, error) {
+	row := db.QueryRow(ctx, transferBatchBefore, arg.Below, arg.StartAt, arg.EndAt)
+	var batch_id int64
+	err := row.Scan(&batch_id)
+	return batch_id, err
+}
+
 const transferPage = `-- name: TransferPage :many
 
 select t.transfer_id, t.biz_no, t.type, t.recorded_at, t.effective_at, t.reverses_id, t.hold_id, t.forms, t.metadata,
