@@ -30,6 +30,13 @@ func TestNumbersAreReadAsBanksWriteThem(t *testing.T) {
 			t.Errorf("%q: %s, %v, not %v", text, n, err, want)
 		}
 	}
+	for _, group := range []string{"", " "} { // where the comma is decimal, a point is none
+		for _, text := range []string{"1.234", "12.5", "-.5", "1.234,5"} {
+			if n, err := parseNumber(text, ",", group, 3); !errors.Is(err, amount.ErrSyntax) {
+				t.Errorf("%q: %s, %v", text, n, err)
+			}
+		}
+	}
 }
 
 // readAll reads rows below the mapping's columns.
