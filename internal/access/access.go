@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -130,7 +131,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 		return Identity{}, bad
 	}
 	tenant, err := strconv.ParseInt(part[1], 10, 32)
-	if err != nil {
+	if err != nil || !utf8.ValidString(part[2]) { // else the database would refuse to look
 		return Identity{}, bad
 	}
 	select {

@@ -24,6 +24,7 @@ func TestNothingIsReachableWithoutAGoodKey(t *testing.T) {
 		"other tenant": "Bearer " + strings.Join([]string{part[0], "999", part[2], part[3]}, "_"), "garbage": "Bearer x_y_z",
 		"other id": "Bearer " + strings.Join([]string{part[0], part[1], "nobody", part[3]}, "_"), "no number": "Bearer ldg_x_" + part[2] + "_" + part[3],
 		"too long": "Bearer " + strings.Repeat("k", 20_000), "not ASCII": "Bearer schlüssel",
+		"not UTF-8": "Bearer " + strings.Join([]string{part[0], part[1], "\xff", part[3]}, "_"),
 	}
 	before := s.dump("mine")
 	for _, m := range methods(t) {
