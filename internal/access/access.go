@@ -157,6 +157,9 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 // EnsureTenant makes a tenant, or finds it, and returns its number.
 func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
 	id, err := q.TenantUpsert(ctx, pool, name)
+	if errors.Is(err, pgx.ErrNoRows) { // somebody made it while this waited: now it can be seen
+		id, err = q.TenantGet(ctx, pool, name)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("tenant %q: %w", name, err)
 	}
