@@ -31,3 +31,15 @@ func TestABadFieldIsNamedWithItsPlace(t *testing.T) {
 		t.Errorf("%q, not %q", paths, want)
 	}
 }
+
+// Lists and sums of all accounts end before this letter.
+func TestNoCodeIsBehindAllPatterns(t *testing.T) {
+	t.Parallel()
+	var d decoder
+	if d.code("code", "\U0010FFFE:a"); d.err() != nil {
+		t.Error(d.err())
+	}
+	if d.code("code", "\U0010FFFF:a"); d.err() == nil {
+		t.Error("it was let in")
+	}
+}

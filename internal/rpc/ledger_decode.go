@@ -45,15 +45,16 @@ func (d *decoder) bizNo(path, s string) string {
 	return s
 }
 
-// code checks the code of an account: parts between colons, of anything but "*" and control characters.
+// code checks the code of an account: parts between colons, of anything but "*", control characters, and
+// the last character there is, which patterns end before.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be parts between colons, none of them empty")
 		return s
 	}
 	for _, r := range s {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == '*' {
-			d.bad(path, `must not have control characters or "*"`)
+		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == utf8.MaxRune || r == '*' {
+			d.bad(path, `must not have control characters, U+10FFFF or "*"`)
 			break
 		}
 	}
