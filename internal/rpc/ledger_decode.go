@@ -45,12 +45,18 @@ func (d *decoder) bizNo(path, s string) string {
 	return s
 }
 
+// maxCodeBytes is what the table takes. The rules in the proto count characters.
+const maxCodeBytes = 256
+
 // code checks the code of an account: parts between colons, of anything but "*", control characters, and
 // the last character there is, which patterns end before.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be parts between colons, none of them empty")
 		return s
+	}
+	if len(s) > maxCodeBytes {
+		d.bad(path, "must be at most 256 bytes")
 	}
 	for _, r := range s {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == utf8.MaxRune || r == '*' {
