@@ -43,3 +43,16 @@ func TestNoCodeIsBehindAllPatterns(t *testing.T) {
 		t.Error("it was let in")
 	}
 }
+
+// The zero time says that there is none: it must not be stored for one that was said.
+func TestTheFirstMomentIsNoEffectiveTime(t *testing.T) {
+	t.Parallel()
+	first := time.Time{}
+	var d decoder
+	if at := d.effective("effective_time", timestamppb.New(first.Add(time.Microsecond))); d.err() != nil || at.IsZero() {
+		t.Error(at, d.err())
+	}
+	if d.effective("effective_time", timestamppb.New(first)); d.err() == nil {
+		t.Error("it was taken for none")
+	}
+}

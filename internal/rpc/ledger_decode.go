@@ -137,12 +137,16 @@ func (d *decoder) metadata(path string, m map[string]string) map[string]string {
 	return m
 }
 
-// effective reads an effective time: from the year 1 on, and at most a day ahead.
+// effective reads an effective time: after the first moment of the year 1, which stands for none, and at
+// most a day ahead.
 func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
 	at := d.time(path, t)
+	if at.IsZero() && t.IsValid() {
+		d.bad(path, "must be after the first moment of the year 1")
+	}
 	if at.After(time.Now().Add(24 * time.Hour)) {
 		d.bad(path, "must not be more than a day ahead")
 	}
