@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -130,7 +131,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 		return Identity{}, bad
 	}
 	tenant, err := strconv.ParseInt(part[1], 10, 32)
-	if err != nil {
+	if err != nil || !utf8.ValidString(part[2]) { // else the database would refuse to look
 		return Identity{}, bad
 	}
 	select {
@@ -156,6 +157,9 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 // EnsureTenant makes a tenant, or finds it, and returns its number.
 func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
 	id, err := q.TenantUpsert(ctx, pool, name)
+	if errors.Is(err, pgx.ErrNoRows) { // somebody made it while this waited: now it can be seen
+		id, err = q.TenantGet(ctx, pool, name)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("tenant %q: %w", name, err)
 	}

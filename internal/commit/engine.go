@@ -177,7 +177,7 @@ func (e *Engine[B]) submit(jobs []*job[B]) {
 	var err error
 	switch e.queue.admit(jobs) {
 	case refusedBusy:
-		e.metrics.refused.Inc()
+		e.metrics.refused.Add(float64(len(jobs)))
 		err = fault.Busy.New("the server has as much work waiting as it takes").After(200 * time.Millisecond)
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is ending").After(time.Second)

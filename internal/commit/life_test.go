@@ -3,8 +3,12 @@ package commit
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -133,6 +137,43 @@ func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 		t.Errorf("values %d, %d", w.value("c1"), w.value("c2"))
 	}
 	eventually(t, "it is ready", func() bool { return e.Ready() == nil })
+}
+
+// A database that refuses connections, for a reason that is not waited for, fails the jobs that wait for
+// one. A caller who has left meanwhile took his job with him.
+func TestCallerWhoLeavesBeforeTheConnectionIsRefusedIsCountedOutOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	config, err := pgxpool.ParseConfig(w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.Database = "no_such_database"
+	asked, refuse := make(chan struct{}), make(chan struct{})
+	ask := sync.OnceFunc(func() { close(asked) })
+	config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+		ask()
+		<-refuse
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	e := w.engine(func(c *Config[*toyBook]) { c.Pool = pool })
+	ctx, cancel := context.WithCancel(context.Background())
+	leaves := e.start(ctx, work(add("c0", 1)))
+	<-asked
+	cancel()
+	if a := <-leaves; !fault.Is(a.err, fault.NotRun) {
+		t.Errorf("leaves: %+v", a)
+	}
+	close(refuse)
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); !fault.Is(err, fault.DatabaseUnavailable) {
+		t.Errorf("stays: %v", err)
+	}
+	e.mustBeEmpty(t)
 }
 
 // Who sees that it is not ready may have stopped sending work: it has to find out by itself.

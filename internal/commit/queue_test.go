@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 func toyQueue() *queue[*toyBook] {
@@ -228,6 +230,14 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 		})
 	}()
 	eventually(t, "the half is full", func() bool { return e.metric("busy_total") == 60-15 })
+	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add("c0", 1)), work(add("c0", 1))}) {
+		if !fault.Is(r.Err, fault.Busy) {
+			t.Error(r.Err)
+		}
+	}
+	if n := e.metric("busy_total"); n != 60-15+2 {
+		t.Errorf("%v commands refused", n)
+	}
 	other := work(&toyAdd{tenant: 2, name: "x"})
 	other.Tenant = 2
 	another := e.start(within(t, 20*time.Second), other)

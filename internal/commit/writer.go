@@ -173,7 +173,13 @@ func (e *Engine[B]) try(jobs []*job[B], m manner) (live []*job[B], err error) {
 	defer cancel()
 	conn, err := e.pool.Acquire(ctx)
 	if err != nil {
-		return jobs, fmt.Errorf("%w: %w", errLost, err)
+		if err = fmt.Errorf("%w: %w", errLost, err); e.classify(err) == lost {
+			return jobs, err // they go on waiting
+		}
+		if live = claim(jobs); len(live) == 0 {
+			return nil, nil
+		}
+		return live, err
 	}
 	if live = claim(jobs); len(live) == 0 {
 		conn.Release()

@@ -1,6 +1,9 @@
 package importer
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // BadName tells what the ledger would not like about a biz_no or a type; empty: nothing.
 func BadName(s string) string {
@@ -20,8 +23,8 @@ func BadAccount(s string) string {
 		}
 	}
 	for _, c := range s {
-		if c < ' ' || c == 0x7f || c == '*' {
-			return `has a control character or "*" in it`
+		if c < ' ' || c == 0x7f || c == utf8.MaxRune || c == '*' {
+			return `has a control character, U+10FFFF or "*" in it`
 		}
 	}
 	return ""

@@ -181,6 +181,13 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 			got, _, err := r.Holds(ctx, 1, ledger.HoldFilter{From: "user:1:wallet", State: ledger.Held}, hundred)
 			return len(got), err
 		}},
+		{"commits, as many as are wanted", 30_000, 1998, func() (n int, err error) {
+			got, _, err := r.EntriesAfter(ctx, 1, "0", "", 100)
+			for _, c := range got {
+				n += len(c.Entries)
+			}
+			return n, err
+		}},
 		{"commits of others", 700, 0, func() (int, error) { got, _, err := r.EntriesAfter(ctx, 2, "0", "", 100); return len(got), err }},
 	} {
 		b.touched, b.plans = 0, nil

@@ -103,10 +103,11 @@ func watched(row db.CommitPageRow) (b watchedBatch, err error) {
 	return b, err
 }
 
-// Rows of commit_batches that are read at once, and how long at most a batch runs from its first lock
-// to its time: 60 s is what the engine allows.
+// Rows of commit_batches that are read at once, those of them whose entries are counted first, and how
+// long at most a batch runs from its first lock to its time: 60 s is what the engine allows.
 const (
 	watchBatches = 1_000
+	countBatches = 8
 	watchOverlap = time.Minute
 )
 
@@ -194,21 +195,26 @@ func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 	return batches[0].position, nil
 }
 
-// withEntries counts the tenant's entries of batches and keeps as many groups as have about limit.
+// withEntries counts the tenant's entries of batches and keeps as many groups as have about limit. It
+// counts little further than that: who is far behind has all of them before him again with every call.
 func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch, limit int) ([]watchedBatch, error) {
-	counts, err := q.EntryCountOfBatch(ctx, d, db.EntryCountOfBatchParams{TenantID: tenant, BatchIds: batchIDs(batches)})
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range counts {
-		batches[c.N-1].entries = c.Entries
-	}
 	var entries int64
-	for i := range batches {
-		entries += batches[i].entries
-		if batches[i].cut && entries >= int64(limit) {
-			return batches[:i+1], nil
+	for done, count := 0, countBatches; done < len(batches); count *= 2 {
+		part := batches[done:min(done+count, len(batches))]
+		counts, err := q.EntryCountOfBatch(ctx, d, db.EntryCountOfBatchParams{TenantID: tenant, BatchIds: batchIDs(part)})
+		if err != nil {
+			return nil, err
 		}
+		for _, c := range counts {
+			part[c.N-1].entries = c.Entries
+		}
+		for i := range part {
+			entries += part[i].entries
+			if part[i].cut && entries >= int64(limit) {
+				return batches[:done+i+1], nil
+			}
+		}
+		done += len(part)
 	}
 	return batches, nil
 }

@@ -25,6 +25,7 @@ type call struct {
 	start     time.Time
 	meter     *meter
 	identity  access.Identity
+	header    http.Header // of the request, with its API key
 	requestID string
 	key       string        // Idempotency-Key, or empty
 	bad       map[int]error // items of a batch that break a rule, when each stands for itself
@@ -56,7 +57,7 @@ func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
 // admit lets a caller in, or not, by the header of his request.
 func (g *Gate) admit(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
 	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure), identity: g.Anyone,
-		requestID: h.Get(RequestIDHeader)}
+		header: h, requestID: h.Get(RequestIDHeader)}
 	if err := g.enter(ctx, c, spec, h); err != nil {
 		return nil, c.leave(ctx, err)
 	}
@@ -88,6 +89,14 @@ func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, er
 		return access.Identity{}, access.Unauthenticated.New("send Authorization: Bearer KEY, once")
 	}
 	return g.Authenticate(ctx, values[0][len(scheme):])
+}
+
+// stillIn tells whether a call that lasts would be let in now: its key may have been revoked.
+func (c *call) stillIn(ctx context.Context) (err error) {
+	if c.gate.Authenticate != nil {
+		_, err = c.gate.identify(ctx, c.header)
+	}
+	return err
 }
 
 // roleFor tells what a call needs: reads are marked side-effect free; what nobody thought of is for admins.

@@ -45,15 +45,22 @@ func (d *decoder) bizNo(path, s string) string {
 	return s
 }
 
-// code checks the code of an account: parts between colons, of anything but "*" and control characters.
+// maxCodeBytes is what the table takes. The rules in the proto count characters.
+const maxCodeBytes = 256
+
+// code checks the code of an account: parts between colons, of anything but "*", control characters, and
+// the last character there is, which patterns end before.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
 		d.bad(path, "must be parts between colons, none of them empty")
 		return s
 	}
+	if len(s) > maxCodeBytes {
+		d.bad(path, "must be at most 256 bytes")
+	}
 	for _, r := range s {
-		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == '*' {
-			d.bad(path, `must not have control characters or "*"`)
+		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == utf8.MaxRune || r == '*' {
+			d.bad(path, `must not have control characters, U+10FFFF or "*"`)
 			break
 		}
 	}
@@ -113,16 +120,16 @@ var forms = map[ledgerv1.AmountForm]ledger.Form{
 
 const maxMetadataBytes = 16 << 10
 
-func (d *decoder) metadata(m map[string]string) map[string]string {
+func (d *decoder) metadata(path string, m map[string]string) map[string]string {
 	total := 0
 	for k, v := range m {
 		total += len(k) + len(v)
 		if k == "" || len(k) > 128 {
-			d.bad("metadata", "names must be 1 to 128 bytes")
+			d.bad(path, "names must be 1 to 128 bytes")
 		}
 	}
 	if total > maxMetadataBytes {
-		d.bad("metadata", "must be at most 16 KiB")
+		d.bad(path, "must be at most 16 KiB")
 	}
 	if len(m) == 0 {
 		return nil
@@ -130,14 +137,18 @@ func (d *decoder) metadata(m map[string]string) map[string]string {
 	return m
 }
 
-// effective reads an effective time: from the year 1 on, and at most a day ahead.
-func (d *decoder) effective(t *timestamppb.Timestamp) time.Time {
+// effective reads an effective time: after the first moment of the year 1, which stands for none, and at
+// most a day ahead.
+func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}
-	at := d.time("effective_time", t)
+	at := d.time(path, t)
+	if at.IsZero() && t.IsValid() {
+		d.bad(path, "must be after the first moment of the year 1")
+	}
 	if at.After(time.Now().Add(24 * time.Hour)) {
-		d.bad("effective_time", "must not be more than a day ahead")
+		d.bad(path, "must not be more than a day ahead")
 	}
 	return at
 }
@@ -161,8 +172,8 @@ func (d *decoder) time(path string, t *timestamppb.Timestamp) time.Time {
 const defaultType = "transfer"
 
 func (d *decoder) transfer(r *ledgerv1.TransferRequest, path string) ledger.TransferParams {
-	p := ledger.TransferParams{BizNo: d.bizNo(path+"biz_no", r.GetBizNo()), Type: d.kind(r.GetType(), defaultType),
-		Metadata: d.metadata(r.GetMetadata()), EffectiveAt: d.effective(r.GetEffectiveTime()),
+	p := ledger.TransferParams{BizNo: d.bizNo(path+"biz_no", r.GetBizNo()), Type: d.kind(path+"type", r.GetType(), defaultType),
+		Metadata: d.metadata(path+"metadata", r.GetMetadata()), EffectiveAt: d.effective(path+"effective_time", r.GetEffectiveTime()),
 		Postings: make([]ledger.Posting, len(r.GetPostings()))}
 	for i, x := range r.GetPostings() {
 		at := func(field string) string { return fmt.Sprintf("%spostings[%d].%s", path, i, field) }
@@ -190,12 +201,12 @@ func (d *decoder) transfer(r *ledgerv1.TransferRequest, path string) ledger.Tran
 }
 
 // kind reads the type of a transfer. "reversal" is made by Reverse alone.
-func (d *decoder) kind(s, byDefault string) string {
+func (d *decoder) kind(path, s, byDefault string) string {
 	if s == "" {
 		return byDefault
 	}
 	if s == ledger.Reversal {
-		d.bad("type", `"reversal" is made by Reverse`)
+		d.bad(path, `"reversal" is made by Reverse`)
 	}
-	return d.bizNo("type", s)
+	return d.bizNo(path, s)
 }

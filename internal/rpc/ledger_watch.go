@@ -19,11 +19,15 @@ const (
 	watchSilence  = 5 * time.Second
 )
 
-// WatchEntries sends entries as they are committed, until the caller leaves or the server ends.
+// WatchEntries sends entries as they are committed, until the caller leaves, his key is revoked, or the
+// server ends.
 func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesRequest,
 	stream *connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
 	tenant, cursor, pause, spoke := callOf(ctx).identity.Tenant, r.GetCursor(), watchPauseMin, time.Time{}
 	for {
+		if err := callOf(ctx).stillIn(ctx); err != nil {
+			return err
+		}
 		commits, next, err := s.Reader.EntriesAfter(ctx, tenant, cursor, r.GetPattern(), watchEntries)
 		if err != nil {
 			return err

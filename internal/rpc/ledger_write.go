@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
@@ -29,13 +30,14 @@ func (s *Ledger) CreateAssets(ctx context.Context, r *ledgerv1.CreateAssetsReque
 func (s *Ledger) CreateAccounts(ctx context.Context, r *ledgerv1.CreateAccountsRequest) (*ledgerv1.CreateAccountsResponse, error) {
 	cmd := &ledger.CreateAccountsCommand{Caller: callOf(ctx).caller()}
 	var d decoder
-	for _, a := range r.GetAccounts() {
-		n := ledger.NewAccount{Code: d.code("accounts.code", a.GetCode()), Asset: a.GetAsset(), Kind: kindName(a.GetKind()),
-			Min: d.optionalDecimal("accounts.min_balance", a.MinBalance), Max: d.optionalDecimal("accounts.max_balance", a.MaxBalance),
-			Metadata: d.metadata(a.GetMetadata())}
+	for i, a := range r.GetAccounts() {
+		at := fmt.Sprintf("accounts[%d].", i)
+		n := ledger.NewAccount{Code: d.code(at+"code", a.GetCode()), Asset: a.GetAsset(), Kind: kindName(a.GetKind()),
+			Min: d.optionalDecimal(at+"min_balance", a.MinBalance), Max: d.optionalDecimal(at+"max_balance", a.MaxBalance),
+			Metadata: d.metadata(at+"metadata", a.GetMetadata())}
 		switch {
 		case a.GetUnbounded() && n.Min != nil:
-			d.bad("accounts.unbounded", "excludes min_balance")
+			d.bad(at+"unbounded", "excludes min_balance")
 		case !a.GetUnbounded() && n.Min == nil:
 			n.Min = new(amount.Decimal)
 		}
@@ -59,7 +61,7 @@ func (s *Ledger) CreateAccounts(ctx context.Context, r *ledgerv1.CreateAccountsR
 func (s *Ledger) UpdateAccount(ctx context.Context, r *ledgerv1.UpdateAccountRequest) (*ledgerv1.UpdateAccountResponse, error) {
 	var d decoder
 	code, asset := d.ref("account", r.GetAccount())
-	d.metadata(r.GetMetadata())
+	d.metadata("metadata", r.GetMetadata())
 	change := ledger.AccountChange{Min: d.optionalDecimal("min_balance", r.MinBalance), Unbounded: r.GetUnbounded(),
 		Max: d.optionalDecimal("max_balance", r.MaxBalance), ClearMax: r.GetClearMaxBalance(), Metadata: r.GetMetadata()}
 	if change.Min != nil && change.Unbounded {
@@ -125,7 +127,7 @@ func transfer(c ledger.Caller, r *ledgerv1.TransferRequest, p ledger.TransferPar
 func (s *Ledger) Reverse(ctx context.Context, r *ledgerv1.ReverseRequest) (*ledgerv1.ReverseResponse, error) {
 	var d decoder
 	p := ledger.ReverseParams{TransferID: r.GetTransferId(), TransferBizNo: r.GetTransferBizNo(),
-		BizNo: d.bizNo("biz_no", r.GetBizNo()), Metadata: d.metadata(r.GetMetadata()), EffectiveAt: d.effective(r.GetEffectiveTime())}
+		BizNo: d.bizNo("biz_no", r.GetBizNo()), Metadata: d.metadata("metadata", r.GetMetadata()), EffectiveAt: d.effective("effective_time", r.GetEffectiveTime())}
 	if p.TransferID == 0 && p.TransferBizNo == "" {
 		d.bad("transfer_id", "must name a transfer")
 	}
@@ -146,7 +148,7 @@ func (s *Ledger) Hold(ctx context.Context, r *ledgerv1.HoldRequest) (*ledgerv1.H
 	var d decoder
 	form := forms[r.GetForm()]
 	p := ledger.HoldParams{BizNo: d.bizNo("biz_no", r.GetBizNo()), From: r.GetFrom(), To: r.GetTo(), Asset: r.GetAsset(),
-		Amount: d.positive("amount", r.GetAmount(), form), Form: form, Life: defaultHoldLife, Metadata: d.metadata(r.GetMetadata())}
+		Amount: d.positive("amount", r.GetAmount(), form), Form: form, Life: defaultHoldLife, Metadata: d.metadata("metadata", r.GetMetadata())}
 	if r.GetLife() != nil {
 		p.Life = r.GetLife().AsDuration().Truncate(time.Millisecond)
 	}
@@ -169,7 +171,7 @@ func (s *Ledger) Capture(ctx context.Context, r *ledgerv1.CaptureRequest) (*ledg
 	p := ledger.CaptureOf(r.GetHoldId(), r.GetHoldBizNo())
 	d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
 	p.BizNo, p.To, p.ReleaseRest = d.bizNo("biz_no", r.GetBizNo()), r.GetTo(), r.GetReleaseRest()
-	p.Type, p.Metadata = d.kind(r.GetType(), "capture"), d.metadata(r.GetMetadata())
+	p.Type, p.Metadata = d.kind("type", r.GetType(), "capture"), d.metadata("metadata", r.GetMetadata())
 	if r.GetAmount() != "" {
 		n := d.positive("amount", r.GetAmount(), ledger.Exact)
 		p.Amount = &n

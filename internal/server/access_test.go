@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -24,6 +26,7 @@ func TestNothingIsReachableWithoutAGoodKey(t *testing.T) {
 		"other tenant": "Bearer " + strings.Join([]string{part[0], "999", part[2], part[3]}, "_"), "garbage": "Bearer x_y_z",
 		"other id": "Bearer " + strings.Join([]string{part[0], part[1], "nobody", part[3]}, "_"), "no number": "Bearer ldg_x_" + part[2] + "_" + part[3],
 		"too long": "Bearer " + strings.Repeat("k", 20_000), "not ASCII": "Bearer schlüssel",
+		"not UTF-8": "Bearer " + strings.Join([]string{part[0], part[1], "\xff", part[3]}, "_"),
 	}
 	before := s.dump("mine")
 	for _, m := range methods(t) {
@@ -157,6 +160,34 @@ func TestRevokedKeyEndsWithinFiveSeconds(t *testing.T) {
 	}
 	if n := s.count("select count(*) from access_api_keys where position($1 in access_api_keys::text) > 0", strings.Split(c.apiKey, "_")[3]); n != 0 {
 		t.Error("the secret is in the database")
+	}
+}
+
+func TestWatchEndsWithItsKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Read)}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	stream, err := c.client().WatchEntries(ctx, &ledgerv1.WatchEntriesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	if !stream.Receive() { // its cursor
+		t.Fatal(stream.Err())
+	}
+	tenant, err := access.Tenant(ctx, s.pool, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if good, err := access.Revoke(ctx, s.pool, tenant, strings.Split(c.apiKey, "_")[2]); err != nil || !good {
+		t.Fatal(good, err)
+	}
+	for stream.Receive() {
+	}
+	if code := connect.CodeOf(stream.Err()); code != connect.CodeUnauthenticated {
+		t.Errorf("the watch ended with %v: %v", code, stream.Err())
 	}
 }
 

@@ -149,6 +149,23 @@ func zipped(b []byte) []byte {
 	return out.Bytes()
 }
 
+// Characters are not bytes: what the schema counts in bytes is not left to the database to refuse.
+func TestLongCodesAreAClearError(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	for _, x := range []struct {
+		code string
+		want string
+	}{{strings.Repeat("帳", 85) + "a", ""}, {strings.Repeat("帳", 86), "FIELD_INVALID"}, {strings.Repeat("帳", 256), "FIELD_INVALID"}} {
+		a := c.call(connectProto, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: x.code, Asset: "COIN"}}})
+		if x.want != "" && a.reason(t) != x.want || x.want == "" && a.code != "" {
+			t.Errorf("%d bytes: %s %s", len(x.code), a.code, a.message)
+		}
+	}
+}
+
 func TestCompressionBothWays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -204,6 +204,7 @@ func (s *Server) Stop() {
 			s.log.Warn("calls were cut off", "error", err)
 			_ = s.http.Close()
 		}
+		_ = s.listener.Close() // which Shutdown knows only if it was served
 		s.stop()
 		s.work.Wait()
 		ctx, cancel = context.WithTimeout(context.Background(), drainWork)

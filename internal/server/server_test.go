@@ -239,6 +239,31 @@ func TestMetricsOnAPortOfTheirOwnNeedNoKey(t *testing.T) {
 	}
 }
 
+func TestServerThatDoesNotStartLeavesItsPort(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	free.Close()
+	_, err = server.Start(t.Context(), server.Options{DatabaseURL: s.db.AppDSN, Listen: address, MetricsListen: taken.Addr().String()})
+	if err == nil {
+		t.Fatal("it started")
+	}
+	again, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
+
 func TestCallsInFlightAreAnsweredAtTheEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

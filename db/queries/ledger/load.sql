@@ -202,11 +202,12 @@ cross join lateral (
 ) h;
 
 -- name: HoldDueAccounts :many
--- Some accounts with a hold whose time has come, for the scheduler.
+-- Some accounts with a hold whose time has come, for the scheduler. now(), because an index cannot be
+-- searched by a clock that moves: all open holds would be read.
 select distinct a.tenant_id, a.code, a.asset
 from (
     select l.tenant_id, l.account_id from ledger_holds l
-    where l.state = 'held' and l.expires_at <= clock_timestamp()
+    where l.state = 'held' and l.expires_at <= now()
     order by l.expires_at
     limit @batch::integer
 ) h

@@ -199,6 +199,9 @@ func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
 	if whole == "" && fraction == "" {
 		return amount.Int{}, fmt.Errorf("%w: no digits", amount.ErrSyntax)
 	}
+	if strings.Contains(whole, ".") { // between thousands, perhaps, but the mapping does not say so
+		return amount.Int{}, fmt.Errorf("%w: %q has a point", amount.ErrSyntax, whole)
+	}
 	if whole = strings.TrimLeft(whole, "0"); whole == "" || whole[0] < '0' || whole[0] > '9' {
 		whole = "0" + whole
 	}

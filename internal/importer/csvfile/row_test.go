@@ -30,6 +30,13 @@ func TestNumbersAreReadAsBanksWriteThem(t *testing.T) {
 			t.Errorf("%q: %s, %v, not %v", text, n, err, want)
 		}
 	}
+	for _, group := range []string{"", " "} { // where the comma is decimal, a point is none
+		for _, text := range []string{"1.234", "12.5", "-.5", "1.234,5"} {
+			if n, err := parseNumber(text, ",", group, 3); !errors.Is(err, amount.ErrSyntax) {
+				t.Errorf("%q: %s, %v", text, n, err)
+			}
+		}
+	}
 }
 
 // readAll reads rows below the mapping's columns.
@@ -68,7 +75,7 @@ func TestABadRowIsToldByLineAndColumn(t *testing.T) {
 		{"1,,2020-01-01,5.00,in,5", "line 2, column account: is empty, and account.code needs it"},
 		{" ,7,2020-01-01,5.00,in,5", "line 2, column id: is empty, and biz_no needs it"},
 		{"é,7,2020-01-01,5.00,in,5", `line 2, column id: the biz_no "x:é" must be printable ASCII`},
-		{"1,*,2020-01-01,5.00,in,5", `line 2, column account: the account.code "a:*" has a control character or "*" in it`},
+		{"1,*,2020-01-01,5.00,in,5", `line 2, column account: the account.code "a:*" has a control character, U+10FFFF or "*" in it`},
 		{"1,\xff,2020-01-01,5.00,in,5", "line 2, column account: is not UTF-8 text"},
 		{`1,"7"8,2020-01-01,5.00,in,5`, "line 2: at byte"},
 		{"1,7,2019-12-30,5.00,in,5", "line 2, column day: 2019-12-30 is before the date of the row before"},

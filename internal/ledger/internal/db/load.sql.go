@@ -428,7 +428,7 @@ const holdDueAccounts = `-- name: HoldDueAccounts :many
 select distinct a.tenant_id, a.code, a.asset
 from (
     select l.tenant_id, l.account_id from ledger_holds l
-    where l.state = 'held' and l.expires_at <= clock_timestamp()
+    where l.state = 'held' and l.expires_at <= now()
     order by l.expires_at
     limit $1::integer
 ) h
@@ -441,7 +441,8 @@ type HoldDueAccountsRow struct {
 	Asset    string
 }
 
-// Some accounts with a hold whose time has come, for the scheduler.
+// Some accounts with a hold whose time has come, for the scheduler. now(), because an index cannot be
+// searched by a clock that moves: all open holds would be read.
 func (q *Queries) HoldDueAccounts(ctx context.Context, db DBTX, batch int32) ([]HoldDueAccountsRow, error) {
 	rows, err := db.Query(ctx, holdDueAccounts, batch)
 	if err != nil {

@@ -1,0 +1,75 @@
+package ledger_test
+
+import (
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// The scheduler asks every second: of the holds whose time is still to come it must read none, also on a
+// connection that first asked when there were no holds at all.
+func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	ctx := t.Context()
+	super := pgtest.Pool(t, db.SuperDSN)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := super.Exec(ctx, sql); err != nil {
+			t.Fatalf("%s: %v", sql, err)
+		}
+	}
+	pool := must(pg.Open(ctx, db.AppDSN, 1))
+	defer pool.Close()
+	look := func() []ledger.AccountKey {
+		t.Helper()
+		accounts, err := ledger.DueAccounts(ctx, pool, 500)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return accounts
+	}
+	touched := func() (blocks int) {
+		t.Helper()
+		if _, err := pool.Exec(ctx, "select pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		err := super.QueryRow(ctx, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
+			from pg_statio_user_tables where relname in ('ledger_holds', 'ledger_accounts')`).Scan(&blocks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return blocks
+	}
+	exec("alter table ledger_holds set (autovacuum_enabled = false)") // its ANALYZE would hide what is wrong
+	exec("analyze")
+	for range 10 {
+		look()
+	}
+	for _, sql := range due {
+		exec(sql)
+	}
+	before := touched()
+	if accounts := look(); len(accounts) != 1 || accounts[0].Code != "c" {
+		t.Fatal(accounts)
+	}
+	if n := touched() - before; n > 50 {
+		t.Errorf("%d blocks for one hold that is due", n)
+	}
+}
+
+// due is one account with 20,000 open holds, of which one is due.
+var due = []string{
+	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
+	`insert into commit_batches (batch_id, committed_at, commands, instance)
+		select b, '2026-01-01', 1, 'load' from generate_series(1000, 1001) b`,
+	`insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, held, next_lapse_at)
+		values (1, 1000 << 14, 'c', 'CNY', 2, 'liability', 20000, '2026-01-02')`,
+	`insert into ledger_account_details (tenant_id, account_id, created_at, request_id) values (1, 1000 << 14, '2026-01-01', 'r')`,
+	`insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
+		select 1, ((1000 + i / 16000)::bigint << 14) + 1 + i % 16000, 'hold ' || i, 1000 << 14, '', 1, 1,
+			case i when 1 then timestamptz '2026-01-02' else '2126-01-01' end, '2026-01-01', 'test', 'r'
+		from generate_series(1, 20000) i`,
+}

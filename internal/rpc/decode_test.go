@@ -1,0 +1,58 @@
+package rpc
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+)
+
+// Of ten thousand items the error has to say which it means.
+func TestABadFieldIsNamedWithItsPlace(t *testing.T) {
+	t.Parallel()
+	const at = "items[7].transfer."
+	var d decoder
+	d.item(&ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{
+		BizNo: "größe", Type: "reversal", Metadata: map[string]string{strings.Repeat("m", 129): ""},
+		EffectiveTime: timestamppb.New(time.Now().AddDate(1, 0, 0).Truncate(time.Second)),
+		Conditions:    []*ledgerv1.Condition{{Account: &ledgerv1.AccountRef{Code: "a", Asset: "CNY"}}},
+	}}, at)
+	var paths []string
+	for _, f := range d.f.Fields {
+		paths = append(paths, f.Path)
+	}
+	slices.Sort(paths)
+	want := []string{at + "biz_no", at + "conditions[0]", at + "effective_time", at + "metadata", at + "type"}
+	if !slices.Equal(paths, want) {
+		t.Errorf("%q, not %q", paths, want)
+	}
+}
+
+// Lists and sums of all accounts end before this letter.
+func TestNoCodeIsBehindAllPatterns(t *testing.T) {
+	t.Parallel()
+	var d decoder
+	if d.code("code", "\U0010FFFE:a"); d.err() != nil {
+		t.Error(d.err())
+	}
+	if d.code("code", "\U0010FFFF:a"); d.err() == nil {
+		t.Error("it was let in")
+	}
+}
+
+// The zero time says that there is none: it must not be stored for one that was said.
+func TestTheFirstMomentIsNoEffectiveTime(t *testing.T) {
+	t.Parallel()
+	first := time.Time{}
+	var d decoder
+	if at := d.effective("effective_time", timestamppb.New(first.Add(time.Microsecond))); d.err() != nil || at.IsZero() {
+		t.Error(at, d.err())
+	}
+	if d.effective("effective_time", timestamppb.New(first)); d.err() == nil {
+		t.Error("it was taken for none")
+	}
+}
