@@ -114,5 +114,5 @@ var (
 	KeyInvalid = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The Idempotency-Key is not 1 to 255 printable ASCII characters, bare or in double quotes."})
 	TooManyRows = fault.Define(fault.Reason{Name: "COMMAND_TOO_LARGE", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "One command writes more rows than one commit may. Split it."})
+		Doc: "One command writes more rows than one commit may, or a call is larger than what one tenant may have waiting. Split it."})
 )

@@ -179,6 +179,8 @@ func (e *Engine[B]) submit(jobs []*job[B]) {
 	case refusedBusy:
 		e.metrics.refused.Add(float64(len(jobs)))
 		err = fault.Busy.New("the server has as much work waiting as it takes").After(200 * time.Millisecond)
+	case refusedLarge:
+		err = TooManyRows.New("the call is larger than what one tenant may have waiting")
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is ending").After(time.Second)
 	case admitted:

@@ -110,8 +110,8 @@ func TestCallerWhoLeavesALockWaitIsToldThatNothingRan(t *testing.T) {
 		_, told[i] = e.Do(within(t, 2*time.Second), c)
 		return told[i]
 	})
-	if got["ROWS_LOCKED"] == 0 || got["ROWS_LOCKED"]+got["OUTCOME_UNKNOWN"] != len(told) {
-		t.Errorf("outcomes %v", got) // unknown: the deadline came during a try, on a slow machine
+	if got["ROWS_LOCKED"] == 0 || got["ROWS_LOCKED"]+got["NOT_RUN"]+got["OUTCOME_UNKNOWN"] != len(told) {
+		t.Errorf("outcomes %v", got) // on a slow machine the deadline comes before the first try, or during one
 	}
 	end()
 	if _, err := e.Do(within(t, 5*time.Second), work(add("c0", 1))); err != nil {
@@ -119,7 +119,7 @@ func TestCallerWhoLeavesALockWaitIsToldThatNothingRan(t *testing.T) {
 	}
 	e.mustBeEmpty(t)
 	for i, err := range told {
-		if n := w.int("select count(*) from toy_log where label = $1", fmt.Sprint(i)); n > 0 && fault.Is(err, fault.RowsLocked) {
+		if n := w.int("select count(*) from toy_log where label = $1", fmt.Sprint(i)); n > 0 && (fault.Is(err, fault.RowsLocked) || fault.Is(err, fault.NotRun)) {
 			t.Errorf("%d ran, and its caller had been told that it did not", i)
 		}
 	}

@@ -56,6 +56,7 @@ type admission int
 const (
 	admitted admission = iota
 	refusedBusy
+	refusedLarge
 	refusedClosed
 )
 
@@ -75,9 +76,11 @@ func (q *queue[B]) admit(jobs []*job[B]) admission {
 	if l == nil {
 		l = &lane[B]{tenant: jobs[0].Tenant}
 	}
-	full := q.rows+rows > q.limits.Rows || q.bytes+bytes > q.limits.Bytes ||
-		l.rows+rows > q.limits.Rows/2 || l.bytes+bytes > q.limits.Bytes/2
-	if full && q.jobs > 0 {
+	switch { // large before busy: it would never be let in
+	case rows > q.limits.Rows/2 || bytes > q.limits.Bytes/2:
+		return refusedLarge
+	case q.rows+rows > q.limits.Rows || q.bytes+bytes > q.limits.Bytes ||
+		l.rows+rows > q.limits.Rows/2 || l.bytes+bytes > q.limits.Bytes/2:
 		return refusedBusy
 	}
 	q.tenants[l.tenant] = l

@@ -363,3 +363,20 @@ func TestTurnsCutOffSaveNothingUp(t *testing.T) {
 		t.Errorf("one got %d rows, the other %d", one, two)
 	}
 }
+
+// Larger than what its tenant may have waiting, it would hear BUSY for ever.
+func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(func(c *Config[*toyBook]) { c.Limits = Limits{BatchRows: 10, Rows: 100, Bytes: 10_000} })
+	for _, c := range []struct {
+		rows, bytes int
+		want        string
+	}{{50, 100, "ok"}, {51, 100, "COMMAND_TOO_LARGE"}, {1, 5000, "ok"}, {1, 5001, "COMMAND_TOO_LARGE"}} {
+		call := work(add("c0", 1))
+		call.Rows, call.Bytes = c.rows, c.bytes
+		if _, err := e.Do(within(t, 10*time.Second), call); reason(err) != c.want {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

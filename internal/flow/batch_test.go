@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -199,7 +200,7 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 	if batches() != before {
 		t.Error("there was something left to write")
 	}
-	due, err := ledger.DueAccounts(context.Background(), pool, 10)
+	due, err := ledger.DueHolds(context.Background(), pool, ledger.DueHold{}, 10)
 	if err != nil || len(due) != 0 {
 		t.Errorf("due %v, %v", due, err)
 	}
@@ -293,5 +294,81 @@ func TestTenThousandTransfersAreOneCommandAndMoreIdsThanABatchHasAreRefused(t *t
 	_, err := e.Do(context.Background(), command("u", 16_384))
 	if !fault.Is(err, commit.TooManyRows) {
 		t.Errorf("ended %v", err)
+	}
+}
+
+// large is a transfer of so many postings, all alike.
+func large(bizNo, from, to string, postings int) *ledger.TransferCommand {
+	c := transfer(bizNo, from, to, "1")
+	for len(c.Postings) < postings {
+		c.Postings = append(c.Postings, c.Postings[0])
+	}
+	return c
+}
+
+// What is there under a biz_no is loaded no further than it takes to tell it apart.
+func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
+	t.Parallel()
+	e := engine(t, pgtest.New(t))
+	world(t, e, 2)
+	all(t, e, large("large", "world", user(0), 300))
+	works := make([]flow.Work, 0, 4)
+	for _, c := range []commit.Command[*ledger.Book]{large("large", "world", user(0), 1), large("large", "world", user(0), 299),
+		&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}}} {
+		works = append(works, work(flow.Work{Command: flow.Ledger(c)}))
+	}
+	for range 2 { // beside a command that wants all of it, and without one
+		r := e.DoAll(t.Context(), works)
+		for i, w := range r[:2] {
+			if !fault.Is(w.Err, ledger.BizNoExistsDifferent) || fault.Of(w.Err).State["differs"] != "postings" {
+				t.Errorf("%d: %+v %v", i, w.Outcome, w.Err)
+			}
+		}
+		if len(r) == 3 && (r[2].Err != nil || len(r[2].Outcome.Answer.(*ledger.Transfer).Entries) != 600) {
+			t.Errorf("the reversal: %v", r[2].Err)
+		}
+		works = works[:2]
+	}
+	again := all(t, e, large("large", "world", user(0), 300), &ledger.ReverseCommand{Caller: caller,
+		ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}})
+	for i, a := range again {
+		if n := len(a.(*ledger.Transfer).Entries); n != 600 {
+			t.Errorf("%d again: %d entries", i, n)
+		}
+	}
+}
+
+func TestPageOfLargeTransfersIsShort(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db)
+	world(t, e, 2)
+	var want []string
+	for i := range 25 {
+		want = append(want, fmt.Sprint("large ", i))
+		all(t, e, large(want[i], "world", user(i%2), 700))
+	}
+	slices.Reverse(want) // newest first
+	reader := ledger.NewReader(pgtest.Pool(t, db.AppDSN))
+	var got []string
+	pages, token := 0, ""
+	for {
+		page, next, err := reader.Transfers(t.Context(), 1, ledger.TransferFilter{}, ledger.Page{Size: 20, Token: token})
+		if err != nil || len(page) > 10 {
+			t.Fatalf("a page of %d, %v", len(page), err)
+		}
+		for _, x := range page {
+			if len(x.Entries) != 1400 {
+				t.Errorf("%s has %d entries", x.BizNo, len(x.Entries))
+			}
+			got = append(got, x.BizNo)
+		}
+		if pages++; next == "" {
+			break
+		}
+		token = next
+	}
+	if !slices.Equal(got, want) || pages != 3 {
+		t.Errorf("%d pages: %v", pages, got)
 	}
 }

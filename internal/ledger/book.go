@@ -70,7 +70,9 @@ type idKey struct {
 type transferName struct {
 	nameKey
 	t       *Transfer
-	reverse bool // to be reversed: its accounts are wanted too
+	reverse bool  // to be reversed: its accounts are wanted too
+	most    int32 // entries that are wanted of it
+	all     bool  // they all are
 }
 
 // transferRef is the handle of a transfer by id.
@@ -193,6 +195,10 @@ func (b *Book) transferName(tenant int32, bizNo string) *transferName {
 	}
 	return n
 }
+
+// want says how many entries a command wants of the transfer that has the name, should it be taken: one
+// more than the command itself would make tells them apart, however many there are.
+func (n *transferName) want(entries int) { n.most = max(n.most, int32(entries)) }
 
 // transferRef names a transfer by id, whose accounts are wanted too.
 func (b *Book) transferRef(tenant int32, id int64) *transferRef {

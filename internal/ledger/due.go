@@ -2,17 +2,38 @@ package ledger
 
 import (
 	"context"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
 
-// DueAccounts finds some accounts with a hold whose time has come: a LapseCommand for each lets them
-// lapse. Nothing depends on it being prompt: loading an account does the same.
-func DueAccounts(ctx context.Context, pool *pgxpool.Pool, limit int32) ([]AccountKey, error) {
-	rows, err := q.HoldDueAccounts(ctx, planned{pool}, limit)
-	keys := make([]AccountKey, len(rows))
+// DueHold is a hold whose time has come.
+type DueHold struct {
+	Account   AccountKey
+	ID        int64
+	ExpiresAt time.Time
+}
+
+// DueHolds finds holds whose time has come, oldest first, behind the one given: a LapseCommand for each
+// account lets them lapse. Nothing depends on it being prompt: loading an account does the same.
+func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int32) ([]DueHold, error) {
+	rows, err := q.HoldDueAccounts(ctx, planned{pool}, db.HoldDueAccountsParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
+	holds := make([]DueHold, len(rows))
 	for i, r := range rows {
-		keys[i] = AccountKey{r.TenantID, r.Code, r.Asset}
+		holds[i] = DueHold{AccountKey{r.TenantID, r.Code, r.Asset}, r.HoldID, r.ExpiresAt}
 	}
-	return keys, err
+	return holds, err
+}
+
+// AccountsOf are the accounts of holds, each once.
+func AccountsOf(holds []DueHold) []AccountKey {
+	accounts := make([]AccountKey, len(holds))
+	for i, h := range holds {
+		accounts[i] = h.Account
+	}
+	slices.SortFunc(accounts, func(a, b AccountKey) int { return a.compare(&b) })
+	return slices.Compact(accounts)
 }

@@ -23,13 +23,13 @@ func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
 	}
 	pool := must(pg.Open(ctx, db.AppDSN, 1))
 	defer pool.Close()
-	look := func() []ledger.AccountKey {
+	look := func() []ledger.DueHold {
 		t.Helper()
-		accounts, err := ledger.DueAccounts(ctx, pool, 500)
+		holds, err := ledger.DueHolds(ctx, pool, ledger.DueHold{}, 500)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return accounts
+		return holds
 	}
 	touched := func() (blocks int) {
 		t.Helper()
@@ -52,8 +52,8 @@ func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
 		exec(sql)
 	}
 	before := touched()
-	if accounts := look(); len(accounts) != 1 || accounts[0].Code != "c" {
-		t.Fatal(accounts)
+	if holds := look(); len(holds) != 1 || holds[0].Account.Code != "c" {
+		t.Fatal(holds)
 	}
 	if n := touched() - before; n > 50 {
 		t.Errorf("%d blocks for one hold that is due", n)

@@ -28,6 +28,7 @@ func (b *Book) Discover(p *commit.Pipe) {
 			refs = append(refs, r)
 			arg.Tenants = append(arg.Tenants, r.tenant)
 			arg.TransferIds = append(arg.TransferIds, r.id)
+			arg.Most = append(arg.Most, 0)
 		}
 		p.Queue(func(d commit.DB) error {
 			rows, err := q.EntryLookup(p.Context(), d, arg)

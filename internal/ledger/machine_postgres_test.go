@@ -95,13 +95,13 @@ func (p *play) compareEntries() {
 // lapseAll does the scheduler's work: it must come to an end, and leave nothing due.
 func (p *play) lapseAll() {
 	for {
-		due, err := ledger.DueAccounts(context.Background(), p.pool, 1000)
+		due, err := ledger.DueHolds(context.Background(), p.pool, ledger.DueHold{}, 1000)
 		p.ok(err)
-		due = slices.DeleteFunc(due, func(k ledger.AccountKey) bool { return k.Tenant != p.wish.Tenant })
+		due = slices.DeleteFunc(due, func(h ledger.DueHold) bool { return h.Account.Tenant != p.wish.Tenant })
 		if len(due) == 0 {
 			break
 		}
-		for _, k := range due {
+		for _, k := range ledger.AccountsOf(due) {
 			_, err := p.engine.Do(context.Background(), flow.Work{Tenant: k.Tenant, RequestID: "r", Rows: 1, Bytes: 100,
 				Command: flow.Ledger(&ledger.LapseCommand{Account: k})})
 			p.ok(err)

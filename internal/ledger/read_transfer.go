@@ -114,7 +114,12 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 		for _, row := range rows {
 			transfers = append(transfers, transferOf(tenant, row))
 		}
-		return complete(ctx, d, transfers)
+		n, err := completeSome(ctx, d, transfers)
+		if n < len(transfers) {
+			transfers = transfers[:n]
+			next = l.tokenNumber(transfers[n-1].ID)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, "", err
@@ -142,12 +147,31 @@ func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
 		Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 
+// entriesMax is about how many entries a page has: each may be of a transfer that has 2,000.
+const entriesMax = 10_000
+
+// completeSome does so for as many of the transfers, from the first, as make a page, at least one.
+func completeSome(ctx context.Context, d db.DBTX, transfers []*Transfer) (n int, err error) {
+	for entries, some := 0, 10; n < len(transfers) && some > 0; {
+		part := transfers[n:min(n+some, len(transfers))]
+		if err := complete(ctx, d, part); err != nil {
+			return n, err
+		}
+		n += len(part)
+		for _, t := range part {
+			entries += len(t.Entries)
+		}
+		some = (entriesMax - entries) * n / max(entries, 1) // as many as are left, should they be like those before
+	}
+	return n, nil
+}
+
 // complete reads the entries of transfers, and what reversed them.
 func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
 	if len(transfers) == 0 {
 		return nil
 	}
-	arg := db.EntryLookupParams{Tenants: repeat(transfers[0].Tenant, len(transfers))}
+	arg := db.EntryLookupParams{Tenants: repeat(transfers[0].Tenant, len(transfers)), Most: make([]int32, len(transfers))}
 	for _, t := range transfers {
 		arg.TransferIds = append(arg.TransferIds, t.ID)
 	}
@@ -162,7 +186,7 @@ func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
 			Version: e.Version, TransferID: t.ID, Posting: e.Posting, Amount: e.Amount, Before: e.BalanceBefore,
 			After: e.BalanceAfter, RecordedAt: e.RecordedAt.UTC(), EffectiveAt: orZero(e.EffectiveAt)})
 	}
-	reversals, err := q.ReversalLookup(ctx, d, db.ReversalLookupParams(arg))
+	reversals, err := q.ReversalLookup(ctx, d, db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
 	for _, r := range reversals {
 		transfers[r.N-1].ReversedByID = r.TransferID
 	}

@@ -21,25 +21,28 @@ func (b *Book) Resolve(p *commit.Pipe) {
 
 func (b *Book) resolveTransfers(p *commit.Pipe) {
 	var found []*Transfer
-	add := func(t *Transfer) {
+	var arg db.EntryLookupParams
+	add := func(t *Transfer, most int32) {
 		if t != nil && !t.complete {
 			t.complete = true
 			found = append(found, t)
+			arg.Tenants = append(arg.Tenants, t.Tenant)
+			arg.TransferIds = append(arg.TransferIds, t.ID)
+			arg.Most = append(arg.Most, most)
 		}
 	}
-	for _, n := range b.nameList {
-		add(n.t)
-	}
 	for _, r := range b.transferRefs {
-		add(r.t)
+		add(r.t, 0)
+	}
+	for _, n := range b.nameList {
+		if n.all {
+			add(n.t, 0)
+		} else {
+			add(n.t, n.most)
+		}
 	}
 	if len(found) == 0 {
 		return
-	}
-	var arg db.EntryLookupParams
-	for _, t := range found {
-		arg.Tenants = append(arg.Tenants, t.Tenant)
-		arg.TransferIds = append(arg.TransferIds, t.ID)
 	}
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.EntryLookup(p.Context(), d, arg)
@@ -52,7 +55,7 @@ func (b *Book) resolveTransfers(p *commit.Pipe) {
 		return err
 	})
 	p.Queue(func(d commit.DB) error {
-		rows, err := q.ReversalLookup(p.Context(), d, db.ReversalLookupParams(arg))
+		rows, err := q.ReversalLookup(p.Context(), d, db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
 		for _, r := range rows {
 			found[r.N-1].ReversedByID = r.TransferID
 		}

@@ -34,12 +34,13 @@ type ReverseCommand struct {
 // Need names the biz_no of the reversal and the transfer to reverse.
 func (c *ReverseCommand) Need(b *Book) {
 	c.name = b.transferName(c.Tenant, c.BizNo)
+	c.name.all = true
 	if c.TransferID != 0 {
 		c.byID = b.transferRef(c.Tenant, c.TransferID)
 		return
 	}
 	c.byName = b.transferName(c.Tenant, c.TransferBizNo)
-	c.byName.reverse = true
+	c.byName.reverse, c.byName.all = true, true
 }
 
 func (c *ReverseCommand) target() *Transfer {

@@ -55,8 +55,9 @@ type TransferCommand struct {
 
 // Need names the biz_no and the accounts.
 func (c *TransferCommand) Need(b *Book) {
-	c.name = b.transferName(c.Tenant, c.BizNo)
 	n := len(c.Postings)
+	c.name = b.transferName(c.Tenant, c.BizNo)
+	c.name.want(2*n + 1)
 	accounts := make([]*Account, 2*n+len(c.Conditions))
 	c.from, c.to, c.on = accounts[:n], accounts[n:2*n], accounts[2*n:]
 	for i := range c.Postings {

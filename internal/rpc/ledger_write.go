@@ -134,12 +134,16 @@ func (s *Ledger) Reverse(ctx context.Context, r *ledgerv1.ReverseRequest) (*ledg
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	return run(ctx, s, change[*ledgerv1.ReverseResponse]{operation: "ledger.reverse", request: r, dry: r.GetDryRun(),
+	return run(ctx, s, change[*ledgerv1.ReverseResponse]{operation: "ledger.reverse", request: r, rows: reverseRows, dry: r.GetDryRun(),
 		command: &ledger.ReverseCommand{Caller: callOf(ctx).caller(), ReverseParams: p},
 		render: func(answer any, existed bool) (*ledgerv1.ReverseResponse, error) {
 			return &ledgerv1.ReverseResponse{Transfer: renderTransfer(answer.(*ledger.Transfer), !existed), Existed: existed}, nil
 		}})
 }
+
+// reverseRows is what a reversal counts for: how many postings it has, up to 1,000, is known only when it
+// runs, and a batch of very large ones must not be too large for memory.
+const reverseRows = 50
 
 const defaultHoldLife = 7 * 24 * time.Hour
 

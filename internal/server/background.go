@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -40,26 +41,25 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 // lapseBatch is how many due holds one turn looks at.
 const lapseBatch = 500
 
+// lapse lets all holds lapse whose time has come, oldest first. It passes over an account whose row
+// somebody holds: the next turn tries it again.
 func (s *Server) lapse(ctx context.Context) error {
-	var last ledger.AccountKey
-	for {
-		due, err := ledger.DueAccounts(ctx, s.reads, lapseBatch)
+	var failures []error
+	for after := (ledger.DueHold{}); ; {
+		due, err := ledger.DueHolds(ctx, s.reads, after, lapseBatch)
 		if err != nil || len(due) == 0 {
-			return err
+			return errors.Join(append(failures, err)...)
 		}
-		if due[0] == last {
-			return nil // its time has not come by the batch's clock: the next turn will see
-		}
-		last = due[0]
+		after = due[len(due)-1]
 		byTenant := map[int32][]flow.Work{}
-		for _, a := range due {
+		for _, a := range ledger.AccountsOf(due) {
 			byTenant[a.Tenant] = append(byTenant[a.Tenant], flow.Work{Tenant: a.Tenant, RequestID: "scheduler",
 				Command: flow.Ledger(&ledger.LapseCommand{Account: a}), Rows: 1, Bytes: 256})
 		}
 		for _, works := range byTenant {
 			for _, r := range s.engine.DoAll(ctx, works) {
 				if r.Err != nil {
-					return r.Err
+					failures = append(failures, r.Err)
 				}
 			}
 		}

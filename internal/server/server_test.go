@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -310,6 +311,45 @@ func TestCallsInFlightAreAnsweredAtTheEnd(t *testing.T) {
 	if n := s.count("select count(*) from ledger_transfers where biz_no in ('a', 'b', 'c', 'd')"); n != 4 {
 		t.Errorf("%d transfers", n)
 	}
+}
+
+// Somebody who holds an account's row keeps its holds from lapsing, and no others.
+func TestHoldsBehindALockedAccountLapse(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	c.prepare("b")
+	ctx := t.Context()
+	lock, err := s.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.Background()) }()
+	insert := `insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, amount, life_ms, expires_at, created_at, principal, request_id)
+		select tenant_id, account_id + 100 + i, code || i, account_id, '', 1, 1, clock_timestamp() - $3::interval, committed_at, 'p', 'r'
+		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, $2) i where code = $1`
+	update := `update ledger_accounts set held = held + $2::integer, next_lapse_at = clock_timestamp() - '1 h'::interval where code = $1`
+	const many = 700 // more than one look finds
+	_, err1 := lock.Exec(ctx, update, "u:a", many)
+	_, err2 := s.pool.Exec(ctx, insert, "u:a", many, "1 h")
+	_, err3 := s.pool.Exec(ctx, update, "u:b", 1)
+	_, err4 := s.pool.Exec(ctx, insert, "u:b", 1, "1 s")
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, 20*time.Second, "b's hold lapses", func() bool {
+		return s.count("select count(*) from ledger_holds where biz_no = 'u:b1' and state = 'expired'") == 1
+	})
+	if n := s.count("select count(*) from ledger_holds where state = 'held' and life_ms = 1"); n != many {
+		t.Errorf("%d are held behind the lock", n)
+	}
+	if err := lock.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	soon(t, 20*time.Second, "a's holds lapse", func() bool {
+		return s.count("select count(*) from ledger_holds where state = 'held' and life_ms = 1") == 0
+	})
 }
 
 func TestHoldsLapseAndKeysGoByThemselves(t *testing.T) {

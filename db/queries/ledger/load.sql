@@ -114,16 +114,17 @@ cross join lateral (
 ) a;
 
 -- name: EntryLookup :many
--- Entries of transfers, with their accounts, in the order in which they were posted.
+-- Entries of transfers, with their accounts, in the order in which they were posted. Of each at most so
+-- many, any of them; 0 for all.
 select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.posting, e.amount, e.balance_before,
     e.balance_after, e.recorded_at, e.effective_at
 from (
     select generate_subscripts(@transfer_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-        unnest(@transfer_ids::bigint[]) as transfer_id
+        unnest(@transfer_ids::bigint[]) as transfer_id, unnest(@most::integer[]) as most
 ) u
 cross join lateral (
     select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
-    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id offset 0
+    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id limit nullif(u.most, 0)
 ) e
 cross join lateral (
     select l.code, l.asset, l.scale from ledger_accounts l
@@ -202,13 +203,15 @@ cross join lateral (
 ) h;
 
 -- name: HoldDueAccounts :many
--- Some accounts with a hold whose time has come, for the scheduler. now(), because an index cannot be
--- searched by a clock that moves: all open holds would be read.
-select distinct a.tenant_id, a.code, a.asset
+-- Holds whose time has come, oldest first, behind one of them, with their accounts, for the scheduler.
+-- now(), because an index cannot be searched by a clock that moves: all open holds would be read.
+select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
-    select l.tenant_id, l.account_id from ledger_holds l
+    select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l
     where l.state = 'held' and l.expires_at <= now()
-    order by l.expires_at
+        and (l.expires_at, l.hold_id) > (@after::timestamptz, @after_id::bigint)
+    order by l.expires_at, l.hold_id
     limit @batch::integer
 ) h
-join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account_id;
+join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account_id
+order by h.expires_at, h.hold_id;

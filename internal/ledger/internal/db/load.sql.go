@@ -286,11 +286,11 @@ select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.p
     e.balance_after, e.recorded_at, e.effective_at
 from (
     select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
-        unnest($1::bigint[]) as transfer_id
+        unnest($1::bigint[]) as transfer_id, unnest($3::integer[]) as most
 ) u
 cross join lateral (
     select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
-    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id offset 0
+    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id limit nullif(u.most, 0)
 ) e
 cross join lateral (
     select l.code, l.asset, l.scale from ledger_accounts l
@@ -302,6 +302,7 @@ order by u.n, e.posting, e.amount
 type EntryLookupParams struct {
 	TransferIds []int64
 	Tenants     []int32
+	Most        []int32
 }
 
 type EntryLookupRow struct {
@@ -319,9 +320,10 @@ type EntryLookupRow struct {
 	EffectiveAt   *time.Time
 }
 
-// Entries of transfers, with their accounts, in the order in which they were posted.
+// Entries of transfers, with their accounts, in the order in which they were posted. Of each at most so
+// many, any of them; 0 for all.
 func (q *Queries) EntryLookup(ctx context.Context, db DBTX, arg EntryLookupParams) ([]EntryLookupRow, error) {
-	rows, err := db.Query(ctx, entryLookup, arg.TransferIds, arg.Tenants)
+	rows, err := db.Query(ctx, entryLookup, arg.TransferIds, arg.Tenants, arg.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -425,26 +427,36 @@ func (q *Queries) HoldDue(ctx context.Context, db DBTX, arg HoldDueParams) ([]Ho
 }
 
 const holdDueAccounts = `-- name: HoldDueAccounts :many
-select distinct a.tenant_id, a.code, a.asset
+select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
-    select l.tenant_id, l.account_id from ledger_holds l
+    select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l
     where l.state = 'held' and l.expires_at <= now()
-    order by l.expires_at
-    limit $1::integer
+        and (l.expires_at, l.hold_id) > ($1::timestamptz, $2::bigint)
+    order by l.expires_at, l.hold_id
+    limit $3::integer
 ) h
 join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account_id
+order by h.expires_at, h.hold_id
 `
 
-type HoldDueAccountsRow struct {
-	TenantID int32
-	Code     string
-	Asset    string
+type HoldDueAccountsParams struct {
+	After   time.Time
+	AfterID int64
+	Batch   int32
 }
 
-// Some accounts with a hold whose time has come, for the scheduler. now(), because an index cannot be
-// searched by a clock that moves: all open holds would be read.
-func (q *Queries) HoldDueAccounts(ctx context.Context, db DBTX, batch int32) ([]HoldDueAccountsRow, error) {
-	rows, err := db.Query(ctx, holdDueAccounts, batch)
+type HoldDueAccountsRow struct {
+	TenantID  int32
+	Code      string
+	Asset     string
+	HoldID    int64
+	ExpiresAt time.Time
+}
+
+// Holds whose time has come, oldest first, behind one of them, with their accounts, for the scheduler.
+// now(), because an index cannot be searched by a clock that moves: all open holds would be read.
+func (q *Queries) HoldDueAccounts(ctx context.Context, db DBTX, arg HoldDueAccountsParams) ([]HoldDueAccountsRow, error) {
+	rows, err := db.Query(ctx, holdDueAccounts, arg.After, arg.AfterID, arg.Batch)
 	if err != nil {
 		return nil, err
 	}
@@ -452,7 +464,13 @@ func (q *Queries) HoldDueAccounts(ctx context.Context, db DBTX, batch int32) ([]
 	var items []HoldDueAccountsRow
 	for rows.Next() {
 		var i HoldDueAccountsRow
-		if err := rows.Scan(&i.TenantID, &i.Code, &i.Asset); err != nil {
+		if err := rows.Scan(
+			&i.TenantID,
+			&i.Code,
+			&i.Asset,
+			&i.HoldID,
+			&i.ExpiresAt,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
