@@ -71,7 +71,7 @@ type transferName struct {
 	nameKey
 	t       *Transfer
 	reverse bool  // to be reversed: its accounts are wanted too
-	most    int32 // entries that are wanted of it
+	most    int32 // postings that are wanted of it
 	all     bool  // they all are
 }
 
@@ -196,9 +196,9 @@ func (b *Book) transferName(tenant int32, bizNo string) *transferName {
 	return n
 }
 
-// want says how many entries a command wants of the transfer that has the name, should it be taken: one
-// more than the command itself would make tells them apart, however many there are.
-func (n *transferName) want(entries int) { n.most = max(n.most, int32(entries)) }
+// want says how many postings a command wants of the transfer that has the name, should it be taken: one
+// more than the command itself has tells them apart, however many there are.
+func (n *transferName) want(postings int) { n.most = max(n.most, int32(postings)) }
 
 // transferRef names a transfer by id, whose accounts are wanted too.
 func (b *Book) transferRef(tenant int32, id int64) *transferRef {

@@ -42,7 +42,7 @@ type CaptureCommand struct {
 // Need names the biz_no and the hold, and where it pays.
 func (c *CaptureCommand) Need(b *Book) {
 	c.name = b.transferName(c.Tenant, c.BizNo)
-	c.name.want(2 + 1)
+	c.name.want(1 + 1)
 	c.need(b, c.Tenant, c.To)
 	if c.asset != "" && c.To != "" {
 		b.account(c.Tenant, c.To, c.asset)

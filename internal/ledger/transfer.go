@@ -57,7 +57,7 @@ type TransferCommand struct {
 func (c *TransferCommand) Need(b *Book) {
 	n := len(c.Postings)
 	c.name = b.transferName(c.Tenant, c.BizNo)
-	c.name.want(2*n + 1)
+	c.name.want(n + 1)
 	accounts := make([]*Account, 2*n+len(c.Conditions))
 	c.from, c.to, c.on = accounts[:n], accounts[n:2*n], accounts[2*n:]
 	for i := range c.Postings {

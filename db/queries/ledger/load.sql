@@ -114,8 +114,8 @@ cross join lateral (
 ) a;
 
 -- name: EntryLookup :many
--- Entries of transfers, with their accounts, in the order in which they were posted. Of each at most so
--- many, any of them; 0 for all.
+-- Entries of transfers, with their accounts, in the order in which they were posted: of each so many
+-- postings, or all for 0. Not by a limit, under which a plan made on an empty table takes any index.
 select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.posting, e.amount, e.balance_before,
     e.balance_after, e.recorded_at, e.effective_at
 from (
@@ -124,7 +124,8 @@ from (
 ) u
 cross join lateral (
     select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
-    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id limit nullif(u.most, 0)
+    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id
+        and (u.most = 0 or l.posting < u.most) offset 0
 ) e
 cross join lateral (
     select l.code, l.asset, l.scale from ledger_accounts l

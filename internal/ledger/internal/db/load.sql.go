@@ -290,7 +290,8 @@ from (
 ) u
 cross join lateral (
     select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
-    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id limit nullif(u.most, 0)
+    from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id
+        and (u.most = 0 or l.posting < u.most) offset 0
 ) e
 cross join lateral (
     select l.code, l.asset, l.scale from ledger_accounts l
@@ -320,8 +321,8 @@ type EntryLookupRow struct {
 	EffectiveAt   *time.Time
 }
 
-// Entries of transfers, with their accounts, in the order in which they were posted. Of each at most so
-// many, any of them; 0 for all.
+// Entries of transfers, with their accounts, in the order in which they were posted: of each so many
+// postings, or all for 0. Not by a limit, under which a plan made on an empty table takes any index.
 func (q *Queries) EntryLookup(ctx context.Context, db DBTX, arg EntryLookupParams) ([]EntryLookupRow, error) {
 	rows, err := db.Query(ctx, entryLookup, arg.TransferIds, arg.Tenants, arg.Most)
 	if err != nil {
