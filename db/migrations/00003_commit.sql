@@ -48,7 +48,7 @@ comment on column commit_keys.operation is 'What was called, such as ledger.tran
 comment on column commit_keys.key is 'The Idempotency-Key; of an item of a batch with # and its place behind.';
 comment on column commit_keys.refused is 'The answer is a business refusal.';
 comment on column commit_keys.fingerprint is 'One byte of version and 16 of SHA-256 over the canonical request.';
-comment on column commit_keys.answer is 'The recorded answer: protobuf bytes of the response, or JSON of the refusal.';
+comment on column commit_keys.answer is 'The recorded answer: protobuf bytes of the response, deflated behind a zero byte when there are many, or JSON of the refusal.';
 comment on column commit_keys.request_id is 'X-Request-ID of the call that ran.';
 comment on column commit_keys.created_at is 'When it ran.';
 comment on column commit_keys.expires_at is 'End of its life.';

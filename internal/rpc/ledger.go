@@ -54,7 +54,11 @@ func (g *change[R]) work(s *Ledger, c *call, key *commit.Key, rendered *R) flow.
 				return nil, err
 			}
 			*rendered = r
-			return marshal.Marshal(r)
+			b, err := marshal.Marshal(r)
+			if err != nil {
+				return nil, err
+			}
+			return pack(b)
 		}
 	}
 	return w
@@ -64,7 +68,11 @@ func (g *change[R]) work(s *Ledger, c *call, key *commit.Key, rendered *R) flow.
 func (g *change[R]) answer(out commit.Outcome, rendered R) (R, error) {
 	if out.Recorded != nil {
 		r := rendered.ProtoReflect().New().Interface().(R)
-		if err := proto.Unmarshal(out.Recorded, r); err != nil {
+		b, err := unpack(out.Recorded)
+		if err != nil {
+			return r, err
+		}
+		if err := proto.Unmarshal(b, r); err != nil {
 			return r, fmt.Errorf("read a recorded answer: %w", err)
 		}
 		return r, nil
