@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -36,7 +37,7 @@ func (c *exportHledgerCmd) Run(e *env) (err error) {
 		if err != nil {
 			return err
 		}
-		defer f.Close()
+		defer func() { err = errors.Join(err, f.Close()) }() // some file systems tell only here that they are full
 		out = f
 	}
 	n, err := hledger.Export(e.ctx, hledger.ExportOptions{Commodities: commodities, Conversion: c.ConversionAccount, Costs: c.Costs, Zone: zone,

@@ -250,7 +250,7 @@ comment on view audit.batches is 'Commits of the service. A row''s batch is its 
 comment on column audit.batches.batch_id is 'Number of the batch.';
 comment on column audit.batches.committed_at is 'Time of the batch: what recorded_at of its rows says.';
 comment on column audit.batches.commands is 'How many commands it carried.';
-comment on column audit.batches.void is 'It settled a commit that never was; it has no rows.';
+comment on column audit.batches.void is 'It has no rows: it settled a commit that never was, or was written to see whether a commit lasts.';
 comment on column audit.batches.instance is 'The process that ran it.';
 comment on column audit.batches.xid is 'The transaction.';
 

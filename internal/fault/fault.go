@@ -166,12 +166,6 @@ func Is(err error, r *Reason) bool {
 	return f != nil && f.Reason == r
 }
 
-// Recorded tells whether err is kept under the request key.
-func Recorded(err error) bool {
-	f := Of(err)
-	return f != nil && f.Reason.Class == Refusal
-}
-
 type stored struct {
 	Reason    string            `json:"reason"`
 	Message   string            `json:"message"`

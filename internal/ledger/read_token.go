@@ -1,11 +1,13 @@
 package ledger
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -78,6 +80,9 @@ func (l list) read(token string) (place []string, ok bool) {
 			return nil, false
 		}
 		end := n + int(size)
+		if !utf8.Valid(body[n:end]) || bytes.IndexByte(body[n:end], 0) >= 0 {
+			return nil, false
+		}
 		place = append(place, string(body[n:end]))
 		body = body[end:]
 	}

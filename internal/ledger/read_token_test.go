@@ -29,6 +29,16 @@ func TestTokenIsReadByTheListThatMadeItOnly(t *testing.T) {
 	}
 }
 
+// The binding is no secret: whoever makes a token up must not get an error of the database.
+func TestPlaceThatIsNoTextIsRefused(t *testing.T) {
+	l := listOf("accounts", 1)
+	for _, place := range []string{"a\x00b", "\xff", "a\xc3"} {
+		if _, err := l.after(l.token(place, "CNY"), 2); !fault.Is(err, PageTokenInvalid) {
+			t.Errorf("%q: %v", place, err)
+		}
+	}
+}
+
 func TestDamagedTokenIsRefused(t *testing.T) {
 	l := listOf("holds", 1)
 	token := l.tokenNumber(12345)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
 // Of ten thousand items the error has to say which it means.
@@ -54,5 +55,16 @@ func TestTheFirstMomentIsNoEffectiveTime(t *testing.T) {
 	}
 	if d.effective("effective_time", timestamppb.New(first)); d.err() == nil {
 		t.Error("it was taken for none")
+	}
+}
+
+func TestAnAmountThatIsNotAboveZeroIsNamedBesideOtherFaults(t *testing.T) {
+	t.Parallel()
+	var d decoder
+	d.bad("biz_no", "is too long")
+	d.positive("amount", "0.00", ledger.Exact)
+	d.positive("other", "x", ledger.Exact)
+	if len(d.f.Fields) != 3 || d.f.Fields[1].Path != "amount" || d.f.Fields[2].Path != "other" {
+		t.Errorf("named %+v", d.f.Fields)
 	}
 }

@@ -106,8 +106,10 @@ func (d *decoder) positive(path, s string, form ledger.Form) amount.Decimal {
 		}
 		return amount.Decimal{}
 	}
-	n := d.decimal(path, s)
-	if d.f == nil && n.Coef.Sign() <= 0 {
+	n, err := amount.ParseDecimal(s)
+	if err != nil {
+		d.bad(path, decimalProblem(err))
+	} else if n.Coef.Sign() <= 0 {
 		d.bad(path, "must be above zero")
 	}
 	return n

@@ -130,7 +130,7 @@ func (r *run) send(ctx context.Context, in io.Reader) (err error) {
 		if err != nil {
 			return err
 		}
-		defer f.Close()
+		defer func() { err = errors.Join(err, f.Close()) }() // some file systems tell only here that they are full
 		report = f
 	}
 	if r.comparison, err = newComparison(r.m, report); err != nil {
