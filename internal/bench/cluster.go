@@ -26,11 +26,6 @@ type cluster struct {
 // loginRole is who the server is in the database: as its operators are told to make it.
 const loginRole = "ledgerd_bench"
 
-// makeWAL fills 128 WAL files, 2 GB, for the checkpoint after it to put by. A server that has run for a
-// while writes into files that are there; a new one makes each anew, and every commit waits for that,
-// some 60 ms a time.
-const makeWAL = "select count(pg_logical_emit_message(false, 'bench', 'x')), count(pg_switch_wal()) from generate_series(1, 128)"
-
 func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 	dir, err := makeDir(o.Dir)
 	if err != nil {
@@ -48,7 +43,7 @@ func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 		_ = os.RemoveAll(dir) // the other error tells more
 		return nil, err
 	}
-	for _, statement := range []string{"create role " + loginRole + " login", makeWAL, "checkpoint"} {
+	for _, statement := range []string{"create role " + loginRole + " login", sql("wal"), "checkpoint"} {
 		if err := c.exec(ctx, "postgres", statement); err != nil {
 			c.stop()
 			return nil, err

@@ -44,7 +44,7 @@ func newRoster() *roster {
 // enter waits until no other batch has one of the rows or names, then takes them all. A batch that
 // overlaps may take rows of applied ones: those are returned, in the order in which they entered.
 // Batches enter in the order of their turns, so that works that have a row in common take effect in
-// the order in which they came.
+// the order in which they came, unless a batch has to run again, which has no turn then.
 func (r *roster) enter(s *stay, overlap bool) (before []*stay) {
 	defer r.pass(s.turn)
 	r.await(s.turn)

@@ -150,7 +150,7 @@ func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
 // entriesMax is about how many entries a page has: each may be of a transfer that has 2,000.
 const entriesMax = 10_000
 
-// completeSome does so for as many of the transfers, from the first, as make a page, at least one.
+// completeSome completes as many of the transfers, from the first, as make a page, and tells how many.
 func completeSome(ctx context.Context, d db.DBTX, transfers []*Transfer) (n int, err error) {
 	for entries, some := 0, 10; n < len(transfers) && some > 0; {
 		part := transfers[n:min(n+some, len(transfers))]

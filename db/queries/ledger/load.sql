@@ -203,7 +203,7 @@ cross join lateral (
     limit 1)
 ) h;
 
--- name: HoldDueAccounts :many
+-- name: HoldDuePage :many
 -- Holds whose time has come, oldest first, behind one of them, with their accounts, for the scheduler.
 -- now(), because an index cannot be searched by a clock that moves: all open holds would be read.
 select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at

@@ -427,7 +427,7 @@ func (q *Queries) HoldDue(ctx context.Context, db DBTX, arg HoldDueParams) ([]Ho
 	return items, nil
 }
 
-const holdDueAccounts = `-- name: HoldDueAccounts :many
+const holdDuePage = `-- name: HoldDuePage :many
 select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
     select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l
@@ -440,13 +440,13 @@ join ledger_accounts a on a.tenant_id = h.tenant_id and a.account_id = h.account
 order by h.expires_at, h.hold_id
 `
 
-type HoldDueAccountsParams struct {
+type HoldDuePageParams struct {
 	After   time.Time
 	AfterID int64
 	Batch   int32
 }
 
-type HoldDueAccountsRow struct {
+type HoldDuePageRow struct {
 	TenantID  int32
 	Code      string
 	Asset     string
@@ -456,15 +456,15 @@ type HoldDueAccountsRow struct {
 
 // Holds whose time has come, oldest first, behind one of them, with their accounts, for the scheduler.
 // now(), because an index cannot be searched by a clock that moves: all open holds would be read.
-func (q *Queries) HoldDueAccounts(ctx context.Context, db DBTX, arg HoldDueAccountsParams) ([]HoldDueAccountsRow, error) {
-	rows, err := db.Query(ctx, holdDueAccounts, arg.After, arg.AfterID, arg.Batch)
+func (q *Queries) HoldDuePage(ctx context.Context, db DBTX, arg HoldDuePageParams) ([]HoldDuePageRow, error) {
+	rows, err := db.Query(ctx, holdDuePage, arg.After, arg.AfterID, arg.Batch)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []HoldDueAccountsRow
+	var items []HoldDuePageRow
 	for rows.Next() {
-		var i HoldDueAccountsRow
+		var i HoldDuePageRow
 		if err := rows.Scan(
 			&i.TenantID,
 			&i.Code,
