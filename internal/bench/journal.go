@@ -49,9 +49,6 @@ func (j *journal) load(ctx context.Context, conn *pgx.Conn, dsn string) error {
 	if _, err := conn.Exec(ctx, sql("asset"), j.tenant, load.Asset, load.Scale); err != nil {
 		return err
 	}
-	if err := j.reserve(ctx, conn); err != nil {
-		return err
-	}
 	indexes, err := readIndexes(ctx, conn)
 	if err != nil {
 		return err
