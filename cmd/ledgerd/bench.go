@@ -19,7 +19,7 @@ type benchCmds struct {
 
 type benchCmd struct {
 	Rounds   int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
-	Measure  time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 5s." default:"5s"`
+	Measure  time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 4s." default:"4s"`
 	Warmup   time.Duration `help:"Time before it." default:"2s"`
 	Quick    bool          `help:"One short round on the small tables: about two minutes, for a first look."`
 	Only     []string      `help:"Only these cases: patterns such as 'a-*,b-256*'."`
