@@ -59,6 +59,7 @@ const (
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.
 const (
+	ReasonReferenceUnresolved Reason = "REFERENCE_UNRESOLVED"
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
 	ReasonOutcomeUnknown      Reason = "OUTCOME_UNKNOWN" // the deadline passed while the work was running

@@ -112,13 +112,13 @@ func abort(conn *pgx.Conn) {
 // discovered before, and what hangs on what was found, takes others.
 func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) error {
 	b.books = b.engine.newBooks()
-	b.tables = b.books.Tables()
 	for _, j := range b.jobs {
 		j.reset()
 		if j.err == nil {
 			b.safely(j, func() error { j.Command.Need(b.books); return nil })
 		}
 	}
+	b.tables = b.books.Tables()
 	p.exec("begin isolation level read committed", "BEGIN")
 	for _, t := range b.tables {
 		o := overlapping(t)
@@ -169,8 +169,10 @@ func (b *batch[B]) enter() {
 		b.engine.metrics.overlaps.Inc()
 	}
 	for _, s := range b.before {
-		for i, t := range b.tables {
-			overlapping(t).TakeOver(s.tables[i], s.writer)
+		for _, t := range b.tables {
+			if other := s.table(t); other != nil {
+				overlapping(t).TakeOver(other, s.writer)
+			}
 		}
 	}
 }

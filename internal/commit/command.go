@@ -18,6 +18,13 @@ type Command[B any] interface {
 	Apply(books B) (answer any, err error)
 }
 
+// Caller is on whose behalf a command runs.
+type Caller struct {
+	Tenant    int32
+	Principal string
+	RequestID string
+}
+
 // Guarded is a Command with a part that stays when Apply refuses: a spent token, a counted try.
 type Guarded[B any] interface {
 	Command[B]
@@ -64,7 +71,8 @@ type Table interface {
 	Flush(p *Pipe)
 }
 
-// Books are the tables that commands work on, in the one order in which they are locked.
+// Books are the tables that commands work on. Tables is asked once, when every command has named its
+// needs: it tells those tables that are needed, in the one order in which all batches lock them.
 type Books interface {
 	Tables() []Table
 }

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"sync"
 )
@@ -33,6 +34,16 @@ type stay struct {
 	applied bool
 	ended   bool
 	failed  bool
+}
+
+// table is the batch's table of t's kind, or nil if its commands needed nothing of it.
+func (s *stay) table(t Table) Table {
+	for _, other := range s.tables {
+		if reflect.TypeOf(other) == reflect.TypeOf(t) {
+			return other
+		}
+	}
+	return nil
 }
 
 func newRoster() *roster {

@@ -12,22 +12,47 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// Books are the tables that one batch works on.
+// Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
+// no command of a batch needs costs the batch nothing.
 type Books struct {
-	Ledger *ledger.Book
+	ledger *ledger.Book
+	loaded bool
 }
 
 // NewBooks makes empty books.
-func NewBooks() *Books { return &Books{Ledger: ledger.NewBook()} }
+func NewBooks() *Books { return &Books{} }
+
+// Ledger has accounts, transfers and holds.
+func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
+
+// open makes a book when it is needed. What is asked for later would not be loaded, nor written.
+func open[T any](b *Books, book **T, make func() *T) *T {
+	if *book == nil {
+		if b.loaded {
+			panic("flow: a command works on a book that its Need did not ask for")
+		}
+		*book = make()
+	}
+	return *book
+}
 
 // Tables is the lock order: every batch locks the domains in it, and each domain's rows sorted.
-func (b *Books) Tables() []commit.Table { return []commit.Table{b.Ledger} }
+func (b *Books) Tables() (tables []commit.Table) {
+	b.loaded = true
+	if b.ledger != nil {
+		tables = append(tables, b.ledger)
+	}
+	return tables
+}
 
 // Engine runs commands over Books.
 type Engine = commit.Engine[*Books]
 
 // Work is a command on its way to the Engine.
 type Work = commit.Work[*Books]
+
+// Command is a command over Books.
+type Command = commit.Command[*Books]
 
 // NewEngine starts an engine over all domains.
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
@@ -38,21 +63,28 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 }
 
 // Ledger makes a ledger command one over Books.
-func Ledger(c commit.Command[*ledger.Book]) commit.Command[*Books] {
-	if g, ok := c.(commit.Guarded[*ledger.Book]); ok {
-		return guardedOnLedger{onLedger{c}, g}
+func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }
+
+// on makes a command over a domain's book one over Books.
+func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {
+	o := onBook[T]{book, c}
+	if g, ok := c.(commit.Guarded[*T]); ok {
+		return guardedOnBook[T]{o, g}
 	}
-	return onLedger{c}
+	return o
 }
 
-type onLedger struct{ command commit.Command[*ledger.Book] }
-
-func (o onLedger) Need(b *Books)               { o.command.Need(b.Ledger) }
-func (o onLedger) Apply(b *Books) (any, error) { return o.command.Apply(b.Ledger) }
-
-type guardedOnLedger struct {
-	onLedger
-	guarded commit.Guarded[*ledger.Book]
+type onBook[T any] struct {
+	book    func(*Books) *T
+	command commit.Command[*T]
 }
 
-func (g guardedOnLedger) Guard(b *Books) error { return g.guarded.Guard(b.Ledger) }
+func (o onBook[T]) Need(b *Books)               { o.command.Need(o.book(b)) }
+func (o onBook[T]) Apply(b *Books) (any, error) { return o.command.Apply(o.book(b)) }
+
+type guardedOnBook[T any] struct {
+	onBook[T]
+	guarded commit.Guarded[*T]
+}
+
+func (g guardedOnBook[T]) Guard(b *Books) error { return g.guarded.Guard(g.book(b)) }

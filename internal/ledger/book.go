@@ -78,7 +78,8 @@ type transferName struct {
 // transferRef is the handle of a transfer by id.
 type transferRef struct {
 	idKey
-	t *Transfer
+	t    *Transfer
+	late bool // named while commands ran: what the batch did not make was not looked for
 }
 
 // holdName is the handle of a hold's biz_no; h is set when it is taken.
@@ -97,7 +98,8 @@ type holdWants struct {
 // holdRef is the handle of a hold by id.
 type holdRef struct {
 	idKey
-	h *Hold
+	h    *Hold
+	late bool // as of transferRef
 	holdWants
 }
 
@@ -210,8 +212,21 @@ func (b *Book) transferRef(tenant int32, id int64) *transferRef {
 		}
 		r = &transferRef{idKey: k}
 		b.transferRefs[k] = r
+		if b.resolved {
+			r.t, r.late = b.madeHere(k), true
+		}
 	}
 	return r
+}
+
+// madeHere is a transfer of this batch by id, for a command that learns the id while it runs.
+func (b *Book) madeHere(k idKey) *Transfer {
+	for _, t := range b.made {
+		if k == (idKey{t.Tenant, t.ID}) {
+			return t.Transfer
+		}
+	}
+	return nil
 }
 
 func (b *Book) holdName(tenant int32, bizNo string) *holdName {
@@ -236,6 +251,9 @@ func (b *Book) holdRef(tenant int32, id int64) *holdRef {
 		}
 		r = &holdRef{idKey: k}
 		b.holdRefs[k] = r
+		if b.resolved {
+			r.h, r.late = b.holds[k], true
+		}
 	}
 	return r
 }

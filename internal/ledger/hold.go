@@ -152,6 +152,9 @@ func (t *holdTarget) get(b *Book) (*Hold, *Account, error) {
 	} else {
 		h = t.byName.h
 	}
+	if h == nil && t.byID != nil && t.byID.late {
+		return nil, nil, commit.ErrMoreRows
+	}
 	if h == nil {
 		return nil, nil, HoldNotFound.New("there is no such hold")
 	}

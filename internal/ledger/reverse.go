@@ -53,6 +53,9 @@ func (c *ReverseCommand) target() *Transfer {
 // Apply posts the opposite, last posting first.
 func (c *ReverseCommand) Apply(b *Book) (any, error) {
 	target := c.target()
+	if target == nil && c.byID != nil && c.byID.late {
+		return nil, commit.ErrMoreRows
+	}
 	if first := c.name.t; first != nil {
 		if d := c.differences(first, target); len(d) > 0 {
 			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)

@@ -18,11 +18,7 @@ const (
 )
 
 // Caller is on whose behalf a command runs.
-type Caller struct {
-	Tenant    int32
-	Principal string
-	RequestID string
-}
+type Caller = commit.Caller
 
 // AccountKey names an account within the database.
 type AccountKey struct {

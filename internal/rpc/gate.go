@@ -16,6 +16,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
 )
 
 // call is what the gate knows of the call in hand.
@@ -27,9 +28,11 @@ type call struct {
 	identity  access.Identity
 	header    http.Header // of the request, with its API key
 	requestID string
-	key       string        // Idempotency-Key, or empty
-	bad       map[int]error // items of a batch that break a rule, when each stands for itself
-	replayed  bool          // set by the handler: the answer was recorded, or the thing was there before
+	key       string // Idempotency-Key, or empty
+	// conditions stand before the change that the call makes; the header named them.
+	conditions []flow.Condition
+	bad        map[int]error // items of a batch that break a rule, when each stands for itself
+	replayed   bool          // set by the handler: the answer was recorded, or the thing was there before
 }
 
 type callKey struct{}

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -86,6 +87,11 @@ var canonicalBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); re
 // that no two different requests give the same bytes. Decimals are normalised: "12.30" is "12.3".
 // Our own form, because protobuf's is not promised to stay the same from version to version.
 func appendCanonical(b []byte, m protoreflect.Message) []byte {
+	if packed, ok := m.Interface().(*anypb.Any); ok {
+		if inner, err := packed.UnmarshalNew(); err == nil { // checked before; else its bytes are all there is
+			return appendCanonical(appendText(b, string(inner.ProtoReflect().Descriptor().FullName())), inner.ProtoReflect())
+		}
+	}
 	for _, f := range fieldsOf(m.Descriptor()) {
 		if !m.Has(f.FieldDescriptor) {
 			continue

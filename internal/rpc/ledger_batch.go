@@ -23,10 +23,15 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchReq
 	if r.GetAllOrNothing() {
 		return s.transferAll(ctx, r)
 	}
+	var d decoder
 	if r.GetDryRun() {
-		var d decoder
 		d.bad("dry_run", "needs all_or_nothing")
-		return nil, d.err()
+	}
+	if len(callOf(ctx).conditions) > 0 {
+		d.bad("all_or_nothing", "must be set behind a token or a claim: they stand before one change")
+	}
+	if err := d.err(); err != nil {
+		return nil, err
 	}
 	return s.transferEach(ctx, r)
 }
@@ -52,7 +57,7 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			continue
 		}
 		changes[i] = transfer(caller, item.GetTransfer(), p)
-		works, at = append(works, changes[i].work(s, c, key, &rendered[i])), append(at, i)
+		works, at = append(works, changes[i].work(c, key, &rendered[i])), append(at, i)
 	}
 	c.replayed = len(works) == len(r.GetItems())
 	for n, result := range s.Engine.DoAll(ctx, works) {
@@ -136,7 +141,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Ledger(cmd), Rows: rows,
+	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
 	if c.key != "" {
 		w.Key = &commit.Key{Principal: c.identity.Principal, Operation: batchOperation, Key: c.key, Fingerprint: fingerprint(r), Life: s.KeyLife}

@@ -27,6 +27,18 @@ func (d *decoder) bad(path, description string) {
 	}
 }
 
+// take adds what is wrong with a part of the request.
+func (d *decoder) take(path string, err error) {
+	f := fault.Of(err)
+	if f == nil || len(f.Fields) == 0 {
+		d.bad(strings.TrimSuffix(path, "."), err.Error())
+		return
+	}
+	for _, x := range f.Fields {
+		d.bad(path+x.Path, x.Description)
+	}
+}
+
 func (d *decoder) err() error {
 	if d.f == nil {
 		return nil

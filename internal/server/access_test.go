@@ -40,7 +40,7 @@ func TestNothingIsReachableWithoutAGoodKey(t *testing.T) {
 			if authorization != "" {
 				headers = []string{"Authorization", authorization}
 			}
-			a := c.call(p, string(m.Name()), examples[string(m.Name())](mine)[0], headers...)
+			a := c.call(p, callName(m), examples[callName(m)](mine)[0], headers...)
 			if a.code != "unauthenticated" || a.reason(t) != "UNAUTHENTICATED" {
 				t.Errorf("%s with %s over %s: %q %s", m.Name(), what, p.name, a.code, a.message)
 			}
@@ -85,12 +85,12 @@ func TestKeysThatReadCannotChange(t *testing.T) {
 	writer := &caller{s, s.key("mine", "writer", access.Write)}
 	before := s.dump("mine")
 	for _, m := range methods(t) {
-		for _, r := range examples[string(m.Name())](mine) {
+		for _, r := range examples[callName(m)](mine) {
 			if m.IsStreamingServer() {
 				watchStarts(t, reader, r.(*ledgerv1.WatchEntriesRequest))
 				continue
 			}
-			a := reader.call(connectJSON, string(m.Name()), r)
+			a := reader.call(connectJSON, callName(m), r)
 			refused := a.code == "permission_denied"
 			if refused == reads(m) || refused && a.reason(t) != "PERMISSION_DENIED" {
 				t.Errorf("%s with a key that reads: %q %s", m.Name(), a.code, a.message)
@@ -106,7 +106,7 @@ func TestKeysThatReadCannotChange(t *testing.T) {
 		if m.Parent().Name() == "AdminService" || m.IsStreamingServer() {
 			continue
 		}
-		if a := writer.call(connectJSON, string(m.Name()), examples[string(m.Name())](mine)[0]); a.code == "permission_denied" {
+		if a := writer.call(connectJSON, callName(m), examples[callName(m)](mine)[0]); a.code == "permission_denied" {
 			t.Errorf("%s with a key that writes: %s", m.Name(), a.message)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	health "google.golang.org/grpc/health/grpc_health_v1"
-
-	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
 // health serves /healthz (the process lives), /readyz (calls would succeed, or what is wrong) and the
@@ -36,7 +35,7 @@ func (s *Server) health(mux *http.ServeMux) {
 	limit := connect.WithReadMaxBytes(4 << 10)
 	mux.Handle(health.Health_Check_FullMethodName, connect.NewUnaryHandler(health.Health_Check_FullMethodName,
 		func(ctx context.Context, r *connect.Request[health.HealthCheckRequest]) (*connect.Response[health.HealthCheckResponse], error) {
-			if name := r.Msg.GetService(); name != "" && name != ledgerv1connect.LedgerServiceName {
+			if name := r.Msg.GetService(); name != "" && !slices.Contains(s.services, name) {
 				return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such service"))
 			}
 			return connect.NewResponse(s.status(ctx)), nil

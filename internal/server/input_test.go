@@ -213,7 +213,7 @@ func TestReadsAnswerGet(t *testing.T) {
 		if m.IsStreamingServer() {
 			continue
 		}
-		q := url.Values{"connect": {"v1"}, "encoding": {"json"}, "message": {string(connectJSON.encode(t, examples[string(m.Name())](mine)[0]))}}
+		q := url.Values{"connect": {"v1"}, "encoding": {"json"}, "message": {string(connectJSON.encode(t, examples[callName(m)](mine)[0]))}}
 		req, _ := http.NewRequest(http.MethodGet, s.base+path(m)+"?"+q.Encode(), nil)
 		req.Header.Set("Authorization", "Bearer "+c.apiKey)
 		res, err := http1.Do(req)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,7 +16,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -158,10 +158,33 @@ func methods(t testing.TB) []protoreflect.MethodDescriptor {
 	return all
 }
 
+// services are the full names of all services of ours, sorted.
+func services() (names []protoreflect.FullName) {
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			if s := f.Services().Get(i); strings.HasPrefix(string(s.FullName()), "ledgerd.") {
+				names = append(names, s.FullName())
+			}
+		}
+		return true
+	})
+	slices.Sort(names)
+	return names
+}
+
+// callName is what tests call a call: Transfer of the ledger, and Batch.Execute of any other service.
+func callName(m protoreflect.MethodDescriptor) string {
+	service := strings.TrimSuffix(string(m.Parent().Name()), "Service")
+	if service == "Ledger" {
+		return string(m.Name())
+	}
+	return service + "." + string(m.Name())
+}
+
 func method(t testing.TB, name string) protoreflect.MethodDescriptor {
 	t.Helper()
 	for _, m := range methods(t) {
-		if string(m.Name()) == name && m.Parent().FullName() == ledgerv1connect.LedgerServiceName {
+		if callName(m) == name {
 			return m
 		}
 	}

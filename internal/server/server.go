@@ -23,6 +23,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -64,6 +66,7 @@ type Server struct {
 	batches  *pgxpool.Pool // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
+	services []string // their full names
 	http     *http.Server
 	metrics  *http.Server
 	listener net.Listener
@@ -152,10 +155,17 @@ func (s *Server) routes() http.Handler {
 		}
 	}
 	options := gate.Options(interceptors...)
+	changes := &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour)}
 	mux := http.NewServeMux()
-	mux.Handle(ledgerv1connect.NewLedgerServiceHandler(
-		&rpc.Ledger{Engine: s.engine, Reader: ledger.NewReader(s.reads), KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Closing: s.closing}, options...))
-	reflector := grpcreflect.NewStaticReflector(ledgerv1connect.LedgerServiceName)
+	serve := func(path string, h http.Handler) {
+		mux.Handle(path, h)
+		s.services = append(s.services, strings.Trim(path, "/"))
+	}
+	serve(ledgerv1connect.NewLedgerServiceHandler(
+		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
+	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
+	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes}, options...))
+	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)

@@ -1,0 +1,74 @@
+package flow
+
+import (
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Condition is what a caller puts before a command: a token to spend, a page id to claim. It commits with
+// the command, and what Guard did stays when the command is refused for business reasons.
+type Condition interface {
+	// Need names what the condition works with.
+	Need(b *Books)
+	// Guard runs before the command; an error of it is the error of the whole.
+	Guard(b *Books) error
+	// Apply runs when all guards have passed, just before the command, and is undone with it.
+	Apply(b *Books) error
+	// Done gets the command's answer; existed: the thing was there before, under its own name.
+	Done(b *Books, answer any, existed bool) error
+}
+
+// Behind puts conditions before a command.
+func Behind(c Command, conditions ...Condition) Command {
+	if len(conditions) == 0 {
+		return c
+	}
+	return &behind{conditions, c}
+}
+
+type behind struct {
+	conditions []Condition
+	command    Command
+}
+
+func (w *behind) Need(b *Books) {
+	for _, c := range w.conditions {
+		c.Need(b)
+	}
+	w.command.Need(b)
+}
+
+// Guard passes the conditions in their order, then the command's own guard.
+func (w *behind) Guard(b *Books) error {
+	for _, c := range w.conditions {
+		if err := c.Guard(b); err != nil {
+			return err
+		}
+	}
+	if g, ok := w.command.(commit.Guarded[*Books]); ok {
+		return g.Guard(b)
+	}
+	return nil
+}
+
+// Apply runs the command, and tells the conditions how it went.
+func (w *behind) Apply(b *Books) (any, error) {
+	for _, c := range w.conditions {
+		if err := c.Apply(b); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := w.command.Apply(b)
+	if err != nil {
+		return nil, err
+	}
+	first, existed := answer, false
+	if r, ok := answer.(commit.Repeat); ok {
+		first, existed = r.First, true
+	}
+	for _, c := range w.conditions {
+		if err := c.Done(b, first, existed); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
+}

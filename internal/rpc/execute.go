@@ -1,0 +1,234 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+)
+
+// Batch serves BatchService.
+type Batch struct{ *Changes }
+
+var _ batchv1connect.BatchServiceHandler = (*Batch)(nil)
+
+// Execute runs operations, all or nothing.
+func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv1.ExecuteResponse, error) {
+	return run(ctx, s.Changes, executeOperation, r)
+}
+
+var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute", read: readExecute}
+
+func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1.ExecuteResponse] {
+	e := &execute{call: c, steps: make([]step, len(r.GetOperations()))}
+	rows, places := 0, make(map[string]int, len(e.steps))
+	for i, o := range r.GetOperations() {
+		at := fmt.Sprintf("operations[%d].", i)
+		s := &e.steps[i]
+		s.place, s.name = i, o.GetName()
+		if _, twice := places[s.name]; twice {
+			d.bad(at+"name", "must be unique in the call")
+		}
+		s.read(c, d, at, o, func(name string) *step {
+			if place, ok := places[name]; ok {
+				return &e.steps[place]
+			}
+			return nil
+		})
+		if s.name != "" {
+			places[s.name] = i
+		}
+		rows += max(1, s.change.rows)
+	}
+	var command flow.Command = e
+	if e.guarded() {
+		command = guardedExecute{e}
+	}
+	return change[*batchv1.ExecuteResponse]{command: command, rows: rows, dry: r.GetDryRun(),
+		render: func(answer any, _ bool) (*batchv1.ExecuteResponse, error) {
+			return answer.(*batchv1.ExecuteResponse), nil
+		}}
+}
+
+// execute is a command made of others.
+type execute struct {
+	call  *call
+	steps []step
+}
+
+// step is one operation.
+type step struct {
+	place      int
+	name       string
+	operation  operation[proto.Message, proto.Message]
+	request    proto.Message
+	references []reference
+	// change is what the request asks for; with references, of a sample, whose rows are those of the real
+	// one: references never name rows that are not there already.
+	change change[proto.Message]
+	// more are real ones that found out, in an attempt, that they need more rows.
+	more []flow.Command
+
+	response proto.Message // of the attempt at hand
+}
+
+// read decodes an operation and says what is wrong with it.
+func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlier func(name string) *step) {
+	var err error
+	if s.request, err = o.GetRequest().UnmarshalNew(); err != nil {
+		d.bad(at+"request", "is no request that this server knows")
+		return
+	}
+	known := false
+	if s.operation, known = operations[s.request.ProtoReflect().Descriptor().FullName()]; !known {
+		d.bad(at+"request", "is not the request of a changing call that can stand here")
+		return
+	}
+	sample := s.request
+	if len(o.GetReferences()) > 0 {
+		sample = proto.Clone(s.request)
+		for i, r := range o.GetReferences() {
+			ref, problem := newReference(r, sample, earlier(r.GetOperation()))
+			if problem != "" {
+				d.bad(fmt.Sprintf("%sreferences[%d]", at, i), problem)
+				return
+			}
+			s.references = append(s.references, ref)
+		}
+	}
+	if s.change, err = s.decode(c, sample); err != nil {
+		d.take(at+"request.", err)
+		return
+	}
+	if _, guards := s.change.command.(commit.Guarded[*flow.Books]); guards && len(s.references) > 0 {
+		d.bad(at+"references", "cannot stand in an operation that stays when others are refused")
+	}
+	if s.change.dry {
+		d.bad(at+"request.dry_run", "is for lone calls and the whole")
+	}
+}
+
+// decode makes a change of a request.
+func (s *step) decode(c *call, request proto.Message) (g change[proto.Message], err error) {
+	if err := check(request); err != nil {
+		return g, err
+	}
+	var d decoder
+	g = s.operation.read(c, &d, request)
+	return g, d.err()
+}
+
+// Need names what all operations need.
+func (e *execute) Need(b *flow.Books) {
+	for i := range e.steps {
+		s := &e.steps[i]
+		s.response = nil
+		s.change.command.Need(b)
+		for _, c := range s.more {
+			c.Need(b)
+		}
+	}
+}
+
+// Apply runs them in order. Its answer is an ExecuteResponse.
+func (e *execute) Apply(b *flow.Books) (any, error) {
+	answer := &batchv1.ExecuteResponse{Results: make([]*batchv1.OperationResult, len(e.steps))}
+	for i := range e.steps {
+		s := &e.steps[i]
+		existed, err := e.apply(b, s)
+		if err != nil {
+			return nil, s.fails(err)
+		}
+		packed := new(anypb.Any)
+		if err := anypb.MarshalFrom(packed, s.response, marshal); err != nil {
+			return nil, err
+		}
+		answer.Results[i] = &batchv1.OperationResult{Name: s.name, Response: packed, Existed: existed}
+	}
+	return answer, nil
+}
+
+func (e *execute) apply(b *flow.Books, s *step) (existed bool, err error) {
+	g := s.change
+	if len(s.references) > 0 {
+		request := proto.Clone(s.request)
+		for _, r := range s.references {
+			if err := r.fill(request); err != nil {
+				return false, err
+			}
+		}
+		if g, err = s.decode(e.call, request); err != nil {
+			return false, err
+		}
+		g.command.Need(b) // of rows that are there
+	}
+	answer, err := g.command.Apply(b)
+	if errors.Is(err, commit.ErrMoreRows) && len(s.references) > 0 {
+		s.more = append(s.more, g.command)
+	}
+	if err != nil {
+		return false, err
+	}
+	if r, ok := answer.(commit.Repeat); ok {
+		answer, existed = r.First, true
+	}
+	s.response, err = g.render(answer, existed)
+	return existed, err
+}
+
+// fails says which operation an error is of.
+func (s *step) fails(err error) error {
+	f := fault.Of(err)
+	if f == nil {
+		return err
+	}
+	own := *f
+	own.State = nil
+	own.Message = fmt.Sprintf("operation %d: %s", s.place, f.Message)
+	own.Fields = make([]fault.Field, len(f.Fields))
+	for i, x := range f.Fields {
+		own.Fields[i] = fault.Field{Path: fmt.Sprintf("operations[%d].request.%s", s.place, x.Path), Description: x.Description}
+	}
+	e := &own
+	for k, v := range f.State {
+		e = e.With(k, v)
+	}
+	e = e.With("operation", s.place)
+	if s.name != "" {
+		e = e.With("operation_name", s.name)
+	}
+	return e
+}
+
+func (e *execute) guarded() bool {
+	for i := range e.steps {
+		if _, ok := e.steps[i].change.command.(commit.Guarded[*flow.Books]); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// guardedExecute has operations with a part that stays when the whole is refused.
+type guardedExecute struct{ *execute }
+
+// Guard runs those parts, before any operation.
+func (g guardedExecute) Guard(b *flow.Books) error {
+	for i := range g.steps {
+		s := &g.steps[i]
+		if c, ok := s.change.command.(commit.Guarded[*flow.Books]); ok {
+			if err := c.Guard(b); err != nil {
+				return s.fails(err)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+)
+
+// Changes runs the changing calls of all services.
+type Changes struct {
+	Engine *flow.Engine
+	// KeyLife is how long request keys are kept.
+	KeyLife time.Duration
+}
+
+// change is one changing call on its way through the engine.
+type change[R proto.Message] struct {
+	command flow.Command
+	request proto.Message // what the fingerprint is taken over
+	rows    int
+	dry     bool
+	render  func(answer any, existed bool) (R, error)
+}
+
+// operation is a kind of changing call: by it request keys are scoped, and Execute finds what a request asks for.
+type operation[Q, R proto.Message] struct {
+	name string // stands in recorded keys: never changes
+	read func(*call, *decoder, Q) change[R]
+	// response is what it answers; for Execute.
+	response protoreflect.MessageDescriptor
+}
+
+// operations are all kinds of changing calls that can stand in an Execute, by the name of their request.
+var operations = map[protoreflect.FullName]operation[proto.Message, proto.Message]{}
+
+// define makes an operation known. Call it in package-level variables only.
+func define[Q, R proto.Message](name string, read func(*call, *decoder, Q) change[R]) operation[Q, R] {
+	var request Q
+	var response R
+	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name, response: response.ProtoReflect().Descriptor(),
+		read: func(c *call, d *decoder, q proto.Message) change[proto.Message] {
+			g := read(c, d, q.(Q))
+			return change[proto.Message]{g.command, g.request, g.rows, g.dry,
+				func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
+		}}
+	return operation[Q, R]{name: name, read: read}
+}
+
+// run takes one change through the engine.
+func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R], q Q) (R, error) {
+	c := callOf(ctx)
+	var d decoder
+	var rendered, none R
+	g := o.read(c, &d, q)
+	if err := d.err(); err != nil {
+		return none, err
+	}
+	g.request = q
+	var key *commit.Key
+	if c.key != "" {
+		key = &commit.Key{Principal: c.identity.Principal, Operation: o.name, Key: c.key, Fingerprint: fingerprint(q), Life: s.KeyLife}
+	}
+	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
+	c.replayed = out.Replayed || out.Existed
+	if err != nil {
+		return none, err
+	}
+	return g.answer(out, rendered)
+}
+
+// work prepares the engine's work; the rendered answer is left in *rendered when it was recorded.
+func (g *change[R]) work(c *call, key *commit.Key, rendered *R) flow.Work {
+	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(g.command, c.conditions...),
+		Rows: max(g.rows, 1), Bytes: 512 + proto.Size(g.request), DryRun: g.dry}
+	if key != nil {
+		w.Key = key
+		w.Encode = func(answer any) ([]byte, error) {
+			r, err := g.render(answer, false)
+			if err != nil {
+				return nil, err
+			}
+			*rendered = r
+			b, err := marshal.Marshal(r)
+			if err != nil {
+				return nil, err
+			}
+			return pack(b)
+		}
+	}
+	return w
+}
+
+// answer reads an outcome: what was recorded, or what the command answered.
+func (g *change[R]) answer(out commit.Outcome, rendered R) (R, error) {
+	if out.Recorded != nil {
+		r := rendered.ProtoReflect().New().Interface().(R)
+		b, err := unpack(out.Recorded)
+		if err != nil {
+			return r, err
+		}
+		if err := proto.Unmarshal(b, r); err != nil {
+			return r, fmt.Errorf("read a recorded answer: %w", err)
+		}
+		return r, nil
+	}
+	if out.Existed || !rendered.ProtoReflect().IsValid() {
+		return g.render(out.Answer, out.Existed)
+	}
+	return rendered, nil
+}
