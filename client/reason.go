@@ -30,7 +30,8 @@ const (
 	ReasonAmountTooLarge         Reason = "AMOUNT_TOO_LARGE"
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
-	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // not made by this list with these parameters
+	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
+	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID"   // not made by this list with these parameters
 )
 
 // Business refusals: recorded under the key. The same key gets the same refusal for as long as the key
@@ -59,7 +60,6 @@ const (
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.
 const (
-	ReasonReferenceUnresolved Reason = "REFERENCE_UNRESOLVED"
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
 	ReasonOutcomeUnknown      Reason = "OUTCOME_UNKNOWN" // the deadline passed while the work was running
