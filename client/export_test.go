@@ -30,15 +30,3 @@ func Share(line, flying int) int {
 
 // EncodeItem and BatchRequest are how gathered calls are put together.
 var EncodeItem = encodeItem
-
-// Reasons are all of reason.go.
-var Reasons = []Reason{
-	ReasonFieldInvalid, ReasonKeyInvalid, ReasonKeyReused, ReasonCommandTooLarge, ReasonUnauthenticated,
-	ReasonPermissionDenied, ReasonBizNoExistsDifferent, ReasonAssetNotFound, ReasonAssetExistsDifferent,
-	ReasonAccountNotFound, ReasonAccountExistsDifferent, ReasonTransferNotFound, ReasonHoldNotFound,
-	ReasonAmountTooPrecise, ReasonAmountTooLarge, ReasonAvailableUnbounded, ReasonDestinationMissing, ReasonPageTokenInvalid,
-	ReasonInsufficientFunds, ReasonBalanceConditionFailed, ReasonBalanceLimitExceeded, ReasonAccountClosed,
-	ReasonAccountFrozen, ReasonAccountNotEmpty, ReasonLimitViolated, ReasonAlreadyReversed, ReasonHoldExpired,
-	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,
-	ReasonInternal, ReasonDatabaseUnavailable, ReasonOutcomeUnknown, ReasonNotRun, ReasonShuttingDown,
-}
