@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -201,9 +202,7 @@ func (p *plans) empty() {
 		}
 		s.key = func(int) string { return name("k")(1) }
 		p.run(s, "renew")
-		if _, err := p.engine.CleanKeys(context.Background()); err != nil {
-			p.t.Fatal(err)
-		}
+		p.clean()
 	}
 }
 
@@ -337,7 +336,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 }
 
 func (p *plans) clean() {
-	if _, err := p.engine.CleanKeys(context.Background()); err != nil {
+	keys, cleaner := commit.Keys(), clean.Cleaner{Pool: p.pool, Metrics: clean.NewMetrics(nil)}
+	if _, err := cleaner.Clean(context.Background(), &keys); err != nil {
 		p.t.Fatal(err)
 	}
 }

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 func patient(c *Config[*toyBook]) { c.LockTimeout = 10 * time.Second }
@@ -346,13 +348,13 @@ func TestCleaningKeysWaitsForNobodyAndSparesTheLiving(t *testing.T) {
 			from generate_series(1, 2500) i`, life, make([]byte, 17))
 	}
 	end := w.holder("select from commit_keys where key in ('-1 h7', '-1 h8') for no key update")
-	e := w.engine()
-	n, err := e.CleanKeys(within(t, 10*time.Second))
+	keys, c := Keys(), clean.Cleaner{Pool: pgtest.Pool(t, w.dsn), Metrics: clean.NewMetrics(nil)}
+	n, err := c.Clean(within(t, 10*time.Second), &keys)
 	if err != nil || n != 2498 {
 		t.Errorf("deleted %d, %v", n, err)
 	}
 	end()
-	if n, err = e.CleanKeys(within(t, 10*time.Second)); err != nil || n != 2 {
+	if n, err = c.Clean(within(t, 10*time.Second), &keys); err != nil || n != 2 {
 		t.Errorf("then deleted %d, %v", n, err)
 	}
 	if n := w.int("select count(*) from commit_keys"); n != 2500 {

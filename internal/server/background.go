@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/clean"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -12,10 +14,9 @@ import (
 // background starts the work that nobody calls for: holds lapse, dead keys go.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
-	s.every(ctx, 10*time.Second, "clean keys", func(ctx context.Context) error {
-		_, err := s.engine.CleanKeys(ctx)
-		return err
-	})
+	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
+		Tables: []clean.Table{commit.Keys()}}
+	s.work.Go(func() { cleaner.Run(ctx) })
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

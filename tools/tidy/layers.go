@@ -30,6 +30,7 @@ var layers = map[string]layer{
 	"internal/pg":      ground,
 	"internal/fault":   ground,
 	"internal/commit":  engine,
+	"internal/clean":   engine,
 	"internal/lease":   engine,
 	"internal/flow":    flow,
 	"internal/rpc":     rpc,

@@ -114,3 +114,10 @@ where ctid = any(array(
     limit @batch::integer
     for update skip locked
 ));
+
+-- name: KeyOverdue :one
+-- For how many seconds the oldest life has been over, of keys that are still there; 0: there are none.
+select coalesce((
+    select extract(epoch from clock_timestamp() - k.expires_at)
+    from commit_keys k where k.expires_at < now() order by k.expires_at limit 1
+), 0)::double precision as seconds;

@@ -242,6 +242,21 @@ func (q *Queries) KeyLookup(ctx context.Context, db DBTX, arg KeyLookupParams) (
 	return items, nil
 }
 
+const keyOverdue = `-- name: KeyOverdue :one
+select coalesce((
+    select extract(epoch from clock_timestamp() - k.expires_at)
+    from commit_keys k where k.expires_at < now() order by k.expires_at limit 1
+), 0)::double precision as seconds
+`
+
+// For how many seconds the oldest life has been over, of keys that are still there; 0: there are none.
+func (q *Queries) KeyOverdue(ctx context.Context, db DBTX) (float64, error) {
+	row := db.QueryRow(ctx, keyOverdue)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
+}
+
 const keyRenew = `-- name: KeyRenew :one
 with renewed as (
     update commit_keys c

@@ -1,0 +1,29 @@
+package clean
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of a cleaner.
+type Metrics struct {
+	deleted *prometheus.CounterVec
+	age     *prometheus.GaugeVec
+}
+
+// NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "clean", Name: "deleted_total",
+			Help: "Rows past their life that this process deleted."}, []string{"table"}),
+		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "clean", Name: "overdue_seconds",
+			Help: "For how long the oldest life has been over, of rows that are still there, when this process last cleaned the table."}, []string{"table"}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.deleted, m.age)
+	}
+	return m
+}
+
+func (m *Metrics) cleaned(table string, n int64) { m.deleted.WithLabelValues(table).Add(float64(n)) }
+
+func (m *Metrics) overdue(table string, seconds float64) { m.age.WithLabelValues(table).Set(seconds) }
