@@ -45,6 +45,7 @@ type Engine[B Books] struct {
 	held    heldJobs[B]
 	ids     batchIDs
 	health  health
+	counts  counts
 	caution caution
 	writers sync.WaitGroup
 	ended   chan struct{} // closed when the writers are gone

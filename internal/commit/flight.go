@@ -3,6 +3,7 @@ package commit
 import (
 	"bytes"
 	"sync"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -130,10 +131,11 @@ func (j *job[B]) replay(r *keyRecord) (Outcome, error) {
 func (e *Engine[B]) tellReplay(j *job[B], r *keyRecord) {
 	attributes := []any{"operation", j.Key.Operation, "key", j.Key.Key, "first_request_id", r.requestID, "request_id", j.RequestID}
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
-		e.metrics.key(j.Key.Operation, "mismatch")
+		e.Count(j.Tenant, j.Key.Operation, "mismatch")
 		e.log.Warn("request key reused with other content", attributes...)
 		return
 	}
-	e.metrics.key(j.Key.Operation, "replayed")
+	e.Count(j.Tenant, j.Key.Operation, "replayed")
+	e.metrics.replayAge.Observe(max(0, time.Since(r.createdAt).Seconds()))
 	e.log.Info("request key replayed", attributes...)
 }

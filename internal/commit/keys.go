@@ -14,6 +14,7 @@ type keyRecord struct {
 	fingerprint []byte
 	answer      []byte
 	requestID   string
+	createdAt   time.Time
 	expiresAt   time.Time
 }
 
@@ -48,7 +49,7 @@ func (k *keys[B]) lookup(p *Pipe, jobs []*job[B]) {
 	p.Queue(func(d DB) error {
 		rows, err := q.KeyLookup(p.ctx, d, arg)
 		for _, r := range rows {
-			sorted[r.N-1].found = &keyRecord{r.Refused, r.Fingerprint, r.Answer, r.RequestID, r.ExpiresAt}
+			sorted[r.N-1].found = &keyRecord{r.Refused, r.Fingerprint, r.Answer, r.RequestID, r.CreatedAt, r.ExpiresAt}
 		}
 		return err
 	})
@@ -63,7 +64,7 @@ func (k keys[B]) flush(p *Pipe, now time.Time) {
 		if !j.fresh {
 			continue
 		}
-		j.kept.expiresAt = now.Add(j.Key.Life)
+		j.kept.createdAt, j.kept.expiresAt = now, now.Add(j.Key.Life)
 		if j.found == nil {
 			fresh.Tenants = append(fresh.Tenants, j.Tenant)
 			fresh.Principals = append(fresh.Principals, j.Key.Principal)

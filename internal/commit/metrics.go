@@ -13,6 +13,7 @@ type Metrics struct {
 	apply      prometheus.Observer
 	flush      prometheus.Observer
 	keys       *prometheus.CounterVec
+	replayAge  prometheus.Histogram
 	overlaps   prometheus.Counter
 	leftBehind prometheus.Counter
 	reruns     prometheus.Counter
@@ -36,7 +37,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "stage_seconds",
 			Help: "Time of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
 		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "keys_total",
-			Help: "Request keys by operation and outcome: first, refused, replayed, mismatch."}, []string{"operation", "outcome"}),
+			Help: "Calls with a request key by operation and outcome: first, refused, replayed, mismatch, expired (ran again, for its life was over)."}, []string{"operation", "outcome"}),
+		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "replay_age_seconds",
+			Help:    "Time from the call that ran to the call that got its recorded answer: keys have to live longer than nearly all.",
+			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
 		overlaps:   counter("overlaps_total", "Batches that took over rows of batches not yet committed."),
 		leftBehind: counter("left_behind_total", "Batches that found their rows changed by others, or the batch before them failed, and ran again with locks."),
 		reruns:     counter("reruns_total", "Attempts that did not commit."),
@@ -49,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"), m.stages.WithLabelValues("flush")
 	if reg != nil {
-		reg.MustRegister(m.size, m.stages, m.keys, m.overlaps, m.leftBehind, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
+		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, m.leftBehind, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
 	}
 	return m
 }

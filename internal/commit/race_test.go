@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -359,6 +360,62 @@ func TestCleaningKeysWaitsForNobodyAndSparesTheLiving(t *testing.T) {
 	}
 	if n := w.int("select count(*) from commit_keys"); n != 2500 {
 		t.Errorf("%d keys are left", n)
+	}
+}
+
+func TestOutcomesAreCountedByTheHour(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine()
+	call := func(key, content string, n int64, life time.Duration) {
+		c := add("c0", n)
+		c.name = key + content
+		x := work(c)
+		x.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Life: life, Fingerprint: append([]byte(content), make([]byte, FingerprintSize-len(content))...)}
+		x.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
+		_, _ = e.Do(within(t, 10*time.Second), x)
+	}
+	call("a", "1", 1, time.Hour)
+	call("a", "1", 1, time.Hour)
+	call("a", "1", 1, time.Hour)
+	call("a", "2", 1, time.Hour)
+	call("b", "1", -1_000_000_000, time.Hour) // more than there is
+	w.exec("update commit_keys set expires_at = now() - interval '1 s' where key = 'a'")
+	call("a", "3", 1, time.Hour)
+	saved := func() string {
+		t.Helper()
+		if err := e.SaveCounts(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		var s string
+		if err := w.super.QueryRow(t.Context(), `select string_agg(concat_ws(' ', tenant_id, operation, outcome, n), ', ' order by outcome)
+			from (select tenant_id, operation, outcome, sum(count) as n from commit_counts group by 1, 2, 3) x`).Scan(&s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	want := "1 toy.add expired 1, 1 toy.add first 1, 1 toy.add mismatch 1, 1 toy.add refused 1, 1 toy.add replayed 2"
+	if got := saved(); got != want {
+		t.Errorf("counted %s", got)
+	}
+	call("a", "3", 1, time.Hour)
+	if got := saved(); got != strings.Replace(want, "replayed 2", "replayed 3", 1) {
+		t.Errorf("then counted %s", got)
+	}
+	// What cannot be saved is saved later.
+	w.exec("revoke insert on commit_counts from ledgerd_app")
+	call("c", "1", 1, time.Hour)
+	if err := e.SaveCounts(within(t, 10*time.Second)); err == nil {
+		t.Error("counts were saved without the right to")
+	}
+	w.exec("grant insert on commit_counts to ledgerd_app")
+	if got := saved(); !strings.Contains(got, "first 2") {
+		t.Errorf("at last counted %s", got)
+	}
+	w.exec("update commit_counts set hour = hour - interval '91 days'")
+	old, c := Counts(), clean.Cleaner{Pool: pgtest.Pool(t, w.dsn), Metrics: clean.NewMetrics(nil)}
+	if n, err := c.Clean(within(t, 10*time.Second), &old); n != 5 || err != nil {
+		t.Errorf("deleted %d old counts, %v", n, err)
 	}
 }
 

@@ -115,9 +115,11 @@ func (e *Engine[B]) answer(jobs []*job[B]) (later []*job[B]) {
 		case !j.fresh && j.kept != nil:
 			e.tellReplay(j, j.kept)
 		case j.fresh && j.err != nil:
-			e.metrics.key(j.Key.Operation, "refused")
+			e.Count(j.Tenant, j.Key.Operation, "refused")
+		case j.fresh && j.found != nil:
+			e.Count(j.Tenant, j.Key.Operation, "expired")
 		case j.fresh:
-			e.metrics.key(j.Key.Operation, "first")
+			e.Count(j.Tenant, j.Key.Operation, "first")
 		}
 		e.finish(j, j.out, j.err)
 	}

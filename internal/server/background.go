@@ -15,8 +15,9 @@ import (
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: []clean.Table{commit.Keys()}}
+		Tables: []clean.Table{commit.Keys(), commit.Counts()}}
 	s.work.Go(func() { cleaner.Run(ctx) })
+	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

@@ -222,6 +222,9 @@ func (s *Server) Stop() {
 		if err := s.engine.Drain(ctx); err != nil {
 			s.log.Error("drain", "error", err)
 		}
+		if err := s.engine.SaveCounts(ctx); err != nil {
+			s.log.Warn("the last counts were not saved", "error", err)
+		}
 		if s.metrics != nil {
 			_ = s.metrics.Close()
 		}

@@ -49,14 +49,14 @@ select commands from void union all select commands from commit_batches where ba
 
 -- name: KeyLookup :many
 -- What is recorded under the request keys of a batch; n is the position in the arrays, from 1.
-select u.n::integer as n, k.refused, k.fingerprint, k.answer, k.request_id, k.expires_at
+select u.n::integer as n, k.refused, k.fingerprint, k.answer, k.request_id, k.created_at, k.expires_at
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@principals::text[]) as principal, unnest(@operations::text[]) as operation,
         unnest(@keys::text[]) as key
 ) u
 cross join lateral (
-    select c.refused, c.fingerprint, c.answer, c.request_id, c.expires_at
+    select c.refused, c.fingerprint, c.answer, c.request_id, c.created_at, c.expires_at
     from commit_keys c
     where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
     offset 0

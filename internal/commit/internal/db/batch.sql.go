@@ -179,14 +179,14 @@ func (q *Queries) KeyInsert(ctx context.Context, db DBTX, arg KeyInsertParams) e
 }
 
 const keyLookup = `-- name: KeyLookup :many
-select u.n::integer as n, k.refused, k.fingerprint, k.answer, k.request_id, k.expires_at
+select u.n::integer as n, k.refused, k.fingerprint, k.answer, k.request_id, k.created_at, k.expires_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($3::text[]) as principal, unnest($4::text[]) as operation,
         unnest($1::text[]) as key
 ) u
 cross join lateral (
-    select c.refused, c.fingerprint, c.answer, c.request_id, c.expires_at
+    select c.refused, c.fingerprint, c.answer, c.request_id, c.created_at, c.expires_at
     from commit_keys c
     where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
     offset 0
@@ -206,6 +206,7 @@ type KeyLookupRow struct {
 	Fingerprint []byte
 	Answer      []byte
 	RequestID   string
+	CreatedAt   time.Time
 	ExpiresAt   time.Time
 }
 
@@ -230,6 +231,7 @@ func (q *Queries) KeyLookup(ctx context.Context, db DBTX, arg KeyLookupParams) (
 			&i.Fingerprint,
 			&i.Answer,
 			&i.RequestID,
+			&i.CreatedAt,
 			&i.ExpiresAt,
 		); err != nil {
 			return nil, err
