@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/anypb"
 
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -24,12 +27,14 @@ const (
 	patience = 60 * time.Second // for a definite answer once the killing is over
 )
 
-// attempt is one transfer that a caller wants done, with what it was told.
+// attempt is one transfer that a caller wants done, or two of which both are to be done or none, with what
+// it was told.
 type attempt struct {
 	key      string
 	request  *ledgerv1.TransferRequest
-	transfer int64 // id, when it was done
-	refused  bool  // for good, by a business rule
+	second   *ledgerv1.TransferRequest // nil: one
+	transfer int64                     // id, when it was done
+	refused  bool                      // for good, by a business rule
 }
 
 func (a *attempt) definite() bool { return a.transfer != 0 || a.refused }
@@ -110,9 +115,16 @@ func transfer(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
 		Postings: []*ledgerv1.Posting{{From: from, To: to, Asset: "CNY", Amount: amount}}}
 }
 
+func (w *world) url(n int) string { return "http://" + w.servers[n].address() }
+
 // client calls one of the servers, wherever it listens now.
 func (w *world) client(n int) ledgerv1connect.LedgerServiceClient {
-	auth := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+	return ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, w.url(n), w.auth())
+}
+
+// auth sends the API key, and the request key of the context.
+func (w *world) auth() connect.Option {
+	return connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 			r.Header().Set("Authorization", "Bearer "+w.apiKey)
 			if key, ok := ctx.Value(keyName{}).(string); ok {
@@ -120,8 +132,7 @@ func (w *world) client(n int) ledgerv1connect.LedgerServiceClient {
 			}
 			return next(ctx, r)
 		}
-	})
-	return ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, "http://"+w.servers[n].address(), connect.WithInterceptors(auth))
+	}))
 }
 
 type keyName struct{}
@@ -130,20 +141,46 @@ type keyName struct{}
 func (w *world) send(a *attempt) {
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), keyName{}, a.key), 2*time.Second)
 	defer cancel()
-	res, err := w.client(rand.IntN(len(w.servers))).Transfer(ctx, a.request)
+	id, err := w.try(ctx, a)
 	switch {
-	case err == nil && a.transfer != 0 && a.transfer != res.GetTransfer().GetId():
-		w.t.Errorf("%s was transfer %d, and now it is %d", a.key, a.transfer, res.GetTransfer().GetId())
+	case err == nil && a.transfer != 0 && a.transfer != id:
+		w.t.Errorf("%s was transfer %d, and now it is %d", a.key, a.transfer, id)
 	case err == nil && a.refused:
-		w.t.Errorf("%s was refused, and now it is transfer %d", a.key, res.GetTransfer().GetId())
+		w.t.Errorf("%s was refused, and now it is transfer %d", a.key, id)
 	case err == nil:
-		a.transfer = res.GetTransfer().GetId()
+		a.transfer = id
 	case connect.CodeOf(err) == connect.CodeFailedPrecondition:
 		if a.transfer != 0 {
 			w.t.Errorf("%s was transfer %d, and now it is refused: %v", a.key, a.transfer, err)
 		}
 		a.refused = true
 	}
+}
+
+// try calls any server, and gives the id of the transfer, or of the first of two.
+func (w *world) try(ctx context.Context, a *attempt) (id int64, err error) {
+	n := rand.IntN(len(w.servers))
+	if a.second == nil {
+		res, err := ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, w.url(n), w.auth()).Transfer(ctx, a.request)
+		return res.GetTransfer().GetId(), err
+	}
+	r := &batchv1.ExecuteRequest{}
+	for _, t := range []*ledgerv1.TransferRequest{a.request, a.second} {
+		packed, err := anypb.New(t)
+		if err != nil {
+			return 0, err
+		}
+		r.Operations = append(r.Operations, &batchv1.Operation{Request: packed})
+	}
+	res, err := batchv1connect.NewBatchServiceClient(http.DefaultClient, w.url(n), w.auth()).Execute(ctx, r)
+	if err != nil {
+		return 0, err
+	}
+	first := new(ledgerv1.TransferResponse)
+	if err := res.GetResults()[0].GetResponse().UnmarshalTo(first); err != nil {
+		return 0, err
+	}
+	return first.GetTransfer().GetId(), nil
 }
 
 // caller moves money until stop, some of it more than there is. What gets no answer is tried again.
@@ -155,6 +192,9 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 		}
 		name := fmt.Sprintf("caller-%d-%d", n, i)
 		a := &attempt{key: "key-" + name, request: transfer(name, user(from), user(to), fmt.Sprintf("%d.%02d", rand.IntN(8), 1+rand.IntN(99)))}
+		if i%2 == 0 { // two, of which the second may be the one that is refused
+			a.second = transfer("second-"+name, user(to), user((to+1)%users), fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
+		}
 		all = append(all, a)
 		for !a.definite() {
 			select {
@@ -206,21 +246,25 @@ func (w *world) settle(all []*attempt) {
 // judge asks everything again, and then counts in the database.
 func (w *world) judge(all []*attempt, kills map[string]int) {
 	ctx := context.Background()
-	made, refused := 0, 0
+	made, refused, pairs := 0, 0, 0
 	for _, a := range all {
 		w.send(a) // answers the same, or the test has failed
-		if a.transfer != 0 {
-			made++
-		} else {
+		switch {
+		case a.transfer == 0:
 			refused++
+		case a.second != nil:
+			pairs++
+			fallthrough
+		default:
+			made++
 		}
 	}
-	w.t.Logf("%d done, %d refused, killed %v", made, refused, kills)
-	if made == 0 || refused == 0 || kills["postgres"] == 0 || kills["server"] == 0 {
+	w.t.Logf("%d done, %d of them pairs, %d refused, killed %v", made, pairs, refused, kills)
+	if made == 0 || pairs == 0 || refused == 0 || kills["postgres"] == 0 || kills["server"] == 0 {
 		w.t.Errorf("the test tried too little: %d done, %d refused, killed %v", made, refused, kills)
 	}
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
-	rows, err := pool.Query(ctx, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%'")
+	rows, err := pool.Query(ctx, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%' or biz_no like 'second-%'")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -234,12 +278,15 @@ func (w *world) judge(all []*attempt, kills map[string]int) {
 		}
 		stored[bizNo] = id
 	}
-	if len(stored) != made {
-		w.t.Errorf("%d transfers were acknowledged, %d are stored", made, len(stored))
+	if len(stored) != made+pairs {
+		w.t.Errorf("%d transfers were acknowledged, %d are stored", made+pairs, len(stored))
 	}
 	for _, a := range all {
 		if stored[a.request.GetBizNo()] != a.transfer {
 			w.t.Errorf("%s: acknowledged %d, stored %d", a.request.GetBizNo(), a.transfer, stored[a.request.GetBizNo()])
+		}
+		if second := stored[a.second.GetBizNo()]; a.second != nil && (second != 0) != (a.transfer != 0) {
+			w.t.Errorf("of the pair %s the first is %d, the second %d", a.request.GetBizNo(), a.transfer, second)
 		}
 	}
 }
