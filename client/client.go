@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
@@ -13,6 +14,8 @@ import (
 type Client struct {
 	// Ledger has every call of LedgerService, as generated.
 	Ledger ledgerv1connect.LedgerServiceClient
+	// Batch has Execute, as generated; Client.Execute is easier to use.
+	Batch batchv1connect.BatchServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -121,6 +124,7 @@ func New(baseURL string, opts ...Option) *Client {
 		options = append(options, connect.WithProtoJSON()) // not for batches, which are encoded already
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
+	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
 	return c
 }
 

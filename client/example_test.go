@@ -41,6 +41,41 @@ func Example() {
 	// shop 12.30: 0.00 to 12.30
 }
 
+// A purchase with a reserve: hold, pay a part of it at once, and book points, all or nothing.
+func ExampleClient_Execute() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	results, err := c.Execute(context.Background(),
+		client.Operation{Name: "keep", Request: &ledgerv1.HoldRequest{BizNo: "order-7", From: "alice", To: "shop", Asset: "CNY", Amount: "20.00"}},
+		client.Operation{Request: &ledgerv1.CaptureRequest{BizNo: "order-7-part", Amount: "5.00"}, From: map[string]string{"hold_id": "keep.hold.id"}},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	paid, err := client.ResponseOf[*ledgerv1.CaptureResponse](results, 1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(paid.GetTransfer().GetBizNo(), "of", paid.GetHold().GetAmount(), "captured", paid.GetHold().GetCaptured())
+
+	// Of these none takes effect: alice has no 1,000.00.
+	_, err = c.Execute(context.Background(),
+		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-1", Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
+		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-2", Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1000.00"}}}},
+	)
+	if e, ok := client.AsError(err); ok {
+		fmt.Println(e.Reason, "of operation", e.State["operation"])
+	}
+	// Output:
+	// order-7-part of 20.00 captured 5.00
+	// INSUFFICIENT_FUNDS of operation 1
+}
+
 // A queue delivers a message twice. Its id is the key, so the second time gets the first one's answer.
 func ExampleWithKey() {
 	url, end := exampleLedger()

@@ -329,9 +329,9 @@ const file_ledgerd_batch_v1_batch_service_proto_rawDesc = "" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x1b.ledgerd.batch.v1.OperationB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\n" +
 	"operations\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xba\x01\n" +
-	"\tOperation\x12.\n" +
-	"\x04name\x18\x01 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[A-Za-z0-9_.-]*$R\x04name\x126\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xb9\x01\n" +
+	"\tOperation\x12-\n" +
+	"\x04name\x18\x01 \x01(\tB\x19\xbaH\x16r\x14\x18@2\x10^[A-Za-z0-9_-]*$R\x04name\x126\n" +
 	"\arequest\x18\x02 \x01(\v2\x14.google.protobuf.AnyB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12E\n" +
 	"\n" +
 	"references\x18\x03 \x03(\v2\x1b.ledgerd.batch.v1.ReferenceB\b\xbaH\x05\x92\x01\x02\x10 R\n" +
