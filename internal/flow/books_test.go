@@ -136,3 +136,21 @@ func TestConcurrentTransfersNeverOverdraw(t *testing.T) {
 		t.Errorf("nothing went through: %v", outcomes)
 	}
 }
+
+// careless works on a book that it did not ask for.
+type careless struct{ command flow.Command }
+
+func (careless) Need(*flow.Books)                   {}
+func (c careless) Apply(b *flow.Books) (any, error) { return c.command.Apply(b) }
+
+func TestABookThatNobodyAskedForIsNotWorkedWith(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db)
+	world(t, e, 2)
+	_, err := e.Do(context.Background(), work(flow.Work{Command: careless{flow.Ledger(transfer("x", "world", user(0), "1"))}}))
+	if !fault.Is(err, fault.InternalError) {
+		t.Errorf("it ended %v", err)
+	}
+	must[*ledger.Transfer](t, e, work(flow.Work{Command: flow.Ledger(transfer("y", "world", user(0), "1"))}))
+}

@@ -1,0 +1,84 @@
+package commit
+
+import (
+	"cmp"
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// Rows are held against a plain map: what Undo takes back, what is to be written and how.
+func TestRowsUndoToTheMarkAndKnowWhatToWrite(t *testing.T) {
+	t.Parallel()
+	seed := maphash.MakeSeed()
+	rapid.Check(t, func(t *rapid.T) {
+		const keys = 5
+		rows := NewRows[int, string](seed)
+		stored, now, marked := map[int]string{}, map[int]string{}, map[int]string{}
+		written, markedWritten := map[int]bool{}, map[int]bool{}
+		copyOf := func(to, from map[int]string) {
+			clear(to)
+			for k, v := range from {
+				to[k] = v
+			}
+		}
+		handles := make([]*Row[int, string], keys)
+		for k := range keys {
+			handles[k] = rows.Want(k)
+			if rapid.Bool().Draw(t, "stored") {
+				stored[k] = fmt.Sprint("stored", k)
+				rows.Load(handles[k], stored[k])
+			}
+		}
+		copyOf(now, stored)
+		added := keys
+		rows.Mark()
+		copyOf(marked, now)
+		for i := range rapid.IntRange(0, 30).Draw(t, "steps") {
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				k := rapid.IntRange(0, keys-1).Draw(t, "key")
+				*rows.Change(handles[k]) = fmt.Sprint("step", i)
+				now[k], written[k] = fmt.Sprint("step", i), true
+			case 1:
+				rows.Add(added, fmt.Sprint("step", i))
+				now[added], written[added] = fmt.Sprint("step", i), true
+				added++
+			case 2:
+				rows.Mark()
+				copyOf(marked, now)
+				clear(markedWritten)
+				for k := range written {
+					markedWritten[k] = true
+				}
+			case 3:
+				rows.Undo()
+				copyOf(now, marked)
+				clear(written)
+				for k := range markedWritten {
+					written[k] = true
+				}
+			}
+		}
+		fresh, changed := rows.Fresh(cmp.Compare), rows.Changed(cmp.Compare)
+		if n := len(fresh) + len(changed); n != len(written) {
+			t.Fatalf("%d rows are to be written, not %d", n, len(written))
+		}
+		for _, r := range slices.Concat(fresh, changed) {
+			if _, was := stored[r.Key]; r.Value != now[r.Key] || was != r.Found || !r.Exists {
+				t.Fatalf("row %+v, want %q, in the database %v", *r, now[r.Key], was)
+			}
+		}
+		for k, h := range handles {
+			if v, exists := now[k]; h.Exists != exists || h.Value != v {
+				t.Fatalf("row %d is %+v, want %q %v", k, *h, v, exists)
+			}
+		}
+		if len(rows.Rows(nil)) != keys || len(rows.Sorted(cmp.Compare)) != keys {
+			t.Fatal("rows that were made are locked too")
+		}
+	})
+}
