@@ -67,7 +67,7 @@ func WithAttemptTimeout(d time.Duration) Option {
 //     rows and in Info, and its answer waits for the slowest call in it.
 //   - A batch takes 10 s at most; calls with more time left are then retried as after a lost connection.
 //   - Batches carry no trace context, and are protobuf on the wire also WithJSON.
-//   - Calls with headers of their own (connect.NewClientContext) and dry runs go alone. Answers of
+//   - Calls with headers of their own (connect.NewClientContext), with WithKeyLife, and dry runs go alone. Answers of
 //     gathered calls have no headers for connect.NewClientContext: use WithInfo.
 func WithGather() Option { return func(s *settings) { s.gather = true } }
 

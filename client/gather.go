@@ -54,7 +54,7 @@ func (g *gather) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			return next(ctx, req)
 		}
 		h := headerOf(req)
-		if ownHeaders(h) {
+		if _, life := ctx.Value(keyLifeContext{}).(time.Duration); life || ownHeaders(h) {
 			return next(ctx, req)
 		}
 		return g.call(ctx, req, call{m, h[KeyHeader][0]}, next)

@@ -6,6 +6,7 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -50,6 +51,15 @@ func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyContext{}, key)
 }
 
+type keyLifeContext struct{}
+
+// WithKeyLife tells the server for how long to keep the keys of the changing calls made with the context: a
+// minute to 31 days, in whole seconds. Without it the tenant's rules decide, or the server: 24 hours by
+// default.
+func WithKeyLife(ctx context.Context, life time.Duration) context.Context {
+	return context.WithValue(ctx, keyLifeContext{}, life)
+}
+
 // KeyInterceptor gives every changing call a key: that of WithKey, or a new one. It leaves alone calls
 // that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto. Put it before
 // RetryInterceptor, so that all attempts of a call have the same key. For clients of any Connect
@@ -85,9 +95,15 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 	case own && !goodKey(key):
 		return badKey()
 	case own:
+	case keysInside(req.Any()):
+		return nil
+	default:
+		key = NewKey()
+	}
+	if life, ok := ctx.Value(keyLifeContext{}).(time.Duration); ok {
+		h[KeyHeader] = []string{fmt.Sprintf(`"%s";life=%d`, keyEscapes.Replace(key), life/time.Second)}
+	} else {
 		h[KeyHeader] = []string{quotedKey(key)}
-	case !keysInside(req.Any()):
-		h[KeyHeader] = []string{NewKey()}
 	}
 	return nil
 }
@@ -152,10 +168,11 @@ var keyUnescapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
 // bareKey is the key in a header.
 func bareKey(header string) string {
-	if len(header) < 2 || header[0] != '"' {
+	end := strings.LastIndexByte(header, '"')
+	if end <= 0 || header[0] != '"' {
 		return header
 	}
-	return keyUnescapes.Replace(header[1 : len(header)-1])
+	return keyUnescapes.Replace(header[1:end])
 }
 
 // badKey is the error that the server gives to a bad key: it has to be given here, since not every bad

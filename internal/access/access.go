@@ -60,6 +60,7 @@ type Identity struct {
 	Tenant    int32
 	Principal string
 	Role      Role
+	Rules     *Rules // of the tenant
 }
 
 // Keys checks API keys. A good key is remembered for a moment, so a revoked one works for up to
@@ -151,7 +152,11 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	if subtle.ConstantTimeCompare(hash[:], row.SecretHash) != 1 || row.RevokedAt != nil {
 		return Identity{}, bad
 	}
-	return Identity{int32(tenant), row.Principal, roleNames[row.Role]}, nil
+	rules, err := rulesOf(ctx, k.pool, int32(tenant))
+	if err != nil {
+		return Identity{}, fault.DatabaseUnavailable.New("the tenant's rules cannot be read now").Because(err)
+	}
+	return Identity{int32(tenant), row.Principal, roleNames[row.Role], rules}, nil
 }
 
 // EnsureTenant makes a tenant, or finds it, and returns its number.

@@ -119,6 +119,8 @@ type Outcome struct {
 var (
 	KeyReused = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_REUSED", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The Idempotency-Key was used before with other content. Nothing was done; the state names the first request."})
+	KeyMissing = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+		Doc: "The tenant demands an Idempotency-Key of this call, and there is none."})
 	KeyInvalid = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The Idempotency-Key is not 1 to 255 printable ASCII characters, bare or in double quotes."})
 	TooManyRows = fault.Define(fault.Reason{Name: "COMMAND_TOO_LARGE", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,

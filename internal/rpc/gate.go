@@ -28,7 +28,8 @@ type call struct {
 	identity  access.Identity
 	header    http.Header // of the request, with its API key
 	requestID string
-	key       string // Idempotency-Key, or empty
+	key       string        // Idempotency-Key, or empty
+	keyLife   time.Duration // as the caller wants it; 0: he does not say
 	// conditions stand before the change that the call makes; the header named them.
 	conditions []flow.Condition
 	bad        map[int]error // items of a batch that break a rule, when each stands for itself
@@ -79,7 +80,7 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 	if values := h[KeyHeader]; len(values) > 1 {
 		return fault.FieldInvalid.New("%s was sent %d times", KeyHeader, len(values))
 	} else if len(values) == 1 {
-		c.key, err = ParseKey(values[0])
+		c.key, c.keyLife, err = parseKeyHeader(values[0])
 	}
 	return err
 }

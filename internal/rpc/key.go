@@ -5,13 +5,16 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
@@ -62,6 +65,26 @@ func unquote(s string) (string, bool) {
 		out.WriteByte(in[i])
 	}
 	return out.String(), true
+}
+
+// parseKeyHeader reads the header: a key as ParseKey has it, and behind a quoted one, as a parameter of the
+// structured field, the seconds that it is to live: "abc";life=172800.
+func parseKeyHeader(s string) (key string, life time.Duration, err error) {
+	end := strings.LastIndexByte(s, '"')
+	if !strings.HasPrefix(s, `"`) || end == len(s)-1 || end == 0 {
+		key, err = ParseKey(s)
+		return key, 0, err
+	}
+	if key, err = ParseKey(s[:end+1]); err != nil {
+		return "", 0, err
+	}
+	text, ok := strings.CutPrefix(strings.TrimLeft(strings.TrimPrefix(s[end+1:], ";"), " "), "life=")
+	seconds, bad := strconv.ParseUint(text, 10, 31)
+	if life = time.Duration(seconds) * time.Second; !ok || bad != nil || s[end+1] != ';' || life < access.LeastKeyLife || life > access.GreatestKeyLife {
+		return "", 0, commit.KeyInvalid.New("behind a quoted Idempotency-Key may stand ;life=N, N being %.0f to %.0f seconds",
+			access.LeastKeyLife.Seconds(), access.GreatestKeyLife.Seconds())
+	}
+	return key, life, nil
 }
 
 // fingerprintVersion changes when the canonical form does.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -90,6 +91,9 @@ func FuzzParseKey(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
+		if key, life, err := parseKeyHeader(s); err == nil && (life < 0 || len(key) < 1 || len(key) > 255) {
+			t.Fatalf("%q is accepted as %q for %v", s, key, life)
+		}
 		key, err := ParseKey(s)
 		if err != nil {
 			return
@@ -105,6 +109,23 @@ func FuzzParseKey(f *testing.F) {
 			t.Fatalf("bare %q is %q", s, key)
 		}
 	})
+}
+
+func TestKeysMaySayHowLongTheyLive(t *testing.T) {
+	for header, want := range map[string]time.Duration{
+		`"a";life=60`: time.Minute, `"a"; life=2678400`: 31 * 24 * time.Hour, `"a\";life=70";life=3600`: time.Hour, `"a"`: 0, `a;life=60`: 0, `a`: 0,
+	} {
+		key, life, err := parseKeyHeader(header)
+		if err != nil || life != want || strings.HasPrefix(header, `"`) && strings.Contains(key, "life=3600") {
+			t.Errorf("%s is %q for %v, %v", header, key, life, err)
+		}
+	}
+	for _, header := range []string{`"a";life=59`, `"a";life=2678401`, `"a";life=`, `"a";life=-60`, `"a";life=6e1`, `"a"life=60`, `"a";`, `"a";age=60`,
+		`"a";life=60;life=60`, `"a" ;life=60`, `"a";life=99999999999`, `"";life=60`, `";life=60`, `"a"x`} {
+		if key, life, err := parseKeyHeader(header); err == nil {
+			t.Errorf("%s is %q for %v", header, key, life)
+		}
+	}
 }
 
 // FuzzFingerprint reads requests out of bytes: two that differ must have different canonical forms, and

@@ -101,20 +101,24 @@ func (d *decoder) item(item *ledgerv1.TransferBatchItem, path string) ledger.Tra
 
 // itemKey is the request key of an item, or nil.
 func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, error) {
+	rule := c.identity.Rules.For(transferOperation)
 	if item.GetIdempotencyKey() != "" {
 		key, err := ParseKey(item.GetIdempotencyKey())
 		if err != nil {
 			return nil, err
 		}
 		return &commit.Key{Principal: c.identity.Principal, Operation: transferOperation, Key: key,
-			Fingerprint: fingerprint(item.GetTransfer()), Life: s.KeyLife}, nil
+			Fingerprint: fingerprint(item.GetTransfer()), Life: s.life(c, rule)}, nil
 	}
-	if c.key == "" {
+	switch {
+	case c.key == "" && rule.KeyRequired:
+		return nil, commit.KeyMissing.New("%s needs an Idempotency-Key", transferOperation)
+	case c.key == "":
 		return nil, nil
 	}
 	// The fingerprint is that of the whole batch: the same key with another batch fits no item.
 	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
-		Fingerprint: whole, Life: s.KeyLife}, nil
+		Fingerprint: whole, Life: s.life(c, rule)}, nil
 }
 
 func (c *call) itemError(ctx context.Context, err error) *ledgerv1.ItemError {
@@ -143,9 +147,12 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	}
 	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
-	if c.key != "" {
-		w.Key = &commit.Key{Principal: c.identity.Principal, Operation: batchOperation, Key: c.key, Fingerprint: fingerprint(r), Life: s.KeyLife}
-		w.Encode = encodeIDs
+	key, err := s.key(c, batchOperation, r)
+	if err != nil && !r.GetDryRun() {
+		return nil, err
+	}
+	if key != nil {
+		w.Key, w.Encode = key, encodeIDs
 	}
 	out, err := s.Engine.Do(ctx, w)
 	c.replayed = out.Replayed

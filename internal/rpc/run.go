@@ -1,13 +1,16 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 )
@@ -62,9 +65,9 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 		return none, err
 	}
 	g.request = q
-	var key *commit.Key
-	if c.key != "" {
-		key = &commit.Key{Principal: c.identity.Principal, Operation: o.name, Key: c.key, Fingerprint: fingerprint(q), Life: s.KeyLife}
+	key, err := s.key(c, o.name, q)
+	if err != nil && !g.dry {
+		return none, err
 	}
 	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
 	c.replayed = out.Replayed || out.Existed
@@ -72,6 +75,34 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 		return none, err
 	}
 	return g.answer(out, rendered)
+}
+
+// key is the call's request key, or nil; the tenant may demand one.
+func (s *Changes) key(c *call, operation string, request proto.Message) (*commit.Key, error) {
+	rule := c.identity.Rules.For(operation)
+	switch {
+	case c.key != "":
+		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key, Fingerprint: fingerprint(request),
+			Life: s.life(c, rule)}, nil
+	case rule.KeyRequired:
+		return nil, commit.KeyMissing.New("%s needs an Idempotency-Key", operation)
+	}
+	return nil, nil
+}
+
+// life is how long the keys of a call live: as it says, or else the tenant, or else the server.
+func (s *Changes) life(c *call, rule access.Rule) time.Duration {
+	return cmp.Or(c.keyLife, rule.KeyLife, s.KeyLife)
+}
+
+// Operations are the names of all changing calls, sorted.
+func Operations() []string {
+	names := []string{executeOperation.name, batchOperation}
+	for _, o := range operations {
+		names = append(names, o.name)
+	}
+	slices.Sort(names)
+	return names
 }
 
 // work prepares the engine's work; the rendered answer is left in *rendered when it was recorded.

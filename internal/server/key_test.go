@@ -6,12 +6,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
@@ -312,5 +314,60 @@ func TestThousandCallersWithOneKeyGetOneAnswer(t *testing.T) {
 	}
 	if now := s.count("select count(*) from ledger_entries"); now != entries+2 {
 		t.Errorf("%d entries", now-entries)
+	}
+}
+
+func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	other := &caller{s, s.key("other", "boss", access.Write)}
+	c.prepare("a")
+	other.prepare("a")
+	super := pgtest.Pool(t, s.db.SuperDSN)
+	tenant, err := access.Tenant(t.Context(), super, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []access.Rule{{Operation: "ledger.transfer", KeyRequired: true, KeyLife: 48 * time.Hour}, {Operation: access.Others, KeyLife: time.Hour}} {
+		if err := access.SetRule(t.Context(), super, tenant, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon(t, 20*time.Second, "a transfer without key is refused", func() bool {
+		a := c.call(connectJSON, "Transfer", payment("a", "1000"))
+		return a.reason(t) == "IDEMPOTENCY_KEY_MISSING"
+	})
+	dry := payment("a", "1")
+	dry.DryRun = true
+	for name, r := range map[string]proto.Message{"Transfer": dry, "TransferBatch": batch("a", "1", true), "Hold": keep("kept", "u:a", "world", "1")} {
+		if a := c.call(connectJSON, name, r); a.code != "" {
+			t.Errorf("%s ended %s", name, a.message)
+		}
+	}
+	res, _ := c.batch(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("i1", "u:a", "1", ""), item("i2", "u:a", "1", "own")}})
+	if r := res.GetResults()[0].GetError().GetReason(); r != "IDEMPOTENCY_KEY_MISSING" || res.GetResults()[1].GetError() != nil {
+		t.Errorf("items ended %v", res.GetResults())
+	}
+	if a := other.call(connectJSON, "Transfer", payment("a", "1")); a.code != "" {
+		t.Errorf("of another tenant a key was demanded too: %s", a.message)
+	}
+	for i, x := range []struct {
+		call   string
+		r      proto.Message
+		header string
+		hours  int
+	}{{"Transfer", item("l1", "u:a", "1", "").GetTransfer(), "%s", 48}, {"Hold", keep("l2", "u:a", "world", "1"), "%s", 1},
+		{"Transfer", item("l3", "u:a", "1", "").GetTransfer(), `"%s";life=7200`, 2}} {
+		key := fmt.Sprint("live-", i)
+		if a := c.call(connectJSON, x.call, x.r, "Idempotency-Key", fmt.Sprintf(x.header, key)); a.code != "" {
+			t.Errorf("%s: %s", x.call, a.message)
+		}
+		if n := s.count("select extract(epoch from expires_at - created_at)::integer / 3600 from commit_keys where key = $1", key); n != x.hours {
+			t.Errorf("%s lives %d hours, not %d", key, n, x.hours)
+		}
+	}
+	if a := c.call(connectJSON, "Transfer", payment("a", "1"), "Idempotency-Key", `"x";life=1`); a.reason(t) != "IDEMPOTENCY_KEY_INVALID" {
+		t.Errorf("a key for a second: %s", a.message)
 	}
 }

@@ -118,6 +118,87 @@ func (q *Queries) APIKeyRevoke(ctx context.Context, db DBTX, arg APIKeyRevokePar
 	return result.RowsAffected(), nil
 }
 
+const ruleDelete = `-- name: RuleDelete :execrows
+delete from access_rules where tenant_id = $1 and operation = $2
+`
+
+type RuleDeleteParams struct {
+	TenantID  int32
+	Operation string
+}
+
+func (q *Queries) RuleDelete(ctx context.Context, db DBTX, arg RuleDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, ruleDelete, arg.TenantID, arg.Operation)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const ruleList = `-- name: RuleList :many
+select operation, key_required, token_required, key_life_s, updated_at from access_rules where tenant_id = $1 order by operation
+`
+
+type RuleListRow struct {
+	Operation     string
+	KeyRequired   bool
+	TokenRequired bool
+	KeyLifeS      *int32
+	UpdatedAt     time.Time
+}
+
+func (q *Queries) RuleList(ctx context.Context, db DBTX, tenantID int32) ([]RuleListRow, error) {
+	rows, err := db.Query(ctx, ruleList, tenantID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []RuleListRow
+	for rows.Next() {
+		var i RuleListRow
+		if err := rows.Scan(
+			&i.Operation,
+			&i.KeyRequired,
+			&i.TokenRequired,
+			&i.KeyLifeS,
+			&i.UpdatedAt,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const ruleUpsert = `-- name: RuleUpsert :exec
+insert into access_rules (tenant_id, operation, key_required, token_required, key_life_s)
+values ($1, $2, $3, $4, $5)
+on conflict on constraint access_rules_pkey do update set key_required = excluded.key_required,
+    token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = clock_timestamp()
+`
+
+type RuleUpsertParams struct {
+	TenantID      int32
+	Operation     string
+	KeyRequired   bool
+	TokenRequired bool
+	KeyLifeS      *int32
+}
+
+func (q *Queries) RuleUpsert(ctx context.Context, db DBTX, arg RuleUpsertParams) error {
+	_, err := db.Exec(ctx, ruleUpsert,
+		arg.TenantID,
+		arg.Operation,
+		arg.KeyRequired,
+		arg.TokenRequired,
+		arg.KeyLifeS,
+	)
+	return err
+}
+
 const tenantGet = `-- name: TenantGet :one
 select tenant_id from access_tenants where name = $1
 `
