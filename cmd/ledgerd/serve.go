@@ -15,6 +15,7 @@ type serverFlags struct {
 	Listen        string        `help:"Where to listen, host:port." default:"127.0.0.1:8080" env:"LEDGERD_LISTEN"`
 	MetricsListen string        `help:"Serve /metrics and /debug/pprof without a key here: keep it private." env:"LEDGERD_METRICS_LISTEN"`
 	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
+	CORSOrigin    []string      `name:"cors-origin" help:"Origin of pages that may call from browsers, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
 	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
@@ -44,7 +45,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 	}
 	defer endTraces()
 	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
-		Anyone: anyone, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "", Log: e.log})
+		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "", Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)

@@ -42,6 +42,8 @@ type Options struct {
 	MetricsListen string
 	// Anyone lets every caller in as this identity, without a key: for development.
 	Anyone *access.Identity
+	// Origins are those of pages that may call from browsers, such as https://shop.example.com; *: all.
+	Origins []string
 	// KeyLife is how long request keys are kept, default 24 h.
 	KeyLife time.Duration
 	// DrainTimeout bounds the orderly end, default 15 s: with what commits after it below the 30 s that Kubernetes grants.
@@ -83,10 +85,13 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.Default()
 	}
+	err := checkOrigins(o.Origins, o.Anyone != nil)
+	if err != nil {
+		return nil, err
+	}
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
-	var err error
 	address := cmp.Or(o.Listen, "127.0.0.1:8080")
 	if s.listener, err = net.Listen("tcp", address); err != nil {
 		s.closePools()
@@ -170,7 +175,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
-	handler := rpc.Named(rpc.Bounded(mux))
+	handler := crossOrigin(s.options.Origins, rpc.Named(rpc.Bounded(mux)))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler)
 	}

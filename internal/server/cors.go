@@ -1,0 +1,46 @@
+package server
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	connectcors "connectrpc.com/cors"
+	"github.com/rs/cors"
+
+	"github.com/ledgerd/ledgerd/internal/rpc"
+)
+
+// preflightLife is how long a browser remembers what it may send: Chromium's greatest.
+const preflightLife = 2 * time.Hour
+
+// crossOrigin lets pages of the origins call, and read what repeats and pages need to know of answers. Without
+// cookies: who calls is said by the API key.
+func crossOrigin(origins []string, next http.Handler) http.Handler {
+	if len(origins) == 0 {
+		return next
+	}
+	return cors.New(cors.Options{
+		AllowedOrigins: origins,
+		AllowedMethods: connectcors.AllowedMethods(),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", rpc.KeyHeader, rpc.RequestIDHeader, "traceparent"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), rpc.ReplayedHeader, rpc.RequestIDHeader),
+		MaxAge:         int(preflightLife / time.Second),
+	}).Handler(next)
+}
+
+// checkOrigins refuses what is no origin as browsers send it. "*", every page of the world, is refused where
+// nobody is asked for a key.
+func checkOrigins(origins []string, open bool) error {
+	for _, o := range origins {
+		if o == "*" && open {
+			return fmt.Errorf("origin *: without API keys every page in the world could call")
+		}
+		u, err := url.Parse(o)
+		if o != "*" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+u.Host != o) {
+			return fmt.Errorf("origin %q: must be as browsers send it, such as https://shop.example.com", o)
+		}
+	}
+	return nil
+}
