@@ -46,6 +46,9 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1
 		if s.name != "" {
 			places[s.name] = i
 		}
+		if r.GetDryRun() && s.change.earnest {
+			d.bad("dry_run", fmt.Sprintf("operation %d cannot be tried: it is done in earnest", i))
+		}
 		rows += max(1, s.change.rows)
 	}
 	var command flow.Command = e
@@ -145,6 +148,9 @@ func (e *execute) Apply(b *flow.Books) (any, error) {
 		s := &e.steps[i]
 		existed, err := e.apply(b, s)
 		if err != nil {
+			for _, guard := range e.steps {
+				err = flow.Refuse(err, guard.change.command)
+			}
 			return nil, s.fails(err)
 		}
 		packed := new(anypb.Any)

@@ -31,8 +31,11 @@ type call struct {
 	key       string // Idempotency-Key, or empty
 	// conditions stand before the change that the call makes; the header named them.
 	conditions []flow.Condition
-	bad        map[int]error // items of a batch that break a rule, when each stands for itself
-	replayed   bool          // set by the handler: the answer was recorded, or the thing was there before
+	token      *flow.SubmitToken // of conditions; nil: none was sent
+	bad        map[int]error     // items of a batch that break a rule, when each stands for itself
+	replayed   bool              // set by the handler: the answer was recorded, or the thing was there before
+	next       string            // set by the handler: the next submit token
+	secret     bool              // set by the handler: the answer must not be stored on its way
 }
 
 type callKey struct{}
@@ -79,9 +82,14 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 	if values := h[KeyHeader]; len(values) > 1 {
 		return fault.FieldInvalid.New("%s was sent %d times", KeyHeader, len(values))
 	} else if len(values) == 1 {
-		c.key, err = ParseKey(values[0])
+		if c.key, err = ParseKey(values[0]); err != nil {
+			return err
+		}
 	}
-	return err
+	if values := h[TokenHeader]; len(values) > 0 {
+		return c.spend(spec, values)
+	}
+	return nil
 }
 
 // identify reads the one Authorization header: of two, somebody on the way may have checked the other.
@@ -199,10 +207,16 @@ func (c *call) trace(ctx context.Context, name, value string) {
 	}
 }
 
-// mark tells that an answer is a repeat.
+// mark tells that an answer is a repeat, and what else stands in its header.
 func (c *call) mark(h http.Header) {
 	if c.replayed {
 		h.Set(ReplayedHeader, "true")
+	}
+	if c.next != "" {
+		h.Set(NextTokenHeader, c.next)
+	}
+	if c.secret {
+		h.Set("Cache-Control", "no-store")
 	}
 }
 

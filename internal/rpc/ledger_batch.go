@@ -141,6 +141,11 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+	if err := c.submit(batchOperation, r.GetDryRun(), func(answer any, _ bool) (proto.Message, error) {
+		return renderAll(answer.([]ledger.TransferResult)), nil
+	}); err != nil {
+		return nil, err
+	}
 	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
 	if c.key != "" {
@@ -149,6 +154,9 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	}
 	out, err := s.Engine.Do(ctx, w)
 	c.replayed = out.Replayed
+	if err == nil {
+		err = c.carry(ctx, s.Changes, out)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -158,11 +166,15 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 			return nil, err
 		}
 	}
+	return renderAll(made), nil
+}
+
+func renderAll(made []ledger.TransferResult) *ledgerv1.TransferBatchResponse {
 	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(made))}
 	for i, m := range made {
 		res.Results[i] = &ledgerv1.TransferBatchResult{Transfer: renderTransfer(m.Transfer, true), Existed: m.Existed}
 	}
-	return res, nil
+	return res
 }
 
 // encodeIDs writes down the transfers of an answer: twice the id, plus one if it was there before.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Changes runs the changing calls of all services.
@@ -17,6 +18,8 @@ type Changes struct {
 	Engine *flow.Engine
 	// KeyLife is how long request keys are kept.
 	KeyLife time.Duration
+	// Tokens knows which submit tokens were issued.
+	Tokens *token.Reader
 }
 
 // change is one changing call on its way through the engine.
@@ -25,6 +28,7 @@ type change[R proto.Message] struct {
 	request proto.Message // what the fingerprint is taken over
 	rows    int
 	dry     bool
+	earnest bool // it cannot be part of a dry run
 	render  func(answer any, existed bool) (R, error)
 }
 
@@ -46,7 +50,7 @@ func define[Q, R proto.Message](name string, read func(*call, *decoder, Q) chang
 	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name, response: response.ProtoReflect().Descriptor(),
 		read: func(c *call, d *decoder, q proto.Message) change[proto.Message] {
 			g := read(c, d, q.(Q))
-			return change[proto.Message]{g.command, g.request, g.rows, g.dry,
+			return change[proto.Message]{g.command, g.request, g.rows, g.dry, g.earnest,
 				func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
 		}}
 	return operation[Q, R]{name: name, read: read}
@@ -62,12 +66,18 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 		return none, err
 	}
 	g.request = q
+	if err := c.submit(o.name, g.dry, func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }); err != nil {
+		return none, err
+	}
 	var key *commit.Key
 	if c.key != "" {
 		key = &commit.Key{Principal: c.identity.Principal, Operation: o.name, Key: c.key, Fingerprint: fingerprint(q), Life: s.KeyLife}
 	}
 	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
 	c.replayed = out.Replayed || out.Existed
+	if err == nil {
+		err = c.carry(ctx, s, out)
+	}
 	if err != nil {
 		return none, err
 	}

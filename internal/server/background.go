@@ -7,13 +7,18 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// background starts the work that nobody calls for: holds lapse, dead keys go.
+// background starts the work that nobody calls for: holds lapse, dead keys and tokens go.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	s.every(ctx, 10*time.Second, "clean keys", func(ctx context.Context) error {
 		_, err := s.engine.CleanKeys(ctx)
+		return err
+	})
+	s.every(ctx, 10*time.Second, "clean submit tokens", func(ctx context.Context) error {
+		_, err := s.engine.Clean(ctx, token.Clean)
 		return err
 	})
 }

@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -20,6 +22,7 @@ type change struct {
 	well    func(tag string) proto.Message
 	refused func(tag string) proto.Message // nil: no business rule refuses it
 	reason  string
+	keyless bool // it takes no request key
 }
 
 var manyNames = map[string]string{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"} // maps have no order of their own
@@ -89,6 +92,10 @@ var changes = map[string]change{
 	}, refused: func(tag string) proto.Message {
 		return execute(operation("", keep("keep-"+tag, "u:"+tag, "world", "2")), operation("", payment(tag, "1000")))
 	}},
+	"Idempotency.IssueTokens": {keyless: true, well: func(string) proto.Message { return &idempotencyv1.IssueTokensRequest{Count: 2} }},
+	"Idempotency.SpendToken": {well: func(tag string) proto.Message {
+		return &idempotencyv1.SpendTokenRequest{Token: "st_" + tag, Subject: "user:" + tag, Result: tag}
+	}},
 	"Release": {reason: "HOLD_NOT_HELD", well: func(tag string) proto.Message {
 		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
 	}, refused: func(tag string) proto.Message {
@@ -96,9 +103,16 @@ var changes = map[string]change{
 	}},
 }
 
-// prepare makes the world of a tag: 90 COIN available of 100, 10 held.
+// prepare makes the world of a tag: 90 COIN available of 100, 10 held, and the submit token st_ and the tag, such
+// as no server would issue.
 func (c *caller) prepare(tag string) {
 	c.t.Helper()
+	if _, err := c.pool.Exec(c.t.Context(), `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms, survives_refusal, principal,
+			request_id, issued_at, expires_at, forget_at)
+		values ($1::text::integer, sha256($2), $3, 3600000, false, 'boss', 'prepare', now(), now() + interval '1 h', now() + interval '2 h')`,
+		strings.Split(c.apiKey, "_")[1], []byte("st_"+tag), "user:"+tag); err != nil {
+		c.t.Fatal(err)
+	}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
 	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
 		{Code: "u:" + tag, Asset: "COIN"}, {Code: "empty:" + tag, Asset: "COIN"}, {Code: "closed:" + tag, Asset: "COIN"},
@@ -131,6 +145,9 @@ func TestAnswersComeBackByteForByte(t *testing.T) {
 	n := 0
 	for name, change := range changes {
 		name, _, _ := strings.Cut(name, " ")
+		if change.keyless {
+			continue
+		}
 		for _, p := range protocols {
 			n++
 			tag := fmt.Sprint("t", n)
@@ -169,6 +186,26 @@ func TestAnswersComeBackByteForByte(t *testing.T) {
 				t.Errorf("%s over %s with other content: %s %s", name, p.name, other.code, other.message)
 			}
 		}
+	}
+}
+
+func TestCallsWithoutKeysRefuseThem(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	before := s.dump("mine")
+	for name, change := range changes {
+		for _, p := range protocols {
+			if !change.keyless {
+				continue
+			}
+			if a := c.call(p, name, change.well(""), "Idempotency-Key", "k"); a.code != "invalid_argument" || a.reason(t) != "IDEMPOTENCY_KEY_UNSUPPORTED" {
+				t.Errorf("%s over %s: %s %s", name, p.name, a.code, a.message)
+			}
+		}
+	}
+	if after := s.dump("mine"); !maps.Equal(before, after) {
+		t.Errorf("something was done: %v", after)
 	}
 }
 
