@@ -179,4 +179,3 @@ func TestTokensAreForgottenInTime(t *testing.T) {
 		t.Errorf("%d that live are left", n)
 	}
 }
-
