@@ -179,3 +179,18 @@ func TestTokensAreForgottenInTime(t *testing.T) {
 		t.Errorf("%d that live are left", n)
 	}
 }
+
+// Another server, another clock: no token is spent before it was issued.
+func TestATokenFromTheFutureIsSpentWhenItWasIssued(t *testing.T) {
+	t.Parallel()
+	c := boss(t)
+	token := c.plain()
+	if _, err := c.pool.Exec(t.Context(), `update token_submit_tokens set issued_at = issued_at + interval '1 min', expires_at = expires_at + interval '1 min',
+		forget_at = forget_at + interval '1 min' where token_hash = sha256($1)`, []byte(token)); err != nil {
+		t.Fatal(err)
+	}
+	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token).wants(t, "with another clock", "")
+	if n := c.count("select count(*) from token_submit_tokens where state = 'spent' and spent_at = issued_at"); n != 1 {
+		t.Errorf("%d tokens were spent at their issue", n)
+	}
+}
