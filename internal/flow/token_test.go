@@ -106,3 +106,80 @@ func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 		}
 	}
 }
+
+func (g *gate) submit(works ...flow.Work) <-chan []error {
+	done := make(chan []error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		var errs []error
+		for _, r := range g.engine.DoAll(ctx, works) {
+			errs = append(errs, r.Err)
+		}
+		done <- errs
+	}()
+	return done
+}
+
+// waiting is how many rows the engine counts for what waits or runs.
+func (g *gate) waiting() float64 {
+	families, err := g.counts.Gather()
+	if err != nil {
+		g.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "ledgerd_commit_waiting_rows" {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	return 0
+}
+
+// Forms of many people that pay into one account do not wait for each other's commits.
+func TestBatchesWithTokensOverlap(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	a, b, c := issue(t, g.engine, token.IssueCommand{}), issue(t, g.engine, token.IssueCommand{}), issue(t, g.engine, token.IssueCommand{SurvivesRefusal: true})
+	first := g.submit(submitted(a, "gate", "world", "5"))
+	g.waits()
+	second := g.submit(submitted(b, "b", "world", "4"), submitted(c, "c", "user:0", "2"))
+	g.overlapped()
+	g.open()
+	if errs := <-first; errs[0] != nil {
+		t.Error(errs)
+	}
+	if errs := <-second; errs[0] != nil || !fault.Is(errs[1], ledger.InsufficientFunds) {
+		t.Error(errs)
+	}
+	if n := g.count("left_behind_total") + g.count("reruns_total"); n != 0 {
+		t.Errorf("%v attempts were in vain", n)
+	}
+	if got := text(t, g.super, "select string_agg(state, ' ' order by issued_at) from token_submit_tokens"); got != "spent spent open" {
+		t.Errorf("the tokens are %s", got)
+	}
+}
+
+// The second submit of a form waits for the first one's commit, and runs if that fails.
+func TestASecondSubmitDoesNotOverlapTheFirst(t *testing.T) {
+	t.Parallel()
+	for _, fails := range []bool{false, true} {
+		g := newGate(t)
+		if fails {
+			g.exec(`create function late() returns trigger language plpgsql as $$ begin raise exception 'not today' using errcode = '23514'; end $$;
+				create constraint trigger late after insert on ledger_transfers deferrable initially deferred for each row when (new.biz_no = 'gate') execute function late()`)
+		}
+		form := issue(t, g.engine, token.IssueCommand{})
+		first := g.submit(submitted(form, "gate", "world", "5"))
+		g.waits()
+		second := g.submit(submitted(form, "b", "world", "5"))
+		g.until("the second submit is there", func() bool { return g.waiting() == 8 }) // rows, 4 of each
+		g.open()
+		err1, err2 := (<-first)[0], (<-second)[0]
+		if fails && (err1 == nil || err2 != nil) || !fails && (err1 != nil || !fault.Is(err2, token.Spent) || fault.Of(err2).State["first_biz_no"] != "gate") {
+			t.Errorf("the first ended with %v, the second with %v", err1, err2)
+		}
+		if n := g.count("overlaps_total"); n != 0 {
+			t.Error("the batches overlapped")
+		}
+	}
+}

@@ -72,8 +72,6 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-var _ commit.Table = (*Book)(nil)
-
 // NewBook makes an empty book.
 func NewBook() *Book { return &Book{commit.NewRows[key, row](seed)} }
 
