@@ -187,7 +187,7 @@ func (c *call) leave(ctx context.Context, err error) error {
 	return e
 }
 
-// note logs what the server is to blame for, and refusals. The engine logs what is done with keys.
+// note logs what the server is to blame for, refusals and duplicates. The engine logs what is done with keys.
 func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 	log := c.gate.Log
 	switch {
@@ -197,6 +197,9 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
 		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID)
+	case f.Reason.Class == fault.Duplicate:
+		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID,
+			"first_request_id", f.State["first_request_id"])
 	}
 }
 

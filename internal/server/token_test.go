@@ -131,12 +131,15 @@ func TestOneFormIsSubmittedOnce(t *testing.T) {
 				t.Errorf("first_time is %q", again.state("first_time"))
 			}
 		}
+		if strings.Contains(c.log.String(), token[3:]) {
+			t.Error("the token is in the log")
+		}
 	}
 	if b := c.balance("u:a"); b != "91.00" { // 95 of which 5 are held
 		t.Errorf("u:a has %s", b)
 	}
-	if strings.Contains(c.log.String(), "st_") {
-		t.Error("tokens are in the log")
+	if lines := c.log.with("first_request_id", "first-order-0"); len(lines) != len(protocols) || lines[0]["reason"] != "TOKEN_SPENT" {
+		t.Errorf("the log has %v", lines)
 	}
 }
 
