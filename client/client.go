@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
@@ -16,6 +17,8 @@ type Client struct {
 	Ledger ledgerv1connect.LedgerServiceClient
 	// Batch has Execute, as generated; Client.Execute is easier to use.
 	Batch batchv1connect.BatchServiceClient
+	// Idempotency has every call of IdempotencyService: submit tokens.
+	Idempotency idempotencyv1connect.IdempotencyServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -113,7 +116,7 @@ func New(baseURL string, opts ...Option) *Client {
 		wire = append([]connect.Interceptor{apiKey("Bearer " + s.apiKey)}, wire...)
 	}
 	ids := requestIDs{s.requestID}
-	call := []connect.Interceptor{ErrorInterceptor(), ids, KeyInterceptor(), RetryInterceptor(s.retry)}
+	call := []connect.Interceptor{ErrorInterceptor(), ids, KeyInterceptor(), SubmitTokenInterceptor(), RetryInterceptor(s.retry)}
 	if s.gather {
 		batch := append(s.connect(), connect.WithInterceptors(append([]connect.Interceptor{ids}, wire...)...))
 		c.gather = newGather(s.http, baseURL, batch)
@@ -125,6 +128,7 @@ func New(baseURL string, opts ...Option) *Client {
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
 	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
+	c.Idempotency = idempotencyv1connect.NewIdempotencyServiceClient(s.http, baseURL, options...)
 	return c
 }
 

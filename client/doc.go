@@ -38,9 +38,16 @@
 // a class, and after the end of the caller's own context, the call may have been done: only the same
 // key, or the same biz_no, tells.
 //
+// # Forms
+//
+// A form that must be submitted once gets a submit token when its page is made (Client.Idempotency.IssueTokens),
+// and the call that the submit makes spends it: see WithSubmitToken. The second submit fails with
+// ReasonTokenSpent, and State names what the first one made.
+//
 // # Answers
 //
-// WithInfo tells the key, the request id, the number of attempts, and whether the answer was replayed.
+// WithInfo tells the key, the request id, the number of attempts, whether the answer was replayed, and the
+// next submit token.
 //
 // # Many calls at once
 //
@@ -52,7 +59,7 @@
 // The parts work with any Connect client, in this order:
 //
 //	connect.WithInterceptors(client.ErrorInterceptor(), client.RequestIDInterceptor(),
-//		client.KeyInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
+//		client.KeyInterceptor(), client.SubmitTokenInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
 //
 // KeyInterceptor wants a service that reads Idempotency-Key, and RetryInterceptor retries by the
 // ledgerd.errors.v1.ErrorDetail of its errors. RequestIDInterceptor also stands in front of handlers.

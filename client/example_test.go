@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ledgerd/ledgerd/client"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
@@ -101,6 +102,43 @@ func ExampleWithKey() {
 	// Output:
 	// alice has 87.70 replayed: false
 	// alice has 87.70 replayed: true
+}
+
+// A buyer presses the button twice. The page has a token, which the first submit spends; the second one is
+// shown the order that the first one made.
+func ExampleWithSubmitToken() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	issued, err := c.Idempotency.IssueTokens(context.Background(), &idempotencyv1.IssueTokensRequest{Subject: "alice", Purpose: "order"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	submit := func(token, orderNo string) (next string) {
+		ctx := client.WithSubmitToken(context.Background(), client.SubmitToken{Token: token, Subject: "alice", Purpose: "order", Next: true})
+		ctx, info := client.WithInfo(ctx)
+		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+			BizNo:    orderNo,
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
+		})
+		if errors.Is(err, client.ReasonTokenSpent) {
+			e, _ := client.AsError(err)
+			fmt.Println("the order is", e.State["first_biz_no"])
+			return ""
+		}
+		fmt.Println(orderNo, "error:", err)
+		return info.NextToken
+	}
+	next := submit(issued.GetTokens()[0], "order-1001")
+	submit(issued.GetTokens()[0], "order-1002")
+	submit(next, "order-1003") // the page, still open, submits something else
+	// Output:
+	// order-1001 error: <nil>
+	// the order is order-1001
+	// order-1003 error: <nil>
 }
 
 // What the caller does depends on the reason, and what the user reads on ShowToUser.

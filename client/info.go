@@ -19,6 +19,9 @@ type Info struct {
 	Replayed bool
 	// Attempts is how often the call was sent, from 1. For a gathered call: how often a batch took it.
 	Attempts int
+	// NextToken is the submit token that follows the one that was spent, if SubmitToken.Next asked for it and
+	// the call went well.
+	NextToken string
 }
 
 type infoContext struct{}
@@ -44,7 +47,7 @@ func (i *Info) read(res connect.AnyResponse, err error) {
 	} else if err == nil {
 		h = res.Header()
 	}
-	i.RequestID, i.Replayed = h.Get(RequestIDHeader), replayed(h)
+	i.RequestID, i.Replayed, i.NextToken = h.Get(RequestIDHeader), replayed(h), h.Get(NextTokenHeader)
 }
 
 // Replayed tells whether a call made with connect.NewClientContext was answered from the record: its

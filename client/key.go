@@ -61,7 +61,8 @@ func WithKeyLife(ctx context.Context, life time.Duration) context.Context {
 }
 
 // KeyInterceptor gives every changing call a key: that of WithKey, or a new one. It leaves alone calls
-// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto. Put it before
+// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto, or IDEMPOTENT: they
+// can be sent again without a key. Put it before
 // RetryInterceptor, so that all attempts of a call have the same key. For clients of any Connect
 // service that reads Idempotency-Key.
 func KeyInterceptor() connect.Interceptor {
@@ -87,7 +88,7 @@ func KeyInterceptor() connect.Interceptor {
 
 func setKey(ctx context.Context, req connect.AnyRequest) error {
 	h := req.Header()
-	if len(h[KeyHeader]) > 0 || !changing(req.Spec()) {
+	if len(h[KeyHeader]) > 0 || level(req.Spec()) != connect.IdempotencyUnknown {
 		return nil
 	}
 	key, own := ctx.Value(keyContext{}).(string)
@@ -110,21 +111,24 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 
 // changing tells whether a call changes anything. What the schema does not promise to leave alone is
 // taken to change.
-func changing(s connect.Spec) bool {
-	if s.IdempotencyLevel == connect.IdempotencyNoSideEffects {
-		return false
+func changing(s connect.Spec) bool { return level(s) != connect.IdempotencyNoSideEffects }
+
+// level is what a call promises of being sent again, in its client or in its schema.
+func level(s connect.Spec) connect.IdempotencyLevel {
+	if s.IdempotencyLevel != connect.IdempotencyUnknown {
+		return s.IdempotencyLevel
 	}
 	m, ok := s.Schema.(protoreflect.MethodDescriptor)
 	if !ok {
-		return true
+		return connect.IdempotencyUnknown
 	}
 	o, _ := m.Options().(*descriptorpb.MethodOptions)
-	return o.GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+	return connect.IdempotencyLevel(o.GetIdempotencyLevel()) // which has the same numbers
 }
 
 // repeatable tells whether a request may be sent again without doing its work again.
 func repeatable(req connect.AnyRequest) bool {
-	return !changing(req.Spec()) || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any())
+	return level(req.Spec()) != connect.IdempotencyUnknown || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any())
 }
 
 // keysInside tells whether every part of a request has a key of its own, so that the whole needs none.

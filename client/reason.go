@@ -13,10 +13,11 @@ func (r Reason) Error() string { return string(r) }
 
 // Bad requests: not recorded under the key, which may run again with a corrected request.
 const (
-	ReasonFieldInvalid           Reason = "FIELD_INVALID"           // a field breaks a rule: see Error.Fields
-	ReasonKeyInvalid             Reason = "IDEMPOTENCY_KEY_INVALID" // not 1 to 255 printable ASCII characters
-	ReasonKeyReused              Reason = "IDEMPOTENCY_KEY_REUSED"  // the key was used with other content
-	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING" // the tenant demands one of this call
+	ReasonFieldInvalid           Reason = "FIELD_INVALID"               // a field breaks a rule: see Error.Fields
+	ReasonKeyInvalid             Reason = "IDEMPOTENCY_KEY_INVALID"     // not 1 to 255 printable ASCII characters
+	ReasonKeyReused              Reason = "IDEMPOTENCY_KEY_REUSED"      // the key was used with other content
+	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING"     // the tenant demands one of this call
+	ReasonKeyUnsupported         Reason = "IDEMPOTENCY_KEY_UNSUPPORTED" // the call takes no key
 	ReasonCommandTooLarge        Reason = "COMMAND_TOO_LARGE"
 	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no good API key
 	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the API key's role is too small
@@ -33,6 +34,22 @@ const (
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
 	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID"   // not made by this list with these parameters
+)
+
+// Bad requests that a new submit token corrects.
+const (
+	ReasonTokenMissing Reason = "TOKEN_MISSING"
+	ReasonTokenUnknown Reason = "TOKEN_UNKNOWN" // made up, or forgotten
+	ReasonTokenForeign Reason = "TOKEN_FOREIGN" // issued for another subject or purpose
+	ReasonTokenExpired Reason = "TOKEN_EXPIRED"
+)
+
+// Duplicates: not recorded. It happened before, and State names the first time.
+const (
+	// ReasonTokenSpent: the form was submitted before. State has first_outcome ("done" or "refused"),
+	// first_operation, first_request_id, first_time and the names of what was made: first_resource with
+	// first_id, first_biz_no, …, or first_result as SpendToken was told it.
+	ReasonTokenSpent Reason = "TOKEN_SPENT"
 )
 
 // Business refusals: recorded under the key. The same key gets the same refusal for as long as the key

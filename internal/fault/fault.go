@@ -4,9 +4,11 @@
 package fault
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 )
@@ -113,7 +115,9 @@ type Fault struct {
 	RetryAfter time.Duration
 	// RequestID is the call that met it first; empty: this one.
 	RequestID string
-	cause     error
+	// Step is what to do next, where it is not what the reason says; 0: it is.
+	Step  Step
+	cause error
 }
 
 // New makes a fault. The message is a sentence for people, without secrets.
@@ -141,6 +145,9 @@ func (f *Fault) After(d time.Duration) *Fault { f.RetryAfter = d; return f }
 
 // Because adds the error underneath, for the log only.
 func (f *Fault) Because(err error) *Fault { f.cause = err; return f }
+
+// NextStep is what the caller should do next.
+func (f *Fault) NextStep() Step { return cmp.Or(f.Step, f.Reason.Step) }
 
 func (f *Fault) Error() string {
 	if f.cause != nil {
@@ -172,11 +179,12 @@ type stored struct {
 	State     map[string]string `json:"state,omitempty"`
 	Fields    []Field           `json:"fields,omitempty"`
 	RequestID string            `json:"request_id"`
+	Step      string            `json:"step,omitempty"`
 }
 
 // Encode gives the bytes that Decode reads: what is recorded of a refusal.
 func (f *Fault) Encode() []byte {
-	b, err := json.Marshal(stored{f.Reason.Name, f.Message, f.State, f.Fields, f.RequestID})
+	b, err := json.Marshal(stored{f.Reason.Name, f.Message, f.State, f.Fields, f.RequestID, stepNames[f.Step]})
 	if err != nil {
 		panic(err) // strings and maps of strings always encode
 	}
@@ -193,5 +201,6 @@ func Decode(b []byte) (*Fault, error) {
 	if r == nil {
 		r = &Reason{Name: s.Reason, Class: Refusal, Code: FailedPrecondition, Step: NewKey}
 	}
-	return &Fault{Reason: r, Message: s.Message, State: s.State, Fields: s.Fields, RequestID: s.RequestID}, nil
+	return &Fault{Reason: r, Message: s.Message, State: s.State, Fields: s.Fields, RequestID: s.RequestID,
+		Step: Step(max(0, slices.Index(stepNames[:], s.Step)))}, nil
 }

@@ -9,12 +9,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
 // no command of a batch needs costs the batch nothing.
 type Books struct {
+	token  *token.Book
 	ledger *ledger.Book
 	loaded bool
 }
@@ -24,6 +27,9 @@ func NewBooks() *Books { return &Books{} }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
+
+// Tokens has submit tokens.
+func (b *Books) Tokens() *token.Book { return open(b, &b.token, token.NewBook) }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -39,6 +45,9 @@ func open[T any](b *Books, book **T, make func() *T) *T {
 // Tables is the lock order: every batch locks the domains in it, and each domain's rows sorted.
 func (b *Books) Tables() (tables []commit.Table) {
 	b.loaded = true
+	if b.token != nil { // before what is hot: who comes second with a token waits here, and holds nothing
+		tables = append(tables, b.token)
+	}
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
@@ -65,6 +74,9 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 // Ledger makes a ledger command one over Books.
 func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }
 
+// Token makes a command over submit tokens one over Books.
+func Token(c commit.Command[*token.Book]) Command { return on((*Books).Tokens, c) }
+
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {
 	o := onBook[T]{book, c}
@@ -88,3 +100,10 @@ type guardedOnBook[T any] struct {
 }
 
 func (g guardedOnBook[T]) Guard(b *Books) error { return g.guarded.Guard(g.book(b)) }
+
+// Refused is the command's own, if it has something to say.
+func (g guardedOnBook[T]) Refused(f *fault.Fault) {
+	if t, ok := g.guarded.(Telling); ok {
+		t.Refused(f)
+	}
+}

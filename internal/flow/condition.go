@@ -1,7 +1,10 @@
 package flow
 
 import (
+	"maps"
+
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // Condition is what a caller puts before a command: a token to spend, a page id to claim. It commits with
@@ -15,6 +18,24 @@ type Condition interface {
 	Apply(b *Books) error
 	// Done gets the command's answer; existed: the thing was there before, under its own name.
 	Done(b *Books, answer any, existed bool) error
+}
+
+// Telling is a guard that has something to say in the refusal of what stands behind it.
+type Telling interface{ Refused(f *fault.Fault) }
+
+// Refuse lets a guard, if it is Telling, have its say in an error, if that is a refusal.
+func Refuse(err error, guard any) error {
+	f, t := fault.Of(err), Telling(nil)
+	if f == nil || f.Reason.Class != fault.Refusal {
+		return err
+	}
+	if t, _ = guard.(Telling); t == nil {
+		return err
+	}
+	own := *f
+	own.State = maps.Clone(f.State)
+	t.Refused(&own)
+	return &own
 }
 
 // Behind puts conditions before a command.
@@ -59,6 +80,9 @@ func (w *behind) Apply(b *Books) (any, error) {
 	}
 	answer, err := w.command.Apply(b)
 	if err != nil {
+		for _, c := range w.conditions {
+			err = Refuse(err, c)
+		}
 		return nil, err
 	}
 	first, existed := answer, false

@@ -120,6 +120,6 @@ func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
 }
 
 func detailOf(f *fault.Fault, requestID string) *errorsv1.ErrorDetail {
-	return &errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.Reason.Step], ShowToUser: f.Reason.Show,
+	return &errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.NextStep()], ShowToUser: f.Reason.Show,
 		RequestId: cmp.Or(f.RequestID, requestID)}
 }

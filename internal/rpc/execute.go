@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -29,6 +30,7 @@ var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteRespon
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1.ExecuteResponse] {
 	e := &execute{call: c, steps: make([]step, len(r.GetOperations()))}
+	var inner []string
 	rows, places := 0, make(map[string]int, len(e.steps))
 	for i, o := range r.GetOperations() {
 		at := fmt.Sprintf("operations[%d].", i)
@@ -46,13 +48,20 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1
 		if s.name != "" {
 			places[s.name] = i
 		}
+		if r.GetDryRun() && s.change.earnest {
+			d.bad("dry_run", fmt.Sprintf("operation %d cannot be tried: it is done in earnest", i))
+		}
 		rows += max(1, s.change.rows)
+		if !slices.Contains(inner, s.operation.name) {
+			inner = append(inner, s.operation.name)
+		}
 	}
 	var command flow.Command = e
 	if e.guarded() {
 		command = guardedExecute{e}
 	}
-	return change[*batchv1.ExecuteResponse]{command: command, rows: rows, dry: r.GetDryRun(),
+	return change[*batchv1.ExecuteResponse]{command: command, rows: rows, dry: r.GetDryRun(), inner: inner,
+		spends: slices.Contains(inner, spendTokenOperation),
 		render: func(answer any, _ bool) (*batchv1.ExecuteResponse, error) {
 			return answer.(*batchv1.ExecuteResponse), nil
 		}}
@@ -145,6 +154,9 @@ func (e *execute) Apply(b *flow.Books) (any, error) {
 		s := &e.steps[i]
 		existed, err := e.apply(b, s)
 		if err != nil {
+			for _, guard := range e.steps {
+				err = flow.Refuse(err, guard.change.command)
+			}
 			return nil, s.fails(err)
 		}
 		packed := new(anypb.Any)

@@ -32,8 +32,11 @@ type call struct {
 	keyLife   time.Duration // as the caller wants it; 0: he does not say
 	// conditions stand before the change that the call makes; the header named them.
 	conditions []flow.Condition
-	bad        map[int]error // items of a batch that break a rule, when each stands for itself
-	replayed   bool          // set by the handler: the answer was recorded, or the thing was there before
+	token      *flow.SubmitToken // of conditions; nil: none was sent
+	bad        map[int]error     // items of a batch that break a rule, when each stands for itself
+	replayed   bool              // set by the handler: the answer was recorded, or the thing was there before
+	next       string            // set by the handler: the next submit token
+	secret     bool              // set by the handler: the answer must not be stored on its way
 }
 
 type callKey struct{}
@@ -80,9 +83,14 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 	if values := h[KeyHeader]; len(values) > 1 {
 		return fault.FieldInvalid.New("%s was sent %d times", KeyHeader, len(values))
 	} else if len(values) == 1 {
-		c.key, c.keyLife, err = parseKeyHeader(values[0])
+		if c.key, c.keyLife, err = parseKeyHeader(values[0]); err != nil {
+			return err
+		}
 	}
-	return err
+	if values := h[TokenHeader]; len(values) > 0 {
+		return c.spend(spec, values)
+	}
+	return nil
 }
 
 // identify reads the one Authorization header: of two, somebody on the way may have checked the other.
@@ -180,7 +188,7 @@ func (c *call) leave(ctx context.Context, err error) error {
 	return e
 }
 
-// note logs what the server is to blame for, and refusals. The engine logs what is done with keys.
+// note logs what the server is to blame for, refusals and duplicates. The engine logs what is done with keys.
 func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 	log := c.gate.Log
 	switch {
@@ -190,6 +198,9 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
 		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID)
+	case f.Reason.Class == fault.Duplicate:
+		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID,
+			"first_request_id", f.State["first_request_id"])
 	}
 }
 
@@ -200,10 +211,16 @@ func (c *call) trace(ctx context.Context, name, value string) {
 	}
 }
 
-// mark tells that an answer is a repeat.
+// mark tells that an answer is a repeat, and what else stands in its header.
 func (c *call) mark(h http.Header) {
 	if c.replayed {
 		h.Set(ReplayedHeader, "true")
+	}
+	if c.next != "" {
+		h.Set(NextTokenHeader, c.next)
+	}
+	if c.secret {
+		h.Set("Cache-Control", "no-store")
 	}
 }
 

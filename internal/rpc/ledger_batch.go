@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -27,7 +28,7 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchReq
 	if r.GetDryRun() {
 		d.bad("dry_run", "needs all_or_nothing")
 	}
-	if len(callOf(ctx).conditions) > 0 {
+	if c := callOf(ctx); len(c.conditions) > 0 || c.rule(batchOperation, transferOperation).TokenRequired {
 		d.bad("all_or_nothing", "must be set behind a token or a claim: they stand before one change")
 	}
 	if err := d.err(); err != nil {
@@ -101,7 +102,7 @@ func (d *decoder) item(item *ledgerv1.TransferBatchItem, path string) ledger.Tra
 
 // itemKey is the request key of an item, or nil.
 func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, error) {
-	rule := c.identity.Rules.For(transferOperation)
+	rule := c.rule(transferOperation, batchOperation)
 	if item.GetIdempotencyKey() != "" {
 		key, err := ParseKey(item.GetIdempotencyKey())
 		if err != nil {
@@ -112,7 +113,7 @@ func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole
 	}
 	switch {
 	case c.key == "" && rule.KeyRequired:
-		return nil, commit.KeyMissing.New("%s needs an Idempotency-Key", transferOperation)
+		return nil, keyMissing(transferOperation)
 	case c.key == "":
 		return nil, nil
 	}
@@ -145,10 +146,20 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+	rule := c.rule(batchOperation, transferOperation)
+	if r.GetDryRun() {
+		rule = access.Rule{}
+	}
+	c.demandToken(rule)
+	if err := c.submit(batchOperation, r.GetDryRun(), func(answer any, _ bool) (proto.Message, error) {
+		return renderAll(answer.([]ledger.TransferResult)), nil
+	}); err != nil {
+		return nil, err
+	}
 	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
-	key, err := s.key(c, batchOperation, r)
-	if err != nil && !r.GetDryRun() {
+	key, err := s.requestKey(c, batchOperation, rule, r)
+	if err != nil {
 		return nil, err
 	}
 	if key != nil {
@@ -156,6 +167,9 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	}
 	out, err := s.Engine.Do(ctx, w)
 	c.replayed = out.Replayed
+	if err == nil {
+		err = c.carry(ctx, s.Changes, out)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -165,11 +179,15 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 			return nil, err
 		}
 	}
+	return renderAll(made), nil
+}
+
+func renderAll(made []ledger.TransferResult) *ledgerv1.TransferBatchResponse {
 	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(made))}
 	for i, m := range made {
 		res.Results[i] = &ledgerv1.TransferBatchResult{Transfer: renderTransfer(m.Transfer, true), Existed: m.Existed}
 	}
-	return res, nil
+	return res
 }
 
 // encodeIDs writes down the transfers of an answer: twice the id, plus one if it was there before.

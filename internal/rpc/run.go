@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Changes runs the changing calls of all services.
@@ -20,6 +19,8 @@ type Changes struct {
 	Engine *flow.Engine
 	// KeyLife is how long request keys are kept.
 	KeyLife time.Duration
+	// Tokens knows which submit tokens were issued.
+	Tokens *token.Reader
 }
 
 // change is one changing call on its way through the engine.
@@ -28,13 +29,20 @@ type change[R proto.Message] struct {
 	request proto.Message // what the fingerprint is taken over
 	rows    int
 	dry     bool
-	render  func(answer any, existed bool) (R, error)
+	earnest bool // it cannot be part of a dry run
+	// inner are operations within this one: what is demanded of them is demanded of it; spends: one of them is to
+	// spend a token.
+	inner  []string
+	spends bool
+	render func(answer any, existed bool) (R, error)
 }
 
 // operation is a kind of changing call: by it request keys are scoped, and Execute finds what a request asks for.
 type operation[Q, R proto.Message] struct {
 	name string // stands in recorded keys: never changes
 	read func(*call, *decoder, Q) change[R]
+	// keyless: it takes no request key.
+	keyless bool
 	// response is what it answers; for Execute.
 	response protoreflect.MessageDescriptor
 }
@@ -49,8 +57,8 @@ func define[Q, R proto.Message](name string, read func(*call, *decoder, Q) chang
 	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name, response: response.ProtoReflect().Descriptor(),
 		read: func(c *call, d *decoder, q proto.Message) change[proto.Message] {
 			g := read(c, d, q.(Q))
-			return change[proto.Message]{g.command, g.request, g.rows, g.dry,
-				func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
+			return change[proto.Message]{command: g.command, request: g.request, rows: g.rows, dry: g.dry, earnest: g.earnest,
+				render: func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
 		}}
 	return operation[Q, R]{name: name, read: read}
 }
@@ -65,34 +73,29 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 		return none, err
 	}
 	g.request = q
-	key, err := s.key(c, o.name, q)
-	if err != nil && !g.dry {
+	rule := c.rule(append([]string{o.name}, g.inner...)...)
+	if g.dry || o.keyless {
+		rule.KeyRequired = false
+	}
+	if !g.dry && !g.spends {
+		c.demandToken(rule)
+	}
+	if err := c.submit(o.name, g.dry, func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }); err != nil {
+		return none, err
+	}
+	key, err := s.requestKey(c, o.name, rule, q)
+	if err != nil {
 		return none, err
 	}
 	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
 	c.replayed = out.Replayed || out.Existed
+	if err == nil {
+		err = c.carry(ctx, s, out)
+	}
 	if err != nil {
 		return none, err
 	}
 	return g.answer(out, rendered)
-}
-
-// key is the call's request key, or nil; the tenant may demand one.
-func (s *Changes) key(c *call, operation string, request proto.Message) (*commit.Key, error) {
-	rule := c.identity.Rules.For(operation)
-	switch {
-	case c.key != "":
-		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key, Fingerprint: fingerprint(request),
-			Life: s.life(c, rule)}, nil
-	case rule.KeyRequired:
-		return nil, commit.KeyMissing.New("%s needs an Idempotency-Key", operation)
-	}
-	return nil, nil
-}
-
-// life is how long the keys of a call live: as it says, or else the tenant, or else the server.
-func (s *Changes) life(c *call, rule access.Rule) time.Duration {
-	return cmp.Or(c.keyLife, rule.KeyLife, s.KeyLife)
 }
 
 // Operations are the names of all changing calls, sorted.

@@ -9,13 +9,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// background starts the work that nobody calls for: holds lapse, dead keys go.
+// background starts the work that nobody calls for: holds lapse, dead keys and tokens go.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: []clean.Table{commit.Keys(), commit.Counts()}}
+		Tables: []clean.Table{commit.Keys(), commit.Counts(), token.Tokens()}}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 }

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -17,6 +18,7 @@ type things struct {
 	paid, held                 string // biz_no of a transfer and of a hold
 	paidID, heldID             int64
 	page                       string // a page token of accounts
+	token                      string // a submit token
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -49,6 +51,7 @@ func furnish(s *site, tenant string) (*caller, things) {
 	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
 	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
+	x.token = ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, new(idempotencyv1.IssueTokensResponse), id...).GetTokens()[0]
 	if x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
@@ -137,6 +140,12 @@ var examples = map[string]func(x things) []proto.Message{
 	"Batch.Execute": func(x things) []proto.Message {
 		return all(execute(operation("", &ledgerv1.TransferRequest{BizNo: "walk-9", Postings: posting(x.wallet, x.shop, x.asset, "1")}),
 			operation("", &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldId{HoldId: x.heldID}})))
+	},
+	"Idempotency.IssueTokens": func(things) []proto.Message {
+		return all(&idempotencyv1.IssueTokensRequest{Count: 2})
+	},
+	"Idempotency.SpendToken": func(x things) []proto.Message {
+		return all(&idempotencyv1.SpendTokenRequest{Token: x.token})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -22,6 +24,7 @@ type change struct {
 	well    func(tag string) proto.Message
 	refused func(tag string) proto.Message // nil: no business rule refuses it
 	reason  string
+	keyless bool // it takes no request key
 }
 
 var manyNames = map[string]string{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"} // maps have no order of their own
@@ -91,6 +94,10 @@ var changes = map[string]change{
 	}, refused: func(tag string) proto.Message {
 		return execute(operation("", keep("keep-"+tag, "u:"+tag, "world", "2")), operation("", payment(tag, "1000")))
 	}},
+	"Idempotency.IssueTokens": {keyless: true, well: func(string) proto.Message { return &idempotencyv1.IssueTokensRequest{Count: 2} }},
+	"Idempotency.SpendToken": {well: func(tag string) proto.Message {
+		return &idempotencyv1.SpendTokenRequest{Token: "st_" + tag, Subject: "user:" + tag, Result: tag}
+	}},
 	"Release": {reason: "HOLD_NOT_HELD", well: func(tag string) proto.Message {
 		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
 	}, refused: func(tag string) proto.Message {
@@ -98,9 +105,16 @@ var changes = map[string]change{
 	}},
 }
 
-// prepare makes the world of a tag: 90 COIN available of 100, 10 held.
+// prepare makes the world of a tag: 90 COIN available of 100, 10 held, and the submit token st_ and the tag, such
+// as no server would issue.
 func (c *caller) prepare(tag string) {
 	c.t.Helper()
+	if _, err := c.pool.Exec(c.t.Context(), `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms, survives_refusal, principal,
+			request_id, issued_at, expires_at, forget_at)
+		values ($1::text::integer, sha256($2), $3, 3600000, false, 'boss', 'prepare', now(), now() + interval '1 h', now() + interval '2 h')`,
+		strings.Split(c.apiKey, "_")[1], []byte("st_"+tag), "user:"+tag); err != nil {
+		c.t.Fatal(err)
+	}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
 	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
 		{Code: "u:" + tag, Asset: "COIN"}, {Code: "empty:" + tag, Asset: "COIN"}, {Code: "closed:" + tag, Asset: "COIN"},
@@ -133,6 +147,9 @@ func TestAnswersComeBackByteForByte(t *testing.T) {
 	n := 0
 	for name, change := range changes {
 		name, _, _ := strings.Cut(name, " ")
+		if change.keyless {
+			continue
+		}
 		for _, p := range protocols {
 			n++
 			tag := fmt.Sprint("t", n)
@@ -171,6 +188,26 @@ func TestAnswersComeBackByteForByte(t *testing.T) {
 				t.Errorf("%s over %s with other content: %s %s", name, p.name, other.code, other.message)
 			}
 		}
+	}
+}
+
+func TestCallsWithoutKeysRefuseThem(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	before := s.dump("mine")
+	for name, change := range changes {
+		for _, p := range protocols {
+			if !change.keyless {
+				continue
+			}
+			if a := c.call(p, name, change.well(""), "Idempotency-Key", "k"); a.code != "invalid_argument" || a.reason(t) != "IDEMPOTENCY_KEY_UNSUPPORTED" {
+				t.Errorf("%s over %s: %s %s", name, p.name, a.code, a.message)
+			}
+		}
+	}
+	if after := s.dump("mine"); !maps.Equal(before, after) {
+		t.Errorf("something was done: %v", after)
 	}
 }
 
@@ -340,9 +377,14 @@ func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
 	})
 	dry := payment("a", "1")
 	dry.DryRun = true
-	for name, r := range map[string]proto.Message{"Transfer": dry, "TransferBatch": batch("a", "1", true), "Hold": keep("kept", "u:a", "world", "1")} {
+	for name, r := range map[string]proto.Message{"Transfer": dry, "Hold": keep("kept", "u:a", "world", "1")} {
 		if a := c.call(connectJSON, name, r); a.code != "" {
 			t.Errorf("%s ended %s", name, a.message)
+		}
+	}
+	for name, r := range map[string]proto.Message{"TransferBatch": batch("a", "1", true), "Batch.Execute": execute(operation("", payment("a", "1")))} {
+		if a := c.call(connectJSON, name, r); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
+			t.Errorf("transfers inside of %s ended %q %s", name, a.code, a.message)
 		}
 	}
 	res, _ := c.batch(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("i1", "u:a", "1", ""), item("i2", "u:a", "1", "own")}})
@@ -369,5 +411,55 @@ func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
 	}
 	if a := c.call(connectJSON, "Transfer", payment("a", "1"), "Idempotency-Key", `"x";life=1`); a.reason(t) != "IDEMPOTENCY_KEY_INVALID" {
 		t.Errorf("a key for a second: %s", a.message)
+	}
+}
+
+func TestATenantMayDemandTokens(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	super := pgtest.Pool(t, s.db.SuperDSN)
+	tenant, err := access.Tenant(t.Context(), super, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, operation := range []string{"ledger.transfer", access.Others} {
+		if err := access.SetRule(t.Context(), super, tenant, access.Rule{Operation: operation, TokenRequired: true, KeyRequired: operation == access.Others}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	soon(t, 20*time.Second, "a transfer without token is refused", func() bool {
+		return c.call(connectJSON, "Transfer", payment("a", "1000")).reason(t) == "TOKEN_MISSING"
+	})
+	fresh := func() string { // for which nothing is demanded
+		return ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+	}
+	const key = "Idempotency-Key"
+	dry := payment("a", "1")
+	dry.DryRun = true
+	if a := c.call(connectJSON, "Transfer", dry); a.code != "" {
+		t.Errorf("a dry run ended %s", a.message)
+	}
+	for i, x := range []struct {
+		call    string
+		r       proto.Message
+		reason  string
+		headers []string
+	}{
+		{"Hold", keep("one", "u:a", "world", "1"), "IDEMPOTENCY_KEY_MISSING", []string{"Submit-Token", fresh()}},
+		{"Hold", keep("one", "u:a", "world", "1"), "TOKEN_MISSING", []string{key, "k1"}},
+		{"Hold", keep("one", "u:a", "world", "1"), "", []string{key, "k1", "Submit-Token", fresh()}},
+		{"Hold", keep("one", "u:a", "world", "1"), "", []string{key, "k1"}}, // a replay needs none
+		{"TransferBatch", batch("a", "1", false), "FIELD_INVALID", []string{key, "k2"}},
+		{"TransferBatch", batch("a", "1", true), "TOKEN_MISSING", []string{key, "k3"}},
+		{"TransferBatch", batch("a", "1", true), "", []string{key, "k3", "Submit-Token", fresh()}},
+		{"Batch.Execute", execute(operation("", item("two", "u:a", "1", "").GetTransfer())), "TOKEN_MISSING", []string{key, "k4"}},
+		{"Batch.Execute", execute(operation("", item("two", "u:a", "1", "").GetTransfer()), operation("", &idempotencyv1.SpendTokenRequest{Token: fresh()})), "",
+			[]string{key, "k5"}},
+	} {
+		if a := c.call(connectJSON, x.call, x.r, x.headers...); a.code != "" && a.reason(t) != x.reason || a.code == "" && x.reason != "" {
+			t.Errorf("%d: %s ended %q %s, not %s", i, x.call, a.code, a.message, x.reason)
+		}
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Options of a server. Zero values take the defaults.
@@ -160,7 +161,7 @@ func (s *Server) routes() http.Handler {
 		}
 	}
 	options := gate.Options(interceptors...)
-	changes := &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour)}
+	changes := &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
 	mux := http.NewServeMux()
 	serve := func(path string, h http.Handler) {
 		mux.Handle(path, h)

@@ -24,13 +24,25 @@ var File_ledgerd_idempotency_v1_idempotency_service_proto protoreflect.FileDescr
 
 const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
-	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v12\x14\n" +
-	"\x12IdempotencyServiceBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
+	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/token.proto2\xe6\x01\n" +
+	"\x12IdempotencyService\x12k\n" +
+	"\vIssueTokens\x12*.ledgerd.idempotency.v1.IssueTokensRequest\x1a+.ledgerd.idempotency.v1.IssueTokensResponse\"\x03\x90\x02\x02\x12c\n" +
+	"\n" +
+	"SpendToken\x12).ledgerd.idempotency.v1.SpendTokenRequest\x1a*.ledgerd.idempotency.v1.SpendTokenResponseBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
 
-var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{}
+var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{
+	(*IssueTokensRequest)(nil),  // 0: ledgerd.idempotency.v1.IssueTokensRequest
+	(*SpendTokenRequest)(nil),   // 1: ledgerd.idempotency.v1.SpendTokenRequest
+	(*IssueTokensResponse)(nil), // 2: ledgerd.idempotency.v1.IssueTokensResponse
+	(*SpendTokenResponse)(nil),  // 3: ledgerd.idempotency.v1.SpendTokenResponse
+}
 var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
+	0, // 0: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:input_type -> ledgerd.idempotency.v1.IssueTokensRequest
+	1, // 1: ledgerd.idempotency.v1.IdempotencyService.SpendToken:input_type -> ledgerd.idempotency.v1.SpendTokenRequest
+	2, // 2: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:output_type -> ledgerd.idempotency.v1.IssueTokensResponse
+	3, // 3: ledgerd.idempotency.v1.IdempotencyService.SpendToken:output_type -> ledgerd.idempotency.v1.SpendTokenResponse
+	2, // [2:4] is the sub-list for method output_type
+	0, // [0:2] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -41,6 +53,7 @@ func file_ledgerd_idempotency_v1_idempotency_service_proto_init() {
 	if File_ledgerd_idempotency_v1_idempotency_service_proto != nil {
 		return
 	}
+	file_ledgerd_idempotency_v1_token_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -6,8 +6,11 @@ package idempotencyv1connect
 
 import (
 	connect "connectrpc.com/connect"
-	_ "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	context "context"
+	errors "errors"
+	v1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	http "net/http"
+	strings "strings"
 )
 
 // This is a compile-time assertion to ensure that this generated file and the connect package are
@@ -22,8 +25,34 @@ const (
 	IdempotencyServiceName = "ledgerd.idempotency.v1.IdempotencyService"
 )
 
+// These constants are the fully-qualified names of the RPCs defined in this package. They're
+// exposed at runtime as Spec.Procedure and as the final two segments of the HTTP route.
+//
+// Note that these are different from the fully-qualified method names used by
+// google.golang.org/protobuf/reflect/protoreflect. To convert from these constants to
+// reflection-formatted method names, remove the leading slash and convert the remaining slash to a
+// period.
+const (
+	// IdempotencyServiceIssueTokensProcedure is the fully-qualified name of the IdempotencyService's
+	// IssueTokens RPC.
+	IdempotencyServiceIssueTokensProcedure = "/ledgerd.idempotency.v1.IdempotencyService/IssueTokens"
+	// IdempotencyServiceSpendTokenProcedure is the fully-qualified name of the IdempotencyService's
+	// SpendToken RPC.
+	IdempotencyServiceSpendTokenProcedure = "/ledgerd.idempotency.v1.IdempotencyService/SpendToken"
+)
+
 // IdempotencyServiceClient is a client for the ledgerd.idempotency.v1.IdempotencyService service.
 type IdempotencyServiceClient interface {
+	// Issues submit tokens: each lets one form be submitted once. Put one into a page when it is rendered; the
+	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The
+	// answer is no-store. Takes no Idempotency-Key, since what is recorded of an answer could be read by
+	// others: when an answer was lost, ask again; tokens that nobody got end by themselves.
+	// Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
+	IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error)
+	// Spends a submit token for what is done elsewhere, or for the operations of the Execute that it stands in.
+	// It cannot be tried in a dry run.
+	// Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
+	SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error)
 }
 
 // NewIdempotencyServiceClient constructs a client for the ledgerd.idempotency.v1.IdempotencyService
@@ -34,16 +63,62 @@ type IdempotencyServiceClient interface {
 // The URL supplied here should be the base URL for the Connect or gRPC server (for example,
 // http://api.acme.com or https://acme.com/grpc).
 func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) IdempotencyServiceClient {
-	return &idempotencyServiceClient{}
+	baseURL = strings.TrimRight(baseURL, "/")
+	idempotencyServiceMethods := v1.File_ledgerd_idempotency_v1_idempotency_service_proto.Services().ByName("IdempotencyService").Methods()
+	return &idempotencyServiceClient{
+		issueTokens: connect.NewClient[v1.IssueTokensRequest, v1.IssueTokensResponse](
+			httpClient,
+			baseURL+IdempotencyServiceIssueTokensProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("IssueTokens")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		spendToken: connect.NewClient[v1.SpendTokenRequest, v1.SpendTokenResponse](
+			httpClient,
+			baseURL+IdempotencyServiceSpendTokenProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("SpendToken")),
+			connect.WithClientOptions(opts...),
+		),
+	}
 }
 
 // idempotencyServiceClient implements IdempotencyServiceClient.
 type idempotencyServiceClient struct {
+	issueTokens *connect.Client[v1.IssueTokensRequest, v1.IssueTokensResponse]
+	spendToken  *connect.Client[v1.SpendTokenRequest, v1.SpendTokenResponse]
+}
+
+// IssueTokens calls ledgerd.idempotency.v1.IdempotencyService.IssueTokens.
+func (c *idempotencyServiceClient) IssueTokens(ctx context.Context, req *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error) {
+	response, err := c.issueTokens.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SpendToken calls ledgerd.idempotency.v1.IdempotencyService.SpendToken.
+func (c *idempotencyServiceClient) SpendToken(ctx context.Context, req *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error) {
+	response, err := c.spendToken.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // IdempotencyServiceHandler is an implementation of the ledgerd.idempotency.v1.IdempotencyService
 // service.
 type IdempotencyServiceHandler interface {
+	// Issues submit tokens: each lets one form be submitted once. Put one into a page when it is rendered; the
+	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The
+	// answer is no-store. Takes no Idempotency-Key, since what is recorded of an answer could be read by
+	// others: when an answer was lost, ask again; tokens that nobody got end by themselves.
+	// Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
+	IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error)
+	// Spends a submit token for what is done elsewhere, or for the operations of the Execute that it stands in.
+	// It cannot be tried in a dry run.
+	// Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
+	SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error)
 }
 
 // NewIdempotencyServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -52,8 +127,26 @@ type IdempotencyServiceHandler interface {
 // By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
 // and JSON codecs. They also support gzip compression.
 func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	idempotencyServiceMethods := v1.File_ledgerd_idempotency_v1_idempotency_service_proto.Services().ByName("IdempotencyService").Methods()
+	idempotencyServiceIssueTokensHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceIssueTokensProcedure,
+		svc.IssueTokens,
+		connect.WithSchema(idempotencyServiceMethods.ByName("IssueTokens")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceSpendTokenHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceSpendTokenProcedure,
+		svc.SpendToken,
+		connect.WithSchema(idempotencyServiceMethods.ByName("SpendToken")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ledgerd.idempotency.v1.IdempotencyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case IdempotencyServiceIssueTokensProcedure:
+			idempotencyServiceIssueTokensHandler.ServeHTTP(w, r)
+		case IdempotencyServiceSpendTokenProcedure:
+			idempotencyServiceSpendTokenHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -62,3 +155,11 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 
 // UnimplementedIdempotencyServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedIdempotencyServiceHandler struct{}
+
+func (UnimplementedIdempotencyServiceHandler) IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.IssueTokens is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.SpendToken is not implemented"))
+}

@@ -1,0 +1,146 @@
+package crash_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/client"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// form is one form that somebody submits until he knows what became of it, each time as another transfer and
+// with another request key: its token alone keeps them from happening twice.
+type form struct {
+	name  string
+	token string
+	made  string // biz_no of the transfer that was told
+}
+
+// TestAFormIsSubmittedOnceWhateverIsKilled kills both servers and Postgres again and again while forms are
+// submitted.
+func TestAFormIsSubmittedOnceWhateverIsKilled(t *testing.T) {
+	w := &world{t: t, db: pgtest.NewDurable(t)}
+	w.begin()
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	done := make([][]*form, callers)
+	for n := range callers {
+		load.Go(func() { done[n] = w.submitter(n, stop) })
+	}
+	kills := w.killAtRandom()
+	close(stop)
+	load.Wait()
+	forms := map[string]*form{}
+	repeats := 0
+	for _, d := range done {
+		for _, f := range d {
+			forms[f.name] = f
+			if f.made != f.name+"-0" {
+				repeats++
+			}
+		}
+	}
+	t.Logf("%d forms, %d of them submitted again, killed %v", len(forms), repeats, kills)
+	if len(forms) < callers || repeats == 0 || kills["postgres"] == 0 || kills["server"] == 0 {
+		t.Error("the test tried too little")
+	}
+	w.judgeForms(forms)
+}
+
+// submitter submits one form after the other until stop.
+func (w *world) submitter(n int, stop <-chan struct{}) (all []*form) {
+	next := ""
+	for i := 0; ; i++ {
+		f := &form{name: fmt.Sprintf("form-%d-%d", n, i), token: next}
+		end := time.Now().Add(patience)
+		for try := 0; f.made == ""; {
+			if time.Now().After(end) {
+				w.t.Errorf("%s has no definite answer", f.name)
+				return all
+			}
+			if f.token == "" {
+				f.token = w.issue()
+				continue
+			}
+			next = w.submit(f, try)
+			try++
+		}
+		all = append(all, f)
+		select {
+		case <-stop:
+			return all
+		default:
+		}
+	}
+}
+
+// once is a client of one of the servers that sends every call once.
+func (w *world) once() *client.Client {
+	return client.New("http://"+w.servers[rand.IntN(len(w.servers))].address(), client.WithAPIKey(w.apiKey), client.WithRetry(1, 0, 0))
+}
+
+func (w *world) issue() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	c := w.once()
+	defer c.Close()
+	res, err := c.Idempotency.IssueTokens(ctx, &idempotencyv1.IssueTokensRequest{})
+	if err != nil {
+		return ""
+	}
+	return res.GetTokens()[0]
+}
+
+// submit submits a form, and notes what it is told.
+func (w *world) submit(f *form, try int) (next string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	c := w.once()
+	defer c.Close()
+	ctx, info := client.WithInfo(client.WithSubmitToken(ctx, client.SubmitToken{Token: f.token, Next: true}))
+	bizNo := fmt.Sprintf("%s-%d", f.name, try)
+	_, err := c.Ledger.Transfer(ctx, transfer(bizNo, "world", user(0), "0.01"))
+	e, _ := client.AsError(err)
+	switch {
+	case err == nil:
+		f.made = bizNo
+		return info.NextToken
+	case errors.Is(err, client.ReasonTokenSpent):
+		f.made = e.State["first_biz_no"]
+	case e == nil || e.Class != client.ClassSystem && e.Class != "":
+		w.t.Errorf("%s: %v", bizNo, err)
+	}
+	return ""
+}
+
+// judgeForms counts in the database: one transfer a form, and that the one that was told.
+func (w *world) judgeForms(forms map[string]*form) {
+	rows, err := pgtest.Pool(w.t, w.db.SuperDSN).Query(context.Background(),
+		"select substring(biz_no from '^form-[0-9]+-[0-9]+'), biz_no from ledger_transfers where biz_no like 'form-%'")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer rows.Close()
+	stored := map[string]string{}
+	for rows.Next() {
+		var name, bizNo string
+		if err := rows.Scan(&name, &bizNo); err != nil {
+			w.t.Fatal(err)
+		}
+		if stored[name] != "" {
+			w.t.Errorf("%s was submitted as %s and as %s", name, stored[name], bizNo)
+		}
+		stored[name] = bizNo
+	}
+	for name, f := range forms {
+		if stored[name] != f.made {
+			w.t.Errorf("%s was told to be %q, and is %q", name, f.made, stored[name])
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package rpc
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/token"
+)
+
+// TokenHeader carries the submit token that a changing call spends; NextTokenHeader is the answer's, and
+// carries the one that follows.
+const (
+	TokenHeader     = "Submit-Token"
+	NextTokenHeader = "Submit-Token-Next"
+)
+
+var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+	Doc: "The call takes no Idempotency-Key: its answer has secrets, which are not recorded. It may be repeated without one."})
+
+// IssueTokens issues submit tokens. Its answer is never recorded, so it cannot stand in an Execute either.
+func (s *Idempotency) IssueTokens(ctx context.Context, r *idempotencyv1.IssueTokensRequest) (*idempotencyv1.IssueTokensResponse, error) {
+	c := callOf(ctx)
+	if c.key != "" {
+		return nil, keyUnsupported.New("IssueTokens takes no %s: tokens are not recorded; a repeat gets others", KeyHeader)
+	}
+	c.secret = true
+	return run(ctx, s.Changes, issueTokensCall, r)
+}
+
+var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv1.IssueTokensResponse]{name: "idempotency.issue_tokens", keyless: true,
+	read: func(c *call, d *decoder, r *idempotencyv1.IssueTokensRequest) change[*idempotencyv1.IssueTokensResponse] {
+		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())), Subject: d.label("subject", r.GetSubject()),
+			Purpose: d.label("purpose", r.GetPurpose()), Life: token.DefaultLife, SurvivesRefusal: r.GetSurvivesRefusal()}
+		if r.GetLife() != nil {
+			cmd.Life = r.GetLife().AsDuration().Truncate(time.Millisecond)
+		}
+		for i := range cmd.Tokens {
+			cmd.Tokens[i] = token.New()
+		}
+		return change[*idempotencyv1.IssueTokensResponse]{command: flow.Token(cmd), rows: len(cmd.Tokens),
+			render: func(answer any, _ bool) (*idempotencyv1.IssueTokensResponse, error) {
+				return &idempotencyv1.IssueTokensResponse{Tokens: cmd.Tokens, ExpireTime: timestamppb.New(answer.(token.Issued).ExpiresAt)}, nil
+			}}
+	}}
+
+// SpendToken spends a submit token.
+func (s *Idempotency) SpendToken(ctx context.Context, r *idempotencyv1.SpendTokenRequest) (*idempotencyv1.SpendTokenResponse, error) {
+	return run(ctx, s.Changes, spendTokenCall, r)
+}
+
+var spendTokenCall = define(spendTokenOperation, func(c *call, d *decoder, r *idempotencyv1.SpendTokenRequest) change[*idempotencyv1.SpendTokenResponse] {
+	cmd := &token.SpendCommand{Spend: token.Spend{Caller: c.caller(), Token: r.GetToken(), Subject: d.label("subject", r.GetSubject()),
+		Purpose: d.label("purpose", r.GetPurpose()), Operation: spendTokenOperation}, Result: d.label("result", r.GetResult())}
+	return change[*idempotencyv1.SpendTokenResponse]{command: flow.Token(cmd), earnest: true,
+		render: func(answer any, _ bool) (*idempotencyv1.SpendTokenResponse, error) {
+			return &idempotencyv1.SpendTokenResponse{SpendTime: timestamppb.New(answer.(token.Used).SpentAt)}, nil
+		}}
+})
+
+const spendTokenOperation = "idempotency.spend_token"
+
+// label reads a name that people see, which is free of control characters.
+func (d *decoder) label(path, s string) string {
+	if problem := badLabel(s); problem != "" {
+		d.bad(path, problem)
+	}
+	return s
+}
+
+func badLabel(s string) (problem string) {
+	if len(s) > 255 {
+		return "must be at most 255 bytes"
+	}
+	for _, r := range s {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return "must not have control characters"
+		}
+	}
+	return ""
+}
+
+// spend reads the header of a call that is to spend a submit token, such as
+//
+//	Submit-Token: st_0123456789abcdefghjkmnpqrstvwxyz; subject="user:1001"; purpose="order"; next
+func (c *call) spend(spec connect.Spec, values []string) error {
+	bad := func(problem string) error {
+		return fault.FieldInvalid.New("%s: %s", TokenHeader, problem).WithField(TokenHeader, problem)
+	}
+	if spec.IdempotencyLevel == connect.IdempotencyNoSideEffects || spec.StreamType != connect.StreamTypeUnary {
+		return bad("is for calls that change something")
+	}
+	if len(values) > 1 {
+		return bad("was sent more than once")
+	}
+	text := strings.Trim(values[0], " \t")
+	if text == "" || text[0] == ';' {
+		text = `""` + text // nothing where the token should be: said by the guard, after a look at the request key
+	}
+	it, problem := parseItem(text)
+	if problem != "" {
+		return bad(problem)
+	}
+	if it.kind != '"' && it.kind != 't' {
+		return bad("is no token")
+	}
+	s := token.Spend{Caller: c.caller(), Token: it.text}
+	for _, p := range it.parameters {
+		isText := p.value.kind == '"' || p.value.kind == 't'
+		switch {
+		case p.name == "subject" && isText:
+			s.Subject, problem = p.value.text, badLabel(p.value.text)
+		case p.name == "purpose" && isText:
+			s.Purpose, problem = p.value.text, badLabel(p.value.text)
+		case p.name == "next" && p.value.kind == '?':
+			s.Next = p.value.text == "1"
+		default:
+			problem = "is none that is known, or has no such value"
+		}
+		if problem != "" {
+			return bad("the parameter " + p.name + " " + problem)
+		}
+	}
+	c.token = &flow.SubmitToken{Spend: s}
+	c.conditions = append(c.conditions, c.token)
+	return nil
+}
+
+// submit completes the token of the header, if there is one, for a change: made shows its answer as callers
+// get it.
+func (c *call) submit(operation string, dry bool, made func(answer any, existed bool) (proto.Message, error)) error {
+	if c.token == nil {
+		return nil
+	}
+	if dry {
+		const problem = "cannot be with a submit token: spending one is in earnest"
+		return fault.FieldInvalid.New("dry_run: %s", problem).WithField("dry_run", problem)
+	}
+	c.token.Operation = operation
+	c.token.Made = func(answer any, existed bool) map[string]string {
+		m, err := made(answer, existed)
+		if err != nil {
+			return nil // the change itself will say so
+		}
+		return thingOf(m.ProtoReflect())
+	}
+	return nil
+}
+
+// carry puts the next token into the answer to a submit that went well and asked for it. One that is
+// replayed has it again, if it was issued then.
+func (c *call) carry(ctx context.Context, s *Changes, out commit.Outcome) error {
+	if c.token == nil || !c.token.Next {
+		return nil
+	}
+	next := token.Next(c.token.Token)
+	if out.Replayed {
+		if known, err := s.Tokens.Known(ctx, c.identity.Tenant, next); err != nil || !known {
+			return err
+		}
+	}
+	c.next, c.secret = next, true
+	return nil
+}

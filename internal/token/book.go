@@ -1,0 +1,182 @@
+package token
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/token/internal/db"
+)
+
+// Book is the tokens within one batch.
+type Book struct{ rows }
+
+type rows = commit.Rows[key, row] // by another name, since one of its methods is Rows
+
+type key struct {
+	tenant int32
+	hash   [sha256.Size]byte
+}
+
+func compareKeys(a, b key) int {
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), bytes.Compare(a.hash[:], b.hash[:]))
+}
+
+// The states of a token. Refused: the submit that spent it was refused by a business rule.
+const (
+	open    = "open"
+	spent   = "spent"
+	refused = "refused"
+)
+
+// row is what is kept of a token.
+type row struct {
+	binding
+	state     string
+	issued    commit.Caller
+	issuedAt  time.Time
+	expiresAt time.Time
+	forgetAt  time.Time
+	tid       pgtype.TID
+
+	// Of the submit that spent it.
+	spentAt   time.Time
+	spentBy   string // principal
+	requestID string
+	operation string
+	result    map[string]string
+}
+
+// binding is what a token hands on to the next one.
+type binding struct {
+	subject, purpose string // empty: not bound
+	life             time.Duration
+	survivesRefusal  bool
+}
+
+// of makes the row of a token that is issued now.
+func (b binding) of(c commit.Caller, now time.Time) row {
+	ends := now.Add(b.life)
+	return row{binding: b, state: open, issued: c, issuedAt: now, expiresAt: ends, forgetAt: ends.Add(openKept)}
+}
+
+var (
+	q    db.Queries
+	seed = maphash.MakeSeed()
+)
+
+// NewBook makes an empty book.
+func NewBook() *Book { return &Book{commit.NewRows[key, row](seed)} }
+
+// Latest keeps a token from being spent before it was issued, though clocks may go back.
+func (b *Book) Latest() (latest time.Time) {
+	for _, r := range b.Sorted(compareKeys) {
+		if r.Value.issuedAt.After(latest) {
+			latest = r.Value.issuedAt
+		}
+	}
+	return latest
+}
+
+// Lock locks the tokens that are to be spent.
+func (b *Book) Lock(p *commit.Pipe) {
+	wanted := b.Sorted(compareKeys)
+	if len(wanted) == 0 {
+		return
+	}
+	var arg db.TokenLockParams
+	for _, r := range wanted {
+		arg.Tenants = append(arg.Tenants, r.Key.tenant)
+		arg.Hashes = append(arg.Hashes, r.Key.hash[:])
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TokenLock(p.Context(), d, arg)
+		if err != nil {
+			return err
+		}
+		for i := range rows {
+			v, err := load(&rows[i])
+			if err != nil {
+				return err
+			}
+			b.Load(wanted[rows[i].N-1], v)
+		}
+		return nil
+	})
+}
+
+func load(l *db.TokenLockRow) (row, error) {
+	r := row{binding: binding{subject: orZero(l.Subject), purpose: orZero(l.Purpose), life: time.Duration(l.LifeMs) * time.Millisecond,
+		survivesRefusal: l.SurvivesRefusal}, state: l.State, issuedAt: l.IssuedAt, expiresAt: l.ExpiresAt, forgetAt: l.ForgetAt, tid: l.Ctid,
+		spentAt: orZero(l.SpentAt), requestID: orZero(l.SpentRequestID), operation: orZero(l.Operation)}
+	if l.Result != nil {
+		if err := json.Unmarshal(l.Result, &r.result); err != nil {
+			return r, fmt.Errorf("read what a submit made: %w", err)
+		}
+	}
+	return r, nil
+}
+
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// Flush writes the tokens that were issued and those that were spent.
+func (b *Book) Flush(p *commit.Pipe) {
+	if issued := b.Fresh(compareKeys); len(issued) > 0 {
+		arg := db.TokenInsertParams{Now: b.Now}
+		for _, r := range issued {
+			v := &r.Value
+			arg.Tenants = append(arg.Tenants, r.Key.tenant)
+			arg.Hashes = append(arg.Hashes, r.Key.hash[:])
+			arg.Subjects = append(arg.Subjects, v.subject)
+			arg.Purposes = append(arg.Purposes, v.purpose)
+			arg.LivesMs = append(arg.LivesMs, v.life.Milliseconds())
+			arg.SurviveRefusals = append(arg.SurviveRefusals, v.survivesRefusal)
+			arg.Principals = append(arg.Principals, v.issued.Principal)
+			arg.RequestIds = append(arg.RequestIds, v.issued.RequestID)
+			arg.ExpiresAt = append(arg.ExpiresAt, v.expiresAt)
+			arg.ForgetAt = append(arg.ForgetAt, v.forgetAt)
+		}
+		p.Queue(func(d commit.DB) error { return q.TokenInsert(p.Context(), d, arg) })
+	}
+	if used := b.Changed(compareKeys); len(used) > 0 {
+		arg := db.TokenSpendParams{Now: b.Now}
+		for _, r := range used {
+			v := &r.Value
+			arg.Hashes = append(arg.Hashes, r.Key.hash[:])
+			arg.Tids = append(arg.Tids, v.tid)
+			arg.States = append(arg.States, v.state)
+			arg.ForgetAt = append(arg.ForgetAt, v.forgetAt)
+			arg.SpentBy = append(arg.SpentBy, v.spentBy)
+			arg.SpentRequestIds = append(arg.SpentRequestIds, v.requestID)
+			arg.Operations = append(arg.Operations, v.operation)
+			arg.Results = append(arg.Results, resultText(v.result))
+		}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.TokenSpend(p.Context(), d, arg)
+			return err
+		})
+	}
+}
+
+func resultText(m map[string]string) string {
+	if len(m) == 0 {
+		return ""
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // a map of strings always encodes
+	}
+	return string(b)
+}
