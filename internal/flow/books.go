@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -15,12 +16,16 @@ import (
 // Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
 // no command of a batch needs costs the batch nothing.
 type Books struct {
+	claims *claim.Book
 	ledger *ledger.Book
 	loaded bool
 }
 
 // NewBooks makes empty books.
 func NewBooks() *Books { return &Books{} }
+
+// Claims has claimed keys.
+func (b *Books) Claims() *claim.Book { return open(b, &b.claims, claim.NewBook) }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
@@ -39,6 +44,9 @@ func open[T any](b *Books, book **T, make func() *T) *T {
 // Tables is the lock order: every batch locks the domains in it, and each domain's rows sorted.
 func (b *Books) Tables() (tables []commit.Table) {
 	b.loaded = true
+	if b.claims != nil { // before what many share: who waits for a claim keeps nobody waiting
+		tables = append(tables, b.claims)
+	}
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
@@ -58,12 +66,15 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(ledger.NameConstraints()),
+		NameConstraints: slices.Concat(claim.NameConstraints(), ledger.NameConstraints()),
 	})
 }
 
 // Ledger makes a ledger command one over Books.
 func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }
+
+// Claim makes a command over claims one over Books.
+func Claim(c commit.Command[*claim.Book]) Command { return on((*Books).Claims, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

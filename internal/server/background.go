@@ -5,17 +5,24 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// background starts the work that nobody calls for: holds lapse, dead keys go.
+// background starts the work that nobody calls for: holds lapse, dead keys and claims go.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	s.every(ctx, 10*time.Second, "clean keys", func(ctx context.Context) error {
 		_, err := s.engine.CleanKeys(ctx)
 		return err
 	})
+	for _, cleaner := range claim.Cleaners() {
+		s.every(ctx, 10*time.Second, "clean claims", func(ctx context.Context) error {
+			_, err := s.engine.Clean(ctx, cleaner)
+			return err
+		})
+	}
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.
