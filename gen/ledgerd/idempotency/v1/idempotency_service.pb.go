@@ -24,13 +24,34 @@ var File_ledgerd_idempotency_v1_idempotency_service_proto protoreflect.FileDescr
 
 const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
-	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v12\x14\n" +
-	"\x12IdempotencyServiceBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
+	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/claim.proto2\x9b\x03\n" +
+	"\x12IdempotencyService\x12]\n" +
+	"\bClaimKey\x12'.ledgerd.idempotency.v1.ClaimKeyRequest\x1a(.ledgerd.idempotency.v1.ClaimKeyResponse\x12`\n" +
+	"\tClaimKeys\x12(.ledgerd.idempotency.v1.ClaimKeysRequest\x1a).ledgerd.idempotency.v1.ClaimKeysResponse\x12b\n" +
+	"\bGetClaim\x12'.ledgerd.idempotency.v1.GetClaimRequest\x1a(.ledgerd.idempotency.v1.GetClaimResponse\"\x03\x90\x02\x01\x12`\n" +
+	"\tDropClaim\x12(.ledgerd.idempotency.v1.DropClaimRequest\x1a).ledgerd.idempotency.v1.DropClaimResponseBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
 
-var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{}
+var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{
+	(*ClaimKeyRequest)(nil),   // 0: ledgerd.idempotency.v1.ClaimKeyRequest
+	(*ClaimKeysRequest)(nil),  // 1: ledgerd.idempotency.v1.ClaimKeysRequest
+	(*GetClaimRequest)(nil),   // 2: ledgerd.idempotency.v1.GetClaimRequest
+	(*DropClaimRequest)(nil),  // 3: ledgerd.idempotency.v1.DropClaimRequest
+	(*ClaimKeyResponse)(nil),  // 4: ledgerd.idempotency.v1.ClaimKeyResponse
+	(*ClaimKeysResponse)(nil), // 5: ledgerd.idempotency.v1.ClaimKeysResponse
+	(*GetClaimResponse)(nil),  // 6: ledgerd.idempotency.v1.GetClaimResponse
+	(*DropClaimResponse)(nil), // 7: ledgerd.idempotency.v1.DropClaimResponse
+}
 var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
+	0, // 0: ledgerd.idempotency.v1.IdempotencyService.ClaimKey:input_type -> ledgerd.idempotency.v1.ClaimKeyRequest
+	1, // 1: ledgerd.idempotency.v1.IdempotencyService.ClaimKeys:input_type -> ledgerd.idempotency.v1.ClaimKeysRequest
+	2, // 2: ledgerd.idempotency.v1.IdempotencyService.GetClaim:input_type -> ledgerd.idempotency.v1.GetClaimRequest
+	3, // 3: ledgerd.idempotency.v1.IdempotencyService.DropClaim:input_type -> ledgerd.idempotency.v1.DropClaimRequest
+	4, // 4: ledgerd.idempotency.v1.IdempotencyService.ClaimKey:output_type -> ledgerd.idempotency.v1.ClaimKeyResponse
+	5, // 5: ledgerd.idempotency.v1.IdempotencyService.ClaimKeys:output_type -> ledgerd.idempotency.v1.ClaimKeysResponse
+	6, // 6: ledgerd.idempotency.v1.IdempotencyService.GetClaim:output_type -> ledgerd.idempotency.v1.GetClaimResponse
+	7, // 7: ledgerd.idempotency.v1.IdempotencyService.DropClaim:output_type -> ledgerd.idempotency.v1.DropClaimResponse
+	4, // [4:8] is the sub-list for method output_type
+	0, // [0:4] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -41,6 +62,7 @@ func file_ledgerd_idempotency_v1_idempotency_service_proto_init() {
 	if File_ledgerd_idempotency_v1_idempotency_service_proto != nil {
 		return
 	}
+	file_ledgerd_idempotency_v1_claim_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
