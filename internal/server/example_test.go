@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -17,6 +18,8 @@ type things struct {
 	paid, held                 string // biz_no of a transfer and of a hold
 	paidID, heldID             int64
 	page                       string // a page token of accounts
+	claimed                    string // a key of the scope "walk", of the tenant's own
+	fence                      int64  // of its claim
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -49,7 +52,10 @@ func furnish(s *site, tenant string) (*caller, things) {
 	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
 	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
-	if x.page == "" || x.paidID == 0 || x.heldID == 0 {
+	x.claimed = tenant + "-claimed"
+	x.fence = ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: tenant, Result: secretNote},
+		new(idempotencyv1.ClaimKeyResponse), id...).GetClaim().GetFence()
+	if x.fence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
 	return c, x
@@ -137,6 +143,21 @@ var examples = map[string]func(x things) []proto.Message{
 	"Batch.Execute": func(x things) []proto.Message {
 		return all(execute(operation("", &ledgerv1.TransferRequest{BizNo: "walk-9", Postings: posting(x.wallet, x.shop, x.asset, "1")}),
 			operation("", &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldId{HoldId: x.heldID}})))
+	},
+	"Idempotency.ClaimKey": func(x things) []proto.Message {
+		return all(&idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: "me"},
+			&idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: "me", DryRun: true})
+	},
+	"Idempotency.ClaimKeys": func(x things) []proto.Message {
+		return all(&idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Scope: "walk", Key: x.claimed, Owner: "me"},
+			{Scope: "walk", Key: "walk-11"}}})
+	},
+	"Idempotency.GetClaim": func(x things) []proto.Message {
+		return all(&idempotencyv1.GetClaimRequest{Scope: "walk", Key: x.claimed})
+	},
+	"Idempotency.DropClaim": func(x things) []proto.Message {
+		return all(&idempotencyv1.DropClaimRequest{Scope: "walk", Key: x.claimed, Fence: x.fence},
+			&idempotencyv1.DropClaimRequest{Scope: "walk", Key: x.claimed, Owner: "theirs"})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

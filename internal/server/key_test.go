@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -89,6 +90,18 @@ var changes = map[string]change{
 	}, refused: func(tag string) proto.Message {
 		return execute(operation("", keep("keep-"+tag, "u:"+tag, "world", "2")), operation("", payment(tag, "1000")))
 	}},
+	"Idempotency.ClaimKey": {well: func(tag string) proto.Message {
+		return &idempotencyv1.ClaimKeyRequest{Key: "page-" + tag, Owner: "me", Result: "pay-" + tag}
+	}},
+	"Idempotency.ClaimKeys": {well: func(tag string) proto.Message {
+		return &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "page-" + tag}, {Key: "page-" + tag, FirstOnly: true},
+			{Scope: "taken", Key: tag, Owner: "me"}, {Scope: "like", Parts: []string{"post", tag}}}}
+	}},
+	"Idempotency.DropClaim": {reason: "CLAIM_FOREIGN", well: func(tag string) proto.Message {
+		return &idempotencyv1.DropClaimRequest{Scope: "taken", Key: tag, Owner: "somebody"}
+	}, refused: func(tag string) proto.Message {
+		return &idempotencyv1.DropClaimRequest{Scope: "taken", Key: tag, Owner: "me"}
+	}},
 	"Release": {reason: "HOLD_NOT_HELD", well: func(tag string) proto.Message {
 		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
 	}, refused: func(tag string) proto.Message {
@@ -96,7 +109,7 @@ var changes = map[string]change{
 	}},
 }
 
-// prepare makes the world of a tag: 90 COIN available of 100, 10 held.
+// prepare makes the world of a tag: 90 COIN available of 100, 10 held; and a key that is somebody's.
 func (c *caller) prepare(tag string) {
 	c.t.Helper()
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
@@ -114,6 +127,7 @@ func (c *caller) prepare(tag string) {
 		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "5"}, new(ledgerv1.HoldResponse))
 	}
 	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
+	ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: tag, Owner: "somebody"}, new(idempotencyv1.ClaimKeyResponse))
 }
 
 func TestEveryChangingMethodIsHere(t *testing.T) {
