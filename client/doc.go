@@ -42,6 +42,11 @@
 //
 // WithInfo tells the key, the request id, the number of attempts, and whether the answer was replayed.
 //
+// # Claims
+//
+// WithClaim puts a key before a call of which the first use wins, such as the id of a page: two submits are one
+// effect, also when they have different Idempotency-Keys.
+//
 // # Many calls at once
 //
 // WithGather sends concurrent Transfer calls together. Nothing waits for company, and each call has its
@@ -52,7 +57,7 @@
 // The parts work with any Connect client, in this order:
 //
 //	connect.WithInterceptors(client.ErrorInterceptor(), client.RequestIDInterceptor(),
-//		client.KeyInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
+//		client.KeyInterceptor(), client.ClaimInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
 //
 // KeyInterceptor wants a service that reads Idempotency-Key, and RetryInterceptor retries by the
 // ledgerd.errors.v1.ErrorDetail of its errors. RequestIDInterceptor also stands in front of handlers.

@@ -68,6 +68,32 @@ func ExampleWithKey() {
 	// alice has 87.70 replayed: true
 }
 
+// A page makes an id when it is opened. However often its form is submitted, by whichever server: one transfer.
+func ExampleWithClaim() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	submit := func(orderNo string) {
+		ctx := client.WithClaim(context.Background(), client.Claim{Key: "goods-7-1763750000-8f3k", FirstOnly: true})
+		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+			BizNo:    orderNo,
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
+		})
+		if e, ok := client.AsError(err); ok {
+			fmt.Println(e.Reason, "by", e.State["result"])
+			return
+		}
+		fmt.Println("bought")
+	}
+	submit("order-1001")
+	submit("order-1002")
+	// Output:
+	// bought
+	// KEY_CLAIMED by order-1001
+}
+
 // What the caller does depends on the reason, and what the user reads on ShowToUser.
 func ExampleAsError() {
 	url, end := exampleLedger()

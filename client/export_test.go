@@ -37,6 +37,7 @@ var Reasons = []Reason{
 	ReasonPermissionDenied, ReasonBizNoExistsDifferent, ReasonAssetNotFound, ReasonAssetExistsDifferent,
 	ReasonAccountNotFound, ReasonAccountExistsDifferent, ReasonTransferNotFound, ReasonHoldNotFound,
 	ReasonAmountTooPrecise, ReasonAmountTooLarge, ReasonAvailableUnbounded, ReasonDestinationMissing, ReasonPageTokenInvalid,
+	ReasonReferenceUnresolved, ReasonClaimNotFound, ReasonClaimLifeDifferent, ReasonKeyClaimed, ReasonClaimForeign,
 	ReasonInsufficientFunds, ReasonBalanceConditionFailed, ReasonBalanceLimitExceeded, ReasonAccountClosed,
 	ReasonAccountFrozen, ReasonAccountNotEmpty, ReasonLimitViolated, ReasonAlreadyReversed, ReasonHoldExpired,
 	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,

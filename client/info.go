@@ -19,6 +19,9 @@ type Info struct {
 	Replayed bool
 	// Attempts is how often the call was sent, from 1. For a gathered call: how often a batch took it.
 	Attempts int
+	// ClaimCount is which use of the key of WithClaim the call was, from 1. 0: there was no claim, the call
+	// failed, or its answer is that of an earlier call with the same Idempotency-Key.
+	ClaimCount int64
 }
 
 type infoContext struct{}
@@ -44,7 +47,7 @@ func (i *Info) read(res connect.AnyResponse, err error) {
 	} else if err == nil {
 		h = res.Header()
 	}
-	i.RequestID, i.Replayed = h.Get(RequestIDHeader), replayed(h)
+	i.RequestID, i.Replayed, i.ClaimCount = h.Get(RequestIDHeader), replayed(h), claimCount(h.Get(ClaimCountHeader))
 }
 
 // Replayed tells whether a call made with connect.NewClientContext was answered from the record: its
