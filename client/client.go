@@ -18,6 +18,7 @@ type Client struct {
 	// Batch has Execute, as generated; Client.Execute is easier to use.
 	Batch batchv1connect.BatchServiceClient
 	// Idempotency has every call of IdempotencyService: submit tokens.
+	// Idempotency has every call of IdempotencyService.
 	Idempotency idempotencyv1connect.IdempotencyServiceClient
 
 	http   connect.HTTPClient
@@ -116,7 +117,7 @@ func New(baseURL string, opts ...Option) *Client {
 		wire = append([]connect.Interceptor{apiKey("Bearer " + s.apiKey)}, wire...)
 	}
 	ids := requestIDs{s.requestID}
-	call := []connect.Interceptor{ErrorInterceptor(), ids, KeyInterceptor(), SubmitTokenInterceptor(), RetryInterceptor(s.retry)}
+	call := []connect.Interceptor{ErrorInterceptor(), ids, KeyInterceptor(), SubmitTokenInterceptor(), ClaimInterceptor(), RetryInterceptor(s.retry)}
 	if s.gather {
 		batch := append(s.connect(), connect.WithInterceptors(append([]connect.Interceptor{ids}, wire...)...))
 		c.gather = newGather(s.http, baseURL, batch)

@@ -49,6 +49,11 @@
 // WithInfo tells the key, the request id, the number of attempts, whether the answer was replayed, and the
 // next submit token.
 //
+// # Claims
+//
+// WithClaim puts a key before a call of which the first use wins, such as the id of a page: two submits are one
+// effect, also when they have different Idempotency-Keys.
+//
 // # Many calls at once
 //
 // WithGather sends concurrent Transfer calls together. Nothing waits for company, and each call has its
@@ -59,7 +64,7 @@
 // The parts work with any Connect client, in this order:
 //
 //	connect.WithInterceptors(client.ErrorInterceptor(), client.RequestIDInterceptor(),
-//		client.KeyInterceptor(), client.SubmitTokenInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
+//		client.KeyInterceptor(), client.SubmitTokenInterceptor(), client.ClaimInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
 //
 // KeyInterceptor wants a service that reads Idempotency-Key, and RetryInterceptor retries by the
 // ledgerd.errors.v1.ErrorDetail of its errors. RequestIDInterceptor also stands in front of handlers.

@@ -104,43 +104,6 @@ func ExampleWithKey() {
 	// alice has 87.70 replayed: true
 }
 
-// A buyer presses the button twice. The page has a token, which the first submit spends; the second one is
-// shown the order that the first one made.
-func ExampleWithSubmitToken() {
-	url, end := exampleLedger()
-	defer end()
-	c := client.New(url)
-	defer c.Close()
-
-	issued, err := c.Idempotency.IssueTokens(context.Background(), &idempotencyv1.IssueTokensRequest{Subject: "alice", Purpose: "order"})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	submit := func(token, orderNo string) (next string) {
-		ctx := client.WithSubmitToken(context.Background(), client.SubmitToken{Token: token, Subject: "alice", Purpose: "order", Next: true})
-		ctx, info := client.WithInfo(ctx)
-		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
-			BizNo:    orderNo,
-			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
-		})
-		if errors.Is(err, client.ReasonTokenSpent) {
-			e, _ := client.AsError(err)
-			fmt.Println("the order is", e.State["first_biz_no"])
-			return ""
-		}
-		fmt.Println(orderNo, "error:", err)
-		return info.NextToken
-	}
-	next := submit(issued.GetTokens()[0], "order-1001")
-	submit(issued.GetTokens()[0], "order-1002")
-	submit(next, "order-1003") // the page, still open, submits something else
-	// Output:
-	// order-1001 error: <nil>
-	// the order is order-1001
-	// order-1003 error: <nil>
-}
-
 // What the caller does depends on the reason, and what the user reads on ShowToUser.
 func ExampleAsError() {
 	url, end := exampleLedger()
@@ -270,4 +233,67 @@ func ExampleRetryInterceptor() {
 	fmt.Println(client.ReasonOf(err), "after", info.Attempts, "attempt")
 	// Output:
 	// ACCOUNT_NOT_FOUND after 1 attempt
+}
+
+// A buyer presses the button twice. The page has a token, which the first submit spends; the second one is
+// shown the order that the first one made.
+func ExampleWithSubmitToken() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	issued, err := c.Idempotency.IssueTokens(context.Background(), &idempotencyv1.IssueTokensRequest{Subject: "alice", Purpose: "order"})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	submit := func(token, orderNo string) (next string) {
+		ctx := client.WithSubmitToken(context.Background(), client.SubmitToken{Token: token, Subject: "alice", Purpose: "order", Next: true})
+		ctx, info := client.WithInfo(ctx)
+		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+			BizNo:    orderNo,
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
+		})
+		if errors.Is(err, client.ReasonTokenSpent) {
+			e, _ := client.AsError(err)
+			fmt.Println("the order is", e.State["first_biz_no"])
+			return ""
+		}
+		fmt.Println(orderNo, "error:", err)
+		return info.NextToken
+	}
+	next := submit(issued.GetTokens()[0], "order-1001")
+	submit(issued.GetTokens()[0], "order-1002")
+	submit(next, "order-1003") // the page, still open, submits something else
+	// Output:
+	// order-1001 error: <nil>
+	// the order is order-1001
+	// order-1003 error: <nil>
+}
+
+// A page makes an id when it is opened. However often its form is submitted, by whichever server: one transfer.
+func ExampleWithClaim() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	submit := func(orderNo string) {
+		ctx := client.WithClaim(context.Background(), client.Claim{Key: "goods-7-1763750000-8f3k", FirstOnly: true})
+		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
+			BizNo:    orderNo,
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "12.30"}},
+		})
+		if e, ok := client.AsError(err); ok {
+			fmt.Println(e.Reason, "by", e.State["result"])
+			return
+		}
+		fmt.Println("bought")
+	}
+	submit("order-1001")
+	submit("order-1002")
+	// Output:
+	// bought
+	// KEY_CLAIMED by order-1001
 }

@@ -22,6 +22,9 @@ type Info struct {
 	// NextToken is the submit token that follows the one that was spent, if SubmitToken.Next asked for it and
 	// the call went well.
 	NextToken string
+	// ClaimCount is which use of the key of WithClaim the call was, from 1. 0: there was no claim, the call
+	// failed, or its answer is that of an earlier call with the same Idempotency-Key.
+	ClaimCount int64
 }
 
 type infoContext struct{}
@@ -48,6 +51,7 @@ func (i *Info) read(res connect.AnyResponse, err error) {
 		h = res.Header()
 	}
 	i.RequestID, i.Replayed, i.NextToken = h.Get(RequestIDHeader), replayed(h), h.Get(NextTokenHeader)
+	i.ClaimCount = claimCount(h.Get(ClaimCountHeader))
 }
 
 // Replayed tells whether a call made with connect.NewClientContext was answered from the record: its

@@ -34,6 +34,13 @@ const (
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
 	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID"   // not made by this list with these parameters
+	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
+	ReasonClaimLifeDifferent     Reason = "CLAIM_LIFE_DIFFERENT" // claimed for ever and used with a life, or the reverse
+)
+
+// Duplicates: it happened before, and State names the first. Not recorded.
+const (
+	ReasonKeyClaimed Reason = "KEY_CLAIMED" // State has "owner", "result", "first_request_id", "count"
 )
 
 // Bad requests that a new submit token corrects.
@@ -66,6 +73,7 @@ const (
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // captured or released already
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
+	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's, who alone frees the key
 )
 
 // Conflicts: not recorded. STALE_VERSION wants a new look before the next try; the others are retried

@@ -4,6 +4,8 @@ alter table ledger_holds add column ctid tid not null;
 alter table commit_batches add column xmin xid not null;
 alter table commit_keys add column ctid tid not null;
 alter table token_submit_tokens add column ctid tid not null;
+alter table claim_keys add column ctid tid not null;
+alter table claim_volatile_keys add column ctid tid not null;
 create table pg_locks (
     locktype text, database oid, classid oid, objid oid, objsubid smallint, virtualtransaction text, granted boolean
 );

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -18,12 +19,16 @@ import (
 // no command of a batch needs costs the batch nothing.
 type Books struct {
 	token  *token.Book
+	claims *claim.Book
 	ledger *ledger.Book
 	loaded bool
 }
 
 // NewBooks makes empty books.
 func NewBooks() *Books { return &Books{} }
+
+// Claims has claimed keys.
+func (b *Books) Claims() *claim.Book { return open(b, &b.claims, claim.NewBook) }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
@@ -48,6 +53,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.token != nil { // before what is hot: who comes second with a token waits here, and holds nothing
 		tables = append(tables, b.token)
 	}
+	if b.claims != nil { // before what many share: who waits for a claim keeps nobody waiting
+		tables = append(tables, b.claims)
+	}
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
@@ -67,7 +75,7 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(ledger.NameConstraints()),
+		NameConstraints: slices.Concat(claim.NameConstraints(), ledger.NameConstraints()),
 	})
 }
 
@@ -76,6 +84,9 @@ func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger,
 
 // Token makes a command over submit tokens one over Books.
 func Token(c commit.Command[*token.Book]) Command { return on((*Books).Tokens, c) }
+
+// Claim makes a command over claims one over Books.
+func Claim(c commit.Command[*claim.Book]) Command { return on((*Books).Claims, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,10 +34,11 @@ type call struct {
 	// conditions stand before the change that the call makes; the header named them.
 	conditions []flow.Condition
 	token      *flow.SubmitToken // of conditions; nil: none was sent
-	bad        map[int]error     // items of a batch that break a rule, when each stands for itself
-	replayed   bool              // set by the handler: the answer was recorded, or the thing was there before
-	next       string            // set by the handler: the next submit token
-	secret     bool              // set by the handler: the answer must not be stored on its way
+	claim      *flow.ClaimCondition
+	bad        map[int]error // items of a batch that break a rule, when each stands for itself
+	replayed   bool          // set by the handler: the answer was recorded, or the thing was there before
+	next       string        // set by the handler: the next submit token
+	secret     bool          // set by the handler: the answer must not be stored on its way
 }
 
 type callKey struct{}
@@ -88,8 +90,30 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 		}
 	}
 	if values := h[TokenHeader]; len(values) > 0 {
-		return c.spend(spec, values)
+		if err := c.spend(spec, values); err != nil {
+			return err
+		}
 	}
+	return c.enterClaim(spec, h)
+}
+
+// enterClaim reads a claim that stands before a changing call.
+func (c *call) enterClaim(spec connect.Spec, h http.Header) error {
+	values := h[ClaimHeader]
+	switch {
+	case len(values) == 0:
+		return nil
+	case len(values) > 1:
+		return fault.FieldInvalid.New("%s was sent %d times", ClaimHeader, len(values))
+	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
+		return fault.FieldInvalid.New("%s stands before changing calls only", ClaimHeader)
+	}
+	p, err := readClaim(values[0])
+	if err != nil {
+		return err
+	}
+	c.claim = flow.NewClaimCondition(c.caller(), p)
+	c.conditions = append(c.conditions, c.claim)
 	return nil
 }
 
@@ -146,6 +170,9 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			return nil, err
 		}
 		c.mark(res.Header())
+		if c.claim != nil && c.claim.Count() > 0 { // 0: the answer was recorded
+			res.Header().Set(ClaimCountHeader, strconv.FormatInt(c.claim.Count(), 10))
+		}
 		return res, nil
 	}
 }
@@ -196,11 +223,11 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 		log.ErrorContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.System:
 		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
+	case f.Reason.Class == fault.Duplicate:
+		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
+			"first_request_id", f.State["first_request_id"], "request_id", c.requestID)
 	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
 		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID)
-	case f.Reason.Class == fault.Duplicate:
-		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID,
-			"first_request_id", f.State["first_request_id"])
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,63 +25,40 @@ const (
 )
 
 // ParseKey reads an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as the
-// structured field string of RFC 8941 (with \" and \\ inside). The quotes do not belong to the key.
+// structured field string of RFC 9651 (with \" and \\ inside). The quotes do not belong to the key.
 func ParseKey(s string) (string, error) {
-	key, ok := s, true
-	if strings.HasPrefix(s, `"`) {
-		key, ok = unquote(s)
+	key, life, err := parseKeyHeader(s)
+	if err == nil && life != 0 {
+		return "", commit.KeyInvalid.New("an Idempotency-Key within a request takes no life")
 	}
-	if !ok || len(key) < 1 || len(key) > 255 {
-		return "", commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")
-	}
-	for i := range len(key) {
-		if key[i] < ' ' || key[i] > '~' {
-			return "", commit.KeyInvalid.New("the Idempotency-Key must be printable ASCII")
-		}
-	}
-	return key, nil
-}
-
-func unquote(s string) (string, bool) {
-	if len(s) < 2 || s[len(s)-1] != '"' {
-		return "", false
-	}
-	in := s[1 : len(s)-1]
-	if !strings.ContainsAny(in, `"\`) {
-		return in, true
-	}
-	var out strings.Builder
-	for i := 0; i < len(in); i++ {
-		switch in[i] {
-		case '"':
-			return "", false
-		case '\\':
-			i++
-			if i == len(in) || in[i] != '"' && in[i] != '\\' {
-				return "", false
-			}
-		}
-		out.WriteByte(in[i])
-	}
-	return out.String(), true
+	return key, err
 }
 
 // parseKeyHeader reads the header: a key as ParseKey has it, and behind a quoted one, as a parameter of the
 // structured field, the seconds that it is to live: "abc";life=172800.
 func parseKeyHeader(s string) (key string, life time.Duration, err error) {
-	end := strings.LastIndexByte(s, '"')
-	if !strings.HasPrefix(s, `"`) || end == len(s)-1 || end == 0 {
-		key, err = ParseKey(s)
-		return key, 0, err
+	key = s
+	if strings.HasPrefix(s, `"`) {
+		f, err := parseField(s)
+		if err != nil {
+			return "", 0, commit.KeyInvalid.New("the Idempotency-Key begins with a quote and %v", err)
+		}
+		key, _ = f.text()
+		for name, value := range f.parameters() {
+			seconds, whole := value.(int64)
+			if life, _ = secondsOf(value); name != "life" || !whole || life < access.LeastKeyLife || life > access.GreatestKeyLife || seconds == 0 {
+				return "", 0, commit.KeyInvalid.New("behind a quoted Idempotency-Key may stand ;life=N, N being %.0f to %.0f seconds",
+					access.LeastKeyLife.Seconds(), access.GreatestKeyLife.Seconds())
+			}
+		}
 	}
-	if key, err = ParseKey(s[:end+1]); err != nil {
-		return "", 0, err
+	if len(key) < 1 || len(key) > 255 {
+		return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")
 	}
-	text, ok := strings.CutPrefix(strings.TrimLeft(strings.TrimPrefix(s[end+1:], ";"), " "), "life=")
-	seconds, bad := strconv.ParseUint(text, 10, 31)
-	if life = time.Duration(seconds) * time.Second; !ok || bad != nil || s[end+1] != ';' || life < access.LeastKeyLife || life > access.GreatestKeyLife {
-		return "", 0, commit.KeyInvalid.New("behind a quoted Idempotency-Key may stand ;life=N, N being %.0f to %.0f seconds",
-			access.LeastKeyLife.Seconds(), access.GreatestKeyLife.Seconds())
+	for i := range len(key) {
+		if key[i] < ' ' || key[i] > '~' {
+			return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be printable ASCII")
+		}
 	}
 	return key, life, nil
 }

@@ -105,28 +105,36 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 	if text == "" || text[0] == ';' {
 		text = `""` + text // nothing where the token should be: said by the guard, after a look at the request key
 	}
-	it, problem := parseItem(text)
-	if problem != "" {
-		return bad(problem)
+	f, err := parseField(text)
+	if err != nil {
+		return bad(err.Error())
 	}
-	if it.kind != '"' && it.kind != 't' {
+	s := token.Spend{Caller: c.caller()}
+	ok := false
+	if s.Token, ok = f.text(); !ok {
 		return bad("is no token")
 	}
-	s := token.Spend{Caller: c.caller(), Token: it.text}
-	for _, p := range it.parameters {
-		isText := p.value.kind == '"' || p.value.kind == 't'
-		switch {
-		case p.name == "subject" && isText:
-			s.Subject, problem = p.value.text, badLabel(p.value.text)
-		case p.name == "purpose" && isText:
-			s.Purpose, problem = p.value.text, badLabel(p.value.text)
-		case p.name == "next" && p.value.kind == '?':
-			s.Next = p.value.text == "1"
+	for name, value := range f.parameters() {
+		problem := ""
+		switch name {
+		case "subject":
+			if s.Subject, ok = textOf(value); ok {
+				problem = badLabel(s.Subject)
+			}
+		case "purpose":
+			if s.Purpose, ok = textOf(value); ok {
+				problem = badLabel(s.Purpose)
+			}
+		case "next":
+			s.Next, ok = value.(bool)
 		default:
+			ok = false
+		}
+		if !ok {
 			problem = "is none that is known, or has no such value"
 		}
 		if problem != "" {
-			return bad("the parameter " + p.name + " " + problem)
+			return bad("the parameter " + name + " " + problem)
 		}
 	}
 	c.token = &flow.SubmitToken{Spend: s}

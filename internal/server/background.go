@@ -3,8 +3,10 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -16,7 +18,7 @@ import (
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: []clean.Table{commit.Keys(), commit.Counts(), token.Tokens()}}
+		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens()}, claim.Tables())}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 }

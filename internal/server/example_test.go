@@ -19,6 +19,8 @@ type things struct {
 	paidID, heldID             int64
 	page                       string // a page token of accounts
 	token                      string // a submit token
+	claimed                    string // a key of the scope "walk", of the tenant's own
+	fence                      int64  // of its claim
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -52,7 +54,10 @@ func furnish(s *site, tenant string) (*caller, things) {
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
 	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
 	x.token = ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, new(idempotencyv1.IssueTokensResponse), id...).GetTokens()[0]
-	if x.page == "" || x.paidID == 0 || x.heldID == 0 {
+	x.claimed = tenant + "-claimed"
+	x.fence = ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: tenant, Result: secretNote},
+		new(idempotencyv1.ClaimKeyResponse), id...).GetClaim().GetFence()
+	if x.fence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
 	return c, x
@@ -146,6 +151,21 @@ var examples = map[string]func(x things) []proto.Message{
 	},
 	"Idempotency.SpendToken": func(x things) []proto.Message {
 		return all(&idempotencyv1.SpendTokenRequest{Token: x.token})
+	},
+	"Idempotency.ClaimKey": func(x things) []proto.Message {
+		return all(&idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: "me"},
+			&idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: "me", DryRun: true})
+	},
+	"Idempotency.ClaimKeys": func(x things) []proto.Message {
+		return all(&idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Scope: "walk", Key: x.claimed, Owner: "me"},
+			{Scope: "walk", Key: "walk-11"}}})
+	},
+	"Idempotency.GetClaim": func(x things) []proto.Message {
+		return all(&idempotencyv1.GetClaimRequest{Scope: "walk", Key: x.claimed})
+	},
+	"Idempotency.DropClaim": func(x things) []proto.Message {
+		return all(&idempotencyv1.DropClaimRequest{Scope: "walk", Key: x.claimed, Fence: x.fence},
+			&idempotencyv1.DropClaimRequest{Scope: "walk", Key: x.claimed, Owner: "theirs"})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

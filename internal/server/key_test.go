@@ -98,6 +98,18 @@ var changes = map[string]change{
 	"Idempotency.SpendToken": {well: func(tag string) proto.Message {
 		return &idempotencyv1.SpendTokenRequest{Token: "st_" + tag, Subject: "user:" + tag, Result: tag}
 	}},
+	"Idempotency.ClaimKey": {well: func(tag string) proto.Message {
+		return &idempotencyv1.ClaimKeyRequest{Key: "page-" + tag, Owner: "me", Result: "pay-" + tag}
+	}},
+	"Idempotency.ClaimKeys": {well: func(tag string) proto.Message {
+		return &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "page-" + tag}, {Key: "page-" + tag, FirstOnly: true},
+			{Scope: "taken", Key: tag, Owner: "me"}, {Scope: "like", Parts: []string{"post", tag}}}}
+	}},
+	"Idempotency.DropClaim": {reason: "CLAIM_FOREIGN", well: func(tag string) proto.Message {
+		return &idempotencyv1.DropClaimRequest{Scope: "taken", Key: tag, Owner: "somebody"}
+	}, refused: func(tag string) proto.Message {
+		return &idempotencyv1.DropClaimRequest{Scope: "taken", Key: tag, Owner: "me"}
+	}},
 	"Release": {reason: "HOLD_NOT_HELD", well: func(tag string) proto.Message {
 		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
 	}, refused: func(tag string) proto.Message {
@@ -107,6 +119,7 @@ var changes = map[string]change{
 
 // prepare makes the world of a tag: 90 COIN available of 100, 10 held, and the submit token st_ and the tag, such
 // as no server would issue.
+// prepare makes the world of a tag: 90 COIN available of 100, 10 held; and a key that is somebody's.
 func (c *caller) prepare(tag string) {
 	c.t.Helper()
 	if _, err := c.pool.Exec(c.t.Context(), `insert into token_submit_tokens (tenant_id, token_hash, subject, life_ms, survives_refusal, principal,
@@ -130,6 +143,7 @@ func (c *caller) prepare(tag string) {
 		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "5"}, new(ledgerv1.HoldResponse))
 	}
 	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
+	ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: tag, Owner: "somebody"}, new(idempotencyv1.ClaimKeyResponse))
 }
 
 func TestEveryChangingMethodIsHere(t *testing.T) {

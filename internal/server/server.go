@@ -27,6 +27,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -170,7 +171,7 @@ func (s *Server) routes() http.Handler {
 	serve(ledgerv1connect.NewLedgerServiceHandler(
 		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
-	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes}, options...))
+	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads)}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

@@ -17,7 +17,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	health "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -353,13 +355,16 @@ func TestHoldsBehindALockedAccountLapse(t *testing.T) {
 	})
 }
 
-func TestHoldsLapseAndKeysGoByThemselves(t *testing.T) {
+func TestHoldsLapseAndKeysAndClaimsGoByThemselves(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	s.server.Stop()
 	s.start(server.Options{KeyLife: time.Second})
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
+	for _, scope := range []string{"s", "volatile/s"} {
+		c.claim(&idempotencyv1.ClaimKeyRequest{Scope: scope, Key: "short", Life: durationpb.New(time.Second)})
+	}
 	var hold map[string]any
 	a := c.send(connectJSON, path(method(t, "Hold")), []byte(`{"bizNo":"short","from":"u:a","asset":"COIN","amount":"1","life":"1s"}`), "Idempotency-Key", "k")
 	if err := json.Unmarshal(a.raw, &hold); err != nil || a.code != "" {
@@ -372,4 +377,7 @@ func TestHoldsLapseAndKeysGoByThemselves(t *testing.T) {
 		t.Errorf("the expired key counts still: %s", a.raw)
 	}
 	soon(t, 30*time.Second, "the keys go", func() bool { return s.count("select count(*) from commit_keys") == 0 })
+	soon(t, 30*time.Second, "the claims go", func() bool {
+		return s.count("select count(*) from claim_volatile_keys") == 0 && s.count("select count(*) from claim_keys where key = 'short'") == 0
+	})
 }

@@ -205,7 +205,7 @@ func TestTokenHeadersThatCannotBeMeantAreRefused(t *testing.T) {
 	token := c.plain()
 	before := c.dump("mine")
 	for _, header := range []string{token + ", " + token, token + "; next=1", token + "; subject", token + `; subject="a`, token + "; other=1", "?1", "12",
-		token + `; subject="a"; subject="a"`, token + "; ", token + ";=1", token + "; Subject=a", `"` + token, token + " " + token, "(" + token + ")",
+		token + "; ", token + ";=1", token + "; Subject=a", `"` + token, token + " " + token, "(" + token + ")",
 		token + `; subject="ä"`, token + `; subject=%"%c3"`, token + `; subject=%"%C3%A4"`, token + `; subject="a\b"`,
 		token + `; subject="` + strings.Repeat("s", 256) + `"`, token + `; subject=%"%0a"`} {
 		for _, p := range protocols {

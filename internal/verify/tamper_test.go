@@ -118,6 +118,13 @@ var tamperings = []struct {
 		[]string{"ledger_accounts_within_limits"}, []string{"max_balance=1"}},
 	{"a batch is deleted", `delete from commit_batches where batch_id = ` + fund + ` >> 14`,
 		[]string{"ledger_transfers_belong"}, []string{"biz_no=fund-1"}},
+	{"a claim is backdated", `update claim_keys set claimed_at = claimed_at - interval '1 day' where tenant_id = 1 and scope = 'page'`,
+		[]string{"claim_keys_belong"}, []string{"tenant=demo", "scope=page", "key=page-1"}},
+	{"a claim is forged", `insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at)
+		values (1, 'phone', '1', 16384000000 + 1, 1, 'me', 'r', now())`,
+		[]string{"claim_keys_belong"}, []string{"scope=phone", `problem="no batch made it"`}},
+	{"a business key gets another part", `update claim_keys set parts = '["user:1", "product-8"]' where parts is not null`,
+		[]string{"claim_keys_match_parts"}, []string{"scope=purchase", "key=6:user:1,9:product-7, (should be 6:user:1,9:product-8,)"}},
 	{"another tenant's entries get lost", `delete from ledger_entries where tenant_id = 2; delete from ledger_transfers where tenant_id = 2`,
 		[]string{"ledger_accounts_match_entries"}, []string{"tenant=other", "balance=100 (should be 0)"}},
 	{"entries of no tenant appear", `insert into ledger_entries select 99, account_id, version, transfer_id, recorded_at, effective_at,

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -56,8 +57,8 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 }
 
 // Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
-// open hold, a captured, a released one, a transfer reversed, a key used and a key refused; and a little
-// for other.
+// open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
+// business key claimed; and a little for other.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -78,6 +79,9 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 		ReverseParams: ledger.ReverseParams{TransferBizNo: "pay-2", BizNo: "undo-2"}})
 	b.keyed(Demo, "key-1", b.transfer(Demo, "keyed-1", "user:1:wallet", "fees", "1"), nil)
 	b.keyed(Demo, "key-2", b.transfer(Demo, "too-much", "user:1:wallet", "fees", "1000000"), ledger.InsufficientFunds)
+
+	b.claim(Demo, claim.Params{Scope: "page", Key: "page-1", Owner: "user:1", Life: time.Hour})
+	b.claim(Demo, claim.SamePurchase.Params("user:1", "product-7"))
 
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
@@ -151,6 +155,11 @@ func (b *Books) keyed(tenant int32, key string, c *ledger.TransferCommand, want 
 		Key: &commit.Key{Principal: "tester", Operation: "ledger.transfer", Key: key,
 			Fingerprint: make([]byte, commit.FingerprintSize), Life: 24 * time.Hour},
 		Encode: func(any) ([]byte, error) { return []byte(key), nil }}, want)
+}
+
+func (b *Books) claim(tenant int32, p claim.Params) {
+	b.t.Helper()
+	b.do(flow.Work{Tenant: tenant, RequestID: "req-claim", Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
 }
 
 func (b *Books) do(w flow.Work, want *fault.Reason) {

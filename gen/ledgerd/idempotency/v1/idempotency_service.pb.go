@@ -24,28 +24,48 @@ var File_ledgerd_idempotency_v1_idempotency_service_proto protoreflect.FileDescr
 
 const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
-	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/token.proto2\xe6\x01\n" +
+	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a\"ledgerd/idempotency/v1/token.proto\x1a\"ledgerd/idempotency/v1/claim.proto2\xed\x04\n" +
 	"\x12IdempotencyService\x12k\n" +
 	"\vIssueTokens\x12*.ledgerd.idempotency.v1.IssueTokensRequest\x1a+.ledgerd.idempotency.v1.IssueTokensResponse\"\x03\x90\x02\x02\x12c\n" +
 	"\n" +
-	"SpendToken\x12).ledgerd.idempotency.v1.SpendTokenRequest\x1a*.ledgerd.idempotency.v1.SpendTokenResponseBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
+	"SpendToken\x12).ledgerd.idempotency.v1.SpendTokenRequest\x1a*.ledgerd.idempotency.v1.SpendTokenResponse\x12]\n" +
+	"\bClaimKey\x12'.ledgerd.idempotency.v1.ClaimKeyRequest\x1a(.ledgerd.idempotency.v1.ClaimKeyResponse\x12`\n" +
+	"\tClaimKeys\x12(.ledgerd.idempotency.v1.ClaimKeysRequest\x1a).ledgerd.idempotency.v1.ClaimKeysResponse\x12b\n" +
+	"\bGetClaim\x12'.ledgerd.idempotency.v1.GetClaimRequest\x1a(.ledgerd.idempotency.v1.GetClaimResponse\"\x03\x90\x02\x01\x12`\n" +
+	"\tDropClaim\x12(.ledgerd.idempotency.v1.DropClaimRequest\x1a).ledgerd.idempotency.v1.DropClaimResponseBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
 
 var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{
 	(*IssueTokensRequest)(nil),  // 0: ledgerd.idempotency.v1.IssueTokensRequest
 	(*SpendTokenRequest)(nil),   // 1: ledgerd.idempotency.v1.SpendTokenRequest
-	(*IssueTokensResponse)(nil), // 2: ledgerd.idempotency.v1.IssueTokensResponse
-	(*SpendTokenResponse)(nil),  // 3: ledgerd.idempotency.v1.SpendTokenResponse
+	(*ClaimKeyRequest)(nil),     // 2: ledgerd.idempotency.v1.ClaimKeyRequest
+	(*ClaimKeysRequest)(nil),    // 3: ledgerd.idempotency.v1.ClaimKeysRequest
+	(*GetClaimRequest)(nil),     // 4: ledgerd.idempotency.v1.GetClaimRequest
+	(*DropClaimRequest)(nil),    // 5: ledgerd.idempotency.v1.DropClaimRequest
+	(*IssueTokensResponse)(nil), // 6: ledgerd.idempotency.v1.IssueTokensResponse
+	(*SpendTokenResponse)(nil),  // 7: ledgerd.idempotency.v1.SpendTokenResponse
+	(*ClaimKeyResponse)(nil),    // 8: ledgerd.idempotency.v1.ClaimKeyResponse
+	(*ClaimKeysResponse)(nil),   // 9: ledgerd.idempotency.v1.ClaimKeysResponse
+	(*GetClaimResponse)(nil),    // 10: ledgerd.idempotency.v1.GetClaimResponse
+	(*DropClaimResponse)(nil),   // 11: ledgerd.idempotency.v1.DropClaimResponse
 }
 var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
-	0, // 0: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:input_type -> ledgerd.idempotency.v1.IssueTokensRequest
-	1, // 1: ledgerd.idempotency.v1.IdempotencyService.SpendToken:input_type -> ledgerd.idempotency.v1.SpendTokenRequest
-	2, // 2: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:output_type -> ledgerd.idempotency.v1.IssueTokensResponse
-	3, // 3: ledgerd.idempotency.v1.IdempotencyService.SpendToken:output_type -> ledgerd.idempotency.v1.SpendTokenResponse
-	2, // [2:4] is the sub-list for method output_type
-	0, // [0:2] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	0,  // 0: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:input_type -> ledgerd.idempotency.v1.IssueTokensRequest
+	1,  // 1: ledgerd.idempotency.v1.IdempotencyService.SpendToken:input_type -> ledgerd.idempotency.v1.SpendTokenRequest
+	2,  // 2: ledgerd.idempotency.v1.IdempotencyService.ClaimKey:input_type -> ledgerd.idempotency.v1.ClaimKeyRequest
+	3,  // 3: ledgerd.idempotency.v1.IdempotencyService.ClaimKeys:input_type -> ledgerd.idempotency.v1.ClaimKeysRequest
+	4,  // 4: ledgerd.idempotency.v1.IdempotencyService.GetClaim:input_type -> ledgerd.idempotency.v1.GetClaimRequest
+	5,  // 5: ledgerd.idempotency.v1.IdempotencyService.DropClaim:input_type -> ledgerd.idempotency.v1.DropClaimRequest
+	6,  // 6: ledgerd.idempotency.v1.IdempotencyService.IssueTokens:output_type -> ledgerd.idempotency.v1.IssueTokensResponse
+	7,  // 7: ledgerd.idempotency.v1.IdempotencyService.SpendToken:output_type -> ledgerd.idempotency.v1.SpendTokenResponse
+	8,  // 8: ledgerd.idempotency.v1.IdempotencyService.ClaimKey:output_type -> ledgerd.idempotency.v1.ClaimKeyResponse
+	9,  // 9: ledgerd.idempotency.v1.IdempotencyService.ClaimKeys:output_type -> ledgerd.idempotency.v1.ClaimKeysResponse
+	10, // 10: ledgerd.idempotency.v1.IdempotencyService.GetClaim:output_type -> ledgerd.idempotency.v1.GetClaimResponse
+	11, // 11: ledgerd.idempotency.v1.IdempotencyService.DropClaim:output_type -> ledgerd.idempotency.v1.DropClaimResponse
+	6,  // [6:12] is the sub-list for method output_type
+	0,  // [0:6] is the sub-list for method input_type
+	0,  // [0:0] is the sub-list for extension type_name
+	0,  // [0:0] is the sub-list for extension extendee
+	0,  // [0:0] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_idempotency_v1_idempotency_service_proto_init() }
@@ -54,6 +74,7 @@ func file_ledgerd_idempotency_v1_idempotency_service_proto_init() {
 		return
 	}
 	file_ledgerd_idempotency_v1_token_proto_init()
+	file_ledgerd_idempotency_v1_claim_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -39,6 +39,18 @@ const (
 	// IdempotencyServiceSpendTokenProcedure is the fully-qualified name of the IdempotencyService's
 	// SpendToken RPC.
 	IdempotencyServiceSpendTokenProcedure = "/ledgerd.idempotency.v1.IdempotencyService/SpendToken"
+	// IdempotencyServiceClaimKeyProcedure is the fully-qualified name of the IdempotencyService's
+	// ClaimKey RPC.
+	IdempotencyServiceClaimKeyProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ClaimKey"
+	// IdempotencyServiceClaimKeysProcedure is the fully-qualified name of the IdempotencyService's
+	// ClaimKeys RPC.
+	IdempotencyServiceClaimKeysProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ClaimKeys"
+	// IdempotencyServiceGetClaimProcedure is the fully-qualified name of the IdempotencyService's
+	// GetClaim RPC.
+	IdempotencyServiceGetClaimProcedure = "/ledgerd.idempotency.v1.IdempotencyService/GetClaim"
+	// IdempotencyServiceDropClaimProcedure is the fully-qualified name of the IdempotencyService's
+	// DropClaim RPC.
+	IdempotencyServiceDropClaimProcedure = "/ledgerd.idempotency.v1.IdempotencyService/DropClaim"
 )
 
 // IdempotencyServiceClient is a client for the ledgerd.idempotency.v1.IdempotencyService service.
@@ -53,6 +65,19 @@ type IdempotencyServiceClient interface {
 	// It cannot be tried in a dry run.
 	// Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
 	SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error)
+	// Uses a key of which the first use wins, and tells which use this is and what the first one made. It is a
+	// guard: as an operation of Execute it comes before all others, fails them all when it fails, and stays when
+	// another is refused for business reasons. The header Claim-Key puts it before any other changing call.
+	// Errors: KEY_CLAIMED, CLAIM_LIFE_DIFFERENT.
+	ClaimKey(context.Context, *v1.ClaimKeyRequest) (*v1.ClaimKeyResponse, error)
+	// Uses up to 10,000 keys in one transaction, each for itself: one that is refused has a reason in its result.
+	// Errors: COMMAND_TOO_LARGE.
+	ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error)
+	// The claim of a key, if its life is not over. Errors: CLAIM_NOT_FOUND.
+	GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error)
+	// Frees a key, for its owner or for whoever has its fence: what it stood for was cancelled. Its next use is a
+	// first one. Errors: CLAIM_FOREIGN.
+	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
 }
 
 // NewIdempotencyServiceClient constructs a client for the ledgerd.idempotency.v1.IdempotencyService
@@ -79,6 +104,31 @@ func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithSchema(idempotencyServiceMethods.ByName("SpendToken")),
 			connect.WithClientOptions(opts...),
 		),
+		claimKey: connect.NewClient[v1.ClaimKeyRequest, v1.ClaimKeyResponse](
+			httpClient,
+			baseURL+IdempotencyServiceClaimKeyProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ClaimKey")),
+			connect.WithClientOptions(opts...),
+		),
+		claimKeys: connect.NewClient[v1.ClaimKeysRequest, v1.ClaimKeysResponse](
+			httpClient,
+			baseURL+IdempotencyServiceClaimKeysProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ClaimKeys")),
+			connect.WithClientOptions(opts...),
+		),
+		getClaim: connect.NewClient[v1.GetClaimRequest, v1.GetClaimResponse](
+			httpClient,
+			baseURL+IdempotencyServiceGetClaimProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("GetClaim")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		dropClaim: connect.NewClient[v1.DropClaimRequest, v1.DropClaimResponse](
+			httpClient,
+			baseURL+IdempotencyServiceDropClaimProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("DropClaim")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -86,6 +136,10 @@ func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, 
 type idempotencyServiceClient struct {
 	issueTokens *connect.Client[v1.IssueTokensRequest, v1.IssueTokensResponse]
 	spendToken  *connect.Client[v1.SpendTokenRequest, v1.SpendTokenResponse]
+	claimKey    *connect.Client[v1.ClaimKeyRequest, v1.ClaimKeyResponse]
+	claimKeys   *connect.Client[v1.ClaimKeysRequest, v1.ClaimKeysResponse]
+	getClaim    *connect.Client[v1.GetClaimRequest, v1.GetClaimResponse]
+	dropClaim   *connect.Client[v1.DropClaimRequest, v1.DropClaimResponse]
 }
 
 // IssueTokens calls ledgerd.idempotency.v1.IdempotencyService.IssueTokens.
@@ -106,6 +160,42 @@ func (c *idempotencyServiceClient) SpendToken(ctx context.Context, req *v1.Spend
 	return nil, err
 }
 
+// ClaimKey calls ledgerd.idempotency.v1.IdempotencyService.ClaimKey.
+func (c *idempotencyServiceClient) ClaimKey(ctx context.Context, req *v1.ClaimKeyRequest) (*v1.ClaimKeyResponse, error) {
+	response, err := c.claimKey.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ClaimKeys calls ledgerd.idempotency.v1.IdempotencyService.ClaimKeys.
+func (c *idempotencyServiceClient) ClaimKeys(ctx context.Context, req *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error) {
+	response, err := c.claimKeys.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetClaim calls ledgerd.idempotency.v1.IdempotencyService.GetClaim.
+func (c *idempotencyServiceClient) GetClaim(ctx context.Context, req *v1.GetClaimRequest) (*v1.GetClaimResponse, error) {
+	response, err := c.getClaim.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DropClaim calls ledgerd.idempotency.v1.IdempotencyService.DropClaim.
+func (c *idempotencyServiceClient) DropClaim(ctx context.Context, req *v1.DropClaimRequest) (*v1.DropClaimResponse, error) {
+	response, err := c.dropClaim.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // IdempotencyServiceHandler is an implementation of the ledgerd.idempotency.v1.IdempotencyService
 // service.
 type IdempotencyServiceHandler interface {
@@ -119,6 +209,19 @@ type IdempotencyServiceHandler interface {
 	// It cannot be tried in a dry run.
 	// Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
 	SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error)
+	// Uses a key of which the first use wins, and tells which use this is and what the first one made. It is a
+	// guard: as an operation of Execute it comes before all others, fails them all when it fails, and stays when
+	// another is refused for business reasons. The header Claim-Key puts it before any other changing call.
+	// Errors: KEY_CLAIMED, CLAIM_LIFE_DIFFERENT.
+	ClaimKey(context.Context, *v1.ClaimKeyRequest) (*v1.ClaimKeyResponse, error)
+	// Uses up to 10,000 keys in one transaction, each for itself: one that is refused has a reason in its result.
+	// Errors: COMMAND_TOO_LARGE.
+	ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error)
+	// The claim of a key, if its life is not over. Errors: CLAIM_NOT_FOUND.
+	GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error)
+	// Frees a key, for its owner or for whoever has its fence: what it stood for was cancelled. Its next use is a
+	// first one. Errors: CLAIM_FOREIGN.
+	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
 }
 
 // NewIdempotencyServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -141,12 +244,45 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 		connect.WithSchema(idempotencyServiceMethods.ByName("SpendToken")),
 		connect.WithHandlerOptions(opts...),
 	)
+	idempotencyServiceClaimKeyHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceClaimKeyProcedure,
+		svc.ClaimKey,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ClaimKey")),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceClaimKeysHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceClaimKeysProcedure,
+		svc.ClaimKeys,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ClaimKeys")),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceGetClaimHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceGetClaimProcedure,
+		svc.GetClaim,
+		connect.WithSchema(idempotencyServiceMethods.ByName("GetClaim")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceDropClaimHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceDropClaimProcedure,
+		svc.DropClaim,
+		connect.WithSchema(idempotencyServiceMethods.ByName("DropClaim")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ledgerd.idempotency.v1.IdempotencyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case IdempotencyServiceIssueTokensProcedure:
 			idempotencyServiceIssueTokensHandler.ServeHTTP(w, r)
 		case IdempotencyServiceSpendTokenProcedure:
 			idempotencyServiceSpendTokenHandler.ServeHTTP(w, r)
+		case IdempotencyServiceClaimKeyProcedure:
+			idempotencyServiceClaimKeyHandler.ServeHTTP(w, r)
+		case IdempotencyServiceClaimKeysProcedure:
+			idempotencyServiceClaimKeysHandler.ServeHTTP(w, r)
+		case IdempotencyServiceGetClaimProcedure:
+			idempotencyServiceGetClaimHandler.ServeHTTP(w, r)
+		case IdempotencyServiceDropClaimProcedure:
+			idempotencyServiceDropClaimHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -162,4 +298,20 @@ func (UnimplementedIdempotencyServiceHandler) IssueTokens(context.Context, *v1.I
 
 func (UnimplementedIdempotencyServiceHandler) SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.SpendToken is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) ClaimKey(context.Context, *v1.ClaimKeyRequest) (*v1.ClaimKeyResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ClaimKey is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ClaimKeys is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.GetClaim is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.DropClaim is not implemented"))
 }

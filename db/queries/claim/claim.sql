@@ -1,0 +1,91 @@
+-- What is done with claims. The tenant comes through an array and the index through a lateral sub-select, so
+-- that a plan made on an empty table stays right on a full one.
+
+-- name: ClaimLock :many
+-- Locks claims in the order of the arrays, which callers sort by tenant, scope, key; n is the position, from 1.
+select u.n::integer as n, k.ctid, k.claim_id, k.uses, k.owner, k.result, k.parts, k.principal, k.request_id, k.claimed_at, k.expires_at
+from (
+    select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key
+) u
+cross join lateral (
+    select c.ctid, c.claim_id, c.uses, c.owner, c.result, c.parts, c.principal, c.request_id, c.claimed_at, c.expires_at
+    from claim_keys c
+    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
+    offset 0
+    for no key update
+) k;
+
+-- name: ClaimInsert :exec
+-- Arrays that would have only nothing in them are null.
+insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at)
+select u.tenant_id, u.scope, u.key, u.claim_id, u.uses, nullif(u.owner, ''), nullif(u.result, ''), u.parts, u.principal, u.request_id,
+    @now::timestamptz, nullif(u.expires_at, '0001-01-01 00:00:00+00')
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key,
+        unnest(@claim_ids::bigint[]) as claim_id, unnest(@uses::bigint[]) as uses, unnest(@owners::text[]) as owner,
+        unnest(@results::text[]) as result, unnest(@parts::jsonb[]) as parts, unnest(@principals::text[]) as principal,
+        unnest(@request_ids::text[]) as request_id, unnest(@expires_at::timestamptz[]) as expires_at
+) u
+order by u.tenant_id, u.scope collate "C", u.key collate "C";
+
+-- name: ClaimRenew :one
+-- Claims anew keys whose row is still there. Rows are found by the place where they were locked.
+with renewed as (
+    update claim_keys c
+    set claim_id = u.claim_id, uses = u.uses, owner = nullif(u.owner, ''), result = nullif(u.result, ''), parts = u.parts,
+        principal = u.principal, request_id = u.request_id, claimed_at = @now::timestamptz,
+        expires_at = nullif(u.expires_at, '0001-01-01 00:00:00+00')
+    from (
+        select unnest(@tids::tid[]) as tid, unnest(@claim_ids::bigint[]) as claim_id, unnest(@uses::bigint[]) as uses, unnest(@owners::text[]) as owner,
+        unnest(@results::text[]) as result, unnest(@parts::jsonb[]) as parts, unnest(@principals::text[]) as principal,
+        unnest(@request_ids::text[]) as request_id, unnest(@expires_at::timestamptz[]) as expires_at
+        offset 0
+    ) u
+    where c.ctid = u.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@tids::tid[]))::text from renewed;
+
+-- name: ClaimCount :one
+-- Counts uses.
+with counted as (
+    update claim_keys c set uses = u.uses
+    from (select unnest(@tids::tid[]) as tid, unnest(@uses::bigint[]) as uses offset 0) u
+    where c.ctid = u.tid
+    returning 1
+)
+select commit_expect(count(*), cardinality(@tids::tid[]))::text from counted;
+
+-- name: ClaimDrop :one
+-- Frees keys.
+with dropped as (
+    delete from claim_keys c where c.ctid = any(@tids::tid[])
+    returning 1
+)
+select commit_expect(count(*), cardinality(@tids::tid[]))::text from dropped;
+
+-- name: ClaimGet :one
+select c.claim_id, c.uses, c.owner, c.result, c.parts, c.principal, c.request_id, c.claimed_at, c.expires_at
+from claim_keys c
+where c.tenant_id = @tenant_id and c.scope = @scope and c.key = @key
+    and (c.expires_at is null or c.expires_at > clock_timestamp());
+
+-- name: ClaimClean :execrows
+-- Deletes some claims whose life is over, oldest first, without waiting for anybody. now(), because an
+-- index cannot be searched by a clock that moves: all live ones would be read.
+delete from claim_keys
+where ctid = any(array(
+    select c.ctid from claim_keys c
+    where c.expires_at < now()
+    order by c.expires_at
+    limit @batch::integer
+    for update skip locked
+));
+
+-- name: ClaimOverdue :one
+-- For how many seconds the oldest life has been over, of claims that are still there; 0: there are none.
+select coalesce((
+    select extract(epoch from clock_timestamp() - c.expires_at)
+    from claim_keys c where c.expires_at < now() order by c.expires_at limit 1
+), 0)::double precision as seconds;

@@ -1,0 +1,211 @@
+package claim
+
+import (
+	"cmp"
+	"encoding/json"
+	"hash/maphash"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/claim/internal/db"
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Book is the claims of one batch, of both tables. Commands name keys with Want, and use or drop them.
+type Book struct {
+	claims
+	locked []*Row // all of them, sorted
+}
+
+type claims = commit.Rows[Key, Claim]
+
+// Row is a claim in a batch, and the handle of it.
+type Row = commit.Row[Key, Claim]
+
+var (
+	seed = maphash.MakeSeed()
+
+	_ commit.Table = (*Book)(nil)
+)
+
+// NewBook makes an empty book.
+func NewBook() *Book { return &Book{claims: commit.NewRows[Key, Claim](seed)} }
+
+// NameConstraints are the unique constraints over what callers choose.
+func NameConstraints() []string { return []string{"claim_keys_pkey", "claim_volatile_keys_pkey"} }
+
+func compare(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
+}
+
+// Lock locks and loads the claims, sorted by tenant, scope and key, those of claim_keys first.
+func (b *Book) Lock(p *commit.Pipe) {
+	b.locked = b.Sorted(compare)
+	for i := range tables {
+		b.lock(p, &tables[i])
+	}
+}
+
+func (b *Book) lock(p *commit.Pipe, t *table) {
+	var rows []*Row
+	for _, r := range b.locked {
+		if tableOf(r.Key.Scope) == t {
+			rows = append(rows, r)
+		}
+	}
+	if len(rows) == 0 {
+		return
+	}
+	arg := db.ClaimLockParams{Tenants: make([]int32, len(rows)), Scopes: make([]string, len(rows)), Keys: make([]string, len(rows))}
+	for i, r := range rows {
+		arg.Tenants[i], arg.Scopes[i], arg.Keys[i] = r.Key.Tenant, r.Key.Scope, r.Key.Key
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := t.lock(p.Context(), d, arg)
+		for i := range found {
+			f := &found[i]
+			c, err := read(&db.ClaimGetRow{ClaimID: f.ClaimID, Uses: f.Uses, Owner: f.Owner, Result: f.Result, Parts: f.Parts,
+				Principal: f.Principal, RequestID: f.RequestID, ClaimedAt: f.ClaimedAt, ExpiresAt: f.ExpiresAt})
+			if err != nil {
+				return err
+			}
+			c.tid = f.Ctid
+			b.Load(rows[f.N-1], c)
+		}
+		return err
+	})
+}
+
+// read is a row as a claim.
+func read(r *db.ClaimGetRow) (c Claim, err error) {
+	c = Claim{ID: r.ClaimID, Uses: r.Uses, Principal: r.Principal, RequestID: r.RequestID, ClaimedAt: r.ClaimedAt.UTC()}
+	if r.Owner != nil {
+		c.Owner = *r.Owner
+	}
+	if r.Result != nil {
+		c.Result = *r.Result
+	}
+	if r.ExpiresAt != nil {
+		c.ExpiresAt = r.ExpiresAt.UTC()
+	}
+	if r.Parts != nil {
+		err = json.Unmarshal(r.Parts, &c.Parts)
+	}
+	return c, err
+}
+
+// partsText is parts as they are stored.
+func partsText(parts []string) []byte {
+	if parts == nil {
+		return nil
+	}
+	text, err := json.Marshal(parts)
+	if err != nil {
+		panic(err) // strings always encode
+	}
+	return text
+}
+
+// Flush writes what changed, table by table; names come last.
+func (b *Book) Flush(p *commit.Pipe) {
+	for i := range tables {
+		if c := b.changes(&tables[i]); c != nil {
+			c.flush(p, &tables[i])
+		}
+	}
+}
+
+// changes are what a batch does to one of the tables.
+type changes struct {
+	drop   []pgtype.TID
+	count  db.ClaimCountParams
+	renew  db.ClaimRenewParams
+	insert db.ClaimInsertParams
+}
+
+// changes gathers the changes to one table, or nil.
+func (b *Book) changes(t *table) (c *changes) {
+	for i, r := range b.locked {
+		if r.Value.change == nothing || tableOf(r.Key.Scope) != t || !r.Found && !r.Exists {
+			continue
+		}
+		if c == nil {
+			c = &changes{}
+			c.insert.Now, c.renew.Now = b.Now, b.Now
+		}
+		c.add(r, len(b.locked)-i)
+	}
+	return c
+}
+
+// add adds a row; no more than left will follow.
+func (c *changes) add(r *Row, left int) {
+	v := &r.Value
+	switch {
+	case v.change == dropped:
+		c.drop = append(c.drop, v.tid)
+	case v.change == counted:
+		c.count.Tids, c.count.Uses = append(c.count.Tids, v.tid), append(c.count.Uses, v.Uses)
+	case r.Found:
+		n := &c.renew
+		n.Tids, n.ClaimIds, n.Uses = append(n.Tids, v.tid), append(n.ClaimIds, v.ID), append(n.Uses, v.Uses)
+		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result), append(n.Parts, partsText(v.Parts))
+		n.Principals, n.RequestIds = append(n.Principals, v.Principal), append(n.RequestIds, v.RequestID)
+		n.ExpiresAt = append(n.ExpiresAt, v.ExpiresAt)
+	default:
+		n := &c.insert
+		if n.Tenants == nil {
+			grow(left, &n.Tenants)
+			grow(left, &n.ClaimIds, &n.Uses)
+			grow(left, &n.Scopes, &n.Keys, &n.Owners, &n.Results, &n.Principals, &n.RequestIds)
+			grow(left, &n.Parts)
+			grow(left, &n.ExpiresAt)
+		}
+		n.Tenants, n.Scopes, n.Keys = append(n.Tenants, r.Key.Tenant), append(n.Scopes, r.Key.Scope), append(n.Keys, r.Key.Key)
+		n.ClaimIds, n.Uses = append(n.ClaimIds, v.ID), append(n.Uses, v.Uses)
+		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result), append(n.Parts, partsText(v.Parts))
+		n.Principals, n.RequestIds = append(n.Principals, v.Principal), append(n.RequestIds, v.RequestID)
+		n.ExpiresAt = append(n.ExpiresAt, v.ExpiresAt)
+	}
+}
+
+// grow makes room for n elements in each slice.
+func grow[T any](n int, slices ...*[]T) {
+	for _, s := range slices {
+		*s = make([]T, 0, n)
+	}
+}
+
+func (c *changes) flush(p *commit.Pipe, t *table) {
+	if len(c.drop) > 0 {
+		p.Queue(func(d commit.DB) error { return touched(t.drop(p.Context(), d, c.drop)) })
+	}
+	if len(c.count.Tids) > 0 {
+		p.Queue(func(d commit.DB) error { return touched(t.count(p.Context(), d, c.count)) })
+	}
+	if len(c.renew.Tids) > 0 {
+		p.Queue(func(d commit.DB) error { return touched(t.renew(p.Context(), d, c.renew)) })
+	}
+	if n := &c.insert; len(n.Keys) > 0 {
+		n.Owners, n.Results, n.ExpiresAt = orNull(n.Owners), orNull(n.Results), orNull(n.ExpiresAt)
+		if !slices.ContainsFunc(n.Parts, func(p []byte) bool { return p != nil }) {
+			n.Parts = nil
+		}
+		p.Queue(func(d commit.DB) error { return t.insert(p.Context(), d, c.insert) })
+	}
+}
+
+// touched is the error of a statement that answers commit_expect.
+func touched(_ string, err error) error { return err }
+
+// orNull spares an array of zeros its way: a null one does the same.
+func orNull[T comparable](s []T) []T {
+	var zero T
+	for _, v := range s {
+		if v != zero {
+			return s
+		}
+	}
+	return nil
+}

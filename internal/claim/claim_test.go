@@ -1,0 +1,294 @@
+package claim_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func TestUsesAreCountedAndTheFirstIsTold(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]func(*claim.Params){"durable": func(*claim.Params) {}, "volatile": volatile} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			first := d.all(flow.Claim(use(by("r1"), "k", time.Minute, kind, owner("a"), result("order-1"))))[0].Outcome.Answer.(claim.Use)
+			if first.Count != 1 || first.Existed || first.First.ID == 0 || !first.First.ExpiresAt.Equal(first.First.ClaimedAt.Add(time.Minute)) {
+				t.Fatalf("%+v", first)
+			}
+			for n := int64(2); n < 5; n++ {
+				u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, kind, owner("b"), result("order-2"))))[0].Outcome.Answer.(claim.Use)
+				if u.Count != n || !u.Existed || u.First.Owner != "a" || u.First.Result != "order-1" || u.First.RequestID != "r1" ||
+					u.First.ID != first.First.ID || !u.First.ClaimedAt.Equal(first.First.ClaimedAt) || !u.First.ExpiresAt.Equal(first.First.ExpiresAt) {
+					t.Errorf("%+v", u)
+				}
+			}
+			d.want(d.use(use(caller, "other", time.Minute, kind)), "1")
+			d.want(d.use(use(caller, "k", time.Minute, kind, func(p *claim.Params) { p.Scope += "2" })), "1")
+			stranger := caller
+			stranger.Tenant = 2
+			d.want(d.use(use(stranger, "k", time.Minute, kind)), "1")
+		})
+	}
+}
+
+func TestRepeatsDoNotExtendALifeAndAnExpiredKeyIsFree(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]func(*claim.Params){"durable": func(*claim.Params) {}, "volatile": volatile} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.want(d.use(use(by("r1"), "k", time.Minute, kind, owner("a"), parts("x", "y"))), "1")
+			d.age(40 * time.Second)
+			d.want(d.use(use(caller, "k", time.Minute, kind, parts("x", "y"))), "2 existed")
+			d.age(19 * time.Second)
+			d.want(d.use(use(caller, "k", time.Minute, kind, parts("x", "y"), firstOnly)), "KEY_CLAIMED")
+			d.age(2 * time.Second)
+			u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, kind, parts("x", "y"), result("second"))))[0].Outcome.Answer.(claim.Use)
+			if u.Count != 1 || u.Existed || u.First.Owner != "" || u.First.Result != "second" || u.First.RequestID != "r2" {
+				t.Errorf("%+v", u)
+			}
+			d.age(time.Hour)
+			// One that was for a life is free for ever after.
+			d.want(d.use(use(caller, "k", 0, kind, parts("x", "y"), owner("c"))), "1")
+			d.age(1000 * time.Hour)
+			d.want(d.use(use(caller, "k", 0, kind, parts("x", "y"), owner("d"))), "KEY_CLAIMED")
+		})
+	}
+}
+
+func TestAKeyWithoutALifeIsItsOwnersForEver(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.want(d.use(use(by("r1"), "phone", 0, owner("a"), result("user-1"))), "1")
+	again := d.all(flow.Claim(use(by("r2"), "phone", 0, owner("a"), result("user-2"))))[0]
+	if u := again.Outcome.Answer.(claim.Use); !again.Outcome.Existed || !u.Existed || u.Count != 1 || u.First.Result != "user-1" || u.First.RequestID != "r1" {
+		t.Errorf("%+v", again)
+	}
+	f := fault.Of(d.all(flow.Claim(use(by("r3"), "phone", 0, owner("b"))))[0].Err)
+	if f == nil || f.Reason != claim.KeyClaimed || f.State["owner"] != "a" || f.State["result"] != "user-1" || f.State["first_request_id"] != "r1" ||
+		f.State["count"] != "1" || f.State["first_time"] == "" || f.State["expire_time"] != "" {
+		t.Errorf("%+v", f)
+	}
+	d.want(d.use(use(caller, "phone", 0)), "KEY_CLAIMED")
+	d.want(d.use(use(caller, "phone", 0, owner("a"), firstOnly)), "KEY_CLAIMED")
+	d.want(d.use(use(caller, "phone", time.Minute, owner("a"))), "CLAIM_LIFE_DIFFERENT")
+	d.want(d.use(use(caller, "page", time.Minute, owner("a"))), "1")
+	d.want(d.use(use(caller, "page", 0, owner("a"))), "CLAIM_LIFE_DIFFERENT")
+	d.want(d.text("select string_agg(key || ' ' || uses, ', ' order by key) from claim_keys"), "page 1, phone 1")
+}
+
+// What is refused is no use.
+func TestARefusedUseIsNotCounted(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.want(d.use(use(caller, "k", time.Minute, firstOnly)), "1")
+	for range 3 {
+		d.want(d.use(use(caller, "k", time.Minute, firstOnly)), "KEY_CLAIMED")
+	}
+	d.want(d.use(use(caller, "k", time.Minute)), "2 existed")
+	f := fault.Of(d.all(flow.Claim(use(caller, "k", time.Minute, firstOnly)))[0].Err)
+	if f.State["count"] != "2" || f.State["expire_time"] == "" {
+		t.Errorf("%+v", f)
+	}
+}
+
+func drop(key string, p claim.DropParams) flow.Command {
+	p.Scope, p.Key = "s", key
+	return flow.Claim(&claim.DropCommand{Caller: caller, Params: p})
+}
+
+func TestOnlyTheOwnerOrTheFenceFreesAKey(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	one := func(c flow.Command) string { return ended(d.all(c)[0]) }
+	d.want(one(drop("k", claim.DropParams{Owner: "a"})), "false")
+	fence := d.all(flow.Claim(use(caller, "k", time.Minute, owner("a"))))[0].Outcome.Answer.(claim.Use).First.ID
+	d.want(one(drop("k", claim.DropParams{Owner: "b"})), "CLAIM_FOREIGN")
+	d.want(one(drop("k", claim.DropParams{Owner: "b", Fence: fence})), "CLAIM_FOREIGN")
+	d.want(one(drop("k", claim.DropParams{})), "CLAIM_FOREIGN")
+	d.want(one(drop("k", claim.DropParams{Fence: fence + 1})), "false")
+	d.want(d.use(use(caller, "k", time.Minute, firstOnly)), "KEY_CLAIMED")
+	d.want(one(drop("k", claim.DropParams{Fence: fence})), "true")
+	d.want(one(drop("k", claim.DropParams{Fence: fence})), "false")
+	// The next claim is another one: who holds the old fence cannot free it.
+	d.want(d.use(use(caller, "k", time.Minute, owner("c"), firstOnly)), "1")
+	d.want(one(drop("k", claim.DropParams{Fence: fence})), "false")
+	d.want(one(drop("k", claim.DropParams{Fence: fence, Owner: "a"})), "false")
+	d.want(one(drop("k", claim.DropParams{Owner: "c"})), "true")
+	// Nobody's claim goes by its fence alone, and one past its life is gone already.
+	fence = d.all(flow.Claim(use(caller, "k", time.Minute)))[0].Outcome.Answer.(claim.Use).First.ID
+	d.want(one(drop("k", claim.DropParams{Owner: "c"})), "CLAIM_FOREIGN")
+	d.age(time.Hour)
+	d.want(one(drop("k", claim.DropParams{Fence: fence})), "false")
+}
+
+func TestCommandsOfOneBatchSeeEachOther(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.want(d.use(use(caller, "old", time.Minute, owner("a"))), "1")
+	d.want(d.use(use(caller, "gone", time.Minute, owner("a"))), "1")
+	var got []string
+	for _, r := range d.all(
+		flow.Claim(use(caller, "new", time.Minute, owner("a"))), flow.Claim(use(caller, "new", time.Minute, firstOnly)),
+		flow.Claim(use(caller, "new", time.Minute)),                                                          // inserted with two uses
+		flow.Claim(use(caller, "made", time.Minute, owner("a"))), drop("made", claim.DropParams{Owner: "a"}), // never there
+		drop("old", claim.DropParams{Owner: "a"}), flow.Claim(use(caller, "old", 0, owner("b"))), // renewed
+		flow.Claim(use(caller, "old", 0, owner("a"))),
+		flow.Claim(use(caller, "gone", time.Minute)), drop("gone", claim.DropParams{Owner: "a"}),
+	) {
+		got = append(got, ended(r))
+	}
+	d.want(strings.Join(got, "; "), "1; KEY_CLAIMED; 2 existed; 1; true; true; 1; KEY_CLAIMED; 2 existed; true")
+	d.want(d.text("select string_agg(format('%s %s %s %s', key, owner, uses, expires_at is null), '; ' order by key) from claim_keys"), "new a 2 f; old b 1 t")
+	d.want(d.text("select count(*)::text from commit_batches where commands = 10"), "1")
+}
+
+func TestEachOfManyKeysStandsForItself(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.want(d.use(use(by("first"), "taken", time.Minute, owner("a"))), "1")
+	d.want(d.use(use(caller, "fact", 0)), "1")
+	each := &claim.EachCommand{Caller: caller}
+	for _, c := range []*claim.Command{use(caller, "x", time.Minute), use(caller, "taken", time.Minute, firstOnly), use(caller, "x", time.Minute),
+		use(caller, "fact", time.Minute), use(caller, "x", time.Minute, volatile), use(caller, "taken", time.Minute)} {
+		each.Params = append(each.Params, c.Params)
+	}
+	var got []string
+	for _, r := range d.all(flow.Claim(each))[0].Outcome.Answer.([]claim.Result) {
+		if r.Fault != nil {
+			got = append(got, r.Fault.Reason.Name+" "+r.First.RequestID)
+			continue
+		}
+		got = append(got, ended(commit.Result{Outcome: commit.Outcome{Answer: r.Use}}))
+	}
+	d.want(strings.Join(got, "; "), "1; KEY_CLAIMED first; 2 existed; CLAIM_LIFE_DIFFERENT ; 1; 2 existed")
+	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys"), "fact 1; taken 2; x 2")
+	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_volatile_keys"), "x 1")
+}
+
+func TestPartsMakeOneKeyAndAreKept(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	within := claim.Rule{Name: "purchase", Window: 5 * time.Minute}
+	ruled := func(r claim.Rule, list ...string) *claim.Command {
+		return &claim.Command{Caller: caller, Params: r.Params(list...)}
+	}
+	d.want(d.use(ruled(within, "u1", "p,1:2")), "1")
+	d.want(d.use(ruled(within, "u1,", "p1:2")), "1")
+	d.want(d.use(ruled(within, "u1", "p,1:2")), "2 existed")
+	within.Refuse = true
+	d.want(d.use(ruled(within, "u1", "p,1:2")), "KEY_CLAIMED")
+	d.age(5*time.Minute + time.Second)
+	d.want(d.use(ruled(within, "u1", "p,1:2")), "1")
+	d.want(d.text("select key || ' ' || parts::text from audit.claims where uses = 1 and not expired"), `2:u1,5:p,1:2, ["u1", "p,1:2"]`)
+	d.want(d.text("select count(*)::text from audit.claims where expired"), "1")
+}
+
+func TestNoTwoListsOfPartsGiveOneKey(t *testing.T) {
+	list := rapid.SliceOf(rapid.StringMatching(`[0-9:,a"é]{0,4}`))
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := list.Draw(t, "a"), list.Draw(t, "b")
+		same := len(a) == len(b)
+		for i := 0; same && i < len(a); i++ {
+			same = a[i] == b[i]
+		}
+		if (claim.Compose(a) == claim.Compose(b)) != same {
+			t.Fatalf("%q and %q: %q", a, b, claim.Compose(a))
+		}
+	})
+}
+
+func TestScopesHaveLivesOfTheirOwn(t *testing.T) {
+	for scope, want := range map[string]time.Duration{"page": 10 * time.Minute, "volatile/page": 10 * time.Minute,
+		"purchase": 5 * time.Minute, "phone": 0, "volatile/like": 0, "pages": 0} {
+		if got := claim.DefaultLife(scope); got != want {
+			t.Errorf("%s: %v", scope, got)
+		}
+	}
+}
+
+func TestReaderShowsWhatIsClaimedNow(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	r := claim.NewReader(d.super)
+	for _, scope := range []string{"s", "volatile/s"} {
+		k := claim.Key{Tenant: 1, Scope: scope, Key: claim.Compose([]string{"a", "b"})}
+		in := func(p *claim.Params) { p.Scope = scope }
+		if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
+			t.Error(err)
+		}
+		d.want(d.use(use(by("r1"), "", time.Minute, in, parts("a", "b"), owner("o"), result("x"))), "1")
+		d.want(d.use(use(by("r2"), "", time.Minute, in, parts("a", "b"))), "2 existed")
+		c, err := r.Claim(context.Background(), k)
+		if err != nil || c.Uses != 2 || c.Owner != "o" || c.Result != "x" || c.RequestID != "r1" || strings.Join(c.Parts, " ") != "a b" || c.ID == 0 {
+			t.Errorf("%+v, %v", c, err)
+		}
+		k.Tenant = 2
+		if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
+			t.Error(err)
+		}
+		k.Tenant = 1
+		d.age(time.Hour)
+		if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCleanersDeleteWhatIsOverAndNothingElse(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	const n = 2300
+	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
+		scope := map[string]string{"claim_keys": "s", "claim_volatile_keys": "volatile/s"}[table]
+		if _, err := d.super.Exec(context.Background(), `insert into `+table+` (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at, expires_at)
+			select 1, $1, 'old' || i, 1, 1, 'p', 'r', now() - interval '2 h', now() - interval '1 h' from generate_series(1, $2::int) i`, scope, n); err != nil {
+			t.Fatal(err)
+		}
+		in := func(p *claim.Params) { p.Scope = scope }
+		d.want(d.use(use(caller, "lives", time.Minute, in)), "1")
+		d.want(d.use(use(caller, "fact", 0, in)), "1")
+		d.want(d.use(use(caller, "old7", time.Minute, in)), "1") // claimed anew before it is cleaned
+	}
+	if deleted := cleanAll(t, d.app); deleted != [2]int64{n - 1, n - 1} {
+		t.Errorf("deleted %v", deleted)
+	}
+	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
+		d.want(d.text("select string_agg(key, ' ' order by key) from "+table), "fact lives old7")
+	}
+}
+
+// A crash of Postgres takes the volatile ones, and nothing of the others.
+func TestACrashForgetsVolatileKeysAlone(t *testing.T) {
+	if testing.Short() {
+		t.Skip()
+	}
+	t.Parallel()
+	db := pgtest.NewDurable(t)
+	e := newEngine(t, db.AppDSN, nil)
+	do := func(c *claim.Command) string {
+		var r commit.Result
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		r.Outcome, r.Err = e.Do(ctx, work(flow.Claim(c)))
+		return ended(r)
+	}
+	if a, b := do(use(caller, "k", time.Hour)), do(use(caller, "k", time.Hour, volatile)); a != "1" || b != "1" {
+		t.Fatal(a, b)
+	}
+	db.Server.Kill()
+	db.Restart(t)
+	if a, b := do(use(caller, "k", time.Hour)), do(use(caller, "k", time.Hour, volatile)); a != "2 existed" || b != "1" {
+		t.Errorf("after the crash: %s, volatile %s", a, b)
+	}
+}

@@ -1,0 +1,92 @@
+package claim
+
+import (
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Command uses one key. It is a guard: what it did stays when a command around it is refused. Its answer is a Use;
+// of a key without a life, used again by its owner, a commit.Repeat of one.
+type Command struct {
+	Caller commit.Caller
+	Params Params
+
+	row *Row
+	use Use
+}
+
+// Need names the key.
+func (c *Command) Need(b *Book) { c.row = b.Want(c.Params.At(c.Caller.Tenant)) }
+
+// Guard uses it.
+func (c *Command) Guard(b *Book) (err error) {
+	c.use, err = b.Use(c.row, c.Caller, &c.Params)
+	return err
+}
+
+// Apply answers.
+func (c *Command) Apply(*Book) (any, error) {
+	if c.use.Existed && c.use.First.ForEver() {
+		return commit.Repeat{First: c.use}, nil
+	}
+	return c.use, nil
+}
+
+// EachCommand uses several keys, each for itself: a use that is refused leaves the others alone. Its answer is a
+// Result for each.
+type EachCommand struct {
+	Caller commit.Caller
+	Params []Params
+
+	rows    []*Row
+	results []Result
+}
+
+// Result is how one of several uses ended: by its Use, or by a fault of one of the reasons here.
+type Result struct {
+	Use
+	Fault *fault.Fault
+}
+
+// Need names the keys.
+func (c *EachCommand) Need(b *Book) {
+	c.rows = c.rows[:0]
+	for i := range c.Params {
+		c.rows = append(c.rows, b.Want(c.Params[i].At(c.Caller.Tenant)))
+	}
+}
+
+// Guard uses them in order.
+func (c *EachCommand) Guard(b *Book) error {
+	c.results = make([]Result, len(c.Params))
+	for i := range c.Params {
+		r := &c.results[i]
+		var err error
+		if r.Use, err = b.Use(c.rows[i], c.Caller, &c.Params[i]); err != nil {
+			if r.Fault = fault.Of(err); r.Fault == nil {
+				return err
+			}
+		}
+		if r.Fault != nil && r.Fault.Reason == KeyClaimed {
+			r.First = c.rows[i].Value
+		}
+	}
+	return nil
+}
+
+// Apply answers.
+func (c *EachCommand) Apply(*Book) (any, error) { return c.results, nil }
+
+// DropCommand frees a key. Its answer tells whether there was anything to free.
+type DropCommand struct {
+	Caller commit.Caller
+	Params DropParams
+
+	row *Row
+}
+
+// Need names the key.
+func (c *DropCommand) Need(b *Book) { c.row = b.Want(c.Params.At(c.Caller.Tenant)) }
+
+// Apply frees it.
+func (c *DropCommand) Apply(b *Book) (any, error) { return b.Drop(c.row, &c.Params) }

@@ -1,0 +1,221 @@
+package claim_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// plans runs every statement of claims over one connection, so that each keeps the plan that was made for it
+// when the tables were empty.
+type plans struct {
+	*desk
+	pool   *pgxpool.Pool
+	engine *flow.Engine
+}
+
+// stage names the keys that one round of commands works on: new ones, and ones that are there.
+type stage struct {
+	fresh, live, over, dropped func(i int) string
+}
+
+// kinds are what is done with claims, on keys of their own.
+func (p *plans) kinds(scope string, s stage) map[string]func(i int) flow.Command {
+	in := func(q *claim.Params) { q.Scope = scope }
+	return map[string]func(i int) flow.Command{
+		"fresh": func(i int) flow.Command { return flow.Claim(use(caller, s.fresh(i), time.Hour, in, parts(s.fresh(i)))) },
+		"count": func(i int) flow.Command { return flow.Claim(use(caller, s.live(i), time.Hour, in)) },
+		"renew": func(i int) flow.Command { return flow.Claim(use(caller, s.over(i), time.Hour, in)) },
+		"refuse": func(i int) flow.Command {
+			each := &claim.EachCommand{Caller: caller, Params: []claim.Params{use(caller, s.live(i), time.Hour, in, firstOnly).Params}}
+			return flow.Claim(each)
+		},
+		"drop": func(i int) flow.Command {
+			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: scope, Key: s.dropped(i), Owner: "a"}})
+		},
+	}
+}
+
+var bothScopes = []string{"s", "volatile/s"}
+
+func (p *plans) do(commands ...flow.Command) {
+	p.Helper()
+	works := make([]flow.Work, len(commands))
+	for i, c := range commands {
+		works[i] = work(c)
+	}
+	for i, r := range p.engine.DoAll(context.Background(), works) {
+		if r.Err != nil {
+			p.Fatalf("command %d: %v", i, r.Err)
+		}
+	}
+}
+
+func (p *plans) clean() {
+	p.Helper()
+	cleanAll(p, p.pool)
+}
+
+func (p *plans) exec(sql string, args ...any) {
+	p.Helper()
+	if _, err := p.super.Exec(context.Background(), sql, args...); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// blocks counts the table and index blocks that a call touches, as the statistics tell.
+func (p *plans) blocks(call func()) int64 {
+	p.Helper()
+	touched := func() (n int64) {
+		if _, err := p.pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
+			p.Fatal(err)
+		}
+		if err := p.super.QueryRow(context.Background(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
+			from pg_statio_user_tables`).Scan(&n); err != nil {
+			p.Fatal(err)
+		}
+		return n
+	}
+	before := touched()
+	call()
+	return touched() - before
+}
+
+// empty runs every statement some times while the tables have next to no rows.
+func (p *plans) empty() {
+	p.Helper()
+	p.exec("analyze")
+	for round := range 12 {
+		name := func(what string) func(int) string {
+			return func(i int) string { return fmt.Sprint("warm", round, what, i) }
+		}
+		s := stage{name("fresh"), name("live"), name("over"), name("dropped")}
+		for _, scope := range bothScopes {
+			in := func(q *claim.Params) { q.Scope = scope }
+			p.do(flow.Claim(use(caller, s.over(0), time.Hour, in)))
+			p.age(2 * time.Hour)
+			p.do(flow.Claim(use(caller, s.live(0), time.Hour, in)), flow.Claim(use(caller, s.dropped(0), time.Hour, in, owner("a"))))
+			for _, command := range p.kinds(scope, s) {
+				p.do(command(0))
+			}
+		}
+		p.clean()
+	}
+}
+
+// load puts 100,000 rows under the plans, without ANALYZE.
+func (p *plans) load() {
+	p.Helper()
+	p.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1000000000, '2026-01-01Z', 1, 'load')")
+	for table, scope := range map[string]string{"claim_keys": "s", "claim_volatile_keys": "volatile/s"} {
+		p.exec(`insert into `+table+` (tenant_id, scope, key, claim_id, uses, owner, principal, request_id, claimed_at, expires_at)
+			select 1, $1, 'k' || i, 1000000000::bigint << 14, 1, 'a', 'p', 'r', '2026-01-01Z',
+				case when i < 20000 then timestamptz '2026-01-02Z' else '2126-01-01Z' end
+			from generate_series(0, 99999) i`, scope)
+	}
+}
+
+// statements of batches and cleaners; Get is planned anew each time.
+func statements(t *testing.T) (names []string) {
+	t.Helper()
+	header := regexp.MustCompile(`(?m)^-- name: (\w+)`)
+	for _, file := range []string{"claim.sql", "volatile.sql"} {
+		text, err := os.ReadFile(filepath.Join("../../db/queries/claim", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range header.FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return slices.DeleteFunc(names, func(n string) bool { return n == "ClaimGet" || n == "VolatileGet" })
+}
+
+func (p *plans) prepared() (names []string) {
+	p.Helper()
+	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
+	if err != nil {
+		p.Fatal(err)
+	}
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			p.Fatal(err)
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// Plans of empty tables that stay must be as good on full ones as those with statistics.
+func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := &plans{desk: &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN)}}
+	var err error
+	if p.pool, err = pg.Open(context.Background(), db.AppDSN, 1); err != nil {
+		t.Fatal(err)
+	}
+	defer p.pool.Close()
+	for _, table := range []string{"commit_batches", "claim_keys", "claim_volatile_keys"} {
+		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide the trap
+	}
+	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
+	defer p.engine.Drain(context.Background())
+	p.empty()
+	p.load()
+	prepared := p.prepared()
+	for _, name := range statements(t) {
+		if !slices.Contains(prepared, name) {
+			t.Errorf("%s was not run: the test proves nothing of it", name)
+		}
+	}
+	const n = 50
+	at := func(prefix string, from int) func(int) string {
+		return func(i int) string { return fmt.Sprint(prefix, from+i) }
+	}
+	measure := func(round int) map[string]int64 {
+		got := map[string]int64{}
+		from := 30_000 + round*1000
+		s := stage{fresh: at("new", from), live: at("k", from), over: at("k", round*1000), dropped: at("k", from+500)}
+		for _, scope := range bothScopes {
+			for kind, command := range p.kinds(scope, s) {
+				commands := make([]flow.Command, n)
+				for i := range commands {
+					commands[i] = command(i)
+				}
+				got[scope+" "+kind] = p.blocks(func() { p.do(commands...) }) / n
+			}
+		}
+		return got
+	}
+	first := measure(0)
+	p.exec("analyze")
+	if _, err := p.pool.Exec(context.Background(), "discard plans"); err != nil {
+		t.Fatal(err)
+	}
+	for kind, good := range measure(1) {
+		t.Logf("%-18s %5d blocks a command, %3d with statistics", kind, first[kind], good)
+		if first[kind] > good+good/2+20 {
+			t.Errorf("%s: %d blocks a command, %d with statistics", kind, first[kind], good)
+		}
+	}
+	if n := p.blocks(p.clean); n > 2*20_000*12 {
+		t.Errorf("cleaning touched %d blocks", n)
+	}
+	if n := p.blocks(p.clean); n > 500 {
+		t.Errorf("cleaning nothing touched %d blocks", n)
+	}
+}

@@ -1,0 +1,140 @@
+package claim_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+)
+
+// together runs n commands at once, on both engines in turn, and counts how they ended.
+func (d *desk) together(n int, command func(i int) flow.Command) map[string]int {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	ends := map[string]int{}
+	start := make(chan struct{})
+	for i := range n {
+		c := command(i)
+		wg.Go(func() {
+			<-start
+			out, err := d.engines[i%2].Do(context.Background(), work(c))
+			mu.Lock()
+			defer mu.Unlock()
+			ends[ended(commit.Result{Outcome: out, Err: err})]++
+		})
+	}
+	close(start)
+	wg.Wait()
+	for _, counter := range []string{"ledgerd_commit_deadlocks_total", "ledgerd_commit_panics_total", "ledgerd_commit_culprits_total"} {
+		if n := d.count(counter); n != 0 {
+			d.Errorf("%s is %v", counter, n)
+		}
+	}
+	return ends
+}
+
+func TestAThousandUsesOverTwoServersAreCountedOnceEach(t *testing.T) {
+	t.Parallel()
+	for name, kind := range map[string]func(*claim.Params){"durable": func(*claim.Params) {}, "volatile": volatile} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			ends := d.together(1000, func(i int) flow.Command {
+				return flow.Claim(use(by(fmt.Sprint("r", i)), "k", time.Hour, kind))
+			})
+			if len(ends) != 1000 || ends["1"] != 1 {
+				t.Errorf("%d different counts, %d first", len(ends), ends["1"])
+			}
+			for n := 2; n <= 1000; n++ {
+				if ends[fmt.Sprint(n, " existed")] != 1 {
+					t.Errorf("%d callers counted %d", ends[fmt.Sprint(n, " existed")], n)
+				}
+			}
+		})
+	}
+}
+
+func TestOneOfAThousandIsFirst(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ends := d.together(1000, func(int) flow.Command { return flow.Claim(use(caller, "k", time.Hour, firstOnly)) })
+	if ends["1"] != 1 || ends["KEY_CLAIMED"] != 999 {
+		t.Errorf("ended %v", ends)
+	}
+	ends = d.together(400, func(i int) flow.Command {
+		return flow.Claim(use(caller, "fact", 0, owner(fmt.Sprint("u", i%4))))
+	})
+	if ends["1"] != 1 || ends["1 existed"] != 99 || ends["KEY_CLAIMED"] != 300 {
+		t.Errorf("ended %v", ends)
+	}
+}
+
+// Two orders of one user for one product at the same instant on two servers, again and again.
+func TestTwoPurchasesAtTheSameInstantCollide(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for round := range 100 {
+		ends := d.together(2, func(int) flow.Command {
+			return flow.Claim(&claim.Command{Caller: caller, Params: claim.SamePurchase.Params(fmt.Sprint("u", round), "p")})
+		})
+		if ends["1"] != 1 || ends["2 existed"] != 1 {
+			t.Fatalf("round %d ended %v", round, ends)
+		}
+	}
+	if d.count("ledgerd_commit_reruns_total") == 0 {
+		t.Error("no two of them ever met: the test proves nothing")
+	}
+}
+
+// Many keys in any order, claimed, dropped and claimed anew by both servers: no deadlock, and at every moment one
+// claim a key.
+func TestClaimsAndDropsCrossWithoutDeadlock(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ends := d.together(600, func(i int) flow.Command {
+		if i%3 == 2 {
+			return drop(fmt.Sprint("k", i*7%20), claim.DropParams{Owner: "a"})
+		}
+		each := &claim.EachCommand{Caller: caller}
+		for n := range 12 {
+			c := use(caller, fmt.Sprint("k", (i*13+n*(1+i%5))%20), time.Hour, owner("a"))
+			if n%2 == 1 {
+				volatile(&c.Params)
+			}
+			each.Params = append(each.Params, c.Params)
+		}
+		return flow.Claim(each)
+	})
+	for end := range ends {
+		if end[0] != '[' && end != "true" && end != "false" {
+			t.Errorf("ended %v", ends)
+		}
+	}
+}
+
+// A life that is over is renewed by one caller, also while cleaners delete what is over.
+func TestExpiredKeysAreClaimedAnewOnceBesideCleaners(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for round := range 10 {
+		d.together(20, func(i int) flow.Command { return flow.Claim(use(caller, fmt.Sprint("k", i), time.Minute)) })
+		d.age(time.Hour)
+		var cleaned sync.WaitGroup
+		for range 2 {
+			cleaned.Go(func() { cleanAll(t, d.app) })
+		}
+		ends := d.together(200, func(i int) flow.Command {
+			return flow.Claim(use(caller, fmt.Sprint("k", i%20), time.Minute, firstOnly))
+		})
+		cleaned.Wait()
+		if ends["1"] != 20 || ends["KEY_CLAIMED"] != 180 {
+			t.Fatalf("round %d ended %v", round, ends)
+		}
+		d.age(time.Hour)
+	}
+}

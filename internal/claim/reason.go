@@ -1,0 +1,49 @@
+package claim
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Reasons of claims.
+var (
+	KeyClaimed = fault.Define(fault.Reason{Name: "KEY_CLAIMED", Class: fault.Duplicate, Code: fault.AlreadyExists, Step: fault.Ignore,
+		Doc: "The key was claimed before, and only a first use will do, or it is another owner's for ever. The state tells the first one's owner, result, request id and time, and how often the key was used. This use is not counted."})
+	LifeDifferent = fault.Define(fault.Reason{Name: "CLAIM_LIFE_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The key is claimed for ever and the call gives it a life, or the reverse."})
+	NotFound = fault.Define(fault.Reason{Name: "CLAIM_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
+		Doc: "The key is not claimed, or its life is over."})
+	Foreign = fault.Define(fault.Reason{Name: "CLAIM_FOREIGN", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The claim is another owner's, who alone frees the key, or whoever has its fence."})
+)
+
+// alreadyClaimed names the first use.
+func alreadyClaimed(r *Row) error {
+	c := &r.Value
+	f := KeyClaimed.New("the key was claimed before").With("scope", r.Key.Scope).With("key", r.Key.Key).With("count", c.Uses).
+		With("first_request_id", c.RequestID).With("first_time", c.ClaimedAt.UTC().Format(time.RFC3339Nano))
+	if c.Owner != "" {
+		f = f.With("owner", c.Owner)
+	}
+	if c.Result != "" {
+		f = f.With("result", c.Result)
+	}
+	if !c.ForEver() {
+		f = f.With("expire_time", c.ExpiresAt.UTC().Format(time.RFC3339Nano))
+	}
+	return f
+}
+
+func lifeDifferent(r *Row) error {
+	f := LifeDifferent.New("the key is claimed for ever, and this use has a life")
+	if !r.Value.ForEver() {
+		f = LifeDifferent.New("the key is claimed for a life, and this use has none")
+	}
+	return f.With("scope", r.Key.Scope).With("key", r.Key.Key).With("first_request_id", r.Value.RequestID)
+}
+
+func foreign(r *Row) error {
+	return Foreign.New("the claim is another owner's").With("scope", r.Key.Scope).With("key", r.Key.Key).
+		With("owner", r.Value.Owner)
+}

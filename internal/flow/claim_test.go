@@ -1,0 +1,212 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+func pageClaim(key string, change ...func(*claim.Params)) *flow.ClaimCondition {
+	p := claim.Params{Scope: "page", Key: key, Life: time.Hour, FirstOnly: true}
+	for _, f := range change {
+		f(&p)
+	}
+	return flow.NewClaimCondition(caller, p)
+}
+
+// behind runs a transfer behind a page id, and says how it ended.
+func (a *arena) behindClaim(c *flow.ClaimCondition, t *ledger.TransferCommand) string {
+	a.Helper()
+	return ending(a.engines[0].Do(context.Background(), work(flow.Work{Command: flow.Behind(flow.Ledger(t), c)})))
+}
+
+// claims are all keys with their uses and results.
+func (a *arena) claimed() string {
+	a.Helper()
+	return text(a.T, a.pool, "select coalesce(string_agg(format('%s %s %s', key, uses, result), '; ' order by key), '') from claim_keys")
+}
+
+func (a *arena) equal(what, got, want string) {
+	a.Helper()
+	if got != want {
+		a.Errorf("%s: got %q, want %q", what, got, want)
+	}
+}
+
+func TestAPageIDGuardsOneEffect(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	ends := map[string]int{}
+	for i := range 1000 {
+		wg.Go(func() {
+			out, err := a.engines[i%2].Do(context.Background(), work(flow.Work{
+				Command: flow.Behind(flow.Ledger(transfer(fmt.Sprint("t", i), "world", user(i), "1")), pageClaim("p"))}))
+			mu.Lock()
+			defer mu.Unlock()
+			ends[ending(out, err)]++
+		})
+	}
+	wg.Wait()
+	if ends["ok"] != 1 || ends["KEY_CLAIMED"] != 999 {
+		t.Errorf("ended %v", ends)
+	}
+	if n := a.one("select count(*) from ledger_transfers"); n != 1 {
+		t.Errorf("%d transfers", n)
+	}
+	a.equal("claims", a.claimed(), "p 1 "+text(t, a.pool, "select biz_no from ledger_transfers"))
+}
+
+func TestAPageIDStaysWithARefusalAndIsGivenBackByAllElse(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	a.equal("poor", a.behindClaim(pageClaim("poor"), transfer("a", user(0), user(1), "1")), "INSUFFICIENT_FUNDS")
+	a.equal("after a refusal", a.behindClaim(pageClaim("poor"), transfer("b", "world", user(1), "1")), "KEY_CLAIMED")
+	a.equal("claims", a.claimed(), "poor 1 ")
+
+	a.equal("bad request", a.behindClaim(pageClaim("p"), transfer("a", user(0), "nobody", "1")), "ACCOUNT_NOT_FOUND")
+	stale := transfer("a", "world", user(1), "1")
+	version := int64(77)
+	stale.Conditions = []ledger.Condition{{Code: user(1), Asset: "CNY", Version: &version}}
+	a.equal("conflict", a.behindClaim(pageClaim("p"), stale), "STALE_VERSION")
+	a.equal("claims", a.claimed(), "poor 1 ")
+	a.equal("at last", a.behindClaim(pageClaim("p"), transfer("a", "world", user(1), "1")), "ok")
+	a.equal("claims", a.claimed(), "p 1 a; poor 1 ")
+}
+
+func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	g.exec(`create function fail() returns trigger language plpgsql as $$ begin raise exception 'broken' using errcode = '22000'; end $$`)
+	for _, table := range []string{"ledger_transfers", "commit_batches"} {
+		g.exec("create trigger fail before insert on " + table + " execute function fail()")
+		run := func() string {
+			return ending(g.engine.Do(context.Background(), work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(table, "world", user(0), "1")), pageClaim(table))})))
+		}
+		if got := run(); got != "INTERNAL" {
+			t.Errorf("ended %s", got)
+		}
+		g.exec("drop trigger fail on " + table)
+		if got := run(); got != "ok" {
+			t.Errorf("then %s", got)
+		}
+	}
+}
+
+func TestDryRunsCountNothing(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	w := work(flow.Work{Command: flow.Behind(flow.Ledger(transfer("a", "world", user(0), "1")), pageClaim("p")), DryRun: true})
+	for range 2 {
+		a.equal("dry run", ending(a.engines[0].Do(context.Background(), w)), "ok")
+	}
+	a.equal("claims", a.claimed(), "")
+}
+
+// A first that is refused for business reasons has used its page up for the others of its batch; one that fails
+// otherwise has not.
+func TestPageIDsWithinOneBatch(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	both := func(first *ledger.TransferCommand, key string) (ends []string) {
+		for _, r := range a.engines[0].DoAll(context.Background(), []flow.Work{
+			work(flow.Work{Command: flow.Behind(flow.Ledger(first), pageClaim(key))}),
+			work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(key, "world", user(1), "1")), pageClaim(key))}),
+			work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")), pageClaim(key))}),
+		}) {
+			ends = append(ends, ending(r.Outcome, r.Err))
+		}
+		return ends
+	}
+	a.equal("after a refusal", fmt.Sprint(both(transfer("x", user(0), user(1), "1"), "p")), "[INSUFFICIENT_FUNDS KEY_CLAIMED KEY_CLAIMED]")
+	a.equal("after a bad request", fmt.Sprint(both(transfer("x", user(0), "nobody", "1"), "q")), "[ACCOUNT_NOT_FOUND ok KEY_CLAIMED]")
+	a.equal("claims", a.claimed(), "p 1 ; q 1 q")
+}
+
+func TestWhatIsTrueForEverGuardsOnce(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	points := func(owner string) *flow.ClaimCondition {
+		return flow.NewClaimCondition(caller, claim.Params{Scope: "points", Key: "task-7", Owner: owner})
+	}
+	a.equal("first", a.behindClaim(points("ann"), transfer("a", "world", user(0), "1")), "ok")
+	a.equal("again", a.behindClaim(points("ann"), transfer("b", "world", user(0), "1")), "KEY_CLAIMED")
+	a.equal("somebody else", a.behindClaim(points("bob"), transfer("c", "world", user(1), "1")), "KEY_CLAIMED")
+	a.equal("claims", a.claimed(), "task-7 1 a")
+}
+
+// Uses that are only counted let every command through, and what the caller named stays.
+func TestACountLetsEveryCommandThrough(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	counting := func(p *claim.Params) { p.FirstOnly, p.Result = false, "mine" }
+	for i := range 3 {
+		c := pageClaim("p", counting)
+		a.equal("use", a.behindClaim(c, transfer(fmt.Sprint("t", i), "world", user(0), "1")), "ok")
+		if c.Count() != int64(i+1) {
+			t.Errorf("counted %d", c.Count())
+		}
+	}
+	a.equal("claims", a.claimed(), "p 3 mine")
+}
+
+// Another domain's command works with claims by their book: an order that is cancelled frees its business key.
+func TestADomainClaimsAndDropsWithinItsOwnCommand(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	order := func(no string) *ordering {
+		return &ordering{params: claim.SamePurchase.Params("user-1", "product-7"), no: no}
+	}
+	run := func(c flow.Command) string {
+		out, err := a.engines[a.turn.Add(1)%2].Do(context.Background(), work(flow.Work{Command: c}))
+		if err != nil {
+			return ending(out, err)
+		}
+		return fmt.Sprint(out.Answer)
+	}
+	a.equal("first", run(order("no-1")), "no-1")
+	a.equal("repeat", run(order("no-2")), "no-1")
+	refused := order("no-3")
+	refused.refuse = true
+	a.equal("the duplicate error", run(refused), "KEY_CLAIMED")
+	cancel := order("")
+	cancel.cancel = true
+	a.equal("cancel", run(cancel), "true")
+	a.equal("after it", run(order("no-4")), "no-4")
+	a.equal("claims", a.claimed(), "6:user-1,9:product-7, 1 no-4")
+}
+
+// ordering is a command of the kind that an order service has: its number is taken inside of Apply.
+type ordering struct {
+	params         claim.Params
+	no             string
+	refuse, cancel bool
+	row            *claim.Row
+}
+
+func (o *ordering) Need(b *flow.Books) { o.row = b.Claims().Want(o.params.At(caller.Tenant)) }
+
+func (o *ordering) Apply(b *flow.Books) (any, error) {
+	if o.cancel {
+		return b.Claims().Drop(o.row, &claim.DropParams{Fence: o.row.Value.ID})
+	}
+	o.params.FirstOnly = o.refuse
+	use, err := b.Claims().Use(o.row, caller, &o.params)
+	if err != nil {
+		return nil, err
+	}
+	if use.Existed {
+		return use.First.Result, nil
+	}
+	b.Claims().Name(o.row, o.no)
+	return o.no, nil
+}
+
+var _ flow.Condition = (*flow.ClaimCondition)(nil)
