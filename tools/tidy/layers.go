@@ -31,6 +31,7 @@ var layers = map[string]layer{
 	"internal/fault":   ground,
 	"internal/commit":  engine,
 	"internal/lease":   engine,
+	"internal/ids":     engine,
 	"internal/flow":    flow,
 	"internal/rpc":     rpc,
 	"internal/server":  server,
