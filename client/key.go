@@ -51,7 +51,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 }
 
 // KeyInterceptor gives every changing call a key: that of WithKey, or a new one. It leaves alone calls
-// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto. Put it before
+// that bring the header, and those whose method is marked NO_SIDE_EFFECTS or IDEMPOTENT in its proto. Put it before
 // RetryInterceptor, so that all attempts of a call have the same key. For clients of any Connect
 // service that reads Idempotency-Key.
 func KeyInterceptor() connect.Interceptor {
@@ -92,10 +92,10 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 	return nil
 }
 
-// changing tells whether a call changes anything. What the schema does not promise to leave alone is
-// taken to change.
+// changing tells whether a call changes anything. What the schema does not promise to leave alone, or to
+// record nothing of (IDEMPOTENT, such as IdService.Generate, which takes no key), is taken to change.
 func changing(s connect.Spec) bool {
-	if s.IdempotencyLevel == connect.IdempotencyNoSideEffects {
+	if s.IdempotencyLevel != connect.IdempotencyUnknown {
 		return false
 	}
 	m, ok := s.Schema.(protoreflect.MethodDescriptor)
@@ -103,7 +103,7 @@ func changing(s connect.Spec) bool {
 		return true
 	}
 	o, _ := m.Options().(*descriptorpb.MethodOptions)
-	return o.GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+	return o.GetIdempotencyLevel() == descriptorpb.MethodOptions_IDEMPOTENCY_UNKNOWN
 }
 
 // repeatable tells whether a request may be sent again without doing its work again.

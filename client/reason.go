@@ -16,6 +16,7 @@ const (
 	ReasonFieldInvalid           Reason = "FIELD_INVALID"           // a field breaks a rule: see Error.Fields
 	ReasonKeyInvalid             Reason = "IDEMPOTENCY_KEY_INVALID" // not 1 to 255 printable ASCII characters
 	ReasonKeyReused              Reason = "IDEMPOTENCY_KEY_REUSED"  // the key was used with other content
+	ReasonKeyRefused             Reason = "IDEMPOTENCY_KEY_REFUSED" // the call records nothing, so it takes no key
 	ReasonCommandTooLarge        Reason = "COMMAND_TOO_LARGE"
 	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no good API key
 	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the API key's role is too small
@@ -31,7 +32,8 @@ const (
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
-	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID"   // not made by this list with these parameters
+	ReasonIDInvalid              Reason = "ID_INVALID"
+	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // not made by this list with these parameters
 )
 
 // Business refusals: recorded under the key. The same key gets the same refusal for as long as the key
@@ -62,6 +64,8 @@ const (
 const (
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
+	ReasonIDWorkerLost        Reason = "ID_WORKER_LOST"
+	ReasonIDWorkersExhausted  Reason = "ID_WORKERS_EXHAUSTED"
 	ReasonOutcomeUnknown      Reason = "OUTCOME_UNKNOWN" // the deadline passed while the work was running
 	ReasonNotRun              Reason = "NOT_RUN"         // the deadline passed before the work began
 	ReasonShuttingDown        Reason = "SHUTTING_DOWN"

@@ -81,6 +81,9 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 	} else if len(values) == 1 {
 		c.key, err = ParseKey(values[0])
 	}
+	if err == nil && c.key != "" && spec.IdempotencyLevel == connect.IdempotencyIdempotent {
+		return keyRefused.New("%s records nothing, so it takes no %s: send it again as it is", spec.Procedure, KeyHeader)
+	}
 	return err
 }
 

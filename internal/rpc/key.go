@@ -14,6 +14,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // KeyHeader is the header that carries a request key; ReplayedHeader marks the answer to a repeat.
@@ -21,6 +22,11 @@ const (
 	KeyHeader      = "Idempotency-Key"
 	ReplayedHeader = "Idempotency-Replayed"
 )
+
+// keyRefused is the answer to a key on a call that is marked IDEMPOTENT, which with us means: a repeat does no
+// harm, and nothing is recorded. A caller who sends a key counts on the same answer again.
+var keyRefused = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_REFUSED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+	Doc: "The call records nothing, so it takes no Idempotency-Key: send it again as it is."})
 
 // ParseKey reads an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as the
 // structured field string of RFC 8941 (with \" and \\ inside). The quotes do not belong to the key.

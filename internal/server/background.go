@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
@@ -16,6 +17,7 @@ func (s *Server) background(ctx context.Context) {
 		_, err := s.engine.CleanKeys(ctx)
 		return err
 	})
+	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

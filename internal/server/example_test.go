@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	idv1 "github.com/ledgerd/ledgerd/gen/ledgerd/id/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -137,6 +138,13 @@ var examples = map[string]func(x things) []proto.Message{
 	"Batch.Execute": func(x things) []proto.Message {
 		return all(execute(operation("", &ledgerv1.TransferRequest{BizNo: "walk-9", Postings: posting(x.wallet, x.shop, x.asset, "1")}),
 			operation("", &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldId{HoldId: x.heldID}})))
+	},
+	"Id.Generate": func(things) []proto.Message {
+		return all(&idv1.GenerateRequest{}, &idv1.GenerateRequest{Kind: idv1.IdKind_ID_KIND_UUID_V7, Count: 2},
+			&idv1.GenerateRequest{Kind: idv1.IdKind_ID_KIND_ORDER_NO, Prefix: "ORD", TimeZone: "Asia/Shanghai"})
+	},
+	"Id.Parse": func(things) []proto.Message {
+		return all(&idv1.ParseRequest{Id: "2WQ3TN2G40001"}, &idv1.ParseRequest{Id: "01941f29-7c00-7aaa-9bbb-0123456789ab"})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -118,9 +119,41 @@ func (c *caller) prepare(tag string) {
 
 func TestEveryChangingMethodIsHere(t *testing.T) {
 	for _, m := range methods(t) {
-		if _, found := changes[callName(m)]; found == reads(m) {
+		if _, found := changes[callName(m)]; found == (reads(m) || keepsNothing(m)) {
 			t.Errorf("%s: found %v", m.Name(), found)
 		}
+	}
+}
+
+// Calls that keep nothing have no answer to give again, and say so instead of taking a key.
+func TestCallsThatKeepNothingTakeNoKey(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c, mine := furnish(s, "mine")
+	n := 0
+	for _, m := range methods(t) {
+		if !keepsNothing(m) {
+			continue
+		}
+		for _, r := range examples[callName(m)](mine) {
+			for _, p := range protocols {
+				n++
+				before := s.dump("mine")
+				if a := c.call(p, callName(m), r, "Idempotency-Key", "key"); a.code != "invalid_argument" || a.reason(t) != "IDEMPOTENCY_KEY_REFUSED" {
+					t.Errorf("%s over %s with a key: %s %s", m.FullName(), p.name, a.code, a.message)
+				}
+				first, again := c.call(p, callName(m), r), c.call(p, callName(m), r)
+				if first.code != "" || again.code != "" || first.replayed() || again.replayed() {
+					t.Errorf("%s over %s: %s, again: %s", m.FullName(), p.name, first.message, again.message)
+				}
+				if after := s.dump("mine"); !maps.Equal(before, after) {
+					t.Errorf("%s over %s left something", m.FullName(), p.name)
+				}
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("there is no such call")
 	}
 }
 

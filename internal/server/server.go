@@ -24,11 +24,13 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
@@ -63,6 +65,7 @@ type Server struct {
 	options  Options
 	log      *slog.Logger
 	engine   *flow.Engine
+	ids      *ids.Generator
 	batches  *pgxpool.Pool // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
@@ -95,7 +98,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	host, _ := os.Hostname()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
-	s.engine = flow.NewEngine(s.batches, fmt.Sprintf("%s/%d", host, os.Getpid()), commit.NewMetrics(s.registry), s.log)
+	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
+	s.engine = flow.NewEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log)
+	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())
@@ -164,6 +169,7 @@ func (s *Server) routes() http.Handler {
 	serve(ledgerv1connect.NewLedgerServiceHandler(
 		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
+	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
@@ -221,6 +227,9 @@ func (s *Server) Stop() {
 		defer cancel()
 		if err := s.engine.Drain(ctx); err != nil {
 			s.log.Error("drain", "error", err)
+		}
+		if err := s.ids.Release(ctx); err != nil {
+			s.log.Warn("the worker number of ids stays leased until its time", "error", err)
 		}
 		if s.metrics != nil {
 			_ = s.metrics.Close()
