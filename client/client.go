@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
@@ -13,6 +14,8 @@ import (
 type Client struct {
 	// Ledger has every call of LedgerService, as generated.
 	Ledger ledgerv1connect.LedgerServiceClient
+	// IDs makes ids and reads them.
+	IDs idv1connect.IdServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -121,6 +124,7 @@ func New(baseURL string, opts ...Option) *Client {
 		options = append(options, connect.WithProtoJSON()) // not for batches, which are encoded already
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
+	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
 	return c
 }
 

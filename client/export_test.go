@@ -41,4 +41,6 @@ var Reasons = []Reason{
 	ReasonAccountFrozen, ReasonAccountNotEmpty, ReasonLimitViolated, ReasonAlreadyReversed, ReasonHoldExpired,
 	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,
 	ReasonInternal, ReasonDatabaseUnavailable, ReasonOutcomeUnknown, ReasonNotRun, ReasonShuttingDown,
+	ReasonReferenceUnresolved,
+	ReasonKeyRefused, ReasonIDInvalid, ReasonIDWorkerLost, ReasonIDWorkersExhausted,
 }
