@@ -51,6 +51,9 @@ func slotAt(t time.Time) slot {
 	return min(slot(max(ms, 0))<<sequenceBits, maxSlot)
 }
 
+// hasIDs tells whether a time is within the 41 bits.
+func hasIDs(t time.Time) bool { return slotAt(t) > 0 && slotAt(t) < maxSlot }
+
 // after is the first slot of the first whole millisecond that is not before a time.
 func after(t time.Time) slot { return slotAt(t.Add(time.Millisecond - 1)) }
 

@@ -173,7 +173,7 @@ func (g *Generator) ask(ctx context.Context, run func(context.Context, *pgx.Conn
 		return err
 	case pg.Warned(conn):
 		return errNotDurable
-	case slotAt(said) == 0 || slotAt(said) == maxSlot:
+	case !hasIDs(said):
 		return fmt.Errorf("the database's clock says %v: ids are for the time from %v to %v", said, Epoch, Last)
 	}
 	g.mu.Lock()

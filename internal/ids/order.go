@@ -47,7 +47,7 @@ func zoneOf(name string) (*time.Location, error) {
 		return known.(*time.Location), nil
 	}
 	if name == "Local" { // whatever the machine is set to
-		return nil, errors.New("Local is no time zone")
+		return nil, errors.New("the machine's own zone has no name")
 	}
 	location, err := time.LoadLocation(name)
 	if err == nil {
