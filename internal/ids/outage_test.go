@@ -2,6 +2,7 @@ package ids_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,4 +62,51 @@ func TestLeaseOutlivesThePowerOfTheDatabase(t *testing.T) {
 		return err == nil
 	})
 	growing(t, made)
+}
+
+// An operator cancels the wait for a standby that is missing: the lease is committed here, and a promotion
+// might lose it.
+func TestLeaseThatDidNotWaitForTheStandbyIsNotUsed(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	super := pgtest.Pool(t, d.SuperDSN)
+	standby := func(name string) {
+		t.Helper()
+		for _, sql := range []string{"alter system set synchronous_standby_names = '" + name + "'", "select pg_reload_conf()"} {
+			if _, err := super.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	is := func(sql string) func() bool {
+		return func() (yes bool) {
+			if err := super.QueryRow(t.Context(), sql).Scan(&yes); err != nil {
+				t.Fatal(err)
+			}
+			return yes
+		}
+	}
+	standby("missing")
+	soon(t, "commits wait", func() bool { // which another process of the server switches on, a moment later: try it
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, err := super.Exec(ctx, "comment on view audit.id_workers is 'tried'")
+		return err != nil
+	})
+	soon(t, "the try is over", is("select count(pg_terminate_backend(pid)) = 0 from pg_stat_activity where wait_event = 'SyncRep'"))
+	b := &bench{t: t, db: d.DB, pool: pgtest.Pool(t, d.AppDSN)}
+	g := b.generator(ids.Options{})
+	done := make(chan error, 1)
+	go func() {
+		_, err := g.Next(context.Background(), 1)
+		done <- err
+	}()
+	soon(t, "the lease waits, and no more", is("select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'"))
+	if err := <-done; !fault.Is(err, fault.DatabaseUnavailable) || !strings.Contains(err.Error(), "standby") {
+		t.Errorf("%v", err)
+	}
+	standby("")
+	if b.next(g, 1); !is("select count(*) = 2 from ids_workers where fence = 1")() {
+		t.Error("the first lease was used")
+	}
 }
