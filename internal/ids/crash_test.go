@@ -197,7 +197,7 @@ func (b *bench) judge(all []*process, kills int) {
 	}
 	unique(b.t, lists...)
 	b.t.Logf("%d kills, %d of %d processes made %d ids with %d numbers", kills, busy, len(all), n, len(workers))
-	if kills < 15 || busy < 10 || len(workers) != 3 || n < 100_000 {
+	if kills < 8 || busy < 5 || len(workers) < 2 || n < 20_000 {
 		b.t.Errorf("the test tried too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy, workers, n)
 	}
 }
