@@ -7,6 +7,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
@@ -17,9 +18,10 @@ type Client struct {
 	Ledger ledgerv1connect.LedgerServiceClient
 	// Batch has Execute, as generated; Client.Execute is easier to use.
 	Batch batchv1connect.BatchServiceClient
-	// Idempotency has every call of IdempotencyService: submit tokens.
 	// Idempotency has every call of IdempotencyService.
 	Idempotency idempotencyv1connect.IdempotencyServiceClient
+	// IDs makes ids and reads them.
+	IDs idv1connect.IdServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -130,6 +132,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
 	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
 	c.Idempotency = idempotencyv1connect.NewIdempotencyServiceClient(s.http, baseURL, options...)
+	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
 	return c
 }
 

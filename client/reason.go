@@ -33,7 +33,8 @@ const (
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
-	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID"   // not made by this list with these parameters
+	ReasonIDInvalid              Reason = "ID_INVALID"
+	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // not made by this list with these parameters
 	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
 	ReasonClaimLifeDifferent     Reason = "CLAIM_LIFE_DIFFERENT" // claimed for ever and used with a life, or the reverse
 )
@@ -88,6 +89,8 @@ const (
 const (
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
+	ReasonIDWorkerLost        Reason = "ID_WORKER_LOST"
+	ReasonIDWorkersExhausted  Reason = "ID_WORKERS_EXHAUSTED"
 	ReasonOutcomeUnknown      Reason = "OUTCOME_UNKNOWN" // the deadline passed while the work was running
 	ReasonNotRun              Reason = "NOT_RUN"         // the deadline passed before the work began
 	ReasonShuttingDown        Reason = "SHUTTING_DOWN"

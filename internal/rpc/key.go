@@ -16,6 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // KeyHeader is the header that carries a request key; ReplayedHeader marks the answer to a repeat.
@@ -23,6 +24,11 @@ const (
 	KeyHeader      = "Idempotency-Key"
 	ReplayedHeader = "Idempotency-Replayed"
 )
+
+// keyUnsupported is the answer to a key on a call that is marked IDEMPOTENT, which with us means: a repeat does no
+// harm, and nothing is recorded. A caller who sends a key counts on the same answer again.
+var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+	Doc: "The call records nothing, so it takes no Idempotency-Key: send it again as it is."})
 
 // ParseKey reads an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as the
 // structured field string of RFC 9651 (with \" and \\ inside). The quotes do not belong to the key.

@@ -23,15 +23,9 @@ const (
 	NextTokenHeader = "Submit-Token-Next"
 )
 
-var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-	Doc: "The call takes no Idempotency-Key: its answer has secrets, which are not recorded. It may be repeated without one."})
-
 // IssueTokens issues submit tokens. Its answer is never recorded, so it cannot stand in an Execute either.
 func (s *Idempotency) IssueTokens(ctx context.Context, r *idempotencyv1.IssueTokensRequest) (*idempotencyv1.IssueTokensResponse, error) {
 	c := callOf(ctx)
-	if c.key != "" {
-		return nil, keyUnsupported.New("IssueTokens takes no %s: tokens are not recorded; a repeat gets others", KeyHeader)
-	}
 	c.secret = true
 	return run(ctx, s.Changes, issueTokensCall, r)
 }
@@ -95,7 +89,7 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 	bad := func(problem string) error {
 		return fault.FieldInvalid.New("%s: %s", TokenHeader, problem).WithField(TokenHeader, problem)
 	}
-	if spec.IdempotencyLevel == connect.IdempotencyNoSideEffects || spec.StreamType != connect.StreamTypeUnary {
+	if spec.IdempotencyLevel != connect.IdempotencyUnknown || spec.StreamType != connect.StreamTypeUnary {
 		return bad("is for calls that change something")
 	}
 	if len(values) > 1 {

@@ -10,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -21,6 +22,7 @@ func (s *Server) background(ctx context.Context) {
 		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens()}, claim.Tables())}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
+	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

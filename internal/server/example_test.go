@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	idv1 "github.com/ledgerd/ledgerd/gen/ledgerd/id/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -166,6 +167,13 @@ var examples = map[string]func(x things) []proto.Message{
 	"Idempotency.DropClaim": func(x things) []proto.Message {
 		return all(&idempotencyv1.DropClaimRequest{Scope: "walk", Key: x.claimed, Fence: x.fence},
 			&idempotencyv1.DropClaimRequest{Scope: "walk", Key: x.claimed, Owner: "theirs"})
+	},
+	"Id.Generate": func(things) []proto.Message {
+		return all(&idv1.GenerateRequest{}, &idv1.GenerateRequest{Kind: idv1.IdKind_ID_KIND_UUID_V7, Count: 2},
+			&idv1.GenerateRequest{Kind: idv1.IdKind_ID_KIND_ORDER_NO, Prefix: "ORD", TimeZone: "Asia/Shanghai"})
+	},
+	"Id.Parse": func(things) []proto.Message {
+		return all(&idv1.ParseRequest{Id: "2WQ3TN2G40001"}, &idv1.ParseRequest{Id: "01941f29-7c00-7aaa-9bbb-0123456789ab"})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

@@ -197,6 +197,12 @@ func reads(m protoreflect.MethodDescriptor) bool {
 	return m.Options().ProtoReflect().Get(m.Options().ProtoReflect().Descriptor().Fields().ByName("idempotency_level")).Enum() == 1
 }
 
+// recordsNothing tells a call that changes nothing of the caller's, and may be repeated, though each time it
+// answers otherwise: it is marked IDEMPOTENT.
+func recordsNothing(m protoreflect.MethodDescriptor) bool {
+	return m.Options().ProtoReflect().Get(m.Options().ProtoReflect().Descriptor().Fields().ByName("idempotency_level")).Enum() == 2
+}
+
 // fill makes a message of the type that a call answers with.
 func fill(t testing.TB, m protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()

@@ -24,12 +24,14 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
@@ -67,6 +69,7 @@ type Server struct {
 	options  Options
 	log      *slog.Logger
 	engine   *flow.Engine
+	ids      *ids.Generator
 	batches  *pgxpool.Pool // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
@@ -102,7 +105,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	host, _ := os.Hostname()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
-	s.engine = flow.NewEngine(s.batches, fmt.Sprintf("%s/%d", host, os.Getpid()), commit.NewMetrics(s.registry), s.log)
+	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
+	s.engine = flow.NewEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log)
+	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())
@@ -172,6 +177,7 @@ func (s *Server) routes() http.Handler {
 		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads)}, options...))
+	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
@@ -231,6 +237,9 @@ func (s *Server) Stop() {
 		}
 		if err := s.engine.SaveCounts(ctx); err != nil {
 			s.log.Warn("the last counts were not saved", "error", err)
+		}
+		if err := s.ids.Release(ctx); err != nil {
+			s.log.Warn("the worker number of ids stays leased until its time", "error", err)
 		}
 		if s.metrics != nil {
 			_ = s.metrics.Close()

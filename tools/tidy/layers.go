@@ -32,6 +32,7 @@ var layers = map[string]layer{
 	"internal/commit":  engine,
 	"internal/clean":   engine,
 	"internal/lease":   engine,
+	"internal/ids":     engine,
 	"internal/flow":    flow,
 	"internal/rpc":     rpc,
 	"internal/server":  server,

@@ -1,0 +1,49 @@
+-- Worker numbers of ids: one row for each of the 1,024 that an id has room for, all made here, so that
+-- the service never inserts or deletes one. Locks nothing.
+
+-- +goose Up
+set local role ledgerd_owner;
+
+create table ids_workers (
+    worker        smallint not null,
+    fence         bigint not null default 0,
+    holder        text collate "C" not null default '',
+    leased_at     timestamptz not null default 'epoch',
+    leased_until  timestamptz not null default 'epoch',
+    high_water_at timestamptz not null default 'epoch',
+    constraint ids_workers_pkey primary key (worker),
+    constraint ids_workers_worker_check check (worker between 0 and 1023),
+    constraint ids_workers_fence_check check (fence >= 0),
+    constraint ids_workers_holder_check check ((holder = '') = (fence = 0) and octet_length(holder) <= 256)
+) with (fillfactor = 50);
+comment on table ids_workers is 'Worker numbers of ids, leased by processes. Its key has no tenant: a process makes ids for all of them.';
+comment on column ids_workers.worker is 'The number: 10 bits of every id.';
+comment on column ids_workers.fence is 'Grows by one with every lease; what the holder writes names it, so that an earlier holder finds nothing to write to. 0: never leased.';
+comment on column ids_workers.holder is 'The process that leased it last: host/process number.';
+comment on column ids_workers.leased_at is 'When it was leased last.';
+comment on column ids_workers.leased_until is 'End of the lease, by the database''s clock. Over: anybody may take the number, once high_water_at is past, too.';
+comment on column ids_workers.high_water_at is 'No id of this number has this time or a later one: written before ids are given out up to it. The next holder begins here, whatever the clocks say.';
+
+insert into ids_workers (worker) select generate_series(0, 1023);
+
+grant select on ids_workers to ledgerd_app, ledgerd_audit;
+grant update (fence, holder, leased_at, leased_until, high_water_at) on ids_workers to ledgerd_app;
+
+create view audit.id_workers as
+select w.worker, w.holder, w.leased_until > clock_timestamp() as held, w.leased_at, w.leased_until, w.high_water_at, w.fence as leases
+from ids_workers w
+where w.fence > 0;
+comment on view audit.id_workers is 'Worker numbers of ids that were ever leased, and who has them.';
+comment on column audit.id_workers.worker is 'The number: 10 bits of every id.';
+comment on column audit.id_workers.holder is 'The process that leased it last: host/process number.';
+comment on column audit.id_workers.held is 'The lease is not over.';
+comment on column audit.id_workers.leased_at is 'When it was leased last.';
+comment on column audit.id_workers.leased_until is 'End of the lease.';
+comment on column audit.id_workers.high_water_at is 'No id of this number has this time or a later one.';
+comment on column audit.id_workers.leases is 'How often it was leased: the fence.';
+grant select on audit.id_workers to ledgerd_audit;
+reset role;
+
+-- +goose Down
+drop view audit.id_workers;
+drop table ids_workers;

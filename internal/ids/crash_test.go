@@ -1,0 +1,251 @@
+package ids_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/ids"
+)
+
+// The environment of a child: the database, and its clock: how far it jumps back and forth, or one of the below.
+const (
+	childDSN   = "LEDGERD_TEST_IDS_DSN"
+	childClock = "LEDGERD_TEST_IDS_CLOCK"
+)
+
+const (
+	frozen = "frozen" // stands while the process is stopped, as the clocks of a machine that sleeps do
+	fast   = "fast"   // goes twice as fast as time: who comes after it finds the clock set back
+)
+
+func childTicks() ids.Ticks {
+	start := time.Now()
+	switch os.Getenv(childClock) {
+	case frozen:
+		return func() time.Duration { // the time that it has worked, or it would take too long
+			var used syscall.Rusage
+			check(syscall.Getrusage(syscall.RUSAGE_SELF, &used))
+			return 3 * time.Duration(used.Utime.Nano()+used.Stime.Nano())
+		}
+	case fast:
+		return func() time.Duration { return 2 * time.Since(start) }
+	}
+	jitter, err := time.ParseDuration(os.Getenv(childClock))
+	check(err)
+	return func() time.Duration { return time.Since(start) + rand.N(2*jitter+1) - jitter }
+}
+
+// childTerm is short, so that numbers come back within a test.
+const childTerm = 300 * time.Millisecond
+
+// child makes ids until it is killed, and writes them, 8 bytes each, as soon as it has them: the pipe keeps
+// them when it dies.
+func child() {
+	pool, err := pgxpool.New(context.Background(), os.Getenv(childDSN))
+	check(err)
+	g := ids.New(ids.Options{Pool: pool, Holder: fmt.Sprint("child ", os.Getpid()), Term: childTerm, Ticks: childTicks()})
+	go func() {
+		for range time.Tick(childTerm / 6) {
+			_ = g.Renew(context.Background()) // else ids end at the mark
+		}
+	}()
+	for i := 0; ; i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		made, err := g.Next(ctx, []int{1, 7, 40, 200, 1, 2, 9000}[i%7])
+		cancel()
+		if fault.Of(err) != nil {
+			continue
+		}
+		check(err)
+		b := make([]byte, 0, 8*len(made))
+		for _, id := range made {
+			b = binary.BigEndian.AppendUint64(b, uint64(id))
+		}
+		_, err = os.Stdout.Write(b)
+		check(err)
+		<-time.After(rand.N(10 * time.Millisecond))
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// process is a child, with what it wrote.
+type process struct {
+	cmd  *exec.Cmd
+	file string
+}
+
+func (b *bench) process(clock string) *process {
+	b.t.Helper()
+	p := &process{file: filepath.Join(b.t.TempDir(), "ids")}
+	out, err := os.Create(p.file)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer out.Close()
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env = append(os.Environ(), childDSN+"="+b.db.AppDSN, childClock+"="+clock)
+	p.cmd.Stdout, p.cmd.Stderr = out, os.Stderr
+	if err := p.cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+	b.t.Cleanup(func() { p.kill(b.t) })
+	return p
+}
+
+// kill ends it as a power cut would.
+func (p *process) kill(t testing.TB) {
+	if p.cmd.ProcessState != nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	err := p.cmd.Wait()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("the child ended by itself: %v", err)
+	}
+}
+
+// size is how many bytes it has written.
+func (p *process) size(t testing.TB) int64 {
+	t.Helper()
+	info, err := os.Stat(p.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// ids are all whole ids that it has written.
+func (p *process) ids(t testing.TB) (made []ids.ID) {
+	t.Helper()
+	f, err := os.Open(p.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var b [8]byte
+	for in := bufio.NewReader(f); ; {
+		_, err := io.ReadFull(in, b[:])
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			return made
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, ids.ID(binary.BigEndian.Uint64(b[:])))
+	}
+}
+
+// TestKilledProcessesRepeatNoID kills processes again and again that share three numbers, while their clocks
+// jump, stand, or run ahead, so that the next one's is behind.
+func TestKilledProcessesRepeatNoID(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.only(3)
+	running := []*process{b.process(fast), b.process("20ms")}
+	all := append([]*process(nil), running...)
+	end := time.After(8 * time.Second)
+	for kills := 0; ; kills++ {
+		select {
+		case <-end:
+			b.judge(all, kills)
+			return
+		case <-time.After(100*time.Millisecond + rand.N(300*time.Millisecond)):
+		}
+		n := rand.IntN(len(running))
+		running[n].kill(t)
+		running[n] = b.process([]string{fast, "0s", "250ms", frozen, fast, "20ms"}[kills%6])
+		all = append(all, running[n])
+	}
+}
+
+// judge holds together what all processes wrote.
+func (b *bench) judge(all []*process, kills int) {
+	b.t.Helper()
+	var lists [][]ids.ID
+	workers, busy, n := map[int]int{}, 0, 0
+	for _, p := range all {
+		p.kill(b.t)
+		made := p.ids(b.t)
+		growing(b.t, made)
+		if len(made) > 0 {
+			busy++
+			workers[made[0].Worker()]++
+		}
+		n += len(made)
+		lists = append(lists, made)
+	}
+	unique(b.t, lists...)
+	b.t.Logf("%d kills, %d of %d processes made %d ids with %d numbers", kills, busy, len(all), n, len(workers))
+	if kills < 8 || busy < 5 || len(workers) < 2 || n < 20_000 {
+		b.t.Errorf("the test tried too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy, workers, n)
+	}
+}
+
+// TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows stops a process for longer than its lease, while
+// another one takes over the only number there is.
+func TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.only(1)
+	p := b.process(frozen)
+	soon(t, "the child makes ids", func() bool { return len(p.ids(t)) > 100 })
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	var mark time.Time
+	b.read("select high_water_at from ids_workers where worker = 0", &mark)
+	g := b.generator(ids.Options{Term: childTerm})
+	var made []ids.ID
+	soon(t, "its lease is over", func() bool {
+		some, err := g.Next(t.Context(), 1)
+		made = append(made, some...)
+		return err == nil
+	})
+	stopped := len(p.ids(t))
+	made = append(made, b.next(g, 20_000)...)
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	written, still := int64(0), 0
+	soon(t, "it goes on, and comes to its mark", func() bool {
+		if err := g.Renew(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, b.next(g, 10)...)
+		if now := p.size(t); now != written {
+			written, still = now, 0
+		}
+		still++
+		return written > 8*int64(stopped) && still > 50
+	})
+	p.kill(t)
+	woken := p.ids(t)
+	growing(t, woken)
+	growing(t, made)
+	unique(t, woken, made)
+	t.Logf("%d ids before it stopped, %d after it woke up", stopped, len(woken)-stopped)
+	if last := woken[len(woken)-1]; !last.Time().Before(mark) || made[0].Time().Before(mark) {
+		t.Errorf("the mark is %v: it went on to %v, the next holder began at %v", mark, last.Time(), made[0].Time())
+	}
+}

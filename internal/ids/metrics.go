@@ -1,0 +1,47 @@
+package ids
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics of a Generator.
+type Metrics struct {
+	reg       prometheus.Registerer
+	snowflake prometheus.Counter
+	uuids     prometheus.Counter
+	waits     prometheus.Counter
+	leases    *prometheus.CounterVec
+	offset    *prometheus.GaugeVec
+	worker    prometheus.Gauge
+}
+
+// NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	made := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "made_total",
+		Help: "Ids made by kind: snowflake (order numbers too), uuid_v7."}, []string{"kind"})
+	m := &Metrics{
+		reg: reg, snowflake: made.WithLabelValues("snowflake"), uuids: made.WithLabelValues("uuid_v7"),
+		waits: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "waits_total",
+			Help: "Waits because the ids of the present time were used up."}),
+		leases: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "leases_total",
+			Help: "Tries to lease or renew a worker number by outcome: leased, renewed, lost, exhausted, failed."}, []string{"outcome"}),
+		offset: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "clock_offset_seconds",
+			Help: "How far a clock is ahead of Postgres's for sure: that of the machine (wall), and that in ids (ids). Measured with every lease and renewal."},
+			[]string{"clock"}),
+		worker: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "worker",
+			Help: "The worker number that the process holds; -1: none."}),
+	}
+	m.worker.Set(-1)
+	if reg != nil {
+		reg.MustRegister(made, m.waits, m.leases, m.offset, m.worker)
+	}
+	return m
+}
+
+func (m *Metrics) lease(outcome string) { m.leases.WithLabelValues(outcome).Inc() }
+
+// left shows how long the ids would last if no renewal came.
+func (m *Metrics) left(read func() float64) {
+	if m.reg != nil {
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "left_seconds",
+			Help: "For how long ids may be made if the worker number's lease is not renewed; 0 without one."}, read))
+	}
+}

@@ -1,0 +1,84 @@
+package ids
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"time"
+	_ "time/tzdata" // so that zones do not depend on the machine
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+const (
+	maxPrefix  = 8
+	dateLayout = "20060102"
+)
+
+// OrderForm says how order numbers are written.
+type OrderForm struct {
+	prefix string
+	zone   *time.Location
+}
+
+// NewOrderForm makes a form: up to 8 of A-Z and 0-9 in front, and dates of a time zone by its IANA name, by
+// default UTC. Returns fault FIELD_INVALID.
+func NewOrderForm(prefix, zone string) (OrderForm, error) {
+	if !goodPrefix(prefix) {
+		return OrderForm{}, fault.FieldInvalid.New("the prefix must be up to %d of A-Z and 0-9", maxPrefix).
+			WithField("prefix", "must be up to 8 of A-Z and 0-9")
+	}
+	location, err := zoneOf(zone)
+	if err != nil {
+		return OrderForm{}, fault.FieldInvalid.New("there is no time zone %q", zone).
+			WithField("time_zone", "must be the name of a time zone, such as Asia/Shanghai")
+	}
+	return OrderForm{prefix, location}, nil
+}
+
+func goodPrefix(s string) bool {
+	return len(s) <= maxPrefix && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") == ""
+}
+
+var zones sync.Map // name to *time.Location: as many as there are zones
+
+func zoneOf(name string) (*time.Location, error) {
+	if known, ok := zones.Load(name); ok {
+		return known.(*time.Location), nil
+	}
+	if name == "Local" { // whatever the machine is set to
+		return nil, errors.New("the machine's own zone has no name")
+	}
+	location, err := time.LoadLocation(name)
+	if err == nil {
+		zones.Store(name, location)
+	}
+	return location, err
+}
+
+// Write is the order number of an id: prefix, date, and the id's text. It is unique because the id is, which
+// stands at its end.
+func (f OrderForm) Write(id ID) string {
+	b := make([]byte, 0, maxPrefix+len(dateLayout)+textLength)
+	b = append(b, f.prefix...)
+	b = id.Time().In(f.zone).AppendFormat(b, dateLayout)
+	return string(id.appendText(b))
+}
+
+// parseOrder reads an order number. Its date must be one that it is somewhere on earth at the time of its id.
+func parseOrder(s string) (prefix, date string, id ID, ok bool) {
+	at := len(s) - textLength
+	if at < len(dateLayout) {
+		return "", "", 0, false
+	}
+	prefix, date = s[:at-len(dateLayout)], s[at-len(dateLayout):at]
+	if id, ok = parseText(s[at:]); !ok || !goodPrefix(prefix) {
+		return "", "", 0, false
+	}
+	west, east := id.Time().Add(-12*time.Hour).Format(dateLayout), id.Time().Add(14*time.Hour).Format(dateLayout)
+	day, err := time.Parse(dateLayout, date)
+	if err != nil || date < west || date > east || day.Format(dateLayout) != date {
+		return "", "", 0, false
+	}
+	return prefix, date, id, true
+}
