@@ -114,7 +114,7 @@ func (g *Generator) takeNumber(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	g.lease = lease{worker: int(row.Worker), fence: row.Fence, since: row.Now, mark: slotAt(row.HighWaterAt)}
-	g.next = g.next.whole()
+	g.next = max(g.next.whole(), after(row.FloorAt))
 	g.mu.Unlock()
 	g.metrics.lease("leased")
 	g.metrics.worker.Set(float64(row.Worker))
