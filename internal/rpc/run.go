@@ -80,8 +80,11 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 	if !g.dry && !g.spends {
 		c.demandToken(rule)
 	}
-	if err := c.submit(o.name, g.dry, func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }); err != nil {
-		return none, err
+	if c.token != nil {
+		made := func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }
+		if err := c.submit(o.name, g.dry, made); err != nil {
+			return none, err
+		}
 	}
 	key, err := s.requestKey(c, o.name, rule, q)
 	if err != nil {

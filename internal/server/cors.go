@@ -24,8 +24,8 @@ func crossOrigin(origins []string, next http.Handler) http.Handler {
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: connectcors.AllowedMethods(),
-		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", rpc.KeyHeader, rpc.TokenHeader, rpc.RequestIDHeader, "traceparent"),
-		ExposedHeaders: append(connectcors.ExposedHeaders(), rpc.ReplayedHeader, rpc.NextTokenHeader, rpc.RequestIDHeader),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", rpc.KeyHeader, rpc.TokenHeader, rpc.ClaimHeader, rpc.RequestIDHeader, "traceparent"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), rpc.ReplayedHeader, rpc.NextTokenHeader, rpc.ClaimCountHeader, rpc.RequestIDHeader),
 		MaxAge:         int(preflightLife / time.Second),
 	}).Handler(next)
 }

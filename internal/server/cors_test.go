@@ -41,7 +41,7 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 	}
 	s.server.Stop()
 	s.start(server.Options{Origins: []string{shop}})
-	asked := []string{"authorization", "connect-protocol-version", "content-type", "idempotency-key", "submit-token", "x-request-id"}
+	asked := []string{"authorization", "claim-key", "connect-protocol-version", "content-type", "idempotency-key", "submit-token", "x-request-id"}
 	h := send(http.MethodOptions, shop, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", strings.Join(asked, ","))
 	if h.Get("Access-Control-Allow-Origin") != shop || h.Get("Access-Control-Allow-Credentials") != "" || h.Get("Access-Control-Max-Age") == "" {
 		t.Errorf("the preflight got %v", h)
@@ -54,7 +54,7 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 	}
 	h = send(http.MethodPost, shop, "Authorization", "Bearer "+key)
 	exposed := strings.Join(h.Values("Access-Control-Expose-Headers"), ",")
-	for _, name := range []string{"Idempotency-Replayed", "Submit-Token-Next", "X-Request-Id"} {
+	for _, name := range []string{"Claim-Count", "Idempotency-Replayed", "Submit-Token-Next", "X-Request-Id"} {
 		if !strings.Contains(exposed, name) {
 			t.Errorf("%s is not exposed: %s", name, exposed)
 		}

@@ -365,3 +365,30 @@ func TestAnOpenPageSubmitsOnWithTheNextToken(t *testing.T) {
 		t.Errorf("%d tokens follow another", n)
 	}
 }
+
+// Whatever a form does in the ledger, its repeat is told what was made.
+func TestEveryChangeOfTheLedgerIsNamed(t *testing.T) {
+	t.Parallel()
+	c := boss(t)
+	n := 0
+	for name, change := range changes {
+		name, _, _ = strings.Cut(name, " ")
+		tag := fmt.Sprint("n", n)
+		r := change.well(tag)
+		if b, ok := r.(*ledgerv1.TransferBatchRequest); strings.Contains(name, ".") && name != "Batch.Execute" || ok && !b.GetAllOrNothing() {
+			continue
+		}
+		n++
+		c.prepare(tag)
+		token := c.plain()
+		c.call(grpc, name, r, tokenHeader, token).wants(t, name, "")
+		a := c.call(grpc, "Transfer", pay("again-"+tag, "world", "u:"+tag, "1"), tokenHeader, token)
+		a.wants(t, name+" again", "TOKEN_SPENT")
+		if a.state("first_resource") == "" || a.state("first_id")+a.state("first_code") == "" {
+			t.Errorf("%s: %v", name, a.details)
+		}
+	}
+	if n < 12 {
+		t.Errorf("only %d changes were made", n)
+	}
+}

@@ -102,7 +102,8 @@ const (
 	NextStep_NEXT_STEP_READ_AGAIN NextStep = 4
 	// Send the same request again with the same key, after the RetryInfo delay if one is given.
 	NextStep_NEXT_STEP_RETRY_SAME_KEY NextStep = 5
-	// Fetch a new submit token.
+	// Fetch a new submit token: the one that came is spent, or no good. A refusal behind it is recorded under
+	// the key, as any other: the next submit wants a new key too.
 	NextStep_NEXT_STEP_NEW_TOKEN NextStep = 6
 )
 
