@@ -144,3 +144,67 @@ func TestExpiredKeysAreClaimedAnewOnceBesideCleaners(t *testing.T) {
 		d.age(time.Hour)
 	}
 }
+
+// waits holds a transaction of somebody else's open until a batch waits for its locks.
+func (d *desk) waits() {
+	d.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(20 * time.Second); ; {
+		if d.text("select (count(*) > 0)::text from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == "true" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			d.Fatal("nobody waits")
+		}
+	}
+}
+
+// What stands under a key is known only when nobody else is changing it.
+func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.want(d.use(use(caller, "k", 0, owner("a"))), "1")
+	tx, err := d.super.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(context.Background(), "delete from claim_keys"); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan string, 1)
+	go func() { got <- d.use(use(caller, "k", 0, owner("b"))) }()
+	d.waits()
+	if err := tx.Commit(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	d.want(<-got, "1")
+}
+
+func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for _, key := range []string{"a", "b"} {
+		d.use(use(caller, key, time.Minute))
+		d.use(use(caller, key, time.Minute, volatile))
+	}
+	d.age(time.Hour)
+	tx, err := d.super.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
+		if _, err := tx.Exec(context.Background(), "select from "+table+" where key = 'a' for update"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, cleaner := range claim.Cleaners() {
+		if n, err := d.engines[i].Clean(context.Background(), cleaner); n != 1 || err != nil {
+			t.Errorf("deleted %d, %v", n, err)
+		}
+	}
+}
