@@ -2,6 +2,7 @@ package claim
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"hash/maphash"
 	"slices"
@@ -15,7 +16,9 @@ import (
 // Book is the claims of one batch, of both tables. Commands name keys with Want, and use or drop them.
 type Book struct {
 	claims
-	locked []*Row // all of them, sorted
+	sorted []*Row // all of them
+	// unlocked: the batch overlaps others, and has read the claims without locks.
+	unlocked bool
 }
 
 type claims = commit.Rows[Key, Claim]
@@ -26,7 +29,7 @@ type Row = commit.Row[Key, Claim]
 var (
 	seed = maphash.MakeSeed()
 
-	_ commit.Table = (*Book)(nil)
+	_ commit.Overlapping = (*Book)(nil)
 )
 
 // NewBook makes an empty book.
@@ -39,17 +42,40 @@ func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
+// Rows has none: claims are names. Batches of this process with a key in common wait for each other.
+func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
+
+// Names hashes the keys.
+func (b *Book) Names(hashes []uint64) []uint64 { return b.claims.Rows(hashes) }
+
+// CanOverlap: a command sees nothing but the claims that it names.
+func (b *Book) CanOverlap() bool { return true }
+
+// TakeOver has nothing to copy: no two batches at a time have a key in common.
+func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
+
 // Lock locks and loads the claims, sorted by tenant, scope and key, those of claim_keys first.
-func (b *Book) Lock(p *commit.Pipe) {
-	b.locked = b.Sorted(compare)
+func (b *Book) Lock(p *commit.Pipe) { b.load(p, func(t *table) reading { return t.lock }) }
+
+// Read loads them without locks.
+func (b *Book) Read(p *commit.Pipe) {
+	b.unlocked = true
+	b.load(p, func(t *table) reading { return t.read })
+}
+
+// reading is a statement that loads claims.
+type reading func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
+
+func (b *Book) load(p *commit.Pipe, how func(*table) reading) {
+	b.sorted = b.Sorted(compare)
 	for i := range tables {
-		b.lock(p, &tables[i])
+		b.loadFrom(p, &tables[i], how(&tables[i]))
 	}
 }
 
-func (b *Book) lock(p *commit.Pipe, t *table) {
+func (b *Book) loadFrom(p *commit.Pipe, t *table, query reading) {
 	var rows []*Row
-	for _, r := range b.locked {
+	for _, r := range b.sorted {
 		if tableOf(r.Key.Scope) == t {
 			rows = append(rows, r)
 		}
@@ -62,7 +88,7 @@ func (b *Book) lock(p *commit.Pipe, t *table) {
 		arg.Tenants[i], arg.Scopes[i], arg.Keys[i] = r.Key.Tenant, r.Key.Scope, r.Key.Key
 	}
 	p.Queue(func(d commit.DB) error {
-		found, err := t.lock(p.Context(), d, arg)
+		found, err := query(p.Context(), d, arg)
 		for i := range found {
 			f := &found[i]
 			c, err := read(&db.ClaimGetRow{ClaimID: f.ClaimID, Uses: f.Uses, Owner: f.Owner, Result: f.Result, Parts: f.Parts,
@@ -70,7 +96,7 @@ func (b *Book) lock(p *commit.Pipe, t *table) {
 			if err != nil {
 				return err
 			}
-			c.tid = f.Ctid
+			c.tid, c.found = f.Ctid, version{f.ClaimID, f.Uses}
 			b.Load(rows[f.N-1], c)
 		}
 		return err
@@ -107,12 +133,55 @@ func partsText(parts []string) []byte {
 	return text
 }
 
-// Flush writes what changed, table by table; names come last.
+// Flush inserts what is new.
 func (b *Book) Flush(p *commit.Pipe) {
 	for i := range tables {
-		if c := b.changes(&tables[i]); c != nil {
+		if c := b.changes(&tables[i], true); c != nil {
 			c.flush(p, &tables[i])
 		}
+	}
+}
+
+// Write writes what others may have, having locked what was only read, in the order in which Lock would have.
+func (b *Book) Write(p *commit.Pipe) {
+	var all [len(tables)]*changes
+	wrote := false
+	for i := range tables {
+		all[i] = b.changes(&tables[i], false)
+		wrote = wrote || all[i] != nil
+	}
+	if !wrote {
+		return
+	}
+	b.Confirm(p)
+	b.unlocked = false
+	for i, c := range all {
+		if c != nil {
+			c.flush(p, &tables[i])
+		}
+	}
+}
+
+// Confirm locks what was only read, and fails unless it is still so.
+func (b *Book) Confirm(p *commit.Pipe) {
+	if b.unlocked {
+		for i := range tables {
+			b.confirm(p, &tables[i])
+		}
+	}
+}
+
+// confirm locks the claims that were found in a table, changed or not.
+func (b *Book) confirm(p *commit.Pipe, t *table) {
+	var arg db.ClaimConfirmParams
+	for _, r := range b.sorted {
+		if r.Found && tableOf(r.Key.Scope) == t {
+			arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
+			arg.Tids, arg.ClaimIds, arg.Uses = append(arg.Tids, r.Value.tid), append(arg.ClaimIds, r.Value.found.id), append(arg.Uses, r.Value.found.uses)
+		}
+	}
+	if len(arg.Keys) > 0 {
+		p.Queue(func(d commit.DB) error { return touched(t.confirm(p.Context(), d, arg)) })
 	}
 }
 
@@ -124,17 +193,17 @@ type changes struct {
 	insert db.ClaimInsertParams
 }
 
-// changes gathers the changes to one table, or nil.
-func (b *Book) changes(t *table) (c *changes) {
-	for i, r := range b.locked {
-		if r.Value.change == nothing || tableOf(r.Key.Scope) != t || !r.Found && !r.Exists {
+// changes gathers the changes to one table, or nil: what is new, or what is not.
+func (b *Book) changes(t *table, fresh bool) (c *changes) {
+	for i, r := range b.sorted {
+		if r.Found == fresh || r.Value.change == nothing || tableOf(r.Key.Scope) != t || fresh && !r.Exists {
 			continue
 		}
 		if c == nil {
 			c = &changes{}
 			c.insert.Now, c.renew.Now = b.Now, b.Now
 		}
-		c.add(r, len(b.locked)-i)
+		c.add(r, len(b.sorted)-i)
 	}
 	return c
 }

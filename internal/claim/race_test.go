@@ -10,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
 // together runs n commands at once, on both engines in turn, and counts how they ended.
@@ -136,5 +137,106 @@ func TestExpiredKeysAreClaimedAnewOnceBesideCleaners(t *testing.T) {
 			t.Fatalf("round %d ended %v", round, ends)
 		}
 		d.age(time.Hour)
+	}
+}
+
+// waits holds a transaction of somebody else's open until a batch waits for its locks.
+func (d *desk) waits() {
+	d.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(20 * time.Second); ; {
+		if d.text("select (count(*) > 0)::text from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == "true" {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			d.Fatal("nobody waits")
+		}
+	}
+}
+
+// What stands under a key is known only when nobody else is changing it, whether the batch locks at once, as one
+// that makes an asset does, or reads first.
+func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
+	t.Parallel()
+	for how, more := range map[string][]flow.Command{"reading": nil, "locking": {flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			d.want(d.use(use(caller, "k", 0, owner("a"))), "1")
+			tx, err := d.super.Begin(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.Background())
+			if _, err := tx.Exec(context.Background(), "delete from claim_keys"); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan string, 1)
+			go func() { got <- ended(d.all(append(more, flow.Claim(use(caller, "k", 0, owner("b"))))...)[len(more)]) }()
+			d.waits()
+			if err := tx.Commit(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			d.want(<-got, "1")
+		})
+	}
+}
+
+func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for _, key := range []string{"a", "b"} {
+		d.use(use(caller, key, time.Minute))
+		d.use(use(caller, key, time.Minute, volatile))
+	}
+	d.age(time.Hour)
+	tx, err := d.super.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
+		if _, err := tx.Exec(context.Background(), "select from "+table+" where key = 'a' for update"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, cleaner := range claim.Cleaners() {
+		if n, err := d.engines[i].Clean(context.Background(), cleaner); n != 1 || err != nil {
+			t.Errorf("deleted %d, %v", n, err)
+		}
+	}
+}
+
+// Who only hears that he is late writes nothing, and waits for no disk.
+func TestRefusedUsesCommitNothing(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.want(d.use(use(caller, "k", time.Hour, owner("a"))), "1")
+	d.want(d.use(use(caller, "fact", 0, owner("a"))), "1")
+	before := d.text("select count(*)::text from commit_batches")
+	d.want(d.use(use(caller, "k", time.Hour, firstOnly)), "KEY_CLAIMED")
+	d.want(d.use(use(caller, "fact", 0, owner("a"))), "1 existed")
+	d.want(ended(d.all(drop("nothing", claim.DropParams{Owner: "a"}))[0]), "false")
+	d.want(d.text("select count(*)::text from commit_batches"), before)
+}
+
+// Within a process nobody races for a key: batches that share one wait for each other in memory.
+func TestOneServerRunsNothingTwice(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.engines[1] = d.engines[0]
+	for round := range 10 {
+		if ends := d.together(100, func(int) flow.Command { return flow.Claim(use(caller, fmt.Sprint("k", round), time.Hour, firstOnly)) }); ends["1"] != 1 {
+			t.Errorf("ended %v", ends)
+		}
+	}
+	for _, counter := range []string{"ledgerd_commit_reruns_total", "ledgerd_commit_left_behind_total"} {
+		if n := d.count(counter); n != 0 {
+			t.Errorf("%s is %v", counter, n)
+		}
 	}
 }

@@ -10,8 +10,11 @@ import (
 
 // table is one of the two tables of claims: the same statements on each.
 type table struct {
-	name    string
-	lock    func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
+	name string
+	lock func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
+	read func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
+	// confirm locks what was read.
+	confirm func(context.Context, db.DBTX, db.ClaimConfirmParams) (string, error)
 	drop    func(context.Context, db.DBTX, []pgtype.TID) (string, error)
 	count   func(context.Context, db.DBTX, db.ClaimCountParams) (string, error)
 	renew   func(context.Context, db.DBTX, db.ClaimRenewParams) (string, error)
@@ -25,16 +28,28 @@ var q db.Queries
 
 // tables are claim_keys and claim_volatile_keys, in the order in which batches lock them.
 var tables = [2]table{
-	{"claim_keys", q.ClaimLock, q.ClaimDrop, q.ClaimCount, q.ClaimRenew, q.ClaimInsert, q.ClaimGet, q.ClaimClean, q.ClaimOverdue},
+	{
+		name: "claim_keys",
+		lock: q.ClaimLock,
+		read: func(ctx context.Context, d db.DBTX, arg db.ClaimLockParams) ([]db.ClaimLockRow, error) {
+			rows, err := q.ClaimRead(ctx, d, db.ClaimReadParams(arg))
+			return sameRows(rows, func(r db.ClaimReadRow) db.ClaimLockRow { return db.ClaimLockRow(r) }), err
+		},
+		confirm: q.ClaimConfirm, drop: q.ClaimDrop, count: q.ClaimCount, renew: q.ClaimRenew, insert: q.ClaimInsert,
+		get: q.ClaimGet, clean: q.ClaimClean, overdue: q.ClaimOverdue,
+	},
 	{
 		name: "claim_volatile_keys",
 		lock: func(ctx context.Context, d db.DBTX, arg db.ClaimLockParams) ([]db.ClaimLockRow, error) {
 			rows, err := q.VolatileLock(ctx, d, db.VolatileLockParams(arg))
-			same := make([]db.ClaimLockRow, len(rows))
-			for i, r := range rows {
-				same[i] = db.ClaimLockRow(r)
-			}
-			return same, err
+			return sameRows(rows, func(r db.VolatileLockRow) db.ClaimLockRow { return db.ClaimLockRow(r) }), err
+		},
+		read: func(ctx context.Context, d db.DBTX, arg db.ClaimLockParams) ([]db.ClaimLockRow, error) {
+			rows, err := q.VolatileRead(ctx, d, db.VolatileReadParams(arg))
+			return sameRows(rows, func(r db.VolatileReadRow) db.ClaimLockRow { return db.ClaimLockRow(r) }), err
+		},
+		confirm: func(ctx context.Context, d db.DBTX, arg db.ClaimConfirmParams) (string, error) {
+			return q.VolatileConfirm(ctx, d, db.VolatileConfirmParams(arg))
 		},
 		drop: q.VolatileDrop,
 		count: func(ctx context.Context, d db.DBTX, arg db.ClaimCountParams) (string, error) {
@@ -53,6 +68,15 @@ var tables = [2]table{
 		clean:   q.VolatileClean,
 		overdue: q.VolatileOverdue,
 	},
+}
+
+// sameRows are rows of one statement as those of another, which has the same columns.
+func sameRows[R any](rows []R, same func(R) db.ClaimLockRow) []db.ClaimLockRow {
+	converted := make([]db.ClaimLockRow, len(rows))
+	for i, r := range rows {
+		converted[i] = same(r)
+	}
+	return converted
 }
 
 // tableOf is where the keys of a scope are.

@@ -210,3 +210,83 @@ func (o *ordering) Apply(b *flow.Books) (any, error) {
 }
 
 var _ flow.Condition = (*flow.ClaimCondition)(nil)
+
+// Calls behind a claim do not keep their batch, nor the calls that share it, from overlapping the one before.
+func TestBatchesWithClaimsOverlap(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	first := g.start(transfer("gate", "world", user(0), "5"))
+	g.waits()
+	second := make(chan string, 1)
+	go func() {
+		second <- ending(g.engine.Do(context.Background(), work(flow.Work{Command: flow.Behind(flow.Ledger(transfer("a", user(0), user(1), "3")), pageClaim("p"))})))
+	}()
+	g.overlapped()
+	g.open()
+	g.want("first", first, "ok")
+	if got := <-second; got != "ok" {
+		t.Errorf("second ended %s", got)
+	}
+	if n := g.count("left_behind_total"); n != 0 {
+		t.Errorf("%v batches were left behind", n)
+	}
+	g.wantAccount(user(0), "open 200 0 2")
+}
+
+// A claim that somebody frees or takes between reading and writing is read again, with a lock.
+func TestAClaimThatWasReadIsConfirmed(t *testing.T) {
+	t.Parallel()
+	for want, meanwhile := range map[string]string{
+		"ok":          "delete from claim_keys",
+		"KEY_CLAIMED": "update claim_keys set claim_id = claim_id + 1, owner = 'bob'",
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			fact := &claim.Command{Caller: caller, Params: claim.Params{Scope: "fact", Key: "k", Owner: "ann"}}
+			do := func(c flow.Command) string {
+				return ending(g.engine.Do(context.Background(), work(flow.Work{Command: c})))
+			}
+			if got := do(flow.Claim(fact)); got != "ok" {
+				t.Fatal(got)
+			}
+			first := g.start(transfer("gate", "world", user(0), "5"))
+			g.waits()
+			second := make(chan string, 1)
+			go func() { second <- do(&both{flow.Ledger(transfer("a", user(0), user(1), "1")), fact}) }()
+			g.overlapped()
+			g.untilQuery(`select count(*) > 0 from pg_stat_activity where datname = current_database() and state = 'idle in transaction'`) // it has read
+			g.exec(meanwhile)
+			g.open()
+			g.want("first", first, "ok")
+			if got := <-second; got != want {
+				t.Errorf("ended %s", got)
+			}
+			if owner := text(t, g.super, "select owner from claim_keys"); (want == "ok") != (owner == "ann") {
+				t.Errorf("the key is %s's", owner)
+			}
+			if n := g.count("left_behind_total"); n != 1 {
+				t.Errorf("%v batches were left behind", n)
+			}
+			g.exec("update claim_keys set claim_id = claim_id - 1 where owner = 'bob'") // for the checks
+		})
+	}
+}
+
+// both is a transfer and a claim in one command.
+type both struct {
+	transfer flow.Command
+	claim    *claim.Command
+}
+
+func (b *both) Need(books *flow.Books) {
+	b.transfer.Need(books)
+	b.claim.Need(books.Claims())
+}
+
+func (b *both) Apply(books *flow.Books) (any, error) {
+	if err := b.claim.Guard(books.Claims()); err != nil {
+		return nil, err
+	}
+	return b.transfer.Apply(books)
+}

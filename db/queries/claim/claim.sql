@@ -16,6 +16,36 @@ cross join lateral (
     for no key update
 ) k;
 
+-- name: ClaimRead :many
+-- The same without locks: ClaimConfirm finds out whether the rows are still those that it read.
+select u.n::integer as n, k.ctid, k.claim_id, k.uses, k.owner, k.result, k.parts, k.principal, k.request_id, k.claimed_at, k.expires_at
+from (
+    select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key
+) u
+cross join lateral (
+    select c.ctid, c.claim_id, c.uses, c.owner, c.result, c.parts, c.principal, c.request_id, c.claimed_at, c.expires_at
+    from claim_keys c
+    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
+    offset 0
+) k;
+
+-- name: ClaimConfirm :one
+-- Locks claims that were only read, in the order of the arrays. Fails unless every row is the one that was read.
+select commit_expect(count(*), cardinality(@keys::text[]))::text
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key,
+        unnest(@tids::tid[]) as tid, unnest(@claim_ids::bigint[]) as claim_id, unnest(@uses::bigint[]) as uses
+) u
+cross join lateral (
+    select 1
+    from claim_keys c
+    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
+        and c.ctid = u.tid and c.claim_id = u.claim_id and c.uses = u.uses
+    offset 0
+    for no key update
+) k;
+
 -- name: ClaimInsert :exec
 -- Arrays that would have only nothing in them are null.
 insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at)
