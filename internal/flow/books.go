@@ -10,13 +10,15 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/record"
 )
 
 // Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
 // no command of a batch needs costs the batch nothing.
 type Books struct {
-	ledger *ledger.Book
-	loaded bool
+	ledger  *ledger.Book
+	records *record.Book
+	loaded  bool
 }
 
 // NewBooks makes empty books.
@@ -24,6 +26,9 @@ func NewBooks() *Books { return &Books{} }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
+
+// Records has work done elsewhere.
+func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBook) }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -42,6 +47,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
+	if b.records != nil {
+		tables = append(tables, b.records)
+	}
 	return tables
 }
 
@@ -58,12 +66,15 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(ledger.NameConstraints()),
+		NameConstraints: slices.Concat(ledger.NameConstraints(), record.NameConstraints()),
 	})
 }
 
 // Ledger makes a ledger command one over Books.
 func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }
+
+// Record makes a command on work done elsewhere one over Books.
+func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

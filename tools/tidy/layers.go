@@ -29,6 +29,7 @@ var layers = map[string]layer{
 	"internal/amount":  ground,
 	"internal/pg":      ground,
 	"internal/fault":   ground,
+	"internal/deflate": ground,
 	"internal/paging":  ground,
 	"internal/commit":  engine,
 	"internal/lease":   engine,
