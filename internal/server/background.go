@@ -7,6 +7,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/record"
 )
 
 // background starts the work that nobody calls for: holds lapse, dead keys go.
@@ -14,6 +15,10 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	s.every(ctx, 10*time.Second, "clean keys", func(ctx context.Context) error {
 		_, err := s.engine.CleanKeys(ctx)
+		return err
+	})
+	s.every(ctx, 10*time.Second, "clean records", func(ctx context.Context) error {
+		_, err := record.Clean(ctx, s.reads)
 		return err
 	})
 }

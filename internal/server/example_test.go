@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -17,6 +18,8 @@ type things struct {
 	paid, held                 string // biz_no of a transfer and of a hold
 	paidID, heldID             int64
 	page                       string // a page token of accounts
+	work                       string // key of work that is running, in the scope "walk"
+	fence                      int64
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -49,7 +52,9 @@ func furnish(s *site, tenant string) (*caller, things) {
 	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
 	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
-	if x.page == "" || x.paidID == 0 || x.heldID == 0 {
+	x.work = tenant + "-work"
+	x.fence = ok(c, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "walk", Key: x.work}, new(idempotencyv1.BeginResponse), id...).GetRun().GetFence()
+	if x.page == "" || x.fence == 0 || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
 	return c, x
@@ -141,6 +146,34 @@ var examples = map[string]func(x things) []proto.Message{
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})
 	},
+}
+
+func init() {
+	maps.Copy(examples, map[string]func(x things) []proto.Message{
+		"Idempotency.Begin": func(x things) []proto.Message {
+			return all(&idempotencyv1.BeginRequest{Scope: "walk", Key: x.work})
+		},
+		"Idempotency.Extend": func(x things) []proto.Message {
+			return all(&idempotencyv1.ExtendRequest{Scope: "walk", Key: x.work, Fence: x.fence})
+		},
+		"Idempotency.Complete": func(x things) []proto.Message {
+			return all(&idempotencyv1.CompleteRequest{Scope: "walk", Key: x.work, Fence: x.fence, Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE})
+		},
+		"Idempotency.Abandon": func(x things) []proto.Message {
+			return all(&idempotencyv1.AbandonRequest{Scope: "walk", Key: x.work, Fence: x.fence})
+		},
+		"Idempotency.GetRecord": func(x things) []proto.Message {
+			return all(&idempotencyv1.GetRecordRequest{Scope: "walk", Key: x.work})
+		},
+		"Idempotency.ListRecords": func(things) []proto.Message {
+			return all(&idempotencyv1.ListRecordsRequest{}, &idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_RUNNING},
+				&idempotencyv1.ListRecordsRequest{Scope: "walk"})
+		},
+		"Idempotency.ResolveRecord": func(x things) []proto.Message {
+			return all(&idempotencyv1.ResolveRecordRequest{Scope: "walk", Key: x.work, Fence: x.fence,
+				Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE})
+		},
+	})
 }
 
 func all(m ...proto.Message) []proto.Message { return m }

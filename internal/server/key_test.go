@@ -114,6 +114,7 @@ func (c *caller) prepare(tag string) {
 		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "5"}, new(ledgerv1.HoldResponse))
 	}
 	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
+	c.prepareWork(tag)
 }
 
 func TestEveryChangingMethodIsHere(t *testing.T) {

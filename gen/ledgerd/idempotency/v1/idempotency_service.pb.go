@@ -24,16 +24,52 @@ var File_ledgerd_idempotency_v1_idempotency_service_proto protoreflect.FileDescr
 
 const file_ledgerd_idempotency_v1_idempotency_service_proto_rawDesc = "" +
 	"\n" +
-	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v12\x14\n" +
-	"\x12IdempotencyServiceBEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
+	"0ledgerd/idempotency/v1/idempotency_service.proto\x12\x16ledgerd.idempotency.v1\x1a#ledgerd/idempotency/v1/record.proto\x1a!ledgerd/idempotency/v1/work.proto2\xd4\x05\n" +
+	"\x12IdempotencyService\x12T\n" +
+	"\x05Begin\x12$.ledgerd.idempotency.v1.BeginRequest\x1a%.ledgerd.idempotency.v1.BeginResponse\x12\\\n" +
+	"\x06Extend\x12%.ledgerd.idempotency.v1.ExtendRequest\x1a&.ledgerd.idempotency.v1.ExtendResponse\"\x03\x90\x02\x02\x12b\n" +
+	"\bComplete\x12'.ledgerd.idempotency.v1.CompleteRequest\x1a(.ledgerd.idempotency.v1.CompleteResponse\"\x03\x90\x02\x02\x12_\n" +
+	"\aAbandon\x12&.ledgerd.idempotency.v1.AbandonRequest\x1a'.ledgerd.idempotency.v1.AbandonResponse\"\x03\x90\x02\x02\x12e\n" +
+	"\tGetRecord\x12(.ledgerd.idempotency.v1.GetRecordRequest\x1a).ledgerd.idempotency.v1.GetRecordResponse\"\x03\x90\x02\x01\x12k\n" +
+	"\vListRecords\x12*.ledgerd.idempotency.v1.ListRecordsRequest\x1a+.ledgerd.idempotency.v1.ListRecordsResponse\"\x03\x90\x02\x01\x12q\n" +
+	"\rResolveRecord\x12,.ledgerd.idempotency.v1.ResolveRecordRequest\x1a-.ledgerd.idempotency.v1.ResolveRecordResponse\"\x03\x90\x02\x02BEZCgithub.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1;idempotencyv1b\x06proto3"
 
-var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{}
+var file_ledgerd_idempotency_v1_idempotency_service_proto_goTypes = []any{
+	(*BeginRequest)(nil),          // 0: ledgerd.idempotency.v1.BeginRequest
+	(*ExtendRequest)(nil),         // 1: ledgerd.idempotency.v1.ExtendRequest
+	(*CompleteRequest)(nil),       // 2: ledgerd.idempotency.v1.CompleteRequest
+	(*AbandonRequest)(nil),        // 3: ledgerd.idempotency.v1.AbandonRequest
+	(*GetRecordRequest)(nil),      // 4: ledgerd.idempotency.v1.GetRecordRequest
+	(*ListRecordsRequest)(nil),    // 5: ledgerd.idempotency.v1.ListRecordsRequest
+	(*ResolveRecordRequest)(nil),  // 6: ledgerd.idempotency.v1.ResolveRecordRequest
+	(*BeginResponse)(nil),         // 7: ledgerd.idempotency.v1.BeginResponse
+	(*ExtendResponse)(nil),        // 8: ledgerd.idempotency.v1.ExtendResponse
+	(*CompleteResponse)(nil),      // 9: ledgerd.idempotency.v1.CompleteResponse
+	(*AbandonResponse)(nil),       // 10: ledgerd.idempotency.v1.AbandonResponse
+	(*GetRecordResponse)(nil),     // 11: ledgerd.idempotency.v1.GetRecordResponse
+	(*ListRecordsResponse)(nil),   // 12: ledgerd.idempotency.v1.ListRecordsResponse
+	(*ResolveRecordResponse)(nil), // 13: ledgerd.idempotency.v1.ResolveRecordResponse
+}
 var file_ledgerd_idempotency_v1_idempotency_service_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	0,  // 0: ledgerd.idempotency.v1.IdempotencyService.Begin:input_type -> ledgerd.idempotency.v1.BeginRequest
+	1,  // 1: ledgerd.idempotency.v1.IdempotencyService.Extend:input_type -> ledgerd.idempotency.v1.ExtendRequest
+	2,  // 2: ledgerd.idempotency.v1.IdempotencyService.Complete:input_type -> ledgerd.idempotency.v1.CompleteRequest
+	3,  // 3: ledgerd.idempotency.v1.IdempotencyService.Abandon:input_type -> ledgerd.idempotency.v1.AbandonRequest
+	4,  // 4: ledgerd.idempotency.v1.IdempotencyService.GetRecord:input_type -> ledgerd.idempotency.v1.GetRecordRequest
+	5,  // 5: ledgerd.idempotency.v1.IdempotencyService.ListRecords:input_type -> ledgerd.idempotency.v1.ListRecordsRequest
+	6,  // 6: ledgerd.idempotency.v1.IdempotencyService.ResolveRecord:input_type -> ledgerd.idempotency.v1.ResolveRecordRequest
+	7,  // 7: ledgerd.idempotency.v1.IdempotencyService.Begin:output_type -> ledgerd.idempotency.v1.BeginResponse
+	8,  // 8: ledgerd.idempotency.v1.IdempotencyService.Extend:output_type -> ledgerd.idempotency.v1.ExtendResponse
+	9,  // 9: ledgerd.idempotency.v1.IdempotencyService.Complete:output_type -> ledgerd.idempotency.v1.CompleteResponse
+	10, // 10: ledgerd.idempotency.v1.IdempotencyService.Abandon:output_type -> ledgerd.idempotency.v1.AbandonResponse
+	11, // 11: ledgerd.idempotency.v1.IdempotencyService.GetRecord:output_type -> ledgerd.idempotency.v1.GetRecordResponse
+	12, // 12: ledgerd.idempotency.v1.IdempotencyService.ListRecords:output_type -> ledgerd.idempotency.v1.ListRecordsResponse
+	13, // 13: ledgerd.idempotency.v1.IdempotencyService.ResolveRecord:output_type -> ledgerd.idempotency.v1.ResolveRecordResponse
+	7,  // [7:14] is the sub-list for method output_type
+	0,  // [0:7] is the sub-list for method input_type
+	0,  // [0:0] is the sub-list for extension type_name
+	0,  // [0:0] is the sub-list for extension extendee
+	0,  // [0:0] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_idempotency_v1_idempotency_service_proto_init() }
@@ -41,6 +77,8 @@ func file_ledgerd_idempotency_v1_idempotency_service_proto_init() {
 	if File_ledgerd_idempotency_v1_idempotency_service_proto != nil {
 		return
 	}
+	file_ledgerd_idempotency_v1_record_proto_init()
+	file_ledgerd_idempotency_v1_work_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

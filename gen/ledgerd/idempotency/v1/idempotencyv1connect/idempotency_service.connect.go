@@ -6,8 +6,11 @@ package idempotencyv1connect
 
 import (
 	connect "connectrpc.com/connect"
-	_ "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	context "context"
+	errors "errors"
+	v1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	http "net/http"
+	strings "strings"
 )
 
 // This is a compile-time assertion to ensure that this generated file and the connect package are
@@ -22,8 +25,61 @@ const (
 	IdempotencyServiceName = "ledgerd.idempotency.v1.IdempotencyService"
 )
 
+// These constants are the fully-qualified names of the RPCs defined in this package. They're
+// exposed at runtime as Spec.Procedure and as the final two segments of the HTTP route.
+//
+// Note that these are different from the fully-qualified method names used by
+// google.golang.org/protobuf/reflect/protoreflect. To convert from these constants to
+// reflection-formatted method names, remove the leading slash and convert the remaining slash to a
+// period.
+const (
+	// IdempotencyServiceBeginProcedure is the fully-qualified name of the IdempotencyService's Begin
+	// RPC.
+	IdempotencyServiceBeginProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Begin"
+	// IdempotencyServiceExtendProcedure is the fully-qualified name of the IdempotencyService's Extend
+	// RPC.
+	IdempotencyServiceExtendProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Extend"
+	// IdempotencyServiceCompleteProcedure is the fully-qualified name of the IdempotencyService's
+	// Complete RPC.
+	IdempotencyServiceCompleteProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Complete"
+	// IdempotencyServiceAbandonProcedure is the fully-qualified name of the IdempotencyService's
+	// Abandon RPC.
+	IdempotencyServiceAbandonProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Abandon"
+	// IdempotencyServiceGetRecordProcedure is the fully-qualified name of the IdempotencyService's
+	// GetRecord RPC.
+	IdempotencyServiceGetRecordProcedure = "/ledgerd.idempotency.v1.IdempotencyService/GetRecord"
+	// IdempotencyServiceListRecordsProcedure is the fully-qualified name of the IdempotencyService's
+	// ListRecords RPC.
+	IdempotencyServiceListRecordsProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ListRecords"
+	// IdempotencyServiceResolveRecordProcedure is the fully-qualified name of the IdempotencyService's
+	// ResolveRecord RPC.
+	IdempotencyServiceResolveRecordProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ResolveRecord"
+)
+
 // IdempotencyServiceClient is a client for the ledgerd.idempotency.v1.IdempotencyService service.
 type IdempotencyServiceClient interface {
+	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
+	//
+	// Of all who begin the same work, one is told to run, under a lease. Who comes meanwhile is told to wait,
+	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
+	// but only as long as that holds: it is never recorded for longer.
+	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
+	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED.
+	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
+	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
+	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
+	// Records how the work ended, also after the lease ran out, as long as nobody took the work over. What was
+	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
+	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
+	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
+	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
+	// Shows a piece of work with its answer. Errors: RECORD_NOT_FOUND.
+	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
+	// Lists work, such as all that is parked. Errors: PAGE_TOKEN_INVALID.
+	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
+	// Settles what is parked, or what its holder left behind, or frees it. For a person, or a program that
+	// finds out. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
+	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
 }
 
 // NewIdempotencyServiceClient constructs a client for the ledgerd.idempotency.v1.IdempotencyService
@@ -34,16 +90,159 @@ type IdempotencyServiceClient interface {
 // The URL supplied here should be the base URL for the Connect or gRPC server (for example,
 // http://api.acme.com or https://acme.com/grpc).
 func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, opts ...connect.ClientOption) IdempotencyServiceClient {
-	return &idempotencyServiceClient{}
+	baseURL = strings.TrimRight(baseURL, "/")
+	idempotencyServiceMethods := v1.File_ledgerd_idempotency_v1_idempotency_service_proto.Services().ByName("IdempotencyService").Methods()
+	return &idempotencyServiceClient{
+		begin: connect.NewClient[v1.BeginRequest, v1.BeginResponse](
+			httpClient,
+			baseURL+IdempotencyServiceBeginProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Begin")),
+			connect.WithClientOptions(opts...),
+		),
+		extend: connect.NewClient[v1.ExtendRequest, v1.ExtendResponse](
+			httpClient,
+			baseURL+IdempotencyServiceExtendProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Extend")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		complete: connect.NewClient[v1.CompleteRequest, v1.CompleteResponse](
+			httpClient,
+			baseURL+IdempotencyServiceCompleteProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Complete")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		abandon: connect.NewClient[v1.AbandonRequest, v1.AbandonResponse](
+			httpClient,
+			baseURL+IdempotencyServiceAbandonProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Abandon")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		getRecord: connect.NewClient[v1.GetRecordRequest, v1.GetRecordResponse](
+			httpClient,
+			baseURL+IdempotencyServiceGetRecordProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		listRecords: connect.NewClient[v1.ListRecordsRequest, v1.ListRecordsResponse](
+			httpClient,
+			baseURL+IdempotencyServiceListRecordsProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ListRecords")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		resolveRecord: connect.NewClient[v1.ResolveRecordRequest, v1.ResolveRecordResponse](
+			httpClient,
+			baseURL+IdempotencyServiceResolveRecordProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ResolveRecord")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+	}
 }
 
 // idempotencyServiceClient implements IdempotencyServiceClient.
 type idempotencyServiceClient struct {
+	begin         *connect.Client[v1.BeginRequest, v1.BeginResponse]
+	extend        *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
+	complete      *connect.Client[v1.CompleteRequest, v1.CompleteResponse]
+	abandon       *connect.Client[v1.AbandonRequest, v1.AbandonResponse]
+	getRecord     *connect.Client[v1.GetRecordRequest, v1.GetRecordResponse]
+	listRecords   *connect.Client[v1.ListRecordsRequest, v1.ListRecordsResponse]
+	resolveRecord *connect.Client[v1.ResolveRecordRequest, v1.ResolveRecordResponse]
+}
+
+// Begin calls ledgerd.idempotency.v1.IdempotencyService.Begin.
+func (c *idempotencyServiceClient) Begin(ctx context.Context, req *v1.BeginRequest) (*v1.BeginResponse, error) {
+	response, err := c.begin.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Extend calls ledgerd.idempotency.v1.IdempotencyService.Extend.
+func (c *idempotencyServiceClient) Extend(ctx context.Context, req *v1.ExtendRequest) (*v1.ExtendResponse, error) {
+	response, err := c.extend.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Complete calls ledgerd.idempotency.v1.IdempotencyService.Complete.
+func (c *idempotencyServiceClient) Complete(ctx context.Context, req *v1.CompleteRequest) (*v1.CompleteResponse, error) {
+	response, err := c.complete.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Abandon calls ledgerd.idempotency.v1.IdempotencyService.Abandon.
+func (c *idempotencyServiceClient) Abandon(ctx context.Context, req *v1.AbandonRequest) (*v1.AbandonResponse, error) {
+	response, err := c.abandon.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetRecord calls ledgerd.idempotency.v1.IdempotencyService.GetRecord.
+func (c *idempotencyServiceClient) GetRecord(ctx context.Context, req *v1.GetRecordRequest) (*v1.GetRecordResponse, error) {
+	response, err := c.getRecord.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListRecords calls ledgerd.idempotency.v1.IdempotencyService.ListRecords.
+func (c *idempotencyServiceClient) ListRecords(ctx context.Context, req *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error) {
+	response, err := c.listRecords.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ResolveRecord calls ledgerd.idempotency.v1.IdempotencyService.ResolveRecord.
+func (c *idempotencyServiceClient) ResolveRecord(ctx context.Context, req *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error) {
+	response, err := c.resolveRecord.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // IdempotencyServiceHandler is an implementation of the ledgerd.idempotency.v1.IdempotencyService
 // service.
 type IdempotencyServiceHandler interface {
+	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
+	//
+	// Of all who begin the same work, one is told to run, under a lease. Who comes meanwhile is told to wait,
+	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
+	// but only as long as that holds: it is never recorded for longer.
+	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
+	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED.
+	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
+	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
+	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
+	// Records how the work ended, also after the lease ran out, as long as nobody took the work over. What was
+	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
+	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
+	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
+	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
+	// Shows a piece of work with its answer. Errors: RECORD_NOT_FOUND.
+	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
+	// Lists work, such as all that is parked. Errors: PAGE_TOKEN_INVALID.
+	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
+	// Settles what is parked, or what its holder left behind, or frees it. For a person, or a program that
+	// finds out. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
+	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
 }
 
 // NewIdempotencyServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -52,8 +251,71 @@ type IdempotencyServiceHandler interface {
 // By default, handlers support the Connect, gRPC, and gRPC-Web protocols with the binary Protobuf
 // and JSON codecs. They also support gzip compression.
 func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect.HandlerOption) (string, http.Handler) {
+	idempotencyServiceMethods := v1.File_ledgerd_idempotency_v1_idempotency_service_proto.Services().ByName("IdempotencyService").Methods()
+	idempotencyServiceBeginHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceBeginProcedure,
+		svc.Begin,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Begin")),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceExtendHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceExtendProcedure,
+		svc.Extend,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Extend")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceCompleteHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceCompleteProcedure,
+		svc.Complete,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Complete")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceAbandonHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceAbandonProcedure,
+		svc.Abandon,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Abandon")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceGetRecordHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceGetRecordProcedure,
+		svc.GetRecord,
+		connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceListRecordsHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceListRecordsProcedure,
+		svc.ListRecords,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ListRecords")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceResolveRecordHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceResolveRecordProcedure,
+		svc.ResolveRecord,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ResolveRecord")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ledgerd.idempotency.v1.IdempotencyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
+		case IdempotencyServiceBeginProcedure:
+			idempotencyServiceBeginHandler.ServeHTTP(w, r)
+		case IdempotencyServiceExtendProcedure:
+			idempotencyServiceExtendHandler.ServeHTTP(w, r)
+		case IdempotencyServiceCompleteProcedure:
+			idempotencyServiceCompleteHandler.ServeHTTP(w, r)
+		case IdempotencyServiceAbandonProcedure:
+			idempotencyServiceAbandonHandler.ServeHTTP(w, r)
+		case IdempotencyServiceGetRecordProcedure:
+			idempotencyServiceGetRecordHandler.ServeHTTP(w, r)
+		case IdempotencyServiceListRecordsProcedure:
+			idempotencyServiceListRecordsHandler.ServeHTTP(w, r)
+		case IdempotencyServiceResolveRecordProcedure:
+			idempotencyServiceResolveRecordHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -62,3 +324,31 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 
 // UnimplementedIdempotencyServiceHandler returns CodeUnimplemented from all methods.
 type UnimplementedIdempotencyServiceHandler struct{}
+
+func (UnimplementedIdempotencyServiceHandler) Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Begin is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Extend is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Complete is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Abandon is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.GetRecord is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ListRecords is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ResolveRecord is not implemented"))
+}
