@@ -6,6 +6,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
@@ -13,6 +14,8 @@ import (
 type Client struct {
 	// Ledger has every call of LedgerService, as generated.
 	Ledger ledgerv1connect.LedgerServiceClient
+	// Idempotency has every call of IdempotencyService. Package once uses it for HTTP and Connect handlers.
+	Idempotency idempotencyv1connect.IdempotencyServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -121,6 +124,7 @@ func New(baseURL string, opts ...Option) *Client {
 		options = append(options, connect.WithProtoJSON()) // not for batches, which are encoded already
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
+	c.Idempotency = idempotencyv1connect.NewIdempotencyServiceClient(s.http, baseURL, options...)
 	return c
 }
 

@@ -51,7 +51,8 @@ func WithKey(ctx context.Context, key string) context.Context {
 }
 
 // KeyInterceptor gives every changing call a key: that of WithKey, or a new one. It leaves alone calls
-// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto. Put it before
+// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto; and it makes no
+// new key for one marked IDEMPOTENT, which may be repeated without. Put it before
 // RetryInterceptor, so that all attempts of a call have the same key. For clients of any Connect
 // service that reads Idempotency-Key.
 func KeyInterceptor() connect.Interceptor {
@@ -86,7 +87,7 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 		return badKey()
 	case own:
 		h[KeyHeader] = []string{quotedKey(key)}
-	case !keysInside(req.Any()):
+	case !idempotent(req.Spec()) && !keysInside(req.Any()):
 		h[KeyHeader] = []string{NewKey()}
 	}
 	return nil
@@ -94,21 +95,29 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 
 // changing tells whether a call changes anything. What the schema does not promise to leave alone is
 // taken to change.
-func changing(s connect.Spec) bool {
-	if s.IdempotencyLevel == connect.IdempotencyNoSideEffects {
-		return false
-	}
+func changing(s connect.Spec) bool { return levelOf(s) != connect.IdempotencyNoSideEffects }
+
+// idempotent tells whether the schema promises that a call may be repeated without a key.
+func idempotent(s connect.Spec) bool { return levelOf(s) == connect.IdempotencyIdempotent }
+
+func levelOf(s connect.Spec) connect.IdempotencyLevel {
 	m, ok := s.Schema.(protoreflect.MethodDescriptor)
-	if !ok {
-		return true
+	if s.IdempotencyLevel != connect.IdempotencyUnknown || !ok {
+		return s.IdempotencyLevel
 	}
 	o, _ := m.Options().(*descriptorpb.MethodOptions)
-	return o.GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+	switch o.GetIdempotencyLevel() {
+	case descriptorpb.MethodOptions_NO_SIDE_EFFECTS:
+		return connect.IdempotencyNoSideEffects
+	case descriptorpb.MethodOptions_IDEMPOTENT:
+		return connect.IdempotencyIdempotent
+	}
+	return connect.IdempotencyUnknown
 }
 
 // repeatable tells whether a request may be sent again without doing its work again.
 func repeatable(req connect.AnyRequest) bool {
-	return !changing(req.Spec()) || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any())
+	return !changing(req.Spec()) || idempotent(req.Spec()) || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any())
 }
 
 // keysInside tells whether every part of a request has a key of its own, so that the whole needs none.

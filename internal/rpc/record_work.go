@@ -218,8 +218,8 @@ func (s *Idempotency) Abandon(ctx context.Context, r *idempotencyv1.AbandonReque
 var abandonCall = define("record.abandon", func(c *call, d *decoder, r *idempotencyv1.AbandonRequest) change[*idempotencyv1.AbandonResponse] {
 	return change[*idempotencyv1.AbandonResponse]{
 		command: flow.Record(&record.AbandonCommand{Caller: c.caller(), Held: heldBy(r), Forget: r.GetForget()}),
-		render: func(_ any, existed bool) (*idempotencyv1.AbandonResponse, error) {
-			return &idempotencyv1.AbandonResponse{Existed: existed}, nil
+		render: func(answer any, existed bool) (*idempotencyv1.AbandonResponse, error) {
+			return &idempotencyv1.AbandonResponse{Existed: existed, ExpireTime: timeOrNil(answer.(record.Settled).ExpiresAt)}, nil
 		}}
 })
 

@@ -905,7 +905,9 @@ func (x *AbandonRequest) GetForget() bool {
 type AbandonResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// It was free before, under this fence.
-	Existed       bool `protobuf:"varint,1,opt,name=existed,proto3" json:"existed,omitempty"`
+	Existed bool `protobuf:"varint,1,opt,name=existed,proto3" json:"existed,omitempty"`
+	// Until when the record is kept.
+	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -945,6 +947,13 @@ func (x *AbandonResponse) GetExisted() bool {
 		return x.Existed
 	}
 	return false
+}
+
+func (x *AbandonResponse) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
 }
 
 var File_ledgerd_idempotency_v1_work_proto protoreflect.FileDescriptor
@@ -1020,9 +1029,11 @@ const file_ledgerd_idempotency_v1_work_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x04R\x03key\x12\x1d\n" +
 	"\x05fence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x05fence\x12\x16\n" +
-	"\x06forget\x18\x04 \x01(\bR\x06forget\"+\n" +
+	"\x06forget\x18\x04 \x01(\bR\x06forget\"h\n" +
 	"\x0fAbandonResponse\x12\x18\n" +
-	"\aexisted\x18\x01 \x01(\bR\aexisted*v\n" +
+	"\aexisted\x18\x01 \x01(\bR\aexisted\x12;\n" +
+	"\vexpire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime*v\n" +
 	"\vWorkOutcome\x12\x1c\n" +
 	"\x18WORK_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11WORK_OUTCOME_DONE\x10\x01\x12\x18\n" +
@@ -1081,11 +1092,12 @@ var file_ledgerd_idempotency_v1_work_proto_depIdxs = []int32{
 	0,  // 16: ledgerd.idempotency.v1.CompleteRequest.outcome:type_name -> ledgerd.idempotency.v1.WorkOutcome
 	15, // 17: ledgerd.idempotency.v1.CompleteRequest.answer:type_name -> ledgerd.idempotency.v1.RecordedAnswer
 	14, // 18: ledgerd.idempotency.v1.CompleteResponse.expire_time:type_name -> google.protobuf.Timestamp
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	14, // 19: ledgerd.idempotency.v1.AbandonResponse.expire_time:type_name -> google.protobuf.Timestamp
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_idempotency_v1_work_proto_init() }
