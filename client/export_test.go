@@ -40,5 +40,7 @@ var Reasons = []Reason{
 	ReasonInsufficientFunds, ReasonBalanceConditionFailed, ReasonBalanceLimitExceeded, ReasonAccountClosed,
 	ReasonAccountFrozen, ReasonAccountNotEmpty, ReasonLimitViolated, ReasonAlreadyReversed, ReasonHoldExpired,
 	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,
+	ReasonReferenceUnresolved, ReasonWorkKeyReused, ReasonRecordNotFound, ReasonAnswerDiffers, ReasonRecordNotParked, ReasonWorkSettled,
+	ReasonFenceLost, ReasonWorkRunning,
 	ReasonInternal, ReasonDatabaseUnavailable, ReasonOutcomeUnknown, ReasonNotRun, ReasonShuttingDown,
 }

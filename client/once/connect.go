@@ -47,7 +47,7 @@ func (g *Guard) Interceptor() connect.Interceptor {
 }
 
 func readsOnly(s connect.Spec) bool {
-	m, ok := s.Schema.(protoreflect.MethodDescriptor)
+	_, ok := s.Schema.(protoreflect.MethodDescriptor)
 	return s.IdempotencyLevel == connect.IdempotencyNoSideEffects || !ok
 }
 
@@ -136,7 +136,7 @@ func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyRespo
 		if err := proto.Unmarshal(a.GetBody(), st); err != nil {
 			return nil, fmt.Errorf("once: read a recorded error: %w", err)
 		}
-		failed = connect.NewWireError(connect.Code(a.GetStatus()), errors.New(st.GetMessage()))
+		failed = connect.NewError(connect.Code(a.GetStatus()), errors.New(st.GetMessage())) // handlers send no headers of a wire error
 		for _, d := range st.GetDetails() {
 			if detail, err := connect.NewErrorDetail(d); err == nil {
 				failed.AddDetail(detail)
