@@ -115,7 +115,8 @@ comment on column audit.works.body_bytes is 'Size of the answer''s body.';
 comment on column audit.works.expires_at is 'End of its life.';
 comment on column audit.works.expired is 'Its life is over: it counts as gone.';
 
-grant usage on sequence record_fence_seq to ledgerd_app;
+grant usage, select on sequence record_fence_seq to ledgerd_app;
+grant select on sequence record_fence_seq to ledgerd_audit;
 grant select, insert, delete on record_works to ledgerd_app;
 grant update (fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms, principal, request_id, first_request_id,
     created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body, body_deflated, body_bytes, answer_hash,

@@ -6,6 +6,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // cleanBatch is how many rows one statement deletes: each may have an answer of 1 MiB.
@@ -21,7 +23,7 @@ func Clean(ctx context.Context, pool *pgxpool.Pool) (deleted int64, err error) {
 	for {
 		var n int64
 		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: beginClean}, func(tx pgx.Tx) (err error) {
-			n, err = q.WorkClean(ctx, tx, cleanBatch)
+			n, err = q.WorkClean(ctx, pg.Planned{DB: tx}, cleanBatch)
 			return err
 		})
 		deleted += n

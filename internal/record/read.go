@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/record/internal/db"
 )
 
@@ -45,7 +46,7 @@ type Record struct {
 
 // Get reads a piece of work with its answer. Returns fault RECORD_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
-	row, err := q.WorkRead(ctx, r.pool, db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
+	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool}, db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, RecordNotFound.New("there is no record of %s %q", k.Scope, k.Name).With("scope", k.Scope).With("key", k.Name)
 	}
@@ -111,7 +112,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, tok
 	size = min(size, pageMax)
 	var rows []db.WorkPageRow
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
-		rows, err = pages(ctx, tx, f.State, db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
+		rows, err = pages(ctx, pg.Planned{DB: tx}, f.State, db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
 			Count: int32(size + 1)})
 		return err
 	})

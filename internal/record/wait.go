@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/record/internal/db"
 )
 
@@ -122,7 +123,7 @@ func (w *Waiters) idle(ctx context.Context, keys []Key) (idle []Key, err error) 
 		arg.Scopes = append(arg.Scopes, k.Scope)
 		arg.Keys = append(arg.Keys, k.Name)
 	}
-	busy, err := q.WorkBusy(ctx, w.pool, arg)
+	busy, err := q.WorkBusy(ctx, pg.Planned{DB: w.pool}, arg)
 	if err != nil {
 		return nil, err
 	}
