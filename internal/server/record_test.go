@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -521,5 +523,51 @@ func TestOnlyWhatIsOverIsCleaned(t *testing.T) {
 	soon(t, 40*time.Second, "what is over is cleaned", func() bool { return c.count("select count(*) from record_works where expires_at < now()") == 0 })
 	if n := c.count("select count(*) from record_works where key in ('running', 'parked', 'parked by lapse', 'fresh')"); n != 4 {
 		t.Errorf("%d of 4 are left", n)
+	}
+}
+
+func TestWhatBecomesOfWorkIsCountedAndLogged(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t)
+	r := &idempotencyv1.BeginRequest{Scope: "s", Key: "secret-key", Fingerprint: []byte("a")}
+	first := c.run(r, "X-Request-ID", "the-first").GetFence()
+	c.begin(r)
+	c.age("secret-key", time.Minute)
+	second := c.run(r).GetFence()
+	c.call(connectJSON, "Idempotency.Extend", &idempotencyv1.ExtendRequest{Scope: "s", Key: "secret-key", Fence: first})
+	c.call(connectJSON, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "s", Key: "secret-key", Fingerprint: []byte("b")})
+	c.complete("s", "secret-key", second, done, "")
+	c.complete("s", "secret-key", second, done, "")
+	c.begin(r, "X-Request-ID", "the-last")
+	req, err := http.NewRequest(http.MethodGet, c.base+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+c.apiKey)
+	res, err := http1.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(res.Body)
+	for what, n := range map[string]int{"begin run": 1, "begin wait": 1, "begin takeover": 1, "begin mismatch": 1, "begin replay": 1, "extend fence_lost": 1,
+		"complete ok": 1, "complete repeat": 1} {
+		call, outcome, _ := strings.Cut(what, " ")
+		if line := fmt.Sprintf("ledgerd_record_outcomes_total{call=%q,outcome=%q} %d\n", call, outcome, n); !strings.Contains(string(text), line) {
+			t.Errorf("no %s", line)
+		}
+	}
+	if strings.Contains(string(text), "secret-key") {
+		t.Error("keys are labels")
+	}
+	for msg, want := range map[string]string{"work replayed": "the-first", "work begun with another fingerprint": "the-first"} {
+		if lines := c.log.with("msg", msg); len(lines) != 1 || lines[0]["first_request_id"] != want || lines[0]["key"] != "secret-key" || lines[0]["request_id"] == "" {
+			t.Errorf("%s: %v", msg, lines)
+		}
+	}
+	for _, msg := range []string{"work taken over from a holder whose lease lapsed", "fence lost"} {
+		if lines := c.log.with("msg", msg); len(lines) != 1 || lines[0]["key"] != "secret-key" {
+			t.Errorf("%s: %v", msg, lines)
+		}
 	}
 }
