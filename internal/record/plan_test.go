@@ -29,7 +29,7 @@ func begin(key string) *record.BeginCommand {
 	return &record.BeginCommand{Caller: caller, BeginParams: record.BeginParams{Scope: "s", Key: key, Lease: time.Hour, Life: time.Hour}}
 }
 
-func complete(t testing.TB, key string, fence int64, body string) *record.CompleteCommand {
+func complete(t interface{ Fatal(...any) }, key string, fence int64, body string) *record.CompleteCommand {
 	a, err := record.NewAnswer(200, nil, []byte(body))
 	if err != nil {
 		t.Fatal(err)

@@ -136,7 +136,7 @@ func (c *AbandonCommand) Apply(b *Book) (any, error) {
 	}
 	switch w.state {
 	case Free:
-		if w.bound != c.Forget {
+		if !w.bound || !c.Forget {
 			return commit.Repeat{First: w.settled()}, nil
 		}
 	case Done, Refused:
@@ -144,8 +144,8 @@ func (c *AbandonCommand) Apply(b *Book) (any, error) {
 	}
 	w = b.Change(c.row)
 	w.settle(b.Now, Free, nil, &c.Caller)
-	if w.bound = !c.Forget; c.Forget {
-		w.fingerprint = nil
+	if c.Forget {
+		w.fingerprint, w.bound = nil, false
 	}
 	return w.settled(), nil
 }
