@@ -24,6 +24,10 @@
 //	key not 1 to 255 printable ASCII   400                              invalid_argument
 //	ledgerd cannot be reached          503, unless WithFailOpen         unavailable
 //
+// HTTP answers of the guard's own are application/problem+json with a code; Connect errors have a
+// google.rpc.ErrorInfo (IDEMPOTENCY_KEY_REUSED, WORK_RUNNING, OUTCOME_PARKED, IDEMPOTENCY_KEY_MISSING,
+// IDEMPOTENCY_KEY_INVALID, NOT_RUN) by which client.RetryInterceptor knows what to send again.
+//
 // # What is recorded
 //
 // Status, headers and body, byte for byte, up to 1 MiB; never Set-Cookie, Date, or what belongs to a

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,5 +281,48 @@ func TestLostAnswersOfLedgerdLoseNothing(t *testing.T) {
 			}
 			s.effected(1)
 		}
+	}
+}
+
+// cuttable is an HTTP client whose way to ledgerd can be cut.
+type cuttable struct{ cut atomic.Bool }
+
+func (c *cuttable) Do(r *http.Request) (*http.Response, error) {
+	if c.cut.Load() {
+		return nil, fmt.Errorf("dial: %w", io.ErrUnexpectedEOF)
+	}
+	return http.DefaultClient.Do(r)
+}
+
+func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerDoesNotCount(t *testing.T) {
+	t.Parallel()
+	way := &cuttable{}
+	s := newShop(t, nil, once.WithRerun(), once.WithLease(2*time.Second), once.WithWait(30*time.Second))
+	cutOff := s.copy(client.New("http://"+s.ledgerd.Addr(), client.WithHTTPClient(way), client.WithRetry(1, 0, 0)), once.WithRerun(), once.WithLease(2*time.Second))
+	release := make(chan struct{})
+	s.will(func(w http.ResponseWriter, r *http.Request) {
+		a, _ := once.AttemptOf(r.Context())
+		if a.Number == 1 {
+			way.cut.Store(true)
+			<-r.Context().Done() // lost, but it goes on regardless
+			<-release
+			way.cut.Store(false)
+		} else if !a.TookOver {
+			t.Errorf("attempt %+v", a)
+		}
+		answering(200, fmt.Sprint("attempt ", a.Number))(w, r)
+	})
+	first := make(chan reply, 1)
+	go func() { first <- s.post(cutOff, "x", "Idempotency-Key", "k") }()
+	soon(t, "the handler works", func() bool { return s.effects.Load() == 1 })
+	if r := s.post(s.url, "x", "Idempotency-Key", "k"); r.body != "attempt 2" || r.replayed() {
+		t.Errorf("second %v", r)
+	}
+	close(release)
+	if r := <-first; r.status != http.StatusConflict || !strings.Contains(r.body, "lease-lost") {
+		t.Errorf("first %v", r)
+	}
+	if r := s.post(cutOff, "x", "Idempotency-Key", "k"); r.body != "attempt 2" || !r.replayed() {
+		t.Errorf("afterwards %v", r)
 	}
 }

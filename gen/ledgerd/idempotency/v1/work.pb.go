@@ -92,7 +92,7 @@ type BeginRequest struct {
 	// How long the right to run lasts unless it is extended: 1 s to 1 h, default 30 s.
 	Lease *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	// How long the record is kept after it began, and again after it ended: 1 s to 400 days, default 24 h.
-	// A later Begin with the key is new work. Runs on under a live lease, and is parked, without end.
+	// A later Begin with the key is new work. What somebody holds, and what is parked, is kept without end.
 	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
 	// How long to wait here for whoever holds the work, up to 60 s. Default: not at all.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
