@@ -154,7 +154,7 @@ func TestConstraintsRefuseByName(t *testing.T) {
 		"record_works_body_check": `update record_works set state = 'done', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r',
 			answer_hash = 'x', status = 1, headers = '[]', body = 'x', body_bytes = 1048577`,
 		"record_works_headers_check": `update record_works set state = 'done', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r',
-			answer_hash = 'x', status = 1, headers = jsonb_build_array(repeat('x', 131072)), body = 'x', body_bytes = 1`,
+			answer_hash = 'x', status = 1, headers = jsonb_build_array(repeat('x', 524288)), body = 'x', body_bytes = 1`,
 		"ledger_accounts_min_balance_check": "update ledger_accounts set balance = -1" + fees,
 		"ledger_accounts_max_balance_check": "update ledger_accounts set max_balance = balance - 1" + fees,
 		"ledger_accounts_held_check":        "update ledger_accounts set held = -1" + fees,

@@ -48,7 +48,7 @@ create table record_works (
         and (answer_hash is null) = (status is null) and (answer_hash is null) = (headers is null)
         and (answer_hash is null) = (body is null) and (answer_hash is null) = (body_bytes is null)),
     constraint record_works_body_check check (body_bytes <= 1048576 and octet_length(body) <= 1049600),
-    constraint record_works_headers_check check (octet_length(headers::text) <= 131072),
+    constraint record_works_headers_check check (octet_length(headers::text) <= 524288),
     constraint record_works_expires_check check ((expires_at is null) = (state = 'parked' or state = 'running' and park_lapsed))
 ) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index record_works_open_idx on record_works (tenant_id, state, scope, key) where state in ('running', 'parked');

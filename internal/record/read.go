@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -104,7 +105,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, tok
 	}
 	last := f.Scope
 	if last == "" {
-		last = "\U0010ffff" // no scope is greater
+		last = strings.Repeat("\U0010ffff", 33) // longer than a scope may be: none is greater
 	}
 	if size <= 0 {
 		size = pageDefault

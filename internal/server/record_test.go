@@ -191,6 +191,19 @@ func TestReplayIsByteForByteAndMarked(t *testing.T) {
 			t.Errorf("%s: record %.300v", name, rec)
 		}
 	}
+	worst := completion("s", "worst", c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "worst"}).GetFence(), done, "")
+	worst.Answer.Headers = nil
+	for range 7 { // as large as it may be, of what takes most room
+		worst.Answer.Headers = append(worst.Answer.Headers, &idempotencyv1.RecordedHeader{Name: "X", Value: strings.Repeat("\x01\"", 4096)})
+	}
+	ok(c, "Idempotency.Complete", worst, new(idempotencyv1.CompleteResponse))
+	if got := c.record("s", "worst").GetAnswer(); !proto.Equal(got, worst.GetAnswer()) {
+		t.Errorf("the worst headers come back as %.300v", got)
+	}
+	worst.Answer.Headers = append(worst.Answer.Headers, worst.Answer.Headers[0], worst.Answer.Headers[0])
+	if a := c.call(connectJSON, "Idempotency.Complete", worst); a.reason(t) != "FIELD_INVALID" {
+		t.Errorf("more than 64 KiB of headers: %s", a.code)
+	}
 	if n := c.count("select sum(octet_length(body)) from record_works where key = 'alike'"); n > 20_000 {
 		t.Errorf("what is alike takes %d bytes", n)
 	}
