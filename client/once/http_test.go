@@ -326,3 +326,30 @@ func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerDoesNotCount(t *testin
 		t.Errorf("afterwards %v", r)
 	}
 }
+
+func TestServicesChooseWhatIsRecorded(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/1")
+		w.Header().Set("X-Shard", "7")
+		w.Header().Set("Set-Cookie", "secret")
+		w.WriteHeader(http.StatusNotFound)
+	}, once.WithHeaders(func(name string) bool { return name != "X-Shard" }),
+		once.WithRule(func(status int, h http.Header) once.Outcome {
+			if h.Get("Location") == "/1" {
+				return once.Refused
+			}
+			return once.DefaultRule(status, h)
+		}))
+	first, again := s.post(s.url, "x", "Idempotency-Key", "k"), s.post(s.url, "x", "Idempotency-Key", "k")
+	if first.header.Get("X-Shard") != "7" || first.header.Get("Set-Cookie") == "" {
+		t.Errorf("first %v", first)
+	}
+	if again.status != 404 || !again.replayed() || again.header.Get("Location") != "/1" || again.header.Get("X-Shard") != "" || again.header.Get("Set-Cookie") != "" {
+		t.Errorf("again %v", again)
+	}
+	s.effected(1)
+	if state := s.record("/k").GetState(); state != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
+		t.Errorf("it is %v", state)
+	}
+}

@@ -584,3 +584,52 @@ func TestWhatBecomesOfWorkIsCountedAndLogged(t *testing.T) {
 		}
 	}
 }
+
+func TestRecordsAreListedByScopeAndKey(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t)
+	list := func(r *idempotencyv1.ListRecordsRequest) (keys []string) {
+		for {
+			page := ok(c, "Idempotency.ListRecords", r, new(idempotencyv1.ListRecordsResponse))
+			for _, rec := range page.GetRecords() {
+				keys = append(keys, rec.GetScope()+"/"+rec.GetKey())
+			}
+			if r.PageToken = page.GetNextPageToken(); r.PageToken == "" {
+				return keys
+			}
+		}
+	}
+	for _, name := range []string{"b/1", "a/2", "b/2", "a/1", "c/1", "a/3"} {
+		scope, key, _ := strings.Cut(name, "/")
+		fence := c.run(&idempotencyv1.BeginRequest{Scope: scope, Key: key, Life: durationpb.New(time.Hour)}).GetFence()
+		switch name {
+		case "a/2", "b/2":
+			c.complete(scope, key, fence, done, "secret")
+		case "c/1":
+			c.complete(scope, key, fence, unknown, "")
+		case "a/3":
+			c.age("3", time.Minute)
+		}
+	}
+	for want, r := range map[string]*idempotencyv1.ListRecordsRequest{
+		"[a/1 a/2 a/3 b/1 b/2 c/1]": {PageSize: 1},
+		"[a/1 a/2 a/3]":             {Scope: "a", PageSize: 2},
+		"[a/2 b/2]":                 {State: idempotencyv1.RecordState_RECORD_STATE_DONE, PageSize: 2},
+		"[a/1 b/1]":                 {State: idempotencyv1.RecordState_RECORD_STATE_RUNNING, PageSize: 1},
+		"[a/3]":                     {State: idempotencyv1.RecordState_RECORD_STATE_LAPSED, PageSize: 1},
+		"[c/1]":                     {State: idempotencyv1.RecordState_RECORD_STATE_PARKED},
+		"[b/2]":                     {Scope: "b", State: idempotencyv1.RecordState_RECORD_STATE_DONE},
+		"[]":                        {Scope: "z"},
+	} {
+		if got := fmt.Sprint(list(r)); got != want {
+			t.Errorf("%v: %s, not %s", r, got, want)
+		}
+	}
+	page := ok(c, "Idempotency.ListRecords", &idempotencyv1.ListRecordsRequest{PageSize: 1}, new(idempotencyv1.ListRecordsResponse))
+	for _, r := range []*idempotencyv1.ListRecordsRequest{{Scope: "a", PageToken: page.GetNextPageToken()}, {PageToken: "x"},
+		{State: idempotencyv1.RecordState_RECORD_STATE_DONE, PageToken: page.GetNextPageToken()}} {
+		if a := c.call(connectJSON, "Idempotency.ListRecords", r); a.reason(t) != "PAGE_TOKEN_INVALID" {
+			t.Errorf("%v: %s", r, a.code)
+		}
+	}
+}
