@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -81,17 +83,20 @@ func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string, n
 
 // unary runs the handler, records its answer, and then lets it out.
 func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect.AnyResponse, err error) {
+	before := responseHeader(r.ctx).Clone()
 	r.call(func() { res, err = next(r.ctx, req) })
+	added := responseHeader(r.ctx).Clone() // by the handler: what was there before is not its
+	maps.DeleteFunc(added, func(name string, values []string) bool { return slices.Equal(before[name], values) })
 	o, answer := Done, (*idempotencyv1.RecordedAnswer)(nil)
 	if err != nil {
 		o = r.settings.connect(err)
-		answer = r.settings.recordedError(err)
+		answer = r.settings.recordedError(err, added)
 	} else {
 		body, failed := proto.MarshalOptions{Deterministic: true}.Marshal(res.Any().(proto.Message))
 		if failed != nil {
 			body = make([]byte, maxRecorded+1) // it cannot be sent either
 		}
-		answer = r.settings.recorded(0, res.Header(), body)
+		answer = r.settings.recorded(0, merged(added, res.Header()), body)
 	}
 	if lost := r.end(o, answer); lost != nil {
 		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key, "error", lost)
@@ -101,7 +106,7 @@ func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect
 }
 
 // recordedError keeps an error as Connect puts it on the wire.
-func (s *settings) recordedError(err error) *idempotencyv1.RecordedAnswer {
+func (s *settings) recordedError(err error, added http.Header) *idempotencyv1.RecordedAnswer {
 	e := new(connect.Error)
 	if !errors.As(err, &e) {
 		e = connect.NewError(connect.CodeOf(err), err)
@@ -114,7 +119,25 @@ func (s *settings) recordedError(err error) *idempotencyv1.RecordedAnswer {
 	if failed != nil || len(body) > maxRecorded {
 		body, _ = proto.Marshal(&status.Status{Code: int32(e.Code())})
 	}
-	return s.recorded(int(e.Code()), e.Meta(), body)
+	return s.recorded(int(e.Code()), merged(added, e.Meta()), body)
+}
+
+// responseHeader is where handlers of the simple kind put the headers of their answers.
+func responseHeader(ctx context.Context) http.Header {
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		return info.ResponseHeader()
+	}
+	return http.Header{}
+}
+
+func merged(a, b http.Header) http.Header {
+	all := http.Header{}
+	for _, h := range []http.Header{a, b} {
+		for name, values := range h {
+			all[name] = append(all[name], values...)
+		}
+	}
+	return all
 }
 
 // response is an answer of any type: Connect sends what Any gives.

@@ -73,6 +73,9 @@ func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
 		info.RequestHeader().Set("Idempotency-Key", key)
 		res, err := clients[name].Transfer(ctx, r)
 		replayed := client.Replayed(info)
+		if extra := info.ResponseHeader().Values("X-Extra"); err == nil && len(extra) != 1 {
+			t.Errorf("X-Extra is %q, replayed %v", extra, replayed)
+		}
 		if e := (*connect.Error)(nil); errors.As(err, &e) {
 			replayed = e.Meta().Get("Idempotency-Replayed") == "true"
 		}
