@@ -59,6 +59,10 @@
 // WithGather sends concurrent Transfer calls together. Nothing waits for company, and each call has its
 // own key, deadline and error: see there for what is different. It is off by default.
 //
+// # Handlers of other services
+//
+// Package once, below this one, makes any HTTP or Connect handler idempotent, with ledgerd as its memory.
+//
 // # Other Connect services
 //
 // The parts work with any Connect client, in this order:

@@ -33,6 +33,9 @@ const (
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
+	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED"      // begun with another fingerprint
+	ReasonRecordNotFound         Reason = "RECORD_NOT_FOUND"
+	ReasonAnswerDiffers          Reason = "ANSWER_DIFFERS" // the work has ended before, with another answer
 	ReasonIDInvalid              Reason = "ID_INVALID"
 	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // not made by this list with these parameters
 	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
@@ -75,12 +78,20 @@ const (
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // captured or released already
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
 	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's, who alone frees the key
+	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"
 )
 
-// Conflicts: not recorded. STALE_VERSION wants a new look before the next try; the others are retried
-// by this client.
+// Duplicates: not recorded. It happened before, and the error names the first result.
+const (
+	ReasonWorkSettled Reason = "WORK_SETTLED" // of a Begin in an Execute
+)
+
+// Conflicts: not recorded. STALE_VERSION and FENCE_LOST want a new look before the next try; the others
+// are retried by this client.
 const (
 	ReasonStaleVersion Reason = "STALE_VERSION"
+	ReasonFenceLost    Reason = "FENCE_LOST"   // somebody else may hold it now
+	ReasonWorkRunning  Reason = "WORK_RUNNING" // of a Begin in an Execute
 	ReasonBusy         Reason = "BUSY"
 	ReasonRowsLocked   Reason = "ROWS_LOCKED"
 )

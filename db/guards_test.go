@@ -73,6 +73,9 @@ func TestServiceMayNotTouchTheJournalOrItsGuards(t *testing.T) {
 		"update ledger_holds set amount = amount",
 		"update ledger_holds set account_id = account_id",
 		"update ledger_account_details set request_id = request_id",
+		"truncate record_works",
+		"update record_works set key = key",
+		"select setval('record_fence_seq', 1)",
 		"update access_api_keys set secret_hash = secret_hash",
 		"update access_tenants set name = name",
 		"select * from audit.accounts",
@@ -129,8 +132,29 @@ func TestConstraintsRefuseByName(t *testing.T) {
 	const entry = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
 		balance_before, balance_after) values `
 	const transfer = `insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, reverses_id, metadata, principal, request_id) values `
+	const work = `insert into record_works (tenant_id, scope, key, state, fence, attempt, lease_ms, life_ms, lease_until, park_lapsed, principal,
+		request_id, first_request_id, created_at, begun_at, expires_at)
+		select t, s, k, '%s', f, a, 1, l, u, p, 'p', 'r', 'r', now(), now(), e from (values `
+	const oneWork = "(1, 's', 'k', 1, 2, now(), 3, false, now())) v (t, s, k, f, a, u, l, p, e)"
 	const account = "insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind) values "
+	do(t, conn, fmt.Sprintf(work, "running")+oneWork)
 	for constraint, sql := range map[string]string{
+		"record_works_pkey":              fmt.Sprintf(work, "running") + oneWork,
+		"record_works_scope_check":       fmt.Sprintf(work, "running") + strings.Replace(oneWork, "'s'", "''", 1),
+		"record_works_key_check":         fmt.Sprintf(work, "running") + strings.Replace(oneWork, "'k'", "repeat('k', 513)", 1),
+		"record_works_fence_check":       fmt.Sprintf(work, "running") + strings.Replace(strings.Replace(oneWork, "1, 2", "0, 2", 1), "'k'", "'l'", 1),
+		"record_works_attempt_check":     "update record_works set attempt = 0",
+		"record_works_fingerprint_check": "update record_works set fingerprint = repeat('x', 65)::bytea",
+		"record_works_state_check":       "update record_works set state = 'gone', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
+		"record_works_lease_check":       "update record_works set lease_until = null",
+		"record_works_life_check":        "update record_works set life_ms = 0",
+		"record_works_settled_check":     "update record_works set settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
+		"record_works_answer_check":      "update record_works set state = 'done', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
+		"record_works_expires_check":     "update record_works set expires_at = null",
+		"record_works_body_check": `update record_works set state = 'done', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r',
+			answer_hash = 'x', status = 1, headers = '[]', body = 'x', body_bytes = 1048577`,
+		"record_works_headers_check": `update record_works set state = 'done', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r',
+			answer_hash = 'x', status = 1, headers = jsonb_build_array(repeat('x', 524288)), body = 'x', body_bytes = 1`,
 		"ledger_accounts_min_balance_check": "update ledger_accounts set balance = -1" + fees,
 		"ledger_accounts_max_balance_check": "update ledger_accounts set max_balance = balance - 1" + fees,
 		"ledger_accounts_held_check":        "update ledger_accounts set held = -1" + fees,

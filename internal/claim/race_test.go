@@ -204,10 +204,8 @@ func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i, cleaner := range claim.Cleaners() {
-		if n, err := d.engines[i].Clean(context.Background(), cleaner); n != 1 || err != nil {
-			t.Errorf("deleted %d, %v", n, err)
-		}
+	if deleted := cleanAll(t, d.app); deleted != [2]int64{1, 1} {
+		t.Errorf("deleted %v", deleted)
 	}
 }
 

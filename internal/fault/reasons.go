@@ -18,4 +18,6 @@ var (
 		Doc: "The server is ending and takes no more work. Nothing was kept; another one will."})
 	RowsLocked = Define(Reason{Name: "ROWS_LOCKED", Class: Conflict, Code: Aborted, Step: RetrySameKey,
 		Doc: "Somebody held the rows for longer than the call could wait. Nothing was kept."})
+	FenceLost = Define(Reason{Name: "FENCE_LOST", Class: Conflict, Code: Aborted, Step: ReadAgain,
+		Doc: "The fence is not the newest, or its lease was given back: somebody else may hold what it was for. Nothing was kept; stop what was done under it."})
 )

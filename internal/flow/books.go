@@ -12,16 +12,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
 // no command of a batch needs costs the batch nothing.
 type Books struct {
-	token  *token.Book
-	claims *claim.Book
-	ledger *ledger.Book
-	loaded bool
+	token   *token.Book
+	claims  *claim.Book
+	records *record.Book
+	ledger  *ledger.Book
+	loaded  bool
 }
 
 // NewBooks makes empty books.
@@ -35,6 +37,9 @@ func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook
 
 // Tokens has submit tokens.
 func (b *Books) Tokens() *token.Book { return open(b, &b.token, token.NewBook) }
+
+// Records has work done elsewhere.
+func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBook) }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -56,6 +61,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.claims != nil { // before what many share: who waits for a claim keeps nobody waiting
 		tables = append(tables, b.claims)
 	}
+	if b.records != nil {
+		tables = append(tables, b.records)
+	}
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
@@ -75,7 +83,7 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(claim.NameConstraints(), ledger.NameConstraints()),
+		NameConstraints: slices.Concat(claim.NameConstraints(), record.NameConstraints(), ledger.NameConstraints()),
 	})
 }
 
@@ -87,6 +95,9 @@ func Token(c commit.Command[*token.Book]) Command { return on((*Books).Tokens, c
 
 // Claim makes a command over claims one over Books.
 func Claim(c commit.Command[*claim.Book]) Command { return on((*Books).Claims, c) }
+
+// Record makes a command on work done elsewhere one over Books.
+func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

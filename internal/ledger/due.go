@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // DueHold is a hold whose time has come.
@@ -20,7 +21,7 @@ type DueHold struct {
 // DueHolds finds holds whose time has come, oldest first, behind the one given: a LapseCommand for each
 // account lets them lapse. Nothing depends on it being prompt: loading an account does the same.
 func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int32) ([]DueHold, error) {
-	rows, err := q.HoldDuePage(ctx, planned{pool}, db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
+	rows, err := q.HoldDuePage(ctx, pg.Planned{DB: pool}, db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
 	holds := make([]DueHold, len(rows))
 	for i, r := range rows {
 		holds[i] = DueHold{AccountKey{r.TenantID, r.Code, r.Asset}, r.HoldID, r.ExpiresAt}

@@ -5,10 +5,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Reader answers what callers read. It goes past the engine: every answer comes from one snapshot of
@@ -45,7 +45,7 @@ func (p Page) size(most int) int {
 }
 
 // one is where a lone statement for one row runs: its snapshot is that of the answer.
-func (r *Reader) one() db.DBTX { return planned{r.pool} }
+func (r *Reader) one() db.DBTX { return pg.Planned{DB: r.pool} }
 
 // beginRead begins one snapshot, in which what is ordered is read by its index, as far as it is wanted
 // and no further: without good statistics reading all and sorting looks as cheap.
@@ -55,27 +55,7 @@ const beginRead = "begin isolation level repeatable read read only; set local en
 // snapshot runs the statements of a list, or several, on one snapshot.
 func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
 	options := pgx.TxOptions{BeginQuery: beginRead}
-	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(planned{tx}) })
-}
-
-// planned has every statement planned anew, with its values. A plan kept from when the table was
-// small would outlive that, and with one tenant every index looks as good as the right one.
-type planned struct{ db.DBTX }
-
-func (p planned) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return p.DBTX.Exec(ctx, sql, anew(args)...)
-}
-
-func (p planned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return p.DBTX.Query(ctx, sql, anew(args)...)
-}
-
-func (p planned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return p.DBTX.QueryRow(ctx, sql, anew(args)...)
-}
-
-func anew(args []any) []any {
-	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
+	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
 }
 
 // Times of the database have six decimals. Between two of them, "at or after" and "before" mean the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
 // Assets lists all assets of a tenant, by code.
@@ -37,8 +38,8 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	if err != nil {
 		return nil, "", err
 	}
-	l := listOf("accounts", tenant, codes, asset)
-	code, last, err := l.afterAccount(page.Token, p)
+	l := paging.Of("accounts", tenant, codes, asset)
+	code, last, err := afterAccount(l, page.Token, p)
 	if err != nil {
 		return nil, "", err
 	}
@@ -55,7 +56,7 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	next := ""
 	if len(rows) > size {
 		rows = rows[:size]
-		next = l.token(rows[size-1].Code, rows[size-1].Asset)
+		next = l.Token(rows[size-1].Code, rows[size-1].Asset)
 	}
 	accounts := make([]Account, 0, len(rows))
 	for _, row := range rows {
@@ -66,8 +67,8 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 
 // afterAccount is the code and asset after which a page begins; at first just before the pattern's
 // range, since no asset is empty.
-func (l list) afterAccount(token string, p pattern) (code, asset string, err error) {
-	place, err := l.after(token, 2)
+func afterAccount(l paging.List, token string, p pattern) (code, asset string, err error) {
+	place, err := l.After(token, 2)
 	if place == nil || err != nil || place[0] < p.low {
 		return p.low, "", err
 	}
@@ -166,8 +167,8 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 	if err != nil {
 		return nil, err
 	}
-	l := listOf("trial_balance", tenant, codes, asset)
-	code, last, err := l.afterAccount(page.Token, p)
+	l := paging.Of("trial_balance", tenant, codes, asset)
+	code, last, err := afterAccount(l, page.Token, p)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 	b := &TrialBalance{}
 	if len(rows) > size {
 		rows = rows[:size]
-		b.Next = l.token(rows[size-1].Code, rows[size-1].Asset)
+		b.Next = l.Token(rows[size-1].Code, rows[size-1].Asset)
 	}
 	for _, row := range rows {
 		b.Lines = append(b.Lines, TrialBalanceLine{row.Code, row.Asset, uint8(row.Scale), row.Kind, row.Balance})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
 // StatementFilter says which entries of an account to list. Zero values let all pass.
@@ -28,8 +29,8 @@ type StatementLine struct {
 // so with a type one may be short while there is a next. Returns faults ACCOUNT_NOT_FOUND,
 // PAGE_TOKEN_INVALID.
 func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string, f StatementFilter, page Page) ([]StatementLine, string, error) {
-	l := listOf("statement", tenant, code, asset, f.Type, timeText(f.From), timeText(f.Before), strconv.FormatBool(f.Ascending))
-	after, err := l.afterNumber(page.Token, -1)
+	l := paging.Of("statement", tenant, code, asset, f.Type, timeText(f.From), timeText(f.Before), strconv.FormatBool(f.Ascending))
+	after, err := l.AfterNumber(page.Token, -1)
 	if err != nil {
 		return nil, "", err
 	}
@@ -64,7 +65,7 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 			last = rows[size-1].Version
 		}
 		if rest := w.behind(last); rest.low < rest.high {
-			next = l.tokenNumber(last)
+			next = l.TokenNumber(last)
 		}
 		for _, row := range rows {
 			lines = append(lines, lineOf(code, asset, a, row))

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
 // Hold is a hold by id or, when id is 0, by biz_no, as it is recorded: one whose time is over is held
@@ -42,8 +43,8 @@ type HoldFilter struct {
 // Holds lists holds, newest first. A page looks at so many holds and no more, so one may be short
 // while there is a next. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Page) ([]*Hold, string, error) {
-	l := listOf("holds", tenant, f.From, f.State)
-	before, err := l.afterNumber(page.Token, math.MaxInt64)
+	l := paging.Of("holds", tenant, f.From, f.State)
+	before, err := l.AfterNumber(page.Token, math.MaxInt64)
 	if err != nil {
 		return nil, "", err
 	}
@@ -65,7 +66,7 @@ func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Pag
 		}
 		seen, err := q.HoldPageEnd(ctx, d, db.HoldPageEndParams{TenantID: tenant, Before: before, Scan: scanMax})
 		if seen.Scanned == scanMax {
-			next = l.tokenNumber(seen.Last)
+			next = l.TokenNumber(seen.Last)
 		}
 		return err
 	})
@@ -74,7 +75,7 @@ func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Pag
 	}
 	if len(rows) > size {
 		rows = rows[:size]
-		next = l.tokenNumber(rows[size-1].HoldID)
+		next = l.TokenNumber(rows[size-1].HoldID)
 	}
 	holds := make([]*Hold, 0, len(rows))
 	for _, row := range rows {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
 // lists gives every paged list as the names of its rows.
@@ -138,11 +139,11 @@ func TestTokenOfAnotherListOrTenantIsRefused(t *testing.T) {
 	for name, list := range w.lists() {
 		for from, token := range tokens {
 			w.tenant = 1
-			if _, _, err := list(ledger.Page{Size: 1, Token: token}); name != from && !fault.Is(err, ledger.PageTokenInvalid) {
+			if _, _, err := list(ledger.Page{Size: 1, Token: token}); name != from && !fault.Is(err, paging.TokenInvalid) {
 				t.Errorf("%s takes a token of %s: %v", name, from, err)
 			}
 			w.tenant = 2
-			if _, _, err := list(ledger.Page{Size: 1, Token: token}); !fault.Is(err, ledger.PageTokenInvalid) {
+			if _, _, err := list(ledger.Page{Size: 1, Token: token}); !fault.Is(err, paging.TokenInvalid) {
 				t.Errorf("%s of tenant 2 takes a token of %s of tenant 1: %v", name, from, err)
 			}
 		}

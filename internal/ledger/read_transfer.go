@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
 // Transfer is a transfer by id or, when id is 0, by biz_no. Returns fault TRANSFER_NOT_FOUND.
@@ -78,8 +79,8 @@ type TransferFilter struct {
 // be short while there is a next. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, page Page) ([]*Transfer, string, error) {
 	metadata := metadataOrEmpty(f.Metadata)
-	l := listOf("transfers", tenant, f.Type, string(metadata), timeText(f.From), timeText(f.Before))
-	before, err := l.afterNumber(page.Token, math.MaxInt64)
+	l := paging.Of("transfers", tenant, f.Type, string(metadata), timeText(f.From), timeText(f.Before))
+	before, err := l.AfterNumber(page.Token, math.MaxInt64)
 	if err != nil {
 		return nil, "", err
 	}
@@ -99,7 +100,7 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 		}
 		if len(rows) > size {
 			rows = rows[:size]
-			next = l.tokenNumber(rows[size-1].TransferID)
+			next = l.TokenNumber(rows[size-1].TransferID)
 		} else if seen, err := q.TransferPageEnd(ctx, d, db.TransferPageEndParams{TenantID: tenant, Before: before, Scan: scanMax}); err != nil {
 			return err
 		} else if seen.Scanned == scanMax {
@@ -108,7 +109,7 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 				return err
 			}
 			if rest > 0 {
-				next = l.tokenNumber(rest)
+				next = l.TokenNumber(rest)
 			}
 		}
 		for _, row := range rows {
@@ -117,7 +118,7 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 		n, err := completeSome(ctx, d, transfers)
 		if n < len(transfers) {
 			transfers = transfers[:n]
-			next = l.tokenNumber(transfers[n-1].ID)
+			next = l.TokenNumber(transfers[n-1].ID)
 		}
 		return err
 	})

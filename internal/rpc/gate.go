@@ -31,6 +31,7 @@ type call struct {
 	requestID string
 	key       string        // Idempotency-Key, or empty
 	keyLife   time.Duration // as the caller wants it; 0: he does not say
+	keyless   bool          // set by the handler: nothing is recorded
 	// conditions stand before the change that the call makes; the header named them.
 	conditions []flow.Condition
 	token      *flow.SubmitToken // of conditions; nil: none was sent
@@ -88,9 +89,6 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 		if c.key, c.keyLife, err = parseKeyHeader(values[0]); err != nil {
 			return err
 		}
-		if spec.IdempotencyLevel == connect.IdempotencyIdempotent {
-			return keyUnsupported.New("%s records nothing, so it takes no %s: send it again as it is", spec.Procedure, KeyHeader)
-		}
 	}
 	if values := h[TokenHeader]; len(values) > 0 {
 		if err := c.spend(spec, values); err != nil {
@@ -108,7 +106,7 @@ func (c *call) enterClaim(spec connect.Spec, h http.Header) error {
 		return nil
 	case len(values) > 1:
 		return fault.FieldInvalid.New("%s was sent %d times", ClaimHeader, len(values))
-	case spec.IdempotencyLevel != connect.IdempotencyUnknown:
+	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
 		return fault.FieldInvalid.New("%s stands before changing calls only", ClaimHeader)
 	}
 	p, err := readClaim(values[0])

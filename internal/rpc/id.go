@@ -19,6 +19,9 @@ var _ idv1connect.IdServiceHandler = (*IDs)(nil)
 func (s *IDs) Generate(ctx context.Context, r *idv1.GenerateRequest) (*idv1.GenerateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxRead)
 	defer cancel()
+	if err := callOf(ctx).recordsNothing(); err != nil {
+		return nil, err
+	}
 	n, res := int(max(r.GetCount(), 1)), &idv1.GenerateResponse{}
 	if r.GetKind() == idv1.IdKind_ID_KIND_ORDER_NO {
 		return s.orderNumbers(ctx, r, n)

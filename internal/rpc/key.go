@@ -25,10 +25,21 @@ const (
 	ReplayedHeader = "Idempotency-Replayed"
 )
 
-// keyUnsupported is the answer to a key on a call that is marked IDEMPOTENT, which with us means: a repeat does no
-// harm, and nothing is recorded. A caller who sends a key counts on the same answer again.
 var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The call records nothing, so it takes no Idempotency-Key: send it again as it is."})
+
+// recordsNothing is for calls whose answer is another one each time, and is not recorded. It refuses what they
+// cannot keep: a key, whose sender counts on the same answer again, and what is to commit with a change.
+func (c *call) recordsNothing() error {
+	c.keyless = true
+	switch {
+	case c.key != "":
+		return keyUnsupported.New("%s records nothing, so it takes no %s: send it again as it is", c.procedure, KeyHeader)
+	case len(c.conditions) > 0:
+		return fault.FieldInvalid.New("%s changes nothing that a token or a claim could guard", c.procedure)
+	}
+	return nil
+}
 
 // ParseKey reads an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as the
 // structured field string of RFC 9651 (with \" and \\ inside). The quotes do not belong to the key.

@@ -41,8 +41,6 @@ type change[R proto.Message] struct {
 type operation[Q, R proto.Message] struct {
 	name string // stands in recorded keys: never changes
 	read func(*call, *decoder, Q) change[R]
-	// keyless: it takes no request key.
-	keyless bool
 	// response is what it answers; for Execute.
 	response protoreflect.MessageDescriptor
 }
@@ -74,7 +72,7 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 	}
 	g.request = q
 	rule := c.rule(append([]string{o.name}, g.inner...)...)
-	if g.dry || o.keyless {
+	if g.dry || c.keyless {
 		rule.KeyRequired = false
 	}
 	if !g.dry && !g.spends {

@@ -26,11 +26,14 @@ const (
 // IssueTokens issues submit tokens. Its answer is never recorded, so it cannot stand in an Execute either.
 func (s *Idempotency) IssueTokens(ctx context.Context, r *idempotencyv1.IssueTokensRequest) (*idempotencyv1.IssueTokensResponse, error) {
 	c := callOf(ctx)
+	if err := c.recordsNothing(); err != nil {
+		return nil, err
+	}
 	c.secret = true
 	return run(ctx, s.Changes, issueTokensCall, r)
 }
 
-var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv1.IssueTokensResponse]{name: "idempotency.issue_tokens", keyless: true,
+var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv1.IssueTokensResponse]{name: "idempotency.issue_tokens",
 	read: func(c *call, d *decoder, r *idempotencyv1.IssueTokensRequest) change[*idempotencyv1.IssueTokensResponse] {
 		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())), Subject: d.label("subject", r.GetSubject()),
 			Purpose: d.label("purpose", r.GetPurpose()), Life: token.DefaultLife, SurvivesRefusal: r.GetSurvivesRefusal()}
@@ -89,7 +92,7 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 	bad := func(problem string) error {
 		return fault.FieldInvalid.New("%s: %s", TokenHeader, problem).WithField(TokenHeader, problem)
 	}
-	if spec.IdempotencyLevel != connect.IdempotencyUnknown || spec.StreamType != connect.StreamTypeUnary {
+	if spec.IdempotencyLevel == connect.IdempotencyNoSideEffects || spec.StreamType != connect.StreamTypeUnary {
 		return bad("is for calls that change something")
 	}
 	if len(values) > 1 {

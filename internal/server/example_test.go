@@ -22,6 +22,8 @@ type things struct {
 	token                      string // a submit token
 	claimed                    string // a key of the scope "walk", of the tenant's own
 	fence                      int64  // of its claim
+	work                       string // key of work that is running, in the scope "walk"
+	workFence                  int64
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -58,7 +60,9 @@ func furnish(s *site, tenant string) (*caller, things) {
 	x.claimed = tenant + "-claimed"
 	x.fence = ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: tenant, Result: secretNote},
 		new(idempotencyv1.ClaimKeyResponse), id...).GetClaim().GetFence()
-	if x.fence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
+	x.work = tenant + "-work"
+	x.workFence = ok(c, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "walk", Key: x.work}, new(idempotencyv1.BeginResponse), id...).GetRun().GetFence()
+	if x.fence == 0 || x.workFence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
 	return c, x
@@ -178,6 +182,34 @@ var examples = map[string]func(x things) []proto.Message{
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})
 	},
+}
+
+func init() {
+	maps.Copy(examples, map[string]func(x things) []proto.Message{
+		"Idempotency.Begin": func(x things) []proto.Message {
+			return all(&idempotencyv1.BeginRequest{Scope: "walk", Key: x.work})
+		},
+		"Idempotency.Extend": func(x things) []proto.Message {
+			return all(&idempotencyv1.ExtendRequest{Scope: "walk", Key: x.work, Fence: x.workFence})
+		},
+		"Idempotency.Complete": func(x things) []proto.Message {
+			return all(&idempotencyv1.CompleteRequest{Scope: "walk", Key: x.work, Fence: x.workFence, Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE})
+		},
+		"Idempotency.Abandon": func(x things) []proto.Message {
+			return all(&idempotencyv1.AbandonRequest{Scope: "walk", Key: x.work, Fence: x.workFence})
+		},
+		"Idempotency.GetRecord": func(x things) []proto.Message {
+			return all(&idempotencyv1.GetRecordRequest{Scope: "walk", Key: x.work})
+		},
+		"Idempotency.ListRecords": func(things) []proto.Message {
+			return all(&idempotencyv1.ListRecordsRequest{}, &idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_RUNNING},
+				&idempotencyv1.ListRecordsRequest{Scope: "walk"})
+		},
+		"Idempotency.ResolveRecord": func(x things) []proto.Message {
+			return all(&idempotencyv1.ResolveRecordRequest{Scope: "walk", Key: x.work, Fence: x.workFence,
+				Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE})
+		},
+	})
 }
 
 func all(m ...proto.Message) []proto.Message { return m }

@@ -142,6 +142,7 @@ func (c *caller) prepare(tag string) {
 	}
 	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
 	ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: tag, Owner: "somebody"}, new(idempotencyv1.ClaimKeyResponse))
+	c.prepareWork(tag)
 }
 
 func TestEveryChangingMethodIsHere(t *testing.T) {

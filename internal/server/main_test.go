@@ -197,10 +197,9 @@ func reads(m protoreflect.MethodDescriptor) bool {
 	return m.Options().ProtoReflect().Get(m.Options().ProtoReflect().Descriptor().Fields().ByName("idempotency_level")).Enum() == 1
 }
 
-// recordsNothing tells a call that changes nothing of the caller's, and may be repeated, though each time it
-// answers otherwise: it is marked IDEMPOTENT.
+// recordsNothing tells a call that answers otherwise each time, and takes no key.
 func recordsNothing(m protoreflect.MethodDescriptor) bool {
-	return m.Options().ProtoReflect().Get(m.Options().ProtoReflect().Descriptor().Fields().ByName("idempotency_level")).Enum() == 2
+	return slices.Contains([]string{"Idempotency.IssueTokens", "Id.Generate"}, callName(m))
 }
 
 // fill makes a message of the type that a call answers with.

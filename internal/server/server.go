@@ -176,7 +176,8 @@ func (s *Server) routes() http.Handler {
 	serve(ledgerv1connect.NewLedgerServiceHandler(
 		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
-	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads)}, options...))
+	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads),
+		Records: rpc.NewRecords(s.reads, s.registry, s.log, s.closing)}, options...))
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))

@@ -23,7 +23,8 @@ import (
 // The calls that make or list, and so go well on names of another tenant: what they answer is the
 // caller's own, and fresh.
 var goWell = []string{"CreateAssets", "ListAssets", "CreateAccounts", "ListAccounts", "TransferBatch", "ListHolds", "ListTransfers",
-	"ListBalances", "TrialBalance", "WatchEntries", "Idempotency.ClaimKey", "Idempotency.ClaimKeys", "Idempotency.DropClaim", "Id.Parse"}
+	"ListBalances", "TrialBalance", "WatchEntries", "Idempotency.ClaimKey", "Idempotency.ClaimKeys", "Idempotency.DropClaim", "Id.Parse",
+	"Idempotency.Begin", "Idempotency.ListRecords"}
 
 func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,8 @@ var layers = map[string]layer{
 	"internal/amount":  ground,
 	"internal/pg":      ground,
 	"internal/fault":   ground,
+	"internal/deflate": ground,
+	"internal/paging":  ground,
 	"internal/commit":  engine,
 	"internal/clean":   engine,
 	"internal/lease":   engine,

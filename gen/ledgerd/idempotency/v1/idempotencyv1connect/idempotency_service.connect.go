@@ -51,6 +51,27 @@ const (
 	// IdempotencyServiceDropClaimProcedure is the fully-qualified name of the IdempotencyService's
 	// DropClaim RPC.
 	IdempotencyServiceDropClaimProcedure = "/ledgerd.idempotency.v1.IdempotencyService/DropClaim"
+	// IdempotencyServiceBeginProcedure is the fully-qualified name of the IdempotencyService's Begin
+	// RPC.
+	IdempotencyServiceBeginProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Begin"
+	// IdempotencyServiceExtendProcedure is the fully-qualified name of the IdempotencyService's Extend
+	// RPC.
+	IdempotencyServiceExtendProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Extend"
+	// IdempotencyServiceCompleteProcedure is the fully-qualified name of the IdempotencyService's
+	// Complete RPC.
+	IdempotencyServiceCompleteProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Complete"
+	// IdempotencyServiceAbandonProcedure is the fully-qualified name of the IdempotencyService's
+	// Abandon RPC.
+	IdempotencyServiceAbandonProcedure = "/ledgerd.idempotency.v1.IdempotencyService/Abandon"
+	// IdempotencyServiceGetRecordProcedure is the fully-qualified name of the IdempotencyService's
+	// GetRecord RPC.
+	IdempotencyServiceGetRecordProcedure = "/ledgerd.idempotency.v1.IdempotencyService/GetRecord"
+	// IdempotencyServiceListRecordsProcedure is the fully-qualified name of the IdempotencyService's
+	// ListRecords RPC.
+	IdempotencyServiceListRecordsProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ListRecords"
+	// IdempotencyServiceResolveRecordProcedure is the fully-qualified name of the IdempotencyService's
+	// ResolveRecord RPC.
+	IdempotencyServiceResolveRecordProcedure = "/ledgerd.idempotency.v1.IdempotencyService/ResolveRecord"
 )
 
 // IdempotencyServiceClient is a client for the ledgerd.idempotency.v1.IdempotencyService service.
@@ -78,6 +99,28 @@ type IdempotencyServiceClient interface {
 	// Frees a key, for its owner or for whoever has its fence: what it stood for was cancelled. Its next use is a
 	// first one. Errors: CLAIM_FOREIGN.
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
+	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
+	//
+	// Of all who begin the same work, one is told to run, under a lease. Who comes meanwhile is told to wait,
+	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
+	// but only as long as that holds: it is never recorded for longer.
+	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
+	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED.
+	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
+	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
+	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
+	// Records how the work ended, also after the lease ran out, as long as nobody took the work over. What was
+	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
+	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
+	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
+	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
+	// Shows a piece of work with its answer. Errors: RECORD_NOT_FOUND.
+	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
+	// Lists work, such as all that is parked. Errors: PAGE_TOKEN_INVALID.
+	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
+	// Settles what is parked, or what its holder left behind, or frees it. For a person, or a program that
+	// finds out. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
+	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
 }
 
 // NewIdempotencyServiceClient constructs a client for the ledgerd.idempotency.v1.IdempotencyService
@@ -129,17 +172,72 @@ func NewIdempotencyServiceClient(httpClient connect.HTTPClient, baseURL string, 
 			connect.WithSchema(idempotencyServiceMethods.ByName("DropClaim")),
 			connect.WithClientOptions(opts...),
 		),
+		begin: connect.NewClient[v1.BeginRequest, v1.BeginResponse](
+			httpClient,
+			baseURL+IdempotencyServiceBeginProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Begin")),
+			connect.WithClientOptions(opts...),
+		),
+		extend: connect.NewClient[v1.ExtendRequest, v1.ExtendResponse](
+			httpClient,
+			baseURL+IdempotencyServiceExtendProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Extend")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		complete: connect.NewClient[v1.CompleteRequest, v1.CompleteResponse](
+			httpClient,
+			baseURL+IdempotencyServiceCompleteProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Complete")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		abandon: connect.NewClient[v1.AbandonRequest, v1.AbandonResponse](
+			httpClient,
+			baseURL+IdempotencyServiceAbandonProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("Abandon")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
+		getRecord: connect.NewClient[v1.GetRecordRequest, v1.GetRecordResponse](
+			httpClient,
+			baseURL+IdempotencyServiceGetRecordProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		listRecords: connect.NewClient[v1.ListRecordsRequest, v1.ListRecordsResponse](
+			httpClient,
+			baseURL+IdempotencyServiceListRecordsProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ListRecords")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		resolveRecord: connect.NewClient[v1.ResolveRecordRequest, v1.ResolveRecordResponse](
+			httpClient,
+			baseURL+IdempotencyServiceResolveRecordProcedure,
+			connect.WithSchema(idempotencyServiceMethods.ByName("ResolveRecord")),
+			connect.WithIdempotency(connect.IdempotencyIdempotent),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // idempotencyServiceClient implements IdempotencyServiceClient.
 type idempotencyServiceClient struct {
-	issueTokens *connect.Client[v1.IssueTokensRequest, v1.IssueTokensResponse]
-	spendToken  *connect.Client[v1.SpendTokenRequest, v1.SpendTokenResponse]
-	claimKey    *connect.Client[v1.ClaimKeyRequest, v1.ClaimKeyResponse]
-	claimKeys   *connect.Client[v1.ClaimKeysRequest, v1.ClaimKeysResponse]
-	getClaim    *connect.Client[v1.GetClaimRequest, v1.GetClaimResponse]
-	dropClaim   *connect.Client[v1.DropClaimRequest, v1.DropClaimResponse]
+	issueTokens   *connect.Client[v1.IssueTokensRequest, v1.IssueTokensResponse]
+	spendToken    *connect.Client[v1.SpendTokenRequest, v1.SpendTokenResponse]
+	claimKey      *connect.Client[v1.ClaimKeyRequest, v1.ClaimKeyResponse]
+	claimKeys     *connect.Client[v1.ClaimKeysRequest, v1.ClaimKeysResponse]
+	getClaim      *connect.Client[v1.GetClaimRequest, v1.GetClaimResponse]
+	dropClaim     *connect.Client[v1.DropClaimRequest, v1.DropClaimResponse]
+	begin         *connect.Client[v1.BeginRequest, v1.BeginResponse]
+	extend        *connect.Client[v1.ExtendRequest, v1.ExtendResponse]
+	complete      *connect.Client[v1.CompleteRequest, v1.CompleteResponse]
+	abandon       *connect.Client[v1.AbandonRequest, v1.AbandonResponse]
+	getRecord     *connect.Client[v1.GetRecordRequest, v1.GetRecordResponse]
+	listRecords   *connect.Client[v1.ListRecordsRequest, v1.ListRecordsResponse]
+	resolveRecord *connect.Client[v1.ResolveRecordRequest, v1.ResolveRecordResponse]
 }
 
 // IssueTokens calls ledgerd.idempotency.v1.IdempotencyService.IssueTokens.
@@ -196,6 +294,69 @@ func (c *idempotencyServiceClient) DropClaim(ctx context.Context, req *v1.DropCl
 	return nil, err
 }
 
+// Begin calls ledgerd.idempotency.v1.IdempotencyService.Begin.
+func (c *idempotencyServiceClient) Begin(ctx context.Context, req *v1.BeginRequest) (*v1.BeginResponse, error) {
+	response, err := c.begin.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Extend calls ledgerd.idempotency.v1.IdempotencyService.Extend.
+func (c *idempotencyServiceClient) Extend(ctx context.Context, req *v1.ExtendRequest) (*v1.ExtendResponse, error) {
+	response, err := c.extend.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Complete calls ledgerd.idempotency.v1.IdempotencyService.Complete.
+func (c *idempotencyServiceClient) Complete(ctx context.Context, req *v1.CompleteRequest) (*v1.CompleteResponse, error) {
+	response, err := c.complete.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Abandon calls ledgerd.idempotency.v1.IdempotencyService.Abandon.
+func (c *idempotencyServiceClient) Abandon(ctx context.Context, req *v1.AbandonRequest) (*v1.AbandonResponse, error) {
+	response, err := c.abandon.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetRecord calls ledgerd.idempotency.v1.IdempotencyService.GetRecord.
+func (c *idempotencyServiceClient) GetRecord(ctx context.Context, req *v1.GetRecordRequest) (*v1.GetRecordResponse, error) {
+	response, err := c.getRecord.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListRecords calls ledgerd.idempotency.v1.IdempotencyService.ListRecords.
+func (c *idempotencyServiceClient) ListRecords(ctx context.Context, req *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error) {
+	response, err := c.listRecords.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ResolveRecord calls ledgerd.idempotency.v1.IdempotencyService.ResolveRecord.
+func (c *idempotencyServiceClient) ResolveRecord(ctx context.Context, req *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error) {
+	response, err := c.resolveRecord.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // IdempotencyServiceHandler is an implementation of the ledgerd.idempotency.v1.IdempotencyService
 // service.
 type IdempotencyServiceHandler interface {
@@ -222,6 +383,28 @@ type IdempotencyServiceHandler interface {
 	// Frees a key, for its owner or for whoever has its fence: what it stood for was cancelled. Its next use is a
 	// first one. Errors: CLAIM_FOREIGN.
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
+	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
+	//
+	// Of all who begin the same work, one is told to run, under a lease. Who comes meanwhile is told to wait,
+	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
+	// but only as long as that holds: it is never recorded for longer.
+	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
+	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED.
+	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
+	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
+	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
+	// Records how the work ended, also after the lease ran out, as long as nobody took the work over. What was
+	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
+	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
+	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
+	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
+	// Shows a piece of work with its answer. Errors: RECORD_NOT_FOUND.
+	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
+	// Lists work, such as all that is parked. Errors: PAGE_TOKEN_INVALID.
+	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
+	// Settles what is parked, or what its holder left behind, or frees it. For a person, or a program that
+	// finds out. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
+	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
 }
 
 // NewIdempotencyServiceHandler builds an HTTP handler from the service implementation. It returns
@@ -269,6 +452,54 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 		connect.WithSchema(idempotencyServiceMethods.ByName("DropClaim")),
 		connect.WithHandlerOptions(opts...),
 	)
+	idempotencyServiceBeginHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceBeginProcedure,
+		svc.Begin,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Begin")),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceExtendHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceExtendProcedure,
+		svc.Extend,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Extend")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceCompleteHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceCompleteProcedure,
+		svc.Complete,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Complete")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceAbandonHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceAbandonProcedure,
+		svc.Abandon,
+		connect.WithSchema(idempotencyServiceMethods.ByName("Abandon")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceGetRecordHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceGetRecordProcedure,
+		svc.GetRecord,
+		connect.WithSchema(idempotencyServiceMethods.ByName("GetRecord")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceListRecordsHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceListRecordsProcedure,
+		svc.ListRecords,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ListRecords")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	idempotencyServiceResolveRecordHandler := connect.NewUnaryHandlerSimple(
+		IdempotencyServiceResolveRecordProcedure,
+		svc.ResolveRecord,
+		connect.WithSchema(idempotencyServiceMethods.ByName("ResolveRecord")),
+		connect.WithIdempotency(connect.IdempotencyIdempotent),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ledgerd.idempotency.v1.IdempotencyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case IdempotencyServiceIssueTokensProcedure:
@@ -283,6 +514,20 @@ func NewIdempotencyServiceHandler(svc IdempotencyServiceHandler, opts ...connect
 			idempotencyServiceGetClaimHandler.ServeHTTP(w, r)
 		case IdempotencyServiceDropClaimProcedure:
 			idempotencyServiceDropClaimHandler.ServeHTTP(w, r)
+		case IdempotencyServiceBeginProcedure:
+			idempotencyServiceBeginHandler.ServeHTTP(w, r)
+		case IdempotencyServiceExtendProcedure:
+			idempotencyServiceExtendHandler.ServeHTTP(w, r)
+		case IdempotencyServiceCompleteProcedure:
+			idempotencyServiceCompleteHandler.ServeHTTP(w, r)
+		case IdempotencyServiceAbandonProcedure:
+			idempotencyServiceAbandonHandler.ServeHTTP(w, r)
+		case IdempotencyServiceGetRecordProcedure:
+			idempotencyServiceGetRecordHandler.ServeHTTP(w, r)
+		case IdempotencyServiceListRecordsProcedure:
+			idempotencyServiceListRecordsHandler.ServeHTTP(w, r)
+		case IdempotencyServiceResolveRecordProcedure:
+			idempotencyServiceResolveRecordHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -314,4 +559,32 @@ func (UnimplementedIdempotencyServiceHandler) GetClaim(context.Context, *v1.GetC
 
 func (UnimplementedIdempotencyServiceHandler) DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.DropClaim is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Begin is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Extend is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Complete is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.Abandon is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.GetRecord is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ListRecords is not implemented"))
+}
+
+func (UnimplementedIdempotencyServiceHandler) ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.idempotency.v1.IdempotencyService.ResolveRecord is not implemented"))
 }

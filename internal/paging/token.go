@@ -1,4 +1,5 @@
-package ledger
+// Package paging makes and reads page tokens.
+package paging
 
 import (
 	"bytes"
@@ -12,8 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// PageTokenInvalid refuses a page token that was not made for this request.
-var PageTokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+// TokenInvalid refuses a page token that was not made for this request.
+var TokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The page token was not made by this list with these parameters: begin again without one."})
 
 // A page token is base64url of: a version, a binding, and the place after which the next page
@@ -25,47 +26,50 @@ const (
 	tokenBinding = 8
 )
 
-// list is what a token is bound to: which list of which tenant, with which filter.
-type list []string
+// List is what a token is bound to: which list of which tenant, with which filter.
+type List []string
 
-func listOf(name string, tenant int32, filter ...string) list {
-	return append(list{name, strconv.Itoa(int(tenant))}, filter...)
+// Of names a list: its name, its tenant, its filter.
+func Of(name string, tenant int32, filter ...string) List {
+	return append(List{name, strconv.Itoa(int(tenant))}, filter...)
 }
 
-func (l list) token(place ...string) string {
+// Token is the token of a place.
+func (l List) Token(place ...string) string {
 	body := texts(nil, place)
 	b := append([]byte{tokenVersion}, l.binding(body)...)
 	return base64.RawURLEncoding.EncodeToString(append(b, body...))
 }
 
-// after reads the place in a token, which has n texts; none for the empty token.
-func (l list) after(token string, n int) ([]string, error) {
+// After reads the place in a token, which has n texts; none for the empty token.
+func (l List) After(token string, n int) ([]string, error) {
 	if token == "" {
 		return nil, nil
 	}
 	if place, ok := l.read(token); ok && len(place) == n {
 		return place, nil
 	}
-	return nil, PageTokenInvalid.New("the page token was not made for this request").
+	return nil, TokenInvalid.New("the page token was not made for this request").
 		WithField("page_token", "was not made by this list with these parameters")
 }
 
-// afterNumber reads the place in a token that is one number, or gives first for the empty token.
-func (l list) afterNumber(token string, first int64) (int64, error) {
-	place, err := l.after(token, 1)
+// AfterNumber reads the place in a token that is one number, or gives first for the empty token.
+func (l List) AfterNumber(token string, first int64) (int64, error) {
+	place, err := l.After(token, 1)
 	if place == nil || err != nil {
 		return first, err
 	}
 	n, err := strconv.ParseInt(place[0], 10, 64)
 	if err != nil {
-		return 0, PageTokenInvalid.New("the page token was not made for this request")
+		return 0, TokenInvalid.New("the page token was not made for this request")
 	}
 	return n, nil
 }
 
-func (l list) tokenNumber(place int64) string { return l.token(strconv.FormatInt(place, 10)) }
+// TokenNumber is the token of a place that is one number.
+func (l List) TokenNumber(place int64) string { return l.Token(strconv.FormatInt(place, 10)) }
 
-func (l list) read(token string) (place []string, ok bool) {
+func (l List) read(token string) (place []string, ok bool) {
 	b, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || strings.ContainsAny(token, "\r\n") || len(b) < 1+tokenBinding || b[0] != tokenVersion {
 		return nil, false
@@ -89,7 +93,7 @@ func (l list) read(token string) (place []string, ok bool) {
 	return place, true
 }
 
-func (l list) binding(body []byte) []byte {
+func (l List) binding(body []byte) []byte {
 	b := binary.AppendUvarint([]byte{tokenVersion}, uint64(len(l)))
 	sum := sha256.Sum256(append(texts(b, l), body...))
 	return sum[:tokenBinding]

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/deflate"
 )
 
 func TestLargeAnswersAreRecordedSmallAndComeBackAsTheyWere(t *testing.T) {
@@ -26,7 +27,7 @@ func TestLargeAnswersAreRecordedSmallAndComeBackAsTheyWere(t *testing.T) {
 		if again, err := unpack(recorded); err != nil || !bytes.Equal(again, answer) {
 			t.Errorf("%d accounts: %d bytes came back as %d, %v", n, len(answer), len(again), err)
 		}
-		if small := len(recorded) < len(answer)/4; small != (len(answer) >= packFrom) {
+		if small := len(recorded) < len(answer)/4; small != (len(answer) >= deflate.From) {
 			t.Errorf("%d accounts: %d bytes recorded as %d", n, len(answer), len(recorded))
 		}
 	}

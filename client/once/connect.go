@@ -1,0 +1,223 @@
+package once
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/ledgerd/ledgerd/client"
+	errorsv1 "github.com/ledgerd/ledgerd/gen/ledgerd/errors/v1"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+)
+
+// Interceptor makes the unary calls of a Connect service idempotent, but for those marked NO_SIDE_EFFECTS.
+// Put it innermost: what other interceptors add to answers is not recorded. Trailers are not recorded.
+func (g *Guard) Interceptor() connect.Interceptor {
+	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			if req.Spec().IsClient || readsOnly(req.Spec()) {
+				return next(ctx, req)
+			}
+			key, ok := keyOf(req.Header())
+			switch {
+			case !ok:
+				return nil, refusal(connect.CodeInvalidArgument, client.ReasonKeyInvalid, badRequest,
+					"Idempotency-Key must be sent once, with 1 to 255 printable ASCII characters", 0)
+			case key == "" && g.settings.required:
+				return nil, refusal(connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_MISSING", badRequest, "send an Idempotency-Key", 0)
+			case key == "":
+				return next(ctx, req)
+			}
+			return g.unary(ctx, req, key, next)
+		}
+	})
+}
+
+func readsOnly(s connect.Spec) bool {
+	_, ok := s.Schema.(protoreflect.MethodDescriptor)
+	return s.IdempotencyLevel == connect.IdempotencyNoSideEffects || !ok
+}
+
+func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string, next connect.UnaryFunc) (connect.AnyResponse, error) {
+	m, ok := req.Any().(proto.Message)
+	if !ok {
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("once: %T is no protobuf message", req.Any()))
+	}
+	b := appendText([]byte{fingerprintVersion}, req.Spec().Procedure)
+	sum := sha256.Sum256(appendMessage(b, m.ProtoReflect()))
+	attempt, other, err := g.begin(ctx, g.name(ctx, req.Header(), key), append([]byte{fingerprintVersion}, sum[:]...))
+	switch {
+	case attempt != nil:
+		return attempt.unary(req, next)
+	case err != nil && g.settings.open && unreachable(err):
+		g.settings.log.Error("a call runs unguarded", "scope", g.scope, "error", err)
+		return next(ctx, req)
+	case errors.Is(err, client.ReasonWorkKeyReused):
+		return nil, refusal(connect.CodeAlreadyExists, client.ReasonKeyReused, badRequest, "the Idempotency-Key was used before with another request", 0)
+	case err != nil:
+		g.settings.log.Error("a call was turned away: ledgerd gave no answer", "scope", g.scope, "error", err)
+		return nil, refusal(connect.CodeUnavailable, client.ReasonNotRun, system, "try again with the same Idempotency-Key", time.Second)
+	case other.GetReplay() != nil:
+		return again(req.Spec(), other.GetReplay().GetAnswer())
+	case other.GetParked() != nil:
+		return nil, refusal(connect.CodeFailedPrecondition, "OUTCOME_PARKED", parked, "it is not known whether the call was done; it is being looked into", 0)
+	}
+	return nil, refusal(connect.CodeAborted, client.ReasonWorkRunning, conflict, "the call is still being worked on",
+		other.GetWait().GetRetryDelay().AsDuration())
+}
+
+// unary runs the handler, records its answer, and then lets it out.
+func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect.AnyResponse, err error) {
+	before := responseHeader(r.ctx).Clone()
+	r.call(func() { res, err = next(r.ctx, req) })
+	added := responseHeader(r.ctx).Clone() // by the handler: what was there before is not its
+	maps.DeleteFunc(added, func(name string, values []string) bool { return slices.Equal(before[name], values) })
+	o, answer := Done, (*idempotencyv1.RecordedAnswer)(nil)
+	if err != nil {
+		o = r.settings.connect(err)
+		answer = r.settings.recordedError(err, added)
+	} else {
+		body, failed := proto.MarshalOptions{Deterministic: true}.Marshal(res.Any().(proto.Message))
+		if failed != nil {
+			body = make([]byte, maxRecorded+1) // it cannot be sent either
+		}
+		answer = r.settings.recorded(0, merged(added, res.Header()), body)
+	}
+	if lost := r.end(o, answer); lost != nil {
+		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key, "error", lost)
+		return nil, refusal(connect.CodeAborted, client.ReasonFenceLost, conflict, "another attempt may have begun: send the call again to learn how it ended", time.Second)
+	}
+	return res, err
+}
+
+// recordedError keeps an error as Connect puts it on the wire.
+func (s *settings) recordedError(err error, added http.Header) *idempotencyv1.RecordedAnswer {
+	e := new(connect.Error)
+	if !errors.As(err, &e) {
+		e = connect.NewError(connect.CodeOf(err), err)
+	}
+	st := &status.Status{Code: int32(e.Code()), Message: e.Message()}
+	for _, d := range e.Details() {
+		st.Details = append(st.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type(), Value: d.Bytes()})
+	}
+	body, failed := proto.MarshalOptions{Deterministic: true}.Marshal(st)
+	if failed != nil || len(body) > maxRecorded {
+		body, _ = proto.Marshal(&status.Status{Code: int32(e.Code())})
+	}
+	return s.recorded(int(e.Code()), merged(added, e.Meta()), body)
+}
+
+// responseHeader is where handlers of the simple kind put the headers of their answers.
+func responseHeader(ctx context.Context) http.Header {
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		return info.ResponseHeader()
+	}
+	return http.Header{}
+}
+
+func merged(a, b http.Header) http.Header {
+	all := http.Header{}
+	for _, h := range []http.Header{a, b} {
+		for name, values := range h {
+			all[name] = append(all[name], values...)
+		}
+	}
+	return all
+}
+
+// response is an answer of any type: Connect sends what Any gives.
+type response struct {
+	connect.AnyResponse
+	message proto.Message
+}
+
+func (r response) Any() any { return r.message }
+
+// again gives what was recorded.
+func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyResponse, error) {
+	var h http.Header
+	res := response{AnyResponse: connect.NewResponse(&emptypb.Empty{})}
+	var failed *connect.Error
+	omitted := false
+	if a.GetStatus() != 0 {
+		st := new(status.Status)
+		if err := proto.Unmarshal(a.GetBody(), st); err != nil {
+			return nil, fmt.Errorf("once: read a recorded error: %w", err)
+		}
+		failed = connect.NewError(connect.Code(a.GetStatus()), errors.New(st.GetMessage())) // handlers send no headers of a wire error
+		for _, d := range st.GetDetails() {
+			if detail, err := connect.NewErrorDetail(d); err == nil {
+				failed.AddDetail(detail)
+			}
+		}
+		h = failed.Meta()
+	} else {
+		output := spec.Schema.(protoreflect.MethodDescriptor).Output().FullName()
+		typ, err := protoregistry.GlobalTypes.FindMessageByName(output)
+		if err != nil {
+			return nil, fmt.Errorf("once: the type of a recorded answer: %w", err)
+		}
+		res.message = typ.New().Interface()
+		if err := proto.Unmarshal(a.GetBody(), res.message); err != nil {
+			return nil, fmt.Errorf("once: read a recorded answer: %w", err)
+		}
+		h = res.Header()
+	}
+	for _, x := range a.GetHeaders() {
+		omitted = omitted || x.GetName() == bodyHeader
+		h.Add(x.GetName(), x.GetValue())
+	}
+	h.Set(client.ReplayedHeader, "true")
+	switch {
+	case failed != nil:
+		return nil, failed
+	case omitted:
+		return nil, refusal(connect.CodeAlreadyExists, "ANSWER_OMITTED", duplicate, "the call was done; its answer was too large to be kept", 0)
+	}
+	return res, nil
+}
+
+// kind is what an error of the guard's own says of itself, in ledgerd's terms.
+type kind struct {
+	class errorsv1.ErrorClass
+	step  errorsv1.NextStep
+}
+
+var (
+	badRequest = kind{errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST, errorsv1.NextStep_NEXT_STEP_FIX}
+	conflict   = kind{errorsv1.ErrorClass_ERROR_CLASS_CONFLICT, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY}
+	parked     = kind{errorsv1.ErrorClass_ERROR_CLASS_CONFLICT, errorsv1.NextStep_NEXT_STEP_READ_AGAIN}
+	duplicate  = kind{errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE, errorsv1.NextStep_NEXT_STEP_IGNORE}
+	system     = kind{errorsv1.ErrorClass_ERROR_CLASS_SYSTEM, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY}
+)
+
+// refusal is an error of the guard's own, such that RetryInterceptor knows what to do.
+func refusal(code connect.Code, reason client.Reason, k kind, message string, after time.Duration) error {
+	e := connect.NewError(code, errors.New(message))
+	details := []proto.Message{&errdetails.ErrorInfo{Reason: string(reason), Domain: "ledgerd"},
+		&errorsv1.ErrorDetail{Class: k.class, NextStep: k.step}}
+	if after > 0 {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+	}
+	for _, m := range details {
+		if d, err := connect.NewErrorDetail(m); err == nil {
+			e.AddDetail(d)
+		}
+	}
+	return e
+}

@@ -1,0 +1,36 @@
+package once_test
+
+import (
+	"context"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"github.com/ledgerd/ledgerd/client"
+	"github.com/ledgerd/ledgerd/client/once"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+)
+
+// userOf stands for what a service knows of its caller: from a session, a token, a certificate.
+func userOf(context.Context, http.Header) string { return "user:1001" }
+
+func ExampleGuard_Handler() {
+	orders := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if attempt, ok := once.AttemptOf(r.Context()); ok {
+			_ = attempt.Fence // to pass on to what the handler writes to
+		}
+		w.WriteHeader(http.StatusCreated)
+	})
+
+	c := client.New("https://ledger.example.com", client.WithAPIKey("key"))
+	guard := once.New(c, "shop", userOf, once.WithRequiredKey())
+	http.Handle("POST /orders", guard.Handler(orders))
+}
+
+func ExampleGuard_Interceptor() {
+	var service ledgerv1connect.LedgerServiceHandler // any Connect service
+
+	c := client.New("https://ledger.example.com", client.WithAPIKey("key"))
+	guard := once.New(c, "shop", userOf)
+	http.Handle(ledgerv1connect.NewLedgerServiceHandler(service, connect.WithInterceptors(guard.Interceptor())))
+}

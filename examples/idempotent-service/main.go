@@ -1,0 +1,123 @@
+// Idempotent-service is a small service that takes orders, each once, whatever its callers and its own
+// crashes do: package once and a ledgerd are what it needs for that. See README.md.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ledgerd/ledgerd/client"
+	"github.com/ledgerd/ledgerd/client/once"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := serve(ctx); err != nil {
+		slog.Error("the service ended", "error", err)
+		os.Exit(1)
+	}
+}
+
+func serve(ctx context.Context) error {
+	listen := flag.String("listen", "127.0.0.1:9090", "where to listen")
+	ledgerd := flag.String("ledgerd", "http://127.0.0.1:8080", "where ledgerd is; its API key is in LEDGERD_API_KEY")
+	book := flag.String("orders", "orders.jsonl", "file that the orders go into")
+	shipping := flag.Duration("shipping", 0, "how long it takes to have an order shipped")
+	lease := flag.Duration("lease", 30*time.Second, "how long nobody else may touch an order when this service dies")
+	flag.Parse()
+	file, err := os.OpenFile(*book, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	orders := &orders{file: file, shipping: *shipping}
+
+	// These three lines make it idempotent. A real service takes the user from what it checked: a session,
+	// a token, a certificate.
+	c := client.New(*ledgerd, client.WithAPIKey(os.Getenv("LEDGERD_API_KEY")))
+	guard := once.New(c, "order-service", func(_ context.Context, h http.Header) string { return h.Get("X-User") },
+		once.WithRequiredKey(), once.WithLease(*lease))
+	http.Handle("POST /orders", guard.Handler(orders))
+
+	listener, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return err
+	}
+	slog.Info("listening", "address", listener.Addr().String())
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second}
+	go func() {
+		<-ctx.Done()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := errors.Join(server.Shutdown(ctx), guard.Close(ctx)); err != nil {
+			slog.Error("an order was cut off", "error", err)
+		}
+	}()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// orders is the service's own state, and its effect on the world: a line in a file for every order.
+type orders struct {
+	mu       sync.Mutex
+	file     *os.File
+	shipping time.Duration
+}
+
+type order struct {
+	Goods string `json:"goods"`
+	Count int    `json:"count"`
+}
+
+func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var ordered order
+	if err := json.NewDecoder(r.Body).Decode(&ordered); err != nil || ordered.Goods == "" || ordered.Count < 1 {
+		http.Error(w, "an order has goods and a count", http.StatusBadRequest) // may be corrected under the same key
+		return
+	}
+	if ordered.Count > 100 {
+		http.Error(w, "there are no more than 100", http.StatusConflict) // a business "no", which stays
+		return
+	}
+	attempt, _ := once.AttemptOf(r.Context())
+	number := fmt.Sprintf("order-%d", attempt.Fence)
+	if err := o.write(number, ordered); err != nil {
+		http.Error(w, "the order could not be written", http.StatusInternalServerError) // may run again
+		return
+	}
+	select {
+	case <-time.After(o.shipping): // somebody else's system, which this service calls
+	case <-r.Context().Done(): // the lease is lost, and who knows what the other system did
+		once.Unknown(r.Context())
+		http.Error(w, "it is not known whether the order was shipped", http.StatusGatewayTimeout)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Location", "/orders/"+number)
+	w.WriteHeader(http.StatusCreated)
+	_ = json.NewEncoder(w).Encode(map[string]any{"order": number, "goods": ordered.Goods, "count": ordered.Count})
+}
+
+// write makes the order last.
+func (o *orders) write(number string, ordered order) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := json.NewEncoder(o.file).Encode(map[string]any{"order": number, "goods": ordered.Goods, "count": ordered.Count}); err != nil {
+		return err
+	}
+	return o.file.Sync()
+}

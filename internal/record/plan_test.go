@@ -1,0 +1,186 @@
+package record_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/record"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var caller = record.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+
+func work(c commit.Command[*record.Book]) flow.Work {
+	return flow.Work{Tenant: 1, RequestID: "r", Command: flow.Record(c), Rows: 1, Bytes: 1}
+}
+
+func begin(key string) *record.BeginCommand {
+	return &record.BeginCommand{Caller: caller, BeginParams: record.BeginParams{Scope: "s", Key: key, Lease: time.Hour, Life: time.Hour}}
+}
+
+func complete(t interface{ Fatal(...any) }, key string, fence int64, body string) *record.CompleteCommand {
+	a, err := record.NewAnswer(200, nil, []byte(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &record.CompleteCommand{Caller: caller, Held: record.Held{Scope: "s", Key: key, Fence: fence}, State: record.Done, Answer: a}
+}
+
+// plans drives commands over one connection, so that every statement keeps the plan that it got when the
+// table was empty.
+type plans struct {
+	*testing.T
+	super, pool *pgxpool.Pool
+	engine      *flow.Engine
+	reader      *record.Reader
+}
+
+func (p *plans) do(works ...flow.Work) (fences []int64) {
+	p.Helper()
+	for i, r := range p.engine.DoAll(context.Background(), works) {
+		if r.Err != nil {
+			p.Fatalf("command %d: %v", i, r.Err)
+		}
+		if b, ok := r.Outcome.Answer.(record.Begun); ok {
+			fences = append(fences, b.Fence)
+		}
+	}
+	return fences
+}
+
+func (p *plans) exec(sql string) {
+	p.Helper()
+	if _, err := p.super.Exec(context.Background(), sql); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// blocks counts the blocks that a call touches.
+func (p *plans) blocks(call func()) int64 {
+	p.Helper()
+	touched := func() (n int64) {
+		if _, err := p.pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
+			p.Fatal(err)
+		}
+		if err := p.super.QueryRow(context.Background(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
+			from pg_statio_user_tables where relname = 'record_works'`).Scan(&n); err != nil {
+			p.Fatal(err)
+		}
+		return n
+	}
+	before := touched()
+	call()
+	return touched() - before
+}
+
+// kinds are all that is done to works that are there: k<from>, k<from+1>, …, which run, each under its
+// number as fence.
+func (p *plans) kinds(tag string, from, n int) map[string]func() {
+	each := func(command func(i int) commit.Command[*record.Book]) func() {
+		return func() {
+			var works []flow.Work
+			for i := range n {
+				works = append(works, work(command(from+i)))
+			}
+			p.do(works...)
+		}
+	}
+	held := func(i int) record.Held {
+		return record.Held{Scope: "s", Key: fmt.Sprint("k", i), Fence: int64(i)}
+	}
+	ctx := context.Background()
+	return map[string]func(){
+		"1 begin new":  each(func(i int) commit.Command[*record.Book] { return begin(fmt.Sprint(tag, i)) }),
+		"2 begin held": each(func(i int) commit.Command[*record.Book] { return begin(fmt.Sprint("k", i)) }),
+		"3 extend":     each(func(i int) commit.Command[*record.Book] { return &record.ExtendCommand{Caller: caller, Held: held(i)} }),
+		"4 complete":   each(func(i int) commit.Command[*record.Book] { return complete(p, fmt.Sprint("k", i), int64(i), tag) }),
+		"5 read": func() {
+			for i := range n {
+				if _, err := p.reader.Get(ctx, record.Key{Tenant: 1, Scope: "s", Name: fmt.Sprint("k", from+i)}); err != nil {
+					p.Fatal(err)
+				}
+			}
+		},
+		"6 list": func() {
+			for _, s := range []record.State{"", record.Running, record.Parked} {
+				if _, _, err := p.reader.List(ctx, 1, record.Filter{Scope: "s", State: s}, n, ""); err != nil {
+					p.Fatal(err)
+				}
+			}
+		},
+		"7 busy": func() {
+			w := record.NewWaiters(p.pool, nil)
+			var all []<-chan struct{}
+			for i := range n {
+				woken, leave := w.Watch(record.Key{Tenant: 1, Scope: "s", Name: fmt.Sprint("k", from+i)})
+				defer leave()
+				all = append(all, woken)
+			}
+			w.Poll()
+			for _, woken := range all { // they were completed
+				<-woken
+			}
+		},
+	}
+}
+
+// A plan made when the table was empty must be as good on a full one of which there are no statistics.
+func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := &plans{T: t, super: pgtest.Pool(t, db.SuperDSN)}
+	var err error
+	if p.pool, err = pg.Open(t.Context(), db.AppDSN, 1); err != nil {
+		t.Fatal(err)
+	}
+	defer p.pool.Close()
+	p.exec("alter table record_works set (autovacuum_enabled = false); analyze") // autovacuum's ANALYZE would hide the trap
+	p.engine, p.reader = flow.NewEngine(p.pool, t.Name(), nil, nil), record.NewReader(p.pool)
+	defer p.engine.Drain(context.Background())
+	load := func(from, to int) {
+		p.exec(fmt.Sprintf(`select setval('record_fence_seq', 1000000); insert into record_works (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
+			principal, request_id, first_request_id, created_at, begun_at, expires_at)
+			select 1, 's', 'k' || i, '', 'running', i, 1, 3600000, now() + interval '1 h', false, 3600000, 'p', 'r', 'r', now(), now(), now() + interval '1 h'
+			from generate_series(%d, %d) i`, from, to))
+	}
+	for round := range 8 {
+		load(round+1, round+1)
+		kinds := p.kinds(fmt.Sprint("warm", round, "-"), round+1, 1)
+		for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+			kinds[kind]()
+		}
+		cleanAll(t, p.pool)
+		p.exec("delete from record_works")
+	}
+	load(1, 100_000)
+	p.exec(`insert into record_works (tenant_id, scope, key, state, fence, attempt, lease_ms, park_lapsed, life_ms, principal, request_id, first_request_id,
+			created_at, begun_at, settled_at, settled_by, settled_request_id, expires_at)
+		select 1, 's', 'old' || i, 'free', i, 1, 1, false, 1, 'p', 'r', 'r', now(), now(), now(), 'p', 'r', now() - interval '1 h' from generate_series(1, 2000) i`)
+	const n = 50
+	kinds := p.kinds("full-", 50_000, n)
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		if got := p.blocks(kinds[kind]) / n; got > 40 {
+			t.Errorf("%s: %d blocks each", kind, got)
+		} else {
+			t.Logf("%s: %d blocks each", kind, got)
+		}
+	}
+	for _, most := range []int64{2000 * 15, 100} { // the second time there is nothing to clean
+		if got := p.blocks(func() {
+			cleanAll(t, p.pool)
+		}); got > most {
+			t.Errorf("cleaning touched %d blocks", got)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package rpc
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/record"
+)
+
+var workStates = map[idempotencyv1.WorkOutcome]record.State{idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE: record.Done,
+	idempotencyv1.WorkOutcome_WORK_OUTCOME_REFUSED: record.Refused, idempotencyv1.WorkOutcome_WORK_OUTCOME_UNKNOWN: record.Parked}
+
+var workOutcomes = map[record.State]idempotencyv1.WorkOutcome{record.Done: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE,
+	record.Refused: idempotencyv1.WorkOutcome_WORK_OUTCOME_REFUSED}
+
+var recordStates = map[record.State]idempotencyv1.RecordState{record.Running: idempotencyv1.RecordState_RECORD_STATE_RUNNING,
+	record.Lapsed: idempotencyv1.RecordState_RECORD_STATE_LAPSED, record.Done: idempotencyv1.RecordState_RECORD_STATE_DONE,
+	record.Refused: idempotencyv1.RecordState_RECORD_STATE_REFUSED, record.Parked: idempotencyv1.RecordState_RECORD_STATE_PARKED,
+	record.Free: idempotencyv1.RecordState_RECORD_STATE_FREE}
+
+var resolutions = map[idempotencyv1.RecordResolution]record.State{idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE: record.Done,
+	idempotencyv1.RecordResolution_RECORD_RESOLUTION_REFUSED: record.Refused, idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE: record.Free}
+
+// GetRecord shows a piece of work with its answer.
+func (s *Idempotency) GetRecord(ctx context.Context, r *idempotencyv1.GetRecordRequest) (*idempotencyv1.GetRecordResponse, error) {
+	rec, err := s.Records.reader.Get(ctx, record.Key{Tenant: callOf(ctx).identity.Tenant, Scope: r.GetScope(), Name: r.GetKey()})
+	if err != nil {
+		return nil, err
+	}
+	m := renderRecord(rec)
+	m.Answer, err = renderAnswer(rec.Answer)
+	return &idempotencyv1.GetRecordResponse{Record: m}, err
+}
+
+// ListRecords lists work by scope and key.
+func (s *Idempotency) ListRecords(ctx context.Context, r *idempotencyv1.ListRecordsRequest) (*idempotencyv1.ListRecordsResponse, error) {
+	f := record.Filter{Scope: r.GetScope()}
+	for name, state := range recordStates {
+		if state == r.GetState() {
+			f.State = name
+		}
+	}
+	list, next, err := s.Records.reader.List(ctx, callOf(ctx).identity.Tenant, f, int(r.GetPageSize()), r.GetPageToken())
+	res := &idempotencyv1.ListRecordsResponse{NextPageToken: next}
+	for _, rec := range list {
+		res.Records = append(res.Records, renderRecord(rec))
+	}
+	return res, err
+}
+
+// ResolveRecord settles what is parked.
+func (s *Idempotency) ResolveRecord(ctx context.Context, r *idempotencyv1.ResolveRecordRequest) (*idempotencyv1.ResolveRecordResponse, error) {
+	res, err := run(ctx, s.Changes, resolveCall, r)
+	s.Records.tell(callOf(ctx), "resolve", r, err)
+	return res, err
+}
+
+var resolveCall = define("record.resolve", func(c *call, d *decoder, r *idempotencyv1.ResolveRecordRequest) change[*idempotencyv1.ResolveRecordResponse] {
+	cmd := &record.ResolveCommand{Caller: c.caller(), Held: heldBy(r), State: resolutions[r.GetResolution()]}
+	switch {
+	case cmd.State != record.Free:
+		cmd.Answer = d.answer("answer", r.GetAnswer())
+	case r.GetAnswer() != nil:
+		d.bad("answer", "is not for what is freed")
+	}
+	return change[*idempotencyv1.ResolveRecordResponse]{command: flow.Record(cmd),
+		render: func(answer any, existed bool) (*idempotencyv1.ResolveRecordResponse, error) {
+			a := answer.(record.Settled)
+			return &idempotencyv1.ResolveRecordResponse{State: recordStates[a.State], ExpireTime: timeOrNil(a.ExpiresAt), Existed: existed}, nil
+		}}
+})
+
+func renderRecord(r *record.Record) *idempotencyv1.Record {
+	return &idempotencyv1.Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: recordStates[r.State], Fence: r.Fence,
+		Attempt: r.Attempt, LeaseEndTime: timeOrNil(r.LeaseUntil), ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID,
+		FirstRequestId: r.FirstRequestID, CreateTime: timestamppb.New(r.CreatedAt), BeginTime: timestamppb.New(r.BegunAt),
+		SettleTime: timeOrNil(r.SettledAt), SettledBy: r.SettledBy, SettleRequestId: r.SettledRequest, ExpireTime: timeOrNil(r.ExpiresAt),
+		Status: r.Status, BodyBytes: r.BodyBytes}
+}
+
+func renderAnswer(a *record.Answer) (*idempotencyv1.RecordedAnswer, error) {
+	if a == nil {
+		return nil, nil
+	}
+	body, err := a.Body()
+	if err != nil {
+		return nil, err
+	}
+	m := &idempotencyv1.RecordedAnswer{Status: a.Status, Body: body}
+	for _, h := range a.Headers {
+		m.Headers = append(m.Headers, &idempotencyv1.RecordedHeader{Name: h.Name, Value: h.Value})
+	}
+	return m, nil
+}
+
+func timeOrNil(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// tellBegin counts and logs how a Begin ended: once, however often it ran while it waited.
+func (r *Records) tellBegin(c *call, k record.Key, res *beginResponse, err error) {
+	about := []any{"scope", k.Scope, "key", k.Name, "request_id", c.requestID}
+	count := func(outcome string) { r.outcomes.WithLabelValues("begin", outcome).Inc() }
+	switch {
+	case fault.Is(err, record.WorkKeyReused):
+		count("mismatch")
+		r.log.Warn("work begun with another fingerprint", append(about, "first_request_id", fault.Of(err).State["first_request_id"])...)
+	case err != nil: // the gate tells
+	case res.GetReplay() != nil:
+		count("replay")
+		r.log.Info("work replayed", append(about, "first_request_id", res.GetReplay().GetFirstRequestId())...)
+	case res.GetWait() != nil:
+		count("wait")
+	case res.GetParked() != nil:
+		count("parked")
+		r.log.Warn("work is parked", append(about, "fence", res.GetParked().GetFence(), "first_request_id", res.GetParked().GetFirstRequestId())...)
+	case c.replayed:
+		count("repeat")
+	case res.GetRun().GetTookOver():
+		count("takeover")
+		r.log.Warn("work taken over from a holder whose lease lapsed", append(about, "fence", res.GetRun().GetFence())...)
+	default:
+		count("run")
+	}
+}
+
+// tell wakes those who wait for the work, and counts and logs how a later call on it ended.
+func (r *Records) tell(c *call, name string, h holder, err error) {
+	count := func(outcome string) { r.outcomes.WithLabelValues(name, outcome).Inc() }
+	switch f := fault.Of(err); {
+	case err == nil && c.replayed:
+		count("repeat")
+	case err == nil:
+		count("ok")
+	case fault.Is(err, fault.FenceLost):
+		count("fence_lost")
+		r.log.Warn("fence lost", "call", name, "scope", h.GetScope(), "key", h.GetKey(), "fence", h.GetFence(), "state", f.State["state"],
+			"request_id", c.requestID)
+	case f != nil && f.Reason.Class != fault.System:
+		count("refused")
+	}
+	if err == nil && name != "extend" {
+		r.waiters.Wake(record.Key{Tenant: c.identity.Tenant, Scope: h.GetScope(), Name: h.GetKey()})
+	}
+}
