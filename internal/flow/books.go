@@ -9,18 +9,27 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
 // Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
 // no command of a batch needs costs the batch nothing.
 type Books struct {
-	ledger *ledger.Book
-	loaded bool
+	lockKeys *lease.Keys
+	leases   *lease.Book
+	ledger   *ledger.Book
+	loaded   bool
 }
 
 // NewBooks makes empty books.
 func NewBooks() *Books { return &Books{} }
+
+// LockKeys has the lock keys of Execute.
+func (b *Books) LockKeys() *lease.Keys { return open(b, &b.lockKeys, lease.NewKeys) }
+
+// Leases has lease locks.
+func (b *Books) Leases() *lease.Book { return open(b, &b.leases, lease.NewBook) }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
@@ -39,6 +48,12 @@ func open[T any](b *Books, book **T, make func() *T) *T {
 // Tables is the lock order: every batch locks the domains in it, and each domain's rows sorted.
 func (b *Books) Tables() (tables []commit.Table) {
 	b.loaded = true
+	if b.lockKeys != nil { // before everything else: they may guard it
+		tables = append(tables, b.lockKeys)
+	}
+	if b.leases != nil {
+		tables = append(tables, b.leases)
+	}
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
@@ -58,9 +73,12 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(ledger.NameConstraints()),
+		NameConstraints: slices.Concat(lease.NameConstraints(), ledger.NameConstraints()),
 	})
 }
+
+// Lease makes a command on locks one over Books.
+func Lease(c commit.Command[*lease.Book]) Command { return on((*Books).Leases, c) }
 
 // Ledger makes a ledger command one over Books.
 func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }

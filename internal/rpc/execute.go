@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
 )
 
 // Batch serves BatchService.
@@ -28,7 +29,7 @@ func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv
 var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute", read: readExecute}
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1.ExecuteResponse] {
-	e := &execute{call: c, steps: make([]step, len(r.GetOperations()))}
+	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	rows, places := 0, make(map[string]int, len(e.steps))
 	for i, o := range r.GetOperations() {
 		at := fmt.Sprintf("operations[%d].", i)
@@ -60,8 +61,9 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1
 
 // execute is a command made of others.
 type execute struct {
-	call  *call
-	steps []step
+	call     *call
+	lockKeys []string
+	steps    []step
 }
 
 // step is one operation.
@@ -128,6 +130,9 @@ func (s *step) decode(c *call, request proto.Message) (g change[proto.Message], 
 
 // Need names what all operations need.
 func (e *execute) Need(b *flow.Books) {
+	for _, k := range e.lockKeys {
+		b.LockKeys().Want(lease.Key{Tenant: e.call.identity.Tenant, Name: k})
+	}
 	for i := range e.steps {
 		s := &e.steps[i]
 		s.response = nil

@@ -56,22 +56,32 @@ func define[Q, R proto.Message](name string, read func(*call, *decoder, Q) chang
 func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R], q Q) (R, error) {
 	c := callOf(ctx)
 	var d decoder
-	var rendered, none R
 	g := o.read(c, &d, q)
 	if err := d.err(); err != nil {
+		var none R
 		return none, err
 	}
+	rendered, _, err := through(ctx, s, o.name, g, q, s.KeyLife)
+	return rendered, err
+}
+
+// through takes a change through the engine, and also tells how it ended. Its key, if it has one, is kept
+// for life.
+func through[Q, R proto.Message](ctx context.Context, s *Changes, name string, g change[R], q Q, life time.Duration) (R, commit.Outcome, error) {
+	c := callOf(ctx)
+	var rendered, none R
 	g.request = q
 	var key *commit.Key
 	if c.key != "" {
-		key = &commit.Key{Principal: c.identity.Principal, Operation: o.name, Key: c.key, Fingerprint: fingerprint(q), Life: s.KeyLife}
+		key = &commit.Key{Principal: c.identity.Principal, Operation: name, Key: c.key, Fingerprint: fingerprint(q), Life: life}
 	}
 	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
 	c.replayed = out.Replayed || out.Existed
 	if err != nil {
-		return none, err
+		return none, out, err
 	}
-	return g.answer(out, rendered)
+	r, err := g.answer(out, rendered)
+	return r, out, err
 }
 
 // work prepares the engine's work; the rendered answer is left in *rendered when it was recorded.

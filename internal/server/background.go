@@ -16,6 +16,8 @@ func (s *Server) background(ctx context.Context) {
 		_, err := s.engine.CleanKeys(ctx)
 		return err
 	})
+	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
+	s.work.Go(func() { s.locks.room.Run(ctx) })
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

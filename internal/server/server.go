@@ -26,9 +26,11 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
@@ -63,6 +65,7 @@ type Server struct {
 	options  Options
 	log      *slog.Logger
 	engine   *flow.Engine
+	locks    *locks
 	batches  *pgxpool.Pool // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
@@ -95,7 +98,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	host, _ := os.Hostname()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
-	s.engine = flow.NewEngine(s.batches, fmt.Sprintf("%s/%d", host, os.Getpid()), commit.NewMetrics(s.registry), s.log)
+	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
+	s.engine = flow.NewEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log)
+	s.locks = newLocks(s, instance)
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())
@@ -165,6 +170,8 @@ func (s *Server) routes() http.Handler {
 		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes}, options...))
+	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
+		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
