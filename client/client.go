@@ -7,12 +7,15 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 )
 
 // Client calls a ledgerd. Safe for many goroutines; make one and keep it.
 type Client struct {
 	// Ledger has every call of LedgerService, as generated.
 	Ledger ledgerv1connect.LedgerServiceClient
+	// Locks has every call of LockService, as generated. Lock and WithLock also renew.
+	Locks lockv1connect.LockServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -121,6 +124,7 @@ func New(baseURL string, opts ...Option) *Client {
 		options = append(options, connect.WithProtoJSON()) // not for batches, which are encoded already
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
+	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
 	return c
 }
 

@@ -36,9 +36,10 @@ var Reasons = []Reason{
 	ReasonFieldInvalid, ReasonKeyInvalid, ReasonKeyReused, ReasonCommandTooLarge, ReasonUnauthenticated,
 	ReasonPermissionDenied, ReasonBizNoExistsDifferent, ReasonAssetNotFound, ReasonAssetExistsDifferent,
 	ReasonAccountNotFound, ReasonAccountExistsDifferent, ReasonTransferNotFound, ReasonHoldNotFound,
-	ReasonAmountTooPrecise, ReasonAmountTooLarge, ReasonAvailableUnbounded, ReasonDestinationMissing, ReasonPageTokenInvalid,
+	ReasonAmountTooPrecise, ReasonAmountTooLarge, ReasonAvailableUnbounded, ReasonDestinationMissing, ReasonPageTokenInvalid, ReasonReferenceUnresolved,
 	ReasonInsufficientFunds, ReasonBalanceConditionFailed, ReasonBalanceLimitExceeded, ReasonAccountClosed,
 	ReasonAccountFrozen, ReasonAccountNotEmpty, ReasonLimitViolated, ReasonAlreadyReversed, ReasonHoldExpired,
 	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,
+	ReasonLockLost, ReasonLockHeld, ReasonLockQueueFull, ReasonPageLockHeld,
 	ReasonInternal, ReasonDatabaseUnavailable, ReasonOutcomeUnknown, ReasonNotRun, ReasonShuttingDown,
 }

@@ -86,7 +86,7 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 		return badKey()
 	case own:
 		h[KeyHeader] = []string{quotedKey(key)}
-	case !keysInside(req.Any()):
+	case !keysInside(req.Any()) && !idempotent(req.Spec()):
 		h[KeyHeader] = []string{NewKey()}
 	}
 	return nil
@@ -106,9 +106,12 @@ func changing(s connect.Spec) bool {
 	return o.GetIdempotencyLevel() != descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 }
 
+// idempotent tells a call that does the same when it is made again, by itself: it needs no key.
+func idempotent(s connect.Spec) bool { return s.IdempotencyLevel == connect.IdempotencyIdempotent }
+
 // repeatable tells whether a request may be sent again without doing its work again.
 func repeatable(req connect.AnyRequest) bool {
-	return !changing(req.Spec()) || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any())
+	return !changing(req.Spec()) || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any()) || idempotent(req.Spec())
 }
 
 // keysInside tells whether every part of a request has a key of its own, so that the whole needs none.

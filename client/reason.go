@@ -48,14 +48,22 @@ const (
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // captured or released already
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
+	ReasonLockLost               Reason = "LOCK_LOST" // lapsed or released: it does not come back
 )
 
-// Conflicts: not recorded. STALE_VERSION wants a new look before the next try; the others are retried
+// Conflicts: not recorded. STALE_VERSION and LOCK_HELD want a decision before the next try; the others are retried
 // by this client.
 const (
-	ReasonStaleVersion Reason = "STALE_VERSION"
-	ReasonBusy         Reason = "BUSY"
-	ReasonRowsLocked   Reason = "ROWS_LOCKED"
+	ReasonStaleVersion  Reason = "STALE_VERSION"
+	ReasonBusy          Reason = "BUSY"
+	ReasonRowsLocked    Reason = "ROWS_LOCKED"
+	ReasonLockHeld      Reason = "LOCK_HELD"       // State names the holder and the place in the queue
+	ReasonLockQueueFull Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
+)
+
+// Duplicates: it happened, or is happening, already.
+const (
+	ReasonPageLockHeld Reason = "PAGE_LOCK_HELD" // LOCK_HELD, of a lock that guards a page id
 )
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.
