@@ -70,7 +70,9 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			}
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case fault.Is(err, lease.Lost) || time.Since(renewed) > term:
+		case fault.Is(err, lease.Lost):
+			return err
+		case time.Since(renewed) > term:
 			return lease.Lost.New("the lock %q could not be renewed in time", l.GetName()).Because(err)
 		default:
 			pause = min(term/10, time.Second)

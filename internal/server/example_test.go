@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -17,6 +19,8 @@ type things struct {
 	paid, held                 string // biz_no of a transfer and of a hold
 	paidID, heldID             int64
 	page                       string // a page token of accounts
+	lock                       string // name of a lock
+	fence                      int64
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -37,7 +41,7 @@ func posting(from, to, asset, amount string) []*ledgerv1.Posting {
 // furnish gives a tenant its things.
 func furnish(s *site, tenant string) (*caller, things) {
 	c := &caller{s, s.key(tenant, "boss", access.Admin)}
-	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world", paid: tenant + "-paid", held: tenant + "-held"}
+	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world", paid: tenant + "-paid", held: tenant + "-held", lock: tenant + "-lock"}
 	note := map[string]string{"note": secretNote}
 	id := []string{"X-Request-Id", secretRequest}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: x.asset, Scale: 2}}}, new(ledgerv1.CreateAssetsResponse), id...)
@@ -49,6 +53,7 @@ func furnish(s *site, tenant string) (*caller, things) {
 	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
 	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
+	x.fence = ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: x.lock, Holder: "boss"}, new(lockv1.AcquireResponse), id...).GetLock().GetFence()
 	if x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
@@ -137,6 +142,24 @@ var examples = map[string]func(x things) []proto.Message{
 	"Batch.Execute": func(x things) []proto.Message {
 		return all(execute(operation("", &ledgerv1.TransferRequest{BizNo: "walk-9", Postings: posting(x.wallet, x.shop, x.asset, "1")}),
 			operation("", &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldId{HoldId: x.heldID}})))
+	},
+	"Lock.Acquire": func(x things) []proto.Message {
+		return all(&lockv1.AcquireRequest{Name: x.lock, Wait: durationpb.New(0)}, &lockv1.AcquireRequest{Name: "walk-10"})
+	},
+	"Lock.Renew": func(x things) []proto.Message {
+		return all(&lockv1.RenewRequest{Name: x.lock, Fence: x.fence})
+	},
+	"Lock.Release": func(x things) []proto.Message {
+		return all(&lockv1.ReleaseRequest{Name: x.lock, Fence: x.fence})
+	},
+	"Lock.Get": func(x things) []proto.Message {
+		return all(&lockv1.GetRequest{Name: x.lock})
+	},
+	"Lock.List": func(x things) []proto.Message {
+		return all(&lockv1.ListRequest{}, &lockv1.ListRequest{Prefix: x.lock})
+	},
+	"Lock.Hold": func(x things) []proto.Message {
+		return all(&lockv1.HoldRequest{Name: x.lock, Wait: durationpb.New(0)})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

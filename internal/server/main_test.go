@@ -31,6 +31,7 @@ type site struct {
 	server *server.Server
 	base   string
 	log    *logLines
+	fences sync.Map // of locks, by name, for requests that do not know them
 }
 
 func newSite(t testing.TB) *site {
