@@ -61,7 +61,7 @@ func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.Ac
 	c := callOf(ctx)
 	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (err error) {
 		var out commit.Outcome
-		res, out, err = through(ctx, s.Changes, acquireOperation, acquireChange(c, p, ticket), r, min(s.KeyLife, p.Lease+lockLife))
+		res, out, err = through(ctx, s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, min(s.KeyLife, p.Lease+lockLife))
 		if a, ok := out.Answer.(lease.Acquired); ok && a.Lapsed {
 			s.Metrics.Lapsed(1)
 		}
@@ -70,10 +70,8 @@ func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.Ac
 	return res, err
 }
 
-const acquireOperation = "lock.acquire"
-
 // acquireCall is Acquire in an Execute, where nothing can wait.
-var acquireCall = define(acquireOperation, func(c *call, d *decoder, r *lockv1.AcquireRequest) change[*lockv1.AcquireResponse] {
+var acquireCall = define("lock.acquire", func(c *call, d *decoder, r *lockv1.AcquireRequest) change[*lockv1.AcquireResponse] {
 	d.noWait(r)
 	return acquireChange(c, d.acquire(c, r), 0)
 })
@@ -134,7 +132,7 @@ var renewCall = define("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRe
 func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.ReleaseResponse, error) {
 	c := callOf(ctx)
 	var d decoder
-	res, out, err := through(ctx, s.Changes, releaseLockOperation, releaseLockCall.read(c, &d, r), r, s.KeyLife)
+	res, out, err := through(ctx, s.Changes, releaseLockCall.name, releaseLockCall.read(c, &d, r), r, s.KeyLife)
 	if a, ok := out.Answer.(lease.Released); ok {
 		s.Room.Wake(a.Next)
 	}
@@ -142,9 +140,7 @@ func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.R
 	return res, err
 }
 
-const releaseLockOperation = "lock.release"
-
-var releaseLockCall = define(releaseLockOperation, func(c *call, _ *decoder, r *lockv1.ReleaseRequest) change[*lockv1.ReleaseResponse] {
+var releaseLockCall = define("lock.release", func(c *call, _ *decoder, r *lockv1.ReleaseRequest) change[*lockv1.ReleaseResponse] {
 	return change[*lockv1.ReleaseResponse]{
 		command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
 		render: func(answer any, existed bool) (*lockv1.ReleaseResponse, error) {
