@@ -55,7 +55,7 @@ create table lease_waiters (
     request_id  text collate "C" not null,
     constraint lease_waiters_pkey primary key (tenant_id, name, ticket),
     constraint lease_waiters_ticket_check check (ticket > 0),
-    constraint lease_waiters_alive_until_check check (alive_until > queued_at)
+    constraint lease_waiters_holder_check check (octet_length(holder) between 1 and 128)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 comment on table lease_waiters is 'Who waits for a lock, in the order of tickets. The lock''s row guards them. One past alive_until counts as gone: the server that waited for him has died.';
 comment on column lease_waiters.tenant_id is 'Tenant.';
@@ -127,11 +127,11 @@ comment on column audit.lock_waiters.queued_at is 'Since when.';
 comment on column audit.lock_waiters.request_id is 'X-Request-ID of the call that waits.';
 comment on column audit.lock_waiters.ticket is 'Number by which the queue is ordered.';
 
-grant usage on sequence lease_fence_seq to ledgerd_app;
+grant usage, select on sequence lease_fence_seq to ledgerd_app;
 grant select, insert, delete on lease_locks, lease_waiters to ledgerd_app;
 grant update (state, principal, holder, fence, holds, lease_ms, acquired_at, expires_at, freed_at, request_id) on lease_locks to ledgerd_app;
 grant update (alive_until) on lease_waiters to ledgerd_app;
-grant select on lease_locks, lease_waiters, audit.locks, audit.lock_waiters to ledgerd_audit;
+grant select on lease_fence_seq, lease_locks, lease_waiters, audit.locks, audit.lock_waiters to ledgerd_audit;
 reset role;
 
 -- +goose Down

@@ -332,6 +332,20 @@ func TestNoRowGoesWhileABatchMayHaveMissedIt(t *testing.T) {
 	if _, err := lease.Clean(context.Background(), p.pool, 0); err == nil {
 		t.Error("cleaned beside a batch")
 	}
+	// And this is what a batch does: one that waits for a row.
+	if _, err := tx.Exec(context.Background(), "select from lease_locks where name = 'stays' for update"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		_, _ = p.do(ctx, caller(1), &lease.AcquireCommand{Caller: caller(1), AcquireParams: params("stays", "two", time.Minute)})
+	}()
+	eventually(t, 5*time.Second, "the batch has entered", func() bool {
+		return count(t, super, `select count(*) from pg_locks where locktype = 'advisory' and classid = 77002 and mode = 'ShareLock' and granted
+			and pid <> pg_backend_pid() and database = (select oid from pg_database where datname = current_database())`) == 2
+	})
+	cancel()
 	if n := count(t, super, "select count(*) from lease_locks"); n != 2 {
 		t.Errorf("%d rows", n)
 	}

@@ -106,7 +106,11 @@ func (c *AcquireCommand) Apply(b *Book) (any, error) {
 	return Acquired{l.view(), lapsed}, nil
 }
 
+// extend makes the lease last from now. The clock may have been set back since the lock was acquired.
 func (v *row) extend(now time.Time, lease time.Duration) {
+	if v.acquiredAt.After(now) {
+		v.acquiredAt = now
+	}
 	v.leaseMS = int32(lease / time.Millisecond)
 	v.expiresAt = now.Add(lease)
 }

@@ -16,16 +16,16 @@ import (
 )
 
 // Reader reads locks beside the engine.
-type Reader struct{ pool *pgxpool.Pool }
+type Reader struct{ reads fresh }
 
 // NewReader reads over a pool.
-func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{fresh{pool}} }
 
 // Get tells who holds a lock now, and how many wait for it.
 func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
-	l, err := q.LockGet(ctx, r.pool, db.LockGetParams{TenantID: k.Tenant, Name: k.Name})
+	l, err := q.LockGet(ctx, r.reads, db.LockGetParams{TenantID: k.Tenant, Name: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		n, err := q.WaiterCount(ctx, r.pool, db.WaiterCountParams{TenantID: k.Tenant, Name: k.Name})
+		n, err := q.WaiterCount(ctx, r.reads, db.WaiterCountParams{TenantID: k.Tenant, Name: k.Name})
 		return Lock{Name: k.Name, Waiters: int(n)}, err
 	}
 	return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds), Lease: millis(l.LeaseMs),
@@ -47,7 +47,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int
 	if size == 0 {
 		size = defaultPage
 	}
-	rows, err := q.LockPage(ctx, r.pool, db.LockPageParams{TenantID: tenant, After: string(after), Prefix: prefix, Size: int32(size) + 1})
+	rows, err := q.LockPage(ctx, r.reads, db.LockPageParams{TenantID: tenant, After: string(after), Prefix: prefix, Size: int32(size) + 1})
 	if err != nil {
 		return nil, "", err
 	}

@@ -279,7 +279,7 @@ func (r *Room) lookOnce(ctx context.Context) (next time.Duration, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	heads, err := q.QueueHeads(ctx, r.Reads, arg)
+	heads, err := q.QueueHeads(ctx, fresh{r.Reads}, arg)
 	for _, h := range heads {
 		if h.LeftUs <= 0 {
 			r.wakeHere(h.Head)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -265,6 +266,38 @@ func TestAnOperationDependsOnALock(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		if l := ok(c, "Lock.Get", &lockv1.GetRequest{Name: name}, new(lockv1.GetResponse)).GetLock(); l.GetState() != lockv1.LockState_LOCK_STATE_FREE {
 			t.Errorf("%v", l)
+		}
+	}
+}
+
+func TestLocksAreCounted(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	key := s.key("mine", "boss", access.Write)
+	c := &caller{s, key}
+	ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a", Lease: durationpb.New(time.Second)}, new(lockv1.AcquireResponse))
+	c.acquire("a") // waits for its end
+	for _, r := range []proto.Message{&lockv1.RenewRequest{Name: "a", Fence: 1}, &lockv1.ReleaseRequest{Name: "b", Fence: 1}} {
+		name := map[bool]string{true: "Lock.Renew", false: "Lock.Release"}[r.ProtoReflect().Descriptor().Name() == "RenewRequest"]
+		if a := c.call(connectProto, name, r); a.reason(t) != "LOCK_LOST" {
+			t.Errorf("%s: %s", name, a.message)
+		}
+	}
+	request, _ := http.NewRequest(http.MethodGet, s.base+"/metrics", nil)
+	request.Header.Set("Authorization", "Bearer "+key)
+	res, err := http1.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"ledgerd_lock_lapsed_total 1", `ledgerd_lock_fence_refusals_total{call="renew"} 1`,
+		`ledgerd_lock_fence_refusals_total{call="release"} 1`, `ledgerd_lock_wait_seconds_count{outcome="acquired"} 1`, "ledgerd_lock_waiting 0"} {
+		if !strings.Contains(string(text), line+"\n") {
+			t.Errorf("there is no %q", line)
 		}
 	}
 }
