@@ -1,6 +1,10 @@
 package client
 
-import "runtime"
+import (
+	"context"
+	"runtime"
+	"time"
+)
 
 // GatherLanes is how many RPCs of gathered calls are on their way at once.
 const GatherLanes = gatherLanes
@@ -42,4 +46,14 @@ var Reasons = []Reason{
 	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,
 	ReasonLockLost, ReasonLockHeld, ReasonLockQueueFull, ReasonPageLockHeld,
 	ReasonInternal, ReasonDatabaseUnavailable, ReasonOutcomeUnknown, ReasonNotRun, ReasonShuttingDown,
+}
+
+// TimelessLockContext is the context of a lock whose timer never fires, and what extends it from now.
+func TimelessLockContext(parent context.Context, life time.Duration) (ctx context.Context, extend func(time.Duration)) {
+	c := newLockContext(parent, monotonic()+life)
+	c.timer.Stop()
+	return c, func(life time.Duration) {
+		c.extend(monotonic() + life)
+		c.timer.Stop()
+	}
 }

@@ -78,6 +78,7 @@ func TestFenceCheckKeepsOthersWaiting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer old.Rollback(ctx) //nolint:errcheck // when the test fails
 		if _, err := old.Exec(ctx, "select mine.fence_check('a', $1)", first); err != nil {
 			t.Fatal(err)
 		}
@@ -109,6 +110,7 @@ func TestLeaseCheckHoldsTheLockUntilTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer tx.Rollback(ctx) //nolint:errcheck // when the test fails
 	if _, err := tx.Exec(ctx, "select lease_check(1, 'a', $1)", l.Fence); err != nil {
 		t.Fatal(err)
 	}

@@ -326,6 +326,7 @@ func TestNoRowGoesWhileABatchMayHaveMissedIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // when the test fails
 	if _, err := tx.Exec(context.Background(), "select pg_advisory_xact_lock_shared(77002, 0)"); err != nil {
 		t.Fatal(err)
 	}

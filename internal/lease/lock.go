@@ -52,7 +52,7 @@ func (p *AcquireParams) held(b *Book, l *lock, ticket int64) *fault.Fault {
 	if p.GuardsPage {
 		reason = PageHeld
 	}
-	f := reason.New("others wait for the lock %q", p.Name)
+	f := reason.New("the lock %q goes to who waits for it", p.Name)
 	if b.held(l) {
 		f = reason.New("somebody holds the lock %q", p.Name).With("holder", l.Value.holder).With("principal", l.Value.principal).
 			With("expires_at", l.Value.expiresAt.Format(time.RFC3339Nano))

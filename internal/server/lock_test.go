@@ -317,6 +317,7 @@ func TestLockKeysKeepExecutesApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer tx.Rollback(ctx) //nolint:errcheck // when the test fails
 	if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended('k2', (select tenant_id from access_tenants where name = 'mine')))`); err != nil {
 		t.Fatal(err)
 	}
