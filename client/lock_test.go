@@ -121,7 +121,7 @@ func TestALostLockEndsItsContext(t *testing.T) {
 	err := c.WithLock(context.Background(), "a", func(ctx context.Context, fence int64) error {
 		child, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		if _, err := db.Exec(context.Background(), "update lease_locks set fence = fence + 1"); err != nil {
+		if _, err := db.Exec(context.Background(), "update lease_locks set fence = nextval('lease_fence_seq')"); err != nil {
 			t.Error(err)
 		}
 		cause := ends(t, child, 5*time.Second)
@@ -156,13 +156,13 @@ func TestTheContextEndsBeforeTheLease(t *testing.T) {
 	c, db := lockSite(t, client.WithInterceptors(connect.UnaryInterceptorFunc(net.intercept)))
 	locks := make([]*client.Lock, 8)
 	for i := range locks {
-		locks[i] = mustLock(t, c, fmt.Sprint("a", i), client.LockLease(time.Second))
+		locks[i] = mustLock(t, c, fmt.Sprint("a", i), client.LockLease(4*time.Second))
 	}
 	net.off.Store(true)
 	var work sync.WaitGroup
 	for _, l := range locks {
 		work.Go(func() {
-			if cause := ends(t, l.Context(), 5*time.Second); !errors.Is(cause, client.ReasonLockLost) {
+			if cause := ends(t, l.Context(), 8*time.Second); !errors.Is(cause, client.ReasonLockLost) {
 				t.Errorf("the cause is %v", cause)
 			}
 			var left time.Duration

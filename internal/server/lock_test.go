@@ -229,7 +229,7 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 		t.Fatal(err, stream.Err())
 	}
 	defer stream.Close()
-	if _, err := s.pool.Exec(context.Background(), "update lease_locks set fence = fence + 1"); err != nil {
+	if _, err := s.pool.Exec(context.Background(), "update lease_locks set fence = nextval('lease_fence_seq')"); err != nil {
 		t.Fatal(err)
 	}
 	for stream.Receive() {
