@@ -10,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 )
 
 // Client calls a ledgerd. Safe for many goroutines; make one and keep it.
@@ -22,6 +23,8 @@ type Client struct {
 	Idempotency idempotencyv1connect.IdempotencyServiceClient
 	// IDs makes ids and reads them.
 	IDs idv1connect.IdServiceClient
+	// Locks has every call of LockService, as generated. Lock and WithLock also renew.
+	Locks lockv1connect.LockServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -133,6 +136,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
 	c.Idempotency = idempotencyv1connect.NewIdempotencyServiceClient(s.http, baseURL, options...)
 	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
+	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
 	return c
 }
 

@@ -59,6 +59,11 @@
 // WithGather sends concurrent Transfer calls together. Nothing waits for company, and each call has its
 // own key, deadline and error: see there for what is different. It is off by default.
 //
+// # Locks
+//
+// WithLock runs a function while it holds a lock, which is renewed meanwhile, and whose context ends before
+// anybody else can have it. Lock does the same in two steps, and Client.Locks has the calls underneath.
+//
 // # Handlers of other services
 //
 // Package once, below this one, makes any HTTP or Connect handler idempotent, with ledgerd as its memory.

@@ -1,6 +1,10 @@
 package client
 
-import "runtime"
+import (
+	"context"
+	"runtime"
+	"time"
+)
 
 // GatherLanes is how many RPCs of gathered calls are on their way at once.
 const GatherLanes = gatherLanes
@@ -30,3 +34,13 @@ func Share(line, flying int) int {
 
 // EncodeItem and BatchRequest are how gathered calls are put together.
 var EncodeItem = encodeItem
+
+// TimelessLockContext is the context of a lock whose timer never fires, and what extends it from now.
+func TimelessLockContext(parent context.Context, life time.Duration) (ctx context.Context, extend func(time.Duration)) {
+	c := newLockContext(parent, monotonic()+life)
+	c.timer.Stop()
+	return c, func(life time.Duration) {
+		c.extend(monotonic() + life)
+		c.timer.Stop()
+	}
+}

@@ -20,7 +20,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(holderURL); url != "" {
+		holdUntilLost(url)
+		return
+	}
+	pgtest.Main(m)
+}
 
 // startServer runs a real server on a database until the test ends.
 func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {

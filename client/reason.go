@@ -79,21 +79,25 @@ const (
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
 	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's, who alone frees the key
 	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"
+	ReasonLockLost               Reason = "LOCK_LOST" // lapsed or released: it does not come back
 )
 
 // Duplicates: not recorded. It happened before, and the error names the first result.
 const (
-	ReasonWorkSettled Reason = "WORK_SETTLED" // of a Begin in an Execute
+	ReasonWorkSettled  Reason = "WORK_SETTLED"   // of a Begin in an Execute
+	ReasonPageLockHeld Reason = "PAGE_LOCK_HELD" // LOCK_HELD, of a lock that guards a page id
 )
 
-// Conflicts: not recorded. STALE_VERSION and FENCE_LOST want a new look before the next try; the others
+// Conflicts: not recorded. STALE_VERSION, FENCE_LOST and LOCK_HELD want a decision before the next try; the others
 // are retried by this client.
 const (
-	ReasonStaleVersion Reason = "STALE_VERSION"
-	ReasonFenceLost    Reason = "FENCE_LOST"   // somebody else may hold it now
-	ReasonWorkRunning  Reason = "WORK_RUNNING" // of a Begin in an Execute
-	ReasonBusy         Reason = "BUSY"
-	ReasonRowsLocked   Reason = "ROWS_LOCKED"
+	ReasonStaleVersion  Reason = "STALE_VERSION"
+	ReasonFenceLost     Reason = "FENCE_LOST"   // somebody else may hold it now
+	ReasonWorkRunning   Reason = "WORK_RUNNING" // of a Begin in an Execute
+	ReasonBusy          Reason = "BUSY"
+	ReasonRowsLocked    Reason = "ROWS_LOCKED"
+	ReasonLockHeld      Reason = "LOCK_HELD"       // State names the holder and the place in the queue
+	ReasonLockQueueFull Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
 )
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.

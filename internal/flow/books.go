@@ -11,6 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -19,11 +20,13 @@ import (
 // Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
 // no command of a batch needs costs the batch nothing.
 type Books struct {
-	token   *token.Book
-	claims  *claim.Book
-	records *record.Book
-	ledger  *ledger.Book
-	loaded  bool
+	lockKeys *lease.Keys
+	leases   *lease.Book
+	token    *token.Book
+	claims   *claim.Book
+	records  *record.Book
+	ledger   *ledger.Book
+	loaded   bool
 }
 
 // NewBooks makes empty books.
@@ -31,6 +34,12 @@ func NewBooks() *Books { return &Books{} }
 
 // Claims has claimed keys.
 func (b *Books) Claims() *claim.Book { return open(b, &b.claims, claim.NewBook) }
+
+// LockKeys has the lock keys of Execute.
+func (b *Books) LockKeys() *lease.Keys { return open(b, &b.lockKeys, lease.NewKeys) }
+
+// Leases has lease locks.
+func (b *Books) Leases() *lease.Book { return open(b, &b.leases, lease.NewBook) }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
@@ -55,6 +64,12 @@ func open[T any](b *Books, book **T, make func() *T) *T {
 // Tables is the lock order: every batch locks the domains in it, and each domain's rows sorted.
 func (b *Books) Tables() (tables []commit.Table) {
 	b.loaded = true
+	if b.lockKeys != nil { // before everything else: they may guard it
+		tables = append(tables, b.lockKeys)
+	}
+	if b.leases != nil {
+		tables = append(tables, b.leases)
+	}
 	if b.token != nil { // before what is hot: who comes second with a token waits here, and holds nothing
 		tables = append(tables, b.token)
 	}
@@ -83,9 +98,12 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(claim.NameConstraints(), record.NameConstraints(), ledger.NameConstraints()),
+		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), ledger.NameConstraints()),
 	})
 }
+
+// Lease makes a command on locks one over Books.
+func Lease(c commit.Command[*lease.Book]) Command { return on((*Books).Leases, c) }
 
 // Ledger makes a ledger command one over Books.
 func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }

@@ -14,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
 )
 
 // Batch serves BatchService.
@@ -29,7 +30,7 @@ func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv
 var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute", read: readExecute}
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1.ExecuteResponse] {
-	e := &execute{call: c, steps: make([]step, len(r.GetOperations()))}
+	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	var inner []string
 	rows, places := 0, make(map[string]int, len(e.steps))
 	for i, o := range r.GetOperations() {
@@ -69,8 +70,9 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1
 
 // execute is a command made of others.
 type execute struct {
-	call  *call
-	steps []step
+	call     *call
+	lockKeys []string
+	steps    []step
 }
 
 // step is one operation.
@@ -137,6 +139,9 @@ func (s *step) decode(c *call, request proto.Message) (g change[proto.Message], 
 
 // Need names what all operations need.
 func (e *execute) Need(b *flow.Books) {
+	for _, k := range e.lockKeys {
+		b.LockKeys().Want(lease.Key{Tenant: e.call.identity.Tenant, Name: k})
+	}
 	for i := range e.steps {
 		s := &e.steps[i]
 		s.response = nil

@@ -65,13 +65,22 @@ func define[Q, R proto.Message](name string, read func(*call, *decoder, Q) chang
 func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R], q Q) (R, error) {
 	c := callOf(ctx)
 	var d decoder
-	var rendered, none R
 	g := o.read(c, &d, q)
 	if err := d.err(); err != nil {
+		var none R
 		return none, err
 	}
+	rendered, _, err := through(ctx, s, o.name, g, q, 0)
+	return rendered, err
+}
+
+// through takes a change through the engine, and also tells how it ended. Its key, if it has one, lives most at
+// most; 0: as long as it is told.
+func through[Q, R proto.Message](ctx context.Context, s *Changes, name string, g change[R], q Q, most time.Duration) (R, commit.Outcome, error) {
+	c := callOf(ctx)
+	var rendered, none R
 	g.request = q
-	rule := c.rule(append([]string{o.name}, g.inner...)...)
+	rule := c.rule(append([]string{name}, g.inner...)...)
 	if g.dry || c.keyless {
 		rule.KeyRequired = false
 	}
@@ -80,13 +89,16 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 	}
 	if c.token != nil {
 		made := func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }
-		if err := c.submit(o.name, g.dry, made); err != nil {
-			return none, err
+		if err := c.submit(name, g.dry, made); err != nil {
+			return none, commit.Outcome{}, err
 		}
 	}
-	key, err := s.requestKey(c, o.name, rule, q)
+	key, err := s.requestKey(c, name, rule, q)
 	if err != nil {
-		return none, err
+		return none, commit.Outcome{}, err
+	}
+	if key != nil && most > 0 {
+		key.Life = min(key.Life, most)
 	}
 	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
 	c.replayed = out.Replayed || out.Existed
@@ -94,9 +106,10 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 		err = c.carry(ctx, s, out)
 	}
 	if err != nil {
-		return none, err
+		return none, out, err
 	}
-	return g.answer(out, rendered)
+	r, err := g.answer(out, rendered)
+	return r, out, err
 }
 
 // Operations are the names of all changing calls, sorted.

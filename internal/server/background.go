@@ -24,6 +24,8 @@ func (s *Server) background(ctx context.Context) {
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
+	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
+	s.work.Go(func() { s.locks.room.Run(ctx) })
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

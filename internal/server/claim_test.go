@@ -324,7 +324,7 @@ func TestAPageSubmittedAThousandTimesOverTwoServersIsOneTransfer(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
-	other := &site{t: t, db: s.db, pool: s.pool, log: s.log}
+	other := &site{t: t, db: s.db, pool: s.pool, log: s.log, fences: s.fences}
 	other.start(server.Options{})
 	both := []*caller{c, {other, c.apiKey}}
 	entries := s.count("select count(*) from ledger_entries")

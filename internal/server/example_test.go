@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	idv1 "github.com/ledgerd/ledgerd/gen/ledgerd/id/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -24,6 +26,8 @@ type things struct {
 	fence                      int64  // of its claim
 	work                       string // key of work that is running, in the scope "walk"
 	workFence                  int64
+	lock                       string // name of a lock
+	lockFence                  int64
 }
 
 // Values that only answers have, so that a request cannot put them there.
@@ -44,7 +48,7 @@ func posting(from, to, asset, amount string) []*ledgerv1.Posting {
 // furnish gives a tenant its things.
 func furnish(s *site, tenant string) (*caller, things) {
 	c := &caller{s, s.key(tenant, "boss", access.Admin)}
-	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world", paid: tenant + "-paid", held: tenant + "-held"}
+	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world", paid: tenant + "-paid", held: tenant + "-held", lock: tenant + "-lock"}
 	note := map[string]string{"note": secretNote}
 	id := []string{"X-Request-Id", secretRequest}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: x.asset, Scale: 2}}}, new(ledgerv1.CreateAssetsResponse), id...)
@@ -62,7 +66,8 @@ func furnish(s *site, tenant string) (*caller, things) {
 		new(idempotencyv1.ClaimKeyResponse), id...).GetClaim().GetFence()
 	x.work = tenant + "-work"
 	x.workFence = ok(c, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "walk", Key: x.work}, new(idempotencyv1.BeginResponse), id...).GetRun().GetFence()
-	if x.fence == 0 || x.workFence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
+	x.lockFence = ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: x.lock, Holder: "boss"}, new(lockv1.AcquireResponse), id...).GetLock().GetFence()
+	if x.fence == 0 || x.workFence == 0 || x.lockFence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
 	return c, x
@@ -178,6 +183,24 @@ var examples = map[string]func(x things) []proto.Message{
 	},
 	"Id.Parse": func(things) []proto.Message {
 		return all(&idv1.ParseRequest{Id: "2WQ3TN2G40001"}, &idv1.ParseRequest{Id: "01941f29-7c00-7aaa-9bbb-0123456789ab"})
+	},
+	"Lock.Acquire": func(x things) []proto.Message {
+		return all(&lockv1.AcquireRequest{Name: x.lock, Wait: durationpb.New(0)}, &lockv1.AcquireRequest{Name: "walk-10"})
+	},
+	"Lock.Renew": func(x things) []proto.Message {
+		return all(&lockv1.RenewRequest{Name: x.lock, Fence: x.lockFence})
+	},
+	"Lock.Release": func(x things) []proto.Message {
+		return all(&lockv1.ReleaseRequest{Name: x.lock, Fence: x.lockFence})
+	},
+	"Lock.Get": func(x things) []proto.Message {
+		return all(&lockv1.GetRequest{Name: x.lock})
+	},
+	"Lock.List": func(x things) []proto.Message {
+		return all(&lockv1.ListRequest{}, &lockv1.ListRequest{Prefix: x.lock})
+	},
+	"Lock.Hold": func(x things) []proto.Message {
+		return all(&lockv1.HoldRequest{Name: x.lock, Wait: durationpb.New(0)})
 	},
 	"WatchEntries": func(things) []proto.Message {
 		return all(&ledgerv1.WatchEntriesRequest{Cursor: "0"}, &ledgerv1.WatchEntriesRequest{})

@@ -109,7 +109,7 @@ func TestManyIDsOfTwoServers(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
-	other := &site{t: t, db: s.db, pool: s.pool, log: &logLines{}}
+	other := &site{t: t, db: s.db, pool: s.pool, log: &logLines{}, fences: new(sync.Map)}
 	other.start(server.Options{})
 	d := &caller{other, c.apiKey}
 	var mu sync.Mutex

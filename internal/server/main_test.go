@@ -31,12 +31,13 @@ type site struct {
 	server *server.Server
 	base   string
 	log    *logLines
+	fences *sync.Map // of locks, by name, for requests that do not know them
 }
 
 func newSite(t testing.TB) *site {
 	t.Helper()
 	db := pgtest.New(t)
-	s := &site{t: t, db: db, pool: pgtest.Pool(t, db.SuperDSN), log: &logLines{}}
+	s := &site{t: t, db: db, pool: pgtest.Pool(t, db.SuperDSN), log: &logLines{}, fences: new(sync.Map)}
 	s.start(server.Options{})
 	return s
 }

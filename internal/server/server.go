@@ -27,11 +27,13 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
@@ -70,6 +72,7 @@ type Server struct {
 	log      *slog.Logger
 	engine   *flow.Engine
 	ids      *ids.Generator
+	locks    *locks
 	batches  *pgxpool.Pool // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
@@ -108,6 +111,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
 	s.engine = flow.NewEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
+	s.locks = newLocks(s, instance)
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())
@@ -179,6 +183,8 @@ func (s *Server) routes() http.Handler {
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads),
 		Records: rpc.NewRecords(s.reads, s.registry, s.log, s.closing)}, options...))
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
+	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
+		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

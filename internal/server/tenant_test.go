@@ -17,6 +17,7 @@ import (
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -24,7 +25,7 @@ import (
 // caller's own, and fresh.
 var goWell = []string{"CreateAssets", "ListAssets", "CreateAccounts", "ListAccounts", "TransferBatch", "ListHolds", "ListTransfers",
 	"ListBalances", "TrialBalance", "WatchEntries", "Idempotency.ClaimKey", "Idempotency.ClaimKeys", "Idempotency.DropClaim", "Id.Parse",
-	"Idempotency.Begin", "Idempotency.ListRecords"}
+	"Idempotency.Begin", "Idempotency.ListRecords", "Lock.Acquire", "Lock.Get", "Lock.List", "Lock.Hold"}
 
 func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
 	t.Parallel()
@@ -83,6 +84,9 @@ func TestTheWalkWouldNotice(t *testing.T) {
 func reach(c *caller, m protoreflect.MethodDescriptor, r proto.Message, headers ...string) string {
 	c.t.Helper()
 	if m.IsStreamingServer() {
+		if hold, ok := r.(*lockv1.HoldRequest); ok {
+			return holdOnce(c, hold)
+		}
 		return watchAll(c, r.(*ledgerv1.WatchEntriesRequest))
 	}
 	a := c.call(connectProto, callName(m), r, headers...)

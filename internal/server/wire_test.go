@@ -105,7 +105,7 @@ func (p protocol) decode(t testing.TB, raw []byte, into proto.Message) {
 // call calls a method by name. More headers come as name, value, ...
 func (c *caller) call(p protocol, name string, m proto.Message, headers ...string) answer {
 	c.t.Helper()
-	return c.send(p, path(method(c.t, name)), p.encode(c.t, m), headers...)
+	return c.send(p, path(method(c.t, name)), p.encode(c.t, c.fenced(m)), headers...)
 }
 
 // ok calls over Connect proto and wants success.

@@ -3,7 +3,7 @@
 -- name: CleanBegin :one
 -- Settings of one transaction that deletes a batch, and whether this process may: of all on the database
 -- one cleans a table at a time. As for the engine's batches the index is taken however empty the table was.
-select pg_try_advisory_xact_lock(77002, hashtext(@name::text)) as leads,
+select pg_try_advisory_xact_lock(77003, hashtext(@name::text)) as leads,
     set_config('lock_timeout', '100', true),
     set_config('statement_timeout', '30000', true),
     set_config('enable_seqscan', 'off', true),

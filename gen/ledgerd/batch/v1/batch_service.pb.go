@@ -29,7 +29,12 @@ type ExecuteRequest struct {
 	// What to do, in this order.
 	Operations []*Operation `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
 	// Does everything and takes it back: same answer, same errors, no effect, no key used.
-	DryRun        bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Keys of the caller's own that no two Executes of the tenant hold at once: taken before anything else,
+	// as advisory locks of the transaction, sorted, and gone with it. See docs/locks.md for how a
+	// transaction of yours in the same database takes one. For work with no row to lock; a row that an
+	// operation works on is locked anyway.
+	LockKeys      []string `protobuf:"bytes,3,rep,name=lock_keys,json=lockKeys,proto3" json:"lock_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -76,6 +81,13 @@ func (x *ExecuteRequest) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *ExecuteRequest) GetLockKeys() []string {
+	if x != nil {
+		return x.LockKeys
+	}
+	return nil
 }
 
 // Operation is one changing call.
@@ -324,12 +336,13 @@ var File_ledgerd_batch_v1_batch_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_batch_v1_batch_service_proto_rawDesc = "" +
 	"\n" +
-	"$ledgerd/batch/v1/batch_service.proto\x12\x10ledgerd.batch.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\"s\n" +
+	"$ledgerd/batch/v1/batch_service.proto\x12\x10ledgerd.batch.v1\x1a\x1bbuf/validate/validate.proto\x1a\x19google/protobuf/any.proto\"\xa3\x01\n" +
 	"\x0eExecuteRequest\x12H\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x1b.ledgerd.batch.v1.OperationB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\n" +
 	"operations\x12\x17\n" +
-	"\adry_run\x18\x02 \x01(\bR\x06dryRun\"\xb9\x01\n" +
+	"\adry_run\x18\x02 \x01(\bR\x06dryRun\x12.\n" +
+	"\tlock_keys\x18\x03 \x03(\tB\x11\xbaH\x0e\x92\x01\v\x10 \"\ar\x05\x10\x01(\x80\x02R\blockKeys\"\xb9\x01\n" +
 	"\tOperation\x12-\n" +
 	"\x04name\x18\x01 \x01(\tB\x19\xbaH\x16r\x14\x18@2\x10^[A-Za-z0-9_-]*$R\x04name\x126\n" +
 	"\arequest\x18\x02 \x01(\v2\x14.google.protobuf.AnyB\x06\xbaH\x03\xc8\x01\x01R\arequest\x12E\n" +

@@ -11,7 +11,7 @@ import (
 
 const cleanBegin = `-- name: CleanBegin :one
 
-select pg_try_advisory_xact_lock(77002, hashtext($1::text)) as leads,
+select pg_try_advisory_xact_lock(77003, hashtext($1::text)) as leads,
     set_config('lock_timeout', '100', true),
     set_config('statement_timeout', '30000', true),
     set_config('enable_seqscan', 'off', true),

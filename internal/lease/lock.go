@@ -1,0 +1,200 @@
+package lease
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// The bounds of leases, and how many may wait for one lock.
+const (
+	MinLease   = time.Second
+	MaxLease   = time.Hour
+	maxWaiters = 1000
+)
+
+// Lock is a lock as callers see it. The zero Fence: nobody holds it.
+type Lock struct {
+	Name       string
+	Principal  string
+	Holder     string
+	Fence      int64
+	Holds      int
+	Lease      time.Duration
+	AcquiredAt time.Time
+	ExpiresAt  time.Time
+	RequestID  string
+	Waiters    int // told by Reader.Get alone
+}
+
+func (l *lock) view() Lock {
+	v := &l.Value
+	if v.state != stateHeld {
+		return Lock{Name: l.Key.Name}
+	}
+	return Lock{Name: l.Key.Name, Principal: v.principal, Holder: v.holder, Fence: v.fence, Holds: int(v.holds),
+		Lease: time.Duration(v.leaseMS) * time.Millisecond, AcquiredAt: v.acquiredAt, ExpiresAt: v.expiresAt, RequestID: v.requestID}
+}
+
+// AcquireParams are what to acquire.
+type AcquireParams struct {
+	Name       string
+	Holder     string
+	Lease      time.Duration // MinLease to MaxLease, in whole milliseconds
+	Reentrant  bool
+	GuardsPage bool
+}
+
+// held is the refusal when somebody else has the lock, or came before.
+func (p *AcquireParams) held(b *Book, l *lock, ticket int64) *fault.Fault {
+	reason := Held
+	if p.GuardsPage {
+		reason = PageHeld
+	}
+	f := reason.New("the lock %q goes to who waits for it", p.Name)
+	if b.held(l) {
+		f = reason.New("somebody holds the lock %q", p.Name).With("holder", l.Value.holder).With("principal", l.Value.principal).
+			With("expires_at", l.Value.expiresAt.Format(time.RFC3339Nano))
+	}
+	return f.With("position", b.ahead(l, ticket)+1)
+}
+
+// AcquireCommand takes a lock that is free, or whose lease has lapsed, and that nobody waits for who came
+// before. Its answer is an Acquired; else it fails with Held or PageHeld.
+type AcquireCommand struct {
+	commit.Caller
+	AcquireParams
+	Ticket int64 // of one who waits; 0: none
+
+	lock *lock
+}
+
+// Acquired is a lock that was taken.
+type Acquired struct {
+	Lock
+	Lapsed bool // the holder before had not released it
+}
+
+// Need names the lock and its queue.
+func (c *AcquireCommand) Need(b *Book) {
+	c.lock = b.lock(Key{c.Tenant, c.Name}, true)
+	b.draw()
+}
+
+// Apply takes it.
+func (c *AcquireCommand) Apply(b *Book) (any, error) {
+	l, held := c.lock, b.held(c.lock)
+	if held && c.Reentrant && l.Value.holder == c.Holder && l.Value.principal == c.Principal {
+		v := b.Change(l.Row)
+		v.holds++
+		v.extend(b.Now, c.Lease)
+		return Acquired{Lock: l.view()}, nil
+	}
+	first := b.head(l)
+	if held || first != nil && first.ticket != c.Ticket {
+		return nil, c.held(b, l, c.Ticket)
+	}
+	if first != nil {
+		b.change(first).gone = true
+	}
+	lapsed := l.Exists && l.Value.state == stateHeld
+	v := b.Change(l.Row)
+	v.state, v.principal, v.holder, v.fence, v.holds = stateHeld, c.Principal, c.Holder, b.next(), 1
+	v.acquiredAt, v.freedAt, v.requestID = b.Now, time.Time{}, c.RequestID
+	v.extend(b.Now, c.Lease)
+	return Acquired{l.view(), lapsed}, nil
+}
+
+// extend makes the lease last from now. The clock may have been set back since the lock was acquired.
+func (v *row) extend(now time.Time, lease time.Duration) {
+	if v.acquiredAt.After(now) {
+		v.acquiredAt = now
+	}
+	v.leaseMS = int32(lease / time.Millisecond)
+	v.expiresAt = now.Add(lease)
+}
+
+// RenewCommand makes a lease last from now. A lapsed one is gone, also when nobody has taken the lock
+// since: whether it is must not hang on who looks first. Its answer is a Lock; else it fails with Lost.
+type RenewCommand struct {
+	commit.Caller
+	Name  string
+	Fence int64
+	Lease time.Duration // 0: as before
+
+	lock *lock
+}
+
+// Need names the lock.
+func (c *RenewCommand) Need(b *Book) { c.lock = b.lock(Key{c.Tenant, c.Name}, false) }
+
+// Apply renews it.
+func (c *RenewCommand) Apply(b *Book) (any, error) {
+	l := c.lock
+	if !b.held(l) || l.Value.fence != c.Fence {
+		return nil, lost(b, l, c.Fence)
+	}
+	lease := c.Lease
+	if lease == 0 {
+		lease = time.Duration(l.Value.leaseMS) * time.Millisecond
+	}
+	b.Change(l.Row).extend(b.Now, lease)
+	return l.view(), nil
+}
+
+func lost(b *Book, l *lock, fence int64) *fault.Fault {
+	f := Lost.New("the lock %q is not held under fence %d", l.Key.Name, fence)
+	switch {
+	case b.held(l) && l.Value.fence > fence:
+		f.With("now", "held by another")
+	case l.Exists && l.Value.fence == fence && l.Value.state == stateHeld:
+		f.With("now", "lapsed").With("expired_at", l.Value.expiresAt.Format(time.RFC3339Nano))
+	default:
+		f.With("now", "free")
+	}
+	return f
+}
+
+// ReleaseCommand gives a lock back, once. Its answer is a Released; else it fails with Lost.
+type ReleaseCommand struct {
+	commit.Caller
+	Name  string
+	Fence int64
+
+	lock *lock
+}
+
+// Released is a lock that was given back.
+type Released struct {
+	Lock
+	Next int64 // ticket of whose turn it is; 0: nobody's
+}
+
+// Need names the lock and its queue.
+func (c *ReleaseCommand) Need(b *Book) { c.lock = b.lock(Key{c.Tenant, c.Name}, true) }
+
+// Apply releases it.
+func (c *ReleaseCommand) Apply(b *Book) (any, error) {
+	l := c.lock
+	switch {
+	case l.Exists && l.Value.state == stateFree && l.Value.fence == c.Fence:
+		return commit.Repeat{First: Released{Lock: l.view()}}, nil
+	case !b.held(l) || l.Value.fence != c.Fence:
+		return nil, lost(b, l, c.Fence)
+	}
+	v := b.Change(l.Row)
+	if v.holds--; v.holds > 0 {
+		return Released{Lock: l.view()}, nil
+	}
+	v.state, v.freedAt = stateFree, b.Now
+	return Released{l.view(), b.turn(l)}, nil
+}
+
+// turn is the ticket of whose turn it is; 0: nobody's, or the lock is held.
+func (b *Book) turn(l *lock) int64 {
+	if w := b.head(l); w != nil && !b.held(l) {
+		return w.ticket
+	}
+	return 0
+}

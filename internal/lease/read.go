@@ -1,0 +1,62 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/lease/internal/db"
+)
+
+// Reader reads locks beside the engine.
+type Reader struct{ reads fresh }
+
+// NewReader reads over a pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{fresh{pool}} }
+
+// Get tells who holds a lock now, and how many wait for it.
+func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
+	l, err := q.LockGet(ctx, r.reads, db.LockGetParams{TenantID: k.Tenant, Name: k.Name})
+	if errors.Is(err, pgx.ErrNoRows) {
+		n, err := q.WaiterCount(ctx, r.reads, db.WaiterCountParams{TenantID: k.Tenant, Name: k.Name})
+		return Lock{Name: k.Name, Waiters: int(n)}, err
+	}
+	return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds), Lease: millis(l.LeaseMs),
+		AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID, Waiters: int(l.Waiters)}, err
+}
+
+func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
+
+// defaultPage is how many locks a page has if the caller does not say.
+const defaultPage = 100
+
+// List lists locks that are held now whose names begin with a prefix, by name. The token is that of the
+// page before, and next that of this one.
+func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int, token string) (locks []Lock, next string, err error) {
+	after, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil || !utf8.Valid(after) || bytes.IndexByte(after, 0) >= 0 {
+		return nil, "", fault.FieldInvalid.New("the page token was not made by List").WithField("page_token", "was not made by List")
+	}
+	if size == 0 {
+		size = defaultPage
+	}
+	rows, err := q.LockPage(ctx, r.reads, db.LockPageParams{TenantID: tenant, After: string(after), Prefix: prefix, Size: int32(size) + 1})
+	if err != nil {
+		return nil, "", err
+	}
+	for _, l := range rows[:min(len(rows), size)] {
+		locks = append(locks, Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
+			Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID})
+	}
+	if len(rows) > size {
+		next = base64.RawURLEncoding.EncodeToString([]byte(rows[size-1].Name))
+	}
+	return locks, next, nil
+}

@@ -1,0 +1,177 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
+)
+
+// Lock serves LockService.
+type Lock struct {
+	*Changes
+	Reader  *lease.Reader
+	Room    *lease.Room
+	Metrics *lease.Metrics
+	// Closing ends streams when it is closed.
+	Closing <-chan struct{}
+}
+
+var _ lockv1connect.LockServiceHandler = (*Lock)(nil)
+
+const (
+	defaultLockLease = 30 * time.Second
+	defaultWait  = 10 * time.Second
+)
+
+// lockLife is how long the key of an Acquire is kept beyond the lease: what it answered is of no use to
+// anybody then.
+const lockLife = time.Hour
+
+// Acquire takes a lock, and waits for it.
+func (s *Lock) Acquire(ctx context.Context, r *lockv1.AcquireRequest) (*lockv1.AcquireResponse, error) {
+	c := callOf(ctx)
+	var d decoder
+	p := d.acquire(c, r)
+	wait := defaultWait
+	if r.GetWait() != nil {
+		wait = r.GetWait().AsDuration()
+	}
+	if len(c.conditions) > 0 {
+		d.noWait(r)
+		wait = 0
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	return s.acquire(ctx, r, p, wait)
+}
+
+// acquire tries until it has the lock or the wait is over. Only the try that gets it is recorded under
+// the key, and only there do conditions stay.
+func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.AcquireParams, wait time.Duration) (res *lockv1.AcquireResponse, err error) {
+	c := callOf(ctx)
+	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (err error) {
+		var out commit.Outcome
+		res, out, err = through(ctx, s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
+		if a, ok := out.Answer.(lease.Acquired); ok && a.Lapsed {
+			s.Metrics.Lapsed(1)
+		}
+		return err
+	})
+	return res, err
+}
+
+// acquireCall is Acquire in an Execute, where nothing can wait.
+var acquireCall = define("lock.acquire", func(c *call, d *decoder, r *lockv1.AcquireRequest) change[*lockv1.AcquireResponse] {
+	d.noWait(r)
+	return acquireChange(c, d.acquire(c, r), 0)
+})
+
+func acquireChange(c *call, p lease.AcquireParams, ticket int64) change[*lockv1.AcquireResponse] {
+	return change[*lockv1.AcquireResponse]{
+		command: flow.Lease(&lease.AcquireCommand{Caller: c.caller(), AcquireParams: p, Ticket: ticket}),
+		render: func(answer any, _ bool) (*lockv1.AcquireResponse, error) {
+			return &lockv1.AcquireResponse{Lock: renderLock(answer.(lease.Acquired).Lock)}, nil
+		}}
+}
+
+// acquire reads what to acquire. A holder without a name is given that of the call.
+func (d *decoder) acquire(c *call, r *lockv1.AcquireRequest) lease.AcquireParams {
+	if r.GetReentrant() && r.GetHolder() == "" {
+		d.bad("holder", "must be named when reentrant is asked for")
+	}
+	return lease.AcquireParams{Name: r.GetName(), Holder: cmp.Or(r.GetHolder(), c.requestID), Reentrant: r.GetReentrant(),
+		GuardsPage: r.GetGuardsPage(), Lease: leaseOf(r.GetLease(), defaultLockLease)}
+}
+
+func leaseOf(d *durationpb.Duration, byDefault time.Duration) time.Duration {
+	if d == nil {
+		return byDefault
+	}
+	return d.AsDuration().Truncate(time.Millisecond)
+}
+
+func (d *decoder) noWait(r *lockv1.AcquireRequest) {
+	if r.GetWait().AsDuration() > 0 {
+		d.bad("wait", "must be 0 in an Execute, and behind a submit token or a page id")
+	}
+}
+
+// Renew makes a lease last.
+func (s *Lock) Renew(ctx context.Context, r *lockv1.RenewRequest) (*lockv1.RenewResponse, error) {
+	res, err := run(ctx, s.Changes, renewCall, r)
+	s.count("renew", err)
+	return res, err
+}
+
+// count counts fences that are not current.
+func (s *Lock) count(call string, err error) {
+	if fault.Is(err, lease.Lost) {
+		s.Metrics.Refused(call)
+	}
+}
+
+var renewCall = define("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRequest) change[*lockv1.RenewResponse] {
+	return change[*lockv1.RenewResponse]{
+		command: flow.Lease(&lease.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(), Lease: leaseOf(r.GetLease(), 0)}),
+		render: func(answer any, _ bool) (*lockv1.RenewResponse, error) {
+			return &lockv1.RenewResponse{Lock: renderLock(answer.(lease.Lock))}, nil
+		}}
+})
+
+// Release gives a lock back.
+func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.ReleaseResponse, error) {
+	c := callOf(ctx)
+	var d decoder
+	res, out, err := through(ctx, s.Changes, releaseLockCall.name, releaseLockCall.read(c, &d, r), r, 0)
+	if a, ok := out.Answer.(lease.Released); ok {
+		s.Room.Wake(a.Next)
+	}
+	s.count("release", err)
+	return res, err
+}
+
+var releaseLockCall = define("lock.release", func(c *call, _ *decoder, r *lockv1.ReleaseRequest) change[*lockv1.ReleaseResponse] {
+	return change[*lockv1.ReleaseResponse]{
+		command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
+		render: func(answer any, existed bool) (*lockv1.ReleaseResponse, error) {
+			return &lockv1.ReleaseResponse{Lock: renderLock(answer.(lease.Released).Lock), Existed: existed}, nil
+		}}
+})
+
+// Get shows a lock.
+func (s *Lock) Get(ctx context.Context, r *lockv1.GetRequest) (*lockv1.GetResponse, error) {
+	l, err := s.Reader.Get(ctx, lease.Key{Tenant: callOf(ctx).identity.Tenant, Name: r.GetName()})
+	if err != nil {
+		return nil, err
+	}
+	return &lockv1.GetResponse{Lock: renderLock(l)}, nil
+}
+
+// List lists the locks that are held.
+func (s *Lock) List(ctx context.Context, r *lockv1.ListRequest) (*lockv1.ListResponse, error) {
+	locks, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, r.GetPrefix(), int(r.GetPageSize()), r.GetPageToken())
+	res := &lockv1.ListResponse{NextPageToken: next}
+	for _, l := range locks {
+		res.Locks = append(res.Locks, renderLock(l))
+	}
+	return res, err
+}
+
+func renderLock(l lease.Lock) *lockv1.Lock {
+	if l.Fence == 0 {
+		return &lockv1.Lock{Name: l.Name, State: lockv1.LockState_LOCK_STATE_FREE, Waiters: int32(l.Waiters)}
+	}
+	return &lockv1.Lock{Name: l.Name, State: lockv1.LockState_LOCK_STATE_HELD, Holder: l.Holder, Principal: l.Principal,
+		Fence: l.Fence, Holds: int32(l.Holds), Lease: durationpb.New(l.Lease), AcquireTime: timestamp(l.AcquiredAt),
+		ExpireTime: timestamp(l.ExpiresAt), RequestId: l.RequestID, Waiters: int32(l.Waiters)}
+}

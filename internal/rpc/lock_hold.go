@@ -1,0 +1,93 @@
+package rpc
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"connectrpc.com/connect"
+
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
+)
+
+// Hold holds a lock while the stream lives.
+func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.ServerStream[lockv1.HoldResponse]) error {
+	c := callOf(ctx)
+	c.key = "" // each renewal is another change, and a stream cannot be answered again
+	acquire := &lockv1.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(), GuardsPage: r.GetGuardsPage()}
+	res, err := s.Acquire(ctx, acquire)
+	if err != nil {
+		return err
+	}
+	c.conditions = nil // they were for the acquisition
+	l := res.GetLock()
+	err = s.hold(ctx, l, stream)
+	if fault.Is(err, lease.Lost) {
+		s.Metrics.Refused("hold")
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	if _, releaseErr := s.Release(ctx, &lockv1.ReleaseRequest{Name: l.GetName(), Fence: l.GetFence()}); releaseErr != nil {
+		c.gate.Log.WarnContext(ctx, "a lock was not released; it lapses", "lock", l.GetName(), "request_id", c.requestID, "error", releaseErr)
+	}
+	return err
+}
+
+// releaseTime bounds the release of a lock whose caller is gone.
+const releaseTime = 5 * time.Second
+
+// hold sends and renews until the caller goes away, the server ends, or the lock is lost. A renewal that
+// fails otherwise is tried again for as long as the lease may last.
+func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerStream[lockv1.HoldResponse]) error {
+	term := l.GetLease().AsDuration()
+	renewed := time.Now()
+	if err := stream.Send(&lockv1.HoldResponse{Lock: l}); err != nil {
+		return err
+	}
+	for pause := term / 3; ; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.Closing:
+			return fault.ShuttingDown.New("the server is ending, and releases the lock").After(time.Second)
+		case <-time.After(pause - rand.N(pause/8+1)):
+		}
+		if err := callOf(ctx).stillIn(ctx); fault.Is(err, access.Unauthenticated) {
+			return err
+		}
+		start := time.Now()
+		next, err := s.renewHeld(ctx, l, term/3)
+		switch {
+		case err == nil:
+			renewed, pause = start, term/3
+			if err := stream.Send(&lockv1.HoldResponse{Lock: next}); err != nil {
+				return err
+			}
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case fault.Is(err, lease.Lost):
+			return err
+		case time.Since(renewed) > term:
+			return lease.Lost.New("the lock %q could not be renewed in time", l.GetName()).Because(err)
+		default:
+			pause = min(term/10, time.Second)
+		}
+	}
+}
+
+func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duration) (*lockv1.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c := callOf(ctx)
+	out, err := s.Engine.Do(ctx, flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
+		Command: flow.Lease(&lease.RenewCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
+	if err != nil {
+		return nil, err
+	}
+	return renderLock(out.Answer.(lease.Lock)), nil
+}
