@@ -3,6 +3,8 @@ alter table ledger_accounts add column ctid tid not null, add column xmin xid no
 alter table ledger_holds add column ctid tid not null;
 alter table commit_batches add column xmin xid not null;
 alter table commit_keys add column ctid tid not null;
+alter table inbox_messages add column ctid tid not null;
+alter table inbox_contents add column ctid tid not null;
 create table pg_locks (
     locktype text, database oid, classid oid, objid oid, objsubid smallint, virtualtransaction text, granted boolean
 );

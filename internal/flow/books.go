@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
@@ -16,6 +17,7 @@ import (
 // no command of a batch needs costs the batch nothing.
 type Books struct {
 	ledger *ledger.Book
+	inbox  *inbox.Book
 	loaded bool
 }
 
@@ -24,6 +26,9 @@ func NewBooks() *Books { return &Books{} }
 
 // Ledger has accounts, transfers and holds.
 func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
+
+// Inbox has the messages of consumers.
+func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -42,6 +47,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.ledger != nil {
 		tables = append(tables, b.ledger)
 	}
+	if b.inbox != nil {
+		tables = append(tables, b.inbox)
+	}
 	return tables
 }
 
@@ -58,12 +66,15 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(ledger.NameConstraints()),
+		NameConstraints: slices.Concat(ledger.NameConstraints(), inbox.NameConstraints()),
 	})
 }
 
 // Ledger makes a ledger command one over Books.
 func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }
+
+// Inbox makes an inbox command one over Books.
+func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
@@ -14,6 +15,10 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	s.every(ctx, 10*time.Second, "clean keys", func(ctx context.Context) error {
 		_, err := s.engine.CleanKeys(ctx)
+		return err
+	})
+	s.every(ctx, 10*time.Second, "clean the inbox", func(ctx context.Context) error {
+		_, _, err := inbox.Clean(ctx, s.reads)
 		return err
 	})
 }
