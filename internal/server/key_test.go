@@ -114,7 +114,13 @@ func (c *caller) prepare(tag string) {
 		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "5"}, new(ledgerv1.HoldResponse))
 	}
 	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
+	for _, more := range preparers {
+		more(c, tag)
+	}
 }
+
+// preparers add what the changes of other services need.
+var preparers []func(c *caller, tag string)
 
 func TestEveryChangingMethodIsHere(t *testing.T) {
 	for _, m := range methods(t) {
