@@ -29,6 +29,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/consumer"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -50,7 +51,9 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
-	Log    *slog.Logger
+	// Consume are consumers of brokers that run in the server.
+	Consume []*consumer.Settings
+	Log     *slog.Logger
 }
 
 const (
@@ -103,6 +106,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.background(background)
+	if err := s.consume(ctx, background); err != nil {
+		s.Stop()
+		return nil, err
+	}
 	if o.MetricsListen != "" {
 		if err := s.serveMetrics(); err != nil {
 			s.Stop()
