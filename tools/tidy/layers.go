@@ -39,11 +39,10 @@ var layers = map[string]layer{
 	"internal/pgtest":  server,
 	"internal/errdoc":  command,
 	"web":              server,
+	"client":           server,
+	"cmd":              command,
 
 	"internal/consumer": server,
-
-	"client": server,
-	"cmd":    command,
 }
 
 // protoUsers may import generated protobuf code. Below them everything speaks Go types, so that the wire format can
