@@ -127,8 +127,9 @@ func (w *World) Eventually(limit time.Duration, what string, is func() bool) {
 	for !is() {
 		select {
 		case <-ctx.Done():
-			w.T.Fatalf("not within %v: %s\n%s", limit, what, w.Text(`select coalesce(string_agg(format('%s %s %s %s', message_id, part, state, error), E'\n'), 'no messages')
-				from (select * from inbox_messages where state <> 'succeeded' limit 20) m`))
+			w.T.Fatalf("not within %v: %s\n%s\n%s", limit, what, w.Text(`select coalesce(string_agg(format('%s %s: %s, such as %s: %s', n, state, groups, example, error), E'\n'), 'no messages')
+				from (select state, count(*) as n, string_agg(distinct consumer_group, ' ') as groups, max(message_id) as example, max(error) as error
+					from inbox_messages group by state) m`), w.Log.last(10))
 		case <-tick.C:
 		}
 	}
@@ -168,6 +169,14 @@ func (l *Log) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(b)
+}
+
+// last are the last lines.
+func (l *Log) last(n int) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(strings.TrimSuffix(l.buf.String(), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
 // Count tells how many lines have a text in them.

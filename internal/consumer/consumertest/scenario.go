@@ -112,9 +112,11 @@ func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) 
 	}
 	<-sent
 	p.start()
-	w.Eventually(120*time.Second, "all are settled", func() bool {
-		return succeeded() == messages && w.Count("select count(*) from inbox_messages where state = 'dead' and consumer_group = 'billing'") == messages && b.Left() == 0
+	w.Eventually(60*time.Second, "all have had their effect", func() bool { return succeeded() == messages })
+	w.Eventually(60*time.Second, "all are settled", func() bool {
+		return w.Count("select count(*) from inbox_messages where state = 'dead' and consumer_group = 'billing'") == messages
 	})
+	w.Eventually(60*time.Second, "all are acknowledged", func() bool { return b.Left() == 0 })
 	again := w.Log.Count(`"outcome":"duplicate"`)
 	t.Logf("killed %d times, %d of them while there was work; %d deliveries were known already", kills, busy, again)
 	if n := w.Count("select count(*) from ledger_transfers"); n != messages {

@@ -19,7 +19,11 @@ const (
 	// delivered again, and known by the inbox.
 	commitEvery = 500 * time.Millisecond
 	closeTime   = 5 * time.Second
-	fetchBytes  = 1 << 20 // of one partition at a time
+	// What a dead process had is another's after sessionTimeout; one that dies while the group shares out
+	// anew holds the others up for rebalanceTimeout at most. We give up a partition at once when asked to.
+	sessionTimeout   = 6 * time.Second
+	rebalanceTimeout = 10 * time.Second
+	fetchBytes       = 1 << 20 // of one partition at a time
 )
 
 type source struct {
@@ -57,7 +61,8 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 		kgo.AutoCommitInterval(commitEvery),
 		kgo.FetchMaxPartitionBytes(fetchBytes),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.SessionTimeout(10*time.Second),
+		kgo.SessionTimeout(sessionTimeout),
+		kgo.RebalanceTimeout(rebalanceTimeout),
 		kgo.HeartbeatInterval(time.Second),
 		kgo.OnPartitionsRevoked(o.revoked),
 		kgo.OnPartitionsLost(o.lost),
