@@ -21,6 +21,11 @@ type Settings struct {
 	Name   string `yaml:"name"`   // in logs and metrics; default: broker and group
 	Broker string `yaml:"broker"` // kafka, nats or rabbitmq
 	URL    string `yaml:"url"`    // ${NAME} stands for an environment variable
+	// How to get into Kafka; the others say so in the URL.
+	TLS      bool   `yaml:"tls"`
+	SASL     string `yaml:"sasl"` // plain, scram-sha-256 or scram-sha-512; empty: no password
+	Username string `yaml:"username"`
+	Password string `yaml:"password"` // with ${NAME}, as in the URL
 	// Where messages come from.
 	Topics  []string `yaml:"topics"`  // kafka
 	Stream  string   `yaml:"stream"`  // nats: a JetStream stream
@@ -104,16 +109,8 @@ func (s *Settings) complete() error {
 	if len(s.Group) > 128 {
 		return errors.New("group: has more than 128 bytes")
 	}
-	var unset []string
-	s.URL = os.Expand(s.URL, func(name string) string {
-		value, ok := os.LookupEnv(name)
-		if !ok {
-			unset = append(unset, name)
-		}
-		return value
-	})
-	if unset != nil {
-		return fmt.Errorf("url: the environment has no %s", strings.Join(unset, ", "))
+	if err := s.checkEntry(); err != nil {
+		return err
 	}
 	if s.Request != "" && !rpc.IsRequest(s.Request) {
 		return fmt.Errorf("request: %s is not the request of a changing call", s.Request)
@@ -122,6 +119,38 @@ func (s *Settings) complete() error {
 		return err
 	}
 	return s.defaults()
+}
+
+// SASL mechanisms.
+const (
+	Plain       = "plain"
+	ScramSHA256 = "scram-sha-256"
+	ScramSHA512 = "scram-sha-512"
+)
+
+// checkEntry checks how to get into the broker.
+func (s *Settings) checkEntry() error {
+	var unset []string
+	for _, text := range []*string{&s.URL, &s.Password} {
+		*text = os.Expand(*text, func(name string) string {
+			value, ok := os.LookupEnv(name)
+			if !ok {
+				unset = append(unset, name)
+			}
+			return value
+		})
+	}
+	switch {
+	case unset != nil:
+		return fmt.Errorf("url, password: the environment has no %s", strings.Join(unset, ", "))
+	case s.Broker != Kafka && (s.TLS || s.SASL != "" || s.Username != "" || s.Password != ""):
+		return errors.New("tls, sasl, username, password: are for Kafka; the others have them in the url")
+	case !slices.Contains([]string{"", Plain, ScramSHA256, ScramSHA512}, s.SASL):
+		return fmt.Errorf("sasl: must be %s, %s or %s, not %q", Plain, ScramSHA256, ScramSHA512, s.SASL)
+	case (s.SASL == "") != (s.Username == ""):
+		return errors.New("sasl, username: one is nothing without the other")
+	}
+	return nil
 }
 
 func (s *Settings) checkID() error {

@@ -61,7 +61,16 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		all[0].MaxBackoff != 2*time.Hour || all[0].MessageID != "broker" {
 		t.Errorf("JSON: %v, %v", all, err)
 	}
+	const kafka = "consumers:\n  - broker: kafka\n    url: h:1\n    topics: [t]\n    group: g\n    tenant: t\n"
+	all, err = read(t, kafka+"    tls: true\n    sasl: scram-sha-512\n    username: u\n    password: ${NATS_PASSWORD}\n")
+	if err != nil || all[0].Password != "secret" || !all[0].TLS {
+		t.Errorf("%v, %v", all, err)
+	}
 	for text, want := range map[string]string{
+		kafka + "    sasl: md5\n    username: u":    "sasl: must be",
+		kafka + "    username: u":                   "sasl, username",
+		kafka + "    sasl: plain":                   "sasl, username",
+		"consumers:\n  - " + good + "    tls: true": "are for Kafka",
 		"":                              "there are no consumers",
 		"consumers:\n  -":               "broker: must be",
 		"consumers:\n  - broker: redis": "broker: must be",

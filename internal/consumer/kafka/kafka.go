@@ -3,6 +3,7 @@ package kafka
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/ledgerd/ledgerd/internal/consumer"
 )
@@ -51,7 +54,7 @@ type partition struct {
 // Open joins the group. A group without offsets begins with the oldest messages.
 func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	o := &source{open: map[partition]*given{}}
-	client, err := kgo.NewClient(
+	client, err := kgo.NewClient(append(entry(s),
 		kgo.SeedBrokers(strings.Split(s.URL, ",")...),
 		kgo.ClientID("ledgerd "+s.Name),
 		kgo.ConsumerGroup(s.Group),
@@ -66,7 +69,7 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 		kgo.HeartbeatInterval(time.Second),
 		kgo.OnPartitionsRevoked(o.revoked),
 		kgo.OnPartitionsLost(o.lost),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to Kafka: %w", err)
 	}
@@ -78,6 +81,22 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 		return nil, fmt.Errorf("connect to Kafka: %w", err)
 	}
 	return o, nil
+}
+
+// entry is how to get in.
+func entry(s *consumer.Settings) (options []kgo.Opt) {
+	if s.TLS {
+		options = append(options, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
+	}
+	switch who := (scram.Auth{User: s.Username, Pass: s.Password}); s.SASL {
+	case consumer.Plain:
+		options = append(options, kgo.SASL(plain.Auth{User: s.Username, Pass: s.Password}.AsMechanism()))
+	case consumer.ScramSHA256:
+		options = append(options, kgo.SASL(who.AsSha256Mechanism()))
+	case consumer.ScramSHA512:
+		options = append(options, kgo.SASL(who.AsSha512Mechanism()))
+	}
+	return options
 }
 
 // revoked tells the broker how far we are, before somebody else goes on from there.
