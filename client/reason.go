@@ -32,7 +32,12 @@ const (
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
 	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID"   // not made by this list with these parameters
+	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id came with another content
+	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
 )
+
+// Duplicates: not recorded. What was asked for has been done before; be silent.
+const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // it has had its effect: acknowledge
 
 // Business refusals: recorded under the key. The same key gets the same refusal for as long as the key
 // lives, so a new decision needs a new key.
@@ -48,6 +53,8 @@ const (
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
 	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // captured or released already
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
+	ReasonMessageDead            Reason = "MESSAGE_DEAD" // a person looks at it: acknowledge
+	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
 )
 
 // Conflicts: not recorded. STALE_VERSION wants a new look before the next try; the others are retried
@@ -56,6 +63,10 @@ const (
 	ReasonStaleVersion Reason = "STALE_VERSION"
 	ReasonBusy         Reason = "BUSY"
 	ReasonRowsLocked   Reason = "ROWS_LOCKED"
+
+	ReasonMessageBusy      Reason = "MESSAGE_BUSY"  // somebody works on it: do not acknowledge
+	ReasonMessageLater     Reason = "MESSAGE_LATER" // its wait is not over: do not acknowledge
+	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 )
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.
