@@ -41,4 +41,7 @@ var Reasons = []Reason{
 	ReasonAccountFrozen, ReasonAccountNotEmpty, ReasonLimitViolated, ReasonAlreadyReversed, ReasonHoldExpired,
 	ReasonHoldNotHeld, ReasonCaptureExceedsHold, ReasonStaleVersion, ReasonBusy, ReasonRowsLocked,
 	ReasonInternal, ReasonDatabaseUnavailable, ReasonOutcomeUnknown, ReasonNotRun, ReasonShuttingDown,
+	ReasonReferenceUnresolved,
+	ReasonMessageDiffers, ReasonMessageNotFound, ReasonMessageDuplicate, ReasonMessageDead, ReasonMessageNotDead, ReasonMessageBusy,
+	ReasonMessageLater, ReasonMessageLeaseLost,
 }

@@ -57,8 +57,8 @@ const (
 	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
 )
 
-// Conflicts: not recorded. STALE_VERSION wants a new look before the next try; the others are retried
-// by this client.
+// Conflicts: not recorded. BUSY and ROWS_LOCKED are retried by this client; the others want a new look
+// before the next try.
 const (
 	ReasonStaleVersion Reason = "STALE_VERSION"
 	ReasonBusy         Reason = "BUSY"
