@@ -17,7 +17,8 @@ const (
 	// attempt too.
 	batch    = 256
 	inFlight = 4096
-	fetchFor = 2 * time.Second
+	// fetchFor is how long to wait for one, and so how long the end of the process may have to.
+	fetchFor = time.Second
 	// ackWait is how long the server waits before it delivers again what it heard nothing of.
 	ackWait = 15 * time.Second
 )
@@ -60,41 +61,40 @@ func durableName(group string) string {
 	return string(name)
 }
 
-// Receive fetches messages, of any order.
+// Receive takes what there is, or waits for one message. A fetch is never cut off: what was on its way
+// would come again only when the server has waited for its acknowledgement.
 func (s *source) Receive(ctx context.Context) ([]consumer.Delivery, error) {
-	for {
-		fetchCtx, cancel := context.WithTimeout(ctx, fetchFor)
-		fetched, err := s.consumer.Fetch(batch, jetstream.FetchContext(fetchCtx))
-		if err != nil {
-			cancel()
-			return nil, err
+	for ctx.Err() == nil {
+		fetched, err := s.consumer.FetchNoWait(batch)
+		list, err := s.deliveries(fetched, err)
+		if err != nil || len(list) > 0 {
+			return list, err
 		}
-		var list []consumer.Delivery
-		for m := range fetched.Messages() {
-			d, err := s.delivery(m)
-			if err != nil {
-				cancel()
-				return nil, err
-			}
-			if list = append(list, d); len(list) == 1 {
-				time.AfterFunc(gather, cancel) // take what there is: nobody waits for a batch to be full
-			}
-		}
-		err = fetched.Error()
-		cancel()
-		switch {
-		case len(list) > 0:
-			return list, nil
-		case ctx.Err() != nil:
-			return nil, ctx.Err()
-		case err != nil && fetchCtx.Err() == nil:
-			return nil, err
+		fetched, err = s.consumer.Fetch(1, jetstream.FetchMaxWait(fetchFor))
+		if list, err = s.deliveries(fetched, err); err != nil || len(list) > 0 {
+			return list, err
 		}
 	}
+	return nil, ctx.Err()
 }
 
-// gather is how long the first message of a batch waits for others.
-const gather = 5 * time.Millisecond
+// deliveries are all that a fetch got.
+func (s *source) deliveries(fetched jetstream.MessageBatch, err error) (list []consumer.Delivery, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	for m := range fetched.Messages() {
+		d, err := s.delivery(m)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, d)
+	}
+	if len(list) > 0 {
+		return list, nil // an error comes again
+	}
+	return nil, fetched.Error()
+}
 
 func (s *source) delivery(m jetstream.Msg) (d consumer.Delivery, err error) {
 	meta, err := m.Metadata()
