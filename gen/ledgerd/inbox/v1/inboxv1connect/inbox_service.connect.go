@@ -60,7 +60,8 @@ type InboxServiceClient interface {
 	// not acknowledge; RetryInfo tells how long), MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
 	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. Only a RUN is recorded
-	// under an Idempotency-Key. Errors: MESSAGE_DIFFERS.
+	// under an Idempotency-Key. In an Execute no verdict keeps the operations behind it from running: Receive
+	// is for that. Errors: MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// The work is done. Goes well also when the lease is over, as long as nobody else has taken the message.
 	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
@@ -236,7 +237,8 @@ type InboxServiceHandler interface {
 	// not acknowledge; RetryInfo tells how long), MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
 	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. Only a RUN is recorded
-	// under an Idempotency-Key. Errors: MESSAGE_DIFFERS.
+	// under an Idempotency-Key. In an Execute no verdict keeps the operations behind it from running: Receive
+	// is for that. Errors: MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// The work is done. Goes well also when the lease is over, as long as nobody else has taken the message.
 	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
