@@ -9,6 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 )
@@ -23,6 +24,8 @@ type Client struct {
 	Idempotency idempotencyv1connect.IdempotencyServiceClient
 	// IDs makes ids and reads them.
 	IDs idv1connect.IdServiceClient
+	// Inbox has every call of InboxService.
+	Inbox inboxv1connect.InboxServiceClient
 	// Locks has every call of LockService, as generated. Lock and WithLock also renew.
 	Locks lockv1connect.LockServiceClient
 
@@ -136,6 +139,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
 	c.Idempotency = idempotencyv1connect.NewIdempotencyServiceClient(s.http, baseURL, options...)
 	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
+	c.Inbox = inboxv1connect.NewInboxServiceClient(s.http, baseURL, options...)
 	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
 	return c
 }

@@ -33,7 +33,9 @@ const (
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
-	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED"      // begun with another fingerprint
+	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id came with another content
+	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
+	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED" // begun with another fingerprint
 	ReasonRecordNotFound         Reason = "RECORD_NOT_FOUND"
 	ReasonAnswerDiffers          Reason = "ANSWER_DIFFERS" // the work has ended before, with another answer
 	ReasonIDInvalid              Reason = "ID_INVALID"
@@ -63,6 +65,9 @@ const (
 	ReasonTokenSpent Reason = "TOKEN_SPENT"
 )
 
+// Duplicates: not recorded. What was asked for has been done before; be silent.
+const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // it has had its effect: acknowledge
+
 // Business refusals: recorded under the key. The same key gets the same refusal for as long as the key
 // lives, so a new decision needs a new key.
 const (
@@ -79,6 +84,8 @@ const (
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
 	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's, who alone frees the key
 	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"
+	ReasonMessageDead            Reason = "MESSAGE_DEAD" // a person looks at it: acknowledge
+	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
 	ReasonLockLost               Reason = "LOCK_LOST" // lapsed or released: it does not come back
 )
 
@@ -98,6 +105,10 @@ const (
 	ReasonRowsLocked    Reason = "ROWS_LOCKED"
 	ReasonLockHeld      Reason = "LOCK_HELD"       // State names the holder and the place in the queue
 	ReasonLockQueueFull Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
+
+	ReasonMessageBusy      Reason = "MESSAGE_BUSY"  // somebody works on it: do not acknowledge
+	ReasonMessageLater     Reason = "MESSAGE_LATER" // its wait is not over: do not acknowledge
+	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 )
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/consumer"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
@@ -17,6 +18,7 @@ type serverFlags struct {
 	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
 	CORSOrigin    []string      `name:"cors-origin" help:"Origin of pages that may call from browsers, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
 	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
+	Consume       string        `help:"Consume from brokers as this YAML file says (docs/consumers.md). Empty: do not." type:"existingfile" env:"LEDGERD_CONSUME"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
 
@@ -44,8 +46,15 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		return err
 	}
 	defer endTraces()
+	var consumers []*consumer.Settings
+	if f.Consume != "" {
+		if consumers, err = consumer.ReadFile(f.Consume); err != nil {
+			return err
+		}
+	}
 	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
-		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "", Log: e.log})
+		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "",
+		Consume: consumers, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)

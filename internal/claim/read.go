@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/claim/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Reader answers what callers read, past the engine. Safe for many goroutines.
@@ -18,7 +19,7 @@ func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
 // Claim shows a claim. Returns the fault CLAIM_NOT_FOUND if the key is not claimed now.
 func (r *Reader) Claim(ctx context.Context, k Key) (Claim, error) {
-	row, err := tableOf(k.Scope).get(ctx, planned{r.pool}, db.ClaimGetParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Key})
+	row, err := tableOf(k.Scope).get(ctx, pg.Planned{DB: r.pool}, db.ClaimGetParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Key})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Claim{}, NotFound.New("the key is not claimed").With("scope", k.Scope).With("key", k.Key)
 	}
@@ -26,11 +27,4 @@ func (r *Reader) Claim(ctx context.Context, k Key) (Claim, error) {
 		return Claim{}, err
 	}
 	return read(&row)
-}
-
-// planned plans statements anew each time: a plan made when the table was empty would read all of it.
-type planned struct{ db.DBTX }
-
-func (p planned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return p.DBTX.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/record"
@@ -25,6 +26,7 @@ type Books struct {
 	token    *token.Book
 	claims   *claim.Book
 	records  *record.Book
+	inbox    *inbox.Book
 	ledger   *ledger.Book
 	loaded   bool
 }
@@ -49,6 +51,9 @@ func (b *Books) Tokens() *token.Book { return open(b, &b.token, token.NewBook) }
 
 // Records has work done elsewhere.
 func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBook) }
+
+// Inbox has the messages of consumers.
+func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -79,7 +84,10 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.records != nil {
 		tables = append(tables, b.records)
 	}
-	if b.ledger != nil {
+	if b.inbox != nil {
+		tables = append(tables, b.inbox)
+	}
+	if b.ledger != nil { // what is hot comes last, and is held shortest
 		tables = append(tables, b.ledger)
 	}
 	return tables
@@ -98,7 +106,8 @@ type Command = commit.Command[*Books]
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), ledger.NameConstraints()),
+		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
+			ledger.NameConstraints()),
 	})
 }
 
@@ -116,6 +125,9 @@ func Claim(c commit.Command[*claim.Book]) Command { return on((*Books).Claims, c
 
 // Record makes a command on work done elsewhere one over Books.
 func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records, c) }
+
+// Inbox makes an inbox command one over Books.
+func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/lease/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // cleanBatch is how many rows one statement deletes.
@@ -33,7 +34,7 @@ func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed
 	}
 	seconds := int32(spare / time.Second)
 	for after := (Key{}); ; {
-		page, err := q.LockStalePage(ctx, fresh{pool}, db.LockStalePageParams{AfterTenant: after.Tenant, AfterName: after.Name, SpareS: seconds, Size: cleanBatch})
+		page, err := q.LockStalePage(ctx, pg.Planned{DB: pool}, db.LockStalePageParams{AfterTenant: after.Tenant, AfterName: after.Name, SpareS: seconds, Size: cleanBatch})
 		if err != nil || len(page) == 0 {
 			return lapsed, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/paging"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -388,7 +389,7 @@ func TestLocksArePagedByName(t *testing.T) {
 		t.Error(got)
 	}
 	for _, token := range []string{"?", "AA", "_w"} {
-		if _, _, err := p.reader.List(context.Background(), 1, "", 2, token); !fault.Is(err, fault.FieldInvalid) {
+		if _, _, err := p.reader.List(context.Background(), 1, "", 2, token); !fault.Is(err, paging.TokenInvalid) {
 			t.Errorf("token %q: %v", token, err)
 		}
 	}

@@ -1,25 +1,23 @@
 package lease
 
 import (
-	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/lease/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Reader reads locks beside the engine.
-type Reader struct{ reads fresh }
+type Reader struct{ reads pg.Planned }
 
 // NewReader reads over a pool.
-func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{fresh{pool}} }
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pg.Planned{DB: pool}} }
 
 // Get tells who holds a lock now, and how many wait for it.
 func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
@@ -38,16 +36,21 @@ func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond 
 const defaultPage = 100
 
 // List lists locks that are held now whose names begin with a prefix, by name. The token is that of the
-// page before, and next that of this one.
+// page before, and next that of this one. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int, token string) (locks []Lock, next string, err error) {
-	after, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || !utf8.Valid(after) || bytes.IndexByte(after, 0) >= 0 {
-		return nil, "", fault.FieldInvalid.New("the page token was not made by List").WithField("page_token", "was not made by List")
+	pages := paging.Of("locks", tenant, prefix)
+	place, err := pages.After(token, 1)
+	if err != nil {
+		return nil, "", err
+	}
+	after := ""
+	if place != nil {
+		after = place[0]
 	}
 	if size == 0 {
 		size = defaultPage
 	}
-	rows, err := q.LockPage(ctx, r.reads, db.LockPageParams{TenantID: tenant, After: string(after), Prefix: prefix, Size: int32(size) + 1})
+	rows, err := q.LockPage(ctx, r.reads, db.LockPageParams{TenantID: tenant, After: after, Prefix: prefix, Size: int32(size) + 1})
 	if err != nil {
 		return nil, "", err
 	}
@@ -56,7 +59,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int
 			Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID})
 	}
 	if len(rows) > size {
-		next = base64.RawURLEncoding.EncodeToString([]byte(rows[size-1].Name))
+		next = pages.Token(rows[size-1].Name)
 	}
 	return locks, next, nil
 }

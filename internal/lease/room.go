@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/lease/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Room is where the calls of this process wait for locks. The queue itself is in the database: the room
@@ -279,7 +280,7 @@ func (r *Room) lookOnce(ctx context.Context) (next time.Duration, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	heads, err := q.QueueHeads(ctx, fresh{r.Reads}, arg)
+	heads, err := q.QueueHeads(ctx, pg.Planned{DB: r.Reads}, arg)
 	for _, h := range heads {
 		if h.LeftUs <= 0 {
 			r.wakeHere(h.Head)

@@ -29,7 +29,7 @@ var _ lockv1connect.LockServiceHandler = (*Lock)(nil)
 
 const (
 	defaultLockLease = 30 * time.Second
-	defaultWait  = 10 * time.Second
+	defaultWait      = 10 * time.Second
 )
 
 // lockLife is how long the key of an Acquire is kept beyond the lease: what it answered is of no use to

@@ -11,6 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
+	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -20,7 +21,7 @@ import (
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), record.Works()}, claim.Tables())}
+		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), record.Works()}, claim.Tables(), inbox.Tables())}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)

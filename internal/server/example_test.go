@@ -37,6 +37,9 @@ const (
 	secretRequest = "request-that-nobody-else-made"
 )
 
+// furnishers give a tenant the things of other services, under the names of things.
+var furnishers []func(c *caller, x things, requestID []string)
+
 func ref(code, asset string) *ledgerv1.AccountRef {
 	return &ledgerv1.AccountRef{Code: code, Asset: asset}
 }
@@ -59,6 +62,9 @@ func furnish(s *site, tenant string) (*caller, things) {
 		new(ledgerv1.TransferResponse), append(id, "Idempotency-Key", "furnish")...).GetTransfer().GetId()
 	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
+	for _, more := range furnishers {
+		more(c, x, id)
+	}
 	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
 	x.token = ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, new(idempotencyv1.IssueTokensResponse), id...).GetTokens()[0]
 	x.claimed = tenant + "-claimed"

@@ -158,7 +158,13 @@ func (c *caller) prepare(tag string) {
 	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
 	ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: tag, Owner: "somebody"}, new(idempotencyv1.ClaimKeyResponse))
 	c.prepareWork(tag)
+	for _, more := range preparers {
+		more(c, tag)
+	}
 }
+
+// preparers add what the changes of other services need.
+var preparers []func(c *caller, tag string)
 
 func TestEveryChangingMethodIsHere(t *testing.T) {
 	for _, m := range methods(t) {

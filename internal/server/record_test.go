@@ -120,20 +120,6 @@ func newWorker(t *testing.T) *caller {
 	return &caller{s, s.key("mine", "boss", access.Write)}
 }
 
-// second starts another server on the same database.
-func (s *site) second() *caller {
-	s.t.Helper()
-	started, err := server.Start(context.Background(), server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0",
-		Log: slog.New(slog.NewJSONHandler(s.log, nil))})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(started.Stop)
-	other := *s
-	other.server, other.base = started, "http://"+started.Addr()
-	return &caller{&other, s.key("mine", "boss", access.Write)}
-}
-
 func TestOneOfAThousandRunsAndTheOthersGetItsAnswer(t *testing.T) {
 	t.Parallel()
 	one := newWorker(t)

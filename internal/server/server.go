@@ -26,13 +26,16 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/consumer"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
+	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -56,7 +59,9 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
-	Log    *slog.Logger
+	// Consume are consumers of brokers that run in the server.
+	Consume []*consumer.Settings
+	Log     *slog.Logger
 }
 
 const (
@@ -71,6 +76,7 @@ type Server struct {
 	options  Options
 	log      *slog.Logger
 	engine   *flow.Engine
+	changes  *rpc.Changes
 	ids      *ids.Generator
 	locks    *locks
 	batches  *pgxpool.Pool // of the engine
@@ -112,11 +118,16 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.engine = flow.NewEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
+	s.changes = &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.background(background)
+	if err := s.consume(ctx, background); err != nil {
+		s.Stop()
+		return nil, err
+	}
 	if o.MetricsListen != "" {
 		if err := s.serveMetrics(); err != nil {
 			s.Stop()
@@ -171,7 +182,7 @@ func (s *Server) routes() http.Handler {
 		}
 	}
 	options := gate.Options(interceptors...)
-	changes := &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
+	changes := s.changes
 	mux := http.NewServeMux()
 	serve := func(path string, h http.Handler) {
 		mux.Handle(path, h)
@@ -185,6 +196,7 @@ func (s *Server) routes() http.Handler {
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
 	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
+	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

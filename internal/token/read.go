@@ -7,26 +7,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/clean"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/token/internal/db"
 )
 
 // Reader looks at tokens beside the engine. Safe for many goroutines.
-type Reader struct{ pool planned }
+type Reader struct{ pool pg.Planned }
 
 // NewReader makes a reader over the service's own pool.
-func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{planned{pool}} }
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pg.Planned{DB: pool}} }
 
 // Known tells whether a token was issued, whatever became of it, and is not forgotten yet.
 func (r *Reader) Known(ctx context.Context, tenant int32, token string) (bool, error) {
 	h := hashOf(token)
 	return q.TokenKnown(ctx, r.pool, db.TokenKnownParams{TenantID: tenant, TokenHash: h[:]})
-}
-
-// planned plans every statement anew: a plan of an empty table would stay.
-type planned struct{ *pgxpool.Pool }
-
-func (p planned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return p.Pool.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeCacheDescribe}, args...)...)
 }
 
 // Tokens are the submit tokens, as the cleaner sees them.

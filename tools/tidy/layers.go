@@ -45,6 +45,8 @@ var layers = map[string]layer{
 	"web":              server,
 	"client":           server,
 	"cmd":              command,
+
+	"internal/consumer": server,
 }
 
 // protoUsers may import generated protobuf code. Below them everything speaks Go types, so that the wire format can

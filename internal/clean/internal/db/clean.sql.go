@@ -15,6 +15,8 @@ select pg_try_advisory_xact_lock(77003, hashtext($1::text)) as leads,
     set_config('lock_timeout', '100', true),
     set_config('statement_timeout', '30000', true),
     set_config('enable_seqscan', 'off', true),
+    set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true),
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('jit', 'off', true)
 `
@@ -26,6 +28,8 @@ type CleanBeginRow struct {
 	SetConfig_3 string
 	SetConfig_4 string
 	SetConfig_5 string
+	SetConfig_6 string
+	SetConfig_7 string
 }
 
 // The cleaner's statements.
@@ -41,6 +45,8 @@ func (q *Queries) CleanBegin(ctx context.Context, db DBTX, name string) (CleanBe
 		&i.SetConfig_3,
 		&i.SetConfig_4,
 		&i.SetConfig_5,
+		&i.SetConfig_6,
+		&i.SetConfig_7,
 	)
 	return i, err
 }

@@ -1,0 +1,7 @@
+-- Every message of the inbox was made by a batch, at its time.
+select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id,
+    case when b.batch_id is null then 'no batch made it' end as problem,
+    m.received_at, b.committed_at as received_at_expected
+from inbox_messages m
+left join commit_batches b on b.batch_id = m.inbox_id >> 14 and b.commands > 0
+where b.batch_id is null or b.committed_at <> m.received_at

@@ -1,0 +1,191 @@
+package consumertest
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// EffectsOnce sends good messages several times, also with another content under the same id, and
+// poison of every kind.
+func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
+	b := start(t)
+	w := NewWorld(t)
+	const good = 40
+	for i := range good {
+		id := fmt.Sprint("m", i)
+		body := Pay("first-"+id, "bank", "a", "1")
+		b.Send(id, body)
+		b.Send(id, body)
+	}
+	s := w.Serve(w.File(b))
+	w.Eventually(30*time.Second, "the good ones take effect", func() bool {
+		return w.Count("select count(*) from inbox_messages where state = 'succeeded' and consumer_group = 'billing'") == good
+	})
+	for i := range good { // what was sent again by a client that makes a new body each time
+		b.Send(fmt.Sprint("m", i), Pay(fmt.Sprint("second-m", i), "bank", "a", "1"))
+	}
+	b.Send("no-json", "{")
+	b.Send("no-field", `{"operations": [{"request": {"@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest", "bizNo": ""}}]}`)
+	b.Send("no-account", Pay("no-account", "bank", "nobody", "1"))
+	b.Send("no-money", `{"operations": [{"request": `+Pay("with-money", "bank", "a", "1")+`}, {"request": `+Pay("no-money", "b", "a", "5")+`}]}`)
+	b.Send("empty", "")
+	b.Send("binary", "\xff\x00\xfe")
+	b.Send("", Pay("no-id", "bank", "a", "1"))
+	b.Send(strings.Repeat("x", 300), Pay("long-id", "bank", "a", "1"))
+	b.Send("last", `{"operations": [{"request": `+Pay("last-1", "bank", "b", "1")+`}, {"request": `+Pay("last-2", "b", "a", "1")+`}]}`)
+	const dead = good + 8
+	w.Eventually(60*time.Second, "all are settled", func() bool {
+		return w.Count("select count(*) from inbox_messages where state in ('succeeded', 'dead') and consumer_group = 'billing'") == good+1+dead && b.Left() == 0
+	})
+	for sql, want := range map[string]string{
+		"select count(*)::text from ledger_transfers": fmt.Sprint(good + 2),
+		"select count(*)::text from ledger_transfers where biz_no like 'second-%' or biz_no like '%-id' or biz_no like '%-money'":                                              "0",
+		"select count(*)::text from inbox_messages where state = 'dead' and part like 'differs:%' and error like 'MESSAGE_DIFFERS%'":                                           fmt.Sprint(good),
+		"select string_agg(message_id || ' ' || attempts, ', ' order by message_id) from inbox_messages where state = 'dead' and part = '' and message_id not like 'sha256:%'": "binary 1, empty 1, no-account 3, no-field 1, no-json 1, no-money 1",
+		"select count(*)::text from inbox_messages where state = 'dead' and message_id like 'sha256:%' and error like '%message id%'":                                          "2",
+		"select string_agg(split_part(error, ':', 1), ' ' order by message_id) from inbox_messages where message_id in ('no-account', 'no-money', 'no-json')":                  "ACCOUNT_NOT_FOUND FIELD_INVALID INSUFFICIENT_FUNDS",
+	} {
+		if got := w.Text(sql); got != want {
+			t.Errorf("%s: %s, not %s", sql, got, want)
+		}
+	}
+	// A person puts money there, and brings the message back: the broker has long forgotten it.
+	b.Send("money", Pay("money", "bank", "b", "5"))
+	if _, err := w.Pool.Exec(t.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(), requeued_at = now(), finished_at = null
+		where message_id = 'no-money'`); err != nil { // what Requeue does
+		t.Fatal(err)
+	}
+	w.Eventually(30*time.Second, "the one brought back takes effect", func() bool {
+		return w.Count("select count(*) from ledger_transfers where biz_no in ('with-money', 'no-money')") == 2 ||
+			w.requeue("no-money") // it may have come before the money
+	})
+	s.Stop()
+	w.Eventually(10*time.Second, "all is acknowledged", func() bool { return b.Left() == 0 })
+}
+
+// requeue brings a message back if it is dead. It is false.
+func (w *World) requeue(id string) bool {
+	_, _ = w.Pool.Exec(w.T.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(), requeued_at = now(), finished_at = null
+		where state = 'dead' and message_id = $1`, id)
+	return false
+}
+
+// Killed kills the consuming process with SIGKILL again and again while messages flow, each of which is
+// sent twice, and then a third time with another content: every one takes effect once.
+func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) {
+	b := start(t)
+	w := NewWorld(t)
+	file := w.File(b)
+	p := &process{w: w, binary: build(t), file: file}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for i := range messages {
+			id := fmt.Sprint("m", i)
+			b.Send(id, Pay("first-"+id, "bank", "a", "0.01"))
+			b.Send(id, Pay("first-"+id, "bank", "a", "0.01"))
+			b.Send(id, Pay("second-"+id, "bank", "a", "0.01"))
+		}
+	}()
+	succeeded := func() int {
+		return w.Count("select count(*) from inbox_messages where state = 'succeeded' and consumer_group = 'billing'")
+	}
+	busy := 0
+	for range kills {
+		before := succeeded()
+		p.start()
+		w.Eventually(60*time.Second, "the process consumes", func() bool { return succeeded() > before || succeeded() == messages })
+		<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
+		if succeeded() < messages {
+			busy++
+		}
+		p.kill()
+	}
+	<-sent
+	p.start()
+	w.Eventually(60*time.Second, "all have had their effect", func() bool { return succeeded() == messages })
+	w.Eventually(60*time.Second, "all are settled", func() bool {
+		return w.Count("select count(*) from inbox_messages where state = 'dead' and consumer_group = 'billing'") == messages
+	})
+	w.Eventually(60*time.Second, "all are acknowledged", func() bool { return b.Left() == 0 })
+	again := w.Log.Count(`"outcome":"duplicate"`)
+	t.Logf("killed %d times, %d of them while there was work; %d deliveries were known already", kills, busy, again)
+	if n := w.Count("select count(*) from ledger_transfers"); n != messages {
+		t.Errorf("%d messages had %d effects", messages, n)
+	}
+	if busy < kills/2 || again == 0 {
+		t.Errorf("the test tried too little: killed at work %d of %d times, %d repeats", busy, kills, again)
+	}
+	p.kill()
+}
+
+func build(t *testing.T) string {
+	binary := filepath.Join(t.TempDir(), "ledgerd")
+	out, err := exec.Command("go", "build", "-o", binary, "github.com/ledgerd/ledgerd/cmd/ledgerd").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build the server: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// process is one real ledgerd after the other.
+type process struct {
+	w            *World
+	binary, file string
+	cmd          *exec.Cmd
+}
+
+func (p *process) start() {
+	t := p.w.T
+	t.Helper()
+	p.cmd = exec.Command(p.binary, "--log-level", "debug", "serve", "--listen", "127.0.0.1:0", "--consume", p.file)
+	p.cmd.Env = append(os.Environ(), "DATABASE_URL="+p.w.DB.AppDSN)
+	logs, err := p.cmd.StderrPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.kill)
+	listening := make(chan bool, 1)
+	go p.follow(logs, listening)
+	if !<-listening {
+		t.Fatal("the process ended")
+	}
+}
+
+// follow keeps what a process logs, and tells when it listens, or that it ended.
+func (p *process) follow(logs io.Reader, listening chan<- bool) {
+	lines := bufio.NewScanner(logs)
+	told := false
+	for lines.Scan() {
+		_, _ = p.w.Log.Write(append(lines.Bytes(), '\n'))
+		var line struct{ Msg string }
+		if !told && json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "listening" {
+			told = true
+			listening <- true
+		}
+	}
+	if !told {
+		listening <- false
+	}
+}
+
+// kill ends the process as a power cut would.
+func (p *process) kill() {
+	if p.cmd != nil {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+		p.cmd = nil
+	}
+}

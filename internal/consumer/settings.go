@@ -1,0 +1,205 @@
+package consumer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ledgerd/ledgerd/internal/inbox"
+	"github.com/ledgerd/ledgerd/internal/rpc"
+)
+
+// Settings of one consumer, as they stand in the file.
+type Settings struct {
+	Name   string `yaml:"name"`   // in logs and metrics; default: broker and group
+	Broker string `yaml:"broker"` // kafka, nats or rabbitmq
+	URL    string `yaml:"url"`    // ${NAME} stands for an environment variable
+	// How to get into Kafka; the others say so in the URL.
+	TLS      bool   `yaml:"tls"`
+	SASL     string `yaml:"sasl"` // plain, scram-sha-256 or scram-sha-512; empty: no password
+	Username string `yaml:"username"`
+	Password string `yaml:"password"` // with ${NAME}, as in the URL
+	// Where messages come from.
+	Topics  []string `yaml:"topics"`  // kafka
+	Stream  string   `yaml:"stream"`  // nats: a JetStream stream
+	Subject string   `yaml:"subject"` // nats: only these of the stream; may be empty
+	Queue   string   `yaml:"queue"`   // rabbitmq
+
+	Group  string `yaml:"group"`  // consumer group: of the inbox, of Kafka, the durable of JetStream
+	Tenant string `yaml:"tenant"` // whose books
+	// MessageID says what names a message: "position" (topic-partition-offset), "header:NAME", "field:NAME"
+	// (of the body; a.b for a field of a field), or "broker": what the broker or its client calls so.
+	MessageID string `yaml:"message_id"`
+	// Request is which request a body is. Empty: an ExecuteRequest, or the one in its "@type".
+	Request string `yaml:"request"`
+
+	MaxAttempts   int32         `yaml:"max_attempts"`
+	Backoff       time.Duration `yaml:"backoff"`
+	MaxBackoff    time.Duration `yaml:"max_backoff"`
+	ContentLife   time.Duration `yaml:"content_life"`
+	Keep          time.Duration `yaml:"keep"`           // 0: for ever
+	RetryRefusals bool          `yaml:"retry_refusals"` // else a refused message is dead at once
+}
+
+// Brokers that settings may name.
+const (
+	Kafka    = "kafka"
+	NATS     = "nats"
+	RabbitMQ = "rabbitmq"
+)
+
+// ReadFile reads a file of settings: YAML, or JSON, which is YAML too.
+func ReadFile(name string) ([]*Settings, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	var file struct {
+		Consumers []*Settings `yaml:"consumers"`
+	}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	d.KnownFields(true)
+	if err := d.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(file.Consumers) == 0 {
+		return nil, fmt.Errorf("%s: there are no consumers", name)
+	}
+	names := map[string]bool{}
+	for i, s := range file.Consumers {
+		if s == nil {
+			s = &Settings{}
+		}
+		if err := s.complete(); err != nil {
+			return nil, fmt.Errorf("%s: consumers[%d]: %w", name, i, err)
+		}
+		if names[s.Name] {
+			return nil, fmt.Errorf("%s: consumers[%d]: there are two of the name %s", name, i, s.Name)
+		}
+		names[s.Name] = true
+	}
+	return file.Consumers, nil
+}
+
+// complete checks settings, and puts defaults where nothing is said.
+func (s *Settings) complete() error {
+	needs := map[string]string{"url": s.URL, "group": s.Group, "tenant": s.Tenant}
+	switch s.Broker {
+	case Kafka:
+		needs["topics"] = strings.Join(s.Topics, ",")
+	case NATS:
+		needs["stream"] = s.Stream
+	case RabbitMQ:
+		needs["queue"] = s.Queue
+	default:
+		return fmt.Errorf("broker: must be %s, %s or %s, not %q", Kafka, NATS, RabbitMQ, s.Broker)
+	}
+	for _, field := range []string{"url", "group", "tenant", "topics", "stream", "queue"} {
+		if value, needed := needs[field]; needed && value == "" {
+			return fmt.Errorf("%s: is missing", field)
+		}
+	}
+	if len(s.Group) > 128 {
+		return errors.New("group: has more than 128 bytes")
+	}
+	if err := s.checkEntry(); err != nil {
+		return err
+	}
+	if s.Request != "" && !rpc.IsRequest(s.Request) {
+		return fmt.Errorf("request: %s is not the request of a changing call", s.Request)
+	}
+	if err := s.checkID(); err != nil {
+		return err
+	}
+	return s.defaults()
+}
+
+// SASL mechanisms.
+const (
+	Plain       = "plain"
+	ScramSHA256 = "scram-sha-256"
+	ScramSHA512 = "scram-sha-512"
+)
+
+// checkEntry checks how to get into the broker.
+func (s *Settings) checkEntry() error {
+	var unset []string
+	for _, text := range []*string{&s.URL, &s.Password} {
+		*text = os.Expand(*text, func(name string) string {
+			value, ok := os.LookupEnv(name)
+			if !ok {
+				unset = append(unset, name)
+			}
+			return value
+		})
+	}
+	switch {
+	case unset != nil:
+		return fmt.Errorf("url, password: the environment has no %s", strings.Join(unset, ", "))
+	case s.Broker != Kafka && (s.TLS || s.SASL != "" || s.Username != "" || s.Password != ""):
+		return errors.New("tls, sasl, username, password: are for Kafka; the others have them in the url")
+	case !slices.Contains([]string{"", Plain, ScramSHA256, ScramSHA512}, s.SASL):
+		return fmt.Errorf("sasl: must be %s, %s or %s, not %q", Plain, ScramSHA256, ScramSHA512, s.SASL)
+	case (s.SASL == "") != (s.Username == ""):
+		return errors.New("sasl, username: one is nothing without the other")
+	}
+	return nil
+}
+
+func (s *Settings) checkID() error {
+	how, name, named := strings.Cut(s.MessageID, ":")
+	switch {
+	case s.MessageID == "":
+		s.MessageID = map[string]string{Kafka: "position", NATS: "position", RabbitMQ: "broker"}[s.Broker]
+	case s.MessageID == "position" && s.Broker == RabbitMQ:
+		return errors.New("message_id: RabbitMQ knows no position; name a header, a field, or broker")
+	case s.MessageID == "broker" && s.Broker == Kafka:
+		return errors.New("message_id: Kafka knows no message id; name a header, a field, or position")
+	case !slices.Contains([]string{"position", "broker"}, s.MessageID) && (!named || name == "" || how != "header" && how != "field"):
+		return fmt.Errorf("message_id: must be position, broker, header:NAME or field:NAME, not %q", s.MessageID)
+	}
+	return nil
+}
+
+func (s *Settings) defaults() error {
+	if s.Name == "" {
+		s.Name = s.Broker + "/" + s.Group
+	}
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = inbox.DefaultMaxAttempts
+	}
+	for _, d := range []struct {
+		field     string
+		value     *time.Duration
+		byDefault time.Duration
+		least     time.Duration
+	}{
+		{"backoff", &s.Backoff, inbox.DefaultBackoff, time.Millisecond},
+		{"max_backoff", &s.MaxBackoff, max(inbox.DefaultMaxBackoff, s.Backoff), time.Millisecond},
+		{"content_life", &s.ContentLife, inbox.DefaultContentLife, time.Second},
+		{"keep", &s.Keep, 0, time.Minute},
+	} {
+		if *d.value == 0 {
+			*d.value = d.byDefault
+		}
+		if *d.value != 0 && *d.value < d.least {
+			return fmt.Errorf("%s: must be at least %v", d.field, d.least)
+		}
+	}
+	switch {
+	case s.MaxAttempts < 1 || s.MaxAttempts > 1000:
+		return errors.New("max_attempts: must be 1 to 1000")
+	case s.MaxBackoff < s.Backoff:
+		return errors.New("max_backoff: must not be below backoff")
+	case s.Backoff > 24*time.Hour, s.MaxBackoff > 7*24*time.Hour, s.ContentLife > 365*24*time.Hour, s.Keep > 3650*24*time.Hour:
+		return errors.New("backoff may be a day, max_backoff a week, content_life a year, keep ten years at most")
+	}
+	return nil
+}

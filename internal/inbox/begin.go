@@ -1,0 +1,142 @@
+package inbox
+
+import (
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Verdict is what to do with a delivery.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Run       Verdict = iota + 1
+	Done              // acknowledge
+	BusyUntil         // somebody works on it: come again
+	Buried            // dead: acknowledge
+	LaterThan         // its wait is not over: come again
+)
+
+// Begun is the answer of BeginCommand.
+type Begun struct {
+	Verdict Verdict
+	Until   time.Time // with BusyUntil and LaterThan
+	Message Message
+}
+
+// BeginCommand takes a message for work that is done elsewhere. Its answer is Begun; only a Run is
+// recorded under a request key, since every other verdict is true for a while only.
+type BeginCommand struct {
+	commit.Caller
+	Key      Key
+	Delivery Delivery
+	Holder   string
+	Lease    time.Duration
+
+	row *row
+}
+
+// Need names the message.
+func (c *BeginCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+
+// Apply takes it, if it may be taken. One whose holders let their lease lapse too often is dead.
+func (c *BeginCommand) Apply(b *Book) (any, error) {
+	if err := b.compare(c.row, &c.Delivery); err != nil {
+		return nil, err
+	}
+	if m, ok := b.live(c.row); ok {
+		switch {
+		case m.State == Succeeded:
+			return commit.Repeat{First: Begun{Verdict: Done, Message: *m}}, nil
+		case m.State == Died:
+			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
+		case m.State == Processing && m.LeaseUntil.After(b.Now):
+			return commit.Repeat{First: Begun{BusyUntil, m.LeaseUntil, *m}}, nil
+		case m.State == Failed && m.RetryAt.After(b.Now):
+			return commit.Repeat{First: Begun{LaterThan, m.RetryAt, *m}}, nil
+		case m.State == Processing && m.Attempts >= c.Delivery.MaxAttempts:
+			m = b.Change(c.row)
+			m.MaxAttempts = c.Delivery.MaxAttempts
+			m.fail(b.Now, c.Caller, "the lease of the last attempt ran out", false)
+			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
+		}
+	}
+	m := b.attempt(c.row, c.Caller, &c.Delivery)
+	m.State, m.Holder, m.LeaseUntil = Processing, c.Holder, b.Now.Add(c.Lease)
+	return Begun{Verdict: Run, Message: *m}, nil
+}
+
+// held finds the message of an attempt under way. Returns fault MESSAGE_NOT_FOUND, or MESSAGE_LEASE_LOST
+// when the fence is not that of the attempt. A lease that is over is still its holder's as long as nobody
+// has taken the message: to refuse him would have the work done twice.
+func (b *Book) held(r *row, fence int64) (*Message, error) {
+	m, ok := b.live(r)
+	switch {
+	case !ok:
+		return nil, NotFound.New("there is no message %s", r.Key.ID)
+	case m.State != Processing || m.Fence != fence:
+		return nil, about(LeaseLost.New("message %s is not held with fence %d", m.ID, fence), m).With("fence", m.Fence)
+	}
+	return b.Change(r), nil
+}
+
+// ended tells whether the attempt of a fence ended in one of the states before.
+func (b *Book) ended(r *row, fence int64, states ...string) (*Message, bool) {
+	m, ok := b.live(r)
+	for _, s := range states {
+		if ok && m.State == s && m.Fence == fence {
+			return m, true
+		}
+	}
+	return nil, false
+}
+
+// CompleteCommand ends an attempt well. Its answer is a Message.
+type CompleteCommand struct {
+	commit.Caller
+	Key    Key
+	Fence  int64
+	Result string
+
+	row *row
+}
+
+// Need names the message.
+func (c *CompleteCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+
+// Apply completes it. To complete an attempt again is done already.
+func (c *CompleteCommand) Apply(b *Book) (any, error) {
+	if m, ok := b.ended(c.row, c.Fence, Succeeded); ok {
+		return commit.Repeat{First: *m}, nil
+	}
+	m, err := b.held(c.row, c.Fence)
+	if err != nil {
+		return nil, err
+	}
+	m.succeed(b.Now, c.Caller, c.Result)
+	return *m, nil
+}
+
+// ExtendCommand lengthens a lease. Its answer is a Message.
+type ExtendCommand struct {
+	commit.Caller
+	Key   Key
+	Fence int64
+	Lease time.Duration
+
+	row *row
+}
+
+// Need names the message.
+func (c *ExtendCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+
+// Apply lets the lease end so long from now.
+func (c *ExtendCommand) Apply(b *Book) (any, error) {
+	m, err := b.held(c.row, c.Fence)
+	if err != nil {
+		return nil, err
+	}
+	m.LeaseUntil, m.LastRequestID = b.Now.Add(c.Lease), c.RequestID
+	return *m, nil
+}

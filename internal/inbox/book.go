@@ -1,0 +1,217 @@
+package inbox
+
+import (
+	"bytes"
+	"encoding/hex"
+	"hash/maphash"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/inbox/internal/db"
+)
+
+var q = db.New()
+
+type (
+	row  = commit.Row[Key, Message]
+	rows = commit.Rows[Key, Message] // embedded by this name: Rows is a method of it
+)
+
+// Book has the messages of one batch. It is the inbox's commit.Table.
+type Book struct {
+	rows
+	dead []*deadSet
+}
+
+var seed = maphash.MakeSeed()
+
+// NewBook makes an empty book.
+func NewBook() *Book { return &Book{rows: commit.NewRows[Key, Message](seed)} }
+
+// NameConstraints are the unique constraints over names that callers choose.
+func NameConstraints() []string { return []string{"inbox_messages_pkey"} }
+
+// deadSet is what a filter finds: dead messages, to be locked and looked at again.
+type deadSet struct {
+	tenant       int32
+	group, topic string
+	rows         []*row
+}
+
+// wantDead names the dead messages of a group, from a topic if one is given.
+func (b *Book) wantDead(tenant int32, group, topic string) *deadSet {
+	s := &deadSet{tenant: tenant, group: group, topic: topic}
+	b.dead = append(b.dead, s)
+	return s
+}
+
+// maxDead is how many of them one command brings back: the constant in DeadFind.
+const maxDead = 1000
+
+// Discover finds dead messages. They are locked then, and may have changed meanwhile.
+func (b *Book) Discover(p *commit.Pipe) {
+	if len(b.dead) == 0 {
+		return
+	}
+	var arg db.DeadFindParams
+	for _, s := range b.dead {
+		arg.Tenants = append(arg.Tenants, s.tenant)
+		arg.ConsumerGroups = append(arg.ConsumerGroups, s.group)
+		arg.Topics = append(arg.Topics, s.topic)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.DeadFind(p.Context(), d, arg)
+		for _, r := range rows {
+			s := b.dead[r.N-1]
+			s.rows = append(s.rows, b.Want(Key{s.tenant, s.group, r.MessageID, r.Part}))
+		}
+		return err
+	})
+}
+
+// Lock locks and loads the messages.
+func (b *Book) Lock(p *commit.Pipe) {
+	rows := b.Sorted(compareKeys)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.MessageLockParams
+	for _, r := range rows {
+		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
+		arg.ConsumerGroups = append(arg.ConsumerGroups, r.Key.Group)
+		arg.MessageIds = append(arg.MessageIds, r.Key.ID)
+		arg.Parts = append(arg.Parts, r.Key.Part)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.MessageLock(p.Context(), d, arg)
+		for _, f := range found {
+			b.Load(rows[f.N-1], messageOf(rows[f.N-1].Key, f))
+		}
+		return err
+	})
+}
+
+// live gives the message of a row, if there is one that has not expired.
+func (b *Book) live(r *row) (*Message, bool) {
+	m := &r.Value
+	return m, r.Exists && (m.ExpiresAt.IsZero() || m.ExpiresAt.After(b.Now))
+}
+
+// compare refuses a content that is not the one that came before.
+func (b *Book) compare(r *row, d *Delivery) error {
+	m, ok := b.live(r)
+	if !ok || m.Hash == nil || d.Hash == nil || bytes.Equal(m.Hash, d.Hash) {
+		return nil
+	}
+	return Differs.New("message %s came before with another content", m.ID).With("state", m.State).
+		With("content_sha256", hex.EncodeToString(m.Hash)).With("request_content_sha256", hex.EncodeToString(d.Hash))
+}
+
+// attempt begins one, of a message that is there or is made now. The fence grows in every one, also
+// when the row was deleted in between: it is not before the time in microseconds.
+func (b *Book) attempt(r *row, c commit.Caller, d *Delivery) *Message {
+	_, live := b.live(r)
+	m := b.Change(r)
+	if !live {
+		*m = Message{Key: r.Key, RowID: b.ID(), Fence: m.Fence, Topic: d.Topic, ReceivedAt: b.Now, Principal: c.Principal, RequestID: c.RequestID}
+		if len(d.Content) > 0 && len(d.Content) <= MaxContent && d.ContentLife > 0 {
+			m.Content, m.ContentUntil = d.Content, b.Now.Add(d.ContentLife)
+		}
+	}
+	if m.Hash == nil {
+		m.Hash = d.Hash
+	}
+	m.Fence = max(m.Fence+1, b.Now.UnixMicro())
+	m.Attempts++
+	m.StartedAt, m.LastRequestID = b.Now, c.RequestID
+	m.LeaseUntil, m.RetryAt, m.FinishedAt = time.Time{}, time.Time{}, time.Time{}
+	m.MaxAttempts, m.Backoff, m.MaxBackoff, m.Keep = d.MaxAttempts, d.Backoff, d.MaxBackoff, d.Keep
+	return m
+}
+
+// Flush writes messages and contents.
+func (b *Book) Flush(p *commit.Pipe) {
+	fresh, changed := b.Fresh(compareKeys), b.Changed(compareKeys)
+	if len(fresh) > 0 {
+		arg := columns(fresh)
+		p.Queue(func(d commit.DB) error { return q.MessageInsert(p.Context(), d, arg) })
+	}
+	if len(changed) > 0 {
+		arg := db.MessageUpdateParams(columns(changed))
+		p.Queue(func(d commit.DB) error { _, err := q.MessageUpdate(p.Context(), d, arg); return err })
+	}
+	var contents db.ContentPutParams
+	for _, rows := range [][]*row{fresh, changed} {
+		for _, r := range rows {
+			if m := &r.Value; !m.ContentUntil.IsZero() {
+				contents.Tenants = append(contents.Tenants, m.Tenant)
+				contents.ConsumerGroups = append(contents.ConsumerGroups, m.Group)
+				contents.MessageIds = append(contents.MessageIds, m.ID)
+				contents.Parts = append(contents.Parts, m.Part)
+				contents.Contents = append(contents.Contents, m.Content)
+				contents.ExpiresAt = append(contents.ExpiresAt, m.ContentUntil)
+			}
+		}
+	}
+	if len(contents.Tenants) > 0 {
+		p.Queue(func(d commit.DB) error { return q.ContentPut(p.Context(), d, contents) })
+	}
+}
+
+func columns(rows []*row) (arg db.MessageInsertParams) {
+	for _, r := range rows {
+		m := &r.Value
+		arg.Tenants = append(arg.Tenants, m.Tenant)
+		arg.ConsumerGroups = append(arg.ConsumerGroups, m.Group)
+		arg.MessageIds = append(arg.MessageIds, m.ID)
+		arg.Parts = append(arg.Parts, m.Part)
+		arg.InboxIds = append(arg.InboxIds, m.RowID)
+		arg.Topics = append(arg.Topics, m.Topic)
+		arg.ContentHashes = append(arg.ContentHashes, m.Hash)
+		arg.States = append(arg.States, m.State)
+		arg.Holders = append(arg.Holders, m.Holder)
+		arg.Fences = append(arg.Fences, m.Fence)
+		arg.LeaseExpiresAt = append(arg.LeaseExpiresAt, m.LeaseUntil)
+		arg.Attempts = append(arg.Attempts, m.Attempts)
+		arg.MaxAttempts = append(arg.MaxAttempts, m.MaxAttempts)
+		arg.BackoffMs = append(arg.BackoffMs, m.Backoff.Milliseconds())
+		arg.MaxBackoffMs = append(arg.MaxBackoffMs, m.MaxBackoff.Milliseconds())
+		arg.RetryAt = append(arg.RetryAt, m.RetryAt)
+		arg.Errors = append(arg.Errors, m.Error)
+		arg.Results = append(arg.Results, m.Result)
+		arg.KeepMs = append(arg.KeepMs, m.Keep.Milliseconds())
+		arg.ReceivedAt = append(arg.ReceivedAt, m.ReceivedAt)
+		arg.StartedAt = append(arg.StartedAt, m.StartedAt)
+		arg.FinishedAt = append(arg.FinishedAt, m.FinishedAt)
+		arg.RequeuedAt = append(arg.RequeuedAt, m.RequeuedAt)
+		arg.ExpiresAt = append(arg.ExpiresAt, m.ExpiresAt)
+		arg.Principals = append(arg.Principals, m.Principal)
+		arg.RequestIds = append(arg.RequestIds, m.RequestID)
+		arg.LastRequestIds = append(arg.LastRequestIds, m.LastRequestID)
+	}
+	return arg
+}
+
+func messageOf(k Key, r db.MessageLockRow) Message {
+	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence,
+		LeaseUntil: at(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Backoff: ms(r.BackoffMs),
+		MaxBackoff: ms(r.MaxBackoffMs), RetryAt: at(r.RetryAt), Error: deref(r.Error), Result: deref(r.Result), Keep: ms(deref(r.KeepMs)),
+		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: at(r.FinishedAt), RequeuedAt: at(r.RequeuedAt),
+		ExpiresAt: at(r.ExpiresAt), Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID}
+}
+
+func at(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}

@@ -1,0 +1,133 @@
+package inbox
+
+import (
+	"cmp"
+	"encoding/binary"
+	"hash/fnv"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Key names a message for one consumer group.
+type Key struct {
+	Tenant int32
+	Group  string
+	ID     string
+	Part   string // which of several things that it touches; empty: all
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Group, b.Group), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Part, b.Part))
+}
+
+// States of a message.
+const (
+	Processing = "processing"
+	Succeeded  = "succeeded"
+	Failed     = "failed"
+	Died       = "dead"
+)
+
+// Delivery is what came with a message, and how it is to be kept and retried.
+type Delivery struct {
+	Topic       string
+	Content     []byte
+	Hash        []byte // SHA-256 of the content, which need not be here; nil: not told
+	ContentLife time.Duration
+	Keep        time.Duration // after success; 0: for ever
+	MaxAttempts int32
+	Backoff     time.Duration
+	MaxBackoff  time.Duration
+}
+
+// Defaults of a Delivery.
+const (
+	DefaultContentLife = 48 * time.Hour
+	DefaultMaxAttempts = 10
+	DefaultBackoff     = time.Second
+	DefaultMaxBackoff  = time.Hour
+	DefaultLease       = 30 * time.Second
+)
+
+// MaxContent is how many bytes of a message are kept; of a longer one only the hash is.
+const MaxContent = 1 << 20
+
+// Message is a message as the inbox knows it. Zero times are times that it does not have.
+type Message struct {
+	Key
+	RowID         int64
+	Topic         string
+	Hash          []byte
+	State         string
+	Holder        string
+	Fence         int64
+	LeaseUntil    time.Time
+	Attempts      int32
+	MaxAttempts   int32
+	Backoff       time.Duration
+	MaxBackoff    time.Duration
+	RetryAt       time.Time
+	Error         string
+	Result        string
+	Keep          time.Duration
+	ReceivedAt    time.Time
+	StartedAt     time.Time
+	FinishedAt    time.Time
+	RequeuedAt    time.Time
+	ExpiresAt     time.Time
+	Principal     string
+	RequestID     string
+	LastRequestID string
+
+	// Content is what Get reads; in a batch, what is to be kept of a message that was just made, until
+	// ContentUntil.
+	Content      []byte
+	ContentUntil time.Time
+}
+
+// wait is how long the message rests after its last failed attempt: the back-off doubled with every
+// attempt, less up to a half. The part taken off looks random, and is the same whenever it is worked out.
+func (m *Message) wait() time.Duration {
+	d := m.Backoff
+	for i := int32(1); i < m.Attempts && d < m.MaxBackoff; i++ {
+		d *= 2
+	}
+	d = min(d, m.MaxBackoff)
+	h := fnv.New64a()
+	for _, s := range []string{m.Group, m.ID, m.Part} {
+		h.Write(binary.AppendUvarint(nil, uint64(len(s))))
+		h.Write([]byte(s))
+	}
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(m.Tenant)<<32|uint64(uint32(m.Attempts))))
+	d -= time.Duration(scatter(h.Sum64()) % uint64(d/2+1))
+	return max(d.Truncate(time.Microsecond), time.Microsecond)
+}
+
+// scatter spreads what FNV leaves close together: the finalizer of MurmurHash3.
+func scatter(x uint64) uint64 {
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	x *= 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}
+
+// fail ends an attempt that did not go well.
+func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent bool) {
+	m.Error, m.LeaseUntil, m.LastRequestID = why, time.Time{}, c.RequestID
+	if permanent || m.Attempts >= m.MaxAttempts {
+		m.State, m.FinishedAt, m.RetryAt = Died, now, time.Time{}
+		return
+	}
+	m.State, m.RetryAt = Failed, now.Add(m.wait())
+}
+
+// succeed ends the message.
+func (m *Message) succeed(now time.Time, c commit.Caller, result string) {
+	m.State, m.Result, m.FinishedAt, m.LastRequestID = Succeeded, result, now, c.RequestID
+	m.LeaseUntil, m.RetryAt = time.Time{}, time.Time{}
+	if m.Keep > 0 {
+		m.ExpiresAt = now.Add(m.Keep)
+	}
+}

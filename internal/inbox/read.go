@@ -1,0 +1,133 @@
+package inbox
+
+import (
+	"context"
+	"math"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/inbox/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// Reader answers what callers read, from committed rows, without locks. Safe for many goroutines.
+type Reader struct{ pool *pgxpool.Pool }
+
+// NewReader makes a reader over the service's own pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+
+// Get shows a message with its content. Returns fault MESSAGE_NOT_FOUND.
+func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
+	rows, err := q.MessageGet(ctx, pg.Planned{DB: r.pool}, db.MessageGetParams{TenantID: k.Tenant, ConsumerGroup: k.Group, MessageID: k.ID, Part: k.Part})
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, NotFound.New("there is no message %s", k.ID)
+	}
+	m := pageRow(k.Tenant, db.MessagePageRow{InboxID: rows[0].InboxID, ConsumerGroup: k.Group, MessageID: k.ID, Part: k.Part,
+		Topic: rows[0].Topic, ContentHash: rows[0].ContentHash, State: rows[0].State, Holder: rows[0].Holder, Fence: rows[0].Fence,
+		LeaseExpiresAt: rows[0].LeaseExpiresAt, Attempts: rows[0].Attempts, MaxAttempts: rows[0].MaxAttempts,
+		BackoffMs: rows[0].BackoffMs, MaxBackoffMs: rows[0].MaxBackoffMs, RetryAt: rows[0].RetryAt, Error: rows[0].Error,
+		Result: rows[0].Result, KeepMs: rows[0].KeepMs, ReceivedAt: rows[0].ReceivedAt, StartedAt: rows[0].StartedAt,
+		FinishedAt: rows[0].FinishedAt, RequeuedAt: rows[0].RequeuedAt, ExpiresAt: rows[0].ExpiresAt, Principal: rows[0].Principal,
+		RequestID: rows[0].RequestID, LastRequestID: rows[0].LastRequestID})
+	m.Content = rows[0].Content
+	return m, nil
+}
+
+// Filter says which messages to list. Zero values let all pass.
+type Filter struct{ Group, State, Topic string }
+
+const (
+	pageDefault = 100
+	pageMax     = 1_000
+	scanMax     = 50_000 // rows that one page looks at
+)
+
+// List lists messages, newest first. A page looks at so many and no more, so one may be short while there
+// is a next. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, token string) (messages []*Message, next string, err error) {
+	before, err := f.pages(tenant).AfterNumber(token, math.MaxInt64)
+	if err != nil {
+		return nil, "", err
+	}
+	if size = min(size, pageMax); size <= 0 {
+		size = pageDefault
+	}
+	var rows []db.MessagePageRow
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+		rows, next, err = f.page(ctx, pg.Planned{DB: tx}, tenant, before, size)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = f.pages(tenant).TokenNumber(rows[size-1].InboxID)
+	}
+	for _, row := range rows {
+		messages = append(messages, pageRow(tenant, row))
+	}
+	return messages, next, nil
+}
+
+// page reads one row more than asked for, if there is one.
+func (f Filter) page(ctx context.Context, d db.DBTX, tenant int32, before int64, size int) (rows []db.MessagePageRow, next string, err error) {
+	if f.State != "" && f.State != Succeeded {
+		open, err := q.MessagePageOpen(ctx, d, db.MessagePageOpenParams{TenantID: tenant, OnlyState: f.State, Before: before,
+			OnlyGroup: f.Group, OnlyTopic: f.Topic, Count: int32(size + 1)})
+		for _, row := range open {
+			rows = append(rows, db.MessagePageRow(row))
+		}
+		return rows, "", err
+	}
+	rows, err = q.MessagePage(ctx, d, db.MessagePageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyGroup: f.Group,
+		OnlyTopic: f.Topic, OnlyState: f.State, Count: int32(size + 1)})
+	if err != nil || len(rows) > size {
+		return rows, "", err
+	}
+	seen, err := q.MessagePageEnd(ctx, d, db.MessagePageEndParams{TenantID: tenant, Before: before, Scan: scanMax})
+	if seen.Scanned == scanMax {
+		next = f.pages(tenant).TokenNumber(seen.Last)
+	}
+	return rows, next, err
+}
+
+// pages is what page tokens of the list are bound to.
+func (f Filter) pages(tenant int32) paging.List {
+	return paging.Of("inbox", tenant, f.Group, f.State, f.Topic)
+}
+
+// Waiting is a message that was brought back, with its content.
+type Waiting struct {
+	Key     Key
+	Topic   string
+	Content []byte
+}
+
+// RequeuedDue lists messages of a group that were brought back from the dead and may be taken now, oldest
+// first, as long as their content is kept: no broker will deliver them again.
+func (r *Reader) RequeuedDue(ctx context.Context, tenant int32, group string, count int) (found []Waiting, err error) {
+	rows, err := q.RequeuedDue(ctx, pg.Planned{DB: r.pool}, db.RequeuedDueParams{TenantID: tenant, ConsumerGroup: group, Count: int32(count)})
+	for _, row := range rows {
+		found = append(found, Waiting{Key{tenant, group, row.MessageID, row.Part}, row.Topic, row.Content})
+	}
+	return found, err
+}
+
+func pageRow(tenant int32, r db.MessagePageRow) *Message {
+	m := messageOf(Key{tenant, r.ConsumerGroup, r.MessageID, r.Part}, db.MessageLockRow{InboxID: r.InboxID, Topic: r.Topic,
+		ContentHash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence, LeaseExpiresAt: r.LeaseExpiresAt,
+		Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, BackoffMs: r.BackoffMs, MaxBackoffMs: r.MaxBackoffMs, RetryAt: r.RetryAt,
+		Error: r.Error, Result: r.Result, KeepMs: r.KeepMs, ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
+		RequeuedAt: r.RequeuedAt, ExpiresAt: r.ExpiresAt, Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID})
+	return &m
+}
+
+// beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
