@@ -20,7 +20,6 @@ import (
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/server"
 )
 
 const (
