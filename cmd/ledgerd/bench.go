@@ -13,7 +13,10 @@ import (
 
 // benchCmds are bench, and what it starts for its load.
 type benchCmds struct {
-	Bench     benchCmd     `cmd:"" help:"Measure this ledger against plain Postgres, on a private Postgres that is removed again."`
+	Bench struct {
+		Ledger benchCmd     `cmd:"" default:"withargs" help:"The ledger, against plain Postgres."`
+		Keys   benchKeysCmd `cmd:"" help:"Claims, tokens, guarded work and locks, against Redis if it is there."`
+	} `cmd:"" help:"Measure on a private Postgres that is removed again."`
 	BenchLoad benchLoadCmd `cmd:"" hidden:"" help:"The load process of bench."`
 }
 
@@ -38,7 +41,7 @@ func (c *benchCmd) Run(e *env) error {
 		return fmt.Errorf("--only: %w", err)
 	}
 	if c.Doc != "" {
-		if err := bench.CheckDocument(c.Doc); err != nil {
+		if err := bench.LedgerDocument.Check(c.Doc); err != nil {
 			return fmt.Errorf("--doc: %w", err)
 		}
 	}
@@ -65,18 +68,59 @@ func (c *benchCmd) show(e *env, r *bench.Report) error {
 		return err
 	}
 	if c.JSON != "" {
-		text, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(c.JSON, append(text, '\n'), 0o644); err != nil {
+		if err := writeJSON(c.JSON, r); err != nil {
 			return err
 		}
 	}
 	if c.Doc == "" || len(r.Failures) > 0 {
 		return nil
 	}
-	return r.WriteDocument(c.Doc)
+	return bench.LedgerDocument.Write(c.Doc, r.WriteMarkdown)
+}
+
+type benchKeysCmd struct {
+	Rounds  int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
+	Measure time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 4s." default:"4s"`
+	Warmup  time.Duration `help:"Time before it." default:"2s"`
+	Callers int           `help:"Callers at a time." default:"256"`
+	Only    []string      `help:"Only these cases: patterns such as 'redis,claim*'."`
+	Redis   string        `help:"The Redis to compare with. Default: redis-server, if it is there." placeholder:"PROGRAM"`
+	Dir     string        `help:"Directory on a disk for the data of Postgres and Redis. Default: one for temporary files."`
+	JSON    string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
+	Doc     string        `help:"Put the table into this Markdown file, between its bench keys marks." placeholder:"FILE"`
+}
+
+func (c *benchKeysCmd) Run(e *env) error {
+	if c.Doc != "" {
+		if err := bench.KeysDocument.Check(c.Doc); err != nil {
+			return fmt.Errorf("--doc: %w", err)
+		}
+	}
+	r, err := bench.RunKeys(e.ctx, bench.KeyOptions{Callers: c.Callers, Redis: c.Redis, Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds,
+		Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Progress: e.errOut}})
+	if r == nil || err != nil {
+		return err
+	}
+	if err := r.WriteText(e.out); err != nil {
+		return err
+	}
+	if c.JSON != "" {
+		if err := writeJSON(c.JSON, r); err != nil {
+			return err
+		}
+	}
+	if c.Doc == "" {
+		return nil
+	}
+	return bench.KeysDocument.Write(c.Doc, r.WriteMarkdown)
+}
+
+func writeJSON(file string, report any) error {
+	text, err := json.MarshalIndent(report, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(text, '\n'), 0o644)
 }
 
 type benchLoadCmd struct{}

@@ -245,3 +245,36 @@ func findsWrong(t *testing.T, p *phase, c *Case) {
 		}
 	}
 }
+
+func TestKeysAreMeasuredAndVerified(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures for some seconds")
+	}
+	o := KeyOptions{Options: tiny(t), Callers: 8}
+	o.Measure = 300 * time.Millisecond
+	r, err := RunKeys(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := 11
+	if findRedis("") != "" {
+		want++
+	} else {
+		t.Log("SKIPPED, NOT TESTED: no redis-server to compare with is here (apt-get install redis-server)")
+	}
+	if len(r.Results) != want {
+		t.Errorf("%d results", len(r.Results))
+	}
+	for _, x := range r.Results {
+		if x.PerSecond <= 0 || x.P50 <= 0 || x.P99 < x.P50 || (x.Ratio > 0) != (r.RedisVersion != "") {
+			t.Errorf("%s: %+v", x.Name, x)
+		}
+	}
+	var text bytes.Buffer
+	if err := r.WriteMarkdown(&text); err != nil || !strings.Contains(text.String(), "| claim-rpc |") {
+		t.Errorf("report: %v\n%s", err, text.String())
+	}
+	if left, err := os.ReadDir(o.Dir); err != nil || len(left) != 0 {
+		t.Errorf("it leaves %v, %v", left, err)
+	}
+}

@@ -3,44 +3,56 @@ package bench
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 )
 
-// Marks between which a document holds the newest report.
+// Document is a place in a Markdown document that holds the newest report of a kind.
+type Document string
+
+// The kinds of reports.
 const (
-	docBegin = "<!-- bench:begin -->"
-	docEnd   = "<!-- bench:end -->"
+	LedgerDocument Document = "bench"
+	KeysDocument   Document = "bench keys"
 )
 
-// WriteDocument puts the report between the marks of a Markdown document.
-func (r *Report) WriteDocument(file string) error {
-	old, err := os.ReadFile(file)
+// marks are what the place is between.
+func (d Document) marks() (begin, end []byte) {
+	return fmt.Appendf(nil, "<!-- %s:begin -->", d), fmt.Appendf(nil, "<!-- %s:end -->", d)
+}
+
+// place finds the bytes between the marks.
+func (d Document) place(file string) (text []byte, from, to int, err error) {
+	if text, err = os.ReadFile(file); err != nil {
+		return nil, 0, 0, err
+	}
+	begin, end := d.marks()
+	from, to = bytes.Index(text, begin), bytes.Index(text, end)
+	if from < 0 || to < from {
+		return nil, 0, 0, fmt.Errorf("%s has no %s with a %s behind it", file, begin, end)
+	}
+	return text, from + len(begin), to, nil
+}
+
+// Write puts a report between the marks of a file.
+func (d Document) Write(file string, report func(io.Writer) error) error {
+	old, from, to, err := d.place(file)
 	if err != nil {
 		return err
 	}
-	begin, end := bytes.Index(old, []byte(docBegin)), bytes.Index(old, []byte(docEnd))
-	if begin < 0 || end < begin {
-		return fmt.Errorf("%s has no %s with a %s behind it", file, docBegin, docEnd)
-	}
 	var text bytes.Buffer
-	text.Write(old[:begin+len(docBegin)])
+	text.Write(old[:from])
 	text.WriteString("\n\n")
-	if err := r.WriteMarkdown(&text); err != nil {
+	if err := report(&text); err != nil {
 		return err
 	}
 	text.WriteString("\n")
-	text.Write(old[end:])
+	text.Write(old[to:])
 	return os.WriteFile(file, text.Bytes(), 0o644)
 }
 
-// CheckDocument tells whether WriteDocument will find its place, before half an hour of measuring.
-func CheckDocument(file string) error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	if begin := bytes.Index(text, []byte(docBegin)); begin < 0 || !bytes.Contains(text[begin:], []byte(docEnd)) {
-		return fmt.Errorf("%s has no %s with a %s behind it", file, docBegin, docEnd)
-	}
-	return nil
+// Check tells whether Write will find its place, before half an hour of measuring.
+func (d Document) Check(file string) error {
+	_, _, _, err := d.place(file)
+	return err
 }

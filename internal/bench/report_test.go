@@ -88,6 +88,8 @@ func TestPatternsThatFitNothingAreRefused(t *testing.T) {
 }
 
 func TestDocumentKeepsWhatIsAroundItsMarks(t *testing.T) {
+	begin, end := LedgerDocument.marks()
+	docBegin, docEnd := string(begin), string(end)
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "performance.md")
 	write := func(text string) {
@@ -98,7 +100,7 @@ func TestDocumentKeepsWhatIsAroundItsMarks(t *testing.T) {
 	r := made(map[string]float64{"a-16": 1234, "d-8": 12345})
 	for range 2 {
 		write("before\n" + docBegin + "\nold\n" + docEnd + "\nafter\n")
-		if err := r.WriteDocument(file); err != nil {
+		if err := LedgerDocument.Write(file, r.WriteMarkdown); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -115,7 +117,7 @@ func TestDocumentKeepsWhatIsAroundItsMarks(t *testing.T) {
 		t.Error("the old table is still there")
 	}
 	write(docEnd + docBegin)
-	if r.WriteDocument(file) == nil || CheckDocument(file) == nil {
+	if LedgerDocument.Write(file, r.WriteMarkdown) == nil || LedgerDocument.Check(file) == nil {
 		t.Error("marks in the wrong order are accepted")
 	}
 }
