@@ -29,12 +29,12 @@ func (b *keyBench) cases() []KeyCase {
 		{"claim", "claim a page id", InProcess, claims("page")},
 		{"claim-volatile", "claim one that a crash may forget", InProcess, claims("volatile/page")},
 		{"token", "issue a submit token", InProcess, issues},
-		{"spend", "spend a submit token (issued 1,000 at a time)", InProcess, spends},
+		{"spend", "spend a submit token (issued 200 at a time)", InProcess, spends},
 		{"work", "Begin, then Complete: two commits", InProcess, works},
 		{"lock", "Acquire, then Release: two commits", InProcess, locks},
 		{"claim-rpc", "ClaimKey", Connect, claimCalls},
 		{"token-rpc", "IssueTokens", Connect, issueCalls},
-		{"spend-rpc", "SpendToken (issued 1,000 at a time)", Connect, spendCalls},
+		{"spend-rpc", "SpendToken (issued 200 at a time)", Connect, spendCalls},
 		{"work-rpc", "Begin, then Complete: two calls", Connect, workCalls},
 		{"lock-rpc", "Acquire, then Release: two calls", Connect, lockCalls},
 	} {
@@ -85,7 +85,7 @@ func (b *keyBench) issue(ctx context.Context, n int) ([]string, error) {
 	return c.Tokens, err
 }
 
-// stock hands tokens out to callers, and fetches 1,000 when one has none left.
+// stock hands tokens out to callers, and fetches some when one has none left.
 type stock struct {
 	mu     sync.Mutex
 	tokens map[int][]string
@@ -112,7 +112,7 @@ func (s *stock) take(ctx context.Context, caller int) (string, error) {
 	return left[0], nil
 }
 
-const tokensAtOnce = 1000
+const tokensAtOnce = 200
 
 func spends(_ context.Context, b *keyBench) (operation, error) {
 	tokens := newStock(func(ctx context.Context) ([]string, error) { return b.issue(ctx, tokensAtOnce) })

@@ -10,6 +10,7 @@ import (
 	inboxv1 "github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/inbox"
 )
@@ -28,7 +29,22 @@ func (c *call) inboxCaller() commit.Caller {
 
 // Receive receives and finishes a message in one.
 func (s *Inbox) Receive(ctx context.Context, r *inboxv1.ReceiveRequest) (*inboxv1.ReceiveResponse, error) {
-	return run(ctx, s.Changes, receiveCall, r)
+	res, err := run(ctx, s.Changes, receiveCall, r)
+	s.count(callOf(ctx), err == nil && !callOf(ctx).replayed, fault.Is(err, inbox.Duplicate), err)
+	return res, err
+}
+
+// count counts for audit.key_outcomes, as the engine does for calls with a request key.
+func (s *Inbox) count(c *call, first, again bool, err error) {
+	const messages = "inbox.message"
+	switch {
+	case first:
+		s.Engine.Count(c.identity.Tenant, messages, "first")
+	case again:
+		s.Engine.Count(c.identity.Tenant, messages, "replayed")
+	case fault.Is(err, inbox.Differs):
+		s.Engine.Count(c.identity.Tenant, messages, "mismatch")
+	}
 }
 
 var receiveCall = define("inbox.receive", func(c *call, d *decoder, r *inboxv1.ReceiveRequest) change[*inboxv1.ReceiveResponse] {
@@ -40,7 +56,9 @@ var receiveCall = define("inbox.receive", func(c *call, d *decoder, r *inboxv1.R
 
 // Begin takes a message for work that is done elsewhere.
 func (s *Inbox) Begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.BeginResponse, error) {
-	return run(ctx, s.Changes, beginMessageCall, r)
+	res, err := run(ctx, s.Changes, beginMessageCall, r)
+	s.count(callOf(ctx), res.GetVerdict() == inboxv1.Verdict_VERDICT_RUN && !callOf(ctx).replayed, res.GetVerdict() == inboxv1.Verdict_VERDICT_DONE, err)
+	return res, err
 }
 
 var verdicts = map[inbox.Verdict]inboxv1.Verdict{inbox.Run: inboxv1.Verdict_VERDICT_RUN, inbox.Done: inboxv1.Verdict_VERDICT_DONE,

@@ -106,16 +106,19 @@ func timeOrNil(t time.Time) *timestamppb.Timestamp {
 }
 
 // tellBegin counts and logs how a Begin ended: once, however often it ran while it waited.
-func (r *Records) tellBegin(c *call, k record.Key, res *beginResponse, err error) {
+func (s *Idempotency) tellBegin(c *call, k record.Key, res *beginResponse, err error) {
+	r := s.Records
 	about := []any{"scope", k.Scope, "key", k.Name, "request_id", c.requestID}
 	count := func(outcome string) { r.outcomes.WithLabelValues("begin", outcome).Inc() }
 	switch {
 	case fault.Is(err, record.WorkKeyReused):
 		count("mismatch")
+		s.countWork(c, "mismatch")
 		r.log.Warn("work begun with another fingerprint", append(about, "first_request_id", fault.Of(err).State["first_request_id"])...)
 	case err != nil: // the gate tells
 	case res.GetReplay() != nil:
 		count("replay")
+		s.countWork(c, "replayed")
 		r.log.Info("work replayed", append(about, "first_request_id", res.GetReplay().GetFirstRequestId())...)
 	case res.GetWait() != nil:
 		count("wait")
@@ -126,10 +129,17 @@ func (r *Records) tellBegin(c *call, k record.Key, res *beginResponse, err error
 		count("repeat")
 	case res.GetRun().GetTookOver():
 		count("takeover")
+		s.countWork(c, "taken_over")
 		r.log.Warn("work taken over from a holder whose lease lapsed", append(about, "fence", res.GetRun().GetFence())...)
 	default:
 		count("run")
+		s.countWork(c, "first")
 	}
+}
+
+// countWork counts for audit.key_outcomes, as the engine does for calls with a request key.
+func (s *Idempotency) countWork(c *call, outcome string) {
+	s.Engine.Count(c.identity.Tenant, "idempotency.work", outcome)
 }
 
 // tell wakes those who wait for the work, and counts and logs how a later call on it ended.

@@ -120,7 +120,7 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 				continue
 			}
 		}
-		s.Records.tellBegin(c, k, res, err)
+		s.tellBegin(c, k, res, err)
 		return res, err
 	}
 }

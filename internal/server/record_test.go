@@ -19,6 +19,7 @@ import (
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	inboxv1 "github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -615,5 +616,31 @@ func TestRecordsAreListedByScopeAndKey(t *testing.T) {
 		if a := c.call(connectJSON, "Idempotency.ListRecords", r); a.reason(t) != "PAGE_TOKEN_INVALID" {
 			t.Errorf("%v: %s", r, a.code)
 		}
+	}
+}
+
+// How work and messages ended is counted by the hour too, for auditors.
+func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t)
+	c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second), Fingerprint: []byte("a")})
+	if _, err := c.pool.Exec(t.Context(), "update record_works set begun_at = begun_at - interval '1 min', lease_until = lease_until - interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
+		t.Fatal(err)
+	}
+	run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("a")})
+	c.complete("s", "k", run.GetFence(), done, "")
+	c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("a")})
+	c.call(connectJSON, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("b")})
+	message := func(content string) *inboxv1.ReceiveRequest {
+		return &inboxv1.ReceiveRequest{Key: &inboxv1.MessageKey{ConsumerGroup: "g", MessageId: "m"}, Delivery: &inboxv1.Delivery{Topic: "t", Content: []byte(content)}}
+	}
+	for _, content := range []string{"a", "a", "b"} {
+		c.call(connectJSON, "Inbox.Receive", message(content))
+	}
+	soon(t, 30*time.Second, "the counts are saved", func() bool { return c.count("select count(*) from commit_counts") >= 7 })
+	var got string
+	if err := c.pool.QueryRow(t.Context(), `select string_agg(concat_ws(' ', operation, first, replayed, mismatched, taken_over), ', ' order by operation)
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 1 1 1, inbox.message 1 1 1 0" {
+		t.Errorf("counted %s, %v", got, err)
 	}
 }
