@@ -32,6 +32,7 @@ func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 	c.ConnConfig.OnNotice = notice
 	c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		amount.Register(conn.TypeMap())
+		registerArrays(conn.TypeMap())
 		return nil
 	}
 	return pgxpool.NewWithConfig(ctx, c)

@@ -1,0 +1,116 @@
+package pg
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// Arrays are the parameters of every batch. pgx's general plan boxes each element in an interface and asks
+// anew how to encode it; these write the same bytes straight into the buffer. What is not encoded here goes the
+// general way.
+
+// registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time and [][]byte directly.
+func registerArrays(m *pgtype.Map) {
+	for _, oid := range []uint32{pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID} {
+		t, ok := m.TypeForOID(oid)
+		if !ok {
+			panic(fmt.Sprintf("pg: pgx does not know type %d", oid)) // it has them built in
+		}
+		general, ok := t.Codec.(*pgtype.ArrayCodec)
+		if !ok {
+			panic(fmt.Sprintf("pg: type %s is no array", t.Name))
+		}
+		m.RegisterType(&pgtype.Type{Name: t.Name, OID: oid, Codec: arrayCodec{general}})
+	}
+}
+
+type arrayCodec struct{ *pgtype.ArrayCodec }
+
+func (c arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value any) pgtype.EncodePlan {
+	if format == pgtype.BinaryFormatCode {
+		switch value.(type) {
+		case []string:
+			if oid == pgtype.TextArrayOID {
+				return encodeArray[string]{pgtype.TextOID, appendText[string]}
+			}
+		case [][]byte:
+			if oid == pgtype.ByteaArrayOID {
+				return encodeArray[[]byte]{pgtype.ByteaOID, appendBytes}
+			}
+		case []int64:
+			if oid == pgtype.Int8ArrayOID {
+				return encodeArray[int64]{pgtype.Int8OID, appendInt64}
+			}
+		case []int32:
+			if oid == pgtype.Int4ArrayOID {
+				return encodeArray[int32]{pgtype.Int4OID, appendInt32}
+			}
+		case []time.Time:
+			if oid == pgtype.TimestamptzArrayOID {
+				return encodeArray[time.Time]{pgtype.TimestamptzOID, appendTime}
+			}
+		}
+	}
+	return c.ArrayCodec.PlanEncode(m, oid, format, value)
+}
+
+// encodeArray writes a one-dimensional array that counts from 1.
+type encodeArray[T any] struct {
+	element uint32 // OID
+	add     func([]byte, T) []byte
+}
+
+const null = 1<<32 - 1 // as the length of an element
+
+func (e encodeArray[T]) Encode(value any, buf []byte) ([]byte, error) {
+	all, ok := value.([]T)
+	if !ok {
+		return nil, fmt.Errorf("pg: cannot encode %T as array of type %d", value, e.element)
+	}
+	if all == nil {
+		return nil, nil
+	}
+	buf = binary.BigEndian.AppendUint32(buf, 1) // dimension
+	nulls := len(buf)
+	buf = binary.BigEndian.AppendUint32(buf, 0)
+	buf = binary.BigEndian.AppendUint32(buf, e.element)
+	buf = binary.BigEndian.AppendUint32(buf, uint32(len(all)))
+	buf = binary.BigEndian.AppendUint32(buf, 1) // the first index
+	for _, x := range all {
+		at := len(buf)
+		buf = e.add(buf, x)
+		if binary.BigEndian.Uint32(buf[at:]) == null {
+			buf[nulls+3] = 1
+		}
+	}
+	return buf, nil
+}
+
+func appendText[S ~string | ~[]byte](buf []byte, s S) []byte {
+	return append(binary.BigEndian.AppendUint32(buf, uint32(len(s))), s...)
+}
+
+func appendBytes(buf, b []byte) []byte {
+	if b == nil {
+		return binary.BigEndian.AppendUint32(buf, null)
+	}
+	return appendText(buf, b)
+}
+
+func appendInt64(buf []byte, n int64) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(buf, 8), uint64(n))
+}
+
+func appendInt32(buf []byte, n int32) []byte {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(buf, 4), uint32(n))
+}
+
+// year2000 is where Postgres counts microseconds from, in seconds since 1970.
+const year2000 = 946_684_800
+
+func appendTime(buf []byte, t time.Time) []byte {
+	return appendInt64(buf, (t.Unix()-year2000)*1_000_000+int64(t.Nanosecond())/1000)
+}

@@ -1,0 +1,3 @@
+package pg
+
+func (encodeArray[T]) direct() {}
