@@ -3,6 +3,7 @@ package db_test
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +25,11 @@ func TestQueriesOfTheAuditingGuideRun(t *testing.T) {
 	blocks := block.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) < 10 {
 		t.Errorf("only %d queries", len(blocks))
+	}
+	for _, view := range lines(t, conn, "select 'audit.' || viewname from pg_views where schemaname = 'audit'") {
+		if !slices.ContainsFunc(blocks, func(b []string) bool { return strings.Contains(b[1], view) }) {
+			t.Errorf("no example of %s", view)
+		}
 	}
 	for _, b := range blocks {
 		rows, err := conn.Query(t.Context(), b[1])
