@@ -19,7 +19,9 @@ func TestDeathsAreCountedFromZeroOn(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	end()
 	c := &consumer.Consumer{Settings: &consumer.Settings{Name: "mine"}, Metrics: consumer.NewMetrics(reg), Log: slog.New(slog.DiscardHandler),
-		Open: func(context.Context, *consumer.Settings) (consumer.Source, error) { return nil, errors.New("no broker") }}
+		Open: func(context.Context, *consumer.Settings) (consumer.Source, error) {
+			return nil, errors.New("no broker")
+		}}
 	c.Run(ctx)
 	families, err := reg.Gather()
 	if err != nil {
