@@ -3,6 +3,7 @@ package db_test
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +25,11 @@ func TestQueriesOfTheAuditingGuideRun(t *testing.T) {
 	blocks := block.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) < 10 {
 		t.Errorf("only %d queries", len(blocks))
+	}
+	for _, view := range lines(t, conn, "select 'audit.' || viewname from pg_views where schemaname = 'audit'") {
+		if !slices.ContainsFunc(blocks, func(b []string) bool { return strings.Contains(b[1], view) }) {
+			t.Errorf("no example of %s", view)
+		}
 	}
 	for _, b := range blocks {
 		rows, err := conn.Query(t.Context(), b[1])
@@ -62,9 +68,21 @@ func TestViewsSpeakInNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by what) from audit.requests where request_id = 'req-keyed-1'`:        "key key-1 ledger.transfer; transfer keyed-1 transfer",
 		`select string_agg(format('%s %s %s', what, name, detail), '; ' order by what) from audit.requests where request_id = 'req-hold-1'`:         "hold hold-1 held",
 		`select string_agg(name, ' ' order by name) from audit.requests where request_id = 'req-accounts' and tenant = 'demo' and what = 'account'`: "fees user:1:wallet user:2:wallet world",
-		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`:                        "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
-		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:                                   "demo ledger.transfer 2 1 0",
-		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                                          "true",
+		`select string_agg(format('%s %s %s', what, name = sha256, detail), '; ' order by sha256 = name desc, state) from audit.requests r join audit.submit_tokens s
+			on r.name = s.sha256 where r.request_id = 'req-form'`: "token t order; token t order",
+		`select string_agg(format('%s %s %s %s', what, s.state, detail, r.principal), '; ') from audit.requests r join audit.submit_tokens s on r.name = s.sha256
+			where r.request_id = 'req-submit'`: "token spent spent idempotency.spend_token tester",
+		`select string_agg(format('%s %s %s %s', what, name, detail, id = c.claim_id), '; ' order by name) from audit.requests r join audit.claims c on c.key = r.name
+			where r.request_id = 'req-claim'`: "claim 6:user:1,9:product-7, purchase t; claim page-1 page t",
+		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, principal), '; ' order by at) from audit.requests where request_id like 'req-work%'`: "" +
+			"req-work work click-1 shop/orders tester; req-work-end work settled click-1 shop/orders: done tester; req-work-first work click-2 shop/orders ; " +
+			"req-work-again work click-2 shop/orders tester; req-work-3 work click-3 shop/orders tester; req-work-lost work settled click-3 shop/orders: parked tester",
+		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, id is not null), '; ' order by at, what) from audit.requests where request_id like 'req-message%'`: "" +
+			"req-message message orders-1 points t; req-message-2 message orders-2 points t; req-message-dies message changed orders-2 points: dead t",
+		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ') from audit.requests where request_id = 'req-lock'`: "lock reports worker-1 tester",
+		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`:              "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
+		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:                         "demo ledger.transfer 2 1 0",
+		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                                "true",
 	} {
 		if got := strings.Join(lines(t, conn, query), "\n"); got != want {
 			t.Errorf("%s\ngives %q, not %q", query, got, want)

@@ -145,7 +145,7 @@ func TestConstraintsRefuseByName(t *testing.T) {
 		"record_works_fence_check":       fmt.Sprintf(work, "running") + strings.Replace(strings.Replace(oneWork, "1, 2", "0, 2", 1), "'k'", "'l'", 1),
 		"record_works_attempt_check":     "update record_works set attempt = 0",
 		"record_works_fingerprint_check": "update record_works set fingerprint = repeat('x', 65)::bytea",
-		"record_works_state_check":       "update record_works set state = 'gone', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r'",
+		"record_works_state_check":       "update record_works set state = 'gone', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r' where key = 'k'",
 		"record_works_lease_check":       "update record_works set lease_until = null",
 		"record_works_life_check":        "update record_works set life_ms = 0",
 		"record_works_settled_check":     "update record_works set settled_at = now(), settled_by = 'p', settled_request_id = 'r'",

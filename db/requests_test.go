@@ -3,6 +3,8 @@ package db_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,5 +103,50 @@ func TestRangesThatAreNotFullHaveNoSummary(t *testing.T) {
 			t.Errorf("%s the index tells %v of 100 rows apart\n%s", when, 100-plan.Removed, text)
 		}
 		do(t, super, "vacuum ledger_transfers")
+	}
+}
+
+var scanned = regexp.MustCompile(` on (?:public\.)?(\w+)`)
+
+// Who asks for one kind of thing does not pay for the others: each may be large.
+func TestRequestsAreLookedForInOneTableIfOneIsMeant(t *testing.T) {
+	t.Parallel()
+	conn := asAuditor(t, pgtest.New(t))
+	for what, table := range map[string]string{
+		"transfer": "ledger_transfers", "hold": "ledger_holds", "account": "ledger_account_details", "key": "commit_keys", "refusal": "commit_keys",
+		"token": "token_submit_tokens", "token spent": "token_submit_tokens", "claim": "claim_keys", "work settled": "record_works",
+		"message": "inbox_messages", "message changed": "inbox_messages", "lock": "lease_locks", "waiter": "lease_waiters",
+	} {
+		plan := strings.Join(lines(t, conn, "explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")
+		var read []string
+		for _, m := range scanned.FindAllStringSubmatch(plan, -1) {
+			if name := m[1]; name != "access_tenants" && name != "ledger_accounts" && !strings.HasSuffix(name, "_idx") && !strings.HasSuffix(name, "_pkey") {
+				read = append(read, name)
+			}
+		}
+		if read = slices.Compact(read); !slices.Equal(read, []string{table}) {
+			t.Errorf("a %s is looked for in %v\n%s", what, read, plan)
+		}
+	}
+}
+
+// Every table that keeps request ids is searched, but the one that standbys do not have.
+func TestNoTableWithRequestsIsForgotten(t *testing.T) {
+	t.Parallel()
+	conn := asAuditor(t, pgtest.New(t))
+	plan := strings.Join(lines(t, conn, "explain (verbose) select * from audit.requests where request_id = 'a'"), "\n")
+	columns := lines(t, conn, `select concat_ws(' ', relname, relpersistence, attname) from pg_attribute a join pg_class c on c.oid = attrelid
+		where relnamespace = 'public'::regnamespace and relkind = 'r' and attnum > 0 and attname like '%request\_id'`)
+	if len(columns) < 15 {
+		t.Fatalf("only %v", columns)
+	}
+	for _, c := range columns {
+		f := strings.Fields(c) // table, persistence, column
+		found := slices.ContainsFunc(strings.Split(plan, "->"), func(node string) bool {
+			return strings.Contains(node, " on public."+f[0]+" ") && strings.Contains(node, "."+f[2]+" = 'a'")
+		})
+		if found != (f[1] == "p") {
+			t.Errorf("%s: searched: %v\n%s", c, found, plan)
+		}
 	}
 }

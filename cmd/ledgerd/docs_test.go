@@ -251,7 +251,8 @@ func TestGlossaryNamesWhatIsThere(t *testing.T) {
 // namesThere are the names of the API, the database, and the errors.
 func namesThere(t *testing.T) map[string]bool {
 	t.Helper()
-	there := map[string]bool{"db/checks": true, "Authorization": true, rpc.KeyHeader: true, rpc.ReplayedHeader: true, rpc.RequestIDHeader: true}
+	there := map[string]bool{"db/checks": true, "Authorization": true, rpc.KeyHeader: true, rpc.ReplayedHeader: true, rpc.RequestIDHeader: true,
+		rpc.TokenHeader: true, rpc.NextTokenHeader: true, rpc.ClaimHeader: true, rpc.ClaimCountHeader: true}
 	for _, r := range fault.All() {
 		there[r.Name] = true
 	}

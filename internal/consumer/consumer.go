@@ -58,6 +58,7 @@ func (c *Consumer) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { c.runRequeued(ctx) })
+	c.Metrics.messages.WithLabelValues(c.Settings.Name, "dead") // from 0 on, so that the first one is seen to come
 	connected := c.Metrics.connected.WithLabelValues(c.Settings.Name)
 	for wait := reconnectAfter; ; wait = min(2*wait, reconnectMost) {
 		source, err := c.Open(ctx, c.Settings)

@@ -30,6 +30,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "The worker number that the process holds; -1: none."}),
 	}
 	m.worker.Set(-1)
+	for _, outcome := range []string{"lost", "exhausted"} { // from 0 on, so that the first one is seen to come
+		m.leases.WithLabelValues(outcome)
+	}
 	if reg != nil {
 		reg.MustRegister(made, m.waits, m.leases, m.offset, m.worker)
 	}

@@ -26,6 +26,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "fence_refusals_total",
 			Help: "Calls whose fence was not current any more (LOCK_LOST), by call."}, []string{"call"}),
 	}
+	for _, call := range []string{"renew", "release", "hold"} { // from 0 on, so that the first one is seen to come
+		m.refused.WithLabelValues(call)
+	}
 	if reg != nil {
 		reg.MustRegister(m.waits, m.waiting, m.lapsed, m.refused)
 	}

@@ -35,6 +35,10 @@ func NewRecords(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "record", Name: "outcomes_total",
 			Help: "Calls on work done elsewhere, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
 			[]string{"call", "outcome"})}
+	r.outcomes.WithLabelValues("begin", "parked") // from 0 on, so that the first one is seen to come
+	for _, call := range []string{"extend", "complete", "abandon"} {
+		r.outcomes.WithLabelValues(call, "fence_lost")
+	}
 	if reg != nil {
 		reg.MustRegister(r.outcomes)
 	}

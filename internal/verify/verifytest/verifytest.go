@@ -3,6 +3,7 @@ package verifytest
 
 import (
 	"context"
+	"crypto/sha256"
 	"testing"
 	"time"
 
@@ -11,9 +12,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ids"
+	"github.com/ledgerd/ledgerd/internal/inbox"
+	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/record"
+	"github.com/ledgerd/ledgerd/internal/token"
 )
 
 // The tenants that New makes.
@@ -58,7 +64,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 
 // Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
 // open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
-// business key claimed; and a little for other.
+// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id; and a little for other.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -82,6 +88,13 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 
 	b.claim(Demo, claim.Params{Scope: "page", Key: "page-1", Owner: "user:1", Life: time.Hour})
 	b.claim(Demo, claim.SamePurchase.Params("user:1", "product-7"))
+	b.claim(Demo, claim.Params{Scope: "volatile/beat", Key: "sensor-1", Life: time.Hour})
+	b.tokens()
+	b.works()
+	b.messages()
+	b.ask("req-lock", flow.Lease(&lease.AcquireCommand{Caller: caller(Demo, "req-lock"),
+		AcquireParams: lease.AcquireParams{Name: "reports", Holder: "worker-1", Lease: time.Hour}}))
+	b.other(db)
 
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
@@ -162,14 +175,80 @@ func (b *Books) claim(tenant int32, p claim.Params) {
 	b.do(flow.Work{Tenant: tenant, RequestID: "req-claim", Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
 }
 
-func (b *Books) do(w flow.Work, want *fault.Reason) {
+// ask runs a command of demo's that succeeds, and returns its answer.
+func (b *Books) ask(request string, c flow.Command) any {
+	b.t.Helper()
+	return b.do(flow.Work{Tenant: Demo, RequestID: request, Command: c}, nil)
+}
+
+// tokens issues two submit tokens and spends one.
+func (b *Books) tokens() {
+	tokens := []string{token.New(), token.New()}
+	b.ask("req-form", flow.Token(&token.IssueCommand{Caller: caller(Demo, "req-form"), Tokens: tokens, Subject: "user:1", Purpose: "order", Life: time.Hour}))
+	b.ask("req-submit", flow.Token(&token.SpendCommand{Result: "order-7", Spend: token.Spend{Caller: caller(Demo, "req-submit"), Token: tokens[0],
+		Subject: "user:1", Purpose: "order", Operation: "idempotency.spend_token"}}))
+}
+
+// works begins three pieces of work: one is done, one is given back and begun again, the third is parked.
+func (b *Books) works() {
+	begin := func(request, key string) record.Held {
+		begun := b.ask(request, flow.Record(&record.BeginCommand{Caller: caller(Demo, request), BeginParams: record.BeginParams{Scope: "shop/orders", Key: key,
+			Fingerprint: []byte(key), Lease: time.Hour, Life: 24 * time.Hour}}))
+		held := record.Held{Scope: "shop/orders", Key: key}
+		if begun, ok := begun.(record.Begun); ok {
+			held.Fence = begun.Fence
+		}
+		return held
+	}
+	end := func(request string, h record.Held, state record.State, status int32) {
+		answer, err := record.NewAnswer(status, nil, []byte("it is so"))
+		if err != nil {
+			b.t.Error(err)
+			return
+		}
+		b.ask(request, flow.Record(&record.CompleteCommand{Caller: caller(Demo, request), Held: h, State: state, Answer: answer}))
+	}
+	end("req-work-end", begin("req-work", "click-1"), record.Done, 200)
+	b.ask("req-work-back", flow.Record(&record.AbandonCommand{Caller: caller(Demo, "req-work-back"), Held: begin("req-work-first", "click-2")}))
+	begin("req-work-again", "click-2")
+	end("req-work-lost", begin("req-work-3", "click-3"), record.Parked, 504)
+}
+
+// messages receives one, and begins one that then dies.
+func (b *Books) messages() {
+	key := func(id string) inbox.Key { return inbox.Key{Tenant: Demo, Group: "points", ID: id} }
+	content := []byte(`{"order": 7}`)
+	hash := sha256.Sum256(content)
+	delivery := inbox.Delivery{Topic: "orders", Content: content, Hash: hash[:], ContentLife: time.Hour, MaxAttempts: 3, Backoff: time.Second, MaxBackoff: time.Hour}
+	b.ask("req-message", flow.Inbox(&inbox.ReceiveCommand{Caller: caller(Demo, "req-message"), Key: key("orders-1"), Delivery: delivery}))
+	begun, ok := b.ask("req-message-2", flow.Inbox(&inbox.BeginCommand{Caller: caller(Demo, "req-message-2"), Key: key("orders-2"),
+		Delivery: delivery, Holder: "worker-1", Lease: time.Hour})).(inbox.Begun)
+	if ok {
+		b.ask("req-message-dies", flow.Inbox(&inbox.FailCommand{Caller: caller(Demo, "req-message-dies"), Key: key("orders-2"),
+			Fence: begun.Message.Fence, Error: "no such order", Permanent: true}))
+	}
+}
+
+// other is what does not run through the engine: outcomes of keys are saved, an id is made.
+func (b *Books) other(db *pgtest.DB) {
+	if err := b.engine.SaveCounts(b.t.Context()); err != nil {
+		b.t.Error(err)
+	}
+	g := ids.New(ids.Options{Pool: pgtest.Pool(b.t, db.AppDSN), Holder: "test"})
+	if _, err := g.Next(b.t.Context(), 1); err != nil {
+		b.t.Error(err)
+	}
+}
+
+func (b *Books) do(w flow.Work, want *fault.Reason) any {
 	b.t.Helper()
 	w.Rows, w.Bytes = 8, 800
-	_, err := b.engine.Do(context.Background(), w)
+	out, err := b.engine.Do(context.Background(), w)
 	if want != nil && !fault.Is(err, want) {
 		b.t.Errorf("want %s, got %v", want.Name, err)
 	}
 	if want == nil && err != nil {
 		b.t.Errorf("%s: %v", w.RequestID, err)
 	}
+	return out.Answer
 }
