@@ -230,6 +230,16 @@ func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
 			t.Errorf("%d. time: %+v", holds, l)
 		}
 	}
+	for _, term := range []time.Duration{time.Second, time.Hour} { // who has it for a minute counts on the minute
+		again.Lease = term
+		want := max(term, time.Minute)
+		if l := p.must(p.try(again, 0)); l.Lease != want || l.ExpiresAt.Before(first.ExpiresAt) {
+			t.Errorf("again, for %v: it lasts %v, to %v after %v", term, l.Lease, l.ExpiresAt, first.ExpiresAt)
+		}
+		if _, err := p.release("a", first.Fence); err != nil {
+			t.Fatal(err)
+		}
+	}
 	other := again
 	other.Holder = "two"
 	if _, err := p.try(other, 0); !fault.Is(err, lease.Held) {

@@ -218,7 +218,7 @@ type AcquireRequest struct {
 	// Execute, and behind a submit token or a page id, it is 0.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// When the same holder, of the same principal, has it already, he has it once more, under the same
-	// fence, and the lease lasts from now. Needs a holder.
+	// fence, and the lease lasts from now, as long as the longer of the two. Needs a holder.
 	Reentrant bool `protobuf:"varint,5,opt,name=reentrant,proto3" json:"reentrant,omitempty"`
 	// The lock guards a page id, or whatever else must be worked on once: when somebody holds it, this is
 	// a duplicate (PAGE_LOCK_HELD), not a conflict.
