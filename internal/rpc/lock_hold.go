@@ -17,13 +17,12 @@ import (
 // Hold holds a lock while the stream lives.
 func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.ServerStream[lockv1.HoldResponse]) error {
 	c := callOf(ctx)
-	c.key = "" // each renewal is another change, and a stream cannot be answered again
+	c.key, c.keyless = "", true // each renewal is another change, and a stream cannot be answered again
 	acquire := &lockv1.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(), GuardsPage: r.GetGuardsPage()}
-	res, err := s.Acquire(ctx, acquire)
+	res, err := s.take(ctx, acquire, context.WithoutCancel) // a try that is on its way is seen to its end: who else would give back what it brings?
 	if err != nil {
 		return err
 	}
-	c.conditions = nil // they were for the acquisition
 	l := res.GetLock()
 	err = s.hold(ctx, l, stream)
 	if fault.Is(err, lease.Lost) {
@@ -32,7 +31,7 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	if _, releaseErr := s.Release(ctx, &lockv1.ReleaseRequest{Name: l.GetName(), Fence: l.GetFence()}); releaseErr != nil {
+	if releaseErr := s.releaseHeld(ctx, l); releaseErr != nil {
 		c.gate.Log.WarnContext(ctx, "a lock was not released; it lapses", "lock", l.GetName(), "request_id", c.requestID, "error", releaseErr)
 	}
 	return err
@@ -90,4 +89,16 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 		return nil, err
 	}
 	return renderLock(out.Answer.(lease.Lock)), nil
+}
+
+// releaseHeld gives back what the stream held. It is the server's own doing: nothing is demanded of it.
+func (s *Lock) releaseHeld(ctx context.Context, l *lockv1.Lock) error {
+	c := callOf(ctx)
+	out, err := s.Engine.Do(ctx, flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
+		Command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
+	if r, ok := out.Answer.(lease.Released); ok {
+		s.Room.Wake(r.Next)
+	}
+	s.count("hold", err)
+	return err
 }

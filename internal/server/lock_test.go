@@ -22,6 +22,7 @@ import (
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
@@ -236,6 +237,58 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 	}
 	if err := stream.Err(); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "not held under fence") {
 		t.Errorf("a lost lock: %v", err)
+	}
+}
+
+// What a tenant demands of calls is not demanded of the release that the server makes at a stream's end, and a stream
+// has no use for a key.
+func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	super := pgtest.Pool(t, s.db.SuperDSN)
+	tenant, err := access.Tenant(t.Context(), super, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []access.Rule{{Operation: access.Others, KeyRequired: true}, {Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
+		if err := access.SetRule(t.Context(), super, tenant, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := holdOnce(c, &lockv1.HoldRequest{Name: "a"}); strings.HasPrefix(text, "error") {
+		t.Fatal(text)
+	}
+	soon(t, 5*time.Second, "it is released", func() bool { return s.count("select count(*) from lease_locks where state = 'free'") == 1 })
+	if a := c.call(connectProto, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a"}); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
+		t.Errorf("a call without key: %s %s", a.code, a.message)
+	}
+}
+
+// Callers of streams go away at any moment, also while the lock is being acquired: none stays held.
+func TestACallerWhoGoesAwayLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.releaseLock("warm", c.acquire("warm").GetFence())
+	var work sync.WaitGroup
+	for n := range 400 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n%100)*200*time.Microsecond)
+		work.Go(func() {
+			defer cancel()
+			if stream, err := c.locks().Hold(ctx, &lockv1.HoldRequest{Name: fmt.Sprint("a", n), Lease: durationpb.New(time.Hour)}); err == nil {
+				for stream.Receive() {
+				}
+				_ = stream.Close()
+			}
+		})
+		if n%8 == 7 {
+			work.Wait()
+		}
+	}
+	soon(t, 5*time.Second, "none is held", func() bool { return s.count("select count(*) from lease_locks where state = 'held'") == 0 })
+	if n := s.count("select count(*) from lease_locks"); n < 20 {
+		t.Errorf("only %d were ever held", n)
 	}
 }
 
