@@ -90,9 +90,9 @@ func (p *process) try(params lease.AcquireParams, ticket int64) (lease.Lock, err
 
 // wait waits for a lock.
 func (p *process) wait(ctx context.Context, params lease.AcquireParams, wait time.Duration) (l lease.Lock, err error) {
-	err = p.room.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (err error) {
+	err = p.room.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (replayed bool, err error) {
 		l, err = p.try(params, ticket)
-		return err
+		return false, err
 	})
 	return l, err
 }

@@ -44,6 +44,7 @@ type AcquireParams struct {
 	Lease      time.Duration // MinLease to MaxLease, in whole milliseconds
 	Reentrant  bool
 	GuardsPage bool
+	RequestKey string // of the call that waits; empty: none
 }
 
 // held is the refusal when somebody else has the lock, or came before.

@@ -46,6 +46,7 @@ func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(co
 	c := callOf(ctx)
 	var d decoder
 	p := d.acquire(c, r)
+	p.RequestKey = c.key
 	wait := defaultWait
 	if r.GetWait() != nil {
 		wait = r.GetWait().AsDuration()
@@ -65,13 +66,13 @@ func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(co
 func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.AcquireParams, wait time.Duration,
 	tries func(context.Context) context.Context) (res *lockv1.AcquireResponse, err error) {
 	c := callOf(ctx)
-	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (err error) {
+	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (replayed bool, err error) {
 		var out commit.Outcome
 		res, out, err = through(tries(ctx), s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
 		if a, ok := out.Answer.(lease.Acquired); ok && a.Lapsed {
 			s.Metrics.Lapsed(1)
 		}
-		return err
+		return out.Replayed, err
 	})
 	return res, err
 }

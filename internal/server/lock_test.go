@@ -195,6 +195,41 @@ func TestAnAcquisitionThatWaitedIsRecorded(t *testing.T) {
 	}
 }
 
+// Calls under one key that wait at the same time, in two servers, are one acquisition: all get its answer, and no
+// place stays behind.
+func TestCallsUnderOneKeyThatWaitAreOneAcquisition(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	key := s.key("mine", "boss", access.Write)
+	callers := []*caller{{s, key}, {s.beside(), key}}
+	first := callers[0].acquire("a")
+	request := &lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(12 * time.Second)}
+	const calls = 6
+	got := make(chan answer, calls)
+	for n := range calls {
+		go func() { got <- callers[n%2].call(connectProto, "Lock.Acquire", request, "Idempotency-Key", "k") }()
+	}
+	soon(t, 5*time.Second, "all wait", s.waiting(calls))
+	released := time.Now()
+	callers[0].releaseLock("a", first.GetFence())
+	var one answer
+	for n := range calls {
+		a := <-got
+		if n == 0 {
+			one = a
+		}
+		if a.code != "" || string(a.raw) != string(one.raw) {
+			t.Errorf("%d: %q %s, not %q", n, a.code, a.message, one.raw)
+		}
+		if n == calls/2-1 && time.Since(released) > 5*time.Second {
+			t.Errorf("those beside the first had their answer after %v", time.Since(released))
+		}
+	}
+	if n := s.count("select count(*) from lease_waiters"); n != 0 {
+		t.Errorf("%d places are left", n)
+	}
+}
+
 func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
