@@ -81,7 +81,7 @@ type Lock struct {
 	// Who holds it, as he called himself, and the principal of his API key.
 	Holder    string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Greater than the fence of every acquisition before, of any lock, for ever.
+	// Greater than the fence of every acquisition of this lock before, for ever.
 	Fence int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	// How many Releases it takes.
 	Holds int32 `protobuf:"varint,6,opt,name=holds,proto3" json:"holds,omitempty"`
