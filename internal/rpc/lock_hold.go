@@ -41,10 +41,12 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 const releaseTime = 5 * time.Second
 
 // hold sends and renews until the caller goes away, the server ends, or the lock is lost. A renewal that
-// fails otherwise is tried again for as long as the lease may last.
+// fails otherwise is tried again until a tenth of the lease is left: the caller learns that his time is over
+// before anybody else can have the lock.
 func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerStream[lockv1.HoldResponse]) error {
 	term := l.GetLease().AsDuration()
-	renewed := time.Now()
+	life := term - term/10
+	end := time.Now().Add(life)
 	if err := stream.Send(&lockv1.HoldResponse{Lock: l}); err != nil {
 		return err
 	}
@@ -60,10 +62,10 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			return err
 		}
 		start := time.Now()
-		next, err := s.renewHeld(ctx, l, term/3)
+		next, err := s.renewHeld(ctx, l, min(term/3, end.Sub(start)))
 		switch {
 		case err == nil:
-			renewed, pause = start, term/3
+			end, pause = start.Add(life), term/3
 			if err := stream.Send(&lockv1.HoldResponse{Lock: next}); err != nil {
 				return err
 			}
@@ -71,10 +73,10 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			return ctx.Err()
 		case fault.Is(err, lease.Lost):
 			return err
-		case time.Since(renewed) > term:
+		case !time.Now().Before(end):
 			return lease.Lost.New("the lock %q could not be renewed in time", l.GetName()).Because(err)
 		default:
-			pause = min(term/10, time.Second)
+			pause = max(0, min(term/10, time.Second, time.Until(end)))
 		}
 	}
 }

@@ -275,6 +275,34 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 	}
 }
 
+// When the lock cannot be renewed the stream ends before the lease does: before anybody else can have the lock.
+func TestAStreamEndsBeforeItsLease(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	stream, err := c.locks().Hold(context.Background(), &lockv1.HoldRequest{Name: "a", Lease: durationpb.New(3 * time.Second)})
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	tx, err := s.pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it changed nothing
+	if _, err := tx.Exec(context.Background(), "select from lease_locks for update"); err != nil {
+		t.Fatal(err)
+	}
+	last := stream.Msg().GetLock()
+	for stream.Receive() {
+		last = stream.Msg().GetLock()
+	}
+	left := time.Until(last.GetExpireTime().AsTime())
+	if err := stream.Err(); connect.CodeOf(err) != connect.CodeFailedPrecondition || left < 0 || left > 2*time.Second {
+		t.Errorf("it ended %v before the lease: %v", left, err)
+	}
+}
+
 // What a tenant demands of calls is not demanded of the release that the server makes at a stream's end, and a stream
 // has no use for a key.
 func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {

@@ -348,7 +348,7 @@ type RenewRequest struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Of the acquisition.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// How long it lasts from now: 1 s to 1 h; without it, as long as it was acquired for.
+	// How long it lasts from now: 1 s to 1 h; without it, as long as it was last asked to.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
