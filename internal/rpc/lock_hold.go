@@ -58,7 +58,7 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			return fault.ShuttingDown.New("the server is ending, and releases the lock").After(time.Second)
 		case <-time.After(pause - rand.N(pause/8+1)):
 		}
-		if err := callOf(ctx).stillIn(ctx); fault.Is(err, access.Unauthenticated) {
+		if err := s.stillIn(ctx, min(term/10, time.Until(end))); err != nil {
 			return err
 		}
 		start := time.Now()
@@ -79,6 +79,17 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			pause = max(0, min(term/10, time.Second, time.Until(end)))
 		}
 	}
+}
+
+// stillIn refuses a caller whose API key is not good any more. What cannot be found out within limit is left to the
+// next time: the lease must not end meanwhile.
+func (s *Lock) stillIn(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := callOf(ctx).stillIn(ctx); fault.Is(err, access.Unauthenticated) {
+		return err
+	}
+	return nil
 }
 
 func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duration) (*lockv1.Lock, error) {
