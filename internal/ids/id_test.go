@@ -93,7 +93,8 @@ func TestOrderNumbersHaveTheDateOfTheirZone(t *testing.T) {
 			t.Errorf("%s: %+v, %v", no, p, err)
 		}
 	}
-	for _, bad := range [][2]string{{"ord", ""}, {"ORD-", ""}, {"ORD123456", ""}, {"Ö", ""}, {"", "Mars/Olympus"}, {"", "Local"}, {"", "../etc/passwd"}, {"", "/etc/localtime"}} {
+	for _, bad := range [][2]string{{"ord", ""}, {"ORD-", ""}, {"ORD123456", ""}, {"Ö", ""}, {"", "Mars/Olympus"}, {"", "Local"}, {"", "../etc/passwd"}, {"", "/etc/localtime"},
+		{"", "Asia//Shanghai"}, {"", "Asia/./Shanghai"}, {"", "./UTC"}, {"", "Asia/Shanghai/"}, {"", "."}} {
 		if _, err := ids.NewOrderForm(bad[0], bad[1]); !fault.Is(err, fault.FieldInvalid) || len(fault.Of(err).Fields) != 1 {
 			t.Errorf("%q: %v", bad, err)
 		}

@@ -2,6 +2,7 @@ package ids
 
 import (
 	"errors"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -46,8 +47,11 @@ func zoneOf(name string) (*time.Location, error) {
 	if known, ok := zones.Load(name); ok {
 		return known.(*time.Location), nil
 	}
-	if name == "Local" { // whatever the machine is set to
+	switch {
+	case name == "Local": // whatever the machine is set to
 		return nil, errors.New("the machine's own zone has no name")
+	case name != "" && path.Clean(name) != name: // one zone would have more names than memory has room for
+		return nil, errors.New("names of zones have no empty parts and no dots for parts")
 	}
 	location, err := time.LoadLocation(name)
 	if err == nil {

@@ -17,7 +17,7 @@ func WaitOnce(t testing.TB, r *Room, k Key, c commit.Caller) {
 	if err != nil || ticket == 0 {
 		t.Fatal(ticket, err)
 	}
-	place := r.enter(k, ticket)
+	place := r.enter(twin{Key: k}, ticket)
 	defer r.exit(place)
 	if _, err := r.lookOnce(ctx); err != nil {
 		t.Fatal(err)
@@ -34,7 +34,7 @@ func WaitOnce(t testing.TB, r *Room, k Key, c commit.Caller) {
 // LookOnce looks at the queue of a lock, as if somebody waited there.
 func LookOnce(t testing.TB, r *Room, k Key) {
 	t.Helper()
-	defer r.exit(r.enter(k, -1))
+	defer r.exit(r.enter(twin{Key: k}, -1))
 	if _, err := r.lookOnce(context.Background()); err != nil {
 		t.Fatal(err)
 	}

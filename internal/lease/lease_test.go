@@ -90,9 +90,9 @@ func (p *process) try(params lease.AcquireParams, ticket int64) (lease.Lock, err
 
 // wait waits for a lock.
 func (p *process) wait(ctx context.Context, params lease.AcquireParams, wait time.Duration) (l lease.Lock, err error) {
-	err = p.room.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (err error) {
+	err = p.room.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (replayed bool, err error) {
 		l, err = p.try(params, ticket)
-		return err
+		return false, err
 	})
 	return l, err
 }
@@ -228,6 +228,16 @@ func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
 	for holds := 2; holds <= 3; holds++ {
 		if l := p.must(p.try(again, 0)); l.Holds != holds || l.Fence != first.Fence {
 			t.Errorf("%d. time: %+v", holds, l)
+		}
+	}
+	for _, term := range []time.Duration{time.Second, time.Hour} { // who has it for a minute counts on the minute
+		again.Lease = term
+		want := max(term, time.Minute)
+		if l := p.must(p.try(again, 0)); l.Lease != want || l.ExpiresAt.Before(first.ExpiresAt) {
+			t.Errorf("again, for %v: it lasts %v, to %v after %v", term, l.Lease, l.ExpiresAt, first.ExpiresAt)
+		}
+		if _, err := p.release("a", first.Fence); err != nil {
+			t.Fatal(err)
 		}
 	}
 	other := again

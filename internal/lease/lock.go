@@ -34,7 +34,7 @@ func (l *lock) view() Lock {
 		return Lock{Name: l.Key.Name}
 	}
 	return Lock{Name: l.Key.Name, Principal: v.principal, Holder: v.holder, Fence: v.fence, Holds: int(v.holds),
-		Lease: time.Duration(v.leaseMS) * time.Millisecond, AcquiredAt: v.acquiredAt, ExpiresAt: v.expiresAt, RequestID: v.requestID}
+		Lease: millis(v.leaseMS), AcquiredAt: v.acquiredAt, ExpiresAt: v.expiresAt, RequestID: v.requestID}
 }
 
 // AcquireParams are what to acquire.
@@ -44,6 +44,7 @@ type AcquireParams struct {
 	Lease      time.Duration // MinLease to MaxLease, in whole milliseconds
 	Reentrant  bool
 	GuardsPage bool
+	RequestKey string // of the call that waits; empty: none
 }
 
 // held is the refusal when somebody else has the lock, or came before.
@@ -88,7 +89,7 @@ func (c *AcquireCommand) Apply(b *Book) (any, error) {
 	if held && c.Reentrant && l.Value.holder == c.Holder && l.Value.principal == c.Principal {
 		v := b.Change(l.Row)
 		v.holds++
-		v.extend(b.Now, c.Lease)
+		v.extend(b.Now, max(c.Lease, millis(v.leaseMS))) // who has it already counts on his lease
 		return Acquired{Lock: l.view()}, nil
 	}
 	first := b.head(l)
@@ -137,7 +138,7 @@ func (c *RenewCommand) Apply(b *Book) (any, error) {
 	}
 	lease := c.Lease
 	if lease == 0 {
-		lease = time.Duration(l.Value.leaseMS) * time.Millisecond
+		lease = millis(l.Value.leaseMS)
 	}
 	b.Change(l.Row).extend(b.Now, lease)
 	return l.view(), nil

@@ -101,7 +101,8 @@ func (w *world) acquire(t *rapid.T) {
 			t.Fatalf("again: %+v %v", answer, err)
 		}
 		if took {
-			w.holds, w.lease, w.ends = w.holds+1, c.Lease, w.now.Add(c.Lease)
+			w.holds, w.lease = w.holds+1, max(w.lease, c.Lease)
+			w.ends = w.now.Add(w.lease)
 		}
 	case w.held() || len(live) > 0 && live[0].ticket != c.Ticket:
 		f := fault.Of(err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,10 +25,11 @@ type Room struct {
 
 	mu     sync.Mutex
 	places map[int64]*place // by ticket
-	hints  []int64          // tickets to be told to other processes
-	looks  chan struct{}    // look now
-	tells  chan struct{}    // there are hints
-	opened chan struct{}    // closed when the first call waits
+	twins  map[twin][]*place
+	hints  []int64       // tickets to be told to other processes
+	looks  chan struct{} // look now
+	tells  chan struct{} // there are hints
+	opened chan struct{} // closed when the first call waits
 	open   sync.Once
 }
 
@@ -49,18 +51,27 @@ type RoomConfig struct {
 type place struct {
 	Key
 	ticket int64
+	twin   twin
 	wake   chan struct{} // of one
 	gone   bool          // the place was lost. Guarded by Room.mu
 }
 
+// twin is what calls have in common that are one call, sent more than once: when one of them has the lock, that
+// answers the others.
+type twin struct {
+	Key
+	principal, requestKey string
+}
+
 // NewRoom makes a room. Run has to run beside it.
 func NewRoom(c RoomConfig) *Room {
-	return &Room{RoomConfig: c, places: make(map[int64]*place), looks: make(chan struct{}, 1), tells: make(chan struct{}, 1),
+	return &Room{RoomConfig: c, places: make(map[int64]*place), twins: make(map[twin][]*place), looks: make(chan struct{}, 1), tells: make(chan struct{}, 1),
 		opened: make(chan struct{})}
 }
 
-// Try tries once to acquire a lock, with the ticket of one who waits, or 0.
-type Try func(ctx context.Context, ticket int64) error
+// Try tries once to acquire a lock, with the ticket of one who waits, or 0. replayed: it was acquired before, under
+// the same request key, and the place in the queue has not been used.
+type Try func(ctx context.Context, ticket int64) (replayed bool, err error)
 
 // answerTime is kept of a call's deadline for its answer.
 const answerTime = 250 * time.Millisecond
@@ -68,12 +79,18 @@ const answerTime = 250 * time.Millisecond
 // Acquire tries to acquire a lock, and waits for it in order of arrival while others have it: for wait,
 // and not past the end of ctx. It returns what the last try said, or, when the wait ends, Held or
 // PageHeld with the place that the caller had.
-func (r *Room) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wait time.Duration, try Try) error {
+func (r *Room) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wait time.Duration, try Try) (err error) {
 	start := time.Now()
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)-answerTime)
 	}
-	err := try(ctx, 0)
+	key := twin{Key{c.Tenant, p.Name}, c.Principal, p.RequestKey}
+	defer func() {
+		if err == nil {
+			r.wakeTwins(key)
+		}
+	}()
+	_, err = try(ctx, 0)
 	if wait <= 0 || !isHeld(err) {
 		return err
 	}
@@ -84,7 +101,7 @@ func (r *Room) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wa
 	outcome := "ended"
 	defer func() { r.Metrics.waited(start, outcome) }()
 	for {
-		err := r.queue(ctx, c, p, over.C, try)
+		err = r.queue(ctx, c, p, key, over.C, try)
 		switch {
 		case err == nil:
 			outcome = "acquired"
@@ -100,14 +117,13 @@ func (r *Room) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wa
 func isHeld(err error) bool { return fault.Is(err, Held) || fault.Is(err, PageHeld) }
 
 // queue waits once: until it has the lock, its place is lost, or the wait is over.
-func (r *Room) queue(ctx context.Context, c commit.Caller, p AcquireParams, over <-chan time.Time, try Try) error {
-	key := Key{c.Tenant, p.Name}
+func (r *Room) queue(ctx context.Context, c commit.Caller, p AcquireParams, key twin, over <-chan time.Time, try Try) error {
 	ticket, err := r.enqueue(ctx, c, p)
 	if err != nil {
 		return err
 	}
 	if ticket == 0 { // it has become free meanwhile
-		if err := try(ctx, 0); !isHeld(err) {
+		if _, err := try(ctx, 0); !isHeld(err) {
 			return err
 		}
 		select {
@@ -119,23 +135,28 @@ func (r *Room) queue(ctx context.Context, c commit.Caller, p AcquireParams, over
 	}
 	place := r.enter(key, ticket)
 	defer r.exit(place)
-	for {
+	for last := false; ; {
 		select {
 		case <-place.wake:
 		case <-over:
-			return r.leave(ctx, c, p, ticket)
+			if last = true; p.RequestKey == "" {
+				return r.leave(ctx, c, p, ticket)
+			} // the same call may have got it in another process
 		case <-ctx.Done():
 			return r.give(ctx, c, p, ticket, fault.NotRun.New("the call ended while it waited for the lock").Because(ctx.Err()))
 		case <-r.Closing:
 			return r.give(ctx, c, p, ticket, fault.ShuttingDown.New("the server is ending").After(time.Second))
 		}
-		if r.isGone(place) {
+		if !last && r.isGone(place) {
 			return errPlaceLost
 		}
-		if err := try(ctx, ticket); err == nil {
+		switch replayed, err := try(ctx, ticket); {
+		case err == nil && !replayed:
 			return nil
-		} else if !isHeld(err) {
+		case !isHeld(err):
 			return r.give(ctx, c, p, ticket, err)
+		case last:
+			return r.leave(ctx, c, p, ticket)
 		}
 	}
 }
@@ -143,7 +164,10 @@ func (r *Room) queue(ctx context.Context, c commit.Caller, p AcquireParams, over
 // errPlaceLost: the place lapsed, because the database was away. The wait goes on at the end.
 var errPlaceLost = errors.New("lease: the place in the queue was lost")
 
+// enqueue takes a place. It is not cut off when the caller goes away: nobody would know which place to give up.
 func (r *Room) enqueue(ctx context.Context, c commit.Caller, p AcquireParams) (int64, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	defer cancel()
 	answer, err := r.Do(ctx, c, &enqueueCommand{Caller: c, Key: Key{c.Tenant, p.Name}, holder: p.Holder, instance: r.Instance})
 	if err != nil {
 		return 0, err
@@ -151,7 +175,7 @@ func (r *Room) enqueue(ctx context.Context, c commit.Caller, p AcquireParams) (i
 	return answer.(int64), nil
 }
 
-// leaveTime bounds the giving up of a place, for which nobody waits.
+// leaveTime bounds the taking and the giving up of a place, for which nobody may be waiting.
 const leaveTime = 5 * time.Second
 
 // leave gives a place up because the wait is over, and tells how it stood.
@@ -174,10 +198,13 @@ func (r *Room) give(ctx context.Context, c commit.Caller, p AcquireParams, ticke
 	return err
 }
 
-func (r *Room) enter(key Key, ticket int64) *place {
-	p := &place{Key: key, ticket: ticket, wake: make(chan struct{}, 1)}
+func (r *Room) enter(key twin, ticket int64) *place {
+	p := &place{Key: key.Key, ticket: ticket, twin: key, wake: make(chan struct{}, 1)}
 	r.mu.Lock()
 	r.places[ticket] = p
+	if key.requestKey != "" {
+		r.twins[key] = append(r.twins[key], p)
+	}
 	r.mu.Unlock()
 	r.open.Do(func() { close(r.opened) })
 	r.look()
@@ -188,6 +215,20 @@ func (r *Room) exit(p *place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.places, p.ticket)
+	if rest := slices.DeleteFunc(r.twins[p.twin], func(x *place) bool { return x == p }); len(rest) > 0 {
+		r.twins[p.twin] = rest
+	} else {
+		delete(r.twins, p.twin)
+	}
+}
+
+// wakeTwins wakes those who wait here and are the same call: the lock may have been acquired for them.
+func (r *Room) wakeTwins(key twin) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range r.twins[key] {
+		signal(p.wake)
+	}
 }
 
 func (r *Room) isGone(p *place) bool {

@@ -132,6 +132,31 @@ func TestAWaitEndsWithThePlaceAndTheHolder(t *testing.T) {
 	p.must(p.acquire("a", "five", time.Minute)) // nobody is before him
 }
 
+// Who goes away while he is given his place does not leave it behind.
+func TestAPlaceIsGivenUpWheneverItsCallerGoes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db.AppDSN)
+	super := pgtest.Pool(t, db.SuperDSN)
+	p.must(p.acquire("a", "one", time.Minute))
+	var work sync.WaitGroup
+	for n := range 200 {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(time.Duration(n%50)*200*time.Microsecond, cancel)
+		work.Go(func() {
+			if _, err := p.wait(ctx, params("a", n, time.Minute), time.Minute); err == nil {
+				t.Error("he has it")
+			}
+		})
+		if n%8 == 7 {
+			work.Wait()
+		}
+	}
+	if n := count(t, super, "select count(*) from lease_waiters"); n != 0 {
+		t.Errorf("%d places are left", n)
+	}
+}
+
 func TestALapsedLeaseGoesToWhoWaits(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

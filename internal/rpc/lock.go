@@ -38,9 +38,15 @@ const lockLife = time.Hour
 
 // Acquire takes a lock, and waits for it.
 func (s *Lock) Acquire(ctx context.Context, r *lockv1.AcquireRequest) (*lockv1.AcquireResponse, error) {
+	return s.take(ctx, r, func(ctx context.Context) context.Context { return ctx })
+}
+
+// take acquires a lock, and waits for it. Each try has the context that tries makes of its own.
+func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(context.Context) context.Context) (*lockv1.AcquireResponse, error) {
 	c := callOf(ctx)
 	var d decoder
 	p := d.acquire(c, r)
+	p.RequestKey = c.key
 	wait := defaultWait
 	if r.GetWait() != nil {
 		wait = r.GetWait().AsDuration()
@@ -52,20 +58,21 @@ func (s *Lock) Acquire(ctx context.Context, r *lockv1.AcquireRequest) (*lockv1.A
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	return s.acquire(ctx, r, p, wait)
+	return s.acquire(ctx, r, p, wait, tries)
 }
 
 // acquire tries until it has the lock or the wait is over. Only the try that gets it is recorded under
 // the key, and only there do conditions stay.
-func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.AcquireParams, wait time.Duration) (res *lockv1.AcquireResponse, err error) {
+func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.AcquireParams, wait time.Duration,
+	tries func(context.Context) context.Context) (res *lockv1.AcquireResponse, err error) {
 	c := callOf(ctx)
-	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (err error) {
+	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (replayed bool, err error) {
 		var out commit.Outcome
-		res, out, err = through(ctx, s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
+		res, out, err = through(tries(ctx), s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
 		if a, ok := out.Answer.(lease.Acquired); ok && a.Lapsed {
 			s.Metrics.Lapsed(1)
 		}
-		return err
+		return out.Replayed, err
 	})
 	return res, err
 }

@@ -17,13 +17,12 @@ import (
 // Hold holds a lock while the stream lives.
 func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.ServerStream[lockv1.HoldResponse]) error {
 	c := callOf(ctx)
-	c.key = "" // each renewal is another change, and a stream cannot be answered again
+	c.key, c.keyless = "", true // each renewal is another change, and a stream cannot be answered again
 	acquire := &lockv1.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(), GuardsPage: r.GetGuardsPage()}
-	res, err := s.Acquire(ctx, acquire)
+	res, err := s.take(ctx, acquire, context.WithoutCancel) // a try that is on its way is seen to its end: who else would give back what it brings?
 	if err != nil {
 		return err
 	}
-	c.conditions = nil // they were for the acquisition
 	l := res.GetLock()
 	err = s.hold(ctx, l, stream)
 	if fault.Is(err, lease.Lost) {
@@ -32,7 +31,7 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	if _, releaseErr := s.Release(ctx, &lockv1.ReleaseRequest{Name: l.GetName(), Fence: l.GetFence()}); releaseErr != nil {
+	if releaseErr := s.releaseHeld(ctx, l); releaseErr != nil {
 		c.gate.Log.WarnContext(ctx, "a lock was not released; it lapses", "lock", l.GetName(), "request_id", c.requestID, "error", releaseErr)
 	}
 	return err
@@ -42,10 +41,12 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 const releaseTime = 5 * time.Second
 
 // hold sends and renews until the caller goes away, the server ends, or the lock is lost. A renewal that
-// fails otherwise is tried again for as long as the lease may last.
+// fails otherwise is tried again until a tenth of the lease is left: the caller learns that his time is over
+// before anybody else can have the lock.
 func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerStream[lockv1.HoldResponse]) error {
 	term := l.GetLease().AsDuration()
-	renewed := time.Now()
+	life := term - term/10
+	end := time.Now().Add(life)
 	if err := stream.Send(&lockv1.HoldResponse{Lock: l}); err != nil {
 		return err
 	}
@@ -57,14 +58,14 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			return fault.ShuttingDown.New("the server is ending, and releases the lock").After(time.Second)
 		case <-time.After(pause - rand.N(pause/8+1)):
 		}
-		if err := callOf(ctx).stillIn(ctx); fault.Is(err, access.Unauthenticated) {
+		if err := s.stillIn(ctx, min(term/10, time.Until(end))); err != nil {
 			return err
 		}
 		start := time.Now()
-		next, err := s.renewHeld(ctx, l, term/3)
+		next, err := s.renewHeld(ctx, l, min(term/3, end.Sub(start)))
 		switch {
 		case err == nil:
-			renewed, pause = start, term/3
+			end, pause = start.Add(life), term/3
 			if err := stream.Send(&lockv1.HoldResponse{Lock: next}); err != nil {
 				return err
 			}
@@ -72,12 +73,23 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			return ctx.Err()
 		case fault.Is(err, lease.Lost):
 			return err
-		case time.Since(renewed) > term:
+		case !time.Now().Before(end):
 			return lease.Lost.New("the lock %q could not be renewed in time", l.GetName()).Because(err)
 		default:
-			pause = min(term/10, time.Second)
+			pause = max(0, min(term/10, time.Second, time.Until(end)))
 		}
 	}
+}
+
+// stillIn refuses a caller whose API key is not good any more. What cannot be found out within limit is left to the
+// next time: the lease must not end meanwhile.
+func (s *Lock) stillIn(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := callOf(ctx).stillIn(ctx); fault.Is(err, access.Unauthenticated) {
+		return err
+	}
+	return nil
 }
 
 func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duration) (*lockv1.Lock, error) {
@@ -90,4 +102,16 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 		return nil, err
 	}
 	return renderLock(out.Answer.(lease.Lock)), nil
+}
+
+// releaseHeld gives back what the stream held. It is the server's own doing: nothing is demanded of it.
+func (s *Lock) releaseHeld(ctx context.Context, l *lockv1.Lock) error {
+	c := callOf(ctx)
+	out, err := s.Engine.Do(ctx, flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
+		Command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
+	if r, ok := out.Answer.(lease.Released); ok {
+		s.Room.Wake(r.Next)
+	}
+	s.count("hold", err)
+	return err
 }

@@ -22,6 +22,7 @@ import (
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
@@ -194,6 +195,41 @@ func TestAnAcquisitionThatWaitedIsRecorded(t *testing.T) {
 	}
 }
 
+// Calls under one key that wait at the same time, in two servers, are one acquisition: all get its answer, and no
+// place stays behind.
+func TestCallsUnderOneKeyThatWaitAreOneAcquisition(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	key := s.key("mine", "boss", access.Write)
+	callers := []*caller{{s, key}, {s.beside(), key}}
+	first := callers[0].acquire("a")
+	request := &lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(12 * time.Second)}
+	const calls = 6
+	got := make(chan answer, calls)
+	for n := range calls {
+		go func() { got <- callers[n%2].call(connectProto, "Lock.Acquire", request, "Idempotency-Key", "k") }()
+	}
+	soon(t, 5*time.Second, "all wait", s.waiting(calls))
+	released := time.Now()
+	callers[0].releaseLock("a", first.GetFence())
+	var one answer
+	for n := range calls {
+		a := <-got
+		if n == 0 {
+			one = a
+		}
+		if a.code != "" || string(a.raw) != string(one.raw) {
+			t.Errorf("%d: %q %s, not %q", n, a.code, a.message, one.raw)
+		}
+		if n == calls/2-1 && time.Since(released) > 5*time.Second {
+			t.Errorf("those beside the first had their answer after %v", time.Since(released))
+		}
+	}
+	if n := s.count("select count(*) from lease_waiters"); n != 0 {
+		t.Errorf("%d places are left", n)
+	}
+}
+
 func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -236,6 +272,87 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 	}
 	if err := stream.Err(); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "not held under fence") {
 		t.Errorf("a lost lock: %v", err)
+	}
+}
+
+// When the lock cannot be renewed the stream ends before the lease does: before anybody else can have the lock. Nor
+// can the API key be looked up, which the server does when what it knows of it is 3 s old.
+func TestAStreamEndsBeforeItsLease(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	stream, err := c.locks().Hold(context.Background(), &lockv1.HoldRequest{Name: "a", Lease: durationpb.New(6 * time.Second)})
+	if err != nil || !stream.Receive() {
+		t.Fatal(err, stream.Err())
+	}
+	defer stream.Close()
+	tx, err := s.pool.Begin(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background()) //nolint:errcheck // it changed nothing
+	if _, err := tx.Exec(context.Background(), "lock table access_api_keys; select from lease_locks for update"); err != nil {
+		t.Fatal(err)
+	}
+	last := stream.Msg().GetLock()
+	for stream.Receive() {
+		last = stream.Msg().GetLock()
+	}
+	left := time.Until(last.GetExpireTime().AsTime())
+	if err := stream.Err(); connect.CodeOf(err) != connect.CodeFailedPrecondition || left < 0 || left > 3*time.Second {
+		t.Errorf("it ended %v before the lease: %v", left, err)
+	}
+}
+
+// What a tenant demands of calls is not demanded of the release that the server makes at a stream's end, and a stream
+// has no use for a key.
+func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	super := pgtest.Pool(t, s.db.SuperDSN)
+	tenant, err := access.Tenant(t.Context(), super, "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []access.Rule{{Operation: access.Others, KeyRequired: true}, {Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
+		if err := access.SetRule(t.Context(), super, tenant, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := holdOnce(c, &lockv1.HoldRequest{Name: "a"}); strings.HasPrefix(text, "error") {
+		t.Fatal(text)
+	}
+	soon(t, 5*time.Second, "it is released", func() bool { return s.count("select count(*) from lease_locks where state = 'free'") == 1 })
+	if a := c.call(connectProto, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a"}); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
+		t.Errorf("a call without key: %s %s", a.code, a.message)
+	}
+}
+
+// Callers of streams go away at any moment, also while the lock is being acquired: none stays held.
+func TestACallerWhoGoesAwayLeavesNoLock(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.releaseLock("warm", c.acquire("warm").GetFence())
+	var work sync.WaitGroup
+	for n := range 400 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n%100)*200*time.Microsecond)
+		work.Go(func() {
+			defer cancel()
+			if stream, err := c.locks().Hold(ctx, &lockv1.HoldRequest{Name: fmt.Sprint("a", n), Lease: durationpb.New(time.Hour)}); err == nil {
+				for stream.Receive() {
+				}
+				_ = stream.Close()
+			}
+		})
+		if n%8 == 7 {
+			work.Wait()
+		}
+	}
+	soon(t, 5*time.Second, "none is held", func() bool { return s.count("select count(*) from lease_locks where state = 'held'") == 0 })
+	if n := s.count("select count(*) from lease_locks"); n < 20 {
+		t.Errorf("only %d were ever held", n)
 	}
 }
 

@@ -81,7 +81,7 @@ type Lock struct {
 	// Who holds it, as he called himself, and the principal of his API key.
 	Holder    string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Greater than the fence of every acquisition before, of any lock, for ever.
+	// Greater than the fence of every acquisition of this lock before, for ever.
 	Fence int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	// How many Releases it takes.
 	Holds int32 `protobuf:"varint,6,opt,name=holds,proto3" json:"holds,omitempty"`
@@ -218,7 +218,7 @@ type AcquireRequest struct {
 	// Execute, and behind a submit token or a page id, it is 0.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	// When the same holder, of the same principal, has it already, he has it once more, under the same
-	// fence, and the lease lasts from now. Needs a holder.
+	// fence, and the lease lasts from now, as long as the longer of the two. Needs a holder.
 	Reentrant bool `protobuf:"varint,5,opt,name=reentrant,proto3" json:"reentrant,omitempty"`
 	// The lock guards a page id, or whatever else must be worked on once: when somebody holds it, this is
 	// a duplicate (PAGE_LOCK_HELD), not a conflict.
@@ -348,7 +348,7 @@ type RenewRequest struct {
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Of the acquisition.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// How long it lasts from now: 1 s to 1 h; without it, as long as it was acquired for.
+	// How long it lasts from now: 1 s to 1 h; without it, as long as it was last asked to.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

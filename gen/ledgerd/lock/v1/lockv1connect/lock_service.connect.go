@@ -69,7 +69,7 @@ type LockServiceClient interface {
 	// third of the lease, sends it again, and releases it when the caller goes away. The server renews
 	// while the connection stands, so a caller who is frozen keeps the lock until it breaks; where that
 	// matters use Acquire and Renew, as the Go client does. Has no use for an Idempotency-Key.
-	// Errors: those of Acquire; LOCK_LOST when the database was away for longer than the lease.
+	// Errors: those of Acquire; LOCK_LOST when the database was away for so long that only a tenth of the lease is left.
 	Hold(context.Context, *v1.HoldRequest) (*connect.ServerStreamForClient[v1.HoldResponse], error)
 }
 
@@ -208,7 +208,7 @@ type LockServiceHandler interface {
 	// third of the lease, sends it again, and releases it when the caller goes away. The server renews
 	// while the connection stands, so a caller who is frozen keeps the lock until it breaks; where that
 	// matters use Acquire and Renew, as the Go client does. Has no use for an Idempotency-Key.
-	// Errors: those of Acquire; LOCK_LOST when the database was away for longer than the lease.
+	// Errors: those of Acquire; LOCK_LOST when the database was away for so long that only a tenth of the lease is left.
 	Hold(context.Context, *v1.HoldRequest, *connect.ServerStream[v1.HoldResponse]) error
 }
 
