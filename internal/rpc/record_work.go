@@ -151,6 +151,9 @@ func (r *Records) await(ctx context.Context, woken <-chan struct{}, end <-chan t
 func (s *Idempotency) begin(ctx context.Context, r *beginRequest) (*beginResponse, error) {
 	c := callOf(ctx)
 	res, err := run(ctx, s.Changes, beginAlone(0), r)
+	if err == nil {
+		c.conditions = nil // they have been met, by this try or the one that was recorded: the next is the same call
+	}
 	if held := res.GetRun(); err == nil && c.replayed && held != nil {
 		key := c.key
 		c.key = ""
