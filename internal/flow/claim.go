@@ -24,7 +24,9 @@ func NewClaimCondition(c commit.Caller, p claim.Params) *ClaimCondition {
 }
 
 // Need names the key.
-func (c *ClaimCondition) Need(b *Books) { c.row = b.Claims().Want(c.Params.At(c.Caller.Tenant)) }
+func (c *ClaimCondition) Need(b *Books) {
+	c.row, c.use = b.Claims().Want(c.Params.At(c.Caller.Tenant)), claim.Use{}
+}
 
 // Guard uses it.
 func (c *ClaimCondition) Guard(b *Books) (err error) {
@@ -43,7 +45,8 @@ func (c *ClaimCondition) Done(b *Books, answer any, _ bool) error {
 	return nil
 }
 
-// Count is which use it was. Read it when the command went well.
+// Count is which use it was; 0: the answer was recorded, so that it was not looked at. Read it when the command went
+// well.
 func (c *ClaimCondition) Count() int64 { return c.use.Count }
 
 // resultName is the business's own name of what a command made, or empty.

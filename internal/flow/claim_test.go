@@ -211,6 +211,21 @@ func (o *ordering) Apply(b *flow.Books) (any, error) {
 
 var _ flow.Condition = (*flow.ClaimCondition)(nil)
 
+// A batch that lost a race runs again, and may find the answer recorded then: what it counted before is not told.
+func TestACountIsThatOfTheAttemptThatStays(t *testing.T) {
+	t.Parallel()
+	c := pageClaim("p")
+	b := flow.NewBooks()
+	c.Need(b)
+	b.Claims().Start(time.Now(), func() int64 { return 1 })
+	if err := c.Guard(b); err != nil || c.Count() != 1 {
+		t.Fatal(err, c.Count())
+	}
+	if c.Need(flow.NewBooks()); c.Count() != 0 {
+		t.Errorf("a new attempt begins with a count of %d", c.Count())
+	}
+}
+
 // Calls behind a claim do not keep their batch, nor the calls that share it, from overlapping the one before.
 func TestBatchesWithClaimsOverlap(t *testing.T) {
 	t.Parallel()
