@@ -149,3 +149,19 @@ func TestATokenBeforeAnIdempotentCallIsSpentOnce(t *testing.T) {
 		}
 	})
 }
+
+// What stands before the acquisition of a lock does not stand before its release too.
+func TestALockAcquiredBehindATokenIsReleased(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, startLedger(t))
+	for what, ctx := range map[string]context.Context{"token": client.WithSubmitToken(t.Context(), issued(t, c)),
+		"claim": client.WithClaim(t.Context(), client.Claim{Key: "p", FirstOnly: true})} {
+		l, err := c.Lock(ctx, what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(); err != nil {
+			t.Errorf("behind a %s: %v", what, err)
+		}
+	}
+}
