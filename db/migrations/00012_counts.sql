@@ -18,7 +18,7 @@ create index commit_counts_hour_idx on commit_counts (hour);
 comment on table commit_counts is 'How often calls with a request key ended which way, kept for 90 days. A process adds what it counted every ten seconds, so one that is killed takes up to that much with it.';
 comment on column commit_counts.tenant_id is 'Tenant.';
 comment on column commit_counts.operation is 'What was called, such as ledger.transfer.';
-comment on column commit_counts.outcome is 'first: ran, and was recorded; refused: was refused, which was recorded; replayed: got the recorded answer; mismatch: the key was used with other content; expired: ran again, because the life of the key was over.';
+comment on column commit_counts.outcome is 'first: ran, and was recorded; refused: was refused, which was recorded; replayed: got the recorded answer; mismatch: the key was used with other content; expired: ran again, because the life of the key was over; taken_over: took over a lease that had lapsed.';
 comment on column commit_counts.hour is 'Beginning of the hour, by the database''s clock when the count was added.';
 comment on column commit_counts.count is 'How often.';
 grant select, insert, delete on commit_counts to ledgerd_app;
