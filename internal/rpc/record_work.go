@@ -26,6 +26,9 @@ type (
 	beginResponse = idempotencyv1.BeginResponse
 )
 
+// takenOver is the outcome by which takings of lapsed leases are counted, beside those of request keys.
+const takenOver = "taken_over"
+
 // beginName scopes the request keys of Begin.
 const beginName = "record.begin"
 
@@ -121,6 +124,9 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 			}
 		}
 		s.Records.tellBegin(c, k, res, err)
+		if res.GetRun().GetTookOver() && !c.replayed {
+			s.Engine.Count(k.Tenant, beginName, takenOver)
+		}
 		return res, err
 	}
 }
