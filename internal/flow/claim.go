@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"cmp"
+
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -37,10 +39,10 @@ func (c *ClaimCondition) Guard(b *Books) (err error) {
 // Apply has nothing left to do.
 func (c *ClaimCondition) Apply(*Books) error { return nil }
 
-// Done names what the first use made, if the caller did not.
+// Done names what the first use made, as the caller does, or else the business.
 func (c *ClaimCondition) Done(b *Books, answer any, _ bool) error {
-	if !c.use.Existed && c.Params.Result == "" {
-		b.Claims().Name(c.row, resultName(answer))
+	if !c.use.Existed {
+		b.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(answer)))
 	}
 	return nil
 }
