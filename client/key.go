@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -61,8 +62,8 @@ func WithKeyLife(ctx context.Context, life time.Duration) context.Context {
 }
 
 // KeyInterceptor gives every changing call a key: that of WithKey, or a new one. It leaves alone calls
-// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto, or IDEMPOTENT: they
-// can be sent again without a key. Put it before
+// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto, or IDEMPOTENT, unless
+// a submit token or a claim stands before them: they can be sent again without a key. Put it before
 // RetryInterceptor, so that all attempts of a call have the same key. For clients of any Connect
 // service that reads Idempotency-Key.
 func KeyInterceptor() connect.Interceptor {
@@ -88,7 +89,7 @@ func KeyInterceptor() connect.Interceptor {
 
 func setKey(ctx context.Context, req connect.AnyRequest) error {
 	h := req.Header()
-	if len(h[KeyHeader]) > 0 || level(req.Spec()) != connect.IdempotencyUnknown {
+	if l := level(req.Spec()); len(h[KeyHeader]) > 0 || l == connect.IdempotencyNoSideEffects || l == connect.IdempotencyIdempotent && !guarded(ctx, h) {
 		return nil
 	}
 	key, own := ctx.Value(keyContext{}).(string)
@@ -107,6 +108,12 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 		h[KeyHeader] = []string{quotedKey(key)}
 	}
 	return nil
+}
+
+// guarded tells whether a submit token or a claim stands before a call: sent again without a key, it would find
+// that it has used it up itself.
+func guarded(ctx context.Context, h http.Header) bool {
+	return len(h[TokenHeader]) > 0 || len(h[ClaimHeader]) > 0 || ctx.Value(tokenContext{}) != nil || ctx.Value(claimContext{}) != nil
 }
 
 // changing tells whether a call changes anything. What the schema does not promise to leave alone is

@@ -147,9 +147,12 @@ func (l *Lock) release(ctx context.Context) error {
 	return err
 }
 
-// alone keeps a call from what the caller wanted of the acquisition: its key, and its Info.
+// alone keeps a call from what the caller wanted of the acquisition: its key, its Info, and what stood before it.
 func alone(ctx context.Context) context.Context {
-	return context.WithValue(context.WithValue(ctx, keyContext{}, nil), infoContext{}, nil)
+	for _, key := range [...]any{keyContext{}, infoContext{}, tokenContext{}, claimContext{}} {
+		ctx = context.WithValue(ctx, key, nil)
+	}
+	return ctx
 }
 
 // life is for how long after the beginning of a renewal the context lasts: shorter than the lease, so that

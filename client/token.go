@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -57,39 +56,15 @@ const maxTokenBytes = 255
 // header writes the token as a structured field (RFC 9651). It comes from a form, so it may be anything.
 func (t SubmitToken) header() string {
 	var b strings.Builder
-	writeText(&b, t.Token[:min(len(t.Token), maxTokenBytes)])
+	b.WriteString(structuredText(strings.ToValidUTF8(t.Token[:min(len(t.Token), maxTokenBytes)], "\uFFFD")))
 	if t.Subject != "" {
-		b.WriteString("; subject=")
-		writeText(&b, t.Subject)
+		b.WriteString("; subject=" + structuredText(t.Subject))
 	}
 	if t.Purpose != "" {
-		b.WriteString("; purpose=")
-		writeText(&b, t.Purpose)
+		b.WriteString("; purpose=" + structuredText(t.Purpose))
 	}
 	if t.Next {
 		b.WriteString("; next")
 	}
 	return b.String()
-}
-
-// writeText writes a text in quotes; one that is not printable ASCII as a display text, with its bytes in
-// hexadecimal digits.
-func writeText(b *strings.Builder, s string) {
-	plain := true
-	for i := range len(s) {
-		plain = plain && s[i] >= ' ' && s[i] <= '~'
-	}
-	if plain {
-		b.WriteString(`"` + keyEscapes.Replace(s) + `"`)
-		return
-	}
-	b.WriteString(`%"`)
-	for _, c := range []byte(strings.ToValidUTF8(s, "\uFFFD")) {
-		if c < ' ' || c > '~' || c == '%' || c == '"' {
-			fmt.Fprintf(b, "%%%02x", c)
-		} else {
-			b.WriteByte(c)
-		}
-	}
-	b.WriteByte('"')
 }

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/ledgerd/ledgerd/client"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
@@ -116,5 +118,50 @@ func TestTokensAreIssuedWithoutAKeyAndReadWithoutAToken(t *testing.T) {
 	reader := newClient(t, url, client.WithInterceptors(headers))
 	if _, err := reader.Ledger.ListAssets(client.WithSubmitToken(t.Context(), client.SubmitToken{Token: "x"}), nil); err != nil {
 		t.Error(err)
+	}
+}
+
+// A call that may be sent again without a key may not be when it spends something: so it is given one.
+func TestATokenBeforeAnIdempotentCallIsSpentOnce(t *testing.T) {
+	t.Parallel()
+	url := startLedger(t)
+	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
+		plain := newClient(t, url, opts...)
+		begun, err := plain.Idempotency.Begin(t.Context(), &idempotencyv1.BeginRequest{Scope: "s", Key: t.Name()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newLosing(1)
+		c := newClient(t, url, append(opts, client.WithHTTPClient(h))...)
+		extend := &idempotencyv1.ExtendRequest{Scope: "s", Key: t.Name(), Fence: begun.GetRun().GetFence(), Lease: durationpb.New(time.Minute)}
+		ctx, info := client.WithInfo(client.WithSubmitToken(t.Context(), issued(t, plain)))
+		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Attempts != 2 {
+			t.Errorf("behind a token: %v, %+v", err, *info)
+		}
+		h.lose.Store(1)
+		ctx, info = client.WithInfo(client.WithClaim(t.Context(), client.Claim{Key: t.Name(), FirstOnly: true}))
+		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Attempts != 2 {
+			t.Errorf("behind a page id: %v, %+v", err, *info)
+		}
+		ctx, info = client.WithInfo(t.Context())
+		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Key != "" {
+			t.Errorf("behind nothing: %v, %+v", err, *info)
+		}
+	})
+}
+
+// What stands before the acquisition of a lock does not stand before its release too.
+func TestALockAcquiredBehindATokenIsReleased(t *testing.T) {
+	t.Parallel()
+	c := newClient(t, startLedger(t))
+	for what, ctx := range map[string]context.Context{"token": client.WithSubmitToken(t.Context(), issued(t, c)),
+		"claim": client.WithClaim(t.Context(), client.Claim{Key: "p", FirstOnly: true})} {
+		l, err := c.Lock(ctx, what)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Unlock(); err != nil {
+			t.Errorf("behind a %s: %v", what, err)
+		}
 	}
 }

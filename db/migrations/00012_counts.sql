@@ -18,7 +18,7 @@ create index commit_counts_hour_idx on commit_counts (hour);
 comment on table commit_counts is 'How often calls with a request key ended which way, kept for 90 days. A process adds what it counted every ten seconds, so one that is killed takes up to that much with it.';
 comment on column commit_counts.tenant_id is 'Tenant.';
 comment on column commit_counts.operation is 'What was called, such as ledger.transfer.';
-comment on column commit_counts.outcome is 'first: ran, and was recorded; refused: was refused, which was recorded; replayed: got the recorded answer; mismatch: the key was used with other content; expired: ran again, because the life of the key was over; taken_over: work was taken over from a holder whose lease had lapsed.';
+comment on column commit_counts.outcome is 'first: ran, and was recorded; refused: was refused, which was recorded; replayed: got the recorded answer; mismatch: the key was used with other content; expired: ran again, because the life of the key was over; taken_over: took over a lease that had lapsed.';
 comment on column commit_counts.hour is 'Beginning of the hour, by the database''s clock when the count was added.';
 comment on column commit_counts.count is 'How often.';
 grant select, insert, delete on commit_counts to ledgerd_app;
@@ -33,7 +33,7 @@ select t.name as tenant, c.operation, c.hour,
     coalesce(sum(c.count) filter (where c.outcome = 'mismatch'), 0) as mismatched,
     coalesce(sum(c.count) filter (where c.outcome = 'expired'), 0) as expired,
     coalesce(sum(c.count) filter (where c.outcome = 'taken_over'), 0) as taken_over,
-    round(coalesce(sum(c.count) filter (where c.outcome = 'replayed'), 0) / sum(c.count), 4) as hit_rate
+    round(coalesce(sum(c.count) filter (where c.outcome = 'replayed') / sum(c.count) filter (where c.outcome <> 'taken_over'), 0), 4) as hit_rate
 from commit_counts c
 left join access_tenants t on t.tenant_id = c.tenant_id
 group by c.tenant_id, t.name, c.operation, c.hour;
@@ -47,7 +47,7 @@ comment on column audit.key_outcomes.replayed is 'Got an answer recorded before.
 comment on column audit.key_outcomes.mismatched is 'Had a key that was used before with other content.';
 comment on column audit.key_outcomes.expired is 'Ran again, because the life of their key was over: if there are many, let keys live longer.';
 comment on column audit.key_outcomes.taken_over is 'Took over a lease that had lapsed.';
-comment on column audit.key_outcomes.hit_rate is 'Part of them that was replayed, 0 to 1.';
+comment on column audit.key_outcomes.hit_rate is 'Part of the calls with a request key that was replayed, 0 to 1.';
 grant select on audit.key_outcomes to ledgerd_audit;
 reset role;
 

@@ -176,3 +176,23 @@ func TestARefusalIsShownAndThePageGoesOn(t *testing.T) {
 		t.Errorf("%d transfers, %s", n, is[string](t, ctx, state))
 	}
 }
+
+// The answers of a whole round of tries are lost, though the first one paid: nobody knows. The next click asks for
+// that payment, and makes no other one.
+func TestAPaymentWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
+	t.Parallel()
+	for _, query := range []string{"", "?unguarded"} {
+		s, ctx := newShop(t), browser(t)
+		do(t, ctx, chromedp.Navigate(s.page+"/"+query), until(ready), chromedp.Evaluate[chromedp.Void](loseAnswers), chromedp.Click("#pay"),
+			until(`running === 0 && `+state+`.startsWith("Not known")`))
+		first := is[string](t, ctx, "lost.join()")
+		do(t, ctx, chromedp.Evaluate[chromedp.Void](`window.fetch = whole`), chromedp.Click("#pay"), until(settled))
+		if n := s.paid(t); n != 1 || first != "200,200,200" {
+			t.Errorf("%q: %d transfers; lost were %s", query, n, first)
+		}
+	}
+}
+
+// loseAnswers lets requests through, and loses what comes back.
+const loseAnswers = `var whole = window.fetch, lost = [];
+	window.fetch = async (...a) => { lost.push((await whole(...a)).status); throw new TypeError("lost"); }`

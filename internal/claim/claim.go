@@ -111,7 +111,7 @@ func Compose(parts []string) string {
 	return b.String()
 }
 
-// Use uses a key that Want named. On a fault it leaves the claim as it is: KEY_CLAIMED when only a first use will
+// Use uses a key that Want named; Name names what a first use made, once it is made. On a fault it leaves the claim as it is: KEY_CLAIMED when only a first use will
 // do, or the key is another owner's for ever; CLAIM_LIFE_DIFFERENT when it is claimed for ever and the use has a
 // life, or the reverse.
 func (b *Book) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
@@ -133,7 +133,7 @@ func (b *Book) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 		return Use{v.Uses, true, *v}, nil
 	}
 	v := b.Change(r)
-	*v = Claim{ID: b.ID(), Uses: 1, Owner: p.Owner, Result: p.Result, Parts: p.Parts, Principal: c.Principal,
+	*v = Claim{ID: b.ID(), Uses: 1, Owner: p.Owner, Parts: p.Parts, Principal: c.Principal,
 		RequestID: c.RequestID, ClaimedAt: b.Now, tid: v.tid, found: v.found, change: claimed}
 	if p.Life > 0 {
 		v.ExpiresAt = b.Now.Add(p.Life)

@@ -24,8 +24,9 @@ func (c *Command) Guard(b *Book) (err error) {
 	return err
 }
 
-// Apply answers.
-func (c *Command) Apply(*Book) (any, error) {
+// Apply names what the use made: a refusal takes that back, and not the use.
+func (c *Command) Apply(b *Book) (any, error) {
+	b.named(c.row, &c.Params, &c.use)
 	if c.use.Existed && c.use.First.ForEver() {
 		return commit.Repeat{First: c.use}, nil
 	}
@@ -74,8 +75,25 @@ func (c *EachCommand) Guard(b *Book) error {
 	return nil
 }
 
-// Apply answers.
-func (c *EachCommand) Apply(*Book) (any, error) { return c.results, nil }
+// Apply names what the uses made.
+func (c *EachCommand) Apply(b *Book) (any, error) {
+	for i := range c.results {
+		if r := &c.results[i]; r.Fault == nil || r.Fault.Reason == KeyClaimed {
+			b.named(c.rows[i], &c.Params[i], &r.Use)
+		}
+	}
+	return c.results, nil
+}
+
+// named gives a first use the name of what it made, and tells a later one of it, or one that was refused.
+func (b *Book) named(r *Row, p *Params, u *Use) {
+	if first := u.Count == 1 && !u.Existed; first && p.Result != "" {
+		b.Name(r, p.Result)
+	}
+	if r.Value.ID == u.First.ID {
+		u.First.Result = r.Value.Result
+	}
+}
 
 // DropCommand frees a key. Its answer tells whether there was anything to free.
 type DropCommand struct {

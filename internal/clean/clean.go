@@ -133,6 +133,9 @@ func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int
 	if err != nil {
 		return 0, true, fmt.Errorf("oldest of %s: %w", t.Name, err)
 	}
+	if err = tx.Commit(ctx); err != nil {
+		return 0, true, err
+	}
 	c.Metrics.overdue(t.Name, seconds)
-	return deleted, true, tx.Commit(ctx)
+	return deleted, true, nil
 }

@@ -135,3 +135,21 @@ func TestCleaningMakesRoomForWork(t *testing.T) {
 		}
 	}
 }
+
+// What was not committed was not deleted.
+func TestABatchThatFailsIsNotCounted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	super, reg := pgtest.Pool(t, db.SuperDSN), prometheus.NewRegistry()
+	expired(t, super, 7, "-1 h")
+	keys := commit.Keys()
+	keys.Overdue = func(ctx context.Context, tx pgx.Tx) (float64, error) {
+		_, err := super.Exec(ctx, "select pg_terminate_backend($1, 5000)", tx.Conn().PgConn().PID())
+		return 0, err
+	}
+	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(reg)}
+	n, err := c.Clean(t.Context(), &keys)
+	if counted := metric(t, reg, "ledgerd_clean_deleted_total"); err == nil || n != 0 || counted != 0 || count(t, super) != 7 {
+		t.Errorf("told %d and counted %f, %v", n, counted, err)
+	}
+}

@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "stage_seconds",
 			Help: "Time of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
 		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "keys_total",
-			Help: "Calls with a request key by operation and outcome: first, refused, replayed, mismatch, expired (ran again, for its life was over)."}, []string{"operation", "outcome"}),
+			Help: "Calls with a request key by operation and outcome: first, refused, replayed, mismatch, expired (ran again, for its life was over); taken_over counts lapsed leases that were taken over."}, []string{"operation", "outcome"}),
 		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "replay_age_seconds",
 			Help:    "Time from the call that ran to the call that got its recorded answer: keys have to live longer than nearly all.",
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),

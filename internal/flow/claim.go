@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"cmp"
+
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger"
@@ -24,7 +26,9 @@ func NewClaimCondition(c commit.Caller, p claim.Params) *ClaimCondition {
 }
 
 // Need names the key.
-func (c *ClaimCondition) Need(b *Books) { c.row = b.Claims().Want(c.Params.At(c.Caller.Tenant)) }
+func (c *ClaimCondition) Need(b *Books) {
+	c.row, c.use = b.Claims().Want(c.Params.At(c.Caller.Tenant)), claim.Use{}
+}
 
 // Guard uses it.
 func (c *ClaimCondition) Guard(b *Books) (err error) {
@@ -35,15 +39,16 @@ func (c *ClaimCondition) Guard(b *Books) (err error) {
 // Apply has nothing left to do.
 func (c *ClaimCondition) Apply(*Books) error { return nil }
 
-// Done names what the first use made, if the caller did not.
+// Done names what the first use made, as the caller does, or else the business.
 func (c *ClaimCondition) Done(b *Books, answer any, _ bool) error {
-	if !c.use.Existed && c.Params.Result == "" {
-		b.Claims().Name(c.row, resultName(answer))
+	if !c.use.Existed {
+		b.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(answer)))
 	}
 	return nil
 }
 
-// Count is which use it was. Read it when the command went well.
+// Count is which use it was; 0: the answer was recorded, so that it was not looked at. Read it when the command went
+// well.
 func (c *ClaimCondition) Count() int64 { return c.use.Count }
 
 // resultName is the business's own name of what a command made, or empty.

@@ -211,6 +211,43 @@ func (o *ordering) Apply(b *flow.Books) (any, error) {
 
 var _ flow.Condition = (*flow.ClaimCondition)(nil)
 
+// What a claim was to name was not made when what it guards is refused.
+func TestARefusedUseNamesNothing(t *testing.T) {
+	t.Parallel()
+	a := newArena(t)
+	named := func(result string) func(*claim.Params) { return func(p *claim.Params) { p.Result = result } }
+	a.equal("refused", a.behindClaim(pageClaim("no", named("order-1")), transfer("no", user(0), user(1), "100000")), "INSUFFICIENT_FUNDS")
+	a.equal("ok", a.behindClaim(pageClaim("ok", named("order-2")), transfer("ok", "world", user(1), "1")), "ok")
+	a.equal("the claims", a.claimed(), "no 1 ; ok 1 order-2")
+	first := &claim.EachCommand{Caller: caller, Params: []claim.Params{{Scope: "s", Key: "k", Life: time.Hour, Result: "r"}, {Scope: "s", Key: "k", Life: time.Hour},
+		{Scope: "s", Key: "k", Life: time.Hour, FirstOnly: true, Result: "other"}}}
+	out, err := a.engines[0].Do(context.Background(), work(flow.Work{Command: flow.Claim(first)}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range out.Answer.([]claim.Result) {
+		if r.First.Result != "r" || r.Count != []int64{1, 2, 0}[i] {
+			t.Errorf("use %d: %+v", i, r)
+		}
+	}
+	a.equal("the claims", a.claimed(), "k 2 r; no 1 ; ok 1 order-2")
+}
+
+// A batch that lost a race runs again, and may find the answer recorded then: what it counted before is not told.
+func TestACountIsThatOfTheAttemptThatStays(t *testing.T) {
+	t.Parallel()
+	c := pageClaim("p")
+	b := flow.NewBooks()
+	c.Need(b)
+	b.Claims().Start(time.Now(), func() int64 { return 1 })
+	if err := c.Guard(b); err != nil || c.Count() != 1 {
+		t.Fatal(err, c.Count())
+	}
+	if c.Need(flow.NewBooks()); c.Count() != 0 {
+		t.Errorf("a new attempt begins with a count of %d", c.Count())
+	}
+}
+
 // Calls behind a claim do not keep their batch, nor the calls that share it, from overlapping the one before.
 func TestBatchesWithClaimsOverlap(t *testing.T) {
 	t.Parallel()

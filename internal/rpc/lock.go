@@ -71,6 +71,7 @@ func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.Ac
 		res, out, err = through(tries(ctx), s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
 		if a, ok := out.Answer.(lease.Acquired); ok && a.Lapsed {
 			s.Metrics.Lapsed(1)
+			s.Engine.Count(c.identity.Tenant, acquireCall.name, takenOver)
 		}
 		return out.Replayed, err
 	})

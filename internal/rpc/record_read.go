@@ -129,7 +129,6 @@ func (s *Idempotency) tellBegin(c *call, k record.Key, res *beginResponse, err e
 		count("repeat")
 	case res.GetRun().GetTookOver():
 		count("takeover")
-		s.countWork(c, "taken_over")
 		r.log.Warn("work taken over from a holder whose lease lapsed", append(about, "fence", res.GetRun().GetFence())...)
 	default:
 		count("run")

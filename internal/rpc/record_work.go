@@ -26,6 +26,9 @@ type (
 	beginResponse = idempotencyv1.BeginResponse
 )
 
+// takenOver is the outcome by which takings of lapsed leases are counted, beside those of request keys.
+const takenOver = "taken_over"
+
 // beginName scopes the request keys of Begin.
 const beginName = "record.begin"
 
@@ -121,6 +124,9 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 			}
 		}
 		s.tellBegin(c, k, res, err)
+		if res.GetRun().GetTookOver() && !c.replayed {
+			s.Engine.Count(k.Tenant, beginName, takenOver)
+		}
 		return res, err
 	}
 }
@@ -151,6 +157,9 @@ func (r *Records) await(ctx context.Context, woken <-chan struct{}, end <-chan t
 func (s *Idempotency) begin(ctx context.Context, r *beginRequest) (*beginResponse, error) {
 	c := callOf(ctx)
 	res, err := run(ctx, s.Changes, beginAlone(0), r)
+	if err == nil {
+		c.conditions = nil // they have been met, by this try or the one that was recorded: the next is the same call
+	}
 	if held := res.GetRun(); err == nil && c.replayed && held != nil {
 		key := c.key
 		c.key = ""

@@ -161,9 +161,9 @@ func (c *call) submit(operation string, dry bool, made func(answer any, existed 
 }
 
 // carry puts the next token into the answer to a submit that went well and asked for it. One that is
-// replayed has it again, if it was issued then.
+// replayed has it again, if it was issued then. A later try of a call whose token is spent leaves it as it is.
 func (c *call) carry(ctx context.Context, s *Changes, out commit.Outcome) error {
-	if c.token == nil || !c.token.Next {
+	if c.token == nil || !c.token.Next || len(c.conditions) == 0 {
 		return nil
 	}
 	next := token.Next(c.token.Token)

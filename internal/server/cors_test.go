@@ -69,7 +69,8 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 func TestWhatIsNoOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	for _, origin := range []string{"", "shop.example.com", "https://shop.example.com/", "ftp://shop.example.com", "https://", "*"} {
+	for _, origin := range []string{"", "shop.example.com", "https://shop.example.com/", "ftp://shop.example.com", "https://", "*",
+		"http://*", "https://*.example.com"} { // which the library would take for patterns
 		o := server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0", Origins: []string{origin}, Anyone: &access.Identity{Tenant: 1, Principal: "dev", Role: access.Admin}}
 		if started, err := server.Start(t.Context(), o); err == nil {
 			started.Stop()

@@ -20,6 +20,7 @@ import (
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	inboxv1 "github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
 
@@ -640,7 +641,30 @@ func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
 	soon(t, 30*time.Second, "the counts are saved", func() bool { return c.count("select count(*) from commit_counts") >= 7 })
 	var got string
 	if err := c.pool.QueryRow(t.Context(), `select string_agg(concat_ws(' ', operation, first, replayed, mismatched, taken_over), ', ' order by operation)
-		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 1 1 1, inbox.message 1 1 1 0" {
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 1 1 0, inbox.message 1 1 1 0, record.begin 0 0 0 1" {
 		t.Errorf("counted %s, %v", got, err)
+	}
+}
+
+// Leases that lapsed and were taken over are counted by the hour, beside the outcomes of keys, of which they are none.
+func TestTakingOverIsCountedForAuditors(t *testing.T) {
+	t.Parallel()
+	c := newWorker(t)
+	r := &idempotencyv1.BeginRequest{Scope: "s", Key: "k"}
+	c.run(r, "Idempotency-Key", "1")
+	c.age("k", 31*time.Second)
+	c.run(r, "Idempotency-Key", "2")
+	c.run(r, "Idempotency-Key", "2") // which is a replay, not another taking
+	lock := &lockv1.AcquireRequest{Name: "l"}
+	ok(c, "Lock.Acquire", lock, new(lockv1.AcquireResponse))
+	if _, err := c.pool.Exec(t.Context(), "update lease_locks set acquired_at = acquired_at - interval '1 min', expires_at = expires_at - interval '1 min'"); err != nil {
+		t.Fatal(err)
+	}
+	ok(c, "Lock.Acquire", lock, new(lockv1.AcquireResponse))
+	c.server.Stop() // which saves the counts
+	var got string
+	if err := c.pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', operation, first, taken_over, hit_rate), '; ' order by operation)
+		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 0 0.0000; lock.acquire 0 1 0.0000; record.begin 2 1 0.3333" {
+		t.Errorf("%s, %v", got, err)
 	}
 }

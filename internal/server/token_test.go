@@ -392,3 +392,21 @@ func TestEveryChangeOfTheLedgerIsNamed(t *testing.T) {
 		t.Errorf("only %d changes were made", n)
 	}
 }
+
+// A Begin is several tries: the token is spent by one of them alone, and not looked at again.
+func TestATokenBeforeABeginIsSpentOnce(t *testing.T) {
+	t.Parallel()
+	c := boss(t)
+	r := &idempotencyv1.BeginRequest{Scope: "s", Key: "k"}
+	token := c.plain()
+	first := c.run(r, tokenHeader, token, "Idempotency-Key", "1")
+	if again := c.begin(r, tokenHeader, token, "Idempotency-Key", "1"); again.GetRun().GetFence() != first.GetFence() {
+		t.Errorf("the same key got %v, not %v", again, first)
+	}
+	other := &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Wait: durationpb.New(100 * time.Millisecond)}
+	waited := c.call(grpc, "Idempotency.Begin", other, tokenHeader, c.plain()+"; next", "Claim-Key", `"p"; first-only`)
+	waited.wants(t, "a wait", "")
+	if next := waited.header.Get("Submit-Token-Next"); next == "" || waited.header.Get("Claim-Count") != "1" {
+		t.Errorf("a wait: %v", waited.header)
+	}
+}
