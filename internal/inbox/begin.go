@@ -26,13 +26,17 @@ type Begun struct {
 }
 
 // BeginCommand takes a message for work that is done elsewhere. Its answer is Begun; only a Run is
-// recorded under a request key, since every other verdict is true for a while only.
+// recorded under a request key, since every other verdict is true for a while only. So is a Run: who gets a
+// recorded one asks again with the fence in Held.
 type BeginCommand struct {
 	commit.Caller
 	Key      Key
 	Delivery Delivery
 	Holder   string
 	Lease    time.Duration
+	// Held is the fence that an earlier answer to the same call gave, 0 for none: if it still holds, the answer
+	// is the same again.
+	Held int64
 
 	row *row
 }
@@ -51,6 +55,8 @@ func (c *BeginCommand) Apply(b *Book) (any, error) {
 			return commit.Repeat{First: Begun{Verdict: Done, Message: *m}}, nil
 		case m.State == Died:
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
+		case m.State == Processing && m.LeaseUntil.After(b.Now) && m.Fence == c.Held:
+			return commit.Repeat{First: Begun{Verdict: Run, Message: *m}}, nil
 		case m.State == Processing && m.LeaseUntil.After(b.Now):
 			return commit.Repeat{First: Begun{BusyUntil, m.LeaseUntil, *m}}, nil
 		case m.State == Failed && m.RetryAt.After(b.Now):

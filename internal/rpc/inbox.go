@@ -38,17 +38,36 @@ var receiveCall = define("inbox.receive", func(c *call, d *decoder, r *inboxv1.R
 	}}
 })
 
-// Begin takes a message for work that is done elsewhere.
+// Begin takes a message for work that is done elsewhere. A RUN that is recorded under a request key is given again
+// only if it still holds: after that the same key asks anew.
 func (s *Inbox) Begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.BeginResponse, error) {
-	return run(ctx, s.Changes, beginMessageCall, r)
+	res, err := run(ctx, s.Changes, beginMessageCall, r)
+	c := callOf(ctx)
+	if err != nil || !c.replayed || res.GetVerdict() != inboxv1.Verdict_VERDICT_RUN {
+		return res, err
+	}
+	ctx, later := c.letThrough(ctx)
+	now, err := run(ctx, s.Changes, operation[*inboxv1.BeginRequest, *inboxv1.BeginResponse]{name: beginMessageCall.name,
+		read: func(c *call, d *decoder, r *inboxv1.BeginRequest) change[*inboxv1.BeginResponse] {
+			return beginMessage(c, d, r, res.GetFence())
+		}}, r)
+	if err == nil && now.GetFence() == res.GetFence() {
+		return res, nil
+	}
+	c.replayed = later.replayed
+	return now, err
 }
 
 var verdicts = map[inbox.Verdict]inboxv1.Verdict{inbox.Run: inboxv1.Verdict_VERDICT_RUN, inbox.Done: inboxv1.Verdict_VERDICT_DONE,
 	inbox.BusyUntil: inboxv1.Verdict_VERDICT_BUSY, inbox.Buried: inboxv1.Verdict_VERDICT_DEAD, inbox.LaterThan: inboxv1.Verdict_VERDICT_LATER}
 
 var beginMessageCall = define("inbox.begin", func(c *call, d *decoder, r *inboxv1.BeginRequest) change[*inboxv1.BeginResponse] {
+	return beginMessage(c, d, r, 0)
+})
+
+func beginMessage(c *call, d *decoder, r *inboxv1.BeginRequest, held int64) change[*inboxv1.BeginResponse] {
 	cmd := &inbox.BeginCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Delivery: d.delivery(r.GetDelivery()),
-		Holder: r.GetHolder(), Lease: lifeOr(r.GetLease(), inbox.DefaultLease)}
+		Holder: r.GetHolder(), Lease: lifeOr(r.GetLease(), inbox.DefaultLease), Held: held}
 	if cmd.Holder == "" {
 		cmd.Holder = cmd.Principal
 	}
@@ -60,7 +79,7 @@ var beginMessageCall = define("inbox.begin", func(c *call, d *decoder, r *inboxv
 		}
 		return res, nil
 	}}
-})
+}
 
 // Complete ends an attempt well.
 func (s *Inbox) Complete(ctx context.Context, r *inboxv1.CompleteRequest) (*inboxv1.CompleteResponse, error) {

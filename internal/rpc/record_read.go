@@ -113,6 +113,8 @@ func (r *Records) tellBegin(c *call, k record.Key, res *beginResponse, err error
 	case fault.Is(err, record.WorkKeyReused):
 		count("mismatch")
 		r.log.Warn("work begun with another fingerprint", append(about, "first_request_id", fault.Of(err).State["first_request_id"])...)
+	case fault.Is(err, record.WorkRunning):
+		count("wait")
 	case err != nil: // the gate tells
 	case res.GetReplay() != nil:
 		count("replay")
