@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/inbox"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
@@ -62,6 +63,8 @@ func (c *Consumer) run(ctx context.Context, in *rpc.Incoming) (outcome string, w
 		return c.fail(ctx, in, err.Error(), true)
 	case f == nil || f.Reason == fault.InternalError:
 		return c.fail(ctx, in, "internal error", false)
+	case fault.Is(err, ledger.StaleVersion), fault.Is(err, fault.FenceLost), fault.Is(err, inbox.LeaseLost):
+		return c.fail(ctx, in, err.Error(), false) // the message says the same when it comes again, so this may never pass
 	case f.Reason.Class == fault.Conflict, f.Reason.Class == fault.System:
 		return c.later(in, err)
 	case f.Reason.Class == fault.Duplicate:
