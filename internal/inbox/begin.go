@@ -37,6 +37,9 @@ type BeginCommand struct {
 	// Held is the fence that an earlier answer to the same call gave, 0 for none: if it still holds, the answer
 	// is the same again.
 	Held int64
+	// OrFail makes faults of BusyUntil and LaterThan, MESSAGE_BUSY and MESSAGE_LATER: what stood before the
+	// command is given back then.
+	OrFail bool
 
 	row *row
 }
@@ -57,6 +60,8 @@ func (c *BeginCommand) Apply(b *Book) (any, error) {
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
 		case m.State == Processing && m.LeaseUntil.After(b.Now) && m.Fence == c.Held:
 			return commit.Repeat{First: Begun{Verdict: Run, Message: *m}}, nil
+		case c.OrFail && refuse(m, b.Now) != nil:
+			return nil, refuse(m, b.Now)
 		case m.State == Processing && m.LeaseUntil.After(b.Now):
 			return commit.Repeat{First: Begun{BusyUntil, m.LeaseUntil, *m}}, nil
 		case m.State == Failed && m.RetryAt.After(b.Now):

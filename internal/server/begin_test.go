@@ -81,6 +81,20 @@ func (c *caller) well(t *testing.T, name string, m proto.Message) {
 	c.call(connectJSON, name, m).wants(t, name, "")
 }
 
+func TestAMessageThatIsHeldSpendsNoToken(t *testing.T) {
+	t.Parallel()
+	c := boss(t)
+	r := &inboxv1.BeginRequest{Key: message("held")}
+	fence := ok(c, "Inbox.Begin", r, new(inboxv1.BeginResponse)).GetFence()
+	form := c.plain()
+	c.call(connectJSON, "Inbox.Begin", r, tokenHeader, form).wants(t, "held by another", "MESSAGE_BUSY")
+	c.well(t, "Inbox.Fail", &inboxv1.FailRequest{Key: message("held"), Fence: fence})
+	c.call(connectJSON, "Inbox.Begin", r, tokenHeader, form).wants(t, "it failed just now", "MESSAGE_LATER")
+	c.due("held")
+	c.call(connectJSON, "Inbox.Begin", r, tokenHeader, form).wants(t, "free", "")
+	c.call(connectJSON, "Inbox.Begin", r, tokenHeader, form).wants(t, "the form again", "TOKEN_SPENT")
+}
+
 // A message is worked on by one at a time, whatever key its consumers send: a right to run that is over is
 // not given again.
 func TestARightToWorkOnAMessageIsGivenAgainAsLongAsItHolds(t *testing.T) {
