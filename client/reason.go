@@ -91,7 +91,7 @@ const (
 
 // Duplicates: not recorded. It happened before, and the error names the first result.
 const (
-	ReasonWorkSettled  Reason = "WORK_SETTLED"   // of a Begin in an Execute
+	ReasonWorkSettled  Reason = "WORK_SETTLED"   // of a Begin in an Execute, or behind a submit token or a claim
 	ReasonPageLockHeld Reason = "PAGE_LOCK_HELD" // LOCK_HELD, of a lock that guards a page id
 )
 

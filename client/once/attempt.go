@@ -258,9 +258,13 @@ func (s *settings) recorded(status int, h http.Header, body []byte) *idempotency
 	return a
 }
 
-// unreachable tells an error for which a guard may fail open: ledgerd could not be asked.
+// unreachable tells an error for which a guard may fail open: ledgerd could not be asked. FENCE_LOST is an answer:
+// somebody else has the work.
 func unreachable(err error) bool {
 	e, ok := client.AsError(err)
+	if errors.Is(err, client.ReasonFenceLost) {
+		return false
+	}
 	return !ok || e.Class == client.ClassSystem || e.Class == client.ClassConflict ||
 		e.Class == "" && e.Code != connect.CodeUnauthenticated && e.Code != connect.CodePermissionDenied
 }

@@ -97,13 +97,18 @@ func (r *run) serve(w http.ResponseWriter, req *http.Request, next http.Handler)
 		problem(w, http.StatusConflict, "lease-lost", "another attempt may have begun: send the request again to learn how it ended", time.Second)
 		return
 	}
-	vary := w.Header().Values("Vary")
-	maps.Copy(w.Header(), out.sent)
-	for _, v := range vary {
-		w.Header().Add("Vary", v)
-	}
+	put(w.Header(), out.sent)
 	w.WriteHeader(status)
 	_, _ = w.Write(body)
+}
+
+// put sets the headers of an answer, over what others set before the guard, but for Vary, which adds up.
+func put(h, answer http.Header) {
+	before := h["Vary"]
+	maps.Copy(h, answer)
+	if _, both := answer["Vary"]; both {
+		h["Vary"] = slices.Concat(answer["Vary"], before)
+	}
 }
 
 // call runs a handler, and gives the work up when it panics.
@@ -146,10 +151,11 @@ func (a *answer) Write(b []byte) (int, error) {
 
 // replay answers with what was recorded.
 func replay(w http.ResponseWriter, a *idempotencyv1.RecordedAnswer) {
-	h := w.Header()
+	h, recorded := w.Header(), http.Header{}
 	for _, x := range a.GetHeaders() {
-		h.Add(x.GetName(), x.GetValue())
+		recorded.Add(x.GetName(), x.GetValue())
 	}
+	put(h, recorded)
 	h.Set(client.ReplayedHeader, "true")
 	status := int(a.GetStatus())
 	if status < 200 {

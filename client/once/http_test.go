@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -351,5 +352,31 @@ func TestServicesChooseWhatIsRecorded(t *testing.T) {
 	s.effected(1)
 	if state := s.record("/k").GetState(); state != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
 		t.Errorf("it is %v", state)
+	}
+}
+
+func TestRepeatsHaveTheHeadersOfTheFirstAlsoBehindOthersThatSetThem(t *testing.T) {
+	s := newShop(t, answering(http.StatusCreated, "made"))
+	guard := once.New(s.client, "shop", byUser)
+	inner := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		w.Header()["Link"] = []string{"</a>", "</b>"}
+		w.Header().Set("Vary", "Accept")
+		w.WriteHeader(http.StatusCreated)
+	}))
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "private")
+		w.Header().Set("Link", "</c>")
+		w.Header().Set("Vary", "Origin")
+		inner.ServeHTTP(w, r)
+	}))
+	defer web.Close()
+	first, again := s.post(web.URL, "x", "Idempotency-Key", "k"), s.post(web.URL, "x", "Idempotency-Key", "k")
+	for _, name := range []string{"Cache-Control", "Link", "Vary"} {
+		a, b := first.header.Values(name), again.header.Values(name)
+		slices.Sort(a)
+		if slices.Sort(b); !slices.Equal(a, b) || !again.replayed() {
+			t.Errorf("%s was %q, and is %q in the repeat", name, a, b)
+		}
 	}
 }

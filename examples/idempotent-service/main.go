@@ -57,7 +57,9 @@ func serve(ctx context.Context) error {
 	}
 	slog.Info("listening", "address", listener.Addr().String())
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan struct{})
 	go func() {
+		defer close(ended)
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
@@ -68,6 +70,7 @@ func serve(ctx context.Context) error {
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	<-ended // Serve returns when Shutdown begins
 	return nil
 }
 

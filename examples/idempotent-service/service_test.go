@@ -201,6 +201,27 @@ func TestADoubleClickOnTwoCopiesIsOneOrder(t *testing.T) {
 	}
 }
 
+func TestAskedToEndItFinishesItsOrders(t *testing.T) {
+	t.Parallel()
+	c := newCity(t)
+	ending := c.service("-shipping", "2s")
+	told := make(chan string, 1)
+	go func() {
+		status, body, _ := c.order(ending, "k", pens)
+		told <- fmt.Sprint(status, " ", body)
+	}()
+	soon(t, "the order is written", func() bool { _, err := os.Stat(c.bookFile); return err == nil && len(c.book()) == 1 })
+	if err := ending.cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told; !strings.HasPrefix(got, "201 ") {
+		t.Error(got)
+	}
+	if status, body, replayed := c.order(c.service(), "k", pens); status != http.StatusCreated || !replayed {
+		t.Errorf("afterwards: %d %s, replayed %v", status, body, replayed)
+	}
+}
+
 func TestKilledInTheMiddleItIsParkedAndNeverDoneTwice(t *testing.T) {
 	t.Parallel()
 	c := newCity(t)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/inbox"
+	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
@@ -22,7 +23,7 @@ const (
 // dead. Else it tells how long to wait before the next attempt.
 func (c *Consumer) attempt(ctx context.Context, d *Delivery) (settled bool, wait time.Duration) {
 	id, ok := c.Settings.nameOf(d)
-	in := c.incoming(inbox.Key{Tenant: c.Tenant, Group: c.Settings.Group, ID: id}, strings.ToValidUTF8(cut(d.Topic, 250), "?"), d.Body)
+	in := c.incoming(inbox.Key{Tenant: c.Tenant, Group: c.Settings.Group, ID: id}, cut(d.Topic, 250), d.Body)
 	in.RequestID = header(d, rpc.RequestIDHeader)
 	unnamed := ""
 	if !ok {
@@ -62,6 +63,8 @@ func (c *Consumer) run(ctx context.Context, in *rpc.Incoming) (outcome string, w
 		return c.fail(ctx, in, err.Error(), true)
 	case f == nil || f.Reason == fault.InternalError:
 		return c.fail(ctx, in, "internal error", false)
+	case fault.Is(err, ledger.StaleVersion), fault.Is(err, fault.FenceLost), fault.Is(err, inbox.LeaseLost):
+		return c.fail(ctx, in, err.Error(), false) // the message says the same when it comes again, so this may never pass
 	case f.Reason.Class == fault.Conflict, f.Reason.Class == fault.System:
 		return c.later(in, err)
 	case f.Reason.Class == fault.Duplicate:
@@ -81,7 +84,7 @@ func (c *Consumer) finish(ctx context.Context, in *rpc.Incoming, f *fault.Fault)
 
 // fail counts a failed attempt.
 func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string, permanent bool) (outcome string, wait time.Duration) {
-	m, err := c.Messages.Fail(ctx, in, strings.ToValidUTF8(cut(why, 4000), "?"), permanent)
+	m, err := c.Messages.Fail(ctx, in, cut(why, 4000), permanent)
 	switch {
 	case err != nil:
 		return c.later(in, err)
@@ -114,10 +117,9 @@ func header(d *Delivery, name string) string {
 	return ""
 }
 
-// cut shortens a text to so many bytes.
+// cut shortens a text to so many bytes, and puts ? for what the database does not take as text: a message with it
+// could never be settled.
 func cut(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	return s[:most]
+	s = strings.ReplaceAll(s[:min(len(s), most)], "\x00", "?")
+	return strings.ToValidUTF8(s, "?")
 }

@@ -154,6 +154,9 @@ func (c *Consumer) runRequeued(ctx context.Context) {
 			c.Log.Warn("requeued messages cannot be read", "consumer", c.Settings.Name, "error", err)
 		}
 		for _, m := range found {
+			if ctx.Err() != nil {
+				return
+			}
 			in := c.incoming(m.Key, m.Topic, m.Content)
 			c.try(ctx, in, "")
 		}

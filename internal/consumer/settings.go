@@ -72,7 +72,7 @@ func ReadFile(name string) ([]*Settings, error) {
 	if len(file.Consumers) == 0 {
 		return nil, fmt.Errorf("%s: there are no consumers", name)
 	}
-	names := map[string]bool{}
+	names, requests := map[string]bool{}, map[[2]string]string{}
 	for i, s := range file.Consumers {
 		if s == nil {
 			s = &Settings{}
@@ -84,6 +84,12 @@ func ReadFile(name string) ([]*Settings, error) {
 			return nil, fmt.Errorf("%s: consumers[%d]: there are two of the name %s", name, i, s.Name)
 		}
 		names[s.Name] = true
+		// What is brought back from the dead is run by whichever consumer of the group is first.
+		group := [2]string{s.Tenant, s.Group}
+		if request, ok := requests[group]; ok && request != s.Request {
+			return nil, fmt.Errorf("%s: consumers[%d]: request: another consumer of the group %s has another request", name, i, s.Group)
+		}
+		requests[group] = s.Request
 	}
 	return file.Consumers, nil
 }

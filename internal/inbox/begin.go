@@ -26,13 +26,20 @@ type Begun struct {
 }
 
 // BeginCommand takes a message for work that is done elsewhere. Its answer is Begun; only a Run is
-// recorded under a request key, since every other verdict is true for a while only.
+// recorded under a request key, since every other verdict is true for a while only. So is a Run: who gets a
+// recorded one asks again with the fence in Held.
 type BeginCommand struct {
 	commit.Caller
 	Key      Key
 	Delivery Delivery
 	Holder   string
 	Lease    time.Duration
+	// Held is the fence that an earlier answer to the same call gave, 0 for none: if it still holds, the answer
+	// is the same again.
+	Held int64
+	// OrFail makes faults of BusyUntil and LaterThan, MESSAGE_BUSY and MESSAGE_LATER: what stood before the
+	// command is given back then.
+	OrFail bool
 
 	row *row
 }
@@ -51,6 +58,10 @@ func (c *BeginCommand) Apply(b *Book) (any, error) {
 			return commit.Repeat{First: Begun{Verdict: Done, Message: *m}}, nil
 		case m.State == Died:
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
+		case m.State == Processing && m.LeaseUntil.After(b.Now) && m.Fence == c.Held:
+			return commit.Repeat{First: Begun{Verdict: Run, Message: *m}}, nil
+		case c.OrFail && refuse(m, b.Now) != nil:
+			return nil, refuse(m, b.Now)
 		case m.State == Processing && m.LeaseUntil.After(b.Now):
 			return commit.Repeat{First: Begun{BusyUntil, m.LeaseUntil, *m}}, nil
 		case m.State == Failed && m.RetryAt.After(b.Now):

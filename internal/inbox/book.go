@@ -113,7 +113,7 @@ func (b *Book) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	_, live := b.live(r)
 	m := b.Change(r)
 	if !live {
-		*m = Message{Key: r.Key, RowID: b.ID(), Fence: m.Fence, Topic: d.Topic, ReceivedAt: b.Now, Principal: c.Principal, RequestID: c.RequestID}
+		*m = Message{Key: r.Key, RowID: b.ID(), anew: r.Found, Fence: m.Fence, Topic: d.Topic, ReceivedAt: b.Now, Principal: c.Principal, RequestID: c.RequestID}
 		if len(d.Content) > 0 && len(d.Content) <= MaxContent && d.ContentLife > 0 {
 			m.Content, m.ContentUntil = d.Content, b.Now.Add(d.ContentLife)
 		}
@@ -141,6 +141,7 @@ func (b *Book) Flush(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error { _, err := q.MessageUpdate(p.Context(), d, arg); return err })
 	}
 	var contents db.ContentPutParams
+	var left db.ContentDropParams
 	for _, rows := range [][]*row{fresh, changed} {
 		for _, r := range rows {
 			if m := &r.Value; !m.ContentUntil.IsZero() {
@@ -150,8 +151,16 @@ func (b *Book) Flush(p *commit.Pipe) {
 				contents.Parts = append(contents.Parts, m.Part)
 				contents.Contents = append(contents.Contents, m.Content)
 				contents.ExpiresAt = append(contents.ExpiresAt, m.ContentUntil)
+			} else if m.anew {
+				left.Tenants = append(left.Tenants, m.Tenant)
+				left.ConsumerGroups = append(left.ConsumerGroups, m.Group)
+				left.MessageIds = append(left.MessageIds, m.ID)
+				left.Parts = append(left.Parts, m.Part)
 			}
 		}
+	}
+	if len(left.Tenants) > 0 {
+		p.Queue(func(d commit.DB) error { return q.ContentDrop(p.Context(), d, left) })
 	}
 	if len(contents.Tenants) > 0 {
 		p.Queue(func(d commit.DB) error { return q.ContentPut(p.Context(), d, contents) })

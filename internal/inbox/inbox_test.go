@@ -287,3 +287,23 @@ func cleanAll(t *testing.T, pool *pgxpool.Pool) (messages, contents int64) {
 	}
 	return messages, contents
 }
+
+// What a message that expired had said is not taken for what the new one of its name says.
+func TestANewMessageDoesNotSayWhatTheExpiredOneSaid(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db, 2)
+	pool := pgtest.Pool(t, db.SuperDSN)
+	k := inbox.Key{Tenant: 1, Group: "g", ID: "m"}
+	d := delivery(func(d *inbox.Delivery) {
+		d.Content, d.Hash, d.ContentLife, d.Keep = []byte("old"), sum("old"), 24*time.Hour, time.Minute
+	})
+	must(t, e, &inbox.ReceiveCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d})
+	exec(t, pool, "update inbox_messages set expires_at = now() - interval '1 second'")
+	d.Content, d.Hash = nil, sum("new")
+	must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d, Error: "no"})
+	m, err := inbox.NewReader(pool).Get(t.Context(), k)
+	if err != nil || m.Content != nil {
+		t.Errorf("it says %q, %v", m.Content, err)
+	}
+}

@@ -84,6 +84,8 @@ type Message struct {
 	// ContentUntil.
 	Content      []byte
 	ContentUntil time.Time
+	// anew: its name was an expired message's, whose content may be there still. Of a batch.
+	anew bool
 }
 
 // wait is how long the message rests after its last failed attempt: the back-off doubled with every

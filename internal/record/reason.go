@@ -13,7 +13,7 @@ var (
 	AnswerDiffers = fault.Define(fault.Reason{Name: "ANSWER_DIFFERS", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The work has ended before, under the same fence, with another answer, which stays."})
 	WorkRunning = fault.Define(fault.Reason{Name: "WORK_RUNNING", Class: fault.Conflict, Code: fault.Aborted, Step: fault.RetrySameKey,
-		Doc: "Only of a Begin in an Execute: somebody else holds the work, so nothing of the Execute was done."})
+		Doc: "Only of a Begin in an Execute, or behind a submit token or a claim: somebody else holds the work, so nothing was done, and the token is not spent."})
 	WorkSettled = fault.Define(fault.Reason{Name: "WORK_SETTLED", Class: fault.Duplicate, Code: fault.AlreadyExists, Step: fault.Ignore,
 		Doc: "Only of a Begin in an Execute: the work has ended before, or is parked, so nothing of the Execute was done. The state says which, and names the first request."})
 )

@@ -54,19 +54,49 @@ var receiveCall = define("inbox.receive", func(c *call, d *decoder, r *inboxv1.R
 	}}
 })
 
-// Begin takes a message for work that is done elsewhere.
+// Begin takes a message for work that is done elsewhere. A RUN that is recorded under a request key is given again
+// only if it still holds: after that the same key asks anew.
 func (s *Inbox) Begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.BeginResponse, error) {
-	res, err := run(ctx, s.Changes, beginMessageCall, r)
-	s.count(callOf(ctx), res.GetVerdict() == inboxv1.Verdict_VERDICT_RUN && !callOf(ctx).replayed, res.GetVerdict() == inboxv1.Verdict_VERDICT_DONE, err)
+	res, err := s.begin(ctx, r)
+	c := callOf(ctx)
+	s.count(c, res.GetVerdict() == inboxv1.Verdict_VERDICT_RUN && !c.replayed, res.GetVerdict() == inboxv1.Verdict_VERDICT_DONE, err)
 	return res, err
+}
+
+func (s *Inbox) begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.BeginResponse, error) {
+	res, err := run(ctx, s.Changes, beginMessageAlone(0), r)
+	c := callOf(ctx)
+	if err != nil || !c.replayed || res.GetVerdict() != inboxv1.Verdict_VERDICT_RUN {
+		return res, err
+	}
+	ctx, later := c.letThrough(ctx)
+	now, err := run(ctx, s.Changes, beginMessageAlone(res.GetFence()), r)
+	if err == nil && now.GetFence() == res.GetFence() {
+		return res, nil
+	}
+	c.replayed = later.replayed
+	return now, err
+}
+
+// beginMessageAlone is a Begin as a call. Behind a token or a claim it is a conflict that the message cannot be taken
+// now: nothing was done, so neither is used up.
+func beginMessageAlone(held int64) operation[*inboxv1.BeginRequest, *inboxv1.BeginResponse] {
+	return operation[*inboxv1.BeginRequest, *inboxv1.BeginResponse]{name: beginMessageCall.name,
+		read: func(c *call, d *decoder, r *inboxv1.BeginRequest) change[*inboxv1.BeginResponse] {
+			return beginMessage(c, d, r, held, len(c.conditions) > 0)
+		}}
 }
 
 var verdicts = map[inbox.Verdict]inboxv1.Verdict{inbox.Run: inboxv1.Verdict_VERDICT_RUN, inbox.Done: inboxv1.Verdict_VERDICT_DONE,
 	inbox.BusyUntil: inboxv1.Verdict_VERDICT_BUSY, inbox.Buried: inboxv1.Verdict_VERDICT_DEAD, inbox.LaterThan: inboxv1.Verdict_VERDICT_LATER}
 
 var beginMessageCall = define("inbox.begin", func(c *call, d *decoder, r *inboxv1.BeginRequest) change[*inboxv1.BeginResponse] {
+	return beginMessage(c, d, r, 0, false)
+})
+
+func beginMessage(c *call, d *decoder, r *inboxv1.BeginRequest, held int64, orFail bool) change[*inboxv1.BeginResponse] {
 	cmd := &inbox.BeginCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Delivery: d.delivery(r.GetDelivery()),
-		Holder: r.GetHolder(), Lease: lifeOr(r.GetLease(), inbox.DefaultLease)}
+		Holder: r.GetHolder(), Lease: lifeOr(r.GetLease(), inbox.DefaultLease), Held: held, OrFail: orFail}
 	if cmd.Holder == "" {
 		cmd.Holder = cmd.Principal
 	}
@@ -78,7 +108,7 @@ var beginMessageCall = define("inbox.begin", func(c *call, d *decoder, r *inboxv
 		}
 		return res, nil
 	}}
-})
+}
 
 // Complete ends an attempt well.
 func (s *Inbox) Complete(ctx context.Context, r *inboxv1.CompleteRequest) (*inboxv1.CompleteResponse, error) {

@@ -37,15 +37,10 @@ type Messages struct{ *Changes }
 // Run receives a message, and runs what it asks for. Returns fault FIELD_INVALID when that cannot be
 // read, those of Receive, and those of the operations.
 func (s *Messages) Run(ctx context.Context, in *Incoming) error {
-	operations, err := in.operations()
+	r, err := in.execute()
 	if err != nil {
 		return err
 	}
-	first, err := inAny(&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()})
-	if err != nil {
-		return err
-	}
-	r := &batchv1.ExecuteRequest{Operations: append([]*batchv1.Operation{{Request: first}}, operations...)}
 	if err := check(r); err != nil {
 		return err
 	}
@@ -108,8 +103,22 @@ func (in *Incoming) delivery() *inboxv1.Delivery {
 	return r
 }
 
-// operations reads what the message asks for.
-func (in *Incoming) operations() ([]*batchv1.Operation, error) {
+// execute is what the message asks for, behind the receipt of the message itself.
+func (in *Incoming) execute() (*batchv1.ExecuteRequest, error) {
+	r, err := in.asked()
+	if err != nil {
+		return nil, err
+	}
+	first, err := inAny(&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()})
+	if err != nil {
+		return nil, err
+	}
+	r.Operations = append([]*batchv1.Operation{{Request: first}}, r.GetOperations()...)
+	return r, nil
+}
+
+// asked reads what the message asks for.
+func (in *Incoming) asked() (*batchv1.ExecuteRequest, error) {
 	body := in.Delivery.Content
 	if len(body) > maxRequestBytes {
 		return nil, fault.FieldInvalid.New("a message may have at most %d MiB", maxRequestBytes>>20)
@@ -129,7 +138,7 @@ func (in *Incoming) operations() ([]*batchv1.Operation, error) {
 		if err := readJSON.Unmarshal(body, request); err != nil {
 			return nil, unreadable(err)
 		}
-		return []*batchv1.Operation{{Request: request}}, nil
+		return alone(request), nil
 	}
 	r := new(batchv1.ExecuteRequest)
 	if err := readJSON.Unmarshal(body, r); err != nil {
@@ -138,15 +147,19 @@ func (in *Incoming) operations() ([]*batchv1.Operation, error) {
 	if r.GetDryRun() || len(r.GetOperations()) == 0 {
 		return nil, fault.FieldInvalid.New("a message must have operations, and no dry run")
 	}
-	return r.GetOperations(), nil
+	return r, nil
 }
 
-func one(body []byte, request proto.Message) ([]*batchv1.Operation, error) {
+func one(body []byte, request proto.Message) (*batchv1.ExecuteRequest, error) {
 	if err := readJSON.Unmarshal(body, request); err != nil {
 		return nil, unreadable(err)
 	}
 	p, err := inAny(request)
-	return []*batchv1.Operation{{Request: p}}, err
+	return alone(p), err
+}
+
+func alone(request *anypb.Any) *batchv1.ExecuteRequest {
+	return &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{{Request: request}}}
 }
 
 // IsRequest tells whether a name is that of a request that can be a message's body.

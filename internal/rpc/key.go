@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"math"
@@ -39,6 +40,14 @@ func (c *call) recordsNothing() error {
 		return fault.FieldInvalid.New("%s changes nothing that a token or a claim could guard", c.procedure)
 	}
 	return nil
+}
+
+// letThrough is the call as it goes on when its key was found recorded: key, token and claim were asked for then, and
+// are not again.
+func (c *call) letThrough(ctx context.Context) (context.Context, *call) {
+	later := *c
+	later.key, later.conditions, later.token, later.claim, later.identity.Rules = "", nil, nil, nil, nil
+	return context.WithValue(ctx, callKey{}, &later), &later
 }
 
 // ParseKey reads an Idempotency-Key: 1 to 255 printable ASCII characters, bare, or quoted as the

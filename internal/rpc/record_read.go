@@ -115,6 +115,8 @@ func (s *Idempotency) tellBegin(c *call, k record.Key, res *beginResponse, err e
 		count("mismatch")
 		s.countWork(c, "mismatch")
 		r.log.Warn("work begun with another fingerprint", append(about, "first_request_id", fault.Of(err).State["first_request_id"])...)
+	case fault.Is(err, record.WorkRunning):
+		count("wait")
 	case err != nil: // the gate tells
 	case res.GetReplay() != nil:
 		count("replay")

@@ -32,10 +32,15 @@ const takenOver = "taken_over"
 // beginName scopes the request keys of Begin.
 const beginName = "record.begin"
 
-// beginAlone is a Begin as a call: it may wait.
+// beginAlone is a Begin as a call: it may wait. Behind a token or a claim it is a conflict that somebody holds the
+// work: nothing was done, so neither is used up.
 func beginAlone(held int64) operation[*beginRequest, *beginResponse] {
 	return operation[*beginRequest, *beginResponse]{name: beginName, read: func(c *call, d *decoder, r *beginRequest) change[*beginResponse] {
-		return change[*beginResponse]{command: flow.Record(begin(c, r, held)), render: renderBegun}
+		command := flow.Record(begin(c, r, held))
+		if len(c.conditions) > 0 {
+			command = runsOrFails{command, r, true}
+		}
+		return change[*beginResponse]{command: command, render: renderBegun}
 	}}
 }
 
@@ -44,7 +49,7 @@ var _ = define(beginName, func(c *call, d *decoder, r *beginRequest) change[*beg
 	if r.GetWait().AsDuration() > 0 {
 		d.bad("wait", "is for lone calls: an Execute holds locks")
 	}
-	return change[*beginResponse]{command: runsOrFails{flow.Record(begin(c, r, 0)), r}, render: renderBegun}
+	return change[*beginResponse]{command: runsOrFails{flow.Record(begin(c, r, 0)), r, false}, render: renderBegun}
 })
 
 func begin(c *call, r *beginRequest, held int64) *record.BeginCommand {
@@ -59,10 +64,11 @@ func begin(c *call, r *beginRequest, held int64) *record.BeginCommand {
 	return cmd
 }
 
-// runsOrFails is a Begin whose every other answer is an error.
+// runsOrFails is a Begin whose every other answer is an error; with tells, only that the work is held.
 type runsOrFails struct {
 	flow.Command
 	request *beginRequest
+	tells   bool
 }
 
 func (c runsOrFails) Apply(b *flow.Books) (any, error) {
@@ -72,6 +78,9 @@ func (c runsOrFails) Apply(b *flow.Books) (any, error) {
 		return answer, err
 	}
 	begun := other.First.(record.Begun)
+	if c.tells && begun.State != record.Running {
+		return answer, nil
+	}
 	f := record.WorkSettled.New("%s %q is %s", c.request.GetScope(), c.request.GetKey(), begun.State)
 	if begun.State == record.Running {
 		f = record.WorkRunning.New("somebody else holds %s %q", c.request.GetScope(), c.request.GetKey()).After(retryDelay(&begun))
@@ -111,7 +120,7 @@ func (s *Idempotency) Begin(ctx context.Context, r *beginRequest) (*beginRespons
 	for again := wait > 0; ; {
 		woken, leave := s.Records.waiters.Watch(k)
 		res, err := s.begin(ctx, r)
-		if err == nil && again && res.GetWait() != nil {
+		if again && (err == nil && res.GetWait() != nil || fault.Is(err, record.WorkRunning)) {
 			again = s.Records.await(ctx, woken, end.C)
 			leave()
 			continue
@@ -161,10 +170,8 @@ func (s *Idempotency) begin(ctx context.Context, r *beginRequest) (*beginRespons
 		c.conditions = nil // they have been met, by this try or the one that was recorded: the next is the same call
 	}
 	if held := res.GetRun(); err == nil && c.replayed && held != nil {
-		key := c.key
-		c.key = ""
-		now, again := run(ctx, s.Changes, beginAlone(held.GetFence()), r)
-		c.key = key
+		later, _ := c.letThrough(ctx)
+		now, again := run(later, s.Changes, beginAlone(held.GetFence()), r)
 		if again != nil || now.GetRun().GetFence() != held.GetFence() {
 			res, err, c.replayed = now, again, false
 		}

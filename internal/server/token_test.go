@@ -403,10 +403,14 @@ func TestATokenBeforeABeginIsSpentOnce(t *testing.T) {
 	if again := c.begin(r, tokenHeader, token, "Idempotency-Key", "1"); again.GetRun().GetFence() != first.GetFence() {
 		t.Errorf("the same key got %v, not %v", again, first)
 	}
+	// One that waits in vain has used up neither.
 	other := &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Wait: durationpb.New(100 * time.Millisecond)}
-	waited := c.call(grpc, "Idempotency.Begin", other, tokenHeader, c.plain()+"; next", "Claim-Key", `"p"; first-only`)
-	waited.wants(t, "a wait", "")
+	headers := []string{tokenHeader, c.plain() + "; next", "Claim-Key", `"p"; first-only`}
+	c.call(grpc, "Idempotency.Begin", other, headers...).wants(t, "a wait", "WORK_RUNNING")
+	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: first.GetFence()}, new(idempotencyv1.AbandonResponse))
+	waited := c.call(grpc, "Idempotency.Begin", other, headers...)
+	waited.wants(t, "after the wait", "")
 	if next := waited.header.Get("Submit-Token-Next"); next == "" || waited.header.Get("Claim-Count") != "1" {
-		t.Errorf("a wait: %v", waited.header)
+		t.Errorf("after the wait: %v", waited.header)
 	}
 }

@@ -114,6 +114,22 @@ from (
 order by u.tenant_id, u.consumer_group collate "C", u.message_id collate "C", u.part collate "C"
 on conflict (tenant_id, consumer_group, message_id, part) do update set content = excluded.content, expires_at = excluded.expires_at;
 
+-- name: ContentDrop :exec
+-- Deletes what expired messages said whose names are used anew: their rows are locked.
+delete from inbox_contents
+where ctid = any(array(
+    select l.ctid
+    from (
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@consumer_groups::text[]) as consumer_group,
+            unnest(@message_ids::text[]) as message_id, unnest(@parts::text[]) as part
+    ) u
+    cross join lateral (
+        select c.ctid from inbox_contents c
+        where c.tenant_id = u.tenant_id and c.consumer_group = u.consumer_group and c.message_id = u.message_id and c.part = u.part
+        offset 0
+    ) l
+));
+
 -- name: ContentClean :execrows
 -- Deletes some contents whose life is over, without waiting for anybody.
 delete from inbox_contents

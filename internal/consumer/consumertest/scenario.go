@@ -37,12 +37,13 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 	b.Send("no-field", `{"operations": [{"request": {"@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest", "bizNo": ""}}]}`)
 	b.Send("no-account", Pay("no-account", "bank", "nobody", "1"))
 	b.Send("no-money", `{"operations": [{"request": `+Pay("with-money", "bank", "a", "1")+`}, {"request": `+Pay("no-money", "b", "a", "5")+`}]}`)
+	b.Send("no-fence", `{"@type": "type.googleapis.com/ledgerd.idempotency.v1.AbandonRequest", "scope": "s", "key": "k", "fence": "7"}`)
 	b.Send("empty", "")
 	b.Send("binary", "\xff\x00\xfe")
 	b.Send("", Pay("no-id", "bank", "a", "1"))
 	b.Send(strings.Repeat("x", 300), Pay("long-id", "bank", "a", "1"))
 	b.Send("last", `{"operations": [{"request": `+Pay("last-1", "bank", "b", "1")+`}, {"request": `+Pay("last-2", "b", "a", "1")+`}]}`)
-	const dead = good + 8
+	const dead = good + 9
 	w.Eventually(60*time.Second, "all are settled", func() bool {
 		return w.Count("select count(*) from inbox_messages where state in ('succeeded', 'dead') and consumer_group = 'billing'") == good+1+dead && b.Left() == 0
 	})
@@ -50,7 +51,7 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 		"select count(*)::text from ledger_transfers": fmt.Sprint(good + 2),
 		"select count(*)::text from ledger_transfers where biz_no like 'second-%' or biz_no like '%-id' or biz_no like '%-money'":                                              "0",
 		"select count(*)::text from inbox_messages where state = 'dead' and part like 'differs:%' and error like 'MESSAGE_DIFFERS%'":                                           fmt.Sprint(good),
-		"select string_agg(message_id || ' ' || attempts, ', ' order by message_id) from inbox_messages where state = 'dead' and part = '' and message_id not like 'sha256:%'": "binary 1, empty 1, no-account 3, no-field 1, no-json 1, no-money 1",
+		"select string_agg(message_id || ' ' || attempts, ', ' order by message_id) from inbox_messages where state = 'dead' and part = '' and message_id not like 'sha256:%'": "binary 1, empty 1, no-account 3, no-fence 3, no-field 1, no-json 1, no-money 1",
 		"select count(*)::text from inbox_messages where state = 'dead' and message_id like 'sha256:%' and error like '%message id%'":                                          "2",
 		"select string_agg(split_part(error, ':', 1), ' ' order by message_id) from inbox_messages where message_id in ('no-account', 'no-money', 'no-json')":                  "ACCOUNT_NOT_FOUND FIELD_INVALID INSUFFICIENT_FUNDS",
 	} {

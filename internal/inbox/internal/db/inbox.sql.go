@@ -30,6 +30,40 @@ func (q *Queries) ContentClean(ctx context.Context, db DBTX, batch int32) (int64
 	return result.RowsAffected(), nil
 }
 
+const contentDrop = `-- name: ContentDrop :exec
+delete from inbox_contents
+where ctid = any(array(
+    select l.ctid
+    from (
+        select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as consumer_group,
+            unnest($3::text[]) as message_id, unnest($4::text[]) as part
+    ) u
+    cross join lateral (
+        select c.ctid from inbox_contents c
+        where c.tenant_id = u.tenant_id and c.consumer_group = u.consumer_group and c.message_id = u.message_id and c.part = u.part
+        offset 0
+    ) l
+))
+`
+
+type ContentDropParams struct {
+	Tenants        []int32
+	ConsumerGroups []string
+	MessageIds     []string
+	Parts          []string
+}
+
+// Deletes what expired messages said whose names are used anew: their rows are locked.
+func (q *Queries) ContentDrop(ctx context.Context, db DBTX, arg ContentDropParams) error {
+	_, err := db.Exec(ctx, contentDrop,
+		arg.Tenants,
+		arg.ConsumerGroups,
+		arg.MessageIds,
+		arg.Parts,
+	)
+	return err
+}
+
 const contentOverdue = `-- name: ContentOverdue :one
 select coalesce((
     select extract(epoch from clock_timestamp() - x.expires_at)

@@ -105,7 +105,8 @@ type IdempotencyServiceClient interface {
 	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
 	// but only as long as that holds: it is never recorded for longer.
 	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
-	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED.
+	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED. Behind a
+	// submit token or a claim WORK_RUNNING stands for being told to wait, so that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
@@ -389,7 +390,8 @@ type IdempotencyServiceHandler interface {
 	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
 	// but only as long as that holds: it is never recorded for longer.
 	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
-	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED.
+	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED. Behind a
+	// submit token or a claim WORK_RUNNING stands for being told to wait, so that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)

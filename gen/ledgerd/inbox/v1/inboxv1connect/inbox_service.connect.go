@@ -59,8 +59,9 @@ type InboxServiceClient interface {
 	// Errors: MESSAGE_DUPLICATE (acknowledge), MESSAGE_DEAD (acknowledge), MESSAGE_BUSY and MESSAGE_LATER (do
 	// not acknowledge; RetryInfo tells how long), MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
-	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. Only a RUN is recorded
-	// under an Idempotency-Key. In an Execute no verdict keeps the operations behind it from running: Receive
+	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. The same Idempotency-Key
+	// gets the same RUN again, but only as long as that holds: it is never recorded for longer. Behind a submit token or a claim MESSAGE_BUSY and MESSAGE_LATER stand for those
+	// verdicts, so that neither is used up. In an Execute no verdict keeps the operations behind it from running: Receive
 	// is for that. Errors: MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// The work is done. Goes well also when the lease is over, as long as nobody else has taken the message.
@@ -236,8 +237,9 @@ type InboxServiceHandler interface {
 	// Errors: MESSAGE_DUPLICATE (acknowledge), MESSAGE_DEAD (acknowledge), MESSAGE_BUSY and MESSAGE_LATER (do
 	// not acknowledge; RetryInfo tells how long), MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
-	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. Only a RUN is recorded
-	// under an Idempotency-Key. In an Execute no verdict keeps the operations behind it from running: Receive
+	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. The same Idempotency-Key
+	// gets the same RUN again, but only as long as that holds: it is never recorded for longer. Behind a submit token or a claim MESSAGE_BUSY and MESSAGE_LATER stand for those
+	// verdicts, so that neither is used up. In an Execute no verdict keeps the operations behind it from running: Receive
 	// is for that. Errors: MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
 	// The work is done. Goes well also when the lease is over, as long as nobody else has taken the message.
