@@ -25,7 +25,7 @@ func (b *keyBench) cases() []KeyCase {
 	if b.redis != nil {
 		all = append(all, KeyCase{"redis", "SET key NX EX, its log synced every second", Redis, setNX})
 	}
-	for _, c := range []KeyCase{
+	return append(all, []KeyCase{
 		{"claim", "claim a page id", InProcess, claims("page")},
 		{"claim-volatile", "claim one that a crash may forget", InProcess, claims("volatile/page")},
 		{"token", "issue a submit token", InProcess, issues},
@@ -37,10 +37,7 @@ func (b *keyBench) cases() []KeyCase {
 		{"spend-rpc", "SpendToken (issued 200 at a time)", Connect, spendCalls},
 		{"work-rpc", "Begin, then Complete: two calls", Connect, workCalls},
 		{"lock-rpc", "Acquire, then Release: two calls", Connect, lockCalls},
-	} {
-		all = append(all, c)
-	}
-	return all
+	}...)
 }
 
 // name is one that no other operation has.
