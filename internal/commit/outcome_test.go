@@ -80,7 +80,7 @@ func TestNobodyIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 			e := w.engine(w.through(p))
 			a := e.start(within(t, 30*time.Second), work(add("c0", 10).labelled("gated")))
 			w.waiting(1)
-			ghost := w.int("select pid from pg_stat_activity where wait_event = 'advisory' and datname = current_database()")
+			ghost := w.int("select max(pid) from pg_stat_activity where query ilike 'commit%' and state = 'active' and datname = current_database()")
 			p.setDown(true)
 			p.setDown(false)
 			eventually(t, "it is being found out", func() bool {
