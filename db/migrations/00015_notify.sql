@@ -1,0 +1,332 @@
+-- Messages to people and systems: what is sent is part of the commit of its cause. What stays for ever, what goes
+-- after its life, and what is hot stand apart (ADR 10). Locks nothing.
+
+-- +goose Up
+set local role ledgerd_owner;
+
+-- The proof: one row a message, never changed. What became of it are its events.
+create table notify_messages (
+    tenant_id      integer not null,
+    message_id     bigint not null,
+    month          date not null,
+    channel        text collate "C" not null,
+    business_type  text collate "C" not null,
+    biz_no         text collate "C",
+    template       text collate "C",
+    locale         text collate "C",
+    recipient_hash bytea not null,
+    recipient_hint text not null,
+    content_hash   bytea not null,
+    fingerprint    bytea,
+    priority       smallint not null,
+    on_unknown     text collate "C" not null,
+    max_attempts   integer not null,
+    not_before     timestamptz,
+    give_up_at     timestamptz not null,
+    contents_until date not null,
+    accepted_at    timestamptz not null,
+    principal      text collate "C" not null,
+    request_id     text collate "C" not null,
+    constraint notify_messages_pkey primary key (tenant_id, message_id, month),
+    constraint notify_messages_month_check check (month = date_trunc('month', accepted_at at time zone 'UTC')::date),
+    constraint notify_messages_channel_check check (channel in ('sms', 'email', 'push', 'webhook')),
+    constraint notify_messages_business_type_check check (octet_length(business_type) <= 64),
+    constraint notify_messages_biz_no_check check (octet_length(biz_no) between 1 and 128),
+    constraint notify_messages_recipient_hash_check check (octet_length(recipient_hash) = 16),
+    constraint notify_messages_recipient_hint_check check (char_length(recipient_hint) <= 64),
+    constraint notify_messages_content_hash_check check (octet_length(content_hash) = 32),
+    constraint notify_messages_fingerprint_check check (octet_length(fingerprint) = 16),
+    constraint notify_messages_priority_check check (priority between 0 and 2),
+    constraint notify_messages_on_unknown_check check (on_unknown in ('park', 'resend')),
+    constraint notify_messages_max_attempts_check check (max_attempts between 1 and 100)
+) partition by range (month);
+create index notify_messages_recipient_idx on notify_messages (tenant_id, recipient_hash, message_id);
+comment on table notify_messages is 'Messages to people and systems, the proof of what was asked for: never changed. Recipients and contents are not in it. One partition a month.';
+comment on column notify_messages.tenant_id is 'Tenant.';
+comment on column notify_messages.message_id is 'Number of the message; message_id >> 14 is the batch that made it.';
+comment on column notify_messages.month is 'First day of the month of accepted_at, UTC: which partition.';
+comment on column notify_messages.channel is 'sms, email, push or webhook.';
+comment on column notify_messages.business_type is 'What it is about, such as order.paid; part of the fingerprint.';
+comment on column notify_messages.biz_no is 'The caller''s own number for it, which is in notify_names.';
+comment on column notify_messages.template is 'Template that it was written with, as name@version; null: the caller wrote it.';
+comment on column notify_messages.locale is 'Locale of the template.';
+comment on column notify_messages.recipient_hash is 'Keyed hash of tenant, channel and recipient: finds all messages to one recipient, tells nobody who it is.';
+comment on column notify_messages.recipient_hint is 'The recipient, masked, such as +86138****5678 or a***@example.com.';
+comment on column notify_messages.content_hash is 'SHA-256 of the content: proves later what was sent.';
+comment on column notify_messages.fingerprint is 'What a repeat is recognised by within the window; null: it was not asked for.';
+comment on column notify_messages.priority is '0 before everything, 1 as usual, 2 after everything.';
+comment on column notify_messages.on_unknown is 'When nobody knows whether an attempt sent it: park: a person or a report decides; resend: again, with the same key for the provider.';
+comment on column notify_messages.max_attempts is 'After so many it is dead.';
+comment on column notify_messages.not_before is 'Not sent before; null: at once.';
+comment on column notify_messages.give_up_at is 'Not tried again after it.';
+comment on column notify_messages.contents_until is 'Which partition of notify_contents has what it says: gone from that day on.';
+comment on column notify_messages.accepted_at is 'When it was accepted: time of its batch.';
+comment on column notify_messages.principal is 'Who asked for it.';
+comment on column notify_messages.request_id is 'X-Request-ID of the call that asked for it.';
+
+-- What it says and to whom: dropped by the day.
+create table notify_contents (
+    tenant_id      integer not null,
+    message_id     bigint not null,
+    contents_until date not null,
+    recipient      text not null,
+    content        bytea not null,
+    constraint notify_contents_pkey primary key (tenant_id, message_id, contents_until),
+    constraint notify_contents_recipient_check check (octet_length(recipient) between 1 and 2048),
+    constraint notify_contents_content_check check (octet_length(content) <= 1048576)
+) partition by range (contents_until);
+comment on table notify_contents is 'Recipients and contents of messages. One partition a day, dropped on its day: the proof in notify_messages stays.';
+comment on column notify_contents.tenant_id is 'Tenant.';
+comment on column notify_contents.message_id is 'The message.';
+comment on column notify_contents.contents_until is 'Day, UTC, from which on it is gone: which partition.';
+comment on column notify_contents.recipient is 'Number in E.164, address, device token or endpoint.';
+comment on column notify_contents.content is 'JSON: subject, text, HTML, attachments, data, as the channel has them.';
+
+create sequence notify_event_seq as bigint cache 100;
+comment on sequence notify_event_seq is 'Numbers of events, in blocks of 100 a session: at tells the order.';
+
+-- What happened: one row for everything that a message went through, never changed.
+create table notify_events (
+    tenant_id           integer not null,
+    message_id          bigint not null,
+    month               date not null,
+    event_id            bigint not null default nextval('notify_event_seq'),
+    kind                text collate "C" not null,
+    attempt             integer not null,
+    provider            text collate "C",
+    provider_message_id text collate "C",
+    code                text collate "C",
+    error               text,
+    at                  timestamptz not null,
+    instance            text collate "C" not null,
+    constraint notify_events_pkey primary key (tenant_id, message_id, month, event_id),
+    constraint notify_events_kind_check check (kind in ('sent', 'failed', 'unknown', 'dead', 'cancelled', 'requeued', 'delivered', 'undelivered')),
+    constraint notify_events_provider_check check (octet_length(provider) between 1 and 64),
+    constraint notify_events_provider_message_id_check check (octet_length(provider_message_id) between 1 and 256),
+    constraint notify_events_code_check check (octet_length(code) between 1 and 64),
+    constraint notify_events_error_check check (octet_length(error) <= 2048)
+) partition by range (month);
+comment on table notify_events is 'What messages went through, the proof of sending: never changed. One partition a month, that of the message.';
+comment on column notify_events.tenant_id is 'Tenant.';
+comment on column notify_events.message_id is 'The message.';
+comment on column notify_events.month is 'The message''s month.';
+comment on column notify_events.event_id is 'Number of the event: tells apart those of one moment.';
+comment on column notify_events.kind is 'sent: a provider took it; failed: an attempt did not, another one follows; unknown: nobody knows; dead: no other one follows; cancelled; requeued: by a person; delivered, undelivered: the provider''s report.';
+comment on column notify_events.attempt is 'Of which attempt, counted from 1; 0: of none.';
+comment on column notify_events.provider is 'Who was asked, as named in the configuration.';
+comment on column notify_events.provider_message_id is 'The provider''s number for it.';
+comment on column notify_events.code is 'What went wrong, in a word: dead letters are grouped by it.';
+comment on column notify_events.error is 'What went wrong, in the provider''s words, without recipients and secrets.';
+comment on column notify_events.at is 'When, by the database''s clock.';
+comment on column notify_events.instance is 'The process that wrote it.';
+
+-- What is open: hot and narrow. A row goes when its message is sent or cancelled.
+create table notify_queue (
+    tenant_id      integer not null,
+    message_id     bigint not null,
+    channel        text collate "C" not null,
+    priority       smallint not null,
+    state          text collate "C" not null,
+    due_at         timestamptz,
+    holder         text collate "C",
+    fence          bigint not null,
+    attempts       integer not null,
+    max_attempts   integer not null,
+    on_unknown     text collate "C" not null,
+    give_up_at     timestamptz not null,
+    month          date not null,
+    contents_until date not null,
+    provider       text collate "C",
+    code           text collate "C",
+    constraint notify_queue_pkey primary key (tenant_id, message_id),
+    constraint notify_queue_state_check check (state in ('queued', 'sending', 'failed', 'unknown', 'dead')),
+    constraint notify_queue_due_check check ((due_at is not null) = (state in ('queued', 'sending', 'failed'))),
+    constraint notify_queue_holder_check check (holder is null or state in ('queued', 'sending', 'failed')),
+    constraint notify_queue_fence_check check (fence >= 0),
+    constraint notify_queue_attempts_check check (attempts >= 0),
+    constraint notify_queue_on_unknown_check check (on_unknown in ('park', 'resend'))
+) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+create index notify_queue_due_idx on notify_queue (tenant_id, priority, due_at) where due_at is not null;
+create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
+comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead. Narrow: what they say stands apart.';
+comment on column notify_queue.tenant_id is 'Tenant.';
+comment on column notify_queue.message_id is 'The message.';
+comment on column notify_queue.channel is 'Its channel.';
+comment on column notify_queue.priority is '0 before everything, 1 as usual, 2 after everything.';
+comment on column notify_queue.state is 'queued; sending: an attempt of one that may not be sent twice has begun, and whoever finds it past due_at does not know how it ended; failed: again at due_at; unknown, dead: a person or a report decides.';
+comment on column notify_queue.due_at is 'From when on any process may take it: the time of the next attempt, or the end of the holder''s lease.';
+comment on column notify_queue.holder is 'The process that has it until due_at; null: nobody.';
+comment on column notify_queue.fence is 'Grows whenever it is taken, cancelled or requeued: what an earlier holder writes is refused.';
+comment on column notify_queue.attempts is 'Attempts begun, since it was made or requeued.';
+comment on column notify_queue.max_attempts is 'After so many it is dead.';
+comment on column notify_queue.on_unknown is 'As of the message.';
+comment on column notify_queue.give_up_at is 'As of the message.';
+comment on column notify_queue.month is 'As of the message.';
+comment on column notify_queue.contents_until is 'As of the message.';
+comment on column notify_queue.provider is 'Who failed last: the next one in the order is tried.';
+comment on column notify_queue.code is 'What went wrong last, in a word.';
+
+create table notify_names (
+    tenant_id    integer not null,
+    biz_no       text collate "C" not null,
+    message_id   bigint not null,
+    request_hash bytea not null,
+    constraint notify_names_pkey primary key (tenant_id, biz_no),
+    constraint notify_names_biz_no_check check (octet_length(biz_no) between 1 and 128),
+    constraint notify_names_request_hash_check check (octet_length(request_hash) = 32)
+);
+comment on table notify_names is 'The callers'' own numbers of messages, for ever: one is sent once.';
+comment on column notify_names.tenant_id is 'Tenant.';
+comment on column notify_names.biz_no is 'The caller''s number.';
+comment on column notify_names.message_id is 'The message that has it.';
+comment on column notify_names.request_hash is 'SHA-256 of all that was asked for: a repeat with other content is refused.';
+
+create table notify_fingerprints (
+    tenant_id   integer not null,
+    channel     text collate "C" not null,
+    fingerprint bytea not null,
+    message_id  bigint not null,
+    expires_at  timestamptz not null,
+    constraint notify_fingerprints_pkey primary key (tenant_id, channel, fingerprint),
+    constraint notify_fingerprints_fingerprint_check check (octet_length(fingerprint) = 16)
+) with (autovacuum_vacuum_scale_factor = 0.02);
+create index notify_fingerprints_expires_idx on notify_fingerprints (expires_at);
+comment on table notify_fingerprints is 'What was sent lately: the same again within the window is answered with the first message. One past expires_at counts as gone.';
+comment on column notify_fingerprints.tenant_id is 'Tenant.';
+comment on column notify_fingerprints.channel is 'Channel.';
+comment on column notify_fingerprints.fingerprint is '16 bytes of SHA-256 over recipient, content and business type, each with its length before it.';
+comment on column notify_fingerprints.message_id is 'The first message.';
+comment on column notify_fingerprints.expires_at is 'End of the window, which begins when the first was accepted.';
+
+create table notify_limits (
+    tenant_id integer not null,
+    channel   text collate "C" not null,
+    scope     text collate "C" not null,
+    window_s  integer not null,
+    most      integer not null,
+    constraint notify_limits_pkey primary key (tenant_id, channel, scope, window_s),
+    constraint notify_limits_channel_check check (channel in ('*', 'sms', 'email', 'push', 'webhook')),
+    constraint notify_limits_scope_check check (scope in ('tenant', 'channel', 'recipient', 'ip', 'prefix')),
+    constraint notify_limits_window_check check (window_s between 1 and 2678400),
+    constraint notify_limits_most_check check (most >= 0)
+);
+comment on table notify_limits is 'How many messages a tenant may have accepted in any window of time.';
+comment on column notify_limits.tenant_id is 'Tenant.';
+comment on column notify_limits.channel is 'Channel; *: all together.';
+comment on column notify_limits.scope is 'What is counted apart: tenant or channel: nothing; recipient; ip: the address that the caller says it acts for; prefix: a phone number without its last four digits.';
+comment on column notify_limits.window_s is 'The window, in seconds.';
+comment on column notify_limits.most is 'So many in any window of this length.';
+
+create table notify_counters (
+    tenant_id  integer not null,
+    channel    text collate "C" not null,
+    scope      text collate "C" not null,
+    window_s   integer not null,
+    subject    bytea not null,
+    slot       bigint not null,
+    counts     integer[] not null,
+    expires_at timestamptz not null,
+    constraint notify_counters_pkey primary key (tenant_id, channel, scope, window_s, subject),
+    constraint notify_counters_subject_check check (octet_length(subject) <= 16),
+    constraint notify_counters_counts_check check (cardinality(counts) = 61)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
+create index notify_counters_expires_idx on notify_counters (expires_at);
+comment on table notify_counters is 'Messages accepted lately, counted for limits in the transaction that accepts them. One past expires_at counts as zero.';
+comment on column notify_counters.tenant_id is 'Tenant.';
+comment on column notify_counters.channel is 'As of the limit.';
+comment on column notify_counters.scope is 'As of the limit.';
+comment on column notify_counters.window_s is 'As of the limit.';
+comment on column notify_counters.subject is 'Keyed hash of what is counted apart; empty: nothing is.';
+comment on column notify_counters.slot is 'Number of the newest slot: a sixtieth of the window, counted from 1970.';
+comment on column notify_counters.counts is 'Counts of the newest slot and the 60 before it, newest first: together they cover the whole window before any time in the newest, so there are never more than the limit in any window, and room comes back up to a sixtieth late.';
+comment on column notify_counters.expires_at is 'When all of it has left the window.';
+
+-- +goose StatementBegin
+create function notify_add_partition(parent text, suffix text, low date, high date) returns void
+    language plpgsql
+    set search_path = pg_catalog, public
+    as $$
+begin
+    if to_regclass(format('public.%I', parent || '_' || suffix)) is null then
+        -- Attached, not made as a partition: that would lock the parent against everybody.
+        execute format('create table public.%I (like public.%I including all)', parent || '_' || suffix, parent);
+        execute format('alter table public.%I attach partition public.%I for values from (%L) to (%L)', parent, parent || '_' || suffix, low, high);
+    end if;
+end
+$$;
+-- +goose StatementEnd
+comment on function notify_add_partition is 'Makes a partition, unless it is there.';
+
+-- +goose StatementBegin
+create function notify_keep_partitions(proof_months integer) returns void
+    language plpgsql
+    security definer
+    set search_path = pg_catalog, public
+    set lock_timeout = '200ms'
+    as $$
+declare
+    today date := (clock_timestamp() at time zone 'UTC')::date;
+    first date;
+    part record;
+begin
+    perform pg_advisory_xact_lock(hashtext('notify_keep_partitions'));
+    for n in 0..2 loop
+        first := (date_trunc('month', today) + n * interval '1 month')::date;
+        perform notify_add_partition('notify_messages', to_char(first, 'YYYYMM'), first, (first + interval '1 month')::date);
+        perform notify_add_partition('notify_events', to_char(first, 'YYYYMM'), first, (first + interval '1 month')::date);
+    end loop;
+    for n in 0..70 loop
+        perform notify_add_partition('notify_contents', to_char(today + n, 'YYYYMMDD'), today + n, today + n + 1);
+    end loop;
+    for part in
+        select c.relname, p.relname as parent from pg_inherits i
+        join pg_class c on c.oid = i.inhrelid
+        join pg_class p on p.oid = i.inhparent
+        where p.oid in ('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass)
+        order by c.relname
+    loop
+        if part.parent = 'notify_contents' and to_date(right(part.relname, 8), 'YYYYMMDD') <= today
+            or part.parent <> 'notify_contents' and proof_months > 0
+                and to_date(right(part.relname, 6), 'YYYYMM') < date_trunc('month', today) - proof_months * interval '1 month' then
+            begin
+                execute format('drop table %I', part.relname);
+            exception when lock_not_available then
+                raise notice 'somebody reads %: it is dropped the next time', part.relname;
+            end;
+        end if;
+    end loop;
+end
+$$;
+-- +goose StatementEnd
+comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 70 days, and drops those whose time is over: contents on their day, proofs after so many full months; 0: proofs stay for ever. What somebody reads is left for the next time.';
+revoke execute on function notify_keep_partitions, notify_add_partition from public;
+grant execute on function notify_keep_partitions to ledgerd_app;
+select notify_keep_partitions(0);
+
+create trigger notify_messages_append_only before update or delete on notify_messages
+    for each row execute function commit_append_only();
+create trigger notify_events_append_only before update or delete on notify_events
+    for each row execute function commit_append_only();
+
+grant usage on sequence notify_event_seq to ledgerd_app;
+grant select, insert on notify_messages, notify_events, notify_contents, notify_names to ledgerd_app;
+grant select, insert, delete on notify_queue, notify_fingerprints, notify_counters, notify_limits to ledgerd_app;
+grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, code) on notify_queue to ledgerd_app;
+grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
+grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
+grant update (most) on notify_limits to ledgerd_app;
+grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits, notify_counters to ledgerd_audit;
+reset role;
+
+-- +goose Down
+drop table notify_counters;
+drop table notify_limits;
+drop table notify_fingerprints;
+drop table notify_names;
+drop table notify_queue;
+drop table notify_events;
+drop table notify_contents;
+drop table notify_messages;
+drop sequence notify_event_seq;
+drop function notify_keep_partitions;
+drop function notify_add_partition;

@@ -1,0 +1,32 @@
+package send
+
+import "time"
+
+// Lease is how long a process may keep a message before others take it.
+const Lease = time.Minute
+
+// Job is a message on its way through this process, under a lease of its row in notify_queue.
+type Job struct {
+	Message
+	Fence int64 // of the row: every later write names it
+	// Until is the end of the lease by this process's monotonic clock, measured from before the database
+	// read the time that due_at counts from: never later than the real end.
+	Until         time.Time
+	Priority      int16
+	MaxAttempts   int
+	Park          bool // may not be sent again once an attempt's end is unknown: it is marked before every attempt
+	GiveUpAt      time.Time
+	Month         time.Time // which partition of notify_messages and notify_events
+	ContentsUntil time.Time // which partition of notify_contents
+	// LastProvider failed last: the next one in the order is tried. Empty: there was no attempt.
+	LastProvider string
+}
+
+// Handoff takes fresh messages to the workers of this process, so that nobody has to find them.
+type Handoff interface {
+	// Reserve asks for room for n messages, and returns for how many there is, 0 to n.
+	Reserve(n int) int
+	// Take hands over messages that have committed, for which room was reserved; what was reserved and is
+	// not handed over is given back. It does not block.
+	Take(reserved int, jobs []*Job)
+}
