@@ -31,7 +31,9 @@ type batch[B Books] struct {
 	full   bool    // a job asked for more ids than there are
 	sent   bool    // COMMIT went out, and the database has not said that it failed
 
-	overlap bool          // see Overlapping
+	overlap bool // see Overlapping
+	sure    bool // see Guessing
+	guessed bool
 	outrun  bool          // one of before has failed
 	waited  time.Duration // for other batches of this process
 }
@@ -55,7 +57,7 @@ var errPanic = errors.New("commit: panic in a table")
 func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], m manner) (b *batch[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer), turn: m.turn}, overlap: m.overlap && !jobs[0].DryRun}
+	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer), turn: m.turn}, overlap: m.overlap && !jobs[0].DryRun, sure: m.sure}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
 		plans.note(time.Since(start)-b.waited, len(jobs))
@@ -65,7 +67,7 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], m manner) 
 			err = fmt.Errorf("%w: %v", errPanic, r)
 		}
 		if err != nil {
-			err = b.leftBehind(err)
+			err = b.leftBehind(b.wrongGuess(err))
 			abort(conn)
 			e.roster.wait(b.before) // it stands for them on the roster: gone before them, it would let others pass them
 		}
@@ -135,6 +137,7 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		}
 	}
 	b.enter()
+	b.guess()
 	for _, t := range b.tables {
 		if b.overlap {
 			overlapping(t).Read(p)
