@@ -146,7 +146,9 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		}
 	}
 	p.Queue(func(d DB) (err error) { b.now, err = q.ClockRead(p.ctx, d); return err })
-	b.keys.lookup(p, b.jobs)
+	if b.keys.lookup(p, b.jobs, b.engine.memory, b.sure) {
+		b.guessed = true
+	}
 	for _, t := range b.tables {
 		t.Lookup(p)
 	}
@@ -252,7 +254,7 @@ func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 	for _, t := range b.tables {
 		t.Flush(p)
 	}
-	b.keys.flush(p, b.now)
+	b.keys.flush(p, b.now, b.engine.memory)
 	wrote := p.Len() > 0
 	if len(b.before) > 0 {
 		if err := p.Run(conn); err != nil {
@@ -274,6 +276,7 @@ func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 			overlapping(t).Confirm(p)
 		}
 	}
+	b.keys.confirm(p)
 	if b.jobs[0].DryRun || !wrote && !health.doubted.Load() {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)

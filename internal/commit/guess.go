@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Guessing is an Overlapping table whose names mostly are new: it may take a name that it does not remember for
@@ -32,7 +34,8 @@ func (b *batch[B]) guess() {
 // wrongGuess turns the failure of a batch that guessed into errWrongGuess, if that may be why it failed: it runs again
 // and looks, and so do all for a while.
 func (b *batch[B]) wrongGuess(err error) error {
-	if !b.guessed || b.sent || errors.Is(err, errAgain) || errors.Is(err, ErrLeftBehind) || b.engine.classify(err) != race {
+	var p *pgconn.PgError
+	if !b.guessed || b.sent || !errors.As(err, &p) || p.Code != "LD003" && !(p.Code == "23505" && b.engine.names[p.ConstraintName]) {
 		return err
 	}
 	b.engine.doubt.take()

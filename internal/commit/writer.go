@@ -67,6 +67,9 @@ func (e *Engine[B]) settle(jobs []*job[B], m manner) {
 		if errors.Is(err, errWrongGuess) {
 			e.metrics.wrongGuesses.Inc()
 			m.sure = true
+			for _, j := range jobs {
+				j.verdict, j.more = nil, 0 // it came of a guess
+			}
 			continue
 		}
 		if errors.Is(err, ErrLeftBehind) {

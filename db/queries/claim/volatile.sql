@@ -47,7 +47,7 @@ cross join lateral (
 
 -- name: VolatileAbsent :one
 -- Fails when a claim is there that was taken for new.
-select commit_expect(count(*), 0)::text
+select commit_expect_new(count(*))::text
 from (select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key) u
 cross join lateral (
     select 1 from claim_volatile_keys c

@@ -13,7 +13,7 @@ import (
 )
 
 const volatileAbsent = `-- name: VolatileAbsent :one
-select commit_expect(count(*), 0)::text
+select commit_expect_new(count(*))::text
 from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as scope, unnest($3::text[]) as key) u
 cross join lateral (
     select 1 from claim_volatile_keys c
