@@ -14,12 +14,9 @@ type Job struct {
 	Until         time.Time
 	Priority      int16
 	MaxAttempts   int
-	Park          bool // may not be sent again once an attempt's end is unknown: it is marked before every attempt
 	GiveUpAt      time.Time
 	Month         time.Time // which partition of notify_messages and notify_events
 	ContentsUntil time.Time // which partition of notify_contents
-	// LastProvider failed last: the next one in the order is tried. Empty: there was no attempt.
-	LastProvider string
 }
 
 // Handoff takes fresh messages to the workers of this process, so that nobody has to find them.
