@@ -43,8 +43,8 @@ type Message struct {
 	Park bool
 	// LastProvider is who failed last: the next one in the order is asked. Empty: there was no attempt.
 	LastProvider string
-	// Unsure: LastProvider, or one before it, may have sent it. Only LastProvider is asked again, who knows the
-	// key, until somebody has sent it for sure. It never happens to one with Park.
+	// Unsure: LastProvider may have sent it. So only LastProvider is asked again, who may know the key. It never
+	// happens to one with Park.
 	Unsure bool
 }
 
@@ -118,6 +118,9 @@ type Failure struct {
 	RetryAfter time.Duration
 	// Disable: the recipient wants nothing any more, such as an endpoint that answered 410.
 	Disable bool
+	// Down: it is not about this message, the provider takes none at present: a wrong password, no connection. Others
+	// need not find that out by themselves.
+	Down bool
 	// Provider is who failed, the last one where there were several. Empty: none was asked.
 	Provider string
 }
