@@ -8,7 +8,7 @@ import (
 
 // Bounds of what a text does. maxSteps bounds the time of one message: a step is some tenths of a microsecond.
 const (
-	maxSteps   = 200_000
+	maxSteps   = 50_000
 	maxNesting = 16
 	maxRanges  = 2 // within each other; html/template looks at each body twice, so this is a power of two
 )
@@ -102,6 +102,9 @@ func (c *checker) node(n parse.Node, dot sort) {
 	case *parse.TextNode:
 		if strings.Contains(strings.ToLower(string(n.Text)), "<script") {
 			refuse("has a script, which does not run in mail")
+		}
+		if !c.lines && strings.ContainsFunc(string(n.Text), breaks) {
+			refuse("has a line break")
 		}
 	case *parse.CommentNode, *parse.BreakNode, *parse.ContinueNode:
 	case *parse.ActionNode:

@@ -61,6 +61,9 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	}
 	c := &Compiled{channel: channel, def: d, locale: tag}
 	one := func(path, text string, html, lines bool) renderer {
+		if !lines {
+			text = strings.TrimSpace(text)
+		}
 		if text == "" {
 			return nil
 		}

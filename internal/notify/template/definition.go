@@ -40,7 +40,7 @@ type Definition struct {
 	Providers map[string]Provider `json:"providers,omitempty"`
 
 	// What a message has, unless who sends it says otherwise. Empty, nil or 0: nothing is said here either.
-	OnUnknown   string `json:"on_unknown,omitempty"` // park or resend
+	OnUnknown   string `json:"on_unknown,omitempty"` // park, resend or never
 	Priority    *int16 `json:"priority,omitempty"`
 	MaxAttempts int32  `json:"max_attempts,omitempty"`
 	LifeMs      int64  `json:"life_ms,omitempty"`
@@ -121,8 +121,8 @@ func (d *Definition) checkFields(channel send.Channel) (p problems) {
 		return p
 	}
 	checkVariables("variables", d.Variables, true, &p)
-	if d.OnUnknown != "" && d.OnUnknown != "park" && d.OnUnknown != "resend" {
-		p.add("on_unknown", "must be park or resend")
+	if !slices.Contains([]string{"", "park", "resend", "never"}, d.OnUnknown) {
+		p.add("on_unknown", "must be park, resend or never")
 	}
 	if d.Priority != nil && (*d.Priority < 0 || *d.Priority > 2) {
 		p.add("priority", "must be 0, 1 or 2")

@@ -13,10 +13,9 @@ import (
 // digits are how a locale writes numbers, learnt from what CLDR makes of two of them: amounts have more digits
 // than the types that it can format.
 type digits struct {
-	point, group   string
-	first, next    int  // sizes of the last group and of those before it
-	fromFiveDigits bool // 1234 has no group yet
-	zero           rune
+	point, group string
+	first, next  int // sizes of the last group and of those before it
+	zero         rune
 }
 
 var digitsOf sync.Map // digits by locale: of templates, whose locales are few
@@ -59,7 +58,6 @@ func learn(tag language.Tag) digits {
 			d.next = sizes[1]
 		}
 	}
-	d.fromFiveDigits = d.group != "" && !strings.Contains(p.Sprint(number.Decimal(1234)), d.group)
 	return d
 }
 
@@ -74,7 +72,7 @@ func (d digits) format(decimal string) string {
 	whole, fraction, has := strings.Cut(decimal, ".")
 	var b strings.Builder
 	b.WriteString(sign)
-	grouped := d.group != "" && (!d.fromFiveDigits || len(whole) > d.first+1)
+	grouped := d.group != ""
 	for i := range len(whole) {
 		if left := len(whole) - i; i > 0 && grouped && left >= d.first && (left-d.first)%d.next == 0 {
 			b.WriteString(d.group)

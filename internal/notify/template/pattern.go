@@ -35,16 +35,12 @@ func parsePattern(s string) (parts []part, err error) {
 		n := i
 		switch c := s[i]; {
 		case c == '\'':
-			n = strings.IndexByte(s[i+1:], '\'')
-			if n < 0 {
+			literal, size := quoted(s[i:])
+			if size == 0 {
 				return nil, fmt.Errorf("has a quote that does not end")
 			}
-			literal := s[i+1 : i+1+n]
-			if n == 0 {
-				literal = "'"
-			}
 			parts = append(parts, part{literal: literal})
-			i += n + 2
+			i += size
 		case isLetter(c):
 			for n < len(s) && s[n] == c {
 				n++
@@ -67,6 +63,26 @@ func parsePattern(s string) (parts []part, err error) {
 		}
 	}
 	return parts, nil
+}
+
+// quoted is what stands between single quotes; two of them are one. size is 0 if it does not end.
+func quoted(s string) (literal string, size int) {
+	if strings.HasPrefix(s, "''") {
+		return "'", 2
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		switch {
+		case s[i] != '\'':
+			b.WriteByte(s[i])
+		case i+1 < len(s) && s[i+1] == '\'':
+			b.WriteByte('\'')
+			i++
+		default:
+			return b.String(), i + 1
+		}
+	}
+	return "", 0
 }
 
 func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
