@@ -145,12 +145,33 @@ type Rendered struct {
 	*Definition
 }
 
+// offer adds values that the template has variables for; they count before the caller's own.
+func (c *Compiled) offer(values, offered map[string]any) map[string]any {
+	if len(offered) == 0 {
+		return values
+	}
+	all := maps.Clone(values)
+	if all == nil {
+		all = map[string]any{}
+	}
+	for i := range c.def.Variables {
+		name := c.def.Variables[i].Name
+		if v, ok := offered[name]; ok {
+			all[name] = v
+		}
+	}
+	return all
+}
+
 // Render makes a message of values. All that is wrong with them is told at once; a message is whole or not at all.
 func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
 	b := binder{locale: c.locale}
 	data := b.bind(c.def.Variables, values)
 	p := b.problems
 	if len(p) > 0 {
+		for i := range p {
+			p[i].Path = "variables." + p[i].Path
+		}
 		return send.Content{}, p
 	}
 	var out send.Content

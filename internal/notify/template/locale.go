@@ -2,6 +2,7 @@ package template
 
 import (
 	"slices"
+	"strings"
 
 	"golang.org/x/text/language"
 )
@@ -55,3 +56,6 @@ func fallbacks(locale string) []string {
 	add(base)
 	return list
 }
+
+// joined are the fallbacks as statements take them.
+func joined(locale string) string { return strings.Join(fallbacks(locale), ",") }

@@ -128,7 +128,7 @@ func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
 		v := values()
 		v[x.path] = x.value
 		got, problems := c.Render(v)
-		if len(problems) == 0 || !strings.HasPrefix(problems[0].Path, x.path) || got.Text != "" || got.HTML != "" {
+		if len(problems) == 0 || !strings.HasPrefix(problems[0].Path, "variables."+x.path) || got.Text != "" || got.HTML != "" {
 			t.Errorf("%s = %v: %v, %v", x.path, x.value, problems, got)
 		}
 		for _, p := range problems {
@@ -148,7 +148,7 @@ func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
 		paths = append(paths, p.Path)
 	}
 	slices.Sort(paths)
-	if want := []string{"lines[1].count", "more", "name", "total"}; !slices.Equal(paths, want) {
+	if want := []string{"variables.lines[1].count", "variables.more", "variables.name", "variables.total"}; !slices.Equal(paths, want) {
 		t.Errorf("problems at %v, not at %v", paths, want)
 	}
 }
