@@ -111,6 +111,11 @@ comment on column notify_codes.principal is 'Who had the code sent, or tried one
 comment on column notify_codes.request_id is 'X-Request-ID of that call.';
 comment on index notify_codes_forget_idx is 'What the cleaner deletes next.';
 
+-- Limits that count codes alone.
+alter table notify_limits drop constraint notify_limits_channel_check;
+alter table notify_limits add constraint notify_limits_channel_check check (channel in ('*', 'code', 'sms', 'email', 'push', 'webhook'));
+comment on column notify_limits.channel is 'Channel; code: verification codes, whatever way they go; *: all together.';
+
 grant select, insert on notify_templates, notify_template_versions to ledgerd_app;
 grant update (default_locale, last_version, locales, versions, changed_at, deleted_at) on notify_templates to ledgerd_app;
 grant select, insert, delete on notify_codes to ledgerd_app;
@@ -166,6 +171,9 @@ reset role;
 -- +goose Down
 drop view audit.templates;
 drop view audit.codes;
+delete from notify_limits where channel = 'code';
+alter table notify_limits drop constraint notify_limits_channel_check;
+alter table notify_limits add constraint notify_limits_channel_check check (channel in ('*', 'sms', 'email', 'push', 'webhook'));
 drop table notify_codes;
 drop table notify_template_versions;
 drop table notify_templates;

@@ -15,6 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -32,6 +33,7 @@ type Books struct {
 	messages *notify.Book
 	ledger   *ledger.Book
 	template *template.Book
+	codes    *code.Book
 	outbox   *notify.Outbox
 	loaded   bool
 }
@@ -62,6 +64,11 @@ func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
 
 // Templates has the templates of messages.
 func (b *Books) Templates() *template.Book { return open(b, &b.template, template.NewBook) }
+
+// Codes has verification codes.
+func (b *Books) Codes() *code.Book {
+	return open(b, &b.codes, func() *code.Book { return code.NewBook(b.outbox) })
+}
 
 // Messages has messages to people and systems.
 func (b *Books) Messages() *notify.Book {
@@ -103,6 +110,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.template != nil {
 		tables = append(tables, b.template)
 	}
+	if b.codes != nil { // before what limits count: who guesses at a code keeps nobody waiting
+		tables = append(tables, b.codes)
+	}
 	if b.messages != nil { // fingerprints and counters of limits
 		tables = append(tables, b.messages)
 	}
@@ -132,7 +142,7 @@ func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metri
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: newBooks, Instance: instance, Metrics: metrics, Log: log,
 		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
-			ledger.NameConstraints(), template.NameConstraints(), notify.NameConstraints()),
+			ledger.NameConstraints(), template.NameConstraints(), code.NameConstraints(), notify.NameConstraints()),
 	})
 }
 

@@ -34,6 +34,7 @@ type Params struct {
 	MaxAttempts  int32
 	RepeatWindow *time.Duration // 0: no repeat is recognised by its content
 	ClientIP     string         // of who the caller acts for; empty: not told
+	Code         bool           // a verification code: limits of codes count it too
 }
 
 // Rendered is what Params.Render has written. Zero values leave what the Params say.
@@ -89,7 +90,7 @@ func (c *SendCommand) Need(b *Book) {
 	if c.BizNo != "" {
 		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
 	}
-	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address}
+	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
 	if b.started() {
 		c.needLate(b)
 		return
@@ -178,6 +179,17 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 		return nil, err
 	}
 	return &m.Message, nil
+}
+
+// Count counts the message for limits, in the place of Apply, and sends nothing. Returns fault NOTIFY_LIMITED.
+func (c *SendCommand) Count(b *Book) error {
+	if c.err != nil {
+		return c.err
+	}
+	if slices.Contains(c.limited.counters, nil) {
+		return commit.ErrMoreRows
+	}
+	return c.limited.count(b)
 }
 
 // taken is the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT when it is another one.

@@ -242,8 +242,13 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(u.version)), Locale: u.key.locale, Definition: u.compiled.def}, nil
 }
 
-// Found tells, in Apply, whether there is such a template.
-func (u *Use) Found() bool { return u.found }
+// Definition is what the template says, in Apply; nil: there is none.
+func (u *Use) Definition() *Definition {
+	if u.compiled == nil {
+		return nil
+	}
+	return u.compiled.def
+}
 
 // Latest keeps changes of a template in order, though clocks may go back.
 func (b *Book) Latest() (latest time.Time) {

@@ -90,6 +90,11 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	return c, nil
 }
 
+// Compile makes a definition ready to be rendered. Returns everything that is wrong with it.
+func Compile(d *Definition, channel send.Channel, locale string) (*Compiled, []Problem) {
+	return compile(d, channel, locale)
+}
+
 // builtins are the names that text/template knows: the parser wants them told.
 var builtins = map[string]any{"and": 0, "or": 0, "not": 0, "eq": 0, "ne": 0, "lt": 0, "le": 0, "gt": 0, "ge": 0, "len": 0}
 

@@ -57,5 +57,15 @@ func fallbacks(locale string) []string {
 	return list
 }
 
+// Nearest is the best of some locales for the one that is asked for, or else.
+func Nearest(locale string, of []string, otherwise string) string {
+	for _, l := range fallbacks(locale) {
+		if slices.Contains(of, l) {
+			return l
+		}
+	}
+	return otherwise
+}
+
 // joined are the fallbacks as statements take them.
 func joined(locale string) string { return strings.Join(fallbacks(locale), ",") }
