@@ -72,7 +72,11 @@ func (b *Books) Codes() *code.Book {
 
 // Messages has messages to people and systems.
 func (b *Books) Messages() *notify.Book {
-	return open(b, &b.messages, func() *notify.Book { return notify.NewBook(b.outbox) })
+	return open(b, &b.messages, func() *notify.Book {
+		m := notify.NewBook(b.outbox)
+		m.Templates = b.Templates
+		return m
+	})
 }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.

@@ -23,10 +23,13 @@ type Params struct {
 	Content  send.Content
 	Render   func() (Rendered, error)
 	Identity []byte
+	// Template writes the content, in the place of all these.
+	Template *Templated
 
 	BusinessType string
 	BizNo        string
 	Priority     int16     // High, Normal, Low: no default
+	AnyPriority  bool      // a template may have another
 	NotBefore    time.Time // zero: at once
 	GiveUpAfter  time.Duration
 	ContentLife  time.Duration
@@ -37,12 +40,15 @@ type Params struct {
 	Code         bool           // a verification code: limits of codes count it too
 }
 
-// Rendered is what Params.Render has written. Zero values leave what the Params say.
+// Rendered is what Params.Render has written. All but the first three are for what the Params leave open.
 type Rendered struct {
-	Content   send.Content
-	Template  string // name@version
-	Locale    string
-	OnUnknown string
+	Content     send.Content
+	Template    string // name@version
+	Locale      string
+	OnUnknown   string
+	Priority    *int16 // of Params.AnyPriority
+	MaxAttempts int32
+	GiveUpAfter time.Duration
 }
 
 // Defaults and bounds.
@@ -84,6 +90,10 @@ type SendCommand struct {
 // Need names the biz_no, the fingerprint and the counters.
 func (c *SendCommand) Need(b *Book) {
 	c.name, c.print = nil, nil
+	if c.Template != nil {
+		c.Template.Tenant, c.Template.Channel = c.Tenant, c.Channel
+		c.Template.need(b, &c.Params)
+	}
 	if c.err = c.prepare(b.outbox); c.err != nil {
 		return
 	}
@@ -280,15 +290,18 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	m.Message = Message{Key: Key{c.Tenant, b.newID()}, Month: monthOf(b.now), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
 		Template: r.Template, Locale: r.Locale, RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
-		OnUnknown: cmp.Or(r.OnUnknown, c.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
+		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
+	if c.AnyPriority && r.Priority != nil {
+		m.Priority = *r.Priority
+	}
 	if c.NotBefore.After(b.now) {
 		m.DueAt = m.NotBefore
 	}
 	if m.DueAt.Sub(b.now) > MostAhead {
 		return nil, fault.FieldInvalid.New("not_before is more than %v ahead", MostAhead).WithField("not_before", "is more than 30 days ahead")
 	}
-	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(c.GiveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
+	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MostGiveUpAfter), DefaultGiveUpAfter))
 	until := b.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))
 	if m.GiveUpAt.After(until) {
 		until = m.GiveUpAt

@@ -537,7 +537,7 @@ func TestATenantsOwnTemplateIsTaken(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, 1)
 	put := func(name string, def template.Definition) {
-		c, err := template.NewPut(who, send.SMS, name, "en", &def, "")
+		c, err := template.NewPut(who, send.SMS, name, "en", &def)
 		if err != nil {
 			t.Fatal(err)
 		}

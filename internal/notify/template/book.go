@@ -236,7 +236,7 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 	}
 	content, problems := u.compiled.Render(u.compiled.offer(values, offered))
 	if len(problems) > 0 {
-		return Rendered{}, invalid(VariablesInvalid, "the template cannot be filled in with these variables", "", problems).
+		return Rendered{}, invalid(VariablesInvalid, "the template cannot be filled in with these variables", problems).
 			With("template", u.name.Name).With("version", u.version)
 	}
 	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(u.version)), Locale: u.key.locale, Definition: u.compiled.def}, nil

@@ -59,7 +59,7 @@ func (e engine) do(c commit.Command[*template.Book]) (commit.Outcome, error) {
 
 func (e engine) put(channel send.Channel, name, locale string, d template.Definition) template.Put {
 	e.t.Helper()
-	c, err := template.NewPut(who, channel, name, locale, &d, "")
+	c, err := template.NewPut(who, channel, name, locale, &d)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestTheSameAgainIsNoNewVersion(t *testing.T) {
 	if p := e.put(send.SMS, "a", "de", says("x")); p.Version != 2 || p.Default {
 		t.Error(p)
 	}
-	c, err := template.NewPut(who, send.SMS, "a", "de", new(says("x")), "")
+	c, err := template.NewPut(who, send.SMS, "a", "de", new(says("x")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
 	}
 	e.put(send.SMS, "a", "en", says("x"))
 	e.put(send.SMS, "a", "de", says("y"))
-	if _, err := remove("en"); !fault.Is(err, template.Invalid) {
+	if _, err := remove("en"); !fault.Is(err, fault.FieldInvalid) {
 		t.Error("the default locale went:", err)
 	}
 	if _, err := remove("de"); err != nil {
@@ -264,7 +264,7 @@ func TestTwoProcessesPutOneTemplate(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range got {
 		wg.Go(func() {
-			c, err := template.NewPut(who, send.SMS, "a", locales[i/2], new(says(fmt.Sprint("text ", i/2))), "")
+			c, err := template.NewPut(who, send.SMS, "a", locales[i/2], new(says(fmt.Sprint("text ", i/2))))
 			if err != nil {
 				t.Error(err)
 				return
@@ -291,9 +291,9 @@ func TestTwoProcessesPutOneTemplate(t *testing.T) {
 
 func TestATemplateThatCannotBeIsNotKept(t *testing.T) {
 	t.Parallel()
-	_, err := template.NewPut(who, send.SMS, "A b", "nonsense!", &template.Definition{Text: "{{.x}}", OnUnknown: "x"}, "template.")
+	_, err := template.NewPut(who, send.SMS, "A b", "nonsense!", &template.Definition{Text: "{{.x}}", OnUnknown: "x"})
 	f := fault.Of(err)
-	if !fault.Is(err, template.Invalid) || len(f.Fields) != 3 || f.Fields[2].Path != "template.on_unknown" {
+	if !fault.Is(err, fault.FieldInvalid) || len(f.Fields) != 3 || f.Fields[2].Path != "definition.on_unknown" {
 		t.Error(err, f.Fields)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -36,9 +37,8 @@ type Put struct {
 	Default bool // its locale is the default one
 }
 
-// NewPut checks a template, and makes the command that keeps it. Returns fault TEMPLATE_INVALID, whose fields are
-// below prefix.
-func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Definition, prefix string) (*PutCommand, error) {
+// NewPut checks a template, and makes the command that keeps it. Returns fault FIELD_INVALID.
+func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Definition) (*PutCommand, error) {
 	var p problems
 	if !GoodName(name) {
 		p.add("name", "must be a-z, 0-9, dots, - and _, at most %d", MaxName)
@@ -49,8 +49,14 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 		canonical = "en"
 	}
 	_, more := compile(d, channel, canonical)
-	if p = append(p, more...); len(p) > 0 {
-		return nil, invalid(Invalid, "the template cannot be kept", prefix, p)
+	for _, m := range more {
+		if m.Path != "channel" {
+			m.Path = "definition." + m.Path
+		}
+		p = append(p, m)
+	}
+	if len(p) > 0 {
+		return nil, invalid(fault.FieldInvalid, "the template cannot be kept", p)
 	}
 	text, err := json.Marshal(d)
 	if err != nil {
@@ -78,7 +84,7 @@ func (c *PutCommand) Apply(b *Book) (any, error) {
 	r.last++
 	if at < 0 {
 		if len(r.locales) == maxLocales {
-			return nil, invalid(Invalid, "the template cannot be kept", "", []Problem{{"locale", fmt.Sprintf("is one more than %d", maxLocales)}})
+			return nil, invalid(fault.FieldInvalid, "the template cannot be kept", []Problem{{"locale", fmt.Sprintf("is one more than %d", maxLocales)}})
 		}
 		r.locales, r.versions = append(slices.Clone(r.locales), c.Locale), append(slices.Clone(r.versions), r.last)
 	} else {
@@ -116,7 +122,7 @@ func (c *DeleteCommand) Need(b *Book) {
 	c.row = b.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
 }
 
-// Apply deletes it. Returns fault TEMPLATE_NOT_FOUND when there never was one, TEMPLATE_INVALID for the default
+// Apply deletes it. Returns fault TEMPLATE_NOT_FOUND when there never was one, FIELD_INVALID for the default
 // locale of several.
 func (c *DeleteCommand) Apply(b *Book) (any, error) {
 	r := c.row.Value
@@ -133,7 +139,7 @@ func (c *DeleteCommand) Apply(b *Book) (any, error) {
 	case at < 0:
 		return commit.Repeat{First: Deleted{r.changedAt}}, nil
 	case c.Locale == r.defaultLocale:
-		return nil, invalid(Invalid, "the default locale cannot be deleted while there are others", "", []Problem{{"locale", "is the default: make another one the default before"}})
+		return nil, invalid(fault.FieldInvalid, "the default locale cannot be deleted while there are others", []Problem{{"locale", "is the default: make another one the default before"}})
 	default:
 		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1), slices.Delete(slices.Clone(r.versions), at, at+1)
 	}

@@ -1355,10 +1355,9 @@ var File_ledgerd_notify_v1_template_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_template_proto_rawDesc = "" +
 	"\n" +
-	" ledgerd/notify/v1/template.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xa8\x01\n" +
-	"\vTemplateUse\x12\x1e\n" +
-	"\x04name\x18\x01 \x01(\tB\n" +
-	"\xbaH\ar\x05 \x01(\x80\x01R\x04name\x12\x1f\n" +
+	" ledgerd/notify/v1/template.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xa6\x01\n" +
+	"\vTemplateUse\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04name\x12\x1f\n" +
 	"\x06locale\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\x06locale\x12!\n" +
 	"\aversion\x18\x03 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\aversion\x125\n" +
 	"\tvariables\x18\x04 \x01(\v2\x17.google.protobuf.StructR\tvariables\"\xea\x02\n" +

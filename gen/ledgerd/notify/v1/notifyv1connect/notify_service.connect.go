@@ -82,7 +82,8 @@ type NotifyServiceClient interface {
 	// Accepts a message: it is sent after the commit, by any server. As an operation of BatchService.Execute it is
 	// part of its cause: it goes out if and only if that commits.
 	// A repeat answers with the first message: for ever by biz_no, and within a window by recipient, content and
-	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED.
+	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Up to 1,000 messages in one call, each with its own result, or all or none.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
@@ -102,10 +103,10 @@ type NotifyServiceClient interface {
 	// Lists what is dead or unknown, grouped by what went wrong.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
 	// Keeps a template in one locale, as a new version, which is sent from then on. To put what it says already makes
-	// none. Errors: TEMPLATE_INVALID, which lists everything that is wrong.
+	// none. Errors: FIELD_INVALID, which lists everything that is wrong.
 	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
 	// Deletes a template, or one locale of it. What was sent with it stays to be read. To delete it again is no error.
-	// Errors: TEMPLATE_NOT_FOUND, TEMPLATE_INVALID.
+	// Errors: TEMPLATE_NOT_FOUND.
 	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
 	// Shows a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
 	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
@@ -394,7 +395,8 @@ type NotifyServiceHandler interface {
 	// Accepts a message: it is sent after the commit, by any server. As an operation of BatchService.Execute it is
 	// part of its cause: it goes out if and only if that commits.
 	// A repeat answers with the first message: for ever by biz_no, and within a window by recipient, content and
-	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED.
+	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Up to 1,000 messages in one call, each with its own result, or all or none.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
@@ -414,10 +416,10 @@ type NotifyServiceHandler interface {
 	// Lists what is dead or unknown, grouped by what went wrong.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
 	// Keeps a template in one locale, as a new version, which is sent from then on. To put what it says already makes
-	// none. Errors: TEMPLATE_INVALID, which lists everything that is wrong.
+	// none. Errors: FIELD_INVALID, which lists everything that is wrong.
 	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
 	// Deletes a template, or one locale of it. What was sent with it stays to be read. To delete it again is no error.
-	// Errors: TEMPLATE_NOT_FOUND, TEMPLATE_INVALID.
+	// Errors: TEMPLATE_NOT_FOUND.
 	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
 	// Shows a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
 	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
