@@ -72,6 +72,11 @@ func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {
 	if r.provider == "" || j.Unsure {
 		r.provider = j.LastProvider // who may have sent it is asked again
 	}
+	if f.Outcome == send.Temporary && f.Provider == "" && f.RetryAfter > 0 {
+		r = j.unsent() // nobody was asked: it is no attempt
+		r.wait = l.wait(1, f)
+		return r
+	}
 	last := j.Attempt >= j.MaxAttempts
 	switch {
 	case f.Outcome == send.Unknown:

@@ -198,7 +198,7 @@ func (p *Pool) settled(r *result, state string) {
 	switch {
 	case state == dead || state == unknown:
 		p.Metrics.over(j.Channel, state)
-	case r.kind == "": // for others, or for another try here
+	case r.kind == "" && r.wait == 0: // for others, or for another try here
 		p.hints.add(j.Tenant)
 		p.poll.wake(j.Tenant)
 	default:
