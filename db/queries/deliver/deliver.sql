@@ -73,7 +73,7 @@ cross join lateral (
 
 -- name: SendingMark :many
 -- Marks messages that may not be sent twice, right before they are sent. Only those that come back may be, and only
--- those come back that are leased for long enough.
+-- those come back that are leased for long enough. One may be marked again: its fence tells who did.
 update notify_queue q
 set state = 'sending'
 from (
@@ -85,7 +85,7 @@ from (
     cross join lateral (
         select i.ctid as tid
         from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence and i.state in ('queued', 'failed')
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
             and i.due_at > now() + u.need_us * interval '1 microsecond'
         offset 0
     ) l

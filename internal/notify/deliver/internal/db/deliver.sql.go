@@ -416,7 +416,7 @@ from (
     cross join lateral (
         select i.ctid as tid
         from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence and i.state in ('queued', 'failed')
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
             and i.due_at > now() + u.need_us * interval '1 microsecond'
         offset 0
     ) l
@@ -433,7 +433,7 @@ type SendingMarkParams struct {
 }
 
 // Marks messages that may not be sent twice, right before they are sent. Only those that come back may be, and only
-// those come back that are leased for long enough.
+// those come back that are leased for long enough. One may be marked again: its fence tells who did.
 func (q *Queries) SendingMark(ctx context.Context, db DBTX, arg SendingMarkParams) ([]int32, error) {
 	rows, err := db.Query(ctx, sendingMark,
 		arg.MessageIds,
