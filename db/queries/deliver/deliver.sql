@@ -181,16 +181,25 @@ with changed as (
         nullif(g.provider_message_id, ''), nullif(g.code, ''), nullif(g.error, ''), now(), @instance::text
     from changed g
     where g.kind <> ''
-), freed as (
-    delete from notify_fingerprints f
-    using changed c
+), prints as (
+    select k.tid
+    from changed c
     cross join lateral (
         select m.fingerprint
         from notify_messages m
         where m.tenant_id = c.tenant_id and m.message_id = c.message_id and m.month = c.month
         offset 0
     ) m
-    where c.state = 'dead' and f.tenant_id = c.tenant_id and f.channel = c.channel and f.fingerprint = m.fingerprint and f.message_id = c.message_id
+    cross join lateral (
+        select f.ctid as tid
+        from notify_fingerprints f
+        where f.tenant_id = c.tenant_id and f.channel = c.channel and f.fingerprint = m.fingerprint and f.message_id = c.message_id
+        for update
+        offset 0
+    ) k
+    where c.state = 'dead'
+), freed as (
+    delete from notify_fingerprints d where d.ctid = any(array(select p.tid from prints p))
 )
 select o.n::integer as n, o.state from changed o;
 
