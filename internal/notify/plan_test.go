@@ -114,7 +114,7 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return text(says(fmt.Sprint(tag, i)), to(fmt.Sprintf("+8613812%06d", from+i)))
 		}),
 		"3 cancel": commands(func(i int) commit.Command[*notify.Book] {
-			return &notify.CancelCommand{Caller: who, ID: id((from + i) &^ 3 | 2)}
+			return &notify.CancelCommand{Caller: who, ID: id((from+i)&^3 | 2)}
 		}),
 		"4 report": commands(func(i int) commit.Command[*notify.Book] {
 			return &notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1), Delivered: true}
