@@ -39,6 +39,13 @@ type Message struct {
 	// Recipient is a number in E.164, an address, a device token, or the id of an endpoint.
 	Recipient string
 	Content   Content
+	// Park: it may not be sent again once the end of an attempt is unknown. It is so in every attempt.
+	Park bool
+	// LastProvider is who failed last: the next one in the order is asked. Empty: there was no attempt.
+	LastProvider string
+	// Unsure: LastProvider may have sent it. So only LastProvider is asked again, who may know the key. It never
+	// happens to one with Park.
+	Unsure bool
 }
 
 // Content is what a message says. A channel uses the fields that it has a use for. It is kept as JSON.
@@ -51,11 +58,21 @@ type Content struct {
 	// the provider's template by provider's name, and its variables in their order.
 	Template map[string]string `json:"template,omitempty"`
 	Params   []Param           `json:"params,omitempty"`
+	// ProviderParams are the variables of those providers that take others, or in another order.
+	ProviderParams map[string][]Param `json:"provider_params,omitempty"`
 	// Type and Data are a webhook's event and its body, or a push message's data, as JSON.
 	Type string `json:"type,omitempty"`
 	Data []byte `json:"data,omitempty"`
 	// Headers are further header fields of an e-mail, such as List-Unsubscribe.
 	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// ParamsFor are the variables of a provider's template, in the provider's order.
+func (c *Content) ParamsFor(provider string) []Param {
+	if p, ok := c.ProviderParams[provider]; ok {
+		return p
+	}
+	return c.Params
 }
 
 // Param is a variable of a template at the provider's.
@@ -76,6 +93,9 @@ type Attachment struct {
 // Receipt is what the provider said when it took a message.
 type Receipt struct {
 	ProviderMessageID string // at most 256 bytes; may be empty
+	// Provider is who took it, as named in the configuration. Whoever chooses among providers fills it in, as in
+	// Failure; those who talk to one leave it empty.
+	Provider string
 }
 
 // Outcome is how an attempt ended that did not end well.
@@ -108,6 +128,11 @@ type Failure struct {
 	RetryAfter time.Duration
 	// Disable: the recipient wants nothing any more, such as an endpoint that answered 410.
 	Disable bool
+	// Down: it is not about this message, the provider takes none at present: a wrong password, no connection. Others
+	// need not find that out by themselves.
+	Down bool
+	// Provider is who failed, the last one where there were several. Empty: none was asked.
+	Provider string
 }
 
 func (f *Failure) Error() string { return fmt.Sprintf("%s (%s): %s", f.Code, f.Outcome, f.Text) }
