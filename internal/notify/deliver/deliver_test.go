@@ -121,8 +121,7 @@ func TestAChannelWithoutSenderWaits(t *testing.T) {
 	}
 }
 
-// Temporary failures are tried again after the wait that the provider asks for, and end as dead when the attempts do, which
-// frees the fingerprint.
+// Temporary failures are tried again after the wait that the provider asks for, and end as dead when the attempts do.
 func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
@@ -138,7 +137,7 @@ func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return false
 	}
-	o.put(1, message{attempts: 3, finger: true})
+	o.put(1, message{attempts: 3})
 	run(t, db, s.URL, nil)
 	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and due_at is null and holder is null and code = 'http_503' and provider = 'sink' and attempts = 3")
 	if n := o.count("notify_events where kind = 'failed' and code = 'http_503'"); n != 2 {
@@ -146,9 +145,6 @@ func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 	}
 	if o.count("notify_events where kind = 'dead' and attempt = 3") != 1 || o.count("notify_events") != 3 {
 		t.Error(o.states())
-	}
-	if o.count("notify_fingerprints") != 0 {
-		t.Error("the fingerprint is still taken")
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -167,7 +163,7 @@ func TestPermanentFailuresAreDeadAtOnce(t *testing.T) {
 		return false
 	}
 	told := make(chan string, 1)
-	o.put(1, message{finger: true, to: "endpoint"})
+	o.put(1, message{to: "endpoint"})
 	run(t, db, s.URL, func(c *deliver.Config) {
 		c.Disable = func(_ context.Context, m *send.Message, f *send.Failure) { told <- m.Recipient + " " + f.Code }
 	})
@@ -175,7 +171,7 @@ func TestPermanentFailuresAreDeadAtOnce(t *testing.T) {
 	if got := <-told; got != "endpoint http_410" {
 		t.Error(got)
 	}
-	if o.count("notify_fingerprints") != 0 || o.count("notify_events where kind = 'dead'") != 1 {
+	if o.count("notify_events") != 1 || o.count("notify_events where kind = 'dead'") != 1 {
 		t.Error(o.states())
 	}
 }
@@ -193,10 +189,13 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 		reset(w)
 		return false
 	}
-	again, park := o.put(20, message{finger: true}), o.put(20, message{park: true, finger: true})
+	again, park := o.put(20, message{}), append(o.put(10, message{park: true}), o.put(10, message{never: true})...)
 	run(t, db, s.URL, nil)
 	o.waitFor(20, 10*time.Second, "notify_queue")
 	o.waitFor(20, time.Second, "notify_queue where state = 'unknown' and due_at is null and code = 'reset'")
+	if o.count("notify_queue where on_unknown = 'never'") != 10 {
+		t.Error(o.states())
+	}
 	s.once(t, park)
 	for _, id := range again {
 		if key := send.KeyOf(1, id); s.asked[key] != 2 || s.arrived[key] != 1 {
@@ -205,9 +204,6 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 	}
 	if o.count("notify_events where kind = 'unknown'") != 40 || o.count("notify_events where kind = 'sent' and attempt = 2") != 20 {
 		t.Error(o.states())
-	}
-	if o.count("notify_fingerprints") != 40 {
-		t.Error("one that may have been sent lost its fingerprint")
 	}
 }
 
@@ -224,20 +220,17 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 		}
 		return false
 	}
-	o.put(1, message{attempts: 2, finger: true})
+	o.put(1, message{attempts: 2})
 	// Another process marked these, and ended: one may be sent again by a person alone, one's time was over before.
 	ids := o.put(2, message{park: true})
 	if _, err := o.pool.Exec(context.Background(), "update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
 		t.Fatal(err)
 	}
-	expired := o.put(1, message{life: -time.Second, finger: true})
+	expired := o.put(1, message{life: -time.Second})
 	run(t, db, s.URL, nil)
 	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
 	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
 	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)", expired)
-	if n := o.count("notify_fingerprints"); n != 1 {
-		t.Errorf("%d fingerprints are left", n)
-	}
 	if _, asked := s.count(); asked != 2 {
 		t.Errorf("asked %d times", asked)
 	}

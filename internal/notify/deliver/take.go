@@ -64,7 +64,7 @@ func (o *poller) rows(ctx context.Context, picks []pick) (rows []db.QueueTakeRow
 func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	s := &send.Job{
 		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel), Attempt: int(row.Attempts),
-			Park: row.OnUnknown == "park", Unsure: row.Unsure},
+			Park: row.OnUnknown != "resend", Unsure: row.Unsure},
 		Fence: row.Fence, Until: begun.Add(p.Lease), Priority: row.Priority, MaxAttempts: int(row.MaxAttempts), GiveUpAt: row.GiveUpAt,
 		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time,
 	}
