@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -236,5 +239,71 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 	}
 	if n := o.count("notify_events where kind = 'unknown'"); n != 4 {
 		t.Errorf("%d\n%s", n, o.states())
+	}
+}
+
+// What others have taken meanwhile is not sent if it may not be sent twice, and its row is theirs to settle.
+func TestWhatOthersHaveIsTheirs(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	registry := prometheus.NewRegistry()
+	p := run(t, db, s.URL, func(c *deliver.Config) { c.Metrics = deliver.NewMetrics(registry) })
+	for !p.Reserve(1, send.Webhook) || !p.Reserve(1, send.Webhook) {
+	}
+	park, again := o.handOver(message{park: true}, "test", send.Lease), o.handOver(message{}, "test", send.Lease)
+	if _, err := o.pool.Exec(context.Background(), "update notify_queue set fence = 2, holder = 'other'"); err != nil {
+		t.Fatal(err)
+	}
+	p.Take([]*send.Job{park, again})
+	lost := func(at string) float64 {
+		all, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "ledgerd_notify_lost_fences_total" && m.GetLabel()[0].GetValue() == at {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+		return -1
+	}
+	for end := time.Now().Add(5 * time.Second); lost("mark") != 1 || lost("finish") != 1; {
+		if time.Now().After(end) {
+			t.Fatalf("lost fences: %v to mark, %v to finish", lost("mark"), lost("finish"))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if n := o.count("notify_queue where state = 'queued' and fence = 2 and holder = 'other' and attempts = 1"); n != 2 || o.count("notify_events") != 0 {
+		t.Errorf("%d of 2 are as the others have them\n%s", n, o.states())
+	}
+	if s.asked[send.KeyOf(1, park.ID)] != 0 || s.asked[send.KeyOf(1, again.ID)] != 1 {
+		t.Errorf("asked %v", s.asked)
+	}
+}
+
+// One who was never asked has not failed: it costs no attempt.
+func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	o.put(1, message{attempts: 2})
+	o.put(1, message{attempts: 2, park: true})
+	var asked atomic.Int32
+	busy := talker{func(m *send.Message) (send.Receipt, error) {
+		if m.Attempt != 1 || m.LastProvider != "" {
+			t.Errorf("attempt %d after %q", m.Attempt, m.LastProvider)
+		}
+		if asked.Add(1) <= 8 {
+			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "busy", RetryAfter: 50 * time.Millisecond}
+		}
+		return send.Receipt{Provider: "p"}, nil
+	}}
+	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: busy} })
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	if o.count("notify_events where kind = 'sent' and attempt = 1") != 2 || o.count("notify_events") != 2 {
+		t.Error(o.states())
 	}
 }
