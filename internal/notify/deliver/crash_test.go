@@ -131,9 +131,9 @@ func TestKilledProcessesLoseNothing(t *testing.T) {
 	}
 	var again, park []int64
 	kills := 0
-	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); {
 		again, park = append(again, o.put(60, message{})...), append(park, o.put(20, message{park: true})...)
-		time.Sleep(rand.N(60 * time.Millisecond))
+		time.Sleep(rand.N(30 * time.Millisecond))
 		if rand.N(5) == 0 {
 			p := processes[rand.IntN(len(processes))]
 			p.kill()

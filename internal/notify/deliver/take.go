@@ -40,6 +40,7 @@ func (o *poller) take(ctx context.Context, picks []pick) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, j := range jobs {
+		p.lanes[j.Channel].resize(j.Tenant, assumed-picks[rows[i].N-1].each)
 		if r := p.settle(&rows[i], j, found[i], err); r != nil {
 			j.size = assumed
 			p.write.put(r)
