@@ -44,7 +44,7 @@ func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
 	})
 	for n := 0; n < 60; n, _ = hanging.count() { // asked for, and hanging
 		_, n = hanging.count()
-		time.Sleep(5 * time.Millisecond)
+		pass(5 * time.Millisecond)
 		if n >= 40 {
 			break
 		}
@@ -86,7 +86,7 @@ func TestAnEndingPoolGivesBack(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
-		time.Sleep(50 * time.Millisecond)
+		pass(50 * time.Millisecond)
 		return true
 	}
 	o := newOutbox(t, db)
@@ -101,7 +101,7 @@ func TestAnEndingPoolGivesBack(t *testing.T) {
 		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
 	})
 	for n := 0; n < 20; n, _ = s.count() {
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 	}
 	begun := time.Now()
 	first.stop()
@@ -137,7 +137,7 @@ func TestAnEndingPoolCutsOffWhatHangs(t *testing.T) {
 		c.Drain, c.Manners = 100*time.Millisecond, map[send.Channel]deliver.Manner{send.Webhook: m}
 	})
 	for asked := 0; asked < 6; _, asked = s.count() {
-		time.Sleep(time.Millisecond)
+		pass(time.Millisecond)
 	}
 	p.stop()
 	if o.count("notify_queue where state = 'unknown'") != 3 || o.count("notify_queue where state = 'failed' and due_at is not null and unsure") != 3 {
@@ -150,7 +150,7 @@ func TestWhatWaitsForTooLongIsGivenBack(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
-		time.Sleep(400 * time.Millisecond)
+		pass(400 * time.Millisecond)
 		return true
 	}
 	o := newOutbox(t, db)
@@ -248,7 +248,7 @@ func TestOthersAreTold(t *testing.T) {
 	o := newOutbox(t, db)
 	maker := run(t, db, s.URL, func(c *deliver.Config) { c.Senders = nil })
 	run(t, db, s.URL, nil)
-	time.Sleep(3 * time.Second) // until it polls seldom
+	pass(3 * time.Second) // until it polls seldom
 	var worst time.Duration
 	for n := range 5 {
 		ids := o.put(1, message{tenant: 7})
@@ -256,7 +256,7 @@ func TestOthersAreTold(t *testing.T) {
 		maker.Due(7)
 		o.waitFor(n+1, 5*time.Second, "notify_events where kind = 'sent'")
 		worst = max(worst, s.times[send.KeyOf(7, ids[0])].Sub(begun))
-		time.Sleep(600 * time.Millisecond)
+		pass(600 * time.Millisecond)
 	}
 	if worst > 500*time.Millisecond {
 		t.Errorf("one was sent after %v", worst)
@@ -304,11 +304,11 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 		o.put(3000, message{})
 	}
 	o.waitFor(0, 60*time.Second, "notify_queue")
-	time.Sleep(1200 * time.Millisecond) // the dead are behind the margin
+	pass(1200 * time.Millisecond) // the dead are behind the margin
 	read := func() (entries int) {
-		time.Sleep(1200 * time.Millisecond) // statistics are told every second
+		pass(1200 * time.Millisecond) // statistics are told every second
 		p.Due(1)
-		time.Sleep(1200 * time.Millisecond)
+		pass(1200 * time.Millisecond)
 		if err := o.pool.QueryRow(ctx, "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'notify_queue_due_idx'").Scan(&entries); err != nil {
 			t.Fatal(err)
 		}
