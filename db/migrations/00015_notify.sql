@@ -137,6 +137,7 @@ create table notify_queue (
     month          date not null,
     contents_until date not null,
     provider       text collate "C",
+    unsure         boolean not null default false,
     code           text collate "C",
     constraint notify_queue_pkey primary key (tenant_id, message_id),
     constraint notify_queue_state_check check (state in ('queued', 'sending', 'failed', 'unknown', 'dead')),
@@ -146,7 +147,7 @@ create table notify_queue (
     constraint notify_queue_attempts_check check (attempts >= 0),
     constraint notify_queue_on_unknown_check check (on_unknown in ('park', 'resend'))
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-create index notify_queue_due_idx on notify_queue (tenant_id, priority, due_at) where due_at is not null;
+create index notify_queue_due_idx on notify_queue (tenant_id, channel, priority, due_at) where due_at is not null;
 create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
 comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead. Narrow: what they say stands apart.';
 comment on column notify_queue.tenant_id is 'Tenant.';
@@ -164,6 +165,7 @@ comment on column notify_queue.give_up_at is 'As of the message.';
 comment on column notify_queue.month is 'As of the message.';
 comment on column notify_queue.contents_until is 'As of the message.';
 comment on column notify_queue.provider is 'Who failed last: the next one in the order is tried.';
+comment on column notify_queue.unsure is 'provider may have sent it, in an attempt whose end nobody knows: only provider, who may know the key, is asked again.';
 comment on column notify_queue.code is 'What went wrong last, in a word.';
 
 create table notify_names (
@@ -311,7 +313,7 @@ create trigger notify_events_append_only before update or delete on notify_event
 grant usage on sequence notify_event_seq to ledgerd_app;
 grant select, insert on notify_messages, notify_events, notify_contents, notify_names to ledgerd_app;
 grant select, insert, delete on notify_queue, notify_fingerprints, notify_counters, notify_limits to ledgerd_app;
-grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, code) on notify_queue to ledgerd_app;
+grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, unsure, code) on notify_queue to ledgerd_app;
 grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
 grant update (most) on notify_limits to ledgerd_app;

@@ -39,6 +39,13 @@ type Message struct {
 	// Recipient is a number in E.164, an address, a device token, or the id of an endpoint.
 	Recipient string
 	Content   Content
+	// Park: it may not be sent again once the end of an attempt is unknown. It is so in every attempt.
+	Park bool
+	// LastProvider is who failed last: the next one in the order is asked. Empty: there was no attempt.
+	LastProvider string
+	// Unsure: LastProvider may have sent it. So only LastProvider is asked again, who may know the key. It never
+	// happens to one with Park.
+	Unsure bool
 }
 
 // Content is what a message says. A channel uses the fields that it has a use for. It is kept as JSON.
@@ -76,6 +83,9 @@ type Attachment struct {
 // Receipt is what the provider said when it took a message.
 type Receipt struct {
 	ProviderMessageID string // at most 256 bytes; may be empty
+	// Provider is who took it, as named in the configuration. Whoever chooses among providers fills it in, as in
+	// Failure; those who talk to one leave it empty.
+	Provider string
 }
 
 // Outcome is how an attempt ended that did not end well.
@@ -108,6 +118,11 @@ type Failure struct {
 	RetryAfter time.Duration
 	// Disable: the recipient wants nothing any more, such as an endpoint that answered 410.
 	Disable bool
+	// Down: it is not about this message, the provider takes none at present: a wrong password, no connection. Others
+	// need not find that out by themselves.
+	Down bool
+	// Provider is who failed, the last one where there were several. Empty: none was asked.
+	Provider string
 }
 
 func (f *Failure) Error() string { return fmt.Sprintf("%s (%s): %s", f.Code, f.Outcome, f.Text) }
