@@ -14,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -27,6 +28,7 @@ type Books struct {
 	claims   *claim.Book
 	records  *record.Book
 	inbox    *inbox.Book
+	webhooks *webhook.Book
 	ledger   *ledger.Book
 	loaded   bool
 }
@@ -54,6 +56,9 @@ func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBo
 
 // Inbox has the messages of consumers.
 func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
+
+// Webhooks has the endpoints of webhooks.
+func (b *Books) Webhooks() *webhook.Book { return open(b, &b.webhooks, webhook.NewBook) }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -87,6 +92,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.inbox != nil {
 		tables = append(tables, b.inbox)
 	}
+	if b.webhooks != nil {
+		tables = append(tables, b.webhooks)
+	}
 	if b.ledger != nil { // what is hot comes last, and is held shortest
 		tables = append(tables, b.ledger)
 	}
@@ -107,7 +115,7 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
 		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
-			ledger.NameConstraints()),
+			webhook.NameConstraints(), ledger.NameConstraints()),
 	})
 }
 
@@ -128,6 +136,9 @@ func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records
 
 // Inbox makes an inbox command one over Books.
 func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c) }
+
+// Webhook makes a command over webhook endpoints one over Books.
+func Webhook(c commit.Command[*webhook.Book]) Command { return on((*Books).Webhooks, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {
