@@ -29,6 +29,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -38,6 +39,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -59,6 +62,10 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
+	// Secret is the master key of what is derived. Nil: what needs it is refused.
+	Secret *secret.Master
+	// Webhooks says where endpoints of webhooks may be.
+	Webhooks webhook.Guard
 	// Consume are consumers of brokers that run in the server.
 	Consume []*consumer.Settings
 	Log     *slog.Logger
@@ -168,7 +175,7 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // routes are all that can be reached. Only health is open to everybody.
 func (s *Server) routes() http.Handler {
-	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry)}
+	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry), Webhooks: s.options.Webhooks}
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
@@ -197,6 +204,7 @@ func (s *Server) routes() http.Handler {
 	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
+	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Changes: changes, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
