@@ -119,7 +119,7 @@ func (p *HTTP) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 	if len(f.bad) > 0 {
 		return send.Receipt{}, failure(send.Refused, "no_value", "the message has nothing for "+strings.Join(f.bad, ", "))
 	}
-	a, failed := p.client.Do(ctx, r)
+	a, failed := ask(ctx, p.client, r)
 	if failed != nil {
 		return send.Receipt{}, failed
 	}
