@@ -40,6 +40,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -65,6 +66,8 @@ type Options struct {
 	Traces bool
 	// Webhooks says where endpoints of webhooks may be.
 	Webhooks webhook.Guard
+	// Reports reads what providers post about messages, by the provider's name.
+	Reports map[string]report.Source
 	// Consume are consumers of brokers that run in the server.
 	Consume []*consumer.Settings
 	// Secret is the master key. Nil: calls that need it are refused.
@@ -215,6 +218,7 @@ func (s *Server) routes() http.Handler {
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)
+	s.reports(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
 	handler := crossOrigin(s.options.Origins, rpc.Named(rpc.Bounded(mux)))
 	if s.options.Anyone != nil {

@@ -31,6 +31,8 @@ type AliyunSettings struct {
 	// URL is Aliyun's; empty: https://dysmsapi.aliyuncs.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
+	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	ReportSecret string `json:"report_secret"`
 }
 
 // Aliyun sends by Aliyun's SendSms. It echoes the message's key in its reports, and does not dedupe by it.

@@ -34,6 +34,8 @@ type TencentSettings struct {
 	// URL is Tencent's; empty: https://sms.tencentcloudapi.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
+	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	ReportSecret string `json:"report_secret"`
 }
 
 // Tencent sends by Tencent Cloud's SendSms. It echoes the message's key, and does not dedupe by it.

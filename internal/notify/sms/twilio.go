@@ -37,6 +37,7 @@ type TwilioSettings struct {
 // Twilio sends by Twilio's Messages resource. Twilio knows no keys: a repeat is a second message.
 type Twilio struct {
 	url, auth string
+	token     string // signs reports
 	form      url.Values
 	report    *url.URL
 	client    *httpsend.Client
@@ -65,7 +66,7 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 		return nil, err
 	}
 	t := &Twilio{url: u.JoinPath("2010-04-01", "Accounts", s.AccountSID, "Messages.json").String(),
-		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), form: url.Values{}, client: client(s.TLS)}
+		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), token: s.AuthToken, form: url.Values{}, client: client(s.TLS)}
 	if s.From != "" {
 		t.form.Set("From", s.From)
 	} else {
@@ -74,6 +75,9 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 	if s.ReportURL != "" {
 		if t.report, err = base(s.ReportURL, true); err != nil {
 			return nil, fmt.Errorf("report_url: %w", err)
+		}
+		if s.AuthToken == "" {
+			return nil, fmt.Errorf("auth_token is missing: Twilio signs its reports with it")
 		}
 	}
 	return t, nil
