@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/emersion/go-msgauth/dkim"
 	gomail "github.com/wneessen/go-mail"
 	"golang.org/x/net/idna"
 
@@ -67,21 +68,38 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	if err := setContent(out, &m.Content); err != nil {
 		return nil, err
 	}
-	if d := s.config.DKIM; d != nil {
-		// One for each message: it notes things while it signs.
-		signer := gomail.NewDKIMSigner(d.Domain, d.Selector, d.Key)
-		signer.SignHeaders("From", "To", "Subject", "Date", "Message-ID", "Reply-To", "MIME-Version", "Content-Type",
-			"Content-Transfer-Encoding", "List-Unsubscribe", "List-Unsubscribe-Post")
-		// Nobody can add a second one of these.
-		signer.OversignHeaders("From", "To", "Subject")
-		out.SetDKIM(signer)
-	}
 	var text bytes.Buffer
 	if _, err := out.WriteTo(&text); err != nil {
 		return nil, err
 	}
 	l.text = text.Bytes()
+	if s.config.DKIM != nil {
+		if l.text, err = s.config.DKIM.sign(l.text); err != nil {
+			return nil, err
+		}
+	}
 	return l, nil
+}
+
+// signed are the fields that a signature covers. The first three are there twice: nobody can add a second one.
+var signed = []string{
+	"From", "To", "Subject", "From", "To", "Subject", "Date", "Message-ID", "Reply-To", "MIME-Version", "Content-Type",
+	"Content-Transfer-Encoding", "Auto-Submitted", "List-Unsubscribe", "List-Unsubscribe-Post",
+}
+
+// sign puts a signature before a message. go-mail's own folds the names of fields in the middle, which no
+// longer hold then.
+func (d *DKIM) sign(text []byte) ([]byte, error) {
+	signer, err := dkim.NewSigner(&dkim.SignOptions{Domain: d.Domain, Selector: d.Selector, Signer: d.Key, HeaderKeys: signed,
+		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed})
+	if err != nil {
+		return nil, err
+	}
+	_, err = signer.Write(text)
+	if err := errors.Join(err, signer.Close()); err != nil {
+		return nil, err
+	}
+	return append([]byte(signer.Signature()), text...), nil
 }
 
 func setContent(out *gomail.Msg, c *send.Content) error {
