@@ -68,7 +68,7 @@ func (s *Sender) deliver(ctx context.Context, l *letter) (reply string, f *send.
 		if !kept {
 			if c, f = s.dial(ctx); f != nil {
 				// Whether the server takes anything cannot be told of an attempt that was given no time.
-				f.Down = f.Down && ctx.Err() == nil
+				f.Down = f.Down && !over(ctx)
 				return "", f
 			}
 		}
@@ -84,11 +84,17 @@ func (s *Sender) deliver(ctx context.Context, l *letter) (reply string, f *send.
 		}
 		c.close()
 		// The server may have left one that was kept, which is found out only now: a new one is tried at once.
-		if kept && at < ending && ctx.Err() == nil {
+		if kept && at < ending && !over(ctx) {
 			continue
 		}
 		return "", failed(at, err)
 	}
+}
+
+// over tells whether ctx has ended, or is about to: deadlines of connections may be a moment before.
+func over(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(end)
 }
 
 // isGone: with this reply the server ends the connection.
@@ -152,4 +158,11 @@ func (s *Sender) Close() error {
 		c.quit()
 	}
 	return nil
+}
+
+// Idle is how many connections are open that have nothing to do.
+func (s *Sender) Idle() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.idle)
 }

@@ -12,6 +12,7 @@ import (
 	"net/mail"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -156,6 +157,7 @@ func (p *process) at(phase string, c net.Conn) *smtp.SMTPError {
 			_ = c.(*net.TCPConn).SetLinger(0)
 		}
 		_ = c.Close()
+		return &smtp.SMTPError{Code: 421, Message: "nobody hears this"} // and nothing is taken
 	case strings.HasPrefix(what, "slow "):
 		if wait, err := time.ParseDuration(strings.TrimPrefix(what, "slow ")); err == nil {
 			time.Sleep(wait)
@@ -199,6 +201,9 @@ func (s *session) AuthMechanisms() []string { return s.p.options.Auth }
 func (s *session) Auth(mechanism string) (sasl.Server, error) {
 	if reply := s.p.at(Login, s.c.Conn()); reply != nil {
 		return nil, reply
+	}
+	if !slices.Contains(s.p.options.Auth, mechanism) {
+		return nil, smtp.ErrAuthUnknownMechanism
 	}
 	return newLogin(mechanism, func() { s.user = User })
 }
