@@ -33,11 +33,11 @@ func newBreaker() *breaker { return &breaker{now: time.Now} }
 type verdict int
 
 const (
-	nothing verdict = iota // it says nothing: the attempt was ended by us
-	fine                   // it works, whatever it thinks of the message
-	failing                // it said no for now: it may be in trouble, or it is the message
-	stalling               // it did not answer
-	down                   // it takes nothing
+	nothing  verdict = iota // it says nothing: the attempt was ended by us
+	fine                    // it works, whatever it thinks of the message
+	failing                 // it said no for now: it may be in trouble, or it is the message
+	stalling                // it did not answer
+	down                    // it takes nothing
 )
 
 // permit asks whether an attempt may be made. If so, settle has to be called with the same probe after it; if

@@ -3,7 +3,9 @@ package provider
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"time"
@@ -125,6 +127,9 @@ func (p *provider) ask(ctx context.Context, m *send.Message) (r send.Receipt, f 
 func (p *provider) attempt(ctx context.Context, m *send.Message) (r send.Receipt, f *send.Failure) {
 	defer func() {
 		if cause := recover(); cause != nil {
+			if _, ok := cause.(runtime.Error); !ok {
+				cause = fmt.Sprintf("%T", cause) // what it says may be what the message says
+			}
 			p.log.Error("a sender of messages panicked", "provider", p.Name, "cause", cause, "stack", string(debug.Stack()))
 			f = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
 		}
