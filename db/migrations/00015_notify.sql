@@ -37,7 +37,7 @@ create table notify_messages (
     constraint notify_messages_content_hash_check check (octet_length(content_hash) = 32),
     constraint notify_messages_fingerprint_check check (octet_length(fingerprint) = 16),
     constraint notify_messages_priority_check check (priority between 0 and 2),
-    constraint notify_messages_on_unknown_check check (on_unknown in ('park', 'resend')),
+    constraint notify_messages_on_unknown_check check (on_unknown in ('park', 'resend', 'never')),
     constraint notify_messages_max_attempts_check check (max_attempts between 1 and 100)
 ) partition by range (month);
 create index notify_messages_recipient_idx on notify_messages (tenant_id, recipient_hash, message_id);
@@ -52,10 +52,10 @@ comment on column notify_messages.template is 'Template that it was written with
 comment on column notify_messages.locale is 'Locale of the template.';
 comment on column notify_messages.recipient_hash is 'Keyed hash of tenant, channel and recipient: finds all messages to one recipient, tells nobody who it is.';
 comment on column notify_messages.recipient_hint is 'The recipient, masked, such as +86138****5678 or a***@example.com.';
-comment on column notify_messages.content_hash is 'SHA-256 of the content: proves later what was sent.';
+comment on column notify_messages.content_hash is 'Keyed hash of the content: proves later what was sent, and tells nobody what it was who has the database alone.';
 comment on column notify_messages.fingerprint is 'What a repeat is recognised by within the window; null: it was not asked for.';
 comment on column notify_messages.priority is '0 before everything, 1 as usual, 2 after everything.';
-comment on column notify_messages.on_unknown is 'When nobody knows whether an attempt sent it: park: a person or a report decides; resend: again, with the same key for the provider.';
+comment on column notify_messages.on_unknown is 'When nobody knows whether an attempt sent it: park: a person or a report decides; resend: again, with the same key for the provider; never: as park, and nobody may requeue it.';
 comment on column notify_messages.max_attempts is 'After so many it is dead.';
 comment on column notify_messages.not_before is 'Not sent before; null: at once.';
 comment on column notify_messages.give_up_at is 'Not tried again after it.';
@@ -106,6 +106,7 @@ create table notify_events (
     constraint notify_events_code_check check (octet_length(code) between 1 and 64),
     constraint notify_events_error_check check (octet_length(error) <= 2048)
 ) partition by range (month);
+create index notify_events_provider_idx on notify_events (tenant_id, provider, provider_message_id) where kind = 'sent' and provider_message_id is not null;
 comment on table notify_events is 'What messages went through, the proof of sending: never changed. One partition a month, that of the message.';
 comment on column notify_events.tenant_id is 'Tenant.';
 comment on column notify_events.message_id is 'The message.';
@@ -137,6 +138,7 @@ create table notify_queue (
     month          date not null,
     contents_until date not null,
     provider       text collate "C",
+    unsure         boolean not null default false,
     code           text collate "C",
     constraint notify_queue_pkey primary key (tenant_id, message_id),
     constraint notify_queue_state_check check (state in ('queued', 'sending', 'failed', 'unknown', 'dead')),
@@ -144,9 +146,9 @@ create table notify_queue (
     constraint notify_queue_holder_check check (holder is null or state in ('queued', 'sending', 'failed')),
     constraint notify_queue_fence_check check (fence >= 0),
     constraint notify_queue_attempts_check check (attempts >= 0),
-    constraint notify_queue_on_unknown_check check (on_unknown in ('park', 'resend'))
+    constraint notify_queue_on_unknown_check check (on_unknown in ('park', 'resend', 'never'))
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
-create index notify_queue_due_idx on notify_queue (tenant_id, priority, due_at) where due_at is not null;
+create index notify_queue_due_idx on notify_queue (tenant_id, channel, priority, due_at) where due_at is not null;
 create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
 comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead. Narrow: what they say stands apart.';
 comment on column notify_queue.tenant_id is 'Tenant.';
@@ -164,6 +166,7 @@ comment on column notify_queue.give_up_at is 'As of the message.';
 comment on column notify_queue.month is 'As of the message.';
 comment on column notify_queue.contents_until is 'As of the message.';
 comment on column notify_queue.provider is 'Who failed last: the next one in the order is tried.';
+comment on column notify_queue.unsure is 'provider may have sent it, in an attempt whose end nobody knows: only provider, who may know the key, is asked again.';
 comment on column notify_queue.code is 'What went wrong last, in a word.';
 
 create table notify_names (
@@ -179,7 +182,7 @@ comment on table notify_names is 'The callers'' own numbers of messages, for eve
 comment on column notify_names.tenant_id is 'Tenant.';
 comment on column notify_names.biz_no is 'The caller''s number.';
 comment on column notify_names.message_id is 'The message that has it.';
-comment on column notify_names.request_hash is 'SHA-256 of all that was asked for: a repeat with other content is refused.';
+comment on column notify_names.request_hash is 'Keyed hash of what it says, to whom, and what it is about: a repeat with other content is refused.';
 
 create table notify_fingerprints (
     tenant_id   integer not null,
@@ -194,7 +197,7 @@ create index notify_fingerprints_expires_idx on notify_fingerprints (expires_at)
 comment on table notify_fingerprints is 'What was sent lately: the same again within the window is answered with the first message. One past expires_at counts as gone.';
 comment on column notify_fingerprints.tenant_id is 'Tenant.';
 comment on column notify_fingerprints.channel is 'Channel.';
-comment on column notify_fingerprints.fingerprint is '16 bytes of SHA-256 over recipient, content and business type, each with its length before it.';
+comment on column notify_fingerprints.fingerprint is '16 bytes of a keyed hash over recipient, content and business type, each with its length before it.';
 comment on column notify_fingerprints.message_id is 'The first message.';
 comment on column notify_fingerprints.expires_at is 'End of the window, which begins when the first was accepted.';
 
@@ -213,7 +216,7 @@ create table notify_limits (
 comment on table notify_limits is 'How many messages a tenant may have accepted in any window of time.';
 comment on column notify_limits.tenant_id is 'Tenant.';
 comment on column notify_limits.channel is 'Channel; *: all together.';
-comment on column notify_limits.scope is 'What is counted apart: tenant or channel: nothing; recipient; ip: the address that the caller says it acts for; prefix: a phone number without its last four digits.';
+comment on column notify_limits.scope is 'What is counted apart: tenant: nothing; channel: every channel; recipient; ip: the address that the caller says it acts for, of IPv6 the first 64 bits; prefix: a phone number without its last four digits.';
 comment on column notify_limits.window_s is 'The window, in seconds.';
 comment on column notify_limits.most is 'So many in any window of this length.';
 
@@ -242,7 +245,7 @@ comment on column notify_counters.counts is 'Counts of the newest slot and the 6
 comment on column notify_counters.expires_at is 'When all of it has left the window.';
 
 -- +goose StatementBegin
-create function notify_add_partition(parent text, suffix text, low date, high date) returns void
+create function notify_add_partition(parent text, suffix text, low date, high date) returns integer
     language plpgsql
     set search_path = pg_catalog, public
     as $$
@@ -251,55 +254,88 @@ begin
         -- Attached, not made as a partition: that would lock the parent against everybody.
         execute format('create table public.%I (like public.%I including all)', parent || '_' || suffix, parent);
         execute format('alter table public.%I attach partition public.%I for values from (%L) to (%L)', parent, parent || '_' || suffix, low, high);
+        return 1;
     end if;
+    return 0;
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_add_partition is 'Makes a partition, unless it is there.';
+comment on function notify_add_partition is 'Makes a partition, unless it is there; tells how many it made.';
 
 -- +goose StatementBegin
-create function notify_keep_partitions(proof_months integer) returns void
+create function notify_drop_partition(parent text, part text) returns boolean
+    language plpgsql
+    set search_path = pg_catalog, public
+    set lock_timeout = '50ms'
+    as $$
+declare
+    holders text[];
+begin
+    -- To drop it takes the parent for itself, and whoever comes waits behind that. So it does not even ask while
+    -- somebody has the parent for longer than a batch does: it looks twice.
+    holders := array(select virtualtransaction from pg_locks
+        where relation in (to_regclass(parent), to_regclass(part)) and pid <> pg_backend_pid());
+    if cardinality(holders) > 0 then
+        perform pg_sleep(0.1);
+        if exists (select from pg_locks where relation in (to_regclass(parent), to_regclass(part)) and virtualtransaction = any(holders)) then
+            return false;
+        end if;
+    end if;
+    execute format('drop table public.%I', part);
+    return true;
+exception when lock_not_available then
+    return false;
+end
+$$;
+-- +goose StatementEnd
+comment on function notify_drop_partition is 'Drops a partition, unless somebody uses it, and makes nobody wait for longer than 50 ms.';
+
+-- +goose StatementBegin
+create function notify_keep_partitions(proof_months integer, out made integer, out dropped integer, out left_over integer)
     language plpgsql
     security definer
     set search_path = pg_catalog, public
-    set lock_timeout = '200ms'
+    set lock_timeout = '1s'
     as $$
 declare
     today date := (clock_timestamp() at time zone 'UTC')::date;
     first date;
     part record;
 begin
-    perform pg_advisory_xact_lock(hashtext('notify_keep_partitions'));
+    made := 0; dropped := 0; left_over := 0;
+    if not pg_try_advisory_xact_lock(77015, 0) then
+        return; -- another process is at it
+    end if;
     for n in 0..2 loop
         first := (date_trunc('month', today) + n * interval '1 month')::date;
-        perform notify_add_partition('notify_messages', to_char(first, 'YYYYMM'), first, (first + interval '1 month')::date);
-        perform notify_add_partition('notify_events', to_char(first, 'YYYYMM'), first, (first + interval '1 month')::date);
+        made := made + notify_add_partition('notify_messages', to_char(first, 'YYYYMM'), first, (first + interval '1 month')::date)
+            + notify_add_partition('notify_events', to_char(first, 'YYYYMM'), first, (first + interval '1 month')::date);
     end loop;
-    for n in 0..70 loop
-        perform notify_add_partition('notify_contents', to_char(today + n, 'YYYYMMDD'), today + n, today + n + 1);
+    for n in 1..71 loop
+        made := made + notify_add_partition('notify_contents', to_char(today + n, 'YYYYMMDD'), today + n, today + n + 1);
     end loop;
     for part in
-        select c.relname, p.relname as parent from pg_inherits i
+        select c.relname::text as name, p.relname::text as parent from pg_inherits i
         join pg_class c on c.oid = i.inhrelid
         join pg_class p on p.oid = i.inhparent
         where p.oid in ('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass)
         order by c.relname
     loop
-        if part.parent = 'notify_contents' and to_date(right(part.relname, 8), 'YYYYMMDD') <= today
+        if part.parent = 'notify_contents' and to_date(right(part.name, 8), 'YYYYMMDD') <= today
             or part.parent <> 'notify_contents' and proof_months > 0
-                and to_date(right(part.relname, 6), 'YYYYMM') < date_trunc('month', today) - proof_months * interval '1 month' then
-            begin
-                execute format('drop table %I', part.relname);
-            exception when lock_not_available then
-                raise notice 'somebody reads %: it is dropped the next time', part.relname;
-            end;
+                and to_date(right(part.name, 6), 'YYYYMM') < date_trunc('month', today) - proof_months * interval '1 month' then
+            if notify_drop_partition(part.parent, part.name) then
+                dropped := 1;
+                return; -- the parent is locked until the end of the transaction
+            end if;
+            left_over := left_over + 1;
         end if;
     end loop;
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 70 days, and drops those whose time is over: contents on their day, proofs after so many full months; 0: proofs stay for ever. What somebody reads is left for the next time.';
-revoke execute on function notify_keep_partitions, notify_add_partition from public;
+comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one whose time is over: of contents on its day, of proofs after so many full months; 0: proofs stay for ever. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
+revoke execute on function notify_keep_partitions, notify_add_partition, notify_drop_partition from public;
 grant execute on function notify_keep_partitions to ledgerd_app;
 select notify_keep_partitions(0);
 
@@ -311,7 +347,7 @@ create trigger notify_events_append_only before update or delete on notify_event
 grant usage on sequence notify_event_seq to ledgerd_app;
 grant select, insert on notify_messages, notify_events, notify_contents, notify_names to ledgerd_app;
 grant select, insert, delete on notify_queue, notify_fingerprints, notify_counters, notify_limits to ledgerd_app;
-grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, code) on notify_queue to ledgerd_app;
+grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, unsure, code) on notify_queue to ledgerd_app;
 grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
 grant update (most) on notify_limits to ledgerd_app;
@@ -329,4 +365,5 @@ drop table notify_contents;
 drop table notify_messages;
 drop sequence notify_event_seq;
 drop function notify_keep_partitions;
+drop function notify_drop_partition;
 drop function notify_add_partition;

@@ -11,6 +11,10 @@ alter table lease_locks add column ctid tid not null;
 alter table lease_waiters add column ctid tid not null;
 alter table inbox_messages add column ctid tid not null;
 alter table inbox_contents add column ctid tid not null;
+alter table notify_endpoints add column ctid tid not null;
+alter table notify_fingerprints add column ctid tid not null;
+alter table notify_counters add column ctid tid not null;
+alter table notify_queue add column ctid tid not null;
 create table pg_locks (
     locktype text, database oid, classid oid, objid oid, objsubid smallint, virtualtransaction text, granted boolean
 );

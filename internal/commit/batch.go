@@ -31,6 +31,8 @@ type batch[B Books] struct {
 	full   bool    // a job asked for more ids than there are
 	sent   bool    // COMMIT went out, and the database has not said that it failed
 
+	flushed, committed bool // tables have flushed; it surely committed, to last
+
 	overlap bool          // see Overlapping
 	outrun  bool          // one of before has failed
 	waited  time.Duration // for other batches of this process
@@ -246,6 +248,7 @@ func (b *batch[B]) undo() {
 // read commits too: what it read may not last.
 func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 	health := &b.engine.health
+	b.flushed = true
 	for _, t := range b.tables {
 		t.Flush(p)
 	}
@@ -296,6 +299,7 @@ func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 	if pg.Warned(conn) {
 		return errWarned // committed here, but perhaps not where it has to be to last
 	}
+	b.committed = true
 	b.engine.mend()
 	if health.doubted.Load() {
 		health.doubted.Store(false) // a standby that has this batch has all before it

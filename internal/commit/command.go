@@ -71,6 +71,15 @@ type Table interface {
 	Flush(p *Pipe)
 }
 
+// Ending is a Table that is told how its transaction ended.
+type Ending interface {
+	Table
+	// Ended is called once after every Flush that began, as soon as the end of its transaction is known, before
+	// anybody is answered, and holding nothing of the engine. Committed: it has, and what it wrote lasts. Not: it
+	// has not, it was a dry run, had nothing to write, or nobody knows whether it lasts. It must not block.
+	Ended(committed bool)
+}
+
 // Books are the tables that commands work on. Tables is asked once, when every command has named its
 // needs: it tells those tables that are needed, in the one order in which all batches lock them.
 type Books interface {

@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -19,7 +20,8 @@ var errWarned = errors.New("commit: the database warned at COMMIT")
 
 // findOut settles a batch whose COMMIT went out without coming back as done. It returns nil when the
 // jobs' outcomes stand, and err when nothing was kept. Nobody is answered before.
-func (e *Engine[B]) findOut(id int64, jobs []*job[B], err error) error {
+func (e *Engine[B]) findOut(b *batch[B], err error) error {
+	id, jobs := b.id, b.jobs
 	e.metrics.unknown.Inc()
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", id, "error", err)
 	if errors.Is(err, errWarned) {
@@ -30,10 +32,33 @@ func (e *Engine[B]) findOut(id int64, jobs []*job[B], err error) error {
 		}
 		return nil
 	}
-	if e.resolve(id) {
+	if b.committed = e.resolve(id); b.committed {
 		return nil
 	}
 	return err
+}
+
+// end tells the tables how the transaction ended, once.
+func (b *batch[B]) end() {
+	if !b.flushed {
+		return
+	}
+	for _, t := range b.tables {
+		if o, ok := t.(Ending); ok {
+			b.tell(o)
+		}
+	}
+}
+
+// tell keeps a panic from those who wait for answers.
+func (b *batch[B]) tell(t Ending) {
+	defer func() {
+		if r := recover(); r != nil {
+			b.engine.metrics.panics.Inc()
+			b.engine.log.Error("panic after a batch", "panic", r, "stack", string(debug.Stack()))
+		}
+	}()
+	t.Ended(b.committed)
 }
 
 // resolve finds out whether a batch has committed, however long it takes. It puts a void row under

@@ -56,6 +56,9 @@ func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 	return r
 }
 
+// Known gives a row that was wanted, or nil: for commands that learn a key only when they run.
+func (s *Rows[K, V]) Known(k K) *Row[K, V] { return s.wanted[k] }
+
 // Add makes a row whose key cannot be there yet, such as a random one: nobody looks for it.
 func (s *Rows[K, V]) Add(k K, v V) *Row[K, V] {
 	r := &Row[K, V]{Key: k, Value: v, Exists: true, alone: true, dirty: true}

@@ -197,8 +197,9 @@ func (e *Engine[B]) try(jobs []*job[B], m manner) (live []*job[B], err error) {
 		_ = conn.Conn().Close(ctx) // also of a server that lives on, but was demoted
 	}
 	conn.Release()
-	if err == nil || !b.sent {
-		return live, err
+	if err != nil && b.sent {
+		err = e.findOut(b, err)
 	}
-	return live, e.findOut(id, live, err)
+	b.end()
+	return live, err
 }

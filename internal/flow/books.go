@@ -14,6 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -27,7 +29,10 @@ type Books struct {
 	claims   *claim.Book
 	records  *record.Book
 	inbox    *inbox.Book
+	webhooks *webhook.Book
+	messages *notify.Book
 	ledger   *ledger.Book
+	outbox   *notify.Outbox
 	loaded   bool
 }
 
@@ -54,6 +59,14 @@ func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBo
 
 // Inbox has the messages of consumers.
 func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
+
+// Webhooks has the endpoints of webhooks.
+func (b *Books) Webhooks() *webhook.Book { return open(b, &b.webhooks, webhook.NewBook) }
+
+// Messages has messages to people and systems.
+func (b *Books) Messages() *notify.Book {
+	return open(b, &b.messages, func() *notify.Book { return notify.NewBook(b.outbox) })
+}
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
 func open[T any](b *Books, book **T, make func() *T) *T {
@@ -87,6 +100,12 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.inbox != nil {
 		tables = append(tables, b.inbox)
 	}
+	if b.webhooks != nil {
+		tables = append(tables, b.webhooks)
+	}
+	if b.messages != nil { // fingerprints and counters of limits
+		tables = append(tables, b.messages)
+	}
 	if b.ledger != nil { // what is hot comes last, and is held shortest
 		tables = append(tables, b.ledger)
 	}
@@ -102,12 +121,18 @@ type Work = commit.Work[*Books]
 // Command is a command over Books.
 type Command = commit.Command[*Books]
 
-// NewEngine starts an engine over all domains.
+// NewEngine starts an engine over all domains, which refuses messages.
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
+	return NewSendingEngine(pool, instance, metrics, log, nil)
+}
+
+// NewSendingEngine starts an engine over all domains, with an outbox for messages.
+func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger, outbox *notify.Outbox) *Engine {
+	newBooks := func() *Books { return &Books{outbox: outbox} }
 	return commit.New(commit.Config[*Books]{
-		Pool: pool, NewBooks: NewBooks, Instance: instance, Metrics: metrics, Log: log,
+		Pool: pool, NewBooks: newBooks, Instance: instance, Metrics: metrics, Log: log,
 		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
-			ledger.NameConstraints()),
+			webhook.NameConstraints(), ledger.NameConstraints(), notify.NameConstraints()),
 	})
 }
 
@@ -128,6 +153,12 @@ func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records
 
 // Inbox makes an inbox command one over Books.
 func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c) }
+
+// Webhook makes a command over webhook endpoints one over Books.
+func Webhook(c commit.Command[*webhook.Book]) Command { return on((*Books).Webhooks, c) }
+
+// Notify makes a command over messages one over Books.
+func Notify(c commit.Command[*notify.Book]) Command { return on((*Books).Messages, c) }
 
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {

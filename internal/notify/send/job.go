@@ -19,11 +19,16 @@ type Job struct {
 	ContentsUntil time.Time // which partition of notify_contents
 }
 
-// Handoff takes fresh messages to the workers of this process, so that nobody has to find them.
+// Handoff takes fresh messages to the workers of this process, so that nobody has to find them. None of its
+// methods blocks or talks to the database.
 type Handoff interface {
-	// Reserve asks for room for n messages, and returns for how many there is, 0 to n.
-	Reserve(n int) int
-	// Take hands over messages that have committed, for which room was reserved; what was reserved and is
-	// not handed over is given back. It does not block.
-	Take(reserved int, jobs []*Job)
+	// Reserve asks for room for one message. Without it the message is inserted due, for whoever finds it.
+	Reserve(tenant int32, channel Channel) bool
+	// Take hands over messages that have committed, for each of which room was reserved.
+	Take(jobs []*Job)
+	// Drop gives back the room of messages that have not committed.
+	Drop(jobs []*Job)
+	// Due tells that messages of a tenant have committed that are due and leased to nobody: this process and
+	// others look for them at once.
+	Due(tenant int32)
 }

@@ -1,0 +1,49 @@
+-- Limits, as people set them.
+
+-- name: LimitUpsert :exec
+insert into notify_limits (tenant_id, channel, scope, window_s, most)
+values (@tenant_id, @channel, @scope, @window_s, @most)
+on conflict (tenant_id, channel, scope, window_s) do update set most = excluded.most;
+
+-- name: LimitDelete :execrows
+delete from notify_limits where tenant_id = @tenant_id and channel = @channel and scope = @scope and window_s = @window_s;
+
+-- name: FingerprintClean :execrows
+-- Deletes some fingerprints whose window is over, without waiting for anybody.
+delete from notify_fingerprints
+where ctid = any(array(
+    select f.ctid from notify_fingerprints f
+    where f.expires_at < now()
+    order by f.expires_at
+    limit @batch::integer
+    for update skip locked
+));
+
+-- name: FingerprintOverdue :one
+-- For how many seconds the oldest window has been over, of fingerprints that are still there; 0: there are none.
+select coalesce((
+    select extract(epoch from clock_timestamp() - x.expires_at)
+    from notify_fingerprints x where x.expires_at < now() order by x.expires_at limit 1
+), 0)::double precision as seconds;
+
+-- name: CounterClean :execrows
+-- Deletes some counters of which all has left the window, without waiting for anybody.
+delete from notify_counters
+where ctid = any(array(
+    select c.ctid from notify_counters c
+    where c.expires_at < now()
+    order by c.expires_at
+    limit @batch::integer
+    for update skip locked
+));
+
+-- name: CounterOverdue :one
+-- For how many seconds the oldest counter has counted nothing, of those that are still there; 0: there are none.
+select coalesce((
+    select extract(epoch from clock_timestamp() - x.expires_at)
+    from notify_counters x where x.expires_at < now() order by x.expires_at limit 1
+), 0)::double precision as seconds;
+
+-- name: PartitionsKeep :one
+-- Makes the partitions to come, and drops one whose time is over.
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions(@proof_months::integer);

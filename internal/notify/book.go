@@ -1,0 +1,240 @@
+package notify
+
+import (
+	"bytes"
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+var q db.Queries
+
+// Book has the messages of one batch. It is the outbox's commit.Table. Whatever it locks are names to a batch that
+// overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and those of
+// others lock in the same order before all that many share.
+type Book struct {
+	outbox *Outbox
+	opened time.Time // by this process's clock, before the database's was read
+	now    time.Time
+	newID  func() int64
+
+	names    commit.Rows[nameKey, name]
+	prints   commit.Rows[printKey, print]
+	queue    commit.Rows[Key, queued]
+	counters commit.Rows[counterKey, counter]
+
+	sends   []*limited // whose counters are not yet known
+	limits  map[int32][]Limit
+	dead    []*deadSet // of whom it is not yet known who they are
+	reports []*ReportCommand
+
+	wanted []Key            // messages to be loaded
+	loaded map[Key]*Message // nil: there is none
+	late   map[printKey]*printRow
+
+	made      []*made
+	events    []event
+	cancelled []Key // by this batch
+	marks     struct{ made, events, cancelled, lates int }
+	lates     []printKey
+	undo      []undone
+
+	taken            []*send.Job // for which room was reserved
+	due              map[int32]bool
+	repeats, limited []tally
+}
+
+// undone is a message as it was loaded, before the command at hand.
+type undone struct {
+	key Key
+	was *Message
+}
+
+type nameKey struct {
+	tenant int32
+	bizNo  string
+}
+
+// name is the message that has a biz_no.
+type name struct {
+	id   int64
+	hash []byte // of what was asked for
+	made *Message
+}
+
+type printKey struct {
+	tenant  int32
+	channel send.Channel
+	hash    [hashSize]byte
+}
+
+// print is the message that was the last with a fingerprint.
+type print struct {
+	id        int64
+	expiresAt time.Time
+	tid       pgtype.TID
+	made      *Message // by this batch
+}
+
+// queued is what is open of a message.
+type queued struct {
+	send.Channel
+	state         string
+	dueAt         time.Time
+	holder        string
+	onUnknown     string
+	contentsUntil time.Time
+	giveUpAt      time.Time
+	tid           pgtype.TID
+	gone          bool // cancelled, or settled by a report
+}
+
+type counterKey struct {
+	tenant         int32
+	channel, scope string
+	seconds        int32
+	subject        string
+}
+
+// counter counts what a limit limits.
+type counter struct {
+	window
+	tid pgtype.TID
+}
+
+type (
+	nameRow    = commit.Row[nameKey, name]
+	printRow   = commit.Row[printKey, print]
+	queueRow   = commit.Row[Key, queued]
+	counterRow = commit.Row[counterKey, counter]
+)
+
+func compareNames(a, b nameKey) int {
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.bizNo, b.bizNo))
+}
+
+func comparePrints(a, b printKey) int {
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel), bytes.Compare(a.hash[:], b.hash[:]))
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.ID, b.ID))
+}
+
+func compareCounters(a, b counterKey) int {
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel), cmp.Compare(a.scope, b.scope),
+		cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.subject, b.subject))
+}
+
+var (
+	nameSeed, printSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
+
+	_ commit.Overlapping = (*Book)(nil)
+	_ commit.Ending      = (*Book)(nil)
+)
+
+// NewBook makes an empty book. A nil outbox refuses messages.
+func NewBook(o *Outbox) *Book {
+	if o == nil {
+		o = &Outbox{}
+	}
+	return &Book{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed), prints: commit.NewRows[printKey, print](printSeed),
+		queue: commit.NewRows[Key, queued](queueSeed), counters: commit.NewRows[counterKey, counter](counterSeed),
+		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[printKey]*printRow{}}
+}
+
+// NameConstraints are the unique constraints over what callers choose, and over what is counted for them.
+func NameConstraints() []string {
+	return []string{"notify_names_pkey", "notify_fingerprints_pkey", "notify_counters_pkey"}
+}
+
+// Rows are none: all are names.
+func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
+
+// Names are the callers' numbers, the fingerprints, the messages that are to be changed, and the counters.
+func (b *Book) Names(hashes []uint64) []uint64 {
+	return b.counters.Rows(b.queue.Rows(b.prints.Rows(b.names.Rows(hashes))))
+}
+
+// CanOverlap is always so.
+func (b *Book) CanOverlap() bool { return true }
+
+// TakeOver has nothing to take.
+func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
+
+// Read locks: nobody else's commit is waited for before.
+func (b *Book) Read(p *commit.Pipe) { b.Lock(p) }
+
+// Write has nothing to add to Flush.
+func (b *Book) Write(*commit.Pipe) {}
+
+// Confirm has nothing to confirm: the rows are locked.
+func (b *Book) Confirm(*commit.Pipe) {}
+
+// Latest knows no time: counters have a clock of their own, and one that went back keeps nobody from sending.
+func (b *Book) Latest() time.Time { return time.Time{} }
+
+// Start takes the batch's time and its source of ids.
+func (b *Book) Start(now time.Time, newID func() int64) {
+	b.now, b.newID = now, newID
+	for _, r := range b.names.Sorted(compareNames) {
+		if r.Found {
+			b.wanted = append(b.wanted, Key{r.Key.tenant, r.Value.id})
+		}
+	}
+	for _, r := range b.prints.Sorted(comparePrints) {
+		if r.Found && r.Value.expiresAt.After(now) {
+			b.wanted = append(b.wanted, Key{r.Key.tenant, r.Value.id})
+		}
+	}
+	for _, r := range b.queue.Sorted(compareKeys) {
+		b.wanted = append(b.wanted, r.Key)
+	}
+}
+
+// started tells whether rows can no longer be asked for.
+func (b *Book) started() bool { return b.newID != nil }
+
+// Mark is where the next Undo goes back to.
+func (b *Book) Mark() {
+	b.names.Mark()
+	b.prints.Mark()
+	b.queue.Mark()
+	b.counters.Mark()
+	b.marks.made, b.marks.events, b.marks.cancelled, b.marks.lates = len(b.made), len(b.events), len(b.cancelled), len(b.lates)
+	b.undo = b.undo[:0]
+}
+
+// Undo takes back what was made and changed since Mark.
+func (b *Book) Undo() {
+	b.names.Undo()
+	b.prints.Undo()
+	b.queue.Undo()
+	b.counters.Undo()
+	for _, u := range slices.Backward(b.undo) {
+		b.loaded[u.key] = u.was
+	}
+	b.undo = b.undo[:0]
+	for _, k := range b.lates[b.marks.lates:] {
+		delete(b.late, k)
+	}
+	b.made, b.events, b.cancelled = b.made[:b.marks.made], b.events[:b.marks.events], b.cancelled[:b.marks.cancelled]
+	b.lates = b.lates[:b.marks.lates]
+}
+
+// message is a message as the batch has it now, or nil.
+func (b *Book) message(k Key) *Message {
+	m := b.loaded[k]
+	if m == nil {
+		return nil
+	}
+	now := *m
+	return &now
+}

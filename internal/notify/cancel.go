@@ -1,0 +1,91 @@
+package notify
+
+import (
+	"slices"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// CancelCommand keeps a message from being sent, or does away with a dead one. Its answer is a *Message.
+type CancelCommand struct {
+	commit.Caller
+	ID int64
+
+	row *queueRow
+}
+
+// Need names the message.
+func (c *CancelCommand) Need(b *Book) { c.row = b.change(Key{c.Tenant, c.ID}) }
+
+// change is what is open of a message, to be changed; nil: it can no longer be asked for.
+func (b *Book) change(k Key) *queueRow {
+	if b.started() {
+		return b.queue.Known(k)
+	}
+	return b.queue.Want(k)
+}
+
+// Apply cancels it. Returns faults NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, and NOTIFY_NOT_CANCELLABLE.
+func (c *CancelCommand) Apply(b *Book) (any, error) {
+	if c.row == nil {
+		return nil, b.unasked(Key{c.Tenant, c.ID})
+	}
+	m, err := b.find(c.row)
+	if err != nil {
+		return nil, err
+	}
+	v := &c.row.Value
+	switch {
+	case m.State == Cancelled:
+		return commit.Repeat{First: m}, nil
+	case !m.open() || m.State == Unknown:
+		return nil, about(NotCancellable.New("message %d is %s", m.ID, m.State), m)
+	case m.State == Dead:
+	case m.State == Sending, v.holder != "" && (v.dueAt.After(b.now) || v.onUnknown == Resend):
+		// One that is sent again when nobody knows is not marked before an attempt: whoever held it last may have sent it.
+		f := about(BeingSent.New("message %d is being sent", m.ID), m)
+		if wait := v.dueAt.Sub(b.now); wait > 0 {
+			f = f.After(wait)
+		}
+		return nil, f
+	}
+	b.queue.Change(c.row).gone = true
+	b.cancelled = append(b.cancelled, m.Key)
+	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: Cancelled})
+	m.State = Cancelled
+	return m, nil
+}
+
+// find is the message of a row as it is now. Returns fault NOTIFY_NOT_FOUND.
+func (b *Book) find(r *queueRow) (*Message, error) {
+	m := b.message(r.Key)
+	if m == nil {
+		return nil, NotFound.New("there is no message %d", r.Key.ID)
+	}
+	v := &r.Value
+	switch {
+	case slices.Contains(b.cancelled, r.Key):
+		m.State = Cancelled
+	case v.gone:
+		m.State = m.reported
+	case r.Found:
+		m.State, m.GiveUpAt = v.state, v.giveUpAt
+	}
+	return m, nil
+}
+
+// unasked is why a message that nobody asked for in time cannot be changed.
+func (b *Book) unasked(k Key) error {
+	for _, m := range b.made {
+		if m.Key == k {
+			return about(BeingSent.New("message %d is made in the same commit", k.ID), &m.Message)
+		}
+	}
+	return commit.ErrMoreRows
+}
+
+// about tells the state that a message is in.
+func about(f *fault.Fault, m *Message) *fault.Fault {
+	return f.With("message_id", m.ID).With("message_state", m.State)
+}

@@ -1,0 +1,46 @@
+package notify
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/clean"
+)
+
+// Tables are fingerprints and counters, as the cleaner sees them. Everything else goes with its partition, or stays.
+func Tables() []clean.Table {
+	return []clean.Table{
+		{
+			Name: "notify_fingerprints",
+			Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) {
+				return q.FingerprintClean(ctx, tx, limit)
+			},
+			Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.FingerprintOverdue(ctx, tx) },
+		},
+		{
+			Name: "notify_counters",
+			Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) {
+				return q.CounterClean(ctx, tx, limit)
+			},
+			Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.CounterOverdue(ctx, tx) },
+		},
+	}
+}
+
+// KeepPartitions makes the partitions to come and drops those whose time is over: contents on their day, and proofs
+// after so many full months; 0: never. What somebody uses is left over for the next time. One process at a time does it.
+func KeepPartitions(ctx context.Context, pool *pgxpool.Pool, proofMonths int32) (made, dropped, leftOver int, err error) {
+	for {
+		r, err := q.PartitionsKeep(ctx, pool, proofMonths)
+		if err != nil {
+			return made, dropped, leftOver, fmt.Errorf("keep partitions of messages: %w", err)
+		}
+		made, dropped, leftOver = made+int(r.Made), dropped+int(r.Dropped), int(r.LeftOver)
+		if r.Dropped == 0 {
+			return made, dropped, leftOver, nil
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package notify
+
+import (
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// event is something that a command did to a message.
+type event struct {
+	Key
+	month                             time.Time
+	kind                              string
+	provider, providerID, code, error string
+}
+
+// Flush writes what changed, then what is new, names first.
+func (b *Book) Flush(p *commit.Pipe) {
+	b.flushPrints(p)
+	b.flushQueue(p)
+	b.flushCounters(p)
+	b.insertNames(p)
+	b.insertPrints(p)
+	b.insertCounters(p)
+	b.insertMessages(p)
+	b.insertEvents(p)
+}
+
+func (b *Book) flushPrints(p *commit.Pipe) {
+	rows := b.prints.Changed(comparePrints)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.FingerprintRenewParams
+	for _, r := range rows {
+		arg.Tids, arg.MessageIds = append(arg.Tids, r.Value.tid), append(arg.MessageIds, r.Value.id)
+		arg.ExpiresAt = append(arg.ExpiresAt, r.Value.expiresAt)
+	}
+	p.Queue(func(d commit.DB) error { _, err := q.FingerprintRenew(p.Context(), d, arg); return err })
+}
+
+func (b *Book) flushQueue(p *commit.Pipe) {
+	var gone []pgtype.TID
+	back := db.QueueUpdateParams{Now: b.now}
+	for _, r := range b.queue.Changed(compareKeys) {
+		if r.Value.gone {
+			gone = append(gone, r.Value.tid)
+			continue
+		}
+		back.Tids, back.GiveUpAt = append(back.Tids, r.Value.tid), append(back.GiveUpAt, r.Value.giveUpAt)
+		b.isDue(r.Key.Tenant)
+	}
+	if len(gone) > 0 {
+		p.Queue(func(d commit.DB) error { _, err := q.QueueDelete(p.Context(), d, gone); return err })
+	}
+	if len(back.Tids) > 0 {
+		p.Queue(func(d commit.DB) error { _, err := q.QueueUpdate(p.Context(), d, back); return err })
+	}
+}
+
+func (b *Book) flushCounters(p *commit.Pipe) {
+	rows := b.counters.Changed(compareCounters)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.CounterUpdateParams
+	for _, r := range rows {
+		v := &r.Value
+		arg.Tids, arg.Slots = append(arg.Tids, v.tid), append(arg.Slots, v.slot)
+		arg.Counts, arg.ExpiresAt = append(arg.Counts, v.text()), append(arg.ExpiresAt, v.expiresAt)
+	}
+	p.Queue(func(d commit.DB) error { _, err := q.CounterUpdate(p.Context(), d, arg); return err })
+}
+
+func (b *Book) insertNames(p *commit.Pipe) {
+	rows := b.names.Fresh(compareNames)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.NameInsertParams
+	for _, r := range rows {
+		arg.Tenants, arg.BizNos = append(arg.Tenants, r.Key.tenant), append(arg.BizNos, r.Key.bizNo)
+		arg.MessageIds, arg.RequestHashes = append(arg.MessageIds, r.Value.id), append(arg.RequestHashes, r.Value.hash)
+	}
+	p.Queue(func(d commit.DB) error { return q.NameInsert(p.Context(), d, arg) })
+}
+
+func (b *Book) insertPrints(p *commit.Pipe) {
+	rows := b.prints.Fresh(comparePrints)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.FingerprintInsertParams
+	for _, r := range rows {
+		arg.Tenants, arg.Channels = append(arg.Tenants, r.Key.tenant), append(arg.Channels, string(r.Key.channel))
+		arg.Fingerprints, arg.MessageIds = append(arg.Fingerprints, r.Key.hash[:]), append(arg.MessageIds, r.Value.id)
+		arg.ExpiresAt = append(arg.ExpiresAt, r.Value.expiresAt)
+	}
+	p.Queue(func(d commit.DB) error { return q.FingerprintInsert(p.Context(), d, arg) })
+}
+
+func (b *Book) insertCounters(p *commit.Pipe) {
+	rows := b.counters.Fresh(compareCounters)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.CounterInsertParams
+	for _, r := range rows {
+		v := &r.Value
+		arg.Tenants, arg.Channels, arg.Scopes = append(arg.Tenants, r.Key.tenant), append(arg.Channels, r.Key.channel), append(arg.Scopes, r.Key.scope)
+		arg.WindowsS, arg.Subjects = append(arg.WindowsS, r.Key.seconds), append(arg.Subjects, []byte(r.Key.subject))
+		arg.Slots, arg.Counts, arg.ExpiresAt = append(arg.Slots, v.slot), append(arg.Counts, v.text()), append(arg.ExpiresAt, v.expiresAt)
+	}
+	p.Queue(func(d commit.DB) error { return q.CounterInsert(p.Context(), d, arg) })
+}
+
+func (b *Book) insertMessages(p *commit.Pipe) {
+	if len(b.made) == 0 {
+		return
+	}
+	month := date(monthOf(b.now))
+	m, c, o := db.MessageInsertParams{Month: month, Now: b.now}, db.ContentInsertParams{}, db.QueueInsertParams{Month: month}
+	for _, x := range b.made {
+		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID), append(m.Channels, string(x.Channel))
+		m.BusinessTypes, m.BizNos, m.Templates = append(m.BusinessTypes, x.BusinessType), append(m.BizNos, x.BizNo), append(m.Templates, x.Template)
+		m.Locales, m.RecipientHashes = append(m.Locales, x.Locale), append(m.RecipientHashes, x.RecipientHash)
+		m.RecipientHints, m.ContentHashes = append(m.RecipientHints, x.RecipientHint), append(m.ContentHashes, x.ContentHash)
+		m.Fingerprints, m.Priorities = append(m.Fingerprints, x.fingerprint), append(m.Priorities, int32(x.Priority))
+		m.OnUnknowns, m.MaxAttempts = append(m.OnUnknowns, x.OnUnknown), append(m.MaxAttempts, x.MaxAttempts)
+		m.NotBefore, m.GiveUpAt = append(m.NotBefore, x.NotBefore), append(m.GiveUpAt, x.GiveUpAt)
+		m.ContentsUntil, m.Principals = append(m.ContentsUntil, x.ContentsUntil), append(m.Principals, x.Principal)
+		m.RequestIds = append(m.RequestIds, x.RequestID)
+		c.Recipients, c.Contents = append(c.Recipients, x.recipient), append(c.Contents, x.text)
+		b.queueUp(&o, x)
+	}
+	c.Tenants, c.MessageIds, c.ContentsUntil = m.Tenants, m.MessageIds, m.ContentsUntil
+	o.Tenants, o.MessageIds, o.Channels, o.Priorities, o.OnUnknowns = m.Tenants, m.MessageIds, m.Channels, m.Priorities, m.OnUnknowns
+	o.MaxAttempts, o.GiveUpAt, o.ContentsUntil = m.MaxAttempts, m.GiveUpAt, m.ContentsUntil
+	p.Queue(func(d commit.DB) error { return q.MessageInsert(p.Context(), d, m) })
+	p.Queue(func(d commit.DB) error { return q.ContentInsert(p.Context(), d, c) })
+	p.Queue(func(d commit.DB) error { return q.QueueInsert(p.Context(), d, o) })
+}
+
+// queueUp leases a message to this process, if it is to be sent at once and there is room, or lets it wait for whoever
+// finds it.
+func (b *Book) queueUp(o *db.QueueInsertParams, m *made) {
+	dueAt, holder, fence := m.DueAt, "", int64(0)
+	if !dueAt.After(b.now) {
+		if h := b.outbox.Handoff; h != nil && h.Reserve(m.Tenant, m.Channel) {
+			dueAt, holder, fence = b.now.Add(send.Lease), b.outbox.Instance, 1
+			b.taken = append(b.taken, b.job(m))
+		} else {
+			b.isDue(m.Tenant)
+		}
+	}
+	o.DueAt, o.Holders, o.Fences = append(o.DueAt, dueAt), append(o.Holders, holder), append(o.Fences, fence)
+}
+
+// job is a message as it is handed over, leased.
+func (b *Book) job(m *made) *send.Job {
+	return &send.Job{Message: send.Message{Tenant: m.Tenant, ID: m.ID, Key: send.KeyOf(m.Tenant, m.ID), Channel: m.Channel, Attempt: 1,
+		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1, Until: b.opened.Add(send.Lease), Priority: m.Priority,
+		MaxAttempts: int(m.MaxAttempts), GiveUpAt: m.GiveUpAt, Month: m.Month, ContentsUntil: m.ContentsUntil}
+}
+
+// isDue remembers to tell that a tenant has messages that anybody may take.
+func (b *Book) isDue(tenant int32) {
+	if b.due == nil {
+		b.due = map[int32]bool{}
+	}
+	b.due[tenant] = true
+}
+
+func (b *Book) insertEvents(p *commit.Pipe) {
+	if len(b.events) == 0 {
+		return
+	}
+	arg := db.EventInsertParams{Now: b.now, Instance: b.outbox.Instance}
+	for _, e := range b.events {
+		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID), append(arg.Months, e.month)
+		arg.Kinds, arg.Providers = append(arg.Kinds, e.kind), append(arg.Providers, e.provider)
+		arg.ProviderMessageIds, arg.Codes, arg.Errors = append(arg.ProviderMessageIds, e.providerID), append(arg.Codes, e.code), append(arg.Errors, e.error)
+	}
+	p.Queue(func(d commit.DB) error { return q.EventInsert(p.Context(), d, arg) })
+}
+
+// Ended hands over what has committed, or gives back the room for it.
+func (b *Book) Ended(committed bool) {
+	jobs := b.taken
+	b.taken = nil
+	var accepted []send.Channel
+	if committed {
+		for _, m := range b.made {
+			accepted = append(accepted, m.Channel)
+		}
+	}
+	b.outbox.Metrics.note(accepted, b.repeats, b.limited)
+	h := b.outbox.Handoff
+	switch {
+	case h == nil:
+	case !committed:
+		if len(jobs) > 0 {
+			h.Drop(jobs)
+		}
+	default:
+		if len(jobs) > 0 {
+			h.Take(jobs)
+		}
+		for tenant := range b.due {
+			h.Due(tenant)
+		}
+	}
+}

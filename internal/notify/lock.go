@@ -1,0 +1,201 @@
+package notify
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// Discover finds out what limits there are, which messages are dead, and which ones providers speak of. Limits that
+// the process has read a moment ago are not read again.
+func (b *Book) Discover(p *commit.Pipe) {
+	b.discoverLimits(p)
+	if len(b.dead) > 0 {
+		var arg db.DeadFindParams
+		for _, s := range b.dead {
+			arg.Tenants, arg.Channels, arg.Codes = append(arg.Tenants, s.tenant), append(arg.Channels, string(s.channel)), append(arg.Codes, s.code)
+		}
+		p.Queue(func(d commit.DB) error {
+			found, err := q.DeadFind(p.Context(), d, arg)
+			for _, f := range found {
+				s := b.dead[f.N-1]
+				s.rows = append(s.rows, b.queue.Want(Key{s.tenant, f.MessageID}))
+			}
+			return err
+		})
+	}
+	b.discoverReports(p)
+}
+
+func (b *Book) discoverLimits(p *commit.Pipe) {
+	var unknown []int32
+	for _, s := range b.sends {
+		if limits, ok := b.outbox.limits.get(s.tenant); ok {
+			b.limits[s.tenant] = limits
+			s.apply(b.outbox, limits, b.counters.Want)
+		} else if !slices.Contains(unknown, s.tenant) {
+			unknown = append(unknown, s.tenant)
+		}
+	}
+	if len(unknown) == 0 {
+		return
+	}
+	asked := time.Now()
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.LimitRead(p.Context(), d, unknown)
+		if err != nil {
+			return err
+		}
+		limits := map[int32][]Limit{}
+		for i := range rows {
+			limits[rows[i].TenantID] = append(limits[rows[i].TenantID], limitOf(&rows[i]))
+		}
+		for _, t := range unknown {
+			b.outbox.limits.put(t, limits[t], asked)
+			b.limits[t] = limits[t]
+		}
+		for _, s := range b.sends {
+			if slices.Contains(unknown, s.tenant) {
+				s.apply(b.outbox, limits[s.tenant], b.counters.Want)
+			}
+		}
+		return nil
+	})
+}
+
+func (b *Book) discoverReports(p *commit.Pipe) {
+	var arg db.SentFindParams
+	var of []*ReportCommand
+	for _, c := range b.reports {
+		if c.ID == 0 {
+			arg.Tenants, arg.Providers = append(arg.Tenants, c.Tenant), append(arg.Providers, c.Provider)
+			arg.ProviderMessageIds, of = append(arg.ProviderMessageIds, c.ProviderMessageID), append(of, c)
+		}
+	}
+	if len(of) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.SentFind(p.Context(), d, arg)
+		for _, f := range found {
+			c := of[f.N-1]
+			c.row = b.queue.Want(Key{c.Tenant, f.MessageID})
+		}
+		return err
+	})
+}
+
+// Lock locks and loads fingerprints, open messages and counters, each sorted by key. Counters come last: many share
+// them.
+func (b *Book) Lock(p *commit.Pipe) {
+	b.lockPrints(p)
+	b.lockQueue(p)
+	b.lockCounters(p)
+}
+
+func (b *Book) lockPrints(p *commit.Pipe) {
+	rows := b.prints.Sorted(comparePrints)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.FingerprintLockParams
+	for _, r := range rows {
+		arg.Tenants, arg.Channels = append(arg.Tenants, r.Key.tenant), append(arg.Channels, string(r.Key.channel))
+		arg.Fingerprints = append(arg.Fingerprints, r.Key.hash[:])
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.FingerprintLock(p.Context(), d, arg)
+		for _, f := range found {
+			b.prints.Load(rows[f.N-1], print{id: f.MessageID, expiresAt: f.ExpiresAt.UTC(), tid: f.Ctid})
+		}
+		return err
+	})
+}
+
+func (b *Book) lockQueue(p *commit.Pipe) {
+	rows := b.queue.Sorted(compareKeys)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.QueueLockParams
+	for _, r := range rows {
+		arg.Tenants, arg.MessageIds = append(arg.Tenants, r.Key.Tenant), append(arg.MessageIds, r.Key.ID)
+	}
+	if len(b.reports) > 0 {
+		p.Queue(func(d commit.DB) error { return q.ReportLock(p.Context(), d, db.ReportLockParams(arg)) })
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.QueueLock(p.Context(), d, arg)
+		for _, f := range found {
+			b.queue.Load(rows[f.N-1], queued{Channel: send.Channel(f.Channel), state: f.State, dueAt: deref(f.DueAt).UTC(), holder: deref(f.Holder),
+				onUnknown: f.OnUnknown, contentsUntil: f.ContentsUntil.Time, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
+		}
+		return err
+	})
+}
+
+func (b *Book) lockCounters(p *commit.Pipe) {
+	rows := b.counters.Sorted(compareCounters)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.CounterLockParams
+	for _, r := range rows {
+		arg.Tenants, arg.Channels, arg.Scopes = append(arg.Tenants, r.Key.tenant), append(arg.Channels, r.Key.channel), append(arg.Scopes, r.Key.scope)
+		arg.WindowsS, arg.Subjects = append(arg.WindowsS, r.Key.seconds), append(arg.Subjects, []byte(r.Key.subject))
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.CounterLock(p.Context(), d, arg)
+		for _, f := range found {
+			c := counter{tid: f.Ctid}
+			c.slot, c.expiresAt = f.Slot, f.ExpiresAt.UTC()
+			copy(c.counts[:], f.Counts)
+			b.counters.Load(rows[f.N-1], c)
+		}
+		return err
+	})
+}
+
+// Lookup finds out which of the callers' numbers are taken, all locks being held.
+func (b *Book) Lookup(p *commit.Pipe) {
+	rows := b.names.Sorted(compareNames)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.NameLookupParams
+	for _, r := range rows {
+		arg.Tenants, arg.BizNos = append(arg.Tenants, r.Key.tenant), append(arg.BizNos, r.Key.bizNo)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.NameLookup(p.Context(), d, arg)
+		for _, f := range found {
+			b.names.Load(rows[f.N-1], name{id: f.MessageID, hash: f.RequestHash})
+		}
+		return err
+	})
+}
+
+// Resolve reads the messages that were found.
+func (b *Book) Resolve(p *commit.Pipe) {
+	if len(b.wanted) == 0 {
+		return
+	}
+	slices.SortFunc(b.wanted, compareKeys)
+	keys := slices.Compact(b.wanted)
+	b.wanted = nil
+	var arg db.MessageLoadParams
+	for _, k := range keys {
+		arg.Tenants, arg.MessageIds = append(arg.Tenants, k.Tenant), append(arg.MessageIds, k.ID)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.MessageLoad(p.Context(), d, arg)
+		for i := range found {
+			k := keys[found[i].N-1]
+			b.loaded[k] = messageOf(k, &found[i])
+		}
+		return err
+	})
+}

@@ -1,0 +1,64 @@
+package notify
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// Channels are all ways to reach somebody.
+var Channels = []send.Channel{send.SMS, send.Email, send.Push, send.Webhook}
+
+// Metrics of the outbox.
+type Metrics struct {
+	accepted *prometheus.CounterVec
+	repeats  *prometheus.CounterVec
+	limited  *prometheus.CounterVec
+	parts    *prometheus.GaugeVec
+}
+
+// NewMetrics makes them, and registers them if reg is not nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "notify", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		accepted: counter("accepted_total", "Messages that this process accepted and committed, by channel.", "channel"),
+		repeats: counter("repeats_total", "Messages that were answered with an earlier one, by channel and by what they were recognised by: biz_no, fingerprint. "+
+			"A batch that runs again counts them again.", "channel", "by"),
+		limited: counter("limited_total", "Messages that a limit refused, by channel and by what the limit counts. A batch that runs again counts them again.", "channel", "scope"),
+		parts: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify", Name: "partitions_overdue",
+			Help: "Partitions whose time is over, and which somebody used when this process last wanted to drop them."}, nil),
+	}
+	for _, c := range Channels { // from 0 on, so that the first one is seen to come
+		m.accepted.WithLabelValues(string(c))
+	}
+	if reg != nil {
+		reg.MustRegister(m.accepted, m.repeats, m.limited, m.parts)
+	}
+	return m
+}
+
+// LeftOver tells how many partitions could not be dropped.
+func (m *Metrics) LeftOver(n int) { m.parts.WithLabelValues().Set(float64(n)) }
+
+// tally is something to be counted when the batch has ended.
+type tally struct {
+	channel send.Channel
+	what    string
+}
+
+func (m *Metrics) note(accepted []send.Channel, repeats, limited []tally) {
+	if m == nil {
+		return
+	}
+	for _, c := range accepted {
+		m.accepted.WithLabelValues(string(c)).Inc()
+	}
+	for _, t := range repeats {
+		m.repeats.WithLabelValues(string(t.channel), t.what).Inc()
+	}
+	for _, t := range limited {
+		m.limited.WithLabelValues(string(t.channel), t.what).Inc()
+	}
+}

@@ -1,0 +1,94 @@
+package recipient
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/nyaruka/phonenumbers"
+)
+
+// ParseSMS reads a phone number as people write it, and gives it in E.164, such as +8613812345678. Numbers
+// with a length that the country has are good: which ranges it has given out changes faster than we learn of it.
+func ParseSMS(written, region string) (string, error) {
+	if written == "" {
+		return "", errors.New("is missing")
+	}
+	if len(written) > 64 {
+		return "", errors.New("is too long for a phone number")
+	}
+	for _, r := range written {
+		if !partOfNumber(r) {
+			return "", errors.New("is no phone number")
+		}
+	}
+	if region = strings.ToUpper(region); region == "" {
+		region = phonenumbers.UNKNOWN_REGION
+	}
+	n, err := phonenumbers.Parse(written, region)
+	switch {
+	case errors.Is(err, phonenumbers.ErrInvalidCountryCode):
+		return "", errors.New("needs its country, such as +86")
+	case err != nil:
+		return "", errors.New("is no phone number")
+	}
+	switch phonenumbers.IsPossibleNumberWithReason(n) {
+	case phonenumbers.IS_POSSIBLE:
+		return stable(phonenumbers.Format(n, phonenumbers.E164))
+	case phonenumbers.TOO_LONG:
+		return "", errors.New("has too many digits")
+	case phonenumbers.INVALID_COUNTRY_CODE:
+		return "", errors.New("has no country that there is")
+	default:
+		return "", errors.New("has too few digits")
+	}
+}
+
+// stable refuses numbers that are read differently the second time, such as one of nothing but zeros.
+func stable(e164 string) (string, error) {
+	n, err := phonenumbers.Parse(e164, phonenumbers.UNKNOWN_REGION)
+	if err != nil || phonenumbers.Format(n, phonenumbers.E164) != e164 || !phonenumbers.IsPossibleNumber(n) {
+		return "", errors.New("is no phone number")
+	}
+	return e164, nil
+}
+
+// partOfNumber keeps out letters, which stand for digits on some telephones, and extensions, which have no SMS.
+func partOfNumber(r rune) bool {
+	switch {
+	case r >= '0' && r <= '9', r >= '０' && r <= '９':
+		return true
+	default:
+		return strings.ContainsRune("+＋ -().\u00a0\u2010\u2011\u2012\u2013（）－", r)
+	}
+}
+
+// DialCode is the country calling code of a number in E.164, such as 86.
+func DialCode(e164 string) string {
+	n, err := phonenumbers.Parse(e164, phonenumbers.UNKNOWN_REGION)
+	if err != nil {
+		return ""
+	}
+	return strconv.Itoa(int(n.GetCountryCode()))
+}
+
+// Prefix is a number in E.164 without its last four digits: whoever buys numbers to have messages sent to them
+// buys them by such blocks.
+func Prefix(e164 string) string {
+	return e164[:max(0, len(e164)-4)]
+}
+
+// Region tells whether phone numbers can be read as ones of this country, such as CN.
+func Region(code string) bool { return phonenumbers.GetSupportedRegions()[code] }
+
+// maskSMS hides four digits or more, such as +86138****5678.
+func maskSMS(e164 string) string {
+	code := DialCode(e164)
+	if code == "" || len(e164) < 1+len(code) {
+		return hidden
+	}
+	national := e164[1+len(code):]
+	shown := max(0, len(national)-len(hidden))
+	tail := (shown + 1) / 2
+	return "+" + code + national[:shown-tail] + hidden + national[len(national)-tail:]
+}

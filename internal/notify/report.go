@@ -1,0 +1,72 @@
+package notify
+
+import (
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// ReportCommand writes down what a provider, or a person who asked there, says became of a message. Its answer is
+// a *Message.
+type ReportCommand struct {
+	commit.Caller
+	ID                int64  // 0: by the provider's number
+	Provider          string // as named in the configuration
+	ProviderMessageID string
+	Delivered         bool
+	Code, Error       string // why not
+
+	row *queueRow
+}
+
+// Need names the message.
+func (c *ReportCommand) Need(b *Book) {
+	if c.row = nil; c.ID != 0 {
+		c.row = b.change(Key{c.Tenant, c.ID})
+	}
+	if !b.started() {
+		b.reports = append(b.reports, c)
+	}
+}
+
+// Apply writes the report down, unless it is what the last one said. That it arrived ends everything. That it did not
+// arrive settles what is unknown: else an attempt that is still to come may fare better. Returns fault
+// NOTIFY_NOT_FOUND.
+func (c *ReportCommand) Apply(b *Book) (any, error) {
+	if c.row == nil && c.ID != 0 {
+		return nil, b.unasked(Key{c.Tenant, c.ID})
+	}
+	if c.row == nil {
+		return nil, NotFound.New("there is no message that %s has a number %q for", c.Provider, c.ProviderMessageID)
+	}
+	m, err := b.find(c.row)
+	if err != nil {
+		return nil, err
+	}
+	kind := Undelivered
+	if c.Delivered {
+		kind = Delivered
+	}
+	settles := c.row.Found && !c.row.Value.gone && (c.Delivered || m.State == Unknown)
+	if m.reported == kind && !settles || m.State == Cancelled {
+		return commit.Repeat{First: m}, nil
+	}
+	if settles {
+		b.queue.Change(c.row).gone = true
+	}
+	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
+		code: c.Code, error: c.Error})
+	if settles || !m.open() {
+		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
+	}
+	b.report(m.Key, kind)
+	return m, nil
+}
+
+// report lets the commands behind see what a message was reported as.
+func (b *Book) report(k Key, kind string) {
+	m := *b.loaded[k]
+	if m.reported = kind; !m.open() {
+		m.State = kind
+	}
+	b.undo = append(b.undo, undone{k, b.loaded[k]})
+	b.loaded[k] = &m
+}

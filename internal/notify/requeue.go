@@ -1,0 +1,104 @@
+package notify
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// RequeueCommand brings a message back that is dead or unknown. Its answer is a Requeued.
+type RequeueCommand struct {
+	commit.Caller
+	ID          int64
+	GiveUpAfter time.Duration
+
+	row *queueRow
+}
+
+// Requeued tells how many messages were brought back.
+type Requeued struct {
+	Count   int
+	Skipped int  // that cannot be sent any more
+	More    bool // there may be others
+}
+
+// Need names the message.
+func (c *RequeueCommand) Need(b *Book) { c.row = b.change(Key{c.Tenant, c.ID}) }
+
+// Apply brings it back. Returns faults NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, and NOTIFY_CONTENT_GONE.
+func (c *RequeueCommand) Apply(b *Book) (any, error) {
+	if c.row == nil {
+		return nil, b.unasked(Key{c.Tenant, c.ID})
+	}
+	m, err := b.find(c.row)
+	if err != nil {
+		return nil, err
+	}
+	if m.State != Dead && m.State != Unknown || m.OnUnknown == Never {
+		return nil, about(NotParked.New("message %d is %s", m.ID, m.State), m).With("on_unknown", m.OnUnknown)
+	}
+	if !m.ContentsUntil.After(b.now) {
+		return nil, about(ContentGone.New("what message %d says is gone", m.ID), m)
+	}
+	b.requeue(c.row, m, c.GiveUpAfter)
+	return Requeued{Count: 1}, nil
+}
+
+// requeue brings a message back, to be tried for as long as it still says something.
+func (b *Book) requeue(r *queueRow, m *Message, giveUpAfter time.Duration) {
+	v := b.queue.Change(r)
+	v.state, v.giveUpAt, v.dueAt = Queued, b.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter)), b.now
+	if v.giveUpAt.After(m.ContentsUntil) {
+		v.giveUpAt = m.ContentsUntil
+	}
+	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: requeued})
+}
+
+// RequeueAllCommand brings dead messages back. Its answer is a Requeued.
+type RequeueAllCommand struct {
+	commit.Caller
+	Channel     send.Channel // empty: of any
+	Code        string       // empty: any
+	GiveUpAfter time.Duration
+
+	found *deadSet
+}
+
+// deadSet is what a filter finds.
+type deadSet struct {
+	tenant  int32
+	channel send.Channel
+	code    string
+	rows    []*queueRow
+}
+
+// mostDead is how many one command brings back: the constant in DeadFind.
+const mostDead = 1000
+
+// Need looks for them. They are locked then, and may have changed meanwhile.
+func (c *RequeueAllCommand) Need(b *Book) {
+	c.found = &deadSet{tenant: c.Tenant, channel: c.Channel, code: c.Code}
+	b.dead = append(b.dead, c.found)
+}
+
+// Apply brings back those that still are dead, and have something to say.
+func (c *RequeueAllCommand) Apply(b *Book) (any, error) {
+	answer := Requeued{More: len(c.found.rows) == mostDead}
+	for _, r := range c.found.rows {
+		m, err := b.find(r)
+		switch {
+		case err != nil || m.State != Dead:
+		case m.OnUnknown == Never || !m.ContentsUntil.After(b.now):
+			answer.Skipped++
+		default:
+			b.requeue(r, m, c.GiveUpAfter)
+			answer.Count++
+		}
+	}
+	if answer.Count == 0 {
+		answer.More = false // the same would be found again
+	}
+	return answer, nil
+}

@@ -1,0 +1,135 @@
+package secret_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+)
+
+var known = base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))
+
+func TestDerivedKeysNeverChange(t *testing.T) {
+	t.Parallel()
+	m, err := secret.Parse(known + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// HKDF-SHA256 without salt; info is each part behind its length.
+	const want = "95e73cd6c8c0af8b6b8baebb67b79b1a4cfd711efcf8aa0dd1c67d7cb3852831"
+	if got := hex.EncodeToString(m.Derive("notify.test", "1")); got != want {
+		t.Errorf("derived %s, before it was %s: everything that was hashed with it is lost", got, want)
+	}
+}
+
+func TestKeysAreToldApartByEveryPart(t *testing.T) {
+	t.Parallel()
+	m, other := secret.New(), secret.New()
+	keys := map[string]string{}
+	for _, parts := range [][]string{{"a"}, {"a", ""}, {"a", "b"}, {"ab"}, {"a", "b", ""}, {"", "ab"}, {"b", "a"}} {
+		key := string(m.Derive(parts[0], parts[1:]...))
+		if before, ok := keys[key]; ok || len(key) != secret.Size {
+			t.Errorf("%q has a key of %d bytes, and %q the same", parts, len(key), before)
+		}
+		keys[key] = fmt.Sprint(parts)
+		if key == string(other.Derive(parts[0], parts[1:]...)) {
+			t.Error("two masters derive the same")
+		}
+	}
+}
+
+func TestWhatIsNoMasterKeyIsRefusedAndNotRepeated(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "hunter2", known[:40], known + known, strings.Repeat("!", 44)} {
+		if _, err := secret.Parse(text); err == nil || len(text) > 0 && strings.Contains(err.Error(), text) {
+			t.Errorf("Parse(%q) = %v", text, err)
+		}
+	}
+	var none *secret.Master
+	if err := none.Check(); !fault.Is(err, secret.Missing) {
+		t.Errorf("none = %v", err)
+	}
+	if err := secret.New().Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMasterKeyIsNeverPrinted(t *testing.T) {
+	t.Parallel()
+	m, err := secret.Parse(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	slog.New(slog.NewJSONHandler(&log, nil)).Info("options", "master", m, "in", struct{ M *secret.Master }{m})
+	slog.New(slog.NewTextHandler(&log, nil)).Info("options", "master", m)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q", "%d"} {
+		fmt.Fprintf(&log, verb, m)
+		fmt.Fprintf(&log, verb, *m)
+		fmt.Fprintf(&log, verb, struct {
+			m *secret.Master
+			n secret.Master
+		}{m, *m})
+	}
+	encoded, _ := json.Marshal(struct{ M *secret.Master }{m})
+	log.Write(encoded)
+	for _, told := range []string{known[:20], "0123456789abcdef", "3031323334", "48 49 50"} {
+		if strings.Contains(log.String(), told) {
+			t.Errorf("it stands in: %s", log.String())
+		}
+	}
+}
+
+func TestAFileThatOthersMayReadIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte(known), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := secret.ReadFile(path); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(path, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := secret.ReadFile(path); err == nil {
+		t.Error("a file that everybody may read is taken")
+	}
+}
+
+func TestManyWhoKeepOneFileHaveOneKey(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new", "secret")
+	keys := make([]string, 16)
+	var group sync.WaitGroup
+	for i := range keys {
+		group.Go(func() {
+			m, err := secret.KeepFile(path)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			keys[i] = string(m.Derive("x"))
+		})
+	}
+	group.Wait()
+	for _, k := range keys {
+		if k != keys[0] {
+			t.Fatal("two keys were made")
+		}
+	}
+	again, err := secret.KeepFile(path)
+	if err != nil || string(again.Derive("x")) != keys[0] {
+		t.Errorf("the next start has another key: %v", err)
+	}
+}

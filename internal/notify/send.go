@@ -1,0 +1,306 @@
+package notify
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify/recipient"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// Params is a message as asked for. Zero values take the defaults.
+type Params struct {
+	Channel   send.Channel
+	Recipient string // as the caller writes it
+	// Content is what it says. With Render it is written when the command runs: then Identity tells before what it
+	// will say, such as the name of a template and the variables. Of one Identity there is one message within the
+	// repeat window, and one biz_no has one for ever, whatever a template says meanwhile.
+	Content  send.Content
+	Render   func() (Rendered, error)
+	Identity []byte
+
+	BusinessType string
+	BizNo        string
+	Priority     int16     // High, Normal, Low: no default
+	NotBefore    time.Time // zero: at once
+	GiveUpAfter  time.Duration
+	ContentLife  time.Duration
+	OnUnknown    string
+	MaxAttempts  int32
+	RepeatWindow *time.Duration // 0: no repeat is recognised by its content
+	ClientIP     string         // of who the caller acts for; empty: not told
+}
+
+// Rendered is what Params.Render has written. Zero values leave what the Params say.
+type Rendered struct {
+	Content   send.Content
+	Template  string // name@version
+	Locale    string
+	OnUnknown string
+}
+
+// Defaults and bounds.
+const (
+	DefaultGiveUpAfter = 24 * time.Hour
+	DefaultContentLife = 48 * time.Hour
+	DefaultMaxAttempts = 10
+	// MostAhead is how far ahead a message may be put off, and MostGiveUpAfter how long it may be tried then: together
+	// with a day they stay below the 70 days for which there are partitions of contents.
+	MostAhead       = 30 * 24 * time.Hour
+	MostGiveUpAfter = 7 * 24 * time.Hour
+	MostContentLife = 30 * 24 * time.Hour
+	// MostContent is how large a message may be, as it is kept.
+	MostContent = 1 << 20
+)
+
+// repeatWindows are the defaults of RepeatWindow.
+var repeatWindows = map[send.Channel]time.Duration{send.SMS: time.Hour, send.Email: 24 * time.Hour, send.Push: time.Hour}
+
+// onUnknowns are the defaults of OnUnknown: resend where the receiver knows the key of a message.
+var onUnknowns = map[send.Channel]string{send.SMS: Park, send.Email: Park, send.Push: Resend, send.Webhook: Resend}
+
+// SendCommand accepts a message. Its answer is a *Message. Another command hangs a message on itself by calling its
+// Need and Apply from its own: an error of Apply, such as NOTIFY_LIMITED, then refuses both.
+type SendCommand struct {
+	commit.Caller
+	Params
+
+	err     error // of what was asked for
+	name    *nameRow
+	print   *printRow
+	key     printKey // of print
+	to      string   // the recipient in its normal form
+	request []byte   // hash of what was asked for
+	address string   // as of addressOf
+	limited limited
+}
+
+// Need names the biz_no, the fingerprint and the counters.
+func (c *SendCommand) Need(b *Book) {
+	c.name, c.print = nil, nil
+	if c.err = c.prepare(b.outbox); c.err != nil {
+		return
+	}
+	if c.BizNo != "" {
+		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
+	}
+	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address}
+	if b.started() {
+		c.needLate(b)
+		return
+	}
+	if c.window() > 0 {
+		c.print = b.prints.Want(c.key)
+	}
+	b.sends = append(b.sends, &c.limited)
+}
+
+// needLate is Need when rows can no longer be asked for, as in an Execute whose references have just been filled in. The
+// sample that stood for the message until then has named all but its fingerprint, because what a message says is all
+// that a reference can change. What that is now, is not looked for: it is inserted, and if it was there the batch runs
+// again, where the command as it is now comes first.
+func (c *SendCommand) needLate(b *Book) {
+	c.limited.apply(b.outbox, b.limits[c.Tenant], b.counters.Known)
+	if c.window() == 0 {
+		return
+	}
+	if r := b.prints.Known(c.key); r != nil {
+		c.print = r
+	} else {
+		c.print = b.late[c.key]
+	}
+}
+
+// prepare reads what was asked for.
+func (c *SendCommand) prepare(o *Outbox) (err error) {
+	if err := o.Master.Check(); err != nil {
+		return err
+	}
+	if c.to, err = recipient.Parse(c.Channel, c.Recipient, o.Region); err != nil {
+		return fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())
+	}
+	c.address = ""
+	if c.ClientIP != "" {
+		if c.address, err = addressOf(c.ClientIP); err != nil {
+			return fault.FieldInvalid.New("client_ip is no address").WithField("client_ip", "is no address")
+		}
+	}
+	says := c.Identity
+	if c.Render == nil {
+		if says, err = json.Marshal(&c.Content); err != nil {
+			return err
+		}
+	}
+	h, same := o.hashing(c.Tenant), recipient.Same(c.Channel, c.to)
+	c.request = keyed(h.request, string(c.Channel), same, c.BusinessType, string(says))
+	c.key = printKey{c.Tenant, c.Channel, [hashSize]byte(keyed(h.fingerprint, same, string(says), c.BusinessType))}
+	return nil
+}
+
+func (c *SendCommand) window() time.Duration {
+	if c.RepeatWindow != nil {
+		return *c.RepeatWindow
+	}
+	return repeatWindows[c.Channel]
+}
+
+// Apply accepts the message, or answers the first one. Returns faults FIELD_INVALID, SECRET_NOT_CONFIGURED,
+// NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, NOTIFY_CONTENT_TOO_LARGE, and what Render returns.
+func (c *SendCommand) Apply(b *Book) (any, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	if slices.Contains(c.limited.counters, nil) { // never of an Execute: its samples name them
+		return nil, commit.ErrMoreRows
+	}
+	if c.name != nil && c.name.Exists {
+		first, err := c.taken(b)
+		if err != nil {
+			return nil, err
+		}
+		b.repeats = append(b.repeats, tally{c.Channel, "biz_no"})
+		return commit.Repeat{First: first}, nil
+	}
+	if first := c.repeat(b); first != nil {
+		b.repeats = append(b.repeats, tally{c.Channel, "fingerprint"})
+		return commit.Repeat{First: first}, nil
+	}
+	if err := c.limited.count(b); err != nil {
+		return nil, err
+	}
+	m, err := c.make(b)
+	if err != nil {
+		return nil, err
+	}
+	return &m.Message, nil
+}
+
+// taken is the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT when it is another one.
+func (c *SendCommand) taken(b *Book) (*Message, error) {
+	n := &c.name.Value
+	first := n.made
+	if first == nil {
+		first = b.message(Key{c.Tenant, n.id})
+	}
+	if bytes.Equal(n.hash, c.request) && first != nil {
+		return first, nil
+	}
+	f := BizNoExistsDifferent.New("biz_no %s is that of another message", c.BizNo).With("biz_no", c.BizNo).With("message_id", n.id)
+	if first != nil {
+		f = f.With("differences", c.differences(b.outbox, first)).With("state", first.State)
+	}
+	return nil, f
+}
+
+// differences names the fields in which a request differs from the message that has its biz_no.
+func (c *SendCommand) differences(o *Outbox, m *Message) (fields []string) {
+	if c.Channel != m.Channel {
+		fields = append(fields, "channel")
+	}
+	if hash, err := o.RecipientHash(c.Tenant, c.Channel, c.to); err != nil || !bytes.Equal(hash, m.RecipientHash) && c.Channel == m.Channel {
+		fields = append(fields, "recipient")
+	}
+	if c.BusinessType != m.BusinessType {
+		fields = append(fields, "business_type")
+	}
+	if len(fields) == 0 || c.Render == nil && !bytes.Equal(c.contentHash(o, &c.Content), m.ContentHash) {
+		fields = append(fields, "content")
+	}
+	return fields
+}
+
+func (c *SendCommand) contentHash(o *Outbox, content *send.Content) []byte {
+	text, err := json.Marshal(content)
+	if err != nil {
+		return nil
+	}
+	return keyed(o.hashing(c.Tenant).content, string(text))
+}
+
+// repeat is the first message of which this one is a repeat, or nil. One that will not be sent frees its fingerprint.
+func (c *SendCommand) repeat(b *Book) *Message {
+	if c.print == nil || !c.print.Exists || !c.print.Value.expiresAt.After(b.now) {
+		return nil
+	}
+	v := &c.print.Value
+	if v.made != nil {
+		return v.made
+	}
+	k := Key{c.Tenant, v.id}
+	m := b.message(k)
+	if m == nil || m.State == Dead || m.State == Cancelled || slices.Contains(b.cancelled, k) {
+		return nil
+	}
+	return m
+}
+
+// made is a message that the batch makes.
+type made struct {
+	Message
+	fingerprint []byte
+	recipient   string
+	content     send.Content
+	text        []byte // of content
+}
+
+func (c *SendCommand) make(b *Book) (*made, error) {
+	r := Rendered{Content: c.Content}
+	if c.Render != nil {
+		var err error
+		if r, err = c.Render(); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(&r.Content)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > MostContent {
+		return nil, ContentTooLarge.New("the message has %d bytes as it is kept, %d are the most", len(text), MostContent)
+	}
+	h := b.outbox.hashing(c.Tenant)
+	m := &made{recipient: c.to, content: r.Content, text: text}
+	m.Message = Message{Key: Key{c.Tenant, b.newID()}, Month: monthOf(b.now), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
+		Template: r.Template, Locale: r.Locale, RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
+		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
+		OnUnknown: cmp.Or(r.OnUnknown, c.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
+		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
+	if c.NotBefore.After(b.now) {
+		m.DueAt = m.NotBefore
+	}
+	if m.DueAt.Sub(b.now) > MostAhead {
+		return nil, fault.FieldInvalid.New("not_before is more than %v ahead", MostAhead).WithField("not_before", "is more than 30 days ahead")
+	}
+	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(c.GiveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
+	until := b.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))
+	if m.GiveUpAt.After(until) {
+		until = m.GiveUpAt
+	}
+	m.ContentsUntil = dayAfter(until)
+	if c.name != nil {
+		*b.names.Change(c.name) = name{id: m.ID, hash: c.request, made: &m.Message}
+	}
+	if window := c.window(); window > 0 {
+		m.fingerprint = c.key.hash[:]
+		c.takePrint(b, print{id: m.ID, expiresAt: b.now.Add(window), made: &m.Message})
+	}
+	b.made = append(b.made, m)
+	return m, nil
+}
+
+// takePrint gives the fingerprint to the message.
+func (c *SendCommand) takePrint(b *Book, p print) {
+	if c.print == nil {
+		c.print = b.prints.Add(c.key, p)
+		b.late[c.key], b.lates = c.print, append(b.lates, c.key)
+		return
+	}
+	v := b.prints.Change(c.print)
+	p.tid = v.tid
+	*v = p
+}
