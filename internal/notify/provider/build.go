@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // Env is what providers are built with.
@@ -20,6 +21,9 @@ type Env struct {
 	Tenant     func(name string) (int32, error)
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        *slog.Logger
+	// Webhooks is what the sender of webhooks is made with, but for what the file says. nil: there are none. Not nil: there
+	// are, whether the file mentions them or not.
+	Webhooks *webhook.Settings
 }
 
 // Senders are all that was built: one sender for each channel that has providers.
@@ -46,9 +50,17 @@ func (f *File) Build(e *Env) (_ *Senders, err error) {
 		}
 	}()
 	metrics := newMetrics(e.Registerer)
-	for _, channel := range slices.Sorted(maps.Keys(f.channels)) {
+	all := maps.Clone(f.channels)
+	if all[send.Webhook] == nil && e.Webhooks != nil {
+		s := &Settings{Kind: "webhook", channel: send.Webhook}
+		if err := s.complete(); err != nil {
+			return nil, err
+		}
+		all[send.Webhook] = []*Settings{s}
+	}
+	for _, channel := range slices.Sorted(maps.Keys(all)) {
 		order := &Order{}
-		for i, s := range f.channels[channel] {
+		for i, s := range all[channel] {
 			p, err := s.build(e, out)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", f.name, channel, i, s.line, err)
@@ -88,7 +100,7 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 		numbers[name] = n
 	}
 	k := kinds[s.Kind]
-	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), breaker: newBreaker()}
+	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), breaker: newBreaker(), many: k.many}
 	if s.Rate > 0 {
 		p.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/10)))
 	}

@@ -18,10 +18,21 @@ type kind struct {
 	// build makes a sender. others are options of tenants that differ in nothing but what identity has.
 	build    func(e *Env, s *Settings, options map[string]any, others map[int32]map[string]any) (send.Sender, error)
 	identity []string
+	// many: each recipient is a server of its own, so one that fails says nothing of the others.
+	many bool
+	// By default, where they are not DefaultConcurrency and DefaultTimeout.
+	concurrency int
+	timeout     time.Duration
 }
 
 var kinds = map[string]kind{
-	"smtp": {channels: []send.Channel{send.Email}, check: checkSMTP, build: buildSMTP, identity: []string{"from", "reply_to", "envelope"}},
+	"smtp":    {channels: []send.Channel{send.Email}, check: checkSMTP, build: buildSMTP, identity: []string{"from", "reply_to", "envelope"}},
+	"twilio":  {channels: []send.Channel{send.SMS}, check: checkOf(newTwilio), build: buildOf(newTwilio)},
+	"aliyun":  {channels: []send.Channel{send.SMS}, check: checkOf(newAliyun), build: buildOf(newAliyun)},
+	"tencent": {channels: []send.Channel{send.SMS}, check: checkOf(newTencent), build: buildOf(newTencent)},
+	"http":    {channels: []send.Channel{send.SMS}, check: checkOf(newHTTP), build: buildOf(newHTTP)},
+	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true,
+		concurrency: 256, timeout: 15 * time.Second},
 	"file": {channels: channels, check: checkFile, build: buildFile},
 }
 

@@ -36,6 +36,7 @@ type provider struct {
 	slots   chan struct{}
 	limit   *rate.Limiter // nil: any rate
 	breaker *breaker
+	many    bool // each recipient is a server of its own: the breaker stays closed
 	metrics *gauges
 	log     *slog.Logger
 }
@@ -118,7 +119,9 @@ func (p *provider) ask(ctx context.Context, m *send.Message) (r send.Receipt, f 
 	if r, f = p.attempt(ctx, m); f != nil {
 		f.Provider = p.Name
 	}
-	v = judge(ctx, f)
+	if v = judge(ctx, f); p.many {
+		v = nothing
+	}
 	p.metrics.tried(f, time.Since(start))
 	return r, f
 }

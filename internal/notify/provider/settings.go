@@ -2,6 +2,7 @@ package provider
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -82,6 +83,9 @@ func ReadFile(name string) (*File, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", name, channel, i, node.Line, err)
 			}
+			if kinds[s.Kind].many && i > 0 {
+				return nil, fmt.Errorf("%s: %s[%d], line %d: %s has to be the only one", name, channel, i, node.Line, s.Kind)
+			}
 			names[s.Name] = true
 			f.channels[channel] = append(f.channels[channel], s)
 		}
@@ -109,10 +113,10 @@ func (s *Settings) complete() error {
 		s.Name = s.Kind
 	}
 	if s.Concurrency == 0 {
-		s.Concurrency = DefaultConcurrency
+		s.Concurrency = cmp.Or(k.concurrency, DefaultConcurrency)
 	}
 	if s.Timeout == 0 {
-		s.Timeout = DefaultTimeout
+		s.Timeout = cmp.Or(k.timeout, DefaultTimeout)
 	}
 	switch {
 	case !properName.MatchString(s.Name):
@@ -125,6 +129,9 @@ func (s *Settings) complete() error {
 		return fmt.Errorf("timeout: must be 1s to %v", maxTimeout)
 	case slices.Contains(s.Tenants, ""):
 		return errors.New("tenants: one has no name")
+	}
+	if k.many && len(s.Tenants)+len(s.Overrides) > 0 {
+		return fmt.Errorf("tenants, overrides: %s is the same for all", s.Kind)
 	}
 	for tenant := range s.Overrides {
 		if len(s.Tenants) > 0 && !slices.Contains(s.Tenants, tenant) {

@@ -12,7 +12,9 @@ import (
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 func TestMistakesInTheFileAreNamed(t *testing.T) {
@@ -47,6 +49,13 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		"email: [{kind: file, tenants: ['']}]":                                           "tenants:",
 		"email: [{kind: file, tenants: [a], overrides: {b: {path: x}}}]":                 "overrides: b is not among the tenants",
 		"email: [{kind: file, overrides: {b: {colour: x}}}]":                             "there is no setting",
+		"webhook: [{kind: webhook, allow: [10]}]":                                        "allow:",
+		"webhook: [{kind: webhook, tenants: [a]}]":                                       "tenants, overrides: webhook is the same for all",
+		"webhook: [{kind: file}, {kind: webhook}]":                                       "webhook has to be the only one",
+		"sms: [{kind: twilio, account_sid: a}]":                                          "auth_token is missing",
+		"sms: [{kind: aliyun, access_key_id: 5}]":                                        "access_key_id: must be a text",
+		"sms: [{kind: tencent}]":                                                         "secret_id is missing",
+		"sms: [{kind: http}]":                                                            "URL",
 		good + "    port: x":                                                             "port: must be a number",
 		good + "    tls: ssl":                                                            "tls: must be",
 		good + "    tls: none":                                                           "tls: none is for servers on this machine",
@@ -91,8 +100,7 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret := filepath.Join(dir, "key.pem")
-	if err := os.WriteFile(secret, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile("../../../docs/providers.md")
@@ -122,10 +130,13 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 			t.Errorf("%s\n%v", text, err)
 			continue
 		}
-		senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default()})
+		senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default(), Webhooks: &webhook.Settings{Master: secret.New()}})
 		if err != nil {
 			t.Errorf("%s\n%v", text, err)
 			continue
+		}
+		if senders.ByChannel[send.Webhook] == nil {
+			t.Errorf("%s\nwithout webhooks", text)
 		}
 		_ = senders.Close()
 	}
@@ -141,6 +152,20 @@ func names(text, prefix string) []string {
 		all = append(all, strings.FieldsFunc(part, func(r rune) bool { return strings.ContainsRune(" \n,}'\"", r) })[0])
 	}
 	return all
+}
+
+func TestThePageNamesEveryField(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/providers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, fields := range provider.Fields() {
+		for _, field := range fields {
+			if !strings.Contains(string(page), "`"+field+"`") {
+				t.Errorf("the page does not say what %s of %s is", field, kind)
+			}
+		}
+	}
 }
 
 func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
