@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/localpg"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
@@ -30,6 +33,9 @@ const (
 
 func (c *devCmd) Run(e *env) error {
 	if err := onlyLoopback(c.Listen); err != nil {
+		return err
+	}
+	if err := c.keepSecret(); err != nil {
 		return err
 	}
 	url := c.DatabaseURL
@@ -58,6 +64,22 @@ func (c *devCmd) Run(e *env) error {
 	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
 		return cause // whatever failed after it is a consequence
 	}
+	return err
+}
+
+// keepSecret makes a master key beside the data, unless one is given.
+func (c *devCmd) keepSecret() (err error) {
+	if c.SecretsFile != "" || os.Getenv("LEDGERD_SECRET") != "" {
+		return nil
+	}
+	dir := c.Dir
+	if dir == "" {
+		if dir, err = localpg.DefaultDir(); err != nil {
+			return err
+		}
+	}
+	c.SecretsFile = filepath.Clean(dir) + ".secret" // the directory itself is Postgres's
+	_, err = secret.KeepFile(c.SecretsFile)
 	return err
 }
 

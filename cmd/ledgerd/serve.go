@@ -3,10 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/consumer"
+	"github.com/ledgerd/ledgerd/internal/notify/recipient"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
@@ -19,6 +22,8 @@ type serverFlags struct {
 	CORSOrigin    []string      `name:"cors-origin" help:"Origin of pages that may call from browsers, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
 	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
 	Consume       string        `help:"Consume from brokers as this YAML file says (docs/consumers.md). Empty: do not." type:"existingfile" env:"LEDGERD_CONSUME"`
+	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user alone. Or the variable LEDGERD_SECRET has the key itself. Without: messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
+	PhoneRegion   string        `help:"Country, such as CN, of phone numbers that are written without theirs." env:"LEDGERD_PHONE_REGION"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
 
@@ -52,9 +57,16 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 			return err
 		}
 	}
+	master, err := f.master()
+	if err != nil {
+		return err
+	}
+	if f.PhoneRegion != "" && !recipient.Region(f.PhoneRegion) {
+		return fmt.Errorf("--phone-region %s: it must be a country in two capital letters, such as CN", f.PhoneRegion)
+	}
 	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
 		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "",
-		Consume: consumers, Log: e.log})
+		Consume: consumers, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
@@ -69,6 +81,24 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 	<-e.ctx.Done()
 	e.log.Info("ending: calls in flight get their answers")
 	return nil
+}
+
+// master reads the master key; nil when there is none.
+func (f *serverFlags) master() (*secret.Master, error) {
+	text := os.Getenv("LEDGERD_SECRET")
+	switch {
+	case text != "" && f.SecretsFile != "":
+		return nil, errors.New("--secrets-file and LEDGERD_SECRET are both given: which one is the master key?")
+	case text != "":
+		m, err := secret.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("LEDGERD_SECRET: %w", err)
+		}
+		return m, nil
+	case f.SecretsFile != "":
+		return secret.ReadFile(f.SecretsFile)
+	}
+	return nil, nil
 }
 
 type migrateCmd struct {

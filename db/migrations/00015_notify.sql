@@ -2,7 +2,9 @@
 -- after its life, and what is hot stand apart (ADR 10). Locks nothing.
 
 -- +goose Up
+create schema notify_parts authorization ledgerd_owner;
 set local role ledgerd_owner;
+comment on schema notify_parts is 'Partitions of notify_messages, notify_events and notify_contents. Nobody names them: they are read and written by their tables.';
 
 -- The proof: one row a message, never changed. What became of it are its events.
 create table notify_messages (
@@ -40,6 +42,7 @@ create table notify_messages (
     constraint notify_messages_on_unknown_check check (on_unknown in ('park', 'resend', 'never')),
     constraint notify_messages_max_attempts_check check (max_attempts between 1 and 100)
 ) partition by range (month);
+create index notify_messages_request_idx on notify_messages using brin (request_id text_bloom_ops, accepted_at timestamptz_minmax_ops) with (pages_per_range = 8);
 create index notify_messages_recipient_idx on notify_messages (tenant_id, recipient_hash, message_id);
 comment on table notify_messages is 'Messages to people and systems, the proof of what was asked for: never changed. Recipients and contents are not in it. One partition a month.';
 comment on column notify_messages.tenant_id is 'Tenant.';
@@ -250,10 +253,10 @@ create function notify_add_partition(parent text, suffix text, low date, high da
     set search_path = pg_catalog, public
     as $$
 begin
-    if to_regclass(format('public.%I', parent || '_' || suffix)) is null then
+    if to_regclass(format('notify_parts.%I', parent || '_' || suffix)) is null then
         -- Attached, not made as a partition: that would lock the parent against everybody.
-        execute format('create table public.%I (like public.%I including all)', parent || '_' || suffix, parent);
-        execute format('alter table public.%I attach partition public.%I for values from (%L) to (%L)', parent, parent || '_' || suffix, low, high);
+        execute format('create table notify_parts.%I (like public.%I including all)', parent || '_' || suffix, parent);
+        execute format('alter table public.%I attach partition notify_parts.%I for values from (%L) to (%L)', parent, parent || '_' || suffix, low, high);
         return 1;
     end if;
     return 0;
@@ -274,14 +277,14 @@ begin
     -- To drop it takes the parent for itself, and whoever comes waits behind that. So it does not even ask while
     -- somebody has the parent for longer than a batch does: it looks twice.
     holders := array(select virtualtransaction from pg_locks
-        where relation in (to_regclass(parent), to_regclass(part)) and pid <> pg_backend_pid());
+        where relation in (to_regclass(parent), to_regclass('notify_parts.' || part)) and pid <> pg_backend_pid());
     if cardinality(holders) > 0 then
         perform pg_sleep(0.1);
-        if exists (select from pg_locks where relation in (to_regclass(parent), to_regclass(part)) and virtualtransaction = any(holders)) then
+        if exists (select from pg_locks where relation in (to_regclass(parent), to_regclass('notify_parts.' || part)) and virtualtransaction = any(holders)) then
             return false;
         end if;
     end if;
-    execute format('drop table public.%I', part);
+    execute format('drop table notify_parts.%I', part);
     return true;
 exception when lock_not_available then
     return false;
@@ -352,9 +355,177 @@ grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
 grant update (most) on notify_limits to ledgerd_app;
 grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits, notify_counters to ledgerd_audit;
+create view audit.notifications as
+select t.name as tenant, m.message_id, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hint, m.recipient_hash, m.content_hash,
+    coalesce(q.state, e.kind) as state, coalesce(q.attempts, e.attempt) as attempts, coalesce(q.provider, e.provider) as provider,
+    e.provider_message_id, coalesce(q.code, e.code) as code, q.due_at, coalesce(q.give_up_at, m.give_up_at) as give_up_at, m.not_before, m.accepted_at,
+    e.at as ended_at, m.contents_until, m.on_unknown, m.principal, m.request_id
+from notify_messages m
+left join access_tenants t on t.tenant_id = m.tenant_id
+left join notify_queue q on q.tenant_id = m.tenant_id and q.message_id = m.message_id
+left join lateral (
+    select x.kind, x.attempt, x.provider, x.provider_message_id, x.code, x.at from notify_events x
+    where x.tenant_id = m.tenant_id and x.message_id = m.message_id and x.month = m.month
+        and x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
+    order by x.kind <> 'sent' desc, x.at desc, x.event_id desc
+    limit 1
+) e on true;
+comment on view audit.notifications is 'Messages to people and systems, with how far they are. What they said, and to whom, is in no view.';
+comment on column audit.notifications.tenant is 'Name of the tenant.';
+comment on column audit.notifications.message_id is 'Number of the message; message_id >> 14 is its batch.';
+comment on column audit.notifications.channel is 'sms, email, push or webhook.';
+comment on column audit.notifications.business_type is 'What it is about.';
+comment on column audit.notifications.biz_no is 'The caller''s own number for it.';
+comment on column audit.notifications.template is 'Template, as name@version; null: the caller wrote it.';
+comment on column audit.notifications.locale is 'Locale of the template.';
+comment on column audit.notifications.recipient_hint is 'The recipient, masked.';
+comment on column audit.notifications.recipient_hash is 'Keyed hash of the recipient: the same in all messages of a channel to one.';
+comment on column audit.notifications.content_hash is 'Keyed hash of what it said.';
+comment on column audit.notifications.state is 'queued, sending, failed, unknown or dead while it is open; then sent, delivered, undelivered or cancelled.';
+comment on column audit.notifications.attempts is 'Attempts, since it was made or requeued.';
+comment on column audit.notifications.provider is 'Who failed last, took it, or reported on it.';
+comment on column audit.notifications.provider_message_id is 'The provider''s number for it.';
+comment on column audit.notifications.code is 'What went wrong last, in a word.';
+comment on column audit.notifications.due_at is 'When anybody may take it; null: it is not waiting.';
+comment on column audit.notifications.give_up_at is 'Not tried again after it.';
+comment on column audit.notifications.not_before is 'Not sent before.';
+comment on column audit.notifications.accepted_at is 'When it was accepted.';
+comment on column audit.notifications.ended_at is 'When it was sent, cancelled or reported on.';
+comment on column audit.notifications.contents_until is 'Day from which on its recipient and content are gone.';
+comment on column audit.notifications.on_unknown is 'What happens when nobody knows whether it was sent: park, resend, never.';
+comment on column audit.notifications.principal is 'Who asked for it.';
+comment on column audit.notifications.request_id is 'X-Request-ID of the call that asked for it.';
+
+create view audit.notification_events as
+select t.name as tenant, e.message_id, e.kind, e.attempt, e.at, e.provider, e.provider_message_id, e.code, e.error, e.instance
+from notify_events e
+left join access_tenants t on t.tenant_id = e.tenant_id;
+comment on view audit.notification_events is 'What messages went through: the proof of sending.';
+comment on column audit.notification_events.tenant is 'Name of the tenant.';
+comment on column audit.notification_events.message_id is 'The message.';
+comment on column audit.notification_events.kind is 'sent, failed, unknown, dead, cancelled, requeued, delivered, undelivered.';
+comment on column audit.notification_events.attempt is 'Of which attempt; 0: of none.';
+comment on column audit.notification_events.at is 'When.';
+comment on column audit.notification_events.provider is 'Who was asked.';
+comment on column audit.notification_events.provider_message_id is 'The provider''s number for it.';
+comment on column audit.notification_events.code is 'What went wrong, in a word.';
+comment on column audit.notification_events.error is 'What went wrong, in the provider''s words.';
+comment on column audit.notification_events.instance is 'The process that wrote it.';
+grant select on audit.notifications, audit.notification_events to ledgerd_audit;
+
+-- audit.requests as it was, and what was sent. Without a condition on the time the planner would take the indexes on request ids for useless.
+create or replace view audit.requests as
+select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
+from (
+    select tenant_id, request_id, recorded_at as at, 'transfer'::text as what, biz_no as name, type as detail, principal, transfer_id as id
+    from ledger_transfers where recorded_at > '-infinity'
+    union all
+    select tenant_id, request_id, created_at, 'hold', biz_no, state, principal, hold_id from ledger_holds
+    union all
+    select d.tenant_id, d.request_id, d.created_at, 'account', a.code, a.asset, null, d.account_id
+    from ledger_account_details d
+    left join ledger_accounts a on a.tenant_id = d.tenant_id and a.account_id = d.account_id
+    union all
+    select tenant_id, request_id, created_at, 'key', key, operation, principal, null from commit_keys where not refused
+    union all
+    select tenant_id, request_id, created_at, 'refusal', key, operation, principal, null from commit_keys where refused
+    union all
+    select tenant_id, request_id, issued_at, 'token', encode(token_hash, 'hex') collate "C", purpose, principal, null from token_submit_tokens
+    union all
+    select tenant_id, spent_request_id, spent_at, 'token spent', encode(token_hash, 'hex') collate "C", operation, spent_by, null
+    from token_submit_tokens where spent_at is not null
+    union all
+    select tenant_id, request_id, claimed_at, 'claim', key, scope, principal, claim_id from claim_keys
+    union all
+    select tenant_id, request_id, begun_at, 'work', key, scope, principal, null from record_works
+    union all
+    select tenant_id, first_request_id, created_at, 'work', key, scope, null, null from record_works where attempt > 1
+    union all
+    select tenant_id, settled_request_id, settled_at, 'work settled', key, scope || ': ' || state, settled_by, null
+    from record_works where settled_at is not null
+    union all
+    select tenant_id, request_id, received_at, 'message', message_id, concat_ws('/', consumer_group, nullif(part, '')) collate "C", principal, inbox_id
+    from inbox_messages
+    union all
+    select tenant_id, last_request_id, greatest(started_at, finished_at, requeued_at), 'message changed', message_id,
+        concat_ws('/', consumer_group, nullif(part, '')) || ': ' || state collate "C", null, inbox_id
+    from inbox_messages where last_request_id <> request_id
+    union all
+    select tenant_id, request_id, acquired_at, 'lock', name, holder, principal, null from lease_locks
+    union all
+    select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
+    union all
+    select tenant_id, request_id, accepted_at, 'notification', biz_no, concat_ws('/', channel, nullif(business_type, '')) collate "C", principal, message_id
+    from notify_messages where accepted_at > '-infinity'
+) r
+left join access_tenants t on t.tenant_id = r.tenant_id;
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. Indexes find transfers and notifications; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on column audit.requests.tenant is 'Name of the tenant.';
+comment on column audit.requests.request_id is 'X-Request-ID of the call.';
+comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
+comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter; notification: a message to somebody.';
+comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name of the lock, or biz_no of the notification.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock, channel and business type of the notification. Behind a colon the state of what was settled or changed.';
+comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims, messages and notifications have one.';
 reset role;
 
 -- +goose Down
+set local role ledgerd_owner;
+drop view audit.notification_events;
+drop view audit.notifications;
+-- Without a condition on recorded_at the planner would take ledger_transfers_request_idx for useless.
+create or replace view audit.requests as
+select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
+from (
+    select tenant_id, request_id, recorded_at as at, 'transfer'::text as what, biz_no as name, type as detail, principal, transfer_id as id
+    from ledger_transfers where recorded_at > '-infinity'
+    union all
+    select tenant_id, request_id, created_at, 'hold', biz_no, state, principal, hold_id from ledger_holds
+    union all
+    select d.tenant_id, d.request_id, d.created_at, 'account', a.code, a.asset, null, d.account_id
+    from ledger_account_details d
+    left join ledger_accounts a on a.tenant_id = d.tenant_id and a.account_id = d.account_id
+    union all
+    select tenant_id, request_id, created_at, 'key', key, operation, principal, null from commit_keys where not refused
+    union all
+    select tenant_id, request_id, created_at, 'refusal', key, operation, principal, null from commit_keys where refused
+    union all
+    select tenant_id, request_id, issued_at, 'token', encode(token_hash, 'hex') collate "C", purpose, principal, null from token_submit_tokens
+    union all
+    select tenant_id, spent_request_id, spent_at, 'token spent', encode(token_hash, 'hex') collate "C", operation, spent_by, null
+    from token_submit_tokens where spent_at is not null
+    union all
+    select tenant_id, request_id, claimed_at, 'claim', key, scope, principal, claim_id from claim_keys
+    union all
+    select tenant_id, request_id, begun_at, 'work', key, scope, principal, null from record_works
+    union all
+    select tenant_id, first_request_id, created_at, 'work', key, scope, null, null from record_works where attempt > 1
+    union all
+    select tenant_id, settled_request_id, settled_at, 'work settled', key, scope || ': ' || state, settled_by, null
+    from record_works where settled_at is not null
+    union all
+    select tenant_id, request_id, received_at, 'message', message_id, concat_ws('/', consumer_group, nullif(part, '')) collate "C", principal, inbox_id
+    from inbox_messages
+    union all
+    select tenant_id, last_request_id, greatest(started_at, finished_at, requeued_at), 'message changed', message_id,
+        concat_ws('/', consumer_group, nullif(part, '')) || ': ' || state collate "C", null, inbox_id
+    from inbox_messages where last_request_id <> request_id
+    union all
+    select tenant_id, request_id, acquired_at, 'lock', name, holder, principal, null from lease_locks
+    union all
+    select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
+) r
+left join access_tenants t on t.tenant_id = r.tenant_id;
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on column audit.requests.tenant is 'Name of the tenant.';
+comment on column audit.requests.request_id is 'X-Request-ID of the call.';
+comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
+comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter.';
+comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, or name of the lock.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock. Behind a colon the state of what was settled or changed.';
+comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims and messages have one.';
 drop table notify_counters;
 drop table notify_limits;
 drop table notify_fingerprints;
@@ -367,3 +538,5 @@ drop sequence notify_event_seq;
 drop function notify_keep_partitions;
 drop function notify_drop_partition;
 drop function notify_add_partition;
+reset role;
+drop schema notify_parts;

@@ -85,8 +85,10 @@ type step struct {
 	// change is what the request asks for; with references, of a sample, whose rows are those of the real
 	// one: references never name rows that are not there already.
 	change change[proto.Message]
-	// more are real ones that found out, in an attempt, that they need more rows.
+	// more are real ones that found out, in an attempt, that they need more rows; last is what the operation was in the
+	// attempt before, if there was one: what it named is likely to be needed again.
 	more []flow.Command
+	last flow.Command
 
 	response proto.Message // of the attempt at hand
 }
@@ -149,6 +151,9 @@ func (e *execute) Need(b *flow.Books) {
 		for _, c := range s.more {
 			c.Need(b)
 		}
+		if s.last != nil {
+			s.last.Need(b)
+		}
 	}
 }
 
@@ -185,6 +190,7 @@ func (e *execute) apply(b *flow.Books, s *step) (existed bool, err error) {
 		if g, err = s.decode(e.call, request); err != nil {
 			return false, err
 		}
+		s.last = g.command
 		g.command.Need(b) // of rows that are there
 	}
 	answer, err := g.command.Apply(b)

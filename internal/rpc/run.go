@@ -114,7 +114,7 @@ func through[Q, R proto.Message](ctx context.Context, s *Changes, name string, g
 
 // Operations are the names of all changing calls, sorted.
 func Operations() []string {
-	names := []string{executeOperation.name, batchOperation}
+	names := []string{executeOperation.name, batchOperation, sendBatchOperation}
 	for _, o := range operations {
 		names = append(names, o.name)
 	}

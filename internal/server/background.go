@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -21,12 +22,28 @@ import (
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), record.Works()}, claim.Tables(), inbox.Tables())}
+		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), record.Works()}, claim.Tables(), inbox.Tables(), notify.Tables())}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
 	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
 	s.work.Go(func() { s.locks.room.Run(ctx) })
+	s.work.Go(func() { // at once too: the server may have been away for long
+		if err := s.keepPartitions(ctx); err != nil && ctx.Err() == nil {
+			s.log.Warn("partitions of messages failed", "error", err)
+		}
+	})
+	s.every(ctx, time.Hour, "partitions of messages", s.keepPartitions)
+}
+
+// keepPartitions makes and drops partitions of messages. Proofs stay for ever.
+func (s *Server) keepPartitions(ctx context.Context) error {
+	made, dropped, left, err := notify.KeepPartitions(ctx, s.batches, 0)
+	s.outbox.Metrics.LeftOver(left)
+	if made+dropped+left > 0 {
+		s.log.Info("partitions of messages", "made", made, "dropped", dropped, "left_over", left)
+	}
+	return err
 }
 
 // every runs work again and again until ctx ends. A failure is logged; the next turn tries again.

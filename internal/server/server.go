@@ -29,6 +29,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -38,6 +39,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -61,7 +64,11 @@ type Options struct {
 	Traces bool
 	// Consume are consumers of brokers that run in the server.
 	Consume []*consumer.Settings
-	Log     *slog.Logger
+	// Secret is the master key. Nil: calls that need it are refused.
+	Secret *secret.Master
+	// Region is the country, such as CN, of phone numbers that are written without theirs. Empty: there are none.
+	Region string
+	Log    *slog.Logger
 }
 
 const (
@@ -79,6 +86,7 @@ type Server struct {
 	changes  *rpc.Changes
 	ids      *ids.Generator
 	locks    *locks
+	outbox   *notify.Outbox
 	batches  *pgxpool.Pool // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
@@ -115,7 +123,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
 	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
-	s.engine = flow.NewEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log)
+	s.outbox = &notify.Outbox{Master: o.Secret, Instance: instance, Region: o.Region, Metrics: notify.NewMetrics(s.registry)}
+	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
 	s.changes = &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
@@ -197,6 +206,7 @@ func (s *Server) routes() http.Handler {
 	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
+	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Changes: changes, Reader: notify.NewReader(s.reads, s.outbox)}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

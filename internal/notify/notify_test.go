@@ -1,0 +1,276 @@
+package notify_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var who = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+
+var master, _ = secret.Parse("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
+
+// process is an engine with its outbox, as a process of its own would have it.
+type process struct {
+	*testing.T
+	engine *flow.Engine
+	hand   *hand
+	pool   *pgxpool.Pool
+}
+
+// hand is the handoff of a process: it keeps what it gets.
+type hand struct {
+	mu       sync.Mutex
+	room     int
+	reserved int
+	taken    []*send.Job
+	dropped  []*send.Job
+	due      map[int32]int
+}
+
+func (h *hand) Reserve(int32, send.Channel) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.reserved == h.room {
+		return false
+	}
+	h.reserved++
+	return true
+}
+
+func (h *hand) Take(jobs []*send.Job) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.taken = append(h.taken, jobs...)
+}
+
+func (h *hand) Drop(jobs []*send.Job) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dropped = append(h.dropped, jobs...)
+	h.reserved -= len(jobs)
+}
+
+func (h *hand) Due(tenant int32) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.due == nil {
+		h.due = map[int32]int{}
+	}
+	h.due[tenant]++
+}
+
+func start(t *testing.T, db *pgtest.DB, room int) *process {
+	t.Helper()
+	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{T: t, hand: &hand{room: room}, pool: pool}
+	p.engine = flow.NewSendingEngine(pool, "test", nil, slog.New(slog.DiscardHandler),
+		&notify.Outbox{Master: master, Handoff: p.hand, Instance: "test", Region: "CN", Metrics: notify.NewMetrics(nil)})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := p.engine.Drain(ctx); err != nil {
+			t.Error(err)
+		}
+		pool.Close()
+	})
+	return p
+}
+
+func (p *process) do(c commit.Command[*notify.Book]) (commit.Outcome, error) {
+	return p.engine.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+}
+
+// send sends a message, as changed, and tells whether it was there before.
+func (p *process) send(change ...func(*notify.Params)) (m *notify.Message, existed bool, err error) {
+	out, err := p.do(text(change...))
+	if err != nil {
+		return nil, false, err
+	}
+	return out.Answer.(*notify.Message), out.Existed, nil
+}
+
+func (p *process) mustSend(change ...func(*notify.Params)) *notify.Message {
+	p.Helper()
+	m, existed, err := p.send(change...)
+	if err != nil || existed {
+		p.Fatalf("send: existed %v, %v", existed, err)
+	}
+	return m
+}
+
+// text is an SMS that differs from every other one.
+func text(change ...func(*notify.Params)) *notify.SendCommand {
+	c := &notify.SendCommand{Caller: who, Params: notify.Params{Channel: send.SMS, Recipient: "138 1234 5678", Priority: notify.Normal,
+		Content: send.Content{Text: "hello"}}}
+	for _, f := range change {
+		f(&c.Params)
+	}
+	return c
+}
+
+func bizNo(s string) func(*notify.Params) { return func(p *notify.Params) { p.BizNo = s } }
+func says(s string) func(*notify.Params)  { return func(p *notify.Params) { p.Content.Text = s } }
+func to(s string) func(*notify.Params)    { return func(p *notify.Params) { p.Recipient = s } }
+func window(d time.Duration) func(*notify.Params) {
+	return func(p *notify.Params) { p.RepeatWindow = &d }
+}
+
+func count(t *testing.T, db *pgtest.DB, query string, args ...any) (n int) {
+	t.Helper()
+	if err := pgtest.Pool(t, db.SuperDSN).QueryRow(t.Context(), query, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func change(t *testing.T, db *pgtest.DB, query string, args ...any) {
+	t.Helper()
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), query, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARepeatIsAnsweredWithTheFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 100)
+	first := p.mustSend()
+	for _, same := range []string{"+8613812345678", "0086 138-1234-5678"} {
+		if m, existed, err := p.send(to(same)); err != nil || !existed || m.ID != first.ID || m.State != notify.Queued {
+			t.Errorf("again to %s: %+v, existed %v, %v", same, m, existed, err)
+		}
+	}
+	p.mustSend(says("another"))
+	p.mustSend(to("13900000000"))
+	p.mustSend(func(p *notify.Params) { p.BusinessType = "other" })
+	p.mustSend(window(0))
+	mail := func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "Ada@Example.com" }
+	letter := p.mustSend(mail)
+	if m, existed, err := p.send(mail, to("ada@example.COM")); err != nil || !existed || m.ID != letter.ID {
+		t.Errorf("the same address: existed %v, %v", existed, err)
+	}
+	hook := func(p *notify.Params) { p.Channel, p.Recipient = send.Webhook, "shop" }
+	p.mustSend(hook)
+	p.mustSend(hook) // they are events: none is a repeat unless asked for
+	change(t, db, "update notify_fingerprints set expires_at = now()")
+	if m := p.mustSend(); m.ID == first.ID {
+		t.Error("the window is over")
+	}
+	if n := count(t, db, "select count(*) from notify_messages m join notify_queue using (tenant_id, message_id) join notify_contents using (tenant_id, message_id)"); n != 9 {
+		t.Errorf("%d messages, not 9", n)
+	}
+}
+
+func TestABizNoIsOneMessageForEver(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	first := p.mustSend(bizNo("b1"))
+	change(t, db, "delete from notify_fingerprints")
+	if m, existed, err := p.send(bizNo("b1")); err != nil || !existed || m.ID != first.ID || m.RecipientHint != "+86138****5678" {
+		t.Errorf("again: %+v, existed %v, %v", m, existed, err)
+	}
+	for want, f := range map[string]func(*notify.Params){"[content]": says("x"), "[recipient]": to("13900000000"),
+		"[business_type]": func(p *notify.Params) { p.BusinessType = "x" }, "[channel]": func(p *notify.Params) { p.Channel, p.Recipient = send.Push, "token" }} {
+		_, _, err := p.send(bizNo("b1"), f)
+		if !fault.Is(err, notify.BizNoExistsDifferent) || fmt.Sprint(fault.Of(err).State["differences"])[:len(want)-1] != want[:len(want)-1] {
+			t.Errorf("with another %s: %v, %v", want, err, fault.Of(err).State)
+		}
+	}
+	p.mustSend(bizNo("b2"), window(0))
+	if m, existed, err := p.send(bizNo("b2"), window(0), func(p *notify.Params) { p.Priority = notify.High }); err != nil || !existed || m.Priority != notify.Normal {
+		t.Errorf("how urgent it is, is not what it says: %v, %v", existed, err)
+	}
+}
+
+// Many callers of two processes send the same at once: one message.
+func TestOneOfManyWhoSendTheSameSends(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	processes := []*process{start(t, db, 1000), start(t, db, 1000)}
+	const things, callers = 20, 16
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	ids := map[string]map[int64]int{}
+	for c := range callers {
+		wg.Go(func() {
+			for i := range things {
+				n := fmt.Sprint((i + c) % things)
+				for kind, f := range map[string][]func(*notify.Params){"biz " + n: {bizNo(n), says(n), window(0)}, "print " + n: {says("p" + n)},
+					"both " + n: {bizNo("both" + n), says("both" + n)}} {
+					m, existed, err := processes[c%2].send(f...)
+					if err != nil {
+						t.Errorf("%s: %v", kind, err)
+						continue
+					}
+					mu.Lock()
+					if ids[kind] == nil {
+						ids[kind] = map[int64]int{}
+					}
+					if ids[kind][m.ID] += 0; !existed {
+						ids[kind][m.ID]++
+					}
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for kind, made := range ids {
+		for _, n := range made {
+			if len(made) != 1 || n != 1 {
+				t.Errorf("%s: %v", kind, made)
+			}
+		}
+	}
+	if n := count(t, db, "select count(*) from notify_messages"); n != 3*things {
+		t.Errorf("%d messages, not %d", n, 3*things)
+	}
+	if n := len(processes[0].hand.taken) + len(processes[1].hand.taken); n != 3*things {
+		t.Errorf("%d were handed over, not %d", n, 3*things)
+	}
+	for _, p := range processes {
+		if p.hand.reserved != len(p.hand.taken) {
+			t.Errorf("room for %d is reserved, %d were handed over", p.hand.reserved, len(p.hand.taken))
+		}
+	}
+}
+
+func TestADeadOrCancelledMessageFreesItsFingerprint(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	first := p.mustSend()
+	change(t, db, "update notify_queue set state = 'dead', due_at = null")
+	second := p.mustSend()
+	if _, existed, err := p.send(); err != nil || !existed {
+		t.Errorf("the second is in the way: %v", err)
+	}
+	if _, err := p.do(&notify.CancelCommand{Caller: who, ID: second.ID}); err != nil {
+		t.Fatal(err)
+	}
+	third := p.mustSend()
+	if first.ID == second.ID || second.ID == third.ID {
+		t.Error("they are one")
+	}
+}

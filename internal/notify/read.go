@@ -1,0 +1,262 @@
+package notify
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
+	"github.com/ledgerd/ledgerd/internal/notify/recipient"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// Reader answers what callers read, from committed rows, without locks. Safe for many goroutines.
+type Reader struct {
+	pool   *pgxpool.Pool
+	outbox *Outbox
+}
+
+// NewReader makes a reader over the service's own pool.
+func NewReader(pool *pgxpool.Pool, o *Outbox) *Reader { return &Reader{pool, o} }
+
+// Event is something that happened to a message.
+type Event struct {
+	Kind                        string
+	Attempt                     int32 // 0: none
+	Provider, ProviderMessageID string
+	Code, Error                 string
+	At                          time.Time
+	Instance                    string
+}
+
+// Told is all that there is to tell about a message.
+type Told struct {
+	*Message
+	Events []Event // in order, the last 100
+	// Recipient and Content are there if they were asked for, as long as they are kept.
+	Recipient string
+	Content   *send.Content
+}
+
+// read runs in one snapshot.
+func (r *Reader) read(ctx context.Context, f func(d db.DBTX) error) error {
+	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) error { return f(pg.Planned{DB: tx}) })
+}
+
+// beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
+
+// Get tells about a message, by its number, or with 0 by its biz_no. Returns fault NOTIFY_NOT_FOUND.
+func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool) (t *Told, err error) {
+	err = r.read(ctx, func(d db.DBTX) error {
+		if k.ID == 0 {
+			ids, err := q.NameFind(ctx, d, db.NameFindParams{TenantID: k.Tenant, BizNo: bizNo})
+			if err != nil {
+				return err
+			}
+			if len(ids) == 0 {
+				return NotFound.New("there is no message with biz_no %s", bizNo)
+			}
+			k.ID = ids[0]
+		}
+		messages, err := load(ctx, d, k.Tenant, []int64{k.ID})
+		if err != nil {
+			return err
+		}
+		if len(messages) == 0 {
+			return NotFound.New("there is no message %d", k.ID)
+		}
+		t = &Told{Message: messages[0]}
+		if err := t.events(ctx, d); err != nil || !withContent {
+			return err
+		}
+		return t.content(ctx, d)
+	})
+	return t, err
+}
+
+func (t *Told) events(ctx context.Context, d db.DBTX) error {
+	rows, err := q.EventList(ctx, d, db.EventListParams{TenantID: t.Tenant, MessageID: t.ID, Month: date(t.Month)})
+	for _, e := range slices.Backward(rows) {
+		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: deref(e.Provider), ProviderMessageID: deref(e.ProviderMessageID),
+			Code: deref(e.Code), Error: deref(e.Error), At: e.At.UTC(), Instance: e.Instance})
+	}
+	return err
+}
+
+func (t *Told) content(ctx context.Context, d db.DBTX) error {
+	rows, err := q.ContentGet(ctx, d, db.ContentGetParams{TenantID: t.Tenant, MessageID: t.ID, ContentsUntil: date(t.ContentsUntil)})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	t.Recipient, t.Content = rows[0].Recipient, new(send.Content)
+	if err := json.Unmarshal(rows[0].Content, t.Content); err != nil {
+		return fmt.Errorf("read what a message says: %w", err)
+	}
+	return nil
+}
+
+// load reads messages by their numbers, in their order.
+func load(ctx context.Context, d db.DBTX, tenant int32, ids []int64) ([]*Message, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, err := q.MessageLoad(ctx, d, db.MessageLoadParams{Tenants: slices.Repeat([]int32{tenant}, len(ids)), MessageIds: ids})
+	messages := make([]*Message, len(rows))
+	for i := range rows {
+		messages[i] = messageOf(Key{tenant, ids[rows[i].N-1]}, &rows[i])
+	}
+	return messages, err
+}
+
+// Filter says which messages to list. Zero values let all pass.
+type Filter struct {
+	Channel   send.Channel
+	Recipient string // as the caller writes it; with Channel
+	State     string // one of those in which a message is open
+	Code      string // with State
+}
+
+const (
+	pageDefault = 100
+	pageMax     = 1_000
+	scanMax     = 50_000 // rows that one page looks at
+)
+
+// List lists messages, newest first. A page looks at so many and no more, so one may be short while there is a next.
+// Returns faults PAGE_TOKEN_INVALID, FIELD_INVALID.
+func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, token string) (messages []*Message, next string, err error) {
+	l := listing{Filter: f, tenant: tenant, size: size, pages: paging.Of("notify", tenant, string(f.Channel), f.Recipient, f.State, f.Code)}
+	if l.before, err = l.pages.AfterNumber(token, math.MaxInt64); err != nil {
+		return nil, "", err
+	}
+	if f.Recipient != "" {
+		to, err := recipient.Parse(f.Channel, f.Recipient, r.outbox.Region)
+		if err != nil {
+			return nil, "", fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())
+		}
+		if l.hash, err = r.outbox.RecipientHash(tenant, f.Channel, to); err != nil {
+			return nil, "", err
+		}
+	}
+	if l.size = min(l.size, pageMax); l.size <= 0 {
+		l.size = pageDefault
+	}
+	err = r.read(ctx, func(d db.DBTX) error {
+		ids, err := l.find(ctx, d)
+		if err != nil {
+			return err
+		}
+		if len(ids) > l.size {
+			ids = ids[:l.size]
+			next = l.pages.TokenNumber(ids[l.size-1])
+		} else if next, err = l.more(ctx, d); err != nil {
+			return err
+		}
+		messages, err = load(ctx, d, tenant, ids)
+		return err
+	})
+	return messages, next, err
+}
+
+// listing is one page of a list.
+type listing struct {
+	Filter
+	tenant int32
+	hash   []byte // of the recipient; nil: of any
+	before int64
+	size   int
+	pages  paging.List
+}
+
+// find finds one message more than asked for, if there is one.
+func (l *listing) find(ctx context.Context, d db.DBTX) ([]int64, error) {
+	count := int32(l.size + 1)
+	switch {
+	case l.hash != nil:
+		return q.MessagePageTo(ctx, d, db.MessagePageToParams{TenantID: l.tenant, RecipientHash: l.hash, Before: l.before, Count: count})
+	case l.State != "":
+		return q.MessagePageOpen(ctx, d, db.MessagePageOpenParams{TenantID: l.tenant, Before: l.before, Scan: scanMax, OnlyState: l.State,
+			OnlyChannel: string(l.Channel), OnlyCode: l.Code, Count: count})
+	}
+	return q.MessagePage(ctx, d, db.MessagePageParams{TenantID: l.tenant, Before: l.before, Scan: scanMax, OnlyChannel: string(l.Channel), Count: count})
+}
+
+// more is the token for where the page stopped looking, when there is more to look at.
+func (l *listing) more(ctx context.Context, d db.DBTX) (token string, err error) {
+	var scanned, last int64
+	switch {
+	case l.hash != nil:
+		return "", nil
+	case l.State != "":
+		end, err := q.MessagePageOpenEnd(ctx, d, db.MessagePageOpenEndParams{TenantID: l.tenant, Before: l.before, Scan: scanMax})
+		if err != nil {
+			return "", err
+		}
+		scanned, last = end.Scanned, end.Last
+	default:
+		end, err := q.MessagePageEnd(ctx, d, db.MessagePageEndParams{TenantID: l.tenant, Before: l.before, Scan: scanMax})
+		if err != nil {
+			return "", err
+		}
+		scanned, last = end.Scanned, end.Last
+	}
+	if scanned < scanMax {
+		return "", nil
+	}
+	return l.pages.TokenNumber(last), nil
+}
+
+// DeadGroup are messages with which the same went wrong.
+type DeadGroup struct {
+	Channel send.Channel
+	Code    string
+	Count   int32 // up to 10,000 of one code
+	Example *Message
+	Error   string // of the example's last failure
+}
+
+// DeadGroups lists what is parked in a state, Dead or Unknown, most frequent first.
+func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (groups []DeadGroup, err error) {
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginGroup}, func(tx pgx.Tx) error {
+		d := pg.Planned{DB: tx}
+		rows, err := q.DeadGroups(ctx, d, db.DeadGroupsParams{TenantID: tenant, State: state})
+		if err != nil {
+			return err
+		}
+		for _, g := range rows {
+			found, err := load(ctx, d, tenant, []int64{g.Newest})
+			if err != nil {
+				return err
+			}
+			if len(found) == 0 {
+				continue
+			}
+			t := Told{Message: found[0]}
+			if err := t.events(ctx, d); err != nil {
+				return err
+			}
+			group := DeadGroup{Channel: send.Channel(g.Channel), Code: g.Code, Count: g.Messages, Example: t.Message}
+			for _, e := range t.Events {
+				group.Error = cmp.Or(e.Error, group.Error)
+			}
+			groups = append(groups, group)
+		}
+		return nil
+	})
+	return groups, err
+}
+
+// beginGroup is beginRead for what sorts its few results.
+const beginGroup = "begin isolation level repeatable read read only; set local enable_seqscan = off; set local jit = off"
