@@ -41,6 +41,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -62,6 +63,8 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
+	// Webhooks says where endpoints of webhooks may be.
+	Webhooks webhook.Guard
 	// Consume are consumers of brokers that run in the server.
 	Consume []*consumer.Settings
 	// Secret is the master key. Nil: calls that need it are refused.
@@ -177,7 +180,7 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // routes are all that can be reached. Only health is open to everybody.
 func (s *Server) routes() http.Handler {
-	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry)}
+	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry), Webhooks: s.options.Webhooks}
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
@@ -207,6 +210,7 @@ func (s *Server) routes() http.Handler {
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Changes: changes, Reader: notify.NewReader(s.reads, s.outbox)}, options...))
+	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Changes: changes, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

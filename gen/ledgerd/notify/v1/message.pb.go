@@ -141,7 +141,7 @@ func (Priority) EnumDescriptor() ([]byte, []int) {
 type OnUnknown int32
 
 const (
-	// RESEND for e-mail, push and webhooks, PARK for SMS.
+	// PARK for SMS and e-mail; RESEND for push and webhooks, whose receivers know the key.
 	OnUnknown_ON_UNKNOWN_UNSPECIFIED OnUnknown = 0
 	// It stays unknown until a provider reports, or a person decides.
 	OnUnknown_ON_UNKNOWN_PARK OnUnknown = 1
