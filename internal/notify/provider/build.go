@@ -12,7 +12,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
-	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // Env is what providers are built with.
@@ -21,15 +20,16 @@ type Env struct {
 	Tenant     func(name string) (int32, error)
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        *slog.Logger
-	// Webhooks is what the sender of webhooks is made with, but for what the file says. nil: there are none. Not nil: there
-	// are, whether the file mentions them or not.
-	Webhooks *webhook.Settings
+	// Webhooks sends webhooks, whether the file mentions them or not. nil: nobody does.
+	Webhooks send.Sender
 }
 
 // Senders are all that was built: one sender for each channel that has providers.
 type Senders struct {
 	ByChannel map[send.Channel]send.Sender
-	closers   []io.Closer
+	// Concurrency is how many messages of a channel its providers take at once, all together.
+	Concurrency map[send.Channel]int
+	closers     []io.Closer
 }
 
 // Close closes what senders keep open.
@@ -41,16 +41,20 @@ func (s *Senders) Close() error {
 	return errors.Join(errs...)
 }
 
-// Build makes the senders. It connects to nobody.
+// Build makes the senders. It connects to nobody. Of a file that is nil nobody is made but the sender of webhooks.
 func (f *File) Build(e *Env) (_ *Senders, err error) {
-	out := &Senders{ByChannel: map[send.Channel]send.Sender{}}
+	out := &Senders{ByChannel: map[send.Channel]send.Sender{}, Concurrency: map[send.Channel]int{}}
 	defer func() {
 		if err != nil {
 			_ = out.Close()
 		}
 	}()
 	metrics := newMetrics(e.Registerer)
-	all := maps.Clone(f.channels)
+	all, file := map[send.Channel][]*Settings{}, ""
+	if f != nil {
+		maps.Copy(all, f.channels)
+		file = f.name
+	}
 	if all[send.Webhook] == nil && e.Webhooks != nil {
 		s := &Settings{Kind: "webhook", channel: send.Webhook}
 		if err := s.complete(); err != nil {
@@ -63,27 +67,26 @@ func (f *File) Build(e *Env) (_ *Senders, err error) {
 		for i, s := range all[channel] {
 			p, err := s.build(e, out)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", f.name, channel, i, s.line, err)
+				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", file, channel, i, s.line, err)
 			}
 			p.metrics = metrics.of(s.Name, channel)
 			order.all = append(order.all, p)
+			out.Concurrency[channel] += s.Concurrency
 		}
 		out.ByChannel[channel] = order
 	}
 	return out, nil
 }
 
-// Development writes the messages of all channels to a file, or to standard error if it has no name.
-func Development(path string) (*Senders, error) {
+// Development is a file that has the messages of all channels written to another one, or to standard error if
+// path is empty.
+func Development(path string) *File {
 	f := &File{name: "development", channels: map[send.Channel][]*Settings{}}
 	for _, channel := range channels {
-		s := &Settings{Kind: "file", Name: "file-" + string(channel), Options: map[string]any{"path": path}, channel: channel}
-		if err := s.complete(); err != nil {
-			return nil, err
-		}
-		f.channels[channel] = []*Settings{s}
+		f.channels[channel] = []*Settings{{Kind: "file", Name: "file-" + string(channel), Concurrency: DefaultConcurrency, Timeout: DefaultTimeout,
+			Options: map[string]any{"path": path}, channel: channel}}
 	}
-	return f.Build(&Env{Log: slog.New(slog.DiscardHandler)})
+	return f
 }
 
 // build makes a provider, and notes in out what is to be closed.

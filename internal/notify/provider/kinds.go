@@ -19,10 +19,8 @@ type kind struct {
 	build    func(e *Env, s *Settings, options map[string]any, others map[int32]map[string]any) (send.Sender, error)
 	identity []string
 	// many: each recipient is a server of its own, so one that fails says nothing of the others.
-	many bool
-	// By default, where they are not DefaultConcurrency and DefaultTimeout.
-	concurrency int
-	timeout     time.Duration
+	many        bool
+	concurrency int // by default, if it is not DefaultConcurrency
 }
 
 var kinds = map[string]kind{
@@ -31,9 +29,8 @@ var kinds = map[string]kind{
 	"aliyun":  {channels: []send.Channel{send.SMS}, check: checkOf(newAliyun), build: buildOf(newAliyun)},
 	"tencent": {channels: []send.Channel{send.SMS}, check: checkOf(newTencent), build: buildOf(newTencent)},
 	"http":    {channels: []send.Channel{send.SMS}, check: checkOf(newHTTP), build: buildOf(newHTTP)},
-	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true,
-		concurrency: 256, timeout: 15 * time.Second},
-	"file": {channels: channels, check: checkFile, build: buildFile},
+	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true, concurrency: 256},
+	"file":    {channels: channels, check: checkFile, build: buildFile},
 }
 
 // fileSettings are those of a file that messages are written to, for development.

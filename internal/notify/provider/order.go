@@ -183,7 +183,7 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 		case <-within.Done():
 			turn.Cancel()
 			free()
-			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was ended"}
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was ended", RetryAfter: time.Second}
 		}
 	}
 	return free, nil

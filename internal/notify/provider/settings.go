@@ -28,7 +28,7 @@ type Settings struct {
 	Overrides   map[string]map[string]any `yaml:"overrides"`
 	Concurrency int                       `yaml:"concurrency"` // messages at once; default 10
 	Rate        float64                   `yaml:"rate"`        // messages a second; 0: any
-	Timeout     time.Duration             `yaml:"timeout"`     // of an attempt; default 30 s
+	Timeout     time.Duration             `yaml:"timeout"`     // of an attempt; default 15 s
 	// ResendUnknown: when nobody knows whether it sent, another one may be asked, unless the message says that
 	// it must not be sent twice.
 	ResendUnknown bool `yaml:"resend_unknown"`
@@ -42,8 +42,8 @@ type Settings struct {
 // Bounds of settings.
 const (
 	DefaultConcurrency = 10
-	DefaultTimeout     = 30 * time.Second
-	maxTimeout         = 45 * time.Second // below the lease of a message
+	DefaultTimeout     = 15 * time.Second
+	maxTimeout         = 20 * time.Second // what a whole attempt gets
 )
 
 // File is a file of settings: what is asked for each channel, in which order.
@@ -116,7 +116,7 @@ func (s *Settings) complete() error {
 		s.Concurrency = cmp.Or(k.concurrency, DefaultConcurrency)
 	}
 	if s.Timeout == 0 {
-		s.Timeout = cmp.Or(k.timeout, DefaultTimeout)
+		s.Timeout = DefaultTimeout
 	}
 	switch {
 	case !properName.MatchString(s.Name):

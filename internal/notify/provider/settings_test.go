@@ -107,6 +107,10 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	hooks, err := webhook.New(webhook.Settings{Master: secret.New()})
+	if err != nil {
+		t.Fatal(err)
+	}
 	files := 0
 	for block := range strings.SplitSeq(string(page), "```yaml\n") {
 		if files++; files == 1 {
@@ -130,7 +134,7 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 			t.Errorf("%s\n%v", text, err)
 			continue
 		}
-		senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default(), Webhooks: &webhook.Settings{Master: secret.New()}})
+		senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default(), Webhooks: hooks})
 		if err != nil {
 			t.Errorf("%s\n%v", text, err)
 			continue
@@ -170,7 +174,7 @@ func TestThePageNamesEveryField(t *testing.T) {
 
 func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "messages.json")
-	senders, err := provider.Development(name)
+	senders, err := provider.Development(name).Build(&provider.Env{Log: slog.Default()})
 	if err != nil {
 		t.Fatal(err)
 	}
