@@ -20,9 +20,10 @@ import (
 
 // Bounds of a message.
 const (
-	maxSubject  = 800 // bytes: a line of a message has 998 at most
-	maxFileName = 200 // bytes
+	maxSubject  = 998 // bytes
+	maxFileName = 255 // bytes
 	maxHeader   = 900 // bytes
+	maxWord     = 900 // bytes: lines break at blanks, and have 998 at most
 	maxHeaders  = 50
 )
 
@@ -106,6 +107,8 @@ func setContent(out *gomail.Msg, c *send.Content) error {
 	switch {
 	case len(c.Subject) > maxSubject:
 		return fmt.Errorf("the subject has more than %d bytes", maxSubject)
+	case slices.ContainsFunc(strings.Fields(c.Subject), func(w string) bool { return len(w) > maxWord }):
+		return fmt.Errorf("the subject has a word of more than %d bytes", maxWord)
 	case !isLine(c.Subject):
 		return errors.New("the subject is not one line of UTF-8")
 	case !utf8.ValidString(c.Text) || !utf8.ValidString(c.HTML):

@@ -118,7 +118,7 @@ func TestAMessageArrivesAsItWasWritten(t *testing.T) {
 	m.Content.Subject = "Ihre Bestellung ist unterwegs – 您的订单已发货 " + strings.Repeat("ü", 60)
 	m.Content.HTML = "<p>您的订单已发货 <img src=\"cid:logo@shop\"></p>\n" + strings.Repeat("好", 2000)
 	m.Content.Attachments = []send.Attachment{
-		{Name: "发票 2026.pdf", Type: "application/pdf", Data: random},
+		{Name: strings.Repeat("发票", 40) + " 2026.pdf", Type: "application/pdf", Data: random},
 		{Name: "logo.png", Type: "image/png", Data: random[:1000], Inline: "logo@shop"},
 		{Name: "naked.txt", Type: "text/plain; charset=utf-8", Data: []byte("one\ntwo\r\nthree\r.\r\n")},
 	}
@@ -298,7 +298,8 @@ func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 		"a subject of two lines":       func(m *send.Message) { m.Content.Subject = "a\r\nBcc: eve@evil.example" },
 		"a subject of two lines (LF)":  func(m *send.Message) { m.Content.Subject = "a\nBcc: eve@evil.example" },
 		"a subject that is not UTF-8":  func(m *send.Message) { m.Content.Subject = "a\xff" },
-		"a long subject":               func(m *send.Message) { m.Content.Subject = strings.Repeat("a", 801) },
+		"a long subject":               func(m *send.Message) { m.Content.Subject = strings.Repeat("a ", 500) },
+		"a subject of a long word":     func(m *send.Message) { m.Content.Subject = strings.Repeat("a", 901) },
 		"a recipient of two lines":     func(m *send.Message) { m.Recipient = "ada@customer.example\r\nRCPT TO:<eve@evil.example>" },
 		"a recipient with a command":   func(m *send.Message) { m.Recipient = "\"ada> x\"@customer.example" },
 		"two recipients":               func(m *send.Message) { m.Recipient = "ada@customer.example, eve@evil.example" },
