@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/notify/emailtest"
@@ -96,11 +97,13 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id}\n",
 		webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true, Ports: []uint16{uint16(port)}})
 	c := &caller{s, key}
-	c.prepare("a")
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
+		{Code: "ada", Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
 	ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: web.URL + "/hook"}, new(notifyv1.CreateEndpointResponse))
 	hook := &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "shop",
 		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid", Data: []byte(`{"order":"o1"}`)}}}
-	paid := execute(operation("pay", pay("o1", "u:a", "shop", "5")),
+	paid := execute(operation("pay", pay("o1", "world", "ada", "5")),
 		operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "ada@customer.example", "It is paid.")),
 		operation("text", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid.")), operation("hook", hook))
 	first, _ := c.executed(paid, "Idempotency-Key", "paid-o1")
@@ -129,7 +132,7 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 	}
 	// What is refused sends nothing; what its provider cannot send goes by the spare one.
 	if a := c.call(connectProto, "Batch.Execute", execute(operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "It is paid.")),
-		operation("pay", pay("o2", "u:a", "shop", "5000000")))); a.code == "" {
+		operation("pay", pay("o2", "ada", "world", "5000000")))); a.code == "" {
 		t.Errorf("%+v", a)
 	}
 	mail.Kill()
