@@ -32,8 +32,11 @@ const (
 	ReasonAmountTooLarge         Reason = "AMOUNT_TOO_LARGE"
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
-	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
-	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id came with another content
+	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED"           // of an operation of Execute
+	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"                // the message id came with another content
+	ReasonNotifyBizNoDifferent   Reason = "NOTIFY_BIZ_NO_EXISTS_DIFFERENT" // State names the first message, and in what it differs
+	ReasonNotifyNotFound         Reason = "NOTIFY_NOT_FOUND"
+	ReasonNotifyContentTooLarge  Reason = "NOTIFY_CONTENT_TOO_LARGE"
 	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
 	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED" // begun with another fingerprint
 	ReasonRecordNotFound         Reason = "RECORD_NOT_FOUND"
@@ -88,6 +91,9 @@ const (
 	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"
 	ReasonMessageDead            Reason = "MESSAGE_DEAD" // a person looks at it: acknowledge
 	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
+	ReasonNotifyNotCancellable   Reason = "NOTIFY_NOT_CANCELLABLE" // it was sent, or may have been
+	ReasonNotifyNotParked        Reason = "NOTIFY_NOT_PARKED"
+	ReasonNotifyContentGone      Reason = "NOTIFY_CONTENT_GONE"
 	ReasonLockLost               Reason = "LOCK_LOST" // lapsed or released: it does not come back
 )
 
@@ -110,13 +116,16 @@ const (
 
 	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has its version now
 
-	ReasonMessageBusy      Reason = "MESSAGE_BUSY"  // somebody works on it: do not acknowledge
-	ReasonMessageLater     Reason = "MESSAGE_LATER" // its wait is not over: do not acknowledge
+	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // somebody works on it: do not acknowledge
+	ReasonMessageLater     Reason = "MESSAGE_LATER"     // its wait is not over: do not acknowledge
+	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // State names the limit; Error tells when there is room
+	ReasonNotifyBeingSent  Reason = "NOTIFY_BEING_SENT" // it cannot be cancelled now
 	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 )
 
 // Failures of the system: nothing was kept, and this client retries them with the same key.
 const (
+	ReasonSecretNotConfigured Reason = "SECRET_NOT_CONFIGURED" // the server has no master key
 	ReasonInternal            Reason = "INTERNAL"
 	ReasonDatabaseUnavailable Reason = "DATABASE_UNAVAILABLE"
 	ReasonIDWorkerLost        Reason = "ID_WORKER_LOST"

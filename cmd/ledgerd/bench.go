@@ -14,10 +14,12 @@ import (
 // benchCmds are bench, and what it starts for its load.
 type benchCmds struct {
 	Bench struct {
-		Ledger benchCmd     `cmd:"" default:"withargs" help:"The ledger, against plain Postgres."`
-		Keys   benchKeysCmd `cmd:"" help:"Claims, tokens, guarded work and locks, against Redis if it is there."`
+		Ledger benchCmd       `cmd:"" default:"withargs" help:"The ledger, against plain Postgres."`
+		Keys   benchKeysCmd   `cmd:"" help:"Claims, tokens, guarded work and locks, against Redis if it is there."`
+		Notify benchNotifyCmd `cmd:"" help:"Messages: accepted, delivered, picked up, with a held snapshot and a killed process."`
 	} `cmd:"" help:"Measure on a private Postgres that is removed again."`
-	BenchLoad benchLoadCmd `cmd:"" hidden:"" help:"The load process of bench."`
+	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
+	BenchDeliver benchDeliverCmd `cmd:"" hidden:"" help:"The delivering process of bench notify."`
 }
 
 type benchCmd struct {
@@ -126,3 +128,50 @@ func writeJSON(file string, report any) error {
 type benchLoadCmd struct{}
 
 func (*benchLoadCmd) Run(e *env) error { return load.Main(e.ctx, os.Stdin, e.out) }
+
+type benchNotifyCmd struct {
+	Measure time.Duration `name:"seconds" help:"Measured time of a case, such as 10s." default:"10s"`
+	Warmup  time.Duration `help:"Time before it." default:"3s"`
+	Callers int           `help:"Callers at a time." default:"256"`
+	Backlog int           `help:"Messages that are enqueued before they are delivered." default:"60000"`
+	Held    time.Duration `help:"For how long a snapshot is held open under load." default:"2m"`
+	Lease   time.Duration `help:"Leases of the processes. 0: as the service has them." default:"0s"`
+	Only    []string      `help:"Only these cases: patterns such as 'enqueue,burn-down'."`
+	Dir     string        `help:"Directory on a disk for Postgres' data. Default: one for temporary files."`
+	JSON    string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
+	Doc     string        `help:"Put the tables into this Markdown file, between its bench notify marks." placeholder:"FILE"`
+}
+
+func (c *benchNotifyCmd) Run(e *env) error {
+	if c.Doc != "" {
+		if err := bench.NotifyDocument.Check(c.Doc); err != nil {
+			return fmt.Errorf("--doc: %w", err)
+		}
+	}
+	r, failed := bench.RunNotify(e.ctx, bench.NotifyOptions{Callers: c.Callers, Backlog: c.Backlog, Held: c.Held, Lease: c.Lease,
+		Options: bench.Options{Dir: c.Dir, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Progress: e.errOut}})
+	if r == nil {
+		return failed
+	}
+	if err := r.WriteText(e.out); err != nil {
+		return err
+	}
+	if c.JSON != "" {
+		if err := writeJSON(c.JSON, r); err != nil {
+			return err
+		}
+	}
+	if c.Doc == "" || failed != nil {
+		return failed
+	}
+	return bench.NotifyDocument.Write(c.Doc, r.WriteMarkdown)
+}
+
+type benchDeliverCmd struct {
+	Sink  string        `required:"" help:"Where messages go."`
+	Lease time.Duration `required:"" help:"Of messages."`
+}
+
+func (c *benchDeliverCmd) Run(e *env) error {
+	return bench.Deliver(e.ctx, os.Getenv("DATABASE_URL"), c.Sink, c.Lease)
+}

@@ -14,6 +14,7 @@ type Document string
 const (
 	LedgerDocument Document = "bench"
 	KeysDocument   Document = "bench keys"
+	NotifyDocument Document = "bench notify"
 )
 
 // marks are what the place is between.

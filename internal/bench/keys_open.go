@@ -116,14 +116,19 @@ func (b *keyBench) close() {
 func selectedKeys(all []KeyCase, patterns []string) []KeyCase {
 	var some []KeyCase
 	for _, c := range all {
-		fits := len(patterns) == 0
-		for _, pattern := range patterns {
-			ok, _ := path.Match(pattern, c.Name)
-			fits = fits || ok
-		}
-		if fits {
+		if fits(c.Name, patterns) {
 			some = append(some, c)
 		}
 	}
 	return some
+}
+
+// fits tells whether one of the patterns fits a name, or there are none.
+func fits(name string, patterns []string) bool {
+	for _, pattern := range patterns {
+		if ok, _ := path.Match(pattern, name); ok {
+			return true
+		}
+	}
+	return len(patterns) == 0
 }

@@ -201,10 +201,12 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 			return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == n
 		})
 	}
+	ends := w.endings()
 	e := w.engine()
 	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
+	ends.want(t, true)
 	standby("missing")
 	defer standby("")
 	a := e.start(within(t, 60*time.Second), keyed("k", add("c0", 10)))
@@ -215,6 +217,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	if got := <-a; !fault.Is(got.err, fault.OutcomeUnknown) {
 		t.Errorf("cancelled: %+v", got)
 	}
+	ends.want(t, true, false) // it may not last
 	waits(1) // the repeat must not be told of what may not last, either
 	unanswered(t, same)
 

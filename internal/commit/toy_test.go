@@ -97,6 +97,7 @@ type toyBook struct {
 	discover map[toyKey]*string // names whose counter is to be locked
 
 	locksOnly bool
+	told      *endings // nil: nobody asks
 }
 
 func newToyBook() *toyBook {
@@ -307,7 +308,17 @@ func (b *toyBook) take(n *toyName, counter string, result int64) {
 	n.taken, n.fresh, n.counter, n.n = true, true, counter, result
 }
 
+// Ended is told to whoever asks.
+func (b *toyBook) Ended(committed bool) {
+	if b.told != nil {
+		b.told.end(committed)
+	}
+}
+
 func (b *toyBook) Flush(p *Pipe) {
+	if b.told != nil {
+		b.told.flushes.Add(1)
+	}
 	if b.onFlush != nil {
 		b.onFlush(p)
 	}

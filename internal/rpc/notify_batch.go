@@ -87,7 +87,7 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 	for n, result := range s.Engine.DoAll(ctx, works) {
 		i := at[n]
 		c.replayed = c.replayed && (result.Outcome.Replayed || result.Outcome.Existed)
-		res.Results[i] = &notifyv1.SendBatchResult{Replayed: result.Outcome.Replayed}
+		res.Results[i] = &notifyv1.SendBatchResult{}
 		sent, err := (*notifyv1.SendResponse)(nil), result.Err
 		if err == nil {
 			sent, err = changes[i].answer(result.Outcome, rendered[i])

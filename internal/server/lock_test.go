@@ -20,6 +20,7 @@ import (
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -35,6 +36,16 @@ func (s *site) fenced(m proto.Message) proto.Message {
 		return 1
 	}
 	switch m := m.(type) {
+	case *notifyv1.CancelMessageRequest:
+		return &notifyv1.CancelMessageRequest{MessageId: s.noticeID(m.GetMessageId())}
+	case *notifyv1.RequeueMessagesRequest:
+		if m.GetMessageId() != 0 {
+			return requeueNotice(s.noticeID(m.GetMessageId()))
+		}
+	case *notifyv1.ReportDeliveryRequest:
+		if m.GetMessageId() != 0 {
+			return reportNotice(s.noticeID(m.GetMessageId()))
+		}
 	case *lockv1.RenewRequest:
 		if m.GetFence() == 0 {
 			return &lockv1.RenewRequest{Name: m.GetName(), Lease: m.GetLease(), Fence: fence(m.GetName())}

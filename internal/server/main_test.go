@@ -48,6 +48,7 @@ func (s *site) start(o server.Options) {
 	if o.DatabaseURL == "" {
 		o.DatabaseURL = s.db.AppDSN
 	}
+	o.Secret = testSecret
 	o.Listen, o.Log = "127.0.0.1:0", slog.New(slog.NewJSONHandler(s.log, nil))
 	started, err := server.Start(context.Background(), o)
 	if err != nil {

@@ -40,7 +40,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
-	"github.com/ledgerd/ledgerd/internal/notify/report"
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -64,10 +65,10 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
+	// Notify says who sends messages. Nil: nobody but ourselves, webhooks.
+	Notify *provider.File
 	// Webhooks says where endpoints of webhooks may be.
 	Webhooks webhook.Guard
-	// Reports reads what providers post about messages, by the provider's name.
-	Reports map[string]report.Source
 	// Consume are consumers of brokers that run in the server.
 	Consume []*consumer.Settings
 	// Secret is the master key. Nil: calls that need it are refused.
@@ -93,7 +94,10 @@ type Server struct {
 	ids      *ids.Generator
 	locks    *locks
 	outbox   *notify.Outbox
-	batches  *pgxpool.Pool // of the engine
+	pool     *deliver.Pool     // nil: without a master key
+	senders  *provider.Senders // of pool
+	sends    *pgxpool.Pool     // of pool
+	batches  *pgxpool.Pool     // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
 	services []string // their full names
@@ -120,16 +124,19 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
+	host, _ := os.Hostname()
+	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
+	if err := s.openOutbox(ctx, instance); err != nil {
+		s.closePools()
+		return nil, err
+	}
 	address := cmp.Or(o.Listen, "127.0.0.1:8080")
 	if s.listener, err = net.Listen("tcp", address); err != nil {
 		s.closePools()
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
-	host, _ := os.Hostname()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
-	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
-	s.outbox = &notify.Outbox{Master: o.Secret, Instance: instance, Region: o.Region, Metrics: notify.NewMetrics(s.registry)}
 	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
@@ -176,6 +183,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 func (s *Server) closePools() {
 	s.batches.Close()
 	s.reads.Close()
+	if s.sends != nil {
+		s.sends.Close()
+	}
 }
 
 // Addr is where it listens.

@@ -50,6 +50,27 @@ func Secret(got, want string) error {
 	return nil
 }
 
+// Either is one provider under two accounts: a request is read as the first reads it that it is proved to. nil: there is
+// only one.
+func Either(a, b Source) Source {
+	if a == nil {
+		return b
+	}
+	return either{a, b}
+}
+
+type either [2]Source
+
+func (e either) Reports(r *http.Request, secret string, body []byte) ([]Report, error) {
+	reports, err := e[0].Reports(r, secret, body)
+	if errors.Is(err, Forbidden) {
+		return e[1].Reports(r, secret, body)
+	}
+	return reports, err
+}
+
+func (e either) Acknowledge(w http.ResponseWriter) { e[0].Acknowledge(w) }
+
 // Placed is a Report with the message that it is about.
 type Placed struct {
 	Report

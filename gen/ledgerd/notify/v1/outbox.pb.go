@@ -264,7 +264,8 @@ func (x *SendResponse) GetExisted() bool {
 // SendBatchRequest has messages to be sent.
 type SendBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In this order. biz_no makes each of them safe to repeat, also when only a part was accepted.
+	// In this order. biz_no makes each of them safe to repeat, also when only a part was accepted. An item that breaks
+	// a rule of its fields fails the call.
 	Items []*SendRequest `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// All or none: the first error fails all, and its state tells which item it was.
 	AllOrNothing  bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
@@ -369,10 +370,8 @@ type SendBatchResult struct {
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	// It is a repeat: this is the first one.
 	Existed bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
-	// The item's request key had an answer: this is it.
-	Replayed bool `protobuf:"varint,3,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	// What Send would have failed with.
-	Error         *v1.ItemError `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error         *v1.ItemError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -417,13 +416,6 @@ func (x *SendBatchResult) GetMessageId() int64 {
 func (x *SendBatchResult) GetExisted() bool {
 	if x != nil {
 		return x.Existed
-	}
-	return false
-}
-
-func (x *SendBatchResult) GetReplayed() bool {
-	if x != nil {
-		return x.Replayed
 	}
 	return false
 }
@@ -1476,13 +1468,12 @@ const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\x05items\x18\x01 \x03(\v2\x1e.ledgerd.notify.v1.SendRequestB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x05items\x12$\n" +
 	"\x0eall_or_nothing\x18\x02 \x01(\bR\fallOrNothing\"Q\n" +
 	"\x11SendBatchResponse\x12<\n" +
-	"\aresults\x18\x01 \x03(\v2\".ledgerd.notify.v1.SendBatchResultR\aresults\"\x9a\x01\n" +
+	"\aresults\x18\x01 \x03(\v2\".ledgerd.notify.v1.SendBatchResultR\aresults\"~\n" +
 	"\x0fSendBatchResult\x12\x1d\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\x03R\tmessageId\x12\x18\n" +
-	"\aexisted\x18\x02 \x01(\bR\aexisted\x12\x1a\n" +
-	"\breplayed\x18\x03 \x01(\bR\breplayed\x122\n" +
-	"\x05error\x18\x04 \x01(\v2\x1c.ledgerd.ledger.v1.ItemErrorR\x05error\">\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\x122\n" +
+	"\x05error\x18\x03 \x01(\v2\x1c.ledgerd.ledger.v1.ItemErrorR\x05error\">\n" +
 	"\x14CancelMessageRequest\x12&\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\tmessageId\"M\n" +

@@ -1,0 +1,247 @@
+package deliver_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// running is a pool that runs until the test, or stop, ends it.
+type running struct {
+	*deliver.Pool
+	stop func()
+}
+
+// fast are waits that a test can wait for.
+var fast = deliver.Manner{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond, Max: 100 * time.Millisecond}
+
+func run(t testing.TB, db *pgtest.DB, url string, change func(*deliver.Config)) *running {
+	t.Helper()
+	s := newSender(url)
+	c := deliver.Config{DB: pgtest.Pool(t, db.AppDSN), Instance: "test", Drain: 3 * time.Second,
+		Senders: map[send.Channel]send.Sender{send.Webhook: s, send.SMS: s},
+		Manners: map[send.Channel]deliver.Manner{send.Webhook: fast, send.SMS: fast}}
+	if change != nil {
+		change(&c)
+	}
+	p := deliver.New(c)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Run(ctx)
+	}()
+	var once sync.Once
+	r := &running{p, func() { once.Do(func() { cancel(); <-ended }) }}
+	t.Cleanup(r.stop)
+	return r
+}
+
+// Everything that is due is sent once, whoever inserted it, and its proof is kept.
+func TestWhatIsDueIsSentOnce(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	ids := o.put(1500, message{})
+	ids = append(ids, o.put(300, message{park: true})...)
+	run(t, db, s.URL, nil)
+	ids = append(ids, o.put(200, message{priority: 2})...)
+	o.waitFor(0, 20*time.Second, "notify_queue")
+	s.once(t, ids)
+	if n := o.count("notify_events where kind = 'sent' and attempt = 1 and provider = 'sink' and provider_message_id like 'p-%' and instance = 'test'"); n != len(ids) {
+		t.Errorf("%d of %d have their proof\n%s", n, len(ids), o.states())
+	}
+	if n := o.count("notify_events"); n != len(ids) {
+		t.Errorf("there are %d events of %d messages\n%s", n, len(ids), o.states())
+	}
+}
+
+// Many pools at once, as in many processes, take each message once.
+func TestManyPoolsShareTheWork(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	for i := range 4 {
+		run(t, db, s.URL, func(c *deliver.Config) { c.Instance = fmt.Sprint("pool-", i) })
+	}
+	var ids []int64
+	for range 20 {
+		ids = append(ids, o.put(100, message{})...)
+		ids = append(ids, o.put(20, message{park: true})...)
+	}
+	o.waitFor(0, 20*time.Second, "notify_queue")
+	s.once(t, ids)
+	if n := o.count("(select distinct instance from notify_events) x"); n < 2 {
+		t.Error("one pool did it all")
+	}
+}
+
+// What is handed over goes out without a poll.
+func TestHandedOverIsSentAtOnce(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	p := run(t, db, s.URL, nil)
+	var jobs []*send.Job
+	var ids []int64
+	for range 50 {
+		for !p.Reserve(1, send.Webhook) {
+		}
+		j := o.handOver(message{park: len(jobs)%2 == 0}, "test", send.Lease)
+		jobs, ids = append(jobs, j), append(ids, j.ID)
+	}
+	o.waitFor(50, time.Second, "notify_queue")
+	p.Take(jobs)
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	s.once(t, ids)
+	if p.Reserve(1, send.Email) {
+		t.Error("there is room for a channel that nobody sends")
+	}
+}
+
+// A process without a Sender for a channel leaves its messages to others.
+func TestAChannelWithoutSenderWaits(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	o.put(5, message{channel: send.Email})
+	p := run(t, db, s.URL, nil)
+	o.put(5, message{})
+	p.Due(1)
+	o.waitFor(5, 10*time.Second, "notify_queue")
+	if n := o.count("notify_queue where channel = 'email' and fence = 0 and attempts = 0 and state = 'queued'"); n != 5 {
+		t.Errorf("%d of 5 are untouched\n%s", n, o.states())
+	}
+}
+
+// Temporary failures are tried again after the wait that the provider asks for, and end as dead when the attempts do, which
+// frees the fingerprint.
+func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	var mu sync.Mutex
+	var at []time.Time
+	s.answer = func(w http.ResponseWriter, _ *http.Request, n int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if at = append(at, time.Now()); n == 1 {
+			w.Header().Set("Retry-After", "1")
+		}
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return false
+	}
+	o.put(1, message{attempts: 3, finger: true})
+	run(t, db, s.URL, nil)
+	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and due_at is null and holder is null and code = 'http_503' and provider = 'sink' and attempts = 3")
+	if n := o.count("notify_events where kind = 'failed' and code = 'http_503'"); n != 2 {
+		t.Errorf("%d attempts failed\n%s", n, o.states())
+	}
+	if o.count("notify_events where kind = 'dead' and attempt = 3") != 1 || o.count("notify_events") != 3 {
+		t.Error(o.states())
+	}
+	if o.count("notify_fingerprints") != 0 {
+		t.Error("the fingerprint is still taken")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(at) != 3 || at[1].Sub(at[0]) < time.Second {
+		t.Errorf("attempts were at %v", at)
+	}
+}
+
+// What nobody wants is dead at once, and whoever has to know is told.
+func TestPermanentFailuresAreDeadAtOnce(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	s.answer = func(w http.ResponseWriter, _ *http.Request, _ int) bool {
+		w.WriteHeader(http.StatusGone)
+		return false
+	}
+	told := make(chan string, 1)
+	o.put(1, message{finger: true, to: "endpoint"})
+	run(t, db, s.URL, func(c *deliver.Config) {
+		c.Disable = func(_ context.Context, m *send.Message, f *send.Failure) { told <- m.Recipient + " " + f.Code }
+	})
+	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and code = 'http_410' and attempts = 1")
+	if got := <-told; got != "endpoint http_410" {
+		t.Error(got)
+	}
+	if o.count("notify_fingerprints") != 0 || o.count("notify_events where kind = 'dead'") != 1 {
+		t.Error(o.states())
+	}
+}
+
+// Whoever does not know whether an attempt sent a message sends it again with the same key, or not at all.
+func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	s.answer = func(w http.ResponseWriter, r *http.Request, n int) bool {
+		if n > 1 {
+			return true
+		}
+		s.take(r.Header.Get("Idempotency-Key")) // it does send it, and says nothing
+		reset(w)
+		return false
+	}
+	again, park := o.put(20, message{finger: true}), o.put(20, message{park: true, finger: true})
+	run(t, db, s.URL, nil)
+	o.waitFor(20, 10*time.Second, "notify_queue")
+	o.waitFor(20, time.Second, "notify_queue where state = 'unknown' and due_at is null and code = 'reset'")
+	s.once(t, park)
+	for _, id := range again {
+		if key := send.KeyOf(1, id); s.asked[key] != 2 || s.arrived[key] != 1 {
+			t.Errorf("%d was asked for %d times, and arrived %d times", id, s.asked[key], s.arrived[key])
+		}
+	}
+	if o.count("notify_events where kind = 'unknown'") != 40 || o.count("notify_events where kind = 'sent' and attempt = 2") != 20 {
+		t.Error(o.states())
+	}
+	if o.count("notify_fingerprints") != 40 {
+		t.Error("one that may have been sent lost its fingerprint")
+	}
+}
+
+// The last attempts of those that may have been sent leave them unknown, not dead; and a process that has ended too.
+func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	s.answer = func(w http.ResponseWriter, _ *http.Request, n int) bool {
+		if n == 1 {
+			reset(w)
+		} else {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return false
+	}
+	o.put(1, message{attempts: 2, finger: true})
+	// Another process marked these, and ended: one may be sent again by a person alone, one's time was over before.
+	ids := o.put(2, message{park: true})
+	if _, err := o.pool.Exec(context.Background(), "update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
+		t.Fatal(err)
+	}
+	expired := o.put(1, message{life: -time.Second, finger: true})
+	run(t, db, s.URL, nil)
+	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
+	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
+	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)", expired)
+	if n := o.count("notify_fingerprints"); n != 1 {
+		t.Errorf("%d fingerprints are left", n)
+	}
+	if _, asked := s.count(); asked != 2 {
+		t.Errorf("asked %d times", asked)
+	}
+	if n := o.count("notify_events where kind = 'unknown'"); n != 4 {
+		t.Errorf("%d\n%s", n, o.states())
+	}
+}

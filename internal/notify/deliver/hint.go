@@ -1,0 +1,131 @@
+package deliver
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// hints tell other processes of tenants with messages that nobody has, and hear of those of others. A hint that is lost
+// costs time alone: polls find what it was about.
+type hints struct {
+	pool *Pool
+
+	mu      sync.Mutex
+	tenants map[int32]struct{}
+	some    chan struct{}
+}
+
+func newHints(p *Pool) *hints {
+	return &hints{pool: p, tenants: make(map[int32]struct{}), some: make(chan struct{}, 1)}
+}
+
+const (
+	// hintPause is the least time between two notifications: each takes a lock of the whole database at its commit.
+	hintPause = 250 * time.Millisecond
+	// mostHints go in one, whose payload has less than 8,000 bytes.
+	mostHints = 300
+)
+
+func (h *hints) add(tenant int32) {
+	h.mu.Lock()
+	h.tenants[tenant] = struct{}{}
+	h.mu.Unlock()
+	select {
+	case h.some <- struct{}{}:
+	default:
+	}
+}
+
+func (h *hints) take() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var texts []string
+	for t := range h.tenants {
+		if len(texts) == mostHints {
+			break
+		}
+		texts = append(texts, strconv.FormatInt(int64(t), 36))
+		delete(h.tenants, t)
+	}
+	return strings.Join(texts, " ")
+}
+
+// tell sends hints until ctx ends.
+func (h *hints) tell(ctx context.Context) {
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-h.some:
+		}
+		for text := h.take(); text != ""; text = h.take() {
+			h.send(ctx, text)
+			select {
+			case <-ctx.Done():
+			case <-time.After(hintPause):
+			}
+		}
+	}
+}
+
+// rest sends the hints that are left, as a process ends.
+func (h *hints) rest() {
+	for text := h.take(); text != ""; text = h.take() {
+		h.send(context.Background(), text)
+	}
+}
+
+func (h *hints) send(ctx context.Context, text string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := q.Hint(ctx, h.pool.DB, text); err != nil {
+		h.pool.Log.Debug("a hint was lost", "error", err)
+	}
+}
+
+// listen hears hints over a connection of its own. Behind a pooler that does not pass notifications on it hears nothing.
+func (h *hints) listen(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := h.listenOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		h.pool.Log.Debug("listening for hints ended", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second + rand.N(2*time.Second)):
+		}
+	}
+}
+
+func (h *hints) listenOnce(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, h.pool.DB.Config().ConnConfig)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	if _, err := conn.Exec(ctx, "listen ledgerd_notify"); err != nil {
+		return err
+	}
+	h.pool.poll.look() // what was told meanwhile was not heard
+	for {
+		n, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return err
+		}
+		for _, text := range strings.Fields(n.Payload) {
+			if t, err := strconv.ParseInt(text, 36, 32); err == nil {
+				h.pool.poll.wake(int32(t))
+			}
+		}
+	}
+}

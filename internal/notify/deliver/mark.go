@@ -1,0 +1,111 @@
+package deliver
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+)
+
+// marker marks messages that may not be sent twice as being sent. What gathers while one round is on its way goes
+// together in the next.
+type marker struct {
+	pool *Pool
+
+	mu     sync.Mutex
+	asked  []*marking
+	closed bool
+	some   *sync.Cond
+}
+
+// marking is one message to be marked.
+type marking struct {
+	job    *job
+	need   time.Duration
+	answer chan marked
+}
+
+// marked is how a marking ended.
+type marked int
+
+const (
+	markDone    marked = iota
+	markRefused        // others have the message, or its lease ends too soon
+	markFailed         // the database did not answer: it may be marked, and is not sent
+)
+
+func newMarker(p *Pool) *marker {
+	m := &marker{pool: p}
+	m.some = sync.NewCond(&m.mu)
+	return m
+}
+
+// mark marks one message, which may be sent if the answer is markDone.
+func (m *marker) mark(j *job, need time.Duration) marked {
+	x := &marking{job: j, need: need, answer: make(chan marked, 1)}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return markFailed
+	}
+	m.asked = append(m.asked, x)
+	m.some.Signal()
+	m.mu.Unlock()
+	return <-x.answer
+}
+
+// close ends run when all are answered.
+func (m *marker) close() {
+	m.mu.Lock()
+	m.closed = true
+	m.some.Signal()
+	m.mu.Unlock()
+}
+
+const mostMarked = 500
+
+func (m *marker) run() {
+	for {
+		m.mu.Lock()
+		for len(m.asked) == 0 && !m.closed {
+			m.some.Wait()
+		}
+		round := m.asked[:min(len(m.asked), mostMarked)]
+		m.asked = m.asked[len(round):]
+		m.mu.Unlock()
+		if len(round) == 0 {
+			return
+		}
+		m.round(round)
+	}
+}
+
+func (m *marker) round(round []*marking) {
+	answers := make([]marked, len(round))
+	var arg db.SendingMarkParams
+	for i, x := range round {
+		answers[i] = markRefused
+		arg.MessageIds, arg.Tenants = append(arg.MessageIds, x.job.ID), append(arg.Tenants, x.job.Tenant)
+		arg.Fences, arg.NeedUs = append(arg.Fences, x.job.Fence), append(arg.NeedUs, x.need.Microseconds())
+	}
+	ctx, cancel := context.WithTimeout(m.pool.sending, m.pool.Lease/4)
+	defer cancel()
+	var done []int32
+	_, err := m.pool.steered(ctx, func(d db.DBTX) (err error) {
+		done, err = q.SendingMark(ctx, d, arg)
+		return err
+	})
+	if err != nil && m.pool.sending.Err() == nil {
+		m.pool.Log.Warn("mark messages as being sent", "messages", len(round), "error", err)
+	}
+	for _, n := range done {
+		answers[n-1] = markDone
+	}
+	for i, x := range round {
+		if err != nil {
+			answers[i] = markFailed
+		}
+		x.answer <- answers[i]
+	}
+}

@@ -1,0 +1,303 @@
+package deliver
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+var q db.Queries
+
+// Config of a pool. Zero values take the defaults.
+type Config struct {
+	// DB has connections for taking, marking and finishing: at least 4. Hints are heard over a further one.
+	DB *pgxpool.Pool
+	// Senders by channel. What has no Sender here is left to other processes.
+	Senders map[send.Channel]send.Sender
+	// Manners by channel, where the defaults do not fit.
+	Manners map[send.Channel]Manner
+	// Instance names this process in rows and events.
+	Instance string
+	// Lease is how long a message stays with this process at most, default send.Lease.
+	Lease time.Duration
+	// Room is for how many messages of a channel there is memory, default 10,000; Bytes for how large
+	// they may be together, default 64 MiB.
+	Room  int
+	Bytes int64
+	// Drain is how long attempts may take to end when the pool ends, default 10 s.
+	Drain time.Duration
+	// Disable is told of a recipient that wants nothing any more, such as an endpoint that answered 410. Nil: nobody.
+	Disable func(ctx context.Context, m *send.Message, f *send.Failure)
+	Metrics *Metrics
+	Log     *slog.Logger
+}
+
+// Manner is how a channel is sent. Zero values take the channel's defaults.
+type Manner struct {
+	// Attempts at a time, default 128.
+	Attempts int
+	// Timeout of one attempt, default 20 s; at most a third of the lease.
+	Timeout time.Duration
+	// Base and Max bound the wait after a failed attempt: up to Base after the first one, doubled with each,
+	// up to Max.
+	Base, Max time.Duration
+}
+
+var manners = map[send.Channel]Manner{
+	send.SMS:     {Base: 5 * time.Second, Max: 15 * time.Minute},
+	send.Email:   {Base: 30 * time.Second, Max: time.Hour},
+	send.Push:    {Base: 5 * time.Second, Max: 15 * time.Minute},
+	send.Webhook: {Base: 10 * time.Second, Max: 10 * time.Hour},
+}
+
+func (m Manner) defaults(c send.Channel, lease time.Duration) Manner {
+	if m.Attempts == 0 {
+		m.Attempts = 128
+	}
+	if m.Timeout == 0 {
+		m.Timeout = 20 * time.Second
+	}
+	m.Timeout = min(m.Timeout, lease/3)
+	if m.Base == 0 {
+		m.Base = manners[c].Base
+	}
+	if m.Max == 0 {
+		m.Max = max(manners[c].Max, m.Base)
+	}
+	return m
+}
+
+// Pool delivers. It is the send.Handoff of the process. Run has to run beside it.
+type Pool struct {
+	Config
+	poll  *poller
+	mark  *marker
+	write *writer
+	hints *hints
+
+	mu    sync.Mutex
+	lanes map[send.Channel]*lane
+	open  bool // it takes messages
+
+	work sync.WaitGroup // attempts
+	// sending is the context of all attempts.
+	sending context.Context
+	cut     context.CancelFunc
+}
+
+var _ send.Handoff = (*Pool)(nil)
+
+// New makes a pool.
+func New(c Config) *Pool {
+	if c.Lease == 0 {
+		c.Lease = send.Lease
+	}
+	if c.Room == 0 {
+		c.Room = 10_000
+	}
+	if c.Bytes == 0 {
+		c.Bytes = 64 << 20
+	}
+	if c.Drain == 0 {
+		c.Drain = 10 * time.Second
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	p := &Pool{Config: c, lanes: make(map[send.Channel]*lane)}
+	p.sending, p.cut = context.WithCancel(context.Background())
+	for channel, sender := range c.Senders {
+		p.lanes[channel] = newLane(channel, sender, c.Manners[channel].defaults(channel, c.Lease), c.Room, c.Bytes/int64(len(c.Senders)), c.Lease)
+		c.Metrics.channel(channel)
+	}
+	p.poll, p.mark, p.write, p.hints = newPoller(p), newMarker(p), newWriter(p), newHints(p)
+	return p
+}
+
+// Reserve asks for room for one message.
+func (p *Pool) Reserve(tenant int32, channel send.Channel) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := p.lanes[channel]
+	// While older ones wait in the database, newer ones queue up behind them.
+	return l != nil && p.open && !l.behind[tenant] && l.reserve(tenant, 1) == 1
+}
+
+// Take hands over messages that have committed.
+func (p *Pool) Take(jobs []*send.Job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range jobs {
+		p.accept(&job{Job: s, was: queued, begun: s.Until.Add(-send.Lease)})
+	}
+}
+
+// Drop gives back the room of messages that have not committed.
+func (p *Pool) Drop(jobs []*send.Job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range jobs {
+		if l := p.lanes[s.Channel]; l != nil {
+			l.release(s.Tenant, 1, assumed)
+		}
+	}
+}
+
+// Due tells that messages of a tenant are due and leased to nobody.
+func (p *Pool) Due(tenant int32) {
+	p.poll.wake(tenant)
+	p.hints.add(tenant)
+}
+
+// accept puts a message, for which room was reserved, in its queue. The caller holds the lock.
+func (p *Pool) accept(j *job) {
+	j.Key = send.KeyOf(j.Tenant, j.ID)
+	j.size = sizeOf(&j.Message)
+	l := p.lanes[j.Channel]
+	l.resize(j.Tenant, j.size-assumed)
+	if !p.open {
+		p.write.put(j.unsent())
+		return
+	}
+	l.add(j)
+	p.start(l)
+}
+
+// start begins attempts as far as they may. The caller holds the lock.
+func (p *Pool) start(l *lane) {
+	for j := l.next(); j != nil; j = l.next() {
+		p.work.Go(func() { p.attempts(l, j) })
+	}
+}
+
+// attempts makes one attempt after another, as long as some may begin.
+func (p *Pool) attempts(l *lane, j *job) {
+	for j != nil {
+		r := p.attempt(l, j)
+		p.mu.Lock()
+		l.ended(j)
+		j = l.next()
+		p.start(l) // others may be allowed more now
+		p.mu.Unlock()
+		p.write.put(r)
+	}
+}
+
+// settled looks after a message that was not sent, when that is written: its row's state tells what comes next.
+func (p *Pool) settled(r *result, state string) {
+	j := r.job
+	switch {
+	case state == dead || state == unknown:
+		p.Metrics.over(j.Channel, state)
+	case r.kind == "" && r.wait == 0: // for others, or for another try here
+		p.hints.add(j.Tenant)
+		p.poll.wake(j.Tenant)
+	default:
+		p.poll.expect(place{j.Tenant, j.Channel, j.Priority}, r.wait)
+	}
+}
+
+// left gives back the room of messages of which all is written.
+func (p *Pool) left(results []*result) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range results {
+		p.lanes[r.job.Channel].release(r.job.Tenant, 1, r.job.size)
+	}
+}
+
+// Run delivers until ctx ends, and then ends in order: no attempt begins, those that run may end, what was not sent is
+// given back at once, and what is known is written.
+func (p *Pool) Run(ctx context.Context) {
+	var work, last sync.WaitGroup
+	last.Go(p.write.run)
+	last.Go(p.mark.run)
+	p.mu.Lock()
+	p.open = true
+	p.mu.Unlock()
+	work.Go(func() { p.poll.run(ctx) })
+	work.Go(func() { p.hints.tell(ctx) })
+	work.Go(func() { p.hints.listen(ctx) })
+	work.Go(func() { p.watch(ctx) })
+	work.Wait()
+	p.mu.Lock()
+	p.open = false
+	for _, l := range p.lanes {
+		for _, j := range l.clear() {
+			p.write.put(j.unsent())
+		}
+	}
+	p.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		p.work.Wait()
+		close(over)
+	}()
+	select {
+	case <-over:
+	case <-time.After(p.Drain):
+		p.Log.Warn("attempts are cut off: their messages may have been sent")
+		p.cut()
+		select {
+		case <-over:
+		case <-time.After(lastWrites):
+			p.Log.Error("attempts do not end: their messages stay leased until their time")
+		}
+	}
+	p.cut()
+	p.mark.close()
+	p.write.close(lastWrites)
+	last.Wait()
+	p.hints.rest()
+}
+
+// lastWrites is for what is written when no attempt runs any more.
+const lastWrites = 5 * time.Second
+
+// watch gives back what cannot begin in time any more, and keeps the gauges.
+func (p *Pool) watch(ctx context.Context) {
+	tick := time.NewTicker(min(time.Second, p.Lease/10))
+	defer tick.Stop()
+	for counted := (time.Time{}); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		p.mu.Lock()
+		for _, l := range p.lanes {
+			for _, j := range l.late() {
+				p.write.put(j.unsent())
+			}
+			p.Metrics.inFlight(l.channel, l.running, l.held)
+		}
+		p.mu.Unlock()
+		if time.Since(counted) > parkedEvery {
+			counted = time.Now()
+			p.countParked(ctx)
+		}
+	}
+}
+
+// parkedEvery is the time between two counts of those that wait for a person or a report.
+const parkedEvery = 30 * time.Second
+
+func (p *Pool) countParked(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	rows, err := q.ParkedCount(ctx, p.DB)
+	if err != nil {
+		p.Log.Debug("count what is parked", "error", err)
+		return
+	}
+	p.Metrics.parkedAre(rows)
+}

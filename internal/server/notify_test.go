@@ -1,0 +1,257 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// testSecret is the master key of all servers of these tests: those of one database share it.
+var testSecret = secret.New()
+
+func sms(tag string) *notifyv1.SendRequest {
+	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678", BusinessType: "order.paid", BizNo: "sms-" + tag,
+		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "paid " + tag}}}
+}
+
+func mail(tag string) *notifyv1.SendRequest {
+	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL, Recipient: "ada@example.com", BusinessType: "order.paid", BizNo: "mail-" + tag,
+		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Subject: "Paid", Text: "paid " + tag, Headers: manyNames}}}
+}
+
+func requeueNotice(id int64) *notifyv1.RequeueMessagesRequest {
+	return &notifyv1.RequeueMessagesRequest{Target: &notifyv1.RequeueMessagesRequest_MessageId{MessageId: id}}
+}
+
+func reportNotice(id int64) *notifyv1.ReportDeliveryRequest {
+	return &notifyv1.ReportDeliveryRequest{Target: &notifyv1.ReportDeliveryRequest_MessageId{MessageId: id}, Delivered: true}
+}
+
+// notice is what requests call a message of a tag whose number they do not know: the site does.
+func notice(kind, tag string) int64 { return 1<<60 + int64(crc32.ChecksumIEEE([]byte(kind+tag))) }
+
+func (s *site) noticeID(id int64) int64 {
+	if real, found := s.fences.Load(fmt.Sprint("notice ", id)); found {
+		return real.(int64)
+	}
+	return id
+}
+
+func init() {
+	furnishers = append(furnishers, func(c *caller, x things, id []string) {
+		for i, r := range []*notifyv1.SendRequest{sms(x.paid), mail(x.held)} {
+			r.BusinessType = secretNote
+			m := ok(c, "Notify.Send", r, new(notifyv1.SendResponse), id...).GetMessage()
+			c.fences.Store(fmt.Sprint("notice ", notice([]string{"paid", "held"}[i], x.paid)), m.GetMessageId())
+		}
+		c.alter(`update notify_queue set state = 'dead', due_at = null, code = $1 where channel = 'email'`, secretNote)
+	})
+	goWell = append(goWell, "Notify.Send", "Notify.SendBatch", "Notify.ListMessages", "Notify.ListDeadLetters")
+	for name, example := range map[string]func(x things) []proto.Message{
+		"Notify.Send": func(x things) []proto.Message { return all(sms(x.paid)) },
+		"Notify.SendBatch": func(x things) []proto.Message {
+			return all(&notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms(x.paid), mail(x.held)}})
+		},
+		"Notify.CancelMessage": func(x things) []proto.Message {
+			return all(&notifyv1.CancelMessageRequest{MessageId: notice("paid", x.paid)})
+		},
+		"Notify.RequeueMessages": func(x things) []proto.Message { return all(requeueNotice(notice("held", x.paid))) },
+		"Notify.ReportDelivery":  func(x things) []proto.Message { return all(reportNotice(notice("paid", x.paid))) },
+		"Notify.GetMessage": func(x things) []proto.Message {
+			return all(&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_BizNo{BizNo: "sms-" + x.paid}})
+		},
+		"Notify.ListMessages": func(things) []proto.Message {
+			return all(&notifyv1.ListMessagesRequest{}, &notifyv1.ListMessagesRequest{State: notifyv1.MessageState_MESSAGE_STATE_DEAD},
+				&notifyv1.ListMessagesRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678"})
+		},
+		"Notify.ListDeadLetters": func(things) []proto.Message { return all(&notifyv1.ListDeadLettersRequest{}) },
+	} {
+		examples[name] = example
+	}
+
+	preparers = append(preparers, func(c *caller, tag string) {
+		for _, kind := range []string{"cancel-", "requeue-", "report-", "sent-"} {
+			r := sms(kind + tag)
+			m := ok(c, "Notify.Send", r, new(notifyv1.SendResponse)).GetMessage()
+			c.fences.Store(fmt.Sprint("notice ", notice(kind, tag)), m.GetMessageId())
+			switch kind {
+			case "requeue-":
+				c.alter(`update notify_queue set state = 'dead', due_at = null, code = 'refused' where message_id = $1`, m.GetMessageId())
+			case "report-", "sent-":
+				c.alter(`with gone as (delete from notify_queue where message_id = $1 returning *)
+					insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, at, instance)
+					select tenant_id, message_id, month, 'sent', 1, 'file', now(), 'test' from gone`, m.GetMessageId())
+			}
+		}
+	})
+	for name, x := range map[string]change{
+		"Notify.Send": {well: func(tag string) proto.Message { return sms("new-" + tag) }},
+		"Notify.SendBatch": {well: func(tag string) proto.Message {
+			return &notifyv1.SendBatchRequest{AllOrNothing: true, Items: []*notifyv1.SendRequest{sms("one-" + tag), mail("two-" + tag)}}
+		}},
+		"Notify.CancelMessage": {reason: "NOTIFY_NOT_CANCELLABLE", well: func(tag string) proto.Message {
+			return &notifyv1.CancelMessageRequest{MessageId: notice("cancel-", tag)}
+		}, refused: func(tag string) proto.Message {
+			return &notifyv1.CancelMessageRequest{MessageId: notice("sent-", tag)}
+		}},
+		"Notify.RequeueMessages": {reason: "NOTIFY_NOT_PARKED", well: func(tag string) proto.Message { return requeueNotice(notice("requeue-", tag)) },
+			refused: func(tag string) proto.Message { return requeueNotice(notice("sent-", tag)) }},
+		"Notify.ReportDelivery": {well: func(tag string) proto.Message { return reportNotice(notice("report-", tag)) }},
+	} {
+		changes[name] = x
+	}
+}
+
+// alter changes rows behind the server's back.
+func (s *site) alter(query string, args ...any) {
+	s.t.Helper()
+	if _, err := s.pool.Exec(context.Background(), query, args...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestAMessageIsPartOfTheCommitOfItsCause(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	limit(t, s, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: notify.GreatestWindow, Most: 8})
+	before := s.count("select count(*) from notify_messages")
+	refused := execute(operation("", sms("x")), operation("", mail("x")), operation("", pay("no", "u:a", "world", "1000")))
+	for range 20 { // more often than the limit allows: what is rolled back is not counted
+		if a := c.call(connectJSON, "Batch.Execute", refused); a.reason(t) != "INSUFFICIENT_FUNDS" {
+			t.Fatalf("%s %s", a.code, a.message)
+		}
+	}
+	if n := s.count("select count(*) from notify_messages"); n != before {
+		t.Errorf("%d messages of what never happened", n-before)
+	}
+	well := execute(operation("", pay("yes", "u:a", "world", "5")), operation("", sms("x")), operation("", mail("x")))
+	for i := range 3 {
+		if a := c.call(connectJSON, "Batch.Execute", well, "X-Request-ID", fmt.Sprint("run-", i)); a.code != "" {
+			t.Fatalf("%s %s", a.code, a.message)
+		}
+	}
+	if n := s.count("select count(*) from notify_queue q join notify_contents c using (tenant_id, message_id) where c.recipient in ('+8613812345678', 'ada@example.com') and exists (select from notify_messages m where m.message_id = q.message_id and m.request_id = 'run-0')"); n != 2 {
+		t.Errorf("%d messages, not two", n)
+	}
+	if n := s.count("select count(*) from audit.requests where request_id = 'run-0'"); n != 3 {
+		t.Errorf("the call did %d things, not three", n)
+	}
+}
+
+// What a message says may be made by an earlier operation: the number of a transfer, a balance.
+func TestAMessageMaySayWhatAnEarlierOperationMade(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Admin)}
+	c.prepare("a")
+	report := operation("", &notifyv1.ReportDeliveryRequest{Target: &notifyv1.ReportDeliveryRequest_MessageId{MessageId: 1}, Delivered: true},
+		"message_id=sent:message.message_id")
+	sent := operation("sent", sms("r"))
+	if a := c.call(connectJSON, "Batch.Execute", execute(sent, report)); a.reason(t) != "NOTIFY_BEING_SENT" {
+		t.Errorf("a message is reported on in the commit that makes it: %s %s", a.code, a.message)
+	}
+	c.well(t, "Batch.Execute", execute(sent))
+	if a := c.call(connectJSON, "Batch.Execute", execute(sent, report)); a.code != "" {
+		t.Errorf("one that was there: %s %s", a.code, a.message)
+	}
+	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_BizNo{BizNo: "sms-r"}}, new(notifyv1.GetMessageResponse))
+	if got.GetMessage().GetState() != notifyv1.MessageState_MESSAGE_STATE_DELIVERED || len(got.GetEvents()) != 1 {
+		t.Errorf("%v", got)
+	}
+}
+
+func limit(t *testing.T, s *site, l notify.Limit) {
+	t.Helper()
+	var tenant int32
+	if err := s.pool.QueryRow(t.Context(), "select max(tenant_id) from access_tenants").Scan(&tenant); err != nil {
+		t.Fatal(err)
+	}
+	if err := notify.SetLimit(t.Context(), pgtest.Pool(t, s.db.AppDSN), tenant, l); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestContentsAreForAdministratorsAndInNoLog(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.db.SkipChecks() // contents go before their time
+	boss, clerk := &caller{s, s.key("mine", "boss", access.Admin)}, &caller{s, s.key("mine", "clerk", access.Write)}
+	r := sms("secret")
+	r.GetContent().Text = "the eagle has landed"
+	sent := ok(clerk, "Notify.Send", r, new(notifyv1.SendResponse)).GetMessage()
+	with := &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()}, WithContent: true}
+	if a := clerk.call(connectJSON, "Notify.GetMessage", with); a.reason(t) != "PERMISSION_DENIED" {
+		t.Errorf("a clerk reads it: %s", a.raw)
+	}
+	got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse))
+	if got.GetRecipient() != "+8613812345678" || got.GetContent().GetText() != "the eagle has landed" || !proto.Equal(got.GetMessage(), sent) {
+		t.Errorf("%v", got)
+	}
+	r.GetContent().Text = "the eagle crashed"
+	clerk.call(connectJSON, "Notify.Send", r).wants(t, "another text", "NOTIFY_BIZ_NO_EXISTS_DIFFERENT")
+	r.Recipient = "nobody 13812345678"
+	clerk.call(connectJSON, "Notify.Send", r).wants(t, "no number", "FIELD_INVALID")
+	kept, err := json.Marshal(s.dump("mine"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, told := range []string{"3812345678", "eagle"} {
+		if strings.Contains(s.log.String(), told) {
+			t.Errorf("%q stands in the log", told)
+		}
+		// It is in notify_contents alone, which is dropped: as text in JSON in bytes, so in hex.
+		s.alter("delete from notify_contents")
+		if dump := fmt.Sprint(s.dump("mine")); strings.Contains(dump, told) || strings.Contains(dump, fmt.Sprintf("%x", told)) {
+			t.Errorf("%q stands in what stays", told)
+		}
+	}
+	if !strings.Contains(string(kept), "3812345678") {
+		t.Error("the test shows nothing")
+	}
+	if got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse)); got.GetRecipient() != "" || got.GetContent() != nil || got.GetMessage().GetRecipientHint() != "+86138****5678" {
+		t.Errorf("afterwards: %v", got)
+	}
+}
+
+func TestItemsOfABatchFailForThemselves(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	bad, empty := sms("bad"), mail("empty")
+	bad.Recipient, empty.GetContent().Subject = "12", ""
+	r := &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1"), bad, mail("2"), empty, sms("1")}}
+	var first *notifyv1.SendBatchResponse
+	for i := range 2 {
+		res := ok(c, "Notify.SendBatch", r, new(notifyv1.SendBatchResponse), "Idempotency-Key", "k")
+		x := res.GetResults()
+		if x[0].GetMessageId() == 0 || x[2].GetMessageId() == 0 || x[4].GetMessageId() != x[0].GetMessageId() || !x[4].GetExisted() || x[0].GetExisted() ||
+			x[1].GetError().GetReason() != "FIELD_INVALID" || x[3].GetError().GetReason() != "FIELD_INVALID" {
+			t.Errorf("run %d: %v", i, res)
+		}
+		if first == nil {
+			first = res
+		} else if first.GetResults()[0].GetMessageId() != x[0].GetMessageId() {
+			t.Errorf("run %d: another message", i)
+		}
+	}
+	r.AllOrNothing = true
+	if a := c.call(connectJSON, "Notify.SendBatch", r); a.reason(t) != "FIELD_INVALID" {
+		t.Errorf("all or nothing: %s %s", a.code, a.message)
+	}
+	if n := s.count("select count(*) from notify_messages"); n != 2 {
+		t.Errorf("%d messages, not two", n)
+	}
+}
