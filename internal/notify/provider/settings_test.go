@@ -1,9 +1,13 @@
 package provider_test
 
 import (
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"log/slog"
 	"os"
@@ -124,7 +128,7 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 		}
 		for _, name := range names(text, "file:"+dir+"/") {
 			if name != "key.pem" {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte("secret\n"), 0o600); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(secretFile(t, name)), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -147,6 +151,30 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	if files < 3 {
 		t.Errorf("%d files", files-1)
 	}
+}
+
+// secretFile is what stands in a file that the page names.
+func secretFile(t *testing.T, name string) string {
+	t.Helper()
+	der := func(key any, err error) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}))
+	}
+	switch filepath.Ext(name) {
+	case ".p8":
+		return der(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	case ".json":
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
+		account, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e", "token_uri": "https://oauth2.googleapis.com/token", "private_key": der(key, err)})
+		return string(account)
+	}
+	return "secret\n"
 }
 
 // names are the words that follow a prefix in a text.
