@@ -14,6 +14,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"google.golang.org/protobuf/proto"
 
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
@@ -29,7 +30,7 @@ func init() {
 	furnishers = append(furnishers, func(c *caller, x things, id []string) {
 		ok(c, "Webhook.CreateEndpoint", endpoint(x.paid), new(notifyv1.CreateEndpointResponse), id...)
 	})
-	goWell = append(goWell, "Webhook.CreateEndpoint", "Webhook.ListEndpoints")
+	goWell = append(goWell, "Webhook.CreateEndpoint", "Webhook.ListEndpoints", "Webhook.Publish")
 	for name, example := range map[string]func(x things) []proto.Message{
 		"Webhook.CreateEndpoint": func(x things) []proto.Message {
 			return all(&notifyv1.CreateEndpointRequest{Name: x.paid, Url: "https://walk.example.com"})
@@ -41,9 +42,12 @@ func init() {
 			return all(&notifyv1.RotateSecretRequest{Name: x.paid, SecretVersion: 1})
 		},
 		"Webhook.DeleteEndpoint": func(x things) []proto.Message { return all(&notifyv1.DeleteEndpointRequest{Name: x.paid}) },
-		"Webhook.GetSecret":      func(x things) []proto.Message { return all(&notifyv1.GetSecretRequest{Name: x.paid}) },
-		"Webhook.GetEndpoint":    func(x things) []proto.Message { return all(&notifyv1.GetEndpointRequest{Name: x.paid}) },
-		"Webhook.ListEndpoints":  func(things) []proto.Message { return all(&notifyv1.ListEndpointsRequest{PageSize: 1}) },
+		"Webhook.Publish": func(things) []proto.Message {
+			return all(&notifyv1.PublishRequest{Type: "walk", Data: []byte("{}")})
+		},
+		"Webhook.GetSecret":     func(x things) []proto.Message { return all(&notifyv1.GetSecretRequest{Name: x.paid}) },
+		"Webhook.GetEndpoint":   func(x things) []proto.Message { return all(&notifyv1.GetEndpointRequest{Name: x.paid}) },
+		"Webhook.ListEndpoints": func(things) []proto.Message { return all(&notifyv1.ListEndpointsRequest{PageSize: 1}) },
 	} {
 		examples[name] = example
 	}
@@ -58,6 +62,9 @@ func init() {
 		}},
 		"Webhook.RotateSecret": {well: func(tag string) proto.Message {
 			return &notifyv1.RotateSecretRequest{Name: hook(tag), SecretVersion: 1}
+		}},
+		"Webhook.Publish": {well: func(tag string) proto.Message {
+			return &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{}`), BizNo: "event-" + tag}
 		}},
 		"Webhook.DeleteEndpoint": {well: func(tag string) proto.Message { return &notifyv1.DeleteEndpointRequest{Name: hook(tag)} }},
 	} {
@@ -180,4 +187,67 @@ func TestAReportSaysThatATextArrived(t *testing.T) {
 	if got := c.message(id).GetState(); got != notifyv1.MessageState_MESSAGE_STATE_DELIVERED {
 		t.Errorf("it is %v", got)
 	}
+}
+
+// TestAnEventGoesToAllEndpointsThatWantIt, alone and in an Execute with its cause: once to each by its biz_no, and to none when
+// the cause fails.
+func TestAnEventGoesToAllEndpointsThatWantIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("one", "till", access.Write)}
+	s.server.Stop()
+	s.start(server.Options{Secret: secret.New()})
+	for name, types := range map[string][]string{"all": nil, "paid": {"order.made", "order.paid"}, "made": {"order.made"}, "off": nil} {
+		ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: name, Url: "https://" + name + ".example.com", Types: &notifyv1.EventTypes{Types: types}},
+			new(notifyv1.CreateEndpointResponse))
+	}
+	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "off", Enabled: proto.Bool(false)}, new(notifyv1.UpdateEndpointResponse))
+	other := &caller{s, s.key("two", "till", access.Write)}
+	ok(other, "Webhook.CreateEndpoint", endpoint("theirs"), new(notifyv1.CreateEndpointResponse))
+	told := func(r *notifyv1.PublishResponse) (names string) {
+		for _, m := range r.GetMessages() {
+			if m.GetMessageId() == 0 {
+				t.Errorf("%v", r)
+			}
+			if names += m.GetEndpoint(); m.GetExisted() {
+				names += " existed"
+			}
+			names += ";"
+		}
+		return names
+	}
+	want := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	paid := &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":1}`), BizNo: "e1"}
+	publish := func(r *notifyv1.PublishRequest) string {
+		return told(ok(c, "Webhook.Publish", r, new(notifyv1.PublishResponse)))
+	}
+	want(publish(paid), "all;paid;")
+	want(publish(paid), "all existed;paid existed;")
+	ok(c, "Webhook.CreateEndpoint", endpoint("late"), new(notifyv1.CreateEndpointResponse))
+	want(publish(paid), "all existed;late;paid existed;")
+	want(publish(&notifyv1.PublishRequest{Type: "order.made", Data: []byte(`{}`)}), "all;late;made;paid;")
+	want(told(ok(other, "Webhook.Publish", paid, new(notifyv1.PublishResponse))), "theirs;")
+	if a := c.call(connectProto, "Webhook.Publish", &notifyv1.PublishRequest{Type: "x", Data: []byte("{")}); a.code != "invalid_argument" {
+		t.Errorf("%+v", a)
+	}
+
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
+		{Code: "ada", Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
+	event := operation("event", &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"})
+	before := s.count("select count(*) from notify_messages")
+	if a := c.call(connectProto, "Batch.Execute", execute(event, operation("pay", pay("o1", "ada", "world", "5")))); a.code == "" {
+		t.Errorf("%+v", a)
+	}
+	if n := s.count("select count(*) from notify_messages"); n != before {
+		t.Errorf("%d messages of a cause that failed", n-before)
+	}
+	done, _ := c.executed(execute(operation("pay", pay("o1", "world", "ada", "5")), event), "Idempotency-Key", "o1")
+	want(told(done[1].(*notifyv1.PublishResponse)), "all;late;paid;")
+	want(publish(&notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"}), "all existed;late existed;paid existed;")
 }
