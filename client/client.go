@@ -12,6 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 )
 
 // Client calls a ledgerd. Safe for many goroutines; make one and keep it.
@@ -28,6 +29,8 @@ type Client struct {
 	Inbox inboxv1connect.InboxServiceClient
 	// Locks has every call of LockService, as generated. Lock and WithLock also renew.
 	Locks lockv1connect.LockServiceClient
+	// Webhooks has every call of WebhookService: the endpoints that webhooks go to.
+	Webhooks notifyv1connect.WebhookServiceClient
 
 	http   connect.HTTPClient
 	gather *gather // nil: calls go as they come
@@ -141,6 +144,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
 	c.Inbox = inboxv1connect.NewInboxServiceClient(s.http, baseURL, options...)
 	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
+	c.Webhooks = notifyv1connect.NewWebhookServiceClient(s.http, baseURL, options...)
 	return c
 }
 

@@ -47,7 +47,9 @@ const (
 	ReasonIDInvalid              Reason = "ID_INVALID"
 	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // not made by this list with these parameters
 	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
-	ReasonClaimLifeDifferent     Reason = "CLAIM_LIFE_DIFFERENT" // claimed for ever and used with a life, or the reverse
+	ReasonWebhookNotFound        Reason = "WEBHOOK_ENDPOINT_NOT_FOUND"
+	ReasonWebhookExistsDifferent Reason = "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT" // State has the fields that differ
+	ReasonClaimLifeDifferent     Reason = "CLAIM_LIFE_DIFFERENT"              // claimed for ever and used with a life, or the reverse
 )
 
 // Duplicates: it happened before, and State names the first. Not recorded.
@@ -115,6 +117,8 @@ const (
 	ReasonRowsLocked    Reason = "ROWS_LOCKED"
 	ReasonLockHeld      Reason = "LOCK_HELD"       // State names the holder and the place in the queue
 	ReasonLockQueueFull Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
+
+	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has its version now
 
 	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // somebody works on it: do not acknowledge
 	ReasonMessageLater     Reason = "MESSAGE_LATER"     // its wait is not over: do not acknowledge

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/localpg"
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -53,12 +54,20 @@ func (c *devCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	err = c.serve(e, url, &anyone, func(s *server.Server) error {
+	messages, err := c.beside(".messages")
+	if err != nil {
+		return err
+	}
+	sent := "Messages are not sent, but written to " + messages
+	if c.Notify != "" {
+		sent = "Messages are really sent, as " + c.Notify + " has it"
+	}
+	err = c.serve(e, url, &anyone, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()
 		if err := sample(e.ctx, base); err != nil {
 			return fmt.Errorf("sample data: %w", err)
 		}
-		fmt.Fprintf(e.out, welcome, base, url)
+		fmt.Fprintf(e.out, welcome, base, url, sent)
 		return nil
 	})
 	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
@@ -68,19 +77,29 @@ func (c *devCmd) Run(e *env) error {
 }
 
 // keepSecret makes a master key beside the data, unless one is given.
-func (c *devCmd) keepSecret() (err error) {
+func (c *devCmd) keepSecret() error {
 	if c.SecretsFile != "" || os.Getenv("LEDGERD_SECRET") != "" {
 		return nil
 	}
+	name, err := c.beside(".secret")
+	if err != nil {
+		return err
+	}
+	c.SecretsFile = name
+	_, err = secret.KeepFile(name)
+	return err
+}
+
+// beside is a file beside the directory of the data, which itself is Postgres's.
+func (c *devCmd) beside(suffix string) (string, error) {
 	dir := c.Dir
 	if dir == "" {
+		var err error
 		if dir, err = localpg.DefaultDir(); err != nil {
-			return err
+			return "", err
 		}
 	}
-	c.SecretsFile = filepath.Clean(dir) + ".secret" // the directory itself is Postgres's
-	_, err = secret.KeepFile(c.SecretsFile)
-	return err
+	return filepath.Clean(dir) + suffix, nil
 }
 
 var errPostgresEnded = errors.New("the private Postgres ended")
@@ -179,5 +198,6 @@ See what is there:
   curl %[1]s/ledgerd.ledger.v1.LedgerService/ListAccounts -H 'Content-Type: application/json' -d '{}'
   psql '%[2]s'
 
+%[3]s.
 Ctrl-C ends it; the data stays.
 `

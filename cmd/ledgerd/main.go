@@ -34,6 +34,7 @@ type cli struct {
 	Limit   limitCmd   `cmd:"" help:"How many messages a tenant may send."`
 	Verify  verifyCmd  `cmd:"" help:"Re-derive every balance of DATABASE_URL, and hold it against all invariants."`
 	Bench   benchCmds  `embed:""`
+	Notify  notifyCmds `cmd:"" help:"Messages to people and systems."`
 	Import  importCmd  `cmd:"" help:"Bring the books of others into the ledger."`
 	Export  exportCmd  `cmd:"" help:"Take the books out."`
 }

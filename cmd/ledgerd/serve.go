@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/consumer"
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -22,6 +23,7 @@ type serverFlags struct {
 	CORSOrigin    []string      `name:"cors-origin" help:"Origin of pages that may call from browsers, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
 	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
 	Consume       string        `help:"Consume from brokers as this YAML file says (docs/consumers.md). Empty: do not." type:"existingfile" env:"LEDGERD_CONSUME"`
+	Notify        string        `help:"Send messages by the providers of this YAML file (docs/providers.md). Empty: only webhooks are sent." type:"existingfile" env:"LEDGERD_NOTIFY"`
 	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user alone. Or the variable LEDGERD_SECRET has the key itself. Without: messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
 	PhoneRegion   string        `help:"Country, such as CN, of phone numbers that are written without theirs." env:"LEDGERD_PHONE_REGION"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
@@ -40,11 +42,13 @@ func (c *serveCmd) Run(e *env) error {
 	if pending > 0 {
 		return fmt.Errorf("the database lacks %d migrations: run `ledgerd migrate`", pending)
 	}
-	return c.serve(e, c.DatabaseURL, nil, func(*server.Server) error { return nil })
+	return c.serve(e, c.DatabaseURL, nil, nil, func(*server.Server) error { return nil })
 }
 
 // serve runs a server until the program is to end. ready is called once it listens.
-func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, ready func(*server.Server) error) error {
+//
+// senders are used without a file of providers; nil: none.
+func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, senders *provider.File, ready func(*server.Server) error) error {
 	limitMemory()
 	endTraces, err := startTraces(e.ctx, f.TraceURL, e.log)
 	if err != nil {
@@ -57,6 +61,15 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 			return err
 		}
 	}
+	if f.Notify != "" {
+		if senders, err = provider.ReadFile(f.Notify); err != nil {
+			return err
+		}
+	}
+	guard, err := senders.Guard()
+	if err != nil {
+		return err
+	}
 	master, err := f.master()
 	if err != nil {
 		return err
@@ -66,7 +79,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 	}
 	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
 		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "",
-		Consume: consumers, Secret: master, Region: f.PhoneRegion, Log: e.log})
+		Consume: consumers, Notify: senders, Webhooks: guard, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)

@@ -11,6 +11,7 @@ alter table lease_locks add column ctid tid not null;
 alter table lease_waiters add column ctid tid not null;
 alter table inbox_messages add column ctid tid not null;
 alter table inbox_contents add column ctid tid not null;
+alter table notify_endpoints add column ctid tid not null;
 alter table notify_templates add column ctid tid not null;
 alter table notify_codes add column ctid tid not null;
 alter table notify_fingerprints add column ctid tid not null;

@@ -17,6 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/code"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -30,6 +31,7 @@ type Books struct {
 	claims   *claim.Book
 	records  *record.Book
 	inbox    *inbox.Book
+	webhooks *webhook.Book
 	messages *notify.Book
 	ledger   *ledger.Book
 	template *template.Book
@@ -61,6 +63,9 @@ func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBo
 
 // Inbox has the messages of consumers.
 func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
+
+// Webhooks has the endpoints of webhooks.
+func (b *Books) Webhooks() *webhook.Book { return open(b, &b.webhooks, webhook.NewBook) }
 
 // Templates has the templates of messages.
 func (b *Books) Templates() *template.Book { return open(b, &b.template, template.NewBook) }
@@ -111,6 +116,9 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.inbox != nil {
 		tables = append(tables, b.inbox)
 	}
+	if b.webhooks != nil {
+		tables = append(tables, b.webhooks)
+	}
 	if b.template != nil {
 		tables = append(tables, b.template)
 	}
@@ -146,7 +154,7 @@ func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metri
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: newBooks, Instance: instance, Metrics: metrics, Log: log,
 		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
-			ledger.NameConstraints(), template.NameConstraints(), code.NameConstraints(), notify.NameConstraints()),
+			webhook.NameConstraints(), ledger.NameConstraints(), template.NameConstraints(), code.NameConstraints(), notify.NameConstraints()),
 	})
 }
 
@@ -167,6 +175,9 @@ func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records
 
 // Inbox makes an inbox command one over Books.
 func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c) }
+
+// Webhook makes a command over webhook endpoints one over Books.
+func Webhook(c commit.Command[*webhook.Book]) Command { return on((*Books).Webhooks, c) }
 
 // Template makes a command on templates one over Books.
 func Template(c commit.Command[*template.Book]) Command { return on((*Books).Templates, c) }

@@ -15,9 +15,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // call is what the gate knows of the call in hand.
@@ -55,6 +57,8 @@ type Gate struct {
 	Anyone  access.Identity
 	Log     *slog.Logger
 	Metrics *Metrics
+	// Webhooks says where endpoints may be.
+	Webhooks webhook.Guard
 }
 
 // Options put the gate before a service. More interceptors run around it: they see whom it let in, and the
@@ -142,7 +146,8 @@ func roleFor(spec connect.Spec) access.Role {
 	switch {
 	case strings.HasPrefix(service, "grpc.reflection."):
 		return access.Read
-	case !strings.HasPrefix(service, "ledgerd."), strings.HasSuffix(service, ".AdminService"):
+	case !strings.HasPrefix(service, "ledgerd."), strings.HasSuffix(service, ".AdminService"),
+		spec.Procedure == notifyv1connect.WebhookServiceGetSecretProcedure:
 		return access.Admin
 	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
 		return access.Read

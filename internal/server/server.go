@@ -40,8 +40,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -63,6 +66,10 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
+	// Notify says who sends messages. Nil: nobody but ourselves, webhooks.
+	Notify *provider.File
+	// Webhooks says where endpoints of webhooks may be.
+	Webhooks webhook.Guard
 	// Consume are consumers of brokers that run in the server.
 	Consume []*consumer.Settings
 	// Secret is the master key. Nil: calls that need it are refused.
@@ -88,7 +95,10 @@ type Server struct {
 	ids      *ids.Generator
 	locks    *locks
 	outbox   *notify.Outbox
-	batches  *pgxpool.Pool // of the engine
+	pool     *deliver.Pool     // nil: without a master key
+	senders  *provider.Senders // of pool
+	sends    *pgxpool.Pool     // of pool
+	batches  *pgxpool.Pool     // of the engine
 	reads    *pgxpool.Pool
 	registry *prometheus.Registry
 	services []string // their full names
@@ -115,16 +125,19 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err := s.open(ctx); err != nil {
 		return nil, err
 	}
+	host, _ := os.Hostname()
+	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
+	if err := s.openOutbox(ctx, instance); err != nil {
+		s.closePools()
+		return nil, err
+	}
 	address := cmp.Or(o.Listen, "127.0.0.1:8080")
 	if s.listener, err = net.Listen("tcp", address); err != nil {
 		s.closePools()
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
-	host, _ := os.Hostname()
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
-	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
-	s.outbox = &notify.Outbox{Master: o.Secret, Instance: instance, Region: o.Region, Metrics: notify.NewMetrics(s.registry)}
 	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
@@ -171,6 +184,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 func (s *Server) closePools() {
 	s.batches.Close()
 	s.reads.Close()
+	if s.sends != nil {
+		s.sends.Close()
+	}
 }
 
 // Addr is where it listens.
@@ -178,7 +194,7 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // routes are all that can be reached. Only health is open to everybody.
 func (s *Server) routes() http.Handler {
-	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry)}
+	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry), Webhooks: s.options.Webhooks}
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
@@ -207,11 +223,13 @@ func (s *Server) routes() http.Handler {
 	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
+	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Changes: changes, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Changes: changes, Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
 	s.health(mux)
+	s.reports(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
 	handler := crossOrigin(s.options.Origins, rpc.Named(rpc.Bounded(mux)))
 	if s.options.Anyone != nil {

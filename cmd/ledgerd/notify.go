@@ -1,0 +1,85 @@
+package main
+
+import (
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// notifyCmds are about messages to people and systems.
+type notifyCmds struct {
+	Test notifyTestCmd `cmd:"" help:"Send a trial message by the providers of a file, without a server and its database."`
+}
+
+type notifyTestCmd struct {
+	Notify   string            `required:"" help:"The file of providers (docs/providers.md)." type:"existingfile" env:"LEDGERD_NOTIFY"`
+	Channel  string            `required:"" enum:"email,sms,push" help:"email, sms or push."`
+	To       string            `required:"" help:"Address, number such as +8613812345678, or device token."`
+	Tenant   string            `help:"In the name of this tenant."`
+	Text     string            `help:"What it says." default:"This is a trial message of ledgerd."`
+	Template map[string]string `help:"The template of a provider, such as aliyun=SMS_12345." placeholder:"PROVIDER=TEMPLATE"`
+	Param    []string          `help:"A variable of the template, such as code=123456; as often as there are some, in their order." sep:"none" placeholder:"NAME=VALUE"`
+}
+
+func (c *notifyTestCmd) Run(e *env) error {
+	f, err := provider.ReadFile(c.Notify)
+	if err != nil {
+		return err
+	}
+	m := &send.Message{Key: "test-" + rand.Text(), Channel: send.Channel(c.Channel), Attempt: 1, Recipient: c.To, Park: true,
+		Content: send.Content{Text: c.Text, Template: c.Template}}
+	if m.Channel != send.SMS {
+		m.Content.Subject = "Trial message"
+	}
+	if m.Content.Params, err = params(c.Param); err != nil {
+		return err
+	}
+	// Without the database any numbers do: 0 is nobody's.
+	names := []string{""}
+	number := func(name string) (int32, error) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		return int32(slices.Index(names, name)), nil
+	}
+	m.Tenant, _ = number(c.Tenant)
+	senders, err := f.Build(&provider.Env{Tenant: number, Log: e.log})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = senders.Close() }()
+	sender := senders.ByChannel[m.Channel]
+	if sender == nil {
+		return fmt.Errorf("%s has no provider for %s", c.Notify, c.Channel)
+	}
+	start := time.Now()
+	receipt, err := sender.Send(e.ctx, m)
+	took := time.Since(start).Round(time.Millisecond)
+	if err != nil {
+		failure := send.Failed(err)
+		if failure.Provider == "" {
+			return fmt.Errorf("nobody was asked: %w", failure)
+		}
+		return fmt.Errorf("%s, after %v: %w", failure.Provider, took, failure)
+	}
+	fmt.Fprintf(e.out, "%s took it in %v; its number for it is %q\n", receipt.Provider, took, receipt.ProviderMessageID)
+	return nil
+}
+
+// params reads variables that are written as NAME=VALUE.
+func params(written []string) ([]send.Param, error) {
+	var all []send.Param
+	for _, w := range written {
+		name, value, ok := strings.Cut(w, "=")
+		if !ok {
+			return nil, fmt.Errorf("--param %s: must be NAME=VALUE", w)
+		}
+		all = append(all, send.Param{Name: name, Value: value})
+	}
+	return all, nil
+}

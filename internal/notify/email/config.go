@@ -1,0 +1,241 @@
+package email
+
+import (
+	"crypto"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/mail"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// TLS policies.
+const (
+	StartTLS = "starttls" // in the clear until STARTTLS, which the server must have
+	Implicit = "implicit" // from the first byte
+	None     = "none"     // never: only to this machine, unless Config.Insecure
+)
+
+// Ways to log in. Without one the strongest is taken that the server offers and that needs no more than a password.
+const (
+	Plain       = "plain"
+	Login       = "login"
+	ScramSHA1   = "scram-sha-1"
+	ScramSHA256 = "scram-sha-256"
+	XOAuth2     = "xoauth2" // the password is an access token
+)
+
+// Config says how to reach a server, and in whose name.
+type Config struct {
+	Host string
+	Port int    // 0: 587, or 465 with Implicit
+	TLS  string // default StartTLS
+	// Insecure allows None, and passwords over it, to other machines.
+	Insecure bool
+	Roots    *x509.CertPool // nil: the system's
+	// ServerName is what the certificate must name; empty: Host.
+	ServerName string
+	Hello      string // how we call ourselves; empty: the machine's name
+
+	Auth     string // empty: as the server offers, if there is a Username
+	Username string
+	// Password is asked for at every login: it may change, as access tokens do.
+	Password func() (string, error)
+
+	// Identity is in whose name is sent, and Identities in whose for single tenants: their empty fields are
+	// those of Identity.
+	Identity
+	Identities map[int32]Identity
+
+	// KeyHeader carries the key of the message for providers that know a message again by it, such as
+	// Resend-Idempotency-Key. Empty: none.
+	KeyHeader string
+	DKIM      *DKIM
+
+	// Connections is how many there may be at once; default 10.
+	Connections int
+	// Idle is how long one is kept that has nothing to do; default 30 s. Servers close idle ones themselves after
+	// some minutes.
+	Idle time.Duration
+	// PerConnection is how many messages go over one before it is closed; default 1000.
+	PerConnection int
+	Timeouts      Timeouts
+}
+
+// Identity is in whose name messages are sent.
+type Identity struct {
+	From     string // an address with or without a name, such as Shop <no-reply@shop.example>
+	ReplyTo  string // may be empty
+	Envelope string // where bounces go; empty: the address of From
+}
+
+// DKIM signs what is sent.
+type DKIM struct {
+	Domain   string
+	Selector string
+	Key      crypto.Signer // ed25519.PrivateKey or *rsa.PrivateKey
+}
+
+// Timeouts of the phases. Zero stands for the default, which is shorter than RFC 5321 would have it: the outbox
+// tries again.
+type Timeouts struct {
+	Connect time.Duration // TCP, TLS, greeting, login: 10 s
+	Command time.Duration // each answer before the message: 10 s
+	Data    time.Duration // handing over the message: 20 s
+	Submit  time.Duration // the answer to it: 30 s
+}
+
+// identity is one that was parsed.
+type identity struct {
+	from, replyTo *mail.Address
+	envelope      string
+	domain        string // of from: message ids end in it
+}
+
+// complete checks a configuration and puts defaults where nothing is said. Errors begin with the field's name
+// in the file of settings.
+func (c *Config) complete() error {
+	if c.Host == "" {
+		return errors.New("host: is missing")
+	}
+	if err := c.completeTLS(); err != nil {
+		return err
+	}
+	if c.Hello == "" {
+		if c.Hello, _ = os.Hostname(); c.Hello == "" {
+			c.Hello = "localhost"
+		}
+	}
+	if strings.ContainsFunc(c.Hello, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return errors.New("hello: must be a name without blanks")
+	}
+	switch {
+	case !slices.Contains([]string{"", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2}, c.Auth):
+		return fmt.Errorf("auth: must be %s, %s, %s, %s or %s, not %q", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2, c.Auth)
+	case (c.Username == "") != (c.Password == nil):
+		return errors.New("username, password: one is nothing without the other")
+	case c.Auth != "" && c.Username == "":
+		return errors.New("auth: needs a username and a password")
+	case c.KeyHeader != "" && !isToken(c.KeyHeader):
+		return fmt.Errorf("key_header: %q is not the name of a header field", c.KeyHeader)
+	case c.Connections < 0 || c.Connections > 1000:
+		return errors.New("connections: must be 1 to 1000")
+	case c.PerConnection < 0:
+		return errors.New("per_connection: must be at least 1")
+	}
+	if err := c.DKIM.check(); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		value     *time.Duration
+		byDefault time.Duration
+	}{
+		{&c.Idle, 30 * time.Second}, {&c.Timeouts.Connect, 10 * time.Second}, {&c.Timeouts.Command, 10 * time.Second},
+		{&c.Timeouts.Data, 20 * time.Second}, {&c.Timeouts.Submit, 30 * time.Second},
+	} {
+		if *d.value == 0 {
+			*d.value = d.byDefault
+		}
+		if *d.value < 0 {
+			return errors.New("idle, timeouts: must not be negative")
+		}
+	}
+	if c.Connections == 0 {
+		c.Connections = 10
+	}
+	if c.PerConnection == 0 {
+		c.PerConnection = 1000
+	}
+	return nil
+}
+
+func (c *Config) completeTLS() error {
+	if c.TLS == "" {
+		c.TLS = StartTLS
+	}
+	if c.Port == 0 {
+		c.Port = 587
+		if c.TLS == Implicit {
+			c.Port = 465
+		}
+	}
+	if c.ServerName == "" {
+		c.ServerName = c.Host
+	}
+	switch {
+	case c.Port < 0 || c.Port > 65535:
+		return errors.New("port: must be 1 to 65535")
+	case !slices.Contains([]string{StartTLS, Implicit, None}, c.TLS):
+		return fmt.Errorf("tls: must be %s, %s or %s, not %q", StartTLS, Implicit, None, c.TLS)
+	case c.TLS == None && !c.Insecure && !isLoopback(c.Host):
+		return errors.New("tls: none is for servers on this machine; insecure: true allows it to others")
+	}
+	return nil
+}
+
+func (d *DKIM) check() error {
+	if d == nil {
+		return nil
+	}
+	switch key := d.Key.(type) {
+	case ed25519.PrivateKey:
+	case *rsa.PrivateKey:
+		if key.N.BitLen() < 1024 {
+			return errors.New("dkim: the key has fewer than 1024 bits")
+		}
+	default:
+		return errors.New("dkim: the key must be RSA or Ed25519")
+	}
+	if d.Domain == "" || d.Selector == "" {
+		return errors.New("dkim: domain and selector are needed")
+	}
+	return nil
+}
+
+// parse checks who sends, with fallback's fields where there are none.
+func (i Identity) parse(fallback Identity) (*identity, error) {
+	if i.From == "" {
+		i.From = fallback.From
+		if i.Envelope == "" {
+			i.Envelope = fallback.Envelope
+		}
+	}
+	if i.ReplyTo == "" {
+		i.ReplyTo = fallback.ReplyTo
+	}
+	from, err := parseAddress(i.From)
+	if err != nil {
+		return nil, fmt.Errorf("from: %w", err)
+	}
+	out := &identity{from: from, envelope: from.Address}
+	out.domain = from.Address[strings.LastIndexByte(from.Address, '@')+1:]
+	if i.ReplyTo != "" {
+		if out.replyTo, err = parseAddress(i.ReplyTo); err != nil {
+			return nil, fmt.Errorf("reply_to: %w", err)
+		}
+	}
+	if i.Envelope != "" {
+		envelope, err := parseAddress(i.Envelope)
+		if err != nil {
+			return nil, fmt.Errorf("envelope: %w", err)
+		}
+		out.envelope = envelope.Address
+	}
+	for _, a := range []string{from.Address, out.envelope} {
+		if !isASCII(a) {
+			return nil, errors.New("from, envelope: the part before the @ must be ASCII")
+		}
+	}
+	return out, nil
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,264 @@
+package emailtest
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Options of a server.
+type Options struct {
+	TLS  bool     // STARTTLS is offered
+	Only bool     // TLS from the first byte
+	Auth []string // mechanisms offered: PLAIN, LOGIN, SCRAM-SHA-256, XOAUTH2. Empty: nobody has to log in
+	// Serial: no PIPELINING. ASCII: no SMTPUTF8.
+	Serial, ASCII bool
+	// Largest is the size of a message that it takes; 0: any.
+	Largest int64
+	// Once: a message whose Message-ID it has is answered as taken, and not taken again.
+	Once bool
+}
+
+// The one user that may log in.
+const (
+	User     = "mailer@shop.example"
+	Password = "pencil and paper"
+)
+
+// Phases of a conversation that Do may have a say in.
+const (
+	Connect = "connect" // the client has connected
+	Login   = "login"
+	Mail    = "mail"
+	Rcpt    = "rcpt"
+	Body    = "body"  // the message is coming in: some of it has been read
+	End     = "end"   // the end of the message has come in; it is not taken
+	Taken   = "taken" // the message is taken, the client does not know
+)
+
+// Message is one that the server took.
+type Message struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	UTF8 bool   `json:"utf8"` // the client said SMTPUTF8
+	TLS  bool   `json:"tls"`
+	User string `json:"user"`
+	Conn int    `json:"conn"` // by which connection, counted from 1
+	Text []byte `json:"text"`
+}
+
+// Server is a running one.
+type Server struct {
+	Host  string
+	Port  int
+	Roots *x509.CertPool // of its certificate, which is for 127.0.0.1 and mail.shop.example
+
+	t       testing.TB
+	dir     string
+	options Options
+	process *exec.Cmd
+	stdin   io.WriteCloser
+	ended   chan struct{}
+
+	mu     sync.Mutex
+	events []string
+	news   chan struct{} // closed at every event
+}
+
+// Start starts one. It ends with the test.
+func Start(t testing.TB, o Options) *Server {
+	t.Helper()
+	s := &Server{t: t, dir: t.TempDir(), options: o, Host: "127.0.0.1"}
+	s.certify()
+	s.start(0)
+	t.Cleanup(s.Kill)
+	return s
+}
+
+// Restart starts a server again that was killed, at the same address and with what it took before.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	s.start(s.Port)
+}
+
+func (s *Server) start(port int) {
+	s.t.Helper()
+	options, err := json.Marshal(s.options)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.process = exec.Command(os.Args[0])
+	s.process.Env = append(os.Environ(), variable+"="+string(options), variable+"_DIR="+s.dir, fmt.Sprintf("%s_PORT=%d", variable, port))
+	s.process.Stderr = os.Stderr
+	if s.stdin, err = s.process.StdinPipe(); err != nil {
+		s.t.Fatal(err)
+	}
+	stdout, err := s.process.StdoutPipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.process.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.mu.Lock()
+	s.events, s.news = nil, make(chan struct{})
+	s.mu.Unlock()
+	s.ended = make(chan struct{})
+	go s.listen(stdout, s.process, s.ended)
+	address := strings.TrimPrefix(s.Wait("listening "), "listening ")
+	if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &s.Port); err != nil {
+		s.t.Fatalf("%s: %v", address, err)
+	}
+}
+
+func (s *Server) listen(stdout io.Reader, process *exec.Cmd, ended chan struct{}) {
+	defer close(ended)
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		s.mu.Lock()
+		s.events = append(s.events, lines.Text())
+		close(s.news)
+		s.news = make(chan struct{})
+		s.mu.Unlock()
+	}
+	_ = process.Wait()
+}
+
+// Kill ends the server at once, with SIGKILL.
+func (s *Server) Kill() {
+	_ = s.process.Process.Kill()
+	<-s.ended
+}
+
+// Do has the server do something in a phase from now on: "" as usual; a reply such as "451 4.3.0 later";
+// "reset" and "close": the connection; "stall": nothing, for ever; "slow 100ms": wait before going on.
+func (s *Server) Do(phase, what string) {
+	s.t.Helper()
+	n := s.Count("ok")
+	if _, err := fmt.Fprintf(s.stdin, "%s %s\n", phase, what); err != nil {
+		s.t.Fatal(err)
+	}
+	s.waitFor(func() bool { return s.count("ok") > n })
+}
+
+// Wait waits until the server has told of something that begins with text, and returns it: "listening",
+// "connection N", and the phases, as they come.
+func (s *Server) Wait(text string) string {
+	s.t.Helper()
+	found := ""
+	s.waitFor(func() bool {
+		for _, e := range s.events {
+			if strings.HasPrefix(e, text) {
+				found = e
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// Count tells how often the server told of something that begins with text.
+func (s *Server) Count(text string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.count(text)
+}
+
+func (s *Server) count(text string) int {
+	n := 0
+	for _, e := range s.events {
+		if strings.HasPrefix(e, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *Server) waitFor(found func() bool) {
+	s.t.Helper()
+	late := time.After(20 * time.Second)
+	for {
+		s.mu.Lock()
+		ok, news := found(), s.news
+		s.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-news:
+		case <-late:
+			s.t.Fatal("the SMTP server does not come to it")
+		}
+	}
+}
+
+// Messages are those that the server took, over all its lives.
+func (s *Server) Messages() []Message {
+	s.t.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "messages"))
+	if err != nil && !os.IsNotExist(err) {
+		s.t.Fatal(err)
+	}
+	var all []Message
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasSuffix(line, "\n") {
+			break // it was killed while it wrote: not taken
+		}
+		var m Message
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			s.t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
+// RootsFile is where the certificate stands that it has to be trusted by.
+func (s *Server) RootsFile() string { return filepath.Join(s.dir, "cert.pem") }
+
+func (s *Server) certify() {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "mail.shop.example"},
+		DNSNames: []string{"mail.shop.example"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	for name, text := range map[string][]byte{
+		"cert.pem": cert, "key.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+	} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), text, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.Roots = x509.NewCertPool()
+	s.Roots.AppendCertsFromPEM(cert)
+}

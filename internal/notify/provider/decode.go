@@ -1,0 +1,120 @@
+package provider
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// decode puts options of a kind into its settings, a struct with json tags. A field that is not there is an
+// error. A text env:NAME or file:PATH stands for the value of a variable or what is in a file.
+func decode(options map[string]any, into any) error {
+	resolved, err := resolve("", options)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(resolved)
+	if err != nil {
+		return errors.New("the settings cannot be read")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return plainly(err)
+	}
+	return nil
+}
+
+// plainly says what JSON has against settings without showing any of them: there are secrets among them.
+func plainly(err error) error {
+	var kind *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &kind):
+		return fmt.Errorf("%s: must be a %s, not a %s", kind.Field, typeName(kind.Type.String()), kind.Value)
+	case strings.HasPrefix(err.Error(), "json: unknown field "):
+		return fmt.Errorf("there is no setting %s", strings.TrimPrefix(err.Error(), "json: unknown field "))
+	}
+	return err
+}
+
+func typeName(t string) string {
+	switch {
+	case strings.HasPrefix(t, "int"), strings.HasPrefix(t, "float"):
+		return "number"
+	case strings.HasPrefix(t, "[]"):
+		return "list"
+	case strings.HasPrefix(t, "map["), strings.Contains(t, "."):
+		return "group of settings"
+	case t == "bool":
+		return "true or false"
+	}
+	return "text"
+}
+
+// resolve replaces references in a value and in what it holds.
+func resolve(at string, value any) (any, error) {
+	switch v := value.(type) {
+	case string:
+		text, err := reference(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", at, err)
+		}
+		return text, nil
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name, part := range v {
+			var err error
+			if out[name], err = resolve(join(at, name), part); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case map[any]any:
+		return nil, fmt.Errorf("%s: names must be texts", at)
+	case []any:
+		out := make([]any, len(v))
+		for i, part := range v {
+			var err error
+			if out[i], err = resolve(fmt.Sprintf("%s[%d]", at, i), part); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	}
+	return value, nil
+}
+
+func join(at, name string) string {
+	if at == "" {
+		return name
+	}
+	return at + "." + name
+}
+
+// maxReference is the largest file that settings may refer to.
+const maxReference = 64 << 10
+
+// reference returns what a text stands for. Files lose the line end at their end.
+func reference(text string) (string, error) {
+	if name, ok := strings.CutPrefix(text, "env:"); ok {
+		value, ok := os.LookupEnv(name)
+		if !ok {
+			return "", fmt.Errorf("the environment has no %s", name)
+		}
+		return value, nil
+	}
+	if name, ok := strings.CutPrefix(text, "file:"); ok {
+		value, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		if len(value) > maxReference {
+			return "", fmt.Errorf("%s: has more than %d bytes", name, maxReference)
+		}
+		return strings.TrimRight(string(value), "\r\n"), nil
+	}
+	return text, nil
+}

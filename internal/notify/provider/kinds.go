@@ -1,0 +1,71 @@
+package provider
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/filelog"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// kind is a kind of provider.
+type kind struct {
+	channels []send.Channel
+	// check tries options without opening anything; nil: the kind needs what only a server has.
+	check func(s *Settings, options map[string]any) error
+	// build makes a sender. others are options of tenants that differ in nothing but what identity has.
+	build    func(e *Env, s *Settings, options map[string]any, others map[int32]map[string]any) (send.Sender, error)
+	identity []string
+	// many: each recipient is a server of its own, so one that fails says nothing of the others.
+	many        bool
+	concurrency int // by default, if it is not DefaultConcurrency
+}
+
+var kinds = map[string]kind{
+	"smtp":    {channels: []send.Channel{send.Email}, check: checkSMTP, build: buildSMTP, identity: []string{"from", "reply_to", "envelope"}},
+	"twilio":  {channels: []send.Channel{send.SMS}, check: checkOf(newTwilio), build: buildOf(newTwilio)},
+	"aliyun":  {channels: []send.Channel{send.SMS}, check: checkOf(newAliyun), build: buildOf(newAliyun)},
+	"tencent": {channels: []send.Channel{send.SMS}, check: checkOf(newTencent), build: buildOf(newTencent)},
+	"http":    {channels: []send.Channel{send.SMS}, check: checkOf(newHTTP), build: buildOf(newHTTP)},
+	"fcm":     {channels: []send.Channel{send.Push}, check: checkOf(newFCM), build: buildOf(newFCM)},
+	"apns":    {channels: []send.Channel{send.Push}, check: checkOf(newAPNs), build: buildOf(newAPNs)},
+	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true, concurrency: 256},
+	"file":    {channels: channels, check: checkFile, build: buildFile},
+}
+
+// fileSettings are those of a file that messages are written to, for development.
+type fileSettings struct {
+	Path string `json:"path"` // empty: standard error
+}
+
+func checkFile(_ *Settings, options map[string]any) error {
+	return decode(options, &fileSettings{})
+}
+
+func buildFile(_ *Env, _ *Settings, options map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
+	var f fileSettings
+	if err := decode(options, &f); err != nil {
+		return nil, err
+	}
+	return filelog.New(f.Path)
+}
+
+// duration is one that is written as 10s.
+type duration time.Duration
+
+func (d *duration) UnmarshalJSON(text []byte) error {
+	var written string
+	if err := json.Unmarshal(text, &written); err != nil {
+		return errors.New("a time must be written as 10s or 500ms")
+	}
+	value, err := time.ParseDuration(written)
+	if err != nil || value <= 0 {
+		return fmt.Errorf("a time must be written as 10s or 500ms, not as %q", written)
+	}
+	*d = duration(value)
+	return nil
+}
+
+func (d duration) value() time.Duration { return time.Duration(d) }

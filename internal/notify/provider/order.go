@@ -1,0 +1,258 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+const (
+	// enough is how much time an attempt must have left for another provider to be asked in it.
+	enough = 3 * time.Second
+	// patience is how long an attempt waits for a provider that has enough to do: others may have time.
+	patience = 2 * time.Second
+)
+
+// Order is the sender of a channel: it asks its providers one after the other.
+type Order struct {
+	all []*provider
+}
+
+// provider is one of them at work.
+type provider struct {
+	*Settings
+	sender  send.Sender
+	own     map[int32]send.Sender // of tenants that have settings of their own
+	tenants map[int32]bool        // nil: all
+	slots   chan struct{}
+	limit   *rate.Limiter // nil: any rate
+	breaker *breaker
+	many    bool // each recipient is a server of its own: the breaker stays closed
+	metrics *gauges
+	log     *slog.Logger
+}
+
+// Send asks the providers that there are for the message's tenant, beginning after the one that failed last,
+// until one has taken it or it is not sure that none has.
+//
+// A Failure without a Provider tells that none was asked: all are passed over, or have enough to do.
+func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
+	list, f := o.list(m)
+	if f != nil {
+		return send.Receipt{}, f
+	}
+	var sum summary
+	for i, p := range list {
+		if i > 0 && lacksTime(ctx) {
+			sum.add(&send.Failure{Outcome: send.Temporary, Code: "late", Text: "there was no time left to ask the next provider"})
+			break
+		}
+		r, f := p.ask(ctx, m)
+		if f == nil {
+			r.Provider = p.Name
+			return r, nil
+		}
+		sum.add(f)
+		if f.Outcome == send.Permanent || f.Outcome == send.Unknown && (m.Park || !p.ResendUnknown) {
+			break
+		}
+	}
+	return send.Receipt{}, sum.failure()
+}
+
+// list is who may be asked, in which order.
+func (o *Order) list(m *send.Message) ([]*provider, *send.Failure) {
+	var list []*provider
+	for _, p := range o.all {
+		if p.tenants == nil || p.tenants[m.Tenant] {
+			list = append(list, p)
+		}
+	}
+	if len(list) == 0 {
+		return nil, &send.Failure{Outcome: send.Refused, Code: "no_provider", Text: "the tenant has no provider for this channel"}
+	}
+	for i, p := range list {
+		if p.Name != m.LastProvider {
+			continue
+		}
+		if m.Unsure && !p.ResendUnknown {
+			return list[i : i+1], nil
+		}
+		return append(list[i+1:len(list):len(list)], list[:i+1]...), nil
+	}
+	if m.Unsure && m.LastProvider != "" {
+		return nil, &send.Failure{Outcome: send.Refused, Code: "provider_gone",
+			Text: "who may have sent it is no longer among the providers: only a person can tell"}
+	}
+	return list, nil
+}
+
+func lacksTime(ctx context.Context) bool {
+	end, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && time.Until(end) < enough
+}
+
+// ask makes an attempt with one provider. A failure without a Provider tells that it was not made.
+func (p *provider) ask(ctx context.Context, m *send.Message) (r send.Receipt, f *send.Failure) {
+	ok, probe, wait := p.breaker.permit()
+	if !ok {
+		p.metrics.skipped.Inc()
+		return r, &send.Failure{Outcome: send.Temporary, Code: "passed_over", Text: "the provider failed lately", RetryAfter: wait}
+	}
+	v := nothing
+	defer func() { p.settle(probe, v, f) }()
+	free, f := p.enter(ctx)
+	if f != nil {
+		return r, f
+	}
+	defer free()
+	start := time.Now()
+	if r, f = p.attempt(ctx, m); f != nil {
+		f.Provider = p.Name
+	}
+	if v = judge(ctx, f); p.many {
+		v = nothing
+	}
+	p.metrics.tried(f, time.Since(start))
+	return r, f
+}
+
+// attempt calls the sender. If that panics, nobody knows what it did.
+func (p *provider) attempt(ctx context.Context, m *send.Message) (r send.Receipt, f *send.Failure) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			if _, ok := cause.(runtime.Error); !ok {
+				cause = fmt.Sprintf("%T", cause) // what it says may be what the message says
+			}
+			p.log.Error("a sender of messages panicked", "provider", p.Name, "cause", cause, "stack", string(debug.Stack()))
+			f = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
+		}
+	}()
+	within, cancel := context.WithTimeout(ctx, p.Timeout)
+	defer cancel()
+	sender := p.sender
+	if own := p.own[m.Tenant]; own != nil {
+		sender = own
+	}
+	r, err := sender.Send(within, m)
+	if err != nil {
+		failed := *send.Failed(err) // the sender's may be shared
+		return send.Receipt{}, &failed
+	}
+	return r, nil
+}
+
+// enter waits until the provider may be given one more message. It is left by free.
+func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	select {
+	case p.slots <- struct{}{}:
+	default:
+		select {
+		case p.slots <- struct{}{}:
+		case <-within.Done():
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "busy", Text: "the provider had enough to do", RetryAfter: time.Second}
+		}
+	}
+	free = func() { <-p.slots }
+	if p.limit == nil {
+		return free, nil
+	}
+	turn := p.limit.Reserve()
+	wait := turn.Delay()
+	if end, ok := within.Deadline(); ok && wait > time.Until(end) {
+		turn.Cancel()
+		free()
+		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider takes no more a second", RetryAfter: wait}
+	}
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-within.Done():
+			turn.Cancel()
+			free()
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was ended", RetryAfter: time.Second}
+		}
+	}
+	return free, nil
+}
+
+// judge tells what an attempt says of the provider.
+func judge(ctx context.Context, f *send.Failure) verdict {
+	switch {
+	case f == nil:
+		return fine
+	case f.Down:
+		return down
+	case errors.Is(ctx.Err(), context.Canceled):
+		return nothing
+	case f.Outcome == send.Permanent, f.Outcome == send.Refused:
+		return fine
+	case f.Outcome == send.Unknown, slices.Contains([]string{"timeout", "connection", "connect"}, f.Code):
+		return stalling
+	}
+	return failing
+}
+
+// settle has the breaker know, and tells people of a change.
+func (p *provider) settle(probe bool, v verdict, f *send.Failure) {
+	opened, closed := p.breaker.settle(probe, v)
+	p.metrics.open(p.breaker.isOpen())
+	switch {
+	case opened > 0 && f != nil:
+		p.log.Warn("a provider of messages is passed over", "provider", p.Name, "for", opened.Round(time.Millisecond), "code", f.Code, "error", f.Text)
+	case closed:
+		p.log.Info("a provider of messages takes them again", "provider", p.Name)
+	}
+}
+
+// summary makes one failure of those of the providers, none of which has taken the message.
+type summary struct {
+	last    *send.Failure // of a provider that was asked
+	notYet  *send.Failure // of one that was not
+	unknown *send.Failure // of one that may have sent it
+	later   *send.Failure // of the one that may take it first
+}
+
+func (s *summary) add(f *send.Failure) {
+	switch {
+	case f.Provider == "":
+		s.notYet = f
+	case f.Outcome == send.Unknown:
+		s.unknown = f
+	}
+	if f.Provider != "" {
+		s.last = f
+	}
+	if later := f.Outcome == send.Temporary || f.Outcome == send.Refused && f.Down; later && (s.later == nil || f.RetryAfter < s.later.RetryAfter) {
+		s.later = f
+	}
+}
+
+func (s *summary) failure() *send.Failure {
+	switch {
+	case s.unknown != nil: // whatever the others said: it may have been sent
+		return s.unknown
+	case s.last == nil:
+		f := *s.notYet
+		f.RetryAfter = s.later.RetryAfter
+		return &f
+	}
+	f := *s.last
+	if f.Outcome != send.Permanent && s.later != nil {
+		f.Outcome, f.RetryAfter = send.Temporary, s.later.RetryAfter
+	}
+	return &f
+}

@@ -1,0 +1,169 @@
+package provider
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// Settings of one provider, as they stand in the file.
+type Settings struct {
+	Kind string `yaml:"kind"`
+	Name string `yaml:"name"` // in proofs, logs and metrics; default: the kind
+	// Tenants are those that it is for; empty: all.
+	Tenants []string `yaml:"tenants"`
+	// Overrides are settings of the kind that differ for a tenant, such as in whose name is sent.
+	Overrides   map[string]map[string]any `yaml:"overrides"`
+	Concurrency int                       `yaml:"concurrency"` // messages at once; default 10
+	Rate        float64                   `yaml:"rate"`        // messages a second; 0: any
+	Timeout     time.Duration             `yaml:"timeout"`     // of an attempt; default 15 s
+	// ResendUnknown: when nobody knows whether it sent, another one may be asked, unless the message says that
+	// it must not be sent twice.
+	ResendUnknown bool `yaml:"resend_unknown"`
+	// Options are the rest: what the kind knows.
+	Options map[string]any `yaml:",inline"`
+
+	channel send.Channel
+	line    int
+}
+
+// Bounds of settings.
+const (
+	DefaultConcurrency = 10
+	DefaultTimeout     = 15 * time.Second
+	maxTimeout         = 20 * time.Second // what a whole attempt gets
+)
+
+// File is a file of settings: what is asked for each channel, in which order.
+type File struct {
+	name     string
+	channels map[send.Channel][]*Settings
+}
+
+// ReadFile reads a file of settings: YAML, or JSON, which is YAML too. It checks all that can be checked without
+// the database.
+func ReadFile(name string) (*File, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	nodes := map[send.Channel][]yaml.Node{}
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&nodes); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	f := &File{name: name, channels: map[send.Channel][]*Settings{}}
+	names := map[string]bool{}
+	for _, channel := range slices.Sorted(maps.Keys(nodes)) {
+		if !slices.Contains(channels, channel) {
+			return nil, fmt.Errorf("%s: %s: is not a channel; there are email, sms, push and webhook", name, channel)
+		}
+		for i := range nodes[channel] {
+			node := &nodes[channel][i]
+			s := &Settings{channel: channel, line: node.Line}
+			err := node.Decode(s)
+			if err == nil {
+				err = s.complete()
+			}
+			if err == nil && names[s.Name] {
+				err = fmt.Errorf("name: there are two of the name %s", s.Name)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", name, channel, i, node.Line, err)
+			}
+			if kinds[s.Kind].many && i > 0 {
+				return nil, fmt.Errorf("%s: %s[%d], line %d: %s has to be the only one", name, channel, i, node.Line, s.Kind)
+			}
+			names[s.Name] = true
+			f.channels[channel] = append(f.channels[channel], s)
+		}
+	}
+	if len(f.channels) == 0 {
+		return nil, fmt.Errorf("%s: there are no providers", name)
+	}
+	return f, nil
+}
+
+var channels = []send.Channel{send.Email, send.SMS, send.Push, send.Webhook}
+
+var properName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// complete checks settings, puts defaults where nothing is said, and tries whether the kind takes its own.
+func (s *Settings) complete() error {
+	k, ok := kinds[s.Kind]
+	if !ok {
+		return fmt.Errorf("kind: must be one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "), s.Kind)
+	}
+	if !slices.Contains(k.channels, s.channel) {
+		return fmt.Errorf("kind: %s is not for %s", s.Kind, s.channel)
+	}
+	if s.Name == "" {
+		s.Name = s.Kind
+	}
+	if s.Concurrency == 0 {
+		s.Concurrency = cmp.Or(k.concurrency, DefaultConcurrency)
+	}
+	if s.Timeout == 0 {
+		s.Timeout = DefaultTimeout
+	}
+	switch {
+	case !properName.MatchString(s.Name):
+		return fmt.Errorf("name: must be 1 to 64 letters, digits, dots, - and _, not %q", s.Name)
+	case s.Concurrency < 1 || s.Concurrency > 1000:
+		return errors.New("concurrency: must be 1 to 1000")
+	case !(s.Rate >= 0) || s.Rate > 1e6 || s.Rate > 0 && s.Rate < 0.001:
+		return errors.New("rate: must be 0.001 to 1000000 messages a second, or 0: any")
+	case s.Timeout < time.Second || s.Timeout > maxTimeout:
+		return fmt.Errorf("timeout: must be 1s to %v", maxTimeout)
+	case slices.Contains(s.Tenants, ""):
+		return errors.New("tenants: one has no name")
+	}
+	if k.many && len(s.Tenants)+len(s.Overrides) > 0 {
+		return fmt.Errorf("tenants, overrides: %s is the same for all", s.Kind)
+	}
+	for tenant := range s.Overrides {
+		if len(s.Tenants) > 0 && !slices.Contains(s.Tenants, tenant) {
+			return fmt.Errorf("overrides: %s is not among the tenants", tenant)
+		}
+	}
+	if k.check == nil {
+		return nil
+	}
+	for _, options := range s.variants() {
+		if err := k.check(s, options); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// variants are the options of the kind: those for everybody under "", and those for tenants that have others.
+func (s *Settings) variants() map[string]map[string]any {
+	all := map[string]map[string]any{"": s.Options}
+	for tenant, change := range s.Overrides {
+		options := maps.Clone(s.Options)
+		if options == nil {
+			options = map[string]any{}
+		}
+		maps.Copy(options, change)
+		all[tenant] = options
+	}
+	return all
+}
+
+// tenantNames are all that settings name.
+func (s *Settings) tenantNames() []string {
+	return slices.Concat(s.Tenants, slices.Collect(maps.Keys(s.Overrides)))
+}

@@ -1,0 +1,221 @@
+package provider_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/notify/provider"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+)
+
+func TestMistakesInTheFileAreNamed(t *testing.T) {
+	t.Setenv("SMTP_PASSWORD", "pencil")
+	const good = "email:\n  - kind: smtp\n    host: mail.shop.example\n    from: no-reply@shop.example\n"
+	if _, err := provider.ReadFile(write(t, good+"    username: u\n    password: env:SMTP_PASSWORD\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := provider.ReadFile(write(t, `{"sms": [{"kind": "file"}], "email": [{"kind": "file", "name": "other"}]}`)); err != nil {
+		t.Errorf("JSON: %v", err)
+	}
+	secretFile := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secretFile, []byte("pencil\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"":                         "there are no providers",
+		"fax: [{kind: file}]":      "fax: is not a channel",
+		"email:\n  - kind: pigeon": "email[0], line 2: kind: must be one of",
+		"sms:\n  - kind: smtp":     "kind: smtp is not for sms",
+		"email: [{kind: file}]\nsms: [{kind: file}]":                                     "two of the name file",
+		"email: [{kind: file, name: 'a b'}]":                                             "name: must be",
+		"email: [{kind: file, path: [1]}]":                                               "path: must be a text",
+		"email: [{kind: file, colour: red}]":                                             `there is no setting "colour"`,
+		"email: [{kind: file, path: {1: 2}}]":                                            "path: names must be texts",
+		"email: [{kind: file, concurrency: 1001}]":                                       "concurrency:",
+		"email: [{kind: file, concurrency: -1}]":                                         "concurrency:",
+		"email: [{kind: file, rate: -1}]":                                                "rate:",
+		"email: [{kind: file, rate: .nan}]":                                              "rate:",
+		"email: [{kind: file, timeout: 1m}]":                                             "timeout: must be",
+		"email: [{kind: file, timeout: 1ms}]":                                            "timeout: must be",
+		"email: [{kind: file, tenants: ['']}]":                                           "tenants:",
+		"email: [{kind: file, tenants: [a], overrides: {b: {path: x}}}]":                 "overrides: b is not among the tenants",
+		"email: [{kind: file, overrides: {b: {colour: x}}}]":                             "there is no setting",
+		"webhook: [{kind: webhook, allow: [10]}]":                                        "allow:",
+		"webhook: [{kind: webhook, tenants: [a]}]":                                       "tenants, overrides: webhook is the same for all",
+		"webhook: [{kind: file}, {kind: webhook}]":                                       "webhook has to be the only one",
+		"sms: [{kind: twilio, account_sid: a}]":                                          "auth_token is missing",
+		"sms: [{kind: aliyun, access_key_id: 5}]":                                        "access_key_id: must be a text",
+		"sms: [{kind: tencent}]":                                                         "secret_id is missing",
+		"sms: [{kind: http}]":                                                            "URL",
+		good + "    port: x":                                                             "port: must be a number",
+		good + "    tls: ssl":                                                            "tls: must be",
+		good + "    tls: none":                                                           "tls: none is for servers on this machine",
+		good + "    username: u":                                                         "username, password",
+		good + "    idle: 5":                                                             "a time must be written as 10s",
+		good + "    timeouts: {connect: soon}":                                           "a time must be written as 10s",
+		good + "    timeouts: {lunch: 1h}":                                               "there is no setting",
+		good + "    ca: none":                                                            "ca:",
+		good + "    dkim: {domain: d, selector: s, key: xyz}":                            "dkim.key: is not PEM",
+		good + "    overrides: {a: {from: x}}":                                           "from: it is not an address",
+		good + "    host: other":                                                         "already defined",
+		good + "    username: u\n    password: env:NOT_SET":                              "password: the environment has no NOT_SET",
+		good + "    username: u\n    password: file:/does/not/exist":                     "no such file",
+		good + "    username: u\n    password: env:SMTP_PASSWORD\n    auth: ntlm":        "auth: must be",
+		good + "    username: u\n    password: file:" + secretFile + "\n    port: 70000": "port:",
+		good + "    username: u\n    password: [env:SMTP_PASSWORD]":                      "password: must be a text",
+	} {
+		_, err := provider.ReadFile(write(t, text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s\n%v, not %q", text, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "pencil") {
+			t.Errorf("%s\n%v tells a secret", text, err)
+		}
+	}
+	f, err := provider.ReadFile(write(t, "email:\n  - kind: file\n    tenants: [nobody]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default()}); err == nil || !strings.Contains(err.Error(), "email[0], line 2: tenant nobody: there is none") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestTheDocumentedFilesAreGood(t *testing.T) {
+	dir := t.TempDir()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../../docs/providers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hooks, err := webhook.New(webhook.Settings{Master: secret.New()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := 0
+	for block := range strings.SplitSeq(string(page), "```yaml\n") {
+		if files++; files == 1 {
+			continue // before the first
+		}
+		text, _, _ := strings.Cut(block, "```")
+		text = strings.ReplaceAll(text, "file:/etc/ledgerd/", "file:"+dir+"/")
+		text = strings.ReplaceAll(text, "path: ", "path: "+dir)
+		for _, name := range names(text, "env:") {
+			t.Setenv(name, "secret")
+		}
+		for _, name := range names(text, "file:"+dir+"/") {
+			if name != "key.pem" {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(secretFile(t, name)), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		f, err := provider.ReadFile(write(t, text))
+		if err != nil {
+			t.Errorf("%s\n%v", text, err)
+			continue
+		}
+		senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default(), Webhooks: hooks})
+		if err != nil {
+			t.Errorf("%s\n%v", text, err)
+			continue
+		}
+		if senders.ByChannel[send.Webhook] == nil {
+			t.Errorf("%s\nwithout webhooks", text)
+		}
+		_ = senders.Close()
+	}
+	if files < 3 {
+		t.Errorf("%d files", files-1)
+	}
+}
+
+// secretFile is what stands in a file that the page names.
+func secretFile(t *testing.T, name string) string {
+	t.Helper()
+	der := func(key any, err error) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}))
+	}
+	switch filepath.Ext(name) {
+	case ".p8":
+		return der(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	case ".json":
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
+		account, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e", "token_uri": "https://oauth2.googleapis.com/token", "private_key": der(key, err)})
+		return string(account)
+	}
+	return "secret\n"
+}
+
+// names are the words that follow a prefix in a text.
+func names(text, prefix string) []string {
+	var all []string
+	for _, part := range strings.Split(text, prefix)[1:] {
+		all = append(all, strings.FieldsFunc(part, func(r rune) bool { return strings.ContainsRune(" \n,}'\"", r) })[0])
+	}
+	return all
+}
+
+func TestThePageNamesEveryField(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/providers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, fields := range provider.Fields() {
+		for _, field := range fields {
+			if !strings.Contains(string(page), "`"+field+"`") {
+				t.Errorf("the page does not say what %s of %s is", field, kind)
+			}
+		}
+	}
+}
+
+func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "messages.json")
+	senders, err := provider.Development(name).Build(&provider.Env{Log: slog.Default()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = senders.Close() }()
+	for i, channel := range []send.Channel{send.Email, send.SMS, send.Push, send.Webhook} {
+		m := message()
+		m.Channel, m.Key = channel, "k"+string(rune('0'+i))
+		if r, err := senders.ByChannel[channel].Send(t.Context(), m); err != nil || r.Provider != "file-"+string(channel) {
+			t.Errorf("%s: %+v, %v", channel, r, err)
+		}
+	}
+	text, err := os.ReadFile(name)
+	if err != nil || strings.Count(string(text), "\n") != 4 {
+		t.Errorf("%s, %v", text, err)
+	}
+}

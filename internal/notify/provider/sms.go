@@ -1,0 +1,55 @@
+package provider
+
+import (
+	"github.com/ledgerd/ledgerd/internal/notify/push"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/sms"
+)
+
+// checkOf and buildOf are of a kind whose settings are decoded as they are. make gets the provider's name too, by
+// which messages name the template that they want of it.
+func checkOf[S any](make func(s S, name string) (send.Sender, error)) func(*Settings, map[string]any) error {
+	return func(s *Settings, options map[string]any) error {
+		_, err := buildOf(make)(nil, s, options, nil)
+		return err
+	}
+}
+
+func buildOf[S any](make func(s S, name string) (send.Sender, error)) func(*Env, *Settings, map[string]any, map[int32]map[string]any) (send.Sender, error) {
+	return func(_ *Env, s *Settings, options map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
+		var own S
+		if err := decode(options, &own); err != nil {
+			return nil, err
+		}
+		return make(own, s.Name)
+	}
+}
+
+func newTwilio(s sms.TwilioSettings, _ string) (send.Sender, error) { return made(sms.NewTwilio(s)) }
+
+func newAliyun(s sms.AliyunSettings, name string) (send.Sender, error) {
+	s.Name = name
+	return made(sms.NewAliyun(s))
+}
+
+func newTencent(s sms.TencentSettings, name string) (send.Sender, error) {
+	s.Name = name
+	return made(sms.NewTencent(s))
+}
+
+func newHTTP(s sms.HTTPSettings, name string) (send.Sender, error) {
+	s.Name = name
+	return made(sms.NewHTTP(s))
+}
+
+func newFCM(s push.FCMSettings, _ string) (send.Sender, error) { return made(push.NewFCM(s)) }
+
+func newAPNs(s push.APNsSettings, _ string) (send.Sender, error) { return made(push.NewAPNs(s)) }
+
+// made has a sender that is nil be no sender.
+func made[S send.Sender](s S, err error) (send.Sender, error) {
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}

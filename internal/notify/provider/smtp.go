@@ -1,0 +1,116 @@
+package provider
+
+import (
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+
+	"github.com/ledgerd/ledgerd/internal/notify/email"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// smtpSettings are those of an SMTP server.
+type smtpSettings struct {
+	Host       string `json:"host"`
+	Port       int    `json:"port"`
+	TLS        string `json:"tls"`
+	Insecure   bool   `json:"insecure"`
+	CA         string `json:"ca"` // certificates that sign the server's, PEM; empty: the system's
+	ServerName string `json:"server_name"`
+	Hello      string `json:"hello"`
+
+	Auth     string `json:"auth"`
+	Username string `json:"username"`
+	Password string `json:"password"`
+
+	From     string `json:"from"`
+	ReplyTo  string `json:"reply_to"`
+	Envelope string `json:"envelope"`
+
+	KeyHeader string        `json:"key_header"`
+	DKIM      *dkimSettings `json:"dkim"`
+
+	Idle          duration `json:"idle"`
+	PerConnection int      `json:"per_connection"`
+	Timeouts      struct {
+		Connect duration `json:"connect"`
+		Command duration `json:"command"`
+		Data    duration `json:"data"`
+		Submit  duration `json:"submit"`
+	} `json:"timeouts"`
+}
+
+type dkimSettings struct {
+	Domain   string `json:"domain"`
+	Selector string `json:"selector"`
+	Key      string `json:"key"` // PEM
+}
+
+func checkSMTP(s *Settings, options map[string]any) error {
+	_, err := buildSMTP(nil, s, options, nil) // it connects when the first message is sent
+	return err
+}
+
+func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map[string]any) (send.Sender, error) {
+	var o smtpSettings
+	if err := decode(options, &o); err != nil {
+		return nil, err
+	}
+	c := email.Config{Host: o.Host, Port: o.Port, TLS: o.TLS, Insecure: o.Insecure, ServerName: o.ServerName, Hello: o.Hello,
+		Auth: o.Auth, Username: o.Username, Identity: email.Identity{From: o.From, ReplyTo: o.ReplyTo, Envelope: o.Envelope},
+		KeyHeader: o.KeyHeader, Connections: s.Concurrency, Idle: o.Idle.value(), PerConnection: o.PerConnection,
+		Timeouts: email.Timeouts{Connect: o.Timeouts.Connect.value(), Command: o.Timeouts.Command.value(), Data: o.Timeouts.Data.value(),
+			Submit: o.Timeouts.Submit.value()}}
+	if o.Password != "" {
+		// As it is written: a file may change, as those of access tokens do.
+		written, _ := options["password"].(string)
+		c.Password = func() (string, error) { return reference(written) }
+	}
+	if o.CA != "" {
+		c.Roots = x509.NewCertPool()
+		if !c.Roots.AppendCertsFromPEM([]byte(o.CA)) {
+			return nil, errors.New("ca: there is no certificate in it")
+		}
+	}
+	var err error
+	if c.DKIM, err = o.DKIM.read(); err != nil {
+		return nil, err
+	}
+	for tenant, options := range others {
+		var other smtpSettings
+		if err := decode(options, &other); err != nil {
+			return nil, err
+		}
+		if c.Identities == nil {
+			c.Identities = map[int32]email.Identity{}
+		}
+		c.Identities[tenant] = email.Identity{From: other.From, ReplyTo: other.ReplyTo, Envelope: other.Envelope}
+	}
+	sender, err := email.New(c)
+	if err != nil {
+		return nil, err // not sender, which would be no nil as a send.Sender
+	}
+	return sender, nil
+}
+
+func (d *dkimSettings) read() (*email.DKIM, error) {
+	if d == nil {
+		return nil, nil
+	}
+	block, _ := pem.Decode([]byte(d.Key))
+	if block == nil {
+		return nil, errors.New("dkim.key: is not PEM")
+	}
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		if key, err = x509.ParsePKCS1PrivateKey(block.Bytes); err != nil {
+			return nil, errors.New("dkim.key: is not a private key, RSA or Ed25519")
+		}
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, errors.New("dkim.key: cannot sign")
+	}
+	return &email.DKIM{Domain: d.Domain, Selector: d.Selector, Key: signer}, nil
+}

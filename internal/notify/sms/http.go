@@ -1,0 +1,313 @@
+package sms
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// HTTPSettings describe a provider that is asked by one HTTP request. Texts of Query, Form, JSON and Header may have
+// placeholders: {recipient} the number in E.164, {number} the same without the plus, {text}, {key}, {template} the
+// message's template under this provider's name, and {param:NAME}. They are put in after the JSON was read and before
+// the form is encoded, so a text cannot break out of its place.
+type HTTPSettings struct {
+	Name   string            `json:"-"`
+	Method string            `json:"method"` // POST (empty), PUT or GET
+	URL    string            `json:"url"`
+	Clear  bool              `json:"allow_http"`
+	Header map[string]string `json:"headers"`
+	Query  map[string]string `json:"query"`
+	// At most one of Form and JSON.
+	Form map[string]string `json:"form"`
+	JSON json.RawMessage   `json:"json"`
+	// User and Password are for HTTP's Basic authentication.
+	User     string `json:"user"`
+	Password string `json:"password"`
+	// KeyHeader is the header that the provider dedupes by, such as Idempotency-Key; empty: it does not.
+	KeyHeader string `json:"key_header"`
+
+	// Statuses that say that it was taken; none: all of 200 to 299.
+	Statuses []int `json:"statuses"`
+	// CodeAt is where an answer in JSON has its code, as a JSON pointer such as /result/0/status. Empty: the status alone counts.
+	CodeAt string `json:"code_at"`
+	// Codes that say that it was taken, if CodeAt is given.
+	Codes []string `json:"codes"`
+	// IDAt and TextAt are where an answer has the message's number, and what went wrong in words.
+	IDAt   string `json:"id_at"`
+	TextAt string `json:"text_at"`
+	// Outcomes by code, or by "http_" and status: temporary, refused, permanent, unknown.
+	Outcomes map[string]string `json:"outcomes"`
+	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	ReportSecret string      `json:"report_secret"`
+	Reports      HTTPReports `json:"reports"`
+	TLS          *tls.Config `json:"-"`
+}
+
+// HTTP sends by any provider that HTTPSettings can describe.
+type HTTP struct {
+	s        HTTPSettings
+	url      *url.URL
+	json     any
+	verdicts verdicts
+	client   *httpsend.Client
+}
+
+var outcomes = map[string]verdict{"temporary": later(0), "refused": refused, "permanent": permanent, "unknown": unknown}
+
+// NewHTTP makes a sender.
+func NewHTTP(s HTTPSettings) (*HTTP, error) {
+	u, err := base(s.URL, s.Clear)
+	if err != nil {
+		return nil, err
+	}
+	p := &HTTP{s: s, url: u, verdicts: verdicts{}, client: client(s.TLS)}
+	if p.s.Method == "" {
+		p.s.Method = http.MethodPost
+	}
+	switch {
+	case !slices.Contains([]string{"POST", "PUT", "GET"}, p.s.Method):
+		return nil, fmt.Errorf("method is %q: POST, PUT or GET", s.Method)
+	case len(s.Form) > 0 && len(s.JSON) > 0, p.s.Method == "GET" && len(s.Form)+len(s.JSON) > 0:
+		return nil, fmt.Errorf("only one of form and json can be the body, and GET has none")
+	case (s.CodeAt == "") != (len(s.Codes) == 0):
+		return nil, fmt.Errorf("code_at and codes are needed both, or none")
+	}
+	for name, at := range map[string]string{"code_at": s.CodeAt, "id_at": s.IDAt, "text_at": s.TextAt} {
+		if at != "" && at[0] != '/' {
+			return nil, fmt.Errorf("%s is %q: a JSON pointer begins with /", name, at)
+		}
+	}
+	for code, name := range s.Outcomes {
+		v, known := outcomes[name]
+		if !known {
+			return nil, fmt.Errorf("outcomes: %q is %q: temporary, refused, permanent or unknown", code, name)
+		}
+		p.verdicts[code] = v
+	}
+	if len(s.JSON) > 0 {
+		d := json.NewDecoder(bytes.NewReader(s.JSON))
+		d.UseNumber()
+		if err := d.Decode(&p.json); err != nil {
+			return nil, fmt.Errorf("json: %w", err)
+		}
+	}
+	return p, p.trial()
+}
+
+// trial fills the request with an example, so that a misspelt placeholder is found at the start.
+func (p *HTTP) trial() error {
+	f := filler{m: &send.Message{Recipient: "+10000000000", Key: "k"}, lax: true}
+	p.request(&f)
+	if len(f.bad) > 0 {
+		return fmt.Errorf("placeholders that are not known: %s", strings.Join(f.bad, ", "))
+	}
+	return nil
+}
+
+// Send asks once.
+func (p *HTTP) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
+	f := filler{m: m, name: p.s.Name}
+	r := p.request(&f)
+	if len(f.bad) > 0 {
+		return send.Receipt{}, failure(send.Refused, "no_value", "the message has nothing for "+strings.Join(f.bad, ", "))
+	}
+	a, failed := ask(ctx, p.client, r)
+	if failed != nil {
+		return send.Receipt{}, failed
+	}
+	return p.receipt(m, a)
+}
+
+func (p *HTTP) receipt(m *send.Message, a *httpsend.Answer) (send.Receipt, error) {
+	taken := a.Status >= 200 && a.Status < 300
+	if len(p.s.Statuses) > 0 {
+		taken = slices.Contains(p.s.Statuses, a.Status)
+	}
+	status := "http_" + strconv.Itoa(a.Status)
+	var said any
+	d := json.NewDecoder(bytes.NewReader(a.Body))
+	d.UseNumber()
+	if d.Decode(&said) != nil {
+		said = nil
+	}
+	code, found := at(said, p.s.CodeAt)
+	switch {
+	case taken && p.s.CodeAt == "", taken && found && slices.Contains(p.s.Codes, code):
+		id, _ := at(said, p.s.IDAt)
+		return send.Receipt{ProviderMessageID: httpsend.Cut(id, 256)}, nil
+	case !found:
+		code = status
+	}
+	v, known := p.verdicts[code]
+	if !known {
+		v, known = p.verdicts[status]
+	}
+	if !known {
+		v = byAnswer(a)
+	}
+	text, _ := at(said, p.s.TextAt)
+	return send.Receipt{}, v.failed(m, a, "sms", code, text)
+}
+
+func (p *HTTP) request(f *filler) *httpsend.Request {
+	u := *p.url
+	if len(p.s.Query) > 0 {
+		q := u.Query()
+		for name, value := range p.s.Query {
+			q.Set(name, f.fill(value))
+		}
+		u.RawQuery = q.Encode()
+	}
+	r := &httpsend.Request{Method: p.s.Method, URL: u.String(), Header: http.Header{"Accept": {"application/json"}}}
+	switch {
+	case p.json != nil:
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		_ = e.Encode(f.tree(p.json)) // it came from JSON
+		r.Body = b.Bytes()
+		r.Header.Set("Content-Type", "application/json; charset=utf-8")
+	case len(p.s.Form) > 0:
+		form := url.Values{}
+		for name, value := range p.s.Form {
+			form.Set(name, f.fill(value))
+		}
+		r.Body = []byte(form.Encode())
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for name, value := range p.s.Header {
+		r.Header.Set(name, strings.NewReplacer("\r", " ", "\n", " ").Replace(f.fill(value)))
+	}
+	if p.s.User != "" {
+		r.Header.Set("Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(p.s.User+":"+p.s.Password)))
+	}
+	if p.s.KeyHeader != "" {
+		r.Header.Set(p.s.KeyHeader, f.m.Key)
+	}
+	return r
+}
+
+// filler puts a message's values in the places of placeholders.
+type filler struct {
+	m    *send.Message
+	name string
+	lax  bool // it is a trial: only what is never known is bad
+	bad  []string
+}
+
+func (f *filler) fill(text string) string {
+	var b strings.Builder
+	for {
+		before, rest, open := strings.Cut(text, "{")
+		b.WriteString(before)
+		if !open {
+			return b.String()
+		}
+		name, after, closed := strings.Cut(rest, "}")
+		if !closed {
+			b.WriteString("{" + rest)
+			return b.String()
+		}
+		b.WriteString(f.value(name))
+		text = after
+	}
+}
+
+func (f *filler) value(name string) string {
+	var v string
+	c := &f.m.Content
+	param, isParam := strings.CutPrefix(name, "param:")
+	switch {
+	case isParam:
+		params := c.ParamsFor(f.name)
+		if i := slices.IndexFunc(params, func(p send.Param) bool { return p.Name == param }); i >= 0 {
+			return params[i].Value // may be empty
+		}
+	case name == "recipient":
+		v = f.m.Recipient
+	case name == "number":
+		v = strings.TrimPrefix(f.m.Recipient, "+")
+	case name == "text":
+		v = c.Text
+	case name == "key":
+		v = f.m.Key
+	case name == "template":
+		v = c.Template[f.name]
+	default:
+		f.bad = append(f.bad, "{"+name+"}")
+		return ""
+	}
+	if v == "" && !f.lax {
+		f.bad = append(f.bad, "{"+name+"}")
+	}
+	return v
+}
+
+// tree is a copy of a JSON value with all its strings filled.
+func (f *filler) tree(v any) any {
+	switch v := v.(type) {
+	case string:
+		return f.fill(v)
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = f.tree(v[i])
+		}
+		return out
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for name := range v {
+			out[name] = f.tree(v[name])
+		}
+		return out
+	}
+	return v
+}
+
+// at is what a JSON pointer points at, as text; not found if it points at nothing, a list or an object.
+func at(v any, pointer string) (string, bool) {
+	if pointer == "" {
+		return "", false
+	}
+	v, _ = pointed(v, pointer)
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case json.Number:
+		return v.String(), true
+	case bool:
+		return strconv.FormatBool(v), true
+	}
+	return "", false
+}
+
+// pointed is what a JSON pointer (RFC 6901) points at.
+func pointed(v any, pointer string) (any, bool) {
+	for _, step := range strings.Split(pointer, "/")[1:] {
+		step = strings.NewReplacer("~1", "/", "~0", "~").Replace(step)
+		switch here := v.(type) {
+		case map[string]any:
+			v = here[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(here) {
+				return nil, false
+			}
+			v = here[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, v != nil
+}

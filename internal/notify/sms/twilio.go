@@ -1,0 +1,157 @@
+package sms
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// TwilioSettings are those of a Twilio account.
+// https://www.twilio.com/docs/messaging/api/message-resource#create-a-message-resource
+type TwilioSettings struct {
+	AccountSID string `json:"account_sid"`
+	// AuthToken is the account's token; it also signs Twilio's reports.
+	AuthToken string `json:"auth_token"`
+	// APIKeySID and APIKeySecret, if given, are used instead of the token to send.
+	APIKeySID    string `json:"api_key_sid"`
+	APIKeySecret string `json:"api_key_secret"`
+	// From is the sender: a number, a short code or a name. Either it or MessagingService is needed.
+	From             string `json:"from"`
+	MessagingService string `json:"messaging_service"`
+	// ReportURL is where Twilio is to report: https://…/notify/reports/NAME. Empty: it is not asked to.
+	ReportURL string `json:"report_url"`
+	// URL is Twilio's; empty: https://api.twilio.com.
+	URL string      `json:"url"`
+	TLS *tls.Config `json:"-"`
+}
+
+// Twilio sends by Twilio's Messages resource. Twilio knows no keys: a repeat is a second message.
+type Twilio struct {
+	url, auth string
+	token     string // signs reports
+	form      url.Values
+	report    *url.URL
+	client    *httpsend.Client
+}
+
+// NewTwilio makes a sender.
+func NewTwilio(s TwilioSettings) (*Twilio, error) {
+	if err := need("account_sid", s.AccountSID); err != nil {
+		return nil, err
+	}
+	user, password := s.AccountSID, s.AuthToken
+	if s.APIKeySID != "" {
+		user, password = s.APIKeySID, s.APIKeySecret
+	}
+	if password == "" {
+		return nil, fmt.Errorf("auth_token is missing, or api_key_sid and api_key_secret")
+	}
+	if (s.From == "") == (s.MessagingService == "") {
+		return nil, fmt.Errorf("either from or messaging_service is needed")
+	}
+	if s.URL == "" {
+		s.URL = "https://api.twilio.com"
+	}
+	u, err := base(s.URL, false)
+	if err != nil {
+		return nil, err
+	}
+	t := &Twilio{url: u.JoinPath("2010-04-01", "Accounts", s.AccountSID, "Messages.json").String(),
+		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), token: s.AuthToken, form: url.Values{}, client: client(s.TLS)}
+	if s.From != "" {
+		t.form.Set("From", s.From)
+	} else {
+		t.form.Set("MessagingServiceSid", s.MessagingService)
+	}
+	if s.ReportURL != "" {
+		if t.report, err = base(s.ReportURL, true); err != nil {
+			return nil, fmt.Errorf("report_url: %w", err)
+		}
+		if s.AuthToken == "" {
+			return nil, fmt.Errorf("auth_token is missing: Twilio signs its reports with it")
+		}
+	}
+	return t, nil
+}
+
+// twilioVerdicts: https://www.twilio.com/docs/api/errors. An error answer says that no message was created.
+var twilioVerdicts = verdicts{
+	"20003": account,            // wrong SID or token
+	"20005": account,            // the account is not active
+	"20404": account,            // no such account
+	"20429": later(time.Second), // too many requests
+	"14107": later(time.Second), // sending faster than allowed
+	"21211": permanent,          // To is no valid number
+	"21214": permanent,          // To cannot be reached
+	"21217": permanent,          // no valid number
+	"21408": refused,            // sending to this country is not enabled
+	"21421": permanent,          // no valid number
+	"21602": permanent,          // there is no text
+	"21604": permanent,          // there is no To
+	"21606": refused,            // From is not ours, or cannot send to To
+	"21608": refused,            // a trial account sends to verified numbers only
+	"21610": permanent,          // the recipient answered STOP
+	"21611": later(time.Minute), // From's queue is full
+	"21612": refused,            // no way from From to To
+	"21614": permanent,          // To is no mobile number
+	"21617": permanent,          // the text is too long
+	"21659": refused,            // From is no Twilio number
+	"21660": refused,            // From is not this account's
+	"21703": refused,            // the messaging service has no numbers
+	"30001": later(time.Minute), // the queue is full
+	"30002": account,            // the account is suspended
+	"63038": later(time.Hour),   // the account's daily limit
+}
+
+// Send creates a message.
+func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
+	if m.Content.Text == "" {
+		return send.Receipt{}, failure(send.Refused, "no_text", "it has no text, and Twilio no template")
+	}
+	form := url.Values{"To": {m.Recipient}, "Body": {m.Content.Text}}
+	for name, values := range t.form {
+		form[name] = values
+	}
+	if t.report != nil {
+		u := *t.report
+		q := u.Query()
+		q.Set("message", m.Key)
+		u.RawQuery = q.Encode()
+		form.Set("StatusCallback", u.String())
+	}
+	a, f := ask(ctx, t.client, &httpsend.Request{URL: t.url, Body: []byte(form.Encode()), Header: http.Header{
+		"Authorization": {t.auth}, "Content-Type": {"application/x-www-form-urlencoded"}, "Accept": {"application/json"}}})
+	if f != nil {
+		return send.Receipt{}, f
+	}
+	var said struct {
+		SID     string `json:"sid"`
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+	err := json.Unmarshal(a.Body, &said)
+	if a.Status == http.StatusCreated || a.Status == http.StatusOK {
+		if err != nil || said.SID == "" {
+			return send.Receipt{}, failure(send.Unknown, "twilio_bad_answer", "an answer without the number of the message")
+		}
+		return send.Receipt{ProviderMessageID: httpsend.Cut(said.SID, 256)}, nil
+	}
+	code := strconv.Itoa(said.Code)
+	v, known := twilioVerdicts.of(code)
+	if !known || a.Status >= 500 {
+		v = byStatus(a.Status)
+	}
+	if said.Code == 0 {
+		code = "http_" + strconv.Itoa(a.Status)
+	}
+	return send.Receipt{}, v.failed(m, a, "twilio", code, said.Message)
+}

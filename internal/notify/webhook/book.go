@@ -1,0 +1,165 @@
+package webhook
+
+import (
+	"cmp"
+	"hash/maphash"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook/internal/db"
+)
+
+var q = db.New()
+
+// stored is an endpoint as a batch has it.
+type stored struct {
+	Endpoint
+	tid     pgtype.TID
+	deleted bool
+}
+
+type (
+	row  = commit.Row[Key, stored]
+	rows = commit.Rows[Key, stored] // embedded by this name: Rows is a method of it
+)
+
+// Book has the endpoints of one batch. It is their commit.Table.
+type Book struct {
+	rows
+	all map[int32]*All
+}
+
+var seed = maphash.MakeSeed()
+
+// NewBook makes an empty book.
+func NewBook() *Book { return &Book{rows: commit.NewRows[Key, stored](seed)} }
+
+// NameConstraints are the unique constraints over names that callers choose.
+func NameConstraints() []string { return []string{"notify_endpoints_pkey"} }
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Name, b.Name))
+}
+
+// Lock locks and loads the endpoints.
+func (b *Book) Lock(p *commit.Pipe) {
+	rows := b.Sorted(compareKeys)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.EndpointLockParams
+	for _, r := range rows {
+		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
+		arg.Names = append(arg.Names, r.Key.Name)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.EndpointLock(p.Context(), d, arg)
+		for _, f := range found {
+			r := rows[f.N-1]
+			b.Load(r, stored{tid: f.Ctid, Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
+				Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt, SecretVersion: f.SecretVersion,
+				PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, Principal: f.Principal})})
+		}
+		return err
+	})
+}
+
+// live gives the endpoint of a row, if there is one.
+func (b *Book) live(r *row) (*Endpoint, bool) { return &r.Value.Endpoint, r.Exists && !r.Value.deleted }
+
+// found is live, or the fault WEBHOOK_ENDPOINT_NOT_FOUND.
+func (b *Book) found(r *row) (*Endpoint, error) {
+	e, ok := b.live(r)
+	if !ok {
+		return nil, notFound(r.Key)
+	}
+	return e, nil
+}
+
+func notFound(k Key) error {
+	return NotFound.New("there is no webhook endpoint %s", k.Name).With("name", k.Name)
+}
+
+// change gives the endpoint of a row to be changed.
+func (b *Book) change(r *row) *Endpoint { return &b.Change(r).Endpoint }
+
+// Flush writes endpoints.
+func (b *Book) Flush(p *commit.Pipe) {
+	var fresh, changed []*row
+	var dropped []pgtype.TID
+	for _, r := range b.Fresh(compareKeys) {
+		if !r.Value.deleted {
+			fresh = append(fresh, r)
+		}
+	}
+	for _, r := range b.Changed(compareKeys) {
+		if r.Value.deleted {
+			dropped = append(dropped, r.Value.tid)
+		} else {
+			changed = append(changed, r)
+		}
+	}
+	if len(dropped) > 0 {
+		p.Queue(func(d commit.DB) error { _, err := q.EndpointDrop(p.Context(), d, dropped); return err })
+	}
+	if len(changed) > 0 {
+		arg := columns(changed)
+		tids := make([]pgtype.TID, len(changed))
+		for i, r := range changed {
+			tids[i] = r.Value.tid
+		}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.EndpointUpdate(p.Context(), d, db.EndpointUpdateParams{Tids: tids, EndpointIds: arg.EndpointIds, Urls: arg.Urls, Types: arg.Types,
+				Descriptions: arg.Descriptions, DisabledFor: arg.DisabledFor, DisabledAt: arg.DisabledAt, SecretVersions: arg.SecretVersions,
+				PreviousUntil: arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt, CreatedAt: arg.CreatedAt, Principals: arg.Principals})
+			return err
+		})
+	}
+	if len(fresh) > 0 {
+		arg := columns(fresh)
+		p.Queue(func(d commit.DB) error { return q.EndpointInsert(p.Context(), d, arg) })
+	}
+}
+
+func columns(rows []*row) (arg db.EndpointInsertParams) {
+	for _, r := range rows {
+		e := &r.Value.Endpoint
+		arg.Tenants = append(arg.Tenants, e.Tenant)
+		arg.Names = append(arg.Names, e.Name)
+		arg.EndpointIds = append(arg.EndpointIds, e.ID)
+		arg.Urls = append(arg.Urls, e.URL)
+		arg.Types = append(arg.Types, strings.Join(e.Types, ","))
+		arg.Descriptions = append(arg.Descriptions, e.Description)
+		arg.DisabledFor = append(arg.DisabledFor, e.Disabled)
+		arg.DisabledAt = append(arg.DisabledAt, e.DisabledAt)
+		arg.SecretVersions = append(arg.SecretVersions, e.Version)
+		arg.PreviousUntil = append(arg.PreviousUntil, e.PreviousUntil)
+		arg.FailingSince = append(arg.FailingSince, e.FailingSince)
+		arg.FailedAt = append(arg.FailedAt, e.FailedAt)
+		arg.CreatedAt = append(arg.CreatedAt, e.CreatedAt)
+		arg.Principals = append(arg.Principals, e.Principal)
+	}
+	return arg
+}
+
+func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
+	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: at(r.DisabledAt), Version: r.SecretVersion,
+		PreviousUntil: at(r.PreviousUntil), FailingSince: at(r.FailingSince), FailedAt: at(r.FailedAt), CreatedAt: r.CreatedAt.UTC(), Principal: r.Principal}
+	if r.Types != "" {
+		e.Types = strings.Split(r.Types, ",")
+	}
+	if r.DisabledFor != nil {
+		e.Disabled = *r.DisabledFor
+	}
+	return e
+}
+
+func at(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.UTC()
+}

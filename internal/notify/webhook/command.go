@@ -1,0 +1,182 @@
+package webhook
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// CreateCommand makes an endpoint. Its answer is an Endpoint; the same again is a repeat. Returns fault
+// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
+type CreateCommand struct {
+	commit.Caller
+	Name, URL, Description string
+	Types                  []string // sorted, each once
+
+	row *row
+}
+
+// Need names the endpoint.
+func (c *CreateCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+
+// Apply makes it.
+func (c *CreateCommand) Apply(b *Book) (any, error) {
+	if e, ok := b.live(c.row); ok {
+		var differs []string
+		for field, same := range map[string]bool{"url": e.URL == c.URL, "types": slices.Equal(e.Types, c.Types), "description": e.Description == c.Description} {
+			if !same {
+				differs = append(differs, field)
+			}
+		}
+		if len(differs) > 0 {
+			slices.Sort(differs)
+			return nil, ExistsDifferent.New("there is another webhook endpoint %s", c.Name).With("name", c.Name).With("differs", strings.Join(differs, ","))
+		}
+		return commit.Repeat{First: *e}, nil
+	}
+	s := b.Change(c.row)
+	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: b.ID(), URL: c.URL, Types: c.Types, Description: c.Description, Version: 1,
+		CreatedAt: b.Now, Principal: c.Principal}}
+	return s.Endpoint, nil
+}
+
+// UpdateCommand changes what is not nil. Its answer is an Endpoint. Returns fault WEBHOOK_ENDPOINT_NOT_FOUND.
+type UpdateCommand struct {
+	commit.Caller
+	Name             string
+	URL, Description *string
+	Types            *[]string // sorted, each once
+	Enabled          *bool
+
+	row *row
+}
+
+// Need names the endpoint.
+func (c *UpdateCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+
+// Apply changes it. Who enables an endpoint, or gives it another URL, says that it works: its failures are forgotten.
+func (c *UpdateCommand) Apply(b *Book) (any, error) {
+	if _, err := b.found(c.row); err != nil {
+		return nil, err
+	}
+	e := b.change(c.row)
+	if c.URL != nil && *c.URL != e.URL {
+		e.URL, e.FailingSince, e.FailedAt = *c.URL, time.Time{}, time.Time{}
+	}
+	if c.Description != nil {
+		e.Description = *c.Description
+	}
+	if c.Types != nil {
+		e.Types = *c.Types
+	}
+	switch {
+	case c.Enabled == nil:
+	case *c.Enabled:
+		e.Disabled, e.DisabledAt, e.FailingSince, e.FailedAt = "", time.Time{}, time.Time{}, time.Time{}
+	case e.Disabled == "":
+		e.Disabled, e.DisabledAt = ByCaller, b.Now
+	}
+	return *e, nil
+}
+
+// RotateCommand makes a new secret; the one of Version goes on signing for Overlap. Its answer is an Endpoint; to replace
+// the same version again is a repeat, so that a retry does not make the secret useless that receivers have. Returns
+// faults WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
+type RotateCommand struct {
+	commit.Caller
+	Name    string
+	Version int32
+	Overlap time.Duration
+
+	row *row
+}
+
+// Need names the endpoint.
+func (c *RotateCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+
+// Apply replaces the secret.
+func (c *RotateCommand) Apply(b *Book) (any, error) {
+	e, err := b.found(c.row)
+	switch {
+	case err != nil:
+		return nil, err
+	case e.Version == c.Version+1:
+		return commit.Repeat{First: *e}, nil
+	case e.Version != c.Version:
+		return nil, Replaced.New("the secret of webhook endpoint %s has version %d, not %d", c.Name, e.Version, c.Version).With("secret_version", e.Version)
+	}
+	e = b.change(c.row)
+	e.Version++
+	e.PreviousUntil = b.Now.Add(c.Overlap)
+	return *e, nil
+}
+
+// DeleteCommand does away with an endpoint and its secrets. Its answer is the Endpoint that was. Returns fault
+// WEBHOOK_ENDPOINT_NOT_FOUND.
+type DeleteCommand struct {
+	commit.Caller
+	Name string
+
+	row *row
+}
+
+// Need names the endpoint.
+func (c *DeleteCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+
+// Apply deletes it.
+func (c *DeleteCommand) Apply(b *Book) (any, error) {
+	e, err := b.found(c.row)
+	if err != nil {
+		return nil, err
+	}
+	was := *e
+	b.Change(c.row).deleted = true
+	return was, nil
+}
+
+// ObserveCommand takes in what became of an attempt. Its answer is an Observed.
+type ObserveCommand struct {
+	Observation
+
+	row *row
+}
+
+// Observed is the endpoint after an observation.
+type Observed struct {
+	Endpoint
+	// Now: this disabled it.
+	Now bool
+}
+
+// Need names the endpoint.
+func (c *ObserveCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+
+// Apply disables what is gone, or has failed for FailingLimit on end. What is seen of an endpoint that is not there any
+// more, or is disabled, changes nothing.
+func (c *ObserveCommand) Apply(b *Book) (any, error) {
+	e, ok := b.live(c.row)
+	if !ok || e.ID != c.ID || e.Disabled != "" || c.OK && e.FailingSince.IsZero() {
+		return Observed{}, nil
+	}
+	e = b.change(c.row)
+	switch {
+	case c.OK:
+		e.FailingSince, e.FailedAt = time.Time{}, time.Time{}
+		return Observed{*e, false}, nil
+	case e.FailingSince.IsZero() || b.Now.Sub(e.FailedAt) > apart:
+		e.FailingSince = b.Now
+	}
+	e.FailedAt = b.Now
+	if e.FailedAt.Before(e.FailingSince) { // the clock went back
+		e.FailedAt = e.FailingSince
+	}
+	switch {
+	case c.Gone:
+		e.Disabled, e.DisabledAt = Gone, b.Now
+	case b.Now.Sub(e.FailingSince) >= FailingLimit:
+		e.Disabled, e.DisabledAt = Failing, b.Now
+	}
+	return Observed{*e, e.Disabled != ""}, nil
+}

@@ -1,0 +1,13 @@
+package webhook
+
+import "github.com/ledgerd/ledgerd/internal/fault"
+
+// The reasons of webhook endpoints.
+var (
+	NotFound = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
+		Doc: "There is no webhook endpoint of that name."})
+	ExistsDifferent = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "There is a webhook endpoint of that name with another URL, other types or another description. The state tells which fields differ."})
+	Replaced = fault.Define(fault.Reason{Name: "WEBHOOK_SECRET_REPLACED", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain,
+		Doc: "The secret of the webhook endpoint was replaced since the version that the call names. Nothing was changed; the state has the version now."})
+)
