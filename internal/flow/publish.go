@@ -23,8 +23,8 @@ type Publish struct {
 // Published are the messages of an event, one for each endpoint that it goes to.
 type Published struct {
 	Endpoints []string
-	Messages []*notify.Message
-	Existed  []bool // it was accepted before
+	Messages  []*notify.Message
+	Existed   []bool // it was accepted before
 }
 
 // Need names the tenant's endpoints, and the messages to those that the run before has found: which there are is known only

@@ -50,18 +50,27 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r.Header["Length"] = r.TransferEncoding
 	p.mu.Lock()
 	p.asked = append(p.asked, r)
+	status, header, body, drop := p.status, p.header, p.body, p.drop
 	p.mu.Unlock()
-	if p.drop {
+	if drop {
 		c, _, _ := w.(http.Hijacker).Hijack()
 		_ = c.(*tls.Conn).NetConn().(*net.TCPConn).SetLinger(0) // a reset
 		_ = c.(*tls.Conn).NetConn().Close()
 		return
 	}
-	for name, values := range p.header {
+	for name, values := range header {
 		w.Header()[name] = values
 	}
-	w.WriteHeader(p.status)
-	_, _ = io.WriteString(w, p.body)
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, body)
+}
+
+// says sets what it answers, and tells how often it was asked.
+func (p *provider) says(status int, body string, drop bool) (asked int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status, p.body, p.drop = status, body, drop
+	return len(p.asked)
 }
 
 func (p *provider) last(t *testing.T) *http.Request {
@@ -115,7 +124,7 @@ type answers []struct {
 func (as answers) check(t *testing.T, p *provider, s send.Sender) {
 	t.Helper()
 	for _, a := range as {
-		p.status, p.body = cmp.Or(a.status, 200), a.body
+		p.says(a.status, a.body, false)
 		r, err := s.Send(t.Context(), sample())
 		if err == nil {
 			t.Errorf("%d %s was taken as sent: %+v", a.status, a.body, r)
@@ -130,16 +139,14 @@ func (as answers) check(t *testing.T, p *provider, s send.Sender) {
 		}
 	}
 	// A connection that breaks after the request: nobody knows, and it is not asked again.
-	p.drop = true
-	before := len(p.asked)
+	before := p.says(0, "", true)
 	_, err := s.Send(t.Context(), sample())
 	if f := outcome(t, err); f.Outcome != send.Unknown {
 		t.Errorf("a reset after the request is %v", f)
 	}
-	if n := len(p.asked) - before; n != 1 {
+	if n := p.says(0, "", false) - before; n != 1 {
 		t.Errorf("the provider was asked %d times for one attempt", n)
 	}
-	p.drop = false
 	p.Close()
 	_, err = s.Send(t.Context(), sample())
 	if f := outcome(t, err); f.Outcome != send.Temporary || !f.Down {

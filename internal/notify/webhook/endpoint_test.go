@@ -137,6 +137,24 @@ func (d *desk) get(name string) webhook.Endpoint {
 
 func ptr[T any](v T) *T { return &v }
 
+// together are commands that are one, as in an Execute.
+type together []commit.Command[*webhook.Book]
+
+func (all together) Need(b *webhook.Book) {
+	for _, c := range all {
+		c.Need(b)
+	}
+}
+
+func (all together) Apply(b *webhook.Book) (answer any, err error) {
+	for _, c := range all {
+		if answer, err = c.Apply(b); err != nil {
+			break
+		}
+	}
+	return answer, err
+}
+
 func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 	d := newDesk(t)
 	update := func(change func(*webhook.UpdateCommand)) *webhook.UpdateCommand {
@@ -155,8 +173,15 @@ func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 	}
 	first := d.get("shop").ID
 	remove := &webhook.DeleteCommand{Caller: caller, Name: "shop"}
-	// Deleted and made anew in one batch, and once more in another one: other secrets every time.
-	d.want(d.all(0, remove, create("shop", "https://d.example")), "https://c.example  v1", "https://d.example  v1")
+	// Deleted and made anew in one, and once more in several: other secrets every time.
+	d.want(d.all(0, together{remove, create("shop", "https://d.example")}), "https://d.example  v1")
+	if e := d.get("shop"); e.URL != "https://d.example" || e.Description != "" {
+		t.Errorf("%+v", e)
+	}
+	d.want(d.all(0, together{create("brief", "https://d.example"), &webhook.DeleteCommand{Caller: caller, Name: "brief"}}), "https://d.example  v1")
+	if _, err := d.reader.Endpoint(t.Context(), webhook.Key{Tenant: 1, Name: "brief"}); !fault.Is(err, webhook.NotFound) {
+		t.Errorf("what was deleted at once is there: %v", err)
+	}
 	second := d.get("shop").ID
 	d.want(d.all(0, remove), "https://d.example  v1")
 	d.want(d.all(0, remove, update(func(*webhook.UpdateCommand) {}), create("shop", "https://e.example"), remove, remove),
