@@ -356,6 +356,9 @@ grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
 grant update (most) on notify_limits to ledgerd_app;
 grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits, notify_counters to ledgerd_audit;
+-- Not to whom and what: that there is something.
+grant select (tenant_id, message_id, contents_until) on notify_contents to ledgerd_audit;
+
 create view audit.notifications as
 select t.name as tenant, m.message_id, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hint, m.recipient_hash, m.content_hash,
     coalesce(q.state, e.kind) as state, coalesce(q.attempts, e.attempt) as attempts, coalesce(q.provider, e.provider) as provider,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -56,6 +57,10 @@ func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
 	return versions, nil
 }
 
+// beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
+
 // Listed is a template in a list.
 type Listed struct {
 	Channel       send.Channel
@@ -84,8 +89,12 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 	if size = min(size, pageMax); size <= 0 {
 		size = pageDefault
 	}
-	rows, err := q.TemplatePage(ctx, pg.Planned{DB: r.pool}, db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
-		Channel: string(channel), Size: int32(size) + 1})
+	var rows []db.TemplatePageRow
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+		rows, err = q.TemplatePage(ctx, pg.Planned{DB: tx}, db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
+			Channel: string(channel), Size: int32(size) + 1})
+		return err
+	})
 	if err != nil {
 		return nil, "", err
 	}

@@ -175,11 +175,11 @@ func TestTemplatesThatDoMoreThanTheyMayAreRefused(t *testing.T) {
 	t.Parallel()
 	vars := []Variable{
 		{Name: "s", Kind: String}, {Name: "m", Kind: String, Multiline: true}, {Name: "n", Kind: Integer}, {Name: "a", Kind: Amount}, {Name: "t", Kind: Time},
-		{Name: "l", Kind: String, List: true, MaxItems: 1000}, {Name: "r", Kind: Record, List: true, Fields: []Variable{{Name: "x", Kind: String}}},
+		{Name: "l", Kind: String, List: true, MaxItems: 1000}, {Name: "k", Kind: String, List: true, MaxItems: 1}, {Name: "r", Kind: Record, List: true, Fields: []Variable{{Name: "x", Kind: String}}},
 	}
 	for _, text := range []string{
 		`{{.unknown}}`, `{{$.unknown}}`, `{{.s.Foo}}`, `{{.a.String}}`, `{{.t.Add}}`, `{{.}}`, `{{$}}`, `{{.l}}`, `{{.r}}`, `{{range .s}}{{end}}`, `{{range .n}}{{end}}`,
-		`{{range 1000000000}}{{end}}`, `{{range $i := 10}}{{end}}`, `{{range .l}}{{range $.l}}{{range $.l}}{{end}}{{end}}{{end}}`, `{{range .l}}{{range $.l}}x{{end}}{{end}}`,
+		`{{range 1000000000}}{{end}}`, `{{range $i := 10}}{{end}}`, `{{range .l}}{{range $.l}}{{range $.l}}{{end}}{{end}}{{end}}`, `{{range .l}}{{range $.l}}x{{end}}{{end}}`, `{{range .k}}{{range $.k}}{{range $.k}}{{end}}{{end}}{{end}}`,
 		`{{define "x"}}{{end}}`, `{{define "x"}}a{{end}}{{template "x"}}`, `{{template "t" .}}`, `{{block "x" .}}{{end}}`, `{{call .s}}`, `{{printf "%1000000000d" 1}}`,
 		`{{html .s}}`, `{{js .s}}`, `{{index .l 0}}`, `{{slice .s 1}}`, `{{urlquery .s}}`, `{{print .s}}`, `{{len .s}}`, `{{lt .s "a"}}`, `{{eq .s 1}}`, `{{eq .a .a}}`,
 		`{{$x := .s}}{{$x = "a"}}`, `{{$y}}`, `{{if .s}}{{$z := 1}}{{end}}{{$z}}`, `{{.s "a"}}`, `{{(.s).Foo}}`, `{{1.5}}`, `{{'a'}}`, `{{nil}}`, `{{or .s .n}}`, `{{and}}`,

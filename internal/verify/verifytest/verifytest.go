@@ -66,7 +66,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 
 // Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
 // open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
-// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code; and a little for other.
+// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code, messages to people; and a little for other.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -98,6 +98,7 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 		AcquireParams: lease.AcquireParams{Name: "reports", Holder: "worker-1", Lease: time.Hour}}))
 	b.other(db)
 	b.codes()
+	b.notices()
 
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")

@@ -1,0 +1,129 @@
+package code_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/clean"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/template"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// blocks counts the blocks of codes and templates that a call touches.
+func blocks(t *testing.T, super, pool *pgxpool.Pool, call func()) int64 {
+	t.Helper()
+	touched := func() (n int64) {
+		if _, err := pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := super.QueryRow(context.Background(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint
+			from pg_statio_user_tables where relname like 'notify_code%' or relname like 'notify_template%'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before := touched()
+	call()
+	return touched() - before
+}
+
+// However many codes and templates there are, a call goes down an index to its own, also by a plan that was made when the
+// tables were empty.
+func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	db.SkipChecks() // codes that are loaded have no messages
+	super := pgtest.Pool(t, db.SuperDSN)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, table := range []string{"codes", "templates", "template_versions"} {
+		exec("alter table notify_" + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide a bad plan
+	}
+	exec("analyze")
+	pool, err := pg.Open(t.Context(), db.AppDSN, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	e := flow.NewSendingEngine(pool, "test", nil, nil, &notify.Outbox{Master: secret.New()})
+	defer e.Drain(context.Background())
+	do := func(c flow.Command) {
+		t.Helper()
+		if _, err := e.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := func(name, text string) {
+		t.Helper()
+		c, err := template.NewPut(who, send.SMS, name, "en", &template.Definition{Text: text, Variables: []template.Variable{{Name: "code", Kind: template.String}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(flow.Template(c))
+	}
+	reader := template.NewReader(pool)
+	number := 0
+	calls := map[string]func(name string){
+		"send": func(name string) {
+			number++
+			c := request(fmt.Sprintf("+4915%08d", number*10_000), "123456")
+			c.Template.Name = name
+			do(c)
+			c.Interval = 0
+			do(c) // which looks for the message of the one before
+		},
+		"try": func(string) { do(flow.Code(try(fmt.Sprintf("+4915%08d", number*10_000), "000000"))) },
+		"put": func(name string) { put(name, fmt.Sprint("{{.code}} ", number)) },
+		"get": func(name string) {
+			if _, err := reader.Get(t.Context(), template.Name{Tenant: 1, Channel: send.SMS, Name: name}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"list": func(string) {
+			if list, _, err := reader.List(t.Context(), 1, "", 10, ""); err != nil || len(list) == 0 {
+				t.Fatal(list, err)
+			}
+		},
+		"delete": func(name string) {
+			do(flow.Template(&template.DeleteCommand{Caller: who, Channel: send.SMS, Name: name}))
+			put(name, "{{.code}} again")
+		},
+		"clean": func(string) {
+			codes, cleaner := code.Codes(), clean.Cleaner{Pool: pool, Metrics: clean.NewMetrics(nil)}
+			if _, err := cleaner.Clean(t.Context(), &codes); err != nil {
+				t.Fatal(err)
+			}
+		},
+	}
+	order := []string{"put", "send", "try", "get", "list", "delete", "clean"}
+	for range 12 { // from the sixth time on a plan is kept
+		for _, kind := range order {
+			calls[kind]("first")
+		}
+	}
+	exec(`insert into notify_codes select 1, 'login', substr(sha256(i::text::bytea), 1, 16), 'sms', '+86****', 'open', substr(sha256('x'), 1, 16), sha256('x'), 0, 5, null,
+		array[now()], now() + interval '5 min', now() + interval '1 day', 'p', 'r' from generate_series(1, 100000) i`)
+	exec(`insert into notify_templates select 1, 'sms', 'old' || i, 'en', 1, '{en}', '{1}', now() from generate_series(1, 50000) i`)
+	exec(`insert into notify_template_versions select 1, 'sms', 'old' || i, 1, 'en', '{"text": "{{.code}}", "variables": [{"name": "code", "kind": "string"}]}', sha256('y'), 'p', 'r', now()
+		from generate_series(1, 50000) i`)
+	for _, kind := range order {
+		touched := blocks(t, super, pool, func() { calls[kind]("old4711") })
+		t.Logf("%s touches %d blocks", kind, touched)
+		if touched > 150 {
+			t.Errorf("%s touches %d blocks", kind, touched)
+		}
+	}
+}
