@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -91,7 +92,7 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	super := connect(t, db.SuperDSN)
 	conn := asAuditor(t, db)
 	relations := lines(t, super, `select relnamespace::regnamespace || '.' || relname from pg_class
-		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v') and relname not like 'goose\_%'`)
+		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'p', 'v') and relname not like 'goose\_%'`)
 	if len(relations) < 20 {
 		t.Fatalf("only %d relations", len(relations))
 	}
@@ -99,6 +100,12 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		columns := "*"
 		if relation == "public.access_api_keys" {
 			columns = "tenant_id, key_id, principal, role, created_at, revoked_at"
+		}
+		if relation == "public.notify_contents" {
+			columns = "tenant_id, message_id, contents_until"
+		}
+		if relation == "public.notify_codes" {
+			columns = "tenant_id, type, recipient_hash, channel, recipient_hint, state, tries, max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id"
 		}
 		if _, err := conn.Exec(t.Context(), "select "+columns+" from "+relation); err != nil {
 			t.Errorf("%s: %v", relation, err)
@@ -113,6 +120,9 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "delete from audit.batches", noPrivilege, "") // the one that Postgres could write through
 	refused(t, conn, "select secret_hash from access_api_keys", noPrivilege, "")
 	refused(t, conn, "select * from access_api_keys", noPrivilege, "")
+	refused(t, conn, "select recipient from notify_contents", noPrivilege, "")
+	refused(t, conn, "select content from notify_contents", noPrivilege, "")
+	refused(t, conn, "select * from notify_parts.notify_messages_"+time.Now().UTC().Format("200601"), noPrivilege, "")
 	refused(t, conn, "select nextval('commit_batch_seq')", noPrivilege, "")
 	refused(t, conn, "create table public.mine ()", noPrivilege, "")
 	refused(t, conn, "create view audit.mine as select 1", noPrivilege, "")

@@ -110,7 +110,7 @@ create table notify_events (
     constraint notify_events_code_check check (octet_length(code) between 1 and 64),
     constraint notify_events_error_check check (octet_length(error) <= 2048)
 ) partition by range (month);
-create index notify_events_provider_idx on notify_events (tenant_id, provider, provider_message_id) where kind = 'sent' and provider_message_id is not null;
+create index notify_events_provider_idx on notify_events (provider_message_id, provider) where kind = 'sent' and provider_message_id is not null;
 comment on table notify_events is 'What messages went through, the proof of sending: never changed. One partition a month, that of the message.';
 comment on column notify_events.tenant_id is 'Tenant.';
 comment on column notify_events.message_id is 'The message.';
@@ -356,6 +356,9 @@ grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;
 grant update (most) on notify_limits to ledgerd_app;
 grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits, notify_counters to ledgerd_audit;
+-- Not to whom and what: that there is something.
+grant select (tenant_id, message_id, contents_until) on notify_contents to ledgerd_audit;
+
 create view audit.notifications as
 select t.name as tenant, m.message_id, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hint, m.recipient_hash, m.content_hash,
     coalesce(q.state, e.kind) as state, coalesce(q.attempts, e.attempt) as attempts, coalesce(q.provider, e.provider) as provider,

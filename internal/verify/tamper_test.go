@@ -149,6 +149,14 @@ var tamperings = []struct {
 	{"a lock is deleted that others wait for", `insert into lease_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
 		values (1, 'a', 1, 'p', 'h', 'i', now(), now(), 'r')`,
 		[]string{"lease_waiters_belong"}, []string{"name=a"}},
+	{"a message is deleted that waits", `delete from notify_messages where biz_no = 'paid-1-mail'`,
+		[]string{"notify_names_belong", "notify_queue_belongs"}, []string{`problem="there is no such message"`, "biz_no=paid-1-mail"}},
+	{"what a message says is deleted before its time", `delete from notify_contents where message_id = (select message_id from notify_names where biz_no = 'paid-1-mail')`,
+		[]string{"notify_queue_belongs"}, []string{`problem="it has no content"`}},
+	{"the proof that a message was sent is deleted", `delete from notify_events where kind = 'delivered'`, []string{"notify_messages_end"}, nil},
+	{"a message that waits is taken away", `delete from notify_queue where channel = 'email'`, []string{"notify_messages_end"}, nil},
+	{"a number is given to another message", `update notify_names set message_id = message_id + 1 where biz_no = 'paid-1-sms'`,
+		[]string{"notify_names_belong"}, []string{"biz_no=paid-1-sms"}},
 }
 
 const forgedPair = `insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)
