@@ -271,9 +271,11 @@ func TestWhatCommitsLateIsFound(t *testing.T) {
 	run(t, db, s.URL, nil)
 	o.put(10, message{})
 	o.waitFor(0, 5*time.Second, "notify_queue")
+	begun := time.Now()
 	o.put(10, message{after: -time.Hour})
 	late := o.put(1, message{after: 700 * time.Millisecond})
 	o.waitFor(0, 10*time.Second, "notify_queue")
+	t.Logf("found within %v", time.Since(begun))
 	var before float64
 	if err := o.pool.QueryRow(context.Background(), `select extract(epoch from min(e.at) - min(m.accepted_at)) from notify_events e join notify_messages m using (tenant_id, message_id, month)
 		where message_id = $1`, late[0]).Scan(&before); err != nil || before < 0.7 || before > 4 {
