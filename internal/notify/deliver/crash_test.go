@@ -161,8 +161,8 @@ func TestAKilledDatabaseLosesNothing(t *testing.T) {
 		run(t, db.DB, s.URL, func(c *deliver.Config) { c.Lease = 15 * time.Second })
 	}
 	var again, park []int64
-	for range 4 {
-		again, park = append(again, o.put(3000, message{})...), append(park, o.put(300, message{park: true})...)
+	for range 3 {
+		again, park = append(again, o.put(1500, message{})...), append(park, o.put(200, message{park: true})...)
 		pass(100 * time.Millisecond)
 		before, _ := s.count()
 		db.Server.Kill()

@@ -51,6 +51,9 @@ func (l Lane) End(tenant int32) {
 // Late tells how many messages cannot begin in time any more.
 func (l Lane) Late() int { return len(l.late()) }
 
+// Adapt is told how many were late.
+func (l Lane) Adapt(late int) { l.adapt(late) }
+
 // Left tells what is held.
 func (l Lane) Left() (messages, tenants, running int, bytes int64) {
 	return l.held, len(l.lines), l.running, l.bytes

@@ -21,6 +21,8 @@ type lane struct {
 	most    share
 	// usual is how large a message of the channel is taken to be before it is read: as the greatest lately.
 	usual int64
+	// room is how many messages it holds at present: most.held, or fewer if they would wait here for too long.
+	room int
 }
 
 // share is what is held of a lane's room: messages, and their bytes.
@@ -40,7 +42,7 @@ type line struct {
 
 func newLane(c send.Channel, s send.Sender, m Manner, room int, bytes int64, lease time.Duration) *lane {
 	return &lane{Manner: m, channel: c, sender: s, need: m.Timeout + lease/12, lines: make(map[int32]*line), behind: make(map[int32]bool),
-		most: share{room, bytes}, usual: firstUsual}
+		most: share{room, bytes}, usual: firstUsual, room: room}
 }
 
 // reserve takes room for up to n messages of so many bytes each, and tells for how many there is.
@@ -50,7 +52,7 @@ func (l *lane) reserve(tenant int32, n int, each int64) int {
 		has = x.share
 	}
 	// Half of what would be too much, since what is taken is both more held and less free.
-	n = min(n, (l.most.held-l.held-has.held+1)/2, int((l.most.bytes-l.bytes-has.bytes+each)/each/2))
+	n = min(n, (l.room-l.held-has.held+1)/2, int((l.most.bytes-l.bytes-has.bytes+each)/each/2))
 	if n <= 0 {
 		return 0
 	}
@@ -148,6 +150,16 @@ func (x *line) pop() *job {
 }
 
 func (x *line) waits() bool { return len(x.waiting[0])+len(x.waiting[1])+len(x.waiting[2]) > 0 }
+
+// adapt has the lane hold no more than it sends in time, told every second how many it did not. What waits in the
+// database instead keeps its place there.
+func (l *lane) adapt(late int) {
+	if late > 0 {
+		l.room = max(l.room/2, min(2*l.Attempts, l.most.held))
+	} else {
+		l.room = min(l.room+l.room/16+1, l.most.held)
+	}
+}
 
 // clear takes all messages that wait.
 func (l *lane) clear() (all []*job) {

@@ -142,6 +142,24 @@ func TestWhatCannotBeginInTimeLeavesTheLane(t *testing.T) {
 	}
 }
 
+// A lane that does not send in time what it holds holds less, and more again when it does.
+func TestALaneHoldsWhatItSendsInTime(t *testing.T) {
+	t.Parallel()
+	l := deliver.NewLane(10, 1000, 1<<30)
+	for range 20 {
+		l.Adapt(1)
+	}
+	if n := l.Reserve(1, 1000); n != 10 { // half of 20, which two rounds of attempts take
+		t.Errorf("it takes %d", n)
+	}
+	for range 100 {
+		l.Adapt(0)
+	}
+	if n := l.Reserve(2, 1000); n != 495 {
+		t.Errorf("it takes %d", n)
+	}
+}
+
 // Waits grow up to a bound, are spread out, and respect the provider's wish.
 func TestWaitsGrowAndAreSpread(t *testing.T) {
 	t.Parallel()

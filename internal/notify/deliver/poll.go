@@ -61,6 +61,8 @@ const (
 	mostPlaces = 64
 	// leastTaken: less room is waited for, unless it is all that the tenant may have.
 	leastTaken = 50
+	// fewTaken are of a place that had nothing lately: there are many of them, and room is for those that have.
+	fewTaken = 8
 	// discoverPause is the time between two discoveries, which may take this share of the time at most.
 	discoverPause = 2 * time.Second
 	discoverShare = 50
@@ -262,7 +264,7 @@ func (o *poller) pick() (picks []pick) {
 		c := o.cursors[at]
 		room, each := 0, int64(0)
 		if !o.urgent(at) {
-			room, each = o.pool.room(at, mostTaken)
+			room, each = o.pool.room(at, c.most())
 		}
 		if room == 0 {
 			c.next = now.Add(firstPause)
@@ -271,6 +273,14 @@ func (o *poller) pick() (picks []pick) {
 		picks = append(picks, pick{at, c.since, room, each})
 	}
 	return picks
+}
+
+// most is for how many messages to ask.
+func (c *cursor) most() int {
+	if c.pause > longPause {
+		return fewTaken
+	}
+	return mostTaken
 }
 
 // due are the places whose time has come. The caller holds the lock.
@@ -330,7 +340,7 @@ func (p *Pool) room(at place, n int) (got int, each int64) {
 	}
 	each = l.usual
 	got = l.reserve(at.tenant, n, each)
-	if got < leastTaken && got < l.lines[at.tenant].heldBut(got) {
+	if got < min(n, leastTaken) && got < l.lines[at.tenant].heldBut(got) {
 		l.release(at.tenant, got, int64(got)*each)
 		return 0, 0
 	}

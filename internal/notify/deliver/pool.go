@@ -276,9 +276,11 @@ func (p *Pool) watch(ctx context.Context) {
 		}
 		p.mu.Lock()
 		for _, l := range p.lanes {
-			for _, j := range l.late() {
+			late := l.late()
+			for _, j := range late {
 				p.write.put(j.unsent())
 			}
+			l.adapt(len(late))
 			p.Metrics.inFlight(l.channel, l.running, l.held)
 		}
 		p.mu.Unlock()

@@ -271,9 +271,11 @@ func TestWhatCommitsLateIsFound(t *testing.T) {
 	run(t, db, s.URL, nil)
 	o.put(10, message{})
 	o.waitFor(0, 5*time.Second, "notify_queue")
+	begun := time.Now()
 	o.put(10, message{after: -time.Hour})
 	late := o.put(1, message{after: 700 * time.Millisecond})
 	o.waitFor(0, 10*time.Second, "notify_queue")
+	t.Logf("found within %v", time.Since(begun))
 	var before float64
 	if err := o.pool.QueryRow(context.Background(), `select extract(epoch from min(e.at) - min(m.accepted_at)) from notify_events e join notify_messages m using (tenant_id, message_id, month)
 		where message_id = $1`, late[0]).Scan(&before); err != nil || before < 0.7 || before > 4 {
@@ -327,5 +329,42 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 	t.Logf("30,000 dead rows: 50 messages looked at %d entries; at most %v", looked, worst)
 	if looked > 300_000 { // some discoveries look at all, not each poll
 		t.Errorf("50 messages looked at %d entries of the index", looked)
+	}
+}
+
+// Thousands of tenants, each with something for later, cost little, and the one whose time comes is found.
+func TestManyTenantsAreLookedAfter(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	id := o.put(1, message{after: time.Hour})[0]
+	if _, err := o.pool.Exec(ctx, `insert into notify_queue select x.tenant, q.message_id, q.channel, q.priority, q.state, q.due_at, q.holder, q.fence, q.attempts, q.max_attempts,
+		q.on_unknown, q.give_up_at, q.month, q.contents_until, q.provider, q.unsure, q.code from notify_queue q, generate_series(2, 5000) x (tenant) where message_id = $1`, id); err != nil {
+		t.Fatal(err)
+	}
+	db.SkipChecks() // those rows have no messages
+	p := run(t, db, s.URL, nil)
+	pass(3 * time.Second)
+	var statements float64
+	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").Scan(&statements); err != nil {
+		t.Fatal(err)
+	}
+	pass(3 * time.Second)
+	var after float64
+	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").Scan(&after); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.0f transactions a second", (after-statements)/3)
+	if after-statements > 3*300 {
+		t.Errorf("%.0f transactions a second for nothing", (after-statements)/3)
+	}
+	mine := o.put(1, message{tenant: 4321, channel: send.SMS})
+	begun := time.Now()
+	p.Due(4321)
+	o.waitFor(1, 5*time.Second, "notify_events where kind = 'sent' and message_id = $1", mine[0])
+	t.Logf("found after %v", time.Since(begun))
+	if took := time.Since(begun); took > time.Second {
+		t.Errorf("it was found after %v", took)
 	}
 }
