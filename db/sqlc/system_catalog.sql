@@ -12,6 +12,8 @@ alter table lease_waiters add column ctid tid not null;
 alter table inbox_messages add column ctid tid not null;
 alter table inbox_contents add column ctid tid not null;
 alter table notify_endpoints add column ctid tid not null;
+alter table notify_templates add column ctid tid not null;
+alter table notify_codes add column ctid tid not null;
 alter table notify_fingerprints add column ctid tid not null;
 alter table notify_counters add column ctid tid not null;
 alter table notify_queue add column ctid tid not null;

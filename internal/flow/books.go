@@ -15,6 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
+	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
@@ -32,6 +34,8 @@ type Books struct {
 	webhooks *webhook.Book
 	messages *notify.Book
 	ledger   *ledger.Book
+	template *template.Book
+	codes    *code.Book
 	outbox   *notify.Outbox
 	loaded   bool
 }
@@ -63,9 +67,21 @@ func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
 // Webhooks has the endpoints of webhooks.
 func (b *Books) Webhooks() *webhook.Book { return open(b, &b.webhooks, webhook.NewBook) }
 
+// Templates has the templates of messages.
+func (b *Books) Templates() *template.Book { return open(b, &b.template, template.NewBook) }
+
+// Codes has verification codes.
+func (b *Books) Codes() *code.Book {
+	return open(b, &b.codes, func() *code.Book { return code.NewBook(b.outbox) })
+}
+
 // Messages has messages to people and systems.
 func (b *Books) Messages() *notify.Book {
-	return open(b, &b.messages, func() *notify.Book { return notify.NewBook(b.outbox) })
+	return open(b, &b.messages, func() *notify.Book {
+		m := notify.NewBook(b.outbox)
+		m.Templates = b.Templates
+		return m
+	})
 }
 
 // open makes a book when it is needed. What is asked for later would not be loaded, nor written.
@@ -103,6 +119,12 @@ func (b *Books) Tables() (tables []commit.Table) {
 	if b.webhooks != nil {
 		tables = append(tables, b.webhooks)
 	}
+	if b.template != nil {
+		tables = append(tables, b.template)
+	}
+	if b.codes != nil { // before what limits count: who guesses at a code keeps nobody waiting
+		tables = append(tables, b.codes)
+	}
 	if b.messages != nil { // fingerprints and counters of limits
 		tables = append(tables, b.messages)
 	}
@@ -132,7 +154,7 @@ func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metri
 	return commit.New(commit.Config[*Books]{
 		Pool: pool, NewBooks: newBooks, Instance: instance, Metrics: metrics, Log: log,
 		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
-			webhook.NameConstraints(), ledger.NameConstraints(), notify.NameConstraints()),
+			webhook.NameConstraints(), ledger.NameConstraints(), template.NameConstraints(), code.NameConstraints(), notify.NameConstraints()),
 	})
 }
 
@@ -156,6 +178,9 @@ func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c)
 
 // Webhook makes a command over webhook endpoints one over Books.
 func Webhook(c commit.Command[*webhook.Book]) Command { return on((*Books).Webhooks, c) }
+
+// Template makes a command on templates one over Books.
+func Template(c commit.Command[*template.Book]) Command { return on((*Books).Templates, c) }
 
 // Notify makes a command over messages one over Books.
 func Notify(c commit.Command[*notify.Book]) Command { return on((*Books).Messages, c) }

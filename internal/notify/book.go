@@ -12,6 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/template"
 )
 
 var q db.Queries
@@ -20,6 +21,9 @@ var q db.Queries
 // overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and those of
 // others lock in the same order before all that many share.
 type Book struct {
+	// Templates opens the templates of the same batch. Nil: there are none.
+	Templates func() *template.Book
+
 	outbox *Outbox
 	opened time.Time // by this process's clock, before the database's was read
 	now    time.Time

@@ -26,6 +26,16 @@ type Limit struct {
 // AllChannels is the channel of a limit for all.
 const AllChannels send.Channel = "*"
 
+// Codes is the channel of a limit that counts nothing but verification codes, whatever way they go.
+const Codes send.Channel = "code"
+
+// codeLimits are those of codes, scope by scope, unless the tenant has some of that scope: who has codes sent for the
+// money of it uses few addresses, or numbers that were bought by the block.
+var codeLimits = []Limit{
+	{Codes, PerIP, time.Hour, 30}, {Codes, PerIP, 24 * time.Hour, 100},
+	{Codes, PerPrefix, time.Hour, 60}, {Codes, PerPrefix, 24 * time.Hour, 300},
+}
+
 // GreatestWindow is the longest window of a limit.
 const GreatestWindow = 31 * 24 * time.Hour
 
@@ -46,8 +56,8 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
 		return fmt.Errorf("%q is no scope: there are %v", l.Scope, Scopes)
-	case l.Channel != AllChannels && !slices.Contains(Channels, l.Channel):
-		return fmt.Errorf("%q is no channel: there are %v, and * for all together", l.Channel, Channels)
+	case l.Channel != AllChannels && l.Channel != Codes && !slices.Contains(Channels, l.Channel):
+		return fmt.Errorf("%q is no channel: there are %v, code for codes alone, and * for all together", l.Channel, Channels)
 	case l.Window < time.Second || l.Window > GreatestWindow || l.Window%time.Second != 0:
 		return fmt.Errorf("a window has whole seconds, 1s to %v, not %v", GreatestWindow, l.Window)
 	case l.Most < 0:
@@ -132,6 +142,7 @@ type limited struct {
 	channel send.Channel
 	to      string // the recipient in its normal form
 	address string // as of addressOf; empty: not told
+	code    bool   // a verification code
 
 	counters []*counterRow
 	most     []int32
@@ -140,8 +151,11 @@ type limited struct {
 // apply finds the counters of a message, by the limits of its tenant.
 func (l *limited) apply(o *Outbox, limits []Limit, find func(counterKey) *counterRow) {
 	l.counters, l.most = l.counters[:0], l.most[:0]
+	if l.code {
+		limits = withCodes(limits)
+	}
 	for _, x := range limits {
-		if x.Channel != AllChannels && x.Channel != l.channel {
+		if x.Channel != AllChannels && x.Channel != l.channel && !(l.code && x.Channel == Codes) {
 			continue
 		}
 		k := x.row()
@@ -165,6 +179,17 @@ func (l *limited) apply(o *Outbox, limits []Limit, find func(counterKey) *counte
 		}
 		l.counters, l.most = append(l.counters, find(k)), append(l.most, x.Most)
 	}
+}
+
+// withCodes are a tenant's limits, and those of codes that take the place of what the tenant has none of.
+func withCodes(limits []Limit) []Limit {
+	all := slices.Clone(limits)
+	for _, x := range codeLimits {
+		if !slices.ContainsFunc(limits, func(l Limit) bool { return l.Channel == Codes && l.Scope == x.Scope }) {
+			all = append(all, x)
+		}
+	}
+	return all
 }
 
 // count counts the message, or refuses it. Returns fault NOTIFY_LIMITED.

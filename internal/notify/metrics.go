@@ -15,6 +15,7 @@ type Metrics struct {
 	repeats  *prometheus.CounterVec
 	limited  *prometheus.CounterVec
 	parts    *prometheus.GaugeVec
+	codes    *prometheus.CounterVec
 }
 
 // NewMetrics makes them, and registers them if reg is not nil.
@@ -26,6 +27,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		accepted: counter("accepted_total", "Messages that this process accepted and committed, by channel.", "channel"),
 		repeats: counter("repeats_total", "Messages that were answered with an earlier one, by channel and by what they were recognised by: biz_no, fingerprint. "+
 			"A batch that runs again counts them again.", "channel", "by"),
+		codes: counter("codes_total", "Codes, by channel, by dial code of numbers, and by what happened: sent, suppressed, verified, wrong, too_soon, too_many. "+
+			"Where many are sent and few verified, somebody may be having them sent for the money.", "what", "channel", "dial_code"),
 		limited: counter("limited_total", "Messages that a limit refused, by channel and by what the limit counts. A batch that runs again counts them again.", "channel", "scope"),
 		parts: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify", Name: "partitions_overdue",
 			Help: "Partitions whose time is over, and which somebody used when this process last wanted to drop them."}, nil),
@@ -34,13 +37,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.accepted.WithLabelValues(string(c))
 	}
 	if reg != nil {
-		reg.MustRegister(m.accepted, m.repeats, m.limited, m.parts)
+		reg.MustRegister(m.accepted, m.repeats, m.limited, m.parts, m.codes)
 	}
 	return m
 }
 
 // LeftOver tells how many partitions could not be dropped.
 func (m *Metrics) LeftOver(n int) { m.parts.WithLabelValues().Set(float64(n)) }
+
+// Code counts what happened to a code.
+func (m *Metrics) Code(what, channel, dialCode string) {
+	if m != nil {
+		m.codes.WithLabelValues(what, channel, dialCode).Inc()
+	}
+}
 
 // tally is something to be counted when the batch has ended.
 type tally struct {

@@ -23,10 +23,13 @@ type Params struct {
 	Content  send.Content
 	Render   func() (Rendered, error)
 	Identity []byte
+	// Template writes the content, in the place of all these.
+	Template *Templated
 
 	BusinessType string
 	BizNo        string
 	Priority     int16     // High, Normal, Low: no default
+	AnyPriority  bool      // a template may have another
 	NotBefore    time.Time // zero: at once
 	GiveUpAfter  time.Duration
 	ContentLife  time.Duration
@@ -34,14 +37,18 @@ type Params struct {
 	MaxAttempts  int32
 	RepeatWindow *time.Duration // 0: no repeat is recognised by its content
 	ClientIP     string         // of who the caller acts for; empty: not told
+	Code         bool           // a verification code: limits of codes count it too
 }
 
-// Rendered is what Params.Render has written. Zero values leave what the Params say.
+// Rendered is what Params.Render has written. All but the first three are for what the Params leave open.
 type Rendered struct {
-	Content   send.Content
-	Template  string // name@version
-	Locale    string
-	OnUnknown string
+	Content     send.Content
+	Template    string // name@version
+	Locale      string
+	OnUnknown   string
+	Priority    *int16 // of Params.AnyPriority
+	MaxAttempts int32
+	GiveUpAfter time.Duration
 }
 
 // Defaults and bounds.
@@ -83,13 +90,17 @@ type SendCommand struct {
 // Need names the biz_no, the fingerprint and the counters.
 func (c *SendCommand) Need(b *Book) {
 	c.name, c.print = nil, nil
+	if c.Template != nil {
+		c.Template.Tenant, c.Template.Channel = c.Tenant, c.Channel
+		c.Template.need(b, &c.Params)
+	}
 	if c.err = c.prepare(b.outbox); c.err != nil {
 		return
 	}
 	if c.BizNo != "" {
 		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
 	}
-	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address}
+	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
 	if b.started() {
 		c.needLate(b)
 		return
@@ -180,6 +191,17 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 	return &m.Message, nil
 }
 
+// Count counts the message for limits, in the place of Apply, and sends nothing. Returns fault NOTIFY_LIMITED.
+func (c *SendCommand) Count(b *Book) error {
+	if c.err != nil {
+		return c.err
+	}
+	if slices.Contains(c.limited.counters, nil) {
+		return commit.ErrMoreRows
+	}
+	return c.limited.count(b)
+}
+
 // taken is the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT when it is another one.
 func (c *SendCommand) taken(b *Book) (*Message, error) {
 	n := &c.name.Value
@@ -268,15 +290,18 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	m.Message = Message{Key: Key{c.Tenant, b.newID()}, Month: monthOf(b.now), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
 		Template: r.Template, Locale: r.Locale, RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
-		OnUnknown: cmp.Or(r.OnUnknown, c.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
+		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
+	if c.AnyPriority && r.Priority != nil {
+		m.Priority = *r.Priority
+	}
 	if c.NotBefore.After(b.now) {
 		m.DueAt = m.NotBefore
 	}
 	if m.DueAt.Sub(b.now) > MostAhead {
 		return nil, fault.FieldInvalid.New("not_before is more than %v ahead", MostAhead).WithField("not_before", "is more than 30 days ahead")
 	}
-	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(c.GiveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
+	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MostGiveUpAfter), DefaultGiveUpAfter))
 	until := b.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))
 	if m.GiveUpAt.After(until) {
 		until = m.GiveUpAt

@@ -10,12 +10,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/template"
 )
 
 // Notify serves NotifyService.
 type Notify struct {
 	*Changes
-	Reader *notify.Reader
+	Reader    *notify.Reader
+	Templates *template.Reader
 }
 
 var _ notifyv1connect.NotifyServiceHandler = (*Notify)(nil)
@@ -56,7 +58,12 @@ func sendCommand(c *call, d *decoder, r *notifyv1.SendRequest) *notify.SendComma
 		window := r.GetRepeatWindow().AsDuration()
 		p.RepeatWindow = &window
 	}
-	if problem := emptyContent(p.Channel, &p.Content); problem != "" {
+	if p.Template = templated(r.GetTemplate()); p.Template != nil {
+		p.AnyPriority = r.GetPriority() == notifyv1.Priority_PRIORITY_UNSPECIFIED
+		if p.Template.Name.Name == "" {
+			d.bad("template.name", "is missing")
+		}
+	} else if problem := emptyContent(p.Channel, &p.Content); problem != "" {
 		d.bad("content", problem)
 	}
 	return &notify.SendCommand{Caller: c.notifyCaller(), Params: p}

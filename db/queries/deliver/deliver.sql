@@ -73,7 +73,7 @@ cross join lateral (
 
 -- name: SendingMark :many
 -- Marks messages that may not be sent twice, right before they are sent. Only those that come back may be, and only
--- those come back that are leased for long enough.
+-- those come back that are leased for long enough. One may be marked again: its fence tells who did.
 update notify_queue q
 set state = 'sending'
 from (
@@ -85,7 +85,7 @@ from (
     cross join lateral (
         select i.ctid as tid
         from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence and i.state in ('queued', 'failed')
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
             and i.due_at > now() + u.need_us * interval '1 microsecond'
         offset 0
     ) l
@@ -181,16 +181,25 @@ with changed as (
         nullif(g.provider_message_id, ''), nullif(g.code, ''), nullif(g.error, ''), now(), @instance::text
     from changed g
     where g.kind <> ''
-), freed as (
-    delete from notify_fingerprints f
-    using changed c
+), prints as (
+    select k.tid
+    from changed c
     cross join lateral (
         select m.fingerprint
         from notify_messages m
         where m.tenant_id = c.tenant_id and m.message_id = c.message_id and m.month = c.month
         offset 0
     ) m
-    where c.state = 'dead' and f.tenant_id = c.tenant_id and f.channel = c.channel and f.fingerprint = m.fingerprint and f.message_id = c.message_id
+    cross join lateral (
+        select f.ctid as tid
+        from notify_fingerprints f
+        where f.tenant_id = c.tenant_id and f.channel = c.channel and f.fingerprint = m.fingerprint and f.message_id = c.message_id
+        for update
+        offset 0
+    ) k
+    where c.state = 'dead'
+), freed as (
+    delete from notify_fingerprints d where d.ctid = any(array(select p.tid from prints p))
 )
 select o.n::integer as n, o.state from changed o;
 

@@ -47,7 +47,8 @@ func (l *lane) reserve(tenant int32, n int) int {
 	if x := l.lines[tenant]; x != nil {
 		has = x.share
 	}
-	n = min(n, l.most.held-l.held-has.held, int((l.most.bytes-l.bytes-has.bytes)/assumed))
+	// Half of what would be too much, since what is taken is both more held and less free.
+	n = min(n, (l.most.held-l.held-has.held+1)/2, int((l.most.bytes-l.bytes-has.bytes+assumed)/assumed/2))
 	if n <= 0 {
 		return 0
 	}

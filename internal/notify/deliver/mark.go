@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,7 +33,7 @@ type marked int
 const (
 	markDone    marked = iota
 	markRefused        // others have the message, or its lease ends too soon
-	markFailed         // the database did not answer: it may be marked, and is not sent
+	markFailed         // the database did not answer in time: it may be marked, and is not sent
 )
 
 func newMarker(p *Pool) *marker {
@@ -81,8 +82,36 @@ func (m *marker) run() {
 	}
 }
 
+// round marks messages, for as long as one of them may still be sent afterwards.
 func (m *marker) round(round []*marking) {
-	answers := make([]marked, len(round))
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		done, err := m.once(round)
+		if err == nil {
+			for i, x := range round {
+				x.answer <- done[i]
+			}
+			return
+		}
+		round = slices.DeleteFunc(round, func(x *marking) bool {
+			late := m.pool.sending.Err() != nil || !x.job.lasts(x.need)
+			if late {
+				x.answer <- markFailed
+			}
+			return late
+		})
+		if len(round) == 0 {
+			return
+		}
+		m.pool.Log.Warn("mark messages as being sent", "messages", len(round), "error", err)
+		select {
+		case <-m.pool.sending.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (m *marker) once(round []*marking) (answers []marked, err error) {
+	answers = make([]marked, len(round))
 	var arg db.SendingMarkParams
 	for i, x := range round {
 		answers[i] = markRefused
@@ -92,20 +121,12 @@ func (m *marker) round(round []*marking) {
 	ctx, cancel := context.WithTimeout(m.pool.sending, m.pool.Lease/4)
 	defer cancel()
 	var done []int32
-	_, err := m.pool.steered(ctx, func(d db.DBTX) (err error) {
+	_, err = m.pool.steered(ctx, func(d db.DBTX) (err error) {
 		done, err = q.SendingMark(ctx, d, arg)
 		return err
 	})
-	if err != nil && m.pool.sending.Err() == nil {
-		m.pool.Log.Warn("mark messages as being sent", "messages", len(round), "error", err)
-	}
 	for _, n := range done {
 		answers[n-1] = markDone
 	}
-	for i, x := range round {
-		if err != nil {
-			answers[i] = markFailed
-		}
-		x.answer <- answers[i]
-	}
+	return answers, err
 }

@@ -45,7 +45,7 @@ type cursor struct {
 
 const (
 	// firstPause is between polls of a place that had something, lastPause of one that has had nothing for long.
-	firstPause = 10 * time.Millisecond
+	firstPause = 5 * time.Millisecond
 	lastPause  = 2 * time.Second
 	// margin is how much earlier than the present a cursor stays: a transaction may commit so late. What commits
 	// later still is found by discovery.

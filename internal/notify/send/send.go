@@ -58,11 +58,21 @@ type Content struct {
 	// the provider's template by provider's name, and its variables in their order.
 	Template map[string]string `json:"template,omitempty"`
 	Params   []Param           `json:"params,omitempty"`
+	// ProviderParams are the variables of those providers that take others, or in another order.
+	ProviderParams map[string][]Param `json:"provider_params,omitempty"`
 	// Type and Data are a webhook's event and its body, or a push message's data, as JSON.
 	Type string `json:"type,omitempty"`
 	Data []byte `json:"data,omitempty"`
 	// Headers are further header fields of an e-mail, such as List-Unsubscribe.
 	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// ParamsFor are the variables of a provider's template, in the provider's order.
+func (c *Content) ParamsFor(provider string) []Param {
+	if p, ok := c.ProviderParams[provider]; ok {
+		return p
+	}
+	return c.Params
 }
 
 // Param is a variable of a template at the provider's.

@@ -24,7 +24,7 @@ var File_ledgerd_notify_v1_notify_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_notify_service_proto_rawDesc = "" +
 	"\n" +
-	"&ledgerd/notify/v1/notify_service.proto\x12\x11ledgerd.notify.v1\x1a\x1eledgerd/notify/v1/outbox.proto2\x9a\x06\n" +
+	"&ledgerd/notify/v1/notify_service.proto\x12\x11ledgerd.notify.v1\x1a\x1cledgerd/notify/v1/code.proto\x1a\x1eledgerd/notify/v1/outbox.proto\x1a ledgerd/notify/v1/template.proto2\xca\v\n" +
 	"\rNotifyService\x12G\n" +
 	"\x04Send\x12\x1e.ledgerd.notify.v1.SendRequest\x1a\x1f.ledgerd.notify.v1.SendResponse\x12V\n" +
 	"\tSendBatch\x12#.ledgerd.notify.v1.SendBatchRequest\x1a$.ledgerd.notify.v1.SendBatchResponse\x12b\n" +
@@ -34,7 +34,15 @@ const file_ledgerd_notify_v1_notify_service_proto_rawDesc = "" +
 	"\n" +
 	"GetMessage\x12$.ledgerd.notify.v1.GetMessageRequest\x1a%.ledgerd.notify.v1.GetMessageResponse\"\x03\x90\x02\x01\x12d\n" +
 	"\fListMessages\x12&.ledgerd.notify.v1.ListMessagesRequest\x1a'.ledgerd.notify.v1.ListMessagesResponse\"\x03\x90\x02\x01\x12m\n" +
-	"\x0fListDeadLetters\x12).ledgerd.notify.v1.ListDeadLettersRequest\x1a*.ledgerd.notify.v1.ListDeadLettersResponse\"\x03\x90\x02\x01B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
+	"\x0fListDeadLetters\x12).ledgerd.notify.v1.ListDeadLettersRequest\x1a*.ledgerd.notify.v1.ListDeadLettersResponse\"\x03\x90\x02\x01\x12\\\n" +
+	"\vPutTemplate\x12%.ledgerd.notify.v1.PutTemplateRequest\x1a&.ledgerd.notify.v1.PutTemplateResponse\x12e\n" +
+	"\x0eDeleteTemplate\x12(.ledgerd.notify.v1.DeleteTemplateRequest\x1a).ledgerd.notify.v1.DeleteTemplateResponse\x12a\n" +
+	"\vGetTemplate\x12%.ledgerd.notify.v1.GetTemplateRequest\x1a&.ledgerd.notify.v1.GetTemplateResponse\"\x03\x90\x02\x01\x12g\n" +
+	"\rListTemplates\x12'.ledgerd.notify.v1.ListTemplatesRequest\x1a(.ledgerd.notify.v1.ListTemplatesResponse\"\x03\x90\x02\x01\x12m\n" +
+	"\x0fPreviewTemplate\x12).ledgerd.notify.v1.PreviewTemplateRequest\x1a*.ledgerd.notify.v1.PreviewTemplateResponse\"\x03\x90\x02\x01\x12S\n" +
+	"\bSendCode\x12\".ledgerd.notify.v1.SendCodeRequest\x1a#.ledgerd.notify.v1.SendCodeResponse\x12Y\n" +
+	"\n" +
+	"VerifyCode\x12$.ledgerd.notify.v1.VerifyCodeRequest\x1a%.ledgerd.notify.v1.VerifyCodeResponseB;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
 
 var file_ledgerd_notify_v1_notify_service_proto_goTypes = []any{
 	(*SendRequest)(nil),             // 0: ledgerd.notify.v1.SendRequest
@@ -45,14 +53,28 @@ var file_ledgerd_notify_v1_notify_service_proto_goTypes = []any{
 	(*GetMessageRequest)(nil),       // 5: ledgerd.notify.v1.GetMessageRequest
 	(*ListMessagesRequest)(nil),     // 6: ledgerd.notify.v1.ListMessagesRequest
 	(*ListDeadLettersRequest)(nil),  // 7: ledgerd.notify.v1.ListDeadLettersRequest
-	(*SendResponse)(nil),            // 8: ledgerd.notify.v1.SendResponse
-	(*SendBatchResponse)(nil),       // 9: ledgerd.notify.v1.SendBatchResponse
-	(*CancelMessageResponse)(nil),   // 10: ledgerd.notify.v1.CancelMessageResponse
-	(*RequeueMessagesResponse)(nil), // 11: ledgerd.notify.v1.RequeueMessagesResponse
-	(*ReportDeliveryResponse)(nil),  // 12: ledgerd.notify.v1.ReportDeliveryResponse
-	(*GetMessageResponse)(nil),      // 13: ledgerd.notify.v1.GetMessageResponse
-	(*ListMessagesResponse)(nil),    // 14: ledgerd.notify.v1.ListMessagesResponse
-	(*ListDeadLettersResponse)(nil), // 15: ledgerd.notify.v1.ListDeadLettersResponse
+	(*PutTemplateRequest)(nil),      // 8: ledgerd.notify.v1.PutTemplateRequest
+	(*DeleteTemplateRequest)(nil),   // 9: ledgerd.notify.v1.DeleteTemplateRequest
+	(*GetTemplateRequest)(nil),      // 10: ledgerd.notify.v1.GetTemplateRequest
+	(*ListTemplatesRequest)(nil),    // 11: ledgerd.notify.v1.ListTemplatesRequest
+	(*PreviewTemplateRequest)(nil),  // 12: ledgerd.notify.v1.PreviewTemplateRequest
+	(*SendCodeRequest)(nil),         // 13: ledgerd.notify.v1.SendCodeRequest
+	(*VerifyCodeRequest)(nil),       // 14: ledgerd.notify.v1.VerifyCodeRequest
+	(*SendResponse)(nil),            // 15: ledgerd.notify.v1.SendResponse
+	(*SendBatchResponse)(nil),       // 16: ledgerd.notify.v1.SendBatchResponse
+	(*CancelMessageResponse)(nil),   // 17: ledgerd.notify.v1.CancelMessageResponse
+	(*RequeueMessagesResponse)(nil), // 18: ledgerd.notify.v1.RequeueMessagesResponse
+	(*ReportDeliveryResponse)(nil),  // 19: ledgerd.notify.v1.ReportDeliveryResponse
+	(*GetMessageResponse)(nil),      // 20: ledgerd.notify.v1.GetMessageResponse
+	(*ListMessagesResponse)(nil),    // 21: ledgerd.notify.v1.ListMessagesResponse
+	(*ListDeadLettersResponse)(nil), // 22: ledgerd.notify.v1.ListDeadLettersResponse
+	(*PutTemplateResponse)(nil),     // 23: ledgerd.notify.v1.PutTemplateResponse
+	(*DeleteTemplateResponse)(nil),  // 24: ledgerd.notify.v1.DeleteTemplateResponse
+	(*GetTemplateResponse)(nil),     // 25: ledgerd.notify.v1.GetTemplateResponse
+	(*ListTemplatesResponse)(nil),   // 26: ledgerd.notify.v1.ListTemplatesResponse
+	(*PreviewTemplateResponse)(nil), // 27: ledgerd.notify.v1.PreviewTemplateResponse
+	(*SendCodeResponse)(nil),        // 28: ledgerd.notify.v1.SendCodeResponse
+	(*VerifyCodeResponse)(nil),      // 29: ledgerd.notify.v1.VerifyCodeResponse
 }
 var file_ledgerd_notify_v1_notify_service_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.notify.v1.NotifyService.Send:input_type -> ledgerd.notify.v1.SendRequest
@@ -63,16 +85,30 @@ var file_ledgerd_notify_v1_notify_service_proto_depIdxs = []int32{
 	5,  // 5: ledgerd.notify.v1.NotifyService.GetMessage:input_type -> ledgerd.notify.v1.GetMessageRequest
 	6,  // 6: ledgerd.notify.v1.NotifyService.ListMessages:input_type -> ledgerd.notify.v1.ListMessagesRequest
 	7,  // 7: ledgerd.notify.v1.NotifyService.ListDeadLetters:input_type -> ledgerd.notify.v1.ListDeadLettersRequest
-	8,  // 8: ledgerd.notify.v1.NotifyService.Send:output_type -> ledgerd.notify.v1.SendResponse
-	9,  // 9: ledgerd.notify.v1.NotifyService.SendBatch:output_type -> ledgerd.notify.v1.SendBatchResponse
-	10, // 10: ledgerd.notify.v1.NotifyService.CancelMessage:output_type -> ledgerd.notify.v1.CancelMessageResponse
-	11, // 11: ledgerd.notify.v1.NotifyService.RequeueMessages:output_type -> ledgerd.notify.v1.RequeueMessagesResponse
-	12, // 12: ledgerd.notify.v1.NotifyService.ReportDelivery:output_type -> ledgerd.notify.v1.ReportDeliveryResponse
-	13, // 13: ledgerd.notify.v1.NotifyService.GetMessage:output_type -> ledgerd.notify.v1.GetMessageResponse
-	14, // 14: ledgerd.notify.v1.NotifyService.ListMessages:output_type -> ledgerd.notify.v1.ListMessagesResponse
-	15, // 15: ledgerd.notify.v1.NotifyService.ListDeadLetters:output_type -> ledgerd.notify.v1.ListDeadLettersResponse
-	8,  // [8:16] is the sub-list for method output_type
-	0,  // [0:8] is the sub-list for method input_type
+	8,  // 8: ledgerd.notify.v1.NotifyService.PutTemplate:input_type -> ledgerd.notify.v1.PutTemplateRequest
+	9,  // 9: ledgerd.notify.v1.NotifyService.DeleteTemplate:input_type -> ledgerd.notify.v1.DeleteTemplateRequest
+	10, // 10: ledgerd.notify.v1.NotifyService.GetTemplate:input_type -> ledgerd.notify.v1.GetTemplateRequest
+	11, // 11: ledgerd.notify.v1.NotifyService.ListTemplates:input_type -> ledgerd.notify.v1.ListTemplatesRequest
+	12, // 12: ledgerd.notify.v1.NotifyService.PreviewTemplate:input_type -> ledgerd.notify.v1.PreviewTemplateRequest
+	13, // 13: ledgerd.notify.v1.NotifyService.SendCode:input_type -> ledgerd.notify.v1.SendCodeRequest
+	14, // 14: ledgerd.notify.v1.NotifyService.VerifyCode:input_type -> ledgerd.notify.v1.VerifyCodeRequest
+	15, // 15: ledgerd.notify.v1.NotifyService.Send:output_type -> ledgerd.notify.v1.SendResponse
+	16, // 16: ledgerd.notify.v1.NotifyService.SendBatch:output_type -> ledgerd.notify.v1.SendBatchResponse
+	17, // 17: ledgerd.notify.v1.NotifyService.CancelMessage:output_type -> ledgerd.notify.v1.CancelMessageResponse
+	18, // 18: ledgerd.notify.v1.NotifyService.RequeueMessages:output_type -> ledgerd.notify.v1.RequeueMessagesResponse
+	19, // 19: ledgerd.notify.v1.NotifyService.ReportDelivery:output_type -> ledgerd.notify.v1.ReportDeliveryResponse
+	20, // 20: ledgerd.notify.v1.NotifyService.GetMessage:output_type -> ledgerd.notify.v1.GetMessageResponse
+	21, // 21: ledgerd.notify.v1.NotifyService.ListMessages:output_type -> ledgerd.notify.v1.ListMessagesResponse
+	22, // 22: ledgerd.notify.v1.NotifyService.ListDeadLetters:output_type -> ledgerd.notify.v1.ListDeadLettersResponse
+	23, // 23: ledgerd.notify.v1.NotifyService.PutTemplate:output_type -> ledgerd.notify.v1.PutTemplateResponse
+	24, // 24: ledgerd.notify.v1.NotifyService.DeleteTemplate:output_type -> ledgerd.notify.v1.DeleteTemplateResponse
+	25, // 25: ledgerd.notify.v1.NotifyService.GetTemplate:output_type -> ledgerd.notify.v1.GetTemplateResponse
+	26, // 26: ledgerd.notify.v1.NotifyService.ListTemplates:output_type -> ledgerd.notify.v1.ListTemplatesResponse
+	27, // 27: ledgerd.notify.v1.NotifyService.PreviewTemplate:output_type -> ledgerd.notify.v1.PreviewTemplateResponse
+	28, // 28: ledgerd.notify.v1.NotifyService.SendCode:output_type -> ledgerd.notify.v1.SendCodeResponse
+	29, // 29: ledgerd.notify.v1.NotifyService.VerifyCode:output_type -> ledgerd.notify.v1.VerifyCodeResponse
+	15, // [15:30] is the sub-list for method output_type
+	0,  // [0:15] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name
@@ -83,7 +119,9 @@ func file_ledgerd_notify_v1_notify_service_proto_init() {
 	if File_ledgerd_notify_v1_notify_service_proto != nil {
 		return
 	}
+	file_ledgerd_notify_v1_code_proto_init()
 	file_ledgerd_notify_v1_outbox_proto_init()
+	file_ledgerd_notify_v1_template_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

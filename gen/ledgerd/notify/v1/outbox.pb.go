@@ -38,6 +38,7 @@ type SendRequest struct {
 	// Types that are valid to be assigned to Says:
 	//
 	//	*SendRequest_Content
+	//	*SendRequest_Template
 	Says isSendRequest_Says `protobuf_oneof:"says"`
 	// What it is about, such as order.paid. Part of what a repeat is recognised by.
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
@@ -125,6 +126,15 @@ func (x *SendRequest) GetContent() *Content {
 	return nil
 }
 
+func (x *SendRequest) GetTemplate() *TemplateUse {
+	if x != nil {
+		if x, ok := x.Says.(*SendRequest_Template); ok {
+			return x.Template
+		}
+	}
+	return nil
+}
+
 func (x *SendRequest) GetBusinessType() string {
 	if x != nil {
 		return x.BusinessType
@@ -201,10 +211,17 @@ type isSendRequest_Says interface {
 
 type SendRequest_Content struct {
 	// Written by the caller.
-	Content *Content `protobuf:"bytes,3,opt,name=content,proto3,oneof"` // 4 is for templates.
+	Content *Content `protobuf:"bytes,3,opt,name=content,proto3,oneof"`
+}
+
+type SendRequest_Template struct {
+	// Written by a template.
+	Template *TemplateUse `protobuf:"bytes,4,opt,name=template,proto3,oneof"`
 }
 
 func (*SendRequest_Content) isSendRequest_Says() {}
+
+func (*SendRequest_Template) isSendRequest_Says() {}
 
 // SendResponse has the message.
 type SendResponse struct {
@@ -1438,13 +1455,14 @@ var File_ledgerd_notify_v1_outbox_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\n" +
-	"\x1eledgerd/notify/v1/outbox.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a ledgerd/ledger/v1/transfer.proto\x1a\x1fledgerd/notify/v1/message.proto\"\x9e\x06\n" +
+	"\x1eledgerd/notify/v1/outbox.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a ledgerd/ledger/v1/transfer.proto\x1a\x1fledgerd/notify/v1/message.proto\x1a ledgerd/notify/v1/template.proto\"\xdc\x06\n" +
 	"\vSendRequest\x12@\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\achannel\x12(\n" +
 	"\trecipient\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05 \x01(\x80\x10R\trecipient\x126\n" +
-	"\acontent\x18\x03 \x01(\v2\x1a.ledgerd.notify.v1.ContentH\x00R\acontent\x12,\n" +
+	"\acontent\x18\x03 \x01(\v2\x1a.ledgerd.notify.v1.ContentH\x00R\acontent\x12<\n" +
+	"\btemplate\x18\x04 \x01(\v2\x1e.ledgerd.notify.v1.TemplateUseH\x00R\btemplate\x12,\n" +
 	"\rbusiness_type\x18\x05 \x01(\tB\a\xbaH\x04r\x02(@R\fbusinessType\x12\x1f\n" +
 	"\x06biz_no\x18\x06 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05bizNo\x12A\n" +
 	"\bpriority\x18\a \x01(\x0e2\x1b.ledgerd.notify.v1.PriorityB\b\xbaH\x05\x82\x01\x02\x10\x01R\bpriority\x129\n" +
@@ -1579,48 +1597,50 @@ var file_ledgerd_notify_v1_outbox_proto_goTypes = []any{
 	(*DeadLetterGroup)(nil),         // 19: ledgerd.notify.v1.DeadLetterGroup
 	(Channel)(0),                    // 20: ledgerd.notify.v1.Channel
 	(*Content)(nil),                 // 21: ledgerd.notify.v1.Content
-	(Priority)(0),                   // 22: ledgerd.notify.v1.Priority
-	(*timestamppb.Timestamp)(nil),   // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
-	(OnUnknown)(0),                  // 25: ledgerd.notify.v1.OnUnknown
-	(*Message)(nil),                 // 26: ledgerd.notify.v1.Message
-	(*v1.ItemError)(nil),            // 27: ledgerd.ledger.v1.ItemError
-	(*Event)(nil),                   // 28: ledgerd.notify.v1.Event
-	(MessageState)(0),               // 29: ledgerd.notify.v1.MessageState
+	(*TemplateUse)(nil),             // 22: ledgerd.notify.v1.TemplateUse
+	(Priority)(0),                   // 23: ledgerd.notify.v1.Priority
+	(*timestamppb.Timestamp)(nil),   // 24: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),     // 25: google.protobuf.Duration
+	(OnUnknown)(0),                  // 26: ledgerd.notify.v1.OnUnknown
+	(*Message)(nil),                 // 27: ledgerd.notify.v1.Message
+	(*v1.ItemError)(nil),            // 28: ledgerd.ledger.v1.ItemError
+	(*Event)(nil),                   // 29: ledgerd.notify.v1.Event
+	(MessageState)(0),               // 30: ledgerd.notify.v1.MessageState
 }
 var file_ledgerd_notify_v1_outbox_proto_depIdxs = []int32{
 	20, // 0: ledgerd.notify.v1.SendRequest.channel:type_name -> ledgerd.notify.v1.Channel
 	21, // 1: ledgerd.notify.v1.SendRequest.content:type_name -> ledgerd.notify.v1.Content
-	22, // 2: ledgerd.notify.v1.SendRequest.priority:type_name -> ledgerd.notify.v1.Priority
-	23, // 3: ledgerd.notify.v1.SendRequest.not_before:type_name -> google.protobuf.Timestamp
-	24, // 4: ledgerd.notify.v1.SendRequest.give_up_after:type_name -> google.protobuf.Duration
-	24, // 5: ledgerd.notify.v1.SendRequest.content_life:type_name -> google.protobuf.Duration
-	25, // 6: ledgerd.notify.v1.SendRequest.on_unknown:type_name -> ledgerd.notify.v1.OnUnknown
-	24, // 7: ledgerd.notify.v1.SendRequest.repeat_window:type_name -> google.protobuf.Duration
-	26, // 8: ledgerd.notify.v1.SendResponse.message:type_name -> ledgerd.notify.v1.Message
-	0,  // 9: ledgerd.notify.v1.SendBatchRequest.items:type_name -> ledgerd.notify.v1.SendRequest
-	4,  // 10: ledgerd.notify.v1.SendBatchResponse.results:type_name -> ledgerd.notify.v1.SendBatchResult
-	27, // 11: ledgerd.notify.v1.SendBatchResult.error:type_name -> ledgerd.ledger.v1.ItemError
-	26, // 12: ledgerd.notify.v1.CancelMessageResponse.message:type_name -> ledgerd.notify.v1.Message
-	8,  // 13: ledgerd.notify.v1.RequeueMessagesRequest.filter:type_name -> ledgerd.notify.v1.DeadFilter
-	24, // 14: ledgerd.notify.v1.RequeueMessagesRequest.give_up_after:type_name -> google.protobuf.Duration
-	20, // 15: ledgerd.notify.v1.DeadFilter.channel:type_name -> ledgerd.notify.v1.Channel
-	11, // 16: ledgerd.notify.v1.ReportDeliveryRequest.provider_message:type_name -> ledgerd.notify.v1.ProviderMessage
-	26, // 17: ledgerd.notify.v1.ReportDeliveryResponse.message:type_name -> ledgerd.notify.v1.Message
-	26, // 18: ledgerd.notify.v1.GetMessageResponse.message:type_name -> ledgerd.notify.v1.Message
-	28, // 19: ledgerd.notify.v1.GetMessageResponse.events:type_name -> ledgerd.notify.v1.Event
-	21, // 20: ledgerd.notify.v1.GetMessageResponse.content:type_name -> ledgerd.notify.v1.Content
-	20, // 21: ledgerd.notify.v1.ListMessagesRequest.channel:type_name -> ledgerd.notify.v1.Channel
-	29, // 22: ledgerd.notify.v1.ListMessagesRequest.state:type_name -> ledgerd.notify.v1.MessageState
-	26, // 23: ledgerd.notify.v1.ListMessagesResponse.messages:type_name -> ledgerd.notify.v1.Message
-	19, // 24: ledgerd.notify.v1.ListDeadLettersResponse.groups:type_name -> ledgerd.notify.v1.DeadLetterGroup
-	20, // 25: ledgerd.notify.v1.DeadLetterGroup.channel:type_name -> ledgerd.notify.v1.Channel
-	26, // 26: ledgerd.notify.v1.DeadLetterGroup.example:type_name -> ledgerd.notify.v1.Message
-	27, // [27:27] is the sub-list for method output_type
-	27, // [27:27] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	22, // 2: ledgerd.notify.v1.SendRequest.template:type_name -> ledgerd.notify.v1.TemplateUse
+	23, // 3: ledgerd.notify.v1.SendRequest.priority:type_name -> ledgerd.notify.v1.Priority
+	24, // 4: ledgerd.notify.v1.SendRequest.not_before:type_name -> google.protobuf.Timestamp
+	25, // 5: ledgerd.notify.v1.SendRequest.give_up_after:type_name -> google.protobuf.Duration
+	25, // 6: ledgerd.notify.v1.SendRequest.content_life:type_name -> google.protobuf.Duration
+	26, // 7: ledgerd.notify.v1.SendRequest.on_unknown:type_name -> ledgerd.notify.v1.OnUnknown
+	25, // 8: ledgerd.notify.v1.SendRequest.repeat_window:type_name -> google.protobuf.Duration
+	27, // 9: ledgerd.notify.v1.SendResponse.message:type_name -> ledgerd.notify.v1.Message
+	0,  // 10: ledgerd.notify.v1.SendBatchRequest.items:type_name -> ledgerd.notify.v1.SendRequest
+	4,  // 11: ledgerd.notify.v1.SendBatchResponse.results:type_name -> ledgerd.notify.v1.SendBatchResult
+	28, // 12: ledgerd.notify.v1.SendBatchResult.error:type_name -> ledgerd.ledger.v1.ItemError
+	27, // 13: ledgerd.notify.v1.CancelMessageResponse.message:type_name -> ledgerd.notify.v1.Message
+	8,  // 14: ledgerd.notify.v1.RequeueMessagesRequest.filter:type_name -> ledgerd.notify.v1.DeadFilter
+	25, // 15: ledgerd.notify.v1.RequeueMessagesRequest.give_up_after:type_name -> google.protobuf.Duration
+	20, // 16: ledgerd.notify.v1.DeadFilter.channel:type_name -> ledgerd.notify.v1.Channel
+	11, // 17: ledgerd.notify.v1.ReportDeliveryRequest.provider_message:type_name -> ledgerd.notify.v1.ProviderMessage
+	27, // 18: ledgerd.notify.v1.ReportDeliveryResponse.message:type_name -> ledgerd.notify.v1.Message
+	27, // 19: ledgerd.notify.v1.GetMessageResponse.message:type_name -> ledgerd.notify.v1.Message
+	29, // 20: ledgerd.notify.v1.GetMessageResponse.events:type_name -> ledgerd.notify.v1.Event
+	21, // 21: ledgerd.notify.v1.GetMessageResponse.content:type_name -> ledgerd.notify.v1.Content
+	20, // 22: ledgerd.notify.v1.ListMessagesRequest.channel:type_name -> ledgerd.notify.v1.Channel
+	30, // 23: ledgerd.notify.v1.ListMessagesRequest.state:type_name -> ledgerd.notify.v1.MessageState
+	27, // 24: ledgerd.notify.v1.ListMessagesResponse.messages:type_name -> ledgerd.notify.v1.Message
+	19, // 25: ledgerd.notify.v1.ListDeadLettersResponse.groups:type_name -> ledgerd.notify.v1.DeadLetterGroup
+	20, // 26: ledgerd.notify.v1.DeadLetterGroup.channel:type_name -> ledgerd.notify.v1.Channel
+	27, // 27: ledgerd.notify.v1.DeadLetterGroup.example:type_name -> ledgerd.notify.v1.Message
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_notify_v1_outbox_proto_init() }
@@ -1629,8 +1649,10 @@ func file_ledgerd_notify_v1_outbox_proto_init() {
 		return
 	}
 	file_ledgerd_notify_v1_message_proto_init()
+	file_ledgerd_notify_v1_template_proto_init()
 	file_ledgerd_notify_v1_outbox_proto_msgTypes[0].OneofWrappers = []any{
 		(*SendRequest_Content)(nil),
+		(*SendRequest_Template)(nil),
 	}
 	file_ledgerd_notify_v1_outbox_proto_msgTypes[7].OneofWrappers = []any{
 		(*RequeueMessagesRequest_MessageId)(nil),

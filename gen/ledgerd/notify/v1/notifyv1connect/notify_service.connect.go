@@ -55,6 +55,26 @@ const (
 	// NotifyServiceListDeadLettersProcedure is the fully-qualified name of the NotifyService's
 	// ListDeadLetters RPC.
 	NotifyServiceListDeadLettersProcedure = "/ledgerd.notify.v1.NotifyService/ListDeadLetters"
+	// NotifyServicePutTemplateProcedure is the fully-qualified name of the NotifyService's PutTemplate
+	// RPC.
+	NotifyServicePutTemplateProcedure = "/ledgerd.notify.v1.NotifyService/PutTemplate"
+	// NotifyServiceDeleteTemplateProcedure is the fully-qualified name of the NotifyService's
+	// DeleteTemplate RPC.
+	NotifyServiceDeleteTemplateProcedure = "/ledgerd.notify.v1.NotifyService/DeleteTemplate"
+	// NotifyServiceGetTemplateProcedure is the fully-qualified name of the NotifyService's GetTemplate
+	// RPC.
+	NotifyServiceGetTemplateProcedure = "/ledgerd.notify.v1.NotifyService/GetTemplate"
+	// NotifyServiceListTemplatesProcedure is the fully-qualified name of the NotifyService's
+	// ListTemplates RPC.
+	NotifyServiceListTemplatesProcedure = "/ledgerd.notify.v1.NotifyService/ListTemplates"
+	// NotifyServicePreviewTemplateProcedure is the fully-qualified name of the NotifyService's
+	// PreviewTemplate RPC.
+	NotifyServicePreviewTemplateProcedure = "/ledgerd.notify.v1.NotifyService/PreviewTemplate"
+	// NotifyServiceSendCodeProcedure is the fully-qualified name of the NotifyService's SendCode RPC.
+	NotifyServiceSendCodeProcedure = "/ledgerd.notify.v1.NotifyService/SendCode"
+	// NotifyServiceVerifyCodeProcedure is the fully-qualified name of the NotifyService's VerifyCode
+	// RPC.
+	NotifyServiceVerifyCodeProcedure = "/ledgerd.notify.v1.NotifyService/VerifyCode"
 )
 
 // NotifyServiceClient is a client for the ledgerd.notify.v1.NotifyService service.
@@ -62,7 +82,8 @@ type NotifyServiceClient interface {
 	// Accepts a message: it is sent after the commit, by any server. As an operation of BatchService.Execute it is
 	// part of its cause: it goes out if and only if that commits.
 	// A repeat answers with the first message: for ever by biz_no, and within a window by recipient, content and
-	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED.
+	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Up to 1,000 messages in one call, each with its own result, or all or none.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
@@ -81,6 +102,28 @@ type NotifyServiceClient interface {
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 	// Lists what is dead or unknown, grouped by what went wrong.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
+	// Keeps a template in one locale, as a new version, which is sent from then on. To put what it says already makes
+	// none. Errors: FIELD_INVALID, which lists everything that is wrong.
+	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
+	// Deletes a template, or one locale of it. What was sent with it stays to be read. To delete it again is no error.
+	// Errors: TEMPLATE_NOT_FOUND.
+	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
+	// Shows a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
+	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
+	// Lists templates.
+	ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error)
+	// Shows what a template would say, kept or not, and all that is wrong with it or its values. Sends nothing.
+	// Errors: TEMPLATE_NOT_FOUND.
+	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
+	// Sends a code that proves that somebody has a number or an address. It voids the one before. Besides the limits
+	// of the tenant there are some for codes, by address and by block of numbers.
+	// Errors: CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
+	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
+	// Tries a code. The right one is used up, in an Execute together with what stands beside it or not at all. Five wrong
+	// tries spoil a code; they count also when the Execute that they stand in is refused. The answer to a wrong one
+	// does not tell whether any was sent. Errors: CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED.
+	VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error)
 }
 
 // NewNotifyServiceClient constructs a client for the ledgerd.notify.v1.NotifyService service. By
@@ -145,6 +188,51 @@ func NewNotifyServiceClient(httpClient connect.HTTPClient, baseURL string, opts 
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		putTemplate: connect.NewClient[v1.PutTemplateRequest, v1.PutTemplateResponse](
+			httpClient,
+			baseURL+NotifyServicePutTemplateProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("PutTemplate")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteTemplate: connect.NewClient[v1.DeleteTemplateRequest, v1.DeleteTemplateResponse](
+			httpClient,
+			baseURL+NotifyServiceDeleteTemplateProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("DeleteTemplate")),
+			connect.WithClientOptions(opts...),
+		),
+		getTemplate: connect.NewClient[v1.GetTemplateRequest, v1.GetTemplateResponse](
+			httpClient,
+			baseURL+NotifyServiceGetTemplateProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("GetTemplate")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		listTemplates: connect.NewClient[v1.ListTemplatesRequest, v1.ListTemplatesResponse](
+			httpClient,
+			baseURL+NotifyServiceListTemplatesProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("ListTemplates")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		previewTemplate: connect.NewClient[v1.PreviewTemplateRequest, v1.PreviewTemplateResponse](
+			httpClient,
+			baseURL+NotifyServicePreviewTemplateProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("PreviewTemplate")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		sendCode: connect.NewClient[v1.SendCodeRequest, v1.SendCodeResponse](
+			httpClient,
+			baseURL+NotifyServiceSendCodeProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("SendCode")),
+			connect.WithClientOptions(opts...),
+		),
+		verifyCode: connect.NewClient[v1.VerifyCodeRequest, v1.VerifyCodeResponse](
+			httpClient,
+			baseURL+NotifyServiceVerifyCodeProcedure,
+			connect.WithSchema(notifyServiceMethods.ByName("VerifyCode")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -158,6 +246,13 @@ type notifyServiceClient struct {
 	getMessage      *connect.Client[v1.GetMessageRequest, v1.GetMessageResponse]
 	listMessages    *connect.Client[v1.ListMessagesRequest, v1.ListMessagesResponse]
 	listDeadLetters *connect.Client[v1.ListDeadLettersRequest, v1.ListDeadLettersResponse]
+	putTemplate     *connect.Client[v1.PutTemplateRequest, v1.PutTemplateResponse]
+	deleteTemplate  *connect.Client[v1.DeleteTemplateRequest, v1.DeleteTemplateResponse]
+	getTemplate     *connect.Client[v1.GetTemplateRequest, v1.GetTemplateResponse]
+	listTemplates   *connect.Client[v1.ListTemplatesRequest, v1.ListTemplatesResponse]
+	previewTemplate *connect.Client[v1.PreviewTemplateRequest, v1.PreviewTemplateResponse]
+	sendCode        *connect.Client[v1.SendCodeRequest, v1.SendCodeResponse]
+	verifyCode      *connect.Client[v1.VerifyCodeRequest, v1.VerifyCodeResponse]
 }
 
 // Send calls ledgerd.notify.v1.NotifyService.Send.
@@ -232,12 +327,76 @@ func (c *notifyServiceClient) ListDeadLetters(ctx context.Context, req *v1.ListD
 	return nil, err
 }
 
+// PutTemplate calls ledgerd.notify.v1.NotifyService.PutTemplate.
+func (c *notifyServiceClient) PutTemplate(ctx context.Context, req *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error) {
+	response, err := c.putTemplate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DeleteTemplate calls ledgerd.notify.v1.NotifyService.DeleteTemplate.
+func (c *notifyServiceClient) DeleteTemplate(ctx context.Context, req *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error) {
+	response, err := c.deleteTemplate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetTemplate calls ledgerd.notify.v1.NotifyService.GetTemplate.
+func (c *notifyServiceClient) GetTemplate(ctx context.Context, req *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error) {
+	response, err := c.getTemplate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ListTemplates calls ledgerd.notify.v1.NotifyService.ListTemplates.
+func (c *notifyServiceClient) ListTemplates(ctx context.Context, req *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error) {
+	response, err := c.listTemplates.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PreviewTemplate calls ledgerd.notify.v1.NotifyService.PreviewTemplate.
+func (c *notifyServiceClient) PreviewTemplate(ctx context.Context, req *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error) {
+	response, err := c.previewTemplate.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// SendCode calls ledgerd.notify.v1.NotifyService.SendCode.
+func (c *notifyServiceClient) SendCode(ctx context.Context, req *v1.SendCodeRequest) (*v1.SendCodeResponse, error) {
+	response, err := c.sendCode.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// VerifyCode calls ledgerd.notify.v1.NotifyService.VerifyCode.
+func (c *notifyServiceClient) VerifyCode(ctx context.Context, req *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error) {
+	response, err := c.verifyCode.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // NotifyServiceHandler is an implementation of the ledgerd.notify.v1.NotifyService service.
 type NotifyServiceHandler interface {
 	// Accepts a message: it is sent after the commit, by any server. As an operation of BatchService.Execute it is
 	// part of its cause: it goes out if and only if that commits.
 	// A repeat answers with the first message: for ever by biz_no, and within a window by recipient, content and
-	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED.
+	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
 	// Up to 1,000 messages in one call, each with its own result, or all or none.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
@@ -256,6 +415,28 @@ type NotifyServiceHandler interface {
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
 	// Lists what is dead or unknown, grouped by what went wrong.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
+	// Keeps a template in one locale, as a new version, which is sent from then on. To put what it says already makes
+	// none. Errors: FIELD_INVALID, which lists everything that is wrong.
+	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
+	// Deletes a template, or one locale of it. What was sent with it stays to be read. To delete it again is no error.
+	// Errors: TEMPLATE_NOT_FOUND.
+	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
+	// Shows a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
+	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
+	// Lists templates.
+	ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error)
+	// Shows what a template would say, kept or not, and all that is wrong with it or its values. Sends nothing.
+	// Errors: TEMPLATE_NOT_FOUND.
+	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
+	// Sends a code that proves that somebody has a number or an address. It voids the one before. Besides the limits
+	// of the tenant there are some for codes, by address and by block of numbers.
+	// Errors: CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
+	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
+	// Tries a code. The right one is used up, in an Execute together with what stands beside it or not at all. Five wrong
+	// tries spoil a code; they count also when the Execute that they stand in is refused. The answer to a wrong one
+	// does not tell whether any was sent. Errors: CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED.
+	VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error)
 }
 
 // NewNotifyServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -316,6 +497,51 @@ func NewNotifyServiceHandler(svc NotifyServiceHandler, opts ...connect.HandlerOp
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	notifyServicePutTemplateHandler := connect.NewUnaryHandlerSimple(
+		NotifyServicePutTemplateProcedure,
+		svc.PutTemplate,
+		connect.WithSchema(notifyServiceMethods.ByName("PutTemplate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	notifyServiceDeleteTemplateHandler := connect.NewUnaryHandlerSimple(
+		NotifyServiceDeleteTemplateProcedure,
+		svc.DeleteTemplate,
+		connect.WithSchema(notifyServiceMethods.ByName("DeleteTemplate")),
+		connect.WithHandlerOptions(opts...),
+	)
+	notifyServiceGetTemplateHandler := connect.NewUnaryHandlerSimple(
+		NotifyServiceGetTemplateProcedure,
+		svc.GetTemplate,
+		connect.WithSchema(notifyServiceMethods.ByName("GetTemplate")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	notifyServiceListTemplatesHandler := connect.NewUnaryHandlerSimple(
+		NotifyServiceListTemplatesProcedure,
+		svc.ListTemplates,
+		connect.WithSchema(notifyServiceMethods.ByName("ListTemplates")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	notifyServicePreviewTemplateHandler := connect.NewUnaryHandlerSimple(
+		NotifyServicePreviewTemplateProcedure,
+		svc.PreviewTemplate,
+		connect.WithSchema(notifyServiceMethods.ByName("PreviewTemplate")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	notifyServiceSendCodeHandler := connect.NewUnaryHandlerSimple(
+		NotifyServiceSendCodeProcedure,
+		svc.SendCode,
+		connect.WithSchema(notifyServiceMethods.ByName("SendCode")),
+		connect.WithHandlerOptions(opts...),
+	)
+	notifyServiceVerifyCodeHandler := connect.NewUnaryHandlerSimple(
+		NotifyServiceVerifyCodeProcedure,
+		svc.VerifyCode,
+		connect.WithSchema(notifyServiceMethods.ByName("VerifyCode")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/ledgerd.notify.v1.NotifyService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NotifyServiceSendProcedure:
@@ -334,6 +560,20 @@ func NewNotifyServiceHandler(svc NotifyServiceHandler, opts ...connect.HandlerOp
 			notifyServiceListMessagesHandler.ServeHTTP(w, r)
 		case NotifyServiceListDeadLettersProcedure:
 			notifyServiceListDeadLettersHandler.ServeHTTP(w, r)
+		case NotifyServicePutTemplateProcedure:
+			notifyServicePutTemplateHandler.ServeHTTP(w, r)
+		case NotifyServiceDeleteTemplateProcedure:
+			notifyServiceDeleteTemplateHandler.ServeHTTP(w, r)
+		case NotifyServiceGetTemplateProcedure:
+			notifyServiceGetTemplateHandler.ServeHTTP(w, r)
+		case NotifyServiceListTemplatesProcedure:
+			notifyServiceListTemplatesHandler.ServeHTTP(w, r)
+		case NotifyServicePreviewTemplateProcedure:
+			notifyServicePreviewTemplateHandler.ServeHTTP(w, r)
+		case NotifyServiceSendCodeProcedure:
+			notifyServiceSendCodeHandler.ServeHTTP(w, r)
+		case NotifyServiceVerifyCodeProcedure:
+			notifyServiceVerifyCodeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -373,4 +613,32 @@ func (UnimplementedNotifyServiceHandler) ListMessages(context.Context, *v1.ListM
 
 func (UnimplementedNotifyServiceHandler) ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.ListDeadLetters is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.PutTemplate is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.DeleteTemplate is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.GetTemplate is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.ListTemplates is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.PreviewTemplate is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.SendCode is not implemented"))
+}
+
+func (UnimplementedNotifyServiceHandler) VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.NotifyService.VerifyCode is not implemented"))
 }

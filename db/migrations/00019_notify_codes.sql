@@ -1,0 +1,179 @@
+-- Templates of messages, and codes that prove that somebody has a number or an address. Locks nothing.
+
+-- +goose Up
+set local role ledgerd_owner;
+
+create table notify_templates (
+    tenant_id      integer not null,
+    channel        text collate "C" not null,
+    name           text collate "C" not null,
+    default_locale text collate "C" not null,
+    last_version   integer not null,
+    locales        text[] collate "C" not null,
+    versions       integer[] not null,
+    changed_at     timestamptz not null,
+    deleted_at     timestamptz,
+    constraint notify_templates_pkey primary key (tenant_id, channel, name),
+    constraint notify_templates_channel_check check (channel in ('sms', 'email', 'push')),
+    constraint notify_templates_name_check check (octet_length(name) between 1 and 128),
+    constraint notify_templates_default_check check (default_locale = any(locales)),
+    constraint notify_templates_versions_check check (cardinality(locales) between 1 and 200 and cardinality(locales) = cardinality(versions)),
+    constraint notify_templates_last_version_check check (last_version >= 1)
+);
+comment on table notify_templates is 'Templates of messages: which version is sent in which locale. What versions say is in notify_template_versions.';
+comment on column notify_templates.tenant_id is 'Tenant.';
+comment on column notify_templates.channel is 'sms, email or push.';
+comment on column notify_templates.name is 'Its name, such as order.paid.';
+comment on column notify_templates.default_locale is 'Taken for a recipient whose locale it does not have.';
+comment on column notify_templates.last_version is 'Number of the newest version, in any locale.';
+comment on column notify_templates.locales is 'Its locales.';
+comment on column notify_templates.versions is 'The newest version in each of them, in step with locales.';
+comment on column notify_templates.changed_at is 'When that was last changed.';
+comment on column notify_templates.deleted_at is 'When it was deleted: nothing is sent with it from then on. Null: it is there.';
+
+create table notify_template_versions (
+    tenant_id       integer not null,
+    channel         text collate "C" not null,
+    name            text collate "C" not null,
+    version         integer not null,
+    locale          text collate "C" not null,
+    definition      jsonb not null,
+    definition_hash bytea not null,
+    principal       text collate "C" not null,
+    request_id      text collate "C" not null,
+    created_at      timestamptz not null,
+    constraint notify_template_versions_pkey primary key (tenant_id, channel, name, version),
+    constraint notify_template_versions_version_check check (version >= 1),
+    constraint notify_template_versions_locale_check check (octet_length(locale) between 2 and 35),
+    constraint notify_template_versions_definition_check check (octet_length(definition::text) <= 1048576),
+    constraint notify_template_versions_definition_hash_check check (octet_length(definition_hash) = 32)
+);
+comment on table notify_template_versions is 'Versions of templates: never changed, so that it stays known what a message was written with.';
+comment on column notify_template_versions.tenant_id is 'Tenant.';
+comment on column notify_template_versions.channel is 'Channel of the template.';
+comment on column notify_template_versions.name is 'Name of the template.';
+comment on column notify_template_versions.version is 'Counted from 1 through all locales of a template.';
+comment on column notify_template_versions.locale is 'Locale that it is written in, such as zh-Hant.';
+comment on column notify_template_versions.definition is 'Subject, text, HTML, variables, templates at providers, and what messages have by default.';
+comment on column notify_template_versions.definition_hash is 'SHA-256 of the definition: the same again makes no new version.';
+comment on column notify_template_versions.principal is 'Who made it.';
+comment on column notify_template_versions.request_id is 'X-Request-ID of the call that made it.';
+comment on column notify_template_versions.created_at is 'When it was made.';
+
+create trigger notify_template_versions_append_only before update or delete on notify_template_versions
+    for each row execute function commit_append_only();
+
+create table notify_codes (
+    tenant_id      integer not null,
+    type           text collate "C" not null,
+    recipient_hash bytea not null,
+    channel        text collate "C" not null,
+    recipient_hint text not null,
+    state          text collate "C" not null,
+    nonce          bytea not null,
+    code_hash      bytea not null,
+    tries          integer not null,
+    max_tries      integer not null,
+    message_id     bigint,
+    sent_at        timestamptz[] not null,
+    expires_at     timestamptz not null,
+    forget_at      timestamptz not null,
+    principal      text collate "C" not null,
+    request_id     text collate "C" not null,
+    constraint notify_codes_pkey primary key (tenant_id, type, recipient_hash),
+    constraint notify_codes_type_check check (octet_length(type) between 1 and 64),
+    constraint notify_codes_recipient_hash_check check (octet_length(recipient_hash) = 16),
+    constraint notify_codes_channel_check check (channel in ('sms', 'email')),
+    constraint notify_codes_recipient_hint_check check (char_length(recipient_hint) <= 64),
+    constraint notify_codes_state_check check (state in ('open', 'used', 'none')),
+    constraint notify_codes_code_hash_check check (octet_length(code_hash) = 32 and octet_length(nonce) = 16),
+    constraint notify_codes_tries_check check (tries between 0 and max_tries and max_tries between 1 and 5),
+    constraint notify_codes_sent_check check (cardinality(sent_at) <= 100 and (state = 'none' or cardinality(sent_at) > 0)),
+    constraint notify_codes_forget_check check (forget_at >= expires_at)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
+create index notify_codes_forget_idx on notify_codes (forget_at);
+comment on table notify_codes is 'Codes that prove that somebody has a number or an address: the last one sent to each, by what it is for. A row past forget_at counts as gone.';
+comment on column notify_codes.tenant_id is 'Tenant.';
+comment on column notify_codes.type is 'What the code is for, such as login.';
+comment on column notify_codes.recipient_hash is 'Keyed hash of tenant, channel and recipient. Its key is not that of notify_messages.';
+comment on column notify_codes.channel is 'sms or email.';
+comment on column notify_codes.recipient_hint is 'The recipient, masked.';
+comment on column notify_codes.state is 'open: can be verified while expires_at has not come and tries are left; used: was verified; none: nothing was sent that could be, and wrong tries are counted all the same.';
+comment on column notify_codes.nonce is 'Random, in the hash: two rows with the same code have different hashes.';
+comment on column notify_codes.code_hash is 'HMAC-SHA256 of tenant, type, recipient, nonce and code, under a key that is not in the database.';
+comment on column notify_codes.tries is 'Wrong tries.';
+comment on column notify_codes.max_tries is 'After so many it can no longer be verified.';
+comment on column notify_codes.message_id is 'The message that has it; null: none was sent, on the caller''s wish or because nobody asked for one.';
+comment on column notify_codes.sent_at is 'When codes were sent in the last 24 hours, the newest last.';
+comment on column notify_codes.expires_at is 'End of its life.';
+comment on column notify_codes.forget_at is 'From then on nothing depends on the row, and the cleaner deletes it.';
+comment on column notify_codes.principal is 'Who had the code sent, or tried one that was not.';
+comment on column notify_codes.request_id is 'X-Request-ID of that call.';
+comment on index notify_codes_forget_idx is 'What the cleaner deletes next.';
+
+-- Limits that count codes alone.
+alter table notify_limits drop constraint notify_limits_channel_check;
+alter table notify_limits add constraint notify_limits_channel_check check (channel in ('*', 'code', 'sms', 'email', 'push', 'webhook'));
+comment on column notify_limits.channel is 'Channel; code: verification codes, whatever way they go; *: all together.';
+
+grant select, insert on notify_templates, notify_template_versions to ledgerd_app;
+grant update (default_locale, last_version, locales, versions, changed_at, deleted_at) on notify_templates to ledgerd_app;
+grant select, insert, delete on notify_codes to ledgerd_app;
+grant update (state, nonce, code_hash, tries, max_tries, message_id, sent_at, expires_at, forget_at, recipient_hint, principal, request_id)
+    on notify_codes to ledgerd_app;
+grant select on notify_templates, notify_template_versions to ledgerd_audit;
+
+create view audit.codes as
+select t.name as tenant, c.type, c.channel, c.recipient_hint,
+    case when c.state = 'open' and c.expires_at <= now() then 'expired' when c.state = 'open' and c.tries >= c.max_tries then 'spoilt' else c.state end as state,
+    c.tries, c.max_tries, c.message_id, c.sent_at[cardinality(c.sent_at)] as sent_at, cardinality(c.sent_at) as sent_in_a_day, c.expires_at,
+    c.principal, c.request_id
+from notify_codes c
+left join access_tenants t on t.tenant_id = c.tenant_id
+where c.forget_at > now();
+comment on view audit.codes is 'Codes that were sent to numbers and addresses, the last to each, and what became of them. The codes themselves cannot be told.';
+comment on column audit.codes.tenant is 'Name of the tenant.';
+comment on column audit.codes.type is 'What it is for.';
+comment on column audit.codes.channel is 'sms or email.';
+comment on column audit.codes.recipient_hint is 'The recipient, masked.';
+comment on column audit.codes.state is 'open; expired; spoilt: by wrong tries; used; none: nothing was sent that could be verified.';
+comment on column audit.codes.tries is 'Wrong tries.';
+comment on column audit.codes.max_tries is 'So many it bears.';
+comment on column audit.codes.message_id is 'The message that has it.';
+comment on column audit.codes.sent_at is 'When it was sent.';
+comment on column audit.codes.sent_in_a_day is 'How many were sent in the 24 hours before.';
+comment on column audit.codes.expires_at is 'End of its life.';
+comment on column audit.codes.principal is 'Who had it sent.';
+comment on column audit.codes.request_id is 'X-Request-ID of that call.';
+grant select on audit.codes to ledgerd_audit;
+
+create view audit.templates as
+select t.name as tenant, v.channel, v.name, v.locale, v.version, m.versions[array_position(m.locales, v.locale)] = v.version and m.deleted_at is null as current,
+    m.deleted_at, v.principal, v.request_id, v.created_at, v.definition
+from notify_template_versions v
+join notify_templates m on m.tenant_id = v.tenant_id and m.channel = v.channel and m.name = v.name
+left join access_tenants t on t.tenant_id = v.tenant_id;
+comment on view audit.templates is 'Templates of messages with all their versions: what a message was written with.';
+comment on column audit.templates.tenant is 'Name of the tenant.';
+comment on column audit.templates.channel is 'sms, email or push.';
+comment on column audit.templates.name is 'Name of the template.';
+comment on column audit.templates.locale is 'Locale of the version.';
+comment on column audit.templates.version is 'Version.';
+comment on column audit.templates.current is 'It is what is sent now in its locale.';
+comment on column audit.templates.deleted_at is 'When the template was deleted.';
+comment on column audit.templates.principal is 'Who made the version.';
+comment on column audit.templates.request_id is 'X-Request-ID of the call that made it.';
+comment on column audit.templates.created_at is 'When it was made.';
+comment on column audit.templates.definition is 'What it says.';
+grant select on audit.templates to ledgerd_audit;
+reset role;
+
+-- +goose Down
+drop view audit.templates;
+drop view audit.codes;
+delete from notify_limits where channel = 'code';
+alter table notify_limits drop constraint notify_limits_channel_check;
+alter table notify_limits add constraint notify_limits_channel_check check (channel in ('*', 'sms', 'email', 'push', 'webhook'));
+drop table notify_codes;
+drop table notify_template_versions;
+drop table notify_templates;

@@ -1,0 +1,280 @@
+package code
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"hash/maphash"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/code/internal/db"
+)
+
+// Book is the codes within one batch.
+type Book struct {
+	rows
+	outbox *notify.Outbox
+	keys   map[int32]keys
+	asked  []*Issue // whose last message may not have been sent
+
+	tallies []tally // of what counts when the batch has committed
+	mark    int
+	refused []tally
+}
+
+type rows = commit.Rows[key, row]
+
+type key struct {
+	tenant int32
+	kind   string
+	hash   [16]byte // of channel and recipient
+}
+
+func compareKeys(a, b key) int {
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.kind, b.kind), bytes.Compare(a.hash[:], b.hash[:]))
+}
+
+// The states of a code.
+const (
+	open = "open"
+	used = "used"
+	none = "none" // nothing was sent that could be verified
+)
+
+// row is what is kept of the last code. sentAt is not changed in place, so that Undo works.
+type row struct {
+	channel, hint string
+	state         string
+	nonce         Nonce
+	hash          [sha256.Size]byte
+	tries         int32
+	maxTries      int32
+	messageID     int64 // 0: none
+	sentAt        []time.Time
+	expiresAt     time.Time
+	forgetAt      time.Time
+	principal     string
+	requestID     string
+	tid           pgtype.TID
+
+	unsent bool // the message will surely not arrive
+}
+
+// sent is when the last code was sent; zero: never.
+func (r *row) sent() (last time.Time) {
+	if n := len(r.sentAt); n > 0 {
+		last = r.sentAt[n-1]
+	}
+	return last
+}
+
+// lately are the sendings of the 24 hours before now.
+func (r *row) lately(now time.Time) []time.Time {
+	for i, at := range r.sentAt {
+		if at.Add(day).After(now) {
+			return r.sentAt[i:len(r.sentAt):len(r.sentAt)]
+		}
+	}
+	return nil
+}
+
+// forget is from when on nothing depends on the row.
+func (r *row) forget() time.Time {
+	at := r.expiresAt
+	if last := r.sent(); !last.IsZero() && last.Add(day).After(at) {
+		at = last.Add(day)
+	}
+	return at
+}
+
+var (
+	q    db.Queries
+	seed = maphash.MakeSeed()
+
+	_ commit.Overlapping = (*Book)(nil)
+	_ commit.Ending      = (*Book)(nil)
+)
+
+// NewBook makes an empty book. A nil outbox refuses codes.
+func NewBook(o *notify.Outbox) *Book {
+	if o == nil {
+		o = &notify.Outbox{}
+	}
+	return &Book{rows: commit.NewRows[key, row](seed), outbox: o, keys: map[int32]keys{}}
+}
+
+// NameConstraints are the unique constraints over what callers choose.
+func NameConstraints() []string { return []string{"notify_codes_pkey"} }
+
+func (b *Book) keysOf(tenant int32) keys {
+	k, ok := b.keys[tenant]
+	if !ok {
+		k = keysOf(b.outbox.Master, tenant)
+		b.keys[tenant] = k
+	}
+	return k
+}
+
+// Rows are none: codes are names to a batch that overlaps, as submit tokens are.
+func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
+
+// Names are the codes.
+func (b *Book) Names(hashes []uint64) []uint64 { return b.rows.Rows(hashes) }
+
+// CanOverlap is always so.
+func (b *Book) CanOverlap() bool { return true }
+
+// TakeOver has nothing to take.
+func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
+
+// Read locks: nobody else's commit is waited for before.
+func (b *Book) Read(p *commit.Pipe) { b.Lock(p) }
+
+// Write has nothing to add to Flush.
+func (b *Book) Write(*commit.Pipe) {}
+
+// Confirm has nothing to confirm: the rows are locked.
+func (b *Book) Confirm(*commit.Pipe) {}
+
+// Latest keeps codes in order, though clocks may go back.
+func (b *Book) Latest() (latest time.Time) {
+	for _, r := range b.Sorted(compareKeys) {
+		if at := r.Value.sent(); at.After(latest) {
+			latest = at
+		}
+	}
+	return latest
+}
+
+// Lock locks and loads the codes, sorted by key.
+func (b *Book) Lock(p *commit.Pipe) {
+	wanted := b.Sorted(compareKeys)
+	if len(wanted) == 0 {
+		return
+	}
+	var arg db.CodeLockParams
+	for _, r := range wanted {
+		arg.Tenants = append(arg.Tenants, r.Key.tenant)
+		arg.Types = append(arg.Types, r.Key.kind)
+		arg.RecipientHashes = append(arg.RecipientHashes, r.Key.hash[:])
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.CodeLock(p.Context(), d, arg)
+		for i := range found {
+			f := &found[i]
+			v := row{channel: f.Channel, hint: f.RecipientHint, state: f.State, nonce: Nonce(f.Nonce), hash: [sha256.Size]byte(f.CodeHash), tries: f.Tries,
+				maxTries: f.MaxTries, sentAt: f.SentAt, expiresAt: f.ExpiresAt, forgetAt: f.ForgetAt, principal: f.Principal, requestID: f.RequestID, tid: f.Ctid}
+			if f.MessageID != nil {
+				v.messageID = *f.MessageID
+			}
+			b.Load(wanted[f.N-1], v)
+		}
+		return err
+	})
+}
+
+// Resolve finds out about those codes that stand in the way of a new one whether their message went out.
+func (b *Book) Resolve(p *commit.Pipe) {
+	var arg db.CodeUnsentParams
+	var of []*commit.Row[key, row]
+	for _, i := range b.asked {
+		r := &i.row.Value
+		if i.row.Found && r.messageID != 0 && b.Now.Before(r.sent().Add(i.Interval)) {
+			year, month, _ := r.sent().UTC().Date()
+			of = append(of, i.row)
+			arg.Tenants, arg.MessageIds = append(arg.Tenants, i.Tenant), append(arg.MessageIds, r.messageID)
+			arg.Months = append(arg.Months, pgtype.Date{Time: time.Date(year, month, 1, 0, 0, 0, 0, time.UTC), Valid: true})
+		}
+	}
+	b.asked = nil
+	if len(of) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.CodeUnsent(p.Context(), d, arg)
+		for _, n := range found {
+			of[n-1].Value.unsent = true
+		}
+		return err
+	})
+}
+
+// Mark is where the next Undo goes back to.
+func (b *Book) Mark() {
+	b.rows.Mark()
+	b.mark = len(b.tallies)
+}
+
+// Undo takes back what was changed since Mark.
+func (b *Book) Undo() {
+	b.rows.Undo()
+	b.tallies = b.tallies[:b.mark]
+}
+
+// Flush writes codes.
+func (b *Book) Flush(p *commit.Pipe) {
+	if fresh := b.Fresh(compareKeys); len(fresh) > 0 {
+		arg := written(fresh)
+		p.Queue(func(d commit.DB) error { return q.CodeInsert(p.Context(), d, arg) })
+	}
+	if changed := b.Changed(compareKeys); len(changed) > 0 {
+		w := written(changed)
+		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints, States: w.States, Nonces: w.Nonces,
+			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, MessageIds: w.MessageIds, SentAt: w.SentAt, ExpiresAt: w.ExpiresAt,
+			ForgetAt: w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
+		for _, r := range changed {
+			arg.Tids = append(arg.Tids, r.Value.tid)
+		}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.CodeUpdate(p.Context(), d, arg)
+			return err
+		})
+	}
+}
+
+func written(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
+	for _, r := range list {
+		v := &r.Value
+		sent := make([]string, len(v.sentAt))
+		for i, at := range v.sentAt {
+			sent[i] = at.UTC().Format(time.RFC3339Nano)
+		}
+		arg.Tenants = append(arg.Tenants, r.Key.tenant)
+		arg.Types = append(arg.Types, r.Key.kind)
+		arg.RecipientHashes = append(arg.RecipientHashes, r.Key.hash[:])
+		arg.Channels = append(arg.Channels, v.channel)
+		arg.RecipientHints = append(arg.RecipientHints, v.hint)
+		arg.States = append(arg.States, v.state)
+		arg.Nonces = append(arg.Nonces, v.nonce[:])
+		arg.CodeHashes = append(arg.CodeHashes, v.hash[:])
+		arg.Tries = append(arg.Tries, v.tries)
+		arg.MaxTries = append(arg.MaxTries, v.maxTries)
+		arg.MessageIds = append(arg.MessageIds, v.messageID)
+		arg.SentAt = append(arg.SentAt, strings.Join(sent, ","))
+		arg.ExpiresAt = append(arg.ExpiresAt, v.expiresAt)
+		arg.ForgetAt = append(arg.ForgetAt, v.forget())
+		arg.Principals = append(arg.Principals, v.principal)
+		arg.RequestIds = append(arg.RequestIds, v.requestID)
+	}
+	return arg
+}
+
+// tally is something that happened to a code.
+type tally struct{ what, channel, place string }
+
+// Ended counts what happened, if it did, and what was refused.
+func (b *Book) Ended(committed bool) {
+	happened := b.refused
+	if committed {
+		happened = append(happened, b.tallies...)
+	}
+	for _, t := range happened {
+		b.outbox.Metrics.Code(t.what, t.channel, t.place)
+	}
+	b.tallies, b.refused = nil, nil
+}

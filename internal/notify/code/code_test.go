@@ -1,0 +1,618 @@
+package code_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/clean"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/template"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+var who = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+
+const ada = "+8613812345678"
+
+// desk is where codes are sent and tried, by engines of one database.
+type desk struct {
+	t       *testing.T
+	engines []*flow.Engine
+	super   *pgxpool.Pool
+	pool    *pgxpool.Pool
+	turn    atomic.Int64
+}
+
+func newDesk(t *testing.T, engines int) *desk {
+	t.Helper()
+	db := pgtest.New(t)
+	d := &desk{t: t, super: pgtest.Pool(t, db.SuperDSN)}
+	master := secret.New()
+	for range engines {
+		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := flow.NewSendingEngine(pool, "test", nil, nil, &notify.Outbox{Master: master, Region: "CN"})
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := e.Drain(ctx); err != nil {
+				t.Error(err)
+			}
+			pool.Close()
+		})
+		d.engines, d.pool = append(d.engines, e), pool
+	}
+	return d
+}
+
+func (d *desk) do(c flow.Command) (any, error) {
+	e := d.engines[int(d.turn.Add(1))%len(d.engines)]
+	out, err := e.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 4, Bytes: 400})
+	return out.Answer, err
+}
+
+// request is a SendCode with the defaults.
+func request(to, digits string) *flow.SendCode {
+	return &flow.SendCode{Issue: code.Issue{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits, Nonce: code.NewNonce(),
+		Life: code.DefaultLife, Interval: code.DefaultInterval, Daily: code.DefaultDaily}, Template: template.Name{Tenant: 1, Channel: send.SMS, Locale: "en"}}
+}
+
+func (d *desk) send(c *flow.SendCode) error {
+	_, err := d.do(c)
+	return err
+}
+
+func (d *desk) mustSend(c *flow.SendCode) {
+	d.t.Helper()
+	if err := d.send(c); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func try(to, digits string) *code.VerifyCommand {
+	return &code.VerifyCommand{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits, Ghost: code.NewNonce()}
+}
+
+func (d *desk) verify(to, digits string) code.Verified {
+	d.t.Helper()
+	answer, err := d.do(flow.Code(try(to, digits)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return answer.(code.Verified)
+}
+
+func (d *desk) exec(sql string, args ...any) {
+	d.t.Helper()
+	if _, err := d.super.Exec(context.Background(), sql, args...); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// later lets time pass for codes and their messages.
+func (d *desk) later(by time.Duration) {
+	d.exec(`update notify_codes set sent_at = array(select s - $1::interval from unnest(sent_at) s), expires_at = expires_at - $1::interval, forget_at = forget_at - $1::interval`, by)
+	d.exec(`update notify_counters set slot = slot - extract(epoch from $1::interval)::bigint * 60 / window_s, expires_at = expires_at - $1::interval`, by)
+}
+
+func (d *desk) count(sql string) (n int) {
+	d.t.Helper()
+	if err := d.super.QueryRow(context.Background(), sql).Scan(&n); err != nil {
+		d.t.Fatal(err)
+	}
+	return n
+}
+
+func TestACodeIsGoodOnce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	if v := d.verify(ada, "123457"); v != (code.Verified{TriesLeft: 4}) {
+		t.Error(v)
+	}
+	if v := d.verify("138 1234 5678", "123456"); !v.Valid { // another writing of the number
+		t.Error(v)
+	}
+	if v := d.verify(ada, "123456"); v.Valid {
+		t.Error("used twice")
+	}
+	for _, c := range []*code.VerifyCommand{{Type: "pay", Channel: send.SMS, Recipient: ada}, {Type: "login", Channel: send.SMS, Recipient: "+8613812345679"}, {Type: "login", Channel: send.Email, Recipient: "ada@example.com"}} {
+		d.later(2 * time.Minute)
+		d.mustSend(request(ada, "222222"))
+		c.Caller, c.Code = who, "222222"
+		if answer, err := d.do(flow.Code(c)); err != nil || answer.(code.Verified).Valid {
+			t.Error("good for another type or recipient:", answer, err)
+		}
+	}
+}
+
+func TestACodeBearsFiveWrongTries(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	for left := int32(4); left >= 0; left-- {
+		if v := d.verify(ada, "000000"); v != (code.Verified{TriesLeft: left}) {
+			t.Error(v, left)
+		}
+	}
+	if v := d.verify(ada, "123456"); v != (code.Verified{}) {
+		t.Error("the right code after five wrong tries:", v)
+	}
+	d.later(time.Minute)
+	d.mustSend(request(ada, "654321"))
+	if v := d.verify(ada, "123456"); v != (code.Verified{TriesLeft: 4}) {
+		t.Error("the older code, and the tries of the new one:", v)
+	}
+	if v := d.verify(ada, "654321"); !v.Valid {
+		t.Error(v)
+	}
+}
+
+func TestACodeEndsWithItsLife(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	d.later(5*time.Minute - 10*time.Second)
+	if v := d.verify(ada, "111111"); v.TriesLeft != 4 {
+		t.Error(v)
+	}
+	d.later(10 * time.Second)
+	if v := d.verify(ada, "123456"); v.Valid {
+		t.Error("good after its life")
+	}
+}
+
+func TestThereIsOneCodeAMinute(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	d.later(20 * time.Second)
+	err := d.send(request(ada, "222222"))
+	if f := fault.Of(err); !fault.Is(err, code.TooSoon) || f.State["retry_after_seconds"] != "40" || f.RetryAfter < 38*time.Second || f.RetryAfter > 40*time.Second {
+		t.Errorf("%v %v", err, f)
+	}
+	if v := d.verify(ada, "123456"); !v.Valid {
+		t.Error("a refused one voided the code that is there")
+	}
+	other := request(ada, "333333")
+	other.Type = "pay"
+	d.mustSend(other)
+	d.mustSend(request("+8613812345679", "333333"))
+	d.later(40 * time.Second)
+	d.mustSend(request(ada, "222222"))
+}
+
+// What surely did not arrive takes no minute, and does not count for the day.
+func TestACodeThatCouldNotBeSentTakesNoTime(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	last := func() (id int64) {
+		if err := d.super.QueryRow(t.Context(), `select message_id from notify_codes`).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	event := func(kind string) {
+		d.exec(`insert into notify_events (tenant_id, message_id, month, kind, attempt, at, instance)
+			select tenant_id, message_id, month, $2, 1, now(), 't' from notify_messages where message_id = $1`, last(), kind)
+	}
+	ways := map[string]func(){
+		"dead": func() {
+			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = $1`, last())
+		},
+		"cancelled":   func() { event("cancelled") },
+		"undelivered": func() { event("undelivered") },
+	}
+	d.mustSend(request(ada, "100000"))
+	for name, way := range ways {
+		if err := d.send(request(ada, "200000")); !fault.Is(err, code.TooSoon) {
+			t.Error(name, err)
+		}
+		way()
+		if err := d.send(request(ada, "300000")); err != nil {
+			t.Error(name, err)
+		}
+	}
+	for kind, state := range map[string]string{"unknown": "unknown", "failed": "failed", "sent": ""} {
+		event(kind)
+		if state == "" {
+			d.exec(`delete from notify_queue where message_id = $1`, last())
+		} else {
+			d.exec(`update notify_queue set state = $2, due_at = case $2 when 'failed' then now() end, holder = null where message_id = $1`, last(), state)
+		}
+		if err := d.send(request(ada, "400000")); !fault.Is(err, code.TooSoon) {
+			t.Error(kind, "may have arrived:", err)
+		}
+	}
+	if n := d.count(`select cardinality(sent_at) from notify_codes`); n != 1 {
+		t.Errorf("%d sendings count for the day, not 1", n)
+	}
+}
+
+func TestADayHasTenCodes(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	for range 10 {
+		d.mustSend(request(ada, "123456"))
+		d.later(time.Hour)
+	}
+	err := d.send(request(ada, "123456"))
+	if f := fault.Of(err); !fault.Is(err, code.TooMany) || f.RetryAfter < 14*time.Hour-time.Minute || f.RetryAfter > 14*time.Hour {
+		t.Error(err, f)
+	}
+	d.later(14 * time.Hour)
+	d.mustSend(request(ada, "123456"))
+	if err := d.send(request(ada, "123456")); !fault.Is(err, code.TooSoon) {
+		t.Error(err)
+	}
+	d.later(time.Minute)
+	if err := d.send(request(ada, "123456")); !fault.Is(err, code.TooMany) {
+		t.Error(err)
+	}
+}
+
+// Whether there is a code, was one, or nobody asked for one: who tries wrong ones is told the same.
+func TestAnswersDoNotTellWhetherACodeWasSent(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	suppressed := request("+8613812345670", "123456")
+	suppressed.Suppress = true
+	d.mustSend(suppressed)
+	d.mustSend(request("+8613812345671", "123456"))
+	d.verify("+8613812345671", "123456") // used
+	var answers [4][]code.Verified
+	for i, to := range []string{ada, "+8613812345670", "+8613812345671", "+8613812345672"} {
+		for range 8 {
+			answers[i] = append(answers[i], d.verify(to, "999999"))
+		}
+		if !slices.Equal(answers[i], answers[0]) {
+			t.Errorf("%v, not %v", answers[i], answers[0])
+		}
+	}
+	if n := d.count(`select count(*) from notify_messages`); n != 2 {
+		t.Errorf("%d messages, not 2", n)
+	}
+	if v := d.verify("+8613812345670", ""); v.Valid {
+		t.Error("the code of none is none")
+	}
+	again := request("+8613812345670", "123456")
+	again.Suppress = true
+	if err := d.send(again); !fault.Is(err, code.TooSoon) {
+		t.Error(err)
+	}
+	d.mustSend(request("+8613812345672", "123456")) // wrong tries before take no minute
+	if v := d.verify("+8613812345672", "123456"); !v.Valid {
+		t.Error(v)
+	}
+}
+
+// refusing is a change that a business rule refuses when all its parts are done.
+type refusing struct {
+	flow.Command
+	with error
+}
+
+func (r refusing) Guard(b *flow.Books) error { return r.Command.(commit.Guarded[*flow.Books]).Guard(b) }
+
+func (r refusing) Apply(b *flow.Books) (any, error) {
+	if _, err := r.Command.Apply(b); err != nil {
+		return nil, err
+	}
+	return nil, r.with
+}
+
+var broke = fault.Define(fault.Reason{Name: "TEST_BROKE", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey})
+
+func TestATryCountsAlsoWhenWhatItGuardsIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	for range 3 {
+		if _, err := d.do(refusing{flow.Code(try(ada, "000000")), broke.New("no")}); !fault.Is(err, broke) {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.do(refusing{flow.Code(try(ada, "123456")), broke.New("no")}); !fault.Is(err, broke) {
+		t.Fatal(err)
+	}
+	demanded := try(ada, "000000")
+	demanded.Required = true
+	_, err := d.do(flow.Code(demanded))
+	if f := fault.Of(err); !fault.Is(err, code.Wrong) || f.State["tries_left"] != "1" {
+		t.Errorf("%v %v", err, f)
+	}
+	if v := d.verify(ada, "123456"); v != (code.Verified{Valid: true, TriesLeft: 1}) {
+		t.Error("what was refused used the code up, or its tries were not counted:", v)
+	}
+}
+
+func TestOneOfManyVerifiesACode(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 2)
+	for round := range 5 {
+		to := fmt.Sprintf("+86138123456%02d", round)
+		d.mustSend(request(to, "123456"))
+		var valid atomic.Int32
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				answer, err := d.do(flow.Code(try(to, "123456")))
+				if err != nil {
+					t.Error(err)
+				} else if answer.(code.Verified).Valid {
+					valid.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if n := valid.Load(); n != 1 {
+			t.Errorf("%d of 20 verified one code", n)
+		}
+	}
+}
+
+// Wrong tries at once are all counted: each is told another number of tries left, and none is granted more.
+func TestWrongTriesAtOnceAreAllCounted(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 2)
+	for round := range 6 {
+		to := fmt.Sprintf("+86138123456%02d", round)
+		if round%2 == 0 { // otherwise the first of them makes the row
+			d.mustSend(request(to, "123456"))
+		}
+		var mu sync.Mutex
+		var left []int32
+		var wg sync.WaitGroup
+		for range 12 {
+			wg.Go(func() {
+				answer, err := d.do(flow.Code(try(to, "000000")))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				left = append(left, answer.(code.Verified).TriesLeft)
+			})
+		}
+		wg.Wait()
+		slices.Sort(left)
+		if want := []int32{0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4}; !slices.Equal(left, want) {
+			t.Errorf("tries left: %v", left)
+		}
+		if v := d.verify(to, "123456"); v.Valid {
+			t.Error("the right one after too many wrong ones")
+		}
+	}
+}
+
+func TestManyWhoAskAtOnceGetOneCode(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 2)
+	var sent, soon atomic.Int32
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			switch err := d.send(request(ada, code.New(6))); {
+			case err == nil:
+				sent.Add(1)
+			case fault.Is(err, code.TooSoon):
+				soon.Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if sent.Load() != 1 || soon.Load() != 19 || d.count(`select count(*) from notify_messages`) != 1 {
+		t.Error(sent.Load(), soon.Load())
+	}
+}
+
+// Who asks for codes as often as he may, and tries as many as they bear, has 50 tries a day.
+func TestGuessingIsBounded(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	counted := 0
+	for minute := 0; minute < 24*60; minute += 7 {
+		d.later(7 * time.Minute)
+		err := d.send(request(ada, "1234"))
+		if err != nil && !fault.Is(err, code.TooMany) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			continue // nothing new to guess at; the old one is over
+		}
+		for range 8 {
+			if before := d.verify(ada, "0000").TriesLeft; before > 0 {
+				counted++
+			} else {
+				break
+			}
+		}
+		counted++
+	}
+	if counted != 50 {
+		t.Errorf("%d tries in a day", counted)
+	}
+	t.Logf("50 tries a day at a code of 6 digits: one in %d guesses right", 1_000_000/50)
+}
+
+func TestWhoReadsTheDatabaseFindsNoCode(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "8472913650"))
+	for _, table := range []string{"notify_codes", "notify_messages", "notify_queue", "notify_events", "notify_fingerprints", "notify_counters", "commit_keys"} {
+		var text string
+		if err := d.super.QueryRow(t.Context(), `select coalesce(string_agg(r::text, ' '), '') from `+table+` r`).Scan(&text); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(text, "8472913650") || strings.Contains(text, "13812345678") {
+			t.Errorf("%s has the code or the number", table)
+		}
+	}
+	if n := d.count(`select count(*) from notify_contents where encode(content, 'escape') like '%8472913650 is your code. It is good for 5 minutes.%'
+		and contents_until <= (now() at time zone 'UTC')::date + 1`); n != 1 {
+		t.Error("the message, which goes within a day, does not say the code")
+	}
+	d.mustSend(request("+8613812345670", "8472913650"))
+	if n := d.count(`select count(distinct code_hash) from notify_codes`); n != 2 {
+		t.Error("the same code has the same hash")
+	}
+	if n := d.count(`select count(*) from notify_messages where on_unknown = 'never' and priority = 0 and fingerprint is null and give_up_at = accepted_at + interval '5 min'`); n != 2 {
+		t.Error("messages of codes are to be urgent, and sent once or never")
+	}
+}
+
+func TestCodesFromOneAddressAndToOneBlockAreLimited(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	ask := func(i int, ip string, suppress bool) error {
+		c := request(fmt.Sprintf("+861380000%04d", i), "123456")
+		if ip == "" {
+			c = request(fmt.Sprintf("+86%d%08d", 131+i%20, i*10_000), "123456") // each in another block
+		}
+		c.ClientIP, c.Suppress = ip, suppress
+		return d.send(c)
+	}
+	for i := range 30 {
+		if err := ask(i, "192.0.2.1", i%2 == 0); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	for _, suppress := range []bool{true, false} {
+		if err := ask(30, "192.0.2.1", suppress); !fault.Is(err, notify.Limited) || fault.Of(err).State["scope"] != "ip" {
+			t.Error(err)
+		}
+	}
+	for i := 30; i < 60; i++ {
+		if err := ask(i, "192.0.2.2", false); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	if err := ask(60, "192.0.2.3", false); !fault.Is(err, notify.Limited) || fault.Of(err).State["scope"] != "prefix" {
+		t.Error(err)
+	}
+	for i := range 70 {
+		if err := ask(i, "", false); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	own := newDesk(t, 1)
+	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, Most: 70}, {Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, Most: 1000}} {
+		if err := notify.SetLimit(t.Context(), own.pool, 1, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for d, i := own, 0; i <= 70; i++ {
+		c := request(fmt.Sprintf("+861380000%04d", i), "123456")
+		c.ClientIP = "192.0.2.1"
+		if err := d.send(c); fault.Is(err, notify.Limited) != (i == 70) || err != nil && i < 70 {
+			t.Error(i, err)
+		}
+	}
+}
+
+func TestATenantsOwnTemplateIsTaken(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	put := func(name string, def template.Definition) {
+		c, err := template.NewPut(who, send.SMS, name, "en", &def)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := d.do(flow.Template(c)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says := func(text string) {
+		t.Helper()
+		if n := d.count(`select count(*) from notify_contents where encode(content, 'escape') like '%` + text + `%'`); n != 1 {
+			t.Errorf("no message says %s", text)
+		}
+	}
+	name := template.Variable{Name: "name", Kind: template.String}
+	digits := template.Variable{Name: "code", Kind: template.String, MaxLength: 10}
+	put("code", template.Definition{Text: "Shop: {{.code}}", Variables: []template.Variable{digits}})
+	put("hello", template.Definition{Text: "{{.name}}: {{.code}}", Variables: []template.Variable{digits, name}})
+	put("useless", template.Definition{Text: "{{.name}}", Variables: []template.Variable{name}})
+	d.mustSend(request("+8613812345670", "111111"))
+	says("Shop: 111111")
+	c := request("+8613812345671", "222222")
+	c.Template.Name, c.Variables = "hello", map[string]any{"name": "Ada", "code": "not this"}
+	d.mustSend(c)
+	says("Ada: 222222")
+	for _, suppress := range []bool{false, true} {
+		c = request("+8613812345672", "222222")
+		c.Template.Name, c.Variables, c.Suppress = "useless", map[string]any{"name": "Ada"}, suppress
+		if err := d.send(c); !fault.Is(err, code.Unfit) {
+			t.Error(err)
+		}
+		c.Template.Name = "none"
+		if err := d.send(c); !fault.Is(err, template.NotFound) {
+			t.Error(err)
+		}
+	}
+	if err := d.send(request("+8613812345672", "222222")); err != nil {
+		t.Error("what was refused counts:", err)
+	}
+}
+
+func TestCodesAreCleared(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	d.verify("+8613812345670", "123456")
+	codes, cleaner := code.Codes(), clean.Cleaner{Pool: d.pool, Metrics: clean.NewMetrics(nil)}
+	for _, step := range []struct {
+		by   time.Duration
+		left int
+	}{{4 * time.Minute, 2}, {2 * time.Minute, 1}, {23 * time.Hour, 1}, {time.Hour, 0}} {
+		d.later(step.by)
+		if _, err := cleaner.Clean(t.Context(), &codes); err != nil {
+			t.Fatal(err)
+		}
+		if n := d.count(`select count(*) from notify_codes`); n != step.left {
+			t.Errorf("after %v more there are %d, not %d", step.by, n, step.left)
+		}
+	}
+}
+
+func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AppDSN)
+	e := flow.NewEngine(pool, "test", nil, nil)
+	defer e.Drain(context.Background())
+	for _, c := range []flow.Command{request(ada, "123456"), flow.Code(try(ada, "123456"))} {
+		if _, err := e.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); !fault.Is(err, secret.Missing) {
+			t.Errorf("%T: %v", c, err)
+		}
+	}
+	d := newDesk(t, 1)
+	for _, c := range []flow.Command{request("nobody", "123456"), flow.Code(try("nobody", "123456"))} {
+		if _, err := d.do(c); !fault.Is(err, fault.FieldInvalid) {
+			t.Errorf("%T: %v", c, err)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package code
+
+import (
+	"crypto/hmac"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/recipient"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// VerifyCommand tries a code. Its answer is Verified. A wrong try stays when what stands beside it is refused. What
+// fails in another way, and takes the count back, also keeps from the caller whether the code was right.
+type VerifyCommand struct {
+	commit.Caller
+	Type      string
+	Channel   send.Channel
+	Recipient string
+	Code      string
+	// Required: a wrong code is an error, which fails the whole.
+	Required bool
+	// Ghost is of NewNonce: of the row in which tries are counted where nothing was sent.
+	Ghost Nonce
+
+	err     error
+	to      string
+	row     *commit.Row[key, row]
+	counted bool
+}
+
+// Verified is what became of a try.
+type Verified struct {
+	Valid     bool
+	TriesLeft int32 // of this code; 0: it is worth nothing any more
+}
+
+var _ commit.Guarded[*Book] = (*VerifyCommand)(nil)
+
+// Need names the code.
+func (c *VerifyCommand) Need(b *Book) {
+	c.row, c.to, c.err = b.want(c.Tenant, c.Type, c.Channel, c.Recipient)
+}
+
+// Guard counts a wrong try. Where there is no code, tries are counted as though there were one: an answer does not
+// tell the difference.
+func (c *VerifyCommand) Guard(b *Book) error {
+	c.counted = false
+	if c.err != nil {
+		return c.err
+	}
+	if c.right(b) {
+		return nil
+	}
+	c.count(b)
+	return nil
+}
+
+// right compares whatever there is, so that it takes the same time for all.
+func (c *VerifyCommand) right(b *Book) bool {
+	v := &c.row.Value
+	sum := hashOf(b.keysOf(c.Tenant), c.Type, recipient.Same(c.Channel, c.to), v.nonce, c.Code)
+	same := hmac.Equal(sum[:], v.hash[:])
+	return c.row.Exists && same && c.Code != "" && v.state == open && v.tries < v.maxTries && b.Now.Before(v.expiresAt)
+}
+
+func (c *VerifyCommand) count(b *Book) {
+	c.counted = true
+	b.note("wrong", c.Channel, c.to)
+	v := c.row.Value
+	switch {
+	case !c.row.Exists || !b.Now.Before(v.expiresAt):
+		*b.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, nonce: c.Ghost, tries: 1, maxTries: MaxTries,
+			sentAt: v.sentAt, expiresAt: b.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID, tid: v.tid, messageID: v.messageID, unsent: v.unsent}
+	case v.tries < v.maxTries:
+		b.Change(c.row).tries++
+	}
+}
+
+// Apply uses the code up. Returns faults CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED and FIELD_INVALID.
+func (c *VerifyCommand) Apply(b *Book) (any, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	if !c.counted && !c.right(b) { // used, or voided, by what stands before it since Guard looked
+		c.count(b)
+	}
+	v := &c.row.Value
+	left := max(0, v.maxTries-v.tries)
+	if c.counted {
+		if c.Required {
+			return nil, Wrong.New("the code is wrong").With("tries_left", left)
+		}
+		return Verified{TriesLeft: left}, nil
+	}
+	b.Change(c.row).state = used
+	b.note("verified", c.Channel, c.to)
+	return Verified{Valid: true, TriesLeft: left}, nil
+}

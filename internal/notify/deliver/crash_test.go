@@ -1,0 +1,223 @@
+package deliver_test
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// The environment of a child, a process that delivers until it is told to end or killed.
+const (
+	childDSN   = "LEDGERD_TEST_DELIVER_DSN"
+	childSink  = "LEDGERD_TEST_DELIVER_SINK"
+	childLease = "LEDGERD_TEST_DELIVER_LEASE"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childDSN) != "" {
+		child()
+		return
+	}
+	pgtest.Main(m)
+}
+
+func child() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	pool, err := pg.Open(ctx, os.Getenv(childDSN), 4)
+	if err != nil {
+		slog.Error("open", "error", err)
+		os.Exit(1)
+	}
+	lease, err := time.ParseDuration(os.Getenv(childLease))
+	if err != nil {
+		slog.Error("lease", "error", err)
+		os.Exit(1)
+	}
+	deliver.New(deliver.Config{DB: pool, Instance: "child", Lease: lease,
+		Senders: map[send.Channel]send.Sender{send.Webhook: newSender(os.Getenv(childSink))},
+		Manners: map[send.Channel]deliver.Manner{send.Webhook: fast}}).Run(ctx)
+}
+
+// process is a child, one after the other.
+type process struct {
+	cmd *exec.Cmd
+	env []string
+}
+
+func startProcess(t *testing.T, db *pgtest.DB, url string, lease time.Duration) *process {
+	t.Helper()
+	p := &process{env: append(os.Environ(), childDSN+"="+db.AppDSN, childSink+"="+url, childLease+"="+lease.String())}
+	p.start(t)
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) start(t *testing.T) {
+	t.Helper()
+	p.cmd = exec.Command(os.Args[0])
+	p.cmd.Env, p.cmd.Stderr = p.env, t.Output()
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+func (p *process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// notTwice fails the test unless all arrived that may be sent again, and those that may not were asked for at most once;
+// it tells how many of these are unknown.
+func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range again {
+		if s.arrived[send.KeyOf(1, id)] != 1 {
+			t.Errorf("message %d arrived %d times", id, s.arrived[send.KeyOf(1, id)])
+		}
+	}
+	for _, id := range park {
+		asked := s.asked[send.KeyOf(1, id)]
+		isUnknown := o.count("notify_queue where message_id = $1 and state = 'unknown'", id)
+		proofs := o.count("notify_events where message_id = $1 and kind = 'sent'", id)
+		if asked > 1 || proofs+isUnknown != 1 || proofs > s.arrived[send.KeyOf(1, id)] {
+			t.Errorf("message %d was asked for %d times, arrived %d times, has %d proofs, is unknown %d times", id, asked, s.arrived[send.KeyOf(1, id)], proofs, isUnknown)
+		}
+		lost += isUnknown
+	}
+	if n := o.count("notify_queue where state <> 'unknown'"); n != 0 {
+		t.Errorf("%d messages are left\n%s", n, o.states())
+	}
+	return lost
+}
+
+// slowly answers within some milliseconds.
+func slowly(_ http.ResponseWriter, _ *http.Request, _ int) bool {
+	time.Sleep(rand.N(5 * time.Millisecond))
+	return true
+}
+
+// Processes are killed with SIGKILL again and again, and nothing is lost, nor goes out twice.
+func TestKilledProcessesLoseNothing(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	s.answer = slowly
+	o := newOutbox(t, db)
+	var processes []*process
+	for range 3 {
+		processes = append(processes, startProcess(t, db, s.URL, 3*time.Second))
+	}
+	var again, park []int64
+	kills := 0
+	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); {
+		again, park = append(again, o.put(60, message{})...), append(park, o.put(20, message{park: true})...)
+		time.Sleep(rand.N(60 * time.Millisecond))
+		if rand.N(5) == 0 {
+			p := processes[rand.IntN(len(processes))]
+			p.kill()
+			p.start(t)
+			kills++
+		}
+	}
+	o.waitFor(0, 60*time.Second, "notify_queue where due_at is not null")
+	lost := s.notTwice(t, o, again, park)
+	_, asked := s.count()
+	t.Logf("%d messages, %d that may not be sent twice, %d of them unknown, asked for %d times, %d kills", len(again)+len(park), len(park), lost, asked, kills)
+	if kills < 5 || lost == len(park) {
+		t.Error("the test tried too little")
+	}
+}
+
+// Postgres is killed again and again. What was sent meanwhile is kept in memory until it can be written, so that nothing
+// is even asked for twice.
+func TestAKilledDatabaseLosesNothing(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.NewDurable(t), newSink(t)
+	s.answer = slowly
+	o := newOutbox(t, db.DB)
+	for range 2 {
+		run(t, db.DB, s.URL, func(c *deliver.Config) { c.Lease = 15 * time.Second })
+	}
+	var again, park []int64
+	for range 4 {
+		again, park = append(again, o.put(3000, message{})...), append(park, o.put(300, message{park: true})...)
+		time.Sleep(100 * time.Millisecond)
+		before, _ := s.count()
+		db.Server.Kill()
+		time.Sleep(300 * time.Millisecond)
+		db.Restart(t)
+		for during, _ := s.count(); during < before+10; during, _ = s.count() { // it goes on
+			time.Sleep(5 * time.Millisecond)
+		}
+		o.pool.Reset()
+	}
+	o.waitFor(0, 90*time.Second, "notify_queue where due_at is not null")
+	if lost := s.notTwice(t, o, again, park); lost > 0 {
+		t.Errorf("%d are unknown although no process died\n%s", lost, o.states())
+	}
+	s.once(t, append(again, park...))
+}
+
+// A process stands still for longer than its leases last. Others go on, and when it wakes it sends nothing any more.
+func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	const lease = 3 * time.Second
+	var mu sync.Mutex
+	open := make(chan struct{})
+	held := 0
+	s.answer = func(w http.ResponseWriter, r *http.Request, _ int) bool {
+		mu.Lock()
+		held++
+		mu.Unlock()
+		<-open
+		return true
+	}
+	var again, park []int64
+	for range 20 {
+		again, park = append(again, o.put(10, message{})...), append(park, o.put(10, message{park: true})...)
+	}
+	p := startProcess(t, db, s.URL, lease)
+	for n := 0; n < 30; { // in the middle of 30 attempts at least
+		mu.Lock()
+		n = held
+		mu.Unlock()
+	}
+	p.signal(t, syscall.SIGSTOP)
+	close(open) // the answers come while it cannot read them
+	sending := o.count("notify_queue where state = 'sending'")
+	run(t, db, s.URL, func(c *deliver.Config) { c.Lease = 30 * time.Second })
+	o.waitFor(sending, 30*time.Second, "notify_queue where state = 'unknown' or due_at is not null")
+	_, before := s.count()
+	p.signal(t, syscall.SIGCONT)
+	time.Sleep(time.Second) // in which it would send
+	if _, after := s.count(); after != before {
+		t.Errorf("%d more were asked for when it woke", after-before)
+	}
+	if lost := s.notTwice(t, o, again, park); lost > sending || sending == 0 {
+		t.Errorf("%d are unknown, of %d that it was sending", lost, sending)
+	}
+}

@@ -1,9 +1,0 @@
-package deliver_test
-
-import (
-	"testing"
-
-	"github.com/ledgerd/ledgerd/internal/pgtest"
-)
-
-func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -1,0 +1,136 @@
+package deliver_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// Plans that were made when the tables were empty stay right on full ones that nobody has analysed: the cost of a
+// message does not grow with the number of others.
+func TestPlansOutliveEmptyTables(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	base := pgtest.New(t)
+	super := pgtest.Pool(t, base.SuperDSN)
+	if _, err := super.Exec(ctx, "alter table notify_queue set (autovacuum_enabled = false); analyze notify_queue; analyze notify_messages; analyze notify_events"); err != nil {
+		t.Fatal(err)
+	}
+	one, err := pg.Open(ctx, base.AppDSN, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer one.Close()
+	p := deliver.New(deliver.Config{DB: one})
+	var q db.Queries
+	o := newOutbox(t, base)
+	w := &works{t: t, p: p, q: &q}
+	for range 12 { // until plans are kept
+		o.put(4, message{priority: 1, finger: true})
+		w.all(4)
+	}
+	if n := o.count("notify_queue where state <> 'dead'"); n != 0 {
+		t.Fatalf("%d are left", n)
+	}
+	for tenant := range int32(5) {
+		o.put(30_000, message{tenant: tenant + 1, priority: 1, finger: true})
+		o.put(10_000, message{tenant: tenant + 1, priority: 2, after: time.Hour})
+	}
+	const messages = 400
+	for what, took := range w.all(messages) {
+		each := took / messages
+		t.Logf("%s: %v each", what, each)
+		if each > 400*time.Microsecond { // 200,000 rows are not looked at: that takes 20 ms and more
+			t.Errorf("%s: %v each", what, each)
+		}
+	}
+}
+
+// works runs every statement once.
+type works struct {
+	t *testing.T
+	p *deliver.Pool
+	q *db.Queries
+}
+
+func (w *works) all(n int32) map[string]time.Duration {
+	w.t.Helper()
+	ctx := context.Background()
+	took := map[string]time.Duration{}
+	run := func(what string, f func(db.DBTX) error) {
+		w.t.Helper()
+		begun := time.Now()
+		if _, err := w.p.Steered(ctx, f); err != nil {
+			w.t.Fatalf("%s: %v", what, err)
+		}
+		took[what] = time.Since(begun)
+	}
+	run("discover", func(d db.DBTX) error { _, err := w.q.LanesDiscover(ctx, d); return err })
+	var rows []db.QueueTakeRow
+	run("take", func(d db.DBTX) (err error) {
+		rows, err = w.q.QueueTake(ctx, d, db.QueueTakeParams{Holder: "test", LeaseS: 60, Tenants: []int32{1}, Channels: []string{"webhook"}, Priorities: []int32{1},
+			Since: []time.Time{{}}, Most: []int32{n}})
+		return err
+	})
+	if len(rows) != int(n) {
+		w.t.Fatalf("%d of %d were taken", len(rows), n)
+	}
+	half := n / 2
+	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true}}
+	var mark db.SendingMarkParams
+	var sent db.SentFinishParams
+	var lost db.FailedFinishParams
+	for i, r := range rows {
+		contents.Tenants, contents.MessageIds = append(contents.Tenants, r.TenantID), append(contents.MessageIds, r.MessageID)
+		mark.Tenants, mark.MessageIds = append(mark.Tenants, r.TenantID), append(mark.MessageIds, r.MessageID)
+		mark.Fences, mark.NeedUs = append(mark.Fences, r.Fence), append(mark.NeedUs, 1)
+		if i < int(half) {
+			sent.Tenants, sent.MessageIds, sent.Fences = append(sent.Tenants, r.TenantID), append(sent.MessageIds, r.MessageID), append(sent.Fences, r.Fence)
+			sent.Providers, sent.ProviderMessageIds = append(sent.Providers, "p"), append(sent.ProviderMessageIds, fmt.Sprint(i))
+			continue
+		}
+		lost.Tenants, lost.MessageIds, lost.Fences = append(lost.Tenants, r.TenantID), append(lost.MessageIds, r.MessageID), append(lost.Fences, r.Fence)
+		lost.States, lost.Kinds, lost.WaitUs = append(lost.States, "dead"), append(lost.Kinds, "dead"), append(lost.WaitUs, 0)
+		lost.Providers, lost.ProviderMessageIds, lost.Unsure = append(lost.Providers, "p"), append(lost.ProviderMessageIds, ""), append(lost.Unsure, false)
+		lost.Codes, lost.Errors = append(lost.Codes, "no"), append(lost.Errors, "no")
+	}
+	counts := map[string]int{}
+	run("contents", func(d db.DBTX) error {
+		found, err := w.q.ContentsRead(ctx, d, contents)
+		counts["contents"] = len(found)
+		return err
+	})
+	run("mark", func(d db.DBTX) error {
+		done, err := w.q.SendingMark(ctx, d, mark)
+		counts["mark"] = len(done)
+		return err
+	})
+	run("sent", func(d db.DBTX) error {
+		done, err := w.q.SentFinish(ctx, d, sent)
+		counts["sent"] = len(done)
+		return err
+	})
+	run("settle", func(d db.DBTX) error {
+		_, err := w.q.SentSettle(ctx, d, db.SentSettleParams(sent))
+		return err
+	})
+	run("failed", func(d db.DBTX) error {
+		done, err := w.q.FailedFinish(ctx, d, lost)
+		counts["failed"] = len(done)
+		return err
+	})
+	for what, want := range map[string]int32{"contents": n, "mark": n, "sent": half, "failed": n - half} {
+		if counts[what] != int(want) {
+			w.t.Fatalf("%s: %d of %d", what, counts[what], want)
+		}
+	}
+	return took
+}

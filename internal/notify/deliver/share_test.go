@@ -1,0 +1,319 @@
+package deliver_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// A tenant whose receiver hangs, and a channel whose provider does, hold up themselves alone.
+func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
+	t.Parallel()
+	db, s, hanging := pgtest.New(t), newSink(t), newSink(t)
+	o := newOutbox(t, db)
+	open := make(chan struct{})
+	hang := func(_ http.ResponseWriter, r *http.Request, _ int) bool {
+		select {
+		case <-open:
+		case <-r.Context().Done():
+		}
+		return true
+	}
+	hanging.answer = hang
+	s.answer = func(w http.ResponseWriter, r *http.Request, n int) bool {
+		return r.Header.Get("X-Tenant") == "1" || hang(w, r, n)
+	}
+	o.put(3000, message{tenant: 2})
+	o.put(3000, message{tenant: 3, channel: send.SMS})
+	o.put(3000, message{tenant: 1, channel: send.SMS})
+	slow := fast
+	slow.Timeout = 10 * time.Second
+	run(t, db, s.URL, func(c *deliver.Config) {
+		c.Senders[send.SMS], c.Room = newSender(hanging.URL), 1000
+		c.Manners = map[send.Channel]deliver.Manner{send.SMS: slow, send.Webhook: slow}
+	})
+	for n := 0; n < 60; n, _ = hanging.count() { // asked for, and hanging
+		_, n = hanging.count()
+		time.Sleep(5 * time.Millisecond)
+		if n >= 40 {
+			break
+		}
+	}
+	begun := time.Now()
+	ids := o.put(300, message{tenant: 1})
+	o.waitFor(300, 5*time.Second, "notify_events where kind = 'sent' and tenant_id = 1")
+	t.Logf("300 were sent in %v beside 9,000 that hang", time.Since(begun))
+	s.once(t, ids)
+	close(open)
+}
+
+// The priority that is more urgent goes out before a backlog of others.
+func TestUrgentMessagesPassABacklog(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	s.answer = slowly
+	o := newOutbox(t, db)
+	late := o.put(6000, message{priority: 2})
+	run(t, db, s.URL, func(c *deliver.Config) { c.Room = 500 })
+	o.waitFor(5000, 20*time.Second, "(select 1 from notify_queue limit 5000) x")
+	urgent := o.put(20, message{priority: 0})
+	o.waitFor(0, 30*time.Second, "notify_queue")
+	s.once(t, append(late, urgent...))
+	place := map[string]int{}
+	for i, key := range s.order {
+		place[key] = i
+	}
+	for _, id := range urgent {
+		if at := place[send.KeyOf(1, id)]; at > 5000 {
+			t.Errorf("an urgent message was number %d", at)
+		}
+	}
+}
+
+// A pool that ends gives back at once what it has not sent, and ends what it has begun.
+func TestAnEndingPoolGivesBack(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
+		time.Sleep(50 * time.Millisecond)
+		return true
+	}
+	o := newOutbox(t, db)
+	var ids []int64
+	for range 40 {
+		ids = append(ids, o.put(5, message{})...)
+		ids = append(ids, o.put(5, message{park: true})...)
+	}
+	first := run(t, db, s.URL, func(c *deliver.Config) {
+		m := fast
+		m.Attempts = 16
+		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
+	})
+	for n := 0; n < 20; n, _ = s.count() {
+		time.Sleep(time.Millisecond)
+	}
+	begun := time.Now()
+	first.stop()
+	if took := time.Since(begun); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	left := o.count("notify_queue")
+	if n := o.count("notify_queue where state = 'queued' and holder is null and due_at <= now() and attempts = 0"); n != left || left == 0 || left == len(ids) {
+		t.Errorf("%d of %d were given back as they were\n%s", n, left, o.states())
+	}
+	if first.Reserve(1, send.Webhook) {
+		t.Error("it takes messages after its end")
+	}
+	run(t, db, s.URL, nil)
+	o.waitFor(0, 20*time.Second, "notify_queue")
+	s.once(t, ids)
+}
+
+// Attempts that do not end in time are cut off when the pool ends: nobody knows whether they sent.
+func TestAnEndingPoolCutsOffWhatHangs(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	s.answer = func(_ http.ResponseWriter, r *http.Request, _ int) bool {
+		<-r.Context().Done()
+		return false
+	}
+	o := newOutbox(t, db)
+	o.put(3, message{})
+	o.put(3, message{park: true})
+	p := run(t, db, s.URL, func(c *deliver.Config) {
+		m := fast
+		m.Timeout = 15 * time.Second
+		c.Drain, c.Manners = 100*time.Millisecond, map[send.Channel]deliver.Manner{send.Webhook: m}
+	})
+	for asked := 0; asked < 6; _, asked = s.count() {
+		time.Sleep(time.Millisecond)
+	}
+	p.stop()
+	if o.count("notify_queue where state = 'unknown'") != 3 || o.count("notify_queue where state = 'failed' and due_at is not null and unsure") != 3 {
+		t.Error(o.states())
+	}
+}
+
+// What waits in a pool for too long is given back, uncounted.
+func TestWhatWaitsForTooLongIsGivenBack(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
+		time.Sleep(400 * time.Millisecond)
+		return true
+	}
+	o := newOutbox(t, db)
+	ids := o.put(12, message{})
+	run(t, db, s.URL, func(c *deliver.Config) {
+		m := fast
+		m.Attempts = 2 // one, for one tenant
+		c.Lease, c.Manners = 3*time.Second, map[send.Channel]deliver.Manner{send.Webhook: m}
+	})
+	o.waitFor(0, 20*time.Second, "notify_queue")
+	s.once(t, ids)
+	if n := o.count("notify_events where kind = 'sent' and attempt = 1"); n != len(ids) {
+		t.Errorf("%d of %d are told to be first attempts\n%s", n, len(ids), o.states())
+	}
+}
+
+// unwilling is a sender that answers when it is told to, whatever its context says.
+type unwilling struct {
+	began, answer chan struct{}
+	asked         atomic.Int32
+}
+
+func (u *unwilling) Send(_ context.Context, m *send.Message) (send.Receipt, error) {
+	u.asked.Add(1)
+	close(u.began)
+	<-u.answer
+	return send.Receipt{Provider: "late", ProviderMessageID: fmt.Sprint(m.ID)}, nil
+}
+
+// Others find that nobody knows whether a message was sent. Who comes too late and knows it, says so.
+func TestWhoKnowsThatItWasSentSettlesIt(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	o.put(1, message{park: true})
+	late := &unwilling{began: make(chan struct{}), answer: make(chan struct{})}
+	run(t, db, s.URL, func(c *deliver.Config) {
+		c.Lease, c.Senders = 2*time.Second, map[send.Channel]send.Sender{send.Webhook: late}
+	})
+	<-late.began
+	run(t, db, s.URL, nil)
+	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed'")
+	close(late.answer)
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	if o.count("notify_events where kind = 'unknown'") != 1 || o.count("notify_events where kind = 'sent' and provider = 'late' and attempt = 1") != 1 {
+		t.Error(o.states())
+	}
+	if _, asked := s.count(); asked != 0 || late.asked.Load() != 1 {
+		t.Error("it was sent again")
+	}
+}
+
+// Whatever a provider says is kept as far as it can be, and what the database refuses does not hold up others.
+func TestWhatProvidersSayHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	super := pgtest.Pool(t, db.SuperDSN)
+	// The database may refuse what nobody thought of.
+	if _, err := super.Exec(context.Background(), `alter table notify_events add constraint refused_check check (provider_message_id not like '%refused%')`); err != nil {
+		t.Fatal(err)
+	}
+	ids := o.put(100, message{})
+	talks := talker{func(m *send.Message) (send.Receipt, error) {
+		switch m.ID {
+		case ids[1]:
+			return send.Receipt{Provider: "a\x00\xff" + strings.Repeat("ä", 60), ProviderMessageID: strings.Repeat("ü", 200)}, nil
+		case ids[2]:
+			return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: strings.Repeat("x", 100), Text: "\x00" + strings.Repeat("€", 2000)}
+		case ids[50]:
+			return send.Receipt{Provider: "p", ProviderMessageID: "refused"}, nil
+		case ids[51]:
+			panic(m.Recipient)
+		}
+		return send.Receipt{ProviderMessageID: "fine"}, nil
+	}}
+	run(t, db, s.URL, func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: talks} })
+	o.waitFor(96, 10*time.Second, "notify_events where kind = 'sent' and provider_message_id = 'fine'")
+	o.waitFor(1, 10*time.Second, "notify_events where kind = 'sent' and provider is null and provider_message_id is null and message_id = $1", ids[50])
+	o.waitFor(1, 10*time.Second, "notify_events where kind = 'sent' and provider like 'a%ää' and provider_message_id like 'üü%' and message_id = $1", ids[1])
+	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and code like 'xxx%' and message_id = $1", ids[2])
+	o.waitFor(1, 10*time.Second, "notify_events where kind = 'unknown' and code = 'panic' and attempt = 1 and message_id = $1", ids[51])
+}
+
+type talker struct {
+	say func(*send.Message) (send.Receipt, error)
+}
+
+func (t talker) Send(_ context.Context, m *send.Message) (send.Receipt, error) { return t.say(m) }
+
+// A process that has no room, or no Sender, tells others, who come at once.
+func TestOthersAreTold(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	maker := run(t, db, s.URL, func(c *deliver.Config) { c.Senders = nil })
+	run(t, db, s.URL, nil)
+	time.Sleep(3 * time.Second) // until it polls seldom
+	var worst time.Duration
+	for n := range 5 {
+		ids := o.put(1, message{tenant: 7})
+		begun := time.Now()
+		maker.Due(7)
+		o.waitFor(n+1, 5*time.Second, "notify_events where kind = 'sent'")
+		worst = max(worst, s.times[send.KeyOf(7, ids[0])].Sub(begun))
+		time.Sleep(600 * time.Millisecond)
+	}
+	if worst > 500*time.Millisecond {
+		t.Errorf("one was sent after %v", worst)
+	}
+}
+
+// A transaction that commits long after its time is found behind the cursor, and what is due later when it is.
+func TestWhatCommitsLateIsFound(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	run(t, db, s.URL, nil)
+	o.put(10, message{})
+	o.waitFor(0, 5*time.Second, "notify_queue")
+	o.put(10, message{after: -time.Hour})
+	late := o.put(1, message{after: 700 * time.Millisecond})
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	var before float64
+	if err := o.pool.QueryRow(context.Background(), `select extract(epoch from min(e.at) - min(m.accepted_at)) from notify_events e join notify_messages m using (tenant_id, message_id, month)
+		where message_id = $1`, late[0]).Scan(&before); err != nil || before < 0.7 || before > 4 {
+		t.Errorf("what was to be sent after 0.7 s was sent after %v, %v", before, err)
+	}
+}
+
+// An old snapshot that is held open keeps dead rows in the way of nobody.
+func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	conn, err := pgx.Connect(ctx, db.SuperDSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(ctx, "select count(*) from notify_queue"); err != nil {
+		t.Fatal(err)
+	}
+	p := run(t, db, s.URL, nil)
+	for range 10 {
+		o.put(3000, message{})
+	}
+	o.waitFor(0, 60*time.Second, "notify_queue")
+	time.Sleep(1200 * time.Millisecond) // the dead are behind the margin
+	var worst time.Duration
+	for range 5 {
+		ids := o.put(1, message{})
+		begun := time.Now()
+		p.Due(1)
+		o.waitFor(0, 5*time.Second, "notify_queue")
+		worst = max(worst, s.times[send.KeyOf(1, ids[0])].Sub(begun))
+	}
+	t.Logf("30,000 dead rows: at most %v", worst)
+	if worst > 300*time.Millisecond {
+		t.Errorf("a message was picked up after %v", worst)
+	}
+}

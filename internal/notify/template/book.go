@@ -1,0 +1,326 @@
+package template
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"hash/maphash"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/template/internal/db"
+)
+
+// Book is the templates within one batch: those that are changed, and those that messages are written with.
+type Book struct {
+	roots
+	versions []version // made in this batch
+	made     int       // how many there were at Mark
+	uses     []*Use
+}
+
+type roots = commit.Rows[key, root]
+
+type key struct {
+	tenant        int32
+	channel, name string
+}
+
+func compareKeys(a, b key) int {
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel), cmp.Compare(a.name, b.name))
+}
+
+// root tells which version is sent in which locale. Slices and maps are not changed in place, so that Undo works.
+type root struct {
+	defaultLocale string
+	last          int32
+	locales       []string
+	versions      []int32
+	changedAt     time.Time
+	deletedAt     time.Time
+	hashes        map[int32][sha256.Size]byte // of versions
+}
+
+type version struct {
+	key
+	version    int32
+	locale     string
+	definition []byte
+	hash       [sha256.Size]byte
+	caller     commit.Caller
+}
+
+var (
+	q    db.Queries
+	seed = maphash.MakeSeed()
+)
+
+// NewBook makes an empty book.
+func NewBook() *Book { return &Book{roots: commit.NewRows[key, root](seed)} }
+
+// NameConstraints are the unique constraints over what callers choose.
+func NameConstraints() []string {
+	return []string{"notify_templates_pkey", "notify_template_versions_pkey"}
+}
+
+// Templates that are changed are names to a batch that overlaps, as submit tokens are; those that messages are written
+// with are only read, and what is read of them never changes.
+var _ commit.Overlapping = (*Book)(nil)
+
+// Rows are none: all are names.
+func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
+
+// Names are the templates that are to be changed.
+func (b *Book) Names(hashes []uint64) []uint64 { return b.roots.Rows(hashes) }
+
+// CanOverlap is always so.
+func (b *Book) CanOverlap() bool { return true }
+
+// TakeOver has nothing to take.
+func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
+
+// Read locks: nobody else's commit is waited for before.
+func (b *Book) Read(p *commit.Pipe) { b.Lock(p) }
+
+// Write has nothing to add to Flush.
+func (b *Book) Write(*commit.Pipe) {}
+
+// Confirm has nothing to confirm: the rows are locked.
+func (b *Book) Confirm(*commit.Pipe) {}
+
+// Name says which template is meant.
+type Name struct {
+	Tenant  int32
+	Channel send.Channel
+	Name    string
+	Locale  string // asked for; empty: the template's default
+	Version int32  // 0: the newest one
+}
+
+// Use is a template that a message of the batch is written with.
+type Use struct {
+	name     Name
+	found    bool
+	version  int32
+	key      cacheKey
+	compiled *Compiled
+	err      error
+}
+
+// Want names a template to write a message with. What the same batch changes is not seen.
+func (b *Book) Want(n Name) *Use {
+	for _, u := range b.uses {
+		if u.name == n {
+			return u
+		}
+	}
+	u := &Use{name: n}
+	b.uses = append(b.uses, u)
+	return u
+}
+
+// Lock locks the templates that are to be changed.
+func (b *Book) Lock(p *commit.Pipe) {
+	wanted := b.Sorted(compareKeys)
+	if len(wanted) == 0 {
+		return
+	}
+	var arg db.TemplateLockParams
+	for _, r := range wanted {
+		arg.Tenants = append(arg.Tenants, r.Key.tenant)
+		arg.Channels = append(arg.Channels, r.Key.channel)
+		arg.Names = append(arg.Names, r.Key.name)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TemplateLock(p.Context(), d, arg)
+		for _, r := range rows {
+			v := root{defaultLocale: r.DefaultLocale, last: r.LastVersion, locales: r.Locales, versions: r.Versions, changedAt: r.ChangedAt}
+			if r.DeletedAt != nil {
+				v.deletedAt = *r.DeletedAt
+			}
+			b.Load(wanted[r.N-1], v)
+		}
+		return err
+	})
+}
+
+// Lookup finds the versions that messages are written with, and what locked templates say now.
+func (b *Book) Lookup(p *commit.Pipe) {
+	if wanted := b.Sorted(compareKeys); len(wanted) > 0 {
+		var arg db.TemplateHashesParams
+		for _, r := range wanted {
+			arg.Tenants = append(arg.Tenants, r.Key.tenant)
+			arg.Channels = append(arg.Channels, r.Key.channel)
+			arg.Names = append(arg.Names, r.Key.name)
+		}
+		p.Queue(func(d commit.DB) error {
+			rows, err := q.TemplateHashes(p.Context(), d, arg)
+			for _, r := range rows {
+				v := &wanted[r.N-1].Value
+				if v.hashes == nil {
+					v.hashes = map[int32][sha256.Size]byte{}
+				}
+				v.hashes[r.Version] = [sha256.Size]byte(r.DefinitionHash)
+			}
+			return err
+		})
+	}
+	if len(b.uses) > 0 {
+		b.find(p)
+	}
+}
+
+func (b *Book) find(p *commit.Pipe) {
+	var arg db.TemplateFindParams
+	for _, u := range b.uses {
+		u.found, u.compiled, u.err = false, nil, nil
+		arg.Tenants = append(arg.Tenants, u.name.Tenant)
+		arg.Channels = append(arg.Channels, string(u.name.Channel))
+		arg.Names = append(arg.Names, u.name.Name)
+		arg.Locales = append(arg.Locales, joined(u.name.Locale))
+		arg.Versions = append(arg.Versions, u.name.Version)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TemplateFind(p.Context(), d, arg)
+		for _, r := range rows {
+			u := b.uses[r.N-1]
+			u.found, u.version = true, r.Version
+			u.key = cacheKey{[sha256.Size]byte(r.DefinitionHash), u.name.Channel, r.Locale}
+			u.compiled = compiledCache.get(u.key)
+		}
+		return err
+	})
+}
+
+// Resolve reads what found versions say, those that this process has not compiled.
+func (b *Book) Resolve(p *commit.Pipe) {
+	var arg db.TemplateDefinitionParams
+	var unread []*Use
+	for _, u := range b.uses {
+		if !u.found || u.compiled != nil || u.err != nil {
+			continue
+		}
+		unread = append(unread, u)
+		arg.Tenants = append(arg.Tenants, u.name.Tenant)
+		arg.Channels = append(arg.Channels, string(u.name.Channel))
+		arg.Names = append(arg.Names, u.name.Name)
+		arg.Versions = append(arg.Versions, u.version)
+	}
+	if len(unread) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.TemplateDefinition(p.Context(), d, arg)
+		for _, r := range rows {
+			u := unread[r.N-1]
+			u.compiled, u.err = compiledCache.load(u.key, r.Definition)
+		}
+		return err
+	})
+}
+
+// Render writes a message, in Apply. Returns faults TEMPLATE_NOT_FOUND and TEMPLATE_VARIABLES_INVALID. offered are
+// further values, which count only if the template has such variables.
+func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
+	switch {
+	case u.err != nil:
+		return Rendered{}, u.err
+	case !u.found || u.compiled == nil:
+		f := NotFound.New("there is no template %s for %s", u.name.Name, u.name.Channel).With("template", u.name.Name)
+		if u.name.Version > 0 {
+			f.With("version", u.name.Version)
+		}
+		return Rendered{}, f
+	}
+	content, problems := u.compiled.Render(u.compiled.offer(values, offered))
+	if len(problems) > 0 {
+		return Rendered{}, invalid(VariablesInvalid, "the template cannot be filled in with these variables", problems).
+			With("template", u.name.Name).With("version", u.version)
+	}
+	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(u.version)), Locale: u.key.locale, Definition: u.compiled.def}, nil
+}
+
+// Definition is what the template says, in Apply; nil: there is none.
+func (u *Use) Definition() *Definition {
+	if u.compiled == nil {
+		return nil
+	}
+	return u.compiled.def
+}
+
+// Latest keeps changes of a template in order, though clocks may go back.
+func (b *Book) Latest() (latest time.Time) {
+	for _, r := range b.Sorted(compareKeys) {
+		if r.Value.changedAt.After(latest) {
+			latest = r.Value.changedAt
+		}
+	}
+	return latest
+}
+
+// Mark is where the next Undo goes back to.
+func (b *Book) Mark() {
+	b.roots.Mark()
+	b.made = len(b.versions)
+}
+
+// Undo takes back what was made and changed since Mark.
+func (b *Book) Undo() {
+	b.roots.Undo()
+	b.versions = b.versions[:b.made]
+}
+
+// Flush writes templates, then their new versions.
+func (b *Book) Flush(p *commit.Pipe) {
+	if fresh := b.Fresh(compareKeys); len(fresh) > 0 {
+		arg := written(fresh)
+		p.Queue(func(d commit.DB) error { return q.TemplateInsert(p.Context(), d, db.TemplateInsertParams(arg)) })
+	}
+	if changed := b.Changed(compareKeys); len(changed) > 0 {
+		w := written(changed)
+		arg := db.TemplateUpdateParams{Tenants: w.Tenants, Channels: w.Channels, Names: w.Names, DefaultLocales: w.DefaultLocales,
+			LastVersions: w.LastVersions, Locales: w.Locales, Versions: w.Versions, ChangedAt: w.ChangedAt, DeletedAt: w.DeletedAt}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.TemplateUpdate(p.Context(), d, arg)
+			return err
+		})
+	}
+	if len(b.versions) > 0 {
+		arg := db.TemplateVersionInsertParams{Now: b.Now}
+		for i := range b.versions {
+			v := &b.versions[i]
+			arg.Tenants = append(arg.Tenants, v.tenant)
+			arg.Channels = append(arg.Channels, v.channel)
+			arg.Names = append(arg.Names, v.name)
+			arg.Versions = append(arg.Versions, v.version)
+			arg.Locales = append(arg.Locales, v.locale)
+			arg.Definitions = append(arg.Definitions, string(v.definition))
+			arg.DefinitionHashes = append(arg.DefinitionHashes, v.hash[:])
+			arg.Principals = append(arg.Principals, v.caller.Principal)
+			arg.RequestIds = append(arg.RequestIds, v.caller.RequestID)
+		}
+		p.Queue(func(d commit.DB) error { return q.TemplateVersionInsert(p.Context(), d, arg) })
+	}
+}
+
+func written(rows []*commit.Row[key, root]) (arg db.TemplateInsertParams) {
+	for _, r := range rows {
+		v := &r.Value
+		versions := make([]string, len(v.versions))
+		for i, n := range v.versions {
+			versions[i] = strconv.Itoa(int(n))
+		}
+		arg.Tenants = append(arg.Tenants, r.Key.tenant)
+		arg.Channels = append(arg.Channels, r.Key.channel)
+		arg.Names = append(arg.Names, r.Key.name)
+		arg.DefaultLocales = append(arg.DefaultLocales, v.defaultLocale)
+		arg.LastVersions = append(arg.LastVersions, v.last)
+		arg.Locales = append(arg.Locales, strings.Join(v.locales, ","))
+		arg.Versions = append(arg.Versions, strings.Join(versions, ","))
+		arg.ChangedAt = append(arg.ChangedAt, v.changedAt)
+		arg.DeletedAt = append(arg.DeletedAt, v.deletedAt)
+	}
+	return arg
+}

@@ -1,0 +1,281 @@
+package template
+
+import (
+	"fmt"
+	"strings"
+	"text/template/parse"
+)
+
+// Bounds of what a text does. maxSteps bounds the time of one message: a step is some tenths of a microsecond.
+const (
+	maxSteps   = 50_000
+	maxNesting = 16
+	maxRanges  = 2 // within each other; html/template looks at each body twice, so this is a power of two
+)
+
+// sort is what is known of a value before there is one.
+type sort struct {
+	kind   Kind // "" : nothing that can be shown, such as what all variables are in
+	list   bool
+	items  int
+	fields []Variable
+	many   bool // has line breaks
+}
+
+func sortOf(v *Variable) sort {
+	return sort{kind: v.Kind, list: v.List, items: v.items(), fields: v.Fields, many: v.Multiline}
+}
+
+func (s sort) String() string {
+	switch {
+	case s.list:
+		return "a list"
+	case s.kind == "":
+		return "everything"
+	}
+	return string(s.kind)
+}
+
+// checker walks a text before it is run: it knows every name, its kind, and how many steps there are at most. What
+// it does not know it refuses: so no method is called, nothing is looked into but what was declared, and nothing loops.
+type checker struct {
+	root  sort
+	vars  []scoped
+	lines bool // what has line breaks may be shown
+	steps int
+	times int // how often what is looked at runs
+	loops int
+	depth int
+}
+
+type scoped struct {
+	name string
+	sort sort
+}
+
+type complaint struct{ text string }
+
+func (c complaint) Error() string { return c.text }
+
+func refuse(format string, args ...any) { panic(complaint{fmt.Sprintf(format, args...)}) }
+
+// checkText refuses a text that does what it may not.
+func checkText(tree *parse.Tree, vars []Variable, lines bool) (problem string) {
+	c := checker{root: sort{fields: vars}, lines: lines, times: 1}
+	defer func() {
+		if r := recover(); r != nil {
+			p, ok := r.(complaint)
+			if !ok {
+				panic(r)
+			}
+			problem = p.text
+		}
+	}()
+	c.list(tree.Root, c.root)
+	return ""
+}
+
+func (c *checker) list(l *parse.ListNode, dot sort) {
+	if l == nil {
+		return
+	}
+	if c.depth++; c.depth > maxNesting {
+		refuse("is nested too deeply")
+	}
+	scope := len(c.vars)
+	for _, n := range l.Nodes {
+		c.node(n, dot)
+	}
+	c.vars = c.vars[:scope]
+	c.depth--
+}
+
+func (c *checker) step() {
+	if c.steps += c.times; c.steps > maxSteps {
+		refuse("has too much to do: fewer or shorter lists")
+	}
+}
+
+func (c *checker) node(n parse.Node, dot sort) {
+	c.step()
+	switch n := n.(type) {
+	case *parse.TextNode:
+		if strings.Contains(strings.ToLower(string(n.Text)), "<script") {
+			refuse("has a script, which does not run in mail")
+		}
+		if !c.lines && strings.ContainsFunc(string(n.Text), breaks) {
+			refuse("has a line break")
+		}
+	case *parse.CommentNode, *parse.BreakNode, *parse.ContinueNode:
+	case *parse.ActionNode:
+		s := c.pipe(n.Pipe, dot)
+		if len(n.Pipe.Decl) == 0 {
+			c.show(s, n)
+		}
+	case *parse.IfNode:
+		scope := len(c.vars)
+		c.pipe(n.Pipe, dot)
+		c.list(n.List, dot)
+		c.list(n.ElseList, dot)
+		c.vars = c.vars[:scope]
+	case *parse.WithNode:
+		scope := len(c.vars)
+		s := c.pipe(n.Pipe, dot)
+		c.list(n.List, s)
+		c.list(n.ElseList, dot)
+		c.vars = c.vars[:scope]
+	case *parse.RangeNode:
+		c.each(n, dot)
+	default:
+		refuse("has %s, which is not for templates here", n)
+	}
+}
+
+func (c *checker) show(s sort, n parse.Node) {
+	switch {
+	case s.list || s.kind == "" || s.kind == Record:
+		refuse("%s shows %s: name one of its fields, or range over it", n, s)
+	case s.many && !c.lines:
+		refuse("%s may have line breaks, which cannot stand here", n)
+	}
+}
+
+func (c *checker) each(n *parse.RangeNode, dot sort) {
+	pipe := n.Pipe
+	if len(pipe.Cmds) != 1 || pipe.IsAssign {
+		refuse("%s: range goes over a list", pipe)
+	}
+	over := c.command(pipe.Cmds[0], dot, nil)
+	if !over.list {
+		refuse("%s: range goes over a list", pipe)
+	}
+	if c.loops++; c.loops > maxRanges {
+		refuse("has too many ranges within each other")
+	}
+	item := over
+	item.list = false
+	scope, times := len(c.vars), c.times
+	switch len(pipe.Decl) {
+	case 1:
+		c.declare(pipe.Decl[0], item)
+	case 2:
+		c.declare(pipe.Decl[0], sort{kind: Integer})
+		c.declare(pipe.Decl[1], item)
+	}
+	c.times *= over.items
+	c.list(n.List, item)
+	c.times, c.vars = times, c.vars[:scope]
+	c.loops--
+	c.list(n.ElseList, dot)
+}
+
+func (c *checker) declare(v *parse.VariableNode, s sort) {
+	c.vars = append(c.vars, scoped{v.Ident[0], s})
+}
+
+func (c *checker) pipe(p *parse.PipeNode, dot sort) sort {
+	if p.IsAssign {
+		refuse("%s: a variable keeps what it got first", p)
+	}
+	if c.depth++; c.depth > maxNesting {
+		refuse("is nested too deeply")
+	}
+	var s sort
+	var last *sort
+	for _, cmd := range p.Cmds {
+		s = c.command(cmd, dot, last)
+		last = &s
+	}
+	c.depth--
+	if len(p.Decl) > 1 {
+		refuse("%s declares two variables", p)
+	}
+	for _, v := range p.Decl {
+		c.declare(v, s)
+	}
+	return s
+}
+
+// command is a value, or a function with its arguments, of which what came through the pipe is the last.
+func (c *checker) command(cmd *parse.CommandNode, dot sort, last *sort) sort {
+	c.step()
+	if id, ok := cmd.Args[0].(*parse.IdentifierNode); ok {
+		f, ok := functions[id.Ident]
+		if !ok {
+			refuse("%s is no function here", id.Ident)
+		}
+		var args []sort
+		for _, a := range cmd.Args[1:] {
+			args = append(args, c.value(a, dot))
+		}
+		if last != nil {
+			args = append(args, *last)
+		}
+		s, problem := f.sort(args)
+		if problem != "" {
+			refuse("%s: %s", cmd, problem)
+		}
+		return s
+	}
+	if len(cmd.Args) > 1 || last != nil {
+		refuse("%s: only functions take arguments", cmd)
+	}
+	return c.value(cmd.Args[0], dot)
+}
+
+func (c *checker) value(n parse.Node, dot sort) sort {
+	switch n := n.(type) {
+	case *parse.DotNode:
+		return dot
+	case *parse.FieldNode:
+		return c.field(dot, n.Ident, n)
+	case *parse.VariableNode:
+		if n.Ident[0] == "$" {
+			return c.field(c.root, n.Ident[1:], n)
+		}
+		for i := len(c.vars) - 1; i >= 0; i-- {
+			if c.vars[i].name == n.Ident[0] {
+				return c.field(c.vars[i].sort, n.Ident[1:], n)
+			}
+		}
+		refuse("%s is not declared", n)
+	case *parse.PipeNode:
+		if len(n.Decl) > 0 {
+			refuse("%s declares a variable where there is none to be", n)
+		}
+		return c.pipe(n, dot)
+	case *parse.StringNode:
+		return sort{kind: String, many: strings.ContainsFunc(n.Text, breaks)}
+	case *parse.BoolNode:
+		return sort{kind: Bool}
+	case *parse.NumberNode:
+		if n.IsInt && !strings.HasPrefix(n.Text, "'") {
+			return sort{kind: Integer}
+		}
+		refuse("%s: only whole numbers", n)
+	case *parse.IdentifierNode: // a function without arguments, of which there is none
+		refuse("%s is no value", n)
+	default:
+		refuse("%s is not for templates here", n)
+	}
+	return sort{}
+}
+
+func (c *checker) field(s sort, path []string, n parse.Node) sort {
+	for _, name := range path {
+		if s.list || s.kind != "" && s.kind != Record {
+			refuse("%s: %s has no field %s", n, s, name)
+		}
+		found := false
+		for i := range s.fields {
+			if v := &s.fields[i]; v.Name == name {
+				s, found = sortOf(v), true
+				break
+			}
+		}
+		if !found {
+			refuse("%s is not among the variables", n)
+		}
+	}
+	return s
+}

@@ -1,0 +1,263 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	htmltemplate "html/template"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	texttemplate "text/template"
+	"text/template/parse"
+	"unicode/utf8"
+
+	"golang.org/x/text/language"
+
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// Bounds of what a message may become.
+const (
+	MaxRendered     = 512 << 10 // bytes of one part of an e-mail
+	MaxRenderedSMS  = 1_600     // characters: ten parts and more; the longest that providers take
+	MaxRenderedPush = 2_000     // bytes of title or text: providers take 4 KiB of everything
+)
+
+// Compiled is a definition that can be rendered, by many goroutines.
+type Compiled struct {
+	channel   send.Channel
+	def       *Definition
+	locale    language.Tag
+	subject   renderer
+	text      renderer
+	html      renderer
+	providers []compiledProvider
+}
+
+type compiledProvider struct {
+	name, id string
+	params   []compiledParam
+}
+
+type compiledParam struct {
+	name  string
+	value renderer
+}
+
+type renderer interface {
+	Execute(w io.Writer, data any) error
+}
+
+// compile checks everything that can be known before there are values.
+func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []Problem) {
+	p := d.checkFields(channel)
+	tag, err := language.Parse(locale)
+	if err != nil {
+		p.add("locale", "is none, such as en or zh-Hant-TW")
+	}
+	if len(p) > 0 {
+		return nil, p
+	}
+	c := &Compiled{channel: channel, def: d, locale: tag}
+	one := func(path, text string, html, lines bool) renderer {
+		if !lines {
+			text = strings.TrimSpace(text)
+		}
+		if text == "" {
+			return nil
+		}
+		r, problem := parseText(text, d.Variables, tag, html, lines)
+		if problem != "" {
+			p.add(path, "%s", problem)
+		}
+		return r
+	}
+	c.subject = one("subject", d.Subject, false, false)
+	c.text = one("text", d.Text, false, true)
+	c.html = one("html", d.HTML, true, true)
+	for _, name := range sortedKeys(d.Providers) {
+		provider := compiledProvider{name: name, id: d.Providers[name].ID}
+		for i, param := range d.Providers[name].Params {
+			path := fmt.Sprintf("providers[%s].params[%d].value", name, i)
+			provider.params = append(provider.params, compiledParam{param.Name, one(path, param.Value, false, false)})
+		}
+		c.providers = append(c.providers, provider)
+	}
+	if len(p) > 0 {
+		return nil, p
+	}
+	return c, nil
+}
+
+// Compile makes a definition ready to be rendered. Returns everything that is wrong with it.
+func Compile(d *Definition, channel send.Channel, locale string) (*Compiled, []Problem) {
+	return compile(d, channel, locale)
+}
+
+// builtins are the names that text/template knows: the parser wants them told.
+var builtins = map[string]any{"and": 0, "or": 0, "not": 0, "eq": 0, "ne": 0, "lt": 0, "le": 0, "gt": 0, "ge": 0, "len": 0}
+
+func parseText(text string, vars []Variable, locale language.Tag, html, lines bool) (renderer, string) {
+	funcs := own(locale)
+	trees, err := parse.Parse("t", text, "", "", funcs, builtins)
+	if err != nil {
+		return nil, parseProblem(err)
+	}
+	if len(trees) > 1 {
+		return nil, "defines a template, which is not for templates here"
+	}
+	tree := trees["t"]
+	if tree == nil { // nothing but white space and definitions
+		return nil, "is empty"
+	}
+	if problem := checkText(tree, vars, lines); problem != "" {
+		return nil, problem
+	}
+	if !html {
+		t, err := texttemplate.New("t").Funcs(funcs).Option("missingkey=error").AddParseTree("t", tree)
+		if err != nil {
+			return nil, parseProblem(err)
+		}
+		return t, ""
+	}
+	t, err := htmltemplate.New("t").Funcs(funcs).Option("missingkey=error").AddParseTree("t", tree)
+	if err != nil {
+		return nil, parseProblem(err)
+	}
+	// The first run escapes the text, and says where a variable stands in no place that can be made safe.
+	empty := map[string]any{}
+	for i := range vars {
+		empty[vars[i].Name] = vars[i].none()
+	}
+	var bad *htmltemplate.Error
+	if err := t.Execute(io.Discard, empty); errors.As(err, &bad) {
+		return nil, fmt.Sprintf("line %d: %s", bad.Line, bad.Description)
+	}
+	return t, ""
+}
+
+// parseProblem is an error of the parser without the name that only we know.
+func parseProblem(err error) string {
+	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "template: "), "t:")
+}
+
+// Rendered is what a message becomes.
+type Rendered struct {
+	Content  send.Content
+	Template string // name@version, of a stored one
+	Locale   string // of the template that was found
+	*Definition
+}
+
+// offer adds values that the template has variables for; they count before the caller's own.
+func (c *Compiled) offer(values, offered map[string]any) map[string]any {
+	if len(offered) == 0 {
+		return values
+	}
+	all := maps.Clone(values)
+	if all == nil {
+		all = map[string]any{}
+	}
+	for i := range c.def.Variables {
+		name := c.def.Variables[i].Name
+		if v, ok := offered[name]; ok {
+			all[name] = v
+		}
+	}
+	return all
+}
+
+// Render makes a message of values. All that is wrong with them is told at once; a message is whole or not at all.
+func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
+	b := binder{locale: c.locale}
+	data := b.bind(c.def.Variables, values)
+	p := b.problems
+	if len(p) > 0 {
+		for i := range p {
+			p[i].Path = "variables." + p[i].Path
+		}
+		return send.Content{}, p
+	}
+	var out send.Content
+	run := func(path string, r renderer, most int) string {
+		s, problem := execute(r, data, most)
+		if problem != "" {
+			p.add(path, "%s", problem)
+		}
+		return s
+	}
+	most := MaxRendered
+	switch c.channel {
+	case send.SMS:
+		most = 4 * MaxRenderedSMS
+	case send.Push:
+		most = MaxRenderedPush
+	}
+	out.Subject = strings.TrimSpace(run("subject", c.subject, 4*MaxSubject))
+	out.Text = run("text", c.text, most)
+	out.HTML = run("html", c.html, MaxRendered)
+	for i := range c.providers {
+		provider := &c.providers[i]
+		if out.Template == nil {
+			out.Template, out.ProviderParams = map[string]string{}, map[string][]send.Param{}
+		}
+		out.Template[provider.name] = provider.id
+		params := make([]send.Param, len(provider.params))
+		for j, param := range provider.params {
+			path := fmt.Sprintf("providers[%s].params[%d]", provider.name, j)
+			params[j] = send.Param{Name: param.name, Value: run(path, param.value, 4*MaxSubject)}
+		}
+		out.ProviderParams[provider.name] = params
+	}
+	switch {
+	case strings.ContainsFunc(out.Subject, breaks):
+		p.add("subject", "would have a line break")
+	case out.Subject == "" && c.channel == send.Email && len(p) == 0:
+		p.add("subject", "would be empty")
+	}
+	if c.channel == send.SMS && utf8.RuneCountInString(out.Text) > MaxRenderedSMS {
+		p.add("text", "would have more than %d characters", MaxRenderedSMS)
+	}
+	if len(p) > 0 {
+		return send.Content{}, p
+	}
+	return out, nil
+}
+
+var errTooLong = errors.New("too long")
+
+type boundedText struct {
+	strings.Builder
+	most int
+}
+
+func (b *boundedText) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > b.most {
+		return 0, errTooLong
+	}
+	return b.Builder.Write(p)
+}
+
+// unsafe is what html/template puts in the place of what would not be safe there.
+const unsafe = "ZgotmplZ"
+
+func execute(r renderer, data any, most int) (string, string) {
+	if r == nil {
+		return "", ""
+	}
+	w := boundedText{most: most}
+	switch err := r.Execute(&w, data); {
+	case errors.Is(err, errTooLong):
+		return "", fmt.Sprintf("would be longer than %d bytes", most)
+	case err != nil:
+		return "", parseProblem(err)
+	}
+	s := w.String()
+	if _, html := r.(*htmltemplate.Template); html && strings.Contains(s, unsafe) {
+		return "", "a variable is not safe where it stands, such as a string as an address: declare it as a url"
+	}
+	return s, ""
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,124 @@
+package template
+
+import (
+	"fmt"
+	"strconv"
+
+	"golang.org/x/text/feature/plural"
+	"golang.org/x/text/language"
+)
+
+// function is one that templates can call: what it makes of which sorts. What it does is in text/template, or in own.
+type function struct {
+	sort func(args []sort) (sort, string)
+}
+
+// functions are all there are.
+var functions = map[string]function{
+	"not": {func(a []sort) (sort, string) { return want(sort{kind: Bool}, len(a) == 1, "takes one value") }},
+	"and": {either}, "or": {either},
+	"eq": {compare(Integer, String, Bool)}, "ne": {compare(Integer, String, Bool)},
+	"lt": {compare(Integer)}, "le": {compare(Integer)}, "gt": {compare(Integer)}, "ge": {compare(Integer)},
+	"len": {func(a []sort) (sort, string) {
+		return want(sort{kind: Integer}, len(a) == 1 && a[0].list, "takes a list")
+	}},
+	"number": {func(a []sort) (sort, string) {
+		return want(sort{kind: String}, takes(a, Amount) || takes(a, Integer), "takes an amount or an integer")
+	}},
+	"asset": {func(a []sort) (sort, string) { return want(sort{kind: String}, takes(a, Amount), "takes an amount") }},
+	"date":  {func(a []sort) (sort, string) { return want(sort{kind: String}, takes(a, Time), "takes a time") }},
+	"clock": {func(a []sort) (sort, string) { return want(sort{kind: String}, takes(a, Time), "takes a time") }},
+	"plural": {func(a []sort) (sort, string) {
+		ok := len(a) >= 3 && len(a)%2 == 1 && takes(a[:1], Integer)
+		for i := 1; ok && i < len(a); i++ {
+			ok = takes(a[i:i+1], String)
+		}
+		return want(sort{kind: String}, ok, `takes a number, and then in turns a form and a text, such as "one" "item" "other" "items"`)
+	}},
+}
+
+func want(s sort, ok bool, problem string) (sort, string) {
+	if ok {
+		return s, ""
+	}
+	return s, problem
+}
+
+func takes(a []sort, k Kind) bool { return len(a) == 1 && a[0].kind == k && !a[0].list }
+
+// either is one of its arguments: what can be done with all can be done with it.
+func either(a []sort) (sort, string) {
+	if len(a) < 2 {
+		return sort{}, "takes two values or more"
+	}
+	s := a[0]
+	for _, x := range a[1:] {
+		s.many = s.many || x.many
+		if x.kind != s.kind || x.list != s.list || x.list || x.kind == Record {
+			s = sort{} // good for a condition
+		}
+	}
+	return s, ""
+}
+
+func compare(kinds ...Kind) func([]sort) (sort, string) {
+	return func(a []sort) (sort, string) {
+		for _, k := range kinds {
+			if len(a) == 2 && takes(a[:1], k) && takes(a[1:], k) {
+				return sort{kind: Bool}, ""
+			}
+		}
+		return sort{}, fmt.Sprintf("takes two of the same kind, of %v", kinds)
+	}
+}
+
+// own are the functions that text/template does not have.
+func own(locale language.Tag) map[string]any {
+	d := digitsFor(locale)
+	return map[string]any{
+		"number": func(v any) string {
+			if s, ok := v.(shown); ok {
+				return s.at(1)
+			}
+			return d.format(fmt.Sprint(v))
+		},
+		"asset": func(s shown) string { return s.at(2) },
+		"date":  func(s shown) string { return s.at(1) },
+		"clock": func(s shown) string { return s.at(2) },
+		"plural": func(v any, forms ...string) (string, error) {
+			n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
+			if err != nil {
+				return "", err
+			}
+			return pluralForm(locale, n, forms)
+		},
+	}
+}
+
+var pluralForms = map[plural.Form]string{
+	plural.Other: "other", plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many",
+}
+
+func pluralForm(locale language.Tag, n int64, forms []string) (string, error) {
+	if n < 0 {
+		n = -n
+	}
+	// Only the last digits count in any language's rules for whole numbers, beyond small ones.
+	small := n
+	if n > 1_000_000 {
+		small = 1_000_000 + n%1_000_000
+	}
+	form, other, has := pluralForms[plural.Cardinal.MatchPlural(locale, int(small), 0, 0, 0, 0)], "", false
+	for i := 0; i+1 < len(forms); i += 2 {
+		switch forms[i] {
+		case form:
+			return forms[i+1], nil
+		case "other":
+			other, has = forms[i+1], true
+		}
+	}
+	if !has {
+		return "", fmt.Errorf("plural has no text for %s, and none for other", form)
+	}
+	return other, nil
+}

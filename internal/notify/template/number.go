@@ -1,0 +1,89 @@
+package template
+
+import (
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/text/language"
+	"golang.org/x/text/message"
+	"golang.org/x/text/number"
+)
+
+// digits are how a locale writes numbers, learnt from what CLDR makes of two of them: amounts have more digits
+// than the types that it can format.
+type digits struct {
+	point, group string
+	first, next  int // sizes of the last group and of those before it
+	zero         rune
+}
+
+var digitsOf sync.Map // digits by locale: of templates, whose locales are few
+
+func digitsFor(tag language.Tag) digits {
+	if d, ok := digitsOf.Load(tag); ok {
+		return d.(digits)
+	}
+	d := learn(tag)
+	digitsOf.Store(tag, d)
+	return d
+}
+
+// learn takes 123456789.5 apart, from the right: point, last group, the one before.
+func learn(tag language.Tag) digits {
+	p := message.NewPrinter(tag)
+	text := p.Sprint(number.Decimal(123456789.5))
+	d := digits{point: ".", zero: '0'}
+	five, size := utf8.DecodeLastRuneInString(text)
+	d.zero = five - 5
+	rest := text[:len(text)-size]
+	whole := strings.TrimRightFunc(rest, func(r rune) bool { return !d.is(r) })
+	d.point = rest[len(whole):]
+	var sizes []int
+	n := 0
+	for whole != "" {
+		r, size := utf8.DecodeLastRuneInString(whole)
+		if d.is(r) {
+			n++
+			whole = whole[:len(whole)-size]
+			continue
+		}
+		left := strings.TrimRightFunc(whole, func(r rune) bool { return !d.is(r) })
+		d.group, whole = whole[len(left):], left
+		sizes, n = append(sizes, n), 0
+	}
+	if len(sizes) > 0 {
+		d.first, d.next = sizes[0], sizes[len(sizes)-1]
+		if len(sizes) > 1 {
+			d.next = sizes[1]
+		}
+	}
+	return d
+}
+
+func (d digits) is(r rune) bool { return r >= d.zero && r <= d.zero+9 }
+
+// format writes a decimal number, such as -1234.50, with all its digits.
+func (d digits) format(decimal string) string {
+	sign := ""
+	if strings.HasPrefix(decimal, "-") {
+		sign, decimal = "-", decimal[1:]
+	}
+	whole, fraction, has := strings.Cut(decimal, ".")
+	var b strings.Builder
+	b.WriteString(sign)
+	grouped := d.group != ""
+	for i := range len(whole) {
+		if left := len(whole) - i; i > 0 && grouped && left >= d.first && (left-d.first)%d.next == 0 {
+			b.WriteString(d.group)
+		}
+		b.WriteRune(d.zero + rune(whole[i]-'0'))
+	}
+	if has {
+		b.WriteString(d.point)
+		for i := range len(fraction) {
+			b.WriteRune(d.zero + rune(fraction[i]-'0'))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,149 @@
+package template
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+)
+
+// maxLocales is how many locales a template may have.
+const maxLocales = 200
+
+// PutCommand keeps a template in one locale, as a new version. What it says now is no new version: the answer is then
+// a commit.Repeat. Its answer is Put.
+type PutCommand struct {
+	commit.Caller
+	Channel send.Channel
+	Name    string
+	Locale  string
+	Default bool // make this locale the default; the first one is it anyway
+
+	definition []byte
+	hash       [sha256.Size]byte
+	row        *commit.Row[key, root]
+}
+
+// Put is a version as it is kept.
+type Put struct {
+	Version int32
+	Locale  string
+	Default bool // its locale is the default one
+}
+
+// NewPut checks a template, and makes the command that keeps it. Returns fault FIELD_INVALID.
+func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Definition) (*PutCommand, error) {
+	var p problems
+	if !GoodName(name) {
+		p.add("name", "must be a-z, 0-9, dots, - and _, at most %d", MaxName)
+	}
+	canonical, err := Locale(locale)
+	if err != nil {
+		p.add("locale", "is none, such as en or zh-Hant-TW")
+		canonical = "en"
+	}
+	_, more := compile(d, channel, canonical)
+	for _, m := range more {
+		if m.Path != "channel" {
+			m.Path = "definition." + m.Path
+		}
+		p = append(p, m)
+	}
+	if len(p) > 0 {
+		return nil, invalid(fault.FieldInvalid, "the template cannot be kept", p)
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		return nil, fmt.Errorf("write a template: %w", err)
+	}
+	return &PutCommand{Caller: c, Channel: channel, Name: name, Locale: canonical, definition: text, hash: sha256.Sum256(text)}, nil
+}
+
+// Need names the template.
+func (c *PutCommand) Need(b *Book) {
+	c.row = b.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
+}
+
+// Apply makes the version.
+func (c *PutCommand) Apply(b *Book) (any, error) {
+	r := c.row.Value
+	at := slices.Index(r.locales, c.Locale)
+	gone := !r.deletedAt.IsZero()
+	if c.row.Exists && !gone && at >= 0 && r.hashes[r.versions[at]] == c.hash && (!c.Default || r.defaultLocale == c.Locale) {
+		return commit.Repeat{First: Put{r.versions[at], c.Locale, r.defaultLocale == c.Locale}}, nil
+	}
+	if gone { // it begins anew, with numbers that no version ever had
+		r.locales, r.versions, r.deletedAt, at = nil, nil, time.Time{}, -1
+	}
+	r.last++
+	if at < 0 {
+		if len(r.locales) == maxLocales {
+			return nil, invalid(fault.FieldInvalid, "the template cannot be kept", []Problem{{"locale", fmt.Sprintf("is one more than %d", maxLocales)}})
+		}
+		r.locales, r.versions = append(slices.Clone(r.locales), c.Locale), append(slices.Clone(r.versions), r.last)
+	} else {
+		r.versions = slices.Clone(r.versions)
+		r.versions[at] = r.last
+	}
+	if c.Default || len(r.locales) == 1 {
+		r.defaultLocale = c.Locale
+	}
+	if r.hashes = maps.Clone(r.hashes); r.hashes == nil {
+		r.hashes = map[int32][sha256.Size]byte{}
+	}
+	r.hashes[r.last], r.changedAt = c.hash, b.Now
+	*b.Change(c.row) = r
+	b.versions = append(b.versions, version{c.row.Key, r.last, c.Locale, c.definition, c.hash, c.Caller})
+	return Put{r.last, c.Locale, r.defaultLocale == c.Locale}, nil
+}
+
+// DeleteCommand deletes a template, or one locale of it: nothing is sent with it any more. What it said stays to be read.
+// To delete it again is no error. Its answer is Deleted.
+type DeleteCommand struct {
+	commit.Caller
+	Channel send.Channel
+	Name    string
+	Locale  string // empty: all
+
+	row *commit.Row[key, root]
+}
+
+// Deleted tells since when it is gone.
+type Deleted struct{ At time.Time }
+
+// Need names the template.
+func (c *DeleteCommand) Need(b *Book) {
+	c.row = b.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
+}
+
+// Apply deletes it. Returns fault TEMPLATE_NOT_FOUND when there never was one, FIELD_INVALID for the default
+// locale of several.
+func (c *DeleteCommand) Apply(b *Book) (any, error) {
+	r := c.row.Value
+	if !c.row.Exists {
+		return nil, NotFound.New("there is no template %s for %s", c.Name, c.Channel).With("template", c.Name)
+	}
+	if !r.deletedAt.IsZero() {
+		return commit.Repeat{First: Deleted{r.deletedAt}}, nil
+	}
+	at := slices.Index(r.locales, c.Locale)
+	switch {
+	case c.Locale == "" || at >= 0 && len(r.locales) == 1:
+		r.deletedAt = b.Now
+	case at < 0:
+		return commit.Repeat{First: Deleted{r.changedAt}}, nil
+	case c.Locale == r.defaultLocale:
+		return nil, invalid(fault.FieldInvalid, "the default locale cannot be deleted while there are others", []Problem{{"locale", "is the default: make another one the default before"}})
+	default:
+		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1), slices.Delete(slices.Clone(r.versions), at, at+1)
+	}
+	r.changedAt = b.Now
+	*b.Change(c.row) = r
+	return Deleted{b.Now}, nil
+}

@@ -1,0 +1,298 @@
+package template
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/mail"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/language"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+)
+
+// maxValues is how many bytes all strings of one message may have together.
+const maxValues = 256 << 10
+
+// shown is an amount or a time, in the ways in which a template can show it: the usual one first. One that was not
+// told is empty: so `if` takes it for false.
+type shown []string
+
+// String is the usual way.
+func (s shown) String() string { return s.at(0) }
+
+func (s shown) at(i int) string {
+	if i >= len(s) {
+		return ""
+	}
+	return s[i]
+}
+
+var asset = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,31}$`)
+
+// binder checks values against what a template wants, and brings them into the form that it works with.
+type binder struct {
+	locale   language.Tag
+	problems problems
+	bytes    int
+}
+
+// bind reads values as JSON has them: string, float64, json.Number, bool, []any, map[string]any; also int64.
+func (b *binder) bind(want []Variable, values map[string]any) map[string]any {
+	return b.record("", want, values)
+}
+
+func (b *binder) record(prefix string, want []Variable, values map[string]any) map[string]any {
+	out := make(map[string]any, len(want))
+	for i := range want {
+		v := &want[i]
+		path := prefix + v.Name
+		value, ok := values[v.Name]
+		switch {
+		case !ok || value == nil:
+			if !v.Optional {
+				b.problems.add(path, "is missing")
+			}
+			out[v.Name] = v.none()
+		case v.List:
+			out[v.Name] = b.list(path, v, value)
+		default:
+			out[v.Name] = b.one(path, v, value)
+		}
+	}
+	for _, name := range sortedKeys(values) {
+		if _, ok := out[name]; !ok {
+			if !identifier.MatchString(name) {
+				name = "a name"
+			}
+			b.problems.add(prefix+name, "is not a variable of the template")
+		}
+	}
+	return out
+}
+
+// none is what an optional variable is that was not told.
+func (v *Variable) none() any {
+	if v.List {
+		return []any{}
+	}
+	switch v.Kind {
+	case Integer:
+		return int64(0)
+	case Bool:
+		return false
+	case Amount, Time:
+		return shown{}
+	case Record:
+		out := map[string]any{}
+		for i := range v.Fields {
+			out[v.Fields[i].Name] = v.Fields[i].none()
+		}
+		return out
+	default:
+		return ""
+	}
+}
+
+func (b *binder) list(path string, v *Variable, value any) any {
+	items, ok := value.([]any)
+	if !ok {
+		b.problems.add(path, "must be a list")
+		return []any{}
+	}
+	if len(items) > v.items() {
+		b.problems.add(path, "must have at most %d items", v.items())
+		return []any{}
+	}
+	out := make([]any, len(items))
+	for i, item := range items {
+		out[i] = b.one(fmt.Sprintf("%s[%d]", path, i), v, item)
+	}
+	return out
+}
+
+func (b *binder) one(path string, v *Variable, value any) any {
+	var problem string
+	var out any
+	switch v.Kind {
+	case String:
+		out, problem = b.text(v, value)
+	case Integer:
+		out, problem = integer(value)
+	case Bool:
+		out, problem = boolean(value)
+	case URL:
+		out, problem = b.url(value)
+	case Amount:
+		out, problem = b.amount(v, value)
+	case Time:
+		out, problem = b.time(v, value)
+	case Record:
+		fields, ok := value.(map[string]any)
+		if ok {
+			return b.record(path+".", v.Fields, fields)
+		}
+		problem = "must be an object"
+	}
+	if problem != "" {
+		b.problems.add(path, "%s", problem)
+		return v.none()
+	}
+	return out
+}
+
+func (b *binder) text(v *Variable, value any) (any, string) {
+	s, ok := value.(string)
+	if !ok {
+		return nil, "must be a string"
+	}
+	if b.bytes += len(s); b.bytes > maxValues {
+		return nil, "is too much: all strings together must be at most 256 KiB"
+	}
+	if !utf8.ValidString(s) {
+		return nil, "must be UTF-8"
+	}
+	if n := utf8.RuneCountInString(s); n > v.length() {
+		return nil, fmt.Sprintf("must be at most %d characters", v.length())
+	}
+	for _, r := range s {
+		if breaks(r) && !(v.Multiline && (r == '\n' || r == '\t')) {
+			return nil, "must not have line breaks and control characters"
+		}
+	}
+	return s, ""
+}
+
+// breaks: control characters, and the two that Unicode ends lines with.
+func breaks(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
+
+func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, breaks) }
+
+func integer(value any) (any, string) {
+	const problem = "must be a whole number of 64 bits"
+	switch n := value.(type) {
+	case int64:
+		return n, ""
+	case float64:
+		// Beyond 2^53 it is not sure which number was meant.
+		if n != math.Trunc(n) || math.Abs(n) > 1<<53 {
+			return nil, problem + ": large ones as a string"
+		}
+		return int64(n), ""
+	case json.Number:
+		return parseInteger(string(n), problem)
+	case string:
+		return parseInteger(n, problem)
+	}
+	return nil, problem
+}
+
+func parseInteger(s, problem string) (any, string) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || strconv.FormatInt(n, 10) != s {
+		return nil, problem
+	}
+	return n, ""
+}
+
+func boolean(value any) (any, string) {
+	if v, ok := value.(bool); ok {
+		return v, ""
+	}
+	return nil, "must be true or false"
+}
+
+// url takes whole addresses of the web and mailto: those only are safe to be clicked.
+func (b *binder) url(value any) (any, string) {
+	const problem = "must be an http, https or mailto URL of at most 2048 characters"
+	s, ok := value.(string)
+	if !ok || len(s) > 2048 || s == "" {
+		return nil, problem
+	}
+	for i := range len(s) {
+		if s[i] <= ' ' || s[i] >= 0x7f || strings.IndexByte("\"<>\\^`{|}", s[i]) >= 0 {
+			return nil, problem + ", in the characters that URLs have"
+		}
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return nil, problem
+	}
+	b.bytes += len(s)
+	switch u.Scheme {
+	case "http", "https":
+		if u.Hostname() == "" || u.User != nil {
+			return nil, problem + ", with a host and without a password"
+		}
+	case "mailto":
+		if _, err := mail.ParseAddress(u.Opaque); err != nil {
+			return nil, problem
+		}
+	default:
+		return nil, problem
+	}
+	return s, ""
+}
+
+// amount takes "12.30", or {"amount": "12.30", "asset": "CNY"}. It is shown with all its decimals.
+func (b *binder) amount(v *Variable, value any) (any, string) {
+	const problem = `must be a decimal such as "12.30", or {"amount": "12.30", "asset": "CNY"}`
+	number, code := value, v.Asset
+	if object, ok := value.(map[string]any); ok {
+		number, ok = object["amount"]
+		if a, has := object["asset"]; has {
+			if code, ok = a.(string); !ok || !asset.MatchString(code) {
+				return nil, problem
+			}
+		}
+		for name := range object {
+			ok = ok && (name == "amount" || name == "asset")
+		}
+		if !ok {
+			return nil, problem
+		}
+	}
+	s, ok := number.(string)
+	if !ok {
+		return nil, problem
+	}
+	if _, err := amount.ParseDecimal(s); err != nil {
+		return nil, problem
+	}
+	if code == "" {
+		return nil, "has no asset: the template names none"
+	}
+	digits := digitsFor(b.locale).format(s)
+	return shown{digits + "\u00a0" + code, digits, code}, ""
+}
+
+func (b *binder) time(v *Variable, value any) (any, string) {
+	const problem = "must be a time such as 2026-01-31T12:00:00Z"
+	var t time.Time
+	switch x := value.(type) {
+	case time.Time:
+		t = x
+	case string:
+		var err error
+		if t, err = time.Parse(time.RFC3339, x); err != nil {
+			return nil, problem
+		}
+	default:
+		return nil, problem
+	}
+	if zone, _ := zoneOf(v.Zone); zone != nil {
+		t = t.In(zone)
+	}
+	if t.Year() < 1 || t.Year() > 9999 {
+		return nil, problem
+	}
+	parts, _ := parsePattern(v.Pattern) // checked when the template was made
+	return shown{show(t, parts, b.locale), show(t, []part{{word: "date"}}, b.locale), show(t, []part{{word: "time"}}, b.locale)}, ""
+}
