@@ -6,11 +6,13 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -29,7 +31,9 @@ type Senders struct {
 	ByChannel map[send.Channel]send.Sender
 	// Concurrency is how many messages of a channel its providers take at once, all together.
 	Concurrency map[send.Channel]int
-	closers     []io.Closer
+	// Reports reads what providers post about messages, by the provider's name.
+	Reports map[string]report.Source
+	closers []io.Closer
 }
 
 // Close closes what senders keep open.
@@ -43,7 +47,7 @@ func (s *Senders) Close() error {
 
 // Build makes the senders. It connects to nobody. Of a file that is nil nobody is made but the sender of webhooks.
 func (f *File) Build(e *Env) (_ *Senders, err error) {
-	out := &Senders{ByChannel: map[send.Channel]send.Sender{}, Concurrency: map[send.Channel]int{}}
+	out := &Senders{ByChannel: map[send.Channel]send.Sender{}, Concurrency: map[send.Channel]int{}, Reports: map[string]report.Source{}}
 	defer func() {
 		if err != nil {
 			_ = out.Close()
@@ -137,6 +141,10 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 		if c, ok := sender.(io.Closer); ok {
 			out.closers = append(out.closers, c)
 		}
+		if r, ok := sender.(report.Source); ok {
+			known, _ := out.Reports[s.Name].(sources)
+			out.Reports[s.Name] = append(known, r)
+		}
 		if name == "" {
 			p.sender = sender
 			continue
@@ -148,3 +156,19 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 	}
 	return p, nil
 }
+
+// sources are those of a provider with several accounts, one for everybody and some of tenants.
+type sources []report.Source
+
+// Reports reads a request by the account that it is from.
+func (all sources) Reports(r *http.Request, secret string, body []byte) ([]report.Report, error) {
+	for _, s := range all {
+		if reports, err := s.Reports(r, secret, body); !errors.Is(err, report.Forbidden) {
+			return reports, err
+		}
+	}
+	return nil, report.Forbidden
+}
+
+// Acknowledge answers as the provider expects it.
+func (all sources) Acknowledge(w http.ResponseWriter) { all[0].Acknowledge(w) }

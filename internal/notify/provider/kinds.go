@@ -29,6 +29,8 @@ var kinds = map[string]kind{
 	"aliyun":  {channels: []send.Channel{send.SMS}, check: checkOf(newAliyun), build: buildOf(newAliyun)},
 	"tencent": {channels: []send.Channel{send.SMS}, check: checkOf(newTencent), build: buildOf(newTencent)},
 	"http":    {channels: []send.Channel{send.SMS}, check: checkOf(newHTTP), build: buildOf(newHTTP)},
+	"fcm":     {channels: []send.Channel{send.Push}, check: checkOf(newFCM), build: buildOf(newFCM)},
+	"apns":    {channels: []send.Channel{send.Push}, check: checkOf(newAPNs), build: buildOf(newAPNs)},
 	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true, concurrency: 256},
 	"file":    {channels: channels, check: checkFile, build: buildFile},
 }

@@ -31,6 +31,8 @@ type AliyunSettings struct {
 	// URL is Aliyun's; empty: https://dysmsapi.aliyuncs.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
+	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	ReportSecret string `json:"report_secret"`
 }
 
 // Aliyun sends by Aliyun's SendSms. It echoes the message's key in its reports, and does not dedupe by it.
@@ -61,17 +63,24 @@ func NewAliyun(s AliyunSettings) (*Aliyun, error) {
 // wrong: nothing was sent. isp. is what went wrong at Aliyun.
 var aliyunVerdicts = verdicts{
 	"isv":                        refused, // templates, signatures, accounts, money, contents
+	"isv.AMOUNT_NOT_ENOUGH":      account,
+	"isv.OUT_OF_SERVICE":         account,
+	"isv.ACCOUNT_NOT_EXISTS":     account,
+	"isv.ACCOUNT_ABNORMAL":       account,
+	"isv.PRODUCT_UN_SUBSCRIPT":   account,
+	"isv.PRODUCT_UNSUBSCRIBE":    account,
+	"isv.DENY_IP_RANGE":          account,
 	"isv.MOBILE_NUMBER_ILLEGAL":  permanent,
 	"isv.BUSINESS_LIMIT_CONTROL": later(time.Minute), // one a minute, five an hour, ten a day for one number
 	"isv.DAY_LIMIT_CONTROL":      later(time.Hour),
 	"isp":                        unknown,
-	"isp.RAM_PERMISSION_DENY":    refused,
+	"isp.RAM_PERMISSION_DENY":    account,
 	"Throttling":                 later(time.Second),
-	"SignatureDoesNotMatch":      refused,
-	"IncompleteSignature":        refused,
-	"InvalidAccessKeyId":         refused,
-	"InvalidTimeStamp":           refused, // our clock is wrong
-	"Forbidden":                  refused,
+	"SignatureDoesNotMatch":      account,
+	"IncompleteSignature":        account,
+	"InvalidAccessKeyId":         account,
+	"InvalidTimeStamp":           account, // our clock is wrong
+	"Forbidden":                  account,
 	"MissingParameter":           refused,
 	"InvalidParameter":           refused,
 	"InvalidVersion":             refused,
@@ -93,7 +102,7 @@ func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 		query["TemplateParam"] = object(m.Content.Params)
 	}
 	r := acs3(s.url, "SendSms", "2017-05-25", query, s.s.AccessKeyID, s.s.AccessKeySecret, time.Now(), rand.Text())
-	a, f := s.client.Do(ctx, r)
+	a, f := ask(ctx, s.client, r)
 	if f != nil {
 		return send.Receipt{}, f
 	}

@@ -48,7 +48,10 @@ type HTTPSettings struct {
 	TextAt string `json:"text_at"`
 	// Outcomes by code, or by "http_" and status: temporary, refused, permanent, unknown.
 	Outcomes map[string]string `json:"outcomes"`
-	TLS      *tls.Config       `json:"-"`
+	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	ReportSecret string      `json:"report_secret"`
+	Reports      HTTPReports `json:"reports"`
+	TLS          *tls.Config `json:"-"`
 }
 
 // HTTP sends by any provider that HTTPSettings can describe.
@@ -119,7 +122,7 @@ func (p *HTTP) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 	if len(f.bad) > 0 {
 		return send.Receipt{}, failure(send.Refused, "no_value", "the message has nothing for "+strings.Join(f.bad, ", "))
 	}
-	a, failed := p.client.Do(ctx, r)
+	a, failed := ask(ctx, p.client, r)
 	if failed != nil {
 		return send.Receipt{}, failed
 	}
@@ -272,26 +275,12 @@ func (f *filler) tree(v any) any {
 	return v
 }
 
-// at is what a JSON pointer (RFC 6901) points at, as text; not found if it points at nothing, a list or an object.
+// at is what a JSON pointer points at, as text; not found if it points at nothing, a list or an object.
 func at(v any, pointer string) (string, bool) {
 	if pointer == "" {
 		return "", false
 	}
-	for _, step := range strings.Split(pointer, "/")[1:] {
-		step = strings.NewReplacer("~1", "/", "~0", "~").Replace(step)
-		switch here := v.(type) {
-		case map[string]any:
-			v = here[step]
-		case []any:
-			i, err := strconv.Atoi(step)
-			if err != nil || i < 0 || i >= len(here) {
-				return "", false
-			}
-			v = here[i]
-		default:
-			return "", false
-		}
-	}
+	v, _ = pointed(v, pointer)
 	switch v := v.(type) {
 	case string:
 		return v, true
@@ -301,4 +290,24 @@ func at(v any, pointer string) (string, bool) {
 		return strconv.FormatBool(v), true
 	}
 	return "", false
+}
+
+// pointed is what a JSON pointer (RFC 6901) points at.
+func pointed(v any, pointer string) (any, bool) {
+	for _, step := range strings.Split(pointer, "/")[1:] {
+		step = strings.NewReplacer("~1", "/", "~0", "~").Replace(step)
+		switch here := v.(type) {
+		case map[string]any:
+			v = here[step]
+		case []any:
+			i, err := strconv.Atoi(step)
+			if err != nil || i < 0 || i >= len(here) {
+				return nil, false
+			}
+			v = here[i]
+		default:
+			return nil, false
+		}
+	}
+	return v, v != nil
 }

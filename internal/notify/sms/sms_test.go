@@ -102,7 +102,7 @@ func outcome(t *testing.T, err error) *send.Failure {
 	return f
 }
 
-// answers are what a provider says, and what it means.
+// answers are what a provider says, and what it means. One with the word account in it is about ours.
 type answers []struct {
 	status  int
 	body    string
@@ -121,6 +121,9 @@ func (as answers) check(t *testing.T, p *provider, s send.Sender) {
 			continue
 		}
 		f := outcome(t, err)
+		if down := strings.Contains(a.body, "account"); f.Down != down && !strings.Contains(a.code, "http_40") {
+			t.Errorf("%d %s is about the provider: %v", a.status, a.body, f.Down)
+		}
 		if f.Outcome != a.outcome || f.Code != a.code || f.RetryAfter != a.wait {
 			t.Errorf("%d %s is %v, %q, %v instead of %v, %q, %v", a.status, a.body, f.Outcome, f.Code, f.RetryAfter, a.outcome, a.code, a.wait)
 		}
@@ -138,7 +141,7 @@ func (as answers) check(t *testing.T, p *provider, s send.Sender) {
 	p.drop = false
 	p.Close()
 	_, err = s.Send(t.Context(), sample())
-	if f := outcome(t, err); f.Outcome != send.Temporary {
+	if f := outcome(t, err); f.Outcome != send.Temporary || !f.Down {
 		t.Errorf("a provider that does not listen is %v", f)
 	}
 }
@@ -177,7 +180,7 @@ func TestTwilio(t *testing.T) {
 		t.Errorf("%s %s %v", q.Method, q.URL, form)
 	}
 	answers{
-		{401, `{"code":20003,"message":"Authenticate","status":401}`, send.Refused, "twilio_20003", 0},
+		{401, `{"code":20003,"message":"Authenticate the account","status":401}`, send.Refused, "twilio_20003", 0},
 		{429, `{"code":20429,"message":"Too Many Requests"}`, send.Temporary, "twilio_20429", time.Second},
 		{429, `slow down`, send.Temporary, "twilio_http_429", time.Second},
 		{400, `{"code":21211,"message":"The 'To' number +8613812345678 is not a valid phone number."}`, send.Permanent, "twilio_21211", 0},
@@ -229,13 +232,13 @@ func TestAliyun(t *testing.T) {
 	answers{
 		{200, `{"Code":"isv.BUSINESS_LIMIT_CONTROL","Message":"触发分钟级流控Permits:1"}`, send.Temporary, "aliyun_isv.BUSINESS_LIMIT_CONTROL", time.Minute},
 		{200, `{"Code":"isv.MOBILE_NUMBER_ILLEGAL","Message":"+8613812345678 invalid"}`, send.Permanent, "aliyun_isv.MOBILE_NUMBER_ILLEGAL", 0},
-		{200, `{"Code":"isv.AMOUNT_NOT_ENOUGH","Message":"账户余额不足"}`, send.Refused, "aliyun_isv.AMOUNT_NOT_ENOUGH", 0},
+		{200, `{"Code":"isv.AMOUNT_NOT_ENOUGH","Message":"account 账户余额不足"}`, send.Refused, "aliyun_isv.AMOUNT_NOT_ENOUGH", 0},
 		{200, `{"Code":"isv.SMS_TEMPLATE_ILLEGAL"}`, send.Refused, "aliyun_isv.SMS_TEMPLATE_ILLEGAL", 0},
 		{200, `{"Code":"isp.SYSTEM_ERROR"}`, send.Unknown, "aliyun_isp.SYSTEM_ERROR", 0},
-		{200, `{"Code":"isp.RAM_PERMISSION_DENY"}`, send.Refused, "aliyun_isp.RAM_PERMISSION_DENY", 0},
+		{200, `{"Code":"isp.RAM_PERMISSION_DENY","Message":"account"}`, send.Refused, "aliyun_isp.RAM_PERMISSION_DENY", 0},
 		{400, `{"Code":"Throttling.User"}`, send.Temporary, "aliyun_Throttling.User", time.Second},
 		{400, `{"Code":"SignatureNonceUsed"}`, send.Unknown, "aliyun_SignatureNonceUsed", 0},
-		{404, `{"Code":"InvalidAccessKeyId.NotFound"}`, send.Refused, "aliyun_InvalidAccessKeyId.NotFound", 0},
+		{404, `{"Code":"InvalidAccessKeyId.NotFound","Message":"account"}`, send.Refused, "aliyun_InvalidAccessKeyId.NotFound", 0},
 		{503, `{"Code":"ServiceUnavailable"}`, send.Unknown, "aliyun_ServiceUnavailable", 0},
 		{400, `{"Code":"SomethingNew"}`, send.Refused, "aliyun_SomethingNew", 0},
 		{200, `{"Code":"SomethingNew"}`, send.Unknown, "aliyun_SomethingNew", 0},
@@ -290,16 +293,21 @@ func TestTencent(t *testing.T) {
 		{200, status("LimitExceeded.DeliveryFrequencyLimit"), send.Temporary, "tencent_LimitExceeded.DeliveryFrequencyLimit", time.Minute},
 		{200, status("InvalidParameterValue.IncorrectPhoneNumber"), send.Permanent, "tencent_InvalidParameterValue.IncorrectPhoneNumber", 0},
 		{200, status("FailedOperation.PhoneNumberInBlacklist"), send.Permanent, "tencent_FailedOperation.PhoneNumberInBlacklist", 0},
-		{200, status("FailedOperation.InsufficientBalanceInSmsPackage"), send.Refused, "tencent_FailedOperation.InsufficientBalanceInSmsPackage", 0},
+		{200, ours(status("FailedOperation.InsufficientBalanceInSmsPackage")), send.Refused, "tencent_FailedOperation.InsufficientBalanceInSmsPackage", 0},
 		{200, status("FailedOperation.SignatureIncorrectOrUnapproved"), send.Refused, "tencent_FailedOperation.SignatureIncorrectOrUnapproved", 0},
 		{200, status("InternalError.Timeout"), send.Unknown, "tencent_InternalError.Timeout", 0},
-		{200, failed("AuthFailure.SignatureFailure"), send.Refused, "tencent_AuthFailure.SignatureFailure", 0},
+		{200, ours(failed("AuthFailure.SignatureFailure")), send.Refused, "tencent_AuthFailure.SignatureFailure", 0},
 		{200, failed("RequestLimitExceeded.UinLimitExceeded"), send.Temporary, "tencent_RequestLimitExceeded.UinLimitExceeded", time.Second},
 		{200, failed("InternalError"), send.Unknown, "tencent_InternalError", 0},
 		{200, failed("SomethingNew"), send.Unknown, "tencent_SomethingNew", 0},
 		{200, `{"Response":{"SendStatusSet":[]}}`, send.Unknown, "tencent_http_200", 0},
 		{502, `bad gateway`, send.Unknown, "tencent_http_502", 0},
 	}.check(t, p, s)
+}
+
+// ours marks an answer that is about our account, not about the message.
+func ours(body string) string {
+	return strings.Replace(body, `"Message":"`, `"Message":"account `, 1)
 }
 
 func TestSettingsAreChecked(t *testing.T) {

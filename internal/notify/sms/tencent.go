@@ -34,6 +34,8 @@ type TencentSettings struct {
 	// URL is Tencent's; empty: https://sms.tencentcloudapi.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
+	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	ReportSecret string `json:"report_secret"`
 }
 
 // Tencent sends by Tencent Cloud's SendSms. It echoes the message's key, and does not dedupe by it.
@@ -64,41 +66,42 @@ func NewTencent(s TencentSettings) (*Tencent, error) {
 
 // tencentVerdicts: https://cloud.tencent.com/document/api/382/59177 and /55981.
 var tencentVerdicts = verdicts{
-	"FailedOperation":                                refused, // templates, signatures, money, contents
-	"FailedOperation.PhoneNumberInBlacklist":         permanent,
-	"FailedOperation.MarketingSendTimeConstraint":    later(time.Hour), // advertising only from 8 to 22 h
-	"InvalidParameter":                               refused,
-	"InvalidParameterValue":                          refused,
-	"InvalidParameterValue.IncorrectPhoneNumber":     permanent,
-	"MissingParameter":                               refused,
-	"UnknownParameter":                               refused,
-	"UnsupportedOperation":                           refused,
-	"UnauthorizedOperation":                          refused,
-	"AuthFailure":                                    refused,
-	"InvalidAction":                                  refused,
-	"NoSuchVersion":                                  refused,
-	"ActionOffline":                                  refused,
-	"IpInBlacklist":                                  refused,
-	"IpNotInWhitelist":                               refused,
-	"UnsupportedRegion":                              refused,
-	"RequestLimitExceeded":                           later(time.Second),
-	"LimitExceeded":                                  later(time.Minute),
-	"LimitExceeded.PhoneNumberThirtySecondLimit":     later(30 * time.Second),
-	"LimitExceeded.PhoneNumberOneHourLimit":          later(time.Hour),
-	"LimitExceeded.PhoneNumberDailyLimit":            later(time.Hour),
-	"LimitExceeded.PhoneNumberSameContentDailyLimit": later(time.Hour),
-	"LimitExceeded.DailyLimit":                       later(time.Hour),
-	"LimitExceeded.AppDailyLimit":                    later(time.Hour),
-	"LimitExceeded.AppGlobalDailyLimit":              later(time.Hour),
-	"LimitExceeded.AppMainlandChinaDailyLimit":       later(time.Hour),
-	"LimitExceeded.AppCountryOrRegionDailyLimit":     later(time.Hour),
-	"InternalError":                                  unknown, // InternalError.Timeout among them: it may have been sent
-	"InternalError.SigVerificationFail":              refused,
-	"InternalError.SigFieldMissing":                  refused,
-	"InternalError.RequestTimeException":             refused,
-	"InternalError.RestApiInterfaceNotExist":         refused,
-	"ResourceUnavailable":                            unknown,
-	"ServiceUnavailable":                             unknown,
+	"FailedOperation": refused, // templates, signatures, money, contents
+	"FailedOperation.InsufficientBalanceInSmsPackage": account,
+	"FailedOperation.PhoneNumberInBlacklist":          permanent,
+	"FailedOperation.MarketingSendTimeConstraint":     later(time.Hour), // advertising only from 8 to 22 h
+	"InvalidParameter":                                refused,
+	"InvalidParameterValue":                           refused,
+	"InvalidParameterValue.IncorrectPhoneNumber":      permanent,
+	"MissingParameter":                                refused,
+	"UnknownParameter":                                refused,
+	"UnsupportedOperation":                            refused,
+	"UnauthorizedOperation":                           account,
+	"AuthFailure":                                     account,
+	"InvalidAction":                                   refused,
+	"NoSuchVersion":                                   refused,
+	"ActionOffline":                                   refused,
+	"IpInBlacklist":                                   account,
+	"IpNotInWhitelist":                                account,
+	"UnsupportedRegion":                               refused,
+	"RequestLimitExceeded":                            later(time.Second),
+	"LimitExceeded":                                   later(time.Minute),
+	"LimitExceeded.PhoneNumberThirtySecondLimit":      later(30 * time.Second),
+	"LimitExceeded.PhoneNumberOneHourLimit":           later(time.Hour),
+	"LimitExceeded.PhoneNumberDailyLimit":             later(time.Hour),
+	"LimitExceeded.PhoneNumberSameContentDailyLimit":  later(time.Hour),
+	"LimitExceeded.DailyLimit":                        later(time.Hour),
+	"LimitExceeded.AppDailyLimit":                     later(time.Hour),
+	"LimitExceeded.AppGlobalDailyLimit":               later(time.Hour),
+	"LimitExceeded.AppMainlandChinaDailyLimit":        later(time.Hour),
+	"LimitExceeded.AppCountryOrRegionDailyLimit":      later(time.Hour),
+	"InternalError":                                   unknown, // InternalError.Timeout among them: it may have been sent
+	"InternalError.SigVerificationFail":               account,
+	"InternalError.SigFieldMissing":                   refused,
+	"InternalError.RequestTimeException":              account,
+	"InternalError.RestApiInterfaceNotExist":          refused,
+	"ResourceUnavailable":                             unknown,
+	"ServiceUnavailable":                              unknown,
 }
 
 // Send asks SendSms.
@@ -123,7 +126,7 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 	if err != nil {
 		return send.Receipt{}, failure(send.Permanent, "bad_content", "the message cannot be written as JSON")
 	}
-	a, f := s.client.Do(ctx, tc3(s.url, "sms", "SendSms", "2021-01-11", s.s.Region, body, s.s.SecretID, s.s.SecretKey, time.Now()))
+	a, f := ask(ctx, s.client, tc3(s.url, "sms", "SendSms", "2021-01-11", s.s.Region, body, s.s.SecretID, s.s.SecretKey, time.Now()))
 	if f != nil {
 		return send.Receipt{}, f
 	}

@@ -37,6 +37,7 @@ type TwilioSettings struct {
 // Twilio sends by Twilio's Messages resource. Twilio knows no keys: a repeat is a second message.
 type Twilio struct {
 	url, auth string
+	token     string // signs reports
 	form      url.Values
 	report    *url.URL
 	client    *httpsend.Client
@@ -65,7 +66,7 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 		return nil, err
 	}
 	t := &Twilio{url: u.JoinPath("2010-04-01", "Accounts", s.AccountSID, "Messages.json").String(),
-		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), form: url.Values{}, client: client(s.TLS)}
+		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), token: s.AuthToken, form: url.Values{}, client: client(s.TLS)}
 	if s.From != "" {
 		t.form.Set("From", s.From)
 	} else {
@@ -75,15 +76,18 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 		if t.report, err = base(s.ReportURL, true); err != nil {
 			return nil, fmt.Errorf("report_url: %w", err)
 		}
+		if s.AuthToken == "" {
+			return nil, fmt.Errorf("auth_token is missing: Twilio signs its reports with it")
+		}
 	}
 	return t, nil
 }
 
 // twilioVerdicts: https://www.twilio.com/docs/api/errors. An error answer says that no message was created.
 var twilioVerdicts = verdicts{
-	"20003": refused,            // wrong SID or token
-	"20005": refused,            // the account is not active
-	"20404": refused,            // no such account
+	"20003": account,            // wrong SID or token
+	"20005": account,            // the account is not active
+	"20404": account,            // no such account
 	"20429": later(time.Second), // too many requests
 	"14107": later(time.Second), // sending faster than allowed
 	"21211": permanent,          // To is no valid number
@@ -104,7 +108,7 @@ var twilioVerdicts = verdicts{
 	"21660": refused,            // From is not this account's
 	"21703": refused,            // the messaging service has no numbers
 	"30001": later(time.Minute), // the queue is full
-	"30002": refused,            // the account is suspended
+	"30002": account,            // the account is suspended
 	"63038": later(time.Hour),   // the account's daily limit
 }
 
@@ -124,7 +128,7 @@ func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 		u.RawQuery = q.Encode()
 		form.Set("StatusCallback", u.String())
 	}
-	a, f := t.client.Do(ctx, &httpsend.Request{URL: t.url, Body: []byte(form.Encode()), Header: http.Header{
+	a, f := ask(ctx, t.client, &httpsend.Request{URL: t.url, Body: []byte(form.Encode()), Header: http.Header{
 		"Authorization": {t.auth}, "Content-Type": {"application/x-www-form-urlencoded"}, "Accept": {"application/json"}}})
 	if f != nil {
 		return send.Receipt{}, f

@@ -146,8 +146,8 @@ type ObserveCommand struct {
 // Observed is the endpoint after an observation.
 type Observed struct {
 	Endpoint
-	// Disabled: it was, by this.
-	Disabled bool
+	// Now: this disabled it.
+	Now bool
 }
 
 // Need names the endpoint.

@@ -82,7 +82,7 @@ func told(r commit.Result) string {
 	case webhook.Endpoint:
 		e = a
 	case webhook.Observed:
-		if e = a.Endpoint; a.Disabled {
+		if e = a.Endpoint; a.Now {
 			return "disabled " + e.Disabled
 		}
 		if e.ID == 0 {

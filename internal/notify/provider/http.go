@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"github.com/ledgerd/ledgerd/internal/notify/push"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
 )
@@ -40,6 +41,10 @@ func newHTTP(s sms.HTTPSettings, name string) (send.Sender, error) {
 	s.Name = name
 	return made(sms.NewHTTP(s))
 }
+
+func newFCM(s push.FCMSettings, _ string) (send.Sender, error) { return made(push.NewFCM(s)) }
+
+func newAPNs(s push.APNsSettings, _ string) (send.Sender, error) { return made(push.NewAPNs(s)) }
 
 // made has a sender that is nil be no sender.
 func made[S send.Sender](s S, err error) (send.Sender, error) {

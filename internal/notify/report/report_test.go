@@ -1,0 +1,197 @@
+package report_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/report"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/sms"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// desk is a server that takes reports in, over two engines on one database by turns.
+type desk struct {
+	*testing.T
+	super   *pgxpool.Pool
+	engines [2]*flow.Engine
+	server  *httptest.Server
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	db := pgtest.New(t)
+	d := &desk{T: t, super: pgtest.Pool(t, db.SuperDSN)}
+	app := pgtest.Pool(t, db.AppDSN)
+	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) overriding system value values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
+		t.Fatal(err)
+	}
+	for i := range d.engines {
+		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := flow.NewSendingEngine(pool, "test", nil, slog.New(slog.DiscardHandler),
+			&notify.Outbox{Master: secret.New(), Instance: "test", Region: "CN", Metrics: notify.NewMetrics(nil)})
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := e.Drain(ctx); err != nil {
+				t.Error(err)
+			}
+			pool.Close()
+		})
+		d.engines[i] = e
+	}
+	aliyun, err := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z", ReportSecret: "path"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tencent, err := sms.NewTencent(sms.TencentSettings{SecretID: "x", SecretKey: "y", AppID: "z", ReportSecret: "path"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var turn int
+	var mu sync.Mutex
+	h := &report.Handler{Sources: map[string]report.Source{"main": aliyun, "tencent": tencent}, Find: report.NewFinder(app).Tenant,
+		Take: func(ctx context.Context, requestID string, reports []report.Placed) error {
+			mu.Lock()
+			turn++
+			e := d.engines[turn%2]
+			mu.Unlock()
+			return flow.TakeReports(ctx, e, requestID, reports)
+		}, Log: slog.New(slog.DiscardHandler)}
+	mux := http.NewServeMux()
+	h.Register(mux)
+	d.server = httptest.NewServer(mux)
+	t.Cleanup(d.server.Close)
+	return d
+}
+
+// send makes a message, which a provider has taken under a number if one is given.
+func (d *desk) send(tenant int32, provider, number string) *notify.Message {
+	d.Helper()
+	out, err := d.engines[0].Do(d.Context(), flow.Work{Tenant: tenant, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Notify(&notify.SendCommand{
+		Caller: commit.Caller{Tenant: tenant, Principal: "p", RequestID: "r"}, Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345678",
+			Content: send.Content{Text: "x"}, BusinessType: "t", Priority: notify.Normal, OnUnknown: "park", MaxAttempts: 3, GiveUpAfter: time.Hour,
+			ContentLife: time.Hour, RepeatWindow: new(time.Duration)}})})
+	if err != nil {
+		d.Fatal(err)
+	}
+	m := out.Answer.(*notify.Message)
+	if number != "" {
+		d.taken(m, provider, number)
+	}
+	return m
+}
+
+func (d *desk) taken(m *notify.Message, provider, number string) {
+	d.Helper()
+	if _, err := d.super.Exec(d.Context(), `with gone as (delete from notify_queue where tenant_id = $1 and message_id = $2)
+		insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
+		select tenant_id, message_id, month, 'sent', 1, $3, $4, clock_timestamp(), 'test' from notify_messages where tenant_id = $1 and message_id = $2`,
+		m.Tenant, m.ID, provider, number); err != nil {
+		d.Fatal(err)
+	}
+}
+
+func (d *desk) post(path, body string) int {
+	d.Helper()
+	r, err := http.Post(d.server.URL+"/notify/reports/"+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		d.Fatal(err)
+	}
+	_ = r.Body.Close()
+	return r.StatusCode
+}
+
+// events are what happened to a message.
+func (d *desk) events(m *notify.Message) (kinds string) {
+	d.Helper()
+	if err := d.super.QueryRow(d.Context(), `select coalesce(string_agg(kind || coalesce(' ' || code, ''), ', ' order by event_id), '') from notify_events
+		where tenant_id = $1 and message_id = $2`, m.Tenant, m.ID).Scan(&kinds); err != nil {
+		d.Fatal(err)
+	}
+	return kinds
+}
+
+func (d *desk) want(got, want any) {
+	d.Helper()
+	if got != want {
+		d.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func aliyunSays(key, success, code string) string {
+	return `[{"phone_number":"13812345678","success":` + success + `,"err_code":"` + code + `","biz_id":"b","out_id":"` + key + `"}]`
+}
+
+func TestReportsByOurKey(t *testing.T) {
+	d := newDesk(t)
+	m := d.send(1, "main", "b")
+	key := send.KeyOf(1, m.ID)
+	d.want(d.post("main/wrong", aliyunSays(key, "true", "")), 403)
+	d.want(d.post("other/path", aliyunSays(key, "true", "")), 404)
+	d.want(d.post("main/path", `{`), 400)
+	d.want(d.post("main/path", strings.Repeat(" ", 1<<20+1)), 413)
+	d.want(d.events(m), "sent")
+	// Posted many times at once, at two servers: one event.
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() { d.want(d.post("main/path", aliyunSays(key, "true", "")), 200) })
+	}
+	wg.Wait()
+	d.want(d.events(m), "sent, delivered")
+	// Of others who use the same account, and of a message that is not there.
+	d.want(d.post("main/path", aliyunSays("order-77", "true", "")), 200)
+	d.want(d.post("main/path", aliyunSays(send.KeyOf(1, m.ID+1), "true", "")), 200)
+	d.want(d.post("main/path", aliyunSays(send.KeyOf(2, m.ID), "true", "")), 200)
+	d.want(d.events(m), "sent, delivered")
+}
+
+func TestReportsByTheProvidersNumber(t *testing.T) {
+	d := newDesk(t)
+	says := func(number, status string) string {
+		return `{"report_status":"` + status + `","errmsg":"002","sid":"` + number + `"}`
+	}
+	first, second := d.send(1, "tencent", "n1"), d.send(2, "", "")
+	// The second is not written down as sent yet: the first is taken in, and the provider comes again.
+	body := "[" + says("n1", "SUCCESS") + "," + says("n2", "FAIL") + "]"
+	d.want(d.post("tencent/path", body), 503)
+	d.want(d.events(first), "sent, delivered")
+	d.taken(second, "tencent", "n2")
+	d.want(d.post("tencent/path", body), 200)
+	d.want(d.post("tencent/path", body), 200)
+	d.want(d.events(first), "sent, delivered")
+	d.want(d.events(second), "sent, undelivered tencent_002")
+}
+
+// TestAReportSettlesWhatIsUnknown, and what is still to be sent again.
+func TestAReportSettlesWhatIsUnknown(t *testing.T) {
+	d := newDesk(t)
+	m := d.send(1, "", "")
+	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null, code = 'timeout' where message_id = $1`, m.ID); err != nil {
+		t.Fatal(err)
+	}
+	d.want(d.post("main/path", aliyunSays(send.KeyOf(1, m.ID), "true", "")), 200)
+	d.want(d.events(m), "delivered")
+	var open int
+	if err := d.super.QueryRow(t.Context(), `select count(*) from notify_queue`).Scan(&open); err != nil || open != 0 {
+		t.Errorf("%d are open, %v", open, err)
+	}
+}

@@ -1,0 +1,4 @@
+package sms
+
+// TwilioSignature signs as Twilio does.
+var TwilioSignature = twilioSignature
