@@ -94,7 +94,8 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 	}
 	port, _ := strconv.Atoi(at.Port())
 	s.sending("email:\n"+smtpProvider("main", mail)+smtpProvider("spare", spare)+
-		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id}\n",
+		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id,\n"+
+		"     report_secret: s3cret, reports: {id_at: /id, status_at: /status, delivered: [ok]}}\n",
 		webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true, Ports: []uint16{uint16(port)}})
 	c := &caller{s, key}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
@@ -129,6 +130,21 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 	if len(mail.Messages()) != 1 || len(got) != 2 || !strings.Contains(strings.Join(got, "\n"), `/sms {"say":"It is paid.","to":"+8613812345678"}`) ||
 		!strings.Contains(strings.Join(got, "\n"), `/hook {"order":"o1"}`) {
 		t.Errorf("%d e-mails, %q", len(mail.Messages()), got)
+	}
+	// Whoever knows the secret reports.
+	for path, status := range map[string]int{"/notify/reports/gateway/wrong": http.StatusForbidden, "/notify/reports/main/s3cret": http.StatusNotFound,
+		"/notify/reports/gateway/s3cret": http.StatusNoContent} {
+		res, err := http.Post(s.base+path, "application/json", strings.NewReader(`{"id": "n1", "status": "ok"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != status {
+			t.Errorf("%s: %d", path, res.StatusCode)
+		}
+	}
+	if m := c.message(ids[1]); m.GetState() != notifyv1.MessageState_MESSAGE_STATE_DELIVERED {
+		t.Errorf("%v", m)
 	}
 	// What is refused sends nothing; what its provider cannot send goes by the spare one.
 	if a := c.call(connectProto, "Batch.Execute", execute(operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "It is paid.")),

@@ -1,8 +1,11 @@
 package provider_test
 
 import (
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
@@ -92,17 +95,7 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 
 func TestTheDocumentedFilesAreGood(t *testing.T) {
 	dir := t.TempDir()
-	_, key, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	keys(t, dir)
 	page, err := os.ReadFile("../../../docs/providers.md")
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +116,7 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 			t.Setenv(name, "secret")
 		}
 		for _, name := range names(text, "file:"+dir+"/") {
-			if name != "key.pem" {
+			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte("secret\n"), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -147,6 +140,34 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	if files < 3 {
 		t.Errorf("%d files", files-1)
 	}
+}
+
+// keys writes the files with keys that the page refers to.
+func keys(t *testing.T, dir string) {
+	t.Helper()
+	write := func(name string, key any, err error, before, after string) {
+		t.Helper()
+		var der []byte
+		if err == nil {
+			der, err = x509.MarshalPKCS8PrivateKey(key)
+		}
+		text := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+		if before != "" {
+			text = before + strings.ReplaceAll(text, "\n", "\\n") + after
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, edwards, err := ed25519.GenerateKey(rand.Reader)
+	write("key.pem", edwards, err, "", "")
+	elliptic, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	write("apns.p8", elliptic, err, "", "")
+	rivest, err := rsa.GenerateKey(rand.Reader, 2048)
+	write("account.json", rivest, err, `{"project_id": "p", "private_key_id": "k", "client_email": "a@p.example", "token_uri": "https://oauth2.example/token", "private_key": "`, `"}`)
 }
 
 // names are the words that follow a prefix in a text.
