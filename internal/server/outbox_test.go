@@ -151,6 +151,11 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		operation("pay", pay("o2", "ada", "world", "5000000")))); a.code == "" {
 		t.Errorf("%+v", a)
 	}
+	bad := written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "hello")
+	bad.GetContent().Subject = "hello\r\nBcc: eve@evil.example"
+	if a := c.call(connectProto, "Notify.Send", bad); a.reason(t) != "FIELD_INVALID" {
+		t.Errorf("%+v", a)
+	}
 	mail.Kill()
 	sent := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, "eve@customer.example", "It is paid."), new(notifyv1.SendResponse)).GetMessage()
 	soon(t, 20*time.Second, "the spare one sent it", func() bool { return len(spare.Messages()) == 1 })
