@@ -70,6 +70,8 @@ func TestAConnectionIsGivenUpInTime(t *testing.T) {
 	for range 5 {
 		deliver(t, s, message("hello"))
 	}
+	server.Wait("connection 3")
+	server.Do(emailtest.Mail, "") // and all that it had to tell before is known
 	if n := server.Count("connection"); n != 3 {
 		t.Errorf("%d connections for five messages, two each", n)
 	}
