@@ -170,8 +170,12 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 					cancel()
 				}()
 			}
+			start := time.Now()
 			if f := fail(t, ctx, sender(t, settings), message("hello")); f.Outcome != c.want || f.Code != code || f.Down {
 				t.Errorf("%s, cancelled: %v: %+v", c.phase, cancelled, f)
+			}
+			if took := time.Since(start); took > 8*time.Second { // 10 s is what the server gets otherwise
+				t.Errorf("%s, cancelled: %v: it took %v", c.phase, cancelled, took)
 			}
 			cancel()
 		}
@@ -339,15 +343,15 @@ func TestAMessageThatIsTooLargeForTheServerIsNotHandedOver(t *testing.T) {
 	}
 }
 
-// TestAServerThatWaitsForAMessageToNobodyGetsNone: RFC 2920 lets it, after commands that went out together.
-func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
-	t.Parallel()
+// scripted is a server that answers each command from a table, and tells what it heard over each connection.
+func scripted(t *testing.T, answers map[string]string) (settings email.Config, heard chan string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = l.Close() }()
-	heard := make(chan string, 2)
+	t.Cleanup(func() { _ = l.Close() })
+	heard = make(chan string, 10)
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -359,16 +363,22 @@ func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
 			text := ""
 			for lines.Scan() {
 				text += lines.Text() + "\n"
-				answer := map[string]string{"EHLO": "250-hello\r\n250 PIPELINING", "MAIL": "250 ok", "RCPT": "550 5.1.1 no such user", "DATA": "354 go on"}[lines.Text()[:min(4, len(lines.Text()))]]
-				if answer != "" {
+				if answer := answers[lines.Text()[:min(4, len(lines.Text()))]]; answer != "" {
 					_, _ = io.WriteString(c, answer+"\r\n")
 				}
 			}
 			heard <- text
 		}
 	}()
-	settings := config(&emailtest.Server{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port})
+	settings = config(&emailtest.Server{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port})
 	settings.Hello = "here"
+	return settings, heard
+}
+
+// TestAServerThatWaitsForAMessageToNobodyGetsNone: RFC 2920 lets it, after commands that went out together.
+func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
+	t.Parallel()
+	settings, heard := scripted(t, map[string]string{"EHLO": "250-hello\r\n250 PIPELINING", "MAIL": "250 ok", "RCPT": "550 5.1.1 no such user", "DATA": "354 go on"})
 	s := sender(t, settings)
 	for range 2 {
 		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Permanent || f.Code != "smtp_550_5.1.1" {
@@ -380,5 +390,29 @@ func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
 	}
 	if s.Idle() != 0 {
 		t.Error("a connection is kept that was closed")
+	}
+}
+
+func TestWhatARefusalLeftIsTakenBackBeforeTheNextMessage(t *testing.T) {
+	t.Parallel()
+	for _, together := range []bool{false, true} {
+		hello, data := "250 hello", ""
+		if together {
+			hello, data = "250-hello\r\n250 PIPELINING", "DATA\n"
+		}
+		settings, heard := scripted(t, map[string]string{"EHLO": hello, "MAIL": "250 ok", "RCPT": "450 4.2.0 later", "DATA": "503 to whom?", "RSET": "250 ok", "QUIT": "221 bye"})
+		s := sender(t, settings)
+		for range 2 {
+			if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Temporary || f.Code != "smtp_450_4.2.0" {
+				t.Errorf("%+v", f)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		const one = "MAIL FROM:<no-reply@shop.example>\nRCPT TO:<ada@customer.example>\n"
+		if text := <-heard; text != "EHLO here\n"+one+data+"RSET\n"+one+data+"QUIT\n" {
+			t.Errorf("it heard %q", text)
+		}
 	}
 }
