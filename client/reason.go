@@ -37,6 +37,9 @@ const (
 	ReasonNotifyBizNoDifferent   Reason = "NOTIFY_BIZ_NO_EXISTS_DIFFERENT" // State names the first message, and in what it differs
 	ReasonNotifyNotFound         Reason = "NOTIFY_NOT_FOUND"
 	ReasonNotifyContentTooLarge  Reason = "NOTIFY_CONTENT_TOO_LARGE"
+	ReasonTemplateNotFound       Reason = "TEMPLATE_NOT_FOUND"
+	ReasonVariablesInvalid       Reason = "TEMPLATE_VARIABLES_INVALID" // Fields names each
+	ReasonCodeTemplateUnfit      Reason = "CODE_TEMPLATE_UNFIT"
 	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
 	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED" // begun with another fingerprint
 	ReasonRecordNotFound         Reason = "RECORD_NOT_FOUND"
@@ -93,6 +96,7 @@ const (
 	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
 	ReasonNotifyNotCancellable   Reason = "NOTIFY_NOT_CANCELLABLE" // it was sent, or may have been
 	ReasonNotifyNotParked        Reason = "NOTIFY_NOT_PARKED"
+	ReasonCodeWrong              Reason = "CODE_WRONG" // State has tries_left
 	ReasonNotifyContentGone      Reason = "NOTIFY_CONTENT_GONE"
 	ReasonLockLost               Reason = "LOCK_LOST" // lapsed or released: it does not come back
 )
@@ -119,6 +123,8 @@ const (
 	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // somebody works on it: do not acknowledge
 	ReasonMessageLater     Reason = "MESSAGE_LATER"     // its wait is not over: do not acknowledge
 	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // State names the limit; Error tells when there is room
+	ReasonCodeTooSoon      Reason = "CODE_TOO_SOON"     // Error tells when there may be another one
+	ReasonCodeTooMany      Reason = "CODE_TOO_MANY"     // of a day; Error tells when there is room
 	ReasonNotifyBeingSent  Reason = "NOTIFY_BEING_SENT" // it cannot be cancelled now
 	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 )

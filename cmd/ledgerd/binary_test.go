@@ -189,6 +189,21 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 			t.Errorf("%v: %d %s", bad, code, out)
 		}
 	}
+	app.must("limit", "set", "--tenant", "acme", "sms", "recipient", "24h", "10")
+	app.must("limit", "set", "--tenant", "acme", "*", "tenant", "1m", "2000")
+	app.must("limit", "set", "--tenant", "acme", "sms", "recipient", "24h", "12")
+	if list := app.must("limit", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)\*\s+tenant\s+1m0s\s+2000.*sms\s+recipient\s+24h0m0s\s+12`).MatchString(list) {
+		t.Errorf("limits: %s", list)
+	}
+	app.must("limit", "delete", "--tenant", "acme", "*", "tenant", "1m")
+	for _, bad := range [][]string{{"limit", "set", "--tenant", "acme", "fax", "tenant", "1m", "1"}, {"limit", "set", "--tenant", "acme", "sms", "street", "1m", "1"},
+		{"limit", "set", "--tenant", "acme", "sms", "tenant", "1ms", "1"}, {"limit", "set", "--tenant", "acme", "sms", "tenant", "1m", "--", "-1"},
+		{"limit", "delete", "--tenant", "acme", "*", "tenant", "1m"}, {"limit", "list", "--tenant", "nobody"},
+		{"serve", "--listen", "127.0.0.1:0", "--phone-region", "cn"}, {"serve", "--listen", "127.0.0.1:0", "--secrets-file", "/nowhere"}} {
+		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
+			t.Errorf("%v: %d %s", bad, code, out)
+		}
+	}
 	s := app.start(listening, "serve", "--listen", "127.0.0.1:0")
 	if code, body := post(t, s.base+listAssets, key, "{}"); code != 200 {
 		t.Errorf("%d %s", code, body)

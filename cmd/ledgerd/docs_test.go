@@ -20,6 +20,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/server"
@@ -64,7 +65,7 @@ func devServer(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	s, err := server.Start(ctx, server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler),
-		Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}})
+		Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}, Secret: secret.New()})
 	if err != nil {
 		t.Fatal(err)
 	}

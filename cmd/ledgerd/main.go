@@ -31,6 +31,7 @@ type cli struct {
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
 	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
 	Rule    ruleCmd    `cmd:"" help:"What a tenant demands of calls: keys, tokens, how long keys live."`
+	Limit   limitCmd   `cmd:"" help:"How many messages a tenant may send."`
 	Verify  verifyCmd  `cmd:"" help:"Re-derive every balance of DATABASE_URL, and hold it against all invariants."`
 	Bench   benchCmds  `embed:""`
 	Notify  notifyCmds `cmd:"" help:"Messages to people and systems."`

@@ -110,7 +110,7 @@ create table notify_events (
     constraint notify_events_code_check check (octet_length(code) between 1 and 64),
     constraint notify_events_error_check check (octet_length(error) <= 2048)
 ) partition by range (month);
-create index notify_events_provider_idx on notify_events (tenant_id, provider, provider_message_id) where kind = 'sent' and provider_message_id is not null;
+create index notify_events_provider_idx on notify_events (provider_message_id, provider) where kind = 'sent' and provider_message_id is not null;
 comment on table notify_events is 'What messages went through, the proof of sending: never changed. One partition a month, that of the message.';
 comment on column notify_events.tenant_id is 'Tenant.';
 comment on column notify_events.message_id is 'The message.';

@@ -28,6 +28,8 @@ func TestMain(m *testing.M) {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "serve":
 		err = serve(ctx)
+	case len(os.Args) > 1 && os.Args[1] == "bench-deliver":
+		err = deliverMessages(ctx)
 	case len(os.Args) > 1 && os.Args[1] == "bench-load":
 		err = load.Main(ctx, os.Stdin, os.Stdout)
 	default:
@@ -37,6 +39,15 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+func deliverMessages(ctx context.Context) error {
+	flags := flag.NewFlagSet("bench-deliver", flag.ContinueOnError)
+	sink, lease := flags.String("sink", "", ""), flags.Duration("lease", 0, "")
+	if err := flags.Parse(os.Args[2:]); err != nil {
+		return err
+	}
+	return Deliver(ctx, os.Getenv("DATABASE_URL"), *sink, *lease)
 }
 
 func serve(ctx context.Context) error {

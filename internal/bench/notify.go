@@ -112,7 +112,7 @@ func notifyCases() []notifyCase {
 	return []notifyCase{
 		{"enqueue", "Send, with nobody who delivers", enqueue},
 		{"burn-down", "the backlog, by one process", burnDown},
-		{"steady", "Send and delivery in one process, as fast as they go", steady},
+		{"steady", "Send and delivery in one process, as fast as they go, at the end of as long a time as below", steady},
 		{"pickup", "from the call of Send to the provider, 300/s, in one process", pickup},
 		{"pickup-other", "the same, delivered by another process", pickupOther},
 		{"kill", "two processes deliver, one is killed with SIGKILL", kill},

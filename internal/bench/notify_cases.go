@@ -138,9 +138,13 @@ func heldBurnDown(ctx context.Context, b *notifyBench) (r NotifyResult, err erro
 	return b.burn(ctx)
 }
 
-// steady sends and delivers in one process.
+// steady sends and delivers in one process, for as long as heldSteady does, so that both end with as much behind them.
 func steady(ctx context.Context, b *notifyBench) (NotifyResult, error) {
-	return b.steadyFor(ctx, "steady", b.options.Warmup, b.options.Measure)
+	return b.steadyFor(ctx, "steady", b.beforeMeasure(), b.options.Measure)
+}
+
+func (b *notifyBench) beforeMeasure() time.Duration {
+	return max(b.options.Held-b.options.Measure, b.options.Warmup)
 }
 
 func (b *notifyBench) steadyFor(ctx context.Context, run string, warmup, measure time.Duration) (r NotifyResult, err error) {
@@ -184,7 +188,7 @@ func heldSteady(ctx context.Context, b *notifyBench) (r NotifyResult, err error)
 	if _, err := tx.Exec(ctx, sql("notify_snapshot")); err != nil {
 		return r, err
 	}
-	r, err = b.steadyFor(ctx, "held", max(b.options.Held-b.options.Measure, b.options.Warmup), b.options.Measure)
+	r, err = b.steadyFor(ctx, "held", b.beforeMeasure(), b.options.Measure)
 	r.Note = fmt.Sprintf("The snapshot had been open for %v.", b.options.Held)
 	return r, err
 }

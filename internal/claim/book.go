@@ -19,6 +19,9 @@ type Book struct {
 	sorted []*Row // all of them
 	// unlocked: the batch overlaps others, and has read the claims without locks.
 	unlocked bool
+	// guessed are those that are taken for new without a look, in the order of sorted.
+	guessed []*Row
+	memory  *commit.Memory
 }
 
 type claims = commit.Rows[Key, Claim]
@@ -29,7 +32,7 @@ type Row = commit.Row[Key, Claim]
 var (
 	seed = maphash.MakeSeed()
 
-	_ commit.Overlapping = (*Book)(nil)
+	_ commit.Guessing = (*Book)(nil)
 )
 
 // NewBook makes an empty book.
@@ -57,6 +60,23 @@ func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
 // Lock locks and loads the claims, sorted by tenant, scope and key, those of claim_keys first.
 func (b *Book) Lock(p *commit.Pipe) { b.load(p, func(t *table) reading { return t.lock }) }
 
+// Guess takes claims that the process does not remember for new, unless it is to be sure.
+func (b *Book) Guess(memory *commit.Memory, sure bool) bool {
+	b.memory = memory
+	b.sorted = b.Sorted(compare)
+	if sure {
+		return false
+	}
+	for _, r := range b.sorted {
+		if !memory.Has(hash(r.Key)) {
+			b.guessed = append(b.guessed, r)
+		}
+	}
+	return len(b.guessed) > 0
+}
+
+func hash(k Key) uint64 { return maphash.Comparable(seed, k) }
+
 // Read loads them without locks.
 func (b *Book) Read(p *commit.Pipe) {
 	b.unlocked = true
@@ -67,7 +87,9 @@ func (b *Book) Read(p *commit.Pipe) {
 type reading func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
 
 func (b *Book) load(p *commit.Pipe, how func(*table) reading) {
-	b.sorted = b.Sorted(compare)
+	if len(b.guessed) == len(b.sorted) {
+		return
+	}
 	for i := range tables {
 		b.loadFrom(p, &tables[i], how(&tables[i]))
 	}
@@ -75,7 +97,12 @@ func (b *Book) load(p *commit.Pipe, how func(*table) reading) {
 
 func (b *Book) loadFrom(p *commit.Pipe, t *table, query reading) {
 	var rows []*Row
+	guessed := b.guessed
 	for _, r := range b.sorted {
+		if len(guessed) > 0 && guessed[0] == r {
+			guessed = guessed[1:]
+			continue
+		}
 		if tableOf(r.Key.Scope) == t {
 			rows = append(rows, r)
 		}
@@ -98,6 +125,7 @@ func (b *Book) loadFrom(p *commit.Pipe, t *table, query reading) {
 			}
 			c.tid, c.found = f.Ctid, version{f.ClaimID, f.Uses}
 			b.Load(rows[f.N-1], c)
+			b.memory.Add(hash(rows[f.N-1].Key))
 		}
 		return err
 	})
@@ -153,7 +181,7 @@ func (b *Book) Write(p *commit.Pipe) {
 	if !wrote {
 		return
 	}
-	b.Confirm(p)
+	b.confirmFound(p)
 	b.unlocked = false
 	for i, c := range all {
 		if c != nil {
@@ -162,8 +190,24 @@ func (b *Book) Write(p *commit.Pipe) {
 	}
 }
 
-// Confirm locks what was only read, and fails unless it is still so.
+// Confirm locks what was only read, and fails unless it is still so, and what was taken for new and not inserted
+// is not there.
 func (b *Book) Confirm(p *commit.Pipe) {
+	b.confirmFound(p)
+	for i := range tables {
+		var arg db.ClaimAbsentParams
+		for _, r := range b.guessed {
+			if !r.Exists && tableOf(r.Key.Scope) == &tables[i] {
+				arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
+			}
+		}
+		if len(arg.Keys) > 0 {
+			p.Queue(func(d commit.DB) error { return touched(tables[i].absent(p.Context(), d, arg)) })
+		}
+	}
+}
+
+func (b *Book) confirmFound(p *commit.Pipe) {
 	if b.unlocked {
 		for i := range tables {
 			b.confirm(p, &tables[i])
@@ -202,6 +246,9 @@ func (b *Book) changes(t *table, fresh bool) (c *changes) {
 		if c == nil {
 			c = &changes{}
 			c.insert.Now, c.renew.Now = b.Now, b.Now
+		}
+		if fresh {
+			b.memory.Add(hash(r.Key))
 		}
 		c.add(r, len(b.sorted)-i)
 	}
@@ -257,7 +304,13 @@ func (c *changes) flush(p *commit.Pipe, t *table) {
 		p.Queue(func(d commit.DB) error { return touched(t.renew(p.Context(), d, c.renew)) })
 	}
 	if n := &c.insert; len(n.Keys) > 0 {
-		n.Owners, n.Results, n.ExpiresAt = orNull(n.Owners), orNull(n.Results), orNull(n.ExpiresAt)
+		n.Tenant, n.Tenants = once(n.Tenants)
+		n.Scope, n.Scopes = once(n.Scopes)
+		n.Use, n.Uses = once(n.Uses)
+		n.Owner, n.Owners = once(n.Owners)
+		n.Result, n.Results = once(n.Results)
+		n.Principal, n.Principals = once(n.Principals)
+		n.Expiry, n.ExpiresAt = once(n.ExpiresAt)
 		if !slices.ContainsFunc(n.Parts, func(p []byte) bool { return p != nil }) {
 			n.Parts = nil
 		}
@@ -268,13 +321,12 @@ func (c *changes) flush(p *commit.Pipe, t *table) {
 // touched is the error of a statement that answers commit_expect.
 func touched(_ string, err error) error { return err }
 
-// orNull spares an array of zeros its way: a null one does the same.
-func orNull[T comparable](s []T) []T {
-	var zero T
-	for _, v := range s {
-		if v != zero {
-			return s
+// once spares an array of equal elements its way: the one does the same.
+func once[T comparable](s []T) (one T, all []T) {
+	for _, v := range s[1:] {
+		if v != s[0] {
+			return s[0], s
 		}
 	}
-	return nil
+	return s[0], nil
 }

@@ -47,6 +47,9 @@ func (p *plans) kinds(scope string, s stage) map[string]func(i int) flow.Command
 			each := &claim.EachCommand{Caller: caller, Params: []claim.Params{use(caller, s.live(i), time.Hour, in, firstOnly).Params}}
 			return flow.Claim(each)
 		},
+		"none": func(i int) flow.Command { // taken for new, and not made
+			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: scope, Key: "no " + s.fresh(i), Fence: 1}})
+		},
 		"drop": func(i int) flow.Command {
 			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: scope, Key: s.dropped(i), Owner: "a"}})
 		},

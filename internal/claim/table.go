@@ -15,6 +15,8 @@ type table struct {
 	read func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
 	// confirm locks what was read.
 	confirm func(context.Context, db.DBTX, db.ClaimConfirmParams) (string, error)
+	// absent makes sure that there is none.
+	absent  func(context.Context, db.DBTX, db.ClaimAbsentParams) (string, error)
 	drop    func(context.Context, db.DBTX, []pgtype.TID) (string, error)
 	count   func(context.Context, db.DBTX, db.ClaimCountParams) (string, error)
 	renew   func(context.Context, db.DBTX, db.ClaimRenewParams) (string, error)
@@ -35,7 +37,7 @@ var tables = [2]table{
 			rows, err := q.ClaimRead(ctx, d, db.ClaimReadParams(arg))
 			return sameRows(rows, func(r db.ClaimReadRow) db.ClaimLockRow { return db.ClaimLockRow(r) }), err
 		},
-		confirm: q.ClaimConfirm, drop: q.ClaimDrop, count: q.ClaimCount, renew: q.ClaimRenew, insert: q.ClaimInsert,
+		confirm: q.ClaimConfirm, absent: q.ClaimAbsent, drop: q.ClaimDrop, count: q.ClaimCount, renew: q.ClaimRenew, insert: q.ClaimInsert,
 		get: q.ClaimGet, clean: q.ClaimClean, overdue: q.ClaimOverdue,
 	},
 	{
@@ -50,6 +52,9 @@ var tables = [2]table{
 		},
 		confirm: func(ctx context.Context, d db.DBTX, arg db.ClaimConfirmParams) (string, error) {
 			return q.VolatileConfirm(ctx, d, db.VolatileConfirmParams(arg))
+		},
+		absent: func(ctx context.Context, d db.DBTX, arg db.ClaimAbsentParams) (string, error) {
+			return q.VolatileAbsent(ctx, d, db.VolatileAbsentParams(arg))
 		},
 		drop: q.VolatileDrop,
 		count: func(ctx context.Context, d db.DBTX, arg db.ClaimCountParams) (string, error) {

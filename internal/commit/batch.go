@@ -33,7 +33,9 @@ type batch[B Books] struct {
 
 	flushed, committed bool // tables have flushed; it surely committed, to last
 
-	overlap bool          // see Overlapping
+	overlap bool // see Overlapping
+	sure    bool // see Guessing
+	guessed bool
 	outrun  bool          // one of before has failed
 	waited  time.Duration // for other batches of this process
 }
@@ -57,7 +59,7 @@ var errPanic = errors.New("commit: panic in a table")
 func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], m manner) (b *batch[B], err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), batchTimeout)
 	defer cancel()
-	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer), turn: m.turn}, overlap: m.overlap && !jobs[0].DryRun}
+	b = &batch[B]{engine: e, id: id, jobs: jobs, stay: stay{writer: new(Writer), turn: m.turn}, overlap: m.overlap && !jobs[0].DryRun, sure: m.sure}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
 		plans.note(time.Since(start)-b.waited, len(jobs))
@@ -67,7 +69,7 @@ func (e *Engine[B]) attempt(conn *pgx.Conn, id int64, jobs []*job[B], m manner) 
 			err = fmt.Errorf("%w: %v", errPanic, r)
 		}
 		if err != nil {
-			err = b.leftBehind(err)
+			err = b.leftBehind(b.wrongGuess(err))
 			abort(conn)
 			e.roster.wait(b.before) // it stands for them on the roster: gone before them, it would let others pass them
 		}
@@ -137,6 +139,7 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		}
 	}
 	b.enter()
+	b.guess()
 	for _, t := range b.tables {
 		if b.overlap {
 			overlapping(t).Read(p)
@@ -145,7 +148,9 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		}
 	}
 	p.Queue(func(d DB) (err error) { b.now, err = q.ClockRead(p.ctx, d); return err })
-	b.keys.lookup(p, b.jobs)
+	if b.keys.lookup(p, b.jobs, b.engine.memory, b.sure) {
+		b.guessed = true
+	}
 	for _, t := range b.tables {
 		t.Lookup(p)
 	}
@@ -252,7 +257,7 @@ func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 	for _, t := range b.tables {
 		t.Flush(p)
 	}
-	b.keys.flush(p, b.now)
+	b.keys.flush(p, b.now, b.engine.memory)
 	wrote := p.Len() > 0
 	if len(b.before) > 0 {
 		if err := p.Run(conn); err != nil {
@@ -274,6 +279,7 @@ func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 			overlapping(t).Confirm(p)
 		}
 	}
+	b.keys.confirm(p)
 	if b.jobs[0].DryRun || !wrote && !health.doubted.Load() {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)

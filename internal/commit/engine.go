@@ -46,7 +46,9 @@ type Engine[B Books] struct {
 	ids     batchIDs
 	health  health
 	counts  counts
-	caution caution
+	caution caution // of overlapping
+	doubt   caution // of guessing
+	memory  *Memory
 	writers sync.WaitGroup
 	ended   chan struct{} // closed when the writers are gone
 }
@@ -73,7 +75,7 @@ func New[B Books](c Config[B]) *Engine[B] {
 		names:    map[string]bool{"commit_keys_pkey": true},
 		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
-		queue: newQueue[B](c.Limits, c.Writers), roster: newRoster(),
+		queue: newQueue[B](c.Limits, c.Writers), roster: newRoster(), memory: NewMemory(),
 		ended: make(chan struct{}),
 	}
 	e.flights.jobs = make(map[flightKey]*job[B])

@@ -29,6 +29,8 @@ type job[B any] struct {
 	found *keyRecord // what the look-up found under its key
 	kept  *keyRecord // what is under its key when the attempt has committed
 	fresh bool       // the attempt writes kept
+	// guessed: its key was taken for new, without a look.
+	guessed bool
 }
 
 // States of a job. Its batch claims it just before each attempt; when an attempt is known to have kept
@@ -43,7 +45,7 @@ const (
 
 // reset forgets an attempt.
 func (j *job[B]) reset() {
-	j.out, j.err, j.found, j.kept, j.fresh = Outcome{}, j.verdict, nil, nil, false
+	j.out, j.err, j.found, j.kept, j.fresh, j.guessed = Outcome{}, j.verdict, nil, nil, false, false
 }
 
 // keyed tells whether the job's answer is looked up and recorded.

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"cmp"
+	"hash/maphash"
 	"slices"
 	"time"
 
@@ -28,19 +29,31 @@ func compareKeys[B any](a, b *job[B]) int {
 
 var q db.Queries
 
-// lookup finds what is recorded under the keys of a batch's jobs.
-func (k *keys[B]) lookup(p *Pipe, jobs []*job[B]) {
+var keySeed = maphash.MakeSeed()
+
+func (j *job[B]) keyHash() uint64 { return maphash.Comparable(keySeed, j.flight()) }
+
+// lookup finds what is recorded under the keys of a batch's jobs. Unless sure, it takes keys that the memory does not
+// have for new; it tells whether it did.
+func (k *keys[B]) lookup(p *Pipe, jobs []*job[B], memory *Memory, sure bool) (guessed bool) {
+	sorted := make([]*job[B], 0, len(jobs)) // those that are looked up
 	for _, j := range jobs {
-		if j.keyed() {
-			*k = append(*k, j)
+		if !j.keyed() {
+			continue
+		}
+		*k = append(*k, j)
+		if j.guessed = !sure && !memory.Has(j.keyHash()); j.guessed {
+			guessed = true
+		} else {
+			sorted = append(sorted, j)
 		}
 	}
-	if len(*k) == 0 {
-		return
-	}
-	sorted := *k
-	slices.SortFunc(sorted, compareKeys)
+	slices.SortFunc(*k, compareKeys)
 	n := len(sorted)
+	if n == 0 {
+		return guessed
+	}
+	slices.SortFunc(sorted, compareKeys)
 	arg := db.KeyLookupParams{Tenants: make([]int32, n), Principals: make([]string, n),
 		Operations: make([]string, n), Keys: make([]string, n)}
 	for i, j := range sorted {
@@ -50,14 +63,33 @@ func (k *keys[B]) lookup(p *Pipe, jobs []*job[B]) {
 		rows, err := q.KeyLookup(p.ctx, d, arg)
 		for _, r := range rows {
 			sorted[r.N-1].found = &keyRecord{r.Refused, r.Fingerprint, r.Answer, r.RequestID, r.CreatedAt, r.ExpiresAt}
+			memory.Add(sorted[r.N-1].keyHash())
 		}
 		return err
 	})
+	return guessed
+}
+
+// confirm makes sure that nothing is recorded under keys that were taken for new, and have no answer to record.
+func (k keys[B]) confirm(p *Pipe) {
+	var arg db.KeyAbsentParams
+	for _, j := range k {
+		if j.guessed && !j.fresh {
+			arg.Tenants, arg.Principals = append(arg.Tenants, j.Tenant), append(arg.Principals, j.Key.Principal)
+			arg.Operations, arg.Keys = append(arg.Operations, j.Key.Operation), append(arg.Keys, j.Key.Key)
+		}
+	}
+	if len(arg.Keys) > 0 {
+		p.Queue(func(d DB) error {
+			_, err := q.KeyAbsent(p.ctx, d, arg)
+			return err
+		})
+	}
 }
 
 // flush records the answers, once, as the batch's last names. Where the row of a key whose life is
 // over is still there, the answer goes into it.
-func (k keys[B]) flush(p *Pipe, now time.Time) {
+func (k keys[B]) flush(p *Pipe, now time.Time, memory *Memory) {
 	var fresh db.KeyInsertParams
 	var renew db.KeyRenewParams
 	for _, j := range k {
@@ -66,6 +98,7 @@ func (k keys[B]) flush(p *Pipe, now time.Time) {
 		}
 		j.kept.createdAt, j.kept.expiresAt = now, now.Add(j.Key.Life)
 		if j.found == nil {
+			memory.Add(j.keyHash())
 			fresh.Tenants = append(fresh.Tenants, j.Tenant)
 			fresh.Principals = append(fresh.Principals, j.Key.Principal)
 			fresh.Operations = append(fresh.Operations, j.Key.Operation)

@@ -60,7 +60,7 @@ func overlapping(t Table) Overlapping {
 // leftBehind turns the failure of a batch that overlapped into ErrLeftBehind, if running again with
 // locks may help. When others were in the way, no batch overlaps for a while.
 func (b *batch[B]) leftBehind(err error) error {
-	if !b.overlap || b.sent || errors.Is(err, errAgain) || errors.Is(err, errTooManyIDs) || errors.Is(err, ErrLeftBehind) {
+	if !b.overlap || b.sent || errors.Is(err, errAgain) || errors.Is(err, errTooManyIDs) || errors.Is(err, ErrLeftBehind) || errors.Is(err, errWrongGuess) {
 		return err
 	}
 	switch b.engine.classify(err) {
@@ -75,8 +75,8 @@ func (b *batch[B]) leftBehind(err error) error {
 	return fmt.Errorf("%w: %w", ErrLeftBehind, err)
 }
 
-// caution keeps batches from overlapping where other processes change the same rows: after a batch
-// found them changed, for a second, and for twice as long each time that it happens again at once.
+// caution keeps batches from overlapping where other processes change the same rows, and from guessing where they
+// take the same names: after a batch found it so, for a second, and for twice as long each time that it happens again at once.
 type caution struct {
 	mu    sync.Mutex
 	until time.Time

@@ -97,7 +97,7 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Work {
 			return planWork(planTransfer(fmt.Sprint(s.tag, "t", i), s.account(2*i), s.account(2*i+1)), fmt.Sprint(s.tag, "k", i))
 		},
 		"repeat": func(i int) flow.Work {
-			return planWork(planTransfer(s.transfer(i), s.account(2*i), s.account(2*i+1)), "")
+			return planWork(planTransfer(s.transfer(i), s.account(2*i), s.account(2*i+1)), fmt.Sprint(s.tag, "again", i))
 		},
 		"renew": func(i int) flow.Work {
 			return planWork(planTransfer(fmt.Sprint(s.tag, "n", i), s.account(2*i), s.account(2*i+1)), s.key(i))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 )
 
@@ -14,10 +15,18 @@ const (
 	connTimeout  = 10 * time.Second
 )
 
+// yields is how often a writer lets others run before it takes the next batch: callers who just got their answers
+// then ask again in time for it. Nobody waits for a timer; on an idle machine it takes a microsecond. In BenchmarkClaim
+// batches grow from 81 to 105 claims of 128, and throughput by 7 %.
+const yields = 4
+
 // write is a writer: it takes batches until the queue is closed and every job has ended.
 func (e *Engine[B]) write() {
 	defer e.writers.Done()
 	for {
+		for range yields {
+			runtime.Gosched()
+		}
 		jobs, turn, big := e.queue.take()
 		if jobs == nil {
 			return
@@ -34,12 +43,14 @@ func (e *Engine[B]) write() {
 type manner struct {
 	lockTimeout time.Duration
 	overlap     bool
+	sure        bool  // it looks every name up, see Guessing
 	turn        int64 // it enters the roster when those with a lower one have; 0: at any time
 }
 
 // settle runs jobs until each has an answer, or waits apart for a lock.
 func (e *Engine[B]) settle(jobs []*job[B], m manner) {
 	m.overlap = m.lockTimeout == e.lockWait && e.caution.over()
+	m.sure = !e.doubt.over()
 	for races, wait := 0, 5*time.Millisecond; ; {
 		live, err := e.try(jobs, m)
 		e.roster.pass(m.turn)
@@ -52,6 +63,14 @@ func (e *Engine[B]) settle(jobs []*job[B], m manner) {
 		}
 		if errors.Is(err, errAgain) {
 			continue // bounded by the jobs themselves
+		}
+		if errors.Is(err, errWrongGuess) {
+			e.metrics.wrongGuesses.Inc()
+			m.sure = true
+			for _, j := range jobs {
+				j.verdict, j.more = nil, 0 // it came of a guess
+			}
+			continue
 		}
 		if errors.Is(err, ErrLeftBehind) {
 			e.metrics.leftBehind.Inc()

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"time"
 
@@ -9,7 +10,9 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
@@ -83,6 +86,35 @@ var deleteEndpointCall = define("webhook.delete", func(c *call, _ *decoder, r *n
 		return &notifyv1.DeleteEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
 	}}
 })
+
+// Publish sends an event to all endpoints that want it.
+func (s *Webhooks) Publish(ctx context.Context, r *notifyv1.PublishRequest) (*notifyv1.PublishResponse, error) {
+	return run(ctx, s.Changes, publishCall, r)
+}
+
+var publishCall = define("webhook.publish", func(c *call, d *decoder, r *notifyv1.PublishRequest) change[*notifyv1.PublishResponse] {
+	if !json.Valid(r.GetData()) {
+		d.bad("data", "is not JSON")
+	}
+	cmd := &flow.Publish{Caller: c.webhookCaller(), Params: notify.Params{Channel: send.Webhook, Content: send.Content{Type: r.GetType(), Data: r.GetData()},
+		BusinessType: businessType(r.GetType()), BizNo: d.bizNo("biz_no", r.GetBizNo()), Priority: priorities[r.GetPriority()],
+		GiveUpAfter: r.GetGiveUpAfter().AsDuration(), MaxAttempts: r.GetMaxAttempts()}}
+	return change[*notifyv1.PublishResponse]{command: cmd, rows: 10 * sendRows, render: func(answer any, _ bool) (*notifyv1.PublishResponse, error) {
+		p, res := answer.(flow.Published), &notifyv1.PublishResponse{}
+		for i, m := range p.Messages {
+			res.Messages = append(res.Messages, &notifyv1.PublishedMessage{Endpoint: p.Endpoints[i], MessageId: m.ID, Existed: p.Existed[i]})
+		}
+		return res, nil
+	}}
+})
+
+// businessType is a type of event, if it fits.
+func businessType(event string) string {
+	if len(event) > 64 {
+		return ""
+	}
+	return event
+}
 
 // GetSecret tells the secrets that sign now.
 func (s *Webhooks) GetSecret(ctx context.Context, r *notifyv1.GetSecretRequest) (*notifyv1.GetSecretResponse, error) {

@@ -16,6 +16,7 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/consumer"
+	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 )
 
 const alerts = "../../deploy/alerts.yml"
@@ -41,15 +42,16 @@ func TestAlertsAreOnMetricsThatAreThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	exported := regexp.MustCompile(`(?m)^ledgerd_\w+`).FindAllString(metricsOf(t, c), -1)
-	var consumers described // exported where there are any
-	consumer.NewMetrics(&consumers)
+	var others described // exported where there are consumers, and senders
+	consumer.NewMetrics(&others)
+	deliver.NewMetrics(&others)
 	named := regexp.MustCompile(`ledgerd_\w+`).FindAllString(string(text), -1)
 	if len(named) < 10 {
 		t.Fatalf("the rules name %v", named)
 	}
 	cleaned := []string{"ledgerd_clean_overdue_seconds"} // exported when the cleaner has been round
 	for _, name := range named {
-		if !slices.Contains(exported, name) && !slices.Contains(cleaned, name) && !strings.Contains(string(consumers), `"`+name+`"`) {
+		if !slices.Contains(exported, name) && !slices.Contains(cleaned, name) && !strings.Contains(string(others), `"`+name+`"`) {
 			t.Errorf("no metric is called %s", name)
 		}
 	}

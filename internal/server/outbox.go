@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
@@ -23,7 +26,8 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	if o.Secret.Check() != nil {
 		return nil
 	}
-	hooks, err := s.webhooks()
+	hooks, err := webhook.New(webhook.Settings{Guard: o.Webhooks, Master: o.Secret, Find: webhook.NewReader(s.reads).Endpoint,
+		Observe: s.observeEndpoint, Log: s.log})
 	if err != nil {
 		return err
 	}
@@ -54,4 +58,18 @@ func (s *Server) deliver(ctx context.Context) {
 	if err := s.senders.Close(); err != nil {
 		s.log.Warn("close the senders", "error", err)
 	}
+}
+
+// observeEndpoint has the books know what became of an attempt at an endpoint.
+func (s *Server) observeEndpoint(ctx context.Context, o webhook.Observation) error {
+	for _, r := range s.engine.DoAll(ctx, []flow.Work{{Tenant: o.Tenant, RequestID: "webhooks",
+		Command: flow.Webhook(&webhook.ObserveCommand{Observation: o}), Rows: 1, Bytes: 256}}) {
+		if r.Err != nil {
+			return fmt.Errorf("observe an endpoint: %w", r.Err)
+		}
+		if seen, ok := r.Outcome.Answer.(webhook.Observed); ok && seen.Now {
+			s.log.WarnContext(ctx, "a webhook endpoint was disabled", "tenant_id", o.Tenant, "endpoint", o.Name, "reason", seen.Disabled)
+		}
+	}
+	return nil
 }

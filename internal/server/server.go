@@ -42,7 +42,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
-	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
@@ -67,10 +66,8 @@ type Options struct {
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
-	// Notify says who sends messages, and reports what became of them. Nil: nobody but ourselves, webhooks.
+	// Notify says who sends messages. Nil: nobody but ourselves, webhooks.
 	Notify *provider.File
-	// Reports reads what other providers post about messages, by the provider's name.
-	Reports map[string]report.Source
 	// Webhooks says where endpoints of webhooks may be.
 	Webhooks webhook.Guard
 	// Consume are consumers of brokers that run in the server.

@@ -1,15 +1,24 @@
 package server_test
 
 import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"google.golang.org/protobuf/proto"
 
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
@@ -21,7 +30,7 @@ func init() {
 	furnishers = append(furnishers, func(c *caller, x things, id []string) {
 		ok(c, "Webhook.CreateEndpoint", endpoint(x.paid), new(notifyv1.CreateEndpointResponse), id...)
 	})
-	goWell = append(goWell, "Webhook.CreateEndpoint", "Webhook.ListEndpoints")
+	goWell = append(goWell, "Webhook.CreateEndpoint", "Webhook.ListEndpoints", "Webhook.Publish")
 	for name, example := range map[string]func(x things) []proto.Message{
 		"Webhook.CreateEndpoint": func(x things) []proto.Message {
 			return all(&notifyv1.CreateEndpointRequest{Name: x.paid, Url: "https://walk.example.com"})
@@ -33,9 +42,12 @@ func init() {
 			return all(&notifyv1.RotateSecretRequest{Name: x.paid, SecretVersion: 1})
 		},
 		"Webhook.DeleteEndpoint": func(x things) []proto.Message { return all(&notifyv1.DeleteEndpointRequest{Name: x.paid}) },
-		"Webhook.GetSecret":      func(x things) []proto.Message { return all(&notifyv1.GetSecretRequest{Name: x.paid}) },
-		"Webhook.GetEndpoint":    func(x things) []proto.Message { return all(&notifyv1.GetEndpointRequest{Name: x.paid}) },
-		"Webhook.ListEndpoints":  func(things) []proto.Message { return all(&notifyv1.ListEndpointsRequest{PageSize: 1}) },
+		"Webhook.Publish": func(things) []proto.Message {
+			return all(&notifyv1.PublishRequest{Type: "walk", Data: []byte("{}")})
+		},
+		"Webhook.GetSecret":     func(x things) []proto.Message { return all(&notifyv1.GetSecretRequest{Name: x.paid}) },
+		"Webhook.GetEndpoint":   func(x things) []proto.Message { return all(&notifyv1.GetEndpointRequest{Name: x.paid}) },
+		"Webhook.ListEndpoints": func(things) []proto.Message { return all(&notifyv1.ListEndpointsRequest{PageSize: 1}) },
 	} {
 		examples[name] = example
 	}
@@ -50,6 +62,9 @@ func init() {
 		}},
 		"Webhook.RotateSecret": {well: func(tag string) proto.Message {
 			return &notifyv1.RotateSecretRequest{Name: hook(tag), SecretVersion: 1}
+		}},
+		"Webhook.Publish": {well: func(tag string) proto.Message {
+			return &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{}`), BizNo: "event-" + tag}
 		}},
 		"Webhook.DeleteEndpoint": {well: func(tag string) proto.Message { return &notifyv1.DeleteEndpointRequest{Name: hook(tag)} }},
 	} {
@@ -77,4 +92,162 @@ func TestSecretsOfEndpointsAreForAdmins(t *testing.T) {
 	if a := admin.call(connectProto, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}); a.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("secrets may be stored on the way: %v", a.header)
 	}
+}
+
+// TestAWebhookIsPostedUntilItIsTaken, under one id and with good signatures, whatever the endpoint does; and not to one that
+// wants no more.
+func TestAWebhookIsPostedUntilItIsTaken(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	admin := &caller{s, s.key("one", "boss", access.Admin)}
+	var mu sync.Mutex
+	var ids []string
+	var verify func(body []byte, h http.Header) error
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		if err := verify(body, r.Header); err != nil {
+			t.Error(err)
+		}
+		switch ids = append(ids, r.Header.Get("webhook-id")); len(ids) {
+		case 1: // read, and the answer is lost
+			c, _, _ := w.(http.Hijacker).Hijack()
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		case 2:
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case 4:
+			w.WriteHeader(http.StatusGone)
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	s.server.Stop()
+	s.start(server.Options{Secret: secret.New(), Webhooks: webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true, Ports: []uint16{0}}})
+	ok(admin, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: receiver.URL}, new(notifyv1.CreateEndpointResponse))
+	told := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}, new(notifyv1.GetSecretResponse)).GetSecrets()[0].GetSecret()
+	library, err := standardwebhooks.NewWebhook(told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verify = library.Verify
+	post := func(body string) int64 {
+		return ok(admin, "Notify.Send", &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "shop",
+			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid", Data: []byte(body)}}}, new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+	}
+	state := func(id int64) notifyv1.MessageState { return admin.message(id).GetState() }
+	first := post(`{"order":1}`)
+	soon(t, time.Minute, "it is taken", func() bool { return state(first) == notifyv1.MessageState_MESSAGE_STATE_SENT })
+	if mu.Lock(); len(ids) != 3 || ids[0] != ids[1] || ids[0] != ids[2] {
+		t.Errorf("posted under %q", ids)
+	}
+	mu.Unlock()
+	second := post(`{"order":2}`)
+	soon(t, time.Minute, "it is dead", func() bool { return state(second) == notifyv1.MessageState_MESSAGE_STATE_DEAD })
+	gone := ok(admin, "Webhook.GetEndpoint", &notifyv1.GetEndpointRequest{Name: "shop"}, new(notifyv1.GetEndpointResponse)).GetEndpoint()
+	if gone.GetDisabledReason() != notifyv1.DisabledReason_DISABLED_REASON_GONE {
+		t.Errorf("%v", gone)
+	}
+}
+
+// TestAReportSaysThatATextArrived: posted by the provider, without an API key.
+func TestAReportSaysThatATextArrived(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("one", "till", access.Write)}
+	web := newPosts(t) // its number for every message is n1
+	s.sending("sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id, report_secret: s3cret,\n"+
+		"     reports: {id_at: /id, status_at: /status, delivered: [DELIVERED], undelivered: [REJECTED]}}\n", webhook.Guard{})
+	id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."), new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+	soon(t, 20*time.Second, "it is sent", func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
+	post := func(path, body string) int {
+		r, err := http.Post(s.base+"/notify/reports/"+path, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = r.Body.Close()
+		return r.StatusCode
+	}
+	for _, c := range []struct {
+		path, body string
+		want       int
+	}{{"gateway/wrong", `{"id":"n1","status":"DELIVERED"}`, 403}, {"gateway", `{"id":"n1","status":"DELIVERED"}`, 403}, {"other/s3cret", `{}`, 404},
+		{"gateway/s3cret", `{"id":"n1","status":"SENT"}`, 204}} {
+		if got := post(c.path, c.body); got != c.want {
+			t.Errorf("%s %s: %d", c.path, c.body, got)
+		}
+	}
+	if got := c.message(id).GetState(); got != notifyv1.MessageState_MESSAGE_STATE_SENT {
+		t.Errorf("it is %v", got)
+	}
+	if a, b := post("gateway/s3cret", `{"id":"n1","status":"DELIVERED"}`), post("gateway/s3cret", `{"id":"n1","status":"DELIVERED"}`); a != 204 || b != 204 {
+		t.Errorf("%d, %d", a, b)
+	}
+	if got := c.message(id).GetState(); got != notifyv1.MessageState_MESSAGE_STATE_DELIVERED {
+		t.Errorf("it is %v", got)
+	}
+}
+
+// TestAnEventGoesToAllEndpointsThatWantIt, alone and in an Execute with its cause: once to each by its biz_no, and to none when
+// the cause fails.
+func TestAnEventGoesToAllEndpointsThatWantIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("one", "till", access.Write)}
+	s.server.Stop()
+	s.start(server.Options{Secret: secret.New()})
+	for name, types := range map[string][]string{"all": nil, "paid": {"order.made", "order.paid"}, "made": {"order.made"}, "off": nil} {
+		ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: name, Url: "https://" + name + ".example.com", Types: &notifyv1.EventTypes{Types: types}},
+			new(notifyv1.CreateEndpointResponse))
+	}
+	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "off", Enabled: proto.Bool(false)}, new(notifyv1.UpdateEndpointResponse))
+	other := &caller{s, s.key("two", "till", access.Write)}
+	ok(other, "Webhook.CreateEndpoint", endpoint("theirs"), new(notifyv1.CreateEndpointResponse))
+	told := func(r *notifyv1.PublishResponse) (names string) {
+		for _, m := range r.GetMessages() {
+			if m.GetMessageId() == 0 {
+				t.Errorf("%v", r)
+			}
+			if names += m.GetEndpoint(); m.GetExisted() {
+				names += " existed"
+			}
+			names += ";"
+		}
+		return names
+	}
+	want := func(got, want string) {
+		t.Helper()
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	paid := &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":1}`), BizNo: "e1"}
+	publish := func(r *notifyv1.PublishRequest) string {
+		return told(ok(c, "Webhook.Publish", r, new(notifyv1.PublishResponse)))
+	}
+	want(publish(paid), "all;paid;")
+	want(publish(paid), "all existed;paid existed;")
+	ok(c, "Webhook.CreateEndpoint", endpoint("late"), new(notifyv1.CreateEndpointResponse))
+	want(publish(paid), "all existed;late;paid existed;")
+	want(publish(&notifyv1.PublishRequest{Type: "order.made", Data: []byte(`{}`)}), "all;late;made;paid;")
+	want(told(ok(other, "Webhook.Publish", paid, new(notifyv1.PublishResponse))), "theirs;")
+	if a := c.call(connectProto, "Webhook.Publish", &notifyv1.PublishRequest{Type: "x", Data: []byte("{")}); a.code != "invalid_argument" {
+		t.Errorf("%+v", a)
+	}
+
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
+		{Code: "ada", Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
+	event := operation("event", &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"})
+	before := s.count("select count(*) from notify_messages")
+	if a := c.call(connectProto, "Batch.Execute", execute(event, operation("pay", pay("o1", "ada", "world", "5")))); a.code == "" {
+		t.Errorf("%+v", a)
+	}
+	if n := s.count("select count(*) from notify_messages"); n != before {
+		t.Errorf("%d messages of a cause that failed", n-before)
+	}
+	done, _ := c.executed(execute(operation("pay", pay("o1", "world", "ada", "5")), event), "Idempotency-Key", "o1")
+	want(told(done[1].(*notifyv1.PublishResponse)), "all;late;paid;")
+	want(publish(&notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"}), "all existed;late existed;paid existed;")
 }

@@ -46,18 +46,30 @@ cross join lateral (
     for no key update
 ) k;
 
+-- name: ClaimAbsent :one
+-- Fails when a claim is there that was taken for new.
+select commit_expect_new(count(*))::text
+from (select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key) u
+cross join lateral (
+    select 1 from claim_keys c
+    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
+    offset 0
+) k;
+
 -- name: ClaimInsert :exec
--- Arrays that would have only nothing in them are null.
+-- In the order of the arrays, which callers sort. An array is null when all its elements are the one beside it: that
+-- is cheaper to send and to take apart.
 insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at)
-select u.tenant_id, u.scope, u.key, u.claim_id, u.uses, nullif(u.owner, ''), nullif(u.result, ''), u.parts, u.principal, u.request_id,
-    @now::timestamptz, nullif(u.expires_at, '0001-01-01 00:00:00+00')
+select coalesce(u.tenant_id, @tenant::integer), coalesce(u.scope, @scope::text), u.key, u.claim_id, coalesce(u.uses, @use::bigint),
+    nullif(coalesce(u.owner, @owner::text), ''), nullif(coalesce(u.result, @result::text), ''), u.parts,
+    coalesce(u.principal, @principal::text), u.request_id, @now::timestamptz,
+    nullif(coalesce(u.expires_at, @expiry::timestamptz), '0001-01-01 00:00:00+00')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key,
         unnest(@claim_ids::bigint[]) as claim_id, unnest(@uses::bigint[]) as uses, unnest(@owners::text[]) as owner,
         unnest(@results::text[]) as result, unnest(@parts::jsonb[]) as parts, unnest(@principals::text[]) as principal,
         unnest(@request_ids::text[]) as request_id, unnest(@expires_at::timestamptz[]) as expires_at
-) u
-order by u.tenant_id, u.scope collate "C", u.key collate "C";
+) u;
 
 -- name: ClaimRenew :one
 -- Claims anew keys whose row is still there. Rows are found by the place where they were locked.

@@ -62,6 +62,19 @@ cross join lateral (
     offset 0
 ) k;
 
+-- name: KeyAbsent :one
+-- Fails when something is recorded under a key that was taken for new.
+select commit_expect_new(count(*))::text
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
+        unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key
+) u
+cross join lateral (
+    select 1 from commit_keys c
+    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
+    offset 0
+) k;
+
 -- name: KeyInsert :exec
 -- Records answers under keys that were free. The order is the same in every process.
 insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)

@@ -25,7 +25,7 @@ cross join lateral (
 ) m;
 
 -- name: SentFind :many
--- Messages by the numbers that providers gave them: events never change.
+-- Messages by the numbers that providers gave them: events never change. Of several the newest comes last.
 select u.n::integer as n, m.message_id
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -35,9 +35,9 @@ cross join lateral (
     select x.message_id from notify_events x
     where x.tenant_id = u.tenant_id and x.provider = u.provider and x.provider_message_id = u.provider_message_id
         and x.kind = 'sent' and x.provider_message_id is not null
-    order by x.message_id desc
-    limit 1
-) m;
+    offset 0
+) m
+order by u.n, m.message_id;
 
 -- name: FingerprintLock :many
 select u.n::integer as n, f.ctid, f.message_id, f.expires_at

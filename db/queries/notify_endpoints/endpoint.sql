@@ -79,3 +79,14 @@ from notify_endpoints
 where tenant_id = @tenant_id and name > @after
 order by name
 limit @count;
+
+-- name: EndpointFind :many
+-- Active endpoints of tenants by name, without locks. The bound is a constant: a plan for an unknown one would read them all.
+select u.n::integer as n, e.name, e.types
+from (select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id) u
+cross join lateral (
+    select w.name, w.types from notify_endpoints w
+    where w.tenant_id = u.tenant_id and w.state = 'active'
+    order by w.name
+    limit 100
+) e;

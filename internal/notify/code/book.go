@@ -178,13 +178,13 @@ func (b *Book) Lock(p *commit.Pipe) {
 	})
 }
 
-// Resolve finds out about those codes that stand in the way of a new one whether their message went out.
+// Resolve finds out whether the last codes went out: those that did not are in nobody's way.
 func (b *Book) Resolve(p *commit.Pipe) {
 	var arg db.CodeUnsentParams
 	var of []*commit.Row[key, row]
 	for _, i := range b.asked {
 		r := &i.row.Value
-		if i.row.Found && r.messageID != 0 && b.Now.Before(r.sent().Add(i.Interval)) {
+		if i.row.Found && r.messageID != 0 && b.Now.Before(r.sent().Add(max(day, i.Interval))) {
 			year, month, _ := r.sent().UTC().Date()
 			of = append(of, i.row)
 			arg.Tenants, arg.MessageIds = append(arg.Tenants, i.Tenant), append(arg.MessageIds, r.messageID)

@@ -219,8 +219,16 @@ func TestACodeThatCouldNotBeSentTakesNoTime(t *testing.T) {
 		"dead": func() {
 			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = $1`, last())
 		},
-		"cancelled":   func() { event("cancelled") },
-		"undelivered": func() { event("undelivered") },
+		"cancelled": func() {
+			if _, err := d.do(flow.Notify(&notify.CancelCommand{Caller: who, ID: last()})); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"undelivered": func() {
+			event("sent")
+			d.exec(`delete from notify_queue where message_id = $1`, last())
+			event("undelivered")
+		},
 	}
 	d.mustSend(request(ada, "100000"))
 	for name, way := range ways {

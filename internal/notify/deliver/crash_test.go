@@ -115,7 +115,7 @@ func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int)
 
 // slowly answers within some milliseconds.
 func slowly(_ http.ResponseWriter, _ *http.Request, _ int) bool {
-	time.Sleep(rand.N(5 * time.Millisecond))
+	pass(rand.N(5 * time.Millisecond))
 	return true
 }
 
@@ -131,9 +131,9 @@ func TestKilledProcessesLoseNothing(t *testing.T) {
 	}
 	var again, park []int64
 	kills := 0
-	for end := time.Now().Add(8 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); {
 		again, park = append(again, o.put(60, message{})...), append(park, o.put(20, message{park: true})...)
-		time.Sleep(rand.N(60 * time.Millisecond))
+		pass(rand.N(30 * time.Millisecond))
 		if rand.N(5) == 0 {
 			p := processes[rand.IntN(len(processes))]
 			p.kill()
@@ -163,13 +163,13 @@ func TestAKilledDatabaseLosesNothing(t *testing.T) {
 	var again, park []int64
 	for range 4 {
 		again, park = append(again, o.put(3000, message{})...), append(park, o.put(300, message{park: true})...)
-		time.Sleep(100 * time.Millisecond)
+		pass(100 * time.Millisecond)
 		before, _ := s.count()
 		db.Server.Kill()
-		time.Sleep(300 * time.Millisecond)
+		pass(300 * time.Millisecond)
 		db.Restart(t)
 		for during, _ := s.count(); during < before+10; during, _ = s.count() { // it goes on
-			time.Sleep(5 * time.Millisecond)
+			pass(5 * time.Millisecond)
 		}
 		o.pool.Reset()
 	}
@@ -213,7 +213,7 @@ func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
 	o.waitFor(sending, 30*time.Second, "notify_queue where state = 'unknown' or due_at is not null")
 	_, before := s.count()
 	p.signal(t, syscall.SIGCONT)
-	time.Sleep(time.Second) // in which it would send
+	pass(time.Second) // in which it would send
 	if _, after := s.count(); after != before {
 		t.Errorf("%d more were asked for when it woke", after-before)
 	}

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -121,8 +124,7 @@ func TestAChannelWithoutSenderWaits(t *testing.T) {
 	}
 }
 
-// Temporary failures are tried again after the wait that the provider asks for, and end as dead when the attempts do, which
-// frees the fingerprint.
+// Temporary failures are tried again after the wait that the provider asks for, and end as dead when the attempts do.
 func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
@@ -138,7 +140,7 @@ func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return false
 	}
-	o.put(1, message{attempts: 3, finger: true})
+	o.put(1, message{attempts: 3})
 	run(t, db, s.URL, nil)
 	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and due_at is null and holder is null and code = 'http_503' and provider = 'sink' and attempts = 3")
 	if n := o.count("notify_events where kind = 'failed' and code = 'http_503'"); n != 2 {
@@ -146,9 +148,6 @@ func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 	}
 	if o.count("notify_events where kind = 'dead' and attempt = 3") != 1 || o.count("notify_events") != 3 {
 		t.Error(o.states())
-	}
-	if o.count("notify_fingerprints") != 0 {
-		t.Error("the fingerprint is still taken")
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -167,7 +166,7 @@ func TestPermanentFailuresAreDeadAtOnce(t *testing.T) {
 		return false
 	}
 	told := make(chan string, 1)
-	o.put(1, message{finger: true, to: "endpoint"})
+	o.put(1, message{to: "endpoint"})
 	run(t, db, s.URL, func(c *deliver.Config) {
 		c.Disable = func(_ context.Context, m *send.Message, f *send.Failure) { told <- m.Recipient + " " + f.Code }
 	})
@@ -175,7 +174,7 @@ func TestPermanentFailuresAreDeadAtOnce(t *testing.T) {
 	if got := <-told; got != "endpoint http_410" {
 		t.Error(got)
 	}
-	if o.count("notify_fingerprints") != 0 || o.count("notify_events where kind = 'dead'") != 1 {
+	if o.count("notify_events") != 1 || o.count("notify_events where kind = 'dead'") != 1 {
 		t.Error(o.states())
 	}
 }
@@ -193,10 +192,13 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 		reset(w)
 		return false
 	}
-	again, park := o.put(20, message{finger: true}), o.put(20, message{park: true, finger: true})
+	again, park := o.put(20, message{}), append(o.put(10, message{park: true}), o.put(10, message{never: true})...)
 	run(t, db, s.URL, nil)
 	o.waitFor(20, 10*time.Second, "notify_queue")
 	o.waitFor(20, time.Second, "notify_queue where state = 'unknown' and due_at is null and code = 'reset'")
+	if o.count("notify_queue where on_unknown = 'never'") != 10 {
+		t.Error(o.states())
+	}
 	s.once(t, park)
 	for _, id := range again {
 		if key := send.KeyOf(1, id); s.asked[key] != 2 || s.arrived[key] != 1 {
@@ -205,9 +207,6 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 	}
 	if o.count("notify_events where kind = 'unknown'") != 40 || o.count("notify_events where kind = 'sent' and attempt = 2") != 20 {
 		t.Error(o.states())
-	}
-	if o.count("notify_fingerprints") != 40 {
-		t.Error("one that may have been sent lost its fingerprint")
 	}
 }
 
@@ -224,24 +223,90 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 		}
 		return false
 	}
-	o.put(1, message{attempts: 2, finger: true})
+	o.put(1, message{attempts: 2})
 	// Another process marked these, and ended: one may be sent again by a person alone, one's time was over before.
 	ids := o.put(2, message{park: true})
 	if _, err := o.pool.Exec(context.Background(), "update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
 		t.Fatal(err)
 	}
-	expired := o.put(1, message{life: -time.Second, finger: true})
+	expired := o.put(1, message{life: -time.Second})
 	run(t, db, s.URL, nil)
 	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
 	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
 	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)", expired)
-	if n := o.count("notify_fingerprints"); n != 1 {
-		t.Errorf("%d fingerprints are left", n)
-	}
 	if _, asked := s.count(); asked != 2 {
 		t.Errorf("asked %d times", asked)
 	}
 	if n := o.count("notify_events where kind = 'unknown'"); n != 4 {
 		t.Errorf("%d\n%s", n, o.states())
+	}
+}
+
+// What others have taken meanwhile is not sent if it may not be sent twice, and its row is theirs to settle.
+func TestWhatOthersHaveIsTheirs(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	registry := prometheus.NewRegistry()
+	p := run(t, db, s.URL, func(c *deliver.Config) { c.Metrics = deliver.NewMetrics(registry) })
+	for reserved := 0; reserved < 2; {
+		if p.Reserve(1, send.Webhook) {
+			reserved++
+		}
+	}
+	park, again := o.handOver(message{park: true}, "test", send.Lease), o.handOver(message{}, "test", send.Lease)
+	if _, err := o.pool.Exec(context.Background(), "update notify_queue set fence = 2, holder = 'other'"); err != nil {
+		t.Fatal(err)
+	}
+	p.Take([]*send.Job{park, again})
+	lost := func(at string) float64 {
+		all, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "ledgerd_notify_lost_fences_total" && m.GetLabel()[0].GetValue() == at {
+					return m.GetCounter().GetValue()
+				}
+			}
+		}
+		return -1
+	}
+	for end := time.Now().Add(5 * time.Second); lost("mark") != 1 || lost("finish") != 1; {
+		if time.Now().After(end) {
+			t.Fatalf("lost fences: %v to mark, %v to finish", lost("mark"), lost("finish"))
+		}
+		pass(time.Millisecond)
+	}
+	if n := o.count("notify_queue where state = 'queued' and fence = 2 and holder = 'other' and attempts = 1"); n != 2 || o.count("notify_events") != 0 {
+		t.Errorf("%d of 2 are as the others have them\n%s", n, o.states())
+	}
+	if s.asked[send.KeyOf(1, park.ID)] != 0 || s.asked[send.KeyOf(1, again.ID)] != 1 {
+		t.Errorf("asked %v", s.asked)
+	}
+}
+
+// One who was never asked has not failed: it costs no attempt.
+func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	o.put(1, message{attempts: 2})
+	o.put(1, message{attempts: 2, park: true})
+	var asked atomic.Int32
+	busy := talker{func(m *send.Message) (send.Receipt, error) {
+		if m.Attempt != 1 || m.LastProvider != "" {
+			t.Errorf("attempt %d after %q", m.Attempt, m.LastProvider)
+		}
+		if asked.Add(1) <= 8 {
+			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "busy", RetryAfter: 50 * time.Millisecond}
+		}
+		return send.Receipt{Provider: "p"}, nil
+	}}
+	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: busy} })
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	if o.count("notify_events where kind = 'sent' and attempt = 1") != 2 || o.count("notify_events") != 2 {
+		t.Error(o.states())
 	}
 }

@@ -27,7 +27,7 @@ func NewLane(attempts, room int, bytes int64) Lane {
 }
 
 // Reserve, Add, Next and End are what the pool does with a lane.
-func (l Lane) Reserve(tenant int32, n int) int { return l.reserve(tenant, n) }
+func (l Lane) Reserve(tenant int32, n int) int { return l.reserve(tenant, n, assumed) }
 
 // Add queues a message that ends leased for so long.
 func (l Lane) Add(tenant int32, priority int16, lease time.Duration) {

@@ -19,6 +19,8 @@ type lane struct {
 	share
 	running int
 	most    share
+	// usual is how large a message of the channel is taken to be before it is read: as the greatest lately.
+	usual int64
 }
 
 // share is what is held of a lane's room: messages, and their bytes.
@@ -38,23 +40,23 @@ type line struct {
 
 func newLane(c send.Channel, s send.Sender, m Manner, room int, bytes int64, lease time.Duration) *lane {
 	return &lane{Manner: m, channel: c, sender: s, need: m.Timeout + lease/12, lines: make(map[int32]*line), behind: make(map[int32]bool),
-		most: share{room, bytes}}
+		most: share{room, bytes}, usual: firstUsual}
 }
 
-// reserve takes room for up to n messages, and tells for how many there is.
-func (l *lane) reserve(tenant int32, n int) int {
+// reserve takes room for up to n messages of so many bytes each, and tells for how many there is.
+func (l *lane) reserve(tenant int32, n int, each int64) int {
 	var has share
 	if x := l.lines[tenant]; x != nil {
 		has = x.share
 	}
 	// Half of what would be too much, since what is taken is both more held and less free.
-	n = min(n, (l.most.held-l.held-has.held+1)/2, int((l.most.bytes-l.bytes-has.bytes+assumed)/assumed/2))
+	n = min(n, (l.most.held-l.held-has.held+1)/2, int((l.most.bytes-l.bytes-has.bytes+each)/each/2))
 	if n <= 0 {
 		return 0
 	}
 	x := l.line(tenant)
-	x.held, x.bytes = x.held+n, x.bytes+int64(n)*assumed
-	l.held, l.bytes = l.held+n, l.bytes+int64(n)*assumed
+	x.held, x.bytes = x.held+n, x.bytes+int64(n)*each
+	l.held, l.bytes = l.held+n, l.bytes+int64(n)*each
 	return n
 }
 
@@ -70,6 +72,17 @@ func (l *lane) line(tenant int32) *line {
 func (l *lane) resize(tenant int32, by int64) {
 	l.lines[tenant].bytes += by
 	l.bytes += by
+}
+
+// firstUsual is before any message was seen: room for great ones.
+const firstUsual = 64 << 10
+
+// seen has the usual size follow a message's: at once when it is greater, slowly when it is less.
+func (l *lane) seen(size int64) {
+	if size < l.usual {
+		size = max(size, l.usual-l.usual/128, assumed)
+	}
+	l.usual = size
 }
 
 // release gives room back.

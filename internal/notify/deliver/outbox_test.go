@@ -32,10 +32,10 @@ type message struct {
 	channel  send.Channel
 	priority int
 	park     bool
+	never    bool
 	attempts int
 	after    time.Duration // due
 	life     time.Duration
-	finger   bool // it has a fingerprint
 	to       string
 }
 
@@ -61,6 +61,9 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 	if m.park {
 		policy = "park"
 	}
+	if m.never {
+		policy = "never"
+	}
 	content, err := json.Marshal(send.Content{Subject: "hello", Text: "to you"})
 	if err != nil {
 		o.t.Fatal(err)
@@ -83,15 +86,11 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 	}
 	run(`insert into notify_messages (tenant_id, message_id, month, channel, business_type, recipient_hash, recipient_hint, content_hash, fingerprint, priority,
 			on_unknown, max_attempts, give_up_at, contents_until, accepted_at, principal, request_id)
-		select $1, id, date_trunc('month', now() at time zone 'UTC'), $4, 'test', decode(md5('x'), 'hex'), '***', sha256('x'), case when $9 then decode(md5(id::text), 'hex') end, $5,
+		select $1, id, date_trunc('month', now() at time zone 'UTC'), $4, 'test', decode(md5('x'), 'hex'), '***', sha256('x'), null, $5,
 			$6, $7, now() + $8::float8 * interval '1 s', (now() at time zone 'UTC')::date + 2, now(), 'test', 'test'
-		from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, string(m.channel), m.priority, policy, m.attempts, m.life.Seconds(), m.finger)
+		from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, string(m.channel), m.priority, policy, m.attempts, m.life.Seconds())
 	run(`insert into notify_contents (tenant_id, message_id, contents_until, recipient, content)
 		select $1, id, (now() at time zone 'UTC')::date + 2, $4, $5 from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, m.to, content)
-	if m.finger {
-		run(`insert into notify_fingerprints (tenant_id, channel, fingerprint, message_id, expires_at)
-			select $1, $4, decode(md5(id::text), 'hex'), id, now() + interval '1 h' from generate_series($2::bigint, $3::bigint) id`, m.tenant, first, o.last, string(m.channel))
-	}
 	run(`insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, holder, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until)
 		select $1, id, $4, $5, 'queued', now() + $9::float8 * interval '1 s', null, 0, 0, $6, $7, now() + $8::float8 * interval '1 s',
 			date_trunc('month', now() at time zone 'UTC'), (now() at time zone 'UTC')::date + 2

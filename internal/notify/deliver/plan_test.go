@@ -34,14 +34,14 @@ func TestPlansOutliveEmptyTables(t *testing.T) {
 	o := newOutbox(t, base)
 	w := &works{t: t, p: p, q: &q}
 	for range 12 { // until plans are kept
-		o.put(4, message{priority: 1, finger: true})
+		o.put(4, message{priority: 1})
 		w.all(4)
 	}
 	if n := o.count("notify_queue where state <> 'dead'"); n != 0 {
 		t.Fatalf("%d are left", n)
 	}
 	for tenant := range int32(5) {
-		o.put(30_000, message{tenant: tenant + 1, priority: 1, finger: true})
+		o.put(30_000, message{tenant: tenant + 1, priority: 1})
 		o.put(10_000, message{tenant: tenant + 1, priority: 2, after: time.Hour})
 	}
 	const messages = 400

@@ -20,8 +20,11 @@ type poller struct {
 
 	mu      sync.Mutex
 	cursors map[place]*cursor
-	wakes   map[int32]struct{}
-	woken   chan struct{}
+	// active are those that had something lately: the others are looked through seldom, since there may be many.
+	active map[place]*cursor
+	idleAt time.Time
+	wakes  map[int32]struct{}
+	woken  chan struct{}
 
 	discoverAt time.Time
 	clock      time.Duration // the database's minus this process's
@@ -36,11 +39,12 @@ type place struct {
 
 // cursor is how far a place was taken. Times of next and seen are this process's, since the database's.
 type cursor struct {
-	since time.Time
-	next  time.Time
-	seen  time.Time // when there was something last
-	pause time.Duration
-	more  bool // there was more than was asked for
+	since  time.Time
+	next   time.Time
+	polled time.Time
+	seen   time.Time // when there was something last
+	pause  time.Duration
+	more   bool // there was more than was asked for
 }
 
 const (
@@ -61,10 +65,14 @@ const (
 	discoverPause = 2 * time.Second
 	discoverShare = 50
 	priorities    = 3
+	// idleEvery is between two looks through the places that had nothing lately, which are those whose pauses have
+	// grown to longPause.
+	idleEvery = 50 * time.Millisecond
+	longPause = 100 * time.Millisecond
 )
 
 func newPoller(p *Pool) *poller {
-	return &poller{pool: p, cursors: make(map[place]*cursor), wakes: make(map[int32]struct{}), woken: make(chan struct{}, 1)}
+	return &poller{pool: p, cursors: make(map[place]*cursor), active: make(map[place]*cursor), wakes: make(map[int32]struct{}), woken: make(chan struct{}, 1)}
 }
 
 // wake has all places of a tenant polled at once.
@@ -90,7 +98,10 @@ func (o *poller) expect(at place, in time.Duration) {
 	c := o.cursor(at)
 	if next := time.Now().Add(in); next.Before(c.next) {
 		c.next = next
-		o.signal()
+		if next.Before(o.idleAt) {
+			o.idleAt = next
+			o.signal()
+		}
 	}
 }
 
@@ -108,6 +119,9 @@ func (o *poller) cursor(at place) *cursor {
 		now := time.Now()
 		c = &cursor{since: now.Add(o.clock - margin), next: now.Add(lastPause), seen: now, pause: lastPause}
 		o.cursors[at] = c
+		if c.next.Before(o.idleAt) {
+			o.idleAt = c.next
+		}
 	}
 	return c
 }
@@ -169,7 +183,10 @@ func (o *poller) turn(ctx context.Context, wasAway bool) (next time.Time, err er
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	next = o.discoverAt
-	for _, c := range o.cursors {
+	if o.idleAt.Before(next) {
+		next = o.idleAt
+	}
+	for _, c := range o.active {
 		if c.next.Before(next) {
 			next = c.next
 		}
@@ -205,11 +222,15 @@ func (o *poller) discover(ctx context.Context) error {
 		}
 		if due := begun.Add(row.DueAt.Sub(now)); due.Before(c.next) {
 			c.next = due
+			if due.Before(o.idleAt) {
+				o.idleAt = due
+			}
 		}
 	}
 	for at, c := range o.cursors {
 		if time.Since(c.seen) > forget {
 			delete(o.cursors, at)
+			delete(o.active, at)
 		}
 	}
 	o.pool.Metrics.lags(lag)
@@ -221,6 +242,7 @@ type pick struct {
 	place
 	since time.Time
 	room  int
+	each  int64 // bytes reserved for each
 }
 
 // pick chooses among the places whose time has come, as far as there is room: tenants in turn, and of one tenant the more
@@ -228,22 +250,8 @@ type pick struct {
 func (o *poller) pick() (picks []pick) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for tenant := range o.wakes {
-		for channel := range o.pool.lanes {
-			for p := range int16(priorities) {
-				c := o.cursor(place{tenant, channel, p})
-				c.next, c.pause = time.Time{}, firstPause
-			}
-		}
-	}
-	clear(o.wakes)
 	now := time.Now()
-	var due []place
-	for at, c := range o.cursors {
-		if !c.next.After(now) {
-			due = append(due, at)
-		}
-	}
+	due := o.due(now)
 	slices.SortFunc(due, func(a, b place) int {
 		return cmp.Or(o.cursors[a].next.Compare(o.cursors[b].next), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.priority, b.priority))
 	})
@@ -252,17 +260,54 @@ func (o *poller) pick() (picks []pick) {
 			break
 		}
 		c := o.cursors[at]
-		room := 0
+		room, each := 0, int64(0)
 		if !o.urgent(at) {
-			room = o.pool.room(at, mostTaken)
+			room, each = o.pool.room(at, mostTaken)
 		}
 		if room == 0 {
 			c.next = now.Add(firstPause)
 			continue
 		}
-		picks = append(picks, pick{at, c.since, room})
+		picks = append(picks, pick{at, c.since, room, each})
 	}
 	return picks
+}
+
+// due are the places whose time has come. The caller holds the lock.
+func (o *poller) due(now time.Time) (due []place) {
+	for tenant := range o.wakes {
+		for channel := range o.pool.lanes {
+			for p := range int16(priorities) {
+				at := place{tenant, channel, p}
+				c := o.cursor(at)
+				c.next, c.pause = c.polled.Add(firstPause), firstPause
+				o.active[at] = c
+			}
+		}
+	}
+	clear(o.wakes)
+	if !o.idleAt.After(now) {
+		o.idleAt = now.Add(discoverPause)
+		for at, c := range o.cursors {
+			switch {
+			case !c.next.After(now):
+				o.active[at] = c
+			case c.pause > longPause && c.next.Before(o.idleAt):
+				o.idleAt = c.next
+			}
+		}
+		if soon := now.Add(idleEvery); o.idleAt.Before(soon) {
+			o.idleAt = soon
+		}
+	}
+	for at, c := range o.active {
+		if !c.next.After(now) {
+			due = append(due, at)
+		} else if c.pause > longPause {
+			delete(o.active, at)
+		}
+	}
+	return due
 }
 
 // urgent tells whether the tenant has more than it had room for that goes before this.
@@ -275,20 +320,21 @@ func (o *poller) urgent(at place) bool {
 	return false
 }
 
-// room reserves room for messages of a place.
-func (p *Pool) room(at place, n int) int {
+// room reserves room for messages of a place, of so many bytes each.
+func (p *Pool) room(at place, n int) (got int, each int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.lanes[at.channel]
 	if !p.open {
-		return 0
+		return 0, 0
 	}
-	got := l.reserve(at.tenant, n)
+	each = l.usual
+	got = l.reserve(at.tenant, n, each)
 	if got < leastTaken && got < l.lines[at.tenant].heldBut(got) {
-		l.release(at.tenant, got, int64(got)*assumed)
-		return 0
+		l.release(at.tenant, got, int64(got)*each)
+		return 0, 0
 	}
-	return got
+	return got, each
 }
 
 // heldBut is what a tenant holds beside n.
@@ -303,7 +349,7 @@ func (o *poller) giveBack(picks []pick) {
 	o.pool.mu.Lock()
 	defer o.pool.mu.Unlock()
 	for _, k := range picks {
-		o.pool.lanes[k.channel].release(k.tenant, k.room, int64(k.room)*assumed)
+		o.pool.lanes[k.channel].release(k.tenant, k.room, int64(k.room)*k.each)
 	}
 }
 
@@ -323,6 +369,7 @@ func (o *poller) advance(picks []pick, rows []db.QueueTakeRow, now time.Time) {
 	here := time.Now()
 	for i, k := range picks {
 		c := o.cursor(k.place)
+		c.polled = here
 		c.since, c.more = now.Add(-margin), counts[i] == k.room
 		switch {
 		case c.more:
@@ -336,6 +383,9 @@ func (o *poller) advance(picks []pick, rows []db.QueueTakeRow, now time.Time) {
 		default:
 			c.pause = min(2*c.pause, lastPause)
 			c.next = here.Add(c.pause)
+			if c.pause > longPause && c.next.Before(o.idleAt) {
+				o.idleAt = c.next
+			}
 		}
 		more[k.place] = c.more
 	}

@@ -129,7 +129,7 @@ func (p *Pool) Reserve(tenant int32, channel send.Channel) bool {
 	defer p.mu.Unlock()
 	l := p.lanes[channel]
 	// While older ones wait in the database, newer ones queue up behind them.
-	return l != nil && p.open && !l.behind[tenant] && l.reserve(tenant, 1) == 1
+	return l != nil && p.open && !l.behind[tenant] && l.reserve(tenant, 1, assumed) == 1
 }
 
 // Take hands over messages that have committed.
@@ -164,6 +164,7 @@ func (p *Pool) accept(j *job) {
 	j.size = sizeOf(&j.Message)
 	l := p.lanes[j.Channel]
 	l.resize(j.Tenant, j.size-assumed)
+	l.seen(j.size)
 	if !p.open {
 		p.write.put(j.unsent())
 		return

@@ -138,3 +138,6 @@ func reset(w http.ResponseWriter) {
 		_ = conn.Close()
 	}
 }
+
+// pass lets time go by where that is the point: a provider is slow, a process stands still, or nothing is to happen.
+func pass(d time.Duration) { <-time.After(d) }

@@ -40,6 +40,7 @@ func (o *poller) take(ctx context.Context, picks []pick) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, j := range jobs {
+		p.lanes[j.Channel].resize(j.Tenant, assumed-picks[rows[i].N-1].each)
 		if r := p.settle(&rows[i], j, found[i], err); r != nil {
 			j.size = assumed
 			p.write.put(r)
@@ -64,7 +65,7 @@ func (o *poller) rows(ctx context.Context, picks []pick) (rows []db.QueueTakeRow
 func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	s := &send.Job{
 		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel), Attempt: int(row.Attempts),
-			Park: row.OnUnknown == "park", Unsure: row.Unsure},
+			Park: row.OnUnknown != "resend", Unsure: row.Unsure},
 		Fence: row.Fence, Until: begun.Add(p.Lease), Priority: row.Priority, MaxAttempts: int(row.MaxAttempts), GiveUpAt: row.GiveUpAt,
 		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time,
 	}

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,7 +30,7 @@ type Senders struct {
 	ByChannel map[send.Channel]send.Sender
 	// Concurrency is how many messages of a channel its providers take at once, all together.
 	Concurrency map[send.Channel]int
-	// Reports reads what providers post about messages, by the provider's name.
+	// Reports reads what providers post, by their names: as the first of a provider's variants does that proves it.
 	Reports map[string]report.Source
 	closers []io.Closer
 }
@@ -142,8 +141,7 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 			out.closers = append(out.closers, c)
 		}
 		if r, ok := sender.(report.Source); ok {
-			known, _ := out.Reports[s.Name].(sources)
-			out.Reports[s.Name] = append(known, r)
+			out.Reports[s.Name] = report.Either(out.Reports[s.Name], r)
 		}
 		if name == "" {
 			p.sender = sender
@@ -156,19 +154,3 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 	}
 	return p, nil
 }
-
-// sources are those of a provider with several accounts, one for everybody and some of tenants.
-type sources []report.Source
-
-// Reports reads a request by the account that it is from.
-func (all sources) Reports(r *http.Request, secret string, body []byte) ([]report.Report, error) {
-	for _, s := range all {
-		if reports, err := s.Reports(r, secret, body); !errors.Is(err, report.Forbidden) {
-			return reports, err
-		}
-	}
-	return nil, report.Forbidden
-}
-
-// Acknowledge answers as the provider expects it.
-func (all sources) Acknowledge(w http.ResponseWriter) { all[0].Acknowledge(w) }

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"log/slog"
@@ -99,7 +100,17 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 
 func TestTheDocumentedFilesAreGood(t *testing.T) {
 	dir := t.TempDir()
-	keys(t, dir)
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	page, err := os.ReadFile("../../../docs/providers.md")
 	if err != nil {
 		t.Fatal(err)
@@ -120,8 +131,8 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 			t.Setenv(name, "secret")
 		}
 		for _, name := range names(text, "file:"+dir+"/") {
-			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-				if err := os.WriteFile(filepath.Join(dir, name), []byte("secret\n"), 0o600); err != nil {
+			if name != "key.pem" {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(secretFile(t, name)), 0o600); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -146,32 +157,28 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	}
 }
 
-// keys writes the files with keys that the page refers to.
-func keys(t *testing.T, dir string) {
+// secretFile is what stands in a file that the page names.
+func secretFile(t *testing.T, name string) string {
 	t.Helper()
-	write := func(name string, key any, err error, before, after string) {
-		t.Helper()
-		var der []byte
-		if err == nil {
-			der, err = x509.MarshalPKCS8PrivateKey(key)
-		}
-		text := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-		if before != "" {
-			text = before + strings.ReplaceAll(text, "\n", "\\n") + after
-		}
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)
-		}
+	der := func(key any, err error) string {
 		if err != nil {
 			t.Fatal(err)
 		}
+		b, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}))
 	}
-	_, edwards, err := ed25519.GenerateKey(rand.Reader)
-	write("key.pem", edwards, err, "", "")
-	elliptic, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	write("apns.p8", elliptic, err, "", "")
-	rivest, err := rsa.GenerateKey(rand.Reader, 2048)
-	write("account.json", rivest, err, `{"project_id": "p", "private_key_id": "k", "client_email": "a@p.example", "token_uri": "https://oauth2.example/token", "private_key": "`, `"}`)
+	switch filepath.Ext(name) {
+	case ".p8":
+		return der(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
+	case ".json":
+		key, err := rsa.GenerateKey(rand.Reader, 2048)
+		account, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e", "token_uri": "https://oauth2.googleapis.com/token", "private_key": der(key, err)})
+		return string(account)
+	}
+	return "secret\n"
 }
 
 // names are the words that follow a prefix in a text.
@@ -227,7 +234,7 @@ func TestReportsOfEveryAccountAreRead(t *testing.T) {
 	for _, secret := range []string{"one", "two", "three", ""} {
 		r := httptest.NewRequest(http.MethodPost, "/notify/reports/gateway/"+secret, strings.NewReader(body))
 		got, err := senders.Reports["gateway"].Reports(r, secret, []byte(body))
-		if known := secret == "one" || secret == "two"; known != (err == nil) || !known && !errors.Is(err, report.Forbidden) || known && (len(got) != 1 || !got[0].Delivered) {
+		if known := secret == "one" || secret == "two"; known != (err == nil) || !known && !errors.Is(err, report.ErrForbidden) || known && (len(got) != 1 || !got[0].Delivered) {
 			t.Errorf("%q: %v, %v", secret, got, err)
 		}
 	}

@@ -32,23 +32,44 @@ type Report struct {
 // Source reads what one provider posts.
 type Source interface {
 	// Reports reads a request, whose body it gets beside. secret is the part of the path behind the provider's name. States on
-	// the way, such as "sent", are left out. Its error is Forbidden when nobody proved to be the provider.
+	// the way, such as "sent", are left out. Its error is ErrForbidden when nobody proved to be the provider.
 	Reports(r *http.Request, secret string, body []byte) ([]Report, error)
 	// Acknowledge answers that all was taken in.
 	Acknowledge(w http.ResponseWriter)
 }
 
-// Forbidden: the request has no good signature or secret.
-var Forbidden = errors.New("report: not from the provider")
+// ErrForbidden: the request has no good signature or secret.
+var ErrForbidden = errors.New("report: not from the provider")
 
 // Secret compares a secret in constant time. An empty one is never right.
 func Secret(got, want string) error {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	if want == "" || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
-		return Forbidden
+		return ErrForbidden
 	}
 	return nil
 }
+
+// Either is one provider under two accounts: a request is read as the first reads it that it is proved to. nil: there is
+// only one.
+func Either(a, b Source) Source {
+	if a == nil {
+		return b
+	}
+	return either{a, b}
+}
+
+type either [2]Source
+
+func (e either) Reports(r *http.Request, secret string, body []byte) ([]Report, error) {
+	reports, err := e[0].Reports(r, secret, body)
+	if errors.Is(err, ErrForbidden) {
+		return e[1].Reports(r, secret, body)
+	}
+	return reports, err
+}
+
+func (e either) Acknowledge(w http.ResponseWriter) { e[0].Acknowledge(w) }
 
 // Placed is a Report with the message that it is about.
 type Placed struct {
@@ -99,7 +120,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	reports, err := source.Reports(r, r.PathValue("secret"), body)
 	switch {
-	case errors.Is(err, Forbidden):
+	case errors.Is(err, ErrForbidden):
 		h.Log.WarnContext(r.Context(), "a delivery report without a good signature or secret", "provider", name)
 		http.Error(w, "no good signature or secret", http.StatusForbidden)
 		return

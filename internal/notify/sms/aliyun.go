@@ -98,8 +98,8 @@ func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	}
 	query := map[string]string{"PhoneNumbers": strings.TrimPrefix(m.Recipient, "+"), "SignName": s.s.SignName,
 		"TemplateCode": template, "OutId": m.Key}
-	if len(m.Content.Params) > 0 {
-		query["TemplateParam"] = object(m.Content.Params)
+	if params := m.Content.ParamsFor(s.s.Name); len(params) > 0 {
+		query["TemplateParam"] = object(params)
 	}
 	r := acs3(s.url, "SendSms", "2017-05-25", query, s.s.AccessKeyID, s.s.AccessKeySecret, time.Now(), rand.Text())
 	a, f := ask(ctx, s.client, r)

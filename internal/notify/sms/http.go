@@ -230,9 +230,9 @@ func (f *filler) value(name string) string {
 	param, isParam := strings.CutPrefix(name, "param:")
 	switch {
 	case isParam:
-		i := slices.IndexFunc(c.Params, func(p send.Param) bool { return p.Name == param })
-		if i >= 0 {
-			return c.Params[i].Value // may be empty
+		params := c.ParamsFor(f.name)
+		if i := slices.IndexFunc(params, func(p send.Param) bool { return p.Name == param }); i >= 0 {
+			return params[i].Value // may be empty
 		}
 	case name == "recipient":
 		v = f.m.Recipient

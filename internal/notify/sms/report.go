@@ -29,13 +29,13 @@ func (t *Twilio) Reports(r *http.Request, _ string, body []byte) ([]report.Repor
 		return nil, errForm
 	}
 	if t.report == nil || t.token == "" {
-		return nil, report.Forbidden
+		return nil, report.ErrForbidden
 	}
 	u := *t.report // as Twilio knows it, whatever stands in front of us
 	u.RawQuery = r.URL.RawQuery
 	want := twilioSignature(t.token, u.String(), form)
 	if !hmac.Equal([]byte(r.Header.Get("X-Twilio-Signature")), []byte(want)) {
-		return nil, report.Forbidden
+		return nil, report.ErrForbidden
 	}
 	out := report.Report{Key: r.URL.Query().Get("message"), ProviderMessageID: form.Get("MessageSid")}
 	switch form.Get("MessageStatus") {
@@ -156,10 +156,12 @@ func (p *HTTP) Reports(_ *http.Request, secret string, body []byte) ([]report.Re
 	}
 	list := []any{said}
 	if p.s.Reports.ListAt != "" {
-		v, found := pointed(said, strings.TrimSuffix(p.s.Reports.ListAt, "/"))
-		if list, found = v.([]any); !found {
+		v, _ := pointed(said, strings.TrimSuffix(p.s.Reports.ListAt, "/"))
+		all, ok := v.([]any)
+		if !ok {
 			return nil, errForm
 		}
+		list = all
 	}
 	var out []report.Report
 	for _, v := range list {

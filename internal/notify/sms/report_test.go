@@ -43,7 +43,7 @@ func TestTwilioReports(t *testing.T) {
 		"another signature": {"?foo=1&bar=2", vector.Encode(), "RSOYDt4T1cUTdK1PDd93/VVr8B9="},
 		"no signature":      {"?foo=1&bar=2", vector.Encode(), ""},
 	} {
-		if _, err := read(s, "", c[0], c[1], c[2]); !errors.Is(err, report.Forbidden) {
+		if _, err := read(s, "", c[0], c[1], c[2]); !errors.Is(err, report.ErrForbidden) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -133,11 +133,11 @@ func TestHTTPReports(t *testing.T) {
 func refuses(t *testing.T, s report.Source) {
 	t.Helper()
 	for _, secret := range []string{"", "Path", "path2"} {
-		if got, err := read(s, secret, "", "[]", ""); !errors.Is(err, report.Forbidden) {
+		if got, err := read(s, secret, "", "[]", ""); !errors.Is(err, report.ErrForbidden) {
 			t.Errorf("secret %q: %v, %v", secret, got, err)
 		}
 	}
-	if got, err := read(s, "path", "", `{"x":`, ""); err == nil || errors.Is(err, report.Forbidden) {
+	if got, err := read(s, "path", "", `{"x":`, ""); err == nil || errors.Is(err, report.ErrForbidden) {
 		t.Errorf("%v, %v", got, err)
 	}
 }
@@ -147,7 +147,7 @@ func TestReportsWithoutASecretAreRefused(t *testing.T) {
 	aliyun, _ := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z"})
 	twilio, _ := sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "12345", From: "x"})
 	for _, s := range []report.Source{aliyun, twilio} {
-		if _, err := read(s, "", "", "[]", sms.TwilioSignature("12345", "", nil)); !errors.Is(err, report.Forbidden) {
+		if _, err := read(s, "", "", "[]", sms.TwilioSignature("12345", "", nil)); !errors.Is(err, report.ErrForbidden) {
 			t.Errorf("%T: %v", s, err)
 		}
 	}

@@ -82,7 +82,8 @@ func (p *provider) roots() *tls.Config {
 func sample() *send.Message {
 	return &send.Message{Tenant: 1, ID: 16385, Key: send.KeyOf(1, 16385), Channel: send.SMS, Recipient: "+8613812345678",
 		Content: send.Content{Text: `Hi "Ada" & <Bob>+100%, 你好 {text}`, Template: map[string]string{"main": "SMS_1"},
-			Params: []send.Param{{Name: "name", Value: `A"d&a<+你`}, {Name: "code", Value: "073911"}}}}
+			Params:         []send.Param{{Name: "code", Value: "of another provider"}},
+			ProviderParams: map[string][]send.Param{"main": {{Name: "name", Value: `A"d&a<+你`}, {Name: "code", Value: "073911"}}}}}
 }
 
 func outcome(t *testing.T, err error) *send.Failure {
@@ -210,7 +211,7 @@ func TestAliyun(t *testing.T) {
 	q := p.last(t)
 	get := q.URL.Query()
 	var params map[string]string
-	if err := json.Unmarshal([]byte(get.Get("TemplateParam")), &params); err != nil || params["name"] != m.Content.Params[0].Value || params["code"] != "073911" {
+	if err := json.Unmarshal([]byte(get.Get("TemplateParam")), &params); err != nil || params["name"] != m.Content.ProviderParams["main"][0].Value || params["code"] != "073911" {
 		t.Errorf("%s %v", get.Get("TemplateParam"), err)
 	}
 	if q.Method != "POST" || q.URL.Path != "/" || q.Header.Get("Body") != "" || q.Header.Get("x-acs-action") != "SendSms" || q.Header.Get("x-acs-version") != "2017-05-25" ||
@@ -276,7 +277,7 @@ func TestTencent(t *testing.T) {
 		q.Header.Get("X-TC-Version") != "2021-01-11" || q.Header.Get("X-TC-Region") != "ap-guangzhou" || q.Header.Get("X-TC-Timestamp") == "" ||
 		q.Header.Get("Content-Type") != "application/json; charset=utf-8" || body.PhoneNumberSet[0] != m.Recipient || body.TemplateId != "SMS_1" ||
 		body.SmsSdkAppId != "1400006666" || body.SignName != "腾讯云" || body.SessionContext != m.Key ||
-		strings.Join(body.TemplateParamSet, "|") != m.Content.Params[0].Value+"|073911" {
+		strings.Join(body.TemplateParamSet, "|") != m.Content.ProviderParams["main"][0].Value+"|073911" {
 		t.Errorf("%v %s %+v %v", q.Header, q.Header.Get("Body"), body, err)
 	}
 	stamp, _ := strconv.ParseInt(q.Header.Get("X-TC-Timestamp"), 10, 64)

@@ -110,9 +110,9 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 	if template == "" {
 		return send.Receipt{}, failure(send.Refused, "no_template", "the message has no template of this provider's")
 	}
-	params := make([]string, len(m.Content.Params))
-	for i, p := range m.Content.Params {
-		params[i] = p.Value
+	params := []string{}
+	for _, p := range m.Content.ParamsFor(s.s.Name) {
+		params = append(params, p.Value)
 	}
 	body, err := json.Marshal(struct {
 		PhoneNumberSet   []string

@@ -27,12 +27,15 @@ type (
 )
 
 // Book has the endpoints of one batch. It is their commit.Table.
-type Book struct{ rows }
+type Book struct {
+	rows
+	all map[int32]*All
+}
 
 var seed = maphash.MakeSeed()
 
 // NewBook makes an empty book.
-func NewBook() *Book { return &Book{commit.NewRows[Key, stored](seed)} }
+func NewBook() *Book { return &Book{rows: commit.NewRows[Key, stored](seed)} }
 
 // NameConstraints are the unique constraints over names that callers choose.
 func NameConstraints() []string { return []string{"notify_endpoints_pkey"} }

@@ -16,6 +16,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/record"
@@ -46,7 +48,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Books{t, flow.NewEngine(pool, "test", nil, nil)}
+	b := &Books{t, flow.NewSendingEngine(pool, "test", nil, nil, &notify.Outbox{Master: secret.New(), Instance: "test"})}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -64,7 +66,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 
 // Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
 // open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
-// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id; and a little for other.
+// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code; and a little for other.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -95,6 +97,7 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.ask("req-lock", flow.Lease(&lease.AcquireCommand{Caller: caller(Demo, "req-lock"),
 		AcquireParams: lease.AcquireParams{Name: "reports", Holder: "worker-1", Lease: time.Hour}}))
 	b.other(db)
+	b.codes()
 
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")

@@ -1052,11 +1052,213 @@ func (x *ListEndpointsResponse) GetNextPageToken() string {
 	return ""
 }
 
+// PublishRequest is an event.
+type PublishRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What happened, such as order.paid. Receivers find it in the header webhook-event.
+	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	// Body of the requests: JSON.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// The caller's own number for the event: each endpoint gets one of it for ever. One that was made since gets it when it
+	// is asked for again.
+	BizNo string `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
+	// Who goes first.
+	Priority Priority `protobuf:"varint,4,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
+	// How long it is still tried. Default 24 hours.
+	GiveUpAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
+	// After so many attempts a message is dead. Default 10.
+	MaxAttempts   int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublishRequest) Reset() {
+	*x = PublishRequest{}
+	mi := &file_ledgerd_notify_v1_webhook_service_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublishRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublishRequest) ProtoMessage() {}
+
+func (x *PublishRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ledgerd_notify_v1_webhook_service_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublishRequest.ProtoReflect.Descriptor instead.
+func (*PublishRequest) Descriptor() ([]byte, []int) {
+	return file_ledgerd_notify_v1_webhook_service_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *PublishRequest) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *PublishRequest) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *PublishRequest) GetBizNo() string {
+	if x != nil {
+		return x.BizNo
+	}
+	return ""
+}
+
+func (x *PublishRequest) GetPriority() Priority {
+	if x != nil {
+		return x.Priority
+	}
+	return Priority_PRIORITY_UNSPECIFIED
+}
+
+func (x *PublishRequest) GetGiveUpAfter() *durationpb.Duration {
+	if x != nil {
+		return x.GiveUpAfter
+	}
+	return nil
+}
+
+func (x *PublishRequest) GetMaxAttempts() int32 {
+	if x != nil {
+		return x.MaxAttempts
+	}
+	return 0
+}
+
+// PublishResponse has the messages.
+type PublishResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One for each endpoint, by name.
+	Messages      []*PublishedMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublishResponse) Reset() {
+	*x = PublishResponse{}
+	mi := &file_ledgerd_notify_v1_webhook_service_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublishResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublishResponse) ProtoMessage() {}
+
+func (x *PublishResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ledgerd_notify_v1_webhook_service_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublishResponse.ProtoReflect.Descriptor instead.
+func (*PublishResponse) Descriptor() ([]byte, []int) {
+	return file_ledgerd_notify_v1_webhook_service_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PublishResponse) GetMessages() []*PublishedMessage {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
+// PublishedMessage is an event on its way to an endpoint.
+type PublishedMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The endpoint's name.
+	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
+	// The message.
+	MessageId int64 `protobuf:"varint,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
+	// It is a repeat: this is the first one.
+	Existed       bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublishedMessage) Reset() {
+	*x = PublishedMessage{}
+	mi := &file_ledgerd_notify_v1_webhook_service_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublishedMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublishedMessage) ProtoMessage() {}
+
+func (x *PublishedMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_ledgerd_notify_v1_webhook_service_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublishedMessage.ProtoReflect.Descriptor instead.
+func (*PublishedMessage) Descriptor() ([]byte, []int) {
+	return file_ledgerd_notify_v1_webhook_service_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PublishedMessage) GetEndpoint() string {
+	if x != nil {
+		return x.Endpoint
+	}
+	return ""
+}
+
+func (x *PublishedMessage) GetMessageId() int64 {
+	if x != nil {
+		return x.MessageId
+	}
+	return 0
+}
+
+func (x *PublishedMessage) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
+}
+
 var File_ledgerd_notify_v1_webhook_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"\n" +
-	"'ledgerd/notify/v1/webhook_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xdb\x03\n" +
+	"'ledgerd/notify/v1/webhook_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xdb\x03\n" +
 	"\bEndpoint\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x14\n" +
@@ -1122,18 +1324,34 @@ const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x10R\tpageToken\"z\n" +
 	"\x15ListEndpointsResponse\x129\n" +
 	"\tendpoints\x18\x01 \x03(\v2\x1b.ledgerd.notify.v1.EndpointR\tendpoints\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken*\x87\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xc7\x02\n" +
+	"\x0ePublishRequest\x122\n" +
+	"\x04type\x18\x01 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9_.-]{1,128}$R\x04type\x12\x1f\n" +
+	"\x04data\x18\x02 \x01(\fB\v\xbaH\bz\x06\x10\x01\x18\x80\x80\x10R\x04data\x12\x1e\n" +
+	"\x06biz_no\x18\x03 \x01(\tB\a\xbaH\x04r\x02(?R\x05bizNo\x12A\n" +
+	"\bpriority\x18\x04 \x01(\x0e2\x1b.ledgerd.notify.v1.PriorityB\b\xbaH\x05\x82\x01\x02\x10\x01R\bpriority\x12O\n" +
+	"\rgive_up_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xf5$2\x02\b\x01R\vgiveUpAfter\x12,\n" +
+	"\fmax_attempts\x18\x06 \x01(\x05B\t\xbaH\x06\x1a\x04\x18d(\x00R\vmaxAttempts\"R\n" +
+	"\x0fPublishResponse\x12?\n" +
+	"\bmessages\x18\x01 \x03(\v2#.ledgerd.notify.v1.PublishedMessageR\bmessages\"g\n" +
+	"\x10PublishedMessage\x12\x1a\n" +
+	"\bendpoint\x18\x01 \x01(\tR\bendpoint\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x02 \x01(\x03R\tmessageId\x12\x18\n" +
+	"\aexisted\x18\x03 \x01(\bR\aexisted*\x87\x01\n" +
 	"\x0eDisabledReason\x12\x1f\n" +
 	"\x1bDISABLED_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19DISABLED_REASON_BY_CALLER\x10\x01\x12\x18\n" +
 	"\x14DISABLED_REASON_GONE\x10\x02\x12\x1b\n" +
-	"\x17DISABLED_REASON_FAILING\x10\x032\xcf\x05\n" +
+	"\x17DISABLED_REASON_FAILING\x10\x032\xa1\x06\n" +
 	"\x0eWebhookService\x12e\n" +
 	"\x0eCreateEndpoint\x12(.ledgerd.notify.v1.CreateEndpointRequest\x1a).ledgerd.notify.v1.CreateEndpointResponse\x12e\n" +
 	"\x0eUpdateEndpoint\x12(.ledgerd.notify.v1.UpdateEndpointRequest\x1a).ledgerd.notify.v1.UpdateEndpointResponse\x12_\n" +
 	"\fRotateSecret\x12&.ledgerd.notify.v1.RotateSecretRequest\x1a'.ledgerd.notify.v1.RotateSecretResponse\x12e\n" +
 	"\x0eDeleteEndpoint\x12(.ledgerd.notify.v1.DeleteEndpointRequest\x1a).ledgerd.notify.v1.DeleteEndpointResponse\x12[\n" +
-	"\tGetSecret\x12#.ledgerd.notify.v1.GetSecretRequest\x1a$.ledgerd.notify.v1.GetSecretResponse\"\x03\x90\x02\x01\x12a\n" +
+	"\tGetSecret\x12#.ledgerd.notify.v1.GetSecretRequest\x1a$.ledgerd.notify.v1.GetSecretResponse\"\x03\x90\x02\x01\x12P\n" +
+	"\aPublish\x12!.ledgerd.notify.v1.PublishRequest\x1a\".ledgerd.notify.v1.PublishResponse\x12a\n" +
 	"\vGetEndpoint\x12%.ledgerd.notify.v1.GetEndpointRequest\x1a&.ledgerd.notify.v1.GetEndpointResponse\"\x03\x90\x02\x01\x12g\n" +
 	"\rListEndpoints\x12'.ledgerd.notify.v1.ListEndpointsRequest\x1a(.ledgerd.notify.v1.ListEndpointsResponse\"\x03\x90\x02\x01B;Z9github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1;notifyv1b\x06proto3"
 
@@ -1150,7 +1368,7 @@ func file_ledgerd_notify_v1_webhook_service_proto_rawDescGZIP() []byte {
 }
 
 var file_ledgerd_notify_v1_webhook_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ledgerd_notify_v1_webhook_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_ledgerd_notify_v1_webhook_service_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_ledgerd_notify_v1_webhook_service_proto_goTypes = []any{
 	(DisabledReason)(0),            // 0: ledgerd.notify.v1.DisabledReason
 	(*Endpoint)(nil),               // 1: ledgerd.notify.v1.Endpoint
@@ -1170,44 +1388,53 @@ var file_ledgerd_notify_v1_webhook_service_proto_goTypes = []any{
 	(*GetEndpointResponse)(nil),    // 15: ledgerd.notify.v1.GetEndpointResponse
 	(*ListEndpointsRequest)(nil),   // 16: ledgerd.notify.v1.ListEndpointsRequest
 	(*ListEndpointsResponse)(nil),  // 17: ledgerd.notify.v1.ListEndpointsResponse
-	(*timestamppb.Timestamp)(nil),  // 18: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 19: google.protobuf.Duration
+	(*PublishRequest)(nil),         // 18: ledgerd.notify.v1.PublishRequest
+	(*PublishResponse)(nil),        // 19: ledgerd.notify.v1.PublishResponse
+	(*PublishedMessage)(nil),       // 20: ledgerd.notify.v1.PublishedMessage
+	(*timestamppb.Timestamp)(nil),  // 21: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
+	(Priority)(0),                  // 23: ledgerd.notify.v1.Priority
 }
 var file_ledgerd_notify_v1_webhook_service_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.notify.v1.Endpoint.disabled_reason:type_name -> ledgerd.notify.v1.DisabledReason
-	18, // 1: ledgerd.notify.v1.Endpoint.disable_time:type_name -> google.protobuf.Timestamp
-	18, // 2: ledgerd.notify.v1.Endpoint.previous_until:type_name -> google.protobuf.Timestamp
-	18, // 3: ledgerd.notify.v1.Endpoint.failing_since:type_name -> google.protobuf.Timestamp
-	18, // 4: ledgerd.notify.v1.Endpoint.create_time:type_name -> google.protobuf.Timestamp
+	21, // 1: ledgerd.notify.v1.Endpoint.disable_time:type_name -> google.protobuf.Timestamp
+	21, // 2: ledgerd.notify.v1.Endpoint.previous_until:type_name -> google.protobuf.Timestamp
+	21, // 3: ledgerd.notify.v1.Endpoint.failing_since:type_name -> google.protobuf.Timestamp
+	21, // 4: ledgerd.notify.v1.Endpoint.create_time:type_name -> google.protobuf.Timestamp
 	2,  // 5: ledgerd.notify.v1.CreateEndpointRequest.types:type_name -> ledgerd.notify.v1.EventTypes
 	1,  // 6: ledgerd.notify.v1.CreateEndpointResponse.endpoint:type_name -> ledgerd.notify.v1.Endpoint
 	2,  // 7: ledgerd.notify.v1.UpdateEndpointRequest.types:type_name -> ledgerd.notify.v1.EventTypes
 	1,  // 8: ledgerd.notify.v1.UpdateEndpointResponse.endpoint:type_name -> ledgerd.notify.v1.Endpoint
-	19, // 9: ledgerd.notify.v1.RotateSecretRequest.overlap:type_name -> google.protobuf.Duration
+	22, // 9: ledgerd.notify.v1.RotateSecretRequest.overlap:type_name -> google.protobuf.Duration
 	1,  // 10: ledgerd.notify.v1.RotateSecretResponse.endpoint:type_name -> ledgerd.notify.v1.Endpoint
 	1,  // 11: ledgerd.notify.v1.DeleteEndpointResponse.endpoint:type_name -> ledgerd.notify.v1.Endpoint
 	13, // 12: ledgerd.notify.v1.GetSecretResponse.secrets:type_name -> ledgerd.notify.v1.Secret
 	1,  // 13: ledgerd.notify.v1.GetEndpointResponse.endpoint:type_name -> ledgerd.notify.v1.Endpoint
 	1,  // 14: ledgerd.notify.v1.ListEndpointsResponse.endpoints:type_name -> ledgerd.notify.v1.Endpoint
-	3,  // 15: ledgerd.notify.v1.WebhookService.CreateEndpoint:input_type -> ledgerd.notify.v1.CreateEndpointRequest
-	5,  // 16: ledgerd.notify.v1.WebhookService.UpdateEndpoint:input_type -> ledgerd.notify.v1.UpdateEndpointRequest
-	7,  // 17: ledgerd.notify.v1.WebhookService.RotateSecret:input_type -> ledgerd.notify.v1.RotateSecretRequest
-	9,  // 18: ledgerd.notify.v1.WebhookService.DeleteEndpoint:input_type -> ledgerd.notify.v1.DeleteEndpointRequest
-	11, // 19: ledgerd.notify.v1.WebhookService.GetSecret:input_type -> ledgerd.notify.v1.GetSecretRequest
-	14, // 20: ledgerd.notify.v1.WebhookService.GetEndpoint:input_type -> ledgerd.notify.v1.GetEndpointRequest
-	16, // 21: ledgerd.notify.v1.WebhookService.ListEndpoints:input_type -> ledgerd.notify.v1.ListEndpointsRequest
-	4,  // 22: ledgerd.notify.v1.WebhookService.CreateEndpoint:output_type -> ledgerd.notify.v1.CreateEndpointResponse
-	6,  // 23: ledgerd.notify.v1.WebhookService.UpdateEndpoint:output_type -> ledgerd.notify.v1.UpdateEndpointResponse
-	8,  // 24: ledgerd.notify.v1.WebhookService.RotateSecret:output_type -> ledgerd.notify.v1.RotateSecretResponse
-	10, // 25: ledgerd.notify.v1.WebhookService.DeleteEndpoint:output_type -> ledgerd.notify.v1.DeleteEndpointResponse
-	12, // 26: ledgerd.notify.v1.WebhookService.GetSecret:output_type -> ledgerd.notify.v1.GetSecretResponse
-	15, // 27: ledgerd.notify.v1.WebhookService.GetEndpoint:output_type -> ledgerd.notify.v1.GetEndpointResponse
-	17, // 28: ledgerd.notify.v1.WebhookService.ListEndpoints:output_type -> ledgerd.notify.v1.ListEndpointsResponse
-	22, // [22:29] is the sub-list for method output_type
-	15, // [15:22] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	23, // 15: ledgerd.notify.v1.PublishRequest.priority:type_name -> ledgerd.notify.v1.Priority
+	22, // 16: ledgerd.notify.v1.PublishRequest.give_up_after:type_name -> google.protobuf.Duration
+	20, // 17: ledgerd.notify.v1.PublishResponse.messages:type_name -> ledgerd.notify.v1.PublishedMessage
+	3,  // 18: ledgerd.notify.v1.WebhookService.CreateEndpoint:input_type -> ledgerd.notify.v1.CreateEndpointRequest
+	5,  // 19: ledgerd.notify.v1.WebhookService.UpdateEndpoint:input_type -> ledgerd.notify.v1.UpdateEndpointRequest
+	7,  // 20: ledgerd.notify.v1.WebhookService.RotateSecret:input_type -> ledgerd.notify.v1.RotateSecretRequest
+	9,  // 21: ledgerd.notify.v1.WebhookService.DeleteEndpoint:input_type -> ledgerd.notify.v1.DeleteEndpointRequest
+	11, // 22: ledgerd.notify.v1.WebhookService.GetSecret:input_type -> ledgerd.notify.v1.GetSecretRequest
+	18, // 23: ledgerd.notify.v1.WebhookService.Publish:input_type -> ledgerd.notify.v1.PublishRequest
+	14, // 24: ledgerd.notify.v1.WebhookService.GetEndpoint:input_type -> ledgerd.notify.v1.GetEndpointRequest
+	16, // 25: ledgerd.notify.v1.WebhookService.ListEndpoints:input_type -> ledgerd.notify.v1.ListEndpointsRequest
+	4,  // 26: ledgerd.notify.v1.WebhookService.CreateEndpoint:output_type -> ledgerd.notify.v1.CreateEndpointResponse
+	6,  // 27: ledgerd.notify.v1.WebhookService.UpdateEndpoint:output_type -> ledgerd.notify.v1.UpdateEndpointResponse
+	8,  // 28: ledgerd.notify.v1.WebhookService.RotateSecret:output_type -> ledgerd.notify.v1.RotateSecretResponse
+	10, // 29: ledgerd.notify.v1.WebhookService.DeleteEndpoint:output_type -> ledgerd.notify.v1.DeleteEndpointResponse
+	12, // 30: ledgerd.notify.v1.WebhookService.GetSecret:output_type -> ledgerd.notify.v1.GetSecretResponse
+	19, // 31: ledgerd.notify.v1.WebhookService.Publish:output_type -> ledgerd.notify.v1.PublishResponse
+	15, // 32: ledgerd.notify.v1.WebhookService.GetEndpoint:output_type -> ledgerd.notify.v1.GetEndpointResponse
+	17, // 33: ledgerd.notify.v1.WebhookService.ListEndpoints:output_type -> ledgerd.notify.v1.ListEndpointsResponse
+	26, // [26:34] is the sub-list for method output_type
+	18, // [18:26] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_notify_v1_webhook_service_proto_init() }
@@ -1215,6 +1442,7 @@ func file_ledgerd_notify_v1_webhook_service_proto_init() {
 	if File_ledgerd_notify_v1_webhook_service_proto != nil {
 		return
 	}
+	file_ledgerd_notify_v1_message_proto_init()
 	file_ledgerd_notify_v1_webhook_service_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1222,7 +1450,7 @@ func file_ledgerd_notify_v1_webhook_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ledgerd_notify_v1_webhook_service_proto_rawDesc), len(file_ledgerd_notify_v1_webhook_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   17,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

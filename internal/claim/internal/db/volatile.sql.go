@@ -12,6 +12,30 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
+const volatileAbsent = `-- name: VolatileAbsent :one
+select commit_expect_new(count(*))::text
+from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as scope, unnest($3::text[]) as key) u
+cross join lateral (
+    select 1 from claim_volatile_keys c
+    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
+    offset 0
+) k
+`
+
+type VolatileAbsentParams struct {
+	Tenants []int32
+	Scopes  []string
+	Keys    []string
+}
+
+// Fails when a claim is there that was taken for new.
+func (q *Queries) VolatileAbsent(ctx context.Context, db DBTX, arg VolatileAbsentParams) (string, error) {
+	row := db.QueryRow(ctx, volatileAbsent, arg.Tenants, arg.Scopes, arg.Keys)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const volatileClean = `-- name: VolatileClean :execrows
 delete from claim_volatile_keys
 where ctid = any(array(
@@ -156,19 +180,27 @@ func (q *Queries) VolatileGet(ctx context.Context, db DBTX, arg VolatileGetParam
 
 const volatileInsert = `-- name: VolatileInsert :exec
 insert into claim_volatile_keys (tenant_id, scope, key, claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at)
-select u.tenant_id, u.scope, u.key, u.claim_id, u.uses, nullif(u.owner, ''), nullif(u.result, ''), u.parts, u.principal, u.request_id,
-    $1::timestamptz, nullif(u.expires_at, '0001-01-01 00:00:00+00')
+select coalesce(u.tenant_id, $1::integer), coalesce(u.scope, $2::text), u.key, u.claim_id, coalesce(u.uses, $3::bigint),
+    nullif(coalesce(u.owner, $4::text), ''), nullif(coalesce(u.result, $5::text), ''), u.parts,
+    coalesce(u.principal, $6::text), u.request_id, $7::timestamptz,
+    nullif(coalesce(u.expires_at, $8::timestamptz), '0001-01-01 00:00:00+00')
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as scope, unnest($4::text[]) as key,
-        unnest($5::bigint[]) as claim_id, unnest($6::bigint[]) as uses, unnest($7::text[]) as owner,
-        unnest($8::text[]) as result, unnest($9::jsonb[]) as parts, unnest($10::text[]) as principal,
-        unnest($11::text[]) as request_id, unnest($12::timestamptz[]) as expires_at
+    select unnest($9::integer[]) as tenant_id, unnest($10::text[]) as scope, unnest($11::text[]) as key,
+        unnest($12::bigint[]) as claim_id, unnest($13::bigint[]) as uses, unnest($14::text[]) as owner,
+        unnest($15::text[]) as result, unnest($16::jsonb[]) as parts, unnest($17::text[]) as principal,
+        unnest($18::text[]) as request_id, unnest($19::timestamptz[]) as expires_at
 ) u
-order by u.tenant_id, u.scope collate "C", u.key collate "C"
 `
 
 type VolatileInsertParams struct {
+	Tenant     int32
+	Scope      string
+	Use        int64
+	Owner      string
+	Result     string
+	Principal  string
 	Now        time.Time
+	Expiry     time.Time
 	Tenants    []int32
 	Scopes     []string
 	Keys       []string
@@ -182,10 +214,18 @@ type VolatileInsertParams struct {
 	ExpiresAt  []time.Time
 }
 
-// Arrays that would have only nothing in them are null.
+// In the order of the arrays, which callers sort. An array is null when all its elements are the one beside it: that
+// is cheaper to send and to take apart.
 func (q *Queries) VolatileInsert(ctx context.Context, db DBTX, arg VolatileInsertParams) error {
 	_, err := db.Exec(ctx, volatileInsert,
+		arg.Tenant,
+		arg.Scope,
+		arg.Use,
+		arg.Owner,
+		arg.Result,
+		arg.Principal,
 		arg.Now,
+		arg.Expiry,
 		arg.Tenants,
 		arg.Scopes,
 		arg.Keys,

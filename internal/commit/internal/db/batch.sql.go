@@ -114,6 +114,39 @@ func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 	return now, err
 }
 
+const keyAbsent = `-- name: KeyAbsent :one
+select commit_expect_new(count(*))::text
+from (
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as principal,
+        unnest($3::text[]) as operation, unnest($4::text[]) as key
+) u
+cross join lateral (
+    select 1 from commit_keys c
+    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
+    offset 0
+) k
+`
+
+type KeyAbsentParams struct {
+	Tenants    []int32
+	Principals []string
+	Operations []string
+	Keys       []string
+}
+
+// Fails when something is recorded under a key that was taken for new.
+func (q *Queries) KeyAbsent(ctx context.Context, db DBTX, arg KeyAbsentParams) (string, error) {
+	row := db.QueryRow(ctx, keyAbsent,
+		arg.Tenants,
+		arg.Principals,
+		arg.Operations,
+		arg.Keys,
+	)
+	var column_1 string
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const keyClean = `-- name: KeyClean :execrows
 delete from commit_keys
 where ctid = any(array(

@@ -866,9 +866,9 @@ cross join lateral (
     select x.message_id from notify_events x
     where x.tenant_id = u.tenant_id and x.provider = u.provider and x.provider_message_id = u.provider_message_id
         and x.kind = 'sent' and x.provider_message_id is not null
-    order by x.message_id desc
-    limit 1
+    offset 0
 ) m
+order by u.n, m.message_id
 `
 
 type SentFindParams struct {
@@ -882,7 +882,7 @@ type SentFindRow struct {
 	MessageID int64
 }
 
-// Messages by the numbers that providers gave them: events never change.
+// Messages by the numbers that providers gave them: events never change. Of several the newest comes last.
 func (q *Queries) SentFind(ctx context.Context, db DBTX, arg SentFindParams) ([]SentFindRow, error) {
 	rows, err := db.Query(ctx, sentFind, arg.Tenants, arg.Providers, arg.ProviderMessageIds)
 	if err != nil {

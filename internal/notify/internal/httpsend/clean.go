@@ -23,6 +23,11 @@ func Clean(m *send.Message, text string) string {
 		for _, p := range m.Content.Params {
 			hide = append(hide, p.Value)
 		}
+		for _, params := range m.Content.ProviderParams {
+			for _, p := range params {
+				hide = append(hide, p.Value)
+			}
+		}
 		for _, h := range hide {
 			if len(h) > 1 {
 				text = strings.ReplaceAll(text, h, "…")

@@ -48,6 +48,8 @@ const (
 	// WebhookServiceGetSecretProcedure is the fully-qualified name of the WebhookService's GetSecret
 	// RPC.
 	WebhookServiceGetSecretProcedure = "/ledgerd.notify.v1.WebhookService/GetSecret"
+	// WebhookServicePublishProcedure is the fully-qualified name of the WebhookService's Publish RPC.
+	WebhookServicePublishProcedure = "/ledgerd.notify.v1.WebhookService/Publish"
 	// WebhookServiceGetEndpointProcedure is the fully-qualified name of the WebhookService's
 	// GetEndpoint RPC.
 	WebhookServiceGetEndpointProcedure = "/ledgerd.notify.v1.WebhookService/GetEndpoint"
@@ -72,6 +74,10 @@ type WebhookServiceClient interface {
 	// Tells the secrets that sign now, to admins. They are not kept anywhere.
 	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	GetSecret(context.Context, *v1.GetSecretRequest) (*v1.GetSecretResponse, error)
+	// Sends an event to all active endpoints that want its type, a message each, at most 100, by name. As an operation of
+	// BatchService.Execute it is part of its cause. An event that no endpoint wants is sent to none.
+	// Errors: those of NotifyService.Send.
+	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
 	// Shows an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error)
 	// Lists endpoints by name.
@@ -120,6 +126,12 @@ func NewWebhookServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		publish: connect.NewClient[v1.PublishRequest, v1.PublishResponse](
+			httpClient,
+			baseURL+WebhookServicePublishProcedure,
+			connect.WithSchema(webhookServiceMethods.ByName("Publish")),
+			connect.WithClientOptions(opts...),
+		),
 		getEndpoint: connect.NewClient[v1.GetEndpointRequest, v1.GetEndpointResponse](
 			httpClient,
 			baseURL+WebhookServiceGetEndpointProcedure,
@@ -144,6 +156,7 @@ type webhookServiceClient struct {
 	rotateSecret   *connect.Client[v1.RotateSecretRequest, v1.RotateSecretResponse]
 	deleteEndpoint *connect.Client[v1.DeleteEndpointRequest, v1.DeleteEndpointResponse]
 	getSecret      *connect.Client[v1.GetSecretRequest, v1.GetSecretResponse]
+	publish        *connect.Client[v1.PublishRequest, v1.PublishResponse]
 	getEndpoint    *connect.Client[v1.GetEndpointRequest, v1.GetEndpointResponse]
 	listEndpoints  *connect.Client[v1.ListEndpointsRequest, v1.ListEndpointsResponse]
 }
@@ -193,6 +206,15 @@ func (c *webhookServiceClient) GetSecret(ctx context.Context, req *v1.GetSecretR
 	return nil, err
 }
 
+// Publish calls ledgerd.notify.v1.WebhookService.Publish.
+func (c *webhookServiceClient) Publish(ctx context.Context, req *v1.PublishRequest) (*v1.PublishResponse, error) {
+	response, err := c.publish.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // GetEndpoint calls ledgerd.notify.v1.WebhookService.GetEndpoint.
 func (c *webhookServiceClient) GetEndpoint(ctx context.Context, req *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error) {
 	response, err := c.getEndpoint.CallUnary(ctx, connect.NewRequest(req))
@@ -227,6 +249,10 @@ type WebhookServiceHandler interface {
 	// Tells the secrets that sign now, to admins. They are not kept anywhere.
 	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	GetSecret(context.Context, *v1.GetSecretRequest) (*v1.GetSecretResponse, error)
+	// Sends an event to all active endpoints that want its type, a message each, at most 100, by name. As an operation of
+	// BatchService.Execute it is part of its cause. An event that no endpoint wants is sent to none.
+	// Errors: those of NotifyService.Send.
+	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
 	// Shows an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error)
 	// Lists endpoints by name.
@@ -271,6 +297,12 @@ func NewWebhookServiceHandler(svc WebhookServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	webhookServicePublishHandler := connect.NewUnaryHandlerSimple(
+		WebhookServicePublishProcedure,
+		svc.Publish,
+		connect.WithSchema(webhookServiceMethods.ByName("Publish")),
+		connect.WithHandlerOptions(opts...),
+	)
 	webhookServiceGetEndpointHandler := connect.NewUnaryHandlerSimple(
 		WebhookServiceGetEndpointProcedure,
 		svc.GetEndpoint,
@@ -297,6 +329,8 @@ func NewWebhookServiceHandler(svc WebhookServiceHandler, opts ...connect.Handler
 			webhookServiceDeleteEndpointHandler.ServeHTTP(w, r)
 		case WebhookServiceGetSecretProcedure:
 			webhookServiceGetSecretHandler.ServeHTTP(w, r)
+		case WebhookServicePublishProcedure:
+			webhookServicePublishHandler.ServeHTTP(w, r)
 		case WebhookServiceGetEndpointProcedure:
 			webhookServiceGetEndpointHandler.ServeHTTP(w, r)
 		case WebhookServiceListEndpointsProcedure:
@@ -328,6 +362,10 @@ func (UnimplementedWebhookServiceHandler) DeleteEndpoint(context.Context, *v1.De
 
 func (UnimplementedWebhookServiceHandler) GetSecret(context.Context, *v1.GetSecretRequest) (*v1.GetSecretResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.WebhookService.GetSecret is not implemented"))
+}
+
+func (UnimplementedWebhookServiceHandler) Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("ledgerd.notify.v1.WebhookService.Publish is not implemented"))
 }
 
 func (UnimplementedWebhookServiceHandler) GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error) {

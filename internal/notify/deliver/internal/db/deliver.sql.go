@@ -83,32 +83,13 @@ with changed as (
         ) l
     ) y
     where q.ctid = y.tid and q.fence = y.fence
-    returning y.n, q.tenant_id, q.message_id, q.month, q.channel, q.state, q.attempts, y.kind, y.provider, y.provider_message_id, y.code, y.error
+    returning y.n, q.tenant_id, q.message_id, q.month, q.state, q.attempts, y.kind, y.provider, y.provider_message_id, y.code, y.error
 ), noted as (
     insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
     select g.tenant_id, g.message_id, g.month, case when g.state in ('dead', 'unknown') then g.state else g.kind end, g.attempts, nullif(g.provider, ''),
         nullif(g.provider_message_id, ''), nullif(g.code, ''), nullif(g.error, ''), now(), $12::text
     from changed g
     where g.kind <> ''
-), prints as (
-    select k.tid
-    from changed c
-    cross join lateral (
-        select m.fingerprint
-        from notify_messages m
-        where m.tenant_id = c.tenant_id and m.message_id = c.message_id and m.month = c.month
-        offset 0
-    ) m
-    cross join lateral (
-        select f.ctid as tid
-        from notify_fingerprints f
-        where f.tenant_id = c.tenant_id and f.channel = c.channel and f.fingerprint = m.fingerprint and f.message_id = c.message_id
-        for update
-        offset 0
-    ) k
-    where c.state = 'dead'
-), freed as (
-    delete from notify_fingerprints d where d.ctid = any(array(select p.tid from prints p))
 )
 select o.n::integer as n, o.state from changed o
 `
@@ -134,8 +115,8 @@ type FailedFinishRow struct {
 }
 
 // Messages that were not sent, or of which nobody knows, and those that are given back unsent, which have no kind. One
-// that would be tried again after its time is over is dead, or unknown if it may have been sent before. The
-// dead free their fingerprints. One that is not returned has been taken by others.
+// that would be tried again after its time is over is dead, or unknown if it may have been sent before. One that is
+// not returned has been taken by others.
 func (q *Queries) FailedFinish(ctx context.Context, db DBTX, arg FailedFinishParams) ([]FailedFinishRow, error) {
 	rows, err := db.Query(ctx, failedFinish,
 		arg.MessageIds,

@@ -28,6 +28,44 @@ func (q *Queries) EndpointDrop(ctx context.Context, db DBTX, tids []pgtype.TID) 
 	return column_1, err
 }
 
+const endpointFind = `-- name: EndpointFind :many
+select u.n::integer as n, e.name, e.types
+from (select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id) u
+cross join lateral (
+    select w.name, w.types from notify_endpoints w
+    where w.tenant_id = u.tenant_id and w.state = 'active'
+    order by w.name
+    limit 100
+) e
+`
+
+type EndpointFindRow struct {
+	N     int32
+	Name  string
+	Types string
+}
+
+// Active endpoints of tenants by name, without locks. The bound is a constant: a plan for an unknown one would read them all.
+func (q *Queries) EndpointFind(ctx context.Context, db DBTX, tenants []int32) ([]EndpointFindRow, error) {
+	rows, err := db.Query(ctx, endpointFind, tenants)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []EndpointFindRow
+	for rows.Next() {
+		var i EndpointFindRow
+		if err := rows.Scan(&i.N, &i.Name, &i.Types); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const endpointGet = `-- name: EndpointGet :one
 select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until, failing_since, failed_at,
     created_at, principal

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+type limitCmd struct {
+	DatabaseURL string `required:"" help:"Postgres with the limits." env:"DATABASE_URL"`
+
+	Set    limitSetCmd    `cmd:"" help:"Limit how many messages a tenant may send. Servers follow within a second."`
+	List   limitListCmd   `cmd:"" help:"List a tenant's limits."`
+	Delete limitDeleteCmd `cmd:"" help:"Remove a limit."`
+}
+
+func (c *limitCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, err error) {
+	if pool, err = pg.Open(e.ctx, c.DatabaseURL, 1); err != nil {
+		return nil, 0, err
+	}
+	if id, err = access.Tenant(e.ctx, pool, tenant); err != nil {
+		pool.Close()
+	}
+	return pool, id, err
+}
+
+// limitName is what tells the limits of a tenant apart.
+type limitName struct {
+	Tenant  string        `required:"" help:"Name of the tenant."`
+	Channel string        `arg:"" help:"sms, email, push, webhook; code: verification codes alone; '*': all together."`
+	Scope   string        `arg:"" help:"What is counted apart: tenant (nothing), channel, recipient, ip (whom the caller acts for), prefix (phone numbers without their last four digits)."`
+	Window  time.Duration `arg:"" help:"Any time of this length, in whole seconds, 1s to 744h."`
+}
+
+func (n *limitName) limit(most int32) notify.Limit {
+	return notify.Limit{Channel: send.Channel(n.Channel), Scope: n.Scope, Window: n.Window, Most: most}
+}
+
+type limitSetCmd struct {
+	limitName
+	Most int32 `arg:"" help:"So many are accepted in any such time. 0: none."`
+}
+
+func (c *limitSetCmd) Run(e *env, all *cli) error {
+	pool, tenant, err := all.Limit.open(e, c.Tenant)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	return notify.SetLimit(e.ctx, pool, tenant, c.limit(c.Most))
+}
+
+type limitListCmd struct {
+	Tenant string `required:"" help:"Name of the tenant."`
+}
+
+func (c *limitListCmd) Run(e *env, all *cli) error {
+	pool, tenant, err := all.Limit.open(e, c.Tenant)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	limits, err := notify.ListLimits(e.ctx, pool, tenant)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "CHANNEL\tSCOPE\tWINDOW\tMOST")
+	for _, l := range limits {
+		fmt.Fprintf(w, "%s\t%s\t%v\t%d\n", l.Channel, l.Scope, l.Window, l.Most)
+	}
+	return w.Flush()
+}
+
+type limitDeleteCmd struct{ limitName }
+
+func (c *limitDeleteCmd) Run(e *env, all *cli) error {
+	pool, tenant, err := all.Limit.open(e, c.Tenant)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	ok, err := notify.DeleteLimit(e.ctx, pool, tenant, c.limit(0))
+	if err == nil && !ok {
+		err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
+	}
+	return err
+}

@@ -1,0 +1,156 @@
+package code_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/ledgerd/ledgerd/internal/clean"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
+)
+
+// model is what the rules say of the codes of one recipient. Its time has steps of ten seconds, so that what the real
+// clock adds decides nothing.
+type model struct {
+	now     time.Duration
+	there   bool // wrong tries are counted
+	open    bool
+	digits  string // that would do
+	tries   int32
+	expires time.Duration
+	sent    []time.Duration
+	message bool // the last code has one
+	unsent  bool // which will not arrive
+	codes   []string
+}
+
+// lately are the sendings that count for the day.
+func (m *model) lately() (list []time.Duration) {
+	for _, at := range m.sent {
+		if at+24*time.Hour > m.now {
+			list = append(list, at)
+		}
+	}
+	if m.unsent && len(list) > 0 {
+		list = list[:len(list)-1]
+	}
+	return list
+}
+
+// send tells what becomes of a new code.
+func (m *model) send(digits string, suppress bool) (reason string) {
+	if n := len(m.sent); n > 0 && m.now < m.sent[n-1]+code.DefaultInterval && !m.unsent {
+		return "CODE_TOO_SOON"
+	}
+	if len(m.lately()) >= code.DefaultDaily {
+		return "CODE_TOO_MANY"
+	}
+	*m = model{now: m.now, there: true, open: !suppress, digits: digits, expires: m.now + code.DefaultLife, sent: append(m.lately(), m.now), message: !suppress,
+		codes: append(m.codes, digits)}
+	return ""
+}
+
+func (m *model) right(digits string) bool {
+	return m.open && digits == m.digits && m.tries < code.MaxTries && m.now < m.expires
+}
+
+// try tells the answer to a try; stays: what it guards is not refused.
+func (m *model) try(digits string, stays bool) code.Verified {
+	if m.right(digits) {
+		if stays {
+			m.open = false
+		}
+		return code.Verified{Valid: true, TriesLeft: code.MaxTries - m.tries}
+	}
+	if !m.there || m.now >= m.expires {
+		m.there, m.open, m.tries, m.expires = true, false, 0, m.now+code.DefaultLife
+	}
+	m.tries = min(m.tries+1, code.MaxTries)
+	return code.Verified{TriesLeft: code.MaxTries - m.tries}
+}
+
+// Whatever comes in whatever order, codes do what the rules say.
+func TestCodesFollowTheirRules(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 2)
+	n := 0
+	codes, cleaner := code.Codes(), clean.Cleaner{Pool: d.pool, Metrics: clean.NewMetrics(nil)}
+	rapid.Check(t, func(rt *rapid.T) {
+		d.exec("delete from notify_codes")
+		d.exec("delete from notify_counters")
+		n++
+		to := fmt.Sprintf("+86138%08d", n)
+		m := &model{}
+		pick := func(rt *rapid.T) string {
+			if len(m.codes) > 0 && rapid.IntRange(0, 2).Draw(rt, "known") > 0 {
+				return m.codes[len(m.codes)-1-min(rapid.IntRange(0, 3).Draw(rt, "older"), len(m.codes)-1)]
+			}
+			return "000000"
+		}
+		later := func(by time.Duration) {
+			m.now += by
+			d.later(by)
+		}
+		send := func(rt *rapid.T) {
+			suppress := rapid.IntRange(0, 4).Draw(rt, "suppress") == 0
+			digits := fmt.Sprint(100000 + rapid.IntRange(0, 899_999).Draw(rt, "digits"))
+			c := request(to, digits)
+			c.Suppress = suppress
+			want, err := m.send(digits, suppress), d.send(c)
+			if got := reasonOf(err); got != want {
+				rt.Fatalf("sending: %s, not %s: %v", got, want, err)
+			}
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"send": send,
+			"send every minute": func(rt *rapid.T) {
+				for range rapid.IntRange(2, 7).Draw(rt, "codes") {
+					send(rt)
+					later(time.Minute)
+				}
+			},
+			"try": func(rt *rapid.T) {
+				digits := pick(rt)
+				want := m.try(digits, true)
+				if got := d.verify(to, digits); got != want {
+					rt.Fatalf("%s: %+v, not %+v", digits, got, want)
+				}
+			},
+			"try beside what is refused": func(rt *rapid.T) {
+				digits := pick(rt)
+				m.try(digits, false)
+				if _, err := d.do(refusing{flow.Code(try(to, digits)), broke.New("no")}); !fault.Is(err, broke) {
+					rt.Fatal(err)
+				}
+			},
+			"the message dies": func(rt *rapid.T) {
+				if m.message {
+					m.unsent = true
+					d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = (select message_id from notify_codes)`)
+				}
+			},
+			"time passes": func(rt *rapid.T) {
+				later(time.Duration(rapid.SampledFrom([]int{1, 2, 3, 6, 12, 24, 30, 180, 360 * 5}).Draw(rt, "by")) * 10 * time.Second)
+			},
+			"clean": func(rt *rapid.T) {
+				if _, err := cleaner.Clean(t.Context(), &codes); err != nil {
+					rt.Fatal(err)
+				}
+			},
+		})
+	})
+}
+
+func reasonOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if f := fault.Of(err); f != nil {
+		return f.Reason.Name
+	}
+	return err.Error()
+}

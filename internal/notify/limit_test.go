@@ -1,0 +1,181 @@
+package notify_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func setLimit(t *testing.T, db *pgtest.DB, l notify.Limit) {
+	t.Helper()
+	if err := notify.SetLimit(t.Context(), pgtest.Pool(t, db.AppDSN), 1, l); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTwoProcessesKeepOneLimit(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerTenant, Window: time.Hour, Most: 23})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour, Most: 7})
+	processes := []*process{start(t, db, 0), start(t, db, 0)}
+	var accepted, refused [6]atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 120 {
+		wg.Go(func() {
+			_, _, err := processes[i%2].send(says(fmt.Sprint(i)), to(fmt.Sprint("+861381234567", i%6)))
+			switch {
+			case err == nil:
+				accepted[i%6].Add(1)
+			case fault.Is(err, notify.Limited) && fault.Of(err).RetryAfter > 0:
+				refused[i%6].Add(1)
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	sum := int32(0)
+	for i := range accepted {
+		if n := accepted[i].Load(); n > 7 {
+			t.Errorf("%d to one recipient", n)
+		}
+		sum += accepted[i].Load()
+	}
+	if n := count(t, db, "select count(*) from notify_messages"); sum != 23 || n != 23 {
+		t.Errorf("%d were accepted, %d are there", sum, n)
+	}
+	if _, existed, err := processes[0].send(says("mail"), func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "ada@example.com" }); err != nil || existed {
+		t.Errorf("a letter is no SMS: %v", err)
+	}
+}
+
+func TestEveryScopeCountsApart(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	n := 0
+	for scope, c := range map[string]struct{ same, other func(*notify.Params) }{
+		notify.PerRecipient: {to("13812345678"), to("13812345679")},
+		notify.PerPrefix:    {to("13812340000"), to("13899990000")},
+		notify.PerIP: {func(p *notify.Params) { p.ClientIP = "2001:db8:1:2::1" },
+			func(p *notify.Params) { p.ClientIP = "2001:db8:1:3::1" }},
+		notify.PerChannel: {func(*notify.Params) {}, func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "a@example.com" }},
+	} {
+		change(t, db, "delete from notify_limits")
+		change(t, db, "delete from notify_counters")
+		setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: scope, Window: time.Hour, Most: 1})
+		p = start(t, db, 0) // one that knows no limits yet
+		next := func(f ...func(*notify.Params)) error {
+			n++
+			_, _, err := p.send(append(f, says(fmt.Sprint(n)))...)
+			return err
+		}
+		if err := next(c.same); err != nil {
+			t.Errorf("%s: the first: %v", scope, err)
+		}
+		if err := next(c.same); !fault.Is(err, notify.Limited) || fault.Of(err).State["scope"] != scope {
+			t.Errorf("%s: the second: %v", scope, err)
+		}
+		if err := next(c.other); err != nil {
+			t.Errorf("%s: another: %v", scope, err)
+		}
+	}
+	// Who tells no address is not counted by it, and a neighbour in one network is.
+	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerIP, Window: time.Hour, Most: 0})
+	change(t, db, "delete from notify_limits where scope <> 'ip' or channel = '*'")
+	p = start(t, db, 0)
+	if _, _, err := p.send(says("no address")); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := p.send(says("an address"), func(p *notify.Params) { p.ClientIP = "192.0.2.1" }); !fault.Is(err, notify.Limited) || fault.Of(err).RetryAfter != 0 {
+		t.Errorf("there never is room for it: %v", err)
+	}
+}
+
+// A repeat is answered though there is no room for a new one, and uses none.
+func TestARepeatUsesNoQuota(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
+	p := start(t, db, 0)
+	p.mustSend()
+	for range 5 {
+		if _, existed, err := p.send(); err != nil || !existed {
+			t.Errorf("again: %v", err)
+		}
+	}
+	p.mustSend(says("second"))
+	if _, _, err := p.send(says("third")); !fault.Is(err, notify.Limited) {
+		t.Error(err)
+	}
+	if n := count(t, db, "select sum(c)::integer from notify_counters, unnest(counts) c"); n != 2 {
+		t.Errorf("%d are counted", n)
+	}
+}
+
+// made is a command that hangs a message on itself, what it says being known only when it runs: as an Execute does
+// whose references are filled in.
+type made struct {
+	says   func() string
+	sample *notify.SendCommand
+	last   *notify.SendCommand
+	runs   int
+}
+
+func (c *made) Need(b *flow.Books) {
+	c.sample = text(says("sample"))
+	c.sample.Need(b.Messages())
+	if c.last != nil {
+		c.last.Need(b.Messages())
+	}
+}
+
+func (c *made) Apply(b *flow.Books) (any, error) {
+	c.runs++
+	c.last = text(says(c.says()))
+	c.last.Need(b.Messages())
+	return c.last.Apply(b.Messages())
+}
+
+func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
+	p := start(t, db, 0)
+	do := func(c *made) commit.Outcome {
+		out, err := p.engine.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	five := func() string { return "balance 5" }
+	first, again := &made{says: five}, &made{says: five}
+	if out := do(first); out.Existed || first.runs != 1 {
+		t.Errorf("existed %v, %d runs", out.Existed, first.runs)
+	}
+	if out := do(again); !out.Existed || again.runs != 2 { // the first run found out
+		t.Errorf("existed %v, %d runs", out.Existed, again.runs)
+	}
+	n := 0
+	fresh := &made{says: func() string { n++; return fmt.Sprint("transfer ", n) }}
+	if out := do(fresh); out.Existed || fresh.runs != 1 {
+		t.Errorf("existed %v, %d runs", out.Existed, fresh.runs)
+	}
+	if n := count(t, db, "select count(*) from notify_messages"); n != 2 {
+		t.Errorf("%d messages", n)
+	}
+	if _, err := p.engine.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "third" }}, Rows: 1, Bytes: 100}); !fault.Is(err, notify.Limited) {
+		t.Errorf("over the limit: %v", err)
+	}
+}

@@ -1,0 +1,262 @@
+package notify_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+func (p *process) cancel(id int64) (commit.Outcome, error) {
+	return p.do(&notify.CancelCommand{Caller: who, ID: id})
+}
+
+func (p *process) report(id int64, delivered bool) (commit.Outcome, error) {
+	return p.do(&notify.ReportCommand{Caller: who, ID: id, Provider: "file", Delivered: delivered, Code: map[bool]string{false: "absent"}[delivered]})
+}
+
+func (p *process) state(id int64) *notify.Told {
+	p.Helper()
+	t, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(p.Context(), notify.Key{Tenant: 1, ID: id}, "", false)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return t
+}
+
+// sent has a message as a worker leaves it that has sent it.
+func sent(t *testing.T, db *pgtest.DB, id int64) {
+	t.Helper()
+	change(t, db, `with gone as (delete from notify_queue where message_id = $1 returning *)
+		insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
+		select tenant_id, message_id, month, 'sent', 1, 'file', 'f' || message_id, clock_timestamp(), 'test' from gone`, id)
+}
+
+func TestWhatMayBeCancelled(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 1)
+	hour := time.Hour
+	for i, c := range []struct {
+		name string
+		as   string // how the row in the queue is changed; empty: not at all
+		want *fault.Reason
+	}{
+		{"handed over", "", notify.BeingSent}, // the first one has room
+		{"waiting", "", nil},
+		{"failed, to be tried again", "state = 'failed', due_at = now() + interval '1 min', attempts = 1", nil},
+		{"dead", "state = 'dead', due_at = null", nil},
+		{"unknown", "state = 'unknown', due_at = null", notify.NotCancellable},
+		{"on its way", "state = 'sending', holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
+		{"on its way, its lease over", "state = 'sending', holder = 'h', due_at = now() - interval '1 min'", notify.BeingSent},
+		{"leased", "holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
+		{"leased once, and not begun", "holder = 'h', due_at = now() - interval '1 min'", nil},
+		{"leased once, begun or not", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'", notify.BeingSent},
+	} {
+		m := p.mustSend(says(c.name), func(p *notify.Params) {
+			p.RepeatWindow = &hour
+			if i == 9 {
+				p.OnUnknown = notify.Resend
+			}
+		})
+		if c.as != "" {
+			change(t, db, "update notify_queue set "+c.as+" where message_id = $1", m.ID)
+		}
+		out, err := p.cancel(m.ID)
+		if c.want == nil {
+			if err != nil || out.Answer.(*notify.Message).State != notify.Cancelled || p.state(m.ID).State != notify.Cancelled {
+				t.Errorf("%s: %+v, %v", c.name, out, err)
+			}
+			if out, err := p.cancel(m.ID); err != nil || !out.Existed || out.Answer.(*notify.Message).State != notify.Cancelled {
+				t.Errorf("%s, again: %+v, %v", c.name, out, err)
+			}
+		} else if !fault.Is(err, c.want) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	m := p.mustSend()
+	sent(t, db, m.ID)
+	if _, err := p.cancel(m.ID); !fault.Is(err, notify.NotCancellable) || fault.Of(err).State["message_state"] != notify.Sent {
+		t.Errorf("sent: %v", err)
+	}
+	if _, err := p.cancel(12345); !fault.Is(err, notify.NotFound) {
+		t.Errorf("nothing: %v", err)
+	}
+}
+
+func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	requeue := func(id int64) (notify.Requeued, error) {
+		out, err := p.do(&notify.RequeueCommand{Caller: who, ID: id, GiveUpAfter: time.Hour})
+		if err != nil {
+			return notify.Requeued{}, err
+		}
+		return out.Answer.(notify.Requeued), nil
+	}
+	dead := p.mustSend(says("dead"))
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, attempts = 10, fence = 7, unsure = true, code = 'x' where message_id = $1", dead.ID)
+	if got, err := requeue(dead.ID); err != nil || got.Count != 1 {
+		t.Errorf("dead: %+v, %v", got, err)
+	}
+	if n := count(t, db, `select count(*) from notify_queue where message_id = $1 and state = 'queued' and attempts = 0 and fence = 8 and not unsure
+		and due_at <= now() and give_up_at > now() + interval '59 min' and give_up_at < now() + interval '61 min'`, dead.ID); n != 1 {
+		t.Error("it is not as new")
+	}
+	if p.hand.due[1] == 0 {
+		t.Error("nobody is told that it is due")
+	}
+	if _, err := requeue(dead.ID); !fault.Is(err, notify.NotParked) {
+		t.Errorf("again: %v", err)
+	}
+	change(t, db, "update notify_queue set state = 'unknown', due_at = null where message_id = $1", dead.ID)
+	if got, err := requeue(dead.ID); err != nil || got.Count != 1 {
+		t.Errorf("unknown: %+v, %v", got, err)
+	}
+	never := p.mustSend(says("never"), func(p *notify.Params) { p.OnUnknown = notify.Never })
+	change(t, db, "update notify_queue set state = 'unknown', due_at = null where message_id = $1", never.ID)
+	if _, err := requeue(never.ID); !fault.Is(err, notify.NotParked) {
+		t.Errorf("never: %v", err)
+	}
+	for i := range 5 {
+		m := p.mustSend(says(fmt.Sprint("many", i)))
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1", m.ID, []string{"a", "b"}[i%2])
+	}
+	all := func(code string, channel send.Channel) notify.Requeued {
+		out, err := p.do(&notify.RequeueAllCommand{Caller: who, Code: code, Channel: channel})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.Answer.(notify.Requeued)
+	}
+	if got := all("", send.Email); got != (notify.Requeued{}) {
+		t.Errorf("of e-mail: %+v", got)
+	}
+	if got := all("a", ""); got != (notify.Requeued{Count: 3}) {
+		t.Errorf("of a: %+v", got)
+	}
+	if got := all("", send.SMS); got != (notify.Requeued{Count: 2}) {
+		t.Errorf("the rest: %+v", got)
+	}
+	if got := all("", ""); got != (notify.Requeued{}) {
+		t.Errorf("again: %+v", got)
+	}
+}
+
+func TestReportsSettleWhatIsUnknown(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	m := p.mustSend(says("sent"))
+	sent(t, db, m.ID)
+	if got := p.state(m.ID); got.State != notify.Sent || got.Provider != "file" {
+		t.Errorf("sent: %+v", got.Message)
+	}
+	for i, c := range []struct {
+		delivered, existed bool
+		want               string
+	}{{false, false, notify.Undelivered}, {false, true, notify.Undelivered}, {true, false, notify.Delivered}, {true, true, notify.Delivered}} {
+		out, err := p.report(m.ID, c.delivered)
+		if err != nil || out.Existed != c.existed || out.Answer.(*notify.Message).State != c.want || p.state(m.ID).State != c.want {
+			t.Errorf("%d: %+v, %v", i, out, err)
+		}
+	}
+	if got := p.state(m.ID); len(got.Events) != 3 {
+		t.Errorf("%+v", got.Events)
+	}
+	by := p.mustSend(says("by the provider's number"))
+	sent(t, db, by.ID)
+	out, err := p.do(&notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", by.ID), Delivered: true})
+	if err != nil || out.Answer.(*notify.Message).ID != by.ID || p.state(by.ID).State != notify.Delivered {
+		t.Errorf("by the provider's number: %+v, %v", out, err)
+	}
+	if _, err := p.do(&notify.ReportCommand{Caller: who, Provider: "other", ProviderMessageID: fmt.Sprint("f", by.ID)}); !fault.Is(err, notify.NotFound) {
+		t.Errorf("another provider's number: %v", err)
+	}
+	for state, c := range map[string]struct {
+		delivered bool
+		want      string
+	}{"unknown": {false, notify.Undelivered}, "dead": {true, notify.Delivered}, "unknown ": {true, notify.Delivered}, "failed": {false, notify.Failed},
+		"sending": {true, notify.Delivered}} {
+		m := p.mustSend(says("is " + state))
+		change(t, db, `update notify_queue set state = trim($2), due_at = case when trim($2) in ('failed', 'sending') then now() end where message_id = $1`, m.ID, state)
+		out, err := p.report(m.ID, c.delivered)
+		if err != nil || out.Answer.(*notify.Message).State != c.want || p.state(m.ID).State != c.want {
+			t.Errorf("%s: %+v, %v; now %s", state, out, err, p.state(m.ID).State)
+		}
+	}
+}
+
+// Many report the same at once, in two processes: it is written down once.
+func TestTheSameReportIsWrittenDownOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	processes := []*process{start(t, db, 0), start(t, db, 0)}
+	m := processes[0].mustSend()
+	sent(t, db, m.ID)
+	var first atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 40 {
+		wg.Go(func() {
+			if out, err := processes[i%2].report(m.ID, true); err != nil {
+				t.Error(err)
+			} else if !out.Existed {
+				first.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := count(t, db, "select count(*) from notify_events where kind = 'delivered'"); n != 1 || first.Load() != 1 {
+		t.Errorf("%d events, %d were the first", n, first.Load())
+	}
+}
+
+func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 2)
+	later := func(p *notify.Params) { p.NotBefore = time.Now().Add(time.Hour) }
+	before := time.Now()
+	p.mustSend(says("later"), later)
+	one := p.mustSend(says("one"), func(p *notify.Params) { p.OnUnknown, p.Priority = notify.Resend, notify.High })
+	p.mustSend(says("two"))
+	p.mustSend(says("three")) // there is no more room
+	if len(p.hand.taken) != 2 || p.hand.due[1] != 1 {
+		t.Fatalf("%d were handed over, %d times due", len(p.hand.taken), p.hand.due[1])
+	}
+	j := p.hand.taken[0]
+	if j.ID != one.ID || j.Recipient != "+8613812345678" || j.Content.Text != "one" || j.Park || j.Fence != 1 || j.Attempt != 1 || j.Priority != 0 ||
+		j.Key != send.KeyOf(1, one.ID) || j.Until.Before(before.Add(send.Lease)) || j.Until.After(time.Now().Add(send.Lease)) || !j.GiveUpAt.Equal(one.GiveUpAt) {
+		t.Errorf("%+v", j)
+	}
+	if n := count(t, db, `select count(*) from notify_queue where holder = 'test' and fence = 1 and attempts = 1 and due_at > now() + interval '50 s'`); n != 2 {
+		t.Errorf("%d are leased", n)
+	}
+	if n := count(t, db, `select count(*) from notify_queue where holder is null and fence = 0 and attempts = 0 and due_at <= now()`); n != 1 {
+		t.Errorf("%d are due", n)
+	}
+	dry := flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(text(says("dry"))), Rows: 1, Bytes: 100, DryRun: true}
+	p.hand.room = 5
+	if _, err := p.engine.Do(t.Context(), dry); err != nil || len(p.hand.dropped) != 1 || len(p.hand.taken) != 2 || p.hand.reserved != 2 {
+		t.Errorf("a dry run: %v, %d dropped, %d taken, %d reserved", err, len(p.hand.dropped), len(p.hand.taken), p.hand.reserved)
+	}
+}
+
+func TestWithoutAMasterKeyMessagesAreRefused(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
+	e := flow.NewEngine(pool, "test", nil, nil)
+	if _, err := e.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(text()), Rows: 1, Bytes: 100}); err == nil ||
+		fault.Of(err) == nil || fault.Of(err).Reason.Name != "SECRET_NOT_CONFIGURED" {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,104 @@
+package notify_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// add makes a partition as of that many days ago.
+const add = `select public.notify_add_partition($1, $2, $3::text::date, $4::text::date)`
+
+func TestContentsGoOnTheirDayAndProofsStay(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AppDSN)
+	change(t, db, add, "notify_contents", "20260301", "2026-03-01", "2026-03-02")
+	change(t, db, add, "notify_contents", "20260302", "2026-03-02", "2026-03-03")
+	change(t, db, add, "notify_messages", "202603", "2026-03-01", "2026-04-01")
+	change(t, db, "insert into notify_contents values (1, 1, '2026-03-01', 'r', 'c')")
+	made, dropped, left, err := notify.KeepPartitions(t.Context(), pool, 0)
+	if made != 0 || dropped != 2 || left != 0 || err != nil {
+		t.Errorf("made %d, dropped %d, left %d, %v", made, dropped, left, err)
+	}
+	if n := count(t, db, "select count(*) from pg_class where relname = 'notify_messages_202603'"); n != 1 {
+		t.Error("the proof is gone")
+	}
+	if _, dropped, _, err = notify.KeepPartitions(t.Context(), pool, 1); dropped != 1 || err != nil {
+		t.Errorf("proofs of one month: dropped %d, %v", dropped, err)
+	}
+	change(t, db, `drop table notify_parts.notify_contents_`+time.Now().UTC().AddDate(0, 0, 5).Format("20060102"))
+	if made, _, _, err = notify.KeepPartitions(t.Context(), pool, 0); made != 1 || err != nil {
+		t.Errorf("made %d, %v", made, err)
+	}
+	for _, statement := range []string{"drop table notify_contents", "select notify_drop_partition('notify_contents', 'notify_contents_20260301')", "delete from notify_contents"} {
+		if _, err := pool.Exec(t.Context(), statement); err == nil {
+			t.Errorf("the service may %s", statement)
+		}
+	}
+}
+
+// Somebody reads for long: what he reads stays, and nobody who sends waits for him, or behind the one who would drop it.
+func TestALongReaderKeepsNobodyFromSending(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	pool := pgtest.Pool(t, db.AppDSN)
+	change(t, db, add, "notify_contents", "20260301", "2026-03-01", "2026-03-02")
+	super := pgtest.Pool(t, db.SuperDSN)
+	reader, err := super.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Rollback(t.Context()) }()
+	if _, err := reader.Exec(t.Context(), "select count(*) from notify_contents"); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, db, 0)
+	p.mustSend(says("before"))
+	kept := make(chan error, 1)
+	left := 0
+	go func() {
+		for range 5 {
+			_, _, n, err := notify.KeepPartitions(t.Context(), pool, 0)
+			if left += n; err != nil {
+				kept <- err
+				return
+			}
+		}
+		kept <- nil
+	}()
+	slowest, n := time.Duration(0), 0
+	for done := false; !done; n++ {
+		begin := time.Now()
+		p.mustSend(says(begin.String()))
+		slowest = max(slowest, time.Since(begin))
+		select {
+		case err := <-kept:
+			if err != nil {
+				t.Error(err)
+			}
+			done = true
+		default:
+		}
+	}
+	if left != 5 || count(t, db, "select count(*) from pg_class where relname = 'notify_contents_20260301'") != 1 {
+		t.Errorf("left over %d times", left)
+	}
+	if n < 20 {
+		t.Errorf("only %d messages were sent meanwhile, the slowest in %v", n, slowest)
+	}
+	t.Logf("%d messages meanwhile, the slowest in %v", n, slowest)
+	if waits := count(t, db, "select count(*) from pg_locks where relation = 'notify_contents'::regclass and mode = 'AccessExclusiveLock'"); waits != 0 {
+		t.Error("somebody still wants the table for himself")
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, dropped, left, err := notify.KeepPartitions(t.Context(), pool, 0); dropped != 1 || left != 0 || err != nil {
+		t.Errorf("afterwards: dropped %d, left %d, %v", dropped, left, err)
+	}
+}

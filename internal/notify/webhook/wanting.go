@@ -1,0 +1,69 @@
+package webhook
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// MaxEndpoints is how many endpoints of a tenant get an event that is for all: the first by name. It is the constant in
+// EndpointFind.
+const MaxEndpoints = 100
+
+// All are a tenant's active endpoints, as they were when the batch began.
+type All struct {
+	endpoints []Endpoint
+	found     bool
+}
+
+// All names all endpoints of a tenant.
+func (b *Book) All(tenant int32) *All {
+	if a := b.all[tenant]; a != nil {
+		return a
+	}
+	a := &All{}
+	if b.all == nil {
+		b.all = map[int32]*All{}
+	}
+	b.all[tenant] = a
+	return a
+}
+
+// Wanting are the names of those that want events of a type. Not found: it was not looked yet.
+func (a *All) Wanting(event string) (names []string, found bool) {
+	for _, e := range a.endpoints {
+		if e.Wants(event) {
+			names = append(names, e.Name)
+		}
+	}
+	return names, a.found
+}
+
+// Discover finds the endpoints of tenants, without locks: one that is made or changed in this moment gets the event or
+// does not.
+func (b *Book) Discover(p *commit.Pipe) {
+	tenants := make([]int32, 0, len(b.all))
+	for tenant := range b.all {
+		tenants = append(tenants, tenant)
+	}
+	if len(tenants) == 0 {
+		return
+	}
+	slices.Sort(tenants)
+	p.Queue(func(d commit.DB) error {
+		found, err := q.EndpointFind(p.Context(), d, tenants)
+		for _, a := range b.all {
+			a.endpoints, a.found = nil, true
+		}
+		for _, f := range found {
+			e := Endpoint{Key: Key{tenants[f.N-1], f.Name}}
+			if f.Types != "" {
+				e.Types = strings.Split(f.Types, ",")
+			}
+			a := b.all[e.Tenant]
+			a.endpoints = append(a.endpoints, e)
+		}
+		return err
+	})
+}

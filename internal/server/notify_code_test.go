@@ -1,0 +1,244 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+)
+
+const (
+	byEmail = notifyv1.Channel_CHANNEL_EMAIL
+	bySMS   = notifyv1.Channel_CHANNEL_SMS
+)
+
+func putTemplate(name, text string) *notifyv1.PutTemplateRequest {
+	return &notifyv1.PutTemplateRequest{Channel: bySMS, Name: name, Locale: "en", Definition: &notifyv1.TemplateDefinition{Text: text,
+		Variables:         []*notifyv1.Variable{{Name: "name", Kind: notifyv1.VariableKind_VARIABLE_KIND_STRING}, {Name: "total", Kind: notifyv1.VariableKind_VARIABLE_KIND_AMOUNT, Optional: true}},
+		ProviderTemplates: map[string]*notifyv1.ProviderTemplate{"one": {Id: "1"}, "two": {Id: "2", Params: []*notifyv1.Param{{Name: "n", Value: "{{.name}}"}}}, "three": {Id: "3"}},
+		Priority:          notifyv1.Priority_PRIORITY_LOW, OnUnknown: notifyv1.OnUnknown_ON_UNKNOWN_RESEND, MaxAttempts: 3}}
+}
+
+func use(name string, values map[string]any) *notifyv1.TemplateUse {
+	v, err := structpb.NewStruct(values)
+	if err != nil {
+		panic(err)
+	}
+	return &notifyv1.TemplateUse{Name: name, Locale: "en-GB", Variables: v}
+}
+
+func sendCode(tag string) *notifyv1.SendCodeRequest {
+	return &notifyv1.SendCodeRequest{Channel: byEmail, Recipient: tag + "@example.com", Type: "login"}
+}
+
+func verifyCode(tag, digits string) *notifyv1.VerifyCodeRequest {
+	return &notifyv1.VerifyCodeRequest{Channel: byEmail, Recipient: tag + "@example.com", Type: "login", Code: digits}
+}
+
+func init() {
+	furnishers = append(furnishers, func(c *caller, x things, id []string) {
+		ok(c, "Notify.PutTemplate", putTemplate(x.paid, secretNote), new(notifyv1.PutTemplateResponse), id...)
+		ok(c, "Notify.PutTemplate", putTemplate(secretNote, secretNote), new(notifyv1.PutTemplateResponse), id...)
+		ok(c, "Notify.SendCode", sendCode(x.paid), new(notifyv1.SendCodeResponse), id...)
+	})
+	goWell = append(goWell, "Notify.PutTemplate", "Notify.ListTemplates", "Notify.SendCode", "Notify.VerifyCode")
+	for name, example := range map[string]func(x things) []proto.Message{
+		"Notify.PutTemplate": func(x things) []proto.Message { return all(putTemplate(x.paid, "other")) },
+		"Notify.DeleteTemplate": func(x things) []proto.Message {
+			return all(&notifyv1.DeleteTemplateRequest{Channel: bySMS, Name: x.paid})
+		},
+		"Notify.GetTemplate": func(x things) []proto.Message {
+			return all(&notifyv1.GetTemplateRequest{Channel: bySMS, Name: x.paid}, &notifyv1.GetTemplateRequest{Channel: bySMS, Name: x.paid, Version: 1})
+		},
+		"Notify.ListTemplates": func(things) []proto.Message { return all(&notifyv1.ListTemplatesRequest{}) },
+		"Notify.PreviewTemplate": func(x things) []proto.Message {
+			return all(&notifyv1.PreviewTemplateRequest{Channel: bySMS, Template: use(x.paid, map[string]any{"name": "Ada"})})
+		},
+		"Notify.SendCode":   func(x things) []proto.Message { return all(sendCode(x.paid + "-walk")) },
+		"Notify.VerifyCode": func(x things) []proto.Message { return all(verifyCode(x.paid, "000000")) },
+	} {
+		examples[name] = example
+	}
+	preparers = append(preparers, func(c *caller, tag string) {
+		ok(c, "Notify.PutTemplate", putTemplate("gone-"+tag, "x"), new(notifyv1.PutTemplateResponse))
+		ok(c, "Notify.SendCode", sendCode("held-"+tag), new(notifyv1.SendCodeResponse))
+	})
+	for name, x := range map[string]change{
+		"Notify.PutTemplate": {well: func(tag string) proto.Message { return putTemplate("new-"+tag, "x") }},
+		"Notify.DeleteTemplate": {well: func(tag string) proto.Message {
+			return &notifyv1.DeleteTemplateRequest{Channel: bySMS, Name: "gone-" + tag}
+		}},
+		"Notify.SendCode":   {well: func(tag string) proto.Message { return sendCode(tag) }},
+		"Notify.VerifyCode": {well: func(tag string) proto.Message { return verifyCode("held-"+tag, "12") }},
+	} {
+		changes[name] = x
+	}
+}
+
+// mailed is the code that the last message to somebody says.
+func (s *site) mailed(tag string) (digits string) {
+	s.t.Helper()
+	err := s.pool.QueryRow(context.Background(), `select substring(convert_from(content, 'UTF8') from '"text":"([0-9]+) ') from notify_contents
+		where recipient = $1 order by message_id desc limit 1`, tag+"@example.com").Scan(&digits)
+	if err != nil || len(digits) < 4 {
+		s.t.Fatal(digits, err)
+	}
+	return digits
+}
+
+func otherThan(digits string) string {
+	if digits[0] == '9' {
+		return "0" + digits[1:]
+	}
+	return string(digits[0]+1) + digits[1:]
+}
+
+func TestACodeGuardsWhatStandsBesideIt(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	ok(c, "Notify.SendCode", sendCode("ada"), new(notifyv1.SendCodeResponse))
+	code := s.mailed("ada")
+	demand := func(digits string) *notifyv1.VerifyCodeRequest {
+		v := verifyCode("ada", digits)
+		v.Required = true
+		return v
+	}
+	run := func(digits, bizNo, amount string) string {
+		a := c.call(connectJSON, "Batch.Execute", execute(operation("", demand(digits)), operation("", pay(bizNo, "u:a", "world", amount))))
+		if a.code == "" {
+			return ""
+		}
+		return a.reason(t)
+	}
+	for _, step := range []struct{ digits, bizNo, amount, reason string }{
+		{otherThan(code), "one", "1", "CODE_WRONG"}, {code, "two", "1000", "INSUFFICIENT_FUNDS"}, {otherThan(code), "two", "1000", "CODE_WRONG"},
+		{code, "three", "1", ""}, {code, "four", "1", "CODE_WRONG"},
+	} {
+		if got := run(step.digits, step.bizNo, step.amount); got != step.reason {
+			t.Errorf("%s: %s, not %s", step.bizNo, got, step.reason)
+		}
+	}
+	if n := s.count("select count(*) from ledger_transfers where biz_no in ('one', 'two', 'three', 'four')"); n != 1 {
+		t.Errorf("%d transfers, not one", n)
+	}
+	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com'"); n != 3 {
+		t.Errorf("%d tries were counted, not three", n)
+	}
+	dry := execute(operation("", demand(code)))
+	dry.DryRun = true
+	if a := c.call(connectJSON, "Batch.Execute", dry); a.reason(t) != "FIELD_INVALID" {
+		t.Errorf("a code is tried and nothing counted: %s %s", a.code, a.message)
+	}
+	// Without being demanded, a wrong code is an answer, and stays counted when another operation is refused.
+	ok(c, "Notify.SendCode", sendCode("bob"), new(notifyv1.SendCodeResponse))
+	for range 3 {
+		a := c.call(connectJSON, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob")))), operation("", pay("no", "u:a", "world", "1000"))))
+		if a.reason(t) != "INSUFFICIENT_FUNDS" {
+			t.Error(a.code, a.message)
+		}
+	}
+	got := ok(c, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob"))))), new(batchv1.ExecuteResponse))
+	answer := new(notifyv1.VerifyCodeResponse)
+	if err := got.GetResults()[0].GetResponse().UnmarshalTo(answer); err != nil || answer.GetValid() || answer.GetTriesLeft() != 1 {
+		t.Error(answer, err)
+	}
+}
+
+func TestSendingACodeAgainUnderItsKeySendsNone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	first := c.call(connectJSON, "Notify.SendCode", sendCode("ada"), "Idempotency-Key", "k")
+	again := c.call(connectJSON, "Notify.SendCode", sendCode("ada"), "Idempotency-Key", "k")
+	if first.code != "" || string(first.raw) != string(again.raw) || !again.replayed() {
+		t.Errorf("%s %s", first.raw, again.raw)
+	}
+	if a := c.call(connectJSON, "Notify.SendCode", sendCode("ada")); a.reason(t) != "CODE_TOO_SOON" || a.code != "resource_exhausted" {
+		t.Error(a.code, a.message)
+	}
+	code := s.mailed("ada")
+	right := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code), "Idempotency-Key", "v")
+	if again := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code), "Idempotency-Key", "v"); string(again.raw) != string(right.raw) || !strings.Contains(string(right.raw), `"valid":true`) {
+		t.Errorf("%s %s", right.raw, again.raw)
+	}
+	if a := c.call(connectJSON, "Notify.VerifyCode", verifyCode("ada", code)); strings.Contains(string(a.raw), "true") {
+		t.Errorf("good twice: %s", a.raw)
+	}
+	for _, line := range strings.Split(s.log.String(), "\n") {
+		if strings.Contains(line, code) || strings.Contains(line, "ada@example.com") {
+			t.Errorf("the log has the code or the address: %s", line)
+		}
+	}
+	if a := c.call(connectJSON, "Notify.SendCode", sendCode("not an address")); a.reason(t) != "FIELD_INVALID" || strings.Contains(a.message, "not an address") {
+		t.Error(a.code, a.message)
+	}
+}
+
+func TestAMessageIsWrittenByATemplate(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Admin)}
+	ok(c, "Notify.PutTemplate", putTemplate("paid", "{{.name}} paid{{if .total}} {{.total}}{{end}}."), new(notifyv1.PutTemplateResponse))
+	request := func(name string, values map[string]any) *notifyv1.SendRequest {
+		return &notifyv1.SendRequest{Channel: bySMS, Recipient: "+8613812345678", Says: &notifyv1.SendRequest_Template{Template: use(name, values)}}
+	}
+	ada := map[string]any{"name": "Ada", "total": map[string]any{"amount": "1234.50", "asset": "CNY"}}
+	sent := ok(c, "Notify.Send", request("paid", ada), new(notifyv1.SendResponse)).GetMessage()
+	if sent.GetTemplate() != "paid@1" || sent.GetLocale() != "en" || sent.GetPriority() != notifyv1.Priority_PRIORITY_LOW || sent.GetMaxAttempts() != 3 ||
+		sent.GetOnUnknown() != notifyv1.OnUnknown_ON_UNKNOWN_RESEND {
+		t.Errorf("%v", sent)
+	}
+	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()}, WithContent: true},
+		new(notifyv1.GetMessageResponse))
+	if got.GetContent().GetText() != "Ada paid 1,234.50\u00a0CNY." {
+		t.Errorf("%v", got.GetContent())
+	}
+	ok(c, "Notify.PutTemplate", putTemplate("paid", "changed {{.name}}{{.total}}"), new(notifyv1.PutTemplateResponse))
+	if again := ok(c, "Notify.Send", request("paid", ada), new(notifyv1.SendResponse)); !again.GetExisted() || again.GetMessage().GetMessageId() != sent.GetMessageId() {
+		t.Errorf("the same order is told twice since the template has changed: %v", again)
+	}
+	own := request("paid", map[string]any{"name": "Bob"})
+	own.Priority, own.MaxAttempts, own.OnUnknown = notifyv1.Priority_PRIORITY_HIGH, 7, notifyv1.OnUnknown_ON_UNKNOWN_NEVER
+	if m := ok(c, "Notify.Send", own, new(notifyv1.SendResponse)).GetMessage(); m.GetPriority() != own.Priority || m.GetMaxAttempts() != 7 || m.GetOnUnknown() != own.OnUnknown || m.GetTemplate() != "paid@2" {
+		t.Errorf("the caller's own wishes count before the template's: %v", m)
+	}
+	before := s.count("select count(*) from notify_messages")
+	for _, x := range []struct {
+		r      *notifyv1.SendRequest
+		reason string
+	}{
+		{request("none", ada), "TEMPLATE_NOT_FOUND"}, {request("", ada), "FIELD_INVALID"}, {request("paid", map[string]any{"nmae": "Ada", "total": "x"}), "TEMPLATE_VARIABLES_INVALID"},
+		{&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "e", Says: &notifyv1.SendRequest_Template{Template: use("paid", ada)}}, "TEMPLATE_NOT_FOUND"},
+	} {
+		if a := c.call(connectJSON, "Notify.Send", x.r); a.reason(t) != x.reason {
+			t.Errorf("%s %s, not %s", a.code, a.message, x.reason)
+		}
+	}
+	together := &notifyv1.SendBatchRequest{AllOrNothing: true, Items: []*notifyv1.SendRequest{request("paid", map[string]any{"name": "Eve"}), request("paid", nil)}}
+	if a := c.call(connectJSON, "Notify.SendBatch", together); a.reason(t) != "TEMPLATE_VARIABLES_INVALID" {
+		t.Error(a.code, a.message)
+	}
+	if n := s.count("select count(*) from notify_messages"); n != before {
+		t.Errorf("%d messages of requests that were refused", n-before)
+	}
+	together.AllOrNothing = false
+	each := ok(c, "Notify.SendBatch", together, new(notifyv1.SendBatchResponse)).GetResults()
+	if each[0].GetMessageId() == 0 || each[1].GetError().GetReason() != "TEMPLATE_VARIABLES_INVALID" {
+		t.Errorf("%v", each)
+	}
+	bad := putTemplate("bad", "{{.nmae}}")
+	bad.Definition.Subject = "x"
+	a := c.call(connectJSON, "Notify.PutTemplate", bad)
+	if a.reason(t) != "FIELD_INVALID" || !strings.Contains(fmt.Sprint(a.message, string(a.raw)), "definition.subject") {
+		t.Errorf("%s %s", a.message, a.raw)
+	}
+}
