@@ -257,9 +257,17 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) || !strings.Contains(body, `"balanceAfter":"987.70"`) {
 			t.Errorf("turn %d: %d %s", turn, code, body)
 		}
+		code, body = post(t, s.base+"/ledgerd.notify.v1.NotifyService/Send", "", `{"channel":"CHANNEL_SMS","recipient":"+8613812345678","content":{"text":"hello"},"bizNo":"sms-1"}`)
+		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) {
+			t.Errorf("turn %d: %d %s", turn, code, body)
+		}
 		if said := s.end(); strings.Contains(said, "creating a PostgreSQL") != (turn == 0) {
 			t.Errorf("turn %d: it does not tell what it does, or what it does not: %s", turn, said)
 		}
+	}
+	// What was accepted is delivered before the end, or at the next start.
+	if sent, err := os.ReadFile(filepath.Join(dir, "data.messages")); err != nil || strings.Count(string(sent), "\n") != 1 || !strings.Contains(string(sent), `"text":"hello"`) {
+		t.Errorf("%s, %v", sent, err)
 	}
 
 	s := p.start(address, "dev", "--listen", "127.0.0.1:0")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -39,6 +40,10 @@ func (c *devCmd) Run(e *env) error {
 	if err := c.keepSecret(); err != nil {
 		return err
 	}
+	messages, err := c.messages()
+	if err != nil {
+		return err
+	}
 	url := c.DatabaseURL
 	if url == "" {
 		local, end, err := c.localPostgres(e)
@@ -51,10 +56,6 @@ func (c *devCmd) Run(e *env) error {
 		return err
 	}
 	anyone, err := sampleTenant(e.ctx, url)
-	if err != nil {
-		return err
-	}
-	messages, err := c.beside(".messages")
 	if err != nil {
 		return err
 	}
@@ -88,6 +89,25 @@ func (c *devCmd) keepSecret() error {
 	c.SecretsFile = name
 	_, err = secret.KeepFile(name)
 	return err
+}
+
+// messages is the file that messages are written to instead of being sent. That of a database which is gone is put aside: a new
+// one begins to count its messages again, and they would be taken for those that are written there.
+func (c *devCmd) messages() (string, error) {
+	name, err := c.beside(".messages")
+	if err != nil {
+		return "", err
+	}
+	data, err := c.beside("")
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(data); c.DatabaseURL == "" && errors.Is(err, fs.ErrNotExist) {
+		if err := os.Rename(name, name+".old"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	return name, nil
 }
 
 // beside is a file beside the directory of the data, which itself is Postgres's.

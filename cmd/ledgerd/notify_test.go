@@ -54,3 +54,34 @@ func TestATrialMessageTellsWhetherProvidersWork(t *testing.T) {
 		t.Errorf("%s, %v", sms, err)
 	}
 }
+
+func TestMessagesOfADatabaseThatIsGoneArePutAside(t *testing.T) {
+	dir := t.TempDir()
+	c := &devCmd{Dir: filepath.Join(dir, "data")}
+	name := filepath.Join(dir, "data.messages")
+	for _, there := range []bool{true, false} {
+		if there {
+			if err := os.Mkdir(c.Dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.Remove(c.Dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte("sent\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.messages()
+		if err != nil || got != name {
+			t.Errorf("%s, %v", got, err)
+		}
+		if _, err := os.Stat(name); (err == nil) != there {
+			t.Errorf("with a database: %v, and its messages: %v", there, err)
+		}
+	}
+	if _, err := os.Stat(name + ".old"); err != nil {
+		t.Error(err)
+	}
+	if _, err := (&devCmd{Dir: filepath.Join(dir, "new")}).messages(); err != nil {
+		t.Error(err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/notify/email"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
@@ -284,6 +285,11 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	}
 	if len(text) > MostContent {
 		return nil, ContentTooLarge.New("the message has %d bytes as it is kept, %d are the most", len(text), MostContent)
+	}
+	if c.Channel == send.Email {
+		if err := email.Check(&r.Content); err != nil {
+			return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
+		}
 	}
 	h := b.outbox.hashing(c.Tenant)
 	m := &made{recipient: c.to, content: r.Content, text: text}

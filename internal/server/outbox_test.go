@@ -94,7 +94,8 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 	}
 	port, _ := strconv.Atoi(at.Port())
 	s.sending("email:\n"+smtpProvider("main", mail)+smtpProvider("spare", spare)+
-		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id}\n",
+		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id,\n"+
+		"     report_secret: s3cret, reports: {id_at: /id, status_at: /status, delivered: [ok]}}\n",
 		webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true, Ports: []uint16{uint16(port)}})
 	c := &caller{s, key}
 	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
@@ -130,9 +131,29 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		!strings.Contains(strings.Join(got, "\n"), `/hook {"order":"o1"}`) {
 		t.Errorf("%d e-mails, %q", len(mail.Messages()), got)
 	}
+	// Whoever knows the secret reports.
+	for path, status := range map[string]int{"/notify/reports/gateway/wrong": http.StatusForbidden, "/notify/reports/main/s3cret": http.StatusNotFound,
+		"/notify/reports/gateway/s3cret": http.StatusNoContent} {
+		res, err := http.Post(s.base+path, "application/json", strings.NewReader(`{"id": "n1", "status": "ok"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != status {
+			t.Errorf("%s: %d", path, res.StatusCode)
+		}
+	}
+	if m := c.message(ids[1]); m.GetState() != notifyv1.MessageState_MESSAGE_STATE_DELIVERED {
+		t.Errorf("%v", m)
+	}
 	// What is refused sends nothing; what its provider cannot send goes by the spare one.
 	if a := c.call(connectProto, "Batch.Execute", execute(operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "It is paid.")),
 		operation("pay", pay("o2", "ada", "world", "5000000")))); a.code == "" {
+		t.Errorf("%+v", a)
+	}
+	bad := written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "hello")
+	bad.GetContent().Subject = "hello\r\nBcc: eve@evil.example"
+	if a := c.call(connectProto, "Notify.Send", bad); a.reason(t) != "FIELD_INVALID" {
 		t.Errorf("%+v", a)
 	}
 	mail.Kill()

@@ -2,12 +2,11 @@ package email
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"mime"
 	"net/mail"
-	"net/url"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -16,15 +15,6 @@ import (
 	"golang.org/x/net/idna"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
-)
-
-// Bounds of a message.
-const (
-	maxSubject  = 998 // bytes
-	maxFileName = 255 // bytes
-	maxHeader   = 900 // bytes
-	maxWord     = 900 // bytes: lines break at blanks, and have 998 at most
-	maxHeaders  = 50
 )
 
 // letter is a message on its way to a server.
@@ -42,8 +32,11 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	if who == nil {
 		who = s.identity
 	}
-	if m.Key == "" || !isKey(m.Key) {
+	if !isKey(m.Key) {
 		return nil, errors.New("the key is not one")
+	}
+	if err := Check(&m.Content); err != nil {
+		return nil, err
 	}
 	to, err := parseAddress(m.Recipient)
 	if err != nil {
@@ -104,18 +97,6 @@ func (d *DKIM) sign(text []byte) ([]byte, error) {
 }
 
 func setContent(out *gomail.Msg, c *send.Content) error {
-	switch {
-	case len(c.Subject) > maxSubject:
-		return fmt.Errorf("the subject has more than %d bytes", maxSubject)
-	case slices.ContainsFunc(strings.Fields(c.Subject), func(w string) bool { return len(w) > maxWord }):
-		return fmt.Errorf("the subject has a word of more than %d bytes", maxWord)
-	case !isLine(c.Subject):
-		return errors.New("the subject is not one line of UTF-8")
-	case !utf8.ValidString(c.Text) || !utf8.ValidString(c.HTML):
-		return errors.New("the text is not UTF-8")
-	case c.Text == "" && c.HTML == "" && len(c.Attachments) == 0:
-		return errors.New("it says nothing")
-	}
 	if c.Subject != "" {
 		out.Subject(encodeWords(c.Subject))
 	}
@@ -130,25 +111,16 @@ func setContent(out *gomail.Msg, c *send.Content) error {
 	}
 	for i := range c.Attachments {
 		if err := attach(out, &c.Attachments[i]); err != nil {
-			return fmt.Errorf("attachment %d: %w", i+1, err)
+			return err
 		}
 	}
 	return nil
 }
 
 func attach(out *gomail.Msg, a *send.Attachment) error {
-	if a.Type == "" {
-		a = &send.Attachment{Name: a.Name, Type: "application/octet-stream", Data: a.Data, Inline: a.Inline}
-	}
-	kind, params, err := mime.ParseMediaType(a.Type)
-	if err != nil || len(a.Type) > 200 || !strings.Contains(kind, "/") || strings.HasPrefix(kind, "multipart/") {
-		return errors.New("the type is not one")
-	}
-	switch {
-	case a.Name == "" || len(a.Name) > maxFileName || !isLine(a.Name) || strings.ContainsAny(a.Name, `/\`):
-		return fmt.Errorf("the name must have 1 to %d bytes and no slash", maxFileName)
-	case a.Inline != "" && !isContentID(a.Inline):
-		return errors.New("the content id is not one")
+	kind, params, err := mime.ParseMediaType(cmp.Or(a.Type, anyType))
+	if err != nil {
+		return err
 	}
 	disposition := "attachment"
 	if a.Inline != "" {
@@ -168,72 +140,24 @@ func attach(out *gomail.Msg, a *send.Attachment) error {
 	return out.AttachReader(a.Name, bytes.NewReader(a.Data), set)
 }
 
-// ours are header fields that a message may not bring along: we write them, or servers do.
-var ours = []string{
-	"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "return-path", "received",
-	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to",
-}
-
 func setHeaders(out *gomail.Msg, headers map[string]string) error {
-	if len(headers) > maxHeaders {
-		return fmt.Errorf("there are more than %d header fields", maxHeaders)
-	}
-	seen := map[string]bool{}
 	for name, value := range headers {
-		low := strings.ToLower(name)
-		switch {
-		case !isToken(name) || len(name) > 70:
-			return errors.New("a header field has no proper name")
-		case slices.Contains(ours, low), strings.HasPrefix(low, "content-"), strings.HasPrefix(low, "resent-"):
-			return fmt.Errorf("the header field %s is not the message's to set", name)
-		case seen[low]:
-			return fmt.Errorf("the header field %s is there twice", name)
-		case !isLine(value) || len(value) > maxHeader:
-			return fmt.Errorf("the header field %s is not one line of at most %d bytes", name, maxHeader)
-		}
-		seen[low] = true
-		switch low {
+		switch strings.ToLower(name) {
 		case "reply-to":
 			to, err := parseAddress(value)
 			if err != nil {
-				return fmt.Errorf("the header field %s: %w", name, err)
+				return err
 			}
 			out.ReplyToMailAddress(to)
 		case "list-unsubscribe":
-			if err := setUnsubscribe(out, value, headers); err != nil {
+			all, _, err := unsubscribe(value)
+			if err != nil {
 				return err
 			}
-		case "list-unsubscribe-post": // with List-Unsubscribe
+			out.SetGenHeader("List-Unsubscribe", all...)
 		default:
 			out.SetGenHeader(gomail.Header(name), value)
 		}
-	}
-	return nil
-}
-
-// setUnsubscribe sets List-Unsubscribe, whose value is a list of addresses in angle brackets, or one without.
-// With an https one among them a click is enough (RFC 8058).
-func setUnsubscribe(out *gomail.Msg, value string, headers map[string]string) error {
-	var all []string
-	oneClick := false
-	for part := range strings.SplitSeq(value, ",") {
-		part = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(part), "<"), ">")
-		u, err := url.Parse(part)
-		if err != nil || !slices.Contains([]string{"https", "http", "mailto"}, u.Scheme) || strings.ContainsAny(part, "<> ") || !isASCII(part) {
-			return errors.New("the header field List-Unsubscribe: must have URLs of https, http or mailto")
-		}
-		all = append(all, "<"+part+">")
-		oneClick = oneClick || u.Scheme == "https"
-	}
-	out.SetGenHeader("List-Unsubscribe", all...)
-	for name, value := range headers {
-		if !strings.EqualFold(name, "List-Unsubscribe-Post") {
-			continue
-		}
-		if value != "List-Unsubscribe=One-Click" || !oneClick {
-			return errors.New("the header field List-Unsubscribe-Post: must be List-Unsubscribe=One-Click, and List-Unsubscribe have an https URL")
-		}
-		out.SetGenHeader("List-Unsubscribe-Post", value)
 	}
 	return nil
 }
@@ -293,28 +217,4 @@ func mostlyASCII(text string) bool {
 		}
 	}
 	return other*6 < len(text)
-}
-
-func isASCII(text string) bool {
-	return !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf })
-}
-
-// isLine tells whether text can stand in a header: UTF-8, no line ends, no control characters.
-func isLine(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 || r == 0x85 })
-}
-
-// isToken: the name of a header field (RFC 5322, of the characters that all servers take).
-func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && r != '-' && r != '_' })
-}
-
-func isKey(key string) bool { return len(key) <= 64 && isToken(key) }
-
-func isContentID(id string) bool {
-	return len(id) <= 200 && !strings.ContainsFunc(id, func(r rune) bool { return !isAlphanumeric(r) && !strings.ContainsRune("-_.@+=$", r) })
-}
-
-func isAlphanumeric(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
 }

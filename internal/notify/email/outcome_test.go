@@ -1,8 +1,11 @@
 package email_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,8 +170,12 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 					cancel()
 				}()
 			}
+			start := time.Now()
 			if f := fail(t, ctx, sender(t, settings), message("hello")); f.Outcome != c.want || f.Code != code || f.Down {
 				t.Errorf("%s, cancelled: %v: %+v", c.phase, cancelled, f)
+			}
+			if took := time.Since(start); took > 8*time.Second { // 10 s is what the server gets otherwise
+				t.Errorf("%s, cancelled: %v: it took %v", c.phase, cancelled, took)
 			}
 			cancel()
 		}
@@ -320,5 +327,92 @@ func TestFailuresNameNobodyAndTellNothing(t *testing.T) {
 	server.Do(emailtest.Rcpt, "451 4.3.0 "+strings.Repeat("a", 900))
 	if f := fail(t, t.Context(), s, message("hello")); len(f.Text) > 510 {
 		t.Errorf("%d bytes", len(f.Text))
+	}
+}
+
+func TestAMessageThatIsTooLargeForTheServerIsNotHandedOver(t *testing.T) {
+	t.Parallel()
+	server := emailtest.Start(t, emailtest.Options{Largest: 100_000})
+	s := sender(t, config(server))
+	if f := fail(t, t.Context(), s, large()); f.Outcome != send.Refused || f.Code != "smtp_552_5.3.4" || f.Down || server.Count(emailtest.Mail) != 0 {
+		t.Errorf("%+v, %d times asked", f, server.Count(emailtest.Mail))
+	}
+	deliver(t, s, message("hello"))
+	if n := server.Count("connection"); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// scripted is a server that answers each command from a table, and tells what it heard over each connection.
+func scripted(t *testing.T, answers map[string]string) (settings email.Config, heard chan string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	heard = make(chan string, 10)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "220 hello\r\n")
+			lines := bufio.NewScanner(c)
+			text := ""
+			for lines.Scan() {
+				text += lines.Text() + "\n"
+				if answer := answers[lines.Text()[:min(4, len(lines.Text()))]]; answer != "" {
+					_, _ = io.WriteString(c, answer+"\r\n")
+				}
+			}
+			heard <- text
+		}
+	}()
+	settings = config(&emailtest.Server{Host: "127.0.0.1", Port: l.Addr().(*net.TCPAddr).Port})
+	settings.Hello = "here"
+	return settings, heard
+}
+
+// TestAServerThatWaitsForAMessageToNobodyGetsNone: RFC 2920 lets it, after commands that went out together.
+func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
+	t.Parallel()
+	settings, heard := scripted(t, map[string]string{"EHLO": "250-hello\r\n250 PIPELINING", "MAIL": "250 ok", "RCPT": "550 5.1.1 no such user", "DATA": "354 go on"})
+	s := sender(t, settings)
+	for range 2 {
+		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Permanent || f.Code != "smtp_550_5.1.1" {
+			t.Errorf("%+v", f)
+		}
+		if text := <-heard; text != "EHLO here\nMAIL FROM:<no-reply@shop.example>\nRCPT TO:<ada@customer.example>\nDATA\n" {
+			t.Errorf("it heard %q", text)
+		}
+	}
+	if s.Idle() != 0 {
+		t.Error("a connection is kept that was closed")
+	}
+}
+
+func TestWhatARefusalLeftIsTakenBackBeforeTheNextMessage(t *testing.T) {
+	t.Parallel()
+	for _, together := range []bool{false, true} {
+		hello, data := "250 hello", ""
+		if together {
+			hello, data = "250-hello\r\n250 PIPELINING", "DATA\n"
+		}
+		settings, heard := scripted(t, map[string]string{"EHLO": hello, "MAIL": "250 ok", "RCPT": "450 4.2.0 later", "DATA": "503 to whom?", "RSET": "250 ok", "QUIT": "221 bye"})
+		s := sender(t, settings)
+		for range 2 {
+			if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Temporary || f.Code != "smtp_450_4.2.0" {
+				t.Errorf("%+v", f)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		const one = "MAIL FROM:<no-reply@shop.example>\nRCPT TO:<ada@customer.example>\n"
+		if text := <-heard; text != "EHLO here\n"+one+data+"RSET\n"+one+data+"QUIT\n" {
+			t.Errorf("it heard %q", text)
+		}
 	}
 }

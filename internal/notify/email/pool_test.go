@@ -73,7 +73,9 @@ func TestAConnectionIsGivenUpInTime(t *testing.T) {
 	if n := server.Count("connection"); n != 3 {
 		t.Errorf("%d connections for five messages, two each", n)
 	}
-	c.PerConnection, c.Idle = 0, time.Millisecond
+	server = emailtest.Start(t, emailtest.Options{})
+	c = config(server)
+	c.Idle = time.Millisecond
 	s = sender(t, c)
 	before := server.Count("connection")
 	for s.Idle() > 0 || server.Count("connection") < before+2 {
@@ -84,6 +86,7 @@ func TestAConnectionIsGivenUpInTime(t *testing.T) {
 			}
 		}
 	}
+	server.Wait("gone")
 }
 
 func TestManyAtOnceArriveOnceEach(t *testing.T) {

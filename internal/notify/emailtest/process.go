@@ -194,7 +194,10 @@ func (s *session) Reset() {
 	s.message = Message{TLS: s.message.TLS, Conn: s.message.Conn}
 }
 
-func (s *session) Logout() error { return nil }
+func (s *session) Logout() error {
+	fmt.Println("gone")
+	return nil
+}
 
 func (s *session) AuthMechanisms() []string { return s.p.options.Auth }
 

@@ -151,7 +151,9 @@ func (s *Server) Kill() {
 // "reset" and "close": the connection; "stall": nothing, for ever; "slow 100ms": wait before going on.
 func (s *Server) Do(phase, what string) {
 	s.t.Helper()
-	n := s.Count("ok")
+	s.mu.Lock()
+	n := s.count("ok")
+	s.mu.Unlock()
 	if _, err := fmt.Fprintf(s.stdin, "%s %s\n", phase, what); err != nil {
 		s.t.Fatal(err)
 	}
@@ -159,7 +161,7 @@ func (s *Server) Do(phase, what string) {
 }
 
 // Wait waits until the server has told of something that begins with text, and returns it: "listening",
-// "connection N", and the phases, as they come.
+// "connection N", the phases, as they come, and "gone" when the client has left.
 func (s *Server) Wait(text string) string {
 	s.t.Helper()
 	found := ""
@@ -175,8 +177,14 @@ func (s *Server) Wait(text string) string {
 	return found
 }
 
-// Count tells how often the server told of something that begins with text.
+// Count tells how often the server told of something that begins with text, up to now.
 func (s *Server) Count(text string) int {
+	s.t.Helper()
+	select {
+	case <-s.ended:
+	default:
+		s.Do("now", "") // what it told before is known when this is done
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count(text)

@@ -1,9 +1,12 @@
 package filelog_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,18 +18,21 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
+// many keys, so that processes meet at some.
+const many = 3000
+
 func TestMain(m *testing.M) {
 	if name := os.Getenv("FILELOG_TEST_FILE"); name != "" {
-		for n := range 200 {
-			s, err := filelog.New(name)
+		_, _ = io.ReadAll(os.Stdin) // until all are there
+		s, err := filelog.New(name)
+		for _, n := range rand.Perm(many) {
 			if err == nil {
 				_, err = s.Send(context.Background(), message(fmt.Sprintf("k-%d", n)))
 			}
-			if err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-			_ = s.Close()
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
 		os.Exit(0)
 	}
@@ -152,19 +158,33 @@ func TestALineThatWasTornIsTakenAway(t *testing.T) {
 func TestProcessesWriteOneFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "messages.json")
 	var all sync.WaitGroup
+	var begin []io.Closer
 	for range 3 {
+		process := exec.Command(os.Args[0])
+		process.Env = append(os.Environ(), "FILELOG_TEST_FILE="+name)
+		var out bytes.Buffer
+		process.Stdout, process.Stderr = &out, &out
+		stdin, err := process.StdinPipe()
+		if err == nil {
+			err = process.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin = append(begin, stdin)
 		all.Go(func() {
-			process := exec.Command(os.Args[0])
-			process.Env = append(os.Environ(), "FILELOG_TEST_FILE="+name)
-			if out, err := process.CombinedOutput(); err != nil {
-				t.Errorf("%v: %s", err, out)
+			if err := process.Wait(); err != nil {
+				t.Errorf("%v: %s", err, &out)
 			}
 		})
+	}
+	for _, b := range begin {
+		_ = b.Close()
 	}
 	s := open(t, name)
 	for range 4 {
 		all.Go(func() {
-			for n := range 200 {
+			for _, n := range rand.Perm(many) {
 				if _, err := s.Send(t.Context(), message(fmt.Sprintf("k-%d", n))); err != nil {
 					t.Error(err)
 				}
@@ -179,7 +199,7 @@ func TestProcessesWriteOneFile(t *testing.T) {
 		}
 		seen[k] = true
 	}
-	if len(seen) != 200 {
+	if len(seen) != many {
 		t.Errorf("%d keys", len(seen))
 	}
 }

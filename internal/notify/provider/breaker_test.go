@@ -92,3 +92,32 @@ func TestNobodyKnowsWhatASenderDidThatPanicked(t *testing.T) {
 		t.Errorf("%s", &log)
 	}
 }
+
+type failingSender struct{ f send.Failure }
+
+func (s failingSender) Send(context.Context, *send.Message) (send.Receipt, error) {
+	return send.Receipt{}, &s.f
+}
+
+func TestOneEndpointThatIsDownSaysNothingOfOthers(t *testing.T) {
+	for _, many := range []bool{false, true} {
+		f := File{channels: map[send.Channel][]*Settings{send.Webhook: {{Kind: "webhook", Name: "w", Concurrency: 1, Timeout: time.Second}}}}
+		if !many {
+			f.channels[send.Webhook][0].Kind = "file"
+		}
+		senders, err := f.Build(&Env{Log: slog.New(slog.DiscardHandler), Webhooks: failingSender{send.Failure{Outcome: send.Unknown, Code: "timeout"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := senders.ByChannel[send.Webhook].(*Order)
+		o.all[0].sender = failingSender{send.Failure{Outcome: send.Unknown, Code: "timeout"}}
+		last := ""
+		for range 3 * openAfter {
+			_, err := o.Send(t.Context(), &send.Message{})
+			last = send.Failed(err).Code
+		}
+		if passed := last == "passed_over"; passed == many {
+			t.Errorf("many: %v, and it is passed over: %v", many, passed)
+		}
+	}
+}

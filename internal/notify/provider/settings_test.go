@@ -9,13 +9,17 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
@@ -217,5 +221,21 @@ func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
 	text, err := os.ReadFile(name)
 	if err != nil || strings.Count(string(text), "\n") != 4 {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestReportsOfEveryAccountAreRead(t *testing.T) {
+	senders, _, _ := build(t, "sms:\n  - {kind: http, name: gateway, url: 'https://gateway.example', query: {to: '{recipient}'}, report_secret: one,\n"+
+		"     reports: {id_at: /id, status_at: /status, delivered: [ok]}, overrides: {shop-eu: {report_secret: two}}}\n  - {kind: file}\n")
+	if len(senders.Reports) != 1 {
+		t.Errorf("%v", senders.Reports)
+	}
+	body := `{"id": "n1", "status": "ok"}`
+	for _, secret := range []string{"one", "two", "three", ""} {
+		r := httptest.NewRequest(http.MethodPost, "/notify/reports/gateway/"+secret, strings.NewReader(body))
+		got, err := senders.Reports["gateway"].Reports(r, secret, []byte(body))
+		if known := secret == "one" || secret == "two"; known != (err == nil) || !known && !errors.Is(err, report.ErrForbidden) || known && (len(got) != 1 || !got[0].Delivered) {
+			t.Errorf("%q: %v, %v", secret, got, err)
+		}
 	}
 }
