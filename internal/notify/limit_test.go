@@ -130,6 +130,7 @@ type made struct {
 	sample *notify.SendCommand
 	last   *notify.SendCommand
 	runs   int
+	fails  bool // when it has sent
 }
 
 func (c *made) Need(b *flow.Books) {
@@ -144,7 +145,11 @@ func (c *made) Apply(b *flow.Books) (any, error) {
 	c.runs++
 	c.last = text(says(c.says()))
 	c.last.Need(b.Messages())
-	return c.last.Apply(b.Messages())
+	answer, err := c.last.Apply(b.Messages())
+	if c.fails && err == nil {
+		return nil, notify.NotParked.New("it is refused after all")
+	}
+	return answer, err
 }
 
 func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
@@ -177,5 +182,23 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	}
 	if _, err := p.engine.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "third" }}, Rows: 1, Bytes: 100}); !fault.Is(err, notify.Limited) {
 		t.Errorf("over the limit: %v", err)
+	}
+}
+
+// What a refused command made in the batch is nothing to repeat for the ones behind it.
+func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 10)
+	works := make([]flow.Work, 3)
+	for i := range works {
+		works[i] = flow.Work{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "the same" }, fails: i == 0}, Rows: 1, Bytes: 100}
+	}
+	r := p.engine.DoAll(t.Context(), works)
+	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil || !r[2].Outcome.Existed {
+		t.Errorf("%+v", r)
+	}
+	if n := count(t, db, "select count(*) from notify_messages m join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
+		t.Errorf("%d messages, %d were handed over", n, len(p.hand.taken))
 	}
 }

@@ -14,7 +14,7 @@ type Metrics struct {
 	accepted *prometheus.CounterVec
 	repeats  *prometheus.CounterVec
 	limited  *prometheus.CounterVec
-	parts    *prometheus.GaugeVec
+	parts    prometheus.Gauge
 	codes    *prometheus.CounterVec
 }
 
@@ -30,8 +30,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		codes: counter("codes_total", "Codes, by channel, by dial code of numbers, and by what happened: sent, suppressed, verified, wrong, too_soon, too_many. "+
 			"Where many are sent and few verified, somebody may be having them sent for the money.", "what", "channel", "dial_code"),
 		limited: counter("limited_total", "Messages that a limit refused, by channel and by what the limit counts. A batch that runs again counts them again.", "channel", "scope"),
-		parts: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify", Name: "partitions_overdue",
-			Help: "Partitions whose time is over, and which somebody used when this process last wanted to drop them."}, nil),
+		parts: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify", Name: "partitions_overdue",
+			Help: "Partitions whose time is over, and which somebody used when this process last wanted to drop them."}),
 	}
 	for _, c := range Channels { // from 0 on, so that the first one is seen to come
 		m.accepted.WithLabelValues(string(c))
@@ -43,7 +43,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // LeftOver tells how many partitions could not be dropped.
-func (m *Metrics) LeftOver(n int) { m.parts.WithLabelValues().Set(float64(n)) }
+func (m *Metrics) LeftOver(n int) { m.parts.Set(float64(n)) }
 
 // Code counts what happened to a code.
 func (m *Metrics) Code(what, channel, dialCode string) {
