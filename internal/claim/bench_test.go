@@ -2,6 +2,7 @@ package claim_test
 
 import (
 	"context"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -12,25 +13,27 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// BenchmarkClaim is 256 callers in the process, on a Postgres that waits for the disk: new keys, and keys of which
+// BenchmarkClaim is 256 callers, or as many as the case says, in the process, on a Postgres that waits for the disk: new keys, and keys of which
 // nine of ten uses are refused.
 func BenchmarkClaim(b *testing.B) {
 	for _, kind := range []struct {
-		name string
-		keys int64 // uses of a key
-		p    claim.Params
+		name    string
+		callers int
+		keys    int64 // uses of a key
+		p       claim.Params
 	}{
-		{"fresh", 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
-		{"fresh for ever", 1, claim.Params{Scope: "like", Owner: "user:1001"}},
-		{"fresh volatile", 1, claim.Params{Scope: "volatile/page", Life: 10 * time.Minute}},
-		{"one of ten first", 10, claim.Params{Scope: "page", Life: 10 * time.Minute, FirstOnly: true}},
-		{"counted to ten", 10, claim.Params{Scope: "page", Life: 10 * time.Minute}},
+		{"fresh", 256, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
+		{"fresh by 1024", 1024, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
+		{"fresh for ever", 256, 1, claim.Params{Scope: "like", Owner: "user:1001"}},
+		{"fresh volatile", 256, 1, claim.Params{Scope: "volatile/page", Life: 10 * time.Minute}},
+		{"one of ten first", 256, 10, claim.Params{Scope: "page", Life: 10 * time.Minute, FirstOnly: true}},
+		{"counted to ten", 256, 10, claim.Params{Scope: "page", Life: 10 * time.Minute}},
 	} {
 		b.Run(kind.name, func(b *testing.B) {
 			db := pgtest.NewDurable(b)
 			e := newEngine(b, db.AppDSN, nil)
 			var n atomic.Int64
-			b.SetParallelism(128) // times GOMAXPROCS
+			b.SetParallelism(max(1, kind.callers/runtime.GOMAXPROCS(0)))
 			b.ReportAllocs()
 			b.ResetTimer()
 			start := time.Now()

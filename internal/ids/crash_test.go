@@ -229,10 +229,10 @@ func TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows(t *testing.T) {
 	}
 	written, still := int64(0), 0
 	soon(t, "it goes on, and comes to its mark", func() bool {
-		if err := g.Renew(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		made = append(made, b.next(g, 10)...)
+		// On a busy machine this one's lease may be over too, and the other one have the number for a while.
+		_ = g.Renew(t.Context())
+		some, _ := g.Next(t.Context(), 10)
+		made = append(made, some...)
 		if now := p.size(t); now != written {
 			written, still = now, 0
 		}

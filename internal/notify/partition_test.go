@@ -1,10 +1,12 @@
 package notify_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -12,6 +14,24 @@ import (
 
 // add makes a partition as of that many days ago.
 const add = `select public.notify_add_partition($1, $2, $3::text::date, $4::text::date)`
+
+// keep keeps partitions until nothing is left over: on a busy machine a lock may not be had in the short time that it is
+// waited for.
+func keep(t *testing.T, pool *pgxpool.Pool, months int32) (made, dropped int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		m, d, left, err := notify.KeepPartitions(ctx, pool, months)
+		if err != nil {
+			t.Fatal(err)
+		}
+		made, dropped = made+m, dropped+d
+		if left == 0 {
+			return made, dropped
+		}
+	}
+}
 
 func TestContentsGoOnTheirDayAndProofsStay(t *testing.T) {
 	t.Parallel()
@@ -21,19 +41,18 @@ func TestContentsGoOnTheirDayAndProofsStay(t *testing.T) {
 	change(t, db, add, "notify_contents", "20260302", "2026-03-02", "2026-03-03")
 	change(t, db, add, "notify_messages", "202603", "2026-03-01", "2026-04-01")
 	change(t, db, "insert into notify_contents values (1, 1, '2026-03-01', 'r', 'c')")
-	made, dropped, left, err := notify.KeepPartitions(t.Context(), pool, 0)
-	if made != 0 || dropped != 2 || left != 0 || err != nil {
-		t.Errorf("made %d, dropped %d, left %d, %v", made, dropped, left, err)
+	if made, dropped := keep(t, pool, 0); made != 0 || dropped != 2 {
+		t.Errorf("made %d, dropped %d", made, dropped)
 	}
 	if n := count(t, db, "select count(*) from pg_class where relname = 'notify_messages_202603'"); n != 1 {
 		t.Error("the proof is gone")
 	}
-	if _, dropped, _, err = notify.KeepPartitions(t.Context(), pool, 1); dropped != 1 || err != nil {
-		t.Errorf("proofs of one month: dropped %d, %v", dropped, err)
+	if _, dropped := keep(t, pool, 1); dropped != 1 {
+		t.Errorf("proofs of one month: dropped %d", dropped)
 	}
 	change(t, db, `drop table notify_parts.notify_contents_`+time.Now().UTC().AddDate(0, 0, 5).Format("20060102"))
-	if made, _, _, err = notify.KeepPartitions(t.Context(), pool, 0); made != 1 || err != nil {
-		t.Errorf("made %d, %v", made, err)
+	if made, _ := keep(t, pool, 0); made != 1 {
+		t.Errorf("made %d", made)
 	}
 	for _, statement := range []string{"drop table notify_contents", "select notify_drop_partition('notify_contents', 'notify_contents_20260301')", "delete from notify_contents"} {
 		if _, err := pool.Exec(t.Context(), statement); err == nil {
@@ -98,7 +117,7 @@ func TestALongReaderKeepsNobodyFromSending(t *testing.T) {
 	if err := reader.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, dropped, left, err := notify.KeepPartitions(t.Context(), pool, 0); dropped != 1 || left != 0 || err != nil {
-		t.Errorf("afterwards: dropped %d, left %d, %v", dropped, left, err)
+	if _, dropped := keep(t, pool, 0); dropped != 1 {
+		t.Errorf("afterwards: dropped %d", dropped)
 	}
 }

@@ -43,11 +43,14 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	for channel, n := range s.senders.Concurrency {
 		manners[channel] = deliver.Manner{Attempts: n}
 	}
-	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Manners: manners, Instance: instance,
+	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Manners: manners, Instance: instance, Keys: s.keys(),
 		Metrics: deliver.NewMetrics(s.registry), Log: s.log})
 	s.outbox.Handoff = s.pool
 	return nil
 }
+
+// keys are those of messages. The server has a master key.
+func (s *Server) keys() send.Keys { return send.NewKeys(s.options.Secret.Derive("notify.origin")) }
 
 // deliver sends until ctx ends, and then closes what is open.
 func (s *Server) deliver(ctx context.Context) {

@@ -13,7 +13,7 @@ func (s *Server) reports(mux *http.ServeMux) {
 	if s.senders == nil || len(s.senders.Reports) == 0 {
 		return
 	}
-	h := &report.Handler{Sources: s.senders.Reports, Find: report.NewFinder(s.reads).Tenant, Log: s.log,
+	h := &report.Handler{Sources: s.senders.Reports, Find: report.NewFinder(s.reads).Tenant, Keys: s.keys(), Log: s.log,
 		Take: func(ctx context.Context, requestID string, reports []report.Placed) error {
 			return flow.TakeReports(ctx, s.engine, requestID, reports)
 		}}

@@ -94,16 +94,16 @@ func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range again {
-		if s.arrived[send.KeyOf(1, id)] != 1 {
-			t.Errorf("message %d arrived %d times", id, s.arrived[send.KeyOf(1, id)])
+		if s.arrived[send.Keys("").Of(1, id)] != 1 {
+			t.Errorf("message %d arrived %d times", id, s.arrived[send.Keys("").Of(1, id)])
 		}
 	}
 	for _, id := range park {
-		asked := s.asked[send.KeyOf(1, id)]
+		asked := s.asked[send.Keys("").Of(1, id)]
 		isUnknown := o.count("notify_queue where message_id = $1 and state = 'unknown'", id)
 		proofs := o.count("notify_events where message_id = $1 and kind = 'sent'", id)
-		if asked > 1 || proofs+isUnknown != 1 || proofs > s.arrived[send.KeyOf(1, id)] {
-			t.Errorf("message %d was asked for %d times, arrived %d times, has %d proofs, is unknown %d times", id, asked, s.arrived[send.KeyOf(1, id)], proofs, isUnknown)
+		if asked > 1 || proofs+isUnknown != 1 || proofs > s.arrived[send.Keys("").Of(1, id)] {
+			t.Errorf("message %d was asked for %d times, arrived %d times, has %d proofs, is unknown %d times", id, asked, s.arrived[send.Keys("").Of(1, id)], proofs, isUnknown)
 		}
 		lost += isUnknown
 	}

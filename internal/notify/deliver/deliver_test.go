@@ -201,7 +201,7 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 	}
 	s.once(t, park)
 	for _, id := range again {
-		if key := send.KeyOf(1, id); s.asked[key] != 2 || s.arrived[key] != 1 {
+		if key := send.Keys("").Of(1, id); s.asked[key] != 2 || s.arrived[key] != 1 {
 			t.Errorf("%d was asked for %d times, and arrived %d times", id, s.asked[key], s.arrived[key])
 		}
 	}
@@ -282,7 +282,7 @@ func TestWhatOthersHaveIsTheirs(t *testing.T) {
 	if n := o.count("notify_queue where state = 'queued' and fence = 2 and holder = 'other' and attempts = 1"); n != 2 || o.count("notify_events") != 0 {
 		t.Errorf("%d of 2 are as the others have them\n%s", n, o.states())
 	}
-	if s.asked[send.KeyOf(1, park.ID)] != 0 || s.asked[send.KeyOf(1, again.ID)] != 1 {
+	if s.asked[send.Keys("").Of(1, park.ID)] != 0 || s.asked[send.Keys("").Of(1, again.ID)] != 1 {
 		t.Errorf("asked %v", s.asked)
 	}
 }

@@ -30,6 +30,8 @@ type Config struct {
 	// they may be together, default 64 MiB.
 	Room  int
 	Bytes int64
+	// Keys makes the keys of messages.
+	Keys send.Keys
 	// Drain is how long attempts may take to end when the pool ends, default 10 s.
 	Drain time.Duration
 	// Disable is told of a recipient that wants nothing any more, such as an endpoint that answered 410. Nil: nobody.
@@ -160,7 +162,7 @@ func (p *Pool) Due(tenant int32) {
 
 // accept puts a message, for which room was reserved, in its queue. The caller holds the lock.
 func (p *Pool) accept(j *job) {
-	j.Key = send.KeyOf(j.Tenant, j.ID)
+	j.Key = p.Keys.Of(j.Tenant, j.ID)
 	j.size = sizeOf(&j.Message)
 	l := p.lanes[j.Channel]
 	l.resize(j.Tenant, j.size-assumed)

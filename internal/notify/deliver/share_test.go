@@ -75,7 +75,7 @@ func TestUrgentMessagesPassABacklog(t *testing.T) {
 		place[key] = i
 	}
 	for _, id := range urgent {
-		if at := place[send.KeyOf(1, id)]; at > 5000 {
+		if at := place[send.Keys("").Of(1, id)]; at > 5000 {
 			t.Errorf("an urgent message was number %d", at)
 		}
 	}
@@ -255,7 +255,7 @@ func TestOthersAreTold(t *testing.T) {
 		begun := time.Now()
 		maker.Due(7)
 		o.waitFor(n+1, 5*time.Second, "notify_events where kind = 'sent'")
-		worst = max(worst, s.times[send.KeyOf(7, ids[0])].Sub(begun))
+		worst = max(worst, s.times[send.Keys("").Of(7, ids[0])].Sub(begun))
 		pass(600 * time.Millisecond)
 	}
 	if worst > 500*time.Millisecond {
@@ -323,7 +323,7 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 		begun := time.Now()
 		p.Due(1)
 		o.waitFor(0, 5*time.Second, "notify_queue")
-		worst = max(worst, s.times[send.KeyOf(1, ids[0])].Sub(begun))
+		worst = max(worst, s.times[send.Keys("").Of(1, ids[0])].Sub(begun))
 	}
 	looked := read() - before
 	t.Logf("30,000 dead rows: 50 messages looked at %d entries; at most %v", looked, worst)

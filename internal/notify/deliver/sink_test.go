@@ -79,7 +79,7 @@ func (s *sink) once(t testing.TB, ids []int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, id := range ids {
-		key := send.KeyOf(1, id)
+		key := send.Keys("").Of(1, id)
 		if s.arrived[key] != 1 || s.asked[key] != 1 {
 			t.Errorf("message %d arrived %d times, asked for %d times", id, s.arrived[key], s.asked[key])
 		}

@@ -83,6 +83,8 @@ type Placed struct {
 type Handler struct {
 	// Sources by the provider's name in the configuration.
 	Sources map[string]Source
+	// Keys tells which keys are ours.
+	Keys send.Keys
 	// Find gives the tenant whose message has a number at a provider. Not found: 0.
 	Find func(ctx context.Context, provider, providerMessageID string) (tenant int32, err error)
 	// Take commits reports, and tells whether all of them are done with.
@@ -143,7 +145,7 @@ func (h *Handler) take(ctx context.Context, provider, requestID string, reports 
 	for _, r := range reports {
 		p := Placed{Report: r, Provider: provider}
 		var ours bool
-		switch p.Tenant, p.MessageID, ours = send.ParseKey(r.Key); {
+		switch p.Tenant, p.MessageID, ours = h.Keys.Parse(r.Key); {
 		case ours:
 		case r.Key != "" || r.ProviderMessageID == "":
 			continue // of somebody else who uses the same account

@@ -144,7 +144,7 @@ func aliyunSays(key, success, code string) string {
 func TestReportsByOurKey(t *testing.T) {
 	d := newDesk(t)
 	m := d.send(1, "main", "b")
-	key := send.KeyOf(1, m.ID)
+	key := send.Keys("").Of(1, m.ID)
 	d.want(d.post("main/wrong", aliyunSays(key, "true", "")), 403)
 	d.want(d.post("other/path", aliyunSays(key, "true", "")), 404)
 	d.want(d.post("main/path", `{`), 400)
@@ -159,8 +159,8 @@ func TestReportsByOurKey(t *testing.T) {
 	d.want(d.events(m), "sent, delivered")
 	// Of others who use the same account, and of a message that is not there.
 	d.want(d.post("main/path", aliyunSays("order-77", "true", "")), 200)
-	d.want(d.post("main/path", aliyunSays(send.KeyOf(1, m.ID+1), "true", "")), 200)
-	d.want(d.post("main/path", aliyunSays(send.KeyOf(2, m.ID), "true", "")), 200)
+	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(1, m.ID+1), "true", "")), 200)
+	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(2, m.ID), "true", "")), 200)
 	d.want(d.events(m), "sent, delivered")
 }
 
@@ -188,7 +188,7 @@ func TestAReportSettlesWhatIsUnknown(t *testing.T) {
 	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null, code = 'timeout' where message_id = $1`, m.ID); err != nil {
 		t.Fatal(err)
 	}
-	d.want(d.post("main/path", aliyunSays(send.KeyOf(1, m.ID), "true", "")), 200)
+	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(1, m.ID), "true", "")), 200)
 	d.want(d.events(m), "delivered")
 	var open int
 	if err := d.super.QueryRow(t.Context(), `select count(*) from notify_queue`).Scan(&open); err != nil || open != 0 {

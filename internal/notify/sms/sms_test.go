@@ -89,7 +89,7 @@ func (p *provider) roots() *tls.Config {
 
 // sample has characters that each way of encoding has to take care of.
 func sample() *send.Message {
-	return &send.Message{Tenant: 1, ID: 16385, Key: send.KeyOf(1, 16385), Channel: send.SMS, Recipient: "+8613812345678",
+	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.SMS, Recipient: "+8613812345678",
 		Content: send.Content{Text: `Hi "Ada" & <Bob>+100%, 你好 {text}`, Template: map[string]string{"main": "SMS_1"},
 			Params:         []send.Param{{Name: "code", Value: "of another provider"}},
 			ProviderParams: map[string][]send.Param{"main": {{Name: "name", Value: `A"d&a<+你`}, {Name: "code", Value: "073911"}}}}}

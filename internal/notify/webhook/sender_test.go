@@ -25,7 +25,7 @@ import (
 )
 
 func event() *send.Message {
-	return &send.Message{Tenant: 1, ID: 16385, Key: send.KeyOf(1, 16385), Channel: send.Webhook, Recipient: "shop",
+	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.Webhook, Recipient: "shop",
 		Content: send.Content{Type: "order.paid", Data: []byte(`{"type":"order.paid","data":{"id":1}}`)}}
 }
 

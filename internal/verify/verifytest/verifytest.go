@@ -18,6 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/record"
@@ -66,7 +67,7 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 
 // Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
 // open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
-// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code, messages to people; and a little for other.
+// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code, messages to people, an endpoint of webhooks; and a little for other.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -99,6 +100,7 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.other(db)
 	b.codes()
 	b.notices()
+	b.ask("req-endpoint", flow.Webhook(&webhook.CreateCommand{Caller: caller(Demo, "req-endpoint"), Name: "shop", URL: "https://shop.example.com/hooks"}))
 
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
