@@ -35,6 +35,7 @@ const (
 	secretNote    = "nobody-else-may-read-this"
 	secretBalance = "7777.77"
 	secretRequest = "request-that-nobody-else-made"
+	secretKey     = "whsec_" // how keys of endpoints begin
 )
 
 // furnishers give a tenant the things of other services, under the names of things.

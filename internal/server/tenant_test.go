@@ -41,7 +41,7 @@ func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
 		for _, me := range []*caller{empty, alike} { // who has nothing, and who has things of the same names
 			for i, r := range examples[callName(m)](theirs) {
 				got := reach(me, m, r, "Idempotency-Key", "furnish")
-				for _, secret := range []string{secretNote, secretBalance, secretRequest} {
+				for _, secret := range []string{secretNote, secretBalance, secretRequest, secretKey} {
 					if strings.Contains(got, secret) {
 						t.Errorf("%s (%d) shows what is not the caller's: %s", m.FullName(), i, got)
 					}
@@ -72,7 +72,7 @@ func TestTheWalkWouldNotice(t *testing.T) {
 		var seen bool
 		for _, r := range examples[callName(m)](mine) {
 			got := reach(me, m, r)
-			seen = seen || strings.Contains(got, secretNote) || strings.Contains(got, secretBalance) || strings.Contains(got, secretRequest)
+			seen = seen || strings.Contains(got, secretNote) || strings.Contains(got, secretBalance) || strings.Contains(got, secretRequest) || strings.Contains(got, secretKey)
 		}
 		if !seen {
 			t.Errorf("%s shows its owner none of the secrets", m.FullName())
