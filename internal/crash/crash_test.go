@@ -45,6 +45,7 @@ type world struct {
 	db      *pgtest.Durable
 	servers []*server
 	apiKey  string
+	args    []string // of the servers
 }
 
 // TestNothingAcknowledgedIsLostAndNothingHappensTwice kills both servers and Postgres with SIGKILL
@@ -87,7 +88,7 @@ func (w *world) begin() {
 	pool.Close()
 	binary := build(w.t)
 	for range 2 {
-		w.servers = append(w.servers, startServer(w.t, binary, w.db.AppDSN))
+		w.servers = append(w.servers, startServer(w.t, binary, w.db.AppDSN, w.args...))
 	}
 	c := w.client(0)
 	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {

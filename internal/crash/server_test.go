@@ -25,14 +25,15 @@ func build(t *testing.T) string {
 // server is one ledgerd process after the other.
 type server struct {
 	binary, dsn string
+	args        []string // further ones
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	addr string
 }
 
-func startServer(t *testing.T, binary, dsn string) *server {
-	s := &server{binary: binary, dsn: dsn}
+func startServer(t *testing.T, binary, dsn string, args ...string) *server {
+	s := &server{binary: binary, dsn: dsn, args: args}
 	s.start(t)
 	t.Cleanup(s.kill)
 	return s
@@ -46,7 +47,7 @@ func (s *server) address() string {
 
 // start runs a process and waits until it listens.
 func (s *server) start(t *testing.T) {
-	cmd := exec.Command(s.binary, "serve", "--listen", "127.0.0.1:0")
+	cmd := exec.Command(s.binary, append([]string{"serve", "--listen", "127.0.0.1:0"}, s.args...)...)
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.dsn)
 	logs, err := cmd.StderrPipe()
 	if err != nil {

@@ -75,14 +75,18 @@ func TestManyPoolsShareTheWork(t *testing.T) {
 		run(t, db, s.URL, func(c *deliver.Config) { c.Instance = fmt.Sprint("pool-", i) })
 	}
 	var ids []int64
-	for range 20 {
-		ids = append(ids, o.put(100, message{})...)
-		ids = append(ids, o.put(20, message{park: true})...)
+	pools := 0
+	for end := time.Now().Add(30 * time.Second); pools < 3 && time.Now().Before(end); { // a quick one may do all that it finds
+		for range 20 {
+			ids = append(ids, o.put(100, message{})...)
+			ids = append(ids, o.put(20, message{park: true})...)
+		}
+		o.waitFor(0, 20*time.Second, "notify_queue")
+		pools = o.count("(select distinct instance from notify_events) x")
 	}
-	o.waitFor(0, 20*time.Second, "notify_queue")
 	s.once(t, ids)
-	if n := o.count("(select distinct instance from notify_events) x"); n < 2 {
-		t.Error("one pool did it all")
+	if pools < 3 {
+		t.Errorf("%d pools did it all", pools)
 	}
 }
 
