@@ -93,6 +93,12 @@ from (
 where q.ctid = y.tid and q.fence = y.fence
 returning y.n::integer as n;
 
+-- name: ProviderTurn :execrows
+-- Writes down who is about to be asked, and may so have sent the message from then on.
+update notify_queue q
+set provider = @provider::text, unsure = true
+where q.tenant_id = @tenant_id and q.message_id = @message_id and q.fence = @fence;
+
 -- name: SentFinish :many
 -- Messages that were sent: their rows go, and the proof stays. One that is not returned has been taken by others.
 with found as (

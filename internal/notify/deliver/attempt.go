@@ -2,11 +2,13 @@ package deliver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -49,6 +51,7 @@ func (p *Pool) send(l *lane, j *job) (receipt send.Receipt, failure *send.Failur
 			failure = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
 		}
 	}()
+	j.Turn = func(ctx context.Context, provider string) error { return p.turn(ctx, j, provider) }
 	receipt, err := l.sender.Send(ctx, &j.Message)
 	if err != nil {
 		failure = send.Failed(err)
@@ -62,6 +65,20 @@ func (p *Pool) send(l *lane, j *job) (receipt send.Receipt, failure *send.Failur
 	}
 	return receipt, failure
 }
+
+// turn writes down that a provider is about to be asked which is not the first.
+func (p *Pool) turn(ctx context.Context, j *job, provider string) error {
+	_, err := p.steered(ctx, func(d db.DBTX) error {
+		n, err := q.ProviderTurn(ctx, d, db.ProviderTurnParams{TenantID: j.Tenant, MessageID: j.ID, Fence: j.Fence, Provider: provider})
+		if err == nil && n == 0 {
+			err = errLost
+		}
+		return err
+	})
+	return err
+}
+
+var errLost = errors.New("deliver: others have the message")
 
 // judge tells what an attempt means for its message.
 func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {

@@ -72,6 +72,9 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	if row.Provider != nil {
 		s.LastProvider = *row.Provider
 	}
+	if row.Lapsed && !s.Park && !s.Unsure { // whoever had it may have asked the first provider: another one would have been written down
+		s.LastProvider, s.Unsure = "", true
+	}
 	return &job{Job: s, was: row.State, begun: begun.Add(row.DueAt.Sub(now))}
 }
 

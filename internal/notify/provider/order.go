@@ -46,17 +46,23 @@ type provider struct {
 //
 // A Failure without a Provider tells that none was asked: all are passed over, or have enough to do.
 func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
-	list, f := o.list(m)
+	list, first, f := o.list(m)
 	if f != nil {
 		return send.Receipt{}, f
 	}
 	var sum summary
+	asked := first // by what is written down
+	for _, p := range list {
+		if m.Unsure && p.Name == m.LastProvider {
+			asked = p
+		}
+	}
 	for i, p := range list {
 		if i > 0 && lacksTime(ctx) {
 			sum.add(&send.Failure{Outcome: send.Temporary, Code: "late", Text: "there was no time left to ask the next provider"})
 			break
 		}
-		r, f := p.ask(ctx, m)
+		r, f := p.ask(ctx, m, &asked)
 		if f == nil {
 			r.Provider = p.Name
 			return r, nil
@@ -69,31 +75,34 @@ func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error)
 	return send.Receipt{}, sum.failure()
 }
 
-// list is who may be asked, in which order.
-func (o *Order) list(m *send.Message) ([]*provider, *send.Failure) {
-	var list []*provider
+// list is who may be asked, in which order, and who is the first in the order of the configuration.
+func (o *Order) list(m *send.Message) (list []*provider, first *provider, f *send.Failure) {
 	for _, p := range o.all {
 		if p.tenants == nil || p.tenants[m.Tenant] {
 			list = append(list, p)
 		}
 	}
 	if len(list) == 0 {
-		return nil, &send.Failure{Outcome: send.Refused, Code: "no_provider", Text: "the tenant has no provider for this channel"}
+		return nil, nil, &send.Failure{Outcome: send.Refused, Code: "no_provider", Text: "the tenant has no provider for this channel"}
+	}
+	first = list[0]
+	if m.Unsure && m.LastProvider == "" && !first.ResendUnknown {
+		return list[:1], first, nil
 	}
 	for i, p := range list {
 		if p.Name != m.LastProvider {
 			continue
 		}
 		if m.Unsure && !p.ResendUnknown {
-			return list[i : i+1], nil
+			return list[i : i+1], first, nil
 		}
-		return append(list[i+1:len(list):len(list)], list[:i+1]...), nil
+		return append(list[i+1:len(list):len(list)], list[:i+1]...), first, nil
 	}
 	if m.Unsure && m.LastProvider != "" {
-		return nil, &send.Failure{Outcome: send.Refused, Code: "provider_gone",
+		return nil, nil, &send.Failure{Outcome: send.Refused, Code: "provider_gone",
 			Text: "who may have sent it is no longer among the providers: only a person can tell"}
 	}
-	return list, nil
+	return list, first, nil
 }
 
 func lacksTime(ctx context.Context) bool {
@@ -102,7 +111,7 @@ func lacksTime(ctx context.Context) bool {
 }
 
 // ask makes an attempt with one provider. A failure without a Provider tells that it was not made.
-func (p *provider) ask(ctx context.Context, m *send.Message) (r send.Receipt, f *send.Failure) {
+func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (r send.Receipt, f *send.Failure) {
 	ok, probe, wait := p.breaker.permit()
 	if !ok {
 		p.metrics.skipped.Inc()
@@ -115,6 +124,9 @@ func (p *provider) ask(ctx context.Context, m *send.Message) (r send.Receipt, f 
 		return r, f
 	}
 	defer free()
+	if f := p.turn(ctx, m, asked); f != nil {
+		return r, f
+	}
 	start := time.Now()
 	if r, f = p.attempt(ctx, m); f != nil {
 		f.Provider = p.Name
@@ -124,6 +136,18 @@ func (p *provider) ask(ctx context.Context, m *send.Message) (r send.Receipt, f 
 	}
 	p.metrics.tried(f, time.Since(start))
 	return r, f
+}
+
+// turn writes down who is about to be asked, if by what is written down it is another one.
+func (p *provider) turn(ctx context.Context, m *send.Message, asked **provider) *send.Failure {
+	if *asked == p || m.Turn == nil || m.Park {
+		return nil
+	}
+	if err := m.Turn(ctx, p.Name); err != nil {
+		return &send.Failure{Outcome: send.Temporary, Code: "turn", Text: "who is to be asked could not be written down", RetryAfter: time.Second}
+	}
+	*asked = p
+	return nil
 }
 
 // attempt calls the sender. If that panics, nobody knows what it did.

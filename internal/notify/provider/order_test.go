@@ -173,10 +173,45 @@ func TestWhoMayHaveSentIsAskedAgainAndNobodyElse(t *testing.T) {
 	m.LastProvider = "gone"
 	p.expect(t, m, "provider_gone refused", 1, 0)
 	m.LastProvider = ""
-	p.expect(t, m, "b took it", 1, 1)
+	p.expect(t, m, "a smtp_451_4.3.0 temporary", 1, 0) // the first one
 	p.a.Do(emailtest.Rcpt, "")
 	m.LastProvider = "b" // which the file lets others send again for
+	p.expect(t, m, "a took it", 2, 0)
+}
+
+func TestWhoIsAboutToBeAskedIsWrittenDownUnlessItIsTheFirst(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, nil, nil)
+	var turns []string
+	turned := func(m *send.Message, want string) {
+		t.Helper()
+		if got := strings.Join(turns, " "); got != want {
+			t.Errorf("written down: %q, not %q", got, want)
+		}
+		turns = nil
+	}
+	m := message()
+	m.Turn = func(_ context.Context, provider string) error { turns = append(turns, provider); return nil }
+	p.expect(t, m, "a took it", 1, 0)
+	turned(m, "")
+	p.a.Do(emailtest.Rcpt, "451 4.3.0 later")
+	p.expect(t, m, "b took it", 1, 1)
+	turned(m, "b")
+	p.b.Do(emailtest.Rcpt, "451 4.3.0 later")
+	p.a.Do(emailtest.Rcpt, "")
+	m.LastProvider = "a"
 	p.expect(t, m, "a took it", 2, 1)
+	turned(m, "b a")
+	m.LastProvider, m.Unsure = "b", true
+	p.b.Do(emailtest.Rcpt, "")
+	p.expect(t, m, "b took it", 2, 2) // it stands there already
+	turned(m, "")
+	m.LastProvider, m.Unsure, m.Park = "a", false, true
+	p.expect(t, m, "b took it", 2, 3) // nobody asks again
+	turned(m, "")
+	m.Park = false
+	m.Turn = func(context.Context, string) error { return errors.New("no database") }
+	p.expect(t, m, "a took it", 3, 3) // so b is not asked
 }
 
 func TestWhatAllRefuseIsRefusedAndAWrongPasswordIsNot(t *testing.T) {

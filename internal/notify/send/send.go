@@ -43,9 +43,13 @@ type Message struct {
 	Park bool
 	// LastProvider is who failed last: the next one in the order is asked. Empty: there was no attempt.
 	LastProvider string
-	// Unsure: LastProvider may have sent it. So only LastProvider is asked again, who may know the key. It never
-	// happens to one with Park.
+	// Unsure: LastProvider may have sent it, or if that is empty the first in the order. So only that one is asked
+	// again, who may know the key. It never happens to one with Park.
 	Unsure bool
+	// Turn writes down that another provider than the first in the order is about to be asked, before it is: should
+	// this process end in the middle, the next one asks that provider again and no other. On an error it may not be
+	// asked. Nil: nobody wants to know.
+	Turn func(ctx context.Context, provider string) error
 }
 
 // Content is what a message says. A channel uses the fields that it has a use for. It is kept as JSON.

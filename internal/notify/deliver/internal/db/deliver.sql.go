@@ -288,6 +288,33 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX) (PlanSteerRow, error) 
 	return i, err
 }
 
+const providerTurn = `-- name: ProviderTurn :execrows
+update notify_queue q
+set provider = $1::text, unsure = true
+where q.tenant_id = $2 and q.message_id = $3 and q.fence = $4
+`
+
+type ProviderTurnParams struct {
+	Provider  string
+	TenantID  int32
+	MessageID int64
+	Fence     int64
+}
+
+// Writes down who is about to be asked, and may so have sent the message from then on.
+func (q *Queries) ProviderTurn(ctx context.Context, db DBTX, arg ProviderTurnParams) (int64, error) {
+	result, err := db.Exec(ctx, providerTurn,
+		arg.Provider,
+		arg.TenantID,
+		arg.MessageID,
+		arg.Fence,
+	)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
 const queueTake = `-- name: QueueTake :many
 update notify_queue q
 set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end, holder = $1::text,
