@@ -37,6 +37,7 @@ func TestContentsGoOnTheirDayAndProofsStay(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AppDSN)
+	keep(t, pool, 0) // the database may have been made before midnight
 	change(t, db, add, "notify_contents", "20260301", "2026-03-01", "2026-03-02")
 	change(t, db, add, "notify_contents", "20260302", "2026-03-02", "2026-03-03")
 	change(t, db, add, "notify_messages", "202603", "2026-03-01", "2026-04-01")
@@ -66,6 +67,7 @@ func TestALongReaderKeepsNobodyFromSending(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AppDSN)
+	keep(t, pool, 0) // the database may have been made before midnight
 	change(t, db, add, "notify_contents", "20260301", "2026-03-01", "2026-03-02")
 	super := pgtest.Pool(t, db.SuperDSN)
 	reader, err := super.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
