@@ -68,20 +68,6 @@ $$;
 comment on function commit_expect is 'Fails the transaction when a pipelined statement did not touch as many rows as it had to: COMMIT follows in the same round trip, so nobody else could.';
 
 -- +goose StatementBegin
-create function commit_expect_new(there bigint) returns void
-    language plpgsql
-    set search_path = pg_catalog
-    as $$
-begin
-    if there > 0 then
-        raise exception '% names were taken for new that are there', there using errcode = 'LD003';
-    end if;
-end
-$$;
--- +goose StatementEnd
-comment on function commit_expect_new is 'Fails the transaction when names are there that the batch took for new without looking (ADR 11).';
-
--- +goose StatementBegin
 create function commit_append_only() returns trigger
     language plpgsql
     set search_path = pg_catalog
@@ -143,7 +129,6 @@ reset role;
 drop table commit_keys;
 drop table commit_batches;
 drop function commit_expect;
-drop function commit_expect_new;
 drop function commit_append_only;
 drop function commit_batch_before;
 drop sequence commit_batch_seq;

@@ -227,6 +227,8 @@ func (w *world) judgeOrders(all []*order, kills map[string]int, sms *gateway, se
 			arrived[m.To]++
 		}
 	}
+	sms.mu.Lock()
+	defer sms.mu.Unlock()
 	placed, unknown := 0, 0
 	for _, o := range all {
 		if !o.definite() {

@@ -150,6 +150,20 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	if got := all("", ""); got != (notify.Requeued{}) {
 		t.Errorf("again: %+v", got)
 	}
+	// However many there are whose contents are gone, or that may not go out again: they hide none.
+	for i := range 3 {
+		m := p.mustSend(says(fmt.Sprint("gone", i)))
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'a', contents_until = current_date - $2::integer where message_id = $1", m.ID, i%2)
+	}
+	change(t, db, `insert into notify_queue (tenant_id, message_id, channel, priority, state, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, unsure, code)
+		select 1, -i, 'sms', 1, 'dead', 0, 0, 1, 'never', now(), current_date, current_date + 2, false, 'a' from generate_series(1, 1000) i`)
+	late := p.mustSend(says("late"))
+	change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'z' where message_id = $1", late.ID)
+	if got := all("", ""); got != (notify.Requeued{Count: 1}) {
+		t.Errorf("behind those that cannot be sent: %+v", got)
+	}
+	change(t, db, "delete from notify_queue where message_id < 0")
+	change(t, db, "update notify_queue q set contents_until = m.contents_until from notify_messages m where m.message_id = q.message_id")
 }
 
 func TestReportsSettleWhatIsUnknown(t *testing.T) {

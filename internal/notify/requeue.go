@@ -19,9 +19,8 @@ type RequeueCommand struct {
 
 // Requeued tells how many messages were brought back.
 type Requeued struct {
-	Count   int
-	Skipped int  // that cannot be sent any more
-	More    bool // there may be others
+	Count int
+	More  bool // there may be others
 }
 
 // Need names the message.
@@ -83,22 +82,15 @@ func (c *RequeueAllCommand) Need(b *Book) {
 	b.dead = append(b.dead, c.found)
 }
 
-// Apply brings back those that still are dead, and have something to say.
+// Apply brings back those that still are dead and have something to say.
 func (c *RequeueAllCommand) Apply(b *Book) (any, error) {
 	answer := Requeued{More: len(c.found.rows) == mostDead}
 	for _, r := range c.found.rows {
 		m, err := b.find(r)
-		switch {
-		case err != nil || m.State != Dead:
-		case m.OnUnknown == Never || !m.ContentsUntil.After(b.now):
-			answer.Skipped++
-		default:
+		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(b.now) {
 			b.requeue(r, m, c.GiveUpAfter)
 			answer.Count++
 		}
-	}
-	if answer.Count == 0 {
-		answer.More = false // the same would be found again
 	}
 	return answer, nil
 }

@@ -89,7 +89,7 @@ func (s *Notify) RequeueMessages(ctx context.Context, r *notifyv1.RequeueMessage
 var requeueMessagesCall = define("notify.requeue_messages", func(c *call, _ *decoder, r *notifyv1.RequeueMessagesRequest) change[*notifyv1.RequeueMessagesResponse] {
 	g := change[*notifyv1.RequeueMessagesResponse]{render: func(answer any, _ bool) (*notifyv1.RequeueMessagesResponse, error) {
 		a := answer.(notify.Requeued)
-		return &notifyv1.RequeueMessagesResponse{Requeued: int32(a.Count), Skipped: int32(a.Skipped), More: a.More}, nil
+		return &notifyv1.RequeueMessagesResponse{Requeued: int32(a.Count), More: a.More}, nil
 	}}
 	after := r.GetGiveUpAfter().AsDuration()
 	if f := r.GetFilter(); f != nil {

@@ -10,7 +10,7 @@ cross join lateral (
 ) l;
 
 -- name: DeadFind :many
--- Some dead messages of tenants, from a channel and with a code where they are given.
+-- Some dead messages of tenants that can be sent after all, from a channel and with a code where they are given.
 select u.n::integer as n, m.message_id
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -20,6 +20,7 @@ cross join lateral (
     select x.message_id from notify_queue x
     where x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
         and (u.code = '' or x.code = u.code) and (u.channel = '' or x.channel = u.channel)
+        and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
     order by x.code, x.message_id
     limit 1000
 ) m;

@@ -622,7 +622,7 @@ type RequeueMessagesRequest_MessageId struct {
 }
 
 type RequeueMessagesRequest_Filter struct {
-	// All dead ones that fit, up to 1,000 a call.
+	// All dead ones that fit and can still be sent, up to 1,000 a call: not those whose contents are gone.
 	Filter *DeadFilter `protobuf:"bytes,2,opt,name=filter,proto3,oneof"`
 }
 
@@ -690,10 +690,8 @@ type RequeueMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// So many are queued again.
 	Requeued int32 `protobuf:"varint,1,opt,name=requeued,proto3" json:"requeued,omitempty"`
-	// So many stay as they are: what they say is gone, or they must not be sent any more.
-	Skipped int32 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// There may be more: call again, with a new Idempotency-Key.
-	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -731,13 +729,6 @@ func (*RequeueMessagesResponse) Descriptor() ([]byte, []int) {
 func (x *RequeueMessagesResponse) GetRequeued() int32 {
 	if x != nil {
 		return x.Requeued
-	}
-	return 0
-}
-
-func (x *RequeueMessagesResponse) GetSkipped() int32 {
-	if x != nil {
-		return x.Skipped
 	}
 	return 0
 }
@@ -1507,11 +1498,10 @@ const file_ledgerd_notify_v1_outbox_proto_rawDesc = "" +
 	"\n" +
 	"DeadFilter\x12>\n" +
 	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12\x1b\n" +
-	"\x04code\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\x04code\"c\n" +
+	"\x04code\x18\x02 \x01(\tB\a\xbaH\x04r\x02(@R\x04code\"I\n" +
 	"\x17RequeueMessagesResponse\x12\x1a\n" +
-	"\brequeued\x18\x01 \x01(\x05R\brequeued\x12\x18\n" +
-	"\askipped\x18\x02 \x01(\x05R\askipped\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\xfe\x01\n" +
+	"\brequeued\x18\x01 \x01(\x05R\brequeued\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xfe\x01\n" +
 	"\x15ReportDeliveryRequest\x12(\n" +
 	"\n" +
 	"message_id\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00H\x00R\tmessageId\x12O\n" +

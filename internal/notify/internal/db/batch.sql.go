@@ -181,6 +181,7 @@ cross join lateral (
     select x.message_id from notify_queue x
     where x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
         and (u.code = '' or x.code = u.code) and (u.channel = '' or x.channel = u.channel)
+        and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
     order by x.code, x.message_id
     limit 1000
 ) m
@@ -197,7 +198,7 @@ type DeadFindRow struct {
 	MessageID int64
 }
 
-// Some dead messages of tenants, from a channel and with a code where they are given.
+// Some dead messages of tenants that can be sent after all, from a channel and with a code where they are given.
 func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]DeadFindRow, error) {
 	rows, err := db.Query(ctx, deadFind, arg.Tenants, arg.Channels, arg.Codes)
 	if err != nil {

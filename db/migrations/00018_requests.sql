@@ -1,0 +1,124 @@
+-- audit.requests as it was, and notifications, codes and templates. Locks nothing.
+
+-- +goose Up
+set local role ledgerd_owner;
+
+-- Without a condition on the time the planner would take the indexes on request ids for useless.
+create or replace view audit.requests as
+select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
+from (
+    select tenant_id, request_id, recorded_at as at, 'transfer'::text as what, biz_no as name, type as detail, principal, transfer_id as id
+    from ledger_transfers where recorded_at > '-infinity'
+    union all
+    select tenant_id, request_id, created_at, 'hold', biz_no, state, principal, hold_id from ledger_holds
+    union all
+    select d.tenant_id, d.request_id, d.created_at, 'account', a.code, a.asset, null, d.account_id
+    from ledger_account_details d
+    left join ledger_accounts a on a.tenant_id = d.tenant_id and a.account_id = d.account_id
+    union all
+    select tenant_id, request_id, created_at, 'key', key, operation, principal, null from commit_keys where not refused
+    union all
+    select tenant_id, request_id, created_at, 'refusal', key, operation, principal, null from commit_keys where refused
+    union all
+    select tenant_id, request_id, issued_at, 'token', encode(token_hash, 'hex') collate "C", purpose, principal, null from token_submit_tokens
+    union all
+    select tenant_id, spent_request_id, spent_at, 'token spent', encode(token_hash, 'hex') collate "C", operation, spent_by, null
+    from token_submit_tokens where spent_at is not null
+    union all
+    select tenant_id, request_id, claimed_at, 'claim', key, scope, principal, claim_id from claim_keys
+    union all
+    select tenant_id, request_id, begun_at, 'work', key, scope, principal, null from record_works
+    union all
+    select tenant_id, first_request_id, created_at, 'work', key, scope, null, null from record_works where attempt > 1
+    union all
+    select tenant_id, settled_request_id, settled_at, 'work settled', key, scope || ': ' || state, settled_by, null
+    from record_works where settled_at is not null
+    union all
+    select tenant_id, request_id, received_at, 'message', message_id, concat_ws('/', consumer_group, nullif(part, '')) collate "C", principal, inbox_id
+    from inbox_messages
+    union all
+    select tenant_id, last_request_id, greatest(started_at, finished_at, requeued_at), 'message changed', message_id,
+        concat_ws('/', consumer_group, nullif(part, '')) || ': ' || state collate "C", null, inbox_id
+    from inbox_messages where last_request_id <> request_id
+    union all
+    select tenant_id, request_id, acquired_at, 'lock', name, holder, principal, null from lease_locks
+    union all
+    select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
+    union all
+    select tenant_id, request_id, accepted_at, 'notification', biz_no, concat_ws('/', channel, nullif(business_type, '')) collate "C", principal, message_id
+    from notify_messages where accepted_at > '-infinity'
+    union all
+    select tenant_id, request_id, coalesce(sent_at[cardinality(sent_at)], expires_at), 'code', recipient_hint collate "C", type, principal, message_id
+    from notify_codes
+    union all
+    select tenant_id, request_id, created_at, 'template', (name || '@' || version) collate "C", (channel || '/' || locale) collate "C", principal, null
+    from notify_template_versions
+) r
+left join access_tenants t on t.tenant_id = r.tenant_id;
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. Indexes find transfers and notifications; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on column audit.requests.tenant is 'Name of the tenant.';
+comment on column audit.requests.request_id is 'X-Request-ID of the call.';
+comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
+comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter; notification: a message to somebody; code: the last one sent, or tried; template: a version of it.';
+comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name of the lock, biz_no of the notification, recipient of the code, masked, or name and version of the template.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock, channel and business type of the notification, type of the code, channel and locale of the template. Behind a colon the state of what was settled or changed.';
+comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims, messages and notifications have one; of a code it is that of its notification.';
+reset role;
+
+-- +goose Down
+set local role ledgerd_owner;
+
+-- Without a condition on recorded_at the planner would take ledger_transfers_request_idx for useless.
+create or replace view audit.requests as
+select t.name as tenant, r.request_id, r.at, r.what, r.name, r.detail, r.principal, r.id
+from (
+    select tenant_id, request_id, recorded_at as at, 'transfer'::text as what, biz_no as name, type as detail, principal, transfer_id as id
+    from ledger_transfers where recorded_at > '-infinity'
+    union all
+    select tenant_id, request_id, created_at, 'hold', biz_no, state, principal, hold_id from ledger_holds
+    union all
+    select d.tenant_id, d.request_id, d.created_at, 'account', a.code, a.asset, null, d.account_id
+    from ledger_account_details d
+    left join ledger_accounts a on a.tenant_id = d.tenant_id and a.account_id = d.account_id
+    union all
+    select tenant_id, request_id, created_at, 'key', key, operation, principal, null from commit_keys where not refused
+    union all
+    select tenant_id, request_id, created_at, 'refusal', key, operation, principal, null from commit_keys where refused
+    union all
+    select tenant_id, request_id, issued_at, 'token', encode(token_hash, 'hex') collate "C", purpose, principal, null from token_submit_tokens
+    union all
+    select tenant_id, spent_request_id, spent_at, 'token spent', encode(token_hash, 'hex') collate "C", operation, spent_by, null
+    from token_submit_tokens where spent_at is not null
+    union all
+    select tenant_id, request_id, claimed_at, 'claim', key, scope, principal, claim_id from claim_keys
+    union all
+    select tenant_id, request_id, begun_at, 'work', key, scope, principal, null from record_works
+    union all
+    select tenant_id, first_request_id, created_at, 'work', key, scope, null, null from record_works where attempt > 1
+    union all
+    select tenant_id, settled_request_id, settled_at, 'work settled', key, scope || ': ' || state, settled_by, null
+    from record_works where settled_at is not null
+    union all
+    select tenant_id, request_id, received_at, 'message', message_id, concat_ws('/', consumer_group, nullif(part, '')) collate "C", principal, inbox_id
+    from inbox_messages
+    union all
+    select tenant_id, last_request_id, greatest(started_at, finished_at, requeued_at), 'message changed', message_id,
+        concat_ws('/', consumer_group, nullif(part, '')) || ': ' || state collate "C", null, inbox_id
+    from inbox_messages where last_request_id <> request_id
+    union all
+    select tenant_id, request_id, acquired_at, 'lock', name, holder, principal, null from lease_locks
+    union all
+    select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
+) r
+left join access_tenants t on t.tenant_id = r.tenant_id;
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on column audit.requests.tenant is 'Name of the tenant.';
+comment on column audit.requests.request_id is 'X-Request-ID of the call.';
+comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
+comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter.';
+comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, or name of the lock.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock. Behind a colon the state of what was settled or changed.';
+comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims and messages have one.';
+reset role;
