@@ -31,6 +31,8 @@ type Options struct {
 	Profiles string
 	// Progress gets a line for every step.
 	Progress io.Writer
+
+	wal int // files of 16 MiB put by before, default 128
 }
 
 // The defaults.
@@ -80,6 +82,9 @@ func (o *Options) defaults() error {
 	}
 	if o.Accounts == 0 {
 		o.Accounts = DefaultAccounts
+	}
+	if o.wal == 0 {
+		o.wal = 128
 	}
 	if o.Active < 2 || o.Accounts < o.Active || o.Accounts > 9_999_998 {
 		return fmt.Errorf("transfers cannot go between %d of %d accounts", o.Active, o.Accounts)

@@ -92,7 +92,7 @@ func tiny(t testing.TB) Options {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return Options{Dir: dir, Rounds: 1, Warmup: 100 * time.Millisecond, Measure: time.Second,
-		Active: 50, Accounts: 120, Entries: 1000, Checks: true, Progress: &progress{t: t}}
+		Active: 50, Accounts: 120, Entries: 1000, Checks: true, Progress: &progress{t: t}, wal: 4}
 }
 
 func TestWholeBenchmarkIsVerified(t *testing.T) {

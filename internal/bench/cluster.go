@@ -33,7 +33,7 @@ func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 	}
 	c := &cluster{options: o, dir: dir, settings: map[string]string{
 		"shared_buffers":     fmt.Sprintf("%dMB", sharedBuffers()>>20),
-		"min_wal_size":       "2GB",
+		"min_wal_size":       fmt.Sprintf("%dMB", max(80, 16*o.wal)),
 		"max_wal_size":       "8GB",
 		"max_connections":    "200",
 		"checkpoint_timeout": "15min",
@@ -43,7 +43,7 @@ func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 		_ = os.RemoveAll(dir) // the other error tells more
 		return nil, err
 	}
-	for _, statement := range []string{"create role " + loginRole + " login", sql("wal"), "checkpoint"} {
+	for _, statement := range []string{"create role " + loginRole + " login", fmt.Sprintf(sql("wal"), o.wal), "checkpoint"} {
 		if err := c.exec(ctx, "postgres", statement); err != nil {
 			c.stop()
 			return nil, err
@@ -60,7 +60,9 @@ func sharedBuffers() int64 {
 	return 512 << 20
 }
 
-// makeDir makes a directory on a real disk.
+const dirPrefix = "ledgerd-bench-"
+
+// makeDir makes a directory on a real disk, and removes those of runs that were killed.
 func makeDir(parent string) (string, error) {
 	candidates := []string{os.TempDir(), "/var/tmp"}
 	if parent != "" {
@@ -70,7 +72,8 @@ func makeDir(parent string) (string, error) {
 	if i < 0 {
 		return "", fmt.Errorf("%v is in memory, where nothing is durable: name a directory on a disk with --dir", candidates)
 	}
-	dir, err := os.MkdirTemp(candidates[i], "ledgerd-bench-")
+	localpg.RemoveAbandoned(filepath.Join(candidates[i], dirPrefix+"*"), time.Minute) // gigabytes each
+	dir, err := os.MkdirTemp(candidates[i], dirPrefix)
 	if err != nil {
 		return "", err
 	}

@@ -20,17 +20,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// touched counts the table and index blocks that the pools, of one connection each, have touched.
-func touched(t testing.TB, super *pgxpool.Pool, pools ...*pgxpool.Pool) int {
-	t.Helper()
-	for _, pool := range pools {
-		if _, err := pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return count(t, super, "select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)) from pg_statio_user_tables where relname like 'lease%'")
-}
-
 // A connection whose plans were made when the tables were empty looks up, locks and writes on full ones by
 // index all the same.
 func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
@@ -90,7 +79,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		select 1, 'lock' || i, 'held', 'p', 'h', i, 1, 3600000, now(), now() + interval '1 h', 'r' from generate_series(1, 100000) i`)
 	exec(`insert into lease_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
 		select 1, 'lock' || i / 10 + 1, 1000000 + i, 'p', 'h', 'i', now(), now() + interval '1 h', 'r' from generate_series(1, 20000) i`)
-	before := touched(t, super, pool, reads)
+	before := pgtest.Touched(t, "^lease", super, pool, reads)
 	for i := range 10 { // reads have no time to get better
 		name := fmt.Sprint("lock", 50_000+i)
 		lease.LookOnce(t, p.room, lease.Key{Tenant: 1, Name: name})
@@ -101,14 +90,14 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := (touched(t, super, pool, reads) - before) / 10; n > 60 {
+	if n := (pgtest.Touched(t, "^lease", super, pool, reads) - before) / 10; n > 60 {
 		t.Errorf("reads: %d blocks a round", n)
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for i := 0; ; i++ {
-		before := touched(t, super, pool, reads)
+		before := pgtest.Touched(t, "^lease", super, pool, reads)
 		everything(fmt.Sprint("new", i))
-		n := touched(t, super, pool, reads) - before
+		n := pgtest.Touched(t, "^lease", super, pool, reads) - before
 		if n < 150 {
 			t.Logf("%d blocks in round %d", n, i)
 			break

@@ -31,18 +31,7 @@ func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
 		}
 		return holds
 	}
-	touched := func() (blocks int) {
-		t.Helper()
-		if _, err := pool.Exec(ctx, "select pg_stat_force_next_flush()"); err != nil {
-			t.Fatal(err)
-		}
-		err := super.QueryRow(ctx, `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
-			from pg_statio_user_tables where relname in ('ledger_holds', 'ledger_accounts')`).Scan(&blocks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return blocks
-	}
+	touched := func() int64 { return pgtest.Touched(t, "^ledger_(holds|accounts)$", super, pool) }
 	exec("alter table ledger_holds set (autovacuum_enabled = false)") // its ANALYZE would hide what is wrong
 	exec("analyze")
 	for range 10 {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // DefaultDir is where a server lives when nobody says otherwise: a place that
@@ -44,6 +45,21 @@ func Remove(dir string) error {
 		return fmt.Errorf("localpg: %w", err)
 	}
 	return os.RemoveAll(dir)
+}
+
+// RemoveAbandoned deletes the directories that match a pattern of filepath.Glob and were this user's, whose runs were
+// killed and had begun so long ago: their locks are gone with them. What cannot be removed stays.
+func RemoveAbandoned(pattern string, begun time.Duration) {
+	dirs, _ := filepath.Glob(pattern)
+	for _, dir := range dirs {
+		info, err := os.Lstat(filepath.Join(dir, "lock"))
+		if err != nil || time.Since(info.ModTime()) < begun {
+			continue
+		}
+		if st := info.Sys().(*syscall.Stat_t); int(st.Uid) == os.Geteuid() {
+			_ = Remove(dir) // in use after all, or somebody was faster
+		}
+	}
 }
 
 // dirLock is the claim to a directory. The kernel drops it with the process, so

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -76,7 +75,7 @@ func stopShared() error {
 // StartServer starts a server in a new temporary directory, for whoever brings a
 // test database of its own. StopServer removes it.
 func StartServer(ctx context.Context, opts localpg.Options) (*localpg.Server, error) {
-	removeAbandoned()
+	localpg.RemoveAbandoned(dirPattern, abandonedAfter)
 	dir, err := os.MkdirTemp(filepath.Split(dirPattern))
 	if err != nil {
 		return nil, err
@@ -99,21 +98,6 @@ func StartServer(ctx context.Context, opts localpg.Options) (*localpg.Server, er
 // StopServer stops a server of StartServer and deletes what it held.
 func StopServer(srv *localpg.Server) error {
 	return errors.Join(srv.Stop(), localpg.Remove(srv.Dir()))
-}
-
-// removeAbandoned deletes what test processes left that were killed. Their
-// servers are gone, and with them the locks.
-func removeAbandoned() {
-	dirs, _ := filepath.Glob(dirPattern)
-	for _, dir := range dirs {
-		info, err := os.Lstat(filepath.Join(dir, "lock"))
-		if err != nil || time.Since(info.ModTime()) < abandonedAfter {
-			continue
-		}
-		if st := info.Sys().(*syscall.Stat_t); int(st.Uid) == os.Geteuid() {
-			_ = localpg.Remove(dir) // in use after all, or somebody was faster
-		}
-	}
 }
 
 // execute runs one statement outside of the test databases.

@@ -138,3 +138,20 @@ func (db *DB) finish(t testing.TB) {
 		t.Errorf("pgtest: drop the database: %v", err)
 	}
 }
+
+// Touched counts the table and index blocks of the tables whose names match a regular expression that were read or found in
+// memory, as the statistics tell, with what the last statement of each pool has not yet told.
+func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool.Pool) (blocks int64) {
+	t.Helper()
+	for _, pool := range append(pools, super) {
+		if _, err := pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := super.QueryRow(context.Background(), `select coalesce(sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)), 0)::bigint
+		from pg_statio_user_tables where relname ~ $1`, tables).Scan(&blocks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blocks
+}

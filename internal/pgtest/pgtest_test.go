@@ -3,13 +3,10 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -161,31 +158,6 @@ func TestDurableKeepsCommitsThroughACrash(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	d.Server.Kill() // the end of the test brings it back once more for the checks
-}
-
-func TestAbandonedServersAreRemoved(t *testing.T) {
-	t.Parallel()
-	old, err := os.MkdirTemp(filepath.Split(dirPattern))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(old) })
-	lock := filepath.Join(old, "lock")
-	if err := os.WriteFile(lock, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	removeAbandoned()
-	if _, err := os.Stat(old); err != nil {
-		t.Fatal("a directory in its first hour was removed")
-	}
-	longAgo := time.Now().Add(-2 * abandonedAfter)
-	if err := os.Chtimes(lock, longAgo, longAgo); err != nil {
-		t.Fatal(err)
-	}
-	removeAbandoned()
-	if _, err := os.Stat(old); err == nil {
-		t.Error("an abandoned directory stays")
-	}
 }
 
 func queryText(t *testing.T, dsn, sql string) string {

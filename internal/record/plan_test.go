@@ -69,16 +69,7 @@ func (p *plans) exec(sql string) {
 // blocks counts the blocks that a call touches.
 func (p *plans) blocks(call func()) int64 {
 	p.Helper()
-	touched := func() (n int64) {
-		if _, err := p.pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
-			p.Fatal(err)
-		}
-		if err := p.super.QueryRow(context.Background(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))
-			from pg_statio_user_tables where relname = 'record_works'`).Scan(&n); err != nil {
-			p.Fatal(err)
-		}
-		return n
-	}
+	touched := func() int64 { return pgtest.Touched(p, "^record_works$", p.super, p.pool) }
 	before := touched()
 	call()
 	return touched() - before

@@ -76,17 +76,7 @@ func (p *plans) clean() {
 // blocks counts the table and index blocks that a call touches, as the statistics tell.
 func (p *plans) blocks(call func()) int64 {
 	p.t.Helper()
-	touched := func() (n int64) {
-		if _, err := p.pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
-			p.t.Fatal(err)
-		}
-		err := p.super.QueryRow(context.Background(), `select heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read
-			from pg_statio_user_tables where relname = 'token_submit_tokens'`).Scan(&n)
-		if err != nil {
-			p.t.Fatal(err)
-		}
-		return n
-	}
+	touched := func() int64 { return pgtest.Touched(p.t, "^token_submit_tokens$", p.super, p.pool) }
 	before := touched()
 	call()
 	return touched() - before

@@ -21,16 +21,7 @@ import (
 // blocks counts the blocks of codes and templates that a call touches.
 func blocks(t *testing.T, super, pool *pgxpool.Pool, call func()) int64 {
 	t.Helper()
-	touched := func() (n int64) {
-		if _, err := pool.Exec(context.Background(), "select pg_stat_force_next_flush()"); err != nil {
-			t.Fatal(err)
-		}
-		if err := super.QueryRow(context.Background(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint
-			from pg_statio_user_tables where relname like 'notify_code%' or relname like 'notify_template%'`).Scan(&n); err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
+	touched := func() int64 { return pgtest.Touched(t, "^notify_(code|template)", super, pool) }
 	before := touched()
 	call()
 	return touched() - before
