@@ -14,7 +14,11 @@ const maxMore = 3
 // apply runs the commands in order of arrival.
 func (b *batch[B]) apply() {
 	for _, j := range b.jobs {
-		if j.err != nil || j.later {
+		switch {
+		case j.counts:
+			b.count(j)
+			continue
+		case j.err != nil, j.later:
 			continue // Need failed, or it had its verdict, or is not yet to run
 		}
 		if j.found != nil && j.found.expiresAt.After(b.now) {
@@ -28,8 +32,9 @@ func (b *batch[B]) apply() {
 
 // run lets one command make its change, and takes back what must not stay of it.
 func (b *batch[B]) run(j *job[B]) {
+	counted := b.count(j)
 	guard, guarded := j.Command.(Guarded[B])
-	if guarded {
+	if guarded = guarded && j.err == nil; guarded {
 		b.mark()
 		if b.safely(j, func() error { return guard.Guard(b.books) }); j.err != nil {
 			b.undo()
@@ -46,22 +51,35 @@ func (b *batch[B]) run(j *job[B]) {
 	case j.err == nil, b.full:
 	case errors.Is(j.err, ErrMoreRows):
 		if j.more++; j.more > maxMore {
-			j.verdict = fault.RowsLocked.New("the rows that the call works with kept changing")
+			j.verdict, j.counts = fault.RowsLocked.New("the rows that the call works with kept changing"), counted
 		}
 		b.again = true
 	case errors.Is(j.err, ErrLater):
 		j.out, j.err = Outcome{}, nil
 		b.postpone(j)
-		b.again = b.again || guarded // the guard must not stay, and its mark is gone
+		b.again = b.again || guarded || counted // neither may stay, and their marks are gone
 	case f != nil && f.Reason.Class == fault.Refusal:
 		b.refuse(j, *f)
 	case f != nil && f.Reason.Class == fault.Duplicate:
 		j.out = Outcome{}
 	case guarded: // the guard must not stay either, and its mark is gone
-		j.verdict, b.again = j.err, true
+		j.verdict, j.counts, b.again = j.err, counted, true
 	default:
 		j.out = Outcome{}
 	}
+}
+
+// count lets one command count what it has to, whatever becomes of it.
+func (b *batch[B]) count(j *job[B]) (counted bool) {
+	c, ok := j.Command.(Counted[B])
+	if !ok {
+		return false
+	}
+	b.mark()
+	if b.safely(j, func() error { counted = c.Count(b.books); return j.err }); !counted {
+		b.undo()
+	}
+	return counted
 }
 
 // postpone has a command run after its batch. A dry run's batch commits nothing to run after.

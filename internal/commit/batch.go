@@ -118,8 +118,8 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 	b.books = b.engine.newBooks()
 	for _, j := range b.jobs {
 		j.reset()
-		if j.err == nil {
-			b.safely(j, func() error { j.Command.Need(b.books); return nil })
+		if j.err == nil || j.counts {
+			b.safely(j, func() error { j.Command.Need(b.books); return j.err })
 		}
 	}
 	b.tables = b.books.Tables()

@@ -34,6 +34,15 @@ type Guarded[B any] interface {
 	Guard(books B) error
 }
 
+// Counted is a Command with a part that stays whatever else becomes of the command: a wrong try, which
+// a failure of what stands beside it must not make free.
+type Counted[B any] interface {
+	Command[B]
+	// Count runs before Guard and Apply, and tells whether it changed anything. It is undone only with the
+	// whole batch, after which every command runs again.
+	Count(books B) bool
+}
+
 // Repeat is what Apply answers when the thing was done before, under its own name: First is the
 // first result. It is not recorded under the key.
 type Repeat struct{ First any }

@@ -45,6 +45,7 @@ func TestAKeyThatIsTakenForNewAndIsNotIsReplayed(t *testing.T) {
 		"is refused": add("c0", -9_000_000),
 		"fails":      &fails,
 		"guarded":    &toyGuarded{toyAdd: fails, tries: "c1"},
+		"counted":    &toyBoth{toyGuarded{toyAdd: fails, tries: "c1"}, toyCounted{toyAdd: *add("c0", 0), tries: "c1"}},
 	} {
 		for _, locking := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " locking ", locking), func(t *testing.T) {
@@ -62,8 +63,8 @@ func TestAKeyThatIsTakenForNewAndIsNotIsReplayed(t *testing.T) {
 				if err != nil || !out.Replayed || string(out.Recorded) != "1000005" {
 					t.Errorf("%+v, %v", out, err)
 				}
-				if n := w.value("c0"); n != 1_000_005 {
-					t.Errorf("the counter is at %d", n)
+				if n, tries := w.value("c0"), w.value("c1"); n != 1_000_005 || tries != 1_000_000 {
+					t.Errorf("the counter is at %d, that of the tries at %d", n, tries)
 				}
 				if n := e.metric("wrong_guesses_total"); n != 1 {
 					t.Errorf("%v wrong guesses", n)

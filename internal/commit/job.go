@@ -21,6 +21,7 @@ type job[B any] struct {
 	// Of the batch that runs it, from one attempt to the next.
 	more    int   // times it asked for more rows
 	verdict error // what it gets, though the batch runs again without it
+	counts  bool  // its Count stays, though it has its verdict
 	later   bool  // it waits for its batch to commit, and runs after it
 
 	// Of one attempt; kept when it commits.

@@ -18,23 +18,27 @@ func notBefore(times int) func(*toyBook) error {
 
 func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 3)
+	w := newWorld(t, 4)
 	e := w.engine()
 	runs := 0
 	beside := add("c0", 1)
 	beside.onApply = func(*toyBook) error { runs++; return nil }
 	plain, guarded := add("c0", 10), &toyGuarded{toyAdd: *add("c0", 100), tries: "c1"}
-	plain.onApply, guarded.onApply = notBefore(3), notBefore(2)
+	counted := &toyCounted{toyAdd: *add("c0", 1000), tries: "c2"}
+	plain.onApply, guarded.onApply, counted.onApply = notBefore(3), notBefore(2), notBefore(2)
 	works := []Work[*toyBook]{keyed("plain", plain), work(beside), keyed("guarded", guarded)}
+	if _, err := e.Do(within(t, 10*time.Second), keyed("counted", counted)); err != nil {
+		t.Error(err)
+	}
 	for i, r := range e.DoAll(within(t, 10*time.Second), works) {
 		if r.Err != nil {
 			t.Errorf("%d: %v", i, r.Err)
 		}
 	}
-	if c, g := w.value("c0"), w.value("c1"); c != 1_000_111 || g != 1_000_001 {
-		t.Errorf("the counter is %d, the guard's %d", c, g)
+	if c, g, n := w.value("c0"), w.value("c1"), w.value("c2"); c != 1_001_111 || g != 1_000_001 || n != 1_000_001 {
+		t.Errorf("the counter is %d, the guard's %d, the count %d", c, g, n)
 	}
-	if runs != 2 { // the batch ran again, because of a guard
+	if runs != 2 { // the batch ran again, because of what stays
 		t.Errorf("who did not have to wait ran %d times", runs)
 	}
 	for i, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{works[0], works[2]}) {

@@ -155,9 +155,10 @@ func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
 	}
 }
 
-func TestGuardStaysWithAnAnswerOrARefusalOnly(t *testing.T) {
+// However a command ends, its count stays once; its guard with an answer or a refusal only.
+func TestWhatStaysOfACommandThatFails(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 2)
+	w := newWorld(t, 5)
 	e := w.engine()
 	for i, c := range []struct {
 		fails error
@@ -165,26 +166,42 @@ func TestGuardStaysWithAnAnswerOrARefusalOnly(t *testing.T) {
 		stays int64
 	}{
 		{nil, false, 1}, {toyEmpty.New("no"), false, 1}, {toyStale.New("no"), false, 0}, {toyWrong.New("no"), false, 0},
-		{errors.New("no"), false, 0}, {nil, true, 0},
+		{errors.New("no"), false, 0}, {nil, true, 0}, {ErrMoreRows, false, 0},
 	} {
-		g := &toyGuarded{toyAdd: *add("c0", 1), tries: "c1"}
-		g.onApply = func(*toyBook) error {
+		a := *add("c0", 1)
+		a.onApply = func(*toyBook) error {
 			if c.boom {
 				panic("boom")
 			}
 			return c.fails
 		}
+		guarded, counted := &toyGuarded{toyAdd: a, tries: "c1"}, &toyCounted{toyAdd: a, tries: "c2"}
+		both := &toyBoth{toyGuarded{toyAdd: a, tries: "c3"}, toyCounted{toyAdd: *add("c0", 0), tries: "c4"}}
 		beside := add("c0", 0)
-		before, sum := w.value("c1"), w.value("c0")
-		r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(beside), keyed(fmt.Sprint("k", i), g), work(beside)})
-		if (r[1].Err == nil) != (c.fails == nil && !c.boom) || r[0].Err != nil || r[2].Err != nil {
-			t.Errorf("%d: %+v", i, r)
+		values := func() (v [5]int64) {
+			for i := range v {
+				v[i] = w.value(fmt.Sprint("c", i))
+			}
+			return v
 		}
-		if got := w.value("c1") - before; got != c.stays {
-			t.Errorf("%d: %d tries were counted, want %d", i, got, c.stays)
+		before := values()
+		r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(beside), keyed(fmt.Sprint("guarded", i), guarded), work(beside),
+			keyed(fmt.Sprint("counted", i), counted), keyed(fmt.Sprint("both", i), both), work(beside)})
+		succeeds := int64(0)
+		if c.fails == nil && !c.boom {
+			succeeds = 1
 		}
-		if got := w.value("c0") - sum; (got == 1) != (r[1].Err == nil) {
-			t.Errorf("%d: %d was added", i, got)
+		for n, x := range r {
+			if (x.Err == nil) != (n%2 == 0 && n < 4 || n == 5 || succeeds == 1) {
+				t.Errorf("%d, command %d: %v", i, n, x.Err)
+			}
+		}
+		after := values()
+		for n := range after {
+			after[n] -= before[n]
+		}
+		if want := [5]int64{3 * succeeds, c.stays, 1, c.stays, 1}; after != want {
+			t.Errorf("%d: %v was added, want %v", i, after, want)
 		}
 	}
 }

@@ -470,6 +470,27 @@ func (a *toyGuarded) Need(b *toyBook) { a.toyAdd.Need(b); a.g = b.counter(a.tena
 
 func (a *toyGuarded) Guard(b *toyBook) error { return b.add(a.g, 1, "try") }
 
+// toyCounted counts its tries whatever becomes of it.
+type toyCounted struct {
+	toyAdd
+	tries string
+	c     *toyCounter
+}
+
+func (a *toyCounted) Need(b *toyBook) { a.toyAdd.Need(b); a.c = b.counter(a.tenant, a.tries) }
+
+func (a *toyCounted) Count(b *toyBook) bool { return b.add(a.c, 1, "count") == nil }
+
+// toyBoth counts some of its tries in one way, and all in the other.
+type toyBoth struct {
+	toyGuarded
+	all toyCounted
+}
+
+func (a *toyBoth) Need(b *toyBook) { a.toyGuarded.Need(b); a.all.Need(b) }
+
+func (a *toyBoth) Count(b *toyBook) bool { return a.all.Count(b) }
+
 func toyEncode(answer any) ([]byte, error) { return strconv.AppendInt(nil, answer.(int64), 10), nil }
 
 // world is a database with the toy's tables, and the engines on it.

@@ -68,7 +68,7 @@ func (e *Engine[B]) settle(jobs []*job[B], m manner) {
 			e.metrics.wrongGuesses.Inc()
 			m.sure = true
 			for _, j := range jobs {
-				j.verdict, j.more = nil, 0 // it came of a guess
+				j.verdict, j.counts, j.more = nil, false, 0 // it came of a guess
 			}
 			continue
 		}

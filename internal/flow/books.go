@@ -188,8 +188,11 @@ func Notify(c commit.Command[*notify.Book]) Command { return on((*Books).Message
 // on makes a command over a domain's book one over Books.
 func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {
 	o := onBook[T]{book, c}
-	if g, ok := c.(commit.Guarded[*T]); ok {
-		return guardedOnBook[T]{o, g}
+	switch c := c.(type) {
+	case commit.Guarded[*T]:
+		return guardedOnBook[T]{o, c}
+	case commit.Counted[*T]:
+		return countedOnBook[T]{o, c}
 	}
 	return o
 }
@@ -215,3 +218,10 @@ func (g guardedOnBook[T]) Refused(f *fault.Fault) {
 		t.Refused(f)
 	}
 }
+
+type countedOnBook[T any] struct {
+	onBook[T]
+	counted commit.Counted[*T]
+}
+
+func (c countedOnBook[T]) Count(b *Books) bool { return c.counted.Count(c.book(b)) }

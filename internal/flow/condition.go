@@ -58,6 +58,12 @@ func (w *behind) Need(b *Books) {
 	w.command.Need(b)
 }
 
+// Count is the command's own.
+func (w *behind) Count(b *Books) bool {
+	c, ok := w.command.(commit.Counted[*Books])
+	return ok && c.Count(b)
+}
+
 // Guard passes the conditions in their order, then the command's own guard.
 func (w *behind) Guard(b *Books) error {
 	for _, c := range w.conditions {

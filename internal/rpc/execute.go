@@ -121,7 +121,9 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		d.take(at+"request.", err)
 		return
 	}
-	if _, guards := s.change.command.(commit.Guarded[*flow.Books]); guards && len(s.references) > 0 {
+	_, guards := s.change.command.(commit.Guarded[*flow.Books])
+	_, counts := s.change.command.(commit.Counted[*flow.Books])
+	if (guards || counts) && len(s.references) > 0 {
 		d.bad(at+"references", "cannot stand in an operation that stays when others are refused")
 	}
 	if s.change.dry {
@@ -229,6 +231,16 @@ func (s *step) fails(err error) error {
 		e = e.With("operation_name", s.name)
 	}
 	return e
+}
+
+// Count has the operations count what stays whatever becomes of the whole.
+func (e *execute) Count(b *flow.Books) (counted bool) {
+	for i := range e.steps {
+		if c, ok := e.steps[i].change.command.(commit.Counted[*flow.Books]); ok && c.Count(b) {
+			counted = true
+		}
+	}
+	return counted
 }
 
 func (e *execute) guarded() bool {

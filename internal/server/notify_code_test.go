@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 )
@@ -133,16 +134,24 @@ func TestACodeGuardsWhatStandsBesideIt(t *testing.T) {
 	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com'"); n != 3 {
 		t.Errorf("%d tries were counted, not three", n)
 	}
+	c.call(connectJSON, "Notify.VerifyCode", demand(otherThan(code)), tokenHeader, c.plain()).wants(t, "with a token", "CODE_WRONG")
+	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com'"); n != 4 {
+		t.Errorf("%d tries were counted, not four", n)
+	}
 	dry := execute(operation("", demand(code)))
 	dry.DryRun = true
 	if a := c.call(connectJSON, "Batch.Execute", dry); a.reason(t) != "FIELD_INVALID" {
 		t.Errorf("a code is tried and nothing counted: %s %s", a.code, a.message)
 	}
-	// Without being demanded, a wrong code is an answer, and stays counted when another operation is refused.
+	// Without being demanded, a wrong code is an answer, and stays counted however another operation fails.
 	ok(c, "Notify.SendCode", sendCode("bob"), new(notifyv1.SendCodeResponse))
-	for range 3 {
-		a := c.call(connectJSON, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob")))), operation("", pay("no", "u:a", "world", "1000"))))
-		if a.reason(t) != "INSUFFICIENT_FUNDS" {
+	stale := pay("no", "u:a", "world", "1")
+	stale.Conditions = []*ledgerv1.Condition{{Account: ref("u:a", "COIN"), Version: proto.Int64(77)}}
+	for reason, beside := range map[string]*ledgerv1.TransferRequest{
+		"INSUFFICIENT_FUNDS": pay("no", "u:a", "world", "1000"), "STALE_VERSION": stale, "ACCOUNT_NOT_FOUND": pay("no", "u:a", "nobody", "1"),
+	} {
+		a := c.call(connectJSON, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob")))), operation("", beside)))
+		if a.reason(t) != reason {
 			t.Error(a.code, a.message)
 		}
 	}

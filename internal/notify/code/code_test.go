@@ -314,43 +314,52 @@ func TestAnswersDoNotTellWhetherACodeWasSent(t *testing.T) {
 	}
 }
 
-// refusing is a change that a business rule refuses when all its parts are done.
-type refusing struct {
+// failing is a change that fails when all its parts are done.
+type failing struct {
 	flow.Command
 	with error
 }
 
-func (r refusing) Guard(b *flow.Books) error { return r.Command.(commit.Guarded[*flow.Books]).Guard(b) }
+func (f failing) Count(b *flow.Books) bool { return f.Command.(commit.Counted[*flow.Books]).Count(b) }
 
-func (r refusing) Apply(b *flow.Books) (any, error) {
-	if _, err := r.Command.Apply(b); err != nil {
+func (f failing) Apply(b *flow.Books) (any, error) {
+	if _, err := f.Command.Apply(b); err != nil {
 		return nil, err
 	}
-	return nil, r.with
+	return nil, f.with
 }
 
-var broke = fault.Define(fault.Reason{Name: "TEST_BROKE", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey})
+// broken has a reason of each class that takes a change back.
+var broken = func() (list []*fault.Reason) {
+	for _, class := range []fault.Class{fault.Refusal, fault.Conflict, fault.BadRequest, fault.System} {
+		list = append(list, fault.Define(fault.Reason{Name: "TEST_BROKE_" + class.String(), Class: class, Code: fault.FailedPrecondition, Step: fault.NewKey}))
+	}
+	return list
+}()
 
-func TestATryCountsAlsoWhenWhatItGuardsIsRefused(t *testing.T) {
+func TestAWrongTryCountsWhateverBecomesOfWhatItGuards(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, 1)
 	d.mustSend(request(ada, "123456"))
-	for range 3 {
-		if _, err := d.do(refusing{flow.Code(try(ada, "000000")), broke.New("no")}); !fault.Is(err, broke) {
+	for _, broke := range broken {
+		if _, err := d.do(failing{flow.Code(try(ada, "000000")), broke.New("no")}); !fault.Is(err, broke) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := d.do(refusing{flow.Code(try(ada, "123456")), broke.New("no")}); !fault.Is(err, broke) {
-		t.Fatal(err)
-	}
 	demanded := try(ada, "000000")
 	demanded.Required = true
-	_, err := d.do(flow.Code(demanded))
-	if f := fault.Of(err); !fault.Is(err, code.Wrong) || f.State["tries_left"] != "1" {
-		t.Errorf("%v %v", err, f)
+	if _, err := d.do(flow.Code(demanded)); !fault.Is(err, code.Wrong) || fault.Of(err).State["tries_left"] != "0" {
+		t.Error(err, fault.Of(err))
 	}
-	if v := d.verify(ada, "123456"); v != (code.Verified{Valid: true, TriesLeft: 1}) {
-		t.Error("what was refused used the code up, or its tries were not counted:", v)
+	d.later(time.Minute)
+	d.mustSend(request(ada, "123456"))
+	for _, broke := range broken {
+		if _, err := d.do(failing{flow.Code(try(ada, "123456")), broke.New("no")}); !fault.Is(err, broke) {
+			t.Fatal(err)
+		}
+	}
+	if v := d.verify(ada, "123456"); v != (code.Verified{Valid: true, TriesLeft: 5}) {
+		t.Error("what failed used the code up:", v)
 	}
 }
 

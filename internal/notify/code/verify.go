@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// VerifyCommand tries a code. Its answer is Verified. A wrong try stays when what stands beside it is refused. What
-// fails in another way, and takes the count back, also keeps from the caller whether the code was right.
+// VerifyCommand tries a code. Its answer is Verified. A wrong try stays counted whatever becomes of what stands beside it:
+// its failure could tell whether the code was right.
 type VerifyCommand struct {
 	commit.Caller
 	Type      string
@@ -33,25 +33,20 @@ type Verified struct {
 	TriesLeft int32 // of this code; 0: it is worth nothing any more
 }
 
-var _ commit.Guarded[*Book] = (*VerifyCommand)(nil)
+var _ commit.Counted[*Book] = (*VerifyCommand)(nil)
 
 // Need names the code.
 func (c *VerifyCommand) Need(b *Book) {
 	c.row, c.to, c.err = b.want(c.Tenant, c.Type, c.Channel, c.Recipient)
 }
 
-// Guard counts a wrong try. Where there is no code, tries are counted as though there were one: an answer does not
+// Count counts a wrong try. Where there is no code, tries are counted as though there were one: an answer does not
 // tell the difference.
-func (c *VerifyCommand) Guard(b *Book) error {
-	c.counted = false
-	if c.err != nil {
-		return c.err
+func (c *VerifyCommand) Count(b *Book) bool {
+	if c.counted = c.err == nil && !c.right(b); c.counted {
+		c.count(b)
 	}
-	if c.right(b) {
-		return nil
-	}
-	c.count(b)
-	return nil
+	return c.counted
 }
 
 // right compares whatever there is, so that it takes the same time for all.
@@ -63,7 +58,6 @@ func (c *VerifyCommand) right(b *Book) bool {
 }
 
 func (c *VerifyCommand) count(b *Book) {
-	c.counted = true
 	b.note("wrong", c.Channel, c.to)
 	v := c.row.Value
 	switch {
@@ -80,7 +74,8 @@ func (c *VerifyCommand) Apply(b *Book) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if !c.counted && !c.right(b) { // used, or voided, by what stands before it since Guard looked
+	if !c.counted && !c.right(b) { // used, or voided, by what stands before it since Count looked
+		c.counted = true
 		c.count(b)
 	}
 	v := &c.row.Value
