@@ -32,6 +32,7 @@ create table notify_endpoints (
     constraint notify_endpoints_previous_check check (previous_until is null or secret_version > 1),
     constraint notify_endpoints_failing_check check ((failing_since is null) = (failed_at is null) and failed_at >= failing_since)
 );
+create index notify_endpoints_active_idx on notify_endpoints (tenant_id, name) where state = 'active';
 comment on table notify_endpoints is 'Where webhooks go. Servers follow a change within 2 seconds.';
 comment on column notify_endpoints.tenant_id is 'Tenant.';
 comment on column notify_endpoints.name is 'The caller''s name for it: the recipient of messages.';

@@ -1,0 +1,115 @@
+package webhook_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// wanting asks who wants an event.
+type wanting struct{ all *webhook.All }
+
+func (w *wanting) Need(b *webhook.Book) { w.all = b.All(1) }
+
+func (w *wanting) Apply(*webhook.Book) (any, error) {
+	names, _ := w.all.Wanting("order.paid")
+	return names, nil
+}
+
+// Plans made when the table was empty must be as good on a full one of which there are no statistics. Most endpoints are
+// disabled, and stand before the others by name.
+func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	d := &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN)}
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := d.super.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool, err := pg.Open(t.Context(), db.AppDSN, 1) // one connection, which keeps its plans
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	exec("alter table notify_endpoints set (autovacuum_enabled = false); analyze") // autovacuum's ANALYZE would hide the trap
+	d.engines[0], d.reader = flow.NewEngine(pool, t.Name(), nil, nil), webhook.NewReader(pool)
+	defer func() { _ = d.engines[0].Drain(context.Background()) }()
+
+	const n = 20
+	list := func(command func(i int) commit.Command[*webhook.Book]) (commands []commit.Command[*webhook.Book]) {
+		for i := range n {
+			commands = append(commands, command(i))
+		}
+		return commands
+	}
+	// Each works on x<from>, x<from+1>, …
+	kinds := func(from int) map[string]func() {
+		name := func(i int) string { return fmt.Sprintf("x%06d", from+i) }
+		change := func(command func(i int) commit.Command[*webhook.Book]) func() {
+			return func() { d.all(0, list(command)...) }
+		}
+		return map[string]func(){
+			"1 create": change(func(i int) commit.Command[*webhook.Book] { return create("new-"+name(i), "https://example.com/") }),
+			"2 update": change(func(i int) commit.Command[*webhook.Book] {
+				return &webhook.UpdateCommand{Caller: caller, Name: name(i), URL: ptr("https://example.com/changed")}
+			}),
+			"3 wanting": change(func(i int) commit.Command[*webhook.Book] { return &wanting{} }),
+			"4 delete": change(func(i int) commit.Command[*webhook.Book] {
+				return &webhook.DeleteCommand{Caller: caller, Name: name(i)}
+			}),
+			"5 get": func() {
+				for i := range n {
+					d.get(name(n + i))
+				}
+			},
+			"6 list": func() {
+				if _, _, err := d.reader.List(context.Background(), 1, n, ""); err != nil {
+					t.Fatal(err)
+				}
+			},
+		}
+	}
+	fill := func(sql string, from, to int) {
+		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for, disabled_at,
+				secret_version, created_at, principal)
+			select 1, 'x' || to_char(i, 'fm000000'), 16777216, 'https://example.com/', '', '', %s, now(), 'test' from generate_series(%d, %d) i`, sql, from, to))
+	}
+	exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1024, '2026-01-01Z', 1, 'fill')")
+	for round := range 12 { // plans are made, and kept
+		fill("'active', null, null, 1", round*100, round*100+2*n)
+		for _, do := range kinds(round * 100) {
+			do()
+		}
+	}
+	exec("delete from notify_endpoints")
+	fill("'disabled', 'by_caller', now(), 1", 0, 99_899)
+	fill("'active', null, null, 1", 99_900, 99_999)
+	measure := func(from int) map[string]int64 {
+		got := map[string]int64{}
+		for kind, do := range kinds(from) {
+			before := pgtest.Touched(t, "^notify_endpoints$", d.super, pool)
+			do()
+			got[kind] = pgtest.Touched(t, "^notify_endpoints$", d.super, pool) - before
+		}
+		return got
+	}
+	kept := measure(10_000)
+	exec("analyze")
+	if _, err := pool.Exec(t.Context(), "discard plans"); err != nil {
+		t.Fatal(err)
+	}
+	for kind, good := range measure(20_000) {
+		t.Logf("%-10s %5d blocks, %5d with statistics", kind, kept[kind], good)
+		if kept[kind] > good+good/2+100 || good > 1000 {
+			t.Errorf("%s: %d blocks, %d with statistics", kind, kept[kind], good)
+		}
+	}
+}
