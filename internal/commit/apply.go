@@ -32,15 +32,15 @@ func (b *batch[B]) apply() {
 
 // run lets one command make its change, and takes back what must not stay of it.
 func (b *batch[B]) run(j *job[B]) {
-	counted := b.count(j)
 	guard, guarded := j.Command.(Guarded[B])
-	if guarded = guarded && j.err == nil; guarded {
+	if guarded {
 		b.mark()
 		if b.safely(j, func() error { return guard.Guard(b.books) }); j.err != nil {
 			b.undo()
 			guarded = false
 		}
 	}
+	counted := j.err == nil && b.count(j)
 	if j.err == nil {
 		b.mark()
 		if b.safely(j, func() error { return b.answer(j) }); j.err != nil {

@@ -38,8 +38,8 @@ type Guarded[B any] interface {
 // a failure of what stands beside it must not make free.
 type Counted[B any] interface {
 	Command[B]
-	// Count runs before Guard and Apply, and tells whether it changed anything. It is undone only with the
-	// whole batch, after which every command runs again.
+	// Count runs when Guard has passed, before Apply, and tells whether it changed anything. It is undone only
+	// with the whole batch, after which every command runs again.
 	Count(books B) bool
 }
 
