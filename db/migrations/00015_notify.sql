@@ -182,10 +182,10 @@ create table notify_names (
     constraint notify_names_biz_no_check check (octet_length(biz_no) between 1 and 128),
     constraint notify_names_request_hash_check check (octet_length(request_hash) = 32)
 );
-comment on table notify_names is 'The callers'' own numbers of messages, for ever: one is sent once.';
+comment on table notify_names is 'The callers'' own numbers, for ever: each stands for one message, which is sent once.';
 comment on column notify_names.tenant_id is 'Tenant.';
 comment on column notify_names.biz_no is 'The caller''s number.';
-comment on column notify_names.message_id is 'The message that has it.';
+comment on column notify_names.message_id is 'The message that it stands for: that which has it, or, if the call was a repeat by content, the one that was the first.';
 comment on column notify_names.request_hash is 'Keyed hash of what it says, to whom, and what it is about: a repeat with other content is refused.';
 
 create table notify_fingerprints (

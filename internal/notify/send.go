@@ -179,6 +179,9 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 		return commit.Repeat{First: first}, nil
 	}
 	if first := c.repeat(b); first != nil {
+		if c.name != nil { // it is this message's for ever, also when the window is over
+			*b.names.Change(c.name) = name{id: first.ID, hash: c.request, made: c.print.Value.made}
+		}
 		b.repeats = append(b.repeats, tally{c.Channel, "fingerprint"})
 		return commit.Repeat{First: first}, nil
 	}
