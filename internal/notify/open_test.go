@@ -60,10 +60,12 @@ func TestWhatMayBeCancelled(t *testing.T) {
 		{"leased", "holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
 		{"leased once, and not begun", "holder = 'h', due_at = now() - interval '1 min'", nil},
 		{"leased once, begun or not", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'", notify.BeingSent},
+		{"failed, and perhaps sent before", "state = 'failed', due_at = now() + interval '1 min', attempts = 2, unsure = true", notify.NotCancellable},
+		{"given back, and perhaps sent before", "due_at = now(), attempts = 2, unsure = true", notify.NotCancellable},
 	} {
 		m := p.mustSend(says(c.name), func(p *notify.Params) {
 			p.RepeatWindow = &hour
-			if i == 9 {
+			if i >= 9 {
 				p.OnUnknown = notify.Resend
 			}
 		})
@@ -164,6 +166,52 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	}
 	change(t, db, "delete from notify_queue where message_id < 0")
 	change(t, db, "update notify_queue q set contents_until = m.contents_until from notify_messages m where m.message_id = q.message_id")
+}
+
+// Commands see what those before them in the batch made of a message.
+func TestCommandsOfABatchSeeEachOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	as := func(state string, m *notify.Message) *notify.Message {
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'x' where message_id = $1", m.ID, state)
+		return m
+	}
+	both := func(first, second commit.Command[*notify.Book]) commit.Result {
+		t.Helper()
+		var works []flow.Work
+		for _, c := range []commit.Command[*notify.Book]{first, second} {
+			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+		}
+		r := p.engine.DoAll(t.Context(), works)
+		if r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+		return r[1]
+	}
+	dead := as("dead", p.mustSend(says("dead")))
+	if r := both(&notify.RequeueCommand{Caller: who, ID: dead.ID}, text(says("dead"))); r.Err != nil || !r.Outcome.Existed || r.Outcome.Answer.(*notify.Message).State != notify.Queued {
+		t.Errorf("sent again as it is brought back: %+v", r)
+	}
+	waits := p.mustSend(says("waits"), bizNo("waits"))
+	if r := both(&notify.CancelCommand{Caller: who, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil || !r.Outcome.Existed ||
+		r.Outcome.Answer.(*notify.Message).State != notify.Cancelled {
+		t.Errorf("sent again as it is cancelled, by its number: %+v", r)
+	}
+	other := p.mustSend(says("other"))
+	if r := both(&notify.CancelCommand{Caller: who, ID: other.ID}, text(says("other"))); r.Err != nil || r.Outcome.Existed {
+		t.Errorf("sent again as it is cancelled: %+v", r)
+	}
+	lost := as("unknown", p.mustSend(says("lost")))
+	if r := both(&notify.ReportCommand{Caller: who, ID: lost.ID}, &notify.RequeueCommand{Caller: who, ID: lost.ID}); !fault.Is(r.Err, notify.NotParked) {
+		t.Errorf("brought back as it is settled: %+v", r)
+	}
+	late := p.mustSend(says("late"))
+	sent(t, db, late.ID)
+	r := both(&notify.ReportCommand{Caller: who, ID: late.ID}, &notify.ReportCommand{Caller: who, ID: late.ID, Delivered: true})
+	if r.Err != nil || r.Outcome.Existed || p.state(late.ID).State != notify.Delivered {
+		t.Errorf("reported on twice: %+v", r)
+	}
 }
 
 func TestReportsSettleWhatIsUnknown(t *testing.T) {

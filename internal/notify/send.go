@@ -257,9 +257,8 @@ func (c *SendCommand) repeat(b *Book) *Message {
 	if v.made != nil {
 		return v.made
 	}
-	k := Key{c.Tenant, v.id}
-	m := b.message(k)
-	if m == nil || m.State == Dead || m.State == Cancelled || slices.Contains(b.cancelled, k) {
+	m := b.message(Key{c.Tenant, v.id})
+	if m == nil || m.State == Dead || m.State == Cancelled {
 		return nil
 	}
 	return m

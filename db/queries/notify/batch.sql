@@ -54,15 +54,13 @@ cross join lateral (
 ) f;
 
 -- name: QueueLock :many
-select u.n::integer as n, m.ctid, m.channel, m.state, m.due_at, m.holder, m.fence, m.attempts, m.max_attempts, m.on_unknown, m.give_up_at,
-    m.contents_until, m.provider, m.code
+select u.n::integer as n, m.ctid, m.state, m.due_at, m.holder, m.on_unknown, m.unsure, m.give_up_at
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@message_ids::bigint[]) as message_id
 ) u
 cross join lateral (
-    select x.ctid, x.channel, x.state, x.due_at, x.holder, x.fence, x.attempts, x.max_attempts, x.on_unknown, x.give_up_at, x.contents_until,
-        x.provider, x.code
+    select x.ctid, x.state, x.due_at, x.holder, x.on_unknown, x.unsure, x.give_up_at
     from notify_queue x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id
     offset 0

@@ -738,15 +738,13 @@ func (q *Queries) QueueInsert(ctx context.Context, db DBTX, arg QueueInsertParam
 }
 
 const queueLock = `-- name: QueueLock :many
-select u.n::integer as n, m.ctid, m.channel, m.state, m.due_at, m.holder, m.fence, m.attempts, m.max_attempts, m.on_unknown, m.give_up_at,
-    m.contents_until, m.provider, m.code
+select u.n::integer as n, m.ctid, m.state, m.due_at, m.holder, m.on_unknown, m.unsure, m.give_up_at
 from (
     select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
         unnest($2::bigint[]) as message_id
 ) u
 cross join lateral (
-    select x.ctid, x.channel, x.state, x.due_at, x.holder, x.fence, x.attempts, x.max_attempts, x.on_unknown, x.give_up_at, x.contents_until,
-        x.provider, x.code
+    select x.ctid, x.state, x.due_at, x.holder, x.on_unknown, x.unsure, x.give_up_at
     from notify_queue x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id
     offset 0
@@ -760,20 +758,14 @@ type QueueLockParams struct {
 }
 
 type QueueLockRow struct {
-	N             int32
-	Ctid          pgtype.TID
-	Channel       string
-	State         string
-	DueAt         *time.Time
-	Holder        *string
-	Fence         int64
-	Attempts      int32
-	MaxAttempts   int32
-	OnUnknown     string
-	GiveUpAt      time.Time
-	ContentsUntil pgtype.Date
-	Provider      *string
-	Code          *string
+	N         int32
+	Ctid      pgtype.TID
+	State     string
+	DueAt     *time.Time
+	Holder    *string
+	OnUnknown string
+	Unsure    bool
+	GiveUpAt  time.Time
 }
 
 func (q *Queries) QueueLock(ctx context.Context, db DBTX, arg QueueLockParams) ([]QueueLockRow, error) {
@@ -788,18 +780,12 @@ func (q *Queries) QueueLock(ctx context.Context, db DBTX, arg QueueLockParams) (
 		if err := rows.Scan(
 			&i.N,
 			&i.Ctid,
-			&i.Channel,
 			&i.State,
 			&i.DueAt,
 			&i.Holder,
-			&i.Fence,
-			&i.Attempts,
-			&i.MaxAttempts,
 			&i.OnUnknown,
+			&i.Unsure,
 			&i.GiveUpAt,
-			&i.ContentsUntil,
-			&i.Provider,
-			&i.Code,
 		); err != nil {
 			return nil, err
 		}
