@@ -154,7 +154,8 @@ create table notify_queue (
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 create index notify_queue_due_idx on notify_queue (tenant_id, channel, priority, due_at) where due_at is not null;
 create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
-comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead. Narrow: what they say stands apart.';
+create index notify_queue_gone_idx on notify_queue (contents_until) where due_at is null;
+comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead; these two until 30 days after their contents. Narrow: what they say stands apart.';
 comment on column notify_queue.tenant_id is 'Tenant.';
 comment on column notify_queue.message_id is 'The message.';
 comment on column notify_queue.channel is 'Its channel.';
@@ -370,8 +371,8 @@ left join notify_queue q on q.tenant_id = m.tenant_id and q.message_id = m.messa
 left join lateral (
     select x.kind, x.attempt, x.provider, x.provider_message_id, x.code, x.at from notify_events x
     where x.tenant_id = m.tenant_id and x.message_id = m.message_id and x.month = m.month
-        and x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
-    order by x.kind <> 'sent' desc, x.at desc, x.event_id desc
+        and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown') and q.message_id is null)
+    order by x.kind in ('dead', 'unknown'), x.kind <> 'sent' desc, x.at desc, x.event_id desc
     limit 1
 ) e on true;
 comment on view audit.notifications is 'Messages to people and systems, with how far they are. What they said, and to whom, is in no view.';
@@ -394,7 +395,7 @@ comment on column audit.notifications.due_at is 'When anybody may take it; null:
 comment on column audit.notifications.give_up_at is 'Not tried again after it.';
 comment on column audit.notifications.not_before is 'Not sent before.';
 comment on column audit.notifications.accepted_at is 'When it was accepted.';
-comment on column audit.notifications.ended_at is 'When it was sent, cancelled or reported on.';
+comment on column audit.notifications.ended_at is 'When it was sent, cancelled, reported on, or given up for good.';
 comment on column audit.notifications.contents_until is 'Day from which on its recipient and content are gone.';
 comment on column audit.notifications.on_unknown is 'What happens when nobody knows whether it was sent: park, resend, never.';
 comment on column audit.notifications.principal is 'Who asked for it.';

@@ -10,7 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Tables are fingerprints and counters, as the cleaner sees them. Everything else goes with its partition, or stays.
+// Tables are fingerprints and counters, as the cleaner sees them, and what of the queue nobody can send any more. Everything
+// else goes with its partition, or stays.
 func Tables() []clean.Table {
 	return []clean.Table{
 		{
@@ -26,6 +27,13 @@ func Tables() []clean.Table {
 				return q.CounterClean(ctx, tx, limit)
 			},
 			Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.CounterOverdue(ctx, tx) },
+		},
+		{
+			Name: "notify_queue",
+			Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) {
+				return q.ParkedClean(ctx, tx, limit)
+			},
+			Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.ParkedOverdue(ctx, tx) },
 		},
 	}
 }

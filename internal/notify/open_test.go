@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -211,6 +212,51 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 	r := both(&notify.ReportCommand{Caller: who, ID: late.ID}, &notify.ReportCommand{Caller: who, ID: late.ID, Delivered: true})
 	if r.Err != nil || r.Outcome.Existed || p.state(late.ID).State != notify.Delivered {
 		t.Errorf("reported on twice: %+v", r)
+	}
+}
+
+// What is parked and has nothing to be sent any more is not kept where work is looked for.
+func TestWhatNobodyCanSendLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	park := func(state string, days int) int64 {
+		m := p.mustSend(says(fmt.Sprint(state, days)))
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, kind, attempt, code, at, instance)
+			select tenant_id, message_id, month, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'refused' where message_id = $1", m.ID, state)
+		change(t, db, fmt.Sprintf(`begin; set local session_replication_role = replica;
+			delete from notify_contents where message_id = %[1]d;
+			update notify_messages set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
+			update notify_queue set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
+			commit`, m.ID, days))
+		return m.ID
+	}
+	dead, unknown := park("dead", 32), park("unknown", 31)
+	kept := park("dead", 29)
+	cleaner := &clean.Cleaner{Pool: p.pool, Metrics: clean.NewMetrics(nil)}
+	for _, table := range notify.Tables() {
+		if _, err := cleaner.Clean(t.Context(), &table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(t, db, "select count(*) from notify_queue"); n != 1 || p.state(kept).State != notify.Dead {
+		t.Errorf("%d are left", n)
+	}
+	if m := p.state(dead); m.State != notify.Dead || m.Code != "refused" || p.state(unknown).State != notify.Unknown {
+		t.Errorf("%+v", m.Message)
+	}
+	if n := count(t, db, "select count(*) from audit.notifications where state in ('dead', 'unknown')"); n != 3 {
+		t.Errorf("auditors see %d", n)
+	}
+	if _, err := p.do(&notify.RequeueCommand{Caller: who, ID: dead}); !fault.Is(err, notify.ContentGone) {
+		t.Errorf("brought back: %v", err)
+	}
+	if _, err := p.cancel(dead); err != nil || p.state(dead).State != notify.Cancelled {
+		t.Errorf("cancelled: %v", err)
+	}
+	if _, err := p.report(unknown, true); err != nil || p.state(unknown).State != notify.Delivered {
+		t.Errorf("reported on: %v", err)
 	}
 }
 
