@@ -296,7 +296,7 @@ $$;
 comment on function notify_drop_partition is 'Drops a partition, unless somebody uses it, and makes nobody wait for longer than 50 ms.';
 
 -- +goose StatementBegin
-create function notify_keep_partitions(proof_months integer, out made integer, out dropped integer, out left_over integer)
+create function notify_keep_partitions(out made integer, out dropped integer, out left_over integer)
     language plpgsql
     security definer
     set search_path = pg_catalog, public
@@ -320,29 +320,25 @@ begin
         made := made + notify_add_partition('notify_contents', to_char(today + n, 'YYYYMMDD'), today + n, today + n + 1);
     end loop;
     for part in
-        select c.relname::text as name, p.relname::text as parent from pg_inherits i
+        select c.relname::text as name from pg_inherits i
         join pg_class c on c.oid = i.inhrelid
-        join pg_class p on p.oid = i.inhparent
-        where p.oid in ('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass)
+        where i.inhparent = 'notify_contents'::regclass
         order by c.relname
     loop
-        if part.parent = 'notify_contents' and to_date(right(part.name, 8), 'YYYYMMDD') <= today
-            or part.parent <> 'notify_contents' and proof_months > 0
-                and to_date(right(part.name, 6), 'YYYYMM') < date_trunc('month', today) - proof_months * interval '1 month' then
-            if notify_drop_partition(part.parent, part.name) then
-                dropped := 1;
-                return; -- the parent is locked until the end of the transaction
-            end if;
-            left_over := left_over + 1;
+        exit when to_date(right(part.name, 8), 'YYYYMMDD') > today;
+        if notify_drop_partition('notify_contents', part.name) then
+            dropped := 1;
+            return; -- the parent is locked until the end of the transaction
         end if;
+        left_over := left_over + 1;
     end loop;
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one whose time is over: of contents on its day, of proofs after so many full months; 0: proofs stay for ever. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
+comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one of contents whose day has come. Proofs it leaves alone: whoever may call it is the service. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
 revoke execute on function notify_keep_partitions, notify_add_partition, notify_drop_partition from public;
 grant execute on function notify_keep_partitions to ledgerd_app;
-select notify_keep_partitions(0);
+select notify_keep_partitions();
 
 create trigger notify_messages_append_only before update or delete on notify_messages
     for each row execute function commit_append_only();

@@ -38,11 +38,11 @@ func Tables() []clean.Table {
 	}
 }
 
-// KeepPartitions makes the partitions to come and drops those whose time is over: contents on their day, and proofs
-// after so many full months; 0: never. What somebody uses is left over for the next time. One process at a time does it.
-func KeepPartitions(ctx context.Context, pool *pgxpool.Pool, proofMonths int32) (made, dropped, leftOver int, err error) {
+// KeepPartitions makes the partitions to come and drops those of contents on their day. What somebody uses is left over for
+// the next time. One process at a time does it.
+func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, leftOver int, err error) {
 	for {
-		r, err := q.PartitionsKeep(ctx, pool, proofMonths)
+		r, err := q.PartitionsKeep(ctx, pool)
 		if err != nil {
 			return made, dropped, leftOver, fmt.Errorf("keep partitions of messages: %w", err)
 		}

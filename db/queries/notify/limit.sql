@@ -64,5 +64,5 @@ select coalesce((
 ), 0)::double precision as seconds;
 
 -- name: PartitionsKeep :one
--- Makes the partitions to come, and drops one whose time is over.
-select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions(@proof_months::integer);
+-- Makes the partitions to come, and drops one of contents whose day has come.
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions();

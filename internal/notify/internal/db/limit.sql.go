@@ -167,7 +167,7 @@ func (q *Queries) ParkedOverdue(ctx context.Context, db DBTX) (float64, error) {
 }
 
 const partitionsKeep = `-- name: PartitionsKeep :one
-select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions($1::integer)
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions()
 `
 
 type PartitionsKeepRow struct {
@@ -176,9 +176,9 @@ type PartitionsKeepRow struct {
 	LeftOver int32
 }
 
-// Makes the partitions to come, and drops one whose time is over.
-func (q *Queries) PartitionsKeep(ctx context.Context, db DBTX, proofMonths int32) (PartitionsKeepRow, error) {
-	row := db.QueryRow(ctx, partitionsKeep, proofMonths)
+// Makes the partitions to come, and drops one of contents whose day has come.
+func (q *Queries) PartitionsKeep(ctx context.Context, db DBTX) (PartitionsKeepRow, error) {
+	row := db.QueryRow(ctx, partitionsKeep)
 	var i PartitionsKeepRow
 	err := row.Scan(&i.Made, &i.Dropped, &i.LeftOver)
 	return i, err
