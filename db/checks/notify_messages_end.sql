@@ -9,5 +9,5 @@ left join lateral (
             or x.kind in ('dead', 'unknown') and q.message_id is null and m.contents_until < (clock_timestamp() at time zone 'UTC')::date - 30)
 ) e on true
 where q.message_id is null and e.kinds is null
-    or 'cancelled' = any(e.kinds) and (q.message_id is not null or e.kinds && '{sent,delivered,undelivered}')
+    or 'cancelled' = any(e.kinds) and (q.message_id is not null or e.kinds && '{sent,delivered}')
     or q.message_id is not null and 'delivered' = any(e.kinds)
