@@ -98,13 +98,13 @@ func (c *SendCommand) Need(b *Book) {
 	if c.err = c.prepare(b.outbox); c.err != nil {
 		return
 	}
-	if c.BizNo != "" {
-		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
-	}
 	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
 	if b.started() {
 		c.needLate(b)
 		return
+	}
+	if c.BizNo != "" {
+		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
 	}
 	if c.window() > 0 {
 		c.print = b.prints.Want(c.key)
@@ -118,6 +118,7 @@ func (c *SendCommand) Need(b *Book) {
 // again, where the command as it is now comes first.
 func (c *SendCommand) needLate(b *Book) {
 	c.limited.apply(b.outbox, b.limits[c.Tenant], b.counters.Known)
+	c.name = b.names.Known(nameKey{c.Tenant, c.BizNo})
 	if c.window() == 0 {
 		return
 	}
@@ -167,7 +168,7 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if slices.Contains(c.limited.counters, nil) { // never of an Execute: its samples name them
+	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) { // never of an Execute: its samples name them
 		return nil, commit.ErrMoreRows
 	}
 	if c.name != nil && c.name.Exists {
