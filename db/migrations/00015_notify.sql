@@ -412,11 +412,21 @@ comment on column audit.notification_events.provider_message_id is 'The provider
 comment on column audit.notification_events.code is 'What went wrong, in a word.';
 comment on column audit.notification_events.error is 'What went wrong, in the provider''s words.';
 comment on column audit.notification_events.instance is 'The process that wrote it.';
-grant select on audit.notifications, audit.notification_events to ledgerd_audit;
+
+create view audit.notification_numbers as
+select t.name as tenant, n.biz_no, n.message_id
+from notify_names n
+left join access_tenants t on t.tenant_id = n.tenant_id;
+comment on view audit.notification_numbers is 'Messages by the callers'' own numbers, by an index.';
+comment on column audit.notification_numbers.tenant is 'Name of the tenant.';
+comment on column audit.notification_numbers.biz_no is 'The caller''s number.';
+comment on column audit.notification_numbers.message_id is 'The message that it stands for, which has another number when the call was a repeat by content.';
+grant select on audit.notifications, audit.notification_events, audit.notification_numbers to ledgerd_audit;
 reset role;
 
 -- +goose Down
 set local role ledgerd_owner;
+drop view audit.notification_numbers;
 drop view audit.notification_events;
 drop view audit.notifications;
 drop table notify_counters;
