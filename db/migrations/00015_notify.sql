@@ -154,7 +154,8 @@ create table notify_queue (
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 create index notify_queue_due_idx on notify_queue (tenant_id, channel, priority, due_at) where due_at is not null;
 create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
-comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead. Narrow: what they say stands apart.';
+create index notify_queue_gone_idx on notify_queue (contents_until) where due_at is null;
+comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead; these two until 30 days after their contents. Narrow: what they say stands apart.';
 comment on column notify_queue.tenant_id is 'Tenant.';
 comment on column notify_queue.message_id is 'The message.';
 comment on column notify_queue.channel is 'Its channel.';
@@ -182,10 +183,10 @@ create table notify_names (
     constraint notify_names_biz_no_check check (octet_length(biz_no) between 1 and 128),
     constraint notify_names_request_hash_check check (octet_length(request_hash) = 32)
 );
-comment on table notify_names is 'The callers'' own numbers of messages, for ever: one is sent once.';
+comment on table notify_names is 'The callers'' own numbers, for ever: each stands for one message, which is sent once.';
 comment on column notify_names.tenant_id is 'Tenant.';
 comment on column notify_names.biz_no is 'The caller''s number.';
-comment on column notify_names.message_id is 'The message that has it.';
+comment on column notify_names.message_id is 'The message that it stands for: that which has it, or, if the call was a repeat by content, the one that was the first.';
 comment on column notify_names.request_hash is 'Keyed hash of what it says, to whom, and what it is about: a repeat with other content is refused.';
 
 create table notify_fingerprints (
@@ -295,7 +296,7 @@ $$;
 comment on function notify_drop_partition is 'Drops a partition, unless somebody uses it, and makes nobody wait for longer than 50 ms.';
 
 -- +goose StatementBegin
-create function notify_keep_partitions(proof_months integer, out made integer, out dropped integer, out left_over integer)
+create function notify_keep_partitions(out made integer, out dropped integer, out left_over integer)
     language plpgsql
     security definer
     set search_path = pg_catalog, public
@@ -319,29 +320,25 @@ begin
         made := made + notify_add_partition('notify_contents', to_char(today + n, 'YYYYMMDD'), today + n, today + n + 1);
     end loop;
     for part in
-        select c.relname::text as name, p.relname::text as parent from pg_inherits i
+        select c.relname::text as name from pg_inherits i
         join pg_class c on c.oid = i.inhrelid
-        join pg_class p on p.oid = i.inhparent
-        where p.oid in ('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass)
+        where i.inhparent = 'notify_contents'::regclass
         order by c.relname
     loop
-        if part.parent = 'notify_contents' and to_date(right(part.name, 8), 'YYYYMMDD') <= today
-            or part.parent <> 'notify_contents' and proof_months > 0
-                and to_date(right(part.name, 6), 'YYYYMM') < date_trunc('month', today) - proof_months * interval '1 month' then
-            if notify_drop_partition(part.parent, part.name) then
-                dropped := 1;
-                return; -- the parent is locked until the end of the transaction
-            end if;
-            left_over := left_over + 1;
+        exit when to_date(right(part.name, 8), 'YYYYMMDD') > today;
+        if notify_drop_partition('notify_contents', part.name) then
+            dropped := 1;
+            return; -- the parent is locked until the end of the transaction
         end if;
+        left_over := left_over + 1;
     end loop;
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one whose time is over: of contents on its day, of proofs after so many full months; 0: proofs stay for ever. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
+comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one of contents whose day has come. Proofs it leaves alone: whoever may call it is the service. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
 revoke execute on function notify_keep_partitions, notify_add_partition, notify_drop_partition from public;
 grant execute on function notify_keep_partitions to ledgerd_app;
-select notify_keep_partitions(0);
+select notify_keep_partitions();
 
 create trigger notify_messages_append_only before update or delete on notify_messages
     for each row execute function commit_append_only();
@@ -370,8 +367,8 @@ left join notify_queue q on q.tenant_id = m.tenant_id and q.message_id = m.messa
 left join lateral (
     select x.kind, x.attempt, x.provider, x.provider_message_id, x.code, x.at from notify_events x
     where x.tenant_id = m.tenant_id and x.message_id = m.message_id and x.month = m.month
-        and x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
-    order by x.kind <> 'sent' desc, x.at desc, x.event_id desc
+        and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown') and q.message_id is null)
+    order by x.kind in ('dead', 'unknown'), x.kind <> 'sent' desc, x.at desc, x.event_id desc
     limit 1
 ) e on true;
 comment on view audit.notifications is 'Messages to people and systems, with how far they are. What they said, and to whom, is in no view.';
@@ -394,7 +391,7 @@ comment on column audit.notifications.due_at is 'When anybody may take it; null:
 comment on column audit.notifications.give_up_at is 'Not tried again after it.';
 comment on column audit.notifications.not_before is 'Not sent before.';
 comment on column audit.notifications.accepted_at is 'When it was accepted.';
-comment on column audit.notifications.ended_at is 'When it was sent, cancelled or reported on.';
+comment on column audit.notifications.ended_at is 'When it was sent, cancelled, reported on, or given up for good.';
 comment on column audit.notifications.contents_until is 'Day from which on its recipient and content are gone.';
 comment on column audit.notifications.on_unknown is 'What happens when nobody knows whether it was sent: park, resend, never.';
 comment on column audit.notifications.principal is 'Who asked for it.';
@@ -415,11 +412,21 @@ comment on column audit.notification_events.provider_message_id is 'The provider
 comment on column audit.notification_events.code is 'What went wrong, in a word.';
 comment on column audit.notification_events.error is 'What went wrong, in the provider''s words.';
 comment on column audit.notification_events.instance is 'The process that wrote it.';
-grant select on audit.notifications, audit.notification_events to ledgerd_audit;
+
+create view audit.notification_numbers as
+select t.name as tenant, n.biz_no, n.message_id
+from notify_names n
+left join access_tenants t on t.tenant_id = n.tenant_id;
+comment on view audit.notification_numbers is 'Messages by the callers'' own numbers, by an index.';
+comment on column audit.notification_numbers.tenant is 'Name of the tenant.';
+comment on column audit.notification_numbers.biz_no is 'The caller''s number.';
+comment on column audit.notification_numbers.message_id is 'The message that it stands for, which has another number when the call was a repeat by content.';
+grant select on audit.notifications, audit.notification_events, audit.notification_numbers to ledgerd_audit;
 reset role;
 
 -- +goose Down
 set local role ledgerd_owner;
+drop view audit.notification_numbers;
 drop view audit.notification_events;
 drop view audit.notifications;
 drop table notify_counters;

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"hash/maphash"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -43,22 +42,14 @@ type Book struct {
 	loaded map[Key]*Message // nil: there is none
 	late   map[printKey]*printRow
 
-	made      []*made
-	events    []event
-	cancelled []Key // by this batch
-	marks     struct{ made, events, cancelled, lates int }
-	lates     []printKey
-	undo      []undone
+	made   []*made
+	events []event
+	marks  struct{ made, events, lates int }
+	lates  []printKey
 
 	taken            []*send.Job // for which room was reserved
 	due              map[int32]bool
 	repeats, limited []tally
-}
-
-// undone is a message as it was loaded, before the command at hand.
-type undone struct {
-	key Key
-	was *Message
 }
 
 type nameKey struct {
@@ -87,17 +78,18 @@ type print struct {
 	made      *Message // by this batch
 }
 
-// queued is what is open of a message.
+// queued is what is open of a message, and what commands of the batch made of it.
 type queued struct {
-	send.Channel
-	state         string
-	dueAt         time.Time
-	holder        string
-	onUnknown     string
-	contentsUntil time.Time
-	giveUpAt      time.Time
-	tid           pgtype.TID
-	gone          bool // cancelled, or settled by a report
+	state     string // also one that is not open; empty: as it was loaded
+	reported  string // Delivered or Undelivered, by a command of the batch
+	dueAt     time.Time
+	holder    string
+	onUnknown string
+	unsure    bool
+	giveUpAt  time.Time
+	tid       pgtype.TID
+	requeued  bool
+	gone      bool // cancelled, or settled by a report
 }
 
 type counterKey struct {
@@ -212,8 +204,7 @@ func (b *Book) Mark() {
 	b.prints.Mark()
 	b.queue.Mark()
 	b.counters.Mark()
-	b.marks.made, b.marks.events, b.marks.cancelled, b.marks.lates = len(b.made), len(b.events), len(b.cancelled), len(b.lates)
-	b.undo = b.undo[:0]
+	b.marks.made, b.marks.events, b.marks.lates = len(b.made), len(b.events), len(b.lates)
 }
 
 // Undo takes back what was made and changed since Mark.
@@ -222,15 +213,10 @@ func (b *Book) Undo() {
 	b.prints.Undo()
 	b.queue.Undo()
 	b.counters.Undo()
-	for _, u := range slices.Backward(b.undo) {
-		b.loaded[u.key] = u.was
-	}
-	b.undo = b.undo[:0]
 	for _, k := range b.lates[b.marks.lates:] {
 		delete(b.late, k)
 	}
-	b.made, b.events, b.cancelled = b.made[:b.marks.made], b.events[:b.marks.events], b.cancelled[:b.marks.cancelled]
-	b.lates = b.lates[:b.marks.lates]
+	b.made, b.events, b.lates = b.made[:b.marks.made], b.events[:b.marks.events], b.lates[:b.marks.lates]
 }
 
 // message is a message as the batch has it now, or nil.
@@ -240,5 +226,11 @@ func (b *Book) message(k Key) *Message {
 		return nil
 	}
 	now := *m
+	if r := b.queue.Known(k); r != nil {
+		now.State, now.reported = cmp.Or(r.Value.state, now.State), cmp.Or(r.Value.reported, now.reported)
+		if r.Found {
+			now.GiveUpAt = r.Value.giveUpAt
+		}
+	}
 	return &now
 }

@@ -1,8 +1,6 @@
 package notify
 
 import (
-	"slices"
-
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
@@ -39,7 +37,7 @@ func (c *CancelCommand) Apply(b *Book) (any, error) {
 	switch {
 	case m.State == Cancelled:
 		return commit.Repeat{First: m}, nil
-	case !m.open() || m.State == Unknown:
+	case !m.open(), m.State == Unknown, v.unsure && m.State != Dead:
 		return nil, about(NotCancellable.New("message %d is %s", m.ID, m.State), m)
 	case m.State == Dead:
 	case m.State == Sending, v.holder != "" && (v.dueAt.After(b.now) || v.onUnknown == Resend):
@@ -50,8 +48,8 @@ func (c *CancelCommand) Apply(b *Book) (any, error) {
 		}
 		return nil, f
 	}
-	b.queue.Change(c.row).gone = true
-	b.cancelled = append(b.cancelled, m.Key)
+	v = b.queue.Change(c.row)
+	v.state, v.gone = Cancelled, true
 	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: Cancelled})
 	m.State = Cancelled
 	return m, nil
@@ -59,20 +57,10 @@ func (c *CancelCommand) Apply(b *Book) (any, error) {
 
 // find is the message of a row as it is now. Returns fault NOTIFY_NOT_FOUND.
 func (b *Book) find(r *queueRow) (*Message, error) {
-	m := b.message(r.Key)
-	if m == nil {
-		return nil, NotFound.New("there is no message %d", r.Key.ID)
+	if m := b.message(r.Key); m != nil {
+		return m, nil
 	}
-	v := &r.Value
-	switch {
-	case slices.Contains(b.cancelled, r.Key):
-		m.State = Cancelled
-	case v.gone:
-		m.State = m.reported
-	case r.Found:
-		m.State, m.GiveUpAt = v.state, v.giveUpAt
-	}
-	return m, nil
+	return nil, NotFound.New("there is no message %d", r.Key.ID)
 }
 
 // unasked is why a message that nobody asked for in time cannot be changed.

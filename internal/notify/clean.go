@@ -10,7 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Tables are fingerprints and counters, as the cleaner sees them. Everything else goes with its partition, or stays.
+// Tables are fingerprints and counters, as the cleaner sees them, and what of the queue nobody can send any more. Everything
+// else goes with its partition, or stays.
 func Tables() []clean.Table {
 	return []clean.Table{
 		{
@@ -27,14 +28,21 @@ func Tables() []clean.Table {
 			},
 			Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.CounterOverdue(ctx, tx) },
 		},
+		{
+			Name: "notify_queue",
+			Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) {
+				return q.ParkedClean(ctx, tx, limit)
+			},
+			Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.ParkedOverdue(ctx, tx) },
+		},
 	}
 }
 
-// KeepPartitions makes the partitions to come and drops those whose time is over: contents on their day, and proofs
-// after so many full months; 0: never. What somebody uses is left over for the next time. One process at a time does it.
-func KeepPartitions(ctx context.Context, pool *pgxpool.Pool, proofMonths int32) (made, dropped, leftOver int, err error) {
+// KeepPartitions makes the partitions to come and drops those of contents on their day. What somebody uses is left over for
+// the next time. One process at a time does it.
+func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, leftOver int, err error) {
 	for {
-		r, err := q.PartitionsKeep(ctx, pool, proofMonths)
+		r, err := q.PartitionsKeep(ctx, pool)
 		if err != nil {
 			return made, dropped, leftOver, fmt.Errorf("keep partitions of messages: %w", err)
 		}

@@ -47,12 +47,13 @@ func (b *Book) flushQueue(p *commit.Pipe) {
 	var gone []pgtype.TID
 	back := db.QueueUpdateParams{Now: b.now}
 	for _, r := range b.queue.Changed(compareKeys) {
-		if r.Value.gone {
-			gone = append(gone, r.Value.tid)
-			continue
+		switch v := &r.Value; {
+		case v.gone:
+			gone = append(gone, v.tid)
+		case v.requeued:
+			back.Tids, back.GiveUpAt = append(back.Tids, v.tid), append(back.GiveUpAt, v.giveUpAt)
+			b.isDue(r.Key.Tenant)
 		}
-		back.Tids, back.GiveUpAt = append(back.Tids, r.Value.tid), append(back.GiveUpAt, r.Value.giveUpAt)
-		b.isDue(r.Key.Tenant)
 	}
 	if len(gone) > 0 {
 		p.Queue(func(d commit.DB) error { _, err := q.QueueDelete(p.Context(), d, gone); return err })

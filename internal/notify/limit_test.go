@@ -127,6 +127,7 @@ func TestARepeatUsesNoQuota(t *testing.T) {
 // whose references are filled in.
 type made struct {
 	says   func() string
+	biz    string
 	sample *notify.SendCommand
 	last   *notify.SendCommand
 	runs   int
@@ -143,7 +144,7 @@ func (c *made) Need(b *flow.Books) {
 
 func (c *made) Apply(b *flow.Books) (any, error) {
 	c.runs++
-	c.last = text(says(c.says()))
+	c.last = text(says(c.says()), bizNo(c.biz))
 	c.last.Need(b.Messages())
 	answer, err := c.last.Apply(b.Messages())
 	if c.fails && err == nil {
@@ -200,5 +201,15 @@ func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
 	}
 	if n := count(t, db, "select count(*) from notify_messages m join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
 		t.Errorf("%d messages, %d were handed over", n, len(p.hand.taken))
+	}
+	for i := range works {
+		works[i].Command = &made{says: func() string { return "with a number" }, biz: "late", fails: i == 0}
+	}
+	r = p.engine.DoAll(t.Context(), works)
+	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil || !r[2].Outcome.Existed {
+		t.Errorf("%+v", r)
+	}
+	if n := count(t, db, "select count(*) from notify_names n join notify_messages m using (message_id) where m.biz_no = 'late'"); n != 1 {
+		t.Errorf("%d names", n)
 	}
 }

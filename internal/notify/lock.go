@@ -6,7 +6,6 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
-	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
 // Discover finds out what limits there are, which messages are dead, and which ones providers speak of. Limits that
@@ -130,8 +129,8 @@ func (b *Book) lockQueue(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.QueueLock(p.Context(), d, arg)
 		for _, f := range found {
-			b.queue.Load(rows[f.N-1], queued{Channel: send.Channel(f.Channel), state: f.State, dueAt: deref(f.DueAt).UTC(), holder: deref(f.Holder),
-				onUnknown: f.OnUnknown, contentsUntil: f.ContentsUntil.Time, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
+			b.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: deref(f.DueAt).UTC(), holder: deref(f.Holder), onUnknown: f.OnUnknown,
+				unsure: f.Unsure, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
 		}
 		return err
 	})

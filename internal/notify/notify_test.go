@@ -203,6 +203,40 @@ func TestABizNoIsOneMessageForEver(t *testing.T) {
 	}
 }
 
+// A biz_no that was answered with an earlier message stands for it from then on: also when the window is over.
+func TestABizNoOfARepeatIsThatOfTheFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	first := p.mustSend(bizNo("b1"))
+	for range 2 {
+		if m, existed, err := p.send(bizNo("b2")); err != nil || !existed || m.ID != first.ID {
+			t.Errorf("%+v, existed %v, %v", m, existed, err)
+		}
+		change(t, db, "delete from notify_fingerprints")
+	}
+	if _, _, err := p.send(bizNo("b2"), says("another")); !fault.Is(err, notify.BizNoExistsDifferent) {
+		t.Errorf("another message: %v", err)
+	}
+	if got, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(t.Context(), notify.Key{Tenant: 1}, "b2", false); err != nil || got.ID != first.ID {
+		t.Errorf("by its biz_no: %v", err)
+	}
+	var works []flow.Work
+	for _, n := range []string{"b3", "b4", "b4"} {
+		works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(text(bizNo(n), says("batch"))), Rows: 1, Bytes: 100})
+	}
+	ids := map[int64]bool{}
+	for i, r := range p.engine.DoAll(t.Context(), works) {
+		if r.Err != nil || r.Outcome.Existed != (i > 0) {
+			t.Fatalf("%d: %+v", i, r)
+		}
+		ids[r.Outcome.Answer.(*notify.Message).ID] = true
+	}
+	if n := count(t, db, "select count(*) from notify_names"); len(ids) != 1 || n != 4 {
+		t.Errorf("%v, %d names", ids, n)
+	}
+}
+
 // Many callers of two processes send the same at once: one message.
 func TestOneOfManyWhoSendTheSameSends(t *testing.T) {
 	t.Parallel()

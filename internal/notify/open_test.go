@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -60,10 +61,12 @@ func TestWhatMayBeCancelled(t *testing.T) {
 		{"leased", "holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
 		{"leased once, and not begun", "holder = 'h', due_at = now() - interval '1 min'", nil},
 		{"leased once, begun or not", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'", notify.BeingSent},
+		{"failed, and perhaps sent before", "state = 'failed', due_at = now() + interval '1 min', attempts = 2, unsure = true", notify.NotCancellable},
+		{"given back, and perhaps sent before", "due_at = now(), attempts = 2, unsure = true", notify.NotCancellable},
 	} {
 		m := p.mustSend(says(c.name), func(p *notify.Params) {
 			p.RepeatWindow = &hour
-			if i == 9 {
+			if i >= 9 {
 				p.OnUnknown = notify.Resend
 			}
 		})
@@ -164,6 +167,97 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	}
 	change(t, db, "delete from notify_queue where message_id < 0")
 	change(t, db, "update notify_queue q set contents_until = m.contents_until from notify_messages m where m.message_id = q.message_id")
+}
+
+// Commands see what those before them in the batch made of a message.
+func TestCommandsOfABatchSeeEachOther(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	as := func(state string, m *notify.Message) *notify.Message {
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'x' where message_id = $1", m.ID, state)
+		return m
+	}
+	both := func(first, second commit.Command[*notify.Book]) commit.Result {
+		t.Helper()
+		var works []flow.Work
+		for _, c := range []commit.Command[*notify.Book]{first, second} {
+			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+		}
+		r := p.engine.DoAll(t.Context(), works)
+		if r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+		return r[1]
+	}
+	dead := as("dead", p.mustSend(says("dead")))
+	if r := both(&notify.RequeueCommand{Caller: who, ID: dead.ID}, text(says("dead"))); r.Err != nil || !r.Outcome.Existed || r.Outcome.Answer.(*notify.Message).State != notify.Queued {
+		t.Errorf("sent again as it is brought back: %+v", r)
+	}
+	waits := p.mustSend(says("waits"), bizNo("waits"))
+	if r := both(&notify.CancelCommand{Caller: who, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil || !r.Outcome.Existed ||
+		r.Outcome.Answer.(*notify.Message).State != notify.Cancelled {
+		t.Errorf("sent again as it is cancelled, by its number: %+v", r)
+	}
+	other := p.mustSend(says("other"))
+	if r := both(&notify.CancelCommand{Caller: who, ID: other.ID}, text(says("other"))); r.Err != nil || r.Outcome.Existed {
+		t.Errorf("sent again as it is cancelled: %+v", r)
+	}
+	lost := as("unknown", p.mustSend(says("lost")))
+	if r := both(&notify.ReportCommand{Caller: who, ID: lost.ID}, &notify.RequeueCommand{Caller: who, ID: lost.ID}); !fault.Is(r.Err, notify.NotParked) {
+		t.Errorf("brought back as it is settled: %+v", r)
+	}
+	late := p.mustSend(says("late"))
+	sent(t, db, late.ID)
+	r := both(&notify.ReportCommand{Caller: who, ID: late.ID}, &notify.ReportCommand{Caller: who, ID: late.ID, Delivered: true})
+	if r.Err != nil || r.Outcome.Existed || p.state(late.ID).State != notify.Delivered {
+		t.Errorf("reported on twice: %+v", r)
+	}
+}
+
+// What is parked and has nothing to be sent any more is not kept where work is looked for.
+func TestWhatNobodyCanSendLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	park := func(state string, days int) int64 {
+		m := p.mustSend(says(fmt.Sprint(state, days)))
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, kind, attempt, code, at, instance)
+			select tenant_id, message_id, month, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'refused' where message_id = $1", m.ID, state)
+		change(t, db, fmt.Sprintf(`begin; set local session_replication_role = replica;
+			delete from notify_contents where message_id = %[1]d;
+			update notify_messages set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
+			update notify_queue set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
+			commit`, m.ID, days))
+		return m.ID
+	}
+	dead, unknown := park("dead", 32), park("unknown", 31)
+	kept := park("dead", 29)
+	cleaner := &clean.Cleaner{Pool: p.pool, Metrics: clean.NewMetrics(nil)}
+	for _, table := range notify.Tables() {
+		if _, err := cleaner.Clean(t.Context(), &table); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := count(t, db, "select count(*) from notify_queue"); n != 1 || p.state(kept).State != notify.Dead {
+		t.Errorf("%d are left", n)
+	}
+	if m := p.state(dead); m.State != notify.Dead || m.Code != "refused" || p.state(unknown).State != notify.Unknown {
+		t.Errorf("%+v", m.Message)
+	}
+	if n := count(t, db, "select count(*) from audit.notifications where state in ('dead', 'unknown')"); n != 3 {
+		t.Errorf("auditors see %d", n)
+	}
+	if _, err := p.do(&notify.RequeueCommand{Caller: who, ID: dead}); !fault.Is(err, notify.ContentGone) {
+		t.Errorf("brought back: %v", err)
+	}
+	if _, err := p.cancel(dead); err != nil || p.state(dead).State != notify.Cancelled {
+		t.Errorf("cancelled: %v", err)
+	}
+	if _, err := p.report(unknown, true); err != nil || p.state(unknown).State != notify.Delivered {
+		t.Errorf("reported on: %v", err)
+	}
 }
 
 func TestReportsSettleWhatIsUnknown(t *testing.T) {

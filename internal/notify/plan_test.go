@@ -123,6 +123,9 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			_, _, err := p.reader.List(context.Background(), 1, notify.Filter{}, 1, "")
 			return err
 		}),
+		"9 requeue all of a code": commands(func(i int) commit.Command[*notify.Book] {
+			return &notify.RequeueAllCommand{Caller: who, Code: fmt.Sprint("none", i)}
+		}),
 		"8 list to": each(func(i int) error {
 			_, _, err := p.reader.List(context.Background(), 1, notify.Filter{Channel: "sms", Recipient: fmt.Sprintf("+8613812%06d", from+i)}, 10, "")
 			return err

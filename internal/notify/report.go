@@ -49,24 +49,13 @@ func (c *ReportCommand) Apply(b *Book) (any, error) {
 	if m.reported == kind && !settles || m.State == Cancelled {
 		return commit.Repeat{First: m}, nil
 	}
-	if settles {
-		b.queue.Change(c.row).gone = true
+	v := b.queue.Change(c.row)
+	v.reported = kind
+	if settles || !m.open() {
+		v.state, v.gone = kind, true
+		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
 	}
 	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
 		code: c.Code, error: c.Error})
-	if settles || !m.open() {
-		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
-	}
-	b.report(m.Key, kind)
 	return m, nil
-}
-
-// report lets the commands behind see what a message was reported as.
-func (b *Book) report(k Key, kind string) {
-	m := *b.loaded[k]
-	if m.reported = kind; !m.open() {
-		m.State = kind
-	}
-	b.undo = append(b.undo, undone{k, b.loaded[k]})
-	b.loaded[k] = &m
 }

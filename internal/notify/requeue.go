@@ -48,7 +48,8 @@ func (c *RequeueCommand) Apply(b *Book) (any, error) {
 // requeue brings a message back, to be tried for as long as it still says something.
 func (b *Book) requeue(r *queueRow, m *Message, giveUpAfter time.Duration) {
 	v := b.queue.Change(r)
-	v.state, v.giveUpAt, v.dueAt = Queued, b.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter)), b.now
+	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, b.now
+	v.giveUpAt = b.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
 	if v.giveUpAt.After(m.ContentsUntil) {
 		v.giveUpAt = m.ContentsUntil
 	}

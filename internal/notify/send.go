@@ -98,13 +98,13 @@ func (c *SendCommand) Need(b *Book) {
 	if c.err = c.prepare(b.outbox); c.err != nil {
 		return
 	}
-	if c.BizNo != "" {
-		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
-	}
 	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
 	if b.started() {
 		c.needLate(b)
 		return
+	}
+	if c.BizNo != "" {
+		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
 	}
 	if c.window() > 0 {
 		c.print = b.prints.Want(c.key)
@@ -118,6 +118,7 @@ func (c *SendCommand) Need(b *Book) {
 // again, where the command as it is now comes first.
 func (c *SendCommand) needLate(b *Book) {
 	c.limited.apply(b.outbox, b.limits[c.Tenant], b.counters.Known)
+	c.name = b.names.Known(nameKey{c.Tenant, c.BizNo})
 	if c.window() == 0 {
 		return
 	}
@@ -167,7 +168,7 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if slices.Contains(c.limited.counters, nil) { // never of an Execute: its samples name them
+	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) { // never of an Execute: its samples name them
 		return nil, commit.ErrMoreRows
 	}
 	if c.name != nil && c.name.Exists {
@@ -179,6 +180,9 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 		return commit.Repeat{First: first}, nil
 	}
 	if first := c.repeat(b); first != nil {
+		if c.name != nil { // it is this message's for ever, also when the window is over
+			*b.names.Change(c.name) = name{id: first.ID, hash: c.request, made: c.print.Value.made}
+		}
 		b.repeats = append(b.repeats, tally{c.Channel, "fingerprint"})
 		return commit.Repeat{First: first}, nil
 	}
@@ -254,9 +258,8 @@ func (c *SendCommand) repeat(b *Book) *Message {
 	if v.made != nil {
 		return v.made
 	}
-	k := Key{c.Tenant, v.id}
-	m := b.message(k)
-	if m == nil || m.State == Dead || m.State == Cancelled || slices.Contains(b.cancelled, k) {
+	m := b.message(Key{c.Tenant, v.id})
+	if m == nil || m.State == Dead || m.State == Cancelled {
 		return nil
 	}
 	return m

@@ -40,7 +40,7 @@ func (s *Server) background(ctx context.Context) {
 
 // keepPartitions makes and drops partitions of messages. Proofs stay for ever.
 func (s *Server) keepPartitions(ctx context.Context) error {
-	made, dropped, left, err := notify.KeepPartitions(ctx, s.batches, 0)
+	made, dropped, left, err := notify.KeepPartitions(ctx, s.batches)
 	s.outbox.Metrics.LeftOver(left)
 	if made+dropped+left > 0 {
 		s.log.Info("partitions of messages", "made", made, "dropped", dropped, "left_over", left)

@@ -17,12 +17,17 @@ from (
         unnest(@channels::text[]) as channel, unnest(@codes::text[]) as code
 ) u
 cross join lateral (
-    select x.message_id from notify_queue x
-    where x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
-        and (u.code = '' or x.code = u.code) and (u.channel = '' or x.channel = u.channel)
-        and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
+    (select x.message_id from notify_queue x
+    where u.code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
+        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
     order by x.code, x.message_id
-    limit 1000
+    limit 1000)
+    union all
+    (select x.message_id from notify_queue x
+    where u.code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null and x.code = u.code
+        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
+    order by x.message_id
+    limit 1000)
 ) m;
 
 -- name: SentFind :many
@@ -54,15 +59,13 @@ cross join lateral (
 ) f;
 
 -- name: QueueLock :many
-select u.n::integer as n, m.ctid, m.channel, m.state, m.due_at, m.holder, m.fence, m.attempts, m.max_attempts, m.on_unknown, m.give_up_at,
-    m.contents_until, m.provider, m.code
+select u.n::integer as n, m.ctid, m.state, m.due_at, m.holder, m.on_unknown, m.unsure, m.give_up_at
 from (
     select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@message_ids::bigint[]) as message_id
 ) u
 cross join lateral (
-    select x.ctid, x.channel, x.state, x.due_at, x.holder, x.fence, x.attempts, x.max_attempts, x.on_unknown, x.give_up_at, x.contents_until,
-        x.provider, x.code
+    select x.ctid, x.state, x.due_at, x.holder, x.on_unknown, x.unsure, x.give_up_at
     from notify_queue x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id
     offset 0
@@ -104,7 +107,8 @@ cross join lateral (
 
 -- name: MessageLoad :many
 -- Messages by their numbers, with what is open of them, and otherwise how they ended: a report tells more than that
--- it was sent. The time of the batch tells the month, and so the partition.
+-- it was sent, and one that is in the queue no more and was neither was given up. The time of the batch tells the month,
+-- and so the partition.
 select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hash, m.recipient_hint, m.content_hash,
     m.priority, m.on_unknown, m.max_attempts, m.not_before, m.give_up_at, m.contents_until, m.accepted_at, m.principal, m.request_id,
     coalesce(o.state, '')::text as state, coalesce(o.attempts, 0)::integer as attempts, coalesce(o.max_attempts, 0)::integer as open_max_attempts, o.due_at,
@@ -133,8 +137,8 @@ left join lateral (
 left join lateral (
     select x.kind, x.provider, x.code from notify_events x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id and x.month = b.month
-        and x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
-    order by x.kind <> 'sent' desc, x.at desc, x.event_id desc
+        and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown') and o.state is null)
+    order by x.kind in ('dead', 'unknown'), x.kind <> 'sent' desc, x.at desc, x.event_id desc
     limit 1
 ) e on true
 order by u.n;

@@ -44,6 +44,25 @@ select coalesce((
     from notify_counters x where x.expires_at < now() order by x.expires_at limit 1
 ), 0)::double precision as seconds;
 
+-- name: ParkedClean :execrows
+-- Deletes some dead and unknown messages from the queue whose contents have been gone for 30 days, without waiting for
+-- anybody: nothing can send them, and their events tell what became of them.
+delete from notify_queue
+where ctid = any(array(
+    select q.ctid from notify_queue q
+    where q.due_at is null and q.contents_until < (now() at time zone 'UTC')::date - 30
+    order by q.contents_until
+    limit @batch::integer
+    for update skip locked
+));
+
+-- name: ParkedOverdue :one
+-- For how many seconds the oldest of these should have been gone; 0: there are none.
+select coalesce((
+    select extract(epoch from clock_timestamp() - (x.contents_until + 31)::timestamp at time zone 'UTC')
+    from notify_queue x where x.due_at is null and x.contents_until < (now() at time zone 'UTC')::date - 30 order by x.contents_until limit 1
+), 0)::double precision as seconds;
+
 -- name: PartitionsKeep :one
--- Makes the partitions to come, and drops one whose time is over.
-select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions(@proof_months::integer);
+-- Makes the partitions to come, and drops one of contents whose day has come.
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions();

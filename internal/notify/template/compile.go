@@ -29,6 +29,7 @@ type Compiled struct {
 	channel   send.Channel
 	def       *Definition
 	locale    language.Tag
+	digits    digits
 	subject   renderer
 	text      renderer
 	html      renderer
@@ -59,7 +60,8 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	if len(p) > 0 {
 		return nil, p
 	}
-	c := &Compiled{channel: channel, def: d, locale: tag}
+	c := &Compiled{channel: channel, def: d, locale: tag, digits: learn(tag)}
+	funcs := own(tag, c.digits)
 	one := func(path, text string, html, lines bool) renderer {
 		if !lines {
 			text = strings.TrimSpace(text)
@@ -67,7 +69,7 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 		if text == "" {
 			return nil
 		}
-		r, problem := parseText(text, d.Variables, tag, html, lines)
+		r, problem := parseText(text, d.Variables, funcs, html, lines)
 		if problem != "" {
 			p.add(path, "%s", problem)
 		}
@@ -98,8 +100,7 @@ func Compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 // builtins are the names that text/template knows: the parser wants them told.
 var builtins = map[string]any{"and": 0, "or": 0, "not": 0, "eq": 0, "ne": 0, "lt": 0, "le": 0, "gt": 0, "ge": 0, "len": 0}
 
-func parseText(text string, vars []Variable, locale language.Tag, html, lines bool) (renderer, string) {
-	funcs := own(locale)
+func parseText(text string, vars []Variable, funcs map[string]any, html, lines bool) (renderer, string) {
 	trees, err := parse.Parse("t", text, "", "", funcs, builtins)
 	if err != nil {
 		return nil, parseProblem(err)
@@ -170,7 +171,7 @@ func (c *Compiled) offer(values, offered map[string]any) map[string]any {
 
 // Render makes a message of values. All that is wrong with them is told at once; a message is whole or not at all.
 func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
-	b := binder{locale: c.locale}
+	b := binder{locale: c.locale, digits: c.digits}
 	data := b.bind(c.def.Variables, values)
 	p := b.problems
 	if len(p) > 0 {

@@ -73,8 +73,7 @@ func compare(kinds ...Kind) func([]sort) (sort, string) {
 }
 
 // own are the functions that text/template does not have.
-func own(locale language.Tag) map[string]any {
-	d := digitsFor(locale)
+func own(locale language.Tag, d digits) map[string]any {
 	return map[string]any{
 		"number": func(v any) string {
 			if s, ok := v.(shown); ok {

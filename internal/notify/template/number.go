@@ -2,7 +2,6 @@ package template
 
 import (
 	"strings"
-	"sync"
 	"unicode/utf8"
 
 	"golang.org/x/text/language"
@@ -16,17 +15,6 @@ type digits struct {
 	point, group string
 	first, next  int // sizes of the last group and of those before it
 	zero         rune
-}
-
-var digitsOf sync.Map // digits by locale: of templates, whose locales are few
-
-func digitsFor(tag language.Tag) digits {
-	if d, ok := digitsOf.Load(tag); ok {
-		return d.(digits)
-	}
-	d := learn(tag)
-	digitsOf.Store(tag, d)
-	return d
 }
 
 // learn takes 123456789.5 apart, from the right: point, last group, the one before.

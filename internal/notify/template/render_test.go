@@ -102,7 +102,7 @@ func TestNumbersOfAnyLengthAreWrittenExactly(t *testing.T) {
 		{"es", "12345", "12.345"}, {"hi", "1234567", "12,34,567"}, {"de-CH", "1234567.5", "1’234’567.5"},
 		{"fa", "1234", "۱٬۲۳۴"},
 	} {
-		if got := digitsFor(mustLocale(t, c.locale)).format(c.of); got != c.want {
+		if got := learn(mustLocale(t, c.locale)).format(c.of); got != c.want {
 			t.Errorf("%s %s: %q, not %q", c.locale, c.of, got, c.want)
 		}
 	}

@@ -40,6 +40,7 @@ var asset = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,31}$`)
 // binder checks values against what a template wants, and brings them into the form that it works with.
 type binder struct {
 	locale   language.Tag
+	digits   digits
 	problems problems
 	bytes    int
 }
@@ -269,8 +270,8 @@ func (b *binder) amount(v *Variable, value any) (any, string) {
 	if code == "" {
 		return nil, "has no asset: the template names none"
 	}
-	digits := digitsFor(b.locale).format(s)
-	return shown{digits + "\u00a0" + code, digits, code}, ""
+	text := b.digits.format(s)
+	return shown{text + "\u00a0" + code, text, code}, ""
 }
 
 func (b *binder) time(v *Variable, value any) (any, string) {

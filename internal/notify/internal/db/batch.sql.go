@@ -178,12 +178,17 @@ from (
         unnest($2::text[]) as channel, unnest($3::text[]) as code
 ) u
 cross join lateral (
-    select x.message_id from notify_queue x
-    where x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
-        and (u.code = '' or x.code = u.code) and (u.channel = '' or x.channel = u.channel)
-        and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
+    (select x.message_id from notify_queue x
+    where u.code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
+        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
     order by x.code, x.message_id
-    limit 1000
+    limit 1000)
+    union all
+    (select x.message_id from notify_queue x
+    where u.code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null and x.code = u.code
+        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
+    order by x.message_id
+    limit 1000)
 ) m
 `
 
@@ -510,8 +515,8 @@ left join lateral (
 left join lateral (
     select x.kind, x.provider, x.code from notify_events x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id and x.month = b.month
-        and x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
-    order by x.kind <> 'sent' desc, x.at desc, x.event_id desc
+        and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown') and o.state is null)
+    order by x.kind in ('dead', 'unknown'), x.kind <> 'sent' desc, x.at desc, x.event_id desc
     limit 1
 ) e on true
 order by u.n
@@ -555,7 +560,8 @@ type MessageLoadRow struct {
 }
 
 // Messages by their numbers, with what is open of them, and otherwise how they ended: a report tells more than that
-// it was sent. The time of the batch tells the month, and so the partition.
+// it was sent, and one that is in the queue no more and was neither was given up. The time of the batch tells the month,
+// and so the partition.
 func (q *Queries) MessageLoad(ctx context.Context, db DBTX, arg MessageLoadParams) ([]MessageLoadRow, error) {
 	rows, err := db.Query(ctx, messageLoad, arg.Tenants, arg.MessageIds)
 	if err != nil {
@@ -738,15 +744,13 @@ func (q *Queries) QueueInsert(ctx context.Context, db DBTX, arg QueueInsertParam
 }
 
 const queueLock = `-- name: QueueLock :many
-select u.n::integer as n, m.ctid, m.channel, m.state, m.due_at, m.holder, m.fence, m.attempts, m.max_attempts, m.on_unknown, m.give_up_at,
-    m.contents_until, m.provider, m.code
+select u.n::integer as n, m.ctid, m.state, m.due_at, m.holder, m.on_unknown, m.unsure, m.give_up_at
 from (
     select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
         unnest($2::bigint[]) as message_id
 ) u
 cross join lateral (
-    select x.ctid, x.channel, x.state, x.due_at, x.holder, x.fence, x.attempts, x.max_attempts, x.on_unknown, x.give_up_at, x.contents_until,
-        x.provider, x.code
+    select x.ctid, x.state, x.due_at, x.holder, x.on_unknown, x.unsure, x.give_up_at
     from notify_queue x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id
     offset 0
@@ -760,20 +764,14 @@ type QueueLockParams struct {
 }
 
 type QueueLockRow struct {
-	N             int32
-	Ctid          pgtype.TID
-	Channel       string
-	State         string
-	DueAt         *time.Time
-	Holder        *string
-	Fence         int64
-	Attempts      int32
-	MaxAttempts   int32
-	OnUnknown     string
-	GiveUpAt      time.Time
-	ContentsUntil pgtype.Date
-	Provider      *string
-	Code          *string
+	N         int32
+	Ctid      pgtype.TID
+	State     string
+	DueAt     *time.Time
+	Holder    *string
+	OnUnknown string
+	Unsure    bool
+	GiveUpAt  time.Time
 }
 
 func (q *Queries) QueueLock(ctx context.Context, db DBTX, arg QueueLockParams) ([]QueueLockRow, error) {
@@ -788,18 +786,12 @@ func (q *Queries) QueueLock(ctx context.Context, db DBTX, arg QueueLockParams) (
 		if err := rows.Scan(
 			&i.N,
 			&i.Ctid,
-			&i.Channel,
 			&i.State,
 			&i.DueAt,
 			&i.Holder,
-			&i.Fence,
-			&i.Attempts,
-			&i.MaxAttempts,
 			&i.OnUnknown,
+			&i.Unsure,
 			&i.GiveUpAt,
-			&i.ContentsUntil,
-			&i.Provider,
-			&i.Code,
 		); err != nil {
 			return nil, err
 		}

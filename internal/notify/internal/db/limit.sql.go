@@ -130,8 +130,44 @@ func (q *Queries) LimitUpsert(ctx context.Context, db DBTX, arg LimitUpsertParam
 	return err
 }
 
+const parkedClean = `-- name: ParkedClean :execrows
+delete from notify_queue
+where ctid = any(array(
+    select q.ctid from notify_queue q
+    where q.due_at is null and q.contents_until < (now() at time zone 'UTC')::date - 30
+    order by q.contents_until
+    limit $1::integer
+    for update skip locked
+))
+`
+
+// Deletes some dead and unknown messages from the queue whose contents have been gone for 30 days, without waiting for
+// anybody: nothing can send them, and their events tell what became of them.
+func (q *Queries) ParkedClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
+	result, err := db.Exec(ctx, parkedClean, batch)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const parkedOverdue = `-- name: ParkedOverdue :one
+select coalesce((
+    select extract(epoch from clock_timestamp() - (x.contents_until + 31)::timestamp at time zone 'UTC')
+    from notify_queue x where x.due_at is null and x.contents_until < (now() at time zone 'UTC')::date - 30 order by x.contents_until limit 1
+), 0)::double precision as seconds
+`
+
+// For how many seconds the oldest of these should have been gone; 0: there are none.
+func (q *Queries) ParkedOverdue(ctx context.Context, db DBTX) (float64, error) {
+	row := db.QueryRow(ctx, parkedOverdue)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
+}
+
 const partitionsKeep = `-- name: PartitionsKeep :one
-select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions($1::integer)
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions()
 `
 
 type PartitionsKeepRow struct {
@@ -140,9 +176,9 @@ type PartitionsKeepRow struct {
 	LeftOver int32
 }
 
-// Makes the partitions to come, and drops one whose time is over.
-func (q *Queries) PartitionsKeep(ctx context.Context, db DBTX, proofMonths int32) (PartitionsKeepRow, error) {
-	row := db.QueryRow(ctx, partitionsKeep, proofMonths)
+// Makes the partitions to come, and drops one of contents whose day has come.
+func (q *Queries) PartitionsKeep(ctx context.Context, db DBTX) (PartitionsKeepRow, error) {
+	row := db.QueryRow(ctx, partitionsKeep)
 	var i PartitionsKeepRow
 	err := row.Scan(&i.Made, &i.Dropped, &i.LeftOver)
 	return i, err

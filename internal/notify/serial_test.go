@@ -1,0 +1,121 @@
+package notify_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// world is a database with the same history as another one, whose messages have other numbers.
+type world struct {
+	*process
+	db  *pgtest.DB
+	ids []int64 // of messages, in the order in which they were made
+}
+
+// step is a command without a world. What it is about is named by its place in the order.
+type step struct {
+	what             string
+	text, biz, to    string
+	again, delivered bool // no window; of a report
+	at               int
+}
+
+func (s step) in(w *world) commit.Command[*notify.Book] {
+	switch s.what {
+	case "cancel":
+		return &notify.CancelCommand{Caller: who, ID: w.ids[s.at]}
+	case "requeue":
+		return &notify.RequeueCommand{Caller: who, ID: w.ids[s.at]}
+	case "requeue all":
+		return &notify.RequeueAllCommand{Caller: who}
+	case "report":
+		return &notify.ReportCommand{Caller: who, ID: w.ids[s.at], Delivered: s.delivered}
+	}
+	c := text(says(s.text), bizNo(s.biz), to(s.to))
+	if s.again {
+		window(0)(&c.Params)
+	}
+	return c
+}
+
+// told is how a step ended, with places in the order for numbers.
+func (w *world) told(r commit.Result) string {
+	if f := fault.Of(r.Err); f != nil {
+		return f.Reason.Name + " " + f.State["message_state"] + f.State["state"]
+	}
+	m, ok := r.Outcome.Answer.(*notify.Message)
+	if !ok {
+		return fmt.Sprint(r.Outcome.Answer, r.Err)
+	}
+	if !slices.Contains(w.ids, m.ID) {
+		w.ids = append(w.ids, m.ID)
+	}
+	return fmt.Sprintf("%d is %s, existed %v", slices.Index(w.ids, m.ID), m.State, r.Outcome.Existed)
+}
+
+// What commands do in one batch is what they do one behind the other.
+func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
+	t.Parallel()
+	var together, apart world
+	for _, w := range []*world{&together, &apart} {
+		w.db = pgtest.New(t)
+		setLimit(t, w.db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour, Most: 22})
+		w.process = start(t, w.db, 0)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	for round := range 80 {
+		var steps []step
+		var works []flow.Work
+		for range 2 + r.IntN(6) {
+			s := step{what: pick("send", "send", "send", "cancel", "requeue", "requeue all", "report"), text: pick("a", "b", "c", fmt.Sprint("t", round)), biz: pick("", "", "1", "2", "3", fmt.Sprint(round)),
+				to: pick("13812345678", "13912345678"), again: r.IntN(4) == 0, delivered: r.IntN(2) == 0}
+			if n := len(together.ids); n > 0 {
+				s.at = max(0, n-1-r.IntN(6))
+			} else {
+				s.what = "send"
+			}
+			steps = append(steps, s)
+			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(s.in(&together)), Rows: 1, Bytes: 100})
+		}
+		for i, got := range together.engine.DoAll(t.Context(), works) {
+			out, err := apart.do(steps[i].in(&apart))
+			a, b := together.told(got), apart.told(commit.Result{Outcome: out, Err: err})
+			if a != b {
+				t.Fatalf("round %d: %+v of %+v: in a batch %s, by itself %s", round, steps[i], steps, a, b)
+			}
+		}
+		as := pick("", "state = 'dead', due_at = null, code = 'x'", "state = 'unknown', due_at = null, code = 'x'", "state = 'failed', unsure = true, code = 'x'", "sent")
+		at := r.IntN(len(apart.ids))
+		for _, w := range []*world{&together, &apart} {
+			switch as {
+			case "":
+			case "sent":
+				sent(t, w.db, w.ids[at])
+			default:
+				change(t, w.db, "update notify_queue set "+as+" where message_id = $1 and due_at is not null", w.ids[at])
+			}
+		}
+	}
+	for at := range apart.ids {
+		a, b := together.state(together.ids[at]), apart.state(apart.ids[at])
+		if a.State != b.State || len(a.Events) != len(b.Events) {
+			t.Errorf("message %d: in batches %s after %d events, by itself %s after %d", at, a.State, len(a.Events), b.State, len(b.Events))
+		}
+	}
+	for _, what := range []string{"notify_names", "notify_fingerprints", "notify_queue where state = 'queued'", "notify_counters c, unnest(c.counts) n, generate_series(1, n)"} {
+		if a, b := count(t, together.db, "select count(*) from "+what), count(t, apart.db, "select count(*) from "+what); a != b || a == 0 {
+			t.Errorf("%s: %d in batches, %d by itself", what, a, b)
+		}
+	}
+	t.Logf("%d messages", len(apart.ids))
+}
