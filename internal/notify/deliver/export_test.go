@@ -2,6 +2,8 @@ package deliver
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
@@ -17,6 +19,21 @@ func (p *Pool) Steered(ctx context.Context, all ...func(db.DBTX) error) (time.Ti
 func (p *Pool) Wait(c send.Channel, attempt int, f *send.Failure) time.Duration {
 	return p.lanes[c].wait(attempt, f)
 }
+
+// FailTwice writes twice that an attempt failed, and twice that nobody was asked, as after answers that were lost.
+func (p *Pool) FailTwice(failed, unasked *send.Job) error {
+	batch := []*result{{job: &job{Job: failed}, state: "failed", kind: "failed", code: "x", wait: time.Minute}, (&job{Job: unasked, was: queued}).unsent()}
+	return errors.Join(p.write.once(slices.Clone(batch)), p.write.once(batch))
+}
+
+// Mark marks a message.
+func (p *Pool) Mark(j *send.Job, provider string) (done bool, err error) {
+	all, err := p.mark.once([]*marking{{job: &job{Job: j}, need: time.Second, provider: provider}})
+	return all[0] == markDone, err
+}
+
+// CountParked counts those that wait for a person or a report.
+func (p *Pool) CountParked(ctx context.Context) { p.countParked(ctx) }
 
 // Lane is a channel in memory, alone.
 type Lane struct{ *lane }

@@ -33,9 +33,7 @@ type Config struct {
 	// Keys makes the keys of messages.
 	Keys send.Keys
 	// Drain is how long attempts may take to end when the pool ends, default 10 s.
-	Drain time.Duration
-	// Disable is told of a recipient that wants nothing any more, such as an endpoint that answered 410. Nil: nobody.
-	Disable func(ctx context.Context, m *send.Message, f *send.Failure)
+	Drain   time.Duration
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -299,8 +297,8 @@ const parkedEvery = 30 * time.Second
 func (p *Pool) countParked(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	rows, err := q.ParkedCount(ctx, p.DB)
-	if err != nil {
+	var rows []db.ParkedCountRow
+	if _, err := p.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.ParkedCount(ctx, d); return err }); err != nil {
 		p.Log.Debug("count what is parked", "error", err)
 		return
 	}

@@ -203,6 +203,25 @@ func TestWhoKnowsThatItWasSentSettlesIt(t *testing.T) {
 	}
 }
 
+// It says so too while others are about to find that nobody knows.
+func TestWhoKnowsThatItWasSentComesFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	o.put(1, message{park: true})
+	late := &unwilling{began: make(chan struct{}), answer: make(chan struct{})}
+	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: late} })
+	<-late.began
+	if _, err := o.pool.Exec(t.Context(), "update notify_queue set fence = fence + 1, holder = 'other', due_at = now() + interval '1 minute'"); err != nil {
+		t.Fatal(err)
+	}
+	close(late.answer)
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	if o.count("notify_events where kind = 'sent' and provider = 'late'") != 1 {
+		t.Error(o.states())
+	}
+}
+
 // Whatever a provider says is kept as far as it can be, and what the database refuses does not hold up others.
 func TestWhatProvidersSayHoldsUpNobody(t *testing.T) {
 	t.Parallel()

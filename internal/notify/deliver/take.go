@@ -67,7 +67,7 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel), Attempt: int(row.Attempts),
 			Park: row.OnUnknown != "resend", Unsure: row.Unsure},
 		Fence: row.Fence, Until: begun.Add(p.Lease), Priority: row.Priority, MaxAttempts: int(row.MaxAttempts), GiveUpAt: row.GiveUpAt,
-		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time,
+		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time, Never: row.OnUnknown == "never",
 	}
 	if row.Provider != nil {
 		s.LastProvider = *row.Provider
