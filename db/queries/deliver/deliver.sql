@@ -59,17 +59,21 @@ returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text a
     (q.give_up_at <= now())::boolean as given_up, q.month, q.contents_until, q.provider, q.unsure;
 
 -- name: ContentsRead :many
--- What messages of one day say.
-select u.n::integer as n, c.recipient, c.content
+-- What messages of one day say, the first ones up to so many bytes of them: of the others there is nothing here.
+select s.n::integer as n, case when s.bytes <= @most_bytes::bigint then s.recipient else '' end::text as recipient,
+    case when s.bytes <= @most_bytes then s.content else '' end::bytea as content
 from (
-    select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id
-) u
-cross join lateral (
-    select r.recipient, r.content
-    from notify_contents r
-    where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = @contents_until::date
-    offset 0
-) c;
+    select u.n, c.recipient, c.content, sum(octet_length(c.content)) over (order by u.n) as bytes
+    from (
+        select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id
+    ) u
+    cross join lateral (
+        select r.recipient, r.content
+        from notify_contents r
+        where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = @contents_until::date
+        offset 0
+    ) c
+) s;
 
 -- name: AttemptMark :many
 -- Writes down what is about to be asked, right before it is: one that may not be sent twice is being sent from now on, and

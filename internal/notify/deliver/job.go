@@ -81,8 +81,19 @@ func sizeOf(m *send.Message) int64 {
 	for k, v := range c.Headers {
 		n += 64 + len(k) + len(v)
 	}
-	for _, p := range c.Params {
-		n += 32 + len(p.Name) + len(p.Value)
+	for name, p := range c.Template {
+		n += 32 + len(name) + len(p)
 	}
+	params := len(c.Params)
+	for _, p := range c.Params {
+		n += len(p.Name) + len(p.Value)
+	}
+	for _, of := range c.ProviderParams {
+		params += len(of)
+		for _, p := range of {
+			n += len(p.Name) + len(p.Value)
+		}
+	}
+	n += 32 * params
 	return int64(n)
 }

@@ -84,7 +84,7 @@ func (w *works) all(n int32) map[string]time.Duration {
 		w.t.Fatalf("%d of %d were taken", len(rows), n)
 	}
 	half := n / 2
-	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true}}
+	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true}, MostBytes: 1 << 20}
 	var mark db.AttemptMarkParams
 	var over db.ContentsForgetParams
 	var sent db.SentFinishParams

@@ -169,6 +169,12 @@ func (p *Pool) accept(j *job) {
 		p.write.put(j.unsent())
 		return
 	}
+	if wait := l.crowded(j); wait > 0 {
+		r := j.unsent()
+		r.wait = wait
+		p.write.put(r)
+		return
+	}
 	l.add(j)
 	p.start(l)
 }
@@ -183,9 +189,17 @@ func (p *Pool) start(l *lane) {
 // attempts makes one attempt after another, as long as some may begin.
 func (p *Pool) attempts(l *lane, j *job) {
 	for j != nil {
+		begun := time.Now()
 		r := p.attempt(l, j)
+		took := time.Since(begun)
 		p.mu.Lock()
-		l.ended(j)
+		if !r.sent && r.kind == "" { // nobody was asked
+			took = 0
+			if r.wait > 0 {
+				r.wait = l.unasked(j, r.wait)
+			}
+		}
+		l.ended(j, took)
 		j = l.next()
 		p.start(l) // others may be allowed more now
 		p.mu.Unlock()
@@ -276,11 +290,9 @@ func (p *Pool) watch(ctx context.Context) {
 		}
 		p.mu.Lock()
 		for _, l := range p.lanes {
-			late := l.late()
-			for _, j := range late {
+			for _, j := range l.late() {
 				p.write.put(j.unsent())
 			}
-			l.adapt(len(late))
 			p.Metrics.inFlight(l.channel, l.running, l.held)
 		}
 		p.mu.Unlock()

@@ -100,19 +100,24 @@ func (q *Queries) ContentsForget(ctx context.Context, db DBTX, arg ContentsForge
 }
 
 const contentsRead = `-- name: ContentsRead :many
-select u.n::integer as n, c.recipient, c.content
+select s.n::integer as n, case when s.bytes <= $1::bigint then s.recipient else '' end::text as recipient,
+    case when s.bytes <= $1 then s.content else '' end::bytea as content
 from (
-    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as message_id
-) u
-cross join lateral (
-    select r.recipient, r.content
-    from notify_contents r
-    where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = $3::date
-    offset 0
-) c
+    select u.n, c.recipient, c.content, sum(octet_length(c.content)) over (order by u.n) as bytes
+    from (
+        select generate_subscripts($2::bigint[], 1) as n, unnest($3::integer[]) as tenant_id, unnest($2::bigint[]) as message_id
+    ) u
+    cross join lateral (
+        select r.recipient, r.content
+        from notify_contents r
+        where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = $4::date
+        offset 0
+    ) c
+) s
 `
 
 type ContentsReadParams struct {
+	MostBytes     int64
 	MessageIds    []int64
 	Tenants       []int32
 	ContentsUntil pgtype.Date
@@ -124,9 +129,14 @@ type ContentsReadRow struct {
 	Content   []byte
 }
 
-// What messages of one day say.
+// What messages of one day say, the first ones up to so many bytes of them: of the others there is nothing here.
 func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadParams) ([]ContentsReadRow, error) {
-	rows, err := db.Query(ctx, contentsRead, arg.MessageIds, arg.Tenants, arg.ContentsUntil)
+	rows, err := db.Query(ctx, contentsRead,
+		arg.MostBytes,
+		arg.MessageIds,
+		arg.Tenants,
+		arg.ContentsUntil,
+	)
 	if err != nil {
 		return nil, err
 	}
