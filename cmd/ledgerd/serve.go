@@ -21,7 +21,7 @@ type serverFlags struct {
 	MetricsListen string        `help:"Serve /metrics and /debug/pprof without a key here: keep it private." env:"LEDGERD_METRICS_LISTEN"`
 	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
 	CORSOrigin    []string      `name:"cors-origin" help:"Origin of pages that may call from browsers, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
-	DrainTimeout  time.Duration `help:"How long calls in flight get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
+	DrainTimeout  time.Duration `help:"How long calls in flight, and attempts to send messages, get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
 	Consume       string        `help:"Consume from brokers as this YAML file says (docs/consumers.md). Empty: do not." type:"existingfile" env:"LEDGERD_CONSUME"`
 	Notify        string        `help:"Send messages by the providers of this YAML file (docs/providers.md). Empty: only webhooks are sent." type:"existingfile" env:"LEDGERD_NOTIFY"`
 	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user alone. Or the variable LEDGERD_SECRET has the key itself. Without: messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`

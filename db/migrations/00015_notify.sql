@@ -79,7 +79,7 @@ create table notify_contents (
     constraint notify_contents_recipient_check check (octet_length(recipient) between 1 and 2048),
     constraint notify_contents_content_check check (octet_length(content) <= 1048576)
 ) partition by range (contents_until);
-comment on table notify_contents is 'Recipients and contents of messages. One partition a day, dropped on its day: the proof in notify_messages stays.';
+comment on table notify_contents is 'Recipients and contents of messages. One partition a day, dropped on its day; those that nobody may send again go before. The proof in notify_messages stays.';
 comment on column notify_contents.tenant_id is 'Tenant.';
 comment on column notify_contents.message_id is 'The message.';
 comment on column notify_contents.contents_until is 'Day, UTC, from which on it is gone: which partition.';
@@ -346,8 +346,8 @@ create trigger notify_events_append_only before update or delete on notify_event
     for each row execute function commit_append_only();
 
 grant usage on sequence notify_event_seq to ledgerd_app;
-grant select, insert on notify_messages, notify_events, notify_contents, notify_names to ledgerd_app;
-grant select, insert, delete on notify_queue, notify_fingerprints, notify_counters, notify_limits to ledgerd_app;
+grant select, insert on notify_messages, notify_events, notify_names to ledgerd_app;
+grant select, insert, delete on notify_contents, notify_queue, notify_fingerprints, notify_counters, notify_limits to ledgerd_app;
 grant update (state, due_at, holder, fence, attempts, max_attempts, give_up_at, provider, unsure, code) on notify_queue to ledgerd_app;
 grant update (message_id, expires_at) on notify_fingerprints to ledgerd_app;
 grant update (slot, counts, expires_at) on notify_counters to ledgerd_app;

@@ -165,7 +165,7 @@ func (b *Book) queueUp(o *db.QueueInsertParams, m *made) {
 func (b *Book) job(m *made) *send.Job {
 	return &send.Job{Message: send.Message{Tenant: m.Tenant, ID: m.ID, Channel: m.Channel, Attempt: 1,
 		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1, Until: b.opened.Add(send.Lease), Priority: m.Priority,
-		MaxAttempts: int(m.MaxAttempts), GiveUpAt: m.GiveUpAt, Month: m.Month, ContentsUntil: m.ContentsUntil}
+		MaxAttempts: int(m.MaxAttempts), GiveUpAt: m.GiveUpAt, Month: m.Month, ContentsUntil: m.ContentsUntil, Never: m.OnUnknown == Never}
 }
 
 // isDue remembers to tell that a tenant has messages that anybody may take.

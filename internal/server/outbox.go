@@ -44,7 +44,7 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 		manners[channel] = deliver.Manner{Attempts: n}
 	}
 	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Manners: manners, Instance: instance, Keys: s.keys(),
-		Metrics: deliver.NewMetrics(s.registry), Log: s.log})
+		Drain: s.drainTimeout(), Metrics: deliver.NewMetrics(s.registry), Log: s.log})
 	s.outbox.Handoff = s.pool
 	return nil
 }
@@ -52,11 +52,20 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 // keys are those of messages. The server has a master key.
 func (s *Server) keys() send.Keys { return send.NewKeys(s.options.Secret.Derive("notify.origin")) }
 
-// deliver sends until ctx ends, and then closes what is open.
+// deliver sends until the server ends, and then closes what is open. Attempts end while calls do, in the same time; what
+// is accepted meanwhile waits for other processes.
 func (s *Server) deliver(ctx context.Context) {
 	if s.pool == nil {
 		return
 	}
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		defer stop()
+		select {
+		case <-s.closing:
+		case <-ctx.Done():
+		}
+	}()
 	s.pool.Run(ctx)
 	if err := s.senders.Close(); err != nil {
 		s.log.Warn("close the senders", "error", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -173,6 +174,50 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 	}
 	if n := len(mail.Messages()) + len(spare.Messages()); n != 2 || len(web.got()) != 2 {
 		t.Errorf("%d e-mails, %d others, in the end", n, len(web.got()))
+	}
+}
+
+// A provider that hangs, and a call that does not come to its end, have the same time when the server is to end.
+func TestAttemptsEndWhileCallsDo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("one", "till", access.Write)}
+	asked := make(chan bool, 1)
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		asked <- true
+		<-r.Context().Done()
+	}))
+	defer hangs.Close()
+	name := filepath.Join(t.TempDir(), "notify.yaml")
+	file := "sms: [{kind: http, url: '" + hangs.URL + "', json: {to: '{recipient}'}, allow_http: true}]"
+	if err := os.WriteFile(name, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := provider.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server.Stop()
+	const drain = 3 * time.Second
+	s.start(server.Options{Notify: f, DrainTimeout: drain})
+	ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."), new(notifyv1.SendResponse))
+	<-asked
+	call, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer call.Close()
+	if _, err := io.WriteString(call, "POST /ledgerd.notify.v1.NotifyService/Send HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	s.server.Stop()
+	if took := time.Since(begun); took < drain*9/10 || took > drain*3/2 {
+		t.Errorf("it took %v", took)
+	}
+	if n := s.count("select count(*) from notify_queue where state = 'unknown'"); n != 1 {
+		t.Errorf("%d are unknown", n)
 	}
 }
 

@@ -62,7 +62,8 @@ type Options struct {
 	Origins []string
 	// KeyLife is how long request keys are kept, default 24 h.
 	KeyLife time.Duration
-	// DrainTimeout bounds the orderly end, default 15 s: with what commits after it below the 30 s that Kubernetes grants.
+	// DrainTimeout bounds the orderly end of calls and of attempts to send messages, default 15 s: with what commits after it
+	// below the 30 s that Kubernetes grants.
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
@@ -265,11 +266,13 @@ func onlyLocal(next http.Handler) http.Handler {
 	})
 }
 
+func (s *Server) drainTimeout() time.Duration { return cmp.Or(s.options.DrainTimeout, 15*time.Second) }
+
 // Stop ends the server in order: no new calls, answers for those that are in, no rows in flight.
 func (s *Server) Stop() {
 	s.once.Do(func() {
 		close(s.closing)
-		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(s.options.DrainTimeout, 15*time.Second))
+		ctx, cancel := context.WithTimeout(context.Background(), s.drainTimeout())
 		defer cancel()
 		if err := s.http.Shutdown(ctx); err != nil {
 			s.log.Warn("calls were cut off", "error", err)

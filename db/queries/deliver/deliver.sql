@@ -59,28 +59,36 @@ returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text a
     (q.give_up_at <= now())::boolean as given_up, q.month, q.contents_until, q.provider, q.unsure;
 
 -- name: ContentsRead :many
--- What messages of one day say.
-select u.n::integer as n, c.recipient, c.content
+-- What messages of one day say, the first ones up to so many bytes of them: of the others there is nothing here.
+select s.n::integer as n, case when s.bytes <= @most_bytes::bigint then s.recipient else '' end::text as recipient,
+    case when s.bytes <= @most_bytes then s.content else '' end::bytea as content
 from (
-    select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id
-) u
-cross join lateral (
-    select r.recipient, r.content
-    from notify_contents r
-    where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = @contents_until::date
-    offset 0
-) c;
+    select u.n, c.recipient, c.content, sum(octet_length(c.content)) over (order by u.n) as bytes
+    from (
+        select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id
+    ) u
+    cross join lateral (
+        select r.recipient, r.content
+        from notify_contents r
+        where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = @contents_until::date
+        offset 0
+    ) c
+) s;
 
--- name: SendingMark :many
--- Marks messages that may not be sent twice, right before they are sent. Only those that come back may be, and only
--- those come back that are leased for long enough. One may be marked again: its fence tells who did.
+-- name: AttemptMark :many
+-- Writes down what is about to be asked, right before it is: one that may not be sent twice is being sent from now on, and
+-- any other may be sent by the provider that is named. Only those that come back may be, and only those come back that are
+-- leased for long enough. One may be marked again: its fence tells who did. What was given back has no holder: a mark that
+-- comes late does not change it.
 update notify_queue q
-set state = 'sending'
+set state = case when y.provider = '' then 'sending' else q.state end, provider = coalesce(nullif(y.provider, ''), q.provider),
+    unsure = q.unsure or y.provider <> ''
 from (
-    select u.n, u.fence, l.tid
+    select u.n, u.fence, u.provider, l.tid
     from (
         select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence, unnest(@need_us::bigint[]) as need_us
+            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence, unnest(@need_us::bigint[]) as need_us,
+            unnest(@providers::text[]) as provider
     ) u
     cross join lateral (
         select i.ctid as tid
@@ -90,14 +98,8 @@ from (
         offset 0
     ) l
 ) y
-where q.ctid = y.tid and q.fence = y.fence
+where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
 returning y.n::integer as n;
-
--- name: ProviderTurn :execrows
--- Writes down who is about to be asked, and may so have sent the message from then on.
-update notify_queue q
-set provider = @provider::text, unsure = true
-where q.tenant_id = @tenant_id and q.message_id = @message_id and q.fence = @fence;
 
 -- name: SentFinish :many
 -- Messages that were sent: their rows go, and the proof stays. One that is not returned has been taken by others.
@@ -126,8 +128,8 @@ select o.n::integer as n, commit_expect((select count(*) from gone), (select cou
 from found o;
 
 -- name: SentSettle :many
--- Messages that were sent, of which another process found that nobody knew: now somebody does. It took them
--- once, so their fence is one greater.
+-- Messages that were sent, of which another process found that nobody knew, or is about to: now somebody does. It took
+-- them once, so their fence is one greater.
 with found as (
     select u.n, u.provider, u.provider_message_id, l.tid, l.tenant_id, l.message_id, l.month, l.attempts
     from (
@@ -138,7 +140,7 @@ with found as (
     cross join lateral (
         select i.ctid as tid, i.tenant_id, i.message_id, i.month, i.attempts
         from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1 and i.state = 'unknown'
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1 and i.state in ('sending', 'unknown')
         for update
         offset 0
     ) l
@@ -155,7 +157,7 @@ from found o;
 -- name: FailedFinish :many
 -- Messages that were not sent, or of which nobody knows, and those that are given back unsent, which have no kind. One
 -- that would be tried again after its time is over is dead, or unknown if it may have been sent before. One that is
--- not returned has been taken by others.
+-- not returned has been taken by others, or was written before: then it has no holder any more.
 with changed as (
     update notify_queue q
     set state = y.state, due_at = case when y.state in ('queued', 'failed') then now() + y.wait_us * interval '1 microsecond' end, holder = null,
@@ -179,7 +181,7 @@ with changed as (
             offset 0
         ) l
     ) y
-    where q.ctid = y.tid and q.fence = y.fence
+    where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
     returning y.n, q.tenant_id, q.message_id, q.month, q.state, q.attempts, y.kind, y.provider, y.provider_message_id, y.code, y.error
 ), noted as (
     insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
@@ -189,6 +191,20 @@ with changed as (
     where g.kind <> ''
 )
 select o.n::integer as n, o.state from changed o;
+
+-- name: ContentsForget :exec
+-- What messages of one day said that are over, and that nobody may requeue.
+delete from notify_contents c
+using (
+    select u.tenant_id, u.message_id
+    from (select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id) u
+    where not exists (
+        select from notify_queue i
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.due_at is not null
+    )
+    offset 0
+) y
+where c.tenant_id = y.tenant_id and c.message_id = y.message_id and c.contents_until = @contents_until::date;
 
 -- name: ParkedCount :many
 -- How many messages wait for a person or a report, up to 10,000 of them.

@@ -8,41 +8,41 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
 // attempt makes one attempt, if there is time enough for it.
 func (p *Pool) attempt(l *lane, j *job) *result {
-	if !j.lasts(l.need) || p.sending.Err() != nil {
+	begun := time.Now() // before the lease is looked at: who stands still after that has no time left when it goes on
+	switch {
+	case !j.lasts(l.need) || p.sending.Err() != nil:
 		return j.unsent()
+	case p.poll.time(begun).After(j.GiveUpAt): // it waited here
+		return j.end("expired", "its time was over")
 	}
 	if j.Park {
-		switch p.mark.mark(j, l.need) {
+		switch p.mark.mark(j, l.need, "") {
 		case markFailed:
 			return j.unsent()
 		case markRefused:
 			p.Metrics.lost("mark")
 			return &result{job: j, none: true}
 		}
+		begun = time.Now()
 		if !j.lasts(l.need) || p.sending.Err() != nil { // this process stood still meanwhile, or ends
 			return j.unsent()
 		}
 	}
 	p.Metrics.pickedUp(l.channel, time.Since(j.begun))
-	begun := time.Now()
-	receipt, failure := p.send(l, j)
+	receipt, failure := p.send(l, j, begun.Add(l.Timeout))
 	r := l.judge(j, receipt, failure)
 	p.Metrics.attempted(l.channel, r, failure, time.Since(begun))
-	if failure != nil && failure.Disable && p.Disable != nil {
-		p.Disable(p.sending, &j.Message, failure)
-	}
 	return r
 }
 
 // send asks the Sender, for no longer than the lease lasts. A panic is an end that nobody knows.
-func (p *Pool) send(l *lane, j *job) (receipt send.Receipt, failure *send.Failure) {
-	ctx, cancel := context.WithTimeout(p.sending, l.Timeout)
+func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, failure *send.Failure) {
+	ctx, cancel := context.WithDeadline(p.sending, until)
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {
@@ -51,7 +51,15 @@ func (p *Pool) send(l *lane, j *job) (receipt send.Receipt, failure *send.Failur
 			failure = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
 		}
 	}()
-	j.Turn = func(ctx context.Context, provider string) error { return p.turn(ctx, j, provider) }
+	j.Turn = func(_ context.Context, provider string) error { // that is about to be asked, and is not the first
+		switch p.mark.mark(j, time.Until(until), provider) {
+		case markRefused:
+			return errLost
+		case markFailed:
+			return errNotMarked
+		}
+		return nil
+	}
 	receipt, err := l.sender.Send(ctx, &j.Message)
 	if err != nil {
 		failure = send.Failed(err)
@@ -66,19 +74,10 @@ func (p *Pool) send(l *lane, j *job) (receipt send.Receipt, failure *send.Failur
 	return receipt, failure
 }
 
-// turn writes down that a provider is about to be asked which is not the first.
-func (p *Pool) turn(ctx context.Context, j *job, provider string) error {
-	_, err := p.steered(ctx, func(d db.DBTX) error {
-		n, err := q.ProviderTurn(ctx, d, db.ProviderTurnParams{TenantID: j.Tenant, MessageID: j.ID, Fence: j.Fence, Provider: provider})
-		if err == nil && n == 0 {
-			err = errLost
-		}
-		return err
-	})
-	return err
-}
-
-var errLost = errors.New("deliver: others have the message")
+var (
+	errLost      = errors.New("deliver: others have the message")
+	errNotMarked = errors.New("deliver: the database did not answer in time")
+)
 
 // judge tells what an attempt means for its message.
 func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {
@@ -105,12 +104,11 @@ func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {
 		if j.Park || last {
 			r.state = unknown
 		}
-	case f.Outcome == send.Permanent:
+	case f.Outcome != send.Temporary || last: // nobody will send it
 		r.state, r.kind = dead, dead
-	case last && j.Unsure:
-		r.state, r.kind = unknown, unknown
-	case last:
-		r.state, r.kind = dead, dead
+		if j.Unsure { // but may have
+			r.state, r.kind = unknown, unknown
+		}
 	}
 	return r
 }

@@ -160,26 +160,114 @@ func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 	}
 }
 
-// What nobody wants is dead at once, and whoever has to know is told.
-func TestPermanentFailuresAreDeadAtOnce(t *testing.T) {
+// What nobody will send is dead at once. If an earlier attempt may have sent it, nobody knows.
+func TestWhatNobodyWillSendIsDeadAtOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	ids := o.put(4, message{})
+	says := talker{func(m *send.Message) (send.Receipt, error) {
+		f := &send.Failure{Outcome: send.Permanent, Code: "gone", Provider: "p"}
+		switch {
+		case m.ID == ids[2] && m.Attempt == 1:
+			f.Outcome = send.Unknown
+		case m.ID == ids[1], m.ID == ids[3]:
+			f.Outcome = send.Refused
+		}
+		return send.Receipt{}, f
+	}}
+	if _, err := o.pool.Exec(t.Context(), "update notify_queue set holder = 'ended', attempts = 1 where message_id = $1", ids[3]); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
+	o.waitFor(2, 10*time.Second, "notify_queue where state = 'dead' and code = 'gone' and attempts = 1 and message_id = any($1)", ids[:2])
+	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'gone' and attempts = 2 and message_id = any($1)", ids[2:])
+	if o.count("notify_events") != 5 || o.count("notify_events where kind = 'dead'") != 2 {
+		t.Error(o.states())
+	}
+}
+
+// A message that waits in memory until its time is over is not sent any more.
+func TestWhatIsOverIsNotSent(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
-	s.answer = func(w http.ResponseWriter, _ *http.Request, _ int) bool {
-		w.WriteHeader(http.StatusGone)
-		return false
+	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
+		pass(1200 * time.Millisecond)
+		return true
 	}
-	told := make(chan string, 1)
-	o.put(1, message{to: "endpoint"})
+	o.put(2, message{life: time.Second})
+	o.put(2, message{life: time.Second, park: true})
 	run(t, db, s.URL, func(c *deliver.Config) {
-		c.Disable = func(_ context.Context, m *send.Message, f *send.Failure) { told <- m.Recipient + " " + f.Code }
+		m := fast
+		m.Attempts = 2 // one, for one tenant
+		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
 	})
-	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and code = 'http_410' and attempts = 1")
-	if got := <-told; got != "endpoint http_410" {
-		t.Error(got)
+	o.waitFor(3, 10*time.Second, "notify_queue where state = 'dead' and code = 'expired'")
+	o.waitFor(3, 10*time.Second, "notify_queue")
+	if _, asked := s.count(); asked != 1 {
+		t.Errorf("%d were sent", asked)
 	}
-	if o.count("notify_events") != 1 || o.count("notify_events where kind = 'dead'") != 1 {
+}
+
+// What a message said that nobody may requeue goes as soon as it is over.
+func TestContentsOfNoUseAreForgotten(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	codes, others := o.put(4, message{never: true}), o.put(2, message{park: true})
+	says := talker{func(m *send.Message) (send.Receipt, error) {
+		switch m.ID {
+		case codes[1], others[1]:
+			return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "no", Provider: "p"}
+		case codes[2]:
+			return send.Receipt{}, &send.Failure{Outcome: send.Unknown, Code: "no", Provider: "p"}
+		case codes[3]:
+			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "later", Provider: "p", RetryAfter: 10 * time.Minute}
+		}
+		return send.Receipt{Provider: "p"}, nil
+	}}
+	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
+	o.waitFor(6, 10*time.Second, "notify_events")
+	if n := o.count("notify_contents where message_id = any($1)", codes[:3]); n != 0 {
+		t.Errorf("%d of 3 are there", n)
+	}
+	if n := o.count("notify_contents where message_id = any($1)", append(others, codes[3])); n != 3 {
+		t.Errorf("%d of 3 are there", n)
+	}
+}
+
+// A result that is written again, since its answer was lost, counts once; and what was given back is not marked any more.
+func TestAResultCountsOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, db.AppDSN), Instance: "test"})
+	failed, unasked := o.handOver(message{}, "test", send.Lease), o.handOver(message{}, "test", send.Lease)
+	if _, err := o.pool.Exec(t.Context(), "update notify_queue set attempts = 3"); err != nil {
+		t.Fatal(err)
+	}
+	for _, provider := range []string{"", "b"} {
+		if done, err := p.Mark(unasked, provider); err != nil || !done {
+			t.Error(done, err)
+		}
+	}
+	if o.count("notify_queue where message_id = $1 and state = 'sending' and provider = 'b' and unsure", unasked.ID) != 1 {
 		t.Error(o.states())
+	}
+	if err := p.FailTwice(failed, unasked); err != nil {
+		t.Fatal(err)
+	}
+	if o.count("notify_events") != 1 || o.count("notify_queue where message_id = $1 and attempts = 3 and state = 'failed'", failed.ID) != 1 ||
+		o.count("notify_queue where message_id = $1 and attempts = 2 and state = 'queued'", unasked.ID) != 1 {
+		t.Error(o.states())
+	}
+	for _, provider := range []string{"", "b"} {
+		for _, j := range []*send.Job{failed, unasked} {
+			if done, err := p.Mark(j, provider); err != nil || done {
+				t.Error(done, err)
+			}
+		}
 	}
 }
 

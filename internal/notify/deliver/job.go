@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
@@ -21,6 +22,11 @@ type job struct {
 	was   string    // the state of its row before it was taken
 	begun time.Time // since when it was to be sent, by this process's clock
 	size  int64     // in memory, bytes
+}
+
+// compare is the order in which rows are locked.
+func (j *job) compare(o *job) int {
+	return cmp.Or(cmp.Compare(j.Tenant, o.Tenant), cmp.Compare(j.ID, o.ID))
 }
 
 // lasts tells whether the lease has so much left. A machine that slept, whose monotonic clock may have stood, is
@@ -75,8 +81,19 @@ func sizeOf(m *send.Message) int64 {
 	for k, v := range c.Headers {
 		n += 64 + len(k) + len(v)
 	}
-	for _, p := range c.Params {
-		n += 32 + len(p.Name) + len(p.Value)
+	for name, p := range c.Template {
+		n += 32 + len(name) + len(p)
 	}
+	params := len(c.Params)
+	for _, p := range c.Params {
+		n += len(p.Name) + len(p.Value)
+	}
+	for _, of := range c.ProviderParams {
+		params += len(of)
+		for _, p := range of {
+			n += len(p.Name) + len(p.Value)
+		}
+	}
+	n += 32 * params
 	return int64(n)
 }

@@ -142,21 +142,128 @@ func TestWhatCannotBeginInTimeLeavesTheLane(t *testing.T) {
 	}
 }
 
-// A lane that does not send in time what it holds holds less, and more again when it does.
-func TestALaneHoldsWhatItSendsInTime(t *testing.T) {
+// A tenant whose messages are not sent in time holds fewer, and more again when they are. Others keep their room.
+func TestATenantHoldsWhatIsSentInTime(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(10, 1000, 1<<30)
-	for range 20 {
-		l.Adapt(1)
+	hold := func(lease time.Duration) {
+		for l.Reserve(1, 1) == 1 {
+			l.Add(1, 1, lease)
+		}
 	}
-	if n := l.Reserve(1, 1000); n != 10 { // half of 20, which two rounds of attempts take
-		t.Errorf("it takes %d", n)
+	hold(time.Second) // too short for an attempt
+	for range 10 {
+		for tenant, _ := l.Next(); tenant != 0; tenant, _ = l.Next() { // it hangs
+		}
+		l.Late()
+		hold(time.Second)
+		if l.Reserve(2, 300) != 300 {
+			t.Fatal("another one has no room")
+		}
+		for range 300 {
+			l.Add(2, 1, time.Minute)
+		}
+		for range 300 {
+			for tenant, _ := l.Next(); tenant != 2; tenant, _ = l.Next() {
+				l.End(1)
+			}
+			l.End(2)
+		}
+	}
+	if held, _, _, _ := l.Left(); held > 20 { // which two rounds of attempts take
+		t.Errorf("%d are held", held)
 	}
 	for range 100 {
-		l.Adapt(0)
+		l.Late()
 	}
-	if n := l.Reserve(2, 1000); n != 495 {
-		t.Errorf("it takes %d", n)
+	hold(time.Minute)
+	if held, _, _, _ := l.Left(); held < 490 {
+		t.Errorf("%d are held when it sends in time", held)
+	}
+}
+
+// An endpoint has at most a third of the attempts, the next one a third of what is left; others of the tenant go on.
+func TestATenantsEndpointsShare(t *testing.T) {
+	t.Parallel()
+	l := deliver.NewLane(90, 9000, 1<<30)
+	begun := map[string]int{}
+	for _, endpoint := range []string{"hangs", "hangs too", "works"} {
+		for range 300 {
+			if l.Reserve(1, 1) != 1 {
+				t.Fatal("no room")
+			}
+			l.AddTo(1, endpoint)
+		}
+		for to := l.NextTo(); to != ""; to = l.NextTo() {
+			begun[to]++
+		}
+	}
+	if begun["hangs"] != 30 || begun["hangs too"] != 10 || begun["works"] < 3 {
+		t.Error(begun)
+	}
+	for range 100 {
+		l.EndAt(1, "works", time.Millisecond)
+		if to := l.NextTo(); to != "works" {
+			t.Fatalf("%q comes to its turn", to)
+		}
+	}
+}
+
+// What a slow endpoint cannot take in time goes back until it can, one after the other.
+func TestWhatAnEndpointCannotTakeGoesBack(t *testing.T) {
+	t.Parallel()
+	l := deliver.NewLane(90, 9000, 1<<30)
+	add := func(endpoint string) time.Duration {
+		if l.Reserve(1, 1) != 1 {
+			t.Fatal("no room")
+		}
+		return l.AddTo(1, endpoint)
+	}
+	for range 100 {
+		add("slow")
+		add("quick")
+	}
+	for l.NextTo() != "" {
+	}
+	for range 10 {
+		l.EndAt(1, "slow", 10*time.Second)
+		l.EndAt(1, "quick", 10*time.Millisecond)
+		for l.NextTo() != "" {
+		}
+	}
+	kept, last := 0, time.Duration(0)
+	for n := range 400 {
+		if add("quick") != 0 {
+			t.Fatal("a quick one goes back")
+		}
+		wait := add("slow")
+		switch {
+		case wait == 0 && last > 0:
+			t.Fatal("one is kept behind one that went back")
+		case wait == 0:
+			kept++
+		case wait < 20*time.Second || wait > 5*time.Minute || wait < last-time.Second:
+			t.Errorf("number %d comes back in %v, the one before in %v", n, wait, last)
+		}
+		last = max(last, wait)
+	}
+	if kept > 100 || last < time.Minute {
+		t.Errorf("%d are kept, the last comes in %v", kept, last)
+	}
+}
+
+// What nobody could be asked for comes back spread over time.
+func TestWhatNobodyWasAskedForIsSpread(t *testing.T) {
+	t.Parallel()
+	l := deliver.NewLane(90, 9000, 1<<30)
+	l.Reserve(1, 1)
+	l.Reserve(2, 1)
+	var last time.Duration
+	for range 10_000 {
+		last = l.Unasked(1, time.Second)
+	}
+	if other := l.Unasked(2, time.Second); last < 9*time.Second || last > 10*time.Second || other != time.Second {
+		t.Errorf("the last of 10,000 comes in %v, that of another tenant in %v", last, other)
 	}
 }
 

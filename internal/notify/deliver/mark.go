@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 )
 
-// marker marks messages that may not be sent twice as being sent. What gathers while one round is on its way goes
-// together in the next.
+// marker writes down what is about to be asked: that a message which may not be sent twice is being sent, or which provider
+// is asked for any other. What gathers while one round is on its way goes together in the next.
 type marker struct {
 	pool *Pool
 
@@ -22,9 +22,10 @@ type marker struct {
 
 // marking is one message to be marked.
 type marking struct {
-	job    *job
-	need   time.Duration
-	answer chan marked
+	job      *job
+	need     time.Duration
+	provider string // empty: it is being sent
+	answer   chan marked
 }
 
 // marked is how a marking ended.
@@ -43,8 +44,8 @@ func newMarker(p *Pool) *marker {
 }
 
 // mark marks one message, which may be sent if the answer is markDone.
-func (m *marker) mark(j *job, need time.Duration) marked {
-	x := &marking{job: j, need: need, answer: make(chan marked, 1)}
+func (m *marker) mark(j *job, need time.Duration, provider string) marked {
+	x := &marking{job: j, need: need, provider: printable(provider, 64), answer: make(chan marked, 1)}
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
@@ -111,18 +112,20 @@ func (m *marker) round(round []*marking) {
 }
 
 func (m *marker) once(round []*marking) (answers []marked, err error) {
+	slices.SortFunc(round, func(a, b *marking) int { return a.job.compare(b.job) }) // as all who lock several
 	answers = make([]marked, len(round))
-	var arg db.SendingMarkParams
+	var arg db.AttemptMarkParams
 	for i, x := range round {
 		answers[i] = markRefused
 		arg.MessageIds, arg.Tenants = append(arg.MessageIds, x.job.ID), append(arg.Tenants, x.job.Tenant)
 		arg.Fences, arg.NeedUs = append(arg.Fences, x.job.Fence), append(arg.NeedUs, x.need.Microseconds())
+		arg.Providers = append(arg.Providers, x.provider)
 	}
 	ctx, cancel := context.WithTimeout(m.pool.sending, m.pool.Lease/4)
 	defer cancel()
 	var done []int32
 	_, err = m.pool.steered(ctx, func(d db.DBTX) (err error) {
-		done, err = q.SendingMark(ctx, d, arg)
+		done, err = q.AttemptMark(ctx, d, arg)
 		return err
 	})
 	for _, n := range done {

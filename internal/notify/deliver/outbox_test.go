@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,6 +38,7 @@ type message struct {
 	after    time.Duration // due
 	life     time.Duration
 	to       string
+	size     int
 }
 
 // put inserts n messages like m in one transaction, and gives their ids.
@@ -64,7 +66,7 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 	if m.never {
 		policy = "never"
 	}
-	content, err := json.Marshal(send.Content{Subject: "hello", Text: "to you"})
+	content, err := json.Marshal(send.Content{Subject: "hello", Text: "to you" + strings.Repeat("x", m.size)})
 	if err != nil {
 		o.t.Fatal(err)
 	}

@@ -34,14 +34,14 @@ func TestPlansOutliveEmptyTables(t *testing.T) {
 	o := newOutbox(t, base)
 	w := &works{t: t, p: p, q: &q}
 	for range 12 { // until plans are kept
-		o.put(4, message{priority: 1})
+		o.put(4, message{priority: 1, never: true})
 		w.all(4)
 	}
 	if n := o.count("notify_queue where state <> 'dead'"); n != 0 {
 		t.Fatalf("%d are left", n)
 	}
 	for tenant := range int32(5) {
-		o.put(30_000, message{tenant: tenant + 1, priority: 1})
+		o.put(30_000, message{tenant: tenant + 1, priority: 1, never: true})
 		o.put(10_000, message{tenant: tenant + 1, priority: 2, after: time.Hour})
 	}
 	const messages = 400
@@ -84,14 +84,16 @@ func (w *works) all(n int32) map[string]time.Duration {
 		w.t.Fatalf("%d of %d were taken", len(rows), n)
 	}
 	half := n / 2
-	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true}}
-	var mark db.SendingMarkParams
+	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true}, MostBytes: 1 << 20}
+	var mark db.AttemptMarkParams
+	var over db.ContentsForgetParams
 	var sent db.SentFinishParams
 	var lost db.FailedFinishParams
 	for i, r := range rows {
 		contents.Tenants, contents.MessageIds = append(contents.Tenants, r.TenantID), append(contents.MessageIds, r.MessageID)
 		mark.Tenants, mark.MessageIds = append(mark.Tenants, r.TenantID), append(mark.MessageIds, r.MessageID)
 		mark.Fences, mark.NeedUs = append(mark.Fences, r.Fence), append(mark.NeedUs, 1)
+		mark.Providers = append(mark.Providers, []string{"", "p"}[i%2])
 		if i < int(half) {
 			sent.Tenants, sent.MessageIds, sent.Fences = append(sent.Tenants, r.TenantID), append(sent.MessageIds, r.MessageID), append(sent.Fences, r.Fence)
 			sent.Providers, sent.ProviderMessageIds = append(sent.Providers, "p"), append(sent.ProviderMessageIds, fmt.Sprint(i))
@@ -109,7 +111,7 @@ func (w *works) all(n int32) map[string]time.Duration {
 		return err
 	})
 	run("mark", func(d db.DBTX) error {
-		done, err := w.q.SendingMark(ctx, d, mark)
+		done, err := w.q.AttemptMark(ctx, d, mark)
 		counts["mark"] = len(done)
 		return err
 	})
@@ -127,6 +129,10 @@ func (w *works) all(n int32) map[string]time.Duration {
 		counts["failed"] = len(done)
 		return err
 	})
+	over.Tenants, over.MessageIds, over.ContentsUntil = contents.Tenants, contents.MessageIds, contents.ContentsUntil
+	run("forget", func(d db.DBTX) error { return w.q.ContentsForget(ctx, d, over) })
+	run("parked", func(d db.DBTX) error { _, err := w.q.ParkedCount(ctx, d); return err })
+	run("hint", func(d db.DBTX) error { return w.q.Hint(ctx, d, "1") })
 	for what, want := range map[string]int32{"contents": n, "mark": n, "sent": half, "failed": n - half} {
 		if counts[what] != int(want) {
 			w.t.Fatalf("%s: %d of %d", what, counts[what], want)

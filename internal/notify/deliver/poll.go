@@ -107,6 +107,13 @@ func (o *poller) expect(at place, in time.Duration) {
 	}
 }
 
+// time is the database's at a time of this process's.
+func (o *poller) time(here time.Time) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return here.Add(o.clock)
+}
+
 func (o *poller) signal() {
 	select {
 	case o.woken <- struct{}{}:

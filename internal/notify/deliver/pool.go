@@ -33,9 +33,7 @@ type Config struct {
 	// Keys makes the keys of messages.
 	Keys send.Keys
 	// Drain is how long attempts may take to end when the pool ends, default 10 s.
-	Drain time.Duration
-	// Disable is told of a recipient that wants nothing any more, such as an endpoint that answered 410. Nil: nobody.
-	Disable func(ctx context.Context, m *send.Message, f *send.Failure)
+	Drain   time.Duration
 	Metrics *Metrics
 	Log     *slog.Logger
 }
@@ -171,6 +169,12 @@ func (p *Pool) accept(j *job) {
 		p.write.put(j.unsent())
 		return
 	}
+	if wait := l.crowded(j); wait > 0 {
+		r := j.unsent()
+		r.wait = wait
+		p.write.put(r)
+		return
+	}
 	l.add(j)
 	p.start(l)
 }
@@ -185,9 +189,17 @@ func (p *Pool) start(l *lane) {
 // attempts makes one attempt after another, as long as some may begin.
 func (p *Pool) attempts(l *lane, j *job) {
 	for j != nil {
+		begun := time.Now()
 		r := p.attempt(l, j)
+		took := time.Since(begun)
 		p.mu.Lock()
-		l.ended(j)
+		if !r.sent && r.kind == "" { // nobody was asked
+			took = 0
+			if r.wait > 0 {
+				r.wait = l.unasked(j, r.wait)
+			}
+		}
+		l.ended(j, took)
 		j = l.next()
 		p.start(l) // others may be allowed more now
 		p.mu.Unlock()
@@ -278,11 +290,9 @@ func (p *Pool) watch(ctx context.Context) {
 		}
 		p.mu.Lock()
 		for _, l := range p.lanes {
-			late := l.late()
-			for _, j := range late {
+			for _, j := range l.late() {
 				p.write.put(j.unsent())
 			}
-			l.adapt(len(late))
 			p.Metrics.inFlight(l.channel, l.running, l.held)
 		}
 		p.mu.Unlock()
@@ -299,8 +309,8 @@ const parkedEvery = 30 * time.Second
 func (p *Pool) countParked(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	rows, err := q.ParkedCount(ctx, p.DB)
-	if err != nil {
+	var rows []db.ParkedCountRow
+	if _, err := p.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.ParkedCount(ctx, d); return err }); err != nil {
 		p.Log.Debug("count what is parked", "error", err)
 		return
 	}

@@ -57,6 +57,67 @@ func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
 	close(open)
 }
 
+// An endpoint that is slow holds up itself alone, not the others of its tenant.
+func TestASlowEndpointHoldsUpItselfAlone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	slow := o.put(2000, message{to: "slow"})
+	says := talker{func(m *send.Message) (send.Receipt, error) {
+		if m.Recipient == "slow" {
+			pass(time.Second)
+		}
+		return send.Receipt{Provider: "p"}, nil
+	}}
+	run(t, db, "", func(c *deliver.Config) {
+		c.Senders, c.Room, c.Lease = map[send.Channel]send.Sender{send.Webhook: says}, 300, 6*time.Second
+		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: {Attempts: 30, Timeout: 2 * time.Second, Base: time.Second}}
+	})
+	o.waitFor(1, 10*time.Second, "(select 1 from notify_events limit 1) x")
+	begun := time.Now()
+	quick := o.put(100, message{to: "quick"})
+	o.waitFor(100, 20*time.Second, "notify_events where kind = 'sent' and message_id = any($1)", quick)
+	n := o.count("notify_events where kind = 'sent' and message_id = any($1)", slow)
+	t.Logf("100 were sent in %v beside %d of 2,000 that are slow", time.Since(begun), n)
+	if n > 500 {
+		t.Error("the slow ones were not slow")
+	}
+}
+
+// Great messages behind many small ones take no more memory than there is.
+func TestGreatMessagesTakeTheirRoom(t *testing.T) {
+	t.Parallel()
+	db, s := pgtest.New(t), newSink(t)
+	o := newOutbox(t, db)
+	open := make(chan struct{})
+	s.answer = func(_ http.ResponseWriter, r *http.Request, _ int) bool {
+		if r.Header.Get("X-Tenant") == "2" {
+			<-open
+		}
+		return true
+	}
+	const most = 4 << 20 // half of it for each channel
+	o.put(800, message{})
+	p := run(t, db, s.URL, func(c *deliver.Config) {
+		c.Bytes = most
+		m := fast
+		m.Timeout = 10 * time.Second
+		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
+	})
+	o.waitFor(0, 20*time.Second, "notify_queue")
+	o.put(300, message{tenant: 2, size: 64 << 10})
+	p.Due(2)
+	var greatest int64
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); pass(time.Millisecond) {
+		greatest = max(greatest, p.Bytes(send.Webhook))
+	}
+	if greatest < 1<<20 || greatest > most {
+		t.Errorf("%d bytes were held", greatest)
+	}
+	close(open)
+	o.waitFor(0, 30*time.Second, "notify_queue")
+}
+
 // The priority that is more urgent goes out before a backlog of others.
 func TestUrgentMessagesPassABacklog(t *testing.T) {
 	t.Parallel()
@@ -200,6 +261,25 @@ func TestWhoKnowsThatItWasSentSettlesIt(t *testing.T) {
 	}
 	if _, asked := s.count(); asked != 0 || late.asked.Load() != 1 {
 		t.Error("it was sent again")
+	}
+}
+
+// It says so too while others are about to find that nobody knows.
+func TestWhoKnowsThatItWasSentComesFirst(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	o.put(1, message{park: true})
+	late := &unwilling{began: make(chan struct{}), answer: make(chan struct{})}
+	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: late} })
+	<-late.began
+	if _, err := o.pool.Exec(t.Context(), "update notify_queue set fence = fence + 1, holder = 'other', due_at = now() + interval '1 minute'"); err != nil {
+		t.Fatal(err)
+	}
+	close(late.answer)
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	if o.count("notify_events where kind = 'sent' and provider = 'late'") != 1 {
+		t.Error(o.states())
 	}
 }
 

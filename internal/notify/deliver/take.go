@@ -36,7 +36,7 @@ func (o *poller) take(ctx context.Context, picks []pick) error {
 		picks[rows[i].N-1].room--
 	}
 	o.giveBack(picks)
-	found, err := o.contents(ctx, rows, jobs)
+	found, err := o.contents(ctx, picks, rows, jobs)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, j := range jobs {
@@ -67,7 +67,7 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel), Attempt: int(row.Attempts),
 			Park: row.OnUnknown != "resend", Unsure: row.Unsure},
 		Fence: row.Fence, Until: begun.Add(p.Lease), Priority: row.Priority, MaxAttempts: int(row.MaxAttempts), GiveUpAt: row.GiveUpAt,
-		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time,
+		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time, Never: row.OnUnknown == "never",
 	}
 	if row.Provider != nil {
 		s.LastProvider = *row.Provider
@@ -79,7 +79,7 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 }
 
 // settle tells what becomes of a message that cannot be sent as it was found, or nil.
-func (p *Pool) settle(row *db.QueueTakeRow, j *job, found bool, err error) *result {
+func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *result {
 	switch {
 	case j.was == sending:
 		return &result{job: j, state: unknown, kind: unknown, code: "lapsed", text: "the process that was sending it has ended", provider: j.LastProvider,
@@ -88,17 +88,30 @@ func (p *Pool) settle(row *db.QueueTakeRow, j *job, found bool, err error) *resu
 		return j.end("expired", "its time was over")
 	case j.Attempt > j.MaxAttempts+mostLapsed:
 		return j.end("lapsed", "the processes that had it ended again and again")
-	case err != nil:
+	case err != nil, c == tooMuch:
 		return j.unsent()
-	case !found:
+	case c == gone:
 		return j.end("contents_gone", "its contents are gone or cannot be read")
 	}
 	return nil
 }
 
-// contents reads what messages say, by the days of their partitions, and tells for which it found that.
-func (o *poller) contents(ctx context.Context, rows []db.QueueTakeRow, jobs []*job) (found []bool, err error) {
-	found = make([]bool, len(rows))
+// contents tells whether it is known what a message says.
+type contents int
+
+const (
+	gone    contents = iota
+	tooMuch          // there is no room for it now
+	known
+)
+
+// leastRead is what is read in any case, in bytes: no message has more.
+const leastRead = 1 << 20
+
+// contents reads what messages say, by the days of their partitions, as far as there is room: they may be greater than was
+// thought when it was reserved.
+func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTakeRow, jobs []*job) (found []contents, err error) {
+	found = make([]contents, len(rows))
 	days := make(map[time.Time][]int)
 	for i := range rows {
 		day := rows[i].ContentsUntil.Time
@@ -109,13 +122,20 @@ func (o *poller) contents(ctx context.Context, rows []db.QueueTakeRow, jobs []*j
 		arg := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: day, Valid: true}}
 		for _, i := range all {
 			arg.Tenants, arg.MessageIds = append(arg.Tenants, rows[i].TenantID), append(arg.MessageIds, rows[i].MessageID)
+			arg.MostBytes += picks[rows[i].N-1].each
 		}
+		arg.MostBytes = max(arg.MostBytes, leastRead)
 		reads = append(reads, func(d db.DBTX) error {
 			texts, err := q.ContentsRead(ctx, d, arg)
 			for _, t := range texts {
 				i := all[t.N-1]
 				jobs[i].Recipient = t.Recipient
-				found[i] = json.Unmarshal(t.Content, &jobs[i].Content) == nil
+				switch {
+				case len(t.Content) == 0:
+					found[i] = tooMuch
+				case json.Unmarshal(t.Content, &jobs[i].Content) == nil:
+					found[i] = known
+				}
 			}
 			return err
 		})

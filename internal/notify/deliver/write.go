@@ -1,7 +1,6 @@
 package deliver
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 )
@@ -123,9 +123,7 @@ func (w *writer) writeBare(r *result, err error) {
 
 // once writes a batch in one transaction.
 func (w *writer) once(batch []*result) error {
-	slices.SortFunc(batch, func(a, b *result) int {
-		return cmp.Or(cmp.Compare(a.job.Tenant, b.job.Tenant), cmp.Compare(a.job.ID, b.job.ID))
-	})
+	slices.SortFunc(batch, func(a, b *result) int { return a.job.compare(b.job) })
 	sent, others := split(batch)
 	ctx, cancel := context.WithTimeout(w.ctx, 25*time.Second)
 	defer cancel()
@@ -141,6 +139,9 @@ func (w *writer) once(batch []*result) error {
 	if len(others) > 0 {
 		arg := failedParams(others, w.pool.Instance)
 		all = append(all, func(d db.DBTX) (err error) { left, err = q.FailedFinish(ctx, d, arg); return err })
+	}
+	for _, arg := range forgettable(batch) {
+		all = append(all, func(d db.DBTX) error { return q.ContentsForget(ctx, d, arg) })
 	}
 	began := time.Now()
 	if _, err := w.pool.steered(ctx, all...); err != nil {
@@ -218,6 +219,21 @@ func failedParams(batch []*result, instance string) (arg db.FailedFinishParams) 
 		arg.Codes, arg.Errors = append(arg.Codes, printable(r.code, 64)), append(arg.Errors, printable(r.text, 2048))
 	}
 	return arg
+}
+
+// forgettable are the messages that are of no use when they are over, by the days of their contents.
+func forgettable(batch []*result) map[time.Time]db.ContentsForgetParams {
+	days := map[time.Time]db.ContentsForgetParams{}
+	for _, r := range batch {
+		if !r.job.Never {
+			continue
+		}
+		arg := days[r.job.ContentsUntil]
+		arg.ContentsUntil = pgtype.Date{Time: r.job.ContentsUntil, Valid: true}
+		arg.Tenants, arg.MessageIds = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID)
+		days[r.job.ContentsUntil] = arg
+	}
+	return days
 }
 
 // printable cuts a text to so many bytes, and leaves out what Postgres does not take.

@@ -5,8 +5,12 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
@@ -79,7 +83,7 @@ func (panicking) Send(context.Context, *send.Message) (send.Receipt, error) { pa
 
 func TestNobodyKnowsWhatASenderDidThatPanicked(t *testing.T) {
 	var log bytes.Buffer
-	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, sender: panicking{}, slots: make(chan struct{}, 1), breaker: newBreaker(),
+	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{panicking{}, newBreaker()}, slots: make(chan struct{}, 1),
 		metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.NewTextHandler(&log, nil))}
 	o := &Order{all: []*provider{p}}
 	for range 2 { // it leaves its slot
@@ -118,6 +122,80 @@ func TestOneEndpointThatIsDownSaysNothingOfOthers(t *testing.T) {
 		}
 		if passed := last == "passed_over"; passed == many {
 			t.Errorf("many: %v, and it is passed over: %v", many, passed)
+		}
+	}
+}
+
+// A wrong password of one tenant's passes the provider over for that tenant alone.
+func TestAnAccountThatIsDownIsPassedOverAlone(t *testing.T) {
+	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()},
+		own:   map[int32]*account{2: {failingSender{send.Failure{Outcome: send.Refused, Code: "login", Down: true}}, newBreaker()}},
+		slots: make(chan struct{}, 1), metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.DiscardHandler)}
+	o := &Order{all: []*provider{p}}
+	for range 3 {
+		if _, err := o.Send(t.Context(), &send.Message{Tenant: 2}); err == nil {
+			t.Error("it was sent")
+		}
+		if _, err := o.Send(t.Context(), &send.Message{Tenant: 1}); err != nil {
+			t.Errorf("for another tenant: %v", err)
+		}
+	}
+	if !p.isOpen() {
+		t.Error("it is not told")
+	}
+}
+
+type takes struct{}
+
+func (takes) Send(context.Context, *send.Message) (send.Receipt, error) { return send.Receipt{}, nil }
+
+// However many ask at once, a provider gets as many a second as it takes, no less and no more.
+func TestARateIsUsedUp(t *testing.T) {
+	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()}, limit: rate.NewLimiter(200, 20),
+		slots: make(chan struct{}, 1000), metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.DiscardHandler)}
+	o := &Order{all: []*provider{p}}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	var taken atomic.Int64
+	var all sync.WaitGroup
+	for range 600 { // of whom a third finds no place within the two seconds that one waits
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := o.Send(ctx, &send.Message{}); err == nil {
+					taken.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if n := taken.Load(); n < 500 || n > 700 {
+		t.Errorf("%d in 3 s", n)
+	}
+}
+
+// One that is refused by whom it is not for waits for whom it is for: that is no attempt.
+func TestWhoMightTakeItIsWaitedFor(t *testing.T) {
+	add := func(all ...send.Failure) *send.Failure {
+		var s summary
+		for _, f := range all {
+			s.add(&f)
+		}
+		return s.failure()
+	}
+	no := send.Failure{Outcome: send.Refused, Code: "no_template", Provider: "a"}
+	later := send.Failure{Outcome: send.Temporary, Code: "passed_over", RetryAfter: time.Second}
+	down := send.Failure{Outcome: send.Refused, Code: "login", Provider: "b", Down: true}
+	for _, c := range []struct {
+		of   []send.Failure
+		want send.Failure
+	}{
+		{[]send.Failure{no, later}, later},
+		{[]send.Failure{later, no}, later},
+		{[]send.Failure{no}, no},
+		{[]send.Failure{down, no, later}, send.Failure{Outcome: send.Temporary, Code: "no_template", Provider: "a"}},
+	} {
+		if got := add(c.of...); *got != c.want {
+			t.Errorf("%+v, not %+v", got, c.want)
 		}
 	}
 }

@@ -106,7 +106,7 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 		numbers[name] = n
 	}
 	k := kinds[s.Kind]
-	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), breaker: newBreaker(), many: k.many}
+	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), many: k.many, own: map[int32]*account{}}
 	if s.Rate > 0 {
 		p.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/10)))
 	}
@@ -144,13 +144,10 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 			out.Reports[s.Name] = report.Either(out.Reports[s.Name], r)
 		}
 		if name == "" {
-			p.sender = sender
+			p.account = account{sender, newBreaker()}
 			continue
 		}
-		if p.own == nil {
-			p.own = map[int32]send.Sender{}
-		}
-		p.own[numbers[name]] = sender
+		p.own[numbers[name]] = &account{sender, newBreaker()}
 	}
 	return p, nil
 }

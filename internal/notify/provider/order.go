@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -30,15 +31,22 @@ type Order struct {
 // provider is one of them at work.
 type provider struct {
 	*Settings
+	account
+	own      map[int32]*account // of tenants that have settings of their own
+	tenants  map[int32]bool     // nil: all
+	slots    chan struct{}
+	limit    *rate.Limiter // nil: any rate
+	limiting sync.Mutex
+	many     bool // each recipient is a server of its own: the breaker stays closed
+	metrics  *gauges
+	log      *slog.Logger
+}
+
+// account is by whose settings a provider is asked. It has a breaker of its own: a wrong password of one tenant's is no
+// trouble of others.
+type account struct {
 	sender  send.Sender
-	own     map[int32]send.Sender // of tenants that have settings of their own
-	tenants map[int32]bool        // nil: all
-	slots   chan struct{}
-	limit   *rate.Limiter // nil: any rate
 	breaker *breaker
-	many    bool // each recipient is a server of its own: the breaker stays closed
-	metrics *gauges
-	log     *slog.Logger
 }
 
 // Send asks the providers that there are for the message's tenant, beginning after the one that failed last,
@@ -112,13 +120,17 @@ func lacksTime(ctx context.Context) bool {
 
 // ask makes an attempt with one provider. A failure without a Provider tells that it was not made.
 func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (r send.Receipt, f *send.Failure) {
-	ok, probe, wait := p.breaker.permit()
+	a := &p.account
+	if own := p.own[m.Tenant]; own != nil {
+		a = own
+	}
+	ok, probe, wait := a.breaker.permit()
 	if !ok {
 		p.metrics.skipped.Inc()
 		return r, &send.Failure{Outcome: send.Temporary, Code: "passed_over", Text: "the provider failed lately", RetryAfter: wait}
 	}
 	v := nothing
-	defer func() { p.settle(probe, v, f) }()
+	defer func() { p.settle(a, probe, v, f) }()
 	free, f := p.enter(ctx)
 	if f != nil {
 		return r, f
@@ -128,7 +140,7 @@ func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (
 		return r, f
 	}
 	start := time.Now()
-	if r, f = p.attempt(ctx, m); f != nil {
+	if r, f = p.attempt(ctx, a, m); f != nil {
 		f.Provider = p.Name
 	}
 	if v = judge(ctx, f); p.many {
@@ -151,7 +163,7 @@ func (p *provider) turn(ctx context.Context, m *send.Message, asked **provider) 
 }
 
 // attempt calls the sender. If that panics, nobody knows what it did.
-func (p *provider) attempt(ctx context.Context, m *send.Message) (r send.Receipt, f *send.Failure) {
+func (p *provider) attempt(ctx context.Context, a *account, m *send.Message) (r send.Receipt, f *send.Failure) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			if _, ok := cause.(runtime.Error); !ok {
@@ -163,11 +175,7 @@ func (p *provider) attempt(ctx context.Context, m *send.Message) (r send.Receipt
 	}()
 	within, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
-	sender := p.sender
-	if own := p.own[m.Tenant]; own != nil {
-		sender = own
-	}
-	r, err := sender.Send(within, m)
+	r, err := a.sender.Send(within, m)
 	if err != nil {
 		failed := *send.Failed(err) // the sender's may be shared
 		return send.Receipt{}, &failed
@@ -192,10 +200,8 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 	if p.limit == nil {
 		return free, nil
 	}
-	turn := p.limit.Reserve()
-	wait := turn.Delay()
-	if end, ok := within.Deadline(); ok && wait > time.Until(end) {
-		turn.Cancel()
+	turn, wait, ok := p.next(within)
+	if !ok {
 		free()
 		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider takes no more a second", RetryAfter: wait}
 	}
@@ -211,6 +217,20 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 		}
 	}
 	return free, nil
+}
+
+// next takes a place in the rate, unless that comes too late. In one step: what is given back while others take is counted
+// wrong, and many who do so got twice the rate.
+func (p *provider) next(ctx context.Context) (turn *rate.Reservation, wait time.Duration, ok bool) {
+	p.limiting.Lock()
+	defer p.limiting.Unlock()
+	turn = p.limit.Reserve()
+	wait = turn.Delay()
+	if end, bounded := ctx.Deadline(); bounded && wait > time.Until(end) {
+		turn.Cancel()
+		return nil, wait, false
+	}
+	return turn, wait, true
 }
 
 // judge tells what an attempt says of the provider.
@@ -231,9 +251,11 @@ func judge(ctx context.Context, f *send.Failure) verdict {
 }
 
 // settle has the breaker know, and tells people of a change.
-func (p *provider) settle(probe bool, v verdict, f *send.Failure) {
-	opened, closed := p.breaker.settle(probe, v)
-	p.metrics.open(p.breaker.isOpen())
+func (p *provider) settle(a *account, probe bool, v verdict, f *send.Failure) {
+	opened, closed := a.breaker.settle(probe, v)
+	if opened > 0 || closed {
+		p.metrics.open(p.isOpen())
+	}
 	switch {
 	case opened > 0 && f != nil:
 		p.log.Warn("a provider of messages is passed over", "provider", p.Name, "for", opened.Round(time.Millisecond), "code", f.Code, "error", f.Text)
@@ -242,9 +264,20 @@ func (p *provider) settle(probe bool, v verdict, f *send.Failure) {
 	}
 }
 
+// isOpen tells whether the provider is passed over at present, for somebody at least.
+func (p *provider) isOpen() bool {
+	for _, a := range p.own {
+		if a.breaker.isOpen() {
+			return true
+		}
+	}
+	return p.breaker.isOpen()
+}
+
 // summary makes one failure of those of the providers, none of which has taken the message.
 type summary struct {
 	last    *send.Failure // of a provider that was asked
+	tried   bool          // one that was asked may take it another time
 	notYet  *send.Failure // of one that was not
 	unknown *send.Failure // of one that may have sent it
 	later   *send.Failure // of the one that may take it first
@@ -257,10 +290,11 @@ func (s *summary) add(f *send.Failure) {
 	case f.Outcome == send.Unknown:
 		s.unknown = f
 	}
+	later := f.Outcome == send.Temporary || f.Outcome == send.Refused && f.Down
 	if f.Provider != "" {
-		s.last = f
+		s.last, s.tried = f, s.tried || later
 	}
-	if later := f.Outcome == send.Temporary || f.Outcome == send.Refused && f.Down; later && (s.later == nil || f.RetryAfter < s.later.RetryAfter) {
+	if later && (s.later == nil || f.RetryAfter < s.later.RetryAfter) {
 		s.later = f
 	}
 }
@@ -269,7 +303,7 @@ func (s *summary) failure() *send.Failure {
 	switch {
 	case s.unknown != nil: // whatever the others said: it may have been sent
 		return s.unknown
-	case s.last == nil:
+	case s.last == nil, s.notYet != nil && !s.tried && s.last.Outcome == send.Refused: // who might take it was not asked
 		f := *s.notYet
 		f.RetryAfter = s.later.RetryAfter
 		return &f

@@ -17,6 +17,7 @@ type Job struct {
 	GiveUpAt      time.Time
 	Month         time.Time // which partition of notify_messages and notify_events
 	ContentsUntil time.Time // which partition of notify_contents
+	Never         bool      // nobody may requeue it: what it says is of no use when it is over
 }
 
 // Handoff takes fresh messages to the workers of this process, so that nobody has to find them. None of its

@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -98,8 +99,8 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	if f == nil {
 		f = verdict(a)
 	}
-	// What we blocked, or broke off ourselves, tells nothing of the endpoint.
-	if f == nil || f.Outcome != send.Refused && ctx.Err() == nil {
+	// What we blocked, or broke off ourselves, tells nothing of the endpoint. That its time was over does.
+	if f == nil || f.Outcome != send.Refused && !errors.Is(ctx.Err(), context.Canceled) {
 		s.observe(ctx, e, Observation{Key: e.Key, ID: e.ID, OK: f == nil, Gone: f != nil && f.Disable})
 	}
 	if f != nil {

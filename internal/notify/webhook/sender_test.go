@@ -172,6 +172,37 @@ func TestAnAnswerThatDoesNotEndIsTakenByItsStatus(t *testing.T) {
 	}
 }
 
+// An endpoint that does not answer in the time of an attempt fails; one that we leave does not.
+func TestWhoHangsFails(t *testing.T) {
+	for _, cancelled := range []bool{false, true} {
+		seen := make(chan webhook.Observation, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		_, _, sender := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) {
+			s.Observe = func(_ context.Context, o webhook.Observation) error { seen <- o; return nil }
+		}, func(_ http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			if cancelled {
+				cancel()
+			}
+			<-r.Context().Done()
+		})
+		if _, err := sender.Send(ctx, event()); send.Failed(err).Outcome != send.Unknown {
+			t.Error(err)
+		}
+		select {
+		case o := <-seen:
+			if o.OK || cancelled {
+				t.Errorf("%+v was noted", o)
+			}
+		default:
+			if !cancelled {
+				t.Error("nothing was noted")
+			}
+		}
+	}
+}
+
 func TestBrokenConnections(t *testing.T) {
 	_, taken, sender := receiver(t, nil, func(w http.ResponseWriter, _ *http.Request) {
 		c, _, _ := w.(http.Hijacker).Hijack()

@@ -12,20 +12,112 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const contentsRead = `-- name: ContentsRead :many
-select u.n::integer as n, c.recipient, c.content
+const attemptMark = `-- name: AttemptMark :many
+update notify_queue q
+set state = case when y.provider = '' then 'sending' else q.state end, provider = coalesce(nullif(y.provider, ''), q.provider),
+    unsure = q.unsure or y.provider <> ''
 from (
-    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as message_id
-) u
-cross join lateral (
-    select r.recipient, r.content
-    from notify_contents r
-    where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = $3::date
+    select u.n, u.fence, u.provider, l.tid
+    from (
+        select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
+            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence, unnest($4::bigint[]) as need_us,
+            unnest($5::text[]) as provider
+    ) u
+    cross join lateral (
+        select i.ctid as tid
+        from notify_queue i
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
+            and i.due_at > now() + u.need_us * interval '1 microsecond'
+        offset 0
+    ) l
+) y
+where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
+returning y.n::integer as n
+`
+
+type AttemptMarkParams struct {
+	MessageIds []int64
+	Tenants    []int32
+	Fences     []int64
+	NeedUs     []int64
+	Providers  []string
+}
+
+// Writes down what is about to be asked, right before it is: one that may not be sent twice is being sent from now on, and
+// any other may be sent by the provider that is named. Only those that come back may be, and only those come back that are
+// leased for long enough. One may be marked again: its fence tells who did. What was given back has no holder: a mark that
+// comes late does not change it.
+func (q *Queries) AttemptMark(ctx context.Context, db DBTX, arg AttemptMarkParams) ([]int32, error) {
+	rows, err := db.Query(ctx, attemptMark,
+		arg.MessageIds,
+		arg.Tenants,
+		arg.Fences,
+		arg.NeedUs,
+		arg.Providers,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var n int32
+		if err := rows.Scan(&n); err != nil {
+			return nil, err
+		}
+		items = append(items, n)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const contentsForget = `-- name: ContentsForget :exec
+delete from notify_contents c
+using (
+    select u.tenant_id, u.message_id
+    from (select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as message_id) u
+    where not exists (
+        select from notify_queue i
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.due_at is not null
+    )
     offset 0
-) c
+) y
+where c.tenant_id = y.tenant_id and c.message_id = y.message_id and c.contents_until = $3::date
+`
+
+type ContentsForgetParams struct {
+	Tenants       []int32
+	MessageIds    []int64
+	ContentsUntil pgtype.Date
+}
+
+// What messages of one day said that are over, and that nobody may requeue.
+func (q *Queries) ContentsForget(ctx context.Context, db DBTX, arg ContentsForgetParams) error {
+	_, err := db.Exec(ctx, contentsForget, arg.Tenants, arg.MessageIds, arg.ContentsUntil)
+	return err
+}
+
+const contentsRead = `-- name: ContentsRead :many
+select s.n::integer as n, case when s.bytes <= $1::bigint then s.recipient else '' end::text as recipient,
+    case when s.bytes <= $1 then s.content else '' end::bytea as content
+from (
+    select u.n, c.recipient, c.content, sum(octet_length(c.content)) over (order by u.n) as bytes
+    from (
+        select generate_subscripts($2::bigint[], 1) as n, unnest($3::integer[]) as tenant_id, unnest($2::bigint[]) as message_id
+    ) u
+    cross join lateral (
+        select r.recipient, r.content
+        from notify_contents r
+        where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = $4::date
+        offset 0
+    ) c
+) s
 `
 
 type ContentsReadParams struct {
+	MostBytes     int64
 	MessageIds    []int64
 	Tenants       []int32
 	ContentsUntil pgtype.Date
@@ -37,9 +129,14 @@ type ContentsReadRow struct {
 	Content   []byte
 }
 
-// What messages of one day say.
+// What messages of one day say, the first ones up to so many bytes of them: of the others there is nothing here.
 func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadParams) ([]ContentsReadRow, error) {
-	rows, err := db.Query(ctx, contentsRead, arg.MessageIds, arg.Tenants, arg.ContentsUntil)
+	rows, err := db.Query(ctx, contentsRead,
+		arg.MostBytes,
+		arg.MessageIds,
+		arg.Tenants,
+		arg.ContentsUntil,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +179,7 @@ with changed as (
             offset 0
         ) l
     ) y
-    where q.ctid = y.tid and q.fence = y.fence
+    where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
     returning y.n, q.tenant_id, q.message_id, q.month, q.state, q.attempts, y.kind, y.provider, y.provider_message_id, y.code, y.error
 ), noted as (
     insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
@@ -116,7 +213,7 @@ type FailedFinishRow struct {
 
 // Messages that were not sent, or of which nobody knows, and those that are given back unsent, which have no kind. One
 // that would be tried again after its time is over is dead, or unknown if it may have been sent before. One that is
-// not returned has been taken by others.
+// not returned has been taken by others, or was written before: then it has no holder any more.
 func (q *Queries) FailedFinish(ctx context.Context, db DBTX, arg FailedFinishParams) ([]FailedFinishRow, error) {
 	rows, err := db.Query(ctx, failedFinish,
 		arg.MessageIds,
@@ -288,33 +385,6 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX) (PlanSteerRow, error) 
 	return i, err
 }
 
-const providerTurn = `-- name: ProviderTurn :execrows
-update notify_queue q
-set provider = $1::text, unsure = true
-where q.tenant_id = $2 and q.message_id = $3 and q.fence = $4
-`
-
-type ProviderTurnParams struct {
-	Provider  string
-	TenantID  int32
-	MessageID int64
-	Fence     int64
-}
-
-// Writes down who is about to be asked, and may so have sent the message from then on.
-func (q *Queries) ProviderTurn(ctx context.Context, db DBTX, arg ProviderTurnParams) (int64, error) {
-	result, err := db.Exec(ctx, providerTurn,
-		arg.Provider,
-		arg.TenantID,
-		arg.MessageID,
-		arg.Fence,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const queueTake = `-- name: QueueTake :many
 update notify_queue q
 set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end, holder = $1::text,
@@ -421,61 +491,6 @@ func (q *Queries) QueueTake(ctx context.Context, db DBTX, arg QueueTakeParams) (
 	return items, nil
 }
 
-const sendingMark = `-- name: SendingMark :many
-update notify_queue q
-set state = 'sending'
-from (
-    select u.n, u.fence, l.tid
-    from (
-        select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
-            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence, unnest($4::bigint[]) as need_us
-    ) u
-    cross join lateral (
-        select i.ctid as tid
-        from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
-            and i.due_at > now() + u.need_us * interval '1 microsecond'
-        offset 0
-    ) l
-) y
-where q.ctid = y.tid and q.fence = y.fence
-returning y.n::integer as n
-`
-
-type SendingMarkParams struct {
-	MessageIds []int64
-	Tenants    []int32
-	Fences     []int64
-	NeedUs     []int64
-}
-
-// Marks messages that may not be sent twice, right before they are sent. Only those that come back may be, and only
-// those come back that are leased for long enough. One may be marked again: its fence tells who did.
-func (q *Queries) SendingMark(ctx context.Context, db DBTX, arg SendingMarkParams) ([]int32, error) {
-	rows, err := db.Query(ctx, sendingMark,
-		arg.MessageIds,
-		arg.Tenants,
-		arg.Fences,
-		arg.NeedUs,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int32
-	for rows.Next() {
-		var n int32
-		if err := rows.Scan(&n); err != nil {
-			return nil, err
-		}
-		items = append(items, n)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const sentFinish = `-- name: SentFinish :many
 with found as (
     select u.n, u.provider, u.provider_message_id, l.tid, l.tenant_id, l.message_id, l.month, l.attempts
@@ -555,7 +570,7 @@ with found as (
     cross join lateral (
         select i.ctid as tid, i.tenant_id, i.message_id, i.month, i.attempts
         from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1 and i.state = 'unknown'
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1 and i.state in ('sending', 'unknown')
         for update
         offset 0
     ) l
@@ -584,8 +599,8 @@ type SentSettleRow struct {
 	Checked string
 }
 
-// Messages that were sent, of which another process found that nobody knew: now somebody does. It took them
-// once, so their fence is one greater.
+// Messages that were sent, of which another process found that nobody knew, or is about to: now somebody does. It took
+// them once, so their fence is one greater.
 func (q *Queries) SentSettle(ctx context.Context, db DBTX, arg SentSettleParams) ([]SentSettleRow, error) {
 	rows, err := db.Query(ctx, sentSettle,
 		arg.MessageIds,
