@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -298,6 +299,9 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
 		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
+	if c.Code { // else a code could be told by it: who may send has texts of his own hashed
+		m.ContentHash = keyed(h.content, string(text), strconv.FormatInt(m.ID, 10))
+	}
 	if c.AnyPriority && r.Priority != nil {
 		m.Priority = *r.Priority
 	}
