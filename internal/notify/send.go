@@ -13,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/email"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // Params is a message as asked for. Zero values take the defaults.
@@ -287,10 +288,14 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	if len(text) > MostContent {
 		return nil, ContentTooLarge.New("the message has %d bytes as it is kept, %d are the most", len(text), MostContent)
 	}
-	if c.Channel == send.Email {
-		if err := email.Check(&r.Content); err != nil {
-			return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
-		}
+	switch c.Channel {
+	case send.Email:
+		err = email.Check(&r.Content)
+	case send.Webhook:
+		err = webhook.Check(&r.Content)
+	}
+	if err != nil {
+		return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
 	}
 	h := b.outbox.hashing(c.Tenant)
 	m := &made{recipient: c.to, content: r.Content, text: text}
