@@ -65,7 +65,9 @@ var ours = []string{
 	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to", "auto-submitted",
 }
 
-func notTheirs(name string) error { return fmt.Errorf("the header field %s is not the message's to set", name) }
+func notTheirs(name string) error {
+	return fmt.Errorf("the header field %s is not the message's to set", name)
+}
 
 func checkHeaders(headers map[string]string) error {
 	if len(headers) > maxHeaders {
