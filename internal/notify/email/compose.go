@@ -42,7 +42,7 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the recipient: %w", err)
 	}
-	l := &letter{from: who.envelope, to: to.Address, utf8: !isASCII(to.Address), id: m.Key + "@" + who.domain}
+	l := &letter{from: who.envelope, to: to.Address, utf8: !isASCII(to.Address), id: s.name(m.Key) + "@" + who.domain}
 	out := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	out.FromMailAddress(who.from)
 	out.ToMailAddress(&mail.Address{Address: to.Address})
