@@ -101,6 +101,9 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if relation == "public.access_api_keys" {
 			columns = "tenant_id, key_id, principal, role, created_at, revoked_at"
 		}
+		if relation == "public.commit_keys" {
+			columns = "tenant_id, principal, operation, key, refused, request_id, created_at, expires_at"
+		}
 		if relation == "public.notify_contents" {
 			columns = "tenant_id, message_id, contents_until"
 		}
@@ -120,6 +123,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 	refused(t, conn, "delete from audit.batches", noPrivilege, "") // the one that Postgres could write through
 	refused(t, conn, "select secret_hash from access_api_keys", noPrivilege, "")
 	refused(t, conn, "select * from access_api_keys", noPrivilege, "")
+	refused(t, conn, "select answer from commit_keys", noPrivilege, "")
+	refused(t, conn, "select fingerprint from commit_keys", noPrivilege, "")
 	refused(t, conn, "select recipient from notify_contents", noPrivilege, "")
 	refused(t, conn, "select content from notify_contents", noPrivilege, "")
 	refused(t, conn, "select * from notify_parts.notify_messages_"+time.Now().UTC().Format("200601"), noPrivilege, "")

@@ -355,6 +355,9 @@ grant update (most) on notify_limits to ledgerd_app;
 grant select on notify_messages, notify_events, notify_queue, notify_names, notify_fingerprints, notify_limits, notify_counters to ledgerd_audit;
 -- Not to whom and what: that there is something.
 grant select (tenant_id, message_id, contents_until) on notify_contents to ledgerd_audit;
+-- Not the answers, which may hold tokens, nor hashes over requests, which may name people.
+revoke select on commit_keys from ledgerd_audit;
+grant select (tenant_id, principal, operation, key, refused, request_id, created_at, expires_at) on commit_keys to ledgerd_audit;
 
 create view audit.notifications as
 select t.name as tenant, m.message_id, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hint, m.recipient_hash, m.content_hash,
@@ -427,6 +430,7 @@ reset role;
 -- +goose Down
 set local role ledgerd_owner;
 drop view audit.notification_numbers;
+grant select on commit_keys to ledgerd_audit;
 drop view audit.notification_events;
 drop view audit.notifications;
 drop table notify_counters;

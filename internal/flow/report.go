@@ -52,7 +52,7 @@ func Reported(p report.Placed, requestID string) Work {
 		id = p.Key
 	}
 	return Work{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &reported{
-		receive: inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: p.Provider + "/" + id, Part: kind},
+		receive: inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: id, Part: p.Provider + "/" + kind},
 			Delivery: inbox.Delivery{Keep: keepReports, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
 		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider, ProviderMessageID: p.ProviderMessageID,
 			Delivered: p.Delivered, Code: p.Code, Error: p.Text}}}

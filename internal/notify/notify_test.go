@@ -16,6 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -306,5 +307,20 @@ func TestADeadOrCancelledMessageFreesItsFingerprint(t *testing.T) {
 	third := p.mustSend()
 	if first.ID == second.ID || second.ID == third.ID {
 		t.Error("they are one")
+	}
+}
+
+// TestWhatNoEndpointCouldGetIsRefused when it is accepted, not tried.
+func TestWhatNoEndpointCouldGetIsRefused(t *testing.T) {
+	t.Parallel()
+	p := start(t, pgtest.New(t), 0)
+	for name, content := range map[string]send.Content{
+		"a type of two lines": {Type: "order\r\nX-Header: 1", Data: []byte(`{}`)},
+		"no type":             {Data: []byte(`{}`)},
+		"too much":            {Type: "order.paid", Data: make([]byte, webhook.MaxBody+1)},
+	} {
+		if m, _, err := p.send(func(x *notify.Params) { x.Channel, x.Recipient, x.Content = send.Webhook, "shop", content }); !fault.Is(err, fault.FieldInvalid) {
+			t.Errorf("%s: %v, %v", name, m, err)
+		}
 	}
 }

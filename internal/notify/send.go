@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -12,6 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/email"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // Params is a message as asked for. Zero values take the defaults.
@@ -289,10 +291,14 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	if len(text) > MostContent {
 		return nil, ContentTooLarge.New("the message has %d bytes as it is kept, %d are the most", len(text), MostContent)
 	}
-	if c.Channel == send.Email {
-		if err := email.Check(&r.Content); err != nil {
-			return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
-		}
+	switch c.Channel {
+	case send.Email:
+		err = email.Check(&r.Content)
+	case send.Webhook:
+		err = webhook.Check(&r.Content)
+	}
+	if err != nil {
+		return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
 	}
 	h := b.outbox.hashing(c.Tenant)
 	m := &made{recipient: c.to, content: r.Content, text: text}
@@ -301,6 +307,9 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
 		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
+	if c.Code { // else a code could be told by it: who may send has texts of his own hashed
+		m.ContentHash = keyed(h.content, string(text), strconv.FormatInt(m.ID, 10))
+	}
 	if c.AnyPriority && r.Priority != nil {
 		m.Priority = *r.Priority
 	}

@@ -38,7 +38,7 @@ func (c *call) demandToken(r access.Rule) {
 func (s *Changes) requestKey(c *call, operation string, r access.Rule, request proto.Message) (*commit.Key, error) {
 	switch {
 	case c.key != "":
-		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key, Fingerprint: fingerprint(request),
+		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key, Fingerprint: s.fingerprint(request),
 			Life: s.life(c, r)}, nil
 	case r.KeyRequired:
 		return nil, keyMissing(operation)

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"math"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -89,8 +91,11 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 	return key, life, nil
 }
 
-// fingerprintVersion changes when the canonical form does.
-const fingerprintVersion = 1
+// The versions of fingerprints change when the canonical form does.
+const (
+	fingerprintVersion = 1
+	pepperedVersion    = 2
+)
 
 // fingerprint is SHA-256, cut to 128 bits, over the canonical form of a request: equal for requests
 // that ask for the same, however they were encoded.
@@ -104,6 +109,26 @@ func fingerprint(m proto.Message) []byte {
 	f[0] = fingerprintVersion
 	copy(f[1:], sum[:])
 	return f
+}
+
+// fingerprint is that of a request. Where it may name people, or say what they are told, it is made with a key: from a plain
+// hash whoever reads recorded keys would find a phone number, or a short text, by trying all there are.
+func (s *Changes) fingerprint(m proto.Message) []byte {
+	if s.Pepper == nil || !personal(m) {
+		return fingerprint(m)
+	}
+	mac := hmac.New(sha256.New, s.Pepper)
+	mac.Write(appendCanonical(nil, m.ProtoReflect()))
+	return append([]byte{pepperedVersion}, mac.Sum(nil)[:commit.FingerprintSize-1]...)
+}
+
+// personal requests are those about messages, and what has some of them within it.
+func personal(m proto.Message) bool {
+	const messages = "ledgerd.notify.v1"
+	if e, ok := m.(*batchv1.ExecuteRequest); ok {
+		return slices.ContainsFunc(e.GetOperations(), func(o *batchv1.Operation) bool { return o.GetRequest().MessageName().Parent() == messages })
+	}
+	return m.ProtoReflect().Descriptor().FullName().Parent() == messages
 }
 
 var canonicalBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}

@@ -12,10 +12,14 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -183,6 +187,31 @@ func normalise(m protoreflect.Message) {
 	for _, c := range r.GetConditions() {
 		if c.BalanceAtLeast != nil {
 			c.BalanceAtLeast = proto.String(canonicalDecimal(*c.BalanceAtLeast))
+		}
+	}
+}
+
+// TestFingerprintsDoNotTellPeople: a plain hash of a request with a phone number is found by trying all.
+func TestFingerprintsDoNotTellPeople(t *testing.T) {
+	pack := func(m proto.Message) *batchv1.Operation {
+		a, err := anypb.New(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &batchv1.Operation{Request: a}
+	}
+	code := &notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678", Type: "login"}
+	with, other, none := &Changes{Pepper: []byte("a key")}, &Changes{Pepper: []byte("another")}, &Changes{}
+	for _, m := range []proto.Message{code, &notifyv1.VerifyCodeRequest{Recipient: "+8613812345678", Code: "123456"}, &notifyv1.SendRequest{Recipient: "+8613812345678"},
+		&notifyv1.SendBatchRequest{}, &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full()), pack(code)}}} {
+		a, b := with.fingerprint(m), other.fingerprint(m)
+		if len(a) != commit.FingerprintSize || bytes.Equal(a[1:], b[1:]) || bytes.Equal(a[1:], fingerprint(m)[1:]) || a[0] == fingerprintVersion || !bytes.Equal(a, with.fingerprint(m)) {
+			t.Errorf("%T: %x, with another key %x, without %x", m, a, b, fingerprint(m))
+		}
+	}
+	for _, m := range []proto.Message{full(), &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full())}}} {
+		if !bytes.Equal(with.fingerprint(m), fingerprint(m)) || !bytes.Equal(none.fingerprint(code), fingerprint(code)) {
+			t.Errorf("%T: it is not what it was", m)
 		}
 	}
 }

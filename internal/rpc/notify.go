@@ -123,6 +123,7 @@ func (s *Notify) GetMessage(ctx context.Context, r *notifyv1.GetMessageRequest) 
 	if r.GetWithContent() && c.identity.Role < access.Admin {
 		return nil, access.PermissionDenied.New("contents and recipients are shown to administrators alone")
 	}
+	c.secret = r.GetWithContent()
 	t, err := s.Reader.Get(ctx, notify.Key{Tenant: c.identity.Tenant, ID: r.GetMessageId()}, r.GetBizNo(), r.GetWithContent())
 	if err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 	var at []int // of works in items
 	var whole []byte
 	if c.key != "" {
-		whole = fingerprint(r)
+		whole = s.fingerprint(r)
 	}
 	for i, item := range r.GetItems() {
 		var d decoder

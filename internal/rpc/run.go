@@ -19,6 +19,8 @@ type Changes struct {
 	Engine *flow.Engine
 	// KeyLife is how long request keys are kept.
 	KeyLife time.Duration
+	// Pepper is the key of fingerprints of requests that may name people. Nil: the server has no master key.
+	Pepper []byte
 	// Tokens knows which submit tokens were issued.
 	Tokens *token.Reader
 }

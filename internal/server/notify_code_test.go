@@ -251,3 +251,17 @@ func TestAMessageIsWrittenByATemplate(t *testing.T) {
 		t.Errorf("%s %s", a.message, a.raw)
 	}
 }
+
+// TestRequestKeysDoNotTellPeople: what is recorded under them is hashed with a key.
+func TestRequestKeysDoNotTellPeople(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	ok(c, "Notify.SendCode", sendCode("ada"), new(notifyv1.SendCodeResponse), "Idempotency-Key", "a")
+	ok(c, "Notify.VerifyCode", verifyCode("ada", "12"), new(notifyv1.VerifyCodeResponse), "Idempotency-Key", "b")
+	ok(c, "Notify.SendBatch", &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1")}}, new(notifyv1.SendBatchResponse), "Idempotency-Key", "c")
+	c.executed(execute(operation("", sms("2"))), "Idempotency-Key", "d")
+	if n := s.count("select count(*) from commit_keys where get_byte(fingerprint, 0) = 2"); n != 4 {
+		t.Errorf("%d of 4 are", n)
+	}
+}

@@ -196,6 +196,9 @@ func TestContentsAreForAdministratorsAndInNoLog(t *testing.T) {
 	if a := clerk.call(connectJSON, "Notify.GetMessage", with); a.reason(t) != "PERMISSION_DENIED" {
 		t.Errorf("a clerk reads it: %s", a.raw)
 	}
+	if a := boss.call(connectJSON, "Notify.GetMessage", with); a.header.Get("Cache-Control") != "no-store" {
+		t.Errorf("what it says may be stored on the way: %v", a.header)
+	}
 	got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse))
 	if got.GetRecipient() != "+8613812345678" || got.GetContent().GetText() != "the eagle has landed" || !proto.Equal(got.GetMessage(), sent) {
 		t.Errorf("%v", got)

@@ -133,7 +133,7 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		t.Errorf("%d e-mails, %q", len(mail.Messages()), got)
 	}
 	// Whoever knows the secret reports.
-	for path, status := range map[string]int{"/notify/reports/gateway/wrong": http.StatusForbidden, "/notify/reports/main/s3cret": http.StatusNotFound,
+	for path, status := range map[string]int{"/notify/reports/gateway/wrong": http.StatusForbidden, "/notify/reports/main/s3cret": http.StatusForbidden,
 		"/notify/reports/gateway/s3cret": http.StatusNoContent} {
 		res, err := http.Post(s.base+path, "application/json", strings.NewReader(`{"id": "n1", "status": "ok"}`))
 		if err != nil {
@@ -238,5 +238,41 @@ func TestATenantOfAProviderHasToBeThere(t *testing.T) {
 	}
 	if err == nil {
 		started.Stop()
+	}
+}
+
+// TestABounceMakesItsMessageUndelivered, once, however often it is posted, and that of nobody else's.
+func TestABounceMakesItsMessageUndelivered(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("one", "till", access.Write)}
+	mail := emailtest.Start(t, emailtest.Options{})
+	s.sending("email:\n"+strings.Replace(smtpProvider("main", mail), "}", ", report_secret: s3cret}", 1), webhook.Guard{})
+	var ids []int64
+	for _, name := range []string{"ada", "bob"} {
+		id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, name+"@customer.example", "It is paid."), new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+		soon(t, 20*time.Second, "it is sent", func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
+		ids = append(ids, id)
+	}
+	header, _, _ := strings.Cut(string(mail.Messages()[0].Text), "\r\n\r\n")
+	bounce := "Content-Type: multipart/report; report-type=delivery-status; boundary=b\r\n\r\n--b\r\nContent-Type: message/delivery-status\r\n\r\n" +
+		"Reporting-MTA: dns; mx.customer.example\r\n\r\nFinal-Recipient: rfc822; ada@customer.example\r\nAction: failed\r\nStatus: 5.1.1\r\n\r\n" +
+		"--b\r\nContent-Type: text/rfc822-headers\r\n\r\n" + header + "\r\n\r\n--b--\r\n"
+	for range 3 {
+		res, err := http.Post(s.base+"/notify/reports/main/s3cret", "message/rfc822", strings.NewReader(bounce))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		if res.StatusCode != http.StatusNoContent {
+			t.Error(res.Status)
+		}
+	}
+	first, second := c.message(ids[0]), c.message(ids[1])
+	if first.GetState() != notifyv1.MessageState_MESSAGE_STATE_UNDELIVERED || first.GetCode() != "smtp_5.1.1" || second.GetState() != notifyv1.MessageState_MESSAGE_STATE_SENT {
+		t.Errorf("%v, %v", first, second)
+	}
+	if n := s.count("select count(*) from notify_events where kind = 'undelivered'"); n != 1 {
+		t.Errorf("written down %d times", n)
 	}
 }

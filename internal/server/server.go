@@ -143,6 +143,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
 	s.changes = &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
+	if o.Secret != nil {
+		s.changes.Pepper = o.Secret.Derive("rpc.fingerprint")
+	}
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	background, stop := context.WithCancel(context.Background())

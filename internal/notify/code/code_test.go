@@ -633,3 +633,20 @@ func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
 		}
 	}
 }
+
+// TestAHashTellsNoCode: who may send has texts of his own hashed, as many as there are codes, and sees all hashes.
+func TestAHashTellsNoCode(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	d.mustSend(request(ada, "123456"))
+	same, err := code.BuiltIn(send.SMS, "en", code.Variables("123456", code.DefaultLife))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.do(flow.Notify(&notify.SendCommand{Caller: who, Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345679", Content: same.Content}})); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.count("select count(distinct content_hash) from notify_messages"); n != 2 {
+		t.Error("a text of somebody's own has the hash of the code's message")
+	}
+}

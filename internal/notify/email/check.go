@@ -62,7 +62,11 @@ func checkAttachment(a *send.Attachment) error {
 // ours are header fields that a message may not bring along: we write them, or servers do.
 var ours = []string{
 	"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "return-path", "received",
-	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to",
+	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to", "auto-submitted",
+}
+
+func notTheirs(name string) error {
+	return fmt.Errorf("the header field %s is not the message's to set", name)
 }
 
 func checkHeaders(headers map[string]string) error {
@@ -77,7 +81,7 @@ func checkHeaders(headers map[string]string) error {
 		case !isToken(name) || len(name) > 70:
 			return errors.New("a header field has no proper name")
 		case slices.Contains(ours, low), strings.HasPrefix(low, "content-"), strings.HasPrefix(low, "resent-"):
-			return fmt.Errorf("the header field %s is not the message's to set", name)
+			return notTheirs(name)
 		case twice:
 			return fmt.Errorf("the header field %s is there twice", name)
 		case !isLine(value) || len(value) > maxHeader:

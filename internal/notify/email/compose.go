@@ -42,7 +42,7 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the recipient: %w", err)
 	}
-	l := &letter{from: who.envelope, to: to.Address, utf8: !isASCII(to.Address), id: m.Key + "@" + who.domain}
+	l := &letter{from: who.envelope, to: to.Address, utf8: !isASCII(to.Address), id: s.name(m.Key) + "@" + who.domain}
 	out := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	out.FromMailAddress(who.from)
 	out.ToMailAddress(&mail.Address{Address: to.Address})
@@ -56,7 +56,7 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	if s.config.KeyHeader != "" {
 		out.SetGenHeader(gomail.Header(s.config.KeyHeader), m.Key)
 	}
-	if err := setHeaders(out, m.Content.Headers); err != nil {
+	if err := setHeaders(out, m.Content.Headers, s.config.KeyHeader); err != nil {
 		return nil, err
 	}
 	if err := setContent(out, &m.Content); err != nil {
@@ -140,9 +140,11 @@ func attach(out *gomail.Msg, a *send.Attachment) error {
 	return out.AttachReader(a.Name, bytes.NewReader(a.Data), set)
 }
 
-func setHeaders(out *gomail.Msg, headers map[string]string) error {
+func setHeaders(out *gomail.Msg, headers map[string]string, ours string) error {
 	for name, value := range headers {
 		switch strings.ToLower(name) {
+		case strings.ToLower(ours): // the key: with that of another message the provider would drop that one
+			return notTheirs(name)
 		case "reply-to":
 			to, err := parseAddress(value)
 			if err != nil {

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 )
 
 // TLS policies.
@@ -57,6 +59,11 @@ type Config struct {
 	// Resend-Idempotency-Key. Empty: none.
 	KeyHeader string
 	DKIM      *DKIM
+
+	// ReportSecret is the last part of the path where bounces are posted; empty: they are refused. It also signs Message-IDs, so that nobody
+	// makes bounces up. Reports describes those that are JSON.
+	ReportSecret string
+	Reports      report.JSON
 
 	// Connections is how many there may be at once; default 10.
 	Connections int

@@ -293,8 +293,12 @@ func TestAddressesBeyondASCIINeedAServerThatTakesThem(t *testing.T) {
 func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
-	s := sender(t, config(server))
+	c := config(server)
+	c.KeyHeader = "Idempotency-Key"
+	s := sender(t, c)
 	for name, change := range map[string]func(*send.Message){
+		"another message's key":        func(m *send.Message) { m.Content.Headers = map[string]string{"idempotency-key": "k-8"} },
+		"an answer of a person":        func(m *send.Message) { m.Content.Headers = map[string]string{"Auto-Submitted": "no"} },
 		"a subject of two lines":       func(m *send.Message) { m.Content.Subject = "a\r\nBcc: eve@evil.example" },
 		"a subject of two lines (LF)":  func(m *send.Message) { m.Content.Subject = "a\nBcc: eve@evil.example" },
 		"a subject that is not UTF-8":  func(m *send.Message) { m.Content.Subject = "a\xff" },

@@ -73,6 +73,9 @@ func (s *Sender) deliver(ctx context.Context, l *letter) (reply string, f *send.
 			}
 		}
 		reply, at, err := c.send(ctx, l)
+		if ctx.Err() != nil { // its end may be about to reach the connection, whoever has that by then
+			c.close()
+		}
 		if err == nil {
 			c.used++
 			s.keep(c)

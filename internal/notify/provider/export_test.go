@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/notify/push"
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
 )
 
@@ -12,7 +13,7 @@ import (
 func Fields() map[string][]string {
 	all := map[string][]string{}
 	for kind, settings := range map[string]any{"": Settings{}, "smtp": smtpSettings{}, "dkim": dkimSettings{}, "file": fileSettings{}, "webhook": webhookSettings{},
-		"timeouts": smtpSettings{}.Timeouts, "twilio": sms.TwilioSettings{}, "aliyun": sms.AliyunSettings{}, "tencent": sms.TencentSettings{}, "http": sms.HTTPSettings{}, "reports": sms.HTTPReports{},
+		"timeouts": smtpSettings{}.Timeouts, "twilio": sms.TwilioSettings{}, "aliyun": sms.AliyunSettings{}, "tencent": sms.TencentSettings{}, "http": sms.HTTPSettings{}, "reports": report.JSON{},
 		"fcm": push.FCMSettings{}, "apns": push.APNsSettings{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(settings)) {
 			tag := f.Tag.Get("json") + f.Tag.Get("yaml")

@@ -7,6 +7,7 @@ import (
 	"errors"
 
 	"github.com/ledgerd/ledgerd/internal/notify/email"
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -30,6 +31,9 @@ type smtpSettings struct {
 
 	KeyHeader string        `json:"key_header"`
 	DKIM      *dkimSettings `json:"dkim"`
+
+	ReportSecret string      `json:"report_secret"`
+	Reports      report.JSON `json:"reports"`
 
 	Idle          duration `json:"idle"`
 	PerConnection int      `json:"per_connection"`
@@ -59,7 +63,7 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 	}
 	c := email.Config{Host: o.Host, Port: o.Port, TLS: o.TLS, Insecure: o.Insecure, ServerName: o.ServerName, Hello: o.Hello,
 		Auth: o.Auth, Username: o.Username, Identity: email.Identity{From: o.From, ReplyTo: o.ReplyTo, Envelope: o.Envelope},
-		KeyHeader: o.KeyHeader, Connections: s.Concurrency, Idle: o.Idle.value(), PerConnection: o.PerConnection,
+		KeyHeader: o.KeyHeader, ReportSecret: o.ReportSecret, Reports: o.Reports, Connections: s.Concurrency, Idle: o.Idle.value(), PerConnection: o.PerConnection,
 		Timeouts: email.Timeouts{Connect: o.Timeouts.Connect.value(), Command: o.Timeouts.Command.value(), Data: o.Timeouts.Data.value(),
 			Submit: o.Timeouts.Submit.value()}}
 	if o.Password != "" {

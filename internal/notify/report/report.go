@@ -15,6 +15,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
@@ -147,8 +149,8 @@ func (h *Handler) take(ctx context.Context, provider, requestID string, reports 
 		var ours bool
 		switch p.Tenant, p.MessageID, ours = h.Keys.Parse(r.Key); {
 		case ours:
-		case r.Key != "" || r.ProviderMessageID == "":
-			continue // of somebody else who uses the same account
+		case r.Key != "" || r.ProviderMessageID == "", !utf8.ValidString(r.ProviderMessageID), strings.ContainsRune(r.ProviderMessageID, 0):
+			continue // of somebody else who uses the same account, or nonsense
 		default:
 			var err error
 			if p.Tenant, err = h.Find(ctx, provider, r.ProviderMessageID); err != nil {

@@ -29,6 +29,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 type desk struct {
 	*testing.T
 	super   *pgxpool.Pool
+	dsn     string
 	engines [2]*flow.Engine
 	server  *httptest.Server
 }
@@ -36,7 +37,7 @@ type desk struct {
 func newDesk(t *testing.T) *desk {
 	t.Helper()
 	db := pgtest.New(t)
-	d := &desk{T: t, super: pgtest.Pool(t, db.SuperDSN)}
+	d := &desk{T: t, super: pgtest.Pool(t, db.SuperDSN), dsn: db.AppDSN}
 	app := pgtest.Pool(t, db.AppDSN)
 	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) overriding system value values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
 		t.Fatal(err)
@@ -179,6 +180,43 @@ func TestReportsByTheProvidersNumber(t *testing.T) {
 	d.want(d.post("tencent/path", body), 200)
 	d.want(d.events(first), "sent, delivered")
 	d.want(d.events(second), "sent, undelivered tencent_002")
+	// Nonsense keeps nobody else's report out, and the longest number is none.
+	long := strings.Repeat("9", 256)
+	third := d.send(1, "tencent", long)
+	d.want(d.post("tencent/path", "["+says(`a\u0000b`, "FAIL")+","+says(long, "SUCCESS")+"]"), 200)
+	d.want(d.events(third), "sent, delivered")
+}
+
+// TestTheTenantOfANumberIsFoundAtOnce, however many tenants there are.
+func TestTheTenantOfANumberIsFoundAtOnce(t *testing.T) {
+	d := newDesk(t)
+	d.send(2, "tencent", "n1")
+	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) overriding system value select 100 + n, 'many-' || n from generate_series(1, 2000) n`); err != nil {
+		t.Fatal(err)
+	}
+	one, err := pg.Open(t.Context(), d.dsn, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(one.Close)
+	blocks := func() (n int64) {
+		if _, err := one.Exec(t.Context(), "select pg_stat_force_next_flush()"); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.super.QueryRow(t.Context(), `select sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint
+			from pg_statio_user_tables where relname like 'notify_events%' or relname = 'access_tenants'`).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	finder := report.NewFinder(one)
+	for range 2 {
+		before := blocks()
+		tenant, err := finder.Tenant(t.Context(), "tencent", "n1")
+		if n := blocks() - before; tenant != 2 || err != nil || n > 50 {
+			t.Errorf("tenant %d, %v, over %d blocks", tenant, err, n)
+		}
+	}
 }
 
 // TestAReportSettlesWhatIsUnknown, and what is still to be sent again.

@@ -8,6 +8,7 @@ package sms
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -28,11 +29,11 @@ func base(text string, clear bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
-		return nil, fmt.Errorf("%q is not the URL of a provider", text)
+		return nil, errors.New("the URL is none, or has a user in it") // without what was given: a password perhaps
 	case u.Scheme == "https", u.Scheme == "http" && (clear || loopback(u.Hostname())):
 		return u, nil
 	}
-	return nil, fmt.Errorf("%q must begin with https://: what is sent and the password would go in clear", text)
+	return nil, errors.New("the URL must begin with https://: what is sent and the password would go in clear")
 }
 
 func loopback(host string) bool {

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
+	"github.com/ledgerd/ledgerd/internal/notify/report"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -50,7 +51,7 @@ type HTTPSettings struct {
 	Outcomes map[string]string `json:"outcomes"`
 	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
 	ReportSecret string      `json:"report_secret"`
-	Reports      HTTPReports `json:"reports"`
+	Reports      report.JSON `json:"reports"`
 	TLS          *tls.Config `json:"-"`
 }
 
@@ -135,16 +136,11 @@ func (p *HTTP) receipt(m *send.Message, a *httpsend.Answer) (send.Receipt, error
 		taken = slices.Contains(p.s.Statuses, a.Status)
 	}
 	status := "http_" + strconv.Itoa(a.Status)
-	var said any
-	d := json.NewDecoder(bytes.NewReader(a.Body))
-	d.UseNumber()
-	if d.Decode(&said) != nil {
-		said = nil
-	}
-	code, found := at(said, p.s.CodeAt)
+	said, _ := report.Parse(a.Body) // nil: it is no JSON
+	code, found := report.At(said, p.s.CodeAt)
 	switch {
 	case taken && p.s.CodeAt == "", taken && found && slices.Contains(p.s.Codes, code):
-		id, _ := at(said, p.s.IDAt)
+		id, _ := report.At(said, p.s.IDAt)
 		return send.Receipt{ProviderMessageID: httpsend.Cut(id, 256)}, nil
 	case !found:
 		code = status
@@ -156,7 +152,7 @@ func (p *HTTP) receipt(m *send.Message, a *httpsend.Answer) (send.Receipt, error
 	if !known {
 		v = byAnswer(a)
 	}
-	text, _ := at(said, p.s.TextAt)
+	text, _ := report.At(said, p.s.TextAt)
 	return send.Receipt{}, v.failed(m, a, "sms", code, text)
 }
 
@@ -273,41 +269,4 @@ func (f *filler) tree(v any) any {
 		return out
 	}
 	return v
-}
-
-// at is what a JSON pointer points at, as text; not found if it points at nothing, a list or an object.
-func at(v any, pointer string) (string, bool) {
-	if pointer == "" {
-		return "", false
-	}
-	v, _ = pointed(v, pointer)
-	switch v := v.(type) {
-	case string:
-		return v, true
-	case json.Number:
-		return v.String(), true
-	case bool:
-		return strconv.FormatBool(v), true
-	}
-	return "", false
-}
-
-// pointed is what a JSON pointer (RFC 6901) points at.
-func pointed(v any, pointer string) (any, bool) {
-	for _, step := range strings.Split(pointer, "/")[1:] {
-		step = strings.NewReplacer("~1", "/", "~0", "~").Replace(step)
-		switch here := v.(type) {
-		case map[string]any:
-			v = here[step]
-		case []any:
-			i, err := strconv.Atoi(step)
-			if err != nil || i < 0 || i >= len(here) {
-				return nil, false
-			}
-			v = here[i]
-		default:
-			return nil, false
-		}
-	}
-	return v, v != nil
 }

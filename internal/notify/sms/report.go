@@ -1,7 +1,6 @@
 package sms
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha1" // Twilio signs with it
 	"encoding/base64"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
 	"github.com/ledgerd/ledgerd/internal/notify/report"
@@ -128,59 +126,12 @@ func (s *Tencent) Reports(_ *http.Request, secret string, body []byte) ([]report
 // Acknowledge answers as Tencent demands.
 func (s *Tencent) Acknowledge(w http.ResponseWriter) { answer(w, `{"result":0,"errmsg":"OK"}`) }
 
-// HTTPReports describe the reports of a provider: JSON, with places as JSON pointers.
-type HTTPReports struct {
-	// ListAt is where the list is; / is the whole body. Empty: the body is one report.
-	ListAt string `json:"list_at"`
-	// KeyAt is where our key is, if the provider echoes it; IDAt where its own number is.
-	KeyAt string `json:"key_at"`
-	IDAt  string `json:"id_at"`
-	// StatusAt is where the state is; those neither in Delivered nor in Undelivered are on the way.
-	StatusAt    string   `json:"status_at"`
-	Delivered   []string `json:"delivered"`
-	Undelivered []string `json:"undelivered"`
-	CodeAt      string   `json:"code_at"`
-	TextAt      string   `json:"text_at"`
-}
-
-// Reports reads what HTTPReports describe.
+// Reports reads what the configuration describes.
 func (p *HTTP) Reports(_ *http.Request, secret string, body []byte) ([]report.Report, error) {
 	if err := report.Secret(secret, p.s.ReportSecret); err != nil {
 		return nil, err
 	}
-	d := json.NewDecoder(bytes.NewReader(body))
-	d.UseNumber()
-	var said any
-	if d.Decode(&said) != nil {
-		return nil, errForm
-	}
-	list := []any{said}
-	if p.s.Reports.ListAt != "" {
-		v, _ := pointed(said, strings.TrimSuffix(p.s.Reports.ListAt, "/"))
-		all, ok := v.([]any)
-		if !ok {
-			return nil, errForm
-		}
-		list = all
-	}
-	var out []report.Report
-	for _, v := range list {
-		status, _ := at(v, p.s.Reports.StatusAt)
-		one := report.Report{Delivered: slices.Contains(p.s.Reports.Delivered, status)}
-		if !one.Delivered && !slices.Contains(p.s.Reports.Undelivered, status) {
-			continue
-		}
-		one.Key, _ = at(v, p.s.Reports.KeyAt)
-		id, _ := at(v, p.s.Reports.IDAt)
-		one.ProviderMessageID = httpsend.Cut(id, 256)
-		if !one.Delivered {
-			code, _ := at(v, p.s.Reports.CodeAt)
-			text, _ := at(v, p.s.Reports.TextAt)
-			one.Code, one.Text = httpsend.Code("sms", code), httpsend.Clean(nil, text)
-		}
-		out = append(out, one)
-	}
-	return out, nil
+	return p.s.Reports.Read(body, "sms")
 }
 
 // Acknowledge says that it was taken.

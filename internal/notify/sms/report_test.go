@@ -108,7 +108,7 @@ func TestTencentReports(t *testing.T) {
 }
 
 func TestHTTPReports(t *testing.T) {
-	settings := sms.HTTPSettings{URL: "https://sms.example.com", ReportSecret: "path", Reports: sms.HTTPReports{ListAt: "/a/list", KeyAt: "/ref", IDAt: "/id",
+	settings := sms.HTTPSettings{URL: "https://sms.example.com", ReportSecret: "path", Reports: report.JSON{ListAt: "/a/list", KeyAt: "/ref", IDAt: "/id",
 		StatusAt: "/s/0", Delivered: []string{"ok", "1"}, Undelivered: []string{"bad"}, CodeAt: "/e", TextAt: "/m"}}
 	s, err := sms.NewHTTP(settings)
 	if err != nil {

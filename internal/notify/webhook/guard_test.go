@@ -171,7 +171,7 @@ func TestANameThatTurnsInwards(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, good := range []bool{true, false, true, false} {
-		_, err := sender.Send(t.Context(), &send.Message{Key: "k", Recipient: "e"})
+		_, err := sender.Send(t.Context(), &send.Message{Key: "k", Recipient: "e", Content: send.Content{Type: "a"}})
 		f := &send.Failure{}
 		if err != nil {
 			f = send.Failed(err)

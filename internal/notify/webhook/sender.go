@@ -4,8 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strconv"
 	"sync"
 	"time"
@@ -72,10 +74,23 @@ func New(s Settings) (*Sender, error) {
 		Timeout: s.Timeout, TLS: s.TLS, Dial: s.Guard.Dial(s.Timeout), PerHost: 64})}, nil
 }
 
+var goodType = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+
+// Check tells what is wrong with a message that no endpoint could get.
+func Check(c *send.Content) error {
+	switch {
+	case !goodType.MatchString(c.Type): // it stands in a header
+		return errors.New("the type of an event has 1 to 128 letters, digits, dots, - and _")
+	case len(c.Data) > MaxBody:
+		return fmt.Errorf("the data have more than %d bytes", MaxBody)
+	}
+	return nil
+}
+
 // Send posts the message's data to the endpoint that it is for. It does not look at Types: who names an endpoint means it.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
-	if len(m.Content.Data) > MaxBody {
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "too_big", Text: "the data are longer than " + strconv.Itoa(MaxBody) + " bytes"}
+	if err := Check(&m.Content); err != nil {
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: err.Error()}
 	}
 	e, err := s.find(ctx, Key{m.Tenant, m.Recipient})
 	switch {
@@ -90,10 +105,7 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "blocked", Text: "its URL " + err.Error()}
 	}
 	now := time.Now()
-	h := http.Header{"Content-Type": {"application/json"}}
-	if m.Content.Type != "" {
-		h.Set("Webhook-Event", m.Content.Type)
-	}
+	h := http.Header{"Content-Type": {"application/json"}, "Webhook-Event": {m.Content.Type}}
 	sign(h, m.Key, now, m.Content.Data, e.Secrets(s.s.Master, now)...)
 	a, f := s.client.Do(ctx, &httpsend.Request{URL: e.URL, Header: h, Body: m.Content.Data})
 	if f == nil {
@@ -149,16 +161,21 @@ func (s *Sender) find(ctx context.Context, k Key) (Endpoint, error) {
 // observe writes down what changes the endpoint, and nothing else: that it works when it was failing, that it
 // failed and that was not noted within the hour, that it is gone.
 func (s *Sender) observe(ctx context.Context, e Endpoint, o Observation) {
-	now := time.Now()
-	if o.OK && e.FailingSince.IsZero() || !o.OK && !o.Gone && now.Sub(e.FailedAt) < noted {
+	now, seen := time.Now(), &e
+	s.mu.Lock()
+	if k := s.known[e.Key]; k != nil && k.endpoint.ID == e.ID { // with what others have noted that were under way meanwhile
+		seen = &k.endpoint
+	}
+	if seen.Disabled != "" || o.OK && seen.FailingSince.IsZero() || !o.OK && !o.Gone && now.Sub(seen.FailedAt) < noted {
+		s.mu.Unlock()
 		return
 	}
-	s.mu.Lock()
-	if k := s.known[e.Key]; k != nil && k.endpoint.ID == e.ID { // once, not once for every message under way
-		k.endpoint.FailedAt, k.endpoint.FailingSince = now, now
-		if o.OK {
-			k.endpoint.FailedAt, k.endpoint.FailingSince = time.Time{}, time.Time{}
-		}
+	seen.FailedAt, seen.FailingSince = now, now
+	switch {
+	case o.OK:
+		seen.FailedAt, seen.FailingSince = time.Time{}, time.Time{}
+	case o.Gone:
+		seen.Disabled = Gone
 	}
 	s.mu.Unlock()
 	// The attempt's time may be over.

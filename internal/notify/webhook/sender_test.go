@@ -238,7 +238,9 @@ func TestWhatIsNotPosted(t *testing.T) {
 		{"endpoint_disabled", func(*send.Message) {}},
 		{"no_endpoint", func(m *send.Message) { m.Recipient = "other" }},
 		{"no_endpoint", func(m *send.Message) { m.Tenant = 2 }},
-		{"too_big", func(m *send.Message) { m.Content.Data = make([]byte, webhook.MaxBody+1) }},
+		{"content", func(m *send.Message) { m.Content.Data = make([]byte, webhook.MaxBody+1) }},
+		{"content", func(m *send.Message) { m.Content.Type = "order\r\npaid" }},
+		{"content", func(m *send.Message) { m.Content.Type = "" }},
 	} {
 		m := event()
 		c.change(m)
@@ -278,5 +280,30 @@ func TestFailuresAreNotedOnce(t *testing.T) {
 	}
 	if len(seen) != 2 || seen[0].OK || !seen[1].OK {
 		t.Errorf("%+v", seen)
+	}
+}
+
+// TestFailuresOfManyAtOnceAreNotedOnce, and so is that the endpoint is gone.
+func TestFailuresOfManyAtOnceAreNotedOnce(t *testing.T) {
+	for _, status := range []int{500, 410} {
+		const many = 20
+		var seen atomic.Int64
+		var underWay sync.WaitGroup
+		underWay.Add(many)
+		_, _, sender := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) {
+			s.Observe = func(context.Context, webhook.Observation) error { seen.Add(1); return nil }
+		}, func(w http.ResponseWriter, _ *http.Request) {
+			underWay.Done()
+			underWay.Wait()
+			w.WriteHeader(status)
+		})
+		var wg sync.WaitGroup
+		for range many {
+			wg.Go(func() { _, _ = sender.Send(t.Context(), event()) })
+		}
+		wg.Wait()
+		if seen.Load() != 1 {
+			t.Errorf("%d: noted %d times", status, seen.Load())
+		}
 	}
 }

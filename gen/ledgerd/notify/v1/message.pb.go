@@ -290,9 +290,9 @@ type Content struct {
 	ProviderTemplates map[string]string `protobuf:"bytes,5,rep,name=provider_templates,json=providerTemplates,proto3" json:"provider_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Variables of those templates, in their order.
 	Params []*Param `protobuf:"bytes,6,rep,name=params,proto3" json:"params,omitempty"`
-	// The event of a webhook, such as order.paid.
+	// The event of a webhook, such as order.paid: letters, digits, dots, - and _.
 	Type string `protobuf:"bytes,7,opt,name=type,proto3" json:"type,omitempty"`
-	// Body of a webhook, or data of a push message: JSON.
+	// Body of a webhook, at most 256 KiB, or data of a push message: JSON.
 	Data []byte `protobuf:"bytes,8,opt,name=data,proto3" json:"data,omitempty"`
 	// Further header fields of an e-mail, such as List-Unsubscribe.
 	Headers       map[string]string `protobuf:"bytes,9,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -564,7 +564,7 @@ type Message struct {
 	AcceptTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=accept_time,json=acceptTime,proto3" json:"accept_time,omitempty"`
 	// X-Request-ID of the call that asked for it.
 	RequestId string `protobuf:"bytes,20,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Keyed hash of what it says: the same for the same content of a tenant.
+	// Keyed hash of what it says: the same for the same content of a tenant, but for codes.
 	ContentHash   []byte `protobuf:"bytes,21,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -61,7 +61,7 @@ const (
 // WebhookServiceClient is a client for the ledgerd.notify.v1.WebhookService service.
 type WebhookServiceClient interface {
 	// Makes an endpoint. The same again is a repeat. Its secret is told by GetSecret.
-	// Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT, SECRET_NOT_CONFIGURED.
+	// Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
 	CreateEndpoint(context.Context, *v1.CreateEndpointRequest) (*v1.CreateEndpointResponse, error)
 	// Changes an endpoint, disables or enables it. Messages to a disabled one are dead at once, and can be requeued.
 	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
@@ -236,7 +236,7 @@ func (c *webhookServiceClient) ListEndpoints(ctx context.Context, req *v1.ListEn
 // WebhookServiceHandler is an implementation of the ledgerd.notify.v1.WebhookService service.
 type WebhookServiceHandler interface {
 	// Makes an endpoint. The same again is a repeat. Its secret is told by GetSecret.
-	// Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT, SECRET_NOT_CONFIGURED.
+	// Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
 	CreateEndpoint(context.Context, *v1.CreateEndpointRequest) (*v1.CreateEndpointResponse, error)
 	// Changes an endpoint, disables or enables it. Messages to a disabled one are dead at once, and can be requeued.
 	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND.

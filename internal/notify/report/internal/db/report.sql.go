@@ -11,26 +11,21 @@ import (
 
 const sentTenant = `-- name: SentTenant :many
 
-select t.tenant_id
-from access_tenants t
-cross join lateral (
-    select 1
-    from notify_events e
-    where e.tenant_id = t.tenant_id and e.provider = $1 and e.provider_message_id = $2 and e.kind = 'sent'
-    limit 1
-) s
+select distinct e.tenant_id
+from notify_events e
+where e.provider_message_id = $1 and e.provider = $2 and e.kind = 'sent'
 limit 2
 `
 
 type SentTenantParams struct {
-	Provider          *string
 	ProviderMessageID *string
+	Provider          *string
 }
 
 // What reports of providers need.
-// Whose message has a number at a provider: each tenant is asked through the index.
+// Whose message has a number at a provider.
 func (q *Queries) SentTenant(ctx context.Context, db DBTX, arg SentTenantParams) ([]int32, error) {
-	rows, err := db.Query(ctx, sentTenant, arg.Provider, arg.ProviderMessageID)
+	rows, err := db.Query(ctx, sentTenant, arg.ProviderMessageID, arg.Provider)
 	if err != nil {
 		return nil, err
 	}
