@@ -170,7 +170,9 @@ func TestARepeatIsAnsweredWithTheFirst(t *testing.T) {
 	if m, existed, err := p.send(mail, to("ada@example.COM")); err != nil || !existed || m.ID != letter.ID {
 		t.Errorf("the same address: existed %v, %v", existed, err)
 	}
-	hook := func(p *notify.Params) { p.Channel, p.Recipient = send.Webhook, "shop" }
+	hook := func(p *notify.Params) {
+		p.Channel, p.Recipient, p.Content = send.Webhook, "shop", send.Content{Type: "order.paid", Text: "{}"}
+	}
 	p.mustSend(hook)
 	p.mustSend(hook) // they are events: none is a repeat unless asked for
 	change(t, db, "update notify_fingerprints set expires_at = now()")

@@ -108,7 +108,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	}
 	for kind, good := range measure(20_000) {
 		t.Logf("%-10s %5d blocks, %5d with statistics", kind, kept[kind], good)
-		if kept[kind] > good+good/2+100 || good > 1000 {
+		if kept[kind] > good+good/2+10*n || good > 1000 {
 			t.Errorf("%s: %d blocks, %d with statistics", kind, kept[kind], good)
 		}
 	}
