@@ -84,7 +84,7 @@ comment on column notify_contents.tenant_id is 'Tenant.';
 comment on column notify_contents.message_id is 'The message.';
 comment on column notify_contents.contents_until is 'Day, UTC, from which on it is gone: which partition.';
 comment on column notify_contents.recipient is 'Number in E.164, address, device token or endpoint.';
-comment on column notify_contents.content is 'JSON: subject, text, HTML, attachments, data, as the channel has them.';
+comment on column notify_contents.content is 'JSON: subject, text, HTML, attachments, data, as the channel has them. That of a verification code is sealed behind a zero byte, with a key that is not in the database.';
 
 create sequence notify_event_seq as bigint cache 100;
 comment on sequence notify_event_seq is 'Numbers of events, in blocks of 100 a session: at tells the order.';

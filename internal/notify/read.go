@@ -15,6 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/recipient"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/paging"
 	"github.com/ledgerd/ledgerd/internal/pg"
@@ -43,7 +44,7 @@ type Event struct {
 type Told struct {
 	*Message
 	Events []Event // in order, the last 100
-	// Recipient and Content are there if they were asked for, as long as they are kept.
+	// Recipient and Content are there if they were asked for, as long as they are kept; the content of a code never is.
 	Recipient string
 	Content   *send.Content
 }
@@ -100,7 +101,11 @@ func (t *Told) content(ctx context.Context, d db.DBTX) error {
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	t.Recipient, t.Content = rows[0].Recipient, new(send.Content)
+	t.Recipient = rows[0].Recipient
+	if secret.Sealed(rows[0].Content) { // for the recipient alone
+		return nil
+	}
+	t.Content = new(send.Content)
 	if err := json.Unmarshal(rows[0].Content, t.Content); err != nil {
 		return fmt.Errorf("read what a message says: %w", err)
 	}

@@ -40,7 +40,7 @@ type Params struct {
 	MaxAttempts  int32
 	RepeatWindow *time.Duration // 0: no repeat is recognised by its content
 	ClientIP     string         // of who the caller acts for; empty: not told
-	Code         bool           // a verification code: limits of codes count it too
+	Code         bool           // a verification code: limits of codes count it too, and what it says is kept sealed
 }
 
 // Rendered is what Params.Render has written. All but the first three are for what the Params leave open.
@@ -273,7 +273,7 @@ type made struct {
 	fingerprint []byte
 	recipient   string
 	content     send.Content
-	text        []byte // of content
+	text        []byte // of content, as it is kept
 }
 
 func (c *SendCommand) make(b *Book) (*made, error) {
@@ -312,6 +312,9 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	}
 	if c.AnyPriority && r.Priority != nil {
 		m.Priority = *r.Priority
+	}
+	if c.Code {
+		m.text = send.SealContent(b.outbox.Master, m.Tenant, m.ID, text)
 	}
 	if c.NotBefore.After(b.now) {
 		m.DueAt = m.NotBefore

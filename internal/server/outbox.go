@@ -43,7 +43,7 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	for channel, n := range s.senders.Concurrency {
 		manners[channel] = deliver.Manner{Attempts: n}
 	}
-	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Manners: manners, Instance: instance, Keys: s.keys(),
+	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Manners: manners, Instance: instance, Keys: s.keys(), Secret: o.Secret,
 		Drain: s.drainTimeout(), Metrics: deliver.NewMetrics(s.registry), Log: s.log})
 	s.outbox.Handoff = s.pool
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -400,5 +401,29 @@ func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
 	o.waitFor(0, 10*time.Second, "notify_queue")
 	if o.count("notify_events where kind = 'sent' and attempt = 1") != 2 || o.count("notify_events") != 2 {
 		t.Error(o.states())
+	}
+}
+
+// What is sealed is sent in clear by who has the key, and by nobody else.
+func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o, master := newOutbox(t, db), secret.New()
+	id := o.put(1, message{after: time.Second})[0]
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), "update notify_contents set content = $2 where message_id = $1", id,
+		send.SealContent(master, 1, id, []byte(`{"text":"123456"}`))); err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan string, 1)
+	run(t, db, "", func(c *deliver.Config) {
+		c.Secret = master
+		c.Senders = map[send.Channel]send.Sender{send.Webhook: talker{func(m *send.Message) (send.Receipt, error) {
+			said <- m.Content.Text
+			return send.Receipt{Provider: "p"}, nil
+		}}}
+	})
+	o.waitFor(0, 10*time.Second, "notify_queue")
+	if text := <-said; text != "123456" {
+		t.Errorf("%q was sent", text)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -32,6 +33,8 @@ type Config struct {
 	Bytes int64
 	// Keys makes the keys of messages.
 	Keys send.Keys
+	// Secret opens contents that are sealed. Nil: nobody does.
+	Secret *secret.Master
 	// Drain is how long attempts may take to end when the pool ends, default 10 s.
 	Drain   time.Duration
 	Metrics *Metrics

@@ -2,7 +2,6 @@ package deliver
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgtype"
@@ -130,11 +129,10 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 			for _, t := range texts {
 				i := all[t.N-1]
 				jobs[i].Recipient = t.Recipient
-				switch {
-				case len(t.Content) == 0:
+				if len(t.Content) == 0 {
 					found[i] = tooMuch
-				case json.Unmarshal(t.Content, &jobs[i].Content) == nil:
-					found[i] = known
+				} else if content, err := send.ReadContent(o.pool.Secret, jobs[i].Tenant, jobs[i].ID, t.Content); err == nil {
+					jobs[i].Content, found[i] = content, known
 				}
 			}
 			return err

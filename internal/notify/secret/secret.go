@@ -7,6 +7,8 @@
 package secret
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
@@ -119,6 +121,40 @@ func (m *Master) Derive(purpose string, parts ...string) []byte {
 		panic(err) // only of a length that SHA-256 cannot give
 	}
 	return key
+}
+
+// sealed is what a sealed text begins with. No JSON does.
+const sealed = 0
+
+// Seal hides a text from who has the database alone, with a key as of Derive.
+func (m *Master) Seal(text []byte, purpose string, parts ...string) []byte {
+	return m.box(purpose, parts).Seal([]byte{sealed}, nil, text, nil)
+}
+
+// Open reads what Seal hid with the same key. Any other text is given back as it is, also by a nil *Master.
+func (m *Master) Open(text []byte, purpose string, parts ...string) ([]byte, error) {
+	if !Sealed(text) {
+		return text, nil
+	}
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	return m.box(purpose, parts).Open(nil, nil, text[1:], nil)
+}
+
+// Sealed tells whether Seal made a text.
+func Sealed(text []byte) bool { return len(text) > 0 && text[0] == sealed }
+
+func (m *Master) box(purpose string, parts []string) cipher.AEAD {
+	block, err := aes.NewCipher(m.Derive(purpose, parts...))
+	if err != nil {
+		panic(err) // only of a key of another length
+	}
+	box, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err) // only of another cipher
+	}
+	return box
 }
 
 // Format prints nothing of it, whatever it is asked for.

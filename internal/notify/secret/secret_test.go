@@ -133,3 +133,32 @@ func TestManyWhoKeepOneFileHaveOneKey(t *testing.T) {
 		t.Errorf("the next start has another key: %v", err)
 	}
 }
+
+func TestOnlyTheSameKeyOpensWhatIsSealed(t *testing.T) {
+	t.Parallel()
+	m, text := secret.New(), []byte(`{"text":"123456"}`)
+	kept := m.Seal(text, "notify.test", "1")
+	if bytes.Contains(kept, []byte("123456")) || bytes.Equal(kept, m.Seal(text, "notify.test", "1")) {
+		t.Errorf("sealed: %q", kept)
+	}
+	if got, err := m.Open(kept, "notify.test", "1"); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("opened: %q, %v", got, err)
+	}
+	changed := bytes.Clone(kept)
+	changed[len(changed)-1] ^= 1
+	for what, open := range map[string]func() ([]byte, error){
+		"another part":    func() ([]byte, error) { return m.Open(kept, "notify.test", "2") },
+		"another purpose": func() ([]byte, error) { return m.Open(kept, "notify.other", "1") },
+		"another master":  func() ([]byte, error) { return secret.New().Open(kept, "notify.test", "1") },
+		"no master":       func() ([]byte, error) { return (*secret.Master)(nil).Open(kept, "notify.test", "1") },
+		"changed":         func() ([]byte, error) { return m.Open(changed, "notify.test", "1") },
+		"cut off":         func() ([]byte, error) { return m.Open(kept[:5], "notify.test", "1") },
+	} {
+		if got, err := open(); err == nil {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	if got, err := (*secret.Master)(nil).Open(text, "notify.test", "1"); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("what is not sealed: %q, %v", got, err)
+	}
+}

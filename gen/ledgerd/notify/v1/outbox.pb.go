@@ -1058,7 +1058,7 @@ type GetMessageResponse struct {
 	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	// To whom it goes, if asked for.
 	Recipient string `protobuf:"bytes,3,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// What it says, if asked for.
+	// What it says, if asked for. Of a verification code nothing.
 	Content       *Content `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
