@@ -36,7 +36,9 @@ func (p *Pool) attempt(l *lane, j *job) *result {
 	p.Metrics.pickedUp(l.channel, time.Since(j.begun))
 	receipt, failure := p.send(l, j, begun.Add(l.Timeout))
 	r := l.judge(j, receipt, failure)
-	p.Metrics.attempted(l.channel, r, failure, time.Since(begun))
+	if r.sent || r.kind != "" { // else nobody was asked
+		p.Metrics.attempted(l.channel, r, failure, time.Since(begun))
+	}
 	return r
 }
 

@@ -335,6 +335,23 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 	}
 }
 
+// counted adds up the series of a counter, whose first label has a value; empty: any.
+func counted(t *testing.T, registry *prometheus.Registry, name, first string) (n float64) {
+	t.Helper()
+	all, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && (first == "" || m.GetLabel()[0].GetValue() == first) {
+				n += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}
+
 // What others have taken meanwhile is not sent if it may not be sent twice, and its row is theirs to settle.
 func TestWhatOthersHaveIsTheirs(t *testing.T) {
 	t.Parallel()
@@ -352,20 +369,7 @@ func TestWhatOthersHaveIsTheirs(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Take([]*send.Job{park, again})
-	lost := func(at string) float64 {
-		all, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range all {
-			for _, m := range f.GetMetric() {
-				if f.GetName() == "ledgerd_notify_lost_fences_total" && m.GetLabel()[0].GetValue() == at {
-					return m.GetCounter().GetValue()
-				}
-			}
-		}
-		return -1
-	}
+	lost := func(at string) float64 { return counted(t, registry, "ledgerd_notify_lost_fences_total", at) }
 	for end := time.Now().Add(5 * time.Second); lost("mark") != 1 || lost("finish") != 1; {
 		if time.Now().After(end) {
 			t.Fatalf("lost fences: %v to mark, %v to finish", lost("mark"), lost("finish"))
@@ -380,7 +384,7 @@ func TestWhatOthersHaveIsTheirs(t *testing.T) {
 	}
 }
 
-// One who was never asked has not failed: it costs no attempt.
+// One who was never asked has not failed: it costs no attempt, and is counted as none.
 func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -397,8 +401,14 @@ func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
 		}
 		return send.Receipt{Provider: "p"}, nil
 	}}
-	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: busy} })
+	registry := prometheus.NewRegistry()
+	run(t, db, "", func(c *deliver.Config) {
+		c.Senders, c.Metrics = map[send.Channel]send.Sender{send.Webhook: busy}, deliver.NewMetrics(registry)
+	})
 	o.waitFor(0, 10*time.Second, "notify_queue")
+	if n := counted(t, registry, "ledgerd_notify_attempts_total", ""); n != 2 {
+		t.Errorf("%v attempts were counted", n)
+	}
 	if o.count("notify_events where kind = 'sent' and attempt = 1") != 2 || o.count("notify_events") != 2 {
 		t.Error(o.states())
 	}
