@@ -103,6 +103,8 @@ create table notify_events (
     error               text,
     at                  timestamptz not null,
     instance            text collate "C" not null,
+    principal           text collate "C",
+    request_id          text collate "C",
     constraint notify_events_pkey primary key (tenant_id, message_id, month, event_id),
     constraint notify_events_kind_check check (kind in ('sent', 'failed', 'unknown', 'dead', 'cancelled', 'requeued', 'delivered', 'undelivered')),
     constraint notify_events_provider_check check (octet_length(provider) between 1 and 64),
@@ -111,6 +113,7 @@ create table notify_events (
     constraint notify_events_error_check check (octet_length(error) <= 2048)
 ) partition by range (month);
 create index notify_events_provider_idx on notify_events (provider_message_id, provider) where kind = 'sent' and provider_message_id is not null;
+create index notify_events_request_idx on notify_events (request_id) where request_id is not null;
 comment on table notify_events is 'What messages went through, the proof of sending: never changed. One partition a month, that of the message.';
 comment on column notify_events.tenant_id is 'Tenant.';
 comment on column notify_events.message_id is 'The message.';
@@ -124,6 +127,8 @@ comment on column notify_events.code is 'What went wrong, in a word: dead letter
 comment on column notify_events.error is 'What went wrong, in the provider''s words, without recipients and secrets.';
 comment on column notify_events.at is 'When, by the database''s clock.';
 comment on column notify_events.instance is 'The process that wrote it.';
+comment on column notify_events.principal is 'Who called: cancelled, requeued, or reported; provider:NAME for a provider. Null: nobody did, it is what became of an attempt.';
+comment on column notify_events.request_id is 'X-Request-ID of that call.';
 
 -- What is open: hot and narrow. A row goes when its message is sent or cancelled.
 create table notify_queue (
@@ -401,7 +406,7 @@ comment on column audit.notifications.principal is 'Who asked for it.';
 comment on column audit.notifications.request_id is 'X-Request-ID of the call that asked for it.';
 
 create view audit.notification_events as
-select t.name as tenant, e.message_id, e.kind, e.attempt, e.at, e.provider, e.provider_message_id, e.code, e.error, e.instance
+select t.name as tenant, e.message_id, e.kind, e.attempt, e.at, e.provider, e.provider_message_id, e.code, e.error, e.instance, e.principal, e.request_id
 from notify_events e
 left join access_tenants t on t.tenant_id = e.tenant_id;
 comment on view audit.notification_events is 'What messages went through: the proof of sending.';
@@ -427,6 +432,8 @@ comment on column audit.notification_numbers.message_id is 'The message that it 
 grant select on audit.notifications, audit.notification_events, audit.notification_numbers to ledgerd_audit;
 reset role;
 
+comment on column audit.notification_events.principal is 'Who called; null: it is what became of an attempt.';
+comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';
 -- +goose Down
 set local role ledgerd_owner;
 drop view audit.notification_numbers;

@@ -18,7 +18,9 @@ create table notify_endpoints (
     failing_since  timestamptz,
     failed_at      timestamptz,
     created_at     timestamptz not null,
+    changed_at     timestamptz not null,
     principal      text collate "C" not null,
+    request_id     text collate "C" not null,
     constraint notify_endpoints_pkey primary key (tenant_id, name),
     constraint notify_endpoints_name_check check (name ~ '^[a-z0-9][a-z0-9._-]{0,63}$'),
     constraint notify_endpoints_url_check check (octet_length(url) between 1 and 2048),
@@ -48,15 +50,17 @@ comment on column notify_endpoints.previous_until is 'Until then the version bef
 comment on column notify_endpoints.failing_since is 'When the failures began that have not stopped since; null: it works.';
 comment on column notify_endpoints.failed_at is 'The last of them, to the hour.';
 comment on column notify_endpoints.created_at is 'When it was made: time of its batch.';
-comment on column notify_endpoints.principal is 'Who made it.';
+comment on column notify_endpoints.changed_at is 'When a call made it or changed it last.';
+comment on column notify_endpoints.principal is 'Who made it, or changed it last.';
+comment on column notify_endpoints.request_id is 'X-Request-ID of that call.';
 grant select, insert, delete on notify_endpoints to ledgerd_app;
 grant update (endpoint_id, url, types, description, state, disabled_for, disabled_at, secret_version, previous_until, failing_since, failed_at,
-    created_at, principal) on notify_endpoints to ledgerd_app;
+    created_at, changed_at, principal, request_id) on notify_endpoints to ledgerd_app;
 grant select on notify_endpoints to ledgerd_audit;
 
 create view audit.webhook_endpoints as
 select t.name as tenant, e.name as endpoint, e.url, nullif(e.types, '') as types, e.description, e.state, e.disabled_for, e.disabled_at,
-    e.secret_version, e.previous_until, e.failing_since, e.created_at, e.principal
+    e.secret_version, e.previous_until, e.failing_since, e.created_at, e.changed_at, e.principal, e.request_id
 from notify_endpoints e join access_tenants t using (tenant_id);
 comment on view audit.webhook_endpoints is 'Where webhooks go.';
 comment on column audit.webhook_endpoints.tenant is 'Name of the tenant.';
@@ -71,7 +75,9 @@ comment on column audit.webhook_endpoints.secret_version is 'Version of its secr
 comment on column audit.webhook_endpoints.previous_until is 'Until then the version before signs too.';
 comment on column audit.webhook_endpoints.failing_since is 'When the failures began that have not stopped since; null: it works.';
 comment on column audit.webhook_endpoints.created_at is 'When it was made.';
-comment on column audit.webhook_endpoints.principal is 'Who made it.';
+comment on column audit.webhook_endpoints.changed_at is 'When a call made it or changed it last.';
+comment on column audit.webhook_endpoints.principal is 'Who made it, or changed it last.';
+comment on column audit.webhook_endpoints.request_id is 'X-Request-ID of that call.';
 grant select on audit.webhook_endpoints to ledgerd_audit;
 reset role;
 

@@ -48,22 +48,27 @@ from (
     select tenant_id, request_id, accepted_at, 'notification', biz_no, concat_ws('/', channel, nullif(business_type, '')) collate "C", principal, message_id
     from notify_messages where accepted_at > '-infinity'
     union all
+    select tenant_id, request_id, at, 'notification changed', message_id::text collate "C", kind, principal, message_id
+    from notify_events where request_id is not null
+    union all
     select tenant_id, request_id, coalesce(sent_at[cardinality(sent_at)], expires_at), 'code', recipient_hint collate "C", type, principal, message_id
     from notify_codes
     union all
     select tenant_id, request_id, created_at, 'template', (name || '@' || version) collate "C", (channel || '/' || locale) collate "C", principal, null
     from notify_template_versions
+    union all
+    select tenant_id, request_id, changed_at, 'endpoint', name, state, principal, endpoint_id from notify_endpoints
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
 comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. Indexes find transfers and notifications; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
 comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
-comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter; notification: a message to somebody; code: the last one sent, or tried; template: a version of it.';
-comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name of the lock, biz_no of the notification, recipient of the code, masked, or name and version of the template.';
-comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock, channel and business type of the notification, type of the code, channel and locale of the template. Behind a colon the state of what was settled or changed.';
+comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter; notification: a message to somebody; notification changed: cancelled, requeued, reported on; code: the last one sent, or tried; template: a version of it; endpoint: of webhooks, made or last changed.';
+comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name of the lock, biz_no of the notification, number of the changed one, recipient of the code, masked, name and version of the template, or of the endpoint.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock, channel and business type of the notification, what was done to a changed one, type of the code, channel and locale of the template, state of the endpoint. Behind a colon the state of what was settled or changed.';
 comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
-comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims, messages and notifications have one; of a code it is that of its notification.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims, messages, notifications and endpoints have one; of a code it is that of its notification.';
 reset role;
 
 -- +goose Down

@@ -50,7 +50,7 @@ func (c *CancelCommand) Apply(b *Book) (any, error) {
 	}
 	v = b.queue.Change(c.row)
 	v.state, v.gone = Cancelled, true
-	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: Cancelled})
+	b.events = append(b.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: Cancelled})
 	m.State = Cancelled
 	return m, nil
 }

@@ -13,6 +13,7 @@ import (
 // event is something that a command did to a message.
 type event struct {
 	Key
+	by                                commit.Caller
 	month                             time.Time
 	kind                              string
 	provider, providerID, code, error string
@@ -185,6 +186,7 @@ func (b *Book) insertEvents(p *commit.Pipe) {
 		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID), append(arg.Months, e.month)
 		arg.Kinds, arg.Providers = append(arg.Kinds, e.kind), append(arg.Providers, e.provider)
 		arg.ProviderMessageIds, arg.Codes, arg.Errors = append(arg.ProviderMessageIds, e.providerID), append(arg.Codes, e.code), append(arg.Errors, e.error)
+		arg.Principals, arg.RequestIds = append(arg.Principals, e.by.Principal), append(arg.RequestIds, e.by.RequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.EventInsert(p.Context(), d, arg) })
 }

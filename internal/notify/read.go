@@ -38,6 +38,7 @@ type Event struct {
 	Code, Error                 string
 	At                          time.Time
 	Instance                    string
+	Principal, RequestID        string // of the call that did it; empty: it is what became of an attempt
 }
 
 // Told is all that there is to tell about a message.
@@ -91,7 +92,8 @@ func (t *Told) events(ctx context.Context, d db.DBTX) error {
 	rows, err := q.EventList(ctx, d, db.EventListParams{TenantID: t.Tenant, MessageID: t.ID, Month: date(t.Month)})
 	for _, e := range slices.Backward(rows) {
 		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: deref(e.Provider), ProviderMessageID: deref(e.ProviderMessageID),
-			Code: deref(e.Code), Error: deref(e.Error), At: e.At.UTC(), Instance: e.Instance})
+			Code: deref(e.Code), Error: deref(e.Error), At: e.At.UTC(), Instance: e.Instance,
+			Principal: deref(e.Principal), RequestID: deref(e.RequestID)})
 	}
 	return err
 }

@@ -55,7 +55,7 @@ func (c *ReportCommand) Apply(b *Book) (any, error) {
 		v.state, v.gone = kind, true
 		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
 	}
-	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
+	b.events = append(b.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
 		code: c.Code, error: c.Error})
 	return m, nil
 }

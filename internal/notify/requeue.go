@@ -41,19 +41,19 @@ func (c *RequeueCommand) Apply(b *Book) (any, error) {
 	if !m.ContentsUntil.After(b.now) {
 		return nil, about(ContentGone.New("what message %d says is gone", m.ID), m)
 	}
-	b.requeue(c.row, m, c.GiveUpAfter)
+	b.requeue(c.row, m, c.Caller, c.GiveUpAfter)
 	return Requeued{Count: 1}, nil
 }
 
 // requeue brings a message back, to be tried for as long as it still says something.
-func (b *Book) requeue(r *queueRow, m *Message, giveUpAfter time.Duration) {
+func (b *Book) requeue(r *queueRow, m *Message, by commit.Caller, giveUpAfter time.Duration) {
 	v := b.queue.Change(r)
 	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, b.now
 	v.giveUpAt = b.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
 	if v.giveUpAt.After(m.ContentsUntil) {
 		v.giveUpAt = m.ContentsUntil
 	}
-	b.events = append(b.events, event{Key: m.Key, month: m.Month, kind: requeued})
+	b.events = append(b.events, event{Key: m.Key, by: by, month: m.Month, kind: requeued})
 }
 
 // RequeueAllCommand brings dead messages back. Its answer is a Requeued.
@@ -89,7 +89,7 @@ func (c *RequeueAllCommand) Apply(b *Book) (any, error) {
 	for _, r := range c.found.rows {
 		m, err := b.find(r)
 		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(b.now) {
-			b.requeue(r, m, c.GiveUpAfter)
+			b.requeue(r, m, c.Caller, c.GiveUpAfter)
 			answer.Count++
 		}
 	}

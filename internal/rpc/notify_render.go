@@ -64,7 +64,8 @@ func renderTold(t *notify.Told) *notifyv1.GetMessageResponse {
 	res := &notifyv1.GetMessageResponse{Message: renderNotice(t.Message), Recipient: t.Recipient}
 	for _, e := range t.Events {
 		res.Events = append(res.Events, &notifyv1.Event{Kind: e.Kind, Time: timestamp(e.At), Attempt: e.Attempt, Provider: e.Provider,
-			ProviderMessageId: e.ProviderMessageID, Code: e.Code, Error: e.Error, Instance: e.Instance})
+			ProviderMessageId: e.ProviderMessageID, Code: e.Code, Error: e.Error, Instance: e.Instance,
+			Principal: e.Principal, RequestId: e.RequestID})
 	}
 	if t.Content != nil {
 		res.Content = renderContent(t.Content)

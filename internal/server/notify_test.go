@@ -184,6 +184,43 @@ func limit(t *testing.T, s *site, l notify.Limit) {
 	}
 }
 
+// Whatever somebody does to a message leads to who did it, and the call to what it did.
+func TestWhoChangedAMessageIsKnown(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	c.prepare("a")
+	for kind, call := range map[string]func(id string){
+		"cancelled": func(id string) {
+			ok(c, "Notify.CancelMessage", &notifyv1.CancelMessageRequest{MessageId: notice("cancel-", "a")}, new(notifyv1.CancelMessageResponse), "X-Request-ID", id)
+		},
+		"requeued": func(id string) {
+			ok(c, "Notify.RequeueMessages", requeueNotice(notice("requeue-", "a")), new(notifyv1.RequeueMessagesResponse), "X-Request-ID", id)
+		},
+		"delivered": func(id string) {
+			ok(c, "Notify.ReportDelivery", reportNotice(notice("report-", "a")), new(notifyv1.ReportDeliveryResponse), "X-Request-ID", id)
+		},
+	} {
+		call("who-" + kind)
+		var did string
+		if err := s.pool.QueryRow(t.Context(), `select string_agg(format('%s %s %s %s', r.what, r.detail, r.principal, e.kind), '; ') from audit.requests r
+			join audit.notification_events e on e.message_id = r.id and e.request_id = r.request_id where r.request_id = $1`, "who-"+kind).Scan(&did); err != nil {
+			t.Fatal(kind, err)
+		}
+		if did != "notification changed "+kind+" boss "+kind {
+			t.Errorf("%s: %s", kind, did)
+		}
+	}
+	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "hook-a", Url: proto.String("https://eve.example.com")}, new(notifyv1.UpdateEndpointResponse), "X-Request-ID", "who-moved")
+	if n := s.count(`select count(*) from audit.requests where request_id = 'who-moved' and what = 'endpoint' and name = 'hook-a' and principal = 'boss' and at > now() - interval '1 min'`); n != 1 {
+		t.Error("nobody knows who moved an endpoint")
+	}
+	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_BizNo{BizNo: "sms-cancel-a"}}, new(notifyv1.GetMessageResponse)).GetEvents()
+	if len(got) != 1 || got[0].GetPrincipal() != "boss" || got[0].GetRequestId() != "who-cancelled" {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestContentsAreForAdministratorsAndInNoLog(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

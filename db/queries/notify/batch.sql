@@ -253,11 +253,13 @@ from (
 ) u;
 
 -- name: EventInsert :exec
-insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
+insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance, principal,
+    request_id)
 select u.tenant_id, u.message_id, (u.month at time zone 'UTC')::date, u.kind, 0, nullif(u.provider, ''), nullif(u.provider_message_id, ''),
-    nullif(u.code, ''), nullif(u.error, ''), @now::timestamptz, @instance
+    nullif(u.code, ''), nullif(u.error, ''), @now::timestamptz, @instance, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id, unnest(@months::timestamptz[]) as month,
         unnest(@kinds::text[]) as kind, unnest(@providers::text[]) as provider, unnest(@provider_message_ids::text[]) as provider_message_id,
-        unnest(@codes::text[]) as code, unnest(@errors::text[]) as error
+        unnest(@codes::text[]) as code, unnest(@errors::text[]) as error, unnest(@principals::text[]) as principal,
+        unnest(@request_ids::text[]) as request_id
 ) u;

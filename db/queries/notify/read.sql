@@ -5,7 +5,7 @@ select message_id from notify_names where tenant_id = @tenant_id and biz_no = @b
 
 -- name: EventList :many
 -- The last events of a message, newest first.
-select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance
+select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal, e.request_id
 from notify_events e
 where e.tenant_id = @tenant_id and e.message_id = @message_id and e.month = @month::date
 order by e.at desc, e.event_id desc

@@ -61,7 +61,8 @@ func (b *Book) Lock(p *commit.Pipe) {
 			r := rows[f.N-1]
 			b.Load(r, stored{tid: f.Ctid, Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
 				Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt, SecretVersion: f.SecretVersion,
-				PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, Principal: f.Principal})})
+				PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt, Principal: f.Principal,
+				RequestID: f.RequestID})})
 		}
 		return err
 	})
@@ -85,6 +86,11 @@ func notFound(k Key) error {
 
 // change gives the endpoint of a row to be changed.
 func (b *Book) change(r *row) *Endpoint { return &b.Change(r).Endpoint }
+
+// changed notes who changes an endpoint.
+func (b *Book) changed(e *Endpoint, by commit.Caller) {
+	e.ChangedAt, e.Principal, e.RequestID = b.Now, by.Principal, by.RequestID
+}
 
 // Flush writes endpoints.
 func (b *Book) Flush(p *commit.Pipe) {
@@ -114,7 +120,8 @@ func (b *Book) Flush(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error {
 			_, err := q.EndpointUpdate(p.Context(), d, db.EndpointUpdateParams{Tids: tids, EndpointIds: arg.EndpointIds, Urls: arg.Urls, Types: arg.Types,
 				Descriptions: arg.Descriptions, DisabledFor: arg.DisabledFor, DisabledAt: arg.DisabledAt, SecretVersions: arg.SecretVersions,
-				PreviousUntil: arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt, CreatedAt: arg.CreatedAt, Principals: arg.Principals})
+				PreviousUntil: arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt, CreatedAt: arg.CreatedAt, ChangedAt: arg.ChangedAt,
+				Principals: arg.Principals, RequestIds: arg.RequestIds})
 			return err
 		})
 	}
@@ -140,14 +147,17 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 		arg.FailingSince = append(arg.FailingSince, e.FailingSince)
 		arg.FailedAt = append(arg.FailedAt, e.FailedAt)
 		arg.CreatedAt = append(arg.CreatedAt, e.CreatedAt)
+		arg.ChangedAt = append(arg.ChangedAt, e.ChangedAt)
 		arg.Principals = append(arg.Principals, e.Principal)
+		arg.RequestIds = append(arg.RequestIds, e.RequestID)
 	}
 	return arg
 }
 
 func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
 	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: at(r.DisabledAt), Version: r.SecretVersion,
-		PreviousUntil: at(r.PreviousUntil), FailingSince: at(r.FailingSince), FailedAt: at(r.FailedAt), CreatedAt: r.CreatedAt.UTC(), Principal: r.Principal}
+		PreviousUntil: at(r.PreviousUntil), FailingSince: at(r.FailingSince), FailedAt: at(r.FailedAt), CreatedAt: r.CreatedAt.UTC(),
+		ChangedAt: r.ChangedAt.UTC(), Principal: r.Principal, RequestID: r.RequestID}
 	if r.Types != "" {
 		e.Types = strings.Split(r.Types, ",")
 	}

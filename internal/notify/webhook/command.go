@@ -38,7 +38,8 @@ func (c *CreateCommand) Apply(b *Book) (any, error) {
 	}
 	s := b.Change(c.row)
 	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: b.ID(), URL: c.URL, Types: c.Types, Description: c.Description, Version: 1,
-		CreatedAt: b.Now, Principal: c.Principal}}
+		CreatedAt: b.Now}}
+	b.changed(&s.Endpoint, c.Caller)
 	return s.Endpoint, nil
 }
 
@@ -62,6 +63,7 @@ func (c *UpdateCommand) Apply(b *Book) (any, error) {
 		return nil, err
 	}
 	e := b.change(c.row)
+	b.changed(e, c.Caller)
 	if c.URL != nil && *c.URL != e.URL {
 		e.URL, e.FailingSince, e.FailedAt = *c.URL, time.Time{}, time.Time{}
 	}
@@ -108,6 +110,7 @@ func (c *RotateCommand) Apply(b *Book) (any, error) {
 		return nil, Replaced.New("the secret of webhook endpoint %s has version %d, not %d", c.Name, e.Version, c.Version).With("secret_version", e.Version)
 	}
 	e = b.change(c.row)
+	b.changed(e, c.Caller)
 	e.Version++
 	e.PreviousUntil = b.Now.Add(c.Overlap)
 	return *e, nil

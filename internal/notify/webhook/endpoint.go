@@ -29,7 +29,9 @@ type Endpoint struct {
 	// FailingSince is when the failures began that have not stopped since; FailedAt is the last of them, to the hour. Zero: it works.
 	FailingSince, FailedAt time.Time
 	CreatedAt              time.Time
-	Principal              string // who made it
+	// ChangedAt is when a call made it or changed it last: that of Principal, with RequestID.
+	ChangedAt            time.Time
+	Principal, RequestID string
 }
 
 // Why an endpoint is disabled.

@@ -53,7 +53,8 @@ func (r *Reader) List(ctx context.Context, tenant int32, size int, token string)
 	for _, f := range found {
 		endpoints = append(endpoints, endpointOf(Key{tenant, f.Name}, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
 			Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt, SecretVersion: f.SecretVersion,
-			PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, Principal: f.Principal}))
+			PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt,
+			Principal: f.Principal, RequestID: f.RequestID}))
 	}
 	if len(endpoints) > size {
 		endpoints = endpoints[:size]

@@ -198,6 +198,7 @@ func (OnUnknown) EnumDescriptor() ([]byte, []int) {
 type MessageState int32
 
 const (
+	// Its proof is gone (--proof-months), and its biz_no alone tells that there was one.
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
 	// To be sent, at once or at its time.
 	MessageState_MESSAGE_STATE_QUEUED MessageState = 1
@@ -765,7 +766,11 @@ type Event struct {
 	// What went wrong, in the provider's words.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	// The process that saw it.
-	Instance      string `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`
+	Instance string `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`
+	// Who called, of what somebody did: cancelled, requeued, delivered, undelivered; provider:NAME for a provider.
+	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
+	// X-Request-ID of that call.
+	RequestId     string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -856,6 +861,20 @@ func (x *Event) GetInstance() string {
 	return ""
 }
 
+func (x *Event) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Event) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
 var File_ledgerd_notify_v1_message_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
@@ -915,7 +934,7 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"acceptTime\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x14 \x01(\tR\trequestId\x12!\n" +
-	"\fcontent_hash\x18\x15 \x01(\fR\vcontentHash\"\xf7\x01\n" +
+	"\fcontent_hash\x18\x15 \x01(\fR\vcontentHash\"\xb4\x02\n" +
 	"\x05Event\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
@@ -924,7 +943,11 @@ const file_ledgerd_notify_v1_message_proto_rawDesc = "" +
 	"\x13provider_message_id\x18\x05 \x01(\tR\x11providerMessageId\x12\x12\n" +
 	"\x04code\x18\x06 \x01(\tR\x04code\x12\x14\n" +
 	"\x05error\x18\a \x01(\tR\x05error\x12\x1a\n" +
-	"\binstance\x18\b \x01(\tR\binstance*m\n" +
+	"\binstance\x18\b \x01(\tR\binstance\x12\x1c\n" +
+	"\tprincipal\x18\t \x01(\tR\tprincipal\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\n" +
+	" \x01(\tR\trequestId*m\n" +
 	"\aChannel\x12\x17\n" +
 	"\x13CHANNEL_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vCHANNEL_SMS\x10\x01\x12\x11\n" +

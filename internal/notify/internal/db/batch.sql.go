@@ -225,13 +225,15 @@ func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]
 }
 
 const eventInsert = `-- name: EventInsert :exec
-insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
+insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance, principal,
+    request_id)
 select u.tenant_id, u.message_id, (u.month at time zone 'UTC')::date, u.kind, 0, nullif(u.provider, ''), nullif(u.provider_message_id, ''),
-    nullif(u.code, ''), nullif(u.error, ''), $1::timestamptz, $2
+    nullif(u.code, ''), nullif(u.error, ''), $1::timestamptz, $2, u.principal, u.request_id
 from (
     select unnest($3::integer[]) as tenant_id, unnest($4::bigint[]) as message_id, unnest($5::timestamptz[]) as month,
         unnest($6::text[]) as kind, unnest($7::text[]) as provider, unnest($8::text[]) as provider_message_id,
-        unnest($9::text[]) as code, unnest($10::text[]) as error
+        unnest($9::text[]) as code, unnest($10::text[]) as error, unnest($11::text[]) as principal,
+        unnest($12::text[]) as request_id
 ) u
 `
 
@@ -246,6 +248,8 @@ type EventInsertParams struct {
 	ProviderMessageIds []string
 	Codes              []string
 	Errors             []string
+	Principals         []string
+	RequestIds         []string
 }
 
 func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParams) error {
@@ -260,6 +264,8 @@ func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParam
 		arg.ProviderMessageIds,
 		arg.Codes,
 		arg.Errors,
+		arg.Principals,
+		arg.RequestIds,
 	)
 	return err
 }

@@ -118,7 +118,7 @@ func (q *Queries) DeadGroups(ctx context.Context, db DBTX, arg DeadGroupsParams)
 }
 
 const eventList = `-- name: EventList :many
-select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance
+select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal, e.request_id
 from notify_events e
 where e.tenant_id = $1 and e.message_id = $2 and e.month = $3::date
 order by e.at desc, e.event_id desc
@@ -140,6 +140,8 @@ type EventListRow struct {
 	Error             *string
 	At                time.Time
 	Instance          string
+	Principal         *string
+	RequestID         *string
 }
 
 // The last events of a message, newest first.
@@ -161,6 +163,8 @@ func (q *Queries) EventList(ctx context.Context, db DBTX, arg EventListParams) (
 			&i.Error,
 			&i.At,
 			&i.Instance,
+			&i.Principal,
+			&i.RequestID,
 		); err != nil {
 			return nil, err
 		}
