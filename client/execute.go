@@ -21,7 +21,7 @@ type Operation struct {
 	Request proto.Message
 	// From fills fields of the request from results of earlier operations: the path of the field, and where
 	// its value comes from: the name of an operation and a path in its response, such as
-	// "hold_id": "keep.hold.id". Amounts and numbers (ids, versions, fences) can be filled.
+	// "hold_id": "keep.hold.id". Amounts, numbers (ids, versions, fences), and variables of templates can be filled.
 	From map[string]string
 }
 

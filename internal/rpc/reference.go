@@ -6,9 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -38,12 +41,20 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	f, kind := ref.field.last(), ref.result.last().Kind()
 	var value protoreflect.Value
 	switch {
+	case ref.result.inStruct():
+		return ref, "result: leads into values"
+	case ref.field.inStruct():
+		if value = variable(ref.result.last(), ref.result.last().Default()); !value.IsValid() {
+			return ref, "result: is nothing that a template can say"
+		}
+		ref.field.set(sample.ProtoReflect(), value)
+		return ref, ""
 	case f.Kind() == protoreflect.StringKind && slices.Contains(decimalFields, f.Name()):
 		value = protoreflect.ValueOfString("1")
 	case f.Kind() == protoreflect.Int64Kind:
 		value = protoreflect.ValueOfInt64(math.MaxInt64)
 	default:
-		return ref, "field: is neither an amount nor a 64-bit number"
+		return ref, "field: is neither an amount, nor a 64-bit number, nor a variable of a template"
 	}
 	if f.Kind() != kind {
 		return ref, fmt.Sprintf("result: is of type %s, the field of type %s", kind, f.Kind())
@@ -57,20 +68,57 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 // fill puts the earlier result into the request.
 func (r *reference) fill(request proto.Message) error {
 	value, ok := r.result.get(r.from.response.ProtoReflect())
+	if last := r.result.last(); ok && last.Kind() == protoreflect.MessageKind {
+		ok = value.Message().IsValid()
+	}
 	if !ok {
 		return referenceUnresolved.New("the result of operation %d has no %s", r.from.place, r.result)
+	}
+	if r.field.inStruct() {
+		value = variable(r.result.last(), value)
 	}
 	r.field.set(request.ProtoReflect(), value)
 	return nil
 }
 
-// path leads through messages and lists to a field.
+// variable is a part of a result as a value of a template. Not valid: it cannot be one.
+func variable(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.Value {
+	var value *structpb.Value
+	switch f.Kind() {
+	case protoreflect.StringKind, protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Uint32Kind, protoreflect.Uint64Kind:
+		value = structpb.NewStringValue(v.String()) // also of numbers: JSON's have 53 bits
+	case protoreflect.BoolKind:
+		value = structpb.NewBoolValue(v.IsValid() && v.Bool())
+	case protoreflect.MessageKind:
+		if f.Message().FullName() != timeName {
+			return protoreflect.Value{}
+		}
+		t := new(timestamppb.Timestamp)
+		if v.IsValid() {
+			t = v.Message().Interface().(*timestamppb.Timestamp)
+		}
+		value = structpb.NewStringValue(t.AsTime().Format(time.RFC3339Nano))
+	default:
+		return protoreflect.Value{}
+	}
+	return protoreflect.ValueOfMessage(value.ProtoReflect())
+}
+
+var (
+	timeName   = (*timestamppb.Timestamp)(nil).ProtoReflect().Descriptor().FullName()
+	structName = (*structpb.Struct)(nil).ProtoReflect().Descriptor().FullName()
+)
+
+// path leads through messages and lists to a field, or to a value in a struct: a variable of a template.
 type path []part
 
 type part struct {
 	field protoreflect.FieldDescriptor
-	index int // of a list; -1: no list
+	index int    // of a list; -1: no list
+	key   string // of a struct; empty: no struct
 }
+
+func (p path) inStruct() bool { return p[len(p)-1].key != "" }
 
 func (p path) last() protoreflect.FieldDescriptor { return p[len(p)-1].field }
 
@@ -80,7 +128,9 @@ func (p path) String() string {
 		if i > 0 {
 			b.WriteByte('.')
 		}
-		b.WriteString(string(x.field.Name()))
+		if b.WriteString(x.key); x.key == "" {
+			b.WriteString(string(x.field.Name()))
+		}
 		if x.index >= 0 {
 			fmt.Fprintf(&b, "[%d]", x.index)
 		}
@@ -95,6 +145,14 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 			return nil, fmt.Sprintf("%s has no fields", p)
 		}
 		x := part{index: -1}
+		if in.FullName() == structName {
+			if name == "" || strings.ContainsAny(name, "[]") {
+				return nil, fmt.Sprintf("%q is no name of a variable, or of a field of one", name)
+			}
+			x.key, x.field = name, in.Fields().ByName("fields")
+			p = append(p, x)
+			continue
+		}
 		name, index, list := strings.Cut(name, "[")
 		if x.field = in.Fields().ByName(protoreflect.Name(name)); x.field == nil {
 			return nil, fmt.Sprintf("%s has no field %q", in.Name(), name)
@@ -118,6 +176,9 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 // get reads the field; false when there is no such item.
 func (p path) get(m protoreflect.Message) (v protoreflect.Value, ok bool) {
 	for i, x := range p {
+		if x.key != "" {
+			return v, false
+		}
 		v = m.Get(x.field)
 		if x.index >= 0 {
 			if x.index >= v.List().Len() {
@@ -137,6 +198,16 @@ func (p path) get(m protoreflect.Message) (v protoreflect.Value, ok bool) {
 // set writes the field; false when a list has no such item.
 func (p path) set(m protoreflect.Message, v protoreflect.Value) bool {
 	for i, x := range p {
+		if x.key != "" {
+			values, key := m.Mutable(x.field).Map(), protoreflect.ValueOfString(x.key).MapKey()
+			if i == len(p)-1 {
+				values.Set(key, v)
+			} else {
+				inner := values.Mutable(key).Message()
+				m = inner.Mutable(inner.Descriptor().Fields().ByName("struct_value")).Message()
+			}
+			continue
+		}
 		if x.index >= 0 {
 			l := m.Mutable(x.field).List()
 			if x.index >= l.Len() {

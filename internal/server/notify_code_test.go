@@ -277,3 +277,70 @@ func TestRequestKeysDoNotTellPeople(t *testing.T) {
 		t.Errorf("%d of 4 are", n)
 	}
 }
+
+// What a template says may be made by earlier operations: the amounts, numbers and times of a transfer; and so may the
+// template.
+func TestAMessageSaysWhatEarlierOperationsMade(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Admin)}
+	c.prepare("a")
+	put := putTemplate("left", "{{.name}} has {{.total}} left")
+	refused := execute(operation("", put), operation("", pay("no", "u:a", "world", "1000")))
+	if a := c.call(connectJSON, "Batch.Execute", refused); a.reason(t) != "INSUFFICIENT_FUNDS" {
+		t.Fatal(a.code, a.message)
+	}
+	told := func(name string, values map[string]any) *notifyv1.SendRequest {
+		return &notifyv1.SendRequest{Channel: bySMS, Recipient: "+8613812345678", Says: &notifyv1.SendRequest_Template{Template: use(name, values)}}
+	}
+	left := operation("told", told("left", map[string]any{"name": "Ada", "total": map[string]any{"asset": "COIN"}}),
+		"template.variables.total.amount=pay:transfer.entries[0].balance_after")
+	if a := c.call(connectJSON, "Batch.Execute", execute(operation("pay", pay("p1", "u:a", "world", "1")), left)); a.reason(t) != "TEMPLATE_NOT_FOUND" {
+		t.Errorf("a template of what was refused: %s %s", a.code, a.message)
+	}
+	says := func(r *notifyv1.SendResponse) string {
+		t.Helper()
+		return ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().GetMessageId()}, WithContent: true},
+			new(notifyv1.GetMessageResponse)).GetContent().GetText()
+	}
+	whole := execute(operation("pay", pay("p1", "u:a", "world", "1")), operation("put", put), left)
+	got, _ := c.executed(whole)
+	rest, sent := got[0].(*ledgerv1.TransferResponse).GetTransfer().GetEntries()[0].GetBalanceAfter(), got[2].(*notifyv1.SendResponse)
+	if text := says(sent); text != "Ada has "+rest+"\u00a0COIN left" || sent.GetMessage().GetTemplate() != "left@1" {
+		t.Errorf("%q by %s", text, sent.GetMessage().GetTemplate())
+	}
+	// The same again says the same, and is found by it.
+	if again, existed := c.executed(whole); fmt.Sprint(existed) != "[true true true]" || again[2].(*notifyv1.SendResponse).GetMessage().GetMessageId() != sent.GetMessage().GetMessageId() {
+		t.Errorf("existed %v", existed)
+	}
+	// What stands before it is seen, and nothing else.
+	changed := putTemplate("left", "{{.name}}")
+	got, _ = c.executed(execute(operation("", told("left", map[string]any{"name": "Bob"})), operation("", changed), operation("", told("left", map[string]any{"name": "Eve"}))))
+	for i, want := range map[int]string{0: "Bob has  left", 2: "Eve"} {
+		if text := says(got[i].(*notifyv1.SendResponse)); text != want {
+			t.Errorf("%q, not %q", text, want)
+		}
+	}
+	gone := execute(operation("", &notifyv1.DeleteTemplateRequest{Channel: bySMS, Name: "left"}), operation("", told("left", map[string]any{"name": "Zoe"})))
+	if a := c.call(connectJSON, "Batch.Execute", gone); a.reason(t) != "TEMPLATE_NOT_FOUND" {
+		t.Errorf("%s %s", a.code, a.message)
+	}
+	facts := putTemplate("facts", "{{.no}} {{.id}} {{.at}} {{.again}}")
+	facts.Definition.ProviderTemplates = nil
+	facts.Definition.Variables = []*notifyv1.Variable{{Name: "no", Kind: notifyv1.VariableKind_VARIABLE_KIND_STRING}, {Name: "id", Kind: notifyv1.VariableKind_VARIABLE_KIND_INTEGER},
+		{Name: "at", Kind: notifyv1.VariableKind_VARIABLE_KIND_TIME, Pattern: "yyyy"}, {Name: "again", Kind: notifyv1.VariableKind_VARIABLE_KIND_BOOL}}
+	ok(c, "Notify.PutTemplate", facts, new(notifyv1.PutTemplateResponse))
+	got, _ = c.executed(execute(operation("pay", pay("p2", "u:a", "world", "1")), operation("", told("facts", nil), "template.variables.no=pay:transfer.biz_no",
+		"template.variables.id=pay:transfer.id", "template.variables.at=pay:transfer.record_time", "template.variables.again=pay:existed")))
+	paid := got[0].(*ledgerv1.TransferResponse).GetTransfer()
+	if text, want := says(got[1].(*notifyv1.SendResponse)), fmt.Sprintf("p2 %d %d false", paid.GetId(), paid.GetRecordTime().AsTime().Year()); text != want {
+		t.Errorf("%q, not %q", text, want)
+	}
+	for _, reference := range []string{"template.variables=pay:transfer.id", "template.variables.=pay:transfer.id", "template.variables.a[0]=pay:transfer.id",
+		"template.variables.a=pay:transfer", "template.variables.a=pay:transfer.metadata", "template.name=pay:transfer.biz_no", "content.text=pay:transfer.biz_no"} {
+		a := c.call(connectJSON, "Batch.Execute", execute(operation("pay", pay("p3", "u:a", "world", "1")), operation("", told("facts", nil), reference)))
+		if a.reason(t) != "FIELD_INVALID" || !strings.Contains(a.message, "operations[1].references[0]") {
+			t.Errorf("%s: %s %s", reference, a.code, a.message)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"hash/maphash"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,6 +50,7 @@ type version struct {
 	locale     string
 	definition []byte
 	hash       [sha256.Size]byte
+	compiled   *Compiled
 	caller     commit.Caller
 }
 
@@ -101,6 +103,7 @@ type Name struct {
 
 // Use is a template that a message of the batch is written with.
 type Use struct {
+	book     *Book
 	name     Name
 	found    bool
 	version  int32
@@ -109,14 +112,14 @@ type Use struct {
 	err      error
 }
 
-// Want names a template to write a message with. What the same batch changes is not seen.
+// Want names a template to write a message with.
 func (b *Book) Want(n Name) *Use {
 	for _, u := range b.uses {
 		if u.name == n {
 			return u
 		}
 	}
-	u := &Use{name: n}
+	u := &Use{book: b, name: n}
 	b.uses = append(b.uses, u)
 	return u
 }
@@ -224,30 +227,55 @@ func (b *Book) Resolve(p *commit.Pipe) {
 // Render writes a message, in Apply. Returns faults TEMPLATE_NOT_FOUND and TEMPLATE_VARIABLES_INVALID. offered are
 // further values, which count only if the template has such variables.
 func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
-	switch {
-	case u.err != nil:
+	if u.err != nil {
 		return Rendered{}, u.err
-	case !u.found || u.compiled == nil:
+	}
+	compiled, version, locale := u.now()
+	if compiled == nil {
 		f := NotFound.New("there is no template %s for %s", u.name.Name, u.name.Channel).With("template", u.name.Name)
 		if u.name.Version > 0 {
 			f.With("version", u.name.Version)
 		}
 		return Rendered{}, f
 	}
-	content, problems := u.compiled.Render(u.compiled.offer(values, offered))
+	content, problems := compiled.Render(compiled.offer(values, offered))
 	if len(problems) > 0 {
+		for i := range problems { // as requests have it
+			problems[i].Path = "template." + problems[i].Path
+		}
 		return Rendered{}, invalid(VariablesInvalid, "the template cannot be filled in with these variables", problems).
-			With("template", u.name.Name).With("version", u.version)
+			With("template", u.name.Name).With("version", version)
 	}
-	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(u.version)), Locale: u.key.locale, Definition: u.compiled.def}, nil
+	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(version)), Locale: locale, Definition: compiled.def}, nil
+}
+
+// now is what the template says after the commands before, which may have made it; nil: there is none.
+func (u *Use) now() (compiled *Compiled, version int32, locale string) {
+	r := u.book.roots.Known(key{u.name.Tenant, string(u.name.Channel), u.name.Name})
+	if r == nil || !r.Exists {
+		return u.compiled, u.version, u.key.locale
+	}
+	v := &r.Value
+	if !v.deletedAt.IsZero() {
+		return nil, 0, ""
+	}
+	if version = u.name.Version; version == 0 {
+		version = v.versions[slices.Index(v.locales, Nearest(u.name.Locale, v.locales, v.defaultLocale))]
+	}
+	for i := range u.book.versions {
+		if x := &u.book.versions[i]; x.key == r.Key && x.version == version {
+			return x.compiled, version, x.locale
+		}
+	}
+	return u.compiled, u.version, u.key.locale // also in a locale that was deleted a moment ago
 }
 
 // Definition is what the template says, in Apply; nil: there is none.
 func (u *Use) Definition() *Definition {
-	if u.compiled == nil {
-		return nil
+	if compiled, _, _ := u.now(); compiled != nil {
+		return compiled.def
 	}
-	return u.compiled.def
+	return nil
 }
 
 // Latest keeps changes of a template in order, though clocks may go back.

@@ -127,7 +127,7 @@ func TestAMessageIsWrittenWithTheNewestVersionInTheNearestLocale(t *testing.T) {
 		}
 	}
 	_, err := e.write(template.Name{Channel: send.SMS, Name: "hello"}, map[string]any{"nom": "Ada"})
-	if f := fault.Of(err); !fault.Is(err, template.VariablesInvalid) || len(f.Fields) != 2 || f.Fields[0].Path != "variables.name" || f.Fields[1].Path != "variables.nom" {
+	if f := fault.Of(err); !fault.Is(err, template.VariablesInvalid) || len(f.Fields) != 2 || f.Fields[0].Path != "template.variables.name" || f.Fields[1].Path != "template.variables.nom" {
 		t.Error(err)
 	}
 	d := says("{{.extra}}{{.name}}")

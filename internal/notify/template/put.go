@@ -13,6 +13,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
+// maxDefinition is how large a definition may be as JSON. As jsonb it has blanks too, and 1 MiB at most.
+const maxDefinition = 768 << 10
+
 // maxLocales is how many locales a template may have.
 const maxLocales = 200
 
@@ -27,6 +30,7 @@ type PutCommand struct {
 
 	definition []byte
 	hash       [sha256.Size]byte
+	compiled   *Compiled
 	row        *commit.Row[key, root]
 }
 
@@ -48,7 +52,7 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 		p.add("locale", "is none, such as en or zh-Hant-TW")
 		canonical = "en"
 	}
-	_, more := compile(d, channel, canonical)
+	compiled, more := compile(d, channel, canonical)
 	for _, m := range more {
 		if m.Path != "channel" {
 			m.Path = "definition." + m.Path
@@ -62,7 +66,10 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 	if err != nil {
 		return nil, fmt.Errorf("write a template: %w", err)
 	}
-	return &PutCommand{Caller: c, Channel: channel, Name: name, Locale: canonical, definition: text, hash: sha256.Sum256(text)}, nil
+	if len(text) > maxDefinition {
+		return nil, invalid(fault.FieldInvalid, "the template cannot be kept", []Problem{{"definition", fmt.Sprintf("has %d bytes as it is kept, %d are the most", len(text), maxDefinition)}})
+	}
+	return &PutCommand{Caller: c, Channel: channel, Name: name, Locale: canonical, definition: text, hash: sha256.Sum256(text), compiled: compiled}, nil
 }
 
 // Need names the template.
@@ -99,7 +106,7 @@ func (c *PutCommand) Apply(b *Book) (any, error) {
 	}
 	r.hashes[r.last], r.changedAt = c.hash, b.Now
 	*b.Change(c.row) = r
-	b.versions = append(b.versions, version{c.row.Key, r.last, c.Locale, c.definition, c.hash, c.Caller})
+	b.versions = append(b.versions, version{c.row.Key, r.last, c.Locale, c.definition, c.hash, c.compiled, c.Caller})
 	return Put{r.last, c.Locale, r.defaultLocale == c.Locale}, nil
 }
 

@@ -95,7 +95,7 @@ type Operation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By which later operations refer to this one; unique in the call. Empty: none does.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The request of a changing call of any service, but for TransferBatch (its transfers can stand here
+	// The request of a changing call of any service, but for TransferBatch and SendBatch (their parts can stand here
 	// themselves) and Execute: in JSON with "@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest".
 	// The server knows the call by the request. dry_run in it is refused.
 	Request *anypb.Any `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
@@ -160,12 +160,13 @@ func (x *Operation) GetReferences() []*Reference {
 type Reference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which field: its path, such as "hold_id" or "postings[0].amount". An amount, or a number such as an
-	// id, a version or a fence: what names rows otherwise (codes, biz_no) has to be known before.
+	// id, a version or a fence: what names rows otherwise (codes, biz_no) has to be known before. Or a variable
+	// of the template of a message, such as "template.variables.order", or a field of one: "template.variables.total.amount".
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// Name of the earlier operation.
 	Operation string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
 	// Which part of its response: a path, such as "hold.id" or "transfer.entries[1].balance_after". Of the
-	// same type as the field.
+	// same type as the field. For a variable a text, a number, a time, or true or false.
 	Result        string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
