@@ -81,7 +81,7 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	for _, name := range sortedKeys(d.Providers) {
 		provider := compiledProvider{name: name, id: d.Providers[name].ID}
 		for i, param := range d.Providers[name].Params {
-			path := fmt.Sprintf("providers[%s].params[%d].value", name, i)
+			path := fmt.Sprintf("%s.params[%d].value", providerPath(name), i)
 			provider.params = append(provider.params, compiledParam{param.Name, one(path, param.Value, false, false)})
 		}
 		c.providers = append(c.providers, provider)
@@ -206,7 +206,7 @@ func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
 		out.Template[provider.name] = provider.id
 		params := make([]send.Param, len(provider.params))
 		for j, param := range provider.params {
-			path := fmt.Sprintf("providers[%s].params[%d]", provider.name, j)
+			path := fmt.Sprintf("%s.params[%d]", providerPath(provider.name), j)
 			params[j] = send.Param{Name: param.name, Value: run(path, param.value, 4*MaxSubject)}
 		}
 		out.ProviderParams[provider.name] = params
@@ -216,6 +216,8 @@ func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
 		p.add("subject", "would have a line break")
 	case out.Subject == "" && c.channel == send.Email && len(p) == 0:
 		p.add("subject", "would be empty")
+	case strings.TrimSpace(out.Text+out.HTML) == "" && (c.channel != send.Push || out.Subject == "") && len(out.Template) == 0 && len(p) == 0:
+		p.add("text", "would be empty")
 	}
 	if c.channel == send.SMS && utf8.RuneCountInString(out.Text) > MaxRenderedSMS {
 		p.add("text", "would have more than %d characters", MaxRenderedSMS)

@@ -131,13 +131,13 @@ func (d *Definition) checkFields(channel send.Channel) (p problems) {
 		p.add("max_attempts", "must be at most 100")
 	}
 	if d.LifeMs < 0 || d.Life() > MaxLife {
-		p.add("life", "must be at most %s", MaxLife)
+		p.add("give_up_after", "must be at most %s", MaxLife)
 	}
 	return p
 }
 
 // MaxLife is how long a message may be tried at most.
-const MaxLife = 30 * 24 * time.Hour
+const MaxLife = 7 * 24 * time.Hour
 
 func (d *Definition) checkParts(channel send.Channel, p *problems) {
 	for _, part := range []struct {
@@ -182,13 +182,13 @@ func (d *Definition) checkParts(channel send.Channel, p *problems) {
 
 func (d *Definition) checkProviders(channel send.Channel, p *problems) {
 	if len(d.Providers) > 0 && channel != send.SMS {
-		p.add("providers", "are for sms")
+		p.add("provider_templates", "are for sms")
 	}
 	if len(d.Providers) > MaxProviders {
-		p.add("providers", "must be at most %d", MaxProviders)
+		p.add("provider_templates", "must be at most %d", MaxProviders)
 	}
 	for _, name := range sortedKeys(d.Providers) {
-		path, v := "providers["+name+"]", d.Providers[name]
+		path, v := providerPath(name), d.Providers[name]
 		if len(name) == 0 || len(name) > 64 {
 			p.add(path, "must have a name of 1 to 64 bytes")
 		}
@@ -208,6 +208,9 @@ func (d *Definition) checkProviders(channel send.Channel, p *problems) {
 		}
 	}
 }
+
+// providerPath is a provider's template in the request.
+func providerPath(name string) string { return fmt.Sprintf("provider_templates[%q]", name) }
 
 func checkVariables(path string, list []Variable, top bool, p *problems) {
 	seen := map[string]bool{}

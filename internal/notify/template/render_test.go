@@ -265,7 +265,7 @@ func TestAMessageThatGrowsTooLongIsRefused(t *testing.T) {
 
 // The most that a text may do is done in the time that a batch has.
 func TestTheLongestTextTakesMilliseconds(t *testing.T) {
-	text := `{{range .l}}{{range $.k}}{{if and (eq .x $.s) (gt $.n 3) (lt $.n 4)}}x{{end}}{{end}}{{end}}`
+	text := `.{{range .l}}{{range $.k}}{{if and (eq .x $.s) (gt $.n 3) (lt $.n 4)}}x{{end}}{{end}}{{end}}`
 	d := Definition{Text: text, Variables: []Variable{{Name: "l", Kind: Integer, List: true, MaxItems: 70}, {Name: "s", Kind: String}, {Name: "n", Kind: Integer},
 		{Name: "k", Kind: Record, List: true, MaxItems: 70, Fields: []Variable{{Name: "x", Kind: String}}}}}
 	l, k := []any{}, []any{}
@@ -301,7 +301,7 @@ func TestProvidersGetTheirVariablesInTheirOrder(t *testing.T) {
 		t.Error(s)
 	}
 	d.Providers["aliyun"] = Provider{ID: "SMS_1", Params: []send.Param{{Name: "code", Value: "{{.cod}}"}}}
-	if p := d.Check(send.SMS); len(p) != 1 || p[0].Path != "providers[aliyun].params[0].value" {
+	if p := d.Check(send.SMS); len(p) != 1 || p[0].Path != `provider_templates["aliyun"].params[0].value` {
 		t.Error(p)
 	}
 }
@@ -311,14 +311,14 @@ func TestDefinitionsThatCannotBeAreRefused(t *testing.T) {
 	p9 := int16(9)
 	for path, d := range map[string]Definition{
 		"text": {}, "subject": {Text: "x", Subject: "x"}, "html": {Text: "x", HTML: "x"}, "priority": {Text: "x", Priority: &p9}, "on_unknown": {Text: "x", OnUnknown: "maybe"},
-		"max_attempts": {Text: "x", MaxAttempts: 101}, "life": {Text: "x", LifeMs: -1}, "variables[0].name": {Text: "x", Variables: []Variable{{Name: "X", Kind: String}}},
+		"max_attempts": {Text: "x", MaxAttempts: 101}, "give_up_after": {Text: "x", LifeMs: -1}, "variables[0].name": {Text: "x", Variables: []Variable{{Name: "X", Kind: String}}},
 		"variables[1].name": {Text: "x", Variables: []Variable{{Name: "x", Kind: String}, {Name: "x", Kind: Bool}}}, "variables[0].kind": {Text: "x", Variables: []Variable{{Name: "x"}}},
 		"variables[0].zone": {Text: "x", Variables: []Variable{{Name: "x", Kind: Time, Zone: "../../etc/passwd"}}}, "variables[0].max_length": {Text: "x", Variables: []Variable{{Name: "x", Kind: Integer, MaxLength: 5}}},
 		"variables[0].fields":    {Text: "x", Variables: []Variable{{Name: "x", Kind: Record}}},
 		"variables[0].fields[0]": {Text: "x", Variables: []Variable{{Name: "x", Kind: Record, Fields: []Variable{{Name: "y", Kind: String, List: true}}}}},
 		"variables[0].max_items": {Text: "x", Variables: []Variable{{Name: "x", Kind: String, MaxItems: 5}}},
-		"variables":              {Text: "x", Variables: make([]Variable, MaxVariables+1)}, "providers[]": {Text: "x", Providers: map[string]Provider{"": {ID: "x"}}},
-		"providers[a].id": {Text: "x", Providers: map[string]Provider{"a": {ID: "a\nb"}}},
+		"variables":              {Text: "x", Variables: make([]Variable, MaxVariables+1)}, `provider_templates[""]`: {Text: "x", Providers: map[string]Provider{"": {ID: "x"}}},
+		`provider_templates["a"].id`: {Text: "x", Providers: map[string]Provider{"a": {ID: "a\nb"}}},
 	} {
 		if p := d.Check(send.SMS); len(p) == 0 || p[0].Path != path {
 			t.Errorf("%s: %v", path, p)
@@ -329,6 +329,26 @@ func TestDefinitionsThatCannotBeAreRefused(t *testing.T) {
 	}
 	if p := (&Definition{HTML: "x", Subject: " "}).Check(send.Email); len(p) != 0 {
 		t.Error(p) // empty subjects are found when the message is made
+	}
+}
+
+func TestAMessageThatWouldSayNothingIsRefused(t *testing.T) {
+	t.Parallel()
+	empty := "{{.x}} "
+	for _, c := range []struct {
+		channel send.Channel
+		Definition
+		refused bool
+	}{
+		{send.SMS, Definition{Text: empty}, true}, {send.SMS, Definition{Text: empty, Providers: map[string]Provider{"a": {ID: "1"}}}, false},
+		{send.Email, Definition{Subject: "s", Text: empty}, true}, {send.Email, Definition{Subject: "s", Text: empty, HTML: "h"}, false},
+		{send.Push, Definition{Subject: empty, Text: empty}, true}, {send.Push, Definition{Subject: "s", Text: empty}, false},
+	} {
+		c.Variables = []Variable{{Name: "x", Kind: String, Optional: true}}
+		_, problems := compiled(t, &c.Definition, c.channel, "en").Render(nil)
+		if (len(problems) == 1 && problems[0].Path == "text") != c.refused || len(problems) > 1 {
+			t.Errorf("%s %+v: %v", c.channel, c.Definition, problems)
+		}
 	}
 }
 
