@@ -29,6 +29,8 @@ type Client struct {
 	Inbox inboxv1connect.InboxServiceClient
 	// Locks has every call of LockService, as generated. Lock and WithLock also renew.
 	Locks lockv1connect.LockServiceClient
+	// Notify has every call of NotifyService: messages to people and systems, templates, codes.
+	Notify notifyv1connect.NotifyServiceClient
 	// Webhooks has every call of WebhookService: the endpoints that webhooks go to.
 	Webhooks notifyv1connect.WebhookServiceClient
 
@@ -144,6 +146,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
 	c.Inbox = inboxv1connect.NewInboxServiceClient(s.http, baseURL, options...)
 	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
+	c.Notify = notifyv1connect.NewNotifyServiceClient(s.http, baseURL, options...)
 	c.Webhooks = notifyv1connect.NewWebhookServiceClient(s.http, baseURL, options...)
 	return c
 }

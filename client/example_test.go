@@ -14,6 +14,7 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 )
 
 // Alice, who has 100.00, buys for 12.30.
@@ -75,6 +76,28 @@ func ExampleClient_Execute() {
 	// Output:
 	// order-7-part of 20.00 captured 5.00
 	// INSUFFICIENT_FUNDS of operation 1
+}
+
+// The text message about a transfer is part of its commit: it goes out if and only if the money moved.
+func ExampleClient_Execute_message() {
+	url, end := exampleLedger()
+	defer end()
+	c := client.New(url)
+	defer c.Close()
+
+	results, err := c.Execute(context.Background(),
+		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "order-8", Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
+		client.Operation{Request: &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+86 138 1234 5678", BizNo: "order-8-paid",
+			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "Order 8 is paid."}}}},
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	sent, err := client.ResponseOf[*notifyv1.SendResponse](results, 1)
+	fmt.Println(sent.GetMessage().GetRecipientHint(), sent.GetMessage().GetState(), err)
+	// Output:
+	// +86138****5678 MESSAGE_STATE_QUEUED <nil>
 }
 
 // A queue delivers a message twice. Its id is the key, so the second time gets the first one's answer.

@@ -16,6 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/client"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
@@ -36,8 +37,8 @@ func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 		t.Fatal(err)
 	}
 	s, err := server.Start(context.Background(), server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
-		Anyone: &access.Identity{Tenant: tenant, Principal: "test", Role: access.Admin},
-		Log:    slog.New(slog.NewTextHandler(io.Discard, nil))})
+		Anyone: &access.Identity{Tenant: tenant, Principal: "test", Role: access.Admin}, Secret: secret.New(),
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

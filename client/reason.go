@@ -107,8 +107,8 @@ const (
 	ReasonPageLockHeld Reason = "PAGE_LOCK_HELD" // LOCK_HELD, of a lock that guards a page id
 )
 
-// Conflicts: not recorded. STALE_VERSION, FENCE_LOST and LOCK_HELD want a decision before the next try; the others
-// are retried by this client.
+// Conflicts: not recorded. BUSY, ROWS_LOCKED and WORK_RUNNING are retried by this client; the others want a decision
+// before the next try.
 const (
 	ReasonStaleVersion  Reason = "STALE_VERSION"
 	ReasonFenceLost     Reason = "FENCE_LOST"   // somebody else may hold it now

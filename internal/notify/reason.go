@@ -8,7 +8,7 @@ var (
 		Doc: "The biz_no is that of another message. The state names the first one, and in what it differs."})
 	NotFound = fault.Define(fault.Reason{Name: "NOTIFY_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
 		Doc: "There is no such message to be sent."})
-	Limited = fault.Define(fault.Reason{Name: "NOTIFY_LIMITED", Class: fault.Conflict, Code: fault.ResourceExhausted, Step: fault.RetrySameKey,
+	Limited = fault.Define(fault.Reason{Name: "NOTIFY_LIMITED", Class: fault.Conflict, Code: fault.ResourceExhausted, Step: fault.ReadAgain,
 		Doc: "As many messages were accepted as a limit allows. Nothing was kept; the state tells which limit, and RetryInfo when there is room."})
 	BeingSent = fault.Define(fault.Reason{Name: "NOTIFY_BEING_SENT", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain,
 		Doc: "The message is on its way: it cannot be cancelled any more, unless the attempt fails."})

@@ -4,9 +4,9 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 
 // The reasons of codes.
 var (
-	TooSoon = fault.Define(fault.Reason{Name: "CODE_TOO_SOON", Class: fault.Conflict, Code: fault.ResourceExhausted, Step: fault.RetrySameKey, Show: true,
+	TooSoon = fault.Define(fault.Reason{Name: "CODE_TOO_SOON", Class: fault.Conflict, Code: fault.ResourceExhausted, Step: fault.ReadAgain, Show: true,
 		Doc: "A code for the same was sent to the recipient a moment ago. Nothing was sent; the state and RetryInfo tell the seconds left."})
-	TooMany = fault.Define(fault.Reason{Name: "CODE_TOO_MANY", Class: fault.Conflict, Code: fault.ResourceExhausted, Step: fault.RetrySameKey, Show: true,
+	TooMany = fault.Define(fault.Reason{Name: "CODE_TOO_MANY", Class: fault.Conflict, Code: fault.ResourceExhausted, Step: fault.ReadAgain, Show: true,
 		Doc: "As many codes were sent to the recipient as a day may have. Nothing was sent; the state and RetryInfo tell the seconds left."})
 	Wrong = fault.Define(fault.Reason{Name: "CODE_WRONG", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "The code is not the one that was sent, or not any more, and the call demands the right one. The try was counted; the state tells tries_left."})
