@@ -61,7 +61,7 @@ func (c *devCmd) Run(e *env) error {
 	}
 	sent := "Messages are not sent, but written to " + messages
 	if c.Notify != "" {
-		sent = "Messages are really sent, as " + c.Notify + " has it"
+		sent = "Messages are really sent, as " + c.Notify + " has it; of channels that it does not name they are written to " + messages
 	}
 	err = c.serve(e, url, &anyone, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()

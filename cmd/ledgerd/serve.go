@@ -47,7 +47,7 @@ func (c *serveCmd) Run(e *env) error {
 
 // serve runs a server until the program is to end. ready is called once it listens.
 //
-// senders are used without a file of providers; nil: none.
+// senders are used for channels that the file of providers does not name; nil: none.
 func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, senders *provider.File, ready func(*server.Server) error) error {
 	limitMemory()
 	endTraces, err := startTraces(e.ctx, f.TraceURL, e.log)
@@ -62,9 +62,11 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		}
 	}
 	if f.Notify != "" {
-		if senders, err = provider.ReadFile(f.Notify); err != nil {
+		named, err := provider.ReadFile(f.Notify)
+		if err != nil {
 			return err
 		}
+		senders = named.Else(senders)
 	}
 	guard, err := senders.Guard()
 	if err != nil {

@@ -92,6 +92,17 @@ func Development(path string) *File {
 	return f
 }
 
+// Else has the channels that the file does not name sent as another one has them; but webhooks need no file.
+func (f *File) Else(other *File) *File {
+	if other == nil {
+		return f
+	}
+	all := &File{name: f.name, channels: maps.Clone(other.channels)}
+	delete(all.channels, send.Webhook)
+	maps.Copy(all.channels, f.channels)
+	return all
+}
+
 // build makes a provider, and notes in out what is to be closed.
 func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 	numbers := map[string]int32{}

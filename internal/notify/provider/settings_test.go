@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -221,6 +222,35 @@ func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
 	text, err := os.ReadFile(name)
 	if err != nil || strings.Count(string(text), "\n") != 4 {
 		t.Errorf("%s, %v", text, err)
+	}
+}
+
+func TestWhatTheFileDoesNotNameIsSentOtherwise(t *testing.T) {
+	dir := t.TempDir()
+	f, err := provider.ReadFile(write(t, "sms: [{kind: file, name: own, path: "+filepath.Join(dir, "own")+"}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for other, want := range map[*provider.File]string{provider.Development(filepath.Join(dir, "all")): "sms own, email file-email, push file-push, ", nil: "sms own, "} {
+		senders, err := f.Else(other).Build(&provider.Env{Log: slog.Default()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		by := ""
+		for _, channel := range []send.Channel{send.SMS, send.Email, send.Push, send.Webhook} { // webhooks are posted
+			if sender := senders.ByChannel[channel]; sender != nil {
+				m := message()
+				m.Channel, m.Key = channel, "k-"+string(channel)
+				r, err := sender.Send(t.Context(), m)
+				by += fmt.Sprintf("%s %s%v, ", channel, r.Provider, map[bool]any{true: "", false: err}[err == nil])
+			}
+		}
+		if by != want {
+			t.Errorf("%s, not %s", by, want)
+		}
+		if err := senders.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
