@@ -7,13 +7,32 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // notifyCmds are about messages to people and systems.
 type notifyCmds struct {
-	Test notifyTestCmd `cmd:"" help:"Send a trial message by the providers of a file, without a server and its database."`
+	Test       notifyTestCmd       `cmd:"" help:"Send a trial message by the providers of a file, without a server and its database."`
+	DropProofs notifyDropProofsCmd `cmd:"" help:"Drop for good what messages of old months were asked for, and what became of them."`
+}
+
+type notifyDropProofsCmd struct {
+	Months      int32  `required:"" help:"What is older than so many full months, 4 at least."`
+	DatabaseURL string `required:"" help:"Postgres with the messages: a role that is a member of ledgerd_owner, which the server's is not." env:"DATABASE_URL"`
+}
+
+func (c *notifyDropProofsCmd) Run(e *env) error {
+	pool, err := pg.Open(e.ctx, c.DatabaseURL, 1)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	dropped, err := notify.DropProofs(e.ctx, pool, c.Months)
+	fmt.Fprintf(e.out, "%d partitions were dropped\n", dropped)
+	return err
 }
 
 type notifyTestCmd struct {

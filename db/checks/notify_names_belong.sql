@@ -7,6 +7,7 @@ where m.message_id is not null and n.message_id is distinct from m.message_id
     or m.message_id is null and not exists (
         select from notify_messages x where x.tenant_id = n.tenant_id and x.message_id = n.message_id -- a repeat by content
     ) and not exists (
-        select from commit_batches b where b.batch_id = n.message_id >> 14
-            and date_trunc('month', b.committed_at at time zone 'UTC') < (select min(x.month) from notify_messages x)
+        select from commit_batches b where b.batch_id = n.message_id >> 14 and not exists ( -- the month was dropped
+            select from pg_class p where p.relname = 'notify_messages_' || to_char(b.committed_at at time zone 'UTC', 'YYYYMM')
+        )
     )

@@ -341,7 +341,38 @@ end
 $$;
 -- +goose StatementEnd
 comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one of contents whose day has come. Proofs it leaves alone: whoever may call it is the service. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
-revoke execute on function notify_keep_partitions, notify_add_partition, notify_drop_partition from public;
+
+-- +goose StatementBegin
+create function notify_drop_proofs(months integer, out dropped integer, out left_over integer)
+    language plpgsql
+    set search_path = pg_catalog, public
+    as $$
+declare
+    part record;
+begin
+    dropped := 0; left_over := 0;
+    if months < 4 then -- no message is open, or parked, for so long
+        raise exception 'proofs stay for 4 full months at least' using errcode = 'invalid_parameter_value';
+    end if;
+    for part in
+        select c.relname::text as name, p.relname::text as parent from pg_inherits i
+        join pg_class c on c.oid = i.inhrelid
+        join pg_class p on p.oid = i.inhparent
+        where p.oid in ('notify_messages'::regclass, 'notify_events'::regclass)
+            and to_date(right(c.relname, 6), 'YYYYMM') < date_trunc('month', clock_timestamp() at time zone 'UTC') - months * interval '1 month'
+        order by p.relname = 'notify_events', c.relname
+    loop
+        if notify_drop_partition(part.parent, part.name) then
+            dropped := 1;
+            return; -- the parent is locked until the end of the transaction
+        end if;
+        left_over := left_over + 1;
+    end loop;
+end
+$$;
+-- +goose StatementEnd
+comment on function notify_drop_proofs is 'Drops a partition of the proof of messages that is older than so many full months, 4 at least: for the owner alone. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over.';
+revoke execute on function notify_keep_partitions, notify_drop_proofs, notify_add_partition, notify_drop_partition from public;
 grant execute on function notify_keep_partitions to ledgerd_app;
 select notify_keep_partitions();
 
@@ -449,6 +480,7 @@ drop table notify_events;
 drop table notify_contents;
 drop table notify_messages;
 drop sequence notify_event_seq;
+drop function notify_drop_proofs;
 drop function notify_keep_partitions;
 drop function notify_drop_partition;
 drop function notify_add_partition;

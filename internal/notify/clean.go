@@ -52,3 +52,25 @@ func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, lef
 		}
 	}
 }
+
+// DropProofs drops the proof of messages that is older than so many full months, 4 at least, and tells how many partitions that
+// were. The service may not: it is the owner's decision.
+func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped int, err error) {
+	for tries := 0; ; {
+		r, err := q.ProofsDrop(ctx, owner, months)
+		if err != nil {
+			return dropped, fmt.Errorf("drop proofs of messages: %w", err)
+		}
+		if dropped += int(r.Dropped); r.Dropped == 0 {
+			if r.LeftOver == 0 {
+				return dropped, nil
+			}
+			if tries++; tries == mostTries { // each looks for 100 ms whether they are free
+				return dropped, fmt.Errorf("drop proofs of messages: somebody uses %d partitions: try it later", r.LeftOver)
+			}
+		}
+	}
+}
+
+// mostTries is how often DropProofs comes upon partitions that are in use.
+const mostTries = 100

@@ -2,12 +2,14 @@ package notify_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -57,6 +59,43 @@ func TestContentsGoOnTheirDayAndProofsStay(t *testing.T) {
 		if _, err := pool.Exec(t.Context(), statement); err == nil {
 			t.Errorf("the service may %s", statement)
 		}
+	}
+}
+
+// A number stays taken when the proof is gone.
+func TestANumberStaysTakenWhenItsProofIsGone(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	p := start(t, db, 0)
+	m := p.mustSend(bizNo("old"), says("old"))
+	sent(t, db, m.ID)
+	then := m.Month.AddDate(0, -5, 0)
+	month, next := then.Format("2006-01-02"), then.AddDate(0, 1, 0).Format("2006-01-02")
+	change(t, db, add, "notify_messages", then.Format("200601"), month, next)
+	change(t, db, add, "notify_events", then.Format("200601"), month, next)
+	change(t, db, fmt.Sprintf(`set session_replication_role = replica;
+		update notify_messages set month = '%[1]s', accepted_at = timestamptz '%[1]sZ';
+		update notify_events set month = '%[1]s';
+		update commit_batches set committed_at = timestamptz '%[1]sZ' where batch_id = %[2]d;
+		reset session_replication_role`, month, m.ID>>14))
+	if again, existed, err := p.send(bizNo("old"), says("old")); err != nil || !existed || again.State != notify.Sent {
+		t.Fatalf("before: %+v, %v, %v", again, existed, err)
+	}
+	super := pgtest.Pool(t, db.SuperDSN)
+	if _, err := notify.DropProofs(t.Context(), pgtest.Pool(t, db.AppDSN), 4); err == nil {
+		t.Error("the service may drop proofs")
+	}
+	if _, err := notify.DropProofs(t.Context(), super, 3); err == nil {
+		t.Error("proofs of messages that may be open are dropped")
+	}
+	if dropped, err := notify.DropProofs(t.Context(), super, 4); err != nil || dropped != 2 {
+		t.Errorf("dropped %d, %v", dropped, err)
+	}
+	if again, existed, err := p.send(bizNo("old"), says("old")); err != nil || !existed || again.ID != m.ID || again.State != "" {
+		t.Errorf("the same again: %+v, %v, %v", again, existed, err)
+	}
+	if _, _, err := p.send(bizNo("old"), says("new")); !fault.Is(err, notify.BizNoExistsDifferent) {
+		t.Errorf("another one: %v", err)
 	}
 }
 

@@ -216,7 +216,10 @@ func (c *SendCommand) taken(b *Book) (*Message, error) {
 	if first == nil {
 		first = b.message(Key{c.Tenant, n.id})
 	}
-	if bytes.Equal(n.hash, c.request) && first != nil {
+	if bytes.Equal(n.hash, c.request) {
+		if first == nil { // its proof is gone
+			first = &Message{Key: Key{c.Tenant, n.id}, Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo}
+		}
 		return first, nil
 	}
 	f := BizNoExistsDifferent.New("biz_no %s is that of another message", c.BizNo).With("biz_no", c.BizNo).With("message_id", n.id)
@@ -307,14 +310,13 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
 		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
-	if c.Code { // else a code could be told by it: who may send has texts of his own hashed
+	if c.Code {
+		// Else a code could be told by it: who may send has texts of his own hashed.
 		m.ContentHash = keyed(h.content, string(text), strconv.FormatInt(m.ID, 10))
+		m.text = send.SealContent(b.outbox.Master, m.Tenant, m.ID, text)
 	}
 	if c.AnyPriority && r.Priority != nil {
 		m.Priority = *r.Priority
-	}
-	if c.Code {
-		m.text = send.SealContent(b.outbox.Master, m.Tenant, m.ID, text)
 	}
 	if c.NotBefore.After(b.now) {
 		m.DueAt = m.NotBefore

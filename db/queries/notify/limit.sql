@@ -66,3 +66,7 @@ select coalesce((
 -- name: PartitionsKeep :one
 -- Makes the partitions to come, and drops one of contents whose day has come.
 select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions();
+
+-- name: ProofsDrop :one
+-- Drops one partition of proofs that is older than so many full months: for the owner.
+select dropped::integer as dropped, left_over::integer as left_over from notify_drop_proofs(@months::integer);

@@ -79,8 +79,8 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	}
 	fill := func(sql string, from, to int) {
 		exec(fmt.Sprintf(`insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for, disabled_at,
-				secret_version, created_at, principal)
-			select 1, 'x' || to_char(i, 'fm000000'), 16777216, 'https://example.com/', '', '', %s, now(), 'test' from generate_series(%d, %d) i`, sql, from, to))
+				secret_version, created_at, changed_at, principal, request_id)
+			select 1, 'x' || to_char(i, 'fm000000'), 16777216, 'https://example.com/', '', '', %s, now(), now(), 'test', 'r' from generate_series(%d, %d) i`, sql, from, to))
 	}
 	exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1024, '2026-01-01Z', 1, 'fill')")
 	for round := range 12 { // plans are made, and kept

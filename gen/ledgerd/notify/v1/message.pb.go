@@ -198,7 +198,7 @@ func (OnUnknown) EnumDescriptor() ([]byte, []int) {
 type MessageState int32
 
 const (
-	// Its proof is gone (--proof-months), and its biz_no alone tells that there was one.
+	// Its proof was dropped: its biz_no alone tells that there was one.
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
 	// To be sent, at once or at its time.
 	MessageState_MESSAGE_STATE_QUEUED MessageState = 1

@@ -183,3 +183,20 @@ func (q *Queries) PartitionsKeep(ctx context.Context, db DBTX) (PartitionsKeepRo
 	err := row.Scan(&i.Made, &i.Dropped, &i.LeftOver)
 	return i, err
 }
+
+const proofsDrop = `-- name: ProofsDrop :one
+select dropped::integer as dropped, left_over::integer as left_over from notify_drop_proofs($1::integer)
+`
+
+type ProofsDropRow struct {
+	Dropped  int32
+	LeftOver int32
+}
+
+// Drops one partition of proofs that is older than so many full months: for the owner.
+func (q *Queries) ProofsDrop(ctx context.Context, db DBTX, months int32) (ProofsDropRow, error) {
+	row := db.QueryRow(ctx, proofsDrop, months)
+	var i ProofsDropRow
+	err := row.Scan(&i.Dropped, &i.LeftOver)
+	return i, err
+}
