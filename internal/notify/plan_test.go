@@ -14,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -175,6 +176,23 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		}
 	}); got > 60_000 {
 		t.Errorf("dead letters: %d blocks", got)
+	}
+	// What is found seldom is looked for in pages that are bounded, and empty until it is found or all is looked at.
+	for _, f := range []notify.Filter{{Channel: send.Push}, {State: notify.Failed}, {State: notify.Dead, Code: "none"}} {
+		token, pages := "", 0
+		for ; pages == 0 || token != ""; pages++ {
+			var list []*notify.Message
+			if got := p.blocks(func() {
+				if list, token, err = p.reader.List(t.Context(), 1, f, 100, token); err != nil {
+					t.Fatal(err)
+				}
+			}); got > 10_000 || len(list) > 0 || pages > 3 {
+				t.Fatalf("%+v, page %d: %d messages, %d blocks", f, pages, len(list), got)
+			}
+		}
+		if pages < 2 {
+			t.Errorf("%+v: %d pages", f, pages)
+		}
 	}
 	p.exec("update notify_fingerprints set expires_at = now() - interval '1 h' where message_id >= $1 and message_id < $2", id(15_999), id(0)+2000)
 	cleaner := &clean.Cleaner{Pool: p.pool, Metrics: clean.NewMetrics(nil)}

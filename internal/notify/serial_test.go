@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ type step struct {
 	text, biz, to    string
 	again, delivered bool // no window; of a report
 	at               int
+	all              []step // of "send all"
 }
 
 func (s step) in(w *world) commit.Command[*notify.Book] {
@@ -40,6 +42,17 @@ func (s step) in(w *world) commit.Command[*notify.Book] {
 	case "report":
 		return &notify.ReportCommand{Caller: who, ID: w.ids[s.at], Delivered: s.delivered}
 	}
+	if s.what == "send" {
+		return s.send()
+	}
+	all := &notify.SendAllCommand{}
+	for _, x := range s.all {
+		all.Sends = append(all.Sends, x.send())
+	}
+	return all
+}
+
+func (s step) send() *notify.SendCommand {
 	c := text(says(s.text), bizNo(s.biz), to(s.to))
 	if s.again {
 		window(0)(&c.Params)
@@ -50,16 +63,26 @@ func (s step) in(w *world) commit.Command[*notify.Book] {
 // told is how a step ended, with places in the order for numbers.
 func (w *world) told(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
-		return f.Reason.Name + " " + f.State["message_state"] + f.State["state"]
+		return f.Reason.Name + " " + f.State["message_state"] + f.State["state"] + f.State["item"]
 	}
-	m, ok := r.Outcome.Answer.(*notify.Message)
-	if !ok {
-		return fmt.Sprint(r.Outcome.Answer, r.Err)
+	switch a := r.Outcome.Answer.(type) {
+	case *notify.Message:
+		return w.toldOf(a, r.Outcome.Existed)
+	case []notify.Accepted:
+		var all []string
+		for _, x := range a {
+			all = append(all, w.toldOf(x.Message, x.Existed))
+		}
+		return strings.Join(all, ", ")
 	}
+	return fmt.Sprint(r.Outcome.Answer, r.Err)
+}
+
+func (w *world) toldOf(m *notify.Message, existed bool) string {
 	if !slices.Contains(w.ids, m.ID) {
 		w.ids = append(w.ids, m.ID)
 	}
-	return fmt.Sprintf("%d is %s, existed %v", slices.Index(w.ids, m.ID), m.State, r.Outcome.Existed)
+	return fmt.Sprintf("%d is %s, existed %v", slices.Index(w.ids, m.ID), m.State, existed)
 }
 
 // What commands do in one batch is what they do one behind the other.
@@ -73,16 +96,22 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
+	random := func(round int, what string) step {
+		return step{what: what, text: pick("a", "b", "c", fmt.Sprint("t", round)), biz: pick("", "", "1", "2", "3", fmt.Sprint(round)),
+			to: pick("13812345678", "13912345678", "13712345678"), again: r.IntN(4) == 0, delivered: r.IntN(2) == 0}
+	}
 	for round := range 80 {
 		var steps []step
 		var works []flow.Work
 		for range 2 + r.IntN(6) {
-			s := step{what: pick("send", "send", "send", "cancel", "requeue", "requeue all", "report"), text: pick("a", "b", "c", fmt.Sprint("t", round)), biz: pick("", "", "1", "2", "3", fmt.Sprint(round)),
-				to: pick("13812345678", "13912345678"), again: r.IntN(4) == 0, delivered: r.IntN(2) == 0}
+			s := random(round, pick("send", "send", "send", "send all", "cancel", "requeue", "requeue all", "report"))
 			if n := len(together.ids); n > 0 {
 				s.at = max(0, n-1-r.IntN(6))
 			} else {
 				s.what = "send"
+			}
+			for range 1 + r.IntN(3) {
+				s.all = append(s.all, random(round, "send"))
 			}
 			steps = append(steps, s)
 			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(s.in(&together)), Rows: 1, Bytes: 100})

@@ -30,11 +30,6 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
 	s.work.Go(func() { s.locks.room.Run(ctx) })
 	s.work.Go(func() { s.deliver(ctx) })
-	s.work.Go(func() { // at once too: the server may have been away for long
-		if err := s.keepPartitions(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("partitions of messages failed", "error", err)
-		}
-	})
 	s.every(ctx, time.Hour, "partitions of messages", s.keepPartitions)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/server"
 )
 
 // testSecret is the master key of all servers of these tests: those of one database share it.
@@ -171,6 +172,18 @@ func TestAMessageMaySayWhatAnEarlierOperationMade(t *testing.T) {
 	if got.GetMessage().GetState() != notifyv1.MessageState_MESSAGE_STATE_DELIVERED || len(got.GetEvents()) != 1 {
 		t.Errorf("%v", got)
 	}
+}
+
+// A server that was away for longer than there were partitions accepts messages at once.
+func TestAServerThatWasAwayForLongAcceptsMessages(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	s.server.Stop()
+	s.alter(`do $$ declare part text; begin for part in select inhrelid::regclass from pg_inherits where inhparent in
+		('notify_messages'::regclass, 'notify_contents'::regclass) loop execute 'drop table ' || part; end loop; end $$`)
+	s.start(server.Options{})
+	ok(c, "Notify.Send", sms("1"), new(notifyv1.SendResponse))
 }
 
 func limit(t *testing.T, s *site, l notify.Limit) {

@@ -148,6 +148,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
+	// Before the first call: all servers may have been away for longer than there are partitions.
+	if err := s.keepPartitions(ctx); err != nil {
+		s.log.Warn("partitions of messages failed", "error", err)
+	}
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
 	s.background(background)

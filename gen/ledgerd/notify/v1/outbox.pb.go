@@ -42,7 +42,7 @@ type SendRequest struct {
 	Says isSendRequest_Says `protobuf_oneof:"says"`
 	// What it is about, such as order.paid. Part of what a repeat is recognised by.
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
-	// The caller's own number for it: one message for ever has it.
+	// The caller's own number: it stands for one message for ever.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	// Who goes first.
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
