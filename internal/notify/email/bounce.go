@@ -50,11 +50,17 @@ func (s *Sender) Reports(_ *http.Request, secret string, body []byte) ([]report.
 	if text := bytes.TrimSpace(body); !bytes.HasPrefix(text, []byte("{")) && !bytes.HasPrefix(text, []byte("[")) {
 		return s.bounce(body)
 	}
-	reports, err := s.config.Reports.Read(body, "smtp")
-	for i := range reports {
-		reports[i].Key = s.keyOf(reports[i].Key) // by the provider's number, if it is none of ours
+	var ours []report.Report
+	all, err := s.config.Reports.Read(body, "smtp")
+	for _, r := range all {
+		if r.Key != "" {
+			if r.Key = s.keyOf(r.Key); r.Key == "" {
+				continue // of somebody else who uses the same account
+			}
+		}
+		ours = append(ours, r)
 	}
-	return reports, err
+	return ours, err
 }
 
 // Acknowledge says that it was taken.

@@ -85,8 +85,8 @@ func TestBouncesAreReports(t *testing.T) {
 		"somebody answers":              {"From: ada@customer.example\r\nSubject: Re: hello\r\nIn-Reply-To: " + id + "\r\n\r\nThank you\r\n", nil},
 		"it is cut":                     {returned("failed", header)[:700], nil},
 		"JSON by our number":            {`{"event":"failed","data":{"message-id":"` + strings.Trim(id, "<>") + `","code":605}}`, []report.Report{{Key: "k-7", Code: "smtp_605"}}},
-		"JSON by the provider's":        {`{"event":"delivered","data":{"message-id":"<x@provider.example>","id":"e-1"}}`, []report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
-		"JSON of a key that is made up": {`{"event":"delivered","data":{"message-id":"k-7@shop.example"}}`, []report.Report{{Delivered: true}}},
+		"JSON by the provider's":        {`{"event":"delivered","data":{"id":"e-1"}}`, []report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
+		"JSON of a key that is made up": {`{"event":"delivered","data":{"message-id":"k-7@shop.example","id":"e-1"}}`, nil},
 		"JSON of what is on its way":    {`{"event":"opened","data":{"message-id":"` + id + `"}}`, nil},
 	} {
 		r := httptest.NewRequest("POST", "/notify/reports/main/path", nil)

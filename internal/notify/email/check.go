@@ -59,10 +59,12 @@ func checkAttachment(a *send.Attachment) error {
 	return nil
 }
 
-// ours are header fields that a message may not bring along: we write them, or servers do.
+// ours are header fields that a message may not bring along: we write them, or servers do; the last are those by which services
+// (SendGrid, Mandrill, SparkPost) send to others, whom no limit would count.
 var ours = []string{
 	"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "return-path", "received",
 	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to", "auto-submitted",
+	"x-smtpapi", "x-mc-bccaddress", "x-msys-api",
 }
 
 func notTheirs(name string) error {

@@ -297,7 +297,10 @@ func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 	c.KeyHeader = "Idempotency-Key"
 	s := sender(t, c)
 	for name, change := range map[string]func(*send.Message){
-		"another message's key":        func(m *send.Message) { m.Content.Headers = map[string]string{"idempotency-key": "k-8"} },
+		"another message's key": func(m *send.Message) { m.Content.Headers = map[string]string{"idempotency-key": "k-8"} },
+		"others to get it": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"X-SMTPAPI": `{"to":["eve@evil.example"]}`}
+		},
 		"an answer of a person":        func(m *send.Message) { m.Content.Headers = map[string]string{"Auto-Submitted": "no"} },
 		"a subject of two lines":       func(m *send.Message) { m.Content.Subject = "a\r\nBcc: eve@evil.example" },
 		"a subject of two lines (LF)":  func(m *send.Message) { m.Content.Subject = "a\nBcc: eve@evil.example" },

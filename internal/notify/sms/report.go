@@ -84,12 +84,16 @@ func (s *Aliyun) Reports(_ *http.Request, secret string, body []byte) ([]report.
 	if json.Unmarshal(body, &said) != nil {
 		return nil, errForm
 	}
-	out := make([]report.Report, len(said))
-	for i, r := range said {
-		out[i] = report.Report{Key: r.OutID, ProviderMessageID: httpsend.Cut(r.BizID, 256), Delivered: r.Success}
-		if !r.Success {
-			out[i].Code, out[i].Text = httpsend.Code("aliyun", r.ErrCode), httpsend.Clean(nil, r.ErrMsg)
+	out := make([]report.Report, 0, len(said))
+	for _, r := range said {
+		if r.OutID == "" { // ours have one: of somebody else who uses the same account
+			continue
 		}
+		one := report.Report{Key: r.OutID, ProviderMessageID: httpsend.Cut(r.BizID, 256), Delivered: r.Success}
+		if !r.Success {
+			one.Code, one.Text = httpsend.Code("aliyun", r.ErrCode), httpsend.Clean(nil, r.ErrMsg)
+		}
+		out = append(out, one)
 	}
 	return out, nil
 }

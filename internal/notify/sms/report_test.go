@@ -79,7 +79,8 @@ func TestAliyunReports(t *testing.T) {
 	// The example of the documentation, with a second one that failed.
 	const body = `[{"phone_number":"13811111111","send_time":"2017-01-01 00:00:00","report_time":"2017-01-01 00:00:00","success":true,"err_code":"DELIVERED",
 		"err_msg":"用户接收成功","sms_size":"1","biz_id":"12345","out_id":"msg_1_cn5"},
-		{"phone_number":"13811111111","success":false,"err_code":"MK:1008","err_msg":"13811111111 空号","biz_id":"12346","out_id":"67890"}]`
+		{"phone_number":"13811111111","success":false,"err_code":"MK:1008","err_msg":"13811111111 空号","biz_id":"12346","out_id":"67890"},
+		{"phone_number":"13811111111","success":true,"biz_id":"12347"}]`
 	want := []report.Report{{Key: "msg_1_cn5", ProviderMessageID: "12345", Delivered: true}, {Key: "67890", ProviderMessageID: "12346", Code: "aliyun_MK_1008", Text: "… 空号"}}
 	if got, err := read(s, "path", "", body, ""); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
