@@ -451,6 +451,8 @@ comment on column audit.notification_events.provider_message_id is 'The provider
 comment on column audit.notification_events.code is 'What went wrong, in a word.';
 comment on column audit.notification_events.error is 'What went wrong, in the provider''s words.';
 comment on column audit.notification_events.instance is 'The process that wrote it.';
+comment on column audit.notification_events.principal is 'Who called; null: it is what became of an attempt.';
+comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';
 
 create view audit.notification_numbers as
 select t.name as tenant, n.biz_no, n.message_id
@@ -463,8 +465,6 @@ comment on column audit.notification_numbers.message_id is 'The message that it 
 grant select on audit.notifications, audit.notification_events, audit.notification_numbers to ledgerd_audit;
 reset role;
 
-comment on column audit.notification_events.principal is 'Who called; null: it is what became of an attempt.';
-comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';
 -- +goose Down
 set local role ledgerd_owner;
 drop view audit.notification_numbers;

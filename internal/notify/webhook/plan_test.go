@@ -61,7 +61,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 			"2 update": change(func(i int) commit.Command[*webhook.Book] {
 				return &webhook.UpdateCommand{Caller: caller, Name: name(i), URL: ptr("https://example.com/changed")}
 			}),
-			"3 wanting": change(func(i int) commit.Command[*webhook.Book] { return &wanting{} }),
+			"3 wanting": func() { d.all(0, &wanting{}) }, // one: a batch of many reads no more than it
 			"4 delete": change(func(i int) commit.Command[*webhook.Book] {
 				return &webhook.DeleteCommand{Caller: caller, Name: name(i)}
 			}),
@@ -108,7 +108,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	}
 	for kind, good := range measure(20_000) {
 		t.Logf("%-10s %5d blocks, %5d with statistics", kind, kept[kind], good)
-		if kept[kind] > good+good/2+10*n || good > 1000 {
+		if kept[kind] > good+good/2+250 || good > 1000 { // the first one also walks over what was deleted
 			t.Errorf("%s: %d blocks, %d with statistics", kind, kept[kind], good)
 		}
 	}
