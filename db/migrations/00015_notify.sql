@@ -362,11 +362,14 @@ begin
             and to_date(right(c.relname, 6), 'YYYYMM') < date_trunc('month', clock_timestamp() at time zone 'UTC') - months * interval '1 month'
         order by p.relname = 'notify_events', c.relname
     loop
-        if notify_drop_partition(part.parent, part.name) then
+        if part.parent = 'notify_events' and to_regclass('notify_parts.notify_messages_' || right(part.name, 6)) is not null then
+            left_over := left_over + 1; -- not before their messages
+        elsif notify_drop_partition(part.parent, part.name) then
             dropped := 1;
             return; -- the parent is locked until the end of the transaction
+        else
+            left_over := left_over + 1;
         end if;
-        left_over := left_over + 1;
     end loop;
 end
 $$;
