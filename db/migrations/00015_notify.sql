@@ -362,11 +362,14 @@ begin
             and to_date(right(c.relname, 6), 'YYYYMM') < date_trunc('month', clock_timestamp() at time zone 'UTC') - months * interval '1 month'
         order by p.relname = 'notify_events', c.relname
     loop
-        if notify_drop_partition(part.parent, part.name) then
+        if part.parent = 'notify_events' and to_regclass('notify_parts.notify_messages_' || right(part.name, 6)) is not null then
+            left_over := left_over + 1; -- not before their messages
+        elsif notify_drop_partition(part.parent, part.name) then
             dropped := 1;
             return; -- the parent is locked until the end of the transaction
+        else
+            left_over := left_over + 1;
         end if;
-        left_over := left_over + 1;
     end loop;
 end
 $$;
@@ -451,6 +454,8 @@ comment on column audit.notification_events.provider_message_id is 'The provider
 comment on column audit.notification_events.code is 'What went wrong, in a word.';
 comment on column audit.notification_events.error is 'What went wrong, in the provider''s words.';
 comment on column audit.notification_events.instance is 'The process that wrote it.';
+comment on column audit.notification_events.principal is 'Who called; null: it is what became of an attempt.';
+comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';
 
 create view audit.notification_numbers as
 select t.name as tenant, n.biz_no, n.message_id
@@ -463,8 +468,6 @@ comment on column audit.notification_numbers.message_id is 'The message that it 
 grant select on audit.notifications, audit.notification_events, audit.notification_numbers to ledgerd_audit;
 reset role;
 
-comment on column audit.notification_events.principal is 'Who called; null: it is what became of an attempt.';
-comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';
 -- +goose Down
 set local role ledgerd_owner;
 drop view audit.notification_numbers;

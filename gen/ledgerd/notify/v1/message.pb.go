@@ -147,7 +147,8 @@ const (
 	OnUnknown_ON_UNKNOWN_PARK OnUnknown = 1
 	// It is sent again, to the same provider and with the same key: one that honours keys sends it once.
 	OnUnknown_ON_UNKNOWN_RESEND OnUnknown = 2
-	// As PARK, and nobody can requeue it: for what is worth nothing a minute later.
+	// As PARK, and nobody can requeue it: for what is worth nothing a minute later. What it says, and to whom, is not
+	// kept longer than it is tried.
 	OnUnknown_ON_UNKNOWN_NEVER OnUnknown = 3
 )
 
