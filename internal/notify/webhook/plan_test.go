@@ -101,6 +101,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 		}
 		return got
 	}
+	kinds(0)["3 wanting"]() // who asks first walks over what the delete left in the index
 	kept := measure(10_000)
 	exec("analyze")
 	if _, err := pool.Exec(t.Context(), "discard plans"); err != nil {
