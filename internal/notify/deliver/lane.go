@@ -241,12 +241,15 @@ func putOff(at *time.Time, least, each time.Duration) time.Duration {
 	return min(at.Sub(now), mostPutOff)
 }
 
+// slow is an endpoint whose attempts take so long: of any other the machine may be slow.
+const slow = time.Second
+
 // crowded tells for how long a message is to go back, since its endpoint is so slow that others wait for it already for as
 // long as they can; 0: it may wait too.
 func (l *lane) crowded(j *job) time.Duration {
 	e := l.lines[j.Tenant].endpoint(j)
 	at := max(e.running, 1)
-	if e.name == "" || e.took == 0 || time.Duration(e.waits)*e.took < l.soon*time.Duration(at) {
+	if e.name == "" || e.took < slow || time.Duration(e.waits)*e.took < l.soon*time.Duration(at) {
 		return 0
 	}
 	return putOff(&e.back, l.soon, e.took/time.Duration(at))
