@@ -383,7 +383,7 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 	}
 	p := run(t, db, s.URL, nil)
 	for range 10 {
-		o.put(3000, message{})
+		o.put(1200, message{})
 	}
 	o.waitFor(0, 60*time.Second, "notify_queue")
 	pass(1200 * time.Millisecond) // the dead are behind the margin
@@ -406,8 +406,8 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 		worst = max(worst, s.times[send.Keys("").Of(1, ids[0])].Sub(begun))
 	}
 	looked := read() - before
-	t.Logf("30,000 dead rows: 50 messages looked at %d entries; at most %v", looked, worst)
-	if looked > 300_000 { // some discoveries look at all, not each poll
+	t.Logf("12,000 dead rows: 50 messages looked at %d entries; at most %v", looked, worst)
+	if looked > 120_000 { // some discoveries look at all, not each poll
 		t.Errorf("50 messages looked at %d entries of the index", looked)
 	}
 }
@@ -444,7 +444,7 @@ func TestManyTenantsAreLookedAfter(t *testing.T) {
 	p.Due(4321)
 	o.waitFor(1, 5*time.Second, "notify_events where kind = 'sent' and message_id = $1", mine[0])
 	t.Logf("found after %v", time.Since(begun))
-	if took := time.Since(begun); took > time.Second {
+	if took := time.Since(begun); took > 2*time.Second {
 		t.Errorf("it was found after %v", took)
 	}
 }
