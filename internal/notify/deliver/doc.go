@@ -4,11 +4,12 @@
 //	find     from memory, right after the commit that made the message, or by polls; hints of other
 //	         processes only make these earlier
 //	take     a batch by SKIP LOCKED, under a lease and a fence that grows
-//	mark     one that may not be sent twice: "sending", committed, before the provider is asked
+//	mark     one that may not be sent twice: "sending", committed, before the provider is asked; of any other,
+//	         which provider is asked, if it is not the first
 //	send     through the Sender of its channel, with enough of the lease left for all of the attempt
 //	finish   many results in one statement each for those sent and those not; every write names the fence
 //
 // Its promises: what is in the queue is sent, or parked as unknown or dead with the reason, whatever dies on the way;
 // one that may not be sent twice never is; any other is sent again only with the same key for the provider. A tenant that
-// floods, or a provider that hangs, holds up itself alone.
+// floods, a provider that hangs, or an endpoint that is slow, holds up itself alone.
 package deliver
