@@ -207,10 +207,15 @@ func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
 		park = append(park, o.put(10, to)...)
 	}
 	p := startProcess(t, db, s.URL, lease)
-	for held.Load() < 32 { // all attempts that a tenant may have: no other one is on its way to the provider
+	const most = 32 // attempts of a tenant
+	for held.Load() < most {
 		pass(time.Millisecond)
 	}
 	p.signal(t, syscall.SIGSTOP)
+	pass(100 * time.Millisecond)
+	// One whose time was over just then has made room for another, which may be between its last look and its socket: nothing
+	// can keep that from going out.
+	begun := most - int(held.Load())
 	close(open) // the answers come while it cannot read them
 	sending := o.count("notify_queue where state = 'sending'")
 	run(t, db, s.URL, func(c *deliver.Config) { c.Lease = 30 * time.Second })
@@ -218,8 +223,10 @@ func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
 	_, before := s.count()
 	p.signal(t, syscall.SIGCONT)
 	pass(time.Second) // in which it would send
-	if _, after := s.count(); after != before {
-		t.Errorf("%d more were asked for when it woke", after-before)
+	_, after := s.count()
+	t.Logf("%d more were asked for when it woke, of %d that had begun", after-before, begun)
+	if after-before > begun {
+		t.Error("it sent what it had not begun")
 	}
 	if lost := s.notTwice(t, o, again, park); sending == 0 || lost > sending+o.count("notify_events where kind = 'unknown' and code = 'timeout'") {
 		t.Errorf("%d are unknown, of %d that it was sending", lost, sending)
