@@ -204,6 +204,14 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 			t.Errorf("%v: %d %s", bad, code, out)
 		}
 	}
+	if out := owner.must("notify", "drop-proofs", "--months", "24"); out != "0 partitions were dropped" {
+		t.Errorf("old proofs: %s", out)
+	}
+	for months, p := range map[string]*program{"3": owner, "24": app} {
+		if out, code := p.run("notify", "drop-proofs", "--months", months); code != 1 || strings.Contains(out, "panic") {
+			t.Errorf("proofs of %s months: %d %s", months, code, out)
+		}
+	}
 	s := app.start(listening, "serve", "--listen", "127.0.0.1:0")
 	if code, body := post(t, s.base+listAssets, key, "{}"); code != 200 {
 		t.Errorf("%d %s", code, body)

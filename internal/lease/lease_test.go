@@ -32,6 +32,10 @@ type process struct {
 	reader  *lease.Reader
 	closing chan struct{}
 	stop    func() // as a crash: places are not kept any more, nobody leaves
+
+	outage  int32        // so many commands fail when a place was found to be gone
+	left    atomic.Int32 // of them
+	refused atomic.Int32
 }
 
 // start runs a process on a database, to the end of the test or to stop.
@@ -63,7 +67,14 @@ func start(t testing.TB, dsn string) *process {
 }
 
 func (p *process) do(ctx context.Context, c commit.Caller, command commit.Command[*lease.Book]) (any, error) {
+	if p.left.Add(-1) >= 0 {
+		p.refused.Add(1)
+		return nil, fault.DatabaseUnavailable.New("it is away")
+	}
 	out, err := p.engine.Do(ctx, flow.Work{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lease(command), Rows: 1, Bytes: 512})
+	if gone, ok := out.Answer.([]int64); ok && len(gone) > 0 {
+		p.left.Store(p.outage)
+	}
 	return out.Answer, err
 }
 

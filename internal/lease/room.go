@@ -100,8 +100,8 @@ func (r *Room) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wa
 	defer over.Stop()
 	outcome := "ended"
 	defer func() { r.Metrics.waited(start, outcome) }()
-	for {
-		err = r.queue(ctx, c, p, key, over.C, try)
+	for again := false; ; again = true {
+		err = r.queue(ctx, c, p, key, again, over.C, try)
 		switch {
 		case err == nil:
 			outcome = "acquired"
@@ -116,9 +116,19 @@ func (r *Room) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wa
 
 func isHeld(err error) bool { return fault.Is(err, Held) || fault.Is(err, PageHeld) }
 
-// queue waits once: until it has the lock, its place is lost, or the wait is over.
-func (r *Room) queue(ctx context.Context, c commit.Caller, p AcquireParams, key twin, over <-chan time.Time, try Try) error {
+// queue waits once: until it has the lock, its place is lost, or the wait is over. again: it has waited before, and the
+// database may still be away.
+func (r *Room) queue(ctx context.Context, c commit.Caller, p AcquireParams, key twin, again bool, over <-chan time.Time, try Try) error {
 	ticket, err := r.enqueue(ctx, c, p)
+	if f := fault.Of(err); again && f != nil && f.Reason.Class == fault.System {
+		select {
+		case <-over:
+		case <-ctx.Done():
+		case <-r.Closing:
+		case <-time.After(lookPause):
+			return errPlaceLost
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -296,7 +296,46 @@ func TestAWaitOutlastsALostConnection(t *testing.T) {
 	net.setDown(true)
 	eventually(t, 10*time.Second, "his place has lapsed", func() bool { return !waits() })
 	net.setDown(false)
-	eventually(t, 20*time.Second, "he has a place again", waits)
+	eventually(t, 20*time.Second, "he has a place again", func() bool {
+		select {
+		case err := <-got:
+			t.Fatal("he does not wait any more:", err)
+		default:
+		}
+		return waits()
+	})
+	if _, err := holder.release("a", l.Fence); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+// The database may be away for longer than a place is kept, and still when another place is wanted.
+func TestAWaitOutlastsADatabaseThatIsAway(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	holder, waiter := start(t, db.AppDSN), start(t, db.AppDSN)
+	waiter.outage = 3
+	super := pgtest.Pool(t, db.SuperDSN)
+	l := holder.must(holder.acquire("a", "one", time.Minute))
+	got := make(chan error, 1)
+	go func() {
+		_, err := waiter.wait(context.Background(), params("a", "two", time.Minute), time.Minute)
+		got <- err
+	}()
+	places := func(n int) func() bool {
+		return func() bool { return count(t, super, "select count(*) from lease_waiters") == n }
+	}
+	eventually(t, 10*time.Second, "two waits", places(1))
+	if _, err := super.Exec(t.Context(), "delete from lease_waiters"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 20*time.Second, "two waits again", places(1))
+	if n := waiter.refused.Load(); n != waiter.outage {
+		t.Errorf("%d commands were refused", n)
+	}
 	if _, err := holder.release("a", l.Fence); err != nil {
 		t.Fatal(err)
 	}
