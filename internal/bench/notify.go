@@ -120,6 +120,7 @@ func notifyCases() []notifyCase {
 		{"held-steady", "steady, at the end of a snapshot held open", heldSteady},
 		{"held-pickup", "pickup, with the snapshot still held", pickup},
 		{"held-burn-down", "later-burn-down, with the snapshot still held", laterBurnDown},
+		{"held-kill", "kill, with the snapshot still held", kill},
 	}
 }
 
@@ -164,8 +165,10 @@ func (r *NotifyReport) target() {
 		slower := 100 * (1 - held/free)
 		add(name+" beside "+without, "< 20 % slower", true, slower < 20, fmt.Sprintf("%.0f %% slower", slower))
 	}
-	x := r.find("kill")
-	add("lost, and twice, when killed", "0 and 0", x.Messages > 0, x.Lost == 0 && x.Twice == 0, fmt.Sprintf("%d and %d", x.Lost, x.Twice))
+	for _, name := range []string{"kill", "held-kill"} {
+		x := r.find(name)
+		add(name+": lost, and twice", "0 and 0", x.Messages > 0, x.Lost == 0 && x.Twice == 0, fmt.Sprintf("%d and %d", x.Lost, x.Twice))
+	}
 }
 
 // Missed counts the targets that were measured and not reached.

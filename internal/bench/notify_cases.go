@@ -131,13 +131,17 @@ func (b *notifyBench) burn(ctx context.Context) (r NotifyResult, err error) {
 	return r, nil
 }
 
+// now names a run that there may be without a snapshot and with one.
+func (b *notifyBench) now(run string) string {
+	if b.snapshot != nil {
+		return "held-" + run
+	}
+	return run
+}
+
 // laterBurnDown is run twice: without a snapshot and with one.
 func laterBurnDown(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
-	run := "later-backlog"
-	if b.snapshot != nil {
-		run = "held-backlog"
-	}
-	if _, err := b.enqueue(ctx, run); err != nil {
+	if _, err := b.enqueue(ctx, b.now("later-backlog")); err != nil {
 		return r, err
 	}
 	return b.burn(ctx)
@@ -261,7 +265,7 @@ func pickupOther(ctx context.Context, b *notifyBench) (r NotifyResult, err error
 
 // kill has two processes deliver a backlog, and kills one in the middle.
 func kill(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
-	if _, err := b.enqueue(ctx, "kill"); err != nil {
+	if _, err := b.enqueue(ctx, b.now("kill")); err != nil {
 		return r, err
 	}
 	var both [2]*child

@@ -24,7 +24,7 @@ func TestMessagesAreMeasured(t *testing.T) {
 	}
 	for i := range r.Results {
 		x := &r.Results[i]
-		if x.Messages == 0 || x.PerSecond == 0 && x.P95 == 0 && x.Name != "kill" {
+		if x.Messages == 0 || x.PerSecond == 0 && x.P95 == 0 && !strings.HasSuffix(x.Name, "kill") {
 			t.Errorf("%s: %s", x.Name, x.line())
 		}
 	}
