@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,7 +25,8 @@ const (
 	users    = 20
 	callers  = 16
 	killFor  = 12 * time.Second
-	patience = 60 * time.Second // for a definite answer once the killing is over
+	enough   = 200              // definite answers while it is killed
+	patience = 60 * time.Second // for these, and for a definite answer once the killing is over
 )
 
 // attempt is one transfer that a caller wants done, or two of which both are to be done or none, with what
@@ -45,7 +47,8 @@ type world struct {
 	db      *pgtest.Durable
 	servers []*server
 	apiKey  string
-	args    []string // of the servers
+	args    []string     // of the servers
+	decided atomic.Int32 // attempts with a definite answer
 }
 
 // TestNothingAcknowledgedIsLostAndNothingHappensTwice kills both servers and Postgres with SIGKILL
@@ -205,19 +208,17 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 			}
 			w.send(a)
 		}
+		w.decided.Add(1)
 	}
 }
 
-// killAtRandom kills one of the three for killFor, and starts it again at once.
+// killAtRandom kills one of the three, and starts it again at once, for killFor, and then, as long as its patience lasts,
+// until enough has happened.
 func (w *world) killAtRandom() (kills map[string]int) {
 	kills = map[string]int{}
-	end := time.After(killFor)
-	for {
-		select {
-		case <-end:
-			return kills
-		case <-time.After(time.Duration(200+rand.IntN(800)) * time.Millisecond):
-		}
+	begun := time.Now()
+	for time.Since(begun) < killFor || time.Since(begun) < patience && (kills["postgres"] == 0 || kills["server"] == 0 || w.decided.Load() < enough) {
+		<-time.After(time.Duration(200+rand.IntN(800)) * time.Millisecond)
 		switch n := rand.IntN(3); n {
 		case 2:
 			kills["postgres"]++
@@ -229,6 +230,7 @@ func (w *world) killAtRandom() (kills map[string]int) {
 			w.servers[n].start(w.t)
 		}
 	}
+	return kills
 }
 
 // settle sends what is still open until each has a definite answer.

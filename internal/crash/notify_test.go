@@ -195,6 +195,7 @@ func (w *world) orders(n int, stop <-chan struct{}) (all []*order) {
 			}
 			w.place(o)
 		}
+		w.decided.Add(1)
 	}
 }
 

@@ -72,6 +72,7 @@ func (w *world) submitter(n int, stop <-chan struct{}) (all []*form) {
 			try++
 		}
 		all = append(all, f)
+		w.decided.Add(1)
 		select {
 		case <-stop:
 			return all

@@ -164,19 +164,28 @@ func TestKilledProcessesRepeatNoID(t *testing.T) {
 	b.only(3)
 	running := []*process{b.process(fast), b.process("20ms")}
 	all := append([]*process(nil), running...)
-	end := time.After(8 * time.Second)
-	for kills := 0; ; kills++ {
-		select {
-		case <-end:
-			b.judge(all, kills)
-			return
-		case <-time.After(100*time.Millisecond + rand.N(300*time.Millisecond)):
-		}
+	const least, patience = 8 * time.Second, time.Minute
+	begun, kills := time.Now(), 0
+	for ; time.Since(begun) < least || time.Since(begun) < patience && !enough(t, all, kills); kills++ {
+		<-time.After(100*time.Millisecond + rand.N(300*time.Millisecond))
 		n := rand.IntN(len(running))
 		running[n].kill(t)
 		running[n] = b.process([]string{fast, "0s", "250ms", frozen, fast, "20ms"}[kills%6])
 		all = append(all, running[n])
 	}
+	b.judge(all, kills)
+}
+
+// enough tells whether so much has happened that a fault would have shown.
+func enough(t testing.TB, all []*process, kills int) bool {
+	busy, bytes := 0, int64(0)
+	for _, p := range all {
+		if size := p.size(t); size > 0 {
+			busy++
+			bytes += size
+		}
+	}
+	return kills >= 8 && busy >= 5 && bytes >= 8*20_000
 }
 
 // judge holds together what all processes wrote.
@@ -197,7 +206,7 @@ func (b *bench) judge(all []*process, kills int) {
 	}
 	unique(b.t, lists...)
 	b.t.Logf("%d kills, %d of %d processes made %d ids with %d numbers", kills, busy, len(all), n, len(workers))
-	if kills < 8 || busy < 5 || len(workers) < 2 || n < 20_000 {
+	if !enough(b.t, all, kills) || len(workers) < 2 {
 		b.t.Errorf("the test tried too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy, workers, n)
 	}
 }

@@ -461,7 +461,9 @@ func TestEveryNumberHasOneHolder(t *testing.T) {
 		g := b.generator(ids.Options{})
 		wg.Go(func() {
 			made, err := g.Next(t.Context(), 1)
-			for try := 0; try < 20 && fault.Is(err, ids.WorkersExhausted); try++ { // all others may have been looked at just then
+			looked := func() bool { return fault.Is(err, ids.WorkersExhausted) && fault.Of(err).RetryAfter <= 20*time.Second }
+			for end := time.Now().Add(20 * time.Second); looked() && time.Now().Before(end); { // others looked at all that are free
+				<-time.After(time.Millisecond)
 				made, err = g.Next(t.Context(), 1)
 			}
 			mu.Lock()
