@@ -103,12 +103,33 @@ type Result struct {
 // Do runs one work and waits for its outcome. When ctx ends first the work is either not run at all
 // (NOT_RUN, or why it could not run), or runs on without its caller (OUTCOME_UNKNOWN).
 func (e *Engine[B]) Do(ctx context.Context, w Work[B]) (Outcome, error) {
-	r := e.DoAll(ctx, []Work[B]{w})
-	return r[0].Outcome, r[0].Err
+	if err := ctx.Err(); err != nil {
+		return Outcome{}, ended(err)
+	}
+	var call struct { // in one piece: this is the way of nearly all calls
+		job  job[B]
+		wait waiter
+	}
+	call.wait.expect(1)
+	call.job.start(w, &call.wait, deadline(ctx))
+	e.submit([]*job[B]{&call.job})
+	call.wait.until(ctx)
+	r := e.leave(ctx, &call.job)
+	return r.Outcome, r.Err
 }
+
+func ended(err error) error { return fault.NotRun.New("the call had ended before").Because(err) }
 
 // patience bounds the wait for the database and for locked rows of a caller without deadline.
 const patience = 10 * time.Second
+
+func deadline(ctx context.Context) time.Time {
+	end, ok := ctx.Deadline()
+	if !ok {
+		end = time.Now().Add(patience)
+	}
+	return end
+}
 
 // DoAll runs works of one tenant, each for itself, and waits for all their outcomes.
 func (e *Engine[B]) DoAll(ctx context.Context, works []Work[B]) []Result {
@@ -118,25 +139,19 @@ func (e *Engine[B]) DoAll(ctx context.Context, works []Work[B]) []Result {
 	}
 	if err := ctx.Err(); err != nil {
 		for i := range results {
-			results[i].Err = fault.NotRun.New("the call had ended before").Because(err)
+			results[i].Err = ended(err)
 		}
 		return results
 	}
-	wait := newWaiter(len(works))
-	end, ok := ctx.Deadline()
-	if !ok {
-		end = time.Now().Add(patience)
-	}
+	wait, end := new(waiter), deadline(ctx)
+	wait.expect(len(works))
 	jobs := make([]*job[B], len(works))
 	for i, w := range works {
-		jobs[i] = &job[B]{Work: w, wait: wait, end: end}
-		jobs[i].Rows = max(1, w.Rows)
+		jobs[i] = new(job[B])
+		jobs[i].start(w, wait, end)
 	}
 	e.submit(jobs)
-	select {
-	case <-wait.done:
-	case <-ctx.Done():
-	}
+	wait.until(ctx)
 	for i, j := range jobs {
 		results[i] = e.leave(ctx, j)
 	}

@@ -2,6 +2,7 @@ package commit
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,6 +27,9 @@ func (j *job[B]) flight() flightKey {
 
 // park parks the jobs whose key is on its way, and returns those that run.
 func (f *flights[B]) park(jobs []*job[B]) (first []*job[B]) {
+	if !slices.ContainsFunc(jobs, (*job[B]).keyed) {
+		return jobs
+	}
 	first = make([]*job[B], 0, len(jobs))
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 )
@@ -43,6 +44,11 @@ const (
 	abandoned       // its caller went away first: it never runs
 	finished        // out and err are its answer
 )
+
+func (j *job[B]) start(w Work[B], wait *waiter, end time.Time) {
+	j.Work, j.wait, j.end = w, wait, end
+	j.Rows = max(1, w.Rows)
+}
 
 // reset forgets an attempt.
 func (j *job[B]) reset() {
@@ -90,10 +96,17 @@ type waiter struct {
 	done chan struct{}
 }
 
-func newWaiter(n int) *waiter {
-	w := &waiter{done: make(chan struct{})}
+func (w *waiter) expect(n int) {
+	w.done = make(chan struct{})
 	w.left.Store(int32(n))
-	return w
+}
+
+// until waits until all jobs have ended, or ctx has.
+func (w *waiter) until(ctx context.Context) {
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+	}
 }
 
 func (w *waiter) finish() {

@@ -277,7 +277,8 @@ func TestAbandonedWorkMakesRoom(t *testing.T) {
 
 // call puts in a call of n works.
 func (q *queue[B]) call(n int) {
-	w := newWaiter(n)
+	w := new(waiter)
+	w.expect(n)
 	jobs := make([]*job[B], n)
 	for i := range jobs {
 		jobs[i] = &job[B]{Work: Work[B]{Tenant: 1, Rows: 1}, wait: w}

@@ -160,11 +160,8 @@ func (f *Fault) Unwrap() error { return f.cause }
 
 // Of returns the fault in err, or nil.
 func Of(err error) *Fault {
-	var f *Fault
-	if errors.As(err, &f) {
-		return f
-	}
-	return nil
+	f, _ := errors.AsType[*Fault](err)
+	return f
 }
 
 // Is tells whether err is a fault of the reason.

@@ -155,3 +155,18 @@ func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool
 	}
 	return blocks
 }
+
+// TouchedAtRest counts the blocks that something touches when what was deleted before is vacuumed away. Somebody's snapshot
+// may keep that for a moment: it tries again, for some seconds, while it is more than most.
+func TouchedAtRest(t testing.TB, super *pgxpool.Pool, most int64, touched func() int64) (blocks int64) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; {
+		if _, err := super.Exec(context.Background(), "vacuum"); err != nil {
+			t.Fatal(err)
+		}
+		if blocks = touched(); blocks <= most || time.Now().After(end) {
+			return blocks
+		}
+		<-time.After(100 * time.Millisecond)
+	}
+}
