@@ -3,12 +3,18 @@ package claim_test
 import (
 	"context"
 	"runtime"
+	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/ledgerd/ledgerd/internal/claim"
+	claimdb "github.com/ledgerd/ledgerd/internal/claim/internal/db"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -40,8 +46,7 @@ func BenchmarkClaim(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
 					p := kind.p
-					i := n.Add(1) / kind.keys
-					p.Key = "goods-7-1763750000-" + strconv.FormatUint(uint64(i)*0x9e3779b97f4a7c15, 36) // spread over the index
+					p.Key = spread(n.Add(1) / kind.keys)
 					_, err := e.Do(context.Background(), work(flow.Claim(&claim.Command{Caller: caller, Params: p})))
 					if kind.keys == 1 && err != nil {
 						b.Error(err)
@@ -53,4 +58,69 @@ func BenchmarkClaim(b *testing.B) {
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// BenchmarkStatements is what Postgres takes by itself: two connections send batches of 100 new claims, and no callers, no
+// engine share the machine with them. So fast BenchmarkClaim/fresh cannot be.
+func BenchmarkStatements(b *testing.B) {
+	const connections, size = 2, 100
+	db := pgtest.NewDurable(b)
+	var n atomic.Int64
+	batch := func(conn *pgx.Conn) error {
+		p := commit.NewPipe(context.Background())
+		var now time.Time
+		exec(p, "begin")
+		exec(p, "select set_config('plan_cache_mode', 'force_generic_plan', true)")
+		p.Queue(func(d commit.DB) error {
+			return d.QueryRow(p.Context(), "select clock_timestamp()").Scan(&now)
+		})
+		if err := p.Run(conn); err != nil {
+			return err
+		}
+		arg := claimdb.ClaimInsertParams{Tenant: 1, Scope: "page", Use: 1, Principal: "p", Now: now, Expiry: now.Add(10 * time.Minute)}
+		last := n.Add(size)
+		for i := range int64(size) {
+			arg.Keys, arg.ClaimIds = append(arg.Keys, spread(last-i)), append(arg.ClaimIds, last<<14|i)
+			arg.RequestIds = append(arg.RequestIds, "r")
+		}
+		slices.Sort(arg.Keys)
+		p.Queue(func(d commit.DB) error { return new(claimdb.Queries).ClaimInsert(p.Context(), d, arg) })
+		exec(p, "insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'bench')", last, now, size)
+		exec(p, "commit")
+		return p.Run(conn)
+	}
+	var all sync.WaitGroup
+	b.ResetTimer()
+	start := time.Now()
+	for range connections {
+		all.Go(func() {
+			conn, err := pgx.Connect(context.Background(), db.SuperDSN)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer conn.Close(context.Background())
+			for err == nil && n.Load() < int64(b.N) {
+				err = batch(conn)
+			}
+			if err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	b.ReportMetric(float64(n.Load())/time.Since(start).Seconds(), "claims/s")
+	b.ReportMetric(0, "ns/op")
+}
+
+func exec(p *commit.Pipe, sql string, args ...any) {
+	p.Queue(func(d commit.DB) error {
+		_, err := d.Exec(p.Context(), sql, args...)
+		return err
+	})
+}
+
+// spread is a key somewhere in the index.
+func spread(i int64) string {
+	return "goods-7-1763750000-" + strconv.FormatUint(uint64(i)*0x9e3779b97f4a7c15, 36)
 }
