@@ -304,12 +304,7 @@ func TestAWaitOutlastsALostConnection(t *testing.T) {
 		}
 		return waits()
 	})
-	if _, err := holder.release("a", l.Fence); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-got; err != nil {
-		t.Error(err)
-	}
+	handOver(t, holder, l, got)
 }
 
 // The database may be away for longer than a place is kept, and still when another place is wanted.
@@ -325,18 +320,22 @@ func TestAWaitOutlastsADatabaseThatIsAway(t *testing.T) {
 		_, err := waiter.wait(context.Background(), params("a", "two", time.Minute), time.Minute)
 		got <- err
 	}()
-	places := func(n int) func() bool {
-		return func() bool { return count(t, super, "select count(*) from lease_waiters") == n }
-	}
-	eventually(t, 10*time.Second, "two waits", places(1))
+	waits := func() bool { return count(t, super, "select count(*) from lease_waiters") == 1 }
+	eventually(t, 10*time.Second, "two waits", waits)
 	if _, err := super.Exec(t.Context(), "delete from lease_waiters"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "two waits again", places(1))
+	eventually(t, 20*time.Second, "two waits again", waits)
 	if n := waiter.refused.Load(); n != waiter.outage {
 		t.Errorf("%d commands were refused", n)
 	}
-	if _, err := holder.release("a", l.Fence); err != nil {
+	handOver(t, holder, l, got)
+}
+
+// handOver gives a lock back, and expects the one who waits for it to get it.
+func handOver(t *testing.T, holder *process, l lease.Lock, got <-chan error) {
+	t.Helper()
+	if _, err := holder.release(l.Name, l.Fence); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-got; err != nil {
