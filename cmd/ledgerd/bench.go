@@ -98,6 +98,7 @@ func (c *benchKeysCmd) Run(e *env) error {
 			return fmt.Errorf("--doc: %w", err)
 		}
 	}
+	limitMemory() // an engine runs in this process, as in the server
 	r, err := bench.RunKeys(e.ctx, bench.KeyOptions{Callers: c.Callers, Redis: c.Redis, Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds,
 		Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Progress: e.errOut}})
 	if r == nil || err != nil {

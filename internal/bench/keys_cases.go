@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -41,7 +42,9 @@ func (b *keyBench) cases() []KeyCase {
 }
 
 // name is one that no other operation has.
-func name(run string, caller, n int) string { return fmt.Sprintf("%s:%d:%d", run, caller, n) }
+func name(run string, caller, n int) string {
+	return run + ":" + strconv.Itoa(caller) + ":" + strconv.Itoa(n)
+}
 
 func (b *keyBench) caller() commit.Caller {
 	return commit.Caller{Tenant: b.tenant, Principal: tenantName, RequestID: tenantName}

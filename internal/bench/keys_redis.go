@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -84,8 +83,7 @@ func findRedis(program string) string {
 // setNX claims a key in Redis: what most do who do not ask a database.
 func setNX(_ context.Context, b *keyBench) (operation, error) {
 	return func(ctx context.Context, run string, caller, n int) error {
-		key := "page:" + run + ":" + strconv.Itoa(caller) + ":" + strconv.Itoa(n)
-		set, err := b.redis.client.SetNX(ctx, key, "owner", 10*time.Minute).Result()
+		set, err := b.redis.client.SetNX(ctx, "page:"+name(run, caller, n), "owner", 10*time.Minute).Result()
 		if err == nil && !set {
 			err = errors.New("redis: a new key was there")
 		}

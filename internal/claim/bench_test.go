@@ -30,6 +30,7 @@ func BenchmarkClaim(b *testing.B) {
 		p       claim.Params
 	}{
 		{"fresh", 256, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
+		{"fresh by 2", 2, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
 		{"fresh by 1024", 1024, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
 		{"fresh for ever", 256, 1, claim.Params{Scope: "like", Owner: "user:1001"}},
 		{"fresh volatile", 256, 1, claim.Params{Scope: "volatile/page", Life: 10 * time.Minute}},

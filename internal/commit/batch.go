@@ -36,8 +36,10 @@ type batch[B Books] struct {
 	overlap bool // see Overlapping
 	sure    bool // see Guessing
 	guessed bool
-	outrun  bool          // one of before has failed
-	waited  time.Duration // for other batches of this process
+	// reckoned: nobody asked the database for the time, see clock.
+	reckoned bool
+	outrun   bool          // one of before has failed
+	waited   time.Duration // for other batches of this process
 }
 
 // idShift leaves room for 16,384 row ids a batch.
@@ -113,7 +115,8 @@ func abort(conn *pgx.Conn) {
 }
 
 // load locks the rows, then looks up keys, names and the time, in one round trip; what has to be
-// discovered before, and what hangs on what was found, takes others.
+// discovered before, and what hangs on what was found, takes others. A batch that has nothing to lock and
+// nothing to look up takes none: what it begins with is sent with what it writes.
 func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) error {
 	b.books = b.engine.newBooks()
 	for _, j := range b.jobs {
@@ -147,13 +150,16 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 			t.Lock(p)
 		}
 	}
-	p.Queue(func(d DB) (err error) { b.now, err = q.ClockRead(p.ctx, d); return err })
 	if b.keys.lookup(p, b.jobs, b.engine.memory, b.sure) {
 		b.guessed = true
 	}
 	for _, t := range b.tables {
 		t.Lookup(p)
 	}
+	if p.Len() == begun && b.reckon() {
+		return b.resolve(p, conn)
+	}
+	p.Queue(func(d DB) (err error) { b.now, err = q.ClockRead(p.ctx, d); return err })
 	if err := p.Run(conn); err != nil {
 		return err
 	}
@@ -208,10 +214,11 @@ func (b *batch[B]) resolve(p *Pipe, conn *pgx.Conn) error {
 		t.Start(b.now, b.newID)
 	}
 	for range maxLoads {
+		before := p.Len()
 		for _, t := range b.tables {
 			t.Resolve(p)
 		}
-		if p.Len() == 0 {
+		if p.Len() == before {
 			return p.err
 		}
 		if err := p.Run(conn); err != nil {
@@ -254,11 +261,12 @@ func (b *batch[B]) undo() {
 func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 	health := &b.engine.health
 	b.flushed = true
+	begun := p.Len() // above 0: load has sent nothing
 	for _, t := range b.tables {
 		t.Flush(p)
 	}
 	b.keys.flush(p, b.now, b.engine.memory)
-	wrote := p.Len() > 0
+	wrote := p.Len() > begun
 	if len(b.before) > 0 {
 		if err := p.Run(conn); err != nil {
 			return err
@@ -285,10 +293,11 @@ func (b *batch[B]) flush(p *Pipe, conn *pgx.Conn) error {
 		return p.Run(conn)
 	}
 	p.Queue(func(d DB) error {
-		xid, err := q.BatchInsert(p.ctx, d, db.BatchInsertParams{
-			BatchID: b.id, CommittedAt: b.now, Commands: int32(len(b.jobs)), Instance: b.engine.instance})
+		row, err := q.BatchInsert(p.ctx, d, db.BatchInsertParams{BatchID: b.id, Reckoned: b.reckoned, CommittedAt: b.now,
+			Commands: int32(len(b.jobs)), Instance: b.engine.instance})
 		if err == nil {
-			b.stay.writer.xid = xid.Uint32
+			b.stay.writer.xid = row.Xmin.Uint32
+			b.engine.clock.set(row.Now)
 		}
 		return err
 	})

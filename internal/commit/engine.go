@@ -48,6 +48,7 @@ type Engine[B Books] struct {
 	counts  counts
 	caution caution // of overlapping
 	doubt   caution // of guessing
+	clock   clock
 	memory  *Memory
 	writers sync.WaitGroup
 	ended   chan struct{} // closed when the writers are gone

@@ -44,7 +44,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
 		overlaps:     counter("overlaps_total", "Batches that took over rows of batches not yet committed."),
 		leftBehind:   counter("left_behind_total", "Batches that found their rows changed by others, or the batch before them failed, and ran again with locks."),
-		wrongGuesses: counter("wrong_guesses_total", "Batches that took a name for new that was there, and ran again looking."),
+		wrongGuesses: counter("wrong_guesses_total", "Batches that took a name for new that was there, or reckoned the time wrongly, and ran again looking."),
 		reruns:       counter("reruns_total", "Attempts that did not commit."),
 		culprits:     counter("culprits_total", "Commands that the database refused."),
 		lockWaits:    counter("lock_waits_total", "Commands put aside because somebody held their rows."),

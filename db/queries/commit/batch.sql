@@ -30,10 +30,11 @@ where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 a
 select nextval('commit_batch_seq')::bigint as first;
 
 -- name: BatchInsert :one
--- Last statement of a batch before COMMIT. Answers the transaction.
+-- Last statement of a batch before COMMIT. Answers the transaction, and the time. Fails if the time of the batch was
+-- reckoned, and wrongly.
 insert into commit_batches (batch_id, committed_at, commands, instance)
-values (@batch_id, @committed_at, @commands, @instance)
-returning xmin;
+values (@batch_id, case when @reckoned::boolean then commit_expect_time(@committed_at) else @committed_at end, @commands, @instance)
+returning xmin, clock_timestamp()::timestamptz as now;
 
 -- name: BatchVoid :one
 -- Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for

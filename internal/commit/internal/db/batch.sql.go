@@ -26,28 +26,36 @@ func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 
 const batchInsert = `-- name: BatchInsert :one
 insert into commit_batches (batch_id, committed_at, commands, instance)
-values ($1, $2, $3, $4)
-returning xmin
+values ($1, case when $2::boolean then commit_expect_time($3) else $3 end, $4, $5)
+returning xmin, clock_timestamp()::timestamptz as now
 `
 
 type BatchInsertParams struct {
 	BatchID     int64
+	Reckoned    bool
 	CommittedAt time.Time
 	Commands    int32
 	Instance    string
 }
 
-// Last statement of a batch before COMMIT. Answers the transaction.
-func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) (pgtype.Uint32, error) {
+type BatchInsertRow struct {
+	Xmin pgtype.Uint32
+	Now  time.Time
+}
+
+// Last statement of a batch before COMMIT. Answers the transaction, and the time. Fails if the time of the batch was
+// reckoned, and wrongly.
+func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) (BatchInsertRow, error) {
 	row := db.QueryRow(ctx, batchInsert,
 		arg.BatchID,
+		arg.Reckoned,
 		arg.CommittedAt,
 		arg.Commands,
 		arg.Instance,
 	)
-	var xmin pgtype.Uint32
-	err := row.Scan(&xmin)
-	return xmin, err
+	var i BatchInsertRow
+	err := row.Scan(&i.Xmin, &i.Now)
+	return i, err
 }
 
 const batchVoid = `-- name: BatchVoid :one
