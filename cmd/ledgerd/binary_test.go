@@ -259,6 +259,7 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	}
 	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}`
 	address := regexp.MustCompile(`ready at http://([0-9.:]+),`)
+	var auditor []string
 	for turn := range 2 {
 		s := p.start(address, "dev", "--listen", "127.0.0.1:0")
 		code, body := post(t, s.base+"/ledgerd.ledger.v1.LedgerService/Transfer", "", transfer)
@@ -269,8 +270,12 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		if code != 200 || strings.Contains(body, `"existed":true`) != (turn == 1) {
 			t.Errorf("turn %d: %d %s", turn, code, body)
 		}
-		if said := s.end(); strings.Contains(said, "creating a PostgreSQL") != (turn == 0) {
+		said := s.end()
+		if strings.Contains(said, "creating a PostgreSQL") != (turn == 0) {
 			t.Errorf("turn %d: it does not tell what it does, or what it does not: %s", turn, said)
+		}
+		if auditor = regexp.MustCompile(`psql '(.*)'`).FindStringSubmatch(said); auditor == nil {
+			t.Fatalf("turn %d: it does not tell how to look: %s", turn, said)
 		}
 	}
 	// What was accepted is delivered before the end, or at the next start.
@@ -279,6 +284,20 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	}
 
 	s := p.start(address, "dev", "--listen", "127.0.0.1:0")
+	conn, err := pgx.Connect(t.Context(), auditor[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var entries int
+	if err := conn.QueryRow(t.Context(), "select count(*) from audit.statement where biz_no = 'order-1'").Scan(&entries); err != nil || entries != 2 {
+		t.Errorf("an auditor sees %d entries, %v", entries, err)
+	}
+	if _, err := conn.Exec(t.Context(), "delete from ledger_entries"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("an auditor deletes: %v", err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
 	p.env = append(p.env, "LEDGERD_DIR="+filepath.Join(dir, "other"))
 	taken := strings.TrimPrefix(s.base, "http://")
 	if out, code := p.run("dev", "--listen", taken); code != 1 || !strings.Contains(out, "address already in use") ||

@@ -26,10 +26,11 @@ type devCmd struct {
 	DatabaseURL string `help:"Use this Postgres instead of a private one." env:"DATABASE_URL"`
 }
 
-// devDatabase and devRole are what dev makes in its private Postgres.
+// What dev makes in its private Postgres: the server's role, and that of people who look with psql.
 const (
 	devDatabase = "ledgerd"
 	devRole     = "ledgerd_dev"
+	devAuditor  = "ledgerd_dev_auditor"
 	devTenant   = "sample"
 )
 
@@ -45,13 +46,14 @@ func (c *devCmd) Run(e *env) error {
 		return err
 	}
 	url := c.DatabaseURL
+	audit := url
 	if url == "" {
 		local, end, err := c.localPostgres(e)
 		if err != nil {
 			return err
 		}
 		defer end()
-		url = local
+		url, audit = local.DSN(devRole, devDatabase), local.DSN(devAuditor, devDatabase)
 	} else if err := pg.Migrate(e.ctx, url); err != nil {
 		return err
 	}
@@ -68,7 +70,7 @@ func (c *devCmd) Run(e *env) error {
 		if err := sample(e.ctx, base); err != nil {
 			return fmt.Errorf("sample data: %w", err)
 		}
-		fmt.Fprintf(e.out, welcome, base, url, sent)
+		fmt.Fprintf(e.out, welcome, base, audit, sent)
 		return nil
 	})
 	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
@@ -136,17 +138,17 @@ func onlyLoopback(address string) error {
 	return nil
 }
 
-// localPostgres starts the private Postgres, migrates it, and returns the URL of the service's role.
-func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
+// localPostgres starts the private Postgres and migrates it.
+func (c *devCmd) localPostgres(e *env) (local *localpg.Server, end func(), err error) {
 	dir := c.Dir
 	if dir == "" {
 		if dir, err = localpg.DefaultDir(); err != nil {
-			return "", nil, err
+			return nil, nil, err
 		}
 	}
-	local, err := localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true, Notes: func(note string) { e.log.Info(note) }})
+	local, err = localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true, Notes: func(note string) { e.log.Info(note) }})
 	if err != nil {
-		return "", nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	end = func() {
@@ -157,17 +159,17 @@ func (c *devCmd) localPostgres(e *env) (url string, end func(), err error) {
 	}
 	if err := prepare(e.ctx, local); err != nil {
 		end()
-		return "", nil, err
+		return nil, nil, err
 	}
 	e.ctx = ctx
 	go func() {
 		<-local.Done()
 		cancel(fmt.Errorf("%w: %w", errPostgresEnded, cmp.Or(local.Err(), errors.New("it was stopped"))))
 	}()
-	return local.DSN(devRole, devDatabase), end, nil
+	return local, end, nil
 }
 
-// prepare makes the database, its schema, and the role that the server runs as.
+// prepare makes the database, its schema, and the roles.
 func prepare(ctx context.Context, local *localpg.Server) error {
 	conn, err := pgx.Connect(ctx, local.DSN(localpg.Superuser, "postgres"))
 	if err != nil {
@@ -186,11 +188,18 @@ func prepare(ctx context.Context, local *localpg.Server) error {
 	if err := pg.Migrate(ctx, local.DSN(localpg.Superuser, devDatabase)); err != nil {
 		return err
 	}
-	if err := conn.QueryRow(ctx, "select exists (select from pg_roles where rolname = $1)", devRole).Scan(&there); err != nil || there {
-		return err
+	for role, of := range map[string]string{devRole: "ledgerd_app", devAuditor: "ledgerd_audit"} {
+		if err := conn.QueryRow(ctx, "select exists (select from pg_roles where rolname = $1)", role).Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			continue
+		}
+		if _, err := conn.Exec(ctx, "create role "+role+" login in role "+of); err != nil {
+			return err
+		}
 	}
-	_, err = conn.Exec(ctx, "create role "+devRole+" login in role ledgerd_app")
-	return err
+	return nil
 }
 
 // sampleTenant makes the tenant that everybody is in dev.
@@ -213,7 +222,7 @@ Move 12.30 CNY (send it twice: it happens once):
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first' \
     -d '{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}'
 
-See what is there:
+See what is there, also as an auditor does (\d audit.*):
 
   curl %[1]s/ledgerd.ledger.v1.LedgerService/ListAccounts -H 'Content-Type: application/json' -d '{}'
   psql '%[2]s'
