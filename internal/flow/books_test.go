@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -25,6 +27,11 @@ func engine(t *testing.T, db *pgtest.DB) *flow.Engine {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return engineOn(t, pool)
+}
+
+func engineOn(t *testing.T, pool *pgxpool.Pool) *flow.Engine {
+	t.Helper()
 	e := flow.NewEngine(pool, t.Name(), nil, nil)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
