@@ -140,6 +140,7 @@ func (b *batch[B]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) erro
 		if err := p.Run(conn); err != nil {
 			return err
 		}
+		begun = 0
 	}
 	b.enter()
 	b.guess()

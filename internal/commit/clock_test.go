@@ -125,6 +125,28 @@ func TestTheTimeAloneIsReckonedWrongly(t *testing.T) {
 	e.wantMetric(t, "wrong_guesses_total", 1)
 }
 
+// One that had something to discover has sent what it begins with, and waits for its look-ups as ever.
+func TestTheTimeIsNotReckonedWhereSomethingIsLookedUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	e.mustDo(t, note("k"))
+	for _, statements := range []int{1, 2, 3} { // that look up: the key, and others
+		counter := ""
+		again := toyAdd{tenant: 1, onNeed: func(b *toyBook) { b.discover[toyKey{1, "nobody's"}] = &counter },
+			onApply: func(*toyBook) error { return toyStale.New("it is not there") }}
+		if statements > 1 {
+			again.name = "new"
+		}
+		if statements > 2 {
+			again.counter = "nobody's"
+		}
+		if out, err := e.Do(within(t, 20*time.Second), keyed("k", &again)); err != nil || !out.Replayed {
+			t.Errorf("%d statements: %+v, %v", statements, out, err)
+		}
+	}
+}
+
 // Rows have a history, which is read as of a time: it is the database's own, also of a batch that took all of them over and so has
 // nothing to read.
 func TestTheTimeOfRowsIsNotReckoned(t *testing.T) {
