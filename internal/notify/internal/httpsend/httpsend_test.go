@@ -135,7 +135,7 @@ func TestConnectionsClosedWhenIdle(t *testing.T) {
 			good++
 		case f.Outcome == send.Unknown:
 			doubt++
-		default:
+		case f.Code != "not_written": // that one is true too: the server never read it
 			t.Errorf("it ended with %v", f)
 		}
 	}
