@@ -57,7 +57,7 @@ func (e *Engine[B]) classify(err error) action {
 // states goes before stateClasses.
 var states = map[string]action{
 	"LD001": race,   // a statement missed a row
-	"LD003": race,   // a name was taken for new
+	"LD003": race,   // a guess was wrong
 	"0A000": race,   // a cached plan, after a migration
 	"26000": race,   // a prepared statement that a pooler forgot
 	"57014": race,   // cancelled, by statement_timeout or by hand

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // note is a command that has nothing to lock, and under a new key nothing to look up.
@@ -33,32 +33,14 @@ func (w *world) doInTime(e *toyEngine, key string) {
 func TestABatchThatLooksNothingUpTakesOneRoundTrip(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	p := newProxy(t, w.dsn)
-	trips := 0
-	e := w.engine(func(c *Config[*toyBook]) {
-		pool, err := pg.Open(t.Context(), p.dsn, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(pool.Close)
-		c.Pool = pool
-	})
-	count := func(w Work[*toyBook]) int {
-		p.mu.Lock()
-		trips = 0
-		p.mu.Unlock()
+	pool, trips := pgtest.CountingPool(t, w.dsn)
+	e := w.engine(func(c *Config[*toyBook]) { c.Pool = pool })
+	e.mustDo(t, note("first")) // the database says the time
+	count := func(w Work[*toyBook]) int64 {
+		before := trips.Load()
 		e.mustDo(t, w)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return trips
+		return trips.Load() - before
 	}
-	for i := range 2 * planLimit { // all statements are prepared, and plans are not thrown away for a while
-		e.mustDo(t, note(fmt.Sprint("before", i)))
-		e.mustDo(t, work(add("c0", 1)))
-	}
-	p.mu.Lock()
-	p.toServer = func([]byte) bool { trips++; return false }
-	p.mu.Unlock()
 	began := time.Now()
 	for i := range 5 {
 		if n := count(note(fmt.Sprint("k", i))); n != 1 {
@@ -153,15 +135,8 @@ func TestTheTimeOfRowsIsNotReckoned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine(patient)
-	pass, open := w.gate()
-	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 1))))
-	w.waiting(1)
-	applied := make(chan struct{})
-	c := add("c0", 1).labelled("second")
-	c.onApply = func(*toyBook) error { close(applied); return nil }
 	e.clock.set(time.Now().Add(500 * time.Millisecond)) // not so wrong that the database would mind
-	second := e.start(within(t, 20*time.Second), work(c))
-	<-applied
+	first, second, open := w.behind(e, add("c0", 1), add("c0", 1).labelled("second"))
 	open()
 	<-first
 	if r := <-second; r.err != nil {

@@ -19,8 +19,8 @@ type Guessing interface {
 	Guess(memory *Memory, sure bool) (guessed bool)
 }
 
-// errWrongGuess: a name was there that was taken for new.
-var errWrongGuess = errors.New("commit: a name was there already")
+// errWrongGuess: a name was there that was taken for new, or the time was not what it was reckoned to be.
+var errWrongGuess = errors.New("commit: a guess was wrong")
 
 // guess lets the tables take names for new, unless guesses went wrong lately.
 func (b *batch[B]) guess() {

@@ -76,7 +76,7 @@ func (b *batch[B]) leftBehind(err error) error {
 }
 
 // caution keeps batches from overlapping where other processes change the same rows, and from guessing where they
-// take the same names: after a batch found it so, for a second, and for twice as long each time that it happens again at once.
+// take the same names, or the clock was another one: after a batch found it so, for a second, and for twice as long each time that it happens again at once.
 type caution struct {
 	mu    sync.Mutex
 	until time.Time

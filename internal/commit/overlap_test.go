@@ -12,6 +12,19 @@ func gated(pass func(p *Pipe), c *toyAdd) *toyAdd {
 	return c
 }
 
+// behind starts two calls: the first waits at a gate, applied, and the second is applied behind it.
+func (w *world) behind(e *toyEngine, a, b *toyAdd) (first, second <-chan answer, open func()) {
+	w.t.Helper()
+	pass, open := w.gate()
+	first = e.start(within(w.t, 20*time.Second), work(gated(pass, a)))
+	w.waiting(1)
+	applied := make(chan struct{})
+	b.onApply = func(*toyBook) error { close(applied); return nil }
+	second = e.start(within(w.t, 20*time.Second), work(b))
+	<-applied
+	return first, second, open
+}
+
 func wantValue(t *testing.T, w *world, counter string, want int64) {
 	t.Helper()
 	if got := w.value(counter); got != want {
@@ -31,14 +44,7 @@ func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e := w.engine(patient)
-	pass, open := w.gate()
-	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", -999_999))))
-	w.waiting(1)
-	applied := make(chan struct{})
-	c := add("c0", -1)
-	c.onApply = func(*toyBook) error { close(applied); return nil }
-	second := e.start(within(t, 20*time.Second), work(c))
-	<-applied
+	first, second, open := w.behind(e, add("c0", -999_999), add("c0", -1))
 	unanswered(t, first)
 	unanswered(t, second)
 	open()

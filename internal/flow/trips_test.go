@@ -1,52 +1,21 @@
 package flow_test
 
 import (
-	"context"
 	"fmt"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// trips counts the round trips of batches.
-type trips struct{ atomic.Int64 }
-
-func (n *trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
-	n.Add(1)
-	return ctx
-}
-func (n *trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
-func (n *trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
-func (n *trips) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
-	return ctx
-}
-func (n *trips) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
 // What commands cost on the way to a database that is far.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
-	var n trips
-	plain, err := pg.Open(t.Context(), pgtest.New(t).AppDSN, 6)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := plain.Config()
-	plain.Close()
-	config.ConnConfig.Tracer = &n
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pool, n := pgtest.CountingPool(t, pgtest.New(t).AppDSN)
 	e := engineOn(t, pool)
 	world(t, e, 2)
 	use := func(key string) flow.Work {
