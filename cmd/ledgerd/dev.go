@@ -222,7 +222,7 @@ Move 12.30 CNY (send it twice: it happens once):
     -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first' \
     -d '{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}'
 
-See what is there, also as an auditor does (\d audit.*):
+See what is there (docs/auditing.md):
 
   curl %[1]s/ledgerd.ledger.v1.LedgerService/ListAccounts -H 'Content-Type: application/json' -d '{}'
   psql '%[2]s'
