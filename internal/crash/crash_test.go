@@ -11,10 +11,13 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
+	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	inboxv1 "github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -29,12 +32,13 @@ const (
 	patience = 60 * time.Second // for these, and for a definite answer once the killing is over
 )
 
-// attempt is one transfer that a caller wants done, or two of which both are to be done or none, with what
-// it was told.
+// attempt is one transfer that a caller wants done; or two, in two assets, with a submit token and a message, of which all is to be
+// done or nothing. With what it was told.
 type attempt struct {
 	key      string
 	request  *ledgerv1.TransferRequest
-	second   *ledgerv1.TransferRequest // nil: one
+	second   *ledgerv1.TransferRequest // nil: one transfer
+	token    string                    // of two
 	transfer int64                     // id, when it was done
 	refused  bool                      // for good, by a business rule
 }
@@ -94,19 +98,23 @@ func (w *world) begin() {
 		w.servers = append(w.servers, startServer(w.t, binary, w.db.AppDSN, w.args...))
 	}
 	c := w.client(0)
-	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {
+	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}, {Code: "POINT", Scale: 2}}}); err != nil {
 		w.t.Fatal(err)
 	}
-	accounts := []*ledgerv1.NewAccount{{Code: "world", Asset: "CNY", Unbounded: true}}
-	for i := range users {
-		accounts = append(accounts, &ledgerv1.NewAccount{Code: user(i), Asset: "CNY"})
+	var accounts []*ledgerv1.NewAccount
+	for _, asset := range []string{"CNY", "POINT"} {
+		accounts = append(accounts, &ledgerv1.NewAccount{Code: "world", Asset: asset, Unbounded: true})
+		for i := range users {
+			accounts = append(accounts, &ledgerv1.NewAccount{Code: user(i), Asset: asset})
+		}
 	}
 	if _, err := c.CreateAccounts(ctx, &ledgerv1.CreateAccountsRequest{Accounts: accounts}); err != nil {
 		w.t.Fatal(err)
 	}
 	for i := range users {
-		_, err := c.Transfer(ctx, transfer(fmt.Sprint("top-up-", i), "world", user(i), "20.00"))
-		if err != nil {
+		r := transfer(fmt.Sprint("top-up-", i), "world", user(i), "20.00")
+		r.Postings = append(r.Postings, points(r.GetBizNo(), "world", user(i), "20.00").GetPostings()...)
+		if _, err := c.Transfer(ctx, r); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -117,6 +125,12 @@ func user(i int) string { return fmt.Sprintf("user:%d", i) }
 func transfer(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
 	return &ledgerv1.TransferRequest{BizNo: bizNo,
 		Postings: []*ledgerv1.Posting{{From: from, To: to, Asset: "CNY", Amount: amount}}}
+}
+
+func points(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
+	r := transfer(bizNo, from, to, amount)
+	r.Postings[0].Asset = "POINT"
+	return r
 }
 
 func (w *world) url(n int) string { return "http://" + w.servers[n].address() }
@@ -143,6 +157,11 @@ type keyName struct{}
 
 // send tries once, on any server, and notes a definite answer.
 func (w *world) send(a *attempt) {
+	if a.second != nil && a.token == "" {
+		if a.token = w.issue(); a.token == "" {
+			return
+		}
+	}
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), keyName{}, a.key), 2*time.Second)
 	defer cancel()
 	id, err := w.try(ctx, a)
@@ -169,7 +188,8 @@ func (w *world) try(ctx context.Context, a *attempt) (id int64, err error) {
 		return res.GetTransfer().GetId(), err
 	}
 	r := &batchv1.ExecuteRequest{}
-	for _, t := range []*ledgerv1.TransferRequest{a.request, a.second} {
+	for _, t := range []proto.Message{a.request, &idempotencyv1.SpendTokenRequest{Token: a.token},
+		&inboxv1.ReceiveRequest{Key: &inboxv1.MessageKey{ConsumerGroup: "crash", MessageId: a.key}}, a.second} {
 		packed, err := anypb.New(t)
 		if err != nil {
 			return 0, err
@@ -197,7 +217,7 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 		name := fmt.Sprintf("caller-%d-%d", n, i)
 		a := &attempt{key: "key-" + name, request: transfer(name, user(from), user(to), fmt.Sprintf("%d.%02d", rand.IntN(8), 1+rand.IntN(99)))}
 		if i%2 == 0 { // two, of which the second may be the one that is refused
-			a.second = transfer("second-"+name, user(to), user((to+1)%users), fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
+			a.second = points("second-"+name, user(to), user((to+1)%users), fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
 		}
 		all = append(all, a)
 		for !a.definite() {
@@ -280,6 +300,11 @@ func (w *world) judge(all []*attempt, kills map[string]int) {
 			w.t.Fatal(err)
 		}
 		stored[bizNo] = id
+	}
+	var spent, received int
+	if err := pool.QueryRow(ctx, `select (select count(*) from token_submit_tokens where state = 'spent'),
+		(select count(*) from inbox_messages where state = 'succeeded')`).Scan(&spent, &received); err != nil || spent != pairs || received != pairs {
+		w.t.Errorf("%d pairs were acknowledged, but %d tokens are spent, %d messages received, %v", pairs, spent, received, err)
 	}
 	if len(stored) != made+pairs {
 		w.t.Errorf("%d transfers were acknowledged, %d are stored", made+pairs, len(stored))
