@@ -51,7 +51,7 @@ func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
 	}
 	begun := time.Now()
 	ids := o.put(300, message{tenant: 1})
-	o.waitFor(300, 5*time.Second, "notify_events where kind = 'sent' and tenant_id = 1")
+	o.waitFor(300, 9*time.Second, "notify_events where kind = 'sent' and tenant_id = 1")
 	t.Logf("300 were sent in %v beside 9,000 that hang", time.Since(begun))
 	s.once(t, ids)
 	close(open)
