@@ -27,6 +27,9 @@ const (
 	sessionTimeout   = 6 * time.Second
 	rebalanceTimeout = 10 * time.Second
 	fetchBytes       = 1 << 20 // of one partition at a time
+	// fetchWait bounds a fetch that finds nothing new. A broker gets one fetch at a time, so an idle partition
+	// delays the next messages of its other partitions by as much.
+	fetchWait = 100 * time.Millisecond
 )
 
 type source struct {
@@ -63,6 +66,7 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 		kgo.AutoCommitMarks(),
 		kgo.AutoCommitInterval(commitEvery),
 		kgo.FetchMaxPartitionBytes(fetchBytes),
+		kgo.FetchMaxWait(fetchWait),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.SessionTimeout(sessionTimeout),
 		kgo.RebalanceTimeout(rebalanceTimeout),
