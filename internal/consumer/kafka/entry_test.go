@@ -2,11 +2,9 @@ package kafka_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
@@ -16,22 +14,18 @@ import (
 
 func TestPasswordsOfAllKindsLetIn(t *testing.T) {
 	t.Parallel()
-	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, topic), kfake.EnableSASL(), kfake.Superuser("PLAIN", "me", "p"),
-		kfake.Superuser("SCRAM-SHA-256", "me", "s256"), kfake.Superuser("SCRAM-SHA-512", "me", "s512"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Close)
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.SASL(plain.Auth{User: "me", Pass: "p"}.AsMechanism()))
+	address := startGate(t, map[string]string{"PLAIN": "p", "SCRAM-SHA-256": "s256", "SCRAM-SHA-512": "s512"})
+	client, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.SASL(plain.Auth{User: "me", Pass: "p"}.AsMechanism()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Value: []byte("body"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}).FirstErr(); err != nil {
+	if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Partition: 0, Value: []byte("body"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	for how, password := range map[string]string{consumer.Plain: "p", consumer.ScramSHA256: "s256", consumer.ScramSHA512: "s512"} {
-		s := &consumer.Settings{Name: how, URL: strings.Join(k.ListenAddrs(), ","), Topics: []string{topic}, Group: how, SASL: how, Username: "me", Password: password}
+		s := &consumer.Settings{Name: how, URL: address, Topics: []string{topic}, Group: how, SASL: how, Username: "me", Password: password}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		source, err := kafka.Open(ctx, s)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -20,26 +19,21 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const topic = "events"
 
-// cluster speaks Kafka's protocol in this process: franz-go's own stand-in for the real one.
+// cluster is a mock cluster with one topic, and a client that sends to it.
 type cluster struct {
-	t          *testing.T
-	addresses  string
-	client     *kgo.Client
-	partitions int32
+	t       *testing.T
+	address string
+	client  *kgo.Client
 
 	mu   sync.Mutex
 	ends map[int32]int64 // offsets behind the last message of each partition
 }
 
-func newCluster(t *testing.T, partitions int32) *cluster {
+func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(partitions, topic))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Close)
-	c := &cluster{t: t, addresses: strings.Join(k.ListenAddrs(), ","), partitions: partitions, ends: map[int32]int64{}}
-	c.client, err = kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	c := &cluster{t: t, address: startGate(t, nil), ends: map[int32]int64{}}
+	var err error
+	c.client, err = kgo.NewClient(kgo.SeedBrokers(c.address), kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,26 +56,21 @@ func (c *cluster) send(partition int32, id, body string) {
 
 // left is how many messages are behind the committed offsets.
 func (c *cluster) left() int {
-	r := kmsg.NewPtrOffsetFetchRequest()
-	group, of := kmsg.NewOffsetFetchRequestGroup(), kmsg.NewOffsetFetchRequestGroupTopic()
-	r.Group, group.Group, of.Topic = "billing", "billing", topic
-	old := kmsg.NewOffsetFetchRequestTopic()
-	old.Topic = topic
-	for n := range c.partitions {
-		of.Partitions, old.Partitions = append(of.Partitions, n), append(old.Partitions, n)
+	r, of := kmsg.NewPtrOffsetFetchRequest(), kmsg.NewOffsetFetchRequestTopic()
+	r.Group, of.Topic = "billing", topic
+	for n := range mockPartitions {
+		of.Partitions = append(of.Partitions, n)
 	}
-	group.Topics, r.Groups, r.Topics = append(group.Topics, of), append(r.Groups, group), append(r.Topics, old)
+	r.Topics = append(r.Topics, of) // of one group, as all versions before the 8th
 	res, err := r.RequestWith(context.Background(), c.client)
 	if err != nil {
 		c.t.Error(err)
 		return -1
 	}
 	committed := map[int32]int64{}
-	for _, g := range res.Groups {
-		for _, x := range g.Topics {
-			for _, p := range x.Partitions {
-				committed[p.Partition] = max(p.Offset, 0)
-			}
+	for _, x := range res.Topics {
+		for _, p := range x.Partitions {
+			committed[p.Partition] = max(p.Offset, 0)
 		}
 	}
 	c.mu.Lock()
@@ -95,19 +84,19 @@ func (c *cluster) left() int {
 
 func (c *cluster) broker() consumertest.Broker {
 	return consumertest.Broker{
-		Settings: []string{"broker: kafka", "url: " + c.addresses, "topics: [" + topic + "]"},
+		Settings: []string{"broker: kafka", "url: " + c.address, "topics: [" + topic + "]"},
 		Send: func(id, body string) {
 			n := int32(0)
 			for _, b := range []byte(id) {
 				n = (n*31 + int32(b)) & 0xffff
 			}
-			c.send(n%c.partitions, id, body)
+			c.send(n%mockPartitions, id, body)
 		},
 		Left: c.left,
 	}
 }
 
-func start(t *testing.T) consumertest.Broker { return newCluster(t, 3).broker() }
+func start(t *testing.T) consumertest.Broker { return newCluster(t).broker() }
 
 func TestMessagesTakeEffectOnce(t *testing.T) {
 	t.Parallel()
@@ -122,7 +111,7 @@ func TestAKilledConsumerLosesAndRepeatsNothing(t *testing.T) {
 // A message that has to be tried again holds up its partition, and no other.
 func TestAPartitionKeepsItsOrder(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2)
+	c := newCluster(t)
 	w := consumertest.NewWorld(t)
 	for i := range 20 {
 		from := "bank"
@@ -161,7 +150,7 @@ func TestAPartitionKeepsItsOrder(t *testing.T) {
 // out of order.
 func TestMembersComeAndGo(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 4)
+	c := newCluster(t)
 	w := consumertest.NewWorld(t)
 	file := w.File(c.broker(), "message_id: position")
 	first := w.Serve(file)
@@ -171,7 +160,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	go func() {
 		defer close(sent)
 		for i := range each {
-			for n := range c.partitions {
+			for n := range mockPartitions {
 				c.send(n, "", consumertest.Pay(fmt.Sprintf("p%d-%03d", n, i), "bank", "a", "0.01"))
 			}
 		}
@@ -181,7 +170,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	<-sent
 	w.Serve(file)
 	w.Eventually(60*time.Second, "all are done", func() bool {
-		return w.Count("select count(*) from ledger_transfers") == each*int(c.partitions) && c.left() == 0
+		return w.Count("select count(*) from ledger_transfers") == each*int(mockPartitions) && c.left() == 0
 	})
 	if wrong := w.Count(`select count(*) from (select finished_at, lag(finished_at) over (partition by substr(message_id, 1, 8)
 		order by split_part(message_id, '-', 3)::integer) as before from inbox_messages where message_id like 'events-%') m where finished_at < before`); wrong != 0 {
