@@ -37,7 +37,7 @@ test: ## All tests, on a throw-away Postgres, with the race detector
 	$(TOOLS) test ./...
 	@lacking=$$(tools/lacking); race=-race; if [[ $$lacking == *'NO RACE DETECTOR'* ]]; then race=; fi; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
-	(set -x; $(WITHPG) go test $$race -count=1 $(TESTFLAGS) $(PKG))
+	(set -x; $(WITHPG) go test $$race -tags browser -count=1 $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
 lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
@@ -51,6 +51,8 @@ lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
 	$(TOOL) staticcheck ./...
 	$(TOOLS) vet ./...
 	$(TOOLS) tool staticcheck ./...
+	go vet -tags browser ./examples/submit-page
+	$(TOOL) staticcheck -tags browser ./examples/submit-page
 
 .PHONY: generate
 generate: proto-vendor/buf/validate/validate.proto ## All generated code: protobuf, queries, reference pages

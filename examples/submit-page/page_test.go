@@ -1,3 +1,8 @@
+// The tag keeps the module of the browser's driver out of a plain go vet ./... and go test ./...; make test and
+// make lint set it.
+
+//go:build browser
+
 package main
 
 import (
@@ -9,7 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp"
+	"github.com/go-rod/rod"
+	"github.com/go-rod/rod/lib/launcher"
+	"github.com/go-rod/rod/lib/proto"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/client"
@@ -70,8 +77,13 @@ func (s *shop) paid(t *testing.T) (n int) {
 	return n
 }
 
-// browser is a real one.
-func browser(t *testing.T) context.Context {
+// tab is an empty page of a real browser.
+type tab struct {
+	t    *testing.T
+	page *rod.Page
+}
+
+func newTab(t *testing.T) *tab {
 	t.Helper()
 	program := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
@@ -83,55 +95,88 @@ func browser(t *testing.T) context.Context {
 	if program == "" {
 		t.Skip("SKIPPED, NOT TESTED: no chromium is here (apt-get install chromium)")
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
-	ctx, endAllocator := chromedp.NewExecAllocator(t.Context(), options...)
-	ctx, endBrowser := chromedp.NewContext(ctx)
-	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
-	t.Cleanup(func() { cancel(); endBrowser(); endAllocator() })
-	return ctx
-}
-
-// until waits for an expression to be true.
-func until(expression string) chromedp.Action[chromedp.Void] {
-	return chromedp.Poll[chromedp.Void](expression)
-}
-
-func do(t *testing.T, ctx context.Context, steps ...chromedp.Action[chromedp.Void]) {
-	t.Helper()
-	if err := chromedp.Do(ctx, steps...); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// is tells what an expression comes to.
-func is[T any](t *testing.T, ctx context.Context, expression string) T {
-	t.Helper()
-	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	t.Cleanup(cancel)
+	// Leakless would unpack and run a program of its own.
+	launch := launcher.New().Context(ctx).Bin(program).Leakless(false).HeadlessNew(true).NoSandbox(true).UserDataDir(t.TempDir())
+	url, err := launch.Launch()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return value
+	browser := rod.New().Context(ctx).ControlURL(url)
+	t.Cleanup(func() {
+		if browser.Close() != nil {
+			launch.Kill()
+		}
+		launch.Cleanup()
+	})
+	if err := browser.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	page, err := browser.Page(proto.TargetCreateTarget{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tab{t, page}
+}
+
+func (p *tab) open(url string) {
+	p.t.Helper()
+	if err := p.page.Navigate(url); err != nil {
+		p.t.Fatal(err)
+	}
+	p.until(ready)
+}
+
+// click waits until the element can be clicked.
+func (p *tab) click(selector string) {
+	p.t.Helper()
+	element, err := p.page.Element(selector)
+	if err == nil {
+		err = element.Click(proto.InputMouseButtonLeft, 1)
+	}
+	if err != nil {
+		p.t.Fatalf("click %s: %v", selector, err)
+	}
+}
+
+// until waits for an expression to be true.
+func (p *tab) until(expression string) {
+	p.t.Helper()
+	if err := p.page.Wait(rod.Eval("() => (" + expression + ")")); err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
+}
+
+// text evaluates an expression.
+func (p *tab) text(expression string) string {
+	p.t.Helper()
+	value, err := p.page.Eval("() => (" + expression + ")")
+	if err != nil {
+		p.t.Fatalf("%s: %v", expression, err)
+	}
+	return value.Value.Str()
 }
 
 const (
-	ready = `document.getElementById("state").textContent === "Ready."`
-	// clickTen clicks as a finger cannot: ten times before the page gets to do anything else.
-	// It tells whether the button can still be clicked before anything else happens, such as the answer.
-	clickTen = `for (let i = 0; i < 10; i++) document.getElementById("pay").click(); !document.getElementById("pay").disabled`
-	settled  = `running === 0 && document.getElementById("state").textContent.startsWith("Paid: ")`
+	state = `document.getElementById("state").textContent`
+	ready = state + ` === "Ready."`
+	// clickTen clicks as a finger cannot: ten times before the page gets to do anything else. It tells whether the
+	// button can still be clicked before anything else happens, such as the answer.
+	clickTen = `(() => { for (let i = 0; i < 10; i++) document.getElementById("pay").click();
+		return document.getElementById("pay").disabled ? "disabled" : "alive"; })()`
+	settled = `running === 0 && ` + state + `.startsWith("Paid: ")`
 )
-
-const state = `document.getElementById("state").textContent`
 
 func TestTenClicksAreOnePayment(t *testing.T) {
 	t.Parallel()
-	s, ctx := newShop(t), browser(t)
-	for i, query := range []string{"", "?unguarded"} { // with the help of the page, and without
-		do(t, ctx, chromedp.Navigate(s.page+"/"+query), until(ready))
-		alive := is[bool](t, ctx, clickTen)
-		do(t, ctx, until(settled))
-		if n := s.paid(t); n != i+1 || alive != (query != "") {
-			t.Errorf("%q: %d transfers, %s; the button is alive: %v", query, n, is[string](t, ctx, state), alive)
+	s, p := newShop(t), newTab(t)
+	for i, guard := range []struct{ query, button string }{{"", "disabled"}, {"?unguarded", "alive"}} {
+		p.open(s.page + "/" + guard.query)
+		button := p.text(clickTen)
+		p.until(settled)
+		if n := s.paid(t); n != i+1 || button != guard.button {
+			t.Errorf("%q: %d transfers, %s; the button is %s", guard.query, n, p.text(state), button)
 		}
 	}
 }
@@ -139,11 +184,16 @@ func TestTenClicksAreOnePayment(t *testing.T) {
 // Bought on purpose, the open page pays again, with the token that the answer carried.
 func TestAnOpenPageBuysAgain(t *testing.T) {
 	t.Parallel()
-	s, ctx := newShop(t), browser(t)
-	do(t, ctx, chromedp.Navigate(s.page), until(ready), chromedp.Click("#pay"), until(settled))
-	next := is[string](t, ctx, "token")
-	do(t, ctx, chromedp.Click("#again"), until(ready), chromedp.Click("#pay"), until(settled))
-	if n := s.paid(t); n != 2 || !strings.HasPrefix(next, "st_") || next == is[string](t, ctx, "token") {
+	s, p := newShop(t), newTab(t)
+	p.open(s.page)
+	p.click("#pay")
+	p.until(settled)
+	next := p.text("token")
+	p.click("#again")
+	p.until(ready)
+	p.click("#pay")
+	p.until(settled)
+	if n := s.paid(t); n != 2 || !strings.HasPrefix(next, "st_") || next == p.text("token") {
 		t.Errorf("%d transfers; the next token was %q", n, next)
 	}
 	var issued int
@@ -154,12 +204,13 @@ func TestAnOpenPageBuysAgain(t *testing.T) {
 
 func TestAnExpiredTokenIsFetchedAnewWithoutAWord(t *testing.T) {
 	t.Parallel()
-	s, ctx := newShop(t), browser(t)
-	do(t, ctx, chromedp.Navigate(s.page), until(ready))
+	s, p := newShop(t), newTab(t)
+	p.open(s.page)
 	if _, err := s.db.Exec(t.Context(), "update token_submit_tokens set issued_at = issued_at - interval '10 min', expires_at = expires_at - interval '10 min'"); err != nil {
 		t.Fatal(err)
 	}
-	do(t, ctx, chromedp.Click("#pay"), until(settled))
+	p.click("#pay")
+	p.until(settled)
 	if n := s.paid(t); n != 1 {
 		t.Errorf("%d transfers", n)
 	}
@@ -167,33 +218,45 @@ func TestAnExpiredTokenIsFetchedAnewWithoutAWord(t *testing.T) {
 
 func TestARefusalIsShownAndThePageGoesOn(t *testing.T) {
 	t.Parallel()
-	s, ctx := newShop(t), browser(t)
-	do(t, ctx, chromedp.Navigate(s.page), until(ready))
+	s, p := newShop(t), newTab(t)
+	p.open(s.page)
 	for range 3 { // of 40.00
-		do(t, ctx, chromedp.Click("#pay"), until(settled), chromedp.Click("#again"), until(ready))
+		p.click("#pay")
+		p.until(settled)
+		p.click("#again")
+		p.until(ready)
 	}
-	do(t, ctx, chromedp.Click("#pay"), until(`running === 0 && `+state+`.startsWith("Not paid: ")`), until(`!document.getElementById("pay").disabled`))
+	p.click("#pay")
+	p.until(`running === 0 && ` + state + `.startsWith("Not paid: ")`)
+	p.until(`!document.getElementById("pay").disabled`)
 	if n := s.paid(t); n != 3 {
-		t.Errorf("%d transfers, %s", n, is[string](t, ctx, state))
+		t.Errorf("%d transfers, %s", n, p.text(state))
 	}
 }
 
-// The answers of a whole round of tries are lost, though the first one paid: nobody knows. The next click asks for
-// that payment, and makes no other one.
+// The answers of a whole round of tries are lost, though the first one paid. The next click asks for that payment,
+// and makes no other one.
 func TestAPaymentWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 	t.Parallel()
 	for _, query := range []string{"", "?unguarded"} {
-		s, ctx := newShop(t), browser(t)
-		do(t, ctx, chromedp.Navigate(s.page+"/"+query), until(ready), chromedp.Evaluate[chromedp.Void](loseAnswers), chromedp.Click("#pay"),
-			until(`running === 0 && `+state+`.startsWith("Not known")`))
-		first := is[string](t, ctx, "lost.join()")
-		do(t, ctx, chromedp.Evaluate[chromedp.Void](`window.fetch = whole`), chromedp.Click("#pay"), until(settled))
+		s, p := newShop(t), newTab(t)
+		p.open(s.page + "/" + query)
+		p.text(loseAnswers)
+		p.click("#pay")
+		p.until(`running === 0 && ` + state + `.startsWith("Not known")`)
+		first := p.text("lost.join()")
+		p.text("window.fetch = whole")
+		p.click("#pay")
+		p.until(settled)
 		if n := s.paid(t); n != 1 || first != "200,200,200" {
 			t.Errorf("%q: %d transfers; lost were %s", query, n, first)
 		}
 	}
 }
 
-// loseAnswers lets requests through, and loses what comes back.
-const loseAnswers = `var whole = window.fetch, lost = [];
-	window.fetch = async (...a) => { lost.push((await whole(...a)).status); throw new TypeError("lost"); }`
+// loseAnswers lets requests through, and loses the answers.
+const loseAnswers = `(() => {
+	window.whole = window.fetch;
+	window.lost = [];
+	window.fetch = async (...a) => { lost.push((await whole(...a)).status); throw new TypeError("lost"); };
+})()`
