@@ -10,8 +10,8 @@ TESTFLAGS ?=# more flags for go test, such as -run Transfer
 FUZZTIME  ?= 10s# for each fuzz target
 COUNT     ?= 6# runs of each benchmark
 
-# The build tools are pinned in a module of their own. None of them needs a C compiler.
-TOOL   := CGO_ENABLED=0 go tool -modfile=tools/go.mod
+# The build tools are pinned, in tools/go.mod and tools/npm. None of them needs a C compiler.
+TOOL   := tools/tool
 TOOLS  := CGO_ENABLED=0 go -C tools
 WITHPG := go run ./internal/pgtest/cmd/withpg --
 
@@ -50,7 +50,7 @@ lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
 	go vet ./...
 	$(TOOL) staticcheck ./...
 	$(TOOLS) vet ./...
-	$(TOOLS) tool staticcheck ./...
+	cd tools && ./tool staticcheck ./...
 	go vet -tags browser ./examples/submit-page
 	$(TOOL) staticcheck -tags browser ./examples/submit-page
 
@@ -68,7 +68,7 @@ vendorproto: ## The protos of others, again, from the pinned modules
 	$(TOOLS) run ./cmd/vendorproto ..
 
 .PHONY: verify
-verify: ## Generate again, fail if that changes anything; go.mod is tidy
+verify: ## Generate again, fail if that changes anything; go.mod is tidy, and tagged
 	@tools/verify
 
 .PHONY: check
