@@ -230,7 +230,10 @@ func (l *login) handshake(r *kmsg.SASLHandshakeRequest) (kmsg.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		stored := client.GetStoredCredentials(scram.KeyFactors{Salt: "salt of this test", Iters: 4096})
+		stored, err := client.GetStoredCredentialsWithError(scram.KeyFactors{Salt: "salt of this test", Iters: 4096})
+		if err != nil {
+			return nil, err
+		}
 		server, err := hash.NewServer(func(user string) (scram.StoredCredentials, error) {
 			if user != "me" {
 				return scram.StoredCredentials{}, errors.New("no such user")
