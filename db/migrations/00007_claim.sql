@@ -1,6 +1,4 @@
--- Claims: keys of which the first use wins, for a life or for ever. Two tables of one shape: what is in the
--- second is not written to the log, and lost when Postgres crashes; the scope of a key tells its table, so
--- that nobody can look for it in the wrong one. Locks nothing.
+-- Claims: keys of which the first use wins, for a life or for ever. Locks nothing.
 
 -- +goose Up
 set local role ledgerd_owner;
@@ -19,8 +17,7 @@ create table claim_keys (
     claimed_at timestamptz not null,
     expires_at timestamptz,
     constraint claim_keys_pkey primary key (tenant_id, scope, key),
-    constraint claim_keys_scope_check check (not starts_with(scope, 'volatile/')),
-    constraint claim_keys_scope_length_check check (octet_length(scope) between 1 and 80),
+    constraint claim_keys_scope_check check (octet_length(scope) between 1 and 64),
     constraint claim_keys_key_check check (octet_length(key) between 1 and 1024),
     constraint claim_keys_owner_check check (octet_length(owner) between 1 and 256),
     constraint claim_keys_result_check check (octet_length(result) between 1 and 512),
@@ -43,47 +40,9 @@ comment on column claim_keys.request_id is 'X-Request-ID of the first call.';
 comment on column claim_keys.claimed_at is 'When the first call came.';
 comment on column claim_keys.expires_at is 'End of its life, measured from the first call; null: for ever. From then on it counts as gone.';
 
-create unlogged table claim_volatile_keys (
-    tenant_id  integer not null,
-    scope      text collate "C" not null,
-    key        text collate "C" not null,
-    claim_id   bigint not null,
-    uses       bigint not null,
-    owner      text collate "C",
-    result     text collate "C",
-    parts      jsonb,
-    principal  text collate "C" not null,
-    request_id text collate "C" not null,
-    claimed_at timestamptz not null,
-    expires_at timestamptz,
-    constraint claim_volatile_keys_pkey primary key (tenant_id, scope, key),
-    constraint claim_volatile_keys_scope_check check (starts_with(scope, 'volatile/')),
-    constraint claim_volatile_keys_scope_length_check check (octet_length(scope) between 1 and 80),
-    constraint claim_volatile_keys_key_check check (octet_length(key) between 1 and 1024),
-    constraint claim_volatile_keys_owner_check check (octet_length(owner) between 1 and 256),
-    constraint claim_volatile_keys_result_check check (octet_length(result) between 1 and 512),
-    constraint claim_volatile_keys_parts_check check (jsonb_typeof(parts) = 'array'),
-    constraint claim_volatile_keys_uses_check check (uses >= 1 and (uses = 1 or expires_at is not null)),
-    constraint claim_volatile_keys_expires_check check (expires_at > claimed_at)
-) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
-create index claim_volatile_keys_expires_idx on claim_volatile_keys (expires_at) where expires_at is not null;
-comment on table claim_volatile_keys is 'Claimed keys of scopes that begin with volatile/. Unlogged: emptied by a crash of Postgres, and not there on standbys.';
-comment on column claim_volatile_keys.tenant_id is 'Tenant.';
-comment on column claim_volatile_keys.scope is 'Kind of key, such as page or phone.';
-comment on column claim_volatile_keys.key is 'The key; of a business key its parts, each behind its length in bytes and a colon, before a comma.';
-comment on column claim_volatile_keys.claim_id is 'Fence of this claim: another one when the key was free in between. claim_id >> 14 is the batch that made it.';
-comment on column claim_volatile_keys.uses is 'How often the key was used, the first one included. Refused uses are none.';
-comment on column claim_volatile_keys.owner is 'Whose it is, as the first call said; null: nobody''s.';
-comment on column claim_volatile_keys.result is 'Name of what the first call made; null: it named nothing, or was refused.';
-comment on column claim_volatile_keys.parts is 'What a business key is made of, in order; null: a plain key.';
-comment on column claim_volatile_keys.principal is 'Who made the first call.';
-comment on column claim_volatile_keys.request_id is 'X-Request-ID of the first call.';
-comment on column claim_volatile_keys.claimed_at is 'When the first call came.';
-comment on column claim_volatile_keys.expires_at is 'End of its life, measured from the first call; null: for ever. From then on it counts as gone.';
-
-grant select, insert, delete on claim_keys, claim_volatile_keys to ledgerd_app;
-grant update (claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at) on claim_keys, claim_volatile_keys to ledgerd_app;
-grant select on claim_keys, claim_volatile_keys to ledgerd_audit;
+grant select, insert, delete on claim_keys to ledgerd_app;
+grant update (claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at) on claim_keys to ledgerd_app;
+grant select on claim_keys to ledgerd_audit;
 
 create view audit.claims as
 select t.name as tenant, c.scope, c.key, c.parts, c.owner, c.uses, c.result, c.claimed_at, c.expires_at,
@@ -105,31 +64,9 @@ comment on column audit.claims.principal is 'Who made the first call.';
 comment on column audit.claims.request_id is 'X-Request-ID of the first call.';
 comment on column audit.claims.claim_id is 'Fence of the claim; claim_id >> 14 is its batch.';
 
-create view audit.volatile_claims as
-select t.name as tenant, c.scope, c.key, c.parts, c.owner, c.uses, c.result, c.claimed_at, c.expires_at,
-    coalesce(c.expires_at <= now(), false) as expired, c.principal, c.request_id, c.claim_id
-from claim_volatile_keys c
-left join access_tenants t on t.tenant_id = c.tenant_id;
-comment on view audit.volatile_claims is 'Claimed keys that a crash of Postgres forgets. Cannot be read on a standby.';
-comment on column audit.volatile_claims.tenant is 'Name of the tenant.';
-comment on column audit.volatile_claims.scope is 'Kind of key, such as page or phone.';
-comment on column audit.volatile_claims.key is 'The key, as it is looked up.';
-comment on column audit.volatile_claims.parts is 'What a business key is made of, in order; null: a plain key.';
-comment on column audit.volatile_claims.owner is 'Whose it is; null: nobody''s.';
-comment on column audit.volatile_claims.uses is 'How often it was used, the first one included.';
-comment on column audit.volatile_claims.result is 'Name of what the first call made.';
-comment on column audit.volatile_claims.claimed_at is 'When the first call came.';
-comment on column audit.volatile_claims.expires_at is 'End of its life; null: for ever.';
-comment on column audit.volatile_claims.expired is 'Its life is over: it counts as gone.';
-comment on column audit.volatile_claims.principal is 'Who made the first call.';
-comment on column audit.volatile_claims.request_id is 'X-Request-ID of the first call.';
-comment on column audit.volatile_claims.claim_id is 'Fence of the claim; claim_id >> 14 is its batch.';
-
-grant select on audit.claims, audit.volatile_claims to ledgerd_audit;
+grant select on audit.claims to ledgerd_audit;
 reset role;
 
 -- +goose Down
-drop view audit.volatile_claims;
 drop view audit.claims;
-drop table claim_volatile_keys;
 drop table claim_keys;

@@ -5,7 +5,6 @@
 -- ones: there every kind of index costs a write more than a search is worth (ADR 8). So they are read whole: 0.15 to
 -- 0.2 s for a million claims, 0.4 s for a million works in their two branches of 'work', on a busy machine of two cores.
 -- A condition on what leaves the others out; hence a branch for each kind of row, also where two are of one table.
--- claim_volatile_keys is not here: a standby cannot read it, and could not read the view either.
 
 -- +goose Up
 set local role ledgerd_owner;
@@ -53,7 +52,7 @@ from (
     select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
 comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';

@@ -60,7 +60,7 @@ from (
     select tenant_id, request_id, changed_at, 'endpoint', name, state, principal, endpoint_id from notify_endpoints
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. Indexes find transfers and notifications; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. Indexes find transfers and notifications; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
 comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
@@ -117,7 +117,7 @@ from (
     select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out. Volatile claims are in audit.volatile_claims alone.';
+comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
 comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';

@@ -5,7 +5,6 @@ alter table commit_batches add column xmin xid not null;
 alter table commit_keys add column ctid tid not null;
 alter table token_submit_tokens add column ctid tid not null;
 alter table claim_keys add column ctid tid not null;
-alter table claim_volatile_keys add column ctid tid not null;
 alter table record_works add column ctid tid not null;
 alter table lease_locks add column ctid tid not null;
 alter table lease_waiters add column ctid tid not null;

@@ -267,7 +267,7 @@ func TestKeysAreMeasuredAndVerified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := 11
+	want := 10
 	if findRedis("") != "" {
 		want++
 	} else {

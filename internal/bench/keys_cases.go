@@ -27,8 +27,7 @@ func (b *keyBench) cases() []KeyCase {
 		all = append(all, KeyCase{"redis", "SET key NX EX, its log synced every second", Redis, setNX})
 	}
 	return append(all, []KeyCase{
-		{"claim", "claim a page id", InProcess, claims("page")},
-		{"claim-volatile", "claim one that a crash may forget", InProcess, claims("volatile/page")},
+		{"claim", "claim a page id", InProcess, claims},
 		{"token", "issue a submit token", InProcess, issues},
 		{"spend", "spend a submit token (issued 200 at a time)", InProcess, spends},
 		{"work", "Begin, then Complete: two commits", InProcess, works},
@@ -56,17 +55,15 @@ func (b *keyBench) do(ctx context.Context, c flow.Command, rows int) (any, error
 	return out.Answer, err
 }
 
-func claims(scope string) func(context.Context, *keyBench) (operation, error) {
-	return func(_ context.Context, b *keyBench) (operation, error) {
-		return func(ctx context.Context, run string, caller, n int) error {
-			answer, err := b.do(ctx, flow.Claim(&claim.Command{Caller: b.caller(),
-				Params: claim.Params{Scope: scope, Key: name(run, caller, n), Life: 10 * time.Minute}}), 1)
-			if err == nil && answer.(claim.Use).Existed {
-				err = errors.New("a new key was claimed before")
-			}
-			return err
-		}, nil
-	}
+func claims(_ context.Context, b *keyBench) (operation, error) {
+	return func(ctx context.Context, run string, caller, n int) error {
+		answer, err := b.do(ctx, flow.Claim(&claim.Command{Caller: b.caller(),
+			Params: claim.Params{Scope: claim.PageScope, Key: name(run, caller, n), Life: claim.PageLife}}), 1)
+		if err == nil && answer.(claim.Use).Existed {
+			err = errors.New("a new key was claimed before")
+		}
+		return err
+	}, nil
 }
 
 func issues(_ context.Context, b *keyBench) (operation, error) {
@@ -216,15 +213,15 @@ func lockCalls(_ context.Context, b *keyBench) (operation, error) {
 
 // verify holds what is in the database against what callers were told was done, by case.
 func (b *keyBench) verify(ctx context.Context, done map[string]int64) error {
-	var claims, volatile, spent, works, held int64
-	if err := b.super.QueryRow(ctx, sql("keys")).Scan(&claims, &volatile, &spent, &works, &held); err != nil {
+	var claims, spent, works, held int64
+	if err := b.super.QueryRow(ctx, sql("keys")).Scan(&claims, &spent, &works, &held); err != nil {
 		return err
 	}
 	for _, x := range []struct {
 		what       string
 		told, left int64
-	}{{"claims", done["claim"] + done["claim-rpc"], claims}, {"volatile claims", done["claim-volatile"], volatile},
-		{"tokens spent", done["spend"] + done["spend-rpc"], spent}, {"works done", done["work"] + done["work-rpc"], works},
+	}{{"claims", done["claim"] + done["claim-rpc"], claims}, {"tokens spent", done["spend"] + done["spend-rpc"], spent},
+		{"works done", done["work"] + done["work-rpc"], works},
 		{"locks that are held", 0, held}} {
 		if x.told != x.left {
 			return fmt.Errorf("%w: %s: callers were told of %d, there are %d", ErrFailed, x.what, x.told, x.left)

@@ -33,7 +33,6 @@ func BenchmarkClaim(b *testing.B) {
 		{"fresh by 2", 2, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
 		{"fresh by 1024", 1024, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
 		{"fresh for ever", 256, 1, claim.Params{Scope: "like", Owner: "user:1001"}},
-		{"fresh volatile", 256, 1, claim.Params{Scope: "volatile/page", Life: 10 * time.Minute}},
 		{"one of ten first", 256, 10, claim.Params{Scope: "page", Life: 10 * time.Minute, FirstOnly: true}},
 		{"counted to ten", 256, 10, claim.Params{Scope: "page", Life: 10 * time.Minute}},
 	} {

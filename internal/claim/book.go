@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Book is the claims of one batch, of both tables. Commands name keys with Want, and use or drop them.
+// Book is the claims of one batch. Commands name keys with Want, and use or drop them.
 type Book struct {
 	claims
 	sorted []*Row // all of them
@@ -30,6 +30,7 @@ type claims = commit.Rows[Key, Claim]
 type Row = commit.Row[Key, Claim]
 
 var (
+	q    db.Queries
 	seed = maphash.MakeSeed()
 
 	_ commit.Guessing = (*Book)(nil)
@@ -39,7 +40,7 @@ var (
 func NewBook() *Book { return &Book{claims: commit.NewRows[Key, Claim](seed)} }
 
 // NameConstraints are the unique constraints over what callers choose.
-func NameConstraints() []string { return []string{"claim_keys_pkey", "claim_volatile_keys_pkey"} }
+func NameConstraints() []string { return []string{"claim_keys_pkey"} }
 
 func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
@@ -57,8 +58,8 @@ func (b *Book) CanOverlap() bool { return true }
 // TakeOver has nothing to copy: no two batches at a time have a key in common.
 func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
 
-// Lock locks and loads the claims, sorted by tenant, scope and key, those of claim_keys first.
-func (b *Book) Lock(p *commit.Pipe) { b.load(p, func(t *table) reading { return t.lock }) }
+// Lock locks and loads the claims, sorted by tenant, scope and key.
+func (b *Book) Lock(p *commit.Pipe) { b.load(p, q.ClaimLock) }
 
 // Guess takes claims that the process does not remember for new, unless it is to be sure.
 func (b *Book) Guess(memory *commit.Memory, sure bool) bool {
@@ -80,22 +81,20 @@ func hash(k Key) uint64 { return maphash.Comparable(seed, k) }
 // Read loads them without locks.
 func (b *Book) Read(p *commit.Pipe) {
 	b.unlocked = true
-	b.load(p, func(t *table) reading { return t.read })
+	b.load(p, func(ctx context.Context, d db.DBTX, arg db.ClaimLockParams) ([]db.ClaimLockRow, error) {
+		rows, err := q.ClaimRead(ctx, d, db.ClaimReadParams(arg))
+		same := make([]db.ClaimLockRow, len(rows))
+		for i, r := range rows {
+			same[i] = db.ClaimLockRow(r)
+		}
+		return same, err
+	})
 }
 
 // reading is a statement that loads claims.
 type reading func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
 
-func (b *Book) load(p *commit.Pipe, how func(*table) reading) {
-	if len(b.guessed) == len(b.sorted) {
-		return
-	}
-	for i := range tables {
-		b.loadFrom(p, &tables[i], how(&tables[i]))
-	}
-}
-
-func (b *Book) loadFrom(p *commit.Pipe, t *table, query reading) {
+func (b *Book) load(p *commit.Pipe, query reading) {
 	var rows []*Row
 	guessed := b.guessed
 	for _, r := range b.sorted {
@@ -103,9 +102,7 @@ func (b *Book) loadFrom(p *commit.Pipe, t *table, query reading) {
 			guessed = guessed[1:]
 			continue
 		}
-		if tableOf(r.Key.Scope) == t {
-			rows = append(rows, r)
-		}
+		rows = append(rows, r)
 	}
 	if len(rows) == 0 {
 		return
@@ -163,30 +160,17 @@ func partsText(parts []string) []byte {
 
 // Flush inserts what is new.
 func (b *Book) Flush(p *commit.Pipe) {
-	for i := range tables {
-		if c := b.changes(&tables[i], true); c != nil {
-			c.flush(p, &tables[i])
-		}
+	if c := b.changes(true); c != nil {
+		c.flush(p)
 	}
 }
 
 // Write writes what others may have, having locked what was only read, in the order in which Lock would have.
 func (b *Book) Write(p *commit.Pipe) {
-	var all [len(tables)]*changes
-	wrote := false
-	for i := range tables {
-		all[i] = b.changes(&tables[i], false)
-		wrote = wrote || all[i] != nil
-	}
-	if !wrote {
-		return
-	}
-	b.confirmFound(p)
-	b.unlocked = false
-	for i, c := range all {
-		if c != nil {
-			c.flush(p, &tables[i])
-		}
+	if c := b.changes(false); c != nil {
+		b.confirmFound(p)
+		b.unlocked = false
+		c.flush(p)
 	}
 }
 
@@ -194,42 +178,35 @@ func (b *Book) Write(p *commit.Pipe) {
 // is not there.
 func (b *Book) Confirm(p *commit.Pipe) {
 	b.confirmFound(p)
-	for i := range tables {
-		var arg db.ClaimAbsentParams
-		for _, r := range b.guessed {
-			if !r.Exists && tableOf(r.Key.Scope) == &tables[i] {
-				arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
-			}
+	var arg db.ClaimAbsentParams
+	for _, r := range b.guessed {
+		if !r.Exists {
+			arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
 		}
-		if len(arg.Keys) > 0 {
-			p.Queue(func(d commit.DB) error { return touched(tables[i].absent(p.Context(), d, arg)) })
-		}
+	}
+	if len(arg.Keys) > 0 {
+		p.Queue(func(d commit.DB) error { return touched(q.ClaimAbsent(p.Context(), d, arg)) })
 	}
 }
 
+// confirmFound locks the claims that were found, changed or not, if they are not.
 func (b *Book) confirmFound(p *commit.Pipe) {
-	if b.unlocked {
-		for i := range tables {
-			b.confirm(p, &tables[i])
-		}
+	if !b.unlocked {
+		return
 	}
-}
-
-// confirm locks the claims that were found in a table, changed or not.
-func (b *Book) confirm(p *commit.Pipe, t *table) {
 	var arg db.ClaimConfirmParams
 	for _, r := range b.sorted {
-		if r.Found && tableOf(r.Key.Scope) == t {
+		if r.Found {
 			arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
 			arg.Tids, arg.ClaimIds, arg.Uses = append(arg.Tids, r.Value.tid), append(arg.ClaimIds, r.Value.found.id), append(arg.Uses, r.Value.found.uses)
 		}
 	}
 	if len(arg.Keys) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(t.confirm(p.Context(), d, arg)) })
+		p.Queue(func(d commit.DB) error { return touched(q.ClaimConfirm(p.Context(), d, arg)) })
 	}
 }
 
-// changes are what a batch does to one of the tables.
+// changes are what a batch does to the table.
 type changes struct {
 	drop   []pgtype.TID
 	count  db.ClaimCountParams
@@ -237,10 +214,10 @@ type changes struct {
 	insert db.ClaimInsertParams
 }
 
-// changes gathers the changes to one table, or nil: what is new, or what is not.
-func (b *Book) changes(t *table, fresh bool) (c *changes) {
+// changes gathers the changes, or nil: what is new, or what is not.
+func (b *Book) changes(fresh bool) (c *changes) {
 	for i, r := range b.sorted {
-		if r.Found == fresh || r.Value.change == nothing || tableOf(r.Key.Scope) != t || fresh && !r.Exists {
+		if r.Found == fresh || r.Value.change == nothing || fresh && !r.Exists {
 			continue
 		}
 		if c == nil {
@@ -293,15 +270,15 @@ func grow[T any](n int, slices ...*[]T) {
 	}
 }
 
-func (c *changes) flush(p *commit.Pipe, t *table) {
+func (c *changes) flush(p *commit.Pipe) {
 	if len(c.drop) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(t.drop(p.Context(), d, c.drop)) })
+		p.Queue(func(d commit.DB) error { return touched(q.ClaimDrop(p.Context(), d, c.drop)) })
 	}
 	if len(c.count.Tids) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(t.count(p.Context(), d, c.count)) })
+		p.Queue(func(d commit.DB) error { return touched(q.ClaimCount(p.Context(), d, c.count)) })
 	}
 	if len(c.renew.Tids) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(t.renew(p.Context(), d, c.renew)) })
+		p.Queue(func(d commit.DB) error { return touched(q.ClaimRenew(p.Context(), d, c.renew)) })
 	}
 	if n := &c.insert; len(n.Keys) > 0 {
 		n.Tenant, n.Tenants = once(n.Tenants)
@@ -314,7 +291,7 @@ func (c *changes) flush(p *commit.Pipe, t *table) {
 		if !slices.ContainsFunc(n.Parts, func(p []byte) bool { return p != nil }) {
 			n.Parts = nil
 		}
-		p.Queue(func(d commit.DB) error { return t.insert(p.Context(), d, c.insert) })
+		p.Queue(func(d commit.DB) error { return q.ClaimInsert(p.Context(), d, c.insert) })
 	}
 }
 

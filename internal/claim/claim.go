@@ -74,12 +74,6 @@ type Use struct {
 	First   Claim
 }
 
-// volatilePrefix marks the scopes whose keys a crash of Postgres may forget.
-const volatilePrefix = "volatile/"
-
-// Volatile tells whether keys of a scope are lost when Postgres crashes.
-func Volatile(scope string) bool { return strings.HasPrefix(scope, volatilePrefix) }
-
 // Lives of scopes that have one of their own.
 const (
 	PageScope     = "page"
@@ -89,7 +83,7 @@ const (
 
 // DefaultLife is the life of a scope's keys when the call says nothing. 0: for ever.
 func DefaultLife(scope string) time.Duration {
-	switch strings.TrimPrefix(scope, volatilePrefix) {
+	switch scope {
 	case PageScope:
 		return PageLife
 	case PurchaseScope:

@@ -17,53 +17,43 @@ import (
 
 func TestUsesAreCountedAndTheFirstIsTold(t *testing.T) {
 	t.Parallel()
-	for name, kind := range map[string]func(*claim.Params){"durable": func(*claim.Params) {}, "volatile": volatile} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDesk(t)
-			first := d.all(flow.Claim(use(by("r1"), "k", time.Minute, kind, owner("a"), result("order-1"))))[0].Outcome.Answer.(claim.Use)
-			if first.Count != 1 || first.Existed || first.First.ID == 0 || !first.First.ExpiresAt.Equal(first.First.ClaimedAt.Add(time.Minute)) {
-				t.Fatalf("%+v", first)
-			}
-			for n := int64(2); n < 5; n++ {
-				u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, kind, owner("b"), result("order-2"))))[0].Outcome.Answer.(claim.Use)
-				if u.Count != n || !u.Existed || u.First.Owner != "a" || u.First.Result != "order-1" || u.First.RequestID != "r1" ||
-					u.First.ID != first.First.ID || !u.First.ClaimedAt.Equal(first.First.ClaimedAt) || !u.First.ExpiresAt.Equal(first.First.ExpiresAt) {
-					t.Errorf("%+v", u)
-				}
-			}
-			d.want(d.use(use(caller, "other", time.Minute, kind)), "1")
-			d.want(d.use(use(caller, "k", time.Minute, kind, func(p *claim.Params) { p.Scope += "2" })), "1")
-			stranger := caller
-			stranger.Tenant = 2
-			d.want(d.use(use(stranger, "k", time.Minute, kind)), "1")
-		})
+	d := newDesk(t)
+	first := d.all(flow.Claim(use(by("r1"), "k", time.Minute, owner("a"), result("order-1"))))[0].Outcome.Answer.(claim.Use)
+	if first.Count != 1 || first.Existed || first.First.ID == 0 || !first.First.ExpiresAt.Equal(first.First.ClaimedAt.Add(time.Minute)) {
+		t.Fatalf("%+v", first)
 	}
+	for n := int64(2); n < 5; n++ {
+		u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, owner("b"), result("order-2"))))[0].Outcome.Answer.(claim.Use)
+		if u.Count != n || !u.Existed || u.First.Owner != "a" || u.First.Result != "order-1" || u.First.RequestID != "r1" ||
+			u.First.ID != first.First.ID || !u.First.ClaimedAt.Equal(first.First.ClaimedAt) || !u.First.ExpiresAt.Equal(first.First.ExpiresAt) {
+			t.Errorf("%+v", u)
+		}
+	}
+	d.want(d.use(use(caller, "other", time.Minute)), "1")
+	d.want(d.use(use(caller, "k", time.Minute, func(p *claim.Params) { p.Scope += "2" })), "1")
+	stranger := caller
+	stranger.Tenant = 2
+	d.want(d.use(use(stranger, "k", time.Minute)), "1")
 }
 
 func TestRepeatsDoNotExtendALifeAndAnExpiredKeyIsFree(t *testing.T) {
 	t.Parallel()
-	for name, kind := range map[string]func(*claim.Params){"durable": func(*claim.Params) {}, "volatile": volatile} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDesk(t)
-			d.want(d.use(use(by("r1"), "k", time.Minute, kind, owner("a"), parts("x", "y"))), "1")
-			d.age(40 * time.Second)
-			d.want(d.use(use(caller, "k", time.Minute, kind, parts("x", "y"))), "2 existed")
-			d.age(19 * time.Second)
-			d.want(d.use(use(caller, "k", time.Minute, kind, parts("x", "y"), firstOnly)), "KEY_CLAIMED")
-			d.age(2 * time.Second)
-			u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, kind, parts("x", "y"), result("second"))))[0].Outcome.Answer.(claim.Use)
-			if u.Count != 1 || u.Existed || u.First.Owner != "" || u.First.Result != "second" || u.First.RequestID != "r2" {
-				t.Errorf("%+v", u)
-			}
-			d.age(time.Hour)
-			// One that was for a life is free for ever after.
-			d.want(d.use(use(caller, "k", 0, kind, parts("x", "y"), owner("c"))), "1")
-			d.age(1000 * time.Hour)
-			d.want(d.use(use(caller, "k", 0, kind, parts("x", "y"), owner("d"))), "KEY_CLAIMED")
-		})
+	d := newDesk(t)
+	d.want(d.use(use(by("r1"), "k", time.Minute, owner("a"), parts("x", "y"))), "1")
+	d.age(40 * time.Second)
+	d.want(d.use(use(caller, "k", time.Minute, parts("x", "y"))), "2 existed")
+	d.age(19 * time.Second)
+	d.want(d.use(use(caller, "k", time.Minute, parts("x", "y"), firstOnly)), "KEY_CLAIMED")
+	d.age(2 * time.Second)
+	u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, parts("x", "y"), result("second"))))[0].Outcome.Answer.(claim.Use)
+	if u.Count != 1 || u.Existed || u.First.Owner != "" || u.First.Result != "second" || u.First.RequestID != "r2" {
+		t.Errorf("%+v", u)
 	}
+	d.age(time.Hour)
+	// One that was for a life is free for ever after.
+	d.want(d.use(use(caller, "k", 0, parts("x", "y"), owner("c"))), "1")
+	d.age(1000 * time.Hour)
+	d.want(d.use(use(caller, "k", 0, parts("x", "y"), owner("d"))), "KEY_CLAIMED")
 }
 
 func TestAKeyWithoutALifeIsItsOwnersForEver(t *testing.T) {
@@ -160,7 +150,7 @@ func TestEachOfManyKeysStandsForItself(t *testing.T) {
 	d.want(d.use(use(caller, "fact", 0)), "1")
 	each := &claim.EachCommand{Caller: caller}
 	for _, c := range []*claim.Command{use(caller, "x", time.Minute), use(caller, "taken", time.Minute, firstOnly), use(caller, "x", time.Minute),
-		use(caller, "fact", time.Minute), use(caller, "x", time.Minute, volatile), use(caller, "taken", time.Minute)} {
+		use(caller, "fact", time.Minute), use(caller, "x", time.Minute, func(p *claim.Params) { p.Scope = "other" }), use(caller, "taken", time.Minute)} {
 		each.Params = append(each.Params, c.Params)
 	}
 	var got []string
@@ -172,8 +162,8 @@ func TestEachOfManyKeysStandsForItself(t *testing.T) {
 		got = append(got, ended(commit.Result{Outcome: commit.Outcome{Answer: r.Use}}))
 	}
 	d.want(strings.Join(got, "; "), "1; KEY_CLAIMED first; 2 existed; CLAIM_LIFE_DIFFERENT ; 1; 2 existed")
-	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys"), "fact 1; taken 2; x 2")
-	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_volatile_keys"), "x 1")
+	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys where scope = 's'"), "fact 1; taken 2; x 2")
+	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys where scope <> 's'"), "x 1")
 }
 
 func TestPartsMakeOneKeyAndAreKept(t *testing.T) {
@@ -209,8 +199,7 @@ func TestNoTwoListsOfPartsGiveOneKey(t *testing.T) {
 }
 
 func TestScopesHaveLivesOfTheirOwn(t *testing.T) {
-	for scope, want := range map[string]time.Duration{"page": 10 * time.Minute, "volatile/page": 10 * time.Minute,
-		"purchase": 5 * time.Minute, "phone": 0, "volatile/like": 0, "pages": 0} {
+	for scope, want := range map[string]time.Duration{"page": 10 * time.Minute, "purchase": 5 * time.Minute, "phone": 0, "pages": 0} {
 		if got := claim.DefaultLife(scope); got != want {
 			t.Errorf("%s: %v", scope, got)
 		}
@@ -221,27 +210,24 @@ func TestReaderShowsWhatIsClaimedNow(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	r := claim.NewReader(d.super)
-	for _, scope := range []string{"s", "volatile/s"} {
-		k := claim.Key{Tenant: 1, Scope: scope, Key: claim.Compose([]string{"a", "b"})}
-		in := func(p *claim.Params) { p.Scope = scope }
-		if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
-			t.Error(err)
-		}
-		d.want(d.use(use(by("r1"), "", time.Minute, in, parts("a", "b"), owner("o"), result("x"))), "1")
-		d.want(d.use(use(by("r2"), "", time.Minute, in, parts("a", "b"))), "2 existed")
-		c, err := r.Claim(context.Background(), k)
-		if err != nil || c.Uses != 2 || c.Owner != "o" || c.Result != "x" || c.RequestID != "r1" || strings.Join(c.Parts, " ") != "a b" || c.ID == 0 {
-			t.Errorf("%+v, %v", c, err)
-		}
-		k.Tenant = 2
-		if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
-			t.Error(err)
-		}
-		k.Tenant = 1
-		d.age(time.Hour)
-		if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
-			t.Error(err)
-		}
+	k := claim.Key{Tenant: 1, Scope: "s", Key: claim.Compose([]string{"a", "b"})}
+	if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
+		t.Error(err)
+	}
+	d.want(d.use(use(by("r1"), "", time.Minute, parts("a", "b"), owner("o"), result("x"))), "1")
+	d.want(d.use(use(by("r2"), "", time.Minute, parts("a", "b"))), "2 existed")
+	c, err := r.Claim(context.Background(), k)
+	if err != nil || c.Uses != 2 || c.Owner != "o" || c.Result != "x" || c.RequestID != "r1" || strings.Join(c.Parts, " ") != "a b" || c.ID == 0 {
+		t.Errorf("%+v, %v", c, err)
+	}
+	k.Tenant = 2
+	if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
+		t.Error(err)
+	}
+	k.Tenant = 1
+	d.age(time.Hour)
+	if _, err := r.Claim(context.Background(), k); !fault.Is(err, claim.NotFound) {
+		t.Error(err)
 	}
 }
 
@@ -249,27 +235,20 @@ func TestCleanersDeleteWhatIsOverAndNothingElse(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const n = 2300
-	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
-		scope := map[string]string{"claim_keys": "s", "claim_volatile_keys": "volatile/s"}[table]
-		if _, err := d.super.Exec(context.Background(), `insert into `+table+` (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at, expires_at)
-			select 1, $1, 'old' || i, 1, 1, 'p', 'r', now() - interval '2 h', now() - interval '1 h' from generate_series(1, $2::int) i`, scope, n); err != nil {
-			t.Fatal(err)
-		}
-		in := func(p *claim.Params) { p.Scope = scope }
-		d.want(d.use(use(caller, "lives", time.Minute, in)), "1")
-		d.want(d.use(use(caller, "fact", 0, in)), "1")
-		d.want(d.use(use(caller, "old7", time.Minute, in)), "1") // claimed anew before it is cleaned
+	if _, err := d.super.Exec(context.Background(), `insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at, expires_at)
+		select 1, 's', 'old' || i, 1, 1, 'p', 'r', now() - interval '2 h', now() - interval '1 h' from generate_series(1, $1::int) i`, n); err != nil {
+		t.Fatal(err)
 	}
-	if deleted := cleanAll(t, d.app); deleted != [2]int64{n - 1, n - 1} {
-		t.Errorf("deleted %v", deleted)
+	d.want(d.use(use(caller, "lives", time.Minute)), "1")
+	d.want(d.use(use(caller, "fact", 0)), "1")
+	d.want(d.use(use(caller, "old7", time.Minute)), "1") // claimed anew before it is cleaned
+	if deleted := cleanAll(t, d.app); deleted != n-1 {
+		t.Errorf("deleted %d", deleted)
 	}
-	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
-		d.want(d.text("select string_agg(key, ' ' order by key) from "+table), "fact lives old7")
-	}
+	d.want(d.text("select string_agg(key, ' ' order by key) from claim_keys"), "fact lives old7")
 }
 
-// A crash of Postgres takes the volatile ones, and nothing of the others.
-func TestACrashForgetsVolatileKeysAlone(t *testing.T) {
+func TestACrashOfPostgresForgetsNoKey(t *testing.T) {
 	if testing.Short() {
 		t.Skip()
 	}
@@ -283,12 +262,12 @@ func TestACrashForgetsVolatileKeysAlone(t *testing.T) {
 		r.Outcome, r.Err = e.Do(ctx, work(flow.Claim(c)))
 		return ended(r)
 	}
-	if a, b := do(use(caller, "k", time.Hour)), do(use(caller, "k", time.Hour, volatile)); a != "1" || b != "1" {
-		t.Fatal(a, b)
+	if got := do(use(caller, "k", time.Hour)); got != "1" {
+		t.Fatal(got)
 	}
 	db.Server.Kill()
 	db.Restart(t)
-	if a, b := do(use(caller, "k", time.Hour)), do(use(caller, "k", time.Hour, volatile)); a != "2 existed" || b != "1" {
-		t.Errorf("after the crash: %s, volatile %s", a, b)
+	if got := do(use(caller, "k", time.Hour)); got != "2 existed" {
+		t.Errorf("after the crash: %s", got)
 	}
 }

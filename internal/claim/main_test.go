@@ -20,21 +20,18 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// desk is two engines on one database, as two servers are.
-// cleanAll deletes what is over from both tables, and tells how many of each.
-func cleanAll(t testing.TB, pool *pgxpool.Pool) (deleted [2]int64) {
+// cleanAll deletes what is over, and tells how many.
+func cleanAll(t testing.TB, pool *pgxpool.Pool) int64 {
 	t.Helper()
-	for i, table := range claim.Tables() {
-		c := clean.Cleaner{Pool: pool, Metrics: clean.NewMetrics(nil)}
-		n, err := c.Clean(context.Background(), &table)
-		if err != nil {
-			t.Error(err)
-		}
-		deleted[i] = n
+	c, keys := clean.Cleaner{Pool: pool, Metrics: clean.NewMetrics(nil)}, claim.Keys()
+	n, err := c.Clean(context.Background(), &keys)
+	if err != nil {
+		t.Error(err)
 	}
-	return deleted
+	return n
 }
 
+// desk is two engines on one database, as two servers are.
 type desk struct {
 	testing.TB
 	super   *pgxpool.Pool
@@ -114,7 +111,6 @@ func use(c commit.Caller, key string, life time.Duration, change ...func(*claim.
 func owner(name string) func(*claim.Params)  { return func(p *claim.Params) { p.Owner = name } }
 func result(name string) func(*claim.Params) { return func(p *claim.Params) { p.Result = name } }
 func firstOnly(p *claim.Params)              { p.FirstOnly = true }
-func volatile(p *claim.Params)               { p.Scope = "volatile/" + p.Scope }
 func parts(list ...string) func(*claim.Params) {
 	return func(p *claim.Params) { p.Key, p.Parts = claim.Compose(list), list }
 }
@@ -170,7 +166,6 @@ func (d *desk) age(by time.Duration) {
 		fmt.Sprintf("update commit_batches set committed_at = committed_at - %d * interval '1 us'", us),
 		"alter table commit_batches enable trigger user",
 		fmt.Sprintf("update claim_keys set claimed_at = claimed_at - %d * interval '1 us', expires_at = expires_at - %[1]d * interval '1 us'", us),
-		fmt.Sprintf("update claim_volatile_keys set claimed_at = claimed_at - %d * interval '1 us', expires_at = expires_at - %[1]d * interval '1 us'", us),
 	} {
 		if _, err := d.super.Exec(context.Background(), sql); err != nil {
 			d.Fatal(err)

@@ -41,22 +41,17 @@ func (d *desk) together(n int, command func(i int) flow.Command) map[string]int 
 
 func TestAThousandUsesOverTwoServersAreCountedOnceEach(t *testing.T) {
 	t.Parallel()
-	for name, kind := range map[string]func(*claim.Params){"durable": func(*claim.Params) {}, "volatile": volatile} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDesk(t)
-			ends := d.together(1000, func(i int) flow.Command {
-				return flow.Claim(use(by(fmt.Sprint("r", i)), "k", time.Hour, kind))
-			})
-			if len(ends) != 1000 || ends["1"] != 1 {
-				t.Errorf("%d different counts, %d first", len(ends), ends["1"])
-			}
-			for n := 2; n <= 1000; n++ {
-				if ends[fmt.Sprint(n, " existed")] != 1 {
-					t.Errorf("%d callers counted %d", ends[fmt.Sprint(n, " existed")], n)
-				}
-			}
-		})
+	d := newDesk(t)
+	ends := d.together(1000, func(i int) flow.Command {
+		return flow.Claim(use(by(fmt.Sprint("r", i)), "k", time.Hour))
+	})
+	if len(ends) != 1000 || ends["1"] != 1 {
+		t.Errorf("%d different counts, %d first", len(ends), ends["1"])
+	}
+	for n := 2; n <= 1000; n++ {
+		if ends[fmt.Sprint(n, " existed")] != 1 {
+			t.Errorf("%d callers counted %d", ends[fmt.Sprint(n, " existed")], n)
+		}
 	}
 }
 
@@ -105,7 +100,7 @@ func TestClaimsAndDropsCrossWithoutDeadlock(t *testing.T) {
 		for n := range 12 {
 			c := use(caller, fmt.Sprint("k", (i*13+n*(1+i%5))%20), time.Hour, owner("a"))
 			if n%2 == 1 {
-				volatile(&c.Params)
+				c.Params.Scope = "other"
 			}
 			each.Params = append(each.Params, c.Params)
 		}
@@ -191,7 +186,6 @@ func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
 	d := newDesk(t)
 	for _, key := range []string{"a", "b"} {
 		d.use(use(caller, key, time.Minute))
-		d.use(use(caller, key, time.Minute, volatile))
 	}
 	d.age(time.Hour)
 	tx, err := d.super.Begin(context.Background())
@@ -199,13 +193,11 @@ func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background())
-	for _, table := range []string{"claim_keys", "claim_volatile_keys"} {
-		if _, err := tx.Exec(context.Background(), "select from "+table+" where key = 'a' for update"); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := tx.Exec(context.Background(), "select from claim_keys where key = 'a' for update"); err != nil {
+		t.Fatal(err)
 	}
-	if deleted := cleanAll(t, d.app); deleted != [2]int64{1, 1} {
-		t.Errorf("deleted %v", deleted)
+	if deleted := cleanAll(t, d.app); deleted != 1 {
+		t.Errorf("deleted %d", deleted)
 	}
 }
 

@@ -177,12 +177,11 @@ func TestHeadersOfClaims(t *testing.T) {
 		{`token:1/2`, &idempotencyv1.Claim{Scope: "page", Key: "token:1/2"}, 10 * time.Minute},
 		{` "with \" and \\";scope=a.b-c:d;owner="who else";life=0.25;result="mine";first-only=?0 `,
 			&idempotencyv1.Claim{Scope: "a.b-c:d", Key: `with " and \`, Owner: "who else", Result: "mine"}, 250 * time.Millisecond},
-		{`%"%c3%bcmlaut %25"; scope="volatile/page"; first-only`, &idempotencyv1.Claim{Scope: "volatile/page", Key: "ümlaut %"}, 10 * time.Minute},
+		{`%"%c3%bcmlaut %25"; scope="page"; first-only`, &idempotencyv1.Claim{Scope: "page", Key: "ümlaut %"}, 10 * time.Minute},
 		{`"fact"; scope=like; owner=ann; owner=bob`, &idempotencyv1.Claim{Scope: "like", Key: "fact", Owner: "bob"}, 0},
 	} {
 		ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: fmt.Sprint("H", i)}}}, new(ledgerv1.CreateAssetsResponse), "Claim-Key", x.header)
-		table := map[bool]string{true: "claim_volatile_keys", false: "claim_keys"}[strings.HasPrefix(x.want.GetScope(), "volatile/")]
-		if n := s.count("select count(*) from "+table+` where scope = $1 and key = $2 and coalesce(owner, '') = $3 and coalesce(result, '') = $4
+		if n := s.count(`select count(*) from claim_keys where scope = $1 and key = $2 and coalesce(owner, '') = $3 and coalesce(result, '') = $4
 			and coalesce(expires_at - claimed_at, '0') = $5`, x.want.GetScope(), x.want.GetKey(), x.want.GetOwner(), x.want.GetResult(), x.life); n != 1 {
 			t.Errorf("%s: %d rows", x.header, n)
 		}
@@ -278,7 +277,7 @@ func TestBadClaimsAreNamed(t *testing.T) {
 		"result: must not have control": &idempotencyv1.ClaimKeyRequest{Key: "a", Result: "\n"},
 		"parts: excludes key":           &idempotencyv1.ClaimKeyRequest{Key: "a", Parts: []string{"b"}},
 		"parts[1]":                      &idempotencyv1.ClaimKeyRequest{Parts: []string{"b", ""}},
-		"scope":                         &idempotencyv1.ClaimKeyRequest{Scope: "volatile/", Key: "a"},
+		"scope":                         &idempotencyv1.ClaimKeyRequest{Scope: "page/", Key: "a"},
 		"life":                          &idempotencyv1.ClaimKeyRequest{Key: "a", Life: durationpb.New(time.Microsecond)},
 		"claims[1].key":                 &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a"}, {}}},
 		"claims[0].dry_run":             &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a", DryRun: true}}},

@@ -362,9 +362,7 @@ func TestHoldsLapseAndKeysAndClaimsGoByThemselves(t *testing.T) {
 	s.start(server.Options{KeyLife: time.Second})
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
-	for _, scope := range []string{"s", "volatile/s"} {
-		c.claim(&idempotencyv1.ClaimKeyRequest{Scope: scope, Key: "short", Life: durationpb.New(time.Second)})
-	}
+	c.claim(&idempotencyv1.ClaimKeyRequest{Scope: "s", Key: "short", Life: durationpb.New(time.Second)})
 	var hold map[string]any
 	a := c.send(connectJSON, path(method(t, "Hold")), []byte(`{"bizNo":"short","from":"u:a","asset":"COIN","amount":"1","life":"1s"}`), "Idempotency-Key", "k")
 	if err := json.Unmarshal(a.raw, &hold); err != nil || a.code != "" {
@@ -377,7 +375,5 @@ func TestHoldsLapseAndKeysAndClaimsGoByThemselves(t *testing.T) {
 		t.Errorf("the expired key counts still: %s", a.raw)
 	}
 	soon(t, 30*time.Second, "the keys go", func() bool { return s.count("select count(*) from commit_keys") == 0 })
-	soon(t, 30*time.Second, "the claims go", func() bool {
-		return s.count("select count(*) from claim_volatile_keys") == 0 && s.count("select count(*) from claim_keys where key = 'short'") == 0
-	})
+	soon(t, 30*time.Second, "the claim goes", func() bool { return s.count("select count(*) from claim_keys where key = 'short'") == 0 })
 }

@@ -91,7 +91,6 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 
 	b.claim(Demo, claim.Params{Scope: "page", Key: "page-1", Owner: "user:1", Life: time.Hour})
 	b.claim(Demo, claim.SamePurchase.Params("user:1", "product-7"))
-	b.claim(Demo, claim.Params{Scope: "volatile/beat", Key: "sensor-1", Life: time.Hour})
 	b.tokens()
 	b.works()
 	b.messages()

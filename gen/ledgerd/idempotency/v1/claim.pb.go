@@ -160,9 +160,7 @@ func (x *Claim) GetExpireTime() *timestamppb.Timestamp {
 
 type ClaimKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of key, such as "phone": keys of two scopes have nothing to do with each other. Default "page". With
-	// "volatile/" in front ("volatile/page") keys are not written to the log: a crash of Postgres forgets them, and
-	// so does the promotion of a standby.
+	// Kind of key, such as "phone": keys of two scopes have nothing to do with each other. Default "page".
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// 1 to 1,024 bytes. Or name parts.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
@@ -760,9 +758,9 @@ const file_ledgerd_idempotency_v1_claim_proto_rawDesc = "" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12;\n" +
 	"\vexpire_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"\xda\x02\n" +
-	"\x0fClaimKeyRequest\x12E\n" +
-	"\x05scope\x18\x01 \x01(\tB/\xbaH,r*\x18I2&^((volatile/)?[A-Za-z0-9_.:-]{1,64})?$R\x05scope\x12\x1a\n" +
+	"expireTime\"\xc9\x02\n" +
+	"\x0fClaimKeyRequest\x124\n" +
+	"\x05scope\x18\x01 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9_.:-]{0,64}$R\x05scope\x12\x1a\n" +
 	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12&\n" +
 	"\x05parts\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\b\"\x06r\x04\x10\x01(xR\x05parts\x12\x1e\n" +
@@ -785,16 +783,16 @@ const file_ledgerd_idempotency_v1_claim_proto_rawDesc = "" +
 	"\x05count\x18\x01 \x01(\x03R\x05count\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x123\n" +
-	"\x05claim\x18\x04 \x01(\v2\x1d.ledgerd.idempotency.v1.ClaimR\x05claim\"\x9c\x01\n" +
-	"\x0fGetClaimRequest\x12E\n" +
-	"\x05scope\x18\x01 \x01(\tB/\xbaH,r*\x18I2&^((volatile/)?[A-Za-z0-9_.:-]{1,64})?$R\x05scope\x12\x1a\n" +
+	"\x05claim\x18\x04 \x01(\v2\x1d.ledgerd.idempotency.v1.ClaimR\x05claim\"\x8b\x01\n" +
+	"\x0fGetClaimRequest\x124\n" +
+	"\x05scope\x18\x01 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9_.:-]{0,64}$R\x05scope\x12\x1a\n" +
 	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12&\n" +
 	"\x05parts\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\b\"\x06r\x04\x10\x01(xR\x05parts\"G\n" +
 	"\x10GetClaimResponse\x123\n" +
-	"\x05claim\x18\x01 \x01(\v2\x1d.ledgerd.idempotency.v1.ClaimR\x05claim\"\xf5\x01\n" +
-	"\x10DropClaimRequest\x12E\n" +
-	"\x05scope\x18\x01 \x01(\tB/\xbaH,r*\x18I2&^((volatile/)?[A-Za-z0-9_.:-]{1,64})?$R\x05scope\x12\x1a\n" +
+	"\x05claim\x18\x01 \x01(\v2\x1d.ledgerd.idempotency.v1.ClaimR\x05claim\"\xe4\x01\n" +
+	"\x10DropClaimRequest\x124\n" +
+	"\x05scope\x18\x01 \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9_.:-]{0,64}$R\x05scope\x12\x1a\n" +
 	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\x03key\x12&\n" +
 	"\x05parts\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
 	"\x10\b\"\x06r\x04\x10\x01(xR\x05parts\x12\x1d\n" +
