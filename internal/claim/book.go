@@ -2,7 +2,6 @@ package claim
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"hash/maphash"
 	"slices"
@@ -17,11 +16,6 @@ import (
 type Book struct {
 	claims
 	sorted []*Row // all of them
-	// unlocked: the batch overlaps others, and has read the claims without locks.
-	unlocked bool
-	// guessed are those that are taken for new without a look, in the order of sorted.
-	guessed []*Row
-	memory  *commit.Memory
 }
 
 type claims = commit.Rows[Key, Claim]
@@ -32,8 +26,6 @@ type Row = commit.Row[Key, Claim]
 var (
 	q    db.Queries
 	seed = maphash.MakeSeed()
-
-	_ commit.Guessing = (*Book)(nil)
 )
 
 // NewBook makes an empty book.
@@ -46,65 +38,10 @@ func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
-// Rows has none: claims are names. Batches of this process with a key in common wait for each other.
-func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
-
-// Names hashes the keys.
-func (b *Book) Names(hashes []uint64) []uint64 { return b.claims.Rows(hashes) }
-
-// CanOverlap: a command sees nothing but the claims that it names.
-func (b *Book) CanOverlap() bool { return true }
-
-// TakeOver has nothing to copy: no two batches at a time have a key in common.
-func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
-
-// Lock locks and loads the claims, sorted by tenant, scope and key.
-func (b *Book) Lock(p *commit.Pipe) { b.load(p, q.ClaimLock) }
-
-// Guess takes claims that the process does not remember for new, unless it is to be sure.
-func (b *Book) Guess(memory *commit.Memory, sure bool) bool {
-	b.memory = memory
-	b.sorted = b.Sorted(compare)
-	if sure {
-		return false
-	}
-	for _, r := range b.sorted {
-		if !memory.Has(hash(r.Key)) {
-			b.guessed = append(b.guessed, r)
-		}
-	}
-	return len(b.guessed) > 0
-}
-
-func hash(k Key) uint64 { return maphash.Comparable(seed, k) }
-
-// Read loads them without locks.
-func (b *Book) Read(p *commit.Pipe) {
-	b.unlocked = true
-	b.load(p, func(ctx context.Context, d db.DBTX, arg db.ClaimLockParams) ([]db.ClaimLockRow, error) {
-		rows, err := q.ClaimRead(ctx, d, db.ClaimReadParams(arg))
-		same := make([]db.ClaimLockRow, len(rows))
-		for i, r := range rows {
-			same[i] = db.ClaimLockRow(r)
-		}
-		return same, err
-	})
-}
-
-// reading is a statement that loads claims.
-type reading func(context.Context, db.DBTX, db.ClaimLockParams) ([]db.ClaimLockRow, error)
-
-func (b *Book) load(p *commit.Pipe, query reading) {
-	var rows []*Row
-	guessed := b.guessed
-	for _, r := range b.sorted {
-		if len(guessed) > 0 && guessed[0] == r {
-			guessed = guessed[1:]
-			continue
-		}
-		rows = append(rows, r)
-	}
-	if len(rows) == 0 {
+// Lock locks and loads the claims.
+func (b *Book) Lock(p *commit.Pipe) {
+	rows := b.Sorted(compare)
+	if b.sorted = rows; len(rows) == 0 {
 		return
 	}
 	arg := db.ClaimLockParams{Tenants: make([]int32, len(rows)), Scopes: make([]string, len(rows)), Keys: make([]string, len(rows))}
@@ -112,7 +49,7 @@ func (b *Book) load(p *commit.Pipe, query reading) {
 		arg.Tenants[i], arg.Scopes[i], arg.Keys[i] = r.Key.Tenant, r.Key.Scope, r.Key.Key
 	}
 	p.Queue(func(d commit.DB) error {
-		found, err := query(p.Context(), d, arg)
+		found, err := q.ClaimLock(p.Context(), d, arg)
 		for i := range found {
 			f := &found[i]
 			c, err := read(&db.ClaimGetRow{ClaimID: f.ClaimID, Uses: f.Uses, Owner: f.Owner, Result: f.Result, Parts: f.Parts,
@@ -120,9 +57,8 @@ func (b *Book) load(p *commit.Pipe, query reading) {
 			if err != nil {
 				return err
 			}
-			c.tid, c.found = f.Ctid, version{f.ClaimID, f.Uses}
+			c.tid = f.Ctid
 			b.Load(rows[f.N-1], c)
-			b.memory.Add(hash(rows[f.N-1].Key))
 		}
 		return err
 	})
@@ -158,52 +94,16 @@ func partsText(parts []string) []byte {
 	return text
 }
 
-// Flush inserts what is new.
+// Flush writes the changes.
 func (b *Book) Flush(p *commit.Pipe) {
-	if c := b.changes(true); c != nil {
-		c.flush(p)
-	}
-}
-
-// Write writes what others may have, having locked what was only read, in the order in which Lock would have.
-func (b *Book) Write(p *commit.Pipe) {
-	if c := b.changes(false); c != nil {
-		b.confirmFound(p)
-		b.unlocked = false
-		c.flush(p)
-	}
-}
-
-// Confirm locks what was only read, and fails unless it is still so, and what was taken for new and not inserted
-// is not there.
-func (b *Book) Confirm(p *commit.Pipe) {
-	b.confirmFound(p)
-	var arg db.ClaimAbsentParams
-	for _, r := range b.guessed {
-		if !r.Exists {
-			arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
+	c := changes{}
+	c.insert.Now, c.renew.Now = b.Now, b.Now
+	for i, r := range b.sorted {
+		if r.Value.change != nothing && (r.Found || r.Exists) {
+			c.add(r, len(b.sorted)-i)
 		}
 	}
-	if len(arg.Keys) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(q.ClaimAbsent(p.Context(), d, arg)) })
-	}
-}
-
-// confirmFound locks the claims that were found, changed or not, if they are not.
-func (b *Book) confirmFound(p *commit.Pipe) {
-	if !b.unlocked {
-		return
-	}
-	var arg db.ClaimConfirmParams
-	for _, r := range b.sorted {
-		if r.Found {
-			arg.Tenants, arg.Scopes, arg.Keys = append(arg.Tenants, r.Key.Tenant), append(arg.Scopes, r.Key.Scope), append(arg.Keys, r.Key.Key)
-			arg.Tids, arg.ClaimIds, arg.Uses = append(arg.Tids, r.Value.tid), append(arg.ClaimIds, r.Value.found.id), append(arg.Uses, r.Value.found.uses)
-		}
-	}
-	if len(arg.Keys) > 0 {
-		p.Queue(func(d commit.DB) error { return touched(q.ClaimConfirm(p.Context(), d, arg)) })
-	}
+	c.flush(p)
 }
 
 // changes are what a batch does to the table.
@@ -212,24 +112,6 @@ type changes struct {
 	count  db.ClaimCountParams
 	renew  db.ClaimRenewParams
 	insert db.ClaimInsertParams
-}
-
-// changes gathers the changes, or nil: what is new, or what is not.
-func (b *Book) changes(fresh bool) (c *changes) {
-	for i, r := range b.sorted {
-		if r.Found == fresh || r.Value.change == nothing || fresh && !r.Exists {
-			continue
-		}
-		if c == nil {
-			c = &changes{}
-			c.insert.Now, c.renew.Now = b.Now, b.Now
-		}
-		if fresh {
-			b.memory.Add(hash(r.Key))
-		}
-		c.add(r, len(b.sorted)-i)
-	}
-	return c
 }
 
 // add adds a row; no more than left will follow.

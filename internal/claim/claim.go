@@ -29,12 +29,8 @@ type Claim struct {
 	ExpiresAt time.Time // zero: for ever
 
 	tid    pgtype.TID // where the row is, if there is one
-	found  version    // as it was found there
 	change change
 }
-
-// version tells whether a row is still the same: nothing else of a claim changes by itself.
-type version struct{ id, uses int64 }
 
 // change is what a batch does to a claim's row.
 type change uint8
@@ -128,7 +124,7 @@ func (b *Book) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 	}
 	v := b.Change(r)
 	*v = Claim{ID: b.ID(), Uses: 1, Owner: p.Owner, Parts: p.Parts, Principal: c.Principal,
-		RequestID: c.RequestID, ClaimedAt: b.Now, tid: v.tid, found: v.found, change: claimed}
+		RequestID: c.RequestID, ClaimedAt: b.Now, tid: v.tid, change: claimed}
 	if p.Life > 0 {
 		v.ExpiresAt = b.Now.Add(p.Life)
 	}

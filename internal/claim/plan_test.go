@@ -6,7 +6,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
@@ -32,9 +30,6 @@ type stage struct {
 	fresh, live, over, dropped func(i int) string
 }
 
-// assets number the assets that do makes.
-var assets atomic.Int64
-
 // kinds are what is done with claims, on keys of their own.
 func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 	return map[string]func(i int) flow.Command{
@@ -45,20 +40,13 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 			each := &claim.EachCommand{Caller: caller, Params: []claim.Params{use(caller, s.live(i), time.Hour, firstOnly).Params}}
 			return flow.Claim(each)
 		},
-		"none": func(i int) flow.Command { // taken for new, and not made
+		"none": func(i int) flow.Command { // there is nothing to free
 			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: "s", Key: "no " + s.fresh(i), Fence: 1}})
 		},
 		"drop": func(i int) flow.Command {
 			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: "s", Key: s.dropped(i), Owner: "a"}})
 		},
 	}
-}
-
-// locking runs commands in a batch that locks: one that makes an asset overlaps no other.
-func (p *plans) locking(commands ...flow.Command) {
-	p.Helper()
-	p.do(append(commands, flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
-		Assets: []ledger.NewAsset{{Code: fmt.Sprint("A", assets.Add(1)), Scale: 2}}}))...)
 }
 
 func (p *plans) do(commands ...flow.Command) {
@@ -108,11 +96,7 @@ func (p *plans) empty() {
 		p.age(2 * time.Hour)
 		p.do(flow.Claim(use(caller, s.live(0), time.Hour)), flow.Claim(use(caller, s.dropped(0), time.Hour, owner("a"))))
 		for _, command := range p.kinds(s) {
-			if round%2 == 0 {
-				p.locking(command(0))
-			} else {
-				p.do(command(0))
-			}
+			p.do(command(0))
 		}
 		p.clean()
 	}
@@ -170,7 +154,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	for _, table := range []string{"commit_batches", "ledger_assets", "claim_keys"} {
+	for _, table := range []string{"commit_batches", "claim_keys"} {
 		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide the trap
 	}
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
@@ -187,7 +171,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	at := func(prefix string, from int) func(int) string {
 		return func(i int) string { return fmt.Sprint(prefix, from+i) }
 	}
-	measure := func(round int, do func(...flow.Command)) map[string]int64 {
+	measure := func(round int) map[string]int64 {
 		got := map[string]int64{}
 		from := 30_000 + round*1000
 		s := stage{fresh: at("new", from), live: at("k", from), over: at("k", round*1000), dropped: at("k", from+500)}
@@ -196,31 +180,25 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			for i := range commands {
 				commands[i] = command(i)
 			}
-			got[kind] = p.blocks(func() { do(commands...) }) / n
+			got[kind] = p.blocks(func() { p.do(commands...) }) / n
 		}
 		return got
 	}
-	first, firstLocking := measure(0, p.do), measure(1, p.locking)
+	first := measure(0)
 	p.exec("analyze")
 	if _, err := p.pool.Exec(context.Background(), "discard plans"); err != nil {
 		t.Fatal(err)
 	}
-	p.compare("reading", first, measure(2, p.do))
-	p.compare("locking", firstLocking, measure(3, p.locking))
+	for kind, n := range measure(1) {
+		p.Logf("%-8s %5d blocks a command, %3d with statistics", kind, first[kind], n)
+		if first[kind] > n+n/2+20 {
+			p.Errorf("%s: %d blocks a command, %d with statistics", kind, first[kind], n)
+		}
+	}
 	if n := p.blocks(p.clean); n > 20_000*12 {
 		t.Errorf("cleaning touched %d blocks", n)
 	}
 	if n := pgtest.TouchedAtRest(t, p.super, 500, func() int64 { return p.blocks(p.clean) }); n > 500 {
 		t.Errorf("cleaning nothing touched %d blocks", n)
-	}
-}
-
-func (p *plans) compare(how string, first, good map[string]int64) {
-	p.Helper()
-	for kind, n := range good {
-		p.Logf("%s %-8s %5d blocks a command, %3d with statistics", how, kind, first[kind], n)
-		if first[kind] > n+n/2+20 {
-			p.Errorf("%s %s: %d blocks a command, %d with statistics", how, kind, first[kind], n)
-		}
 	}
 }

@@ -152,11 +152,11 @@ func (d *desk) waits() {
 	}
 }
 
-// What stands under a key is known only when nobody else is changing it, whether the batch locks at once, as one
-// that makes an asset does, or reads first.
+// What stands under a key is known only when nobody else is changing it, whether the batch may overlap others or not,
+// as one that makes an asset.
 func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
 	t.Parallel()
-	for how, more := range map[string][]flow.Command{"reading": nil, "locking": {flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+	for how, more := range map[string][]flow.Command{"may overlap": nil, "may not": {flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
 		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -177,6 +177,83 @@ func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.want(<-got, "1")
+		})
+	}
+}
+
+// Two processes that claim a new key at one instant both find none: the unique constraint tells the second, which
+// runs again and looks.
+func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
+	t.Parallel()
+	asset := flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})
+	for name, c := range map[string]struct {
+		command flow.Command
+		over    bool
+		want    string
+	}{
+		"used":       {flow.Claim(use(caller, "k", time.Hour)), false, "2 existed"},
+		"first only": {flow.Claim(use(caller, "k", time.Hour, firstOnly)), false, "KEY_CLAIMED"},
+		"for ever":   {flow.Claim(use(caller, "k", 0)), false, "CLAIM_LIFE_DIFFERENT"},
+		"over":       {flow.Claim(use(caller, "k", time.Hour)), true, "1"},
+		"before a command that may not overlap": {
+			flow.Behind(asset, flow.NewClaimCondition(caller, use(caller, "k", time.Hour, firstOnly).Params)), false, "KEY_CLAIMED"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			tx, err := d.super.Begin(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tx.Rollback(context.Background())
+			if _, err := tx.Exec(context.Background(), `insert into claim_keys (tenant_id, scope, key, claim_id, uses, principal, request_id, claimed_at, expires_at)
+				select 1, 's', 'k', 1, 1, 'p', 'r', ends - interval '1 h', ends from (select now() + case when $1 then -1 else 1 end * interval '1 min' as ends) e`,
+				c.over); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan string, 1)
+			go func() { got <- ended(d.all(c.command)[0]) }()
+			d.waits()
+			if err := tx.Commit(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			d.want(<-got, c.want)
+			d.want(d.text("with gone as (delete from claim_keys returning 1) select count(*)::text from gone"), "1") // for the checks
+		})
+	}
+}
+
+// A server looks up what another one has claimed, also what it has never seen itself.
+func TestAClaimOfAnotherServerIsFound(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		command flow.Command
+		over    bool
+		want    string
+	}{
+		"used":           {flow.Claim(use(caller, "k", time.Hour)), false, "2 existed"},
+		"first only":     {flow.Claim(use(caller, "k", time.Hour, firstOnly)), false, "KEY_CLAIMED"},
+		"for ever":       {flow.Claim(use(caller, "k", 0)), false, "CLAIM_LIFE_DIFFERENT"},
+		"over":           {flow.Claim(use(caller, "k", time.Hour)), true, "1"},
+		"another's":      {drop("k", claim.DropParams{Owner: "me"}), false, "CLAIM_FOREIGN"},
+		"freed":          {drop("k", claim.DropParams{Owner: "another"}), false, "true"},
+		"freed too late": {drop("k", claim.DropParams{Owner: "another"}), true, "false"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			if _, err := d.engines[1].Do(context.Background(), work(flow.Claim(use(by("another"), "k", time.Hour, owner("another"))))); err != nil {
+				t.Fatal(err)
+			}
+			if c.over {
+				d.age(2 * time.Hour)
+			}
+			d.want(ended(d.all(c.command)[0]), c.want)
+			for _, counter := range []string{"ledgerd_commit_reruns_total", "ledgerd_commit_left_behind_total", "ledgerd_commit_wrong_guesses_total"} {
+				if n := d.count(counter); n != 0 {
+					t.Errorf("%s is %v", counter, n)
+				}
+			}
 		})
 	}
 }

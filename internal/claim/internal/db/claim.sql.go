@@ -12,30 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const claimAbsent = `-- name: ClaimAbsent :one
-select commit_expect_new(count(*))::text
-from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as scope, unnest($3::text[]) as key) u
-cross join lateral (
-    select 1 from claim_keys c
-    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
-    offset 0
-) k
-`
-
-type ClaimAbsentParams struct {
-	Tenants []int32
-	Scopes  []string
-	Keys    []string
-}
-
-// Fails when a claim is there that was taken for new.
-func (q *Queries) ClaimAbsent(ctx context.Context, db DBTX, arg ClaimAbsentParams) (string, error) {
-	row := db.QueryRow(ctx, claimAbsent, arg.Tenants, arg.Scopes, arg.Keys)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
-}
-
 const claimClean = `-- name: ClaimClean :execrows
 delete from claim_keys
 where ctid = any(array(
@@ -55,46 +31,6 @@ func (q *Queries) ClaimClean(ctx context.Context, db DBTX, batch int32) (int64, 
 		return 0, err
 	}
 	return result.RowsAffected(), nil
-}
-
-const claimConfirm = `-- name: ClaimConfirm :one
-select commit_expect(count(*), cardinality($1::text[]))::text
-from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as scope, unnest($1::text[]) as key,
-        unnest($4::tid[]) as tid, unnest($5::bigint[]) as claim_id, unnest($6::bigint[]) as uses
-) u
-cross join lateral (
-    select 1
-    from claim_keys c
-    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
-        and c.ctid = u.tid and c.claim_id = u.claim_id and c.uses = u.uses
-    offset 0
-    for no key update
-) k
-`
-
-type ClaimConfirmParams struct {
-	Keys     []string
-	Tenants  []int32
-	Scopes   []string
-	Tids     []pgtype.TID
-	ClaimIds []int64
-	Uses     []int64
-}
-
-// Locks claims that were only read, in the order of the arrays. Fails unless every row is the one that was read.
-func (q *Queries) ClaimConfirm(ctx context.Context, db DBTX, arg ClaimConfirmParams) (string, error) {
-	row := db.QueryRow(ctx, claimConfirm,
-		arg.Keys,
-		arg.Tenants,
-		arg.Scopes,
-		arg.Tids,
-		arg.ClaimIds,
-		arg.Uses,
-	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
 }
 
 const claimCount = `-- name: ClaimCount :one
@@ -325,73 +261,6 @@ func (q *Queries) ClaimOverdue(ctx context.Context, db DBTX) (float64, error) {
 	var seconds float64
 	err := row.Scan(&seconds)
 	return seconds, err
-}
-
-const claimRead = `-- name: ClaimRead :many
-select u.n::integer as n, k.ctid, k.claim_id, k.uses, k.owner, k.result, k.parts, k.principal, k.request_id, k.claimed_at, k.expires_at
-from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
-        unnest($3::text[]) as scope, unnest($1::text[]) as key
-) u
-cross join lateral (
-    select c.ctid, c.claim_id, c.uses, c.owner, c.result, c.parts, c.principal, c.request_id, c.claimed_at, c.expires_at
-    from claim_keys c
-    where c.tenant_id = u.tenant_id and c.scope = u.scope and c.key = u.key
-    offset 0
-) k
-`
-
-type ClaimReadParams struct {
-	Keys    []string
-	Tenants []int32
-	Scopes  []string
-}
-
-type ClaimReadRow struct {
-	N         int32
-	Ctid      pgtype.TID
-	ClaimID   int64
-	Uses      int64
-	Owner     *string
-	Result    *string
-	Parts     []byte
-	Principal string
-	RequestID string
-	ClaimedAt time.Time
-	ExpiresAt *time.Time
-}
-
-// The same without locks: ClaimConfirm finds out whether the rows are still those that it read.
-func (q *Queries) ClaimRead(ctx context.Context, db DBTX, arg ClaimReadParams) ([]ClaimReadRow, error) {
-	rows, err := db.Query(ctx, claimRead, arg.Keys, arg.Tenants, arg.Scopes)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []ClaimReadRow
-	for rows.Next() {
-		var i ClaimReadRow
-		if err := rows.Scan(
-			&i.N,
-			&i.Ctid,
-			&i.ClaimID,
-			&i.Uses,
-			&i.Owner,
-			&i.Result,
-			&i.Parts,
-			&i.Principal,
-			&i.RequestID,
-			&i.ClaimedAt,
-			&i.ExpiresAt,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const claimRenew = `-- name: ClaimRenew :one
