@@ -1,6 +1,7 @@
 -- Tenants and their API keys. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table access_tenants (

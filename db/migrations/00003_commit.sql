@@ -2,6 +2,7 @@
 -- Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create sequence commit_batch_seq as bigint increment by 1000;
@@ -56,7 +57,7 @@ comment on column commit_keys.expires_at is 'End of its life.';
 -- +goose StatementBegin
 create function commit_expect(actual bigint, expected bigint) returns void
     language plpgsql
-    set search_path = pg_catalog
+    set search_path = pg_catalog, pg_temp
     as $$
 begin
     if actual is distinct from expected then
@@ -70,7 +71,7 @@ comment on function commit_expect is 'Fails the transaction when a pipelined sta
 -- +goose StatementBegin
 create function commit_append_only() returns trigger
     language plpgsql
-    set search_path = pg_catalog
+    set search_path = pg_catalog, pg_temp
     as $$
 begin
     raise exception 'table % is append-only: % is refused', tg_table_name, lower(tg_op) using errcode = 'LD002';
@@ -83,7 +84,7 @@ comment on function commit_append_only is 'Trigger that refuses update, delete a
 create function commit_batch_before(below bigint, start_at timestamptz, end_at timestamptz) returns bigint
     language plpgsql
     stable
-    set search_path = pg_catalog, public
+    set search_path from current
     as $$
 declare
     run bigint;

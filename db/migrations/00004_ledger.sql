@@ -1,6 +1,7 @@
 -- The ledger: assets, accounts, transfers with their entries, holds. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table ledger_assets (
@@ -199,7 +200,7 @@ comment on column ledger_holds.request_id is 'X-Request-ID of the call.';
 -- +goose StatementBegin
 create function ledger_entries_balance() returns trigger
     language plpgsql
-    set search_path = pg_catalog, public
+    set search_path from current
     as $$
 declare
     bad record;
@@ -227,7 +228,7 @@ create trigger ledger_transfers_append_only before update or delete or truncate 
 create function ledger_version_at(tenant integer, account bigint, at timestamptz) returns bigint
     language plpgsql
     stable
-    set search_path = pg_catalog, public
+    set search_path from current
     as $$
 declare
     low bigint := 0;

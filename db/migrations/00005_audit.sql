@@ -3,6 +3,7 @@
 -- use them, since whoever can tamper with rows can also replace a view.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 create schema audit authorization ledgerd_owner;
 set local role ledgerd_owner;
 comment on schema audit is 'Views for auditors: start with audit.accounts, audit.statement, audit.requests.';

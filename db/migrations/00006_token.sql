@@ -1,6 +1,7 @@
 -- Submit tokens: each lets one form be submitted once. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table token_submit_tokens (

@@ -1,6 +1,7 @@
 -- Claims: keys of which the first use wins, for a life or for ever. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table claim_keys (

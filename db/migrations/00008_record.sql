@@ -1,6 +1,7 @@
 -- Work that callers do in their own systems, once: who holds it, and the answer it ended with. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create sequence record_fence_seq as bigint;

@@ -2,6 +2,7 @@
 -- apart: they are wide, and go long before their messages do. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table inbox_messages (

@@ -1,6 +1,7 @@
 -- Locks for work that is done elsewhere: leases with fences, and who waits for them. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create sequence lease_fence_seq as bigint;
@@ -72,10 +73,10 @@ comment on column lease_waiters.request_id is 'X-Request-ID of the call that wai
 create function lease_check(tenant integer, lock_name text, lock_fence bigint) returns void
     language plpgsql
     security definer
-    set search_path = pg_catalog, pg_temp
+    set search_path from current
     as $$
 begin
-    perform from public.lease_locks l
+    perform from lease_locks l
     where l.tenant_id = tenant and l.name = lock_name and l.fence = lock_fence and l.state = 'held' and l.expires_at > clock_timestamp()
     for share;
     if not found then

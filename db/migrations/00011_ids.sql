@@ -2,6 +2,7 @@
 -- the service never inserts or deletes one. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table ids_workers (

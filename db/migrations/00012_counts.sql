@@ -1,6 +1,7 @@
 -- How request keys and leases ended, by the hour, so that lives can be chosen by what happens. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table commit_counts (

@@ -7,6 +7,7 @@
 -- A condition on what leaves the others out; hence a branch for each kind of row, also where two are of one table.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 -- Without a condition on recorded_at the planner would take ledger_transfers_request_idx for useless.

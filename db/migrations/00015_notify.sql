@@ -2,6 +2,7 @@
 -- after its life, and what is hot stand apart (ADR 10). Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 create schema notify_parts authorization ledgerd_owner;
 set local role ledgerd_owner;
 comment on schema notify_parts is 'Partitions of notify_messages, notify_events and notify_contents. Nobody names them: they are read and written by their tables.';
@@ -257,13 +258,13 @@ comment on column notify_counters.expires_at is 'When all of it has left the win
 -- +goose StatementBegin
 create function notify_add_partition(parent text, suffix text, low date, high date) returns integer
     language plpgsql
-    set search_path = pg_catalog, public
+    set search_path from current
     as $$
 begin
     if to_regclass(format('notify_parts.%I', parent || '_' || suffix)) is null then
         -- Attached, not made as a partition: that would lock the parent against everybody.
-        execute format('create table notify_parts.%I (like public.%I including all)', parent || '_' || suffix, parent);
-        execute format('alter table public.%I attach partition notify_parts.%I for values from (%L) to (%L)', parent, parent || '_' || suffix, low, high);
+        execute format('create table notify_parts.%I (like %I including all)', parent || '_' || suffix, parent);
+        execute format('alter table %I attach partition notify_parts.%I for values from (%L) to (%L)', parent, parent || '_' || suffix, low, high);
         return 1;
     end if;
     return 0;
@@ -275,7 +276,7 @@ comment on function notify_add_partition is 'Makes a partition, unless it is the
 -- +goose StatementBegin
 create function notify_drop_partition(parent text, part text) returns boolean
     language plpgsql
-    set search_path = pg_catalog, public
+    set search_path from current
     set lock_timeout = '50ms'
     as $$
 declare
@@ -304,7 +305,7 @@ comment on function notify_drop_partition is 'Drops a partition, unless somebody
 create function notify_keep_partitions(out made integer, out dropped integer, out left_over integer)
     language plpgsql
     security definer
-    set search_path = pg_catalog, public
+    set search_path from current
     set lock_timeout = '1s'
     as $$
 declare
@@ -345,7 +346,7 @@ comment on function notify_keep_partitions is 'Makes the partitions of the comin
 -- +goose StatementBegin
 create function notify_drop_proofs(months integer, out dropped integer, out left_over integer)
     language plpgsql
-    set search_path = pg_catalog, public
+    set search_path from current
     as $$
 declare
     part record;

@@ -1,6 +1,7 @@
 -- Where webhooks go. Secrets are not here: they are derived from the master key. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table notify_endpoints (

@@ -1,6 +1,7 @@
 -- Templates of messages, and codes that prove that somebody has a number or an address. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 create table notify_templates (

@@ -1,6 +1,7 @@
 -- audit.requests as it was, and notifications, codes and templates. Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 -- Without a condition on the time the planner would take the indexes on request ids for useless.

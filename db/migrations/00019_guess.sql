@@ -1,12 +1,13 @@
 -- What a batch takes for granted without a look: names for new (ADR 11), and the time (ADR 12). Locks nothing.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 -- +goose StatementBegin
 create function commit_expect_new(there bigint) returns void
     language plpgsql
-    set search_path = pg_catalog
+    set search_path = pg_catalog, pg_temp
     as $$
 begin
     if there > 0 then
@@ -20,7 +21,7 @@ comment on function commit_expect_new is 'Fails the transaction when names are t
 -- +goose StatementBegin
 create function commit_expect_time(reckoned timestamptz) returns timestamptz
     language plpgsql
-    set search_path = pg_catalog
+    set search_path = pg_catalog, pg_temp
     as $$
 begin
     if reckoned not between clock_timestamp() - interval '1 s' and clock_timestamp() + interval '1 s' then

@@ -100,15 +100,19 @@ func StopServer(srv *localpg.Server) error {
 	return errors.Join(srv.Stop(), localpg.Remove(srv.Dir()))
 }
 
-// execute runs one statement outside of the test databases.
-func (c *cluster) execute(ctx context.Context, sql string) error {
+// execute runs statements outside of the test databases.
+func (c *cluster) execute(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, c.dsn)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(ctx)
-	_, err = conn.Exec(ctx, sql)
-	return err
+	for _, sql := range statements {
+		if _, err = conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keepHint says how to look into a database whose server ends with the tests.

@@ -93,8 +93,11 @@ func (c *cluster) newDB(t testing.TB) *DB {
 	db := &DB{Name: databaseName(t.Name()), cluster: c}
 	db.SuperDSN = withDatabase(c.dsn, db.Name)
 	db.AppDSN = withUser(db.SuperDSN, appRole, appPassword)
-	if err = c.execute(ctx, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s STRATEGY file_copy",
-		pgx.Identifier{db.Name}.Sanitize(), pgx.Identifier{template}.Sanitize())); err != nil {
+	name := pgx.Identifier{db.Name}.Sanitize()
+	if err = c.execute(ctx,
+		"CREATE DATABASE "+name+" TEMPLATE "+pgx.Identifier{template}.Sanitize()+" STRATEGY file_copy",
+		// As the migrations do: a copy has no privileges of its own.
+		"REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"); err != nil {
 		t.Fatalf("pgtest: copy the template: %v", err)
 	}
 	t.Cleanup(func() { db.finish(t) })
