@@ -88,7 +88,7 @@ const (
 	ReasonLimitViolated          Reason = "LIMIT_VIOLATED"
 	ReasonAlreadyReversed        Reason = "ALREADY_REVERSED"
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
-	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // captured or released already
+	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // a capture or a release has ended it
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
 	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's, who alone frees the key
 	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"

@@ -188,7 +188,7 @@ comment on column ledger_holds.to_code is 'Account code that a capture pays by d
 comment on column ledger_holds.form is 'Amount as asked for when it was not exact: up_to:10.5, all_available.';
 comment on column ledger_holds.amount is 'What was held at first, minor units.';
 comment on column ledger_holds.captured is 'What captures took so far.';
-comment on column ledger_holds.state is 'held, then captured, released or expired.';
+comment on column ledger_holds.state is 'held, then, by what ended it, captured (the rest may have been given back), released or expired.';
 comment on column ledger_holds.life_ms is 'Life as asked for, in milliseconds.';
 comment on column ledger_holds.expires_at is 'It lapses at this time.';
 comment on column ledger_holds.created_at is 'When it was made.';

@@ -99,10 +99,8 @@ func (c *CaptureCommand) Apply(b *Book) (any, error) {
 	}
 	b.touchHold(h)
 	h.Captured, _ = h.Captured.Add(n)
-	if h.Remaining().IsZero() {
-		h.State, h.ClosedAt = Captured, b.now
-	} else if c.ReleaseRest {
-		b.release(from, h)
+	if c.ReleaseRest || h.Remaining().IsZero() {
+		b.end(from, h, Captured)
 	}
 	return Capture{t, h.copy()}, nil
 }

@@ -206,15 +206,16 @@ func (c *ReleaseCommand) Apply(b *Book) (any, error) {
 	if err := h.mustBeHeld(); err != nil {
 		return nil, err
 	}
-	b.release(a, h)
+	b.end(a, h, Released)
 	return h.copy(), nil
 }
 
-func (b *Book) release(a *Account, h *Hold) {
+// end gives back what the hold still keeps. The state says which verb did it, so that the other one learns that it lost.
+func (b *Book) end(a *Account, h *Hold, state string) {
 	b.touch(a)
 	b.touchHold(h)
 	a.Held, _ = a.Held.Sub(h.Remaining())
-	h.State, h.ClosedAt = Released, b.now
+	h.State, h.ClosedAt = state, b.now
 }
 
 // LapseCommand makes the due holds of an account lapse: loading the account does it.

@@ -95,8 +95,9 @@ func TestCapturePaysInPartsAndElsewhere(t *testing.T) {
 func TestCaptureMayGiveTheRestBack(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
-	looks(t, p.must(capture("c", "h", "10", restReleased)).(Capture).Hold, Released, "10", "0")
+	looks(t, p.must(capture("c", "h", "10", restReleased)).(Capture).Hold, Captured, "10", "0")
 	p.stands("ann 90.00 0.00 1", "bob 110.00 0.00 1")
+	looks(t, p.existed(capture("c", "h", "10", restReleased)).(Capture).Hold, Captured, "10", "0")
 	p.must(hold("i", "ann", "bob", "60"))
 	looks(t, p.must(capture("d", "i", "60", restReleased)).(Capture).Hold, Captured, "60", "0")
 	p.stands("ann 30.00 0.00 2")
@@ -154,6 +155,23 @@ func TestReleaseGivesBackWhatIsLeftAndOnceIsEnough(t *testing.T) {
 	if f := p.refused(HoldNotHeld, capture("x", "h", "1")); f.State["state"] != Released {
 		t.Errorf("state %v", f.State)
 	}
+}
+
+func TestTheLaterOfCaptureAndReleaseLearnsThatItCameTooLate(t *testing.T) {
+	p := newTown(t)
+	p.must(hold("h", "ann", "bob", "60"))
+	p.must(capture("c", "h", "10", restReleased))
+	for range 2 {
+		if f := p.refused(HoldNotHeld, release("h")); f.State["state"] != Captured {
+			t.Errorf("a release of what was captured: state %v", f.State)
+		}
+	}
+	p.must(hold("i", "ann", "bob", "60"))
+	p.must(release("i"))
+	if f := p.refused(HoldNotHeld, capture("d", "i", "10", restReleased)); f.State["state"] != Released {
+		t.Errorf("a capture of what was released: state %v", f.State)
+	}
+	p.stands("ann 90.00 0.00 1", "bob 110.00 0.00 1")
 }
 
 func TestHoldLapsesExactlyAtItsTime(t *testing.T) {

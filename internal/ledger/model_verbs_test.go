@@ -107,11 +107,8 @@ func (m *model) capture(o op) string {
 	if reason := m.post(t, h.account(), to, "exact", n, h); reason != "" {
 		return reason
 	}
-	switch {
-	case h.captured.Cmp(h.amount) == 0:
-		h.state = "captured"
-	case o.rest:
-		m.end(h, "released")
+	if o.rest || h.captured.Cmp(h.amount) == 0 {
+		m.end(h, "captured")
 	}
 	return m.keep(t, o.kind) + " | " + h.line()
 }

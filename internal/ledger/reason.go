@@ -46,7 +46,7 @@ var (
 	HoldExpired = fault.Define(fault.Reason{Name: "HOLD_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The hold's time is over: what it kept was given back."})
 	HoldNotHeld = fault.Define(fault.Reason{Name: "HOLD_NOT_HELD", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The hold is captured or released already: the state says which."})
+		Doc: "A capture or a release has ended the hold already: the state says which, captured or released."})
 	CaptureExceedsHold = fault.Define(fault.Reason{Name: "CAPTURE_EXCEEDS_HOLD", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The capture asks for more than the hold still keeps."})
 	DestinationMissing = fault.Define(fault.Reason{Name: "DESTINATION_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,

@@ -223,7 +223,7 @@ var releaseCall = define("ledger.release", func(c *call, d *decoder, r *ledgerv1
 	d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
 	return change[*ledgerv1.ReleaseResponse]{dry: r.GetDryRun(),
 		command: flow.Ledger(ledger.ReleaseOf(c.caller(), r.GetHoldId(), r.GetHoldBizNo())),
-		render: func(answer any, _ bool) (*ledgerv1.ReleaseResponse, error) {
-			return &ledgerv1.ReleaseResponse{Hold: renderHold(answer.(*ledger.Hold))}, nil
+		render: func(answer any, existed bool) (*ledgerv1.ReleaseResponse, error) {
+			return &ledgerv1.ReleaseResponse{Hold: renderHold(answer.(*ledger.Hold)), Existed: existed}, nil
 		}}
 })

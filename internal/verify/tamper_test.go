@@ -71,6 +71,8 @@ var tamperings = []struct {
 		[]string{"ledger_accounts_match_holds", "ledger_holds_match_captures"}, []string{"biz_no=hold-1", "captured=502 (should be 501)"}},
 	{"a hold lives on after its capture", `update ledger_holds set state = 'held', closed_at = null where tenant_id = 1 and biz_no = 'hold-2'`,
 		[]string{"ledger_holds_match_captures"}, []string{"biz_no=hold-2", "state=held"}},
+	{"a released hold looks captured", `update ledger_holds set state = 'captured' where tenant_id = 1 and biz_no = 'hold-3'`,
+		[]string{"ledger_holds_match_captures"}, []string{"biz_no=hold-3", "state=captured"}},
 	{"a hold is deleted", `delete from ledger_holds where tenant_id = 1 and biz_no = 'hold-1'`,
 		[]string{"ledger_accounts_match_holds", "ledger_transfers_belong"},
 		[]string{"held=1499 (should be 0)", `problem="there is no hold that it captured from"`}},

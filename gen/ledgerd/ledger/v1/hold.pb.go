@@ -29,9 +29,9 @@ type HoldState int32
 const (
 	HoldState_HOLD_STATE_UNSPECIFIED HoldState = 0
 	HoldState_HOLD_STATE_HELD        HoldState = 1
-	// Captured to the last unit.
+	// A capture ended it: it took all that was left, or gave the rest back.
 	HoldState_HOLD_STATE_CAPTURED HoldState = 2
-	// What was left was given back.
+	// A release ended it: what was left was given back.
 	HoldState_HOLD_STATE_RELEASED HoldState = 3
 	// Its time came first; what was left was given back.
 	HoldState_HOLD_STATE_EXPIRED HoldState = 4
@@ -415,7 +415,7 @@ type CaptureRequest struct {
 	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
 	// Default: the hold's own.
 	To string `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`
-	// Give back what is left, in the same commit.
+	// Give back what is left, in the same commit. The hold is CAPTURED then.
 	ReleaseRest bool `protobuf:"varint,6,opt,name=release_rest,json=releaseRest,proto3" json:"release_rest,omitempty"`
 	// Type of the transfer, default "capture".
 	Type          string            `protobuf:"bytes,7,opt,name=type,proto3" json:"type,omitempty"`
@@ -697,8 +697,10 @@ func (*ReleaseRequest_HoldBizNo) isReleaseRequest_Hold() {}
 
 type ReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Releasing what is released is done already; a captured or expired hold is refused.
-	Hold          *Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	// A hold that a capture ended is refused with HOLD_NOT_HELD and its state, one that lapsed with HOLD_EXPIRED.
+	Hold *Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
+	// It was released before.
+	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -738,6 +740,13 @@ func (x *ReleaseResponse) GetHold() *Hold {
 		return x.Hold
 	}
 	return nil
+}
+
+func (x *ReleaseResponse) GetExisted() bool {
+	if x != nil {
+		return x.Existed
+	}
+	return false
 }
 
 type GetHoldRequest struct {
@@ -1058,9 +1067,10 @@ const file_ledgerd_ledger_v1_hold_proto_rawDesc = "" +
 	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12 \n" +
 	"\vhold_biz_no\x18\x02 \x01(\tH\x00R\tholdBizNo\x12\x17\n" +
 	"\adry_run\x18\x03 \x01(\bR\x06dryRunB\r\n" +
-	"\x04hold\x12\x05\xbaH\x02\b\x01\">\n" +
+	"\x04hold\x12\x05\xbaH\x02\b\x01\"X\n" +
 	"\x0fReleaseResponse\x12+\n" +
-	"\x04hold\x18\x01 \x01(\v2\x17.ledgerd.ledger.v1.HoldR\x04hold\"\\\n" +
+	"\x04hold\x18\x01 \x01(\v2\x17.ledgerd.ledger.v1.HoldR\x04hold\x12\x18\n" +
+	"\aexisted\x18\x02 \x01(\bR\aexisted\"\\\n" +
 	"\x0eGetHoldRequest\x12\x19\n" +
 	"\ahold_id\x18\x01 \x01(\x03H\x00R\x06holdId\x12 \n" +
 	"\vhold_biz_no\x18\x02 \x01(\tH\x00R\tholdBizNoB\r\n" +
