@@ -125,6 +125,7 @@ const (
 	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // State names the limit; Error tells when there is room
 	ReasonCodeTooSoon      Reason = "CODE_TOO_SOON"     // Error tells when there may be another one
 	ReasonCodeTooMany      Reason = "CODE_TOO_MANY"     // of a day; Error tells when there is room
+	ReasonCodeTriesSpent   Reason = "CODE_TRIES_SPENT"  // of a day; Error tells when there is one
 	ReasonNotifyBeingSent  Reason = "NOTIFY_BEING_SENT" // it cannot be cancelled now
 	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 )

@@ -95,7 +95,7 @@ create table notify_codes (
 create index notify_codes_forget_idx on notify_codes (forget_at);
 comment on table notify_codes is 'Codes that prove that somebody has a number or an address: the last one sent to each, by what it is for. A row past forget_at counts as gone.';
 comment on column notify_codes.tenant_id is 'Tenant.';
-comment on column notify_codes.type is 'What the code is for, such as login.';
+comment on column notify_codes.type is 'What the code is for, such as login; *: no code, but the wrong tries of the recipient, whatever they were for.';
 comment on column notify_codes.recipient_hash is 'Keyed hash of tenant, channel and recipient. Its key is not that of notify_messages.';
 comment on column notify_codes.channel is 'sms or email.';
 comment on column notify_codes.recipient_hint is 'The recipient, masked.';
@@ -105,7 +105,7 @@ comment on column notify_codes.code_hash is 'HMAC-SHA256 of tenant, type, recipi
 comment on column notify_codes.tries is 'Wrong tries.';
 comment on column notify_codes.max_tries is 'After so many it can no longer be verified.';
 comment on column notify_codes.message_id is 'The message that has it; null: none was sent, on the caller''s wish or because nobody asked for one.';
-comment on column notify_codes.sent_at is 'When codes were sent in the last 24 hours, the newest last.';
+comment on column notify_codes.sent_at is 'When codes were sent in the last 24 hours, the newest last; of type *: when wrong ones were tried.';
 comment on column notify_codes.expires_at is 'End of its life.';
 comment on column notify_codes.forget_at is 'From then on nothing depends on the row, and the cleaner deletes it.';
 comment on column notify_codes.principal is 'Who had the code sent, or tried one that was not.';
@@ -125,21 +125,24 @@ create view audit.codes as
 select t.name as tenant, c.type, c.channel, c.recipient_hint,
     case when c.state = 'open' and c.expires_at <= now() then 'expired' when c.state = 'open' and c.tries >= c.max_tries then 'spoilt' else c.state end as state,
     c.tries, c.max_tries, c.message_id, c.sent_at[cardinality(c.sent_at)] as sent_at, cardinality(c.sent_at) as sent_in_a_day, c.expires_at,
-    c.principal, c.request_id
+    c.principal, c.request_id,
+    (select count(*) from notify_codes w cross join unnest(w.sent_at) at
+        where w.tenant_id = c.tenant_id and w.type = '*' and w.recipient_hash = c.recipient_hash and at > now() - interval '24 h') as wrong_in_a_day
 from notify_codes c
 left join access_tenants t on t.tenant_id = c.tenant_id
-where c.forget_at > now();
+where c.forget_at > now() and c.type <> '*';
 comment on view audit.codes is 'Codes that were sent to numbers and addresses, the last to each, and what became of them. The codes themselves cannot be told.';
 comment on column audit.codes.tenant is 'Name of the tenant.';
 comment on column audit.codes.type is 'What it is for.';
 comment on column audit.codes.channel is 'sms or email.';
 comment on column audit.codes.recipient_hint is 'The recipient, masked.';
-comment on column audit.codes.state is 'open; expired; spoilt: by wrong tries; used; none: nothing was sent that could be verified.';
+comment on column audit.codes.state is 'open; expired; spoilt: by wrong tries; used; none: nothing was sent that could be verified. One whose message died is void, whatever it says here.';
 comment on column audit.codes.tries is 'Wrong tries.';
 comment on column audit.codes.max_tries is 'So many it bears.';
 comment on column audit.codes.message_id is 'The message that has it.';
 comment on column audit.codes.sent_at is 'When it was sent.';
 comment on column audit.codes.sent_in_a_day is 'How many were sent in the 24 hours before.';
+comment on column audit.codes.wrong_in_a_day is 'How many wrong ones of any type were tried for the recipient in the 24 hours before.';
 comment on column audit.codes.expires_at is 'End of its life.';
 comment on column audit.codes.principal is 'Who had it sent.';
 comment on column audit.codes.request_id is 'X-Request-ID of that call.';

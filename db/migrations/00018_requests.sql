@@ -53,7 +53,7 @@ from (
     from notify_events where request_id is not null
     union all
     select tenant_id, request_id, coalesce(sent_at[cardinality(sent_at)], expires_at), 'code', recipient_hint collate "C", type, principal, message_id
-    from notify_codes
+    from notify_codes where type <> '*'
     union all
     select tenant_id, request_id, created_at, 'template', (name || '@' || version) collate "C", (channel || '/' || locale) collate "C", principal, null
     from notify_template_versions

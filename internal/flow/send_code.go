@@ -36,7 +36,7 @@ func (c *SendCode) Need(b *Books) {
 	c.message.Need(b.Messages())
 }
 
-// Apply sends the code, or counts it as though it did. Returns faults CODE_TOO_SOON, CODE_TOO_MANY,
+// Apply sends the code, or counts it as though it did. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
 // CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, and those of the template.
 func (c *SendCode) Apply(b *Books) (any, error) {
 	if err := c.Allowed(b.Codes()); err != nil {

@@ -27,7 +27,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		accepted: counter("accepted_total", "Messages that this process accepted and committed, by channel.", "channel"),
 		repeats: counter("repeats_total", "Messages that were answered with an earlier one, by channel and by what they were recognised by: biz_no, fingerprint. "+
 			"A batch that runs again counts them again.", "channel", "by"),
-		codes: counter("codes_total", "Codes, by channel, by dial code of numbers, and by what happened: sent, suppressed, verified, wrong, too_soon, too_many. "+
+		codes: counter("codes_total", "Codes, by channel, by dial code of numbers, and by what happened: sent, suppressed, verified, wrong, too_soon, too_many, tries_spent. "+
 			"Where many are sent and few verified, somebody may be having them sent for the money.", "what", "channel", "dial_code"),
 		limited: counter("limited_total", "Messages that a limit refused, by channel and by what the limit counts. A batch that runs again counts them again.", "channel", "scope"),
 		parts: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify", Name: "partitions_overdue",

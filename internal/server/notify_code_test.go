@@ -13,6 +13,7 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
@@ -137,11 +138,11 @@ func TestACodeGuardsWhatStandsBesideIt(t *testing.T) {
 	if n := s.count("select count(*) from ledger_transfers where biz_no in ('one', 'two', 'three', 'four')"); n != 1 {
 		t.Errorf("%d transfers, not one", n)
 	}
-	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com'"); n != 3 {
+	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com' and type <> '*'"); n != 3 {
 		t.Errorf("%d tries were counted, not three", n)
 	}
 	c.call(connectJSON, "Notify.VerifyCode", demand(otherThan(code)), tokenHeader, c.plain()).wants(t, "with a token", "CODE_WRONG")
-	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com'"); n != 4 {
+	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com' and type <> '*'"); n != 4 {
 		t.Errorf("%d tries were counted, not four", n)
 	}
 	dry := execute(operation("", demand(code)))
@@ -343,4 +344,24 @@ func TestAMessageSaysWhatEarlierOperationsMade(t *testing.T) {
 			t.Errorf("%s: %s %s", reference, a.code, a.message)
 		}
 	}
+}
+
+func TestARecipientHasSoManyWrongTriesADay(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.key("mine", "boss", access.Write)}
+	for i := range code.MostWrong {
+		v := verifyCode("ada", "000000")
+		v.Type = fmt.Sprint("type-", i/code.MaxTries)
+		if res := ok(c, "Notify.VerifyCode", v, new(notifyv1.VerifyCodeResponse)); res.GetValid() || int(res.GetTriesLeft()) != code.MaxTries-1-i%code.MaxTries {
+			t.Errorf("try %d: %v", i, res)
+		}
+	}
+	for name, m := range map[string]proto.Message{"Notify.VerifyCode": verifyCode("ada", "000000"), "Notify.SendCode": sendCode("ada")} {
+		a := c.call(connectJSON, name, m)
+		if a.reason(t) != "CODE_TRIES_SPENT" || a.state("retry_after_seconds") == "" || !strings.Contains(string(a.raw), "RetryInfo") {
+			t.Errorf("%s: %s", name, a.raw)
+		}
+	}
+	ok(c, "Notify.SendCode", sendCode("bob"), new(notifyv1.SendCodeResponse))
 }

@@ -20,7 +20,7 @@ type Book struct {
 	rows
 	outbox *notify.Outbox
 	keys   map[int32]keys
-	asked  []*Issue // whose last message may not have been sent
+	asked  []asked
 
 	tallies []tally // of what counts when the batch has committed
 	mark    int
@@ -54,8 +54,8 @@ type row struct {
 	hash          [sha256.Size]byte
 	tries         int32
 	maxTries      int32
-	messageID     int64 // 0: none
-	sentAt        []time.Time
+	messageID     int64       // 0: none
+	sentAt        []time.Time // of everyType: when wrong ones were tried
 	expiresAt     time.Time
 	forgetAt      time.Time
 	principal     string
@@ -178,16 +178,16 @@ func (b *Book) Lock(p *commit.Pipe) {
 	})
 }
 
-// Resolve finds out whether the last codes went out: those that did not are in nobody's way.
+// Resolve finds out whether the messages of the last codes died: such a code is void, and the next one need not wait for it.
 func (b *Book) Resolve(p *commit.Pipe) {
 	var arg db.CodeUnsentParams
 	var of []*commit.Row[key, row]
-	for _, i := range b.asked {
-		r := &i.row.Value
-		if i.row.Found && r.messageID != 0 && b.Now.Before(r.sent().Add(max(day, i.Interval))) {
+	for _, a := range b.asked {
+		r := &a.row.Value
+		if a.row.Found && r.messageID != 0 && (b.Now.Before(r.sent().Add(a.interval)) || r.state == open && b.Now.Before(r.expiresAt)) {
 			year, month, _ := r.sent().UTC().Date()
-			of = append(of, i.row)
-			arg.Tenants, arg.MessageIds = append(arg.Tenants, i.Tenant), append(arg.MessageIds, r.messageID)
+			of = append(of, a.row)
+			arg.Tenants, arg.MessageIds = append(arg.Tenants, a.tenant), append(arg.MessageIds, r.messageID)
 			arg.Months = append(arg.Months, pgtype.Date{Time: time.Date(year, month, 1, 0, 0, 0, 0, time.UTC), Valid: true})
 		}
 	}

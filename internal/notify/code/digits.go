@@ -26,6 +26,10 @@ const (
 	DefaultDaily = 10
 	MaxDaily     = 100
 	day          = 24 * time.Hour
+	// MostWrong is how many wrong tries one recipient has in any 24 hours, over all codes and types. So one recipient's codes are
+	// guessed with a chance of 1 in 500 a day when they have 4 digits, 1 in 50,000 with 6 (in a year 1 in 140), and 1 in 500 million with 10.
+	// Without a budget the chance grows with the types that a tenant has: 50 tries a day for each.
+	MostWrong = 20
 )
 
 // New draws a code: every one of so many digits is as likely as any other.

@@ -24,36 +24,22 @@ type Issue struct {
 	// Suppress: nothing is sent, and no code will do. All else is as though it had been.
 	Suppress bool
 
-	err error
-	to  string
-	row *commit.Row[key, row]
+	target
 }
 
 // Need names the code.
 func (i *Issue) Need(b *Book) {
-	i.row = nil
-	if i.row, i.to, i.err = b.want(i.Tenant, i.Type, i.Channel, i.Recipient); i.err == nil {
-		b.asked = append(b.asked, i)
-	}
+	i.target = b.want(i.Tenant, i.Type, i.Channel, i.Recipient, i.Interval)
 }
 
-// want names the code of a recipient. Returns faults SECRET_NOT_CONFIGURED, FIELD_INVALID.
-func (b *Book) want(tenant int32, kind string, channel send.Channel, written string) (r *commit.Row[key, row], to string, err error) {
-	if err := b.outbox.Master.Check(); err != nil {
-		return nil, "", err
-	}
-	if to, err = recipient.Parse(channel, written, b.outbox.Region); err != nil {
-		return nil, "", fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())
-	}
-	sum := keyed(b.keysOf(tenant).recipient, string(channel), recipient.Same(channel, to))
-	return b.Want(key{tenant, kind, [16]byte(sum[:16])}), to, nil
-}
-
-// Allowed tells whether a code may be sent now. Returns faults CODE_TOO_SOON, CODE_TOO_MANY, SECRET_NOT_CONFIGURED,
-// FIELD_INVALID.
+// Allowed tells whether a code may be sent now. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
+// SECRET_NOT_CONFIGURED, FIELD_INVALID.
 func (i *Issue) Allowed(b *Book) error {
 	if i.err != nil {
 		return i.err
+	}
+	if err := i.spent(b, i.Channel); err != nil { // it could not be verified
+		return err
 	}
 	v := &i.row.Value
 	if !i.row.Exists {
@@ -63,20 +49,11 @@ func (i *Issue) Allowed(b *Book) error {
 		b.refused = append(b.refused, tallyOf("too_soon", i.Channel, i.to))
 		return wait(TooSoon.New("a code was sent a moment ago"), free.Sub(b.Now))
 	}
-	if sent := i.counted(b, v); len(sent) >= i.Daily {
+	if sent := v.lately(b.Now); len(sent) >= i.Daily {
 		b.refused = append(b.refused, tallyOf("too_many", i.Channel, i.to))
 		return wait(TooMany.New("no more than %d codes may be sent in 24 hours", i.Daily), sent[len(sent)-i.Daily].Add(day).Sub(b.Now))
 	}
 	return nil
-}
-
-// counted are the sendings of the last day, without the last one if that did not arrive.
-func (i *Issue) counted(b *Book, v *row) []time.Time {
-	sent := v.lately(b.Now)
-	if v.unsent && len(sent) > 0 {
-		sent = sent[: len(sent)-1 : len(sent)-1]
-	}
-	return sent
 }
 
 func wait(f *fault.Fault, d time.Duration) *fault.Fault {
@@ -89,7 +66,7 @@ type Issued struct{ ExpiresAt, NextAt time.Time }
 // Done keeps the code that the message says; 0: none was sent. The older one is void.
 func (i *Issue) Done(b *Book, messageID int64) Issued {
 	v := i.row.Value
-	sent := append(i.counted(b, &v), b.Now)
+	sent := append(v.lately(b.Now), b.Now)
 	next := row{channel: string(i.Channel), hint: recipient.Mask(i.Channel, i.to), state: open, nonce: i.Nonce, maxTries: MaxTries, messageID: messageID,
 		sentAt: sent[max(0, len(sent)-MaxDaily):], expiresAt: b.Now.Add(i.Life), principal: i.Principal, requestID: i.RequestID, tid: v.tid}
 	next.hash = i.hash(b, i.Code)

@@ -26,36 +26,39 @@ type model struct {
 	message bool // the last code has one
 	unsent  bool // which will not arrive
 	codes   []string
+	wrong   []time.Duration
 }
 
-// lately are the sendings that count for the day.
-func (m *model) lately() (list []time.Duration) {
-	for _, at := range m.sent {
+// lately are the times that count for the day.
+func (m *model) lately(times []time.Duration) (list []time.Duration) {
+	for _, at := range times {
 		if at+24*time.Hour > m.now {
 			list = append(list, at)
 		}
 	}
-	if m.unsent && len(list) > 0 {
-		list = list[:len(list)-1]
-	}
 	return list
 }
 
+func (m *model) spent() bool { return len(m.lately(m.wrong)) >= code.MostWrong }
+
 // send tells what becomes of a new code.
 func (m *model) send(digits string, suppress bool) (reason string) {
+	if m.spent() {
+		return "CODE_TRIES_SPENT"
+	}
 	if n := len(m.sent); n > 0 && m.now < m.sent[n-1]+code.DefaultInterval && !m.unsent {
 		return "CODE_TOO_SOON"
 	}
-	if len(m.lately()) >= code.DefaultDaily {
+	if len(m.lately(m.sent)) >= code.DefaultDaily {
 		return "CODE_TOO_MANY"
 	}
-	*m = model{now: m.now, there: true, open: !suppress, digits: digits, expires: m.now + code.DefaultLife, sent: append(m.lately(), m.now), message: !suppress,
-		codes: append(m.codes, digits)}
+	*m = model{now: m.now, there: true, open: !suppress, digits: digits, expires: m.now + code.DefaultLife, sent: append(m.lately(m.sent), m.now),
+		message: !suppress, codes: append(m.codes, digits), wrong: m.wrong}
 	return ""
 }
 
 func (m *model) right(digits string) bool {
-	return m.open && digits == m.digits && m.tries < code.MaxTries && m.now < m.expires
+	return m.open && !(m.message && m.unsent) && digits == m.digits && m.tries < code.MaxTries && m.now < m.expires
 }
 
 // try tells the answer to a try; stays: what it guards is not refused.
@@ -69,7 +72,10 @@ func (m *model) try(digits string, stays bool) code.Verified {
 	if !m.there || m.now >= m.expires {
 		m.there, m.open, m.tries, m.expires = true, false, 0, m.now+code.DefaultLife
 	}
-	m.tries = min(m.tries+1, code.MaxTries)
+	if m.tries < code.MaxTries {
+		m.tries++
+		m.wrong = append(m.wrong, m.now)
+	}
 	return code.Verified{TriesLeft: code.MaxTries - m.tries}
 }
 
@@ -115,6 +121,12 @@ func TestCodesFollowTheirRules(t *testing.T) {
 			},
 			"try": func(rt *rapid.T) {
 				digits := pick(rt)
+				if m.spent() {
+					if !d.spent(try(to, digits)) {
+						rt.Fatalf("%s: tried beyond the budget", digits)
+					}
+					return
+				}
 				want := m.try(digits, true)
 				if got := d.verify(to, digits); got != want {
 					rt.Fatalf("%s: %+v, not %+v", digits, got, want)
@@ -122,7 +134,11 @@ func TestCodesFollowTheirRules(t *testing.T) {
 			},
 			"try beside what fails": func(rt *rapid.T) {
 				digits, broke := pick(rt), rapid.SampledFrom(broken).Draw(rt, "failure")
-				m.try(digits, false)
+				if m.spent() {
+					broke = code.TriesSpent
+				} else {
+					m.try(digits, false)
+				}
 				if _, err := d.do(failing{flow.Code(try(to, digits)), broke.New("no")}); !fault.Is(err, broke) {
 					rt.Fatal(err)
 				}
@@ -130,7 +146,7 @@ func TestCodesFollowTheirRules(t *testing.T) {
 			"the message dies": func(rt *rapid.T) {
 				if m.message {
 					m.unsent = true
-					d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = (select message_id from notify_codes)`)
+					d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = (select max(message_id) from notify_codes)`)
 				}
 			},
 			"time passes": func(rt *rapid.T) {

@@ -21,9 +21,7 @@ type VerifyCommand struct {
 	// Ghost is of NewNonce: of the row in which tries are counted where nothing was sent.
 	Ghost Nonce
 
-	err     error
-	to      string
-	row     *commit.Row[key, row]
+	target
 	counted bool
 }
 
@@ -37,13 +35,13 @@ var _ commit.Counted[*Book] = (*VerifyCommand)(nil)
 
 // Need names the code.
 func (c *VerifyCommand) Need(b *Book) {
-	c.row, c.to, c.err = b.want(c.Tenant, c.Type, c.Channel, c.Recipient)
+	c.target = b.want(c.Tenant, c.Type, c.Channel, c.Recipient, 0)
 }
 
 // Count counts a wrong try. Where there is no code, tries are counted as though there were one: an answer does not
-// tell the difference.
+// tell the difference. Without budget nothing is tried.
 func (c *VerifyCommand) Count(b *Book) bool {
-	if c.counted = c.err == nil && !c.right(b); c.counted {
+	if c.counted = c.err == nil && !c.wrong.Value.full(b.Now) && !c.right(b); c.counted {
 		c.count(b)
 	}
 	return c.counted
@@ -54,7 +52,7 @@ func (c *VerifyCommand) right(b *Book) bool {
 	v := &c.row.Value
 	sum := hashOf(b.keysOf(c.Tenant), c.Type, recipient.Same(c.Channel, c.to), v.nonce, c.Code)
 	same := hmac.Equal(sum[:], v.hash[:])
-	return c.row.Exists && same && c.Code != "" && v.state == open && v.tries < v.maxTries && b.Now.Before(v.expiresAt)
+	return c.row.Exists && same && c.Code != "" && v.state == open && !v.unsent && v.tries < v.maxTries && b.Now.Before(v.expiresAt)
 }
 
 func (c *VerifyCommand) count(b *Book) {
@@ -66,17 +64,28 @@ func (c *VerifyCommand) count(b *Book) {
 			sentAt: v.sentAt, expiresAt: b.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID, tid: v.tid, messageID: v.messageID, unsent: v.unsent}
 	case v.tries < v.maxTries:
 		b.Change(c.row).tries++
+	default:
+		return // the code is spoilt: there is nothing to guess
 	}
+	w := c.wrong.Value
+	*b.Change(c.wrong) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, maxTries: MaxTries,
+		sentAt: append(w.lately(b.Now), b.Now), expiresAt: b.Now, principal: c.Principal, requestID: c.RequestID, tid: w.tid}
 }
 
-// Apply uses the code up. Returns faults CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED and FIELD_INVALID.
+// Apply uses the code up. Returns faults CODE_TRIES_SPENT, CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED
+// and FIELD_INVALID.
 func (c *VerifyCommand) Apply(b *Book) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if !c.counted && !c.right(b) { // used, or voided, by what stands before it since Count looked
-		c.counted = true
-		c.count(b)
+	if !c.counted {
+		if err := c.spent(b, c.Channel); err != nil {
+			return nil, err
+		}
+		if !c.right(b) { // used, or voided, by what stands before it since Count looked
+			c.counted = true
+			c.count(b)
+		}
 	}
 	v := &c.row.Value
 	left := max(0, v.maxTries-v.tries)

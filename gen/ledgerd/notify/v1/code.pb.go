@@ -42,7 +42,7 @@ type SendCodeRequest struct {
 	Life *durationpb.Duration `protobuf:"bytes,6,opt,name=life,proto3" json:"life,omitempty"`
 	// How long after the last code of this type to this recipient. Default 60 seconds.
 	Interval *durationpb.Duration `protobuf:"bytes,7,opt,name=interval,proto3" json:"interval,omitempty"`
-	// How many of this type this recipient may get in 24 hours. Default 10.
+	// How many of this type this recipient may get in 24 hours, whatever becomes of their messages. Default 10.
 	DailyLimit int32 `protobuf:"varint,8,opt,name=daily_limit,json=dailyLimit,proto3" json:"daily_limit,omitempty"`
 	// Nothing is sent, and no code will do: for a recipient of whom the caller knows that he has no account. All
 	// answers, also later ones, are as though it had been sent.

@@ -117,12 +117,14 @@ type NotifyServiceClient interface {
 	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
 	// Sends a code that proves that somebody has a number or an address. It voids the one before. Besides the limits
 	// of the tenant there are some for codes, by address and by block of numbers.
-	// Errors: CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, TEMPLATE_NOT_FOUND,
-	// TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
+	// Errors: CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED,
+	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
 	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
 	// Tries a code. The right one is used up, in an Execute together with what stands beside it or not at all. Five wrong
 	// tries spoil a code; they count also when the Execute that they stand in is refused. The answer to a wrong one
-	// does not tell whether any was sent. Errors: CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED.
+	// does not tell whether any was sent. A code whose message died is void. A recipient has 20 wrong tries in any 24
+	// hours, over all codes and types: then even the right code is refused. Errors: CODE_TRIES_SPENT, CODE_WRONG, if it
+	// is required to be right, SECRET_NOT_CONFIGURED.
 	VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error)
 }
 
@@ -430,12 +432,14 @@ type NotifyServiceHandler interface {
 	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
 	// Sends a code that proves that somebody has a number or an address. It voids the one before. Besides the limits
 	// of the tenant there are some for codes, by address and by block of numbers.
-	// Errors: CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, TEMPLATE_NOT_FOUND,
-	// TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
+	// Errors: CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED,
+	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
 	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
 	// Tries a code. The right one is used up, in an Execute together with what stands beside it or not at all. Five wrong
 	// tries spoil a code; they count also when the Execute that they stand in is refused. The answer to a wrong one
-	// does not tell whether any was sent. Errors: CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED.
+	// does not tell whether any was sent. A code whose message died is void. A recipient has 20 wrong tries in any 24
+	// hours, over all codes and types: then even the right code is refused. Errors: CODE_TRIES_SPENT, CODE_WRONG, if it
+	// is required to be right, SECRET_NOT_CONFIGURED.
 	VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error)
 }
 

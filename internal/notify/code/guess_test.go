@@ -1,0 +1,186 @@
+package code_test
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/notify/code"
+)
+
+// last is the message of the code that was sent last.
+func (d *desk) last() (id int64) {
+	d.t.Helper()
+	if err := d.super.QueryRow(d.t.Context(), `select max(message_id) from notify_codes`).Scan(&id); err != nil {
+		d.t.Fatal(err)
+	}
+	return id
+}
+
+func (d *desk) event(kind string) {
+	d.t.Helper()
+	d.exec(`insert into notify_events (tenant_id, message_id, month, kind, attempt, at, instance)
+		select tenant_id, message_id, month, $2, 1, now(), 't' from notify_messages where message_id = $1`, d.last(), kind)
+}
+
+// die are the ways in which it becomes sure that the last message does not arrive.
+func (d *desk) die() map[string]func() {
+	return map[string]func(){
+		"dead": func() {
+			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = $1`, d.last())
+		},
+		"cancelled": func() {
+			if _, err := d.do(flow.Notify(&notify.CancelCommand{Caller: who, ID: d.last()})); err != nil {
+				d.t.Fatal(err)
+			}
+		},
+		"undelivered": func() {
+			d.event("sent")
+			d.exec(`delete from notify_queue where message_id = $1`, d.last())
+			d.event("undelivered")
+		},
+	}
+}
+
+func TestACodeWhoseMessageDiedIsVoid(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	number := 0
+	for name, die := range d.die() {
+		number++
+		to := fmt.Sprintf("+86138123456%02d", number)
+		d.mustSend(request(to, "123456"))
+		die()
+		if v := d.verify(to, "123456"); v != (code.Verified{TriesLeft: 4}) {
+			t.Errorf("%s: the code is good: %+v", name, v)
+		}
+		d.mustSend(request(to, "654321"))
+		if v := d.verify(to, "654321"); !v.Valid {
+			t.Errorf("%s: the next code is not good: %+v", name, v)
+		}
+	}
+}
+
+// A sender whose messages bounce is in no one's way, so an attacker would choose such a recipient.
+func TestEveryCodeCountsForTheDayAlsoOneThatDied(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	die := d.die()["dead"]
+	for i := range code.DefaultDaily {
+		if err := d.send(request(ada, "1234")); err != nil {
+			t.Fatal(i, err)
+		}
+		die()
+	}
+	if err := d.send(request(ada, "1234")); !fault.Is(err, code.TooMany) {
+		t.Errorf("one more code than a day may have: %v", err)
+	}
+}
+
+// spent tries to verify a code and tells whether the day's budget is used up.
+func (d *desk) spent(c *code.VerifyCommand) bool {
+	_, err := d.do(flow.Code(c))
+	if err != nil && !fault.Is(err, code.TriesSpent) {
+		d.t.Error(err)
+	}
+	return err != nil
+}
+
+func typed(kind, to, digits string) *code.VerifyCommand {
+	c := try(to, digits)
+	c.Type = kind
+	return c
+}
+
+func TestWrongTriesHaveABudgetOfADayForARecipientWhateverTheyAreFor(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	for i := range code.MostWrong {
+		kind := fmt.Sprint("type-", i/4) // of each fewer than spoil a code
+		c := request(ada, "123456")
+		c.Type = kind
+		if i%4 == 0 {
+			d.mustSend(c)
+		}
+		// Also those that stand beside what fails.
+		if _, err := d.do(failing{flow.Code(typed(kind, ada, "000000")), broken[i%len(broken)].New("no")}); !fault.Is(err, broken[i%len(broken)]) {
+			t.Fatal(i, err)
+		}
+		d.later(time.Minute)
+	}
+	_, err := d.do(flow.Code(typed("type-0", ada, "123456")))
+	first := 24*time.Hour - code.MostWrong*time.Minute // from when on the first wrong try is a day ago
+	if f := fault.Of(err); !fault.Is(err, code.TriesSpent) || f.RetryAfter > first || f.RetryAfter < first-time.Minute {
+		t.Errorf("the right code behind %d wrong tries: %v", code.MostWrong, err)
+	}
+	if err := d.send(request(ada, "123456")); !fault.Is(err, code.TriesSpent) {
+		t.Errorf("a code that could not be tried was sent: %v", err)
+	}
+	d.mustSend(request("+8613812345679", "123456"))
+	if v := d.verify("+8613812345679", "123456"); !v.Valid {
+		t.Error("another recipient has no budget of its own")
+	}
+	d.later(first)
+	d.mustSend(request(ada, "123456"))
+	if d.spent(try(ada, "000000")) || !d.spent(try(ada, "123456")) {
+		t.Error("when one wrong try is a day old, there is not one in its place")
+	}
+	d.later(time.Minute)
+	if v := d.verify(ada, "123456"); !v.Valid {
+		t.Error(v)
+	}
+}
+
+func TestWrongTriesAtOnceDoNotExceedTheBudget(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 2)
+	var told atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 3 * code.MostWrong {
+		wg.Go(func() {
+			if !d.spent(typed(fmt.Sprint("type-", i%15), ada, "000000")) {
+				told.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if n := told.Load(); n != code.MostWrong {
+		t.Errorf("%d wrong tries were answered, not %d", n, code.MostWrong)
+	}
+}
+
+// An attacker that has codes sent to a recipient that bounces, for all the types there are, tries what it can.
+func TestGuessingIsBounded(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, 1)
+	die := d.die()["dead"]
+	counted := 0
+	for minute := 0; minute < 24*60; minute += 7 {
+		d.later(7 * time.Minute)
+		kind := fmt.Sprint("type-", minute%3)
+		c := request(ada, "1234")
+		c.Type = kind
+		if err := d.send(c); err != nil && !fault.Is(err, code.TooMany) && !fault.Is(err, code.TriesSpent) {
+			t.Fatal(err)
+		} else if err == nil && minute%2 == 0 {
+			die()
+		}
+		for range 8 {
+			if answer, err := d.do(flow.Code(typed(kind, ada, "0000"))); fault.Is(err, code.TriesSpent) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			} else if counted++; answer.(code.Verified).TriesLeft == 0 {
+				break
+			}
+		}
+	}
+	if counted != code.MostWrong {
+		t.Errorf("%d tries in a day", counted)
+	}
+}
