@@ -95,11 +95,11 @@ type BalanceSum struct {
 	Asset         string
 	Scale         uint8
 	Accounts      int64
-	Balance, Held amount.Int
+	Balance, Held amount.Total
 }
 
 // BalanceSums adds up the accounts whose codes match a pattern, for each asset, or for one unless
-// asset is empty. Returns faults FIELD_INVALID, AMOUNT_TOO_LARGE.
+// asset is empty. Returns fault FIELD_INVALID.
 func (r *Reader) BalanceSums(ctx context.Context, tenant int32, codes, asset string) ([]BalanceSum, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
@@ -116,25 +116,10 @@ func (r *Reader) BalanceSums(ctx context.Context, tenant int32, codes, asset str
 	}
 	sums := make([]BalanceSum, 0, len(rows))
 	for _, row := range rows {
-		s := BalanceSum{Asset: row.Asset, Scale: uint8(row.Scale), Accounts: row.Accounts}
-		if s.Balance, s.Held, err = readSums(row.Balance, row.Held); err != nil {
-			return nil, err
-		}
-		sums = append(sums, s)
+		sums = append(sums, BalanceSum{Asset: row.Asset, Scale: uint8(row.Scale), Accounts: row.Accounts,
+			Balance: amount.Total(row.Balance), Held: amount.Total(row.Held)})
 	}
 	return sums, nil
-}
-
-// readSums reads two sums of the database, which counts further than amounts go.
-func readSums(a, b string) (x, y amount.Int, err error) {
-	x, err = amount.ParseInt(a)
-	if err == nil {
-		y, err = amount.ParseInt(b)
-	}
-	if err != nil {
-		return x, y, AmountTooLarge.New("the sum has more than 38 digits")
-	}
-	return x, y, nil
 }
 
 // TrialBalance is a page of accounts with their balances, and the totals over all pages.
@@ -156,12 +141,12 @@ type TrialBalanceLine struct {
 type TrialBalanceTotal struct {
 	Asset         string
 	Scale         uint8
-	Debit, Credit amount.Int
+	Debit, Credit amount.Total
 }
 
 // TrialBalance lists the balances of the accounts whose codes match a pattern, by code and asset,
 // with the totals; only those of one asset unless asset is empty. Each page has the totals of its own
-// time. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID, AMOUNT_TOO_LARGE.
+// time. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
 func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset string, page Page) (*TrialBalance, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
@@ -197,11 +182,7 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 		b.Lines = append(b.Lines, TrialBalanceLine{row.Code, row.Asset, uint8(row.Scale), row.Kind, row.Balance})
 	}
 	for _, row := range totals {
-		t := TrialBalanceTotal{Asset: row.Asset, Scale: uint8(row.Scale)}
-		if t.Debit, t.Credit, err = readSums(row.Debit, row.Credit); err != nil {
-			return nil, err
-		}
-		b.Totals = append(b.Totals, t)
+		b.Totals = append(b.Totals, TrialBalanceTotal{row.Asset, uint8(row.Scale), amount.Total(row.Debit), amount.Total(row.Credit)})
 	}
 	return b, nil
 }

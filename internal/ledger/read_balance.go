@@ -13,10 +13,10 @@ import (
 // Balance is an account's balance, now or at a time.
 type Balance struct {
 	Scale     uint8
-	Balance   amount.Int
-	Held      amount.Int  // now only
-	Available *amount.Int // now only; nil: there is no bound, or a time was asked for
-	Version   int64       // of the last entry counted; by effective time, of the last one known
+	Balance   amount.Total // by effective time it may have more digits than an amount
+	Held      amount.Int   // now only
+	Available *amount.Int  // now only; nil: there is no bound, or a time was asked for
+	Version   int64        // of the last entry counted; by effective time, of the last one known
 }
 
 // Balance is the balance now. Returns fault ACCOUNT_NOT_FOUND.
@@ -25,7 +25,7 @@ func (r *Reader) Balance(ctx context.Context, tenant int32, code, asset string) 
 	if err != nil {
 		return Balance{}, orNotFound(err, tenant, code, asset)
 	}
-	b := Balance{Scale: uint8(row.Scale), Balance: row.Balance, Held: row.Held, Version: row.Version}
+	b := Balance{Scale: uint8(row.Scale), Balance: row.Balance.Total(), Held: row.Held, Version: row.Version}
 	a := Account{Balance: row.Balance, Held: row.Held, Min: row.MinBalance}
 	if available, bounded := a.Available(); bounded {
 		b.Available = &available
@@ -52,18 +52,16 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	if err != nil {
 		return Balance{}, orNotFound(err, tenant, code, asset)
 	}
-	return Balance{Scale: uint8(row.Scale), Balance: row.Balance, Version: row.Version}, nil
+	return Balance{Scale: uint8(row.Scale), Balance: row.Balance.Total(), Version: row.Version}, nil
 }
 
 // BalanceAtEffective is the balance by when things happened, at a time, as known now: of all entries
 // whose effective time is not later, or whose recorded time when they have none. A time to come is
-// answered too. Version is that of the account now: what is recorded later may change the answer. Returns faults ACCOUNT_NOT_FOUND, AMOUNT_TOO_LARGE.
+// answered too. Version is that of the account now: what is recorded later may change the answer. Returns fault ACCOUNT_NOT_FOUND.
 func (r *Reader) BalanceAtEffective(ctx context.Context, tenant int32, code, asset string, at time.Time) (Balance, error) {
 	row, err := q.BalanceReadAtEffective(ctx, r.one(), db.BalanceReadAtEffectiveParams{At: at, TenantID: tenant, Code: code, Asset: asset})
 	if err != nil {
 		return Balance{}, orNotFound(err, tenant, code, asset)
 	}
-	b := Balance{Scale: uint8(row.Scale), Version: row.Version}
-	b.Balance, _, err = readSums(row.Balance, "0")
-	return b, err
+	return Balance{Scale: uint8(row.Scale), Balance: amount.Total(row.Balance), Version: row.Version}, nil
 }

@@ -32,7 +32,7 @@ func TestBalanceAtRecordIsThatOfTheLastEntryByThen(t *testing.T) {
 		{"now", must(w.now()), "2 1500"},
 	} {
 		b, err := w.BalanceAtRecord(w.ctx, 1, "user:1", "CNY", c.at)
-		if got := fmt.Sprint(b.Version, b.Balance); got != c.want || err != nil {
+		if got := fmt.Sprintf("%d %s", b.Version, b.Balance); got != c.want || err != nil {
 			t.Errorf("%s: %q, want %q, %v", c.name, got, c.want, err)
 		}
 	}

@@ -115,7 +115,7 @@ func (s *Ledger) GetBalance(ctx context.Context, r *ledgerv1.GetBalanceRequest) 
 	if err != nil {
 		return nil, err
 	}
-	res := &ledgerv1.GetBalanceResponse{Balance: amount.Format(b.Balance, b.Scale), Version: b.Version}
+	res := &ledgerv1.GetBalanceResponse{Balance: b.Balance.Format(b.Scale), Version: b.Version}
 	if at == nil {
 		res.Held = amount.Format(b.Held, b.Scale)
 	}
@@ -131,7 +131,7 @@ func (s *Ledger) ListBalances(ctx context.Context, r *ledgerv1.ListBalancesReque
 	res := &ledgerv1.ListBalancesResponse{}
 	for _, b := range sums {
 		res.Sums = append(res.Sums, &ledgerv1.BalanceSum{Asset: b.Asset, Accounts: b.Accounts,
-			Balance: amount.Format(b.Balance, b.Scale), Held: amount.Format(b.Held, b.Scale)})
+			Balance: b.Balance.Format(b.Scale), Held: b.Held.Format(b.Scale)})
 	}
 	return res, err
 }
@@ -155,7 +155,7 @@ func (s *Ledger) TrialBalance(ctx context.Context, r *ledgerv1.TrialBalanceReque
 	}
 	for _, t := range b.Totals {
 		res.Totals = append(res.Totals, &ledgerv1.TrialBalanceTotal{Asset: t.Asset,
-			Debit: amount.Format(t.Debit, t.Scale), Credit: amount.Format(t.Credit, t.Scale)})
+			Debit: t.Debit.Format(t.Scale), Credit: t.Credit.Format(t.Scale)})
 	}
 	return res, nil
 }

@@ -601,8 +601,9 @@ func (*GetBalanceRequest_RecordTime) isGetBalanceRequest_At() {}
 func (*GetBalanceRequest_EffectiveTime) isGetBalanceRequest_At() {}
 
 type GetBalanceResponse struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Balance string                 `protobuf:"bytes,1,opt,name=balance,proto3" json:"balance,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By effective time it may have more than 38 digits.
+	Balance string `protobuf:"bytes,1,opt,name=balance,proto3" json:"balance,omitempty"`
 	// Now only: empty when a time was asked for.
 	Held string `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
 	// Now only.
@@ -770,11 +771,12 @@ func (x *ListBalancesResponse) GetSums() []*BalanceSum {
 }
 
 type BalanceSum struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Asset         string                 `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
-	Accounts      int64                  `protobuf:"varint,2,opt,name=accounts,proto3" json:"accounts,omitempty"`
-	Balance       string                 `protobuf:"bytes,3,opt,name=balance,proto3" json:"balance,omitempty"`
-	Held          string                 `protobuf:"bytes,4,opt,name=held,proto3" json:"held,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Asset    string                 `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
+	Accounts int64                  `protobuf:"varint,2,opt,name=accounts,proto3" json:"accounts,omitempty"`
+	// Sums may have more than the 38 digits of an amount.
+	Balance       string `protobuf:"bytes,3,opt,name=balance,proto3" json:"balance,omitempty"`
+	Held          string `protobuf:"bytes,4,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,10 +1049,11 @@ func (x *TrialBalanceLine) GetCredit() string {
 }
 
 type TrialBalanceTotal struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Asset         string                 `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
-	Debit         string                 `protobuf:"bytes,2,opt,name=debit,proto3" json:"debit,omitempty"`
-	Credit        string                 `protobuf:"bytes,3,opt,name=credit,proto3" json:"credit,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Asset string                 `protobuf:"bytes,1,opt,name=asset,proto3" json:"asset,omitempty"`
+	// Sums may have more than the 38 digits of an amount.
+	Debit         string `protobuf:"bytes,2,opt,name=debit,proto3" json:"debit,omitempty"`
+	Credit        string `protobuf:"bytes,3,opt,name=credit,proto3" json:"credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
