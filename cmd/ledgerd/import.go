@@ -41,6 +41,8 @@ type importHledgerCmd struct {
 	Commodity         []string `help:"What asset a commodity is: '$$=USD'." placeholder:"COMMODITY=ASSET" sep:"none"`
 	ConversionAccount string   `help:"Account that exchanged commodities go through." default:"equity:conversion"`
 	VirtualAccount    string   `help:"Account that balances (virtual) postings, which are refused without."`
+	IDTag             string   `help:"Tag whose value identifies a transaction instead of its content." default:"biz_no" name:"id-tag"`
+	Part              bool     `help:"The input is a part of the journal: what was imported before may be missing from it. Edited transactions are not noticed, and come into the ledger a second time."`
 	KeepGoing         bool     `help:"Skip transactions that cannot be in the ledger, and go on behind refused ones, instead of stopping. All are printed, and the exit code tells."`
 }
 
@@ -50,6 +52,6 @@ func (c *importHledgerCmd) Run(e *env) error {
 		return err
 	}
 	return hledger.Import(e.ctx, hledger.ImportOptions{Path: c.File, Name: c.Name, Commodities: commodities,
-		Conversion: c.ConversionAccount, Virtual: c.VirtualAccount, KeepGoing: c.KeepGoing, Client: c.dial(),
-		Stdin: os.Stdin, Out: e.out, Err: e.errOut})
+		Conversion: c.ConversionAccount, Virtual: c.VirtualAccount, IDTag: c.IDTag, Part: c.Part, KeepGoing: c.KeepGoing,
+		Client: c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
 }

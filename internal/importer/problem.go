@@ -16,10 +16,13 @@ var (
 type Place struct {
 	Line   int
 	Column string // name of a column; may be empty
+	Name   string // of what has no line: it is in the ledger, not in the file
 }
 
 func (p Place) String() string {
 	switch {
+	case p.Name != "":
+		return p.Name
 	case p.Line == 0:
 		return "somewhere" // the format does not tell
 	case p.Column == "":

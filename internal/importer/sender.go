@@ -39,10 +39,12 @@ const (
 // Counts is what became of all items.
 type Counts struct {
 	Landed, Existed, Repeated, Refused, Skipped int
+	// NotSent stand behind what stopped the run.
+	NotSent int
 }
 
 // Failed tells whether something of the file is not in the ledger.
-func (c *Counts) Failed() bool { return c.Repeated+c.Refused+c.Skipped > 0 }
+func (c *Counts) Failed() bool { return c.Repeated+c.Refused+c.Skipped+c.NotSent > 0 }
 
 func (c *Counts) add(o Outcome) {
 	switch o {
@@ -63,7 +65,8 @@ func (c *Counts) String() string {
 	for _, p := range []struct {
 		n    int
 		what string
-	}{{c.Repeated, "have a biz_no that the file used before"}, {c.Refused, "refused by the ledger"}, {c.Skipped, "skipped"}} {
+	}{{c.Repeated, "have a biz_no that the file used before"}, {c.Refused, "refused by the ledger"}, {c.Skipped, "skipped"},
+		{c.NotSent, "not sent"}} {
 		if p.n > 0 {
 			parts = append(parts, Count(p.n)+" "+p.what)
 		}
@@ -86,6 +89,8 @@ type Sender[T any] struct {
 	Client *Client
 	// File is the hash of what decides the batches: the file and the settings.
 	File string
+	// Unique says that no biz_no stands twice in the file: what was there before is from an earlier run.
+	Unique bool
 	// KeepGoing goes on behind a batch of which something was refused.
 	KeepGoing bool
 	Progress  *Progress
@@ -131,6 +136,18 @@ func (s *Sender[T]) Add(ctx context.Context, item Item[T]) error {
 		return s.Flush(ctx)
 	}
 	return nil
+}
+
+// Skip counts an item that the ledger is known to have.
+func (s *Sender[T]) Skip(item T) {
+	s.Counts.Existed++
+	s.Done(item, Existed)
+	s.Progress.Add(1)
+}
+
+// Stop counts how many of all items were not sent, at the end of a run.
+func (s *Sender[T]) Stop(items int) {
+	s.Counts.NotSent = items - s.Counts.Landed - s.Counts.Existed - s.Counts.Repeated - s.Counts.Refused
 }
 
 // Flush sends what is there.
@@ -230,7 +247,7 @@ func (s *Sender[T]) judge(item Item[T], r *ledgerv1.TransferBatchResult) Outcome
 	rest, ours := strings.CutPrefix(r.GetTransfer().GetRequestId(), "import-"+s.File+"-")
 	batch, run, _ := strings.Cut(rest, "-")
 	switch {
-	case ours && batch != strconv.Itoa(s.batch):
+	case ours && !s.Unique && batch != strconv.Itoa(s.batch):
 		s.Log.Print(item.Place.Problem("the biz_no %s was used before in the file: not posted a second time", bizNo))
 		return Repeated
 	case ours && run == s.Client.nonce:

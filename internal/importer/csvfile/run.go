@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"os"
 	"time"
@@ -91,8 +92,16 @@ func (r *run) check(source *importer.Source) error {
 		return fmt.Errorf("%s: %w", r.Path, err)
 	}
 	problems := importer.Problems{W: r.Err, Most: mostProblems}
+	seed, lines := maphash.MakeSeed(), map[uint64]int{} // of biz_nos: the line by hash, which is small
 	for {
 		v, problem, err := rows.next()
+		if err == nil && problem == nil {
+			hash := maphash.String(seed, v.bizNo)
+			if first, twice := lines[hash]; twice && !r.KeepGoing { // else the sender tells
+				problem = importer.Place{Line: v.line}.Problem("the biz_no %s was used before, at line %d", v.bizNo, first)
+			}
+			lines[hash] = v.line
+		}
 		switch {
 		case errors.Is(err, io.EOF):
 			if problems.N == 0 || r.KeepGoing {
@@ -141,6 +150,7 @@ func (r *run) send(ctx context.Context, in io.Reader) (err error) {
 	r.sender = &importer.Sender[*movement]{Client: r.Client, File: r.hash, KeepGoing: r.KeepGoing, Progress: progress,
 		Log: &importer.Problems{W: r.Err, Progress: progress}, Done: r.done}
 	err = r.days(ctx, rows)
+	r.sender.Stop(r.rows)
 	if c := r.comparison.report; c != nil {
 		c.Flush()
 		r.broken = errors.Join(r.broken, c.Error())

@@ -107,7 +107,7 @@ func (e *exporter) transfer(t *ledgerv1.Transfer) error {
 func (e *exporter) tags(t *ledgerv1.Transfer, at time.Time) {
 	tag := func(name, value string) { fmt.Fprintf(e.w, "    ; %s: %s\n", escape(name, " :,;"), escape(value, ",")) }
 	meta := t.GetMetadata()
-	if t.GetType() != "hledger" {
+	if t.GetType() != transferType {
 		tag("type", t.GetType())
 	}
 	if h, m, s := at.Clock(); h+m+s+at.Nanosecond() != 0 {

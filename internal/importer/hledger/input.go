@@ -13,16 +13,30 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// open gives the JSON of a journal for two readings: a .json file as it is, stdin from a temporary
-// file, and of anything else what hledger itself makes of it.
-func open(ctx context.Context, path string, stdin io.Reader, errOut io.Writer) (*importer.Source, error) {
+// open gives the JSON of a journal for several readings: a .json file as it is, stdin from a temporary
+// file, and of anything else what hledger itself makes of it, with the amounts that the JSON rounds.
+func open(ctx context.Context, path string, stdin io.Reader, errOut io.Writer) (*importer.Source, exact, error) {
 	if path == "-" || strings.EqualFold(filepath.Ext(path), ".json") {
-		return importer.OpenSource(path, stdin)
+		source, err := importer.OpenSource(path, stdin)
+		return source, nil, err
 	}
 	if _, err := os.Stat(path); err != nil { // hledger would say it too, but less plainly
-		return nil, err
+		return nil, nil, err
 	}
-	cmd := exec.CommandContext(ctx, "hledger", "print", "--output-format", "json", "--file", path)
+	source, err := printed(ctx, path, "json", errOut)
+	if err != nil {
+		return nil, nil, err
+	}
+	e, err := findExact(ctx, path, source, errOut)
+	if err != nil {
+		source.Close()
+	}
+	return source, e, err
+}
+
+// printed is a journal as hledger prints it.
+func printed(ctx context.Context, path, format string, errOut io.Writer) (*importer.Source, error) {
+	cmd := exec.CommandContext(ctx, "hledger", "print", "--output-format", format, "--file", path)
 	cmd.Stderr = errOut
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -56,8 +70,8 @@ func sourceName(name, path string) (string, error) {
 		}
 		name = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
-	if wrong := importer.BadName(name); wrong != "" || name == "" || len(name) > 100 {
-		return "", fmt.Errorf("the name %q is part of every biz_no, and must be 1 to 100 bytes of printable ASCII: give another with --name", name)
+	if wrong := importer.BadName(name); wrong != "" || name == "" || len(name) > 80 {
+		return "", fmt.Errorf("the name %q is part of every biz_no, and must be 1 to 80 bytes of printable ASCII: give another with --name", name)
 	}
 	return name, nil
 }

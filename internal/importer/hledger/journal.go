@@ -7,12 +7,14 @@ package hledger
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"strings"
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/importer"
@@ -54,6 +56,18 @@ type commodityAmount struct {
 	Quantity  quantity `json:"aquantity"`
 	Price     *price   `json:"aprice"` // "acost" since hledger 1.33
 	Cost      *price   `json:"acost"`
+	Style     struct {
+		Precision *int `json:"asprecision"`
+	} `json:"astyle"`
+}
+
+// jsonPlaces is how many decimals hledger's JSON tells of a number at most; it rounds there.
+const jsonPlaces = 10
+
+// rounded tells whether the JSON has less of an amount than the journal. The amount's precision is at
+// least that of the journal, so ten decimals of which the precision says no more are exact.
+func (a commodityAmount) rounded() bool {
+	return a.Quantity.whole == nil && a.Quantity.wrong == nil && a.Quantity.Places >= jsonPlaces && (a.Style.Precision == nil || *a.Style.Precision > jsonPlaces)
 }
 
 type price struct {
@@ -64,14 +78,18 @@ type price struct {
 type quantity struct {
 	Mantissa json.Number `json:"decimalMantissa"`
 	Places   int         `json:"decimalPlaces"`
-}
 
-// jsonPlaces is how many decimals hledger's JSON tells at most; it rounds there.
-const jsonPlaces = 10
+	// From elsewhere than the JSON: the number, or why it cannot be one.
+	whole *amount.Decimal
+	wrong error
+}
 
 // decimal is the exact number.
 func (q quantity) decimal() (amount.Decimal, error) {
-	n, err := amount.ParseInt(q.Mantissa.String())
+	if q.wrong != nil || q.whole != nil {
+		return *cmp.Or(q.whole, &amount.Decimal{}), q.wrong
+	}
+	n, err := amount.ParseInt(q.digits())
 	if err != nil {
 		return amount.Decimal{}, err
 	}
@@ -85,11 +103,25 @@ func (q quantity) decimal() (amount.Decimal, error) {
 	return d, nil
 }
 
-// journal reads transactions one by one.
-type journal struct{ json *json.Decoder }
+// digits writes the mantissa without an exponent, which hledger gives long ones.
+func (q quantity) digits() string {
+	text := q.Mantissa.String()
+	base, exponent, long := strings.Cut(text, "e")
+	whole, fraction, _ := strings.Cut(base, ".")
+	if zeros, err := strconv.Atoi(exponent); long && err == nil && zeros >= len(fraction) && zeros <= 60 {
+		return whole + fraction + strings.Repeat("0", zeros-len(fraction))
+	}
+	return text
+}
 
-func newJournal(in io.Reader) (*journal, error) {
-	j := &journal{json: json.NewDecoder(in)}
+// journal reads transactions one by one.
+type journal struct {
+	json  *json.Decoder
+	exact exact
+}
+
+func newJournal(in io.Reader, e exact) (*journal, error) {
+	j := &journal{json: json.NewDecoder(in), exact: e}
 	t, err := j.json.Token()
 	if err == nil && t != json.Delim('[') {
 		err = fmt.Errorf("begins with %v", t)
@@ -112,6 +144,7 @@ func (j *journal) next() (*transaction, error) {
 	if err := j.json.Decode(&t); err != nil {
 		return nil, fmt.Errorf("byte %d: %w", j.json.InputOffset(), noEOF(err))
 	}
+	j.exact.restore(&t)
 	return &t, nil
 }
 
@@ -139,10 +172,10 @@ func (t *transaction) problem(format string, args ...any) *importer.Problem {
 	return p
 }
 
-// hash is over all that a person can change about a transaction, also what the ledger does not keep:
-// so that an edited journal is noticed. Where the transaction stands, and how hledger would show its
-// amounts, is left out, because both change with other transactions.
-func (t *transaction) hash() string {
+// sum is a hash over all that can be edited in a transaction, also what the ledger does not keep. Where
+// the transaction stands, and how hledger would show its amounts, is left out, because both change with
+// other transactions.
+func (t *transaction) sum() []byte {
 	h := sha256.New()
 	write := func(text ...string) { fmt.Fprintf(h, "%q\n", text) }
 	write(t.Date, t.Date2, t.Description, t.Code, t.Status, t.Comment)
@@ -162,7 +195,7 @@ func (t *transaction) hash() string {
 			}
 		}
 	}
-	return hex.EncodeToString(h.Sum(nil)[:8])
+	return h.Sum(nil)[:8]
 }
 
 // read gives the amount inside; older versions of hledger wrote a list of one.

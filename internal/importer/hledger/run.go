@@ -19,25 +19,32 @@ type ImportOptions struct {
 	Commodities map[string]string
 	Conversion  string // account
 	Virtual     string // account; empty: unbalanced virtual postings are refused
-	KeepGoing   bool
-	Client      *importer.Client
-	Stdin       io.Reader
-	Out, Err    io.Writer
+	IDTag       string // tag that identifies a transaction; empty: none does
+	// Part says that the input is a part of the journal: what was imported before may be missing.
+	Part      bool
+	KeepGoing bool
+	Client    *importer.Client
+	Stdin     io.Reader
+	Out, Err  io.Writer
 }
 
 // version is part of what decides the batches: raise it when the order of sending changes.
-const version = "hledger 1"
+const version = "hledger 2"
 
 type run struct {
 	ImportOptions
-	builder builder
-	rows    int
-	sender  *importer.Sender[*transaction]
+	exact     exact
+	builder   builder
+	inventory *inventory
+	rows      int // transactions that can be in the ledger
+	transfers int // those of them that move something
+	sender    *importer.Sender[built]
 }
 
-// Import brings a journal into the ledger: it checks all of it and finds the decimals of every
-// commodity, then sends it. Returns importer.ErrIncomplete or ErrStopped when something of it is not
-// in the ledger.
+// Import brings a journal into the ledger. It reads the journal three times: to find the decimals of
+// every commodity; to identify every transaction, and hold all of them against the ledger; and to send
+// those that the ledger does not have. Returns importer.ErrIncomplete or ErrStopped when something of
+// the journal is not in the ledger; with any other error no transfer was sent.
 func Import(ctx context.Context, o ImportOptions) error {
 	name, err := sourceName(o.Name, o.Path)
 	if err != nil {
@@ -48,13 +55,14 @@ func Import(ctx context.Context, o ImportOptions) error {
 			return fmt.Errorf("%s %q: it %s", flag, account, wrong)
 		}
 	}
-	source, err := open(ctx, o.Path, o.Stdin, o.Err)
+	source, exact, err := open(ctx, o.Path, o.Stdin, o.Err)
 	if err != nil {
 		return err
 	}
 	defer source.Close()
-	r := &run{ImportOptions: o, builder: builder{name: name, conversion: o.Conversion, virtual: o.Virtual, commodities: newCommodities(o.Commodities)}}
-	settings := append([]string{version, name, o.Conversion, o.Virtual}, sorted(o.Commodities)...)
+	r := &run{ImportOptions: o, exact: exact, inventory: newInventory(), builder: builder{name: name, idTag: o.IDTag, conversion: o.Conversion,
+		virtual: o.Virtual, commodities: newCommodities(o.Commodities)}}
+	settings := append([]string{version, name, o.IDTag, o.Conversion, o.Virtual}, sorted(o.Commodities)...)
 	in, err := source.First(settings...)
 	if err != nil {
 		return err
@@ -66,14 +74,18 @@ func Import(ctx context.Context, o ImportOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := r.prepare(ctx, source); err != nil {
+		return err
+	}
 	if in, err = source.Again(); err != nil {
 		return err
 	}
-	progress := importer.NewProgress(o.Err, r.rows)
-	r.sender = &importer.Sender[*transaction]{Client: o.Client, File: hash, KeepGoing: o.KeepGoing, Progress: progress,
-		Log: &importer.Problems{W: o.Err, Progress: progress}, Done: func(*transaction, importer.Outcome) {}}
+	progress := importer.NewProgress(o.Err, r.transfers)
+	r.sender = &importer.Sender[built]{Client: o.Client, File: hash, Unique: true, KeepGoing: o.KeepGoing, Progress: progress,
+		Log: &importer.Problems{W: o.Err, Progress: progress}, Done: func(built, importer.Outcome) {}}
 	err = r.send(ctx, in)
 	progress.End()
+	r.sender.Stop(r.transfers)
 	r.summary()
 	if err == nil && r.sender.Counts.Failed() {
 		err = importer.ErrIncomplete
@@ -92,82 +104,136 @@ func sorted(m map[string]string) []string {
 // mostProblems are printed of a journal that is not sent.
 const mostProblems = 20
 
+// check looks at every transaction, and finds the decimals of every commodity.
 func (r *run) check(in io.Reader) error {
-	j, err := newJournal(in)
+	return r.refuse(in, func(t *transaction) *importer.Problem {
+		problem := r.builder.look(t)
+		if problem == nil {
+			r.rows++
+		}
+		return problem
+	})
+}
+
+// refuse reads a journal, and refuses it when a transaction has a problem.
+func (r *run) refuse(in io.Reader, problemOf func(*transaction) *importer.Problem) error {
+	problems := importer.Problems{W: r.Err, Most: mostProblems}
+	err := r.each(in, func(t *transaction) error {
+		problem := problemOf(t)
+		if problem != nil && !r.KeepGoing { // else it is printed when it is skipped
+			problems.Print(problem)
+		}
+		return nil
+	})
+	if err != nil || problems.N == 0 {
+		return err
+	}
+	problems.Rest()
+	return fmt.Errorf("%s has %s that cannot be in the ledger: nothing was sent (--keep-going sends the rest)", r.Path,
+		importer.Plural(problems.N, "transaction"))
+}
+
+// each reads a journal. An error ends it.
+func (r *run) each(in io.Reader, see func(*transaction) error) error {
+	j, err := newJournal(in, r.exact)
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.Path, err)
 	}
-	problems := importer.Problems{W: r.Err, Most: mostProblems}
 	for {
 		t, err := j.next()
 		switch {
 		case errors.Is(err, io.EOF):
-			if problems.N == 0 || r.KeepGoing {
-				return nil
-			}
-			problems.Rest()
-			return fmt.Errorf("%s has %s that cannot be in the ledger: nothing was sent (--keep-going sends the rest)", r.Path,
-				importer.Plural(problems.N, "transaction"))
+			return nil
 		case err != nil: // what follows cannot be read either
 			return fmt.Errorf("%s: %w", r.Path, err)
 		}
-		problem := r.builder.look(t)
-		switch {
-		case problem == nil:
-			r.rows++
-		case !r.KeepGoing: // else it is printed when it is skipped
-			problems.Print(problem)
+		if err := see(t); err != nil {
+			return err
 		}
 	}
 }
 
-func (r *run) send(ctx context.Context, in io.Reader) error {
-	if assets := r.builder.commodities.list(); len(assets) > 0 {
-		if err := r.Client.EnsureAssets(ctx, assets); err != nil {
-			return err
-		}
-	}
-	j, err := newJournal(in)
+// prepare finds out all that can be known before the first transfer is sent: the identity of every
+// transaction, and what earlier imports of the journal left in the ledger.
+func (r *run) prepare(ctx context.Context, source *importer.Source) error {
+	in, err := source.Again()
 	if err != nil {
 		return err
 	}
-	for {
-		t, err := j.next()
-		if errors.Is(err, io.EOF) {
-			return r.sender.Flush(ctx)
+	r.builder.begin()
+	if err := r.refuse(in, r.identify); err != nil {
+		return err
+	}
+	problems := importer.Problems{W: r.Err, Most: mostProblems}
+	if err := r.inventory.compare(ctx, r.Client, r.builder.name, r.Part, &problems); err != nil {
+		return err
+	}
+	if problems.N > 0 {
+		problems.Rest()
+		return fmt.Errorf("%s does not have %s as imported before: nothing was sent. Restore them, and correct them by new ones; "+
+			"or give --part if the input is a part of the journal, or --name if it is another journal", r.Path,
+			importer.Plural(problems.N, "transaction"))
+	}
+	if assets := r.builder.commodities.list(); len(assets) > 0 {
+		return r.Client.EnsureAssets(ctx, assets)
+	}
+	return nil
+}
+
+func (r *run) identify(t *transaction) *importer.Problem {
+	x, problem := r.build(t)
+	if problem != nil || x.transfer == nil {
+		return problem
+	}
+	problem = r.inventory.add(t, x.identity)
+	if problem == nil {
+		r.transfers++
+	}
+	return problem
+}
+
+func (r *run) build(t *transaction) (built, *importer.Problem) {
+	if problem := r.builder.look(t); problem != nil {
+		return built{}, problem
+	}
+	return r.builder.transfer(t)
+}
+
+// send sends what the ledger does not have.
+func (r *run) send(ctx context.Context, in io.Reader) error {
+	r.builder.begin()
+	err := r.each(in, func(t *transaction) error {
+		x, problem := r.build(t)
+		if problem == nil && x.transfer != nil && r.inventory.doubled(t, x.identity) {
+			problem = t.problem("its tag says that it is %q, and so does that of another", x.identity.tag)
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.Path, err)
-		}
-		problem := r.builder.look(t)
-		var transfer *ledgerv1.TransferRequest
-		if problem == nil {
-			transfer, problem = r.builder.transfer(t)
-		}
-		if problem != nil {
+		if problem != nil { // with --keep-going: else the journal was refused
 			r.sender.Counts.Skipped++
 			problem.Text += ": skipped"
 			r.sender.Log.Print(problem)
-			if !r.KeepGoing { // only a sum beyond 38 digits, or too many postings, is found as late as here
-				return errors.Join(r.sender.Flush(ctx), importer.ErrStopped)
-			}
-			continue
+			return nil
 		}
 		r.builder.count(t)
-		if transfer == nil {
-			continue
+		if x.transfer == nil {
+			return nil
 		}
-		for _, p := range transfer.GetPostings() {
+		if r.inventory.has(x.identity) {
+			r.sender.Skip(x)
+			return nil
+		}
+		for _, p := range x.transfer.GetPostings() {
 			for _, account := range []string{p.GetFrom(), p.GetTo()} {
 				if !r.sender.Has(account, p.GetAsset()) {
 					r.sender.Need(&ledgerv1.NewAccount{Code: account, Asset: p.GetAsset(), Kind: kindOf(account), Unbounded: true})
 				}
 			}
 		}
-		if err := r.sender.Add(ctx, importer.Item[*transaction]{Transfer: transfer, Place: t.place(), From: t}); err != nil {
-			return err
-		}
+		return r.sender.Add(ctx, importer.Item[built]{Transfer: x.transfer, Place: t.place(), From: x})
+	})
+	if err != nil {
+		return err
 	}
+	return r.sender.Flush(ctx)
 }
 
 // summary tells what became of the journal, and what the ledger has otherwise.
@@ -185,7 +251,7 @@ func (r *run) summary() {
 		{n.balancedVirtual, "[virtual] postings are ordinary ones in the ledger"},
 		{n.ownDates, "postings with a date of their own have their transaction's in the ledger"},
 		{n.assertions, "balance assertions were not looked at: hledger did"},
-		{n.cut, "amounts have ten decimals, where hledger's JSON rounds: look whether the journal has more"},
+		{r.inventory.changed(), "were imported with another comment, tag or status, which the ledger keeps"},
 	} {
 		if note.n > 0 {
 			p("  %s %s", importer.Count(note.n), note.text)

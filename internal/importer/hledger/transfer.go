@@ -1,7 +1,7 @@
 package hledger
 
 import (
-	"fmt"
+	"encoding/hex"
 	"regexp"
 	"strings"
 	"time"
@@ -20,31 +20,42 @@ const (
 	metaStatus      = "status"
 	metaComment     = "comment"
 	metaDate2       = "date2"
-	metaHash        = "hledger.hash"
+	metaHash        = "hledger.hash"    // over all of the transaction
+	metaJournal     = "hledger.journal" // the name of its journal
+	metaContent     = "hledger.content" // where a tag, not the content, is the identity
 	metaTag         = "tag."
 )
+
+// transferType is the type of every transfer that an import makes.
+const transferType = "hledger"
 
 // The service takes no more than this in one transfer.
 const (
 	maxPostings      = 1000
-	maxMetadata      = 64
-	maxMetadataBytes = 16 << 10
+	maxBizNo         = 128
+	maxMetadata      = 64 - 2 // without the names of the journal and of the content
+	maxMetadataBytes = 16<<10 - 256
 )
 
 // builder makes transfers of transactions.
 type builder struct {
-	name        string // of the source, in every biz_no
+	name        string // of the journal, in every biz_no
+	idTag       string // tag that identifies a transaction; empty: none does
 	conversion  string // account that exchanged commodities go through
 	virtual     string // account that balances (virtual) postings; empty: they are refused
 	commodities *commodities
 
-	notes notes
+	ordinals map[content]int // how many of each content came so far
+	notes    notes
 }
 
 // notes count what is kept otherwise than hledger has it.
 type notes struct {
-	exchanges, nothing, balancedVirtual, ownDates, assertions, cut int
+	exchanges, nothing, balancedVirtual, ownDates, assertions int
 }
+
+// begin starts another reading of the journal.
+func (b *builder) begin() { b.ordinals, b.notes = map[content]int{}, notes{} }
 
 // look checks a transaction, and takes the decimals of its amounts into account.
 func (b *builder) look(t *transaction) *importer.Problem {
@@ -66,6 +77,10 @@ func (b *builder) look(t *transaction) *importer.Problem {
 			return t.problem("a posting of the unknown type %s", p.Type)
 		}
 		for _, a := range p.Amounts {
+			if a.rounded() {
+				return t.problem("the amount of %s has more than %d decimals, where hledger's JSON rounds: import the journal itself",
+					p.Account, jsonPlaces)
+			}
 			d, err := a.Quantity.decimal()
 			if err != nil {
 				return t.problem("the amount of %s: %v", p.Account, err)
@@ -79,6 +94,10 @@ func (b *builder) look(t *transaction) *importer.Problem {
 			}
 			asset.see(a.Quantity, d)
 		}
+	}
+	if id := b.tagOf(t); importer.BadName(id) != "" || len(prefix(b.name)+tagged+id) > maxBizNo {
+		return t.problem("the tag %s: is part of its biz_no, and must be printable ASCII, at most %d bytes: %q", b.idTag,
+			maxBizNo-len(prefix(b.name)+tagged), id)
 	}
 	return metadataProblem(t)
 }
@@ -117,17 +136,12 @@ func (b *builder) count(t *transaction) {
 		if len(p.Assertion) > 0 && string(p.Assertion) != "null" {
 			b.notes.assertions++
 		}
-		for _, a := range p.Amounts {
-			if d, err := a.Quantity.decimal(); err == nil && d.Scale >= jsonPlaces {
-				b.notes.cut++
-			}
-		}
 	}
 }
 
-// transfer makes a transfer, or nil of a transaction that moves nothing. Everything was looked at.
-func (b *builder) transfer(t *transaction) (*ledgerv1.TransferRequest, *importer.Problem) {
-	sheet := newSheet()
+// sheet adds up what a transaction does, with what it lacks going through the conversion account.
+func (b *builder) sheet(t *transaction) (s *sheet, exchanged bool, err error) {
+	s = newSheet()
 	for _, p := range t.Postings {
 		for _, a := range p.Amounts {
 			d, err := a.Quantity.decimal()
@@ -136,45 +150,79 @@ func (b *builder) transfer(t *transaction) (*ledgerv1.TransferRequest, *importer
 			}
 			asset, err := b.commodities.asset(a.Commodity)
 			if err != nil {
-				return nil, t.problem("%v", err)
+				return nil, false, err
 			}
 			n, err := d.Minor(asset.scale)
 			if err == nil {
-				err = sheet.add(p.Account, asset, n)
+				err = s.add(p.Account, asset, n)
 			}
 			if err == nil && p.Type == virtualPosting {
-				err = sheet.add(b.virtual, asset, n.Neg())
+				err = s.add(b.virtual, asset, n.Neg())
 			}
 			if err != nil {
-				return nil, t.problem("%v", err)
+				return nil, false, err
 			}
 		}
 	}
-	exchanged, err := sheet.balance(b.conversion)
+	exchanged, err = s.balance(b.conversion)
+	return s, exchanged, err
+}
+
+// built is a transaction with the transfer that it becomes, nil where it moves nothing.
+type built struct {
+	*transaction
+	identity identity
+	transfer *ledgerv1.TransferRequest
+}
+
+// transfer makes a transfer. Everything was looked at, so all decimals are known.
+func (b *builder) transfer(t *transaction) (built, *importer.Problem) {
+	x := built{transaction: t}
+	s, exchanged, err := b.sheet(t)
 	if err != nil {
-		return nil, t.problem("%v", err)
+		return x, t.problem("%v", err)
 	}
-	postings := sheet.pair()
+	x.identity.content = contentOf(t, s)
+	postings := s.pair()
 	switch {
 	case len(postings) == 0:
 		b.notes.nothing++
-		return nil, nil
+		return x, nil
 	case len(postings) > maxPostings:
-		return nil, t.problem("it needs %d postings, and a transfer may have %d", len(postings), maxPostings)
+		return x, t.problem("it needs %d postings, and a transfer may have %d", len(postings), maxPostings)
 	}
 	if exchanged {
 		b.notes.exchanges++
 	}
+	meta := metadata(t)
+	meta[metaJournal] = b.name
+	if x.identity.tag = b.tagOf(t); x.identity.tag != "" {
+		meta[metaContent] = x.identity.content.String()
+	} else {
+		b.ordinals[x.identity.content]++
+		x.identity.ordinal = b.ordinals[x.identity.content]
+	}
 	at, err := time.Parse(time.DateOnly, t.Date)
 	if err != nil {
-		return nil, t.problem("%q is not a date", t.Date)
+		return x, t.problem("%q is not a date", t.Date)
 	}
-	return &ledgerv1.TransferRequest{BizNo: fmt.Sprintf("hledger:%s:%d", b.name, t.Index), Type: "hledger", Postings: postings,
-		Metadata: metadata(t), EffectiveTime: timestamppb.New(at)}, nil
+	x.transfer = &ledgerv1.TransferRequest{BizNo: x.identity.bizNo(b.name), Type: transferType, Postings: postings, Metadata: meta,
+		EffectiveTime: timestamppb.New(at)}
+	return x, nil
+}
+
+// tagOf is the value of the tag that identifies a transaction.
+func (b *builder) tagOf(t *transaction) string {
+	for _, tag := range t.Tags {
+		if b.idTag != "" && tag[0] == b.idTag {
+			return tag[1]
+		}
+	}
+	return ""
 }
 
 func metadata(t *transaction) map[string]string {
-	m := map[string]string{metaHash: t.hash()}
+	m := map[string]string{metaHash: hex.EncodeToString(t.sum())}
 	set := func(name, value string) {
 		if value != "" {
 			m[name] = strings.ReplaceAll(value, "\x00", "")
