@@ -110,13 +110,14 @@ const (
 // Conflicts: not recorded. BUSY, ROWS_LOCKED and WORK_RUNNING are retried by this client; the others want a decision
 // before the next try.
 const (
-	ReasonStaleVersion  Reason = "STALE_VERSION"
-	ReasonFenceLost     Reason = "FENCE_LOST"   // somebody else may hold it now
-	ReasonWorkRunning   Reason = "WORK_RUNNING" // of a Begin in an Execute
-	ReasonBusy          Reason = "BUSY"
-	ReasonRowsLocked    Reason = "ROWS_LOCKED"
-	ReasonLockHeld      Reason = "LOCK_HELD"       // State names the holder and the place in the queue
-	ReasonLockQueueFull Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
+	ReasonStaleVersion       Reason = "STALE_VERSION"
+	ReasonCursorHistoryEnded Reason = "CURSOR_HISTORY_ENDED" // the database was restored, or a standby took over
+	ReasonFenceLost          Reason = "FENCE_LOST"           // somebody else may hold it now
+	ReasonWorkRunning        Reason = "WORK_RUNNING"         // of a Begin in an Execute
+	ReasonBusy               Reason = "BUSY"
+	ReasonRowsLocked         Reason = "ROWS_LOCKED"
+	ReasonLockHeld           Reason = "LOCK_HELD"       // State names the holder and the place in the queue
+	ReasonLockQueueFull      Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
 
 	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has its version now
 

@@ -3,12 +3,15 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
@@ -26,20 +29,25 @@ type Commit struct {
 // had nothing to give; it is the same cursor when there is nothing new. An empty cursor begins now,
 // "0" at the beginning.
 //
-// Commits are read by the number of their transaction, below the oldest one still running, so a
+// Commits are read by epoch and the number of their transaction, below the oldest one still running, so a
 // transaction that runs for long in the same server holds them all back. A batch gets its number with
 // its first lock, and may then wait for another one with a higher number; commits that may have done
-// so are given together. Returns fault FIELD_INVALID for a cursor or pattern that cannot be read.
+// so are given together. Returns fault FIELD_INVALID for a cursor or pattern that cannot be read, and
+// CURSOR_HISTORY_ENDED for a cursor that was given in another epoch.
 func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes string, limit int) ([]Commit, string, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
 		return nil, "", err
 	}
+	epoch, err := commit.CurrentEpoch(ctx, r.pool)
+	if err != nil {
+		return nil, "", err
+	}
 	if cursor == "" {
 		now, err := r.lastCommit(ctx)
-		return nil, now.String(), err
+		return nil, now.cursor(epoch), err
 	}
-	after, err := parsePosition(cursor)
+	after, err := parseCursor(cursor, epoch)
 	if err != nil {
 		return nil, "", err
 	}
@@ -54,38 +62,56 @@ func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes s
 			return err
 		}
 		next = batches[len(batches)-1].position
-		commits, err = entriesOf(ctx, d, tenant, batches, p)
+		commits, err = entriesOf(ctx, d, tenant, batches, p, epoch)
 		return err
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	return commits, next.String(), nil
+	return commits, next.cursor(epoch), nil
 }
 
-// position is a commit's place in the order: its transaction's number, then its batch's.
+// position is a commit's place in the order: its epoch, its transaction's number in it, then its batch's.
 type position struct {
+	epoch int32
 	xid   uint64
 	batch int64
 }
 
-func (p position) String() string {
+// cursor is the position for a caller, who must not use it when the epoch is over: the commits that he
+// has seen may be gone.
+func (p position) cursor(now commit.Epoch) string {
 	if p == (position{}) {
 		return "0"
 	}
-	return strconv.FormatUint(p.xid, 10) + "." + strconv.FormatInt(p.batch, 10)
+	return fmt.Sprintf("%s.%d.%d.%d", now.Term, p.epoch, p.xid, p.batch)
 }
 
-func parsePosition(s string) (p position, err error) {
-	xid, batch, dot := strings.Cut(s, ".")
-	p.xid, err = strconv.ParseUint(xid, 10, 64)
-	if dot && err == nil {
-		p.batch, err = strconv.ParseInt(batch, 10, 64)
+func parseCursor(s string, now commit.Epoch) (p position, err error) {
+	if s == "0" {
+		return p, nil
 	}
-	if err != nil || p.String() != s {
-		return position{}, fault.FieldInvalid.New("the cursor was not given by this call").WithField("cursor", "was not given by this call")
+	part := strings.Split(s, ".")
+	if len(part) != 4 {
+		return p, badCursor()
+	}
+	epoch, err1 := strconv.ParseInt(part[1], 10, 32)
+	xid, err2 := strconv.ParseUint(part[2], 10, 64)
+	batch, err3 := strconv.ParseInt(part[3], 10, 64)
+	p = position{epoch: int32(epoch), xid: xid, batch: batch}
+	if errors.Join(err1, err2, err3) != nil || p.cursor(commit.Epoch{Term: part[0]}) != s {
+		return position{}, badCursor()
+	}
+	if part[0] != now.Term {
+		return position{}, CursorHistoryEnded.New("the database was restored, or a standby took over, after the cursor was given: "+
+			"watch from \"0\", or anew with an empty cursor and read what lies before it with ListEntries").
+			With("epoch_began", now.Began.UTC().Format(time.RFC3339Nano))
 	}
 	return p, nil
+}
+
+func badCursor() error {
+	return fault.FieldInvalid.New("the cursor was not given by this call").WithField("cursor", "was not given by this call")
 }
 
 // watchedBatch is a row of commit_batches as watching sees it.
@@ -98,7 +124,7 @@ type watchedBatch struct {
 }
 
 func watched(row db.CommitPageRow) (b watchedBatch, err error) {
-	b = watchedBatch{position: position{batch: row.BatchID}, at: row.CommittedAt, settled: row.Settled}
+	b = watchedBatch{position: position{epoch: row.Epoch, batch: row.BatchID}, at: row.CommittedAt, settled: row.Settled}
 	b.xid, err = strconv.ParseUint(row.Xid, 10, 64)
 	return b, err
 }
@@ -116,7 +142,7 @@ const (
 func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatch, error) {
 	for count := watchBatches; ; count *= 4 {
 		count = min(count, math.MaxInt32)
-		rows, err := q.CommitPage(ctx, d, db.CommitPageParams{AfterXid: strconv.FormatUint(after.xid, 10), AfterBatch: after.batch,
+		rows, err := q.CommitPage(ctx, d, db.CommitPageParams{AfterEpoch: after.epoch, AfterXid: strconv.FormatUint(after.xid, 10), AfterBatch: after.batch,
 			Count: int32(count)})
 		if err != nil {
 			return nil, err
@@ -136,9 +162,25 @@ func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatc
 
 // markCuts finds where batches, in order of position, fall into groups: a cut has nothing before it
 // that may build on what comes after it. A batch builds on another only if it locked its rows after
-// the other's commit, so its time is not earlier; and what it builds on is visible when it is. With
-// more, there are batches behind these. Returns the end of the last group that is settled.
+// the other's commit, so its time is not earlier; and what it builds on is visible when it is. Times of
+// different epochs are of different clocks, but all of one comes before all of the next. With more,
+// there are batches behind these. Returns the end of the last group that is settled.
 func markCuts(batches []watchedBatch, more bool) (end int) {
+	for len(batches) > end {
+		rest := batches[end:]
+		n := slices.IndexFunc(rest, func(b watchedBatch) bool { return b.epoch != rest[0].epoch })
+		if n < 0 {
+			return end + markCutsOfEpoch(rest, more)
+		}
+		cut := markCutsOfEpoch(rest[:n], false)
+		if end += cut; cut < n {
+			return end
+		}
+	}
+	return end
+}
+
+func markCutsOfEpoch(batches []watchedBatch, more bool) (end int) {
 	var latest time.Time
 	for i := range batches {
 		if batches[i].at.After(latest) {
@@ -220,7 +262,8 @@ func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watched
 }
 
 // entriesOf reads the entries of whole groups of batches.
-func entriesOf(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch, p pattern) ([]Commit, error) {
+func entriesOf(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch, p pattern,
+	epoch commit.Epoch) ([]Commit, error) {
 	rows, err := q.EntryOfBatch(ctx, d, db.EntryOfBatchParams{TenantID: tenant, BatchIds: batchIDs(batches), Low: p.low, High: p.high,
 		Match: p.match})
 	if err != nil {
@@ -231,7 +274,7 @@ func entriesOf(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBa
 		if !batches[i].cut {
 			continue
 		}
-		c := Commit{Cursor: batches[i].String()}
+		c := Commit{Cursor: batches[i].cursor(epoch)}
 		for len(rows) > 0 && int(rows[0].N) <= i+1 {
 			c.Entries = append(c.Entries, watchedEntry(rows[0]))
 			rows = rows[1:]

@@ -60,3 +60,18 @@ func TestBatchesOneAfterTheOtherAreGroupsOfTheirOwn(t *testing.T) {
 		t.Errorf("end %d of %+v", end, batches)
 	}
 }
+
+// TestAnEpochEndsWithACut has a clock that is behind in the second epoch.
+func TestAnEpochEndsWithACut(t *testing.T) {
+	var batches []watchedBatch
+	for _, b := range []struct{ epoch, at int }{{1, 100}, {1, 101}, {2, 50}, {2, 51}} {
+		batches = append(batches, watchedBatch{position: position{epoch: int32(b.epoch)}, at: time.Unix(int64(b.at), 0), settled: true})
+	}
+	if end := markCuts(batches, false); end != 4 || !batches[0].cut || !batches[1].cut || !batches[2].cut {
+		t.Errorf("end %d of %+v", end, batches)
+	}
+	batches[2].settled = false
+	if end := markCuts(batches, true); end != 2 {
+		t.Errorf("the end is %d while a transaction of the second epoch runs", end)
+	}
+}

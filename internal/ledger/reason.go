@@ -23,6 +23,8 @@ var (
 		Doc: "The amount has more decimals than its asset. Nothing is rounded."})
 	AmountTooLarge = fault.Define(fault.Reason{Name: "AMOUNT_TOO_LARGE", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The amount, or the balance that it would make, has more than 38 digits in minor units."})
+	CursorHistoryEnded = fault.Define(fault.Reason{Name: "CURSOR_HISTORY_ENDED", Class: fault.Conflict, Code: fault.FailedPrecondition, Step: fault.ReadAgain,
+		Doc: "The database was restored, or a standby took over, after the cursor was given: commits that were seen may be gone. Watch from \"0\", or anew with an empty cursor and read what lies before it with ListEntries."})
 	StaleVersion = fault.Define(fault.Reason{Name: "STALE_VERSION", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain,
 		Doc: "The account has another version than the condition names: somebody was faster."})
 	BalanceConditionFailed = fault.Define(fault.Reason{Name: "BALANCE_CONDITION_FAILED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,

@@ -54,7 +54,10 @@ func readPidFile(dataDir string) (pidFile, error) {
 			}
 		}
 	}
-	pf.ready = len(lines) > 7 && strings.TrimSpace(lines[7]) == "ready"
+	if len(lines) > 7 {
+		state := strings.TrimSpace(lines[7])
+		pf.ready = state == "ready" || state == "standby"
+	}
 	return pf, nil
 }
 

@@ -148,6 +148,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
+	if _, err := commit.CurrentEpoch(ctx, s.batches); err != nil { // the first that watches tries again
+		s.log.Warn("the epoch of the database could not be read", "error", err)
+	}
 	// Before the first call: all servers may have been away for longer than there are partitions.
 	if err := s.keepPartitions(ctx); err != nil {
 		s.log.Warn("partitions of messages failed", "error", err)

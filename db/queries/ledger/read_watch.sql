@@ -1,19 +1,22 @@
--- What watching reads: commits by the number of their transaction, and their entries.
+-- What watching reads: commits by epoch and the number of their transaction, and their entries.
 
 -- name: CommitPage :many
--- Commits after a position. Those that are settled have no other before them that is still to come.
--- The order names the table: xid alone would be the text.
-select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+-- Commits after a position. Those that are settled have no other before them that is still to come: all
+-- of an epoch that has ended, whose numbers say nothing about those of transactions now. The order names
+-- the table: xid alone would be the text.
+select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
 from commit_batches b
-where (b.xid, b.batch_id) > (cast(@after_xid::text as xid8), @after_batch::bigint)
-order by b.xid, b.batch_id
+where (b.epoch, b.xid, b.batch_id) > (@after_epoch::integer, cast(@after_xid::text as xid8), @after_batch::bigint)
+order by b.epoch, b.xid, b.batch_id
 limit @count::integer;
 
 -- name: CommitLast :many
 -- The last commits, newest first.
-select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
 from commit_batches b
-order by b.xid desc, b.batch_id desc
+order by b.epoch desc, b.xid desc, b.batch_id desc
 limit @count::integer;
 
 -- name: EntryCountOfBatch :many

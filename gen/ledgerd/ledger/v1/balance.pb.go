@@ -1111,7 +1111,8 @@ func (x *TrialBalanceTotal) GetCredit() string {
 
 type WatchEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Go on after this cursor; empty: from now on; "0": from the beginning.
+	// Go on after this cursor; empty: from now on; "0": from the beginning. A cursor is good until the
+	// database is restored or a standby takes over: then the error is CURSOR_HISTORY_ENDED.
 	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// As in ListAccounts; empty: all.
 	Pattern       string `protobuf:"bytes,2,opt,name=pattern,proto3" json:"pattern,omitempty"`

@@ -13,13 +13,15 @@ import (
 )
 
 const commitLast = `-- name: CommitLast :many
-select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
 from commit_batches b
-order by b.xid desc, b.batch_id desc
+order by b.epoch desc, b.xid desc, b.batch_id desc
 limit $1::integer
 `
 
 type CommitLastRow struct {
+	Epoch       int32
 	Xid         string
 	BatchID     int64
 	CommittedAt time.Time
@@ -37,6 +39,7 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 	for rows.Next() {
 		var i CommitLastRow
 		if err := rows.Scan(
+			&i.Epoch,
 			&i.Xid,
 			&i.BatchID,
 			&i.CommittedAt,
@@ -54,31 +57,40 @@ func (q *Queries) CommitLast(ctx context.Context, db DBTX, count int32) ([]Commi
 
 const commitPage = `-- name: CommitPage :many
 
-select b.xid::text as xid, b.batch_id, b.committed_at, (b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
+select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
+    (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
 from commit_batches b
-where (b.xid, b.batch_id) > (cast($1::text as xid8), $2::bigint)
-order by b.xid, b.batch_id
-limit $3::integer
+where (b.epoch, b.xid, b.batch_id) > ($1::integer, cast($2::text as xid8), $3::bigint)
+order by b.epoch, b.xid, b.batch_id
+limit $4::integer
 `
 
 type CommitPageParams struct {
+	AfterEpoch int32
 	AfterXid   string
 	AfterBatch int64
 	Count      int32
 }
 
 type CommitPageRow struct {
+	Epoch       int32
 	Xid         string
 	BatchID     int64
 	CommittedAt time.Time
 	Settled     bool
 }
 
-// What watching reads: commits by the number of their transaction, and their entries.
-// Commits after a position. Those that are settled have no other before them that is still to come.
-// The order names the table: xid alone would be the text.
+// What watching reads: commits by epoch and the number of their transaction, and their entries.
+// Commits after a position. Those that are settled have no other before them that is still to come: all
+// of an epoch that has ended, whose numbers say nothing about those of transactions now. The order names
+// the table: xid alone would be the text.
 func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams) ([]CommitPageRow, error) {
-	rows, err := db.Query(ctx, commitPage, arg.AfterXid, arg.AfterBatch, arg.Count)
+	rows, err := db.Query(ctx, commitPage,
+		arg.AfterEpoch,
+		arg.AfterXid,
+		arg.AfterBatch,
+		arg.Count,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +99,7 @@ func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams)
 	for rows.Next() {
 		var i CommitPageRow
 		if err := rows.Scan(
+			&i.Epoch,
 			&i.Xid,
 			&i.BatchID,
 			&i.CommittedAt,

@@ -154,7 +154,8 @@ type LedgerServiceClient interface {
 	ListBalances(context.Context, *v1.ListBalancesRequest) (*v1.ListBalancesResponse, error)
 	// Every account's debit or credit balance, and the totals.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
-	// Entries as they are committed, in commit order, without gaps.
+	// Entries as they are committed, in commit order, without gaps. Ends when the database was restored or
+	// a standby took over. Errors: CURSOR_HISTORY_ENDED.
 	WatchEntries(context.Context, *v1.WatchEntriesRequest) (*connect.ServerStreamForClient[v1.WatchEntriesResponse], error)
 }
 
@@ -622,7 +623,8 @@ type LedgerServiceHandler interface {
 	ListBalances(context.Context, *v1.ListBalancesRequest) (*v1.ListBalancesResponse, error)
 	// Every account's debit or credit balance, and the totals.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
-	// Entries as they are committed, in commit order, without gaps.
+	// Entries as they are committed, in commit order, without gaps. Ends when the database was restored or
+	// a standby took over. Errors: CURSOR_HISTORY_ENDED.
 	WatchEntries(context.Context, *v1.WatchEntriesRequest, *connect.ServerStream[v1.WatchEntriesResponse]) error
 }
 

@@ -1,0 +1,115 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/localpg"
+)
+
+// Restore dumps a database of another cluster and restores it into a new one on this server.
+func (d *Durable) Restore(t testing.TB, from *DB) *DB {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	db := &DB{Name: databaseName(t.Name()), cluster: d.cluster}
+	db.SuperDSN = withDatabase(d.cluster.dsn, db.Name)
+	db.AppDSN = withUser(db.SuperDSN, appRole, appPassword)
+	if err := d.cluster.execute(ctx, "CREATE DATABASE "+pgx.Identifier{db.Name}.Sanitize()); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	file := filepath.Join(t.TempDir(), "dump")
+	program(ctx, t, "pg_dump", "--format=custom", "--file="+file, from.SuperDSN)
+	program(ctx, t, "pg_restore", "--exit-on-error", "--dbname="+db.SuperDSN, file)
+	t.Cleanup(func() { db.finish(t) })
+	return db
+}
+
+// Standby starts a server that follows this one by asynchronous streaming replication. It can only be
+// read until Promote.
+func (d *Durable) Standby(t testing.TB) *Durable {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	dir, err := os.MkdirTemp(filepath.Split(dirPattern))
+	if err == nil {
+		err = os.Chmod(dir, 0o711)
+	}
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	primary := d.dataDir(t)
+	data := filepath.Join(dir, filepath.Base(primary))
+	program(ctx, t, "pg_basebackup", "--checkpoint=fast", "--write-recovery-conf", "--pgdata="+data, "--dbname="+d.SuperDSN)
+	if err := sameOwner(data, primary); err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	s := &Durable{opts: localpg.Options{Dir: dir, Durable: true, Log: t.Output()}}
+	if s.Server, err = localpg.Start(ctx, s.opts); err != nil {
+		t.Fatalf("pgtest: start the standby: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := StopServer(s.Server); err != nil {
+			t.Errorf("pgtest: %v", err)
+		}
+	})
+	s.DB = &DB{Name: d.Name, cluster: &cluster{dsn: s.Server.DSN(localpg.Superuser, "postgres"), server: s.Server}}
+	s.SuperDSN = withDatabase(s.cluster.dsn, s.Name)
+	s.AppDSN = withUser(s.SuperDSN, appRole, appPassword)
+	return s
+}
+
+// Promote makes a standby a primary with a timeline of its own. The invariants hold on it at the end of the test.
+func (d *Durable) Promote(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := d.cluster.execute(ctx, "SELECT 1 / pg_promote()::integer"); err != nil {
+		t.Fatalf("pgtest: promote the standby: %v", err)
+	}
+	t.Cleanup(func() { d.finish(t) })
+}
+
+func (d *Durable) dataDir(t testing.TB) string {
+	t.Helper()
+	dirs, err := filepath.Glob(filepath.Join(d.Server.Dir(), "data-*"))
+	if err != nil || len(dirs) != 1 {
+		t.Fatalf("pgtest: the data of %s: %v, %v", d.Server.Dir(), dirs, err)
+	}
+	return dirs[0]
+}
+
+// sameOwner gives all below a folder to the owner of another one: under root the server has an account of its own.
+func sameOwner(dir, as string) error {
+	info, err := os.Stat(as)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("the owner of %s is not known", as)
+	}
+	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(owner.Uid), int(owner.Gid))
+	})
+}
+
+func program(ctx context.Context, t testing.TB, name string, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("SKIPPED, NOT TESTED: %s is not here", name)
+	}
+	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("pgtest: %s: %v\n%s", name, err, out)
+	}
+}
