@@ -129,7 +129,8 @@ func (a *commodityAmount) whole(text string) (quantity, bool) {
 		return quantity{}, false
 	}
 	d, err := amount.ParseDecimal(text)
-	if errors.Is(err, amount.ErrTooManyDecimals) || errors.Is(err, amount.ErrTooManyDigits) || errors.Is(err, amount.ErrTooLong) {
+	if errors.Is(err, amount.ErrTooManyDecimals) || errors.Is(err, amount.ErrTooManyDigits) ||
+		errors.Is(err, amount.ErrTooLong) {
 		return quantity{wrong: err}, true
 	}
 	rounded, err2 := a.Quantity.decimal()

@@ -30,7 +30,8 @@ func contentOf(t *transaction, s *sheet) content {
 	for _, c := range s.assets {
 		for account, n := range c.sums {
 			if !n.IsZero() {
-				lines = append(lines, fmt.Sprintf("%q\n", []string{c.asset.code, account, amount.NewDecimal(n, c.asset.scale).String()}))
+				moved := amount.NewDecimal(n, c.asset.scale).String()
+				lines = append(lines, fmt.Sprintf("%q\n", []string{c.asset.code, account, moved}))
 			}
 		}
 	}
@@ -190,8 +191,10 @@ func (v *inventory) changed() (n int) {
 
 // compare reads what earlier imports of the journal left in the ledger, and prints what the journal
 // does not say any more: a transaction that was edited would be there twice.
-func (v *inventory) compare(ctx context.Context, c *importer.Client, journal string, part bool, problems *importer.Problems) error {
-	request := &ledgerv1.ListTransfersRequest{Type: transferType, Metadata: map[string]string{metaJournal: journal}, PageSize: pageSize}
+func (v *inventory) compare(ctx context.Context, c *importer.Client, journal string, part bool,
+	problems *importer.Problems) error {
+	request := &ledgerv1.ListTransfersRequest{Type: transferType, PageSize: pageSize,
+		Metadata: map[string]string{metaJournal: journal}}
 	for {
 		page, err := importer.Call(ctx, c, "", c.Ledger.ListTransfers, request)
 		if err != nil {
@@ -203,8 +206,8 @@ func (v *inventory) compare(ctx context.Context, c *importer.Client, journal str
 				continue
 			}
 			if wrong := v.meet(i, all); wrong != "" && (!part || i.tag != "" && v.tags[i.tag] != nil) {
-				problems.Print(importer.Place{Name: t.GetBizNo()}.Problem("%s: %s %q", wrong, t.GetEffectiveTime().AsTime().Format(time.DateOnly),
-					t.GetMetadata()[metaDescription]))
+				date := t.GetEffectiveTime().AsTime().Format(time.DateOnly)
+				problems.Print(importer.Place{Name: t.GetBizNo()}.Problem("%s: %s %q", wrong, date, t.GetMetadata()[metaDescription]))
 			}
 		}
 		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
