@@ -10,6 +10,7 @@ comment on sequence commit_batch_seq is 'Batch numbers, fetched in blocks of 1,0
 
 create table commit_batches (
     batch_id     bigint not null,
+    nonce        bigint not null default 0,
     xid          xid8 not null default pg_current_xact_id(),
     committed_at timestamptz not null,
     commands     integer not null,
@@ -21,6 +22,7 @@ create index commit_batches_time_idx on commit_batches ((batch_id >> 16), commit
 comment on index commit_batches_time_idx is 'Which runs of 65,536 numbers have a batch of a time, for commit_batch_before. ADR 9.';
 comment on table commit_batches is 'One row for every committed batch: it settles a COMMIT whose answer was lost, and puts commits in order. The only table whose key has no tenant: a batch serves many.';
 comment on column commit_batches.batch_id is 'Number of the batch. Row ids are batch_id * 16384 + n, so every id tells its batch: id >> 14.';
+comment on column commit_batches.nonce is 'Random number of the attempt that wrote the row: after a failover or a restore the same batch number may be given out twice.';
 comment on column commit_batches.xid is 'The transaction, to read commits in an order that skips none: xid < pg_snapshot_xmin(pg_current_snapshot()).';
 comment on column commit_batches.committed_at is 'Time of the batch: what recorded_at of its rows says.';
 comment on column commit_batches.commands is 'How many commands it carried.';

@@ -12,87 +12,105 @@ import (
 const maxMore = 3
 
 // apply runs the commands in order of arrival.
-func (b *batch[B]) apply() {
-	for _, j := range b.jobs {
+func (a *attempt[T]) apply() {
+	for _, j := range a.jobs {
 		switch {
-		case j.counts:
-			b.count(j)
-			continue
 		case j.err != nil, j.later:
-			continue // Need failed, or it had its verdict, or is not yet to run
-		}
-		if j.found != nil && j.found.expiresAt.After(b.now) {
+			continue // Need failed, or it is not yet to run
+		case j.found != nil && j.found.expiresAt.After(a.at.Now):
 			j.kept = j.found
 			j.out, j.err = j.replay(j.kept)
-			continue
+		default:
+			a.run(j)
 		}
-		b.run(j)
 	}
 }
 
-// run lets one command make its change, and takes back what must not stay of it.
-func (b *batch[B]) run(j *job[B]) {
-	guard, guarded := j.Command.(Guarded[B])
-	if guarded {
-		b.mark()
-		if b.safely(j, func() error { return guard.Guard(b.books) }); j.err != nil {
-			b.undo()
-			guarded = false
-		}
+// run lets one command make its change. When it fails everything is undone, and then the parts that stay
+// are made again: Guard of a command that was refused, Count of any. So the error and what stays commit
+// together, and neither outlives an attempt that does not commit.
+func (a *attempt[T]) run(j *job[T]) {
+	a.mark()
+	passed := a.guard(j)
+	counted := passed && a.count(j)
+	if passed {
+		a.safely(j, func() error { return a.answer(j) })
 	}
-	counted := j.err == nil && b.count(j)
 	if j.err == nil {
-		b.mark()
-		if b.safely(j, func() error { return b.answer(j) }); j.err != nil {
-			b.undo()
-		}
+		return
 	}
-	switch f := fault.Of(j.err); {
-	case j.err == nil, b.full:
+	a.undo()
+	j.out, j.kept, j.fresh = Outcome{}, nil, false
+	switch {
+	case a.full:
+		return
 	case errors.Is(j.err, ErrMoreRows):
-		if j.more++; j.more > maxMore {
-			j.verdict, j.counts = fault.RowsLocked.New("the rows that the call works with kept changing"), counted
+		if j.more++; j.more <= maxMore {
+			a.again = true
+			return
 		}
-		b.again = true
+		j.err = fault.RowsLocked.New("the rows that the call works with kept changing")
 	case errors.Is(j.err, ErrLater):
-		j.out, j.err = Outcome{}, nil
-		b.postpone(j)
-		b.again = b.again || guarded || counted // neither may stay, and their marks are gone
-	case f != nil && f.Reason.Class == fault.Refusal:
-		b.refuse(j, *f)
-	case f != nil && f.Reason.Class == fault.Duplicate:
-		j.out = Outcome{}
-	case guarded: // the guard must not stay either, and its mark is gone
-		j.verdict, j.counts, b.again = j.err, counted, true
-	default:
-		j.out = Outcome{}
+		if !j.DryRun { // nothing commits that it could run after
+			j.err, j.later = nil, true
+			return
+		}
+		j.err = rowsLocked(ErrLater)
+	}
+	a.keep(j, passed && staysGuarded(j.err), counted)
+}
+
+// staysGuarded reports whether the effect of Guard stays when Apply failed with err.
+func staysGuarded(err error) bool {
+	f := fault.Of(err)
+	return f != nil && (f.Reason.Class == fault.Refusal || f.Reason.Class == fault.Duplicate)
+}
+
+// keep makes the parts of a failed command that stay, and records its refusal.
+func (a *attempt[T]) keep(j *job[T], guarded, counted bool) {
+	err := j.err
+	j.err = nil
+	if guarded {
+		a.guard(j)
+	}
+	if counted && j.err == nil {
+		a.count(j)
+	}
+	if j.err != nil { // it passed before, on the same rows: a defect, or no room
+		a.undo()
+		return
+	}
+	j.err = err
+	if f := fault.Of(err); f != nil && f.Reason.Class == fault.Refusal {
+		a.refuse(j, *f)
 	}
 }
 
-// count lets one command count what it has to, whatever becomes of it.
-func (b *batch[B]) count(j *job[B]) (counted bool) {
-	c, ok := j.Command.(Counted[B])
-	if !ok {
-		return false
+// guard runs the command's Guard, if it has one, and reports whether the command may go on.
+func (a *attempt[T]) guard(j *job[T]) (passed bool) {
+	if g, ok := j.Command.(Guarded[T]); ok {
+		a.safely(j, func() error { return g.Guard(a.tx) })
 	}
-	b.mark()
-	if b.safely(j, func() error { counted = c.Count(b.books); return j.err }); !counted {
-		b.undo()
+	return j.err == nil
+}
+
+// count runs the command's Count, if it has one, and reports whether it changed anything.
+func (a *attempt[T]) count(j *job[T]) (counted bool) {
+	if c, ok := j.Command.(Counted[T]); ok {
+		a.safely(j, func() error {
+			counted = c.Count(a.tx)
+			return nil
+		})
 	}
 	return counted
 }
 
-// postpone has a command run after its batch. A dry run's batch commits nothing to run after.
-func (b *batch[B]) postpone(j *job[B]) {
-	if j.later = !j.DryRun; !j.later {
-		j.verdict = rowsLocked(ErrLater)
-		j.err = j.verdict
-	}
-}
-
 // answer applies the command and encodes what is to be recorded of its answer.
-func (b *batch[B]) answer(j *job[B]) error {
-	answer, err := j.Command.Apply(b.books)
+func (a *attempt[T]) answer(j *job[T]) error {
+	if j.err != nil {
+		return j.err // Count panicked
+	}
+	answer, err := j.Command.Apply(a.tx)
 	if err != nil {
 		return err
 	}
@@ -113,8 +131,7 @@ func (b *batch[B]) answer(j *job[B]) error {
 }
 
 // refuse records a business refusal under the job's key.
-func (b *batch[B]) refuse(j *job[B], f fault.Fault) {
-	j.out = Outcome{}
+func (a *attempt[T]) refuse(j *job[T], f fault.Fault) {
 	if !j.keyed() {
 		return
 	}
@@ -124,17 +141,17 @@ func (b *batch[B]) refuse(j *job[B], f fault.Fault) {
 }
 
 // safely runs one job's code: a panic fails that job alone.
-func (b *batch[B]) safely(j *job[B], run func() error) {
+func (a *attempt[T]) safely(j *job[T], run func() error) {
 	defer func() {
 		r := recover()
 		switch {
 		case r == nil:
 		case r == any(errTooManyIDs):
 			j.err = TooManyRows.New("the call writes more rows than one commit may")
-			b.full = len(b.jobs) > 1 // not its fault: there is room in a batch of its own
+			a.full = len(a.jobs) > 1 // not its fault: there is room in a batch of its own
 		default:
-			b.engine.metrics.panics.Inc()
-			b.engine.log.Error("panic in a command", "command", fmt.Sprintf("%T", j.Command), "panic", r,
+			a.engine.metrics.panics.Inc()
+			a.engine.log.Error("panic in a command", "command", fmt.Sprintf("%T", j.Command), "panic", r,
 				"request_id", j.RequestID, "stack", string(debug.Stack()))
 			j.err = internal(fmt.Errorf("panic: %v", r))
 		}

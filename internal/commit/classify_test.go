@@ -14,15 +14,18 @@ func TestWhatAPoolerSaysIsNobodysData(t *testing.T) {
 	said := &pgconn.PgError{Code: "P0001", Message: "no such user"}
 	for _, c := range []struct {
 		err  error
-		want action
+		want ending
 	}{
 		{fmt.Errorf("%w: %w", errLost, said), lost},
-		{said, data},
+		{said, rejected},
 		{fmt.Errorf("%w: %w", errLost, &pgconn.PgError{Code: "28P01"}), broken},
 		{fmt.Errorf("%w: %w", errLost, errors.New("refused")), lost},
+		{&pgconn.PgError{Code: "42P05"}, raced},    // a pooler has the statement from another client
+		{&pgconn.PgError{Code: "XX001"}, rejected}, // a rotten row
+		{&pgconn.PgError{Code: "LD003"}, rejected}, // an unbalanced transfer
 	} {
 		if a := e.classify(c.err); a != c.want {
-			t.Errorf("%v: %d, want %d", c.err, a, c.want)
+			t.Errorf("%v: %v, want %v", c.err, a, c.want)
 		}
 	}
 }

@@ -18,6 +18,6 @@ func Keys() clean.Table {
 }
 
 // Busy tells how much work waits, in full batches.
-func (e *Engine[B]) Busy() float64 {
+func (e *Engine[T]) Busy() float64 {
 	return float64(e.queue.depth()) / float64(e.queue.limits.BatchRows)
 }

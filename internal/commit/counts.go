@@ -42,14 +42,14 @@ func (c *counts) take() map[count]int64 {
 
 // Count counts how a call of an operation ended, as metric and for commit_counts. Both names come from the
 // code, never from callers.
-func (e *Engine[B]) Count(tenant int32, operation, outcome string) {
+func (e *Engine[T]) Count(tenant int32, operation, outcome string) {
 	e.metrics.key(operation, outcome)
 	e.counts.add(count{tenant, operation, outcome}, 1)
 }
 
 // SaveCounts adds what was counted since the last time to commit_counts. After an error it is still to be
 // added.
-func (e *Engine[B]) SaveCounts(ctx context.Context) error {
+func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 	taken := e.counts.take()
 	if len(taken) == 0 {
 		return nil

@@ -11,17 +11,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// endings are what tables were told, in the order in which it came.
-type endings struct {
+// toldEndings are what tables were told, in the order in which it came.
+type toldEndings struct {
 	flushes atomic.Int32
 	mu      sync.Mutex
 	told    []bool
 	also    func()
 }
 
-// endings has all books of the world's engines tell.
-func (w *world) endings() *endings {
-	e, books := new(endings), w.books
+// toldEndings has all books of the world's engines tell.
+func (w *world) toldEndings() *toldEndings {
+	e, books := new(toldEndings), w.books
 	w.books = func() *toyBook {
 		b := books()
 		b.told = e
@@ -30,7 +30,7 @@ func (w *world) endings() *endings {
 	return e
 }
 
-func (e *endings) end(committed bool) {
+func (e *toldEndings) end(committed bool) {
 	e.mu.Lock()
 	e.told = append(e.told, committed)
 	e.mu.Unlock()
@@ -40,7 +40,7 @@ func (e *endings) end(committed bool) {
 }
 
 // want: so every flush ended, each of which was told once.
-func (e *endings) want(t *testing.T, told ...bool) {
+func (e *toldEndings) want(t *testing.T, told ...bool) {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,7 +98,7 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 2)
-			ends := w.endings()
+			ends := w.toldEndings()
 			c.run(w, w.engine(func(c *Config[*toyBook]) { c.Writers = 1 }))
 			ends.want(t, c.told...)
 		})
@@ -120,7 +120,7 @@ func TestTablesAreToldOfAnOutcomeThatWasUnknown(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			p := newProxy(t, w.dsn)
-			ends := w.endings()
+			ends := w.toldEndings()
 			e := w.engine(w.through(p))
 			p.mu.Lock()
 			if done {
@@ -143,7 +143,7 @@ func TestTablesAreToldOfAnOutcomeThatWasUnknown(t *testing.T) {
 func TestWhoIsToldHoldsNothingOfTheEngine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	ends := w.endings()
+	ends := w.toldEndings()
 	e := w.engine()
 	var again atomic.Bool
 	ends.also = func() {

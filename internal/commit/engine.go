@@ -13,49 +13,47 @@ import (
 )
 
 // Config of an engine. Zero values take the defaults.
-type Config[B Books] struct {
+type Config[T Tx] struct {
 	Pool     *pgxpool.Pool // connections for batches; at least Writers+2
-	NewBooks func() B
+	NewTx    func() T
 	Instance string // names this process in commit_batches
 	Writers  int    // batches at a time, default 2
 	Limits   Limits // default 1,000 rows a batch, 200,000 rows and 64 MiB waiting
 	// NameConstraints are the unique constraints over names that callers choose: a violation means
 	// that another process won the race, and the batch runs again.
 	NameConstraints []string
-	// LockTimeout is how long a batch waits for somebody's lock before it is searched for those who
-	// need it. Default 100 ms.
+	// LockTimeout is how long a batch waits at least for a lock that another transaction holds. After three
+	// time-outs it is searched for the commands that need the lock. Default 100 ms.
 	LockTimeout time.Duration
 	Metrics     *Metrics
 	Log         *slog.Logger
 }
 
 // Engine runs commands. Safe for many goroutines; several engines may share a database.
-type Engine[B Books] struct {
+type Engine[T Tx] struct {
 	pool     *pgxpool.Pool
-	newBooks func() B
+	newTx    func() T
 	instance string
 	names    map[string]bool
 	lockWait time.Duration
 	metrics  *Metrics
 	log      *slog.Logger
 
-	queue   *queue[B]
-	roster  *roster
-	flights flights[B]
-	held    heldJobs[B]
+	queue   *queue[T]
+	latches *latchTable
+	flying  inflight[T]
+	blocked blockedJobs[T]
 	ids     batchIDs
 	health  health
 	counts  counts
-	caution caution // of overlapping
-	doubt   caution // of guessing
-	clock   clock
-	memory  *Memory
+	backoff backoff
+	pace    pace
 	writers sync.WaitGroup
 	ended   chan struct{} // closed when the writers are gone
 }
 
 // New starts an engine.
-func New[B Books](c Config[B]) *Engine[B] {
+func New[T Tx](c Config[T]) *Engine[T] {
 	if c.Writers == 0 {
 		c.Writers = 2
 	}
@@ -71,15 +69,15 @@ func New[B Books](c Config[B]) *Engine[B] {
 	if c.Metrics == nil {
 		c.Metrics = NewMetrics(nil)
 	}
-	e := &Engine[B]{
-		pool: c.Pool, newBooks: c.NewBooks, instance: c.Instance,
+	e := &Engine[T]{
+		pool: c.Pool, newTx: c.NewTx, instance: c.Instance,
 		names:    map[string]bool{"commit_keys_pkey": true},
 		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
-		queue: newQueue[B](c.Limits, c.Writers), roster: newRoster(), memory: NewMemory(),
+		queue: newQueue[T](c.Limits, c.Writers), latches: newLatchTable(),
 		ended: make(chan struct{}),
 	}
-	e.flights.jobs = make(map[flightKey]*job[B])
+	e.flying.jobs = make(map[inflightKey]*job[T])
 	for _, n := range c.NameConstraints {
 		e.names[n] = true
 	}
@@ -103,17 +101,17 @@ type Result struct {
 
 // Do runs one work and waits for its outcome. When ctx ends first the work is either not run at all
 // (NOT_RUN, or why it could not run), or runs on without its caller (OUTCOME_UNKNOWN).
-func (e *Engine[B]) Do(ctx context.Context, w Work[B]) (Outcome, error) {
+func (e *Engine[T]) Do(ctx context.Context, w Work[T]) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return Outcome{}, ended(err)
 	}
 	var call struct { // in one piece: this is the way of nearly all calls
-		job  job[B]
+		job  job[T]
 		wait waiter
 	}
 	call.wait.expect(1)
 	call.job.start(w, &call.wait, deadline(ctx))
-	e.submit([]*job[B]{&call.job})
+	e.submit([]*job[T]{&call.job})
 	call.wait.until(ctx)
 	r := e.leave(ctx, &call.job)
 	return r.Outcome, r.Err
@@ -133,7 +131,7 @@ func deadline(ctx context.Context) time.Time {
 }
 
 // DoAll runs works of one tenant, each for itself, and waits for all their outcomes.
-func (e *Engine[B]) DoAll(ctx context.Context, works []Work[B]) []Result {
+func (e *Engine[T]) DoAll(ctx context.Context, works []Work[T]) []Result {
 	results := make([]Result, len(works))
 	if len(works) == 0 {
 		return results
@@ -146,9 +144,9 @@ func (e *Engine[B]) DoAll(ctx context.Context, works []Work[B]) []Result {
 	}
 	wait, end := new(waiter), deadline(ctx)
 	wait.expect(len(works))
-	jobs := make([]*job[B], len(works))
+	jobs := make([]*job[T], len(works))
 	for i, w := range works {
-		jobs[i] = new(job[B])
+		jobs[i] = new(job[T])
 		jobs[i].start(w, wait, end)
 	}
 	e.submit(jobs)
@@ -160,7 +158,7 @@ func (e *Engine[B]) DoAll(ctx context.Context, works []Work[B]) []Result {
 }
 
 // leave gives a caller the answer of a job, or when his time is over what is known of it.
-func (e *Engine[B]) leave(ctx context.Context, j *job[B]) Result {
+func (e *Engine[T]) leave(ctx context.Context, j *job[T]) Result {
 	if j.state.CompareAndSwap(waiting, abandoned) {
 		e.queue.end(j)
 		e.release(j)
@@ -173,8 +171,8 @@ func (e *Engine[B]) leave(ctx context.Context, j *job[B]) Result {
 }
 
 // notRun says why a job did not run in its caller's time.
-func (e *Engine[B]) notRun(j *job[B], cause error) error {
-	if j.held.Load() {
+func (e *Engine[T]) notRun(j *job[T], cause error) error {
+	if j.blocked.Load() {
 		return rowsLocked(cause)
 	}
 	if err := e.Ready(); err != nil {
@@ -184,7 +182,7 @@ func (e *Engine[B]) notRun(j *job[B], cause error) error {
 }
 
 func rowsLocked(cause error) error {
-	return fault.RowsLocked.New("somebody holds the rows").After(100 * time.Millisecond).Because(cause)
+	return fault.RowsLocked.New("another transaction holds the rows").After(100 * time.Millisecond).Because(cause)
 }
 
 func unavailable(cause error) error {
@@ -192,7 +190,7 @@ func unavailable(cause error) error {
 }
 
 // submit lets jobs in, parks those whose key is on its way already, and queues the others.
-func (e *Engine[B]) submit(jobs []*job[B]) {
+func (e *Engine[T]) submit(jobs []*job[T]) {
 	var err error
 	switch e.queue.admit(jobs) {
 	case refusedBusy:
@@ -203,7 +201,7 @@ func (e *Engine[B]) submit(jobs []*job[B]) {
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is ending").After(time.Second)
 	case admitted:
-		e.queue.put(e.flights.park(jobs))
+		e.queue.put(e.flying.park(jobs))
 		return
 	}
 	for _, j := range jobs {
@@ -214,7 +212,7 @@ func (e *Engine[B]) submit(jobs []*job[B]) {
 }
 
 // finish answers a claimed job, and those parked behind it.
-func (e *Engine[B]) finish(j *job[B], out Outcome, err error) {
+func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)
 	e.release(j)
@@ -223,13 +221,13 @@ func (e *Engine[B]) finish(j *job[B], out Outcome, err error) {
 }
 
 // fail answers a claimed job of which nothing was kept.
-func (e *Engine[B]) fail(j *job[B], err error) {
+func (e *Engine[T]) fail(j *job[T], err error) {
 	j.reset()
 	e.finish(j, Outcome{}, err)
 }
 
 // Drain takes no more work, commits what was taken, and returns when all is answered or ctx ends.
-func (e *Engine[B]) Drain(ctx context.Context) error {
+func (e *Engine[T]) Drain(ctx context.Context) error {
 	e.queue.close()
 	select {
 	case <-e.ended:

@@ -2,43 +2,85 @@ package commit
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // health is why commits fail now. It does not wait for work to find out that they no longer do:
-// whoever asks Ready may have stopped sending work.
+// a load balancer that asks Ready may have stopped sending work.
 type health struct {
 	broken  atomic.Pointer[error] // nil: commits do not fail
 	probing atomic.Bool
-	doubted atomic.Bool // a commit may not have reached a synchronous standby
+	ahead   lead
+
+	mu      sync.Mutex
+	running map[int64]time.Time // attempts at work, by when they began
+	begun   int64
 }
 
-const probePause = 250 * time.Millisecond
+const (
+	probePause = 250 * time.Millisecond
+	// tooLong is how long an attempt may take before the engine is not ready: the connection may be silent.
+	tooLong = 5 * time.Second
+)
 
-// Ready tells why batches do not commit now, or nil.
-func (e *Engine[B]) Ready() error {
+// Ready gives the reason why batches do not commit now, or nil.
+func (e *Engine[T]) Ready() error {
 	if err := e.health.broken.Load(); err != nil {
 		return *err
+	}
+	if age := e.health.oldest(); age > tooLong {
+		return fmt.Errorf("commit: a batch has been at work for %v", age.Truncate(time.Millisecond))
 	}
 	return nil
 }
 
-func (e *Engine[B]) breaks(err error) {
+// begin notes that an attempt is at work, until end.
+func (h *health) begin() (attempt int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running == nil {
+		h.running = make(map[int64]time.Time)
+	}
+	h.begun++
+	h.running[h.begun] = time.Now()
+	return h.begun
+}
+
+func (h *health) end(attempt int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.running, attempt)
+}
+
+// oldest is the age of the oldest attempt at work.
+func (h *health) oldest() (age time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for began := range maps.Values(h.running) {
+		age = max(age, time.Since(began))
+	}
+	return age
+}
+
+func (e *Engine[T]) breaks(err error) {
 	e.health.broken.Store(&err)
 	if e.health.probing.CompareAndSwap(false, true) {
 		go e.probe()
 	}
 }
 
-func (e *Engine[B]) mend() {
+func (e *Engine[T]) mend() {
 	if e.health.broken.Load() != nil {
 		e.health.broken.Store(nil)
 	}
 }
 
 // probe commits batches of no commands until one goes through.
-func (e *Engine[B]) probe() {
+func (e *Engine[T]) probe() {
 	for {
 		for e.health.broken.Load() != nil {
 			select {
@@ -57,13 +99,50 @@ func (e *Engine[B]) probe() {
 	}
 }
 
-func (e *Engine[B]) probeOnce() error {
+// probeOnce commits a batch of no commands, under a number of its own.
+func (e *Engine[T]) probeOnce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
-	id, err := e.ids.next(ctx, e.pool)
+	conn, err := e.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = e.void(ctx, id)
+	id, err := e.ids.next(conn.Conn())
+	if err != nil {
+		_ = conn.Conn().Close(ctx)
+	}
+	conn.Release()
+	if err != nil {
+		return err
+	}
+	_, err = e.void(id, 0)
 	return err
+}
+
+// lead is how far recorded times were ahead of the database's clock lately. They are when the clock was ahead
+// once, or went back.
+type lead struct {
+	ahead atomic.Int64 // nanoseconds
+	seen  atomic.Int64 // Unix nanoseconds
+}
+
+const (
+	leadTolerated = time.Second
+	leadMemory    = time.Minute
+)
+
+func (l *lead) note(at Times) {
+	if ahead := at.Recorded.Sub(at.Now); ahead > leadTolerated {
+		l.ahead.Store(int64(ahead))
+		l.seen.Store(time.Now().UnixNano())
+	}
+}
+
+// ClockLead is how far the newest recorded time of some rows was ahead of the database's clock in the last
+// minute, if that is more than a second; else 0. Their history goes on at that time until the clock is there.
+func (e *Engine[T]) ClockLead() time.Duration {
+	if time.Since(time.Unix(0, e.health.ahead.seen.Load())) > leadMemory {
+		return 0
+	}
+	return time.Duration(e.health.ahead.ahead.Load())
 }

@@ -7,23 +7,21 @@ import (
 )
 
 // job is a Work in the engine.
-type job[B any] struct {
-	Work[B]
-	state atomic.Int32
-	held  atomic.Bool // somebody's lock stopped it last
-	wait  *waiter
-	lane  *lane[B]
-	end   time.Time // its caller's deadline: nothing is tried again after it
+type job[T any] struct {
+	Work[T]
+	state   atomic.Int32
+	blocked atomic.Bool // a lock that another transaction holds stopped it last
+	wait    *waiter
+	lane    *lane[T]
+	end     time.Time // its caller's deadline: nothing is tried again after it
 
-	// Guarded by flights.mu.
-	parked []*job[B] // same key, behind this one
+	// Guarded by inflight.mu.
+	parked []*job[T] // same key, behind this one
 	gone   int       // of those, how many went away
 
-	// Of the batch that runs it, from one attempt to the next.
-	more    int   // times it asked for more rows
-	verdict error // what it gets, though the batch runs again without it
-	counts  bool  // its Count stays, though it has its verdict
-	later   bool  // it waits for its batch to commit, and runs after it
+	// From one attempt to the next: hints, and what is still to do. Nothing that an attempt found or decided.
+	more  int  // times it asked for more rows
+	later bool // it waits for its batch to commit, and runs after it
 
 	// Of one attempt; kept when it commits.
 	out   Outcome
@@ -31,8 +29,6 @@ type job[B any] struct {
 	found *keyRecord // what the look-up found under its key
 	kept  *keyRecord // what is under its key when the attempt has committed
 	fresh bool       // the attempt writes kept
-	// guessed: its key was taken for new, without a look.
-	guessed bool
 }
 
 // States of a job. Its batch claims it just before each attempt; when an attempt is known to have kept
@@ -45,21 +41,21 @@ const (
 	finished        // out and err are its answer
 )
 
-func (j *job[B]) start(w Work[B], wait *waiter, end time.Time) {
+func (j *job[T]) start(w Work[T], wait *waiter, end time.Time) {
 	j.Work, j.wait, j.end = w, wait, end
 	j.Rows = max(1, w.Rows)
 }
 
 // reset forgets an attempt.
-func (j *job[B]) reset() {
-	j.out, j.err, j.found, j.kept, j.fresh, j.guessed = Outcome{}, j.verdict, nil, nil, false, false
+func (j *job[T]) reset() {
+	j.out, j.err, j.found, j.kept, j.fresh = Outcome{}, nil, nil, nil, false
 }
 
 // keyed tells whether the job's answer is looked up and recorded.
-func (j *job[B]) keyed() bool { return j.Key != nil && !j.DryRun }
+func (j *job[T]) keyed() bool { return j.Key != nil && !j.DryRun }
 
 // claim takes the jobs whose callers still wait for them; the others never run.
-func claim[B any](jobs []*job[B]) []*job[B] {
+func claim[T any](jobs []*job[T]) []*job[T] {
 	live := jobs[:0]
 	for _, j := range jobs {
 		if j.state.Load() == claimed || j.state.CompareAndSwap(waiting, claimed) {
@@ -70,7 +66,7 @@ func claim[B any](jobs []*job[B]) []*job[B] {
 }
 
 // handBack undoes claim: nothing of the jobs was kept, and they wait to be tried again.
-func handBack[B any](jobs []*job[B]) {
+func handBack[T any](jobs []*job[T]) {
 	for _, j := range jobs {
 		if j.state.Load() == claimed {
 			j.reset()
@@ -80,8 +76,8 @@ func handBack[B any](jobs []*job[B]) {
 }
 
 // remaining leaves the abandoned out.
-func remaining[B any](jobs []*job[B]) []*job[B] {
-	live := make([]*job[B], 0, len(jobs)/2)
+func remaining[T any](jobs []*job[T]) []*job[T] {
+	live := make([]*job[T], 0, len(jobs)/2)
 	for _, j := range jobs {
 		if j.state.Load() != abandoned {
 			live = append(live, j)

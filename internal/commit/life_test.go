@@ -56,7 +56,7 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 	end := w.holder("select from toy_counters where id = 'c1' for update")
 	// One waits apart for a lock until its time is over, with two of its key behind it.
 	held := e.start(within(t, time.Second), keyed("k", add("c1", 1)))
-	eventually(t, "it waits apart", func() bool { return e.held.trying.Load() })
+	eventually(t, "it waits apart", func() bool { return e.blocked.trying.Load() })
 	var behind [2]<-chan answer
 	for i := range behind {
 		behind[i] = e.start(within(t, 20*time.Second), keyed("k", add("c1", 1)))

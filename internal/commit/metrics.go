@@ -6,24 +6,22 @@ import (
 
 // Metrics of an engine.
 type Metrics struct {
-	reg          prometheus.Registerer
-	size         prometheus.Histogram
-	stages       *prometheus.HistogramVec
-	load         prometheus.Observer
-	apply        prometheus.Observer
-	flush        prometheus.Observer
-	keys         *prometheus.CounterVec
-	replayAge    prometheus.Histogram
-	overlaps     prometheus.Counter
-	leftBehind   prometheus.Counter
-	wrongGuesses prometheus.Counter
-	reruns       prometheus.Counter
-	culprits     prometheus.Counter
-	lockWaits    prometheus.Counter
-	deadlocks    prometheus.Counter
-	unknown      prometheus.Counter
-	panics       prometheus.Counter
-	refused      prometheus.Counter
+	reg       prometheus.Registerer
+	size      prometheus.Histogram
+	stages    *prometheus.HistogramVec
+	load      prometheus.Observer
+	apply     prometheus.Observer
+	flush     prometheus.Observer
+	keys      *prometheus.CounterVec
+	replayAge prometheus.Histogram
+	overlaps  prometheus.Counter
+	attempts  *prometheus.CounterVec
+	culprits  prometheus.Counter
+	lockWaits prometheus.Counter
+	deadlocks prometheus.Counter
+	unknown   prometheus.Counter
+	panics    prometheus.Counter
+	refused   prometheus.Counter
 }
 
 // NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
@@ -42,20 +40,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "replay_age_seconds",
 			Help:    "Time from the call that ran to the call that got its recorded answer: keys have to live longer than nearly all.",
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
-		overlaps:     counter("overlaps_total", "Batches that took over rows of batches not yet committed."),
-		leftBehind:   counter("left_behind_total", "Batches that found their rows changed by others, or the batch before them failed, and ran again with locks."),
-		wrongGuesses: counter("wrong_guesses_total", "Batches that took a name for new that was there, or reckoned the time wrongly, and ran again looking."),
-		reruns:       counter("reruns_total", "Attempts that did not commit."),
-		culprits:     counter("culprits_total", "Commands that the database refused."),
-		lockWaits:    counter("lock_waits_total", "Commands put aside because somebody held their rows."),
-		deadlocks:    counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
-		unknown:      counter("unknown_outcomes_total", "COMMITs whose answer was lost, and had to be found out."),
-		panics:       counter("panics_total", "Commands that panicked: each is a defect."),
-		refused:      counter("busy_total", "Commands refused because too much was waiting."),
+		overlaps: counter("overlaps_total", "Batches that took over rows of batches not yet committed."),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "attempts_total",
+			Help: "Attempts at committing a batch, by how they ended: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
+		culprits:  counter("culprits_total", "Commands that the database refused."),
+		lockWaits: counter("lock_waits_total", "Commands put aside because another transaction held their rows."),
+		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
+		unknown:   counter("unknown_outcomes_total", "COMMITs whose answer was lost, and had to be found out."),
+		panics:    counter("panics_total", "Commands that panicked: each is a defect."),
+		refused:   counter("busy_total", "Commands refused because too much was waiting."),
 	}
 	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"), m.stages.WithLabelValues("flush")
 	if reg != nil {
-		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, m.leftBehind, m.wrongGuesses, m.reruns, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
+		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, m.attempts, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
 	}
 	return m
 }
@@ -64,6 +61,14 @@ func (m *Metrics) depth(read func() float64) {
 	if m.reg != nil {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
 			Help: "Rows of the commands that wait or run."}, read))
+	}
+}
+
+// ended counts an attempt.
+func (m *Metrics) ended(end ending, err error) {
+	m.attempts.WithLabelValues(end.String()).Inc()
+	if isDeadlock(err) {
+		m.deadlocks.Inc()
 	}
 }
 

@@ -18,63 +18,57 @@ const voidTimeout = 10 * time.Second
 
 var errWarned = errors.New("commit: the database warned at COMMIT")
 
-// findOut settles a batch whose COMMIT went out without coming back as done. It returns nil when the
-// jobs' outcomes stand, and err when nothing was kept. Nobody is answered before.
-func (e *Engine[B]) findOut(b *batch[B], err error) error {
-	id, jobs := b.id, b.jobs
+// findOut settles an attempt whose COMMIT went out without coming back as done. It reports whether the
+// jobs' outcomes stand; else nothing was kept. No caller is answered before.
+func (e *Engine[T]) findOut(a *attempt[T], err error) (stands bool) {
 	e.metrics.unknown.Inc()
-	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", id, "error", err)
+	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)
 	if errors.Is(err, errWarned) {
-		e.health.doubted.Store(true)
-		for _, j := range jobs {
+		for _, j := range a.jobs {
 			j.reset()
 			j.err = fault.OutcomeUnknown.New("the database committed without being sure that it lasts").Because(err)
 		}
-		return nil
+		return true
 	}
-	if b.committed = e.resolve(id); b.committed {
-		return nil
-	}
-	return err
+	a.durable = e.resolve(a.id, a.nonce)
+	return a.durable
 }
 
-// end tells the tables how the transaction ended, once.
-func (b *batch[B]) end() {
-	if !b.flushed {
+// tell tells the participants how the transaction ended, once.
+func (a *attempt[T]) tell() {
+	if !a.flushed {
 		return
 	}
-	for _, t := range b.tables {
-		if o, ok := t.(Ending); ok {
-			b.tell(o)
+	for _, x := range a.participants {
+		if o, ok := x.(Observer); ok {
+			a.tellOne(o)
 		}
 	}
 }
 
-// tell keeps a panic from those who wait for answers.
-func (b *batch[B]) tell(t Ending) {
+// tellOne keeps a panic from those who wait for answers.
+func (a *attempt[T]) tellOne(o Observer) {
 	defer func() {
 		if r := recover(); r != nil {
-			b.engine.metrics.panics.Inc()
-			b.engine.log.Error("panic after a batch", "panic", r, "stack", string(debug.Stack()))
+			a.engine.metrics.panics.Inc()
+			a.engine.log.Error("panic after a batch", "panic", r, "stack", string(debug.Stack()))
 		}
 	}()
-	t.Ended(b.committed)
+	o.Ended(a.durable)
 }
 
-// resolve finds out whether a batch has committed, however long it takes. It puts a void row under
-// the batch's number: that waits for the other transaction if it still runs, and if it lands, the
-// batch can never commit, because its own row would collide.
+// resolve finds out whether an attempt has committed, however long it takes. It puts a void row under
+// the batch's number: that waits for the other transaction if it still runs. If the void row lands, or another
+// attempt's row is there, the batch can never commit, because its own row would collide.
 //
 // A batch that has committed may still have been cut off while it waited for a synchronous standby.
 // A second void row, under a number of its own, waits for the standby after it.
-func (e *Engine[B]) resolve(id int64) (committed bool) {
+func (e *Engine[T]) resolve(id, nonce int64) (committed bool) {
 	for wait := 5 * time.Millisecond; ; wait = min(wait*2, time.Second) {
-		ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
-		committed, err := e.void(ctx, id)
+		committed, err := e.void(id, nonce)
 		if err == nil && committed {
 			err = e.probeOnce()
 		}
-		cancel()
 		if err == nil {
 			e.log.Info("the outcome of a COMMIT is known", "batch_id", id, "committed", committed)
 			return committed
@@ -84,44 +78,102 @@ func (e *Engine[B]) resolve(id int64) (committed bool) {
 	}
 }
 
-// void puts a row of no commands under a batch number, and tells whether a batch was there before.
-func (e *Engine[B]) void(ctx context.Context, id int64) (committed bool, err error) {
+// void puts a row of no commands under a batch's number, as durably as batches are, and reports whether
+// the attempt's own row was there before.
+func (e *Engine[T]) void(id, nonce int64) (committed bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
+	defer cancel()
 	conn, err := e.pool.Acquire(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer conn.Release()
-	pg.ClearWarning(conn.Conn())
-	for {
-		commands, err := q.BatchVoid(ctx, conn, db.BatchVoidParams{BatchID: id, Instance: e.instance})
-		switch {
-		case errors.Is(err, pgx.ErrNoRows): // it committed while this waited: now it can be seen
-			continue
-		case err == nil && pg.Warned(conn.Conn()):
-			return false, errWarned
+	defer func() { // a connection that failed may be silent; others of the pool too
+		if err != nil {
+			_ = conn.Conn().Close(ctx)
 		}
-		return commands > 0, err
+		conn.Release()
+	}()
+	for {
+		var row db.BatchVoidRow
+		err := durably(ctx, conn.Conn(), func(tx pgx.Tx) (err error) {
+			row, err = q.BatchVoid(ctx, tx, db.BatchVoidParams{BatchID: id, Nonce: nonce, Instance: e.instance})
+			return err
+		})
+		if errors.Is(err, pgx.ErrNoRows) { // it committed while this waited: now it can be seen
+			continue
+		}
+		return err == nil && row.Commands > 0 && row.Nonce == nonce, err
 	}
 }
 
-// batchIDs hands out batch numbers from blocks of the sequence.
+// durably runs a transaction that is as durable as batches are, and that fails when the database is not
+// sure that it lasts.
+func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
+	pg.ClearWarning(conn)
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := q.DurabilityRaise(ctx, tx); err != nil {
+			return err
+		}
+		return run(tx)
+	})
+	if err == nil && pg.Warned(conn) {
+		return errWarned
+	}
+	return err
+}
+
+// batchIDs hands out batch numbers from blocks of the sequence. Numbers may be given out twice when the
+// database loses what it last did (an asynchronous standby is promoted, a backup is restored): then batches
+// collide, and take a new block.
 type batchIDs struct {
 	mu            sync.Mutex
 	unused, limit int64
+	fetched       time.Time
 }
 
-const batchBlock = 1000
+const (
+	batchBlock = 1000
+	blockLife  = time.Hour // a number is used within an hour of being fetched
+)
 
-func (b *batchIDs) next(ctx context.Context, d DB) (int64, error) {
+// next gives a number. A fetch that hangs holds up its own writer alone.
+func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
+	if id, ok := b.take(); ok {
+		return id, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
+	defer cancel()
+	var first int64
+	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
+		first, err = q.BatchBlock(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.unused == b.limit {
-		first, err := q.BatchBlock(ctx, d)
-		if err != nil {
-			return 0, err
-		}
-		b.unused, b.limit = first, first+batchBlock
+	if b.unused == b.limit { // else another writer was faster, and this block is left over
+		b.unused, b.limit, b.fetched = first, first+batchBlock, time.Now()
 	}
 	b.unused++
 	return b.unused - 1, nil
+}
+
+func (b *batchIDs) take() (id int64, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unused == b.limit || time.Since(b.fetched) > blockLife {
+		b.unused = b.limit
+		return 0, false
+	}
+	b.unused++
+	return b.unused - 1, true
+}
+
+// drop gives up the rest of the block.
+func (b *batchIDs) drop() {
+	b.mu.Lock()
+	b.unused = b.limit
+	b.mu.Unlock()
 }

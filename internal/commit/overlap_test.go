@@ -39,6 +39,13 @@ func (e *toyEngine) wantMetric(t *testing.T, name string, want float64) {
 	}
 }
 
+func (e *toyEngine) wantReruns(t *testing.T, want float64) {
+	t.Helper()
+	if got := e.reruns(); got != want {
+		t.Errorf("%v attempts failed, want %v", got, want)
+	}
+}
+
 // The second works with what the first leaves before that is committed, and is answered after it.
 func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	t.Parallel()
@@ -56,8 +63,8 @@ func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	}
 	wantValue(t, w, "c0", 0)
 	e.wantMetric(t, "overlaps_total", 1)
-	e.wantMetric(t, "left_behind_total", 0)
-	e.wantMetric(t, "reruns_total", 0)
+	e.wantMetric(t, "attempts_total/conflicted", 0)
+	e.wantReruns(t, 0)
 }
 
 // One that runs again while the batch before it is still on its way must not pass that one: it would
@@ -94,7 +101,7 @@ func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
 		t.Errorf("the second: %+v", r)
 	}
 	wantValue(t, w, "c0", 0)
-	e.wantMetric(t, "left_behind_total", 0)
+	e.wantMetric(t, "attempts_total/conflicted", 0)
 }
 
 // What the second saw of the first never was: neither its money nor its refusal may stay.
@@ -179,8 +186,8 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 			}
 			wantValue(t, w, "c0", c.value)
 			wantValue(t, w, "c1", 1_000_001)
-			e.wantMetric(t, "left_behind_total", 1)
-			if e.caution.over() {
+			e.wantMetric(t, "attempts_total/conflicted", 1)
+			if e.backoff.over() {
 				t.Error("the next batch overlaps at once, though another process is there")
 			}
 		})
@@ -233,9 +240,9 @@ func TestBatchesWithANameInCommonDoNotOverlap(t *testing.T) {
 	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 1).named("x"))))
 	w.waiting(1)
 	second := e.start(within(t, 20*time.Second), work(add("c0", 1).named("x")))
-	eventually(t, "the second waits at the roster", func() bool {
-		if e.roster.door.TryLock() {
-			e.roster.door.Unlock()
+	eventually(t, "the second waits at the latch", func() bool {
+		if e.latches.entrance.TryLock() {
+			e.latches.entrance.Unlock()
 			return false
 		}
 		return true
@@ -248,40 +255,40 @@ func TestBatchesWithANameInCommonDoNotOverlap(t *testing.T) {
 		t.Errorf("the second: %+v", r)
 	}
 	wantValue(t, w, "c0", 1_000_001)
-	e.wantMetric(t, "left_behind_total", 0)
+	e.wantMetric(t, "attempts_total/conflicted", 0)
 }
 
-func TestCautionGrowsAndEnds(t *testing.T) {
-	var c caution
+func TestBackoffGrowsAndEnds(t *testing.T) {
+	var c backoff
 	if !c.over() {
-		t.Fatal("careful from the beginning")
+		t.Fatal("it pauses from the beginning")
 	}
-	for _, want := range []time.Duration{leastCaution, 2 * leastCaution, 4 * leastCaution} {
-		c.take()
-		c.take() // one of the same time
+	for _, want := range []time.Duration{leastBackoff, 2 * leastBackoff, 4 * leastBackoff} {
+		c.start()
+		c.start() // one of the same time
 		if c.over() || c.pause != want {
 			t.Errorf("pause %v, want %v", c.pause, want)
 		}
 		c.until = time.Now()
 	}
 	c.until = time.Now().Add(-c.pause)
-	if c.take(); c.pause != leastCaution {
+	if c.start(); c.pause != leastBackoff {
 		t.Errorf("after a long peace the pause is %v", c.pause)
 	}
 	for range 20 {
 		c.until = time.Now()
-		c.take()
+		c.start()
 	}
-	if c.pause != greatestCaution {
+	if c.pause != greatestBackoff {
 		t.Errorf("the pause grew to %v", c.pause)
 	}
 }
 
 func TestRefusedPipeFails(t *testing.T) {
 	p := NewPipe(t.Context())
-	p.Refuse(ErrLeftBehind)
+	p.Refuse(ErrConflict)
 	p.Refuse(errors.New("another"))
-	if err := p.Run(nil); !errors.Is(err, ErrLeftBehind) {
+	if err := p.Run(nil); !errors.Is(err, ErrConflict) {
 		t.Errorf("%v", err)
 	}
 }

@@ -27,7 +27,7 @@ type Pipe struct {
 	err   error
 }
 
-// NewPipe makes an empty pipe. The context bounds the round trip.
+// NewPipe makes an empty pipe. The context bounds all its round trips; each has its own bound too.
 func NewPipe(ctx context.Context) *Pipe { return &Pipe{ctx: ctx} }
 
 // Context is what generated queries are to be called with.
@@ -77,7 +77,10 @@ func (p *Pipe) Run(conn *pgx.Conn) error {
 		return nil
 	}
 	reads := p.reads
-	results := conn.SendBatch(p.ctx, &p.batch)
+	// A connection may have gone silent, and only a deadline tells: TCP acknowledges through a proxy.
+	ctx, cancel := context.WithTimeout(p.ctx, roundTripTimeout)
+	defer cancel()
+	results := conn.SendBatch(ctx, &p.batch)
 	var err error
 	for _, read := range reads {
 		if err = read(reader{results}); err != nil {

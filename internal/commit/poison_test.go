@@ -255,7 +255,7 @@ func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
 		{toyVia{name: "x"}, "ok", 1, 1},
 		{toyVia{name: "x", blind: true}, "ok", 2, 2},
 		{toyVia{name: "x", blind: true, wants: 2}, "ok", 4, 3},
-		{toyVia{name: "x", blind: true, wants: 3}, "ROWS_LOCKED", 5, 3},
+		{toyVia{name: "x", blind: true, wants: 3}, "ROWS_LOCKED", 4, 3},
 	} {
 		e := w.engine()
 		runs := int64(0)

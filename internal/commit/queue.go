@@ -15,26 +15,26 @@ type Limits struct {
 // queue counts all jobs in the engine, holds those that wait, first in first out a tenant, and hands
 // out batches by deficit round robin (Shreedhar and Varghese, 1995), counted in rows, so that a
 // tenant that floods delays only itself.
-type queue[B any] struct {
+type queue[T any] struct {
 	limits  Limits
 	writers int
 
 	mu       sync.Mutex
 	ready    sync.Cond
-	tenants  map[int32]*lane[B]
-	ring     []*lane[B] // tenants with waiting jobs, the next one first
+	tenants  map[int32]*lane[T]
+	ring     []*lane[T] // tenants with waiting jobs, the next one first
 	jobs     int        // in the engine, from admit to end; so are rows and bytes
 	rows     int
 	bytes    int
 	bigOut   bool // a big command is with a writer: one at a time
 	closed   bool
-	turns    int64                 // batches handed out
+	tickets  int64                 // batches handed out
 	culprits map[int32][]time.Time // when a tenant's commands had to be cut out of batches
 }
 
-type lane[B any] struct {
+type lane[T any] struct {
 	tenant  int32
-	waiting []*job[B]
+	waiting []*job[T]
 	queued  bool // it is in the ring
 	jobs    int  // in the engine; so are rows and bytes
 	rows    int
@@ -45,8 +45,8 @@ type lane[B any] struct {
 // quantum is what a tenant may put into a batch before the next one's turn, in rows.
 const quantum = 64
 
-func newQueue[B any](limits Limits, writers int) *queue[B] {
-	q := &queue[B]{limits: limits, writers: writers, tenants: make(map[int32]*lane[B]), culprits: make(map[int32][]time.Time)}
+func newQueue[T any](limits Limits, writers int) *queue[T] {
+	q := &queue[T]{limits: limits, writers: writers, tenants: make(map[int32]*lane[T]), culprits: make(map[int32][]time.Time)}
 	q.ready.L = &q.mu
 	return q
 }
@@ -61,7 +61,7 @@ const (
 )
 
 // admit counts jobs of one tenant in, all or none. Each is counted out by end.
-func (q *queue[B]) admit(jobs []*job[B]) admission {
+func (q *queue[T]) admit(jobs []*job[T]) admission {
 	rows, bytes := 0, 0
 	for _, j := range jobs {
 		rows += j.Rows
@@ -74,7 +74,7 @@ func (q *queue[B]) admit(jobs []*job[B]) admission {
 	}
 	l := q.tenants[jobs[0].Tenant]
 	if l == nil {
-		l = &lane[B]{tenant: jobs[0].Tenant}
+		l = &lane[T]{tenant: jobs[0].Tenant}
 	}
 	switch { // large before busy: it would never be let in
 	case rows > q.limits.Rows/2 || bytes > q.limits.Bytes/2:
@@ -92,7 +92,7 @@ func (q *queue[B]) admit(jobs []*job[B]) admission {
 }
 
 // end counts a job out: it has its answer, or its caller went away before it ran.
-func (q *queue[B]) end(j *job[B]) {
+func (q *queue[T]) end(j *job[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := j.lane
@@ -106,21 +106,21 @@ func (q *queue[B]) end(j *job[B]) {
 	}
 }
 
-func (q *queue[B]) count(l *lane[B], jobs, rows, bytes int) {
+func (q *queue[T]) count(l *lane[T], jobs, rows, bytes int) {
 	l.jobs, q.jobs = l.jobs+jobs, q.jobs+jobs
 	l.rows, q.rows = l.rows+rows, q.rows+rows
 	l.bytes, q.bytes = l.bytes+bytes, q.bytes+bytes
 }
 
 // forget drops a lane with nothing in it, unless it is in the ring: then its turn drops it.
-func (q *queue[B]) forget(l *lane[B]) {
+func (q *queue[T]) forget(l *lane[T]) {
 	if l.jobs == 0 && !l.queued && q.tenants[l.tenant] == l {
 		delete(q.tenants, l.tenant)
 	}
 }
 
 // put lets admitted jobs of one tenant wait for a batch.
-func (q *queue[B]) put(jobs []*job[B]) {
+func (q *queue[T]) put(jobs []*job[T]) {
 	if len(jobs) == 0 {
 		return
 	}
@@ -136,10 +136,10 @@ func (q *queue[B]) put(jobs []*job[B]) {
 }
 
 // alone tells whether a job gets a batch of its own.
-func (q *queue[B]) alone(j *job[B]) bool { return j.DryRun || j.Rows > q.limits.BatchRows }
+func (q *queue[T]) alone(j *job[T]) bool { return j.DryRun || j.Rows > q.limits.BatchRows }
 
 // prefix tells how many of the jobs, from the first, may make a batch.
-func (q *queue[B]) prefix(jobs []*job[B]) int {
+func (q *queue[T]) prefix(jobs []*job[T]) int {
 	if q.alone(jobs[0]) {
 		return 1
 	}
@@ -151,29 +151,49 @@ func (q *queue[B]) prefix(jobs []*job[B]) int {
 	return n
 }
 
-// take waits for work and hands out a batch of it, with its turn, from 1; nil when the queue is closed
-// and every job has ended. big tells that the batch is one command that runs alone: give it back with
-// bigDone.
-func (q *queue[B]) take() (batch []*job[B], turn int64, big bool) {
+// await waits until there is work, and reports false when the queue is closed and every job has ended.
+func (q *queue[T]) await() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for {
-		batch, big = q.gather()
-		if len(batch) > 0 {
-			if len(q.ring) > 0 {
-				q.ready.Signal()
-			}
-			q.turns++
-			return batch, q.turns, big
-		}
+	for !q.work() {
 		if q.closed && q.jobs == 0 {
-			return nil, 0, false
+			return false
 		}
 		q.ready.Wait()
 	}
+	return true
 }
 
-func (q *queue[B]) bigDone() {
+// work reports whether a batch can be gathered.
+func (q *queue[T]) work() bool {
+	for _, l := range q.ring {
+		for len(l.waiting) > 0 && l.waiting[0].state.Load() == abandoned {
+			l.pop()
+		}
+		if len(l.waiting) > 0 && !(q.bigOut && q.alone(l.waiting[0])) {
+			return true
+		}
+	}
+	return false
+}
+
+// take hands out a batch with its ticket, from 1; nil when another writer was faster. all: not only one
+// writer's share. big: the batch is one command that runs alone; give it back with bigDone.
+func (q *queue[T]) take(all bool) (batch []*job[T], ticket int64, big bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	batch, big = q.gather(all)
+	if len(batch) == 0 {
+		return nil, 0, false
+	}
+	if len(q.ring) > 0 {
+		q.ready.Signal()
+	}
+	q.tickets++
+	return batch, q.tickets, big
+}
+
+func (q *queue[T]) bigDone() {
 	q.mu.Lock()
 	q.bigOut = false
 	q.ready.Broadcast()
@@ -181,8 +201,8 @@ func (q *queue[B]) bigDone() {
 }
 
 // draft is a batch that is being gathered.
-type draft[B any] struct {
-	jobs  []*job[B]
+type draft[T any] struct {
+	jobs  []*job[T]
 	rows  int
 	share int
 	full  bool
@@ -195,15 +215,19 @@ const leastShare = 16
 // share is how many rows one of the writers takes: an equal part of all that is waiting or running.
 // If each took all that it found, callers who ask again when they have their answers would all
 // come back with one batch and go into the next one together, and the other writers would have none.
-func (q *queue[B]) share() int {
+// While batches do not overlap the other writer would only wait: then one takes all.
+func (q *queue[T]) share(all bool) int {
+	if all {
+		return q.limits.BatchRows
+	}
 	return min(q.limits.BatchRows, max(leastShare, (q.rows+q.writers-1)/q.writers))
 }
 
 // gather makes a batch of what is there now. A lane whose next job has to run alone begins the next
 // batch, so that it cannot be passed over for ever.
-func (q *queue[B]) gather() (batch []*job[B], big bool) {
-	d := draft[B]{share: q.share()}
-	var next *lane[B]
+func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
+	d := draft[T]{share: q.share(all)}
+	var next *lane[T]
 	now := time.Now()
 	for idle := 0; idle < len(q.ring) && !d.full; {
 		l := q.ring[0]
@@ -248,7 +272,7 @@ func (q *queue[B]) gather() (batch []*job[B], big bool) {
 
 // serve moves from a lane into the batch what its turn and the batch allow. A command that runs alone
 // is paid for afterwards.
-func (q *queue[B]) serve(l *lane[B], d *draft[B]) {
+func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 	for len(l.waiting) > 0 && !d.full {
 		j := l.waiting[0]
 		big := q.alone(j)
@@ -275,13 +299,13 @@ func (q *queue[B]) serve(l *lane[B], d *draft[B]) {
 
 // fits tells whether a batch that is begun takes a job: up to its share, and what belongs to one call
 // as far as possible together.
-func (q *queue[B]) fits(j *job[B], d *draft[B]) bool {
+func (q *queue[T]) fits(j *job[T], d *draft[T]) bool {
 	rows := d.rows + j.Rows
 	return rows <= d.share || rows <= q.limits.BatchRows && j.wait == d.jobs[len(d.jobs)-1].wait
 }
 
 // first puts a lane of the ring to its beginning.
-func (q *queue[B]) first(l *lane[B]) {
+func (q *queue[T]) first(l *lane[T]) {
 	for i, x := range q.ring {
 		if x == l {
 			copy(q.ring[1:i+1], q.ring[:i])
@@ -291,13 +315,13 @@ func (q *queue[B]) first(l *lane[B]) {
 	}
 }
 
-func (l *lane[B]) pop() {
+func (l *lane[T]) pop() {
 	l.waiting[0] = nil
 	l.waiting = l.waiting[1:]
 }
 
 // close lets nothing more in.
-func (q *queue[B]) close() {
+func (q *queue[T]) close() {
 	q.mu.Lock()
 	q.closed = true
 	q.ready.Broadcast()
@@ -312,7 +336,7 @@ const (
 )
 
 // culprit notes that a tenant's command had to be cut out of a batch.
-func (q *queue[B]) culprit(tenant int32) {
+func (q *queue[T]) culprit(tenant int32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -325,13 +349,13 @@ func (q *queue[B]) culprit(tenant int32) {
 	q.culprits[tenant] = times[max(0, len(times)-maxCulprits-1):]
 }
 
-func (q *queue[B]) isolated(tenant int32, now time.Time) bool {
+func (q *queue[T]) isolated(tenant int32, now time.Time) bool {
 	times := q.culprits[tenant]
 	return len(times) > maxCulprits && now.Sub(times[0]) <= culpritMemory
 }
 
 // depth is what is in the engine, in rows.
-func (q *queue[B]) depth() int {
+func (q *queue[T]) depth() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.rows

@@ -28,7 +28,7 @@ func (q *queue[B]) fill(t *testing.T, tenant int32, n, rows int) []*job[B] {
 // next gathers a batch without waiting, and ends its jobs.
 func (q *queue[B]) next() (batch []*job[B], big bool) {
 	q.mu.Lock()
-	batch, big = q.gather()
+	batch, big = q.gather(false)
 	q.mu.Unlock()
 	for _, j := range batch {
 		q.end(j)
@@ -296,7 +296,7 @@ func TestWritersShareWhatIsThere(t *testing.T) {
 		t.Helper()
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		b, _ := q.gather()
+		b, _ := q.gather(false)
 		return b
 	}
 	ask := func(n int) {

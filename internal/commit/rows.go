@@ -6,11 +6,12 @@ import (
 	"time"
 )
 
-// Rows are the rows of a simple Table within one batch: found, locked, made and changed by one key. A
-// domain's table embeds it, and adds Lock, Lookup and Flush with its statements. A key that has no row
-// yet is locked like one that has: by the roster within the process, by its unique constraint, which is
+// Rows are the rows of a simple Participant within one batch: found, locked, made and changed by one key.
+// A domain's participant embeds it, and adds Lock and Flush with its statements. A key that has no row
+// yet is guarded like one that has: by its latch within the process, by its unique constraint, which is
 // a name constraint, between processes.
 type Rows[K comparable, V any] struct {
+	Base
 	Now time.Time // of the batch, from Start on
 	ID  func() int64
 
@@ -105,28 +106,15 @@ func (s *Rows[K, V]) sorted(compare func(a, b K) int, want func(*Row[K, V]) bool
 	return rows
 }
 
-// Discover has nothing to find: the keys are what commands name.
-func (s *Rows[K, V]) Discover(*Pipe) {}
-
-// Rows hashes the keys.
-func (s *Rows[K, V]) Rows(hashes []uint64) []uint64 {
+// Latch names the keys.
+func (s *Rows[K, V]) Latch(l *Latches) {
 	for k := range s.wanted {
-		hashes = append(hashes, maphash.Comparable(s.seed, k))
+		l.Own(maphash.Comparable(s.seed, k))
 	}
-	return hashes
 }
 
-// Lookup has nothing to find: the rows are locked.
-func (s *Rows[K, V]) Lookup(*Pipe) {}
-
-// Latest knows no time.
-func (s *Rows[K, V]) Latest() time.Time { return time.Time{} }
-
 // Start takes the batch's time and its source of ids.
-func (s *Rows[K, V]) Start(now time.Time, newID func() int64) { s.Now, s.ID = now, newID }
-
-// Resolve has nothing to read on.
-func (s *Rows[K, V]) Resolve(*Pipe) {}
+func (s *Rows[K, V]) Start(at Times, newID func() int64) { s.Now, s.ID = at.Now, newID }
 
 // Mark is where the next Undo goes back to.
 func (s *Rows[K, V]) Mark() {

@@ -77,7 +77,8 @@ func TestRowsUndoToTheMarkAndKnowWhatToWrite(t *testing.T) {
 				t.Fatalf("row %d is %+v, want %q %v", k, *h, v, exists)
 			}
 		}
-		if len(rows.Rows(nil)) != keys || len(rows.Sorted(cmp.Compare)) != keys {
+		var l Latches
+		if rows.Latch(&l); len(l.owned) != keys || len(rows.Sorted(cmp.Compare)) != keys {
 			t.Fatal("rows that were made are locked too")
 		}
 	})

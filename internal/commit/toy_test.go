@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,7 +87,7 @@ type toyLogged struct {
 }
 
 type toyBook struct {
-	now      time.Time
+	at       Times
 	newID    func() int64
 	counters map[toyKey]*toyCounter
 	names    map[toyKey]*toyName
@@ -97,7 +98,7 @@ type toyBook struct {
 	discover map[toyKey]*string // names whose counter is to be locked
 
 	locksOnly bool
-	told      *endings // nil: nobody asks
+	told      *toldEndings // nil: nobody asks
 }
 
 func newToyBook() *toyBook {
@@ -111,7 +112,7 @@ func newLockingToyBook() *toyBook {
 	return b
 }
 
-func (b *toyBook) Tables() []Table { return []Table{b} }
+func (b *toyBook) Participants() []Participant { return []Participant{b} }
 
 func (b *toyBook) counter(tenant int32, id string) *toyCounter {
 	k := toyKey{tenant, id}
@@ -176,23 +177,18 @@ func (b *toyBook) Discover(p *Pipe) {
 
 var toySeed = maphash.MakeSeed()
 
-func (b *toyBook) Rows(hashes []uint64) []uint64 {
+func (b *toyBook) Latch(l *Latches) {
 	for k := range b.counters {
-		hashes = append(hashes, maphash.Comparable(toySeed, k))
+		l.Share(maphash.Comparable(toySeed, k))
 	}
-	return hashes
-}
-
-func (b *toyBook) Names(hashes []uint64) []uint64 {
 	for k := range b.names {
-		hashes = append(hashes, maphash.Comparable(toySeed, toyKey{-k.tenant, k.id}))
+		l.Own(maphash.Comparable(toySeed, toyKey{-k.tenant, k.id}))
 	}
-	return hashes
 }
 
 func (b *toyBook) CanOverlap() bool { return len(b.discover) == 0 && !b.locksOnly }
 
-func (b *toyBook) TakeOver(from Table, writer *Writer) {
+func (b *toyBook) TakeOver(from Participant, writer *Writer) {
 	other := from.(*toyBook)
 	for k, c := range b.counters {
 		if o := other.counters[k]; o != nil && o.found {
@@ -275,9 +271,9 @@ func (b *toyBook) Latest() (latest time.Time) {
 	return latest
 }
 
-func (b *toyBook) Start(now time.Time, newID func() int64) { b.now, b.newID = now, newID }
-func (b *toyBook) Resolve(*Pipe)                           {}
-func (b *toyBook) Mark()                                   { b.undo = b.undo[:0] }
+func (b *toyBook) Start(at Times, newID func() int64) { b.at, b.newID = at, newID }
+func (b *toyBook) Resolve(*Pipe)                      {}
+func (b *toyBook) Mark()                              { b.undo = b.undo[:0] }
 
 func (b *toyBook) Undo() {
 	for _, f := range slices.Backward(b.undo) {
@@ -297,7 +293,7 @@ func (b *toyBook) add(c *toyCounter, delta int64, label string) error {
 	old := *c
 	logged := len(b.log)
 	b.undo = append(b.undo, func() { *c = old; b.log = b.log[:logged] })
-	c.n, c.lastAt, c.dirty = c.n+delta, b.now, true
+	c.n, c.lastAt, c.dirty = c.n+delta, b.at.Recorded, true
 	b.log = append(b.log, toyLogged{b.newID(), c.tenant, c.id, label})
 	return nil
 }
@@ -336,7 +332,7 @@ func (b *toyBook) Flush(p *Pipe) {
 	p.Queue(func(d DB) error {
 		_, err := d.Exec(p.Context(), `insert into toy_log (row_id, tenant_id, counter, label, at)
 			select unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]), $5`,
-			rowIDs, tenants, counters, labels, b.now)
+			rowIDs, tenants, counters, labels, b.at.Recorded)
 		return err
 	})
 }
@@ -362,19 +358,20 @@ func (b *toyBook) Write(p *Pipe) {
 		return d.QueryRow(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
 			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n, unnest($5::text[]) as writer) u
 			where c.tenant_id = u.tenant_id and c.id = u.id and c.xmin::text = u.writer returning 1)
-			select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, b.now, writers).Scan(&ok)
+			select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, b.at.Recorded, writers).Scan(&ok)
 	})
 }
 
 func (b *toyBook) Confirm(p *Pipe) {
-	seen := map[toyKey]*toyCounter{}
+	seen, unchanged := map[toyKey]*toyCounter{}, false
 	for k, c := range b.counters {
-		if c.found && !c.dirty {
+		if c.found {
 			seen[k] = c
+			unchanged = unchanged || !c.dirty
 		}
 	}
 	keys, tenants, ids := sortedKeys(seen)
-	if len(keys) == 0 {
+	if !unchanged {
 		return
 	}
 	var writers []string
@@ -543,7 +540,7 @@ type toyEngine struct {
 func (w *world) engine(change ...func(*Config[*toyBook])) *toyEngine {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
-	c := Config[*toyBook]{NewBooks: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"}, Metrics: NewMetrics(reg),
+	c := Config[*toyBook]{NewTx: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"}, Metrics: NewMetrics(reg),
 		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil))}
 	for _, f := range change {
 		f(&c)
@@ -568,11 +565,11 @@ func (e *toyEngine) mustBeEmpty(t *testing.T) {
 	if err := e.Drain(ctx); err != nil {
 		t.Error(err)
 	}
-	e.flights.mu.Lock()
-	defer e.flights.mu.Unlock()
+	e.flying.mu.Lock()
+	defer e.flying.mu.Unlock()
 	e.queue.mu.Lock()
 	defer e.queue.mu.Unlock()
-	if n := len(e.flights.jobs); n > 0 {
+	if n := len(e.flying.jobs); n > 0 {
 		t.Errorf("%d keys are still on their way", n)
 	}
 	if q := e.queue; q.jobs != 0 || q.rows != 0 || q.bytes != 0 {
@@ -580,8 +577,9 @@ func (e *toyEngine) mustBeEmpty(t *testing.T) {
 	}
 }
 
-// metric is the sum of a counter.
+// metric is the sum of a counter, of those with one value of a label if one stands behind a slash.
 func (e *toyEngine) metric(name string) (sum float64) {
+	name, value, _ := strings.Cut(name, "/")
 	families, err := e.reg.Gather()
 	if err != nil {
 		panic(err)
@@ -589,9 +587,20 @@ func (e *toyEngine) metric(name string) (sum float64) {
 	for _, f := range families {
 		if f.GetName() == "ledgerd_commit_"+name {
 			for _, m := range f.GetMetric() {
+				if value != "" && m.GetLabel()[0].GetValue() != value {
+					continue
+				}
 				sum += m.GetCounter().GetValue()
 			}
 		}
+	}
+	return sum
+}
+
+// reruns counts the attempts that failed, other than for a reason within the process.
+func (e *toyEngine) reruns() (sum float64) {
+	for _, end := range []ending{raced, collided, blocked, lost, rejected, broken, overfull} {
+		sum += e.metric("attempts_total/" + end.String())
 	}
 	return sum
 }

@@ -2,129 +2,184 @@ package commit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 const (
-	maxRaces     = 5 // how often a batch may lose a race before it is halved
-	batchTimeout = 60 * time.Second
-	connTimeout  = 10 * time.Second
+	maxRaces      = 5 // how often a batch may lose a race before it is halved
+	maxCollisions = 2 // how often it may have a number that is taken before that is its data's fault
+	maxLockWaits  = 3 // how often a whole batch waits for locks before it is searched for those who need them
+	connTimeout   = 10 * time.Second
 )
 
 // yields is how often a writer lets others run before it takes the next batch: callers who just got their answers
-// then ask again in time for it. Nobody waits for a timer; on an idle machine it takes a microsecond. In BenchmarkClaim
+// then ask again in time for it. It waits for no timer; on an idle machine it takes a microsecond. In BenchmarkClaim
 // batches grow from 81 to 105 claims of 128, and throughput by 7 %.
 const yields = 4
 
-// write is a writer: it takes batches until the queue is closed and every job has ended.
-func (e *Engine[B]) write() {
+// write is a writer: it takes batches until the queue is closed and every job has ended. It has a
+// connection before it takes one, so that a connect that hangs keeps no job and no ticket waiting.
+func (e *Engine[T]) write() {
 	defer e.writers.Done()
 	for {
 		for range yields {
 			runtime.Gosched()
 		}
-		jobs, turn, big := e.queue.take()
-		if jobs == nil {
+		if !e.queue.await() {
 			return
 		}
+		conn, err := e.connect()
+		jobs, ticket, big := e.queue.take(!e.backoff.over())
+		if jobs == nil { // another writer has them
+			release(conn)
+			continue
+		}
+		if err != nil {
+			e.latches.pass(ticket)
+			ticket = 0
+		}
 		e.metrics.size.Observe(float64(len(jobs)))
-		e.settle(jobs, manner{lockTimeout: e.lockTimeout(), turn: turn})
+		conn = e.run(conn, jobs, mode{lockTimeout: e.lockTimeout(), ticket: ticket})
+		release(conn)
 		if big {
 			e.queue.bigDone()
 		}
 	}
 }
 
-// manner is how a batch is tried.
-type manner struct {
-	lockTimeout time.Duration
-	overlap     bool
-	sure        bool  // it looks every name up, see Guessing
-	turn        int64 // it enters the roster when those with a lower one have; 0: at any time
+// connect takes a connection from the pool.
+func (e *Engine[T]) connect() (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
+	defer cancel()
+	conn, err := e.pool.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errLost, err)
+	}
+	return conn, nil
 }
 
-// settle runs jobs until each has an answer, or waits apart for a lock.
-func (e *Engine[B]) settle(jobs []*job[B], m manner) {
-	m.overlap = m.lockTimeout == e.lockWait && e.caution.over()
-	m.sure = !e.doubt.over()
-	for races, wait := 0, 5*time.Millisecond; ; {
-		live, err := e.try(jobs, m)
-		e.roster.pass(m.turn)
-		m.turn = 0
-		if jobs = live; err == nil {
+func release(conn *pgxpool.Conn) {
+	if conn != nil {
+		conn.Release()
+	}
+}
+
+// drop closes a connection that may be dead, or lead to a server that was demoted.
+func drop(conn *pgxpool.Conn) {
+	if conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Conn().Close(ctx)
+	conn.Release()
+}
+
+// run tries jobs until each has an answer, or waits apart for a lock. It uses the connection that it is given,
+// if any, and returns the one that it has at last.
+func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Conn {
+	m.optimistic = m.lockTimeout >= e.lockWait && e.backoff.over()
+	races, collisions, waits := 0, 0, 0
+	for pause := 5 * time.Millisecond; ; {
+		var live []*job[T]
+		var end ending
+		var err error
+		conn, live, end, err = e.try(conn, jobs, m)
+		e.latches.pass(m.ticket)
+		m.ticket = 0
+		jobs = live
+		switch end {
+		case committed:
 			if jobs = e.answer(jobs); len(jobs) == 0 {
-				return
+				return conn
 			}
-			continue
-		}
-		if errors.Is(err, errAgain) {
-			continue // bounded by the jobs themselves
-		}
-		if errors.Is(err, errWrongGuess) {
-			e.metrics.wrongGuesses.Inc()
-			m.sure = true
-			for _, j := range jobs {
-				j.verdict, j.counts, j.more = nil, false, 0 // it came of a guess
-			}
-			continue
-		}
-		if errors.Is(err, ErrLeftBehind) {
-			e.metrics.leftBehind.Inc()
-			m.overlap = false
-			continue
-		}
-		e.metrics.reruns.Inc()
-		switch e.classify(err) {
-		case lost:
-			e.breaks(err)
-			handBack(jobs)
-			time.Sleep(wait)
-			wait = min(wait*2, 250*time.Millisecond)
-			if jobs = e.expire(jobs, err); len(jobs) == 0 {
-				return
-			}
-		case race:
-			if isDeadlock(err) {
-				e.metrics.deadlocks.Inc()
-				e.log.Error("deadlock between batches", "error", err)
-			}
+		case incomplete: // bounded by the jobs themselves
+		case conflicted:
+			m.optimistic = false
+		case overfull:
+			return e.halves(conn, jobs, m.lockTimeout)
+		case raced:
 			if races++; races == maxRaces {
-				e.lose(jobs, err)
-				return
+				return e.lose(conn, jobs, err)
 			}
-			time.Sleep(rand.N(time.Duration(races) * 4 * time.Millisecond))
-		case locked:
-			e.hold(jobs, err)
-			return
+			if jobs = e.pause(jobs, rand.N(time.Duration(races)*4*time.Millisecond), err); len(jobs) == 0 {
+				return conn
+			}
+		case collided:
+			e.ids.drop()
+			if collisions++; collisions > maxCollisions {
+				return e.reject(conn, jobs, err, m.lockTimeout)
+			}
+		case blocked:
+			m.optimistic = false
+			if waits++; waits < maxLockWaits && m.lockTimeout >= e.lockWait && !e.blocked.trying.Load() {
+				continue
+			}
+			return e.search(conn, jobs, err)
+		case lost:
+			e.ids.drop() // it may be another database by now
+			e.pool.Reset()
+			e.breaks(err)
+			if jobs = e.pause(jobs, pause, err); len(jobs) == 0 {
+				return conn
+			}
+			pause = min(pause*2, 250*time.Millisecond)
+		case rejected:
+			return e.reject(conn, jobs, err, m.lockTimeout)
 		case broken:
 			e.breaks(err)
 			e.log.Error("a batch failed", "jobs", len(jobs), "error", err)
 			for _, j := range jobs {
 				e.fail(j, unavailable(err))
 			}
-			return
-		case data:
-			e.split(jobs, err, m.lockTimeout)
-			return
+			return conn
 		}
 	}
 }
 
-// halves runs jobs of which nothing was kept in two batches.
-func (e *Engine[B]) halves(jobs []*job[B], lockTimeout time.Duration) {
-	handBack(jobs)
-	if n := len(jobs) / 2; n > 0 {
-		e.settle(jobs[:n:n], manner{lockTimeout: lockTimeout})
-		e.settle(jobs[n:], manner{lockTimeout: lockTimeout})
+// try claims the jobs whose callers still wait, and runs them once. Unless it ends as committed nothing of
+// them was kept.
+func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T], m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
+	if conn == nil {
+		if conn, err = e.connect(); err != nil {
+			if end = e.classify(err); end != lost {
+				jobs = claim(jobs)
+			}
+			return nil, jobs, end, err
+		}
 	}
+	if live = claim(jobs); len(live) == 0 {
+		return conn, nil, committed, nil
+	}
+	defer func() { e.metrics.ended(end, err) }()
+	id, err := e.ids.next(conn.Conn())
+	if err != nil {
+		drop(conn)
+		return nil, live, e.classify(fmt.Errorf("%w: %w", errLost, err)), err
+	}
+	started := e.health.begin()
+	a, err := e.attempt(conn.Conn(), id, live, m)
+	e.health.end(started)
+	end = a.end(err)
+	if err != nil && (a.sent || end == lost) {
+		drop(conn)
+		conn = nil
+	}
+	if err != nil && a.sent && e.findOut(a, err) {
+		end, err = committed, nil
+	}
+	a.tell()
+	return conn, live, end, err
 }
 
 // answer gives every job the outcome that is now committed, and returns those that run after it.
-func (e *Engine[B]) answer(jobs []*job[B]) (later []*job[B]) {
+func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	for _, j := range jobs {
 		switch {
 		case j.later && j.err == nil:
@@ -146,38 +201,58 @@ func (e *Engine[B]) answer(jobs []*job[B]) (later []*job[B]) {
 	return later
 }
 
-// expire answers the jobs whose time is over, and returns the others.
-func (e *Engine[B]) expire(jobs []*job[B], err error) (live []*job[B]) {
+// pause waits before jobs of which nothing was kept are tried again. It answers those whose time is over,
+// and returns the others.
+func (e *Engine[T]) pause(jobs []*job[T], wait time.Duration, err error) (live []*job[T]) {
+	handBack(jobs)
+	time.Sleep(wait)
 	now := time.Now()
 	for _, j := range jobs {
 		switch {
 		case now.Before(j.end):
 			live = append(live, j)
 		case j.state.CompareAndSwap(waiting, claimed):
-			e.fail(j, unavailable(err))
+			e.fail(j, e.outOfTime(err))
 		}
 	}
 	return live
 }
 
-// lose halves a batch that lost too many races. Nothing can be done for one alone.
-func (e *Engine[B]) lose(jobs []*job[B], err error) {
+// outOfTime is the error of a job that was tried in vain until its caller's deadline.
+func (e *Engine[T]) outOfTime(err error) error {
+	if e.classify(err) == raced {
+		return rowsLocked(err)
+	}
+	return unavailable(err)
+}
+
+// halves runs jobs of which nothing was kept in two batches.
+func (e *Engine[T]) halves(conn *pgxpool.Conn, jobs []*job[T], lockTimeout time.Duration) *pgxpool.Conn {
+	handBack(jobs)
+	if n := len(jobs) / 2; n > 0 {
+		conn = e.run(conn, jobs[:n:n], mode{lockTimeout: lockTimeout})
+		conn = e.run(conn, jobs[n:], mode{lockTimeout: lockTimeout})
+	}
+	return conn
+}
+
+// lose halves a batch that lost too many races. A command that is alone is refused.
+func (e *Engine[T]) lose(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
 	if len(jobs) > 1 {
-		e.halves(jobs, e.lockTimeout())
-		return
+		return e.halves(conn, jobs, e.lockTimeout())
 	}
 	e.log.Error("a command lost every race", "command", fmt.Sprintf("%T", jobs[0].Command),
 		"request_id", jobs[0].RequestID, "error", err)
 	e.fail(jobs[0], rowsLocked(err))
+	return conn
 }
 
-// split runs the halves of a batch that failed on somebody's data, left to right. A culprit alone
+// reject runs the halves of a batch that failed on the data of some command, left to right. A culprit alone
 // fails; nothing of it is kept.
-func (e *Engine[B]) split(jobs []*job[B], err error, lockTimeout time.Duration) {
+func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, lockTimeout time.Duration) *pgxpool.Conn {
 	if len(jobs) > 1 {
 		e.log.Warn("a batch was split", "jobs", len(jobs), "error", err)
-		e.halves(jobs, lockTimeout)
-		return
+		return e.halves(conn, jobs, lockTimeout)
 	}
 	j := jobs[0]
 	e.metrics.culprits.Inc()
@@ -185,40 +260,24 @@ func (e *Engine[B]) split(jobs []*job[B], err error, lockTimeout time.Duration) 
 	e.log.Error("a command was refused by the database", "command", fmt.Sprintf("%T", j.Command),
 		"request_id", j.RequestID, "error", err)
 	e.fail(j, internal(err))
+	return conn
 }
 
-// try claims the jobs whose callers still wait, and runs them once. Without an error they have
-// their outcomes; with one nothing of them was kept.
-func (e *Engine[B]) try(jobs []*job[B], m manner) (live []*job[B], err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), connTimeout)
-	defer cancel()
-	conn, err := e.pool.Acquire(ctx)
-	if err != nil {
-		if err = fmt.Errorf("%w: %w", errLost, err); e.classify(err) == lost {
-			return jobs, err // they go on waiting
+// search looks for the jobs that need a lock which another transaction holds, halves left to right, and lets
+// them wait apart. One that could not be tried again in time is answered.
+func (e *Engine[T]) search(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
+	enough := time.Now().Add(2*blockedPause + 2*e.brief())
+	jobs = slices.DeleteFunc(jobs, func(j *job[T]) bool {
+		over := (j.blocked.Load() || len(jobs) == 1) && j.end.Before(enough)
+		if over {
+			e.fail(j, rowsLocked(err))
 		}
-		if live = claim(jobs); len(live) == 0 {
-			return nil, nil
-		}
-		return live, err
+		return over
+	})
+	if len(jobs) != 1 {
+		return e.halves(conn, jobs, e.brief())
 	}
-	if live = claim(jobs); len(live) == 0 {
-		conn.Release()
-		return nil, nil
-	}
-	id, err := e.ids.next(ctx, conn)
-	if err != nil {
-		conn.Release()
-		return live, err
-	}
-	b, err := e.attempt(conn.Conn(), id, live, m)
-	if err != nil && (b.sent || e.classify(err) == lost) {
-		_ = conn.Conn().Close(ctx) // also of a server that lives on, but was demoted
-	}
-	conn.Release()
-	if err != nil && b.sent {
-		err = e.findOut(b, err)
-	}
-	b.end()
-	return live, err
+	handBack(jobs)
+	e.block(jobs[0])
+	return conn
 }

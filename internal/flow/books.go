@@ -22,117 +22,117 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// Books are the domains' books that one batch works on. A book is made when Need first asks for it: what
-// no command of a batch needs costs the batch nothing.
-type Books struct {
-	lockKeys *lease.Keys
-	leases   *lease.Book
-	token    *token.Book
-	claims   *claim.Book
-	records  *record.Book
-	inbox    *inbox.Book
-	webhooks *webhook.Book
-	messages *notify.Book
-	ledger   *ledger.Book
-	template *template.Book
-	codes    *code.Book
-	outbox   *notify.Outbox
-	loaded   bool
+// The domains, in the one order in which every batch locks them, and each domain's rows sorted. A command that
+// waits for a row holds none of a domain behind it.
+var (
+	// Lock keys of Execute come first: they may guard everything else.
+	lockKeys = register(func(*Books) *lease.Keys { return lease.NewKeys() })
+	leases   = register(func(*Books) *lease.Book { return lease.NewBook() }, lease.NameConstraints()...)
+	// Before rows that many share: a second caller with a token or a claim waits here, and holds none of those.
+	tokens    = register(func(*Books) *token.Book { return token.NewBook() })
+	claims    = register(func(*Books) *claim.Book { return claim.NewBook() }, claim.NameConstraints()...)
+	records   = register(func(*Books) *record.Book { return record.NewBook() }, record.NameConstraints()...)
+	inboxes   = register(func(*Books) *inbox.Book { return inbox.NewBook() }, inbox.NameConstraints()...)
+	webhooks  = register(func(*Books) *webhook.Book { return webhook.NewBook() }, webhook.NameConstraints()...)
+	templates = register(func(*Books) *template.Book { return template.NewBook() }, template.NameConstraints()...)
+	// Before the counters of limits: a caller who guesses at a code keeps no other one waiting.
+	codes    = register(func(b *Books) *code.Book { return code.NewBook(b.outbox) }, code.NameConstraints()...)
+	messages = register(newMessages, notify.NameConstraints()...)
+	// Accounts are hot: they are locked last, and held shortest.
+	ledgers = register(func(*Books) *ledger.Book { return ledger.NewBook() }, ledger.NameConstraints()...)
+)
+
+func newMessages(b *Books) *notify.Book {
+	m := notify.NewBook(b.outbox)
+	m.Templates = func() *template.Book { return templates.of(b) }
+	return m
 }
 
-// NewBooks makes empty books.
-func NewBooks() *Books { return &Books{} }
+// domain is one domain's place in the lock order.
+type domain[P commit.Participant] struct {
+	place int
+	open  func(*Books) P
+}
+
+var (
+	domains         int
+	nameConstraints []string // unique constraints over names that callers choose
+)
+
+// register gives a domain the next place.
+func register[P commit.Participant](open func(*Books) P, names ...string) *domain[P] {
+	d := &domain[P]{domains, open}
+	domains++
+	nameConstraints = append(nameConstraints, names...)
+	return d
+}
+
+// of is the domain's part in a batch, opened when Need first asks for it. A participant that is opened later
+// would be neither loaded nor written.
+func (d *domain[P]) of(b *Books) P {
+	if p := b.parts[d.place]; p != nil {
+		return p.(P)
+	}
+	if b.loaded {
+		panic("flow: a command works on a domain that its Need did not ask for")
+	}
+	p := d.open(b)
+	b.parts[d.place] = p
+	return p
+}
+
+// Books are the domains' parts in one batch. A domain that no command of the batch needs costs it nothing.
+type Books struct {
+	parts  []commit.Participant // by their place
+	outbox *notify.Outbox
+	loaded bool
+}
+
+// NewBooks makes empty books, which refuse messages.
+func NewBooks() *Books { return newBooks(nil) }
+
+func newBooks(outbox *notify.Outbox) *Books {
+	return &Books{parts: make([]commit.Participant, domains), outbox: outbox}
+}
+
+// Participants gives the domains that are needed, in their lock order.
+func (b *Books) Participants() []commit.Participant {
+	b.loaded = true
+	return slices.DeleteFunc(slices.Clone(b.parts), func(p commit.Participant) bool { return p == nil })
+}
 
 // Claims has claimed keys.
-func (b *Books) Claims() *claim.Book { return open(b, &b.claims, claim.NewBook) }
+func (b *Books) Claims() *claim.Book { return claims.of(b) }
 
 // LockKeys has the lock keys of Execute.
-func (b *Books) LockKeys() *lease.Keys { return open(b, &b.lockKeys, lease.NewKeys) }
+func (b *Books) LockKeys() *lease.Keys { return lockKeys.of(b) }
 
 // Leases has lease locks.
-func (b *Books) Leases() *lease.Book { return open(b, &b.leases, lease.NewBook) }
+func (b *Books) Leases() *lease.Book { return leases.of(b) }
 
 // Ledger has accounts, transfers and holds.
-func (b *Books) Ledger() *ledger.Book { return open(b, &b.ledger, ledger.NewBook) }
+func (b *Books) Ledger() *ledger.Book { return ledgers.of(b) }
 
 // Tokens has submit tokens.
-func (b *Books) Tokens() *token.Book { return open(b, &b.token, token.NewBook) }
+func (b *Books) Tokens() *token.Book { return tokens.of(b) }
 
 // Records has work done elsewhere.
-func (b *Books) Records() *record.Book { return open(b, &b.records, record.NewBook) }
+func (b *Books) Records() *record.Book { return records.of(b) }
 
 // Inbox has the messages of consumers.
-func (b *Books) Inbox() *inbox.Book { return open(b, &b.inbox, inbox.NewBook) }
+func (b *Books) Inbox() *inbox.Book { return inboxes.of(b) }
 
 // Webhooks has the endpoints of webhooks.
-func (b *Books) Webhooks() *webhook.Book { return open(b, &b.webhooks, webhook.NewBook) }
+func (b *Books) Webhooks() *webhook.Book { return webhooks.of(b) }
 
 // Templates has the templates of messages.
-func (b *Books) Templates() *template.Book { return open(b, &b.template, template.NewBook) }
+func (b *Books) Templates() *template.Book { return templates.of(b) }
 
 // Codes has verification codes.
-func (b *Books) Codes() *code.Book {
-	return open(b, &b.codes, func() *code.Book { return code.NewBook(b.outbox) })
-}
+func (b *Books) Codes() *code.Book { return codes.of(b) }
 
 // Messages has messages to people and systems.
-func (b *Books) Messages() *notify.Book {
-	return open(b, &b.messages, func() *notify.Book {
-		m := notify.NewBook(b.outbox)
-		m.Templates = b.Templates
-		return m
-	})
-}
-
-// open makes a book when it is needed. What is asked for later would not be loaded, nor written.
-func open[T any](b *Books, book **T, make func() *T) *T {
-	if *book == nil {
-		if b.loaded {
-			panic("flow: a command works on a book that its Need did not ask for")
-		}
-		*book = make()
-	}
-	return *book
-}
-
-// Tables is the lock order: every batch locks the domains in it, and each domain's rows sorted.
-func (b *Books) Tables() (tables []commit.Table) {
-	b.loaded = true
-	if b.lockKeys != nil { // before everything else: they may guard it
-		tables = append(tables, b.lockKeys)
-	}
-	if b.leases != nil {
-		tables = append(tables, b.leases)
-	}
-	if b.token != nil { // before what is hot: who comes second with a token waits here, and holds nothing
-		tables = append(tables, b.token)
-	}
-	if b.claims != nil { // before what many share: who waits for a claim keeps nobody waiting
-		tables = append(tables, b.claims)
-	}
-	if b.records != nil {
-		tables = append(tables, b.records)
-	}
-	if b.inbox != nil {
-		tables = append(tables, b.inbox)
-	}
-	if b.webhooks != nil {
-		tables = append(tables, b.webhooks)
-	}
-	if b.template != nil {
-		tables = append(tables, b.template)
-	}
-	if b.codes != nil { // before what limits count: who guesses at a code keeps nobody waiting
-		tables = append(tables, b.codes)
-	}
-	if b.messages != nil { // fingerprints and counters of limits
-		tables = append(tables, b.messages)
-	}
-	if b.ledger != nil { // what is hot comes last, and is held shortest
-		tables = append(tables, b.ledger)
-	}
-	return tables
-}
+func (b *Books) Messages() *notify.Book { return messages.of(b) }
 
 // Engine runs commands over Books.
 type Engine = commit.Engine[*Books]
@@ -150,78 +150,67 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 
 // NewSendingEngine starts an engine over all domains, with an outbox for messages.
 func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger, outbox *notify.Outbox) *Engine {
-	newBooks := func() *Books { return &Books{outbox: outbox} }
 	return commit.New(commit.Config[*Books]{
-		Pool: pool, NewBooks: newBooks, Instance: instance, Metrics: metrics, Log: log,
-		NameConstraints: slices.Concat(lease.NameConstraints(), claim.NameConstraints(), record.NameConstraints(), inbox.NameConstraints(),
-			webhook.NameConstraints(), ledger.NameConstraints(), template.NameConstraints(), code.NameConstraints(), notify.NameConstraints()),
+		Pool: pool, NewTx: func() *Books { return newBooks(outbox) }, Instance: instance, Metrics: metrics, Log: log,
+		NameConstraints: nameConstraints,
 	})
 }
 
 // Lease makes a command on locks one over Books.
-func Lease(c commit.Command[*lease.Book]) Command { return on((*Books).Leases, c) }
+func Lease(c commit.Command[*lease.Book]) Command { return on(leases, c) }
 
 // Ledger makes a ledger command one over Books.
-func Ledger(c commit.Command[*ledger.Book]) Command { return on((*Books).Ledger, c) }
+func Ledger(c commit.Command[*ledger.Book]) Command { return on(ledgers, c) }
 
 // Token makes a command over submit tokens one over Books.
-func Token(c commit.Command[*token.Book]) Command { return on((*Books).Tokens, c) }
+func Token(c commit.Command[*token.Book]) Command { return on(tokens, c) }
 
 // Claim makes a command over claims one over Books.
-func Claim(c commit.Command[*claim.Book]) Command { return on((*Books).Claims, c) }
+func Claim(c commit.Command[*claim.Book]) Command { return on(claims, c) }
 
 // Record makes a command on work done elsewhere one over Books.
-func Record(c commit.Command[*record.Book]) Command { return on((*Books).Records, c) }
+func Record(c commit.Command[*record.Book]) Command { return on(records, c) }
 
 // Inbox makes an inbox command one over Books.
-func Inbox(c commit.Command[*inbox.Book]) Command { return on((*Books).Inbox, c) }
+func Inbox(c commit.Command[*inbox.Book]) Command { return on(inboxes, c) }
 
 // Webhook makes a command over webhook endpoints one over Books.
-func Webhook(c commit.Command[*webhook.Book]) Command { return on((*Books).Webhooks, c) }
+func Webhook(c commit.Command[*webhook.Book]) Command { return on(webhooks, c) }
 
 // Template makes a command on templates one over Books.
-func Template(c commit.Command[*template.Book]) Command { return on((*Books).Templates, c) }
+func Template(c commit.Command[*template.Book]) Command { return on(templates, c) }
 
 // Notify makes a command over messages one over Books.
-func Notify(c commit.Command[*notify.Book]) Command { return on((*Books).Messages, c) }
+func Notify(c commit.Command[*notify.Book]) Command { return on(messages, c) }
 
-// on makes a command over a domain's book one over Books.
-func on[T any](book func(*Books) *T, c commit.Command[*T]) Command {
-	o := onBook[T]{book, c}
-	switch c := c.(type) {
-	case commit.Guarded[*T]:
-		return guardedOnBook[T]{o, c}
-	case commit.Counted[*T]:
-		return countedOnBook[T]{o, c}
+// on makes a command over a domain one over Books.
+func on[P commit.Participant](d *domain[P], c commit.Command[P]) Command { return onDomain[P]{d, c} }
+
+type onDomain[P commit.Participant] struct {
+	domain  *domain[P]
+	command commit.Command[P]
+}
+
+func (o onDomain[P]) Need(b *Books)               { o.command.Need(o.domain.of(b)) }
+func (o onDomain[P]) Apply(b *Books) (any, error) { return o.command.Apply(o.domain.of(b)) }
+
+// Guard is the command's own, if it has one.
+func (o onDomain[P]) Guard(b *Books) error {
+	if g, ok := o.command.(commit.Guarded[P]); ok {
+		return g.Guard(o.domain.of(b))
 	}
-	return o
+	return nil
 }
 
-type onBook[T any] struct {
-	book    func(*Books) *T
-	command commit.Command[*T]
+// Count is the command's own, if it has one.
+func (o onDomain[P]) Count(b *Books) bool {
+	c, ok := o.command.(commit.Counted[P])
+	return ok && c.Count(o.domain.of(b))
 }
-
-func (o onBook[T]) Need(b *Books)               { o.command.Need(o.book(b)) }
-func (o onBook[T]) Apply(b *Books) (any, error) { return o.command.Apply(o.book(b)) }
-
-type guardedOnBook[T any] struct {
-	onBook[T]
-	guarded commit.Guarded[*T]
-}
-
-func (g guardedOnBook[T]) Guard(b *Books) error { return g.guarded.Guard(g.book(b)) }
 
 // Refused is the command's own, if it has something to say.
-func (g guardedOnBook[T]) Refused(f *fault.Fault) {
-	if t, ok := g.guarded.(Telling); ok {
+func (o onDomain[P]) Refused(f *fault.Fault) {
+	if t, ok := o.command.(Telling); ok {
 		t.Refused(f)
 	}
 }
-
-type countedOnBook[T any] struct {
-	onBook[T]
-	counted commit.Counted[*T]
-}
-
-func (c countedOnBook[T]) Count(b *Books) bool { return c.counted.Count(c.book(b)) }

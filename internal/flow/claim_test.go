@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -239,7 +240,7 @@ func TestACountIsThatOfTheAttemptThatStays(t *testing.T) {
 	c := pageClaim("p")
 	b := flow.NewBooks()
 	c.Need(b)
-	b.Claims().Start(time.Now(), func() int64 { return 1 })
+	b.Claims().Start(commit.Times{Now: time.Now()}, func() int64 { return 1 })
 	if err := c.Guard(b); err != nil || c.Count() != 1 {
 		t.Fatal(err, c.Count())
 	}

@@ -77,4 +77,4 @@ func (c *SendCode) render() (notify.Rendered, error) {
 }
 
 // Code makes a command on codes one over Books.
-func Code(c commit.Command[*code.Book]) Command { return on((*Books).Codes, c) }
+func Code(c commit.Command[*code.Book]) Command { return on(codes, c) }

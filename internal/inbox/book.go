@@ -17,7 +17,7 @@ type (
 	rows = commit.Rows[Key, Message] // embedded by this name: Rows is a method of it
 )
 
-// Book has the messages of one batch. It is the inbox's commit.Table.
+// Book has the messages of one batch. It is the inbox's commit.Participant.
 type Book struct {
 	rows
 	dead []*deadSet

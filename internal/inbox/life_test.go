@@ -32,7 +32,7 @@ func newPaper() *paper {
 // at runs a command so long after the start, and says in a line how it ended.
 func (p *paper) at(after time.Duration, c commit.Command[*inbox.Book]) string {
 	p.now = start.Add(after)
-	p.book.Start(p.now, func() int64 { p.ids++; return p.ids })
+	p.book.Start(commit.Times{Now: p.now}, func() int64 { p.ids++; return p.ids })
 	c.Need(p.book)
 	p.book.Mark()
 	answer, err := c.Apply(p.book)

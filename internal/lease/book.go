@@ -78,7 +78,7 @@ var (
 	q        db.Queries
 	lockSeed = maphash.MakeSeed()
 
-	_ commit.Table = (*Book)(nil)
+	_ commit.Participant = (*Book)(nil)
 )
 
 // NewBook makes an empty book.

@@ -18,7 +18,7 @@ type Keys struct {
 var (
 	keySeed = maphash.MakeSeed()
 
-	_ commit.Table = (*Keys)(nil)
+	_ commit.Participant = (*Keys)(nil)
 )
 
 // NewKeys makes an empty set.

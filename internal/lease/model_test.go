@@ -64,7 +64,7 @@ func (w *world) apply(t *rapid.T, c commit.Command[*Book]) (answer any, err erro
 		w.next++
 		w.book.drawn = append(w.book.drawn, w.next)
 	}
-	w.book.Start(w.now, nil)
+	w.book.Start(commit.Times{Now: w.now}, nil)
 	w.book.Mark()
 	answer, err = c.Apply(w.book)
 	w.book.draws, w.book.drawn = 0, nil
@@ -247,7 +247,7 @@ func TestLocksBehaveAsTheirModel(t *testing.T) {
 				if l == nil {
 					return
 				}
-				w.book.Start(w.now, nil)
+				w.book.Start(commit.Times{Now: w.now}, nil)
 				if w.book.held(l) != w.held() || w.held() && l.Value.fence != w.fence {
 					t.Fatal(errors.New("the lock is not as in the model"))
 				}

@@ -40,7 +40,7 @@ func (c *CreateAssetsCommand) Apply(b *Book) (any, error) {
 				With("asset", a.Code).With("scale", a.Scale)
 		}
 		if !a.found {
-			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, b.now
+			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, b.at.Now
 			b.newAssets = append(b.newAssets, a)
 		}
 		made = append(made, *a)
@@ -105,7 +105,7 @@ func (c *CreateAccountsCommand) Apply(b *Book) (any, error) {
 		}
 		b.touch(a)
 		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, b.newID(), asset.Scale, want.Kind, Open
-		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, b.now, c.RequestID
+		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, b.at.Now, c.RequestID
 		made.Accounts = append(made.Accounts, *a)
 	}
 	return made, nil

@@ -16,28 +16,20 @@ import (
 
 var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
 
-// Rows hashes the accounts.
-func (b *Book) Rows(hashes []uint64) []uint64 {
-	hashes = slices.Grow(hashes, len(b.locks))
+// Latch shares the accounts, and owns the names of transfers, holds and assets.
+func (b *Book) Latch(l *commit.Latches) {
 	for _, a := range b.locks {
-		hashes = append(hashes, maphash.Comparable(rowSeed, a.AccountKey))
+		l.Share(maphash.Comparable(rowSeed, a.AccountKey))
 	}
-	return hashes
-}
-
-// Names hashes the names of transfers, holds and assets.
-func (b *Book) Names(hashes []uint64) []uint64 {
-	hashes = slices.Grow(hashes, len(b.nameList))
 	for _, n := range b.nameList {
-		hashes = append(hashes, maphash.Comparable(transferSeed, n.nameKey))
+		l.Own(maphash.Comparable(transferSeed, n.nameKey))
 	}
 	for k := range b.holdNames {
-		hashes = append(hashes, maphash.Comparable(holdSeed, k))
+		l.Own(maphash.Comparable(holdSeed, k))
 	}
 	for k := range b.assets {
-		hashes = append(hashes, maphash.Comparable(assetSeed, k))
+		l.Own(maphash.Comparable(assetSeed, k))
 	}
-	return hashes
 }
 
 // CanOverlap: transfers and new holds see nothing but accounts and names.
@@ -59,7 +51,7 @@ func (b *Book) CanOverlap() bool {
 }
 
 // TakeOver copies the accounts that another batch leaves.
-func (b *Book) TakeOver(from commit.Table, writer *commit.Writer) {
+func (b *Book) TakeOver(from commit.Participant, writer *commit.Writer) {
 	other := from.(*Book)
 	for _, a := range b.locks {
 		o := other.accounts[a.AccountKey]
@@ -197,17 +189,20 @@ func (b *Book) Write(p *commit.Pipe) {
 	})
 }
 
-// Confirm locks the accounts that were seen and not changed.
+// Confirm locks all accounts that were seen, in the order in which every batch locks them, if there are some that
+// Write does not write: alone it would lock them first, and those that were only seen behind them.
 func (b *Book) Confirm(p *commit.Pipe) {
 	var arg db.AccountConfirmParams
+	seen := false
 	for _, a := range b.locks {
-		if a.found && !a.dirty {
+		if a.found {
 			arg.Tenants = append(arg.Tenants, a.Tenant)
 			arg.AccountIds = append(arg.AccountIds, a.ID)
 			arg.Writers = append(arg.Writers, a.written())
+			seen = seen || !a.dirty
 		}
 	}
-	if len(arg.AccountIds) == 0 {
+	if !seen {
 		return
 	}
 	p.Queue(func(d commit.DB) error {

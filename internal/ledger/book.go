@@ -10,7 +10,7 @@ import (
 // Book is the ledger's rows within one batch. Commands name what they need and get handles, which
 // the load fills in; verbs work on the handles. Not safe for several goroutines.
 type Book struct {
-	now   time.Time
+	at    commit.Times
 	newID func() int64
 
 	accounts  map[AccountKey]*Account
@@ -133,7 +133,7 @@ type holdSave struct {
 
 var q db.Queries
 
-var _ commit.Overlapping = (*Book)(nil)
+var _ commit.Optimistic = (*Book)(nil)
 
 // NewBook makes an empty book.
 func NewBook() *Book {
@@ -313,10 +313,10 @@ func (b *Book) Undo() {
 	b.gen++
 }
 
-// Start gives the book the time of the batch and its source of ids.
-func (b *Book) Start(now time.Time, newID func() int64) { b.now, b.newID = now, newID }
+// Start gives the book the times of the batch and its source of ids.
+func (b *Book) Start(at commit.Times, newID func() int64) { b.at, b.newID = at, newID }
 
-// Latest is the newest time in the locked accounts.
+// Latest is the newest recorded time in the locked accounts.
 func (b *Book) Latest() time.Time {
 	var latest time.Time
 	for _, a := range b.locks {

@@ -3,7 +3,7 @@
 //
 // Its verbs are methods of Book, plain Go over the rows of one batch: no context, no clock, no SQL.
 // A verb returns a result, or a fault and leaves what the engine then undoes. Book is also the
-// ledger's commit.Table: what a batch loads and flushes. Commands carry verbs to the engine; reads
+// ledger's commit.Participant: what a batch loads and flushes. Commands carry verbs to the engine; reads
 // are plain queries beside it.
 //
 // What it promises: every posting makes two entries that sum to zero; an entry keeps the balance

@@ -23,7 +23,7 @@ func (b *Book) flushAssets(p *commit.Pipe) {
 	if len(b.newAssets) == 0 {
 		return
 	}
-	arg := db.AssetInsertParams{Now: b.now}
+	arg := db.AssetInsertParams{Now: b.at.Now}
 	for _, a := range b.newAssets {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.Codes = append(arg.Codes, a.Code)
@@ -41,7 +41,7 @@ func limitText(n *amount.Int) string {
 
 func (b *Book) insertAccounts(p *commit.Pipe) {
 	var arg db.AccountInsertParams
-	details := db.AccountDetailInsertParams{Now: b.now}
+	details := db.AccountDetailInsertParams{Now: b.at.Now}
 	for _, a := range b.locks {
 		if !a.fresh {
 			continue
@@ -123,7 +123,7 @@ func (b *Book) insertTransfers(p *commit.Pipe) {
 	if n == 0 {
 		return
 	}
-	arg := db.TransferInsertParams{Now: b.now}
+	arg := db.TransferInsertParams{Now: b.at.Recorded}
 	grow(n, &arg.Tenants)
 	grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
 	grow(n, &arg.BizNos, &arg.Types, &arg.Forms, &arg.Principals, &arg.RequestIds)
@@ -157,7 +157,7 @@ func (b *Book) insertEntries(p *commit.Pipe) {
 	if n == 0 {
 		return
 	}
-	arg := db.EntryInsertParams{Now: b.now}
+	arg := db.EntryInsertParams{Now: b.at.Recorded}
 	grow(n, &arg.Tenants)
 	grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
 	grow(n, &arg.EffectiveAt)
@@ -187,7 +187,7 @@ func (b *Book) insertHolds(p *commit.Pipe) {
 	if len(b.newHolds) == 0 {
 		return
 	}
-	arg := db.HoldInsertParams{Now: b.now}
+	arg := db.HoldInsertParams{Now: b.at.Now}
 	for _, h := range b.newHolds {
 		arg.Tenants = append(arg.Tenants, h.Tenant)
 		arg.HoldIds = append(arg.HoldIds, h.ID)

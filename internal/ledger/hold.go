@@ -79,7 +79,7 @@ func (c *HoldCommand) Apply(b *Book) (any, error) {
 		return nil, AmountTooLarge.New("what is held of %s would have more than 38 digits", c.from.Code).With("account", c.from.Code)
 	}
 	h := &Hold{Tenant: c.Tenant, ID: b.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,
-		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: b.now.Add(c.Life), CreatedAt: b.now,
+		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: b.at.Now.Add(c.Life), CreatedAt: b.at.Now,
 		Metadata: c.Metadata, Principal: c.Principal, RequestID: c.RequestID, fresh: true}
 	if c.Form != Exact {
 		h.Form = formText(c.Form, c.Amount)
@@ -215,7 +215,7 @@ func (b *Book) end(a *Account, h *Hold, state string) {
 	b.touch(a)
 	b.touchHold(h)
 	a.Held, _ = a.Held.Sub(h.Remaining())
-	h.State, h.ClosedAt = state, b.now
+	h.State, h.ClosedAt = state, b.at.Now
 }
 
 // LapseCommand makes the due holds of an account lapse: loading the account does it.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -255,7 +256,7 @@ func TestCaptureElsewhereOfAHoldOfItsOwnBatchNamesTheAccountInTheNextRun(t *test
 	c := capture("c", "h", "10", to("cid"))
 	for run := range 2 {
 		b := NewBook()
-		b.Start(noon, func() int64 { return 1 })
+		b.Start(commit.Times{Now: noon, Recorded: noon}, func() int64 { return 1 })
 		commands := []interface {
 			Need(*Book)
 			Apply(*Book) (any, error)

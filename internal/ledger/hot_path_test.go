@@ -34,7 +34,7 @@ func BenchmarkHotPath(b *testing.B) {
 		book.FindAll()
 		book.Lookup(pipe)
 		var ids int64
-		book.Start(now, func() int64 { ids++; return ids })
+		book.Start(commit.Times{Now: now, Recorded: now}, func() int64 { ids++; return ids })
 		book.Resolve(pipe)
 		for _, c := range commands {
 			book.Mark()

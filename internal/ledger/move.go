@@ -45,9 +45,9 @@ func (b *Book) enter(t *Transfer, a *Account, posting int16, n amount.Int) {
 	before := a.Balance
 	a.Balance, _ = before.Add(n) // within 38 digits: move saw to it
 	a.Version++
-	a.LastEntryAt = b.now
+	a.LastEntryAt = b.at.Recorded
 	t.Entries = append(t.Entries, Entry{AccountID: a.ID, Account: a.Code, Asset: a.Asset, Scale: a.Scale, Version: a.Version,
-		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: b.now,
+		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: b.at.Recorded,
 		EffectiveAt: t.EffectiveAt})
 }
 

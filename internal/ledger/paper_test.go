@@ -31,7 +31,7 @@ type tester interface {
 // NewPaper makes an empty one.
 func NewPaper(t tester, now time.Time) *Paper {
 	p := &Paper{Book: NewBook(), t: t}
-	p.Start(now, func() int64 { p.ids++; return p.ids })
+	p.Start(commit.Times{Now: now, Recorded: now}, func() int64 { p.ids++; return p.ids })
 	return p
 }
 
@@ -52,7 +52,7 @@ func (p *Paper) Row(k AccountKey) *Account {
 
 // Tick sets the time of the next commands, and lets due holds lapse as the load does.
 func (p *Paper) Tick(now time.Time) {
-	p.Start(now, p.newID)
+	p.Start(commit.Times{Now: now, Recorded: now}, p.newID)
 	for _, a := range p.dueAccounts() {
 		a.NextLapseAt, a.dirty = time.Time{}, true
 		for _, h := range p.holds {

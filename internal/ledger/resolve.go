@@ -75,10 +75,10 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 		return
 	}
 	most := max(1, maxLapses/len(due))
-	arg := db.HoldDueParams{Now: b.now, Most: int64(most) + 1}
+	arg := db.HoldDueParams{Now: b.at.Now, Most: int64(most) + 1}
 	for _, a := range due {
 		if a.writer != nil { // and perhaps its holds are not yet written
-			p.Refuse(commit.ErrLeftBehind)
+			p.Refuse(commit.ErrConflict)
 			return
 		}
 		arg.Tenants = append(arg.Tenants, a.Tenant)
@@ -95,7 +95,7 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 		met := make([]int, len(due))
 		for _, r := range rows {
 			a := due[r.N-1]
-			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(b.now) {
+			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(b.at.Now) {
 				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
 				continue
 			}
@@ -109,7 +109,7 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 // dueAccounts are those of which a hold may have to lapse.
 func (b *Book) dueAccounts() (due []*Account) {
 	for _, a := range b.locks {
-		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(b.now) {
+		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(b.at.Now) {
 			due = append(due, a)
 		}
 	}
@@ -118,14 +118,14 @@ func (b *Book) dueAccounts() (due []*Account) {
 
 // meet gives back what an open hold keeps, if its time has come, or else expects it.
 func (b *Book) meet(a *Account, h *Hold) {
-	if h.ExpiresAt.After(b.now) {
+	if h.ExpiresAt.After(b.at.Now) {
 		b.expectLapse(a, h)
 		return
 	}
 	b.touch(a)
 	b.touchHold(h)
 	a.Held, _ = a.Held.Sub(h.Remaining())
-	h.State, h.ClosedAt = Expired, b.now
+	h.State, h.ClosedAt = Expired, b.at.Now
 }
 
 // expectLapse keeps the account's lower bound of the times at which its holds lapse.

@@ -155,7 +155,7 @@ func (c *TransferCommand) check() error {
 
 // newTransfer takes the name and makes the transfer, still without entries.
 func (b *Book) newTransfer(c Caller, name *transferName, p TransferParams, postings int) *Transfer {
-	t := &Transfer{Tenant: c.Tenant, ID: b.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: b.now,
+	t := &Transfer{Tenant: c.Tenant, ID: b.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: b.at.Recorded,
 		EffectiveAt: p.EffectiveAt, Forms: p.forms(), Metadata: p.Metadata, Principal: c.Principal, RequestID: c.RequestID,
 		Entries: make([]Entry, 0, 2*postings), complete: true}
 	name.t = t

@@ -16,10 +16,12 @@ import (
 
 var q db.Queries
 
-// Book has the messages of one batch. It is the outbox's commit.Table. Whatever it locks are names to a batch that
+// Book has the messages of one batch. It is the outbox's commit.Participant. Whatever it locks are names to a batch that
 // overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and those of
 // others lock in the same order before all that many share.
 type Book struct {
+	commit.Base
+
 	// Templates opens the templates of the same batch. Nil: there are none.
 	Templates func() *template.Book
 
@@ -132,8 +134,8 @@ func compareCounters(a, b counterKey) int {
 var (
 	nameSeed, printSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
 
-	_ commit.Overlapping = (*Book)(nil)
-	_ commit.Ending      = (*Book)(nil)
+	_ commit.Participant = (*Book)(nil)
+	_ commit.Observer    = (*Book)(nil)
 )
 
 // NewBook makes an empty book. A nil outbox refuses messages.
@@ -151,34 +153,20 @@ func NameConstraints() []string {
 	return []string{"notify_names_pkey", "notify_fingerprints_pkey", "notify_counters_pkey"}
 }
 
-// Rows are none: all are names.
-func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
-
-// Names are the callers' numbers, the fingerprints, the messages that are to be changed, and the counters.
-func (b *Book) Names(hashes []uint64) []uint64 {
-	return b.counters.Rows(b.queue.Rows(b.prints.Rows(b.names.Rows(hashes))))
+// Latch owns the callers' numbers, the fingerprints, the messages that are to be changed, and the counters.
+func (b *Book) Latch(l *commit.Latches) {
+	b.names.Latch(l)
+	b.prints.Latch(l)
+	b.queue.Latch(l)
+	b.counters.Latch(l)
 }
 
-// CanOverlap is always so.
+// CanOverlap: commands see nothing but what they own.
 func (b *Book) CanOverlap() bool { return true }
 
-// TakeOver has nothing to take.
-func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
-
-// Read locks: nobody else's commit is waited for before.
-func (b *Book) Read(p *commit.Pipe) { b.Lock(p) }
-
-// Write has nothing to add to Flush.
-func (b *Book) Write(*commit.Pipe) {}
-
-// Confirm has nothing to confirm: the rows are locked.
-func (b *Book) Confirm(*commit.Pipe) {}
-
-// Latest knows no time: counters have a clock of their own, and one that went back keeps nobody from sending.
-func (b *Book) Latest() time.Time { return time.Time{} }
-
 // Start takes the batch's time and its source of ids.
-func (b *Book) Start(now time.Time, newID func() int64) {
+func (b *Book) Start(at commit.Times, newID func() int64) {
+	now := at.Now
 	b.now, b.newID = now, newID
 	for _, r := range b.names.Sorted(compareNames) {
 		if r.Found {

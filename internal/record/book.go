@@ -20,7 +20,7 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-var _ commit.Table = (*Book)(nil)
+var _ commit.Participant = (*Book)(nil)
 
 // NewBook makes an empty book.
 func NewBook() *Book { return &Book{rows: commit.NewRows[Key, work](seed)} }

@@ -57,11 +57,7 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1
 			inner = append(inner, s.operation.name)
 		}
 	}
-	var command flow.Command = e
-	if e.guarded() {
-		command = guardedExecute{e}
-	}
-	return change[*batchv1.ExecuteResponse]{command: command, rows: rows, dry: r.GetDryRun(), inner: inner,
+	return change[*batchv1.ExecuteResponse]{command: e, rows: rows, dry: r.GetDryRun(), inner: inner,
 		spends: slices.Contains(inner, spendTokenOperation),
 		render: func(answer any, _ bool) (*batchv1.ExecuteResponse, error) {
 			return answer.(*batchv1.ExecuteResponse), nil
@@ -243,22 +239,10 @@ func (e *execute) Count(b *flow.Books) (counted bool) {
 	return counted
 }
 
-func (e *execute) guarded() bool {
+// Guard runs the parts of the operations that stay when the whole is refused, before any operation.
+func (e *execute) Guard(b *flow.Books) error {
 	for i := range e.steps {
-		if _, ok := e.steps[i].change.command.(commit.Guarded[*flow.Books]); ok {
-			return true
-		}
-	}
-	return false
-}
-
-// guardedExecute has operations with a part that stays when the whole is refused.
-type guardedExecute struct{ *execute }
-
-// Guard runs those parts, before any operation.
-func (g guardedExecute) Guard(b *flow.Books) error {
-	for i := range g.steps {
-		s := &g.steps[i]
+		s := &e.steps[i]
 		if c, ok := s.change.command.(commit.Guarded[*flow.Books]); ok {
 			if err := c.Guard(b); err != nil {
 				return s.fails(err)

@@ -18,7 +18,7 @@ import (
 // Book is the tokens within one batch.
 type Book struct{ rows }
 
-type rows = commit.Rows[key, row] // by another name, since one of its methods is Rows
+type rows = commit.Rows[key, row]
 
 type key struct {
 	tenant int32
@@ -75,15 +75,8 @@ var (
 // NewBook makes an empty book.
 func NewBook() *Book { return &Book{commit.NewRows[key, row](seed)} }
 
-// Latest keeps a token from being spent before it was issued, though clocks may go back.
-func (b *Book) Latest() (latest time.Time) {
-	for _, r := range b.Sorted(compareKeys) {
-		if r.Value.issuedAt.After(latest) {
-			latest = r.Value.issuedAt
-		}
-	}
-	return latest
-}
+// CanOverlap: a command sees nothing but the tokens that it names.
+func (b *Book) CanOverlap() bool { return true }
 
 // Lock locks the tokens that are to be spent.
 func (b *Book) Lock(p *commit.Pipe) {

@@ -8,6 +8,7 @@
 select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
+    set_config('client_connection_check_interval', '5s', true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
@@ -29,24 +30,36 @@ where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 a
 -- First of a block of 1,000 batch numbers.
 select nextval('commit_batch_seq')::bigint as first;
 
+-- name: DurabilityRaise :exec
+-- Makes a transaction as durable as batches are, whatever the role's or the database's default says.
+select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true);
+
 -- name: BatchInsert :one
--- Last statement of a batch before COMMIT. Answers the transaction, and the time. Fails if the time of the batch was
--- reckoned, and wrongly.
-insert into commit_batches (batch_id, committed_at, commands, instance)
-values (@batch_id, case when @reckoned::boolean then commit_expect_time(@committed_at) else @committed_at end, @commands, @instance)
-returning xmin, clock_timestamp()::timestamptz as now;
+-- Last statement of a batch before COMMIT. Answers the transaction.
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+values (@batch_id, @nonce, @committed_at, @commands, @instance)
+returning xmin;
+
+-- name: BatchWitness :exec
+-- Last statement before COMMIT of a batch that wrote nothing. Where there are synchronous standbys the batch leaves its
+-- row all the same: what its commands found may be visible here and not yet flushed there, and a COMMIT that waits for
+-- its own row waits for all before it too.
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+select @batch_id, @nonce, @committed_at, @commands, @instance
+where current_setting('synchronous_standby_names') <> '';
 
 -- name: BatchVoid :one
 -- Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for
--- the other transaction if it still runs. Answers the commands of the row that is there: above 0 the
--- batch committed, 0 it never will, because its own row would collide.
+-- the other transaction if it still runs. Answers the row that is there: with commands and the nonce of the
+-- attempt, the attempt committed; any other row, and it never will, because its own row would collide.
 with void as (
-    insert into commit_batches (batch_id, committed_at, commands, instance)
-    values (@batch_id, clock_timestamp(), 0, @instance)
+    insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+    values (@batch_id, @nonce, clock_timestamp(), 0, @instance)
     on conflict (batch_id) do nothing
-    returning commands
+    returning commands, nonce
 )
-select commands from void union all select commands from commit_batches where batch_id = @batch_id limit 1;
+select commands, nonce from void
+union all select commands, nonce from commit_batches where batch_id = @batch_id limit 1;
 
 -- name: KeyLookup :many
 -- What is recorded under the request keys of a batch; n is the position in the arrays, from 1.
@@ -59,19 +72,6 @@ from (
 cross join lateral (
     select c.refused, c.fingerprint, c.answer, c.request_id, c.created_at, c.expires_at
     from commit_keys c
-    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
-    offset 0
-) k;
-
--- name: KeyAbsent :one
--- Fails when something is recorded under a key that was taken for new.
-select commit_expect_new(count(*))::text
-from (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
-        unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key
-) u
-cross join lateral (
-    select 1 from commit_keys c
     where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
     offset 0
 ) k;

@@ -37,7 +37,7 @@ order by u.tenant_id, u.token_hash;
 -- while the table is small, an index read from end to end would seem better than going to the places. Fails unless every one was open: nothing is spent twice.
 with spent as (
     update token_submit_tokens t
-    set state = u.state, forget_at = u.forget_at, spent_at = @now::timestamptz, spent_by = u.spent_by,
+    set state = u.state, forget_at = u.forget_at, spent_at = greatest(@now::timestamptz, t.issued_at), spent_by = u.spent_by,
         spent_request_id = u.spent_request_id, operation = u.operation, result = nullif(u.result, '')::jsonb
     from (
         select unnest(@tids::tid[]) as tid, unnest(@hashes::bytea[]) as token_hash, unnest(@states::text[]) as state,

@@ -96,8 +96,8 @@ var (
 	q    db.Queries
 	seed = maphash.MakeSeed()
 
-	_ commit.Overlapping = (*Book)(nil)
-	_ commit.Ending      = (*Book)(nil)
+	_ commit.Participant = (*Book)(nil)
+	_ commit.Observer    = (*Book)(nil)
 )
 
 // NewBook makes an empty book. A nil outbox refuses codes.
@@ -120,36 +120,8 @@ func (b *Book) keysOf(tenant int32) keys {
 	return k
 }
 
-// Rows are none: codes are names to a batch that overlaps, as submit tokens are.
-func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
-
-// Names are the codes.
-func (b *Book) Names(hashes []uint64) []uint64 { return b.rows.Rows(hashes) }
-
-// CanOverlap is always so.
+// CanOverlap: commands see nothing but the codes that they own.
 func (b *Book) CanOverlap() bool { return true }
-
-// TakeOver has nothing to take.
-func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
-
-// Read locks: nobody else's commit is waited for before.
-func (b *Book) Read(p *commit.Pipe) { b.Lock(p) }
-
-// Write has nothing to add to Flush.
-func (b *Book) Write(*commit.Pipe) {}
-
-// Confirm has nothing to confirm: the rows are locked.
-func (b *Book) Confirm(*commit.Pipe) {}
-
-// Latest keeps codes in order, though clocks may go back.
-func (b *Book) Latest() (latest time.Time) {
-	for _, r := range b.Sorted(compareKeys) {
-		if at := r.Value.sent(); at.After(latest) {
-			latest = at
-		}
-	}
-	return latest
-}
 
 // Lock locks and loads the codes, sorted by key.
 func (b *Book) Lock(p *commit.Pipe) {

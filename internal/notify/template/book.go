@@ -67,30 +67,11 @@ func NameConstraints() []string {
 	return []string{"notify_templates_pkey", "notify_template_versions_pkey"}
 }
 
-// Templates that are changed are names to a batch that overlaps, as submit tokens are; those that messages are written
-// with are only read, and what is read of them never changes.
-var _ commit.Overlapping = (*Book)(nil)
+var _ commit.Participant = (*Book)(nil)
 
-// Rows are none: all are names.
-func (b *Book) Rows(hashes []uint64) []uint64 { return hashes }
-
-// Names are the templates that are to be changed.
-func (b *Book) Names(hashes []uint64) []uint64 { return b.roots.Rows(hashes) }
-
-// CanOverlap is always so.
+// CanOverlap: templates that are changed are owned; those that messages are written with are only read, and what is
+// read of them never changes.
 func (b *Book) CanOverlap() bool { return true }
-
-// TakeOver has nothing to take.
-func (b *Book) TakeOver(commit.Table, *commit.Writer) {}
-
-// Read locks: nobody else's commit is waited for before.
-func (b *Book) Read(p *commit.Pipe) { b.Lock(p) }
-
-// Write has nothing to add to Flush.
-func (b *Book) Write(*commit.Pipe) {}
-
-// Confirm has nothing to confirm: the rows are locked.
-func (b *Book) Confirm(*commit.Pipe) {}
 
 // Name says which template is meant.
 type Name struct {
@@ -276,16 +257,6 @@ func (u *Use) Definition() *Definition {
 		return compiled.def
 	}
 	return nil
-}
-
-// Latest keeps changes of a template in order, though clocks may go back.
-func (b *Book) Latest() (latest time.Time) {
-	for _, r := range b.Sorted(compareKeys) {
-		if r.Value.changedAt.After(latest) {
-			latest = r.Value.changedAt
-		}
-	}
-	return latest
 }
 
 // Mark is where the next Undo goes back to.

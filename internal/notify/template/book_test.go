@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 type books struct{ *template.Book }
 
-func (b books) Tables() []commit.Table { return []commit.Table{b.Book} }
+func (b books) Participants() []commit.Participant { return []commit.Participant{b.Book} }
 
 type on struct{ commit.Command[*template.Book] }
 
@@ -41,7 +41,7 @@ func start(t *testing.T, db *pgtest.DB) engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := commit.New(commit.Config[books]{Pool: pool, NewBooks: func() books { return books{template.NewBook()} }, Instance: "test", NameConstraints: template.NameConstraints()})
+	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func() books { return books{template.NewBook()} }, Instance: "test", NameConstraints: template.NameConstraints()})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()

@@ -26,7 +26,7 @@ type (
 	rows = commit.Rows[Key, stored] // embedded by this name: Rows is a method of it
 )
 
-// Book has the endpoints of one batch. It is their commit.Table.
+// Book has the endpoints of one batch. It is their commit.Participant.
 type Book struct {
 	rows
 	all map[int32]*All

@@ -25,62 +25,91 @@ func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 }
 
 const batchInsert = `-- name: BatchInsert :one
-insert into commit_batches (batch_id, committed_at, commands, instance)
-values ($1, case when $2::boolean then commit_expect_time($3) else $3 end, $4, $5)
-returning xmin, clock_timestamp()::timestamptz as now
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+values ($1, $2, $3, $4, $5)
+returning xmin
 `
 
 type BatchInsertParams struct {
 	BatchID     int64
-	Reckoned    bool
+	Nonce       int64
 	CommittedAt time.Time
 	Commands    int32
 	Instance    string
 }
 
-type BatchInsertRow struct {
-	Xmin pgtype.Uint32
-	Now  time.Time
-}
-
-// Last statement of a batch before COMMIT. Answers the transaction, and the time. Fails if the time of the batch was
-// reckoned, and wrongly.
-func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) (BatchInsertRow, error) {
+// Last statement of a batch before COMMIT. Answers the transaction.
+func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) (pgtype.Uint32, error) {
 	row := db.QueryRow(ctx, batchInsert,
 		arg.BatchID,
-		arg.Reckoned,
+		arg.Nonce,
 		arg.CommittedAt,
 		arg.Commands,
 		arg.Instance,
 	)
-	var i BatchInsertRow
-	err := row.Scan(&i.Xmin, &i.Now)
-	return i, err
+	var xmin pgtype.Uint32
+	err := row.Scan(&xmin)
+	return xmin, err
 }
 
 const batchVoid = `-- name: BatchVoid :one
 with void as (
-    insert into commit_batches (batch_id, committed_at, commands, instance)
-    values ($1, clock_timestamp(), 0, $2)
+    insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+    values ($1, $2, clock_timestamp(), 0, $3)
     on conflict (batch_id) do nothing
-    returning commands
+    returning commands, nonce
 )
-select commands from void union all select commands from commit_batches where batch_id = $1 limit 1
+select commands, nonce from void
+union all select commands, nonce from commit_batches where batch_id = $1 limit 1
 `
 
 type BatchVoidParams struct {
 	BatchID  int64
+	Nonce    int64
 	Instance string
 }
 
+type BatchVoidRow struct {
+	Commands int32
+	Nonce    int64
+}
+
 // Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for
-// the other transaction if it still runs. Answers the commands of the row that is there: above 0 the
-// batch committed, 0 it never will, because its own row would collide.
-func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) (int32, error) {
-	row := db.QueryRow(ctx, batchVoid, arg.BatchID, arg.Instance)
-	var commands int32
-	err := row.Scan(&commands)
-	return commands, err
+// the other transaction if it still runs. Answers the row that is there: with commands and the nonce of the
+// attempt, the attempt committed; any other row, and it never will, because its own row would collide.
+func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) (BatchVoidRow, error) {
+	row := db.QueryRow(ctx, batchVoid, arg.BatchID, arg.Nonce, arg.Instance)
+	var i BatchVoidRow
+	err := row.Scan(&i.Commands, &i.Nonce)
+	return i, err
+}
+
+const batchWitness = `-- name: BatchWitness :exec
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+select $1, $2, $3, $4, $5
+where current_setting('synchronous_standby_names') <> ''
+`
+
+type BatchWitnessParams struct {
+	BatchID     int64
+	Nonce       int64
+	CommittedAt time.Time
+	Commands    int32
+	Instance    string
+}
+
+// Last statement before COMMIT of a batch that wrote nothing. Where there are synchronous standbys the batch leaves its
+// row all the same: what its commands found may be visible here and not yet flushed there, and a COMMIT that waits for
+// its own row waits for all before it too.
+func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessParams) error {
+	_, err := db.Exec(ctx, batchWitness,
+		arg.BatchID,
+		arg.Nonce,
+		arg.CommittedAt,
+		arg.Commands,
+		arg.Instance,
+	)
+	return err
 }
 
 const batchesOpen = `-- name: BatchesOpen :many
@@ -122,37 +151,14 @@ func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 	return now, err
 }
 
-const keyAbsent = `-- name: KeyAbsent :one
-select commit_expect_new(count(*))::text
-from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as principal,
-        unnest($3::text[]) as operation, unnest($4::text[]) as key
-) u
-cross join lateral (
-    select 1 from commit_keys c
-    where c.tenant_id = u.tenant_id and c.principal = u.principal and c.operation = u.operation and c.key = u.key
-    offset 0
-) k
+const durabilityRaise = `-- name: DurabilityRaise :exec
+select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true)
 `
 
-type KeyAbsentParams struct {
-	Tenants    []int32
-	Principals []string
-	Operations []string
-	Keys       []string
-}
-
-// Fails when something is recorded under a key that was taken for new.
-func (q *Queries) KeyAbsent(ctx context.Context, db DBTX, arg KeyAbsentParams) (string, error) {
-	row := db.QueryRow(ctx, keyAbsent,
-		arg.Tenants,
-		arg.Principals,
-		arg.Operations,
-		arg.Keys,
-	)
-	var column_1 string
-	err := row.Scan(&column_1)
-	return column_1, err
+// Makes a transaction as durable as batches are, whatever the role's or the database's default says.
+func (q *Queries) DurabilityRaise(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, durabilityRaise)
+	return err
 }
 
 const keyClean = `-- name: KeyClean :execrows
@@ -367,6 +373,7 @@ const settingsApply = `-- name: SettingsApply :exec
 select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::text, true),
     set_config('statement_timeout', $2::text, true),
     set_config('idle_in_transaction_session_timeout', $3::text, true),
+    set_config('client_connection_check_interval', '5s', true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),

@@ -195,7 +195,7 @@ func (q *Queries) TokenOverdue(ctx context.Context, db DBTX) (float64, error) {
 const tokenSpend = `-- name: TokenSpend :one
 with spent as (
     update token_submit_tokens t
-    set state = u.state, forget_at = u.forget_at, spent_at = $2::timestamptz, spent_by = u.spent_by,
+    set state = u.state, forget_at = u.forget_at, spent_at = greatest($2::timestamptz, t.issued_at), spent_by = u.spent_by,
         spent_request_id = u.spent_request_id, operation = u.operation, result = nullif(u.result, '')::jsonb
     from (
         select unnest($3::tid[]) as tid, unnest($1::bytea[]) as token_hash, unnest($4::text[]) as state,

@@ -79,7 +79,7 @@ func TestManyWhoNeedAHeldRowAllRunInTheEnd(t *testing.T) {
 	for range 40 {
 		culprits = append(culprits, e.start(ctx, work(add("c0", 1))))
 	}
-	eventually(t, "somebody waits apart", func() bool { return e.held.trying.Load() })
+	eventually(t, "somebody waits apart", func() bool { return e.blocked.trying.Load() })
 	got := each(200, func(i int) error {
 		_, err := e.Do(within(t, 5*time.Second), work(add(fmt.Sprint("c", 1+i%49), 1)))
 		return err

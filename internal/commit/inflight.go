@@ -9,33 +9,33 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// flights holds, for every request key on its way in this process, the job that came first. Others
+// inflight holds, for every request key on its way in this process, the job that came first. Others
 // with the key are parked behind it, so that within one process nobody races for a key.
-type flights[B any] struct {
+type inflight[T any] struct {
 	mu   sync.Mutex
-	jobs map[flightKey]*job[B]
+	jobs map[inflightKey]*job[T]
 }
 
-type flightKey struct {
+type inflightKey struct {
 	tenant                    int32
 	principal, operation, key string
 }
 
-func (j *job[B]) flight() flightKey {
-	return flightKey{j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key}
+func (j *job[T]) inflightKey() inflightKey {
+	return inflightKey{j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key}
 }
 
 // park parks the jobs whose key is on its way, and returns those that run.
-func (f *flights[B]) park(jobs []*job[B]) (first []*job[B]) {
-	if !slices.ContainsFunc(jobs, (*job[B]).keyed) {
+func (f *inflight[T]) park(jobs []*job[T]) (first []*job[T]) {
+	if !slices.ContainsFunc(jobs, (*job[T]).keyed) {
 		return jobs
 	}
-	first = make([]*job[B], 0, len(jobs))
+	first = make([]*job[T], 0, len(jobs))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, j := range jobs {
 		if j.keyed() {
-			k := j.flight()
+			k := j.inflightKey()
 			if owner := f.jobs[k]; owner != nil {
 				owner.parked = append(owner.parked, j)
 				continue
@@ -49,8 +49,8 @@ func (f *flights[B]) park(jobs []*job[B]) (first []*job[B]) {
 
 // land takes the key of an ended job off its way, and returns those parked behind it. A job that was
 // parked itself has nobody, and is forgotten.
-func (f *flights[B]) land(j *job[B]) (parked []*job[B]) {
-	k := j.flight()
+func (f *inflight[T]) land(j *job[T]) (parked []*job[T]) {
+	k := j.inflightKey()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch owner := f.jobs[k]; owner {
@@ -68,8 +68,8 @@ func (f *flights[B]) land(j *job[B]) (parked []*job[B]) {
 
 // next makes the first of parked jobs the owner of their key, the others parked behind it, unless
 // the key is on its way again: then all are parked there, and nobody is returned.
-func (f *flights[B]) next(parked []*job[B]) *job[B] {
-	k := parked[0].flight()
+func (f *inflight[T]) next(parked []*job[T]) *job[T] {
+	k := parked[0].inflightKey()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if owner := f.jobs[k]; owner != nil {
@@ -83,11 +83,11 @@ func (f *flights[B]) next(parked []*job[B]) *job[B] {
 
 // release hands the key of an ended job on: those parked behind it get what is recorded, or, when
 // nothing is, the first of them runs.
-func (e *Engine[B]) release(j *job[B]) {
+func (e *Engine[T]) release(j *job[T]) {
 	if !j.keyed() {
 		return
 	}
-	parked := e.flights.land(j)
+	parked := e.flying.land(j)
 	if len(parked) == 0 {
 		return
 	}
@@ -104,18 +104,18 @@ func (e *Engine[B]) release(j *job[B]) {
 	if parked = remaining(parked); len(parked) == 0 {
 		return
 	}
-	head := e.flights.next(parked)
+	head := e.flying.next(parked)
 	if head == nil {
 		return
 	}
-	e.queue.put([]*job[B]{head})
+	e.queue.put([]*job[T]{head})
 	if head.state.Load() == abandoned {
 		e.release(head) // its caller left before the key was its own
 	}
 }
 
 // replay answers a job from what is recorded under its key.
-func (j *job[B]) replay(r *keyRecord) (Outcome, error) {
+func (j *job[T]) replay(r *keyRecord) (Outcome, error) {
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
 		return Outcome{}, KeyReused.New("the Idempotency-Key was used before with other content").
 			With("key", j.Key.Key).With("first_request_id", r.requestID)
@@ -132,7 +132,7 @@ func (j *job[B]) replay(r *keyRecord) (Outcome, error) {
 }
 
 // tellReplay counts and logs a replay: once, when it is the answer, however often its batch ran.
-func (e *Engine[B]) tellReplay(j *job[B], r *keyRecord) {
+func (e *Engine[T]) tellReplay(j *job[T], r *keyRecord) {
 	attributes := []any{"operation", j.Key.Operation, "key", j.Key.Key, "first_request_id", r.requestID, "request_id", j.RequestID}
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
 		e.Count(j.Tenant, j.Key.Operation, "mismatch")

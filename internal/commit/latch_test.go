@@ -22,9 +22,9 @@ func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 	<-applying
 	b := e.start(within(t, 20*time.Second), work(add("c0", 1)))
 	other := e.start(within(t, 20*time.Second), work(add("c1", 1)))
-	eventually(t, "a batch waits at the roster", func() bool {
-		if e.roster.door.TryLock() {
-			e.roster.door.Unlock()
+	eventually(t, "a batch waits at the latch", func() bool {
+		if e.latches.entrance.TryLock() {
+			e.latches.entrance.Unlock()
 			return false
 		}
 		return true
@@ -41,31 +41,31 @@ func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 	if n := w.value("c0"); n != 1_000_002 {
 		t.Errorf("the counter is %d", n)
 	}
-	if n := len(e.roster.rows); n != 0 {
+	if n := len(e.latches.shared); n != 0 {
 		t.Errorf("%d rows are still taken", n)
 	}
 }
 
-func enter(r *roster, overlap bool, rows, names []uint64) (*stay, []*stay) {
-	s := &stay{rows: rows, names: names}
-	return s, r.enter(s, overlap)
+func acquire(r *latchTable, optimistic bool, shared, owned []uint64) (*latch, []*latch) {
+	l := &latch{Latches: Latches{shared, owned}}
+	return l, r.acquire(l, optimistic)
 }
 
 // Batches without a row or name in common pass; one with some waits for all of them.
-func TestRosterLetsBatchesWithoutACommonRowPass(t *testing.T) {
-	r := newRoster()
-	a, _ := enter(r, true, []uint64{1, 2}, nil)
-	b, _ := enter(r, true, []uint64{3}, []uint64{9})
-	entered := make(chan *stay)
+func TestLatchesLetsBatchesWithoutACommonRowPass(t *testing.T) {
+	r := newLatchTable()
+	a, _ := acquire(r, true, []uint64{1, 2}, nil)
+	b, _ := acquire(r, true, []uint64{3}, []uint64{9})
+	entered := make(chan *latch)
 	go func() {
-		s, before := enter(r, false, []uint64{2}, []uint64{9})
+		s, before := acquire(r, false, []uint64{2}, []uint64{9})
 		if len(before) > 0 {
 			t.Error("a batch that locks took something over")
 		}
 		entered <- s
 	}()
-	r.apply(a, nil)
-	r.apply(b, nil)
+	r.publish(a, nil)
+	r.publish(b, nil)
 	still := func(what string) {
 		select {
 		case <-entered:
@@ -74,28 +74,28 @@ func TestRosterLetsBatchesWithoutACommonRowPass(t *testing.T) {
 		}
 	}
 	still("a row, and a name,")
-	r.leave(b, true)
+	r.release(b, true)
 	still("a row")
-	r.leave(a, true)
-	r.leave(<-entered, true)
-	if len(r.rows) != 0 || len(r.names) != 0 {
-		t.Errorf("%d rows and %d names are still taken", len(r.rows), len(r.names))
+	r.release(a, true)
+	r.release(<-entered, true)
+	if len(r.shared) != 0 || len(r.owned) != 0 {
+		t.Errorf("%d rows and %d names are still taken", len(r.shared), len(r.owned))
 	}
 }
 
 // One that overlaps waits until those before it are applied, and is told which they were.
-func TestRosterLetsABatchOverlapAppliedOnes(t *testing.T) {
-	r := newRoster()
-	a, _ := enter(r, true, []uint64{1, 2}, nil)
-	b, _ := enter(r, true, []uint64{3}, nil)
-	r.apply(a, nil)
+func TestLatchesLetsABatchOverlapAppliedOnes(t *testing.T) {
+	r := newLatchTable()
+	a, _ := acquire(r, true, []uint64{1, 2}, nil)
+	b, _ := acquire(r, true, []uint64{3}, nil)
+	r.publish(a, nil)
 	type result struct {
-		s      *stay
-		before []*stay
+		s      *latch
+		before []*latch
 	}
 	entered := make(chan result)
 	go func() {
-		s, before := enter(r, true, []uint64{2, 3, 1}, []uint64{9})
+		s, before := acquire(r, true, []uint64{2, 3, 1}, []uint64{9})
 		entered <- result{s, before}
 	}()
 	select {
@@ -103,40 +103,40 @@ func TestRosterLetsABatchOverlapAppliedOnes(t *testing.T) {
 		t.Fatal("entered before the other batch was applied")
 	case <-time.After(20 * time.Millisecond):
 	}
-	r.apply(b, nil)
+	r.publish(b, nil)
 	c := <-entered
 	if len(c.before) != 2 || c.before[0] == c.before[1] {
 		t.Errorf("overlaps %d batches", len(c.before))
 	}
-	r.leave(a, true)
+	r.release(a, true)
 	waited := make(chan bool)
-	go func() { waited <- r.wait(c.before) }()
+	go func() { waited <- r.await(c.before) }()
 	select {
 	case <-waited:
 		t.Fatal("did not wait for the other batch")
 	case <-time.After(20 * time.Millisecond):
 	}
-	r.leave(b, false)
+	r.release(b, false)
 	if <-waited {
 		t.Error("a failed batch counts as committed")
 	}
-	if r.rows[1] != c.s {
+	if r.shared[1] != c.s {
 		t.Error("leaving gave a row back that another batch had taken over")
 	}
-	r.leave(c.s, false)
-	if len(r.rows) != 0 || len(r.names) != 0 {
-		t.Errorf("%d rows and %d names are still taken", len(r.rows), len(r.names))
+	r.release(c.s, false)
+	if len(r.shared) != 0 || len(r.owned) != 0 {
+		t.Errorf("%d rows and %d names are still taken", len(r.shared), len(r.owned))
 	}
 }
 
-func TestBatchesEnterInTheirTurn(t *testing.T) {
+func TestBatchesAcquireInTheOrderOfTheirTickets(t *testing.T) {
 	t.Parallel()
-	r := newRoster()
-	entered := make(chan *stay, 2)
-	second, fourth := &stay{turn: 2}, &stay{turn: 4}
-	for _, s := range []*stay{fourth, second} {
+	r := newLatchTable()
+	entered := make(chan *latch, 2)
+	second, fourth := &latch{ticket: 2}, &latch{ticket: 4}
+	for _, s := range []*latch{fourth, second} {
 		go func() {
-			r.enter(s, false)
+			r.acquire(s, false)
 			entered <- s
 		}()
 	}
@@ -144,10 +144,10 @@ func TestBatchesEnterInTheirTurn(t *testing.T) {
 	r.pass(3) // and it says so again
 	select {
 	case s := <-entered:
-		t.Fatalf("%d entered before 1", s.turn)
+		t.Fatalf("%d entered before 1", s.ticket)
 	case <-time.After(20 * time.Millisecond):
 	}
-	r.enter(&stay{turn: 1}, false)
+	r.acquire(&latch{ticket: 1}, false)
 	<-entered
 	<-entered
 	if second.place != 2 || fourth.place != 3 {

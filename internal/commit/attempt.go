@@ -1,0 +1,311 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// attempt is one try at committing a batch of jobs. A rerun starts from scratch.
+type attempt[T Tx] struct {
+	engine       *Engine[T]
+	id           int64 // number of the batch
+	nonce        int64 // random: the batch's row says which attempt wrote it
+	jobs         []*job[T]
+	tx           T
+	participants []Participant
+	evidence     evidence
+	latch        latch
+	keys         keys[T]
+	at           Times
+	ids          int64 // given out
+	again        bool  // a command asked for more rows
+	full         bool  // a command asked for more ids than there are
+	orphaned     bool  // a predecessor failed
+
+	// sent: COMMIT went out, and the database has not said that it failed. flushed: Flush was called.
+	// durable: the transaction has committed, wherever it has to, for good.
+	sent, flushed, durable bool
+
+	waited time.Duration // for other batches of this process
+}
+
+// mode is how a batch is tried.
+type mode struct {
+	optimistic  bool
+	lockTimeout time.Duration
+	ticket      int64 // it acquires its latch when those with a lower one have; 0: at any time
+}
+
+// idShift leaves room for 16,384 row ids a batch.
+const (
+	idShift    = 14
+	maxIDs     = 1 << idShift
+	maxResolve = 8
+)
+
+const (
+	// statementTimeout ends a statement in the database, roundTripTimeout one whose connection is silent.
+	statementTimeout = 10 * time.Second
+	roundTripTimeout = statementTimeout + 2*time.Second
+	idleTimeout      = 5 * time.Second
+)
+
+// attempt runs the batch once. Without an error every job has its outcome, and the transaction committed,
+// or had nothing to write. With one nothing was kept, unless sent says that it may have been.
+func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
+	a = &attempt[T]{engine: e, id: id, nonce: rand.Int64(), jobs: jobs,
+		evidence: evidence{optimistic: m.optimistic && !jobs[0].DryRun}, latch: latch{writer: new(Writer), ticket: m.ticket}}
+	start, plans := time.Now(), planAgeOf(conn)
+	defer func() {
+		plans.note(time.Since(start)-a.waited, len(jobs))
+		if r := recover(); r != nil {
+			e.metrics.panics.Inc()
+			e.log.Error("panic in a participant", "panic", r, "stack", string(debug.Stack()))
+			err = wrapPanic(r)
+		}
+		if err != nil {
+			abort(conn)
+			// Keep our latch until the predecessors have ended, or later batches overtake them.
+			e.latches.await(a.evidence.predecessors)
+		}
+		e.latches.release(&a.latch, err == nil)
+	}()
+	if plans.due(start) {
+		if err := discardPlans(conn); err != nil {
+			return a, err
+		}
+	}
+	p := NewPipe(context.Background())
+	if err := a.load(p, conn, m.lockTimeout); err != nil {
+		return a, err
+	}
+	loaded := time.Now()
+	a.apply()
+	applied := time.Now()
+	e.metrics.load.Observe(loaded.Sub(start).Seconds())
+	e.metrics.apply.Observe(applied.Sub(loaded).Seconds())
+	switch {
+	case a.full:
+		return a, errTooManyIDs
+	case a.again:
+		return a, errIncomplete
+	case !jobs[0].DryRun:
+		e.latches.publish(&a.latch, a.participants)
+	}
+	err = a.flush(p, conn)
+	e.metrics.flush.Observe(time.Since(applied).Seconds())
+	return a, err
+}
+
+// discardPlans runs by itself: within the pipeline of BEGIN it would count as a query before it.
+func discardPlans(conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
+	defer cancel()
+	_, err := conn.Exec(ctx, "discard plans")
+	return err
+}
+
+// abort ends a failed transaction, or else the connection.
+func abort(conn *pgx.Conn) {
+	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' && !conn.PgConn().IsBusy() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if _, err := conn.Exec(ctx, "rollback"); err != nil {
+		_ = conn.Close(ctx)
+	}
+}
+
+// load locks the rows, then looks up keys, names and the time, in one round trip; discovery before, and
+// what hangs on the rows found, take others.
+func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) error {
+	a.tx = a.engine.newTx()
+	for _, j := range a.jobs {
+		j.reset()
+		a.safely(j, func() error { j.Command.Need(a.tx); return nil })
+	}
+	a.participants = a.tx.Participants()
+	p.exec("begin isolation level read committed", "BEGIN")
+	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
+	begun := p.Len()
+	for _, x := range a.participants {
+		x.Discover(p)
+	}
+	if p.Len() > begun {
+		if err := p.Run(conn); err != nil {
+			return err
+		}
+	}
+	a.acquire()
+	for _, x := range a.participants {
+		if o := optimistic(x); o != nil && a.evidence.optimistic {
+			o.Read(p)
+		} else {
+			x.Lock(p)
+		}
+	}
+	a.keys.lookup(p, a.jobs)
+	for _, x := range a.participants {
+		x.Lookup(p)
+	}
+	p.Queue(func(d DB) (err error) { a.at.Now, err = q.ClockRead(p.ctx, d); return err })
+	if err := p.Run(conn); err != nil {
+		return err
+	}
+	return a.resolve(p, conn)
+}
+
+// acquire waits for the batches that this one cannot pass, and takes over the rows of those that it
+// overlaps.
+func (a *attempt[T]) acquire() {
+	for _, x := range a.participants {
+		x.Latch(&a.latch.Latches)
+		a.evidence.optimistic = a.evidence.optimistic && x.CanOverlap()
+	}
+	start := time.Now()
+	a.evidence.predecessors = a.engine.latches.acquire(&a.latch, a.evidence.optimistic)
+	a.waited += time.Since(start)
+	if len(a.evidence.predecessors) > 0 {
+		a.engine.metrics.overlaps.Inc()
+	}
+	for _, l := range a.evidence.predecessors {
+		for _, x := range a.participants {
+			o := optimistic(x)
+			if o == nil {
+				continue
+			}
+			if other := l.participant(x); other != nil {
+				o.TakeOver(other, l.writer)
+			}
+		}
+	}
+}
+
+// resolve gives the participants the times, and lets them read on until they have all.
+func (a *attempt[T]) resolve(p *Pipe, conn *pgx.Conn) error {
+	a.at.Now = a.at.Now.UTC()
+	a.at.Recorded = a.at.Now
+	for _, x := range a.participants {
+		if l := x.Latest(); l.After(a.at.Recorded) {
+			a.at.Recorded = l
+		}
+	}
+	a.engine.health.ahead.note(a.at)
+	for _, x := range a.participants {
+		x.Start(a.at, a.newID)
+	}
+	for range maxResolve {
+		for _, x := range a.participants {
+			x.Resolve(p)
+		}
+		if p.Len() == 0 {
+			return p.err
+		}
+		if err := p.Run(conn); err != nil {
+			return err
+		}
+	}
+	return errors.New("commit: the participants never stop loading")
+}
+
+func settings(lockTimeout time.Duration) db.SettingsApplyParams {
+	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+	return db.SettingsApplyParams{LockTimeout: ms(lockTimeout), StatementTimeout: ms(statementTimeout), IdleTimeout: ms(idleTimeout)}
+}
+
+func (a *attempt[T]) newID() int64 {
+	a.ids++
+	if a.ids >= maxIDs {
+		panic(errTooManyIDs)
+	}
+	return a.id<<idShift | a.ids
+}
+
+func (a *attempt[T]) mark() {
+	for _, x := range a.participants {
+		x.Mark()
+	}
+}
+
+func (a *attempt[T]) undo() {
+	for _, x := range a.participants {
+		x.Undo()
+	}
+}
+
+// flush writes what changed, the keys and the batch's own row, confirms the evidence, and commits, in one
+// round trip; in two when it has to wait for predecessors.
+func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
+	a.flushed = true
+	for _, x := range a.participants {
+		x.Flush(p)
+	}
+	a.keys.flush(p, a.at.Now)
+	wrote := p.Len() > 0
+	if err := a.confirm(p, conn); err != nil {
+		return err
+	}
+	confirmed := p.Len()
+	for _, x := range a.participants {
+		if o := optimistic(x); o != nil {
+			o.Write(p)
+		}
+	}
+	wrote = wrote || p.Len() > confirmed
+	if a.jobs[0].DryRun {
+		p.exec("rollback", "ROLLBACK")
+		return p.Run(conn)
+	}
+	a.leaveRow(p, wrote)
+	return a.commit(p, conn, wrote)
+}
+
+// leaveRow queues the batch's own row. A batch that wrote nothing leaves one only if there are synchronous
+// standbys: what its commands found may be visible here and not yet there, and a COMMIT that
+// has something to wait for waits for all before it too.
+func (a *attempt[T]) leaveRow(p *Pipe, wrote bool) {
+	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
+		Instance: a.engine.instance}
+	if !wrote {
+		p.Queue(func(d DB) error { return q.BatchWitness(p.ctx, d, db.BatchWitnessParams(row)) })
+		return
+	}
+	p.Queue(func(d DB) error {
+		xmin, err := q.BatchInsert(p.ctx, d, row)
+		a.latch.writer.xid = xmin.Uint32
+		return err
+	})
+}
+
+// commit sends what waits, with COMMIT behind it.
+func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
+	p.exec("commit", "COMMIT")
+	pg.ClearWarning(conn)
+	a.sent = true
+	start := time.Now()
+	if err := p.Run(conn); err != nil {
+		var e *pgconn.PgError
+		if errors.As(err, &e) && e.SeverityUnlocalized == "ERROR" {
+			a.sent = false // the transaction is over, and nothing was kept
+		}
+		return err
+	}
+	if pg.Warned(conn) {
+		return errWarned // committed here, but perhaps not where it has to be to last
+	}
+	a.engine.pace.note(time.Since(start))
+	a.durable = wrote
+	a.engine.mend()
+	return nil
+}

@@ -1,0 +1,294 @@
+package commit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// The second batch takes over what the first leaves, and the first fails: the second may not be told of a state that
+// never was.
+func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
+	t.Parallel()
+	for _, guarded := range []bool{false, true} {
+		name := map[bool]string{false: "plain", true: "guarded"}[guarded]
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			e := w.engine(patient)
+			pass, open := w.gate()
+			first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 5).labelled("poison"))))
+			w.waiting(1)
+			applied := make(chan int64, 99)
+			g := &toyGuarded{toyAdd: *add("c0", 1), tries: "c1"}
+			g.onApply = func(*toyBook) error {
+				n := g.toyAdd.c.n - 1
+				applied <- n
+				if n != 1_000_000 { // a condition on what the account has
+					return toyStale.New("the counter has %d, not 1000000", n)
+				}
+				return nil
+			}
+			var c Command[*toyBook] = g
+			if !guarded {
+				c = &g.toyAdd
+			}
+			second := e.start(within(t, 20*time.Second), work(c))
+			<-applied
+			open()
+			if r := <-first; r.err == nil {
+				t.Error("the first did not fail")
+			}
+			r := <-second
+			if r.err != nil {
+				t.Errorf("the counter never had another value than 1000000, and the second was told: %v", r.err)
+			}
+		})
+	}
+}
+
+// A standby without the last WAL was promoted, or a backup restored, while a server lives on with its block of numbers.
+func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e1 := w.engine(func(c *Config[*toyBook]) { c.Instance = "one" })
+	failed := 0
+	for range 30 { // uses numbers 1 to 30 of its block of 1,000
+		if _, err := e1.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.exec("select setval('commit_batch_seq', 1, false)") // the block was leased, and that was lost
+	e2 := w.engine(func(c *Config[*toyBook]) { c.Instance = "two" })
+	for range 60 {
+		if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1))); err != nil {
+			if failed == 0 {
+				t.Logf("first error: %v", err)
+			}
+			failed++
+		}
+	}
+	if failed > 0 {
+		t.Errorf("%d of 60 healthy commands failed", failed)
+	}
+}
+
+// The same, and the COMMIT of a number is in doubt that another server has used since.
+func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := newProxy(t, w.dsn)
+	e1 := w.engine(w.through(p))
+	p.mu.Lock()
+	p.toServer = func(data []byte) bool {
+		if p.down || !bytes.Contains(data, []byte("through-the-proxy")) {
+			return false
+		}
+		p.down = true // the old primary is gone, with COMMIT on its way
+		return true
+	}
+	p.mu.Unlock()
+	a := e1.start(within(t, 30*time.Second), work(add("c0", 10).labelled("mine")))
+	eventually(t, "it is cut", p.isDown)
+	// The new primary lacks the record of the sequence.
+	w.exec("select setval('commit_batch_seq', 1, false)")
+	e2 := w.engine(func(c *Config[*toyBook]) { c.Instance = "two" })
+	if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1).labelled("other"))); err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	p.toServer = nil
+	p.mu.Unlock()
+	p.setDown(false)
+	r := <-a
+	n := w.int("select count(*) from toy_log where label = 'mine'")
+	if r.err != nil || n != 1 || w.value("c0") != 1_000_010 {
+		t.Errorf("answered %+v, and there are %d effects; the counter is %d", r, n, w.value("c0"))
+	}
+}
+
+// The database's default is synchronous_commit = local: void rows and probes raise it as batches do, or a COMMIT that was
+// cut off while it waited for the standby would be acknowledged without it.
+func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	w := worldOn(t, d.DB, 2)
+	w.exec("alter database " + d.Name + " set synchronous_commit = local")
+	standby := func(name string) {
+		w.exec("alter system set synchronous_standby_names = '" + name + "'")
+		w.exec("select pg_reload_conf()")
+		eventually(t, "the setting is there", func() bool {
+			var n string
+			_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
+			return n == name
+		})
+	}
+	e := w.engine()
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+		t.Fatal(err)
+	}
+	standby("missing")
+	defer standby("")
+	eventually(t, "COMMITs wait for the standby", func() bool { // another process switches it on, a moment later
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		_, err := w.super.Exec(ctx, "set synchronous_commit = on; comment on table toy_counters is 'tried'")
+		return err != nil
+	})
+	eventually(t, "the try is over", func() bool {
+		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 0
+	})
+	b := e.start(within(t, 60*time.Second), work(add("c1", 100)))
+	eventually(t, "a COMMIT waits for the standby", func() bool {
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 1
+	})
+	unanswered(t, b)
+	w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+	eventually(t, "a second row waits for the standby", func() bool {
+		select {
+		case r := <-b:
+			t.Fatalf("acknowledged without the standby: %+v", r)
+		default:
+		}
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 1
+	})
+	unanswered(t, b)
+	standby("")
+	if r := <-b; r.err != nil {
+		t.Errorf("in the end: %+v", r)
+	}
+}
+
+// Batches name their own isolation level, also in the transactions before which they throw plans away.
+func TestDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
+		t.Run(level, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 2)
+			var name string
+			if err := w.super.QueryRow(context.Background(), "select current_database()").Scan(&name); err != nil {
+				t.Fatal(err)
+			}
+			w.exec("alter database " + name + " set default_transaction_isolation = '" + level + "'")
+			e := w.engine()
+			failed := 0
+			for i := range 300 {
+				if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+					if failed == 0 {
+						t.Logf("call %d: %v", i, err)
+					}
+					failed++
+				}
+			}
+			if failed > 0 {
+				t.Errorf("%d of 300 healthy commands failed", failed)
+			}
+		})
+	}
+}
+
+// One row of one tenant is rotten (XX001, as of a page whose checksum is wrong): only the commands that touch it fail.
+func TestRottenRowFailsItsCommandsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 40)
+	w.exec(`create function rot() returns trigger language plpgsql as $$ begin raise exception 'invalid page in block 7' using errcode = 'XX001'; end $$;
+		create trigger rot before insert on toy_log for each row when (new.label = 'rotten') execute function rot();`)
+	e := w.engine()
+	for range 5 {
+		works := []Work[*toyBook]{work(add("c0", 1).labelled("rotten"))}
+		for i := range 20 {
+			works = append(works, work(add(fmt.Sprint("c", i+1), 1)))
+		}
+		for i, r := range e.DoAll(within(t, 10*time.Second), works) {
+			if want := map[bool]string{true: "INTERNAL", false: "ok"}[i == 0]; reason(r.Err) != want {
+				t.Errorf("%d: %v, want %s", i, r.Err, want)
+			}
+		}
+		if err := e.Ready(); err != nil {
+			t.Errorf("not ready: %v", err)
+		}
+	}
+}
+
+// The database's default is synchronous_commit = off: the fetch of a block of numbers raises it too.
+func TestNumbersAreNotGivenOutAgainAfterACrash(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	w := worldOn(t, d.DB, 2)
+	w.exec("alter database " + d.Name + " set synchronous_commit = off")
+	e := w.engine()
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+		t.Fatal(err)
+	}
+	// 40 blocks, as processes that start or have much to do fetch them: every 33rd writes to the log.
+	var last int64
+	for range 40 {
+		ids := batchIDs{}
+		c, err := e.pool.Acquire(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := ids.next(c.Conn())
+		c.Release()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = id
+	}
+	d.Server.Kill()
+	d.Restart(t)
+	eventually(t, "it can be asked", func() bool { return w.super.Ping(context.Background()) == nil })
+	next := w.int("select nextval('commit_batch_seq')")
+	if next <= last {
+		t.Errorf("numbers from %d to %d are given out again", next, last+batchBlock-1)
+	}
+}
+
+// Two servers: each batch writes one row and has a command refused for what it saw of the other's row. If rows that are
+// written were locked before rows that are confirmed, the two would lock in opposite order.
+func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	var name string
+	if err := w.super.QueryRow(context.Background(), "select current_database()").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	w.exec("alter database " + name + " set deadlock_timeout = '20ms'")
+	w.exec(`create function slowly() returns trigger language plpgsql as $$ begin perform pg_sleep(0.05); return null; end $$;
+		create trigger slowly after update on toy_counters for each statement execute function slowly();`)
+	e1, e2 := w.engine(patient), w.engine(patient)
+	for i := range 15 {
+		e1.backoff, e2.backoff = backoff{}, backoff{}
+		pass, open := w.gate()
+		both := func(e *toyEngine, writes, refused string) <-chan []Result {
+			done := make(chan []Result, 1)
+			c := gated(pass, add(writes, 1))
+			go func() {
+				done <- e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add(refused, -9_000_000)), work(c)})
+			}()
+			return done
+		}
+		a, b := both(e1, "c0", "c1"), both(e2, "c1", "c0")
+		w.waiting(2)
+		open()
+		for _, rs := range [][]Result{<-a, <-b} {
+			if reason(rs[0].Err) != "TOY_EMPTY" || rs[1].Err != nil {
+				t.Errorf("%d: %+v", i, rs)
+			}
+		}
+	}
+	var n int64
+	eventually(t, "the statistics are told", func() bool { // two sessions of ours end, and report
+		n = w.int("select deadlocks from pg_stat_database where datname = current_database()")
+		return w.int("select xact_commit from pg_stat_database where datname = current_database()") > 30
+	})
+	if told := e1.metric("deadlocks_total") + e2.metric("deadlocks_total"); n > 0 || told > 0 {
+		t.Errorf("%d deadlocks between batches, of which %v were counted", n, told)
+	}
+}
