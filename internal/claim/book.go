@@ -38,6 +38,10 @@ func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
+// CanOverlap: a command sees nothing but the claims that it names. A claim that another process inserts meanwhile is
+// found by the unique constraint: the batch runs again, and looks.
+func (b *Book) CanOverlap() bool { return true }
+
 // Lock locks and loads the claims.
 func (b *Book) Lock(p *commit.Pipe) {
 	rows := b.Sorted(compare)

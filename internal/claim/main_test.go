@@ -73,15 +73,7 @@ func newEngine(t testing.TB, dsn string, reg prometheus.Registerer) *flow.Engine
 func (d *desk) count(counter string) (n float64) {
 	d.Helper()
 	for _, reg := range d.counts {
-		families, err := reg.Gather()
-		if err != nil {
-			d.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == counter {
-				n += f.GetMetric()[0].GetCounter().GetValue()
-			}
-		}
+		n += pgtest.Counter(d, reg, counter)
 	}
 	return n
 }

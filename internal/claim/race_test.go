@@ -11,6 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // together runs n commands at once, on both engines in turn, and counts how they ended.
@@ -74,7 +75,7 @@ func TestOneOfAThousandIsFirst(t *testing.T) {
 func TestTwoPurchasesAtTheSameInstantCollide(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	for round := 0; round < 100 || round < 5000 && d.count("ledgerd_commit_reruns_total") == 0; round++ {
+	for round := 0; round < 100 || round < 5000 && d.count("ledgerd_commit_attempts_total/raced,conflicted") == 0; round++ {
 		ends := d.together(2, func(int) flow.Command {
 			return flow.Claim(&claim.Command{Caller: caller, Params: claim.SamePurchase.Params(fmt.Sprint("u", round), "p")})
 		})
@@ -82,7 +83,7 @@ func TestTwoPurchasesAtTheSameInstantCollide(t *testing.T) {
 			t.Fatalf("round %d ended %v", round, ends)
 		}
 	}
-	if d.count("ledgerd_commit_reruns_total") == 0 {
+	if d.count("ledgerd_commit_attempts_total/raced,conflicted") == 0 {
 		t.Error("no two of them ever met: the test proves nothing")
 	}
 }
@@ -249,7 +250,7 @@ func TestAClaimOfAnotherServerIsFound(t *testing.T) {
 				d.age(2 * time.Hour)
 			}
 			d.want(ended(d.all(c.command)[0]), c.want)
-			for _, counter := range []string{"ledgerd_commit_reruns_total", "ledgerd_commit_left_behind_total", "ledgerd_commit_wrong_guesses_total"} {
+			for _, counter := range []string{pgtest.FailedAttempts, "ledgerd_commit_attempts_total/conflicted"} {
 				if n := d.count(counter); n != 0 {
 					t.Errorf("%s is %v", counter, n)
 				}
@@ -301,7 +302,7 @@ func TestOneServerRunsNothingTwice(t *testing.T) {
 			t.Errorf("ended %v", ends)
 		}
 	}
-	for _, counter := range []string{"ledgerd_commit_reruns_total", "ledgerd_commit_left_behind_total"} {
+	for _, counter := range []string{pgtest.FailedAttempts, "ledgerd_commit_attempts_total/conflicted"} {
 		if n := d.count(counter); n != 0 {
 			t.Errorf("%s is %v", counter, n)
 		}

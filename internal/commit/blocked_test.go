@@ -59,7 +59,7 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 					t.Errorf("the answer took %v", took)
 				}
 				end()
-				if e.metric("lock_waits_total") == 0 {
+				if e.metric(t, "lock_waits_total") == 0 {
 					t.Error("nobody was seen waiting")
 				}
 			})

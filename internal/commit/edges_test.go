@@ -288,7 +288,7 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 		n = w.int("select deadlocks from pg_stat_database where datname = current_database()")
 		return w.int("select xact_commit from pg_stat_database where datname = current_database()") > 30
 	})
-	if told := e1.metric("deadlocks_total") + e2.metric("deadlocks_total"); n > 0 || told > 0 {
+	if told := e1.metric(t, "deadlocks_total") + e2.metric(t, "deadlocks_total"); n > 0 || told > 0 {
 		t.Errorf("%d deadlocks between batches, of which %v were counted", n, told)
 	}
 }

@@ -157,7 +157,7 @@ func TestWhoIsToldHoldsNothingOfTheEngine(t *testing.T) {
 	}
 	mustDo(t, e, work(add("c0", 1)))
 	ends.want(t, true, true)
-	if w.value("c0") != 1_000_002 || e.metric("panics_total") != 1 {
-		t.Errorf("value %d, %v panics", w.value("c0"), e.metric("panics_total"))
+	if w.value("c0") != 1_000_002 || e.metric(t, "panics_total") != 1 {
+		t.Errorf("value %d, %v panics", w.value("c0"), e.metric(t, "panics_total"))
 	}
 }

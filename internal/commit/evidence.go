@@ -103,7 +103,7 @@ func (a *attempt[T]) end(err error) ending {
 	}
 	switch end {
 	case raced, blocked:
-		if !a.orphaned && !errors.Is(err, ErrConflict) {
+		if !a.orphaned && !errors.Is(err, ErrConflict) && !nameTaken(err) {
 			a.engine.backoff.start()
 		}
 		return conflicted
@@ -177,6 +177,12 @@ func connectionLost(err error) bool {
 	return errors.Is(err, errLost) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network) || errors.As(err, &connect) ||
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err)
+}
+
+// nameTaken: another process took a name first, which says nothing about rows.
+func nameTaken(err error) bool {
+	var p *pgconn.PgError
+	return errors.As(err, &p) && p.Code == "23505"
 }
 
 // isDeadlock: rows are locked in one order everywhere, so a deadlock is a defect of ours.

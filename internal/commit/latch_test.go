@@ -35,7 +35,7 @@ func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 			t.Error(r.err)
 		}
 	}
-	if n := e.metric("ledgerd_commit_lock_waits_total"); n != 0 {
+	if n := e.metric(t, "ledgerd_commit_lock_waits_total"); n != 0 {
 		t.Errorf("%v commands were put aside", n)
 	}
 	if n := w.value("c0"); n != 1_000_002 {

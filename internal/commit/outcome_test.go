@@ -56,7 +56,7 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 			if want := map[bool]int{true: 1, false: 2}[done]; runs != want {
 				t.Errorf("%d runs, want %d", runs, want)
 			}
-			if n := e.metric("unknown_outcomes_total"); n != 1 {
+			if n := e.metric(t, "unknown_outcomes_total"); n != 1 {
 				t.Errorf("%v unknown outcomes", n)
 			}
 		})

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // gated makes a command whose batch waits at the gate after it is applied, before it writes anything.
@@ -34,14 +36,14 @@ func wantValue(t *testing.T, w *world, counter string, want int64) {
 
 func (e *toyEngine) wantMetric(t *testing.T, name string, want float64) {
 	t.Helper()
-	if got := e.metric(name); got != want {
+	if got := e.metric(t, name); got != want {
 		t.Errorf("%s is %v, want %v", name, got, want)
 	}
 }
 
 func (e *toyEngine) wantReruns(t *testing.T, want float64) {
 	t.Helper()
-	if got := e.reruns(); got != want {
+	if got := pgtest.Counter(t, e.reg, pgtest.FailedAttempts); got != want {
 		t.Errorf("%v attempts failed, want %v", got, want)
 	}
 }

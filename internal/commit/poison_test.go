@@ -118,7 +118,7 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 				}
 			}
 			if place == "table reading" { // COMMIT was on its way: it was found out that all was done
-				if w.value("c0") != 1_001_008 || e.metric("unknown_outcomes_total") != 1 {
+				if w.value("c0") != 1_001_008 || e.metric(t, "unknown_outcomes_total") != 1 {
 					t.Errorf("value %d", w.value("c0"))
 				}
 				return
@@ -289,7 +289,7 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	if !r[0].Outcome.Replayed || reason(r[1].Err) != "IDEMPOTENCY_KEY_REUSED" || r[2].Err != nil {
 		t.Errorf("%+v", r)
 	}
-	if n := e.metric("keys_total"); n != 2 {
+	if n := e.metric(t, "keys_total"); n != 2 {
 		t.Errorf("%v outcomes of two keys counted", n)
 	}
 }

@@ -229,13 +229,13 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 			return err
 		})
 	}()
-	eventually(t, "the half is full", func() bool { return e.metric("busy_total") == 60-15 })
+	eventually(t, "the half is full", func() bool { return e.metric(t, "busy_total") == 60-15 })
 	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add("c0", 1)), work(add("c0", 1))}) {
 		if !fault.Is(r.Err, fault.Busy) {
 			t.Error(r.Err)
 		}
 	}
-	if n := e.metric("busy_total"); n != 60-15+2 {
+	if n := e.metric(t, "busy_total"); n != 60-15+2 {
 		t.Errorf("%v commands refused", n)
 	}
 	other := work(&toyAdd{tenant: 2, name: "x"})

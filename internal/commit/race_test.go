@@ -125,10 +125,10 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 			wantReasons(t, got, "map[ok:4]")
 			races := 0.0
 			for _, e := range engines {
-				if n := e.metric("deadlocks_total"); n != 0 {
+				if n := e.metric(t, "deadlocks_total"); n != 0 {
 					t.Errorf("%v deadlocks", n)
 				}
-				races += e.reruns() + e.metric("attempts_total/conflicted")
+				races += pgtest.Counter(t, e.reg, pgtest.FailedAttempts) + e.metric(t, "attempts_total/conflicted")
 			}
 			if races == 0 {
 				t.Error("nobody raced: the test proves nothing")
@@ -161,7 +161,7 @@ func TestThousandCallersOfOneKeyHaveOneEffect(t *testing.T) {
 	if n := w.int("select count(*) from commit_batches"); n != 1 {
 		t.Errorf("%d batches wrote something", n)
 	}
-	first := engines[0].metric("keys_total") + engines[1].metric("keys_total")
+	first := engines[0].metric(t, "keys_total") + engines[1].metric(t, "keys_total")
 	if first != 1000 {
 		t.Errorf("%v outcomes counted", first)
 	}

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -577,32 +576,10 @@ func (e *toyEngine) mustBeEmpty(t *testing.T) {
 	}
 }
 
-// metric is the sum of a counter, of those with one value of a label if one stands behind a slash.
-func (e *toyEngine) metric(name string) (sum float64) {
-	name, value, _ := strings.Cut(name, "/")
-	families, err := e.reg.Gather()
-	if err != nil {
-		panic(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "ledgerd_commit_"+name {
-			for _, m := range f.GetMetric() {
-				if value != "" && m.GetLabel()[0].GetValue() != value {
-					continue
-				}
-				sum += m.GetCounter().GetValue()
-			}
-		}
-	}
-	return sum
-}
-
-// reruns counts the attempts that failed, other than for a reason within the process.
-func (e *toyEngine) reruns() (sum float64) {
-	for _, end := range []ending{raced, collided, blocked, lost, rejected, broken, overfull} {
-		sum += e.metric("attempts_total/" + end.String())
-	}
-	return sum
+// metric is the sum of a counter, as pgtest.Counter gives it.
+func (e *toyEngine) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	return pgtest.Counter(t, e.reg, "ledgerd_commit_"+name)
 }
 
 func within(t *testing.T, d time.Duration) context.Context {

@@ -265,7 +265,7 @@ func TestBatchesWithClaimsOverlap(t *testing.T) {
 	if got := <-second; got != "ok" {
 		t.Errorf("second ended %s", got)
 	}
-	if n := g.count("left_behind_total"); n != 0 {
+	if n := g.count("attempts_total/conflicted"); n != 0 {
 		t.Errorf("%v batches were left behind", n)
 	}
 	g.wantAccount(user(0), "open 200 0 2")
@@ -296,7 +296,7 @@ func TestAClaimIsLockedWhileItsBatchWaitsForTheOneBefore(t *testing.T) {
 	if got := <-second; got != "ok" {
 		t.Errorf("second ended %s", got)
 	}
-	if n := g.count("left_behind_total"); n != 0 {
+	if n := g.count("attempts_total/conflicted"); n != 0 {
 		t.Errorf("%v batches were left behind", n)
 	}
 }

@@ -123,19 +123,7 @@ func (g *gate) overlapped() {
 	g.until("an overlap", func() bool { return g.count("overlaps_total") == 1 })
 }
 
-func (g *gate) count(name string) float64 {
-	families, err := g.counts.Gather()
-	if err != nil {
-		g.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() == "ledgerd_commit_"+name {
-			return f.GetMetric()[0].GetCounter().GetValue()
-		}
-	}
-	g.Fatal("no counter ", name)
-	return 0
-}
+func (g *gate) count(name string) float64 { return pgtest.Counter(g, g.counts, "ledgerd_commit_"+name) }
 
 func (g *gate) want(what string, done <-chan []string, want ...string) {
 	g.Helper()
@@ -167,7 +155,7 @@ func TestTransfersWorkWithWhatTheBatchBeforeLeaves(t *testing.T) {
 		from ledger_entries e join ledger_accounts using (tenant_id, account_id) where code = $1`, user(0)); got != "1:0>500 2:500>300 3:300>200" {
 		t.Errorf("entries %s", got)
 	}
-	if n := g.count("left_behind_total"); n != 0 {
+	if n := g.count("attempts_total/conflicted"); n != 0 {
 		t.Errorf("%v batches were left behind", n)
 	}
 }
@@ -203,7 +191,7 @@ func TestHoldThatFallsDueUnderABatchIsLeftToTheNext(t *testing.T) {
 	if got := text(t, g.super, "select state from ledger_holds"); got != "expired" {
 		t.Errorf("the hold is %s", got)
 	}
-	if n := g.count("left_behind_total"); n != 1 {
+	if n := g.count("attempts_total/conflicted"); n != 1 {
 		t.Errorf("%v batches were left behind", n)
 	}
 }
@@ -220,7 +208,7 @@ func TestAccountThatIsBeingMadeIsTakenOver(t *testing.T) {
 	g.want("first", first, "ok", "ok")
 	g.want("second", second, "ok")
 	g.wantAccount("new", "open 100 0 1")
-	if n := g.count("left_behind_total"); n != 0 {
+	if n := g.count("attempts_total/conflicted"); n != 0 {
 		t.Errorf("%v batches were left behind", n)
 	}
 }

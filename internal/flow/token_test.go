@@ -151,7 +151,7 @@ func TestBatchesWithTokensOverlap(t *testing.T) {
 	if errs := <-second; errs[0] != nil || !fault.Is(errs[1], ledger.InsufficientFunds) {
 		t.Error(errs)
 	}
-	if n := g.count("left_behind_total") + g.count("reruns_total"); n != 0 {
+	if n := pgtest.Counter(t, g.counts, pgtest.FailedAttempts) + g.count("attempts_total/conflicted"); n != 0 {
 		t.Errorf("%v attempts were in vain", n)
 	}
 	if got := text(t, g.super, "select string_agg(state, ' ' order by issued_at) from token_submit_tokens"); got != "spent spent open" {
