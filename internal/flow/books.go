@@ -208,6 +208,22 @@ func (o onDomain[P]) Count(b *Books) bool {
 	return ok && c.Count(o.domain.of(b))
 }
 
+func (o onDomain[P]) stays() bool {
+	_, guarded := o.command.(commit.Guarded[P])
+	_, counted := o.command.(commit.Counted[P])
+	return guarded || counted
+}
+
+// Stays reports whether a command has a part that stays when the command is refused.
+func Stays(c Command) bool {
+	if o, ok := c.(interface{ stays() bool }); ok {
+		return o.stays()
+	}
+	_, guarded := c.(commit.Guarded[*Books])
+	_, counted := c.(commit.Counted[*Books])
+	return guarded || counted
+}
+
 // Refused is the command's own, if it has something to say.
 func (o onDomain[P]) Refused(f *fault.Fault) {
 	if t, ok := o.command.(Telling); ok {

@@ -117,9 +117,7 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		d.take(at+"request.", err)
 		return
 	}
-	_, guards := s.change.command.(commit.Guarded[*flow.Books])
-	_, counts := s.change.command.(commit.Counted[*flow.Books])
-	if (guards || counts) && len(s.references) > 0 {
+	if flow.Stays(s.change.command) && len(s.references) > 0 {
 		d.bad(at+"references", "cannot stand in an operation that stays when others are refused")
 	}
 	if s.change.dry {
