@@ -89,6 +89,7 @@ func (e *Engine[T]) probe() {
 			case <-time.After(probePause):
 			}
 			if e.probeOnce() == nil {
+				e.noticeEpoch()
 				e.mend()
 			}
 		}
@@ -96,6 +97,15 @@ func (e *Engine[T]) probe() {
 		if e.health.broken.Load() == nil || !e.health.probing.CompareAndSwap(false, true) {
 			return
 		}
+	}
+}
+
+// noticeEpoch records that the database is not the one that it was, if so. Batches are right without it.
+func (e *Engine[T]) noticeEpoch() {
+	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
+	defer cancel()
+	if _, err := CurrentEpoch(ctx, e.pool); err != nil {
+		e.log.Warn("the epoch of the database was not recorded", "error", err)
 	}
 }
 

@@ -3,6 +3,7 @@
 -- Rewrites commit_batches.
 
 -- +goose Up
+select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 set local role ledgerd_owner;
 
 -- These two run in every batch. They touch no table of ours, so they do without a search_path of their own,
@@ -58,7 +59,7 @@ comment on column commit_epochs.began_at is 'When the epoch was first noticed.';
 -- +goose StatementBegin
 create function commit_epoch() returns integer
     language plpgsql
-    set search_path = pg_catalog, public, pg_temp
+    set search_path from current
     as $$
 declare
     last record;
