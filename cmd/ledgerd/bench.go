@@ -14,9 +14,10 @@ import (
 // benchCmds are bench, and what it starts for its load.
 type benchCmds struct {
 	Bench struct {
-		Ledger benchCmd       `cmd:"" default:"withargs" help:"The ledger, against plain Postgres."`
-		Keys   benchKeysCmd   `cmd:"" help:"Claims, tokens, guarded work and locks, against Redis if it is there."`
-		Notify benchNotifyCmd `cmd:"" help:"Messages: accepted, delivered, picked up, with a held snapshot and a killed process."`
+		Ledger   benchCmd         `cmd:"" default:"withargs" help:"The ledger, against plain Postgres."`
+		Keys     benchKeysCmd     `cmd:"" help:"Claims, tokens, guarded work and locks, against Redis if it is there."`
+		Notify   benchNotifyCmd   `cmd:"" help:"Messages: accepted, delivered, picked up, with a held snapshot and a killed process."`
+		Overload benchOverloadCmd `cmd:"" help:"Ten times as many callers as the server can serve, and a small tenant beside them."`
 	} `cmd:"" help:"Measure on a private Postgres that is removed again."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
 	BenchDeliver benchDeliverCmd `cmd:"" hidden:"" help:"The delivering process of bench notify."`
@@ -175,4 +176,44 @@ type benchDeliverCmd struct {
 
 func (c *benchDeliverCmd) Run(e *env) error {
 	return bench.Deliver(e.ctx, os.Getenv("DATABASE_URL"), c.Sink, c.Lease)
+}
+
+type benchOverloadCmd struct {
+	Rounds   int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
+	Measure  time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 6s." default:"6s"`
+	Warmup   time.Duration `help:"Time before it." default:"3s"`
+	Peak     int           `help:"Callers of TransferBatch that reach the peak." default:"10"`
+	Times    int           `help:"So many times as many callers overload the server." default:"10"`
+	Beside   int           `help:"Callers of the small tenant." default:"4"`
+	Only     []string      `help:"Only these cases: patterns such as 'peak,at-*'."`
+	Dir      string        `help:"Directory on a disk for Postgres' data. Default: one for temporary files."`
+	JSON     string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
+	Doc      string        `help:"Put the tables into this Markdown file, between its bench overload marks." placeholder:"FILE"`
+	Profiles string        `help:"Write CPU profiles of the server into this directory. Costs some speed." placeholder:"DIR"`
+}
+
+func (c *benchOverloadCmd) Run(e *env) error {
+	if c.Doc != "" {
+		if err := bench.OverloadDocument.Check(c.Doc); err != nil {
+			return fmt.Errorf("--doc: %w", err)
+		}
+	}
+	r, failed := bench.RunOverload(e.ctx, bench.OverloadOptions{Peak: c.Peak, Times: c.Times, Beside: c.Beside,
+		Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Profiles: c.Profiles,
+			Progress: e.errOut}})
+	if r == nil {
+		return failed
+	}
+	if err := r.WriteText(e.out); err != nil {
+		return err
+	}
+	if c.JSON != "" {
+		if err := writeJSON(c.JSON, r); err != nil {
+			return err
+		}
+	}
+	if c.Doc == "" || failed != nil {
+		return failed
+	}
+	return bench.OverloadDocument.Write(c.Doc, r.WriteMarkdown)
 }

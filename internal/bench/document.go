@@ -12,9 +12,10 @@ type Document string
 
 // The kinds of reports.
 const (
-	LedgerDocument Document = "bench"
-	KeysDocument   Document = "bench keys"
-	NotifyDocument Document = "bench notify"
+	LedgerDocument   Document = "bench"
+	KeysDocument     Document = "bench keys"
+	NotifyDocument   Document = "bench notify"
+	OverloadDocument Document = "bench overload"
 )
 
 // marks are what the place is between.

@@ -3,36 +3,14 @@ package bench
 import (
 	"fmt"
 	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 )
 
 // WriteText writes a report for a terminal.
-func (r *NotifyReport) WriteText(w io.Writer) error {
-	return r.write(w, func(rows [][]string) error {
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		for _, row := range rows {
-			fmt.Fprintln(t, strings.Join(row, "\t"))
-		}
-		return t.Flush()
-	})
-}
+func (r *NotifyReport) WriteText(w io.Writer) error { return r.write(w, textTable(w)) }
 
 // WriteMarkdown writes a report for a document.
-func (r *NotifyReport) WriteMarkdown(w io.Writer) error {
-	return r.write(w, func(rows [][]string) error {
-		for i, row := range rows {
-			if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | ")); err != nil {
-				return err
-			}
-			if i == 0 {
-				fmt.Fprintln(w, "|"+strings.Repeat("---|", len(row)))
-			}
-		}
-		return nil
-	})
-}
+func (r *NotifyReport) WriteMarkdown(w io.Writer) error { return r.write(w, markdownTable(w)) }
 
 func (r *NotifyReport) write(w io.Writer, table func([][]string) error) error {
 	m := &r.Machine
@@ -44,7 +22,7 @@ func (r *NotifyReport) write(w io.Writer, table func([][]string) error) error {
 		return err
 	}
 	fmt.Fprint(w, "\nTargets.\n\n")
-	if err := table(r.targetRows()); err != nil {
+	if err := table(targetRows(r.Targets)); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nThe whole took %v.\n", r.Took.Round(time.Second))
@@ -67,9 +45,9 @@ func (r *NotifyReport) rows() [][]string {
 	return rows
 }
 
-func (r *NotifyReport) targetRows() [][]string {
+func targetRows(targets []Target) [][]string {
 	rows := [][]string{{"target", "wanted", "measured", ""}}
-	for _, t := range r.Targets {
+	for _, t := range targets {
 		verdict := "not reached"
 		if t.Reached {
 			verdict = "reached"

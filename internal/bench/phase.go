@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/db/checks"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -20,7 +21,8 @@ type phase struct {
 	cluster *cluster
 	plan    plan
 	info    Phase
-	conn    *pgx.Conn // superuser
+	conn    *pgx.Conn     // superuser
+	pool    *pgxpool.Pool // as the server
 	server  *service
 	tenant  int32
 	apiKey  string
@@ -63,6 +65,9 @@ func (p *phase) close() {
 	if p.server != nil {
 		p.server.stop(stopPatience)
 	}
+	if p.pool != nil {
+		p.pool.Close()
+	}
 	if p.conn != nil {
 		_ = p.conn.Close(context.Background())
 	}
@@ -93,16 +98,14 @@ func (p *phase) prepare(ctx context.Context) (err error) {
 	return err
 }
 
-func (p *phase) makeKey(ctx context.Context, url string) error {
-	pool, err := pg.Open(ctx, url, 1)
-	if err != nil {
+func (p *phase) makeKey(ctx context.Context, url string) (err error) {
+	if p.pool, err = pg.Open(ctx, url, 1); err != nil {
 		return err
 	}
-	defer pool.Close()
-	if p.tenant, err = access.EnsureTenant(ctx, pool, tenantName); err != nil {
+	if p.tenant, err = access.EnsureTenant(ctx, p.pool, tenantName); err != nil {
 		return err
 	}
-	p.apiKey, err = access.Create(ctx, pool, p.tenant, tenantName, access.Write)
+	p.apiKey, err = access.Create(ctx, p.pool, p.tenant, tenantName, access.Write)
 	return err
 }
 

@@ -78,7 +78,7 @@ func (p *phase) spec(c *Case) *load.Spec {
 }
 
 // drive runs a load process to its end, and looks at everybody's CPU time when its window opens and
-// when it closes.
+// when it closes. Without a case no profile is taken.
 func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Result, marks [2]sample, err error) {
 	input, err := json.Marshal(spec)
 	if err != nil {
@@ -144,7 +144,7 @@ func (p *phase) follow(ctx context.Context, c *Case, child *child, out io.Reader
 
 // profile writes a CPU profile of the server over the measured window, if they are wanted.
 func (p *phase) profile(ctx context.Context, c *Case) {
-	if p.server.metrics == "" || c.Kind == load.Baseline {
+	if p.server.metrics == "" || c == nil || c.Kind == load.Baseline {
 		return
 	}
 	seconds := max(int(p.cluster.options.Measure.Seconds())-1, 1)

@@ -10,19 +10,25 @@ import (
 )
 
 // WriteText writes a report for a terminal.
-func (r *Report) WriteText(w io.Writer) error {
-	return r.write(w, func(rows [][]string) error {
+func (r *Report) WriteText(w io.Writer) error { return r.write(w, textTable(w)) }
+
+// WriteMarkdown writes a report for a document.
+func (r *Report) WriteMarkdown(w io.Writer) error { return r.write(w, markdownTable(w)) }
+
+// textTable writes the rows of a table for a terminal.
+func textTable(w io.Writer) func(rows [][]string) error {
+	return func(rows [][]string) error {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, row := range rows {
 			fmt.Fprintln(t, strings.Join(row, "\t"))
 		}
 		return t.Flush()
-	})
+	}
 }
 
-// WriteMarkdown writes a report for a document.
-func (r *Report) WriteMarkdown(w io.Writer) error {
-	return r.write(w, func(rows [][]string) error {
+// markdownTable writes the rows of a table for a document, the first one as its head.
+func markdownTable(w io.Writer) func(rows [][]string) error {
+	return func(rows [][]string) error {
 		for i, row := range rows {
 			if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | ")); err != nil {
 				return err
@@ -32,7 +38,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 			}
 		}
 		return nil
-	})
+	}
 }
 
 // write gives the parts of a report, with the tables in the form that is wanted.

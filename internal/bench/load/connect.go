@@ -2,10 +2,14 @@ package load
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -104,6 +108,7 @@ type connectCaller struct {
 	conn    httpConn
 	request *request
 	maker   *maker
+	obey    bool
 }
 
 func newConnectCaller(spec *Spec, n int) (*connectCaller, error) {
@@ -115,13 +120,21 @@ func newConnectCaller(spec *Spec, n int) (*connectCaller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connectCaller{conn: httpConn{address: to.Host, patience: spec.Patience}, request: r, maker: newMaker(spec, n)}
+	c := &connectCaller{conn: httpConn{address: to.Host, patience: spec.Patience}, request: r, maker: newMaker(spec, n), obey: spec.Obey}
 	return c, c.conn.dial()
 }
 
 func (c *connectCaller) close() { c.conn.close() }
 
 func (c *connectCaller) call() outcome {
+	o := c.send()
+	if !c.obey {
+		o.retry = 0
+	}
+	return o
+}
+
+func (c *connectCaller) send() outcome {
 	c.request.fill(c.maker)
 	sent := int64(len(c.request.items))
 	status, body, err := c.conn.roundTrip(c.request.bytes)
@@ -137,7 +150,24 @@ func (c *connectCaller) call() outcome {
 	if status >= 500 || status == 408 || status == 499 { // the call may have happened all the same
 		return outcome{unknown: sent, err: err}
 	}
-	return outcome{refused: sent, err: err}
+	return outcome{refused: sent, err: err, retry: retryOf(body)}
+}
+
+// retryOf reads the RetryInfo of a Connect error.
+func retryOf(body []byte) time.Duration {
+	var e struct {
+		Details []struct{ Type, Value string }
+	}
+	_ = json.Unmarshal(body, &e) // an error of something on the way has none
+	for _, d := range e.Details {
+		if d.Type == "google.rpc.RetryInfo" {
+			info := &errdetails.RetryInfo{}
+			if value, err := base64.RawStdEncoding.DecodeString(d.Value); err == nil && proto.Unmarshal(value, info) == nil {
+				return info.GetRetryDelay().AsDuration()
+			}
+		}
+	}
+	return 0
 }
 
 // batchOutcome looks only at the shell of every result: whether it holds a transfer or an error.
@@ -162,6 +192,7 @@ func batchOutcome(body []byte, sent int64) (o outcome) {
 			case 2:
 				e := &ledgerv1.ItemError{}
 				_ = proto.Unmarshal(value, e) // for people to read
+				o.retry = e.GetRetryDelay().AsDuration()
 				o.err = fmt.Errorf("item: %s: %s (%d bytes)", e.GetReason(), e.GetMessage(), len(whole))
 			}
 		}

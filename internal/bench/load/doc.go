@@ -30,6 +30,8 @@ type Spec struct {
 	Keys bool
 	// Gather has the Go client gather concurrent calls.
 	Gather bool
+	// Obey has refused callers of HTTP wait as RetryInfo says; otherwise they call again at once.
+	Obey bool
 
 	URL    string // of the server
 	APIKey string
@@ -67,6 +69,8 @@ type Result struct {
 	Succeeded int64
 	// Refused were answered with an error: they must not be in the database.
 	Refused int64
+	// RefusedCalls are the calls of the measured window in which a transfer was refused.
+	RefusedCalls int64
 	// Unknown had no answer, or one that leaves open what happened.
 	Unknown int64
 	// FirstError is one of the errors.

@@ -22,6 +22,7 @@ type caller interface {
 type outcome struct {
 	succeeded, refused, unknown int64
 	err                         error
+	retry                       time.Duration // wait before the next call; 0: none
 }
 
 // Main is the load process: it reads a Spec and writes Messages. Ctx ends it early.
@@ -64,7 +65,7 @@ type meter struct {
 	stop                        atomic.Bool
 	window                      atomic.Bool // what ends now is measured
 	succeeded, refused, unknown atomic.Int64
-	measured                    atomic.Int64
+	measured, refusedCalls      atomic.Int64
 	latency                     Histogram
 	first                       sync.Once
 	firstError                  string
@@ -95,7 +96,7 @@ func run(ctx context.Context, spec *Spec, mark func(string)) (*Result, error) {
 	var m meter
 	var all sync.WaitGroup
 	for _, c := range callers {
-		all.Go(func() { m.loop(c) })
+		all.Go(func() { m.loop(ctx, c) })
 	}
 	wait(ctx, spec.Warmup)
 	mark(MarkMeasure)
@@ -114,7 +115,7 @@ func run(ctx context.Context, spec *Spec, mark func(string)) (*Result, error) {
 		return nil, ctx.Err()
 	}
 	return &Result{Succeeded: m.succeeded.Load(), Refused: m.refused.Load(), Unknown: m.unknown.Load(), FirstError: m.firstError,
-		Measured: m.measured.Load(), Seconds: seconds,
+		Measured: m.measured.Load(), RefusedCalls: m.refusedCalls.Load(), Seconds: seconds,
 		P50: m.latency.Quantile(0.5), P99: m.latency.Quantile(0.99), Max: m.latency.Max()}, nil
 }
 
@@ -131,7 +132,7 @@ const (
 	giveUpAfter       = 20
 )
 
-func (m *meter) loop(c caller) {
+func (m *meter) loop(ctx context.Context, c caller) {
 	for lost := 0; lost < giveUpAfter && !m.stop.Load(); {
 		begin := time.Now()
 		o := c.call()
@@ -141,6 +142,9 @@ func (m *meter) loop(c caller) {
 			m.measured.Add(o.succeeded)
 			m.latency.Add(took)
 		}
+		if m.window.Load() && o.refused > 0 {
+			m.refusedCalls.Add(1)
+		}
 		if o.err != nil {
 			m.refused.Add(o.refused)
 			m.unknown.Add(o.unknown)
@@ -148,6 +152,9 @@ func (m *meter) loop(c caller) {
 		}
 		if o.unknown == 0 {
 			lost = 0
+			if o.retry > 0 {
+				wait(ctx, o.retry)
+			}
 			continue
 		}
 		lost++
