@@ -60,8 +60,12 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 		changes[i] = transfer(caller, item.GetTransfer(), p)
 		works, at = append(works, changes[i].work(c, key, &rendered[i])), append(at, i)
 	}
+	results := s.Engine.DoAll(ctx, works)
+	if err := notAdmitted(results); err != nil {
+		return nil, err
+	}
 	c.replayed = len(works) == len(r.GetItems())
-	for n, result := range s.Engine.DoAll(ctx, works) {
+	for n, result := range results {
 		i := at[n]
 		own := r.GetItems()[i].GetIdempotencyKey() != "" // what the call's key replays, the header tells of the whole
 		c.replayed = c.replayed && (result.Outcome.Replayed || result.Outcome.Existed)

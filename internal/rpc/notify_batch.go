@@ -83,8 +83,12 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 		}
 		works, at = append(works, changes[i].work(c, key, &rendered[i])), append(at, i)
 	}
+	results := s.Engine.DoAll(ctx, works)
+	if err := notAdmitted(results); err != nil {
+		return nil, err
+	}
 	c.replayed = len(works) == len(r.GetItems())
-	for n, result := range s.Engine.DoAll(ctx, works) {
+	for n, result := range results {
 		i := at[n]
 		c.replayed = c.replayed && (result.Outcome.Replayed || result.Outcome.Existed)
 		res.Results[i] = &notifyv1.SendBatchResult{}

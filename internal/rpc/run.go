@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -163,4 +164,18 @@ func (g *change[R]) answer(out commit.Outcome, rendered R) (R, error) {
 		return g.render(out.Answer, out.Existed)
 	}
 	return rendered, nil
+}
+
+// notAdmitted is the error with which the engine refused all works of a call together, or nil. Then nothing of the call
+// was kept, and one error says as much as one for each item.
+func notAdmitted(results []commit.Result) error {
+	if len(results) == 0 || !fault.Is(results[0].Err, fault.Busy) && !fault.Is(results[0].Err, fault.ShuttingDown) {
+		return nil
+	}
+	for _, r := range results {
+		if r.Err != results[0].Err {
+			return nil
+		}
+	}
+	return results[0].Err
 }
