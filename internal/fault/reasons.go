@@ -13,7 +13,7 @@ var (
 	NotRun = Define(Reason{Name: "NOT_RUN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,
 		Doc: "The deadline passed before the work began: nothing was done."})
 	Busy = Define(Reason{Name: "BUSY", Class: Conflict, Code: ResourceExhausted, Step: RetrySameKey,
-		Doc: "The server has as much work waiting as it takes. Nothing was kept; wait as RetryInfo says."})
+		Doc: "The tenant, or the server, has as much in flight as it may. Nothing of the call was kept, of a batch no item, and a large request was not even decoded; wait as RetryInfo (over HTTP also Retry-After) says."})
 	ShuttingDown = Define(Reason{Name: "SHUTTING_DOWN", Class: System, Code: Unavailable, Step: RetrySameKey,
 		Doc: "The server is ending and takes no more work. Nothing was kept; another one will."})
 	RowsLocked = Define(Reason{Name: "ROWS_LOCKED", Class: Conflict, Code: Aborted, Step: RetrySameKey,

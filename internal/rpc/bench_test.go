@@ -45,7 +45,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 		return res, err
 	}
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("Transfer")
-	h := Named(Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure, work,
+	h := Named(NewAdmission(nil).Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure, work,
 		append(gate.Options(), connect.WithSchema(method))...)))
 	for _, codec := range []connect.Codec{protoCodec{}, jsonCodec{"json"}} {
 		body, err := codec.Marshal(simple())

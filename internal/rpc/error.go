@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -102,6 +104,7 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 	}
 	if f.RetryAfter > 0 {
 		add(&errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
+		e.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(f.RetryAfter.Seconds())))) // for what knows HTTP alone
 	}
 	return e
 }

@@ -28,6 +28,7 @@ type call struct {
 	procedure string
 	start     time.Time
 	meter     *meter
+	intake    *intake // nil: the request is small
 	identity  access.Identity
 	header    http.Header // of the request, with its API key
 	requestID string
@@ -48,8 +49,9 @@ type callKey struct{}
 
 func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
 
-// Gate stands before every service. It lets the caller in before his message is read, checks the
-// message, turns errors into what callers read, and counts. The request has its id from Named.
+// Gate stands before every service. It authenticates the caller and admits large requests before they are read, checks
+// the message, turns errors into what callers read, and counts. The request has its id from Named, its body from
+// Admission.Bounded.
 type Gate struct {
 	// Authenticate tells who holds an API key. Nil lets everybody in as Anyone.
 	Authenticate func(ctx context.Context, key string) (access.Identity, error)
@@ -72,7 +74,12 @@ func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
 func (g *Gate) admit(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
 	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure), identity: g.Anyone,
 		header: h, requestID: h.Get(RequestIDHeader)}
-	if err := g.enter(ctx, c, spec, h); err != nil {
+	err := g.enter(ctx, c, spec, h)
+	if err == nil && spec.StreamType&connect.StreamTypeClient == 0 { // one message is all there is to read
+		c.intake, _ = ctx.Value(intakeKey{}).(*intake)
+		err = c.intake.admit(ctx, c.identity.Tenant)
+	}
+	if err != nil {
 		return nil, c.leave(ctx, err)
 	}
 	return context.WithValue(ctx, callKey{}, c), nil
@@ -168,7 +175,9 @@ func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			ctx, cancel = context.WithTimeout(ctx, maxRead)
 			defer cancel()
 		}
-		res, err := connect.AnyResponse(nil), c.check(req.Any().(proto.Message))
+		message := req.Any().(proto.Message)
+		res, err := connect.AnyResponse(nil), c.check(message)
+		c.intake.decoded(message)
 		if err == nil {
 			res, err = next(ctx, req)
 		}
@@ -191,17 +200,25 @@ func (g *Gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.Str
 // WrapStreamingHandler checks what comes in on a stream, and shapes its error.
 func (g *Gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
-		return callOf(ctx).leave(ctx, next(ctx, checkedConn{conn}))
+		c := callOf(ctx)
+		return c.leave(ctx, next(ctx, checkedConn{conn, c.intake}))
 	}
 }
 
-type checkedConn struct{ connect.StreamingHandlerConn }
+type checkedConn struct {
+	connect.StreamingHandlerConn
+	intake *intake
+}
 
 func (c checkedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
 		return err
 	}
-	return check(m.(proto.Message))
+	err := check(m.(proto.Message))
+	if c.intake != nil {
+		c.intake.admission.leave(&c.intake.ticket) // the stream may last for hours
+	}
+	return err
 }
 
 // leave counts a call and gives its error the shape that callers read.

@@ -51,16 +51,6 @@ func newRequestID() string {
 // maxRequestBytes bounds a request, before and after decompression.
 const maxRequestBytes = 16 << 20
 
-// Bounded bounds the bodies of requests.
-func Bounded(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			r.Body = &body{r.Body, r.Header.Get(requestIDKey), maxRequestBytes}
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 type body struct {
 	io.ReadCloser
 	id   string

@@ -242,7 +242,7 @@ func (s *Server) routes() http.Handler {
 	s.health(mux)
 	s.reports(mux)
 	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
-	handler := crossOrigin(s.options.Origins, rpc.Named(rpc.Bounded(mux)))
+	handler := crossOrigin(s.options.Origins, rpc.Named(rpc.NewAdmission(s.registry).Bounded(mux)))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler)
 	}

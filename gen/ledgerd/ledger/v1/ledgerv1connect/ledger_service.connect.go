@@ -128,7 +128,8 @@ type LedgerServiceClient interface {
 	// INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	// Up to 10,000 transfers in one call, each with its own result: the transfer, or the error that
-	// Transfer would have given.
+	// Transfer would have given. Errors of the whole call keep nothing of it, such as BUSY, by which a
+	// server refuses a large call before it is decoded.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Posts the opposite of a transfer, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED, and
 	// those of Transfer.
@@ -597,7 +598,8 @@ type LedgerServiceHandler interface {
 	// INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
 	// Up to 10,000 transfers in one call, each with its own result: the transfer, or the error that
-	// Transfer would have given.
+	// Transfer would have given. Errors of the whole call keep nothing of it, such as BUSY, by which a
+	// server refuses a large call before it is decoded.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
 	// Posts the opposite of a transfer, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED, and
 	// those of Transfer.

@@ -85,7 +85,8 @@ type NotifyServiceClient interface {
 	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
 	// TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
-	// Up to 1,000 messages in one call, each with its own result, or all or none.
+	// Up to 1,000 messages in one call, each with its own result, or all or none. Errors of the whole call, such as BUSY,
+	// keep nothing of it.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
 	// Keeps a message from being sent that is not yet on its way; also does away with a dead one. To cancel it
 	// again is no error. Errors: NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
@@ -400,7 +401,8 @@ type NotifyServiceHandler interface {
 	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
 	// TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
-	// Up to 1,000 messages in one call, each with its own result, or all or none.
+	// Up to 1,000 messages in one call, each with its own result, or all or none. Errors of the whole call, such as BUSY,
+	// keep nothing of it.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
 	// Keeps a message from being sent that is not yet on its way; also does away with a dead one. To cancel it
 	// again is no error. Errors: NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.

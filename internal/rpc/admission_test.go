@@ -1,0 +1,237 @@
+package rpc
+
+import (
+	"context"
+
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// patientAdmission lets calls wait for as long as a slow machine needs.
+func patientAdmission() *Admission {
+	a := NewAdmission(nil)
+	a.patience = time.Minute
+	return a
+}
+
+// enterLater puts a call in line, and sends when it is admitted, or why not.
+func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, bytes int) (*ticket, <-chan error) {
+	t.Helper()
+	x := &ticket{tenant: tenant}
+	done := make(chan error, 1)
+	go func() { done <- a.enter(ctx, x, bytes) }()
+	for tick := time.NewTicker(time.Millisecond); ; <-tick.C {
+		a.mu.Lock()
+		inLine := x.lane != nil
+		a.mu.Unlock()
+		if inLine {
+			return x, done
+		}
+	}
+}
+
+// held are the bytes in flight and the tenants that the admission knows.
+func (a *Admission) held() (bytes, tenants int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bytes, len(a.lanes)
+}
+
+func (a *Admission) mustEnter(t *testing.T, tenant int32, bytes int) *ticket {
+	t.Helper()
+	x := &ticket{tenant: tenant}
+	if err := a.enter(t.Context(), x, bytes); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestCallsBeyondATenantsBoundWaitThenAreBusy(t *testing.T) {
+	t.Parallel()
+	a := NewAdmission(nil)
+	first := a.mustEnter(t, 1, 100*admitTenantBytes) // a lone call may be as large as a request can be
+	other := a.mustEnter(t, 2, admitTenantBytes/2)
+	x := &ticket{tenant: 1}
+	begin := time.Now()
+	err := a.enter(t.Context(), x, 1)
+	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter != admitRetry {
+		t.Errorf("beyond the bound: %v", err)
+	}
+	if waited := time.Since(begin); waited < admitWait {
+		t.Errorf("refused after %v: who retries at once would cost as much as a call", waited)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := a.enter(ctx, &ticket{tenant: 1}, 1); !fault.Is(err, fault.NotRun) {
+		t.Errorf("a call that has ended: %v", err)
+	}
+	a.patience = time.Minute
+	second, admitted := a.enterLater(t.Context(), t, 1, 1)
+	a.leave(first)
+	if err := <-admitted; err != nil {
+		t.Errorf("with room again: %v", err)
+	}
+	for _, x := range []*ticket{second, other, x, first} { // those that have left may leave again
+		a.leave(x)
+	}
+	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 {
+		t.Errorf("%d bytes of %d tenants are left", bytes, tenants)
+	}
+}
+
+func TestTenantsAreAdmittedInTurn(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	var full []*ticket
+	for tenant := range int32(admitBytes / admitTenantBytes) {
+		full = append(full, a.mustEnter(t, 10+tenant, admitTenantBytes))
+	}
+	var mu sync.Mutex
+	var order []int32
+	var all sync.WaitGroup
+	const each = admitTenantBytes / 4
+	for _, tenant := range []int32{1, 1, 1, 2, 3, 2} {
+		x, admitted := a.enterLater(t.Context(), t, tenant, each)
+		all.Go(func() {
+			if err := <-admitted; err != nil {
+				t.Errorf("tenant %d: %v", x.tenant, err)
+			}
+			mu.Lock()
+			order = append(order, x.tenant)
+			mu.Unlock()
+			a.leave(x)
+		})
+	}
+	// One quarter at a time becomes free, so that one call goes at a time and makes room for the next.
+	a.grow(full[0], 0)
+	a.decoded(full[0], admitTenantBytes-each)
+	all.Wait()
+	want := []int32{1, 2, 3, 1, 2, 1}
+	for i := range want {
+		if order[i] != want[i] {
+			t.Fatalf("admitted %v, want %v", order, want)
+		}
+	}
+}
+
+func TestCallThatGivesUpLetsThoseBehindPass(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	a.mustEnter(t, 1, admitTenantBytes/2)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, large := a.enterLater(ctx, t, 1, admitTenantBytes)
+	_, admitted := a.enterLater(t.Context(), t, 1, admitTenantBytes/2)
+	cancel()
+	if err := <-large; !fault.Is(err, fault.NotRun) {
+		t.Errorf("the one that left: %v", err)
+	}
+	if err := <-admitted; err != nil {
+		t.Errorf("the one behind it: %v", err)
+	}
+}
+
+func TestAdmittedCallGrowsWhileThereIsRoom(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	x, y := a.mustEnter(t, 1, 1000), a.mustEnter(t, 1, 1000)
+	if !a.grow(x, admitTenantBytes-1000) || a.grow(y, 1001) || !a.grow(y, 10) {
+		t.Error("growth is not bounded as entering is")
+	}
+	a.decoded(x, 5000) // which is what it takes, in truth
+	if bytes, _ := a.held(); bytes != 6000 || !a.grow(y, 2000) {
+		t.Errorf("%d bytes in flight", bytes)
+	}
+}
+
+func TestOneTenantLeavesTurnsToDecode(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	turns := cap(a.decoding)
+	var mine []*ticket
+	for range turns / 2 {
+		x := a.mustEnter(t, 1, 1)
+		if err := a.decode(t.Context(), x); err != nil {
+			t.Fatal(err)
+		}
+		mine = append(mine, x)
+	}
+	next := a.mustEnter(t, 1, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := a.decode(ctx, next); !fault.Is(err, fault.NotRun) {
+		t.Errorf("a turn more than half of them: %v", err)
+	}
+	other := a.mustEnter(t, 2, 1)
+	if err := a.decode(t.Context(), other); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	a.leave(mine[0]) // without having decoded
+	if err := a.decode(t.Context(), next); err != nil {
+		t.Errorf("with a turn free: %v", err)
+	}
+	for _, x := range append(mine, next, other) {
+		a.decoded(x, 100)
+		a.leave(x)
+	}
+	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 || len(a.decoding) != 0 {
+		t.Errorf("%d bytes of %d tenants and %d turns are left", bytes, tenants, len(a.decoding))
+	}
+}
+
+// However calls come, end, and give up, no bound is passed and everything is given back.
+func TestAdmissionKeepsItsBounds(t *testing.T) {
+	t.Parallel()
+	a := patientAdmission()
+	var now, admitted, gaveUp atomic.Int64
+	var perTenant [6]atomic.Int64
+	var all sync.WaitGroup
+	for n := range 60 {
+		all.Go(func() {
+			tenant := int32(n % len(perTenant))
+			for range 100 {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(4))*time.Millisecond)
+				x, size := &ticket{tenant: tenant}, 1+rand.IntN(admitTenantBytes)
+				if err := a.enter(ctx, x, size); err != nil {
+					gaveUp.Add(1)
+				} else {
+					admitted.Add(1)
+					now.Add(int64(size))
+					if perTenant[tenant].Add(int64(size)) > admitTenantBytes || now.Load() > admitBytes {
+						t.Error("a bound was passed")
+					}
+					_ = a.decode(ctx, x)
+					runtime.Gosched()
+					perTenant[tenant].Add(int64(-size))
+					now.Add(int64(-size))
+				}
+				a.leave(x)
+				cancel()
+			}
+		})
+	}
+	all.Wait()
+	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 || a.waiting() != 0 || len(a.decoding) != 0 || len(a.ring) != 0 {
+		t.Errorf("%d bytes of %d tenants are left, %d calls wait", bytes, tenants, a.waiting())
+	}
+	if admitted.Load() == 0 || gaveUp.Load() == 0 {
+		t.Errorf("%d calls were admitted, %d gave up", admitted.Load(), gaveUp.Load())
+	}
+}
+
+func TestFootprintCountsEachItem(t *testing.T) {
+	t.Parallel()
+	r := &ledgerv1.TransferBatchRequest{}
+	for range 1000 {
+		r.Items = append(r.Items, &ledgerv1.TransferBatchItem{})
+	}
+	if got := footprint(r); got < 1000*perCommand || got > 1100*perCommand {
+		t.Errorf("1,000 empty items: %d bytes", got)
+	}
+}
