@@ -53,7 +53,11 @@ type OverloadResult struct {
 	SmallPerSecond         float64
 	SmallP50, SmallP99     time.Duration
 	ServerMemory           int64
-	Rounds                 []OverloadRound
+	// CPU of the large tenant's transfers, and how many cores other programs had meanwhile: a ratio says little when they
+	// had more of them than during the peak.
+	CPU     CPU
+	Foreign float64
+	Rounds  []OverloadRound
 }
 
 // OverloadRound is one measurement.
@@ -213,6 +217,9 @@ func (p *phase) overload(ctx context.Context, c *OverloadCase, callers int, smal
 func (r *OverloadRound) overloadLine(name string) string {
 	s := fmt.Sprintf("%-9s %8.0f/s  %6.0f calls/s refused; small tenant %6.1f/s  p50 %s  p99 %s", name, r.PerSecond, r.RefusedPerSecond,
 		r.SmallPerSecond, milliseconds(r.SmallP50), milliseconds(r.SmallP99))
+	if r.noisy() {
+		s += fmt.Sprintf("  (noisy: others had %.0f %% of a core, %.0f %% were stolen)", 100*r.Foreign, 100*r.Stolen)
+	}
 	for _, f := range r.Failures {
 		s += "  FAILED: " + f
 	}
@@ -231,6 +238,10 @@ func (r *OverloadReport) summarise() {
 		x.SmallPerSecond = median(func(k OverloadRound) float64 { return k.SmallPerSecond })
 		x.SmallP50 = time.Duration(median(func(k OverloadRound) float64 { return float64(k.SmallP50) }))
 		x.SmallP99 = time.Duration(median(func(k OverloadRound) float64 { return float64(k.SmallP99) }))
+		x.Foreign = median(func(k OverloadRound) float64 { return k.Foreign })
+		x.CPU = CPU{Client: median(func(k OverloadRound) float64 { return k.CPU.Client }),
+			Server:   median(func(k OverloadRound) float64 { return k.CPU.Server }),
+			Postgres: median(func(k OverloadRound) float64 { return k.CPU.Postgres })}
 		x.Least, x.Most = x.PerSecond, x.PerSecond
 		for _, k := range x.Rounds {
 			x.Least, x.Most = min(x.Least, k.PerSecond), max(x.Most, k.PerSecond)

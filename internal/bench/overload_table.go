@@ -31,13 +31,13 @@ func (r *OverloadReport) write(w io.Writer, table func([][]string) error) error 
 
 func (r *OverloadReport) rows() [][]string {
 	rows := [][]string{{"case", "what", "callers", "transfers/s [min..max]", "× peak", "refused calls/s", "p50", "small tenant/s", "its p50",
-		"its p99", "server RSS"}}
+		"its p99", "server RSS", "CPU µs client + server + Postgres", "cores of others"}}
 	for i := range r.Results {
 		x := &r.Results[i]
 		rows = append(rows, []string{x.Name, x.What, thousands(float64(x.Callers)),
 			fmt.Sprintf("%s [%s..%s]", thousands(x.PerSecond), thousands(x.Least), thousands(x.Most)), fmt.Sprintf("%.2f", x.Ratio),
 			thousands(x.Refused), milliseconds(x.P50), fmt.Sprintf("%.1f", x.SmallPerSecond), milliseconds(x.SmallP50), milliseconds(x.SmallP99),
-			megabytes(x.ServerMemory)})
+			megabytes(x.ServerMemory), fmt.Sprintf("%.0f + %.0f + %.0f", x.CPU.Client, x.CPU.Server, x.CPU.Postgres), fmt.Sprintf("%.1f", x.Foreign)})
 	}
 	return rows
 }
