@@ -1,17 +1,37 @@
 // Package commit is the commit engine: it gathers the commands that are waiting and runs them as
-// one Postgres transaction.
+// one Postgres transaction. It owns commit_batches, commit_keys, commit_counts and commit_epochs, and
+// knows no domain: commands work on a Tx, a type that the wiring chooses, made of Participants that
+// load and flush themselves.
 //
-//	discover   unlocked reads of columns that never change: which rows does a command mean?
-//	lock       the rows of the whole batch, table by table in one fixed order, each sorted
-//	look up    request keys, names and the time, in statements that begin after all locks are held
-//	apply      every command in order of arrival: plain Go over rows in memory
-//	flush      one statement a table, keys and names inserted once, with their answers
-//	commit     and only then, with the outcome known, every caller gets an answer of its own
+// # One batch, from call to COMMIT
 //
-// It owns commit_batches and commit_keys, and knows no domain: commands work on books, a type that
-// the wiring chooses, made of tables that know how to load and flush themselves.
+// Engine.Do (engine.go) makes a job of the call and submits it: queue.admit refuses what is too much,
+// inflightKeys.park parks a job behind the one that has the same request key in this process, and
+// queue.put lets the others wait.
 //
-// Its promises: an effect, its names and its request key are committed together or not at all;
-// nobody is answered before the outcome is known; a repeat of a recorded key gets the recorded
-// answer; one bad command fails alone. docs/ARCHITECTURE.md has the rules and the reasons.
+// A writer (Engine.write, writer.go) waits for work, takes a connection, then takes a batch (queue.take,
+// fair among tenants) and gives it to Engine.run. That one calls try until every job has an answer: its
+// switch says what follows from each way in which an attempt can end (ending, evidence.go).
+//
+// Engine.try claims the jobs, so that callers who left are not run, takes a number (batchIDs.next) and
+// makes one attempt (attempt.go):
+//
+//	load      Need, and Discover: which rows does a command mean? Unlocked reads of columns that never change
+//	acquire   the latch on the batch's rows and names within the process (latch.go); an optimistic batch
+//	          takes shared rows over from the batch before it, which is still committing
+//	          Lock or Read, keys.lookup, Lookup, and the time, all in one round trip
+//	resolve   Start, and what hangs on the rows found
+//	apply     every command in order of arrival (apply.go): plain Go over rows in memory
+//	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers
+//	confirm   what the attempt rests on is true in this transaction (evidence.go); then Write
+//	commit    the batch's own row, and COMMIT
+//
+// If COMMIT went out and no answer came, Engine.findOut settles the outcome (outcome.go). Then Engine.answer
+// gives every job its own answer, and jobs parked behind its key get theirs.
+//
+// # Promises
+//
+// An effect, its names and its request key are committed together or not at all; no caller is answered
+// before the outcome is known; a repeat of a recorded key gets the recorded answer; one bad command fails
+// alone. docs/engine.md has the rules, the reason for each, and the test that holds it.
 package commit

@@ -39,17 +39,17 @@ type Engine[T Tx] struct {
 	metrics  *Metrics
 	log      *slog.Logger
 
-	queue   *queue[T]
-	latches *latchTable
-	flying  inflight[T]
-	blocked blockedJobs[T]
-	ids     batchIDs
-	health  health
-	counts  counts
-	backoff backoff
-	pace    pace
-	writers sync.WaitGroup
-	ended   chan struct{} // closed when the writers are gone
+	queue    *queue[T]
+	latches  *latchTable
+	inflight inflightKeys[T]
+	blocked  blockedJobs[T]
+	ids      batchIDs
+	health   health
+	counts   counts
+	backoff  backoff
+	pace     pace
+	writers  sync.WaitGroup
+	ended    chan struct{} // closed when the writers are gone
 }
 
 // New starts an engine.
@@ -77,7 +77,7 @@ func New[T Tx](c Config[T]) *Engine[T] {
 		queue: newQueue[T](c.Limits, c.Writers), latches: newLatchTable(),
 		ended: make(chan struct{}),
 	}
-	e.flying.jobs = make(map[inflightKey]*job[T])
+	e.inflight.jobs = make(map[inflightKey]*job[T])
 	for _, n := range c.NameConstraints {
 		e.names[n] = true
 	}
@@ -201,7 +201,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is ending").After(time.Second)
 	case admitted:
-		e.queue.put(e.flying.park(jobs))
+		e.queue.put(e.inflight.park(jobs))
 		return
 	}
 	for _, j := range jobs {
@@ -235,4 +235,9 @@ func (e *Engine[T]) Drain(ctx context.Context) error {
 	case <-ctx.Done():
 		return errors.Join(errors.New("commit: not all work was answered before the end"), ctx.Err())
 	}
+}
+
+// Busy tells how much work waits, in full batches.
+func (e *Engine[T]) Busy() float64 {
+	return float64(e.queue.depth()) / float64(e.queue.limits.BatchRows)
 }

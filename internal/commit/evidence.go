@@ -226,5 +226,5 @@ func (b *backoff) start() {
 	b.until = now.Add(b.pause)
 }
 
-// wrap keeps a panic of a participant apart from errors of the database.
+// wrapPanic keeps a panic of a participant apart from errors of the database.
 func wrapPanic(r any) error { return fmt.Errorf("%w: %v", errParticipant, r) }

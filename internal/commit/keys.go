@@ -2,9 +2,13 @@ package commit
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 )
 
@@ -98,5 +102,14 @@ func (k keys[T]) flush(p *Pipe, now time.Time) {
 	if len(fresh.Keys) > 0 {
 		fresh.Now = now
 		p.Queue(func(d DB) error { return q.KeyInsert(p.ctx, d, fresh) })
+	}
+}
+
+// Keys are the request keys, as the cleaner sees them.
+func Keys() clean.Table {
+	return clean.Table{
+		Name:    "commit_keys",
+		Delete:  func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) { return q.KeyClean(ctx, tx, limit) },
+		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.KeyOverdue(ctx, tx) },
 	}
 }

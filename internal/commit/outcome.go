@@ -3,11 +3,14 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -176,4 +179,53 @@ func (b *batchIDs) drop() {
 	b.mu.Lock()
 	b.unused = b.limit
 	b.mu.Unlock()
+}
+
+// Epoch is a stretch of the database's history in which commits have one order and none was lost. A
+// restore into another cluster or database begins another one, and so does each promotion of a standby.
+type Epoch struct {
+	Number int32
+	// Term names the epoch in cursors. No other copy of the database has it, unless it was copied later
+	// without Postgres noticing, as by a snapshot of its disk.
+	Term  string
+	Began time.Time
+}
+
+// CurrentEpoch reads the epoch, and records it when no server has noticed it yet.
+func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
+	for recorded := false; ; recorded = true {
+		e, err := q.EpochRead(ctx, pool)
+		if err != nil {
+			return Epoch{}, fmt.Errorf("read the epoch: %w", err)
+		}
+		if e.Nonce != "" {
+			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BeganAt}, nil
+		}
+		if recorded {
+			return Epoch{}, fmt.Errorf("epoch %d was recorded, and is not there: the database changes", e.Epoch)
+		}
+		if err := q.EpochBegin(ctx, pool); err != nil {
+			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)
+		}
+	}
+}
+
+// settlePoll is how often Settle looks.
+const settlePoll = 2 * time.Millisecond
+
+// Settle waits until all batches that run now, in any process on the database, have ended. A batch
+// that begins later has a later time than this call.
+func Settle(ctx context.Context, d DB) error {
+	open, err := q.BatchesOpen(ctx, d)
+	for err == nil && len(open) > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(settlePoll):
+		}
+		var still []string
+		still, err = q.BatchesOpen(ctx, d)
+		open = slices.DeleteFunc(open, func(b string) bool { return !slices.Contains(still, b) })
+	}
+	return err
 }

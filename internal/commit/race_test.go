@@ -260,9 +260,9 @@ func TestParkedCallerWhoLeavesHoldsNobodyUp(t *testing.T) {
 }
 
 func parkedBehind(e *toyEngine, key string) int {
-	e.flying.mu.Lock()
-	defer e.flying.mu.Unlock()
-	for k, j := range e.flying.jobs {
+	e.inflight.mu.Lock()
+	defer e.inflight.mu.Unlock()
+	for k, j := range e.inflight.jobs {
 		if k.key == key {
 			return len(j.parked)
 		}

@@ -564,11 +564,11 @@ func (e *toyEngine) mustBeEmpty(t *testing.T) {
 	if err := e.Drain(ctx); err != nil {
 		t.Error(err)
 	}
-	e.flying.mu.Lock()
-	defer e.flying.mu.Unlock()
+	e.inflight.mu.Lock()
+	defer e.inflight.mu.Unlock()
 	e.queue.mu.Lock()
 	defer e.queue.mu.Unlock()
-	if n := len(e.flying.jobs); n > 0 {
+	if n := len(e.inflight.jobs); n > 0 {
 		t.Errorf("%d keys are still on their way", n)
 	}
 	if q := e.queue; q.jobs != 0 || q.rows != 0 || q.bytes != 0 {
