@@ -292,3 +292,51 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 		t.Errorf("%d deadlocks between batches, of which %v were counted", n, told)
 	}
 }
+
+// A network that swallows packets, while a proxy before it acknowledges them: the server is not ready while a batch hangs,
+// gives the connection up, finds out what became of its COMMIT, and goes on.
+func TestSilentConnectionsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	p := newProxy(t, w.dsn)
+	e := w.engine(w.through(p))
+	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+		t.Fatal(err)
+	}
+	p.silence()
+	begun := time.Now()
+	hanging := e.start(within(t, 60*time.Second), work(add("c0", 10)))
+	eventually(t, "it is not ready", func() bool { return e.Ready() != nil })
+	if r := <-hanging; r.err != nil || w.value("c0") != 1_000_011 {
+		t.Errorf("%+v, the counter is %d", r, w.value("c0"))
+	}
+	if took := time.Since(begun); took > 2*roundTripTimeout {
+		t.Errorf("it took %v", took)
+	}
+	eventually(t, "it is ready again", func() bool { return e.Ready() == nil })
+}
+
+// A row whose last entry is from a time at which the clock was ahead: the batch is recorded no earlier, and nothing
+// else in it lives at that time.
+func TestRowFromTheFutureEndsNoLife(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine()
+	if _, err := e.Do(within(t, 10*time.Second), keyed("k", add("c1", 1))); err != nil {
+		t.Fatal(err)
+	}
+	if lead := e.ClockLead(); lead != 0 {
+		t.Errorf("rows are %v ahead of the clock", lead)
+	}
+	w.exec("update toy_counters set last_at = now() + interval '2 h' where id = 'c0'")
+	rs := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
+	if rs[0].Err != nil || !rs[1].Outcome.Replayed || rs[2].Err != nil {
+		t.Errorf("%+v", rs)
+	}
+	if n := w.int("select count(*) from commit_keys where created_at > now() or expires_at > now() + interval '61 min'"); n != 0 {
+		t.Errorf("%d keys live at the time of the row", n)
+	}
+	if lead := e.ClockLead(); lead < 119*time.Minute {
+		t.Errorf("rows are %v ahead of the clock", lead)
+	}
+}

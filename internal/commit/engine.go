@@ -81,7 +81,7 @@ func New[T Tx](c Config[T]) *Engine[T] {
 	for _, n := range c.NameConstraints {
 		e.names[n] = true
 	}
-	c.Metrics.depth(func() float64 { return float64(e.queue.depth()) })
+	c.Metrics.gauges(func() float64 { return float64(e.queue.depth()) }, func() float64 { return e.ClockLead().Seconds() })
 	e.writers.Add(c.Writers)
 	for range c.Writers {
 		go e.write()

@@ -66,11 +66,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) depth(read func() float64) {
-	if m.reg != nil {
-		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
-			Help: "Rows of the commands that wait or run."}, read))
+// gauges registers what is read when it is asked for.
+func (m *Metrics) gauges(depth, lead func() float64) {
+	if m.reg == nil {
+		return
 	}
+	m.reg.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
+			Help: "Rows of the commands that wait or run."}, depth),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "clock_lead_seconds",
+			Help: "How far the newest recorded time of some rows was ahead of the database's clock in the last minute, if by more than a second."}, lead))
 }
 
 // ended counts an attempt.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"maps"
 	"net"
 	"net/url"
 	"sync"
@@ -24,6 +25,7 @@ type proxy struct {
 	mu       sync.Mutex
 	down     bool
 	conns    map[net.Conn]bool
+	holes    map[net.Conn]bool // of these nothing is passed on, though all is acknowledged
 	toServer func(data []byte) (cut bool) // cut: both ends are closed, and data is lost
 	toClient func(data []byte) (cut bool)
 }
@@ -98,11 +100,14 @@ func (p *proxy) pump(to, from net.Conn, hook func() func([]byte) bool) {
 			return
 		}
 		p.mu.Lock()
-		f := hook()
+		f, hole := hook(), p.holes[from]
 		cut := f != nil && f(data[:n])
 		p.mu.Unlock()
-		if cut {
+		switch {
+		case cut:
 			return
+		case hole:
+			continue
 		}
 		if _, err := to.Write(data[:n]); err != nil {
 			return
@@ -141,6 +146,13 @@ func (p *proxy) setDown(down bool) {
 	for c := range p.conns {
 		c.Close()
 	}
+}
+
+// silence makes black holes of all connections that there are.
+func (p *proxy) silence() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holes = maps.Clone(p.conns)
 }
 
 // once makes a hook that cuts at the first data with the text, after which it is nil.

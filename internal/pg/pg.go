@@ -28,7 +28,9 @@ func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 	}
 	c.MaxConns = size
 	c.MaxConnIdleTime = 5 * time.Minute
+	c.PingTimeout = 2 * time.Second
 	c.ConnConfig.ConnectTimeout = 5 * time.Second
+	c.ConnConfig.DialFunc = dialer.DialContext
 	c.ConnConfig.OnNotice = notice
 	c.AfterConnect = func(_ context.Context, conn *pgx.Conn) error {
 		amount.Register(conn.TypeMap())

@@ -30,7 +30,11 @@ func (s *Server) health(mux *http.ServeMux) {
 		if len(wrong) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"ready": len(wrong) == 0, "wrong": wrong})
+		answer := map[string]any{"ready": len(wrong) == 0, "wrong": wrong}
+		if lead := s.engine.ClockLead(); lead > 0 {
+			answer["clock"] = "rows were recorded " + lead.Truncate(time.Second).String() + " ahead of the database's clock"
+		}
+		_ = json.NewEncoder(w).Encode(answer)
 	})
 	limit := connect.WithReadMaxBytes(4 << 10)
 	mux.Handle(health.Health_Check_FullMethodName, connect.NewUnaryHandler(health.Health_Check_FullMethodName,
@@ -73,7 +77,7 @@ func (l *look) now(ctx context.Context, around func(context.Context) map[string]
 func (s *Server) lookAround(ctx context.Context) map[string]string {
 	wrong := map[string]string{}
 	if err := s.engine.Ready(); err != nil {
-		wrong["commits"] = "the last one failed; the log has more"
+		wrong["commits"] = "the last one failed, or takes too long; the log has more"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()

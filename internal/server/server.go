@@ -184,10 +184,11 @@ func (s *Server) open(ctx context.Context) (err error) {
 		s.batches.Close()
 		return err
 	}
-	if s.options.Anyone == nil {
-		if err = pg.CheckRole(ctx, s.reads); err != nil {
-			s.closePools()
-		}
+	if err = pg.CheckMode(ctx, s.reads); err == nil && s.options.Anyone == nil {
+		err = pg.CheckRole(ctx, s.reads)
+	}
+	if err != nil {
+		s.closePools()
 	}
 	return err
 }

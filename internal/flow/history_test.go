@@ -1,0 +1,83 @@
+package flow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/token"
+)
+
+// Two works of one batch with one biz_no and other content, the second behind a submit token: the fault names the
+// transfer that has the biz_no, and not one of an attempt that was rolled back.
+func TestFaultsNameWhatWasCommitted(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e := engine(t, db)
+	world(t, e, 2)
+	form := issue(t, e, token.IssueCommand{})
+	results := e.DoAll(context.Background(), []flow.Work{
+		work(flow.Work{Command: flow.Ledger(transfer("x", "world", "user:0", "1"))}),
+		submitted(form, "x", "world", "2"),
+		work(flow.Work{Command: flow.Ledger(transfer("x", "world", "user:0", "3"))}),
+	})
+	id := text(t, pgtest.Pool(t, db.AppDSN), "select transfer_id::text from ledger_transfers where biz_no = 'x'")
+	if results[0].Err != nil {
+		t.Error(results[0].Err)
+	}
+	for i, r := range results[1:] {
+		if f := fault.Of(r.Err); f == nil || f.State["first_id"] != id {
+			t.Errorf("work %d is told %v, the transfer is %s", i+1, r.Err, id)
+		}
+	}
+}
+
+// The database's clock was an hour ahead when one account had its last entry, and is right again. What lives in the same
+// batch goes by the clock: a claim, a lock and a hold have one owner each.
+func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	db.SkipChecks() // they find the account's time
+	super := pgtest.Pool(t, db.SuperDSN)
+	e := engine(t, db)
+	world(t, e, 8)
+	seat := func(owner string) flow.Work {
+		return work(flow.Work{Command: flow.Claim(&claim.Command{Caller: caller,
+			Params: claim.Params{Scope: "seat", Key: "12A", Owner: owner, Life: 30 * time.Minute, FirstOnly: true}})})
+	}
+	lock := func(holder string) flow.Work {
+		return work(flow.Work{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+			AcquireParams: lease.AcquireParams{Name: "job", Holder: holder, Lease: 10 * time.Minute}})})
+	}
+	pay := func(bizNo, to string) flow.Work {
+		return work(flow.Work{Command: flow.Ledger(transfer(bizNo, "world", to, "1"))})
+	}
+	for i, r := range e.DoAll(t.Context(), []flow.Work{pay("fund", "user:1"), seat("ann"), lock("ann"),
+		work(flow.Work{Command: flow.Ledger(hold("h", "user:1", "user:2", "1", 30*time.Minute))})}) {
+		if r.Err != nil {
+			t.Fatal(i, r.Err)
+		}
+	}
+	if _, err := super.Exec(t.Context(), "update ledger_accounts set last_entry_at = now() + interval '1 hour' where code = 'user:7'"); err != nil {
+		t.Fatal(err)
+	}
+	rs := e.DoAll(t.Context(), []flow.Work{pay("t", "user:7"), seat("bob"), lock("bob"), pay("u", "user:1")})
+	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) || !fault.Is(rs[2].Err, lease.Held) {
+		t.Errorf("%+v", rs)
+	}
+	if got := text(t, super, "select state from ledger_holds where biz_no = 'h'"); got != "held" {
+		t.Errorf("the hold of 30 minutes is %s", got)
+	}
+	if got := text(t, super, "select (min(recorded_at) > now() + interval '59 min')::text from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where a.code = 'user:7'"); got != "true" {
+		t.Error("the account's history went back")
+	}
+	if lead := e.ClockLead(); lead < 59*time.Minute {
+		t.Errorf("rows are %v ahead of the clock", lead)
+	}
+}

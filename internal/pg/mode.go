@@ -1,0 +1,55 @@
+package pg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// modeSetting is the parameter of the database URL by which pgx is told how to run statements.
+const modeSetting = "default_query_exec_mode"
+
+// ErrMode is returned by CheckMode.
+var ErrMode = errors.New("the database URL asks for a way to run statements that does not work")
+
+// CheckMode refuses ways to run statements that do not work: exec and simple_protocol cannot carry arrays of the
+// service's types, and prepared statements (cache_statement, the default) are lost behind a pooler in transaction
+// mode. One that keeps them (PgBouncer 1.21 or later with max_prepared_statements) has to be named in the URL.
+func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
+	config := pool.Config().ConnConfig
+	switch config.DefaultQueryExecMode {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		return fmt.Errorf("%w: %s may be cache_statement, cache_describe or describe_exec", ErrMode, modeSetting)
+	case pgx.QueryExecModeCacheStatement:
+		if strings.Contains(config.ConnString(), modeSetting) {
+			return nil
+		}
+	default:
+		return nil
+	}
+	pooler, err := behindPooler(ctx, pool)
+	if err != nil {
+		return fmt.Errorf("ask for the server's process: %w", err)
+	}
+	if pooler {
+		return fmt.Errorf("%w: a pooler stands before the database, and may lose prepared statements: "+
+			"add %s=cache_describe to the URL, or %[2]s=cache_statement if the pooler keeps them", ErrMode, modeSetting)
+	}
+	return nil
+}
+
+// behindPooler reports whether the process that a connection was told of is another one than it talks to.
+func behindPooler(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
+	var pid uint32
+	err = conn.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeSimpleProtocol).Scan(&pid)
+	return pid != conn.Conn().PgConn().PID(), err
+}
