@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
@@ -111,6 +112,40 @@ func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	}
 }
 
+// standby makes COMMITs wait for a synchronous standby that is not there, or for none.
+func (w *world) standby(name string) {
+	w.t.Helper()
+	w.exec("alter system set synchronous_standby_names = '" + name + "'")
+	w.exec("select pg_reload_conf()")
+	eventually(w.t, "the setting is there", func() bool {
+		var n string
+		_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
+		return n == name
+	})
+	if name == "" {
+		return
+	}
+	eventually(w.t, "COMMITs wait for the standby", func() bool { // another process switches it on, a moment later
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		_, err := w.super.Exec(ctx, "set synchronous_commit = on; comment on table toy_counters is 'tried'")
+		return err != nil
+	})
+	eventually(w.t, "the try is over", func() bool {
+		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 0
+	})
+}
+
+// waitsForStandby polls until a COMMIT waits for the standby, and fails if the call is answered.
+func (w *world) waitsForStandby(call <-chan answer) {
+	w.t.Helper()
+	eventually(w.t, "a COMMIT waits for the standby", func() bool {
+		unanswered(w.t, call)
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") > 0
+	})
+}
+
 // The database's default is synchronous_commit = local: void rows and probes raise it as batches do, or a COMMIT that was
 // cut off while it waited for the standby would be acknowledged without it.
 func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
@@ -118,31 +153,12 @@ func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	d := pgtest.NewDurable(t)
 	w := worldOn(t, d.DB, 2)
 	w.exec("alter database " + d.Name + " set synchronous_commit = local")
-	standby := func(name string) {
-		w.exec("alter system set synchronous_standby_names = '" + name + "'")
-		w.exec("select pg_reload_conf()")
-		eventually(t, "the setting is there", func() bool {
-			var n string
-			_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
-			return n == name
-		})
-	}
 	e := w.engine()
 	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
-	standby("missing")
-	defer standby("")
-	eventually(t, "COMMITs wait for the standby", func() bool { // another process switches it on, a moment later
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-		defer cancel()
-		_, err := w.super.Exec(ctx, "set synchronous_commit = on; comment on table toy_counters is 'tried'")
-		return err != nil
-	})
-	eventually(t, "the try is over", func() bool {
-		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
-		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 0
-	})
+	w.standby("missing")
+	defer w.standby("")
 	b := e.start(within(t, 60*time.Second), work(add("c1", 100)))
 	eventually(t, "a COMMIT waits for the standby", func() bool {
 		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 1
@@ -158,7 +174,7 @@ func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 1
 	})
 	unanswered(t, b)
-	standby("")
+	w.standby("")
 	if r := <-b; r.err != nil {
 		t.Errorf("in the end: %+v", r)
 	}
@@ -338,5 +354,47 @@ func TestRowFromTheFutureEndsNoLife(t *testing.T) {
 	}
 	if lead := e.ClockLead(); lead < 119*time.Minute {
 		t.Errorf("rows are %v ahead of the clock", lead)
+	}
+}
+
+// A COMMIT that waits for its standby is cut off: its row is visible here, and not there. A retry at another server, and a
+// repeat under the thing's own name, promise no more than the first: they wait for the standby too.
+func TestReplayWaitsForTheStandby(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	w := worldOn(t, d.DB, 2)
+	first, other := w.engine(), w.engine()
+	for _, e := range []*toyEngine{first, other} {
+		if _, err := e.Do(within(t, 10*time.Second), work(add("c1", 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.standby("missing")
+	defer w.standby("")
+	named := func() *toyAdd { return &toyAdd{tenant: 1, name: "x"} } // it locks no row, and so writes nothing when it is repeated
+	call := func() Work[*toyBook] { return keyed("k", named()) }
+	a := first.start(within(t, 60*time.Second), call())
+	w.waitsForStandby(a)
+	w.exec("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
+	if r := <-a; !fault.Is(r.err, fault.OutcomeUnknown) {
+		t.Errorf("cancelled: %+v", r)
+	}
+	if w.int("select count(*) from toy_names") != 1 {
+		t.Fatal("it cannot be seen here")
+	}
+	replay := other.start(within(t, 60*time.Second), call())
+	w.waitsForStandby(replay)
+	repeat := other.start(within(t, 60*time.Second), work(named()))
+	eventually(t, "both wait for the standby", func() bool {
+		unanswered(t, replay)
+		unanswered(t, repeat)
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 2
+	})
+	w.standby("")
+	if r := <-replay; r.err != nil || !r.out.Replayed {
+		t.Errorf("the retry: %+v", r)
+	}
+	if r := <-repeat; r.err != nil || !r.out.Existed {
+		t.Errorf("the repeat: %+v", r)
 	}
 }

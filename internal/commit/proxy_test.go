@@ -25,7 +25,7 @@ type proxy struct {
 	mu       sync.Mutex
 	down     bool
 	conns    map[net.Conn]bool
-	holes    map[net.Conn]bool // of these nothing is passed on, though all is acknowledged
+	holes    map[net.Conn]bool            // of these nothing is passed on, though all is acknowledged
 	toServer func(data []byte) (cut bool) // cut: both ends are closed, and data is lost
 	toClient func(data []byte) (cut bool)
 }
