@@ -104,8 +104,8 @@ func Compose(parts []string) string {
 // Use uses a key that Want named; Name names what a first use made, once it is made. On a fault it leaves the claim as it is: KEY_CLAIMED when only a first use will
 // do, or the key is another owner's for ever; CLAIM_LIFE_DIFFERENT when it is claimed for ever and the use has a
 // life, or the reverse.
-func (b *Book) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
-	if b.live(r) {
+func (tx *Tx) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
+	if tx.live(r) {
 		first := &r.Value
 		switch {
 		case first.ForEver() != (p.Life == 0):
@@ -115,31 +115,31 @@ func (b *Book) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 		case first.ForEver():
 			return Use{1, true, *first}, nil
 		}
-		v := b.Change(r)
+		v := tx.Change(r)
 		v.Uses++
 		if v.change == nothing {
 			v.change = counted
 		}
 		return Use{v.Uses, true, *v}, nil
 	}
-	v := b.Change(r)
-	*v = Claim{ID: b.ID(), Uses: 1, Owner: p.Owner, Parts: p.Parts, Principal: c.Principal,
-		RequestID: c.RequestID, ClaimedAt: b.Now, tid: v.tid, change: claimed}
+	v := tx.Change(r)
+	*v = Claim{ID: tx.ID(), Uses: 1, Owner: p.Owner, Parts: p.Parts, Principal: c.Principal,
+		RequestID: c.RequestID, ClaimedAt: tx.Now, tid: v.tid, change: claimed}
 	if p.Life > 0 {
-		v.ExpiresAt = b.Now.Add(p.Life)
+		v.ExpiresAt = tx.Now.Add(p.Life)
 	}
 	return Use{1, false, *v}, nil
 }
 
 // live tells whether the key is taken: one past its life counts as gone.
-func (b *Book) live(r *Row) bool {
-	return r.Exists && (r.Value.ForEver() || r.Value.ExpiresAt.After(b.Now))
+func (tx *Tx) live(r *Row) bool {
+	return r.Exists && (r.Value.ForEver() || r.Value.ExpiresAt.After(tx.Now))
 }
 
 // Name gives a claim that this batch made the name of what its first use made.
-func (b *Book) Name(r *Row, result string) {
+func (tx *Tx) Name(r *Row, result string) {
 	if r.Exists && r.Value.change == claimed && len(result) <= maxResult {
-		b.Change(r).Result = result
+		tx.Change(r).Result = result
 	}
 }
 
@@ -158,14 +158,14 @@ func (p *DropParams) At(tenant int32) Key { return Key{tenant, p.Scope, p.Key} }
 
 // Drop frees a key that Want named. It tells false when there is nothing to free: the key is not claimed, or no
 // longer by the claim of the fence. Returns the fault CLAIM_FOREIGN when the claim is another owner's.
-func (b *Book) Drop(r *Row, p *DropParams) (bool, error) {
+func (tx *Tx) Drop(r *Row, p *DropParams) (bool, error) {
 	switch {
-	case !b.live(r), p.Fence != 0 && p.Fence != r.Value.ID:
+	case !tx.live(r), p.Fence != 0 && p.Fence != r.Value.ID:
 		return false, nil
 	case p.Owner != "" && p.Owner != r.Value.Owner, p.Owner == "" && p.Fence == 0:
 		return false, foreign(r)
 	}
-	b.Change(r).change = dropped
+	tx.Change(r).change = dropped
 	r.Exists = false
 	return true, nil
 }

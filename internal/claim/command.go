@@ -16,17 +16,17 @@ type Command struct {
 }
 
 // Need names the key.
-func (c *Command) Need(b *Book) { c.row = b.Want(c.Params.At(c.Caller.Tenant)) }
+func (c *Command) Need(tx *Tx) { c.row = tx.Want(c.Params.At(c.Caller.Tenant)) }
 
 // Guard uses it.
-func (c *Command) Guard(b *Book) (err error) {
-	c.use, err = b.Use(c.row, c.Caller, &c.Params)
+func (c *Command) Guard(tx *Tx) (err error) {
+	c.use, err = tx.Use(c.row, c.Caller, &c.Params)
 	return err
 }
 
 // Apply names what the use made: a refusal takes that back, and not the use.
-func (c *Command) Apply(b *Book) (any, error) {
-	b.named(c.row, &c.Params, &c.use)
+func (c *Command) Apply(tx *Tx) (any, error) {
+	tx.named(c.row, &c.Params, &c.use)
 	if c.use.Existed && c.use.First.ForEver() {
 		return commit.Repeat{First: c.use}, nil
 	}
@@ -50,20 +50,20 @@ type Result struct {
 }
 
 // Need names the keys.
-func (c *EachCommand) Need(b *Book) {
+func (c *EachCommand) Need(tx *Tx) {
 	c.rows = c.rows[:0]
 	for i := range c.Params {
-		c.rows = append(c.rows, b.Want(c.Params[i].At(c.Caller.Tenant)))
+		c.rows = append(c.rows, tx.Want(c.Params[i].At(c.Caller.Tenant)))
 	}
 }
 
 // Guard uses them in order.
-func (c *EachCommand) Guard(b *Book) error {
+func (c *EachCommand) Guard(tx *Tx) error {
 	c.results = make([]Result, len(c.Params))
 	for i := range c.Params {
 		r := &c.results[i]
 		var err error
-		if r.Use, err = b.Use(c.rows[i], c.Caller, &c.Params[i]); err != nil {
+		if r.Use, err = tx.Use(c.rows[i], c.Caller, &c.Params[i]); err != nil {
 			if r.Fault = fault.Of(err); r.Fault == nil {
 				return err
 			}
@@ -76,19 +76,19 @@ func (c *EachCommand) Guard(b *Book) error {
 }
 
 // Apply names what the uses made.
-func (c *EachCommand) Apply(b *Book) (any, error) {
+func (c *EachCommand) Apply(tx *Tx) (any, error) {
 	for i := range c.results {
 		if r := &c.results[i]; r.Fault == nil || r.Fault.Reason == KeyClaimed {
-			b.named(c.rows[i], &c.Params[i], &r.Use)
+			tx.named(c.rows[i], &c.Params[i], &r.Use)
 		}
 	}
 	return c.results, nil
 }
 
 // named gives a first use the name of what it made, and tells a later one of it, or one that was refused.
-func (b *Book) named(r *Row, p *Params, u *Use) {
+func (tx *Tx) named(r *Row, p *Params, u *Use) {
 	if first := u.Count == 1 && !u.Existed; first && p.Result != "" {
-		b.Name(r, p.Result)
+		tx.Name(r, p.Result)
 	}
 	if r.Value.ID == u.First.ID {
 		u.First.Result = r.Value.Result
@@ -104,7 +104,7 @@ type DropCommand struct {
 }
 
 // Need names the key.
-func (c *DropCommand) Need(b *Book) { c.row = b.Want(c.Params.At(c.Caller.Tenant)) }
+func (c *DropCommand) Need(tx *Tx) { c.row = tx.Want(c.Params.At(c.Caller.Tenant)) }
 
 // Apply frees it.
-func (c *DropCommand) Apply(b *Book) (any, error) { return b.Drop(c.row, &c.Params) }
+func (c *DropCommand) Apply(tx *Tx) (any, error) { return tx.Drop(c.row, &c.Params) }

@@ -22,9 +22,9 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 			t.Run(fmt.Sprint(what, " released ", released), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t, n)
-				e := w.engine(func(c *Config[*toyBook]) { c.LockTimeout = 500 * time.Millisecond })
+				e := w.engine(func(c *Config[*toyTx]) { c.LockTimeout = 500 * time.Millisecond })
 				end := w.holder(sql)
-				works := make([]Work[*toyBook], n)
+				works := make([]Work[*toyTx], n)
 				for i := range works {
 					works[i] = keyed(fmt.Sprint("k", i), add(fmt.Sprint("c", i), 1))
 				}

@@ -10,7 +10,7 @@ import (
 
 func TestWhatAPoolerSaysIsNobodysData(t *testing.T) {
 	t.Parallel()
-	e := &Engine[*toyBook]{}
+	e := &Engine[*toyTx]{}
 	said := &pgconn.PgError{Code: "P0001", Message: "no such user"}
 	for _, c := range []struct {
 		err  error

@@ -26,7 +26,7 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 			w.waiting(1)
 			applied := make(chan int64, 99)
 			g := &toyGuarded{toyAdd: *add("c0", 1), tries: "c1"}
-			g.onApply = func(*toyBook) error {
+			g.onApply = func(*toyTx) error {
 				n := g.toyAdd.c.n - 1
 				applied <- n
 				if n != 1_000_000 { // a condition on what the account has
@@ -34,7 +34,7 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 				}
 				return nil
 			}
-			var c Command[*toyBook] = g
+			var c Command[*toyTx] = g
 			if !guarded {
 				c = &g.toyAdd
 			}
@@ -56,7 +56,7 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	e1 := w.engine(func(c *Config[*toyBook]) { c.Instance = "one" })
+	e1 := w.engine(func(c *Config[*toyTx]) { c.Instance = "one" })
 	failed := 0
 	for range 30 { // uses numbers 1 to 30 of its block of 1,000
 		if _, err := e1.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
@@ -64,7 +64,7 @@ func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
 		}
 	}
 	w.exec("select setval('commit_batch_seq', 1, false)") // the block was leased, and that was lost
-	e2 := w.engine(func(c *Config[*toyBook]) { c.Instance = "two" })
+	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
 	for range 60 {
 		if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1))); err != nil {
 			if failed == 0 {
@@ -97,7 +97,7 @@ func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	eventually(t, "it is cut", p.isDown)
 	// The new primary lacks the record of the sequence.
 	w.exec("select setval('commit_batch_seq', 1, false)")
-	e2 := w.engine(func(c *Config[*toyBook]) { c.Instance = "two" })
+	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
 	if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1).labelled("other"))); err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestRottenRowFailsItsCommandsAlone(t *testing.T) {
 		create trigger rot before insert on toy_log for each row when (new.label = 'rotten') execute function rot();`)
 	e := w.engine()
 	for range 5 {
-		works := []Work[*toyBook]{work(add("c0", 1).labelled("rotten"))}
+		works := []Work[*toyTx]{work(add("c0", 1).labelled("rotten"))}
 		for i := range 20 {
 			works = append(works, work(add(fmt.Sprint("c", i+1), 1)))
 		}
@@ -286,7 +286,7 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 			done := make(chan []Result, 1)
 			c := gated(pass, add(writes, 1))
 			go func() {
-				done <- e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add(refused, -9_000_000)), work(c)})
+				done <- e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{work(add(refused, -9_000_000)), work(c)})
 			}()
 			return done
 		}
@@ -345,7 +345,7 @@ func TestRowFromTheFutureEndsNoLife(t *testing.T) {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
 	w.exec("update toy_counters set last_at = now() + interval '2 h' where id = 'c0'")
-	rs := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
+	rs := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
 	if rs[0].Err != nil || !rs[1].Outcome.Replayed || rs[2].Err != nil {
 		t.Errorf("%+v", rs)
 	}
@@ -372,7 +372,7 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	w.standby("missing")
 	defer w.standby("")
 	named := func() *toyAdd { return &toyAdd{tenant: 1, name: "x"} } // it locks no row, and so writes nothing when it is repeated
-	call := func() Work[*toyBook] { return keyed("k", named()) }
+	call := func() Work[*toyTx] { return keyed("k", named()) }
 	a := first.start(within(t, 60*time.Second), call())
 	w.waitsForStandby(a)
 	w.exec("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")

@@ -22,7 +22,7 @@ type toldEndings struct {
 // toldEndings has all books of the world's engines tell.
 func (w *world) toldEndings() *toldEndings {
 	e, books := new(toldEndings), w.books
-	w.books = func() *toyBook {
+	w.books = func() *toyTx {
 		b := books()
 		b.told = e
 		return b
@@ -67,31 +67,31 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 		}, []bool{true, false}},
 		"a lost race": {func(w *world, e *toyEngine) {
 			first, c := true, add("c0", 1).named("n")
-			c.onApply = func(b *toyBook) error {
+			c.onApply = func(tx *toyTx) error {
 				if first {
 					first = false
-					b.onFlush = func(*Pipe) { w.exec("insert into toy_names (tenant_id, name, counter, n) values (1, 'n', 'c1', 7)") }
+					tx.onFlush = func(*Pipe) { w.exec("insert into toy_names (tenant_id, name, counter, n) values (1, 'n', 'c1', 7)") }
 				}
 				return nil
 			}
 			mustDo(t, e, work(c))
 		}, []bool{false, false}}, // and then there was nothing to write
 		"one of two is refused by the database": {func(w *world, e *toyEngine) {
-			works := []Work[*toyBook]{work(add("c0", 1)), work(add("c0", 1).labelled("poison"))}
+			works := []Work[*toyTx]{work(add("c0", 1)), work(add("c0", 1).labelled("poison"))}
 			if r := e.DoAll(within(t, 10*time.Second), works); r[0].Err != nil || !fault.Is(r[1].Err, fault.InternalError) {
 				t.Errorf("%+v", r)
 			}
 		}, []bool{false, false, true, false, false}}, // a batch that overlaps runs again with locks
 		"a table panics in Flush": {func(w *world, e *toyEngine) {
 			c := add("c0", 1)
-			c.onApply = func(b *toyBook) error { b.onFlush = func(*Pipe) { panic("boom") }; return nil }
+			c.onApply = func(tx *toyTx) error { tx.onFlush = func(*Pipe) { panic("boom") }; return nil }
 			if _, err := e.Do(within(t, 10*time.Second), work(c)); err == nil {
 				t.Error("it went well")
 			}
 		}, []bool{false, false}},
 		"the command fails": {func(w *world, e *toyEngine) {
 			c := add("c0", 1)
-			c.onApply = func(b *toyBook) error { return ErrMoreRows }
+			c.onApply = func(tx *toyTx) error { return ErrMoreRows }
 			_, _ = e.Do(within(t, 10*time.Second), work(c))
 		}, []bool{false}}, // the attempts before never came to Flush
 	} {
@@ -99,13 +99,13 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 2)
 			ends := w.toldEndings()
-			c.run(w, w.engine(func(c *Config[*toyBook]) { c.Writers = 1 }))
+			c.run(w, w.engine(func(c *Config[*toyTx]) { c.Writers = 1 }))
 			ends.want(t, c.told...)
 		})
 	}
 }
 
-func mustDo(t *testing.T, e *toyEngine, w Work[*toyBook]) {
+func mustDo(t *testing.T, e *toyEngine, w Work[*toyTx]) {
 	t.Helper()
 	if _, err := e.Do(within(t, 10*time.Second), w); err != nil {
 		t.Error(err)

@@ -10,11 +10,11 @@ import (
 func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	e := w.engine(func(c *Config[*toyBook]) { c.LockTimeout = 10 * time.Millisecond })
+	e := w.engine(func(c *Config[*toyTx]) { c.LockTimeout = 10 * time.Millisecond })
 	applying, goOn := make(chan struct{}), make(chan struct{})
 	first := add("c0", 1)
 	var once sync.Once
-	first.onApply = func(*toyBook) error {
+	first.onApply = func(*toyTx) error {
 		once.Do(func() { close(applying); <-goOn })
 		return nil
 	}

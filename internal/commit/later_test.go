@@ -7,8 +7,8 @@ import (
 )
 
 // notBefore fails with ErrLater the first times that it is applied.
-func notBefore(times int) func(*toyBook) error {
-	return func(*toyBook) error {
+func notBefore(times int) func(*toyTx) error {
+	return func(*toyTx) error {
 		if times--; times >= 0 {
 			return ErrLater
 		}
@@ -22,11 +22,11 @@ func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 	e := w.engine()
 	runs := 0
 	beside := add("c0", 1)
-	beside.onApply = func(*toyBook) error { runs++; return nil }
+	beside.onApply = func(*toyTx) error { runs++; return nil }
 	plain, guarded := add("c0", 10), &toyGuarded{toyAdd: *add("c0", 100), tries: "c1"}
 	counted := &toyCounted{toyAdd: *add("c0", 1000), tries: "c2"}
 	plain.onApply, guarded.onApply, counted.onApply = notBefore(3), notBefore(2), notBefore(2)
-	works := []Work[*toyBook]{keyed("plain", plain), work(beside), keyed("guarded", guarded)}
+	works := []Work[*toyTx]{keyed("plain", plain), work(beside), keyed("guarded", guarded)}
 	if _, err := e.Do(within(t, 10*time.Second), keyed("counted", counted)); err != nil {
 		t.Error(err)
 	}
@@ -41,7 +41,7 @@ func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 	if runs != 1 {
 		t.Errorf("the command that did not have to wait ran %d times", runs)
 	}
-	for i, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{works[0], works[2]}) {
+	for i, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{works[0], works[2]}) {
 		if r.Err != nil || !r.Outcome.Replayed {
 			t.Errorf("%d again: %+v", i, r)
 		}
@@ -68,7 +68,7 @@ func TestCallerWhoLeavesMeanwhileMayAskAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(within(t, 10*time.Second))
 	tries := 0
 	late := add("c0", 1)
-	late.onApply = func(*toyBook) error {
+	late.onApply = func(*toyTx) error {
 		if tries++; tries == 3 {
 			cancel()
 		}

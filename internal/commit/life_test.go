@@ -17,9 +17,9 @@ func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	pass, open := w.gate()
-	e := w.engine(patient, func(c *Config[*toyBook]) { c.Writers = 1 })
+	e := w.engine(patient, func(c *Config[*toyTx]) { c.Writers = 1 })
 	gated := add("c0", 1).labelled("claimed")
-	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	running := e.start(ctx, work(gated))
 	w.waiting(1)
@@ -161,7 +161,7 @@ func TestCallerWhoLeavesBeforeTheConnectionIsRefusedIsCountedOutOnce(t *testing.
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	e := w.engine(func(c *Config[*toyBook]) { c.Pool = pool })
+	e := w.engine(func(c *Config[*toyTx]) { c.Pool = pool })
 	ctx, cancel := context.WithCancel(context.Background())
 	leaves := e.start(ctx, work(add("c0", 1)))
 	<-asked
@@ -198,7 +198,7 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 	w := newWorld(t, 2)
 	w.exec("update toy_counters set last_at = now() + interval '1 h' where id = 'c0'")
 	e := w.engine()
-	for _, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(add("c0", 1)), work(add("c1", 1))}) {
+	for _, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(add("c0", 1)), work(add("c1", 1))}) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -210,11 +210,11 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 		t.Error("the batch has another time than its rows")
 	}
 	// The one who waited for the row's lock has the later time, though it began earlier.
-	w.books = newLockingToyBook
+	w.books = newLockingToyTx
 	pass, open := w.gate()
 	slow := w.engine(patient)
 	gated := add("c1", 1).labelled("first")
-	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	a := slow.start(within(t, 20*time.Second), work(gated))
 	w.waiting(1)
 	b := w.engine(patient).start(within(t, 20*time.Second), work(add("c1", 1).labelled("second")))

@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func (w *world) through(p *proxy) func(*Config[*toyBook]) {
-	return func(c *Config[*toyBook]) {
+func (w *world) through(p *proxy) func(*Config[*toyTx]) {
+	return func(c *Config[*toyTx]) {
 		pool, err := pg.Open(context.Background(), p.dsn, 5)
 		if err != nil {
 			w.t.Fatal(err)
@@ -48,7 +48,7 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 			p.mu.Unlock()
 			runs := 0
 			c := add("c0", 10)
-			c.onApply = func(*toyBook) error { runs++; return nil }
+			c.onApply = func(*toyTx) error { runs++; return nil }
 			out, err := e.Do(within(t, 20*time.Second), work(c))
 			if err != nil || out.Answer != int64(1_000_011) || w.value("c0") != 1_000_011 {
 				t.Errorf("%+v, %v; value %d", out, err, w.value("c0"))

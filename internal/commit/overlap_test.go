@@ -10,7 +10,7 @@ import (
 
 // gated makes a command whose batch waits at the gate after it is applied, before it writes anything.
 func gated(pass func(p *Pipe), c *toyAdd) *toyAdd {
-	c.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	c.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	return c
 }
 
@@ -21,7 +21,7 @@ func (w *world) behind(e *toyEngine, a, b *toyAdd) (first, second <-chan answer,
 	first = e.start(within(w.t, 20*time.Second), work(gated(pass, a)))
 	w.waiting(1)
 	applied := make(chan struct{})
-	b.onApply = func(*toyBook) error { close(applied); return nil }
+	b.onApply = func(*toyTx) error { close(applied); return nil }
 	second = e.start(within(w.t, 20*time.Second), work(b))
 	<-applied
 	return first, second, open
@@ -81,7 +81,7 @@ func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
 	applied := make(chan struct{}, 9)
 	runs := 0 // by one writer at a time
 	c := add("c0", -1_000_001)
-	c.onApply = func(*toyBook) error {
+	c.onApply = func(*toyTx) error {
 		applied <- struct{}{}
 		if runs++; runs == 1 {
 			return ErrMoreRows
@@ -149,8 +149,8 @@ type toyHooked struct {
 	applied func()
 }
 
-func (c *toyHooked) Apply(b *toyBook) (any, error) {
-	answer, err := c.toyAdd.Apply(b)
+func (c *toyHooked) Apply(tx *toyTx) (any, error) {
+	answer, err := c.toyAdd.Apply(tx)
 	c.applied()
 	return answer, err
 }
@@ -178,7 +178,7 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 			// The other command has something to write, so that the batch comes to the gate.
 			results := make(chan []Result, 1)
 			go func() {
-				results <- e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{keyed("k", add("c0", c.delta)), work(gated(pass, add("c1", 1)))})
+				results <- e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{keyed("k", add("c0", c.delta)), work(gated(pass, add("c1", 1)))})
 			}()
 			w.waiting(1)
 			w.exec("update toy_counters set " + c.outside + " where id = 'c0'")
@@ -205,7 +205,7 @@ func TestDuplicateRacingWithoutLocksIsReplayed(t *testing.T) {
 			w := newWorld(t, 1)
 			pass, open := w.gate()
 			pass2, open2 := w.gateOf(8)
-			call := func(pass func(*Pipe)) Work[*toyBook] {
+			call := func(pass func(*Pipe)) Work[*toyTx] {
 				c := gated(pass, add("c0", -1_000_000))
 				if by == "name" {
 					return work(c.named("x"))

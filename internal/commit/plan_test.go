@@ -61,7 +61,7 @@ func planHold(bizNo, from string, life time.Duration) *ledger.HoldCommand {
 		Asset: "CNY", Amount: one(), Life: life}}
 }
 
-func planWork(c commit.Command[*ledger.Book], key string) flow.Work {
+func planWork(c commit.Command[*ledger.Tx], key string) flow.Work {
 	w := flow.Work{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: 1, Bytes: 1}
 	if key != "" {
 		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}

@@ -16,8 +16,8 @@ func TestCulpritsFailAloneAndTheOthersKeepTheirOrder(t *testing.T) {
 		t.Run(fmt.Sprint(culprits), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			e := w.engine(func(c *Config[*toyBook]) { c.Writers = 1 })
-			works := make([]Work[*toyBook], 1000)
+			e := w.engine(func(c *Config[*toyTx]) { c.Writers = 1 })
+			works := make([]Work[*toyTx], 1000)
 			for i := range works {
 				works[i] = keyed(fmt.Sprintf("k%04d", i), add("c0", 1))
 				works[i].Rows = 1
@@ -57,20 +57,20 @@ func TestCulpritsFailAloneAndTheOthersKeepTheirOrder(t *testing.T) {
 
 func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	boom := func(*toyBook) { panic("boom") }
-	places := map[string]func(w *Work[*toyBook], a *toyAdd){
-		"need":   func(_ *Work[*toyBook], a *toyAdd) { a.onNeed = boom },
-		"apply":  func(_ *Work[*toyBook], a *toyAdd) { a.onApply = func(b *toyBook) error { boom(b); return nil } },
-		"encode": func(w *Work[*toyBook], _ *toyAdd) { w.Encode = func(any) ([]byte, error) { panic("boom") } },
-		"encode error": func(w *Work[*toyBook], _ *toyAdd) {
+	boom := func(*toyTx) { panic("boom") }
+	places := map[string]func(w *Work[*toyTx], a *toyAdd){
+		"need":   func(_ *Work[*toyTx], a *toyAdd) { a.onNeed = boom },
+		"apply":  func(_ *Work[*toyTx], a *toyAdd) { a.onApply = func(tx *toyTx) error { boom(tx); return nil } },
+		"encode": func(w *Work[*toyTx], _ *toyAdd) { w.Encode = func(any) ([]byte, error) { panic("boom") } },
+		"encode error": func(w *Work[*toyTx], _ *toyAdd) {
 			w.Encode = func(any) ([]byte, error) { return nil, errors.New("cannot") }
 		},
-		"table": func(_ *Work[*toyBook], a *toyAdd) {
-			a.onApply = func(b *toyBook) error { b.onFlush = func(*Pipe) { panic("boom") }; return nil }
+		"table": func(_ *Work[*toyTx], a *toyAdd) {
+			a.onApply = func(tx *toyTx) error { tx.onFlush = func(*Pipe) { panic("boom") }; return nil }
 		},
-		"table reading": func(_ *Work[*toyBook], a *toyAdd) {
-			a.onApply = func(b *toyBook) error {
-				b.onFlush = func(p *Pipe) {
+		"table reading": func(_ *Work[*toyTx], a *toyAdd) {
+			a.onApply = func(tx *toyTx) error {
+				tx.onFlush = func(p *Pipe) {
 					p.Queue(func(d DB) error {
 						if _, err := d.Exec(p.Context(), "select 1"); err != nil {
 							return err
@@ -81,9 +81,9 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 				return nil
 			}
 		},
-		"value that cannot be sent": func(_ *Work[*toyBook], a *toyAdd) {
-			a.onApply = func(b *toyBook) error {
-				b.onFlush = func(p *Pipe) {
+		"value that cannot be sent": func(_ *Work[*toyTx], a *toyAdd) {
+			a.onApply = func(tx *toyTx) error {
+				tx.onFlush = func(p *Pipe) {
 					p.Queue(func(d DB) error {
 						_, err := d.Exec(p.Context(), "select $1::integer", struct{ a chan int }{})
 						return err
@@ -98,7 +98,7 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			e := w.engine()
-			works := make([]Work[*toyBook], 9)
+			works := make([]Work[*toyTx], 9)
 			for i := range works {
 				works[i] = keyed(fmt.Sprint("k", i), add("c0", 1))
 			}
@@ -140,12 +140,12 @@ func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	e := w.engine()
 	ghost := add("c1", 5)
-	ghost.onApply = func(b *toyBook) error {
-		c := b.counter(1, "gone")
+	ghost.onApply = func(tx *toyTx) error {
+		c := tx.counter(1, "gone")
 		c.found = true
-		return b.add(c, 1, "ghost")
+		return tx.add(c, 1, "ghost")
 	}
-	r := e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add("c0", 1)), keyed("k", ghost), work(add("c0", 1))})
+	r := e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{work(add("c0", 1)), keyed("k", ghost), work(add("c0", 1))})
 	if !fault.Is(r[1].Err, fault.RowsLocked) || r[0].Err != nil || r[2].Err != nil {
 		t.Errorf("%+v", r)
 	}
@@ -169,7 +169,7 @@ func TestWhatStaysOfACommandThatFails(t *testing.T) {
 		{errors.New("no"), false, 0}, {nil, true, 0}, {ErrMoreRows, false, 0},
 	} {
 		a := *add("c0", 1)
-		a.onApply = func(*toyBook) error {
+		a.onApply = func(*toyTx) error {
 			if c.boom {
 				panic("boom")
 			}
@@ -185,7 +185,7 @@ func TestWhatStaysOfACommandThatFails(t *testing.T) {
 			return v
 		}
 		before := values()
-		r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(beside), keyed(fmt.Sprint("guarded", i), guarded), work(beside),
+		r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(beside), keyed(fmt.Sprint("guarded", i), guarded), work(beside),
 			keyed(fmt.Sprint("counted", i), counted), keyed(fmt.Sprint("both", i), both), work(beside)})
 		succeeds := int64(0)
 		if c.fails == nil && !c.boom {
@@ -216,22 +216,22 @@ type toyVia struct {
 	asked   int
 }
 
-func (v *toyVia) Need(b *toyBook) {
-	b.name(1, v.name)
+func (v *toyVia) Need(tx *toyTx) {
+	tx.name(1, v.name)
 	if v.learnt != "" {
-		b.counter(1, v.learnt)
+		tx.counter(1, v.learnt)
 	} else if !v.blind {
 		v.counter = ""
-		b.discover[toyKey{1, v.name}] = &v.counter
+		tx.discover[toyKey{1, v.name}] = &v.counter
 	}
 	for i := range v.asked {
-		b.counter(1, fmt.Sprint("c", i))
+		tx.counter(1, fmt.Sprint("c", i))
 	}
 }
 
-func (v *toyVia) Apply(b *toyBook) (any, error) {
-	n := b.name(1, v.name)
-	c := b.counters[toyKey{1, n.counter}]
+func (v *toyVia) Apply(tx *toyTx) (any, error) {
+	n := tx.name(1, v.name)
+	c := tx.counters[toyKey{1, n.counter}]
 	if c == nil {
 		v.learnt = n.counter
 		return nil, ErrMoreRows
@@ -240,7 +240,7 @@ func (v *toyVia) Apply(b *toyBook) (any, error) {
 		v.asked++
 		return nil, ErrMoreRows
 	}
-	return nil, b.add(c, 1, "via")
+	return nil, tx.add(c, 1, "via")
 }
 
 func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
@@ -260,8 +260,8 @@ func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
 		e := w.engine()
 		runs := int64(0)
 		counts := add("c9", 1)
-		counts.onApply = func(*toyBook) error { runs++; return nil }
-		r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{work(counts), work(&c.via)})
+		counts.onApply = func(*toyTx) error { runs++; return nil }
+		r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(counts), work(&c.via)})
 		if reason(r[1].Err) != c.reason || r[0].Err != nil {
 			t.Errorf("%+v: %v, %v", c.via, r[1].Err, r[0].Err)
 		}
@@ -276,7 +276,7 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	w := newWorld(t, 10)
 	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
 	first := w.engine()
-	for _, r := range first.DoAll(within(t, 10*time.Second), []Work[*toyBook]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
+	for _, r := range first.DoAll(within(t, 10*time.Second), []Work[*toyTx]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -284,7 +284,7 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	e := w.engine()
 	other := keyed("other", add("c0", 1))
 	other.Key.Fingerprint = bytes.Repeat([]byte{1}, FingerprintSize)
-	r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{keyed("same", add("c0", 1)), other,
+	r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{keyed("same", add("c0", 1)), other,
 		work(&toyVia{name: "x", blind: true, wants: 2})})
 	if !r[0].Outcome.Replayed || reason(r[1].Err) != "IDEMPOTENCY_KEY_REUSED" || r[2].Err != nil {
 		t.Errorf("%+v", r)
@@ -298,18 +298,18 @@ func TestOneBatchGivesOutItsIDsToManySmallCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()
-	many := func(n int) Work[*toyBook] {
+	many := func(n int) Work[*toyTx] {
 		c := add("c0", 1)
-		c.onApply = func(b *toyBook) error {
+		c.onApply = func(tx *toyTx) error {
 			for range n {
-				b.newID()
+				tx.newID()
 			}
 			return nil
 		}
 		return work(c)
 	}
 	got := map[string]int{}
-	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{many(9000), many(9000), many(20_000), many(9000)}) {
+	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{many(9000), many(9000), many(20_000), many(9000)}) {
 		got[reason(r.Err)]++
 	}
 	wantReasons(t, got, "map[COMMAND_TOO_LARGE:1 ok:3]")

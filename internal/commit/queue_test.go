@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-func toyQueue() *queue[*toyBook] {
-	return newQueue[*toyBook](Limits{BatchRows: 1000, Rows: 1_000_000, Bytes: 1 << 40}, 1)
+func toyQueue() *queue[*toyTx] {
+	return newQueue[*toyTx](Limits{BatchRows: 1000, Rows: 1_000_000, Bytes: 1 << 40}, 1)
 }
 
 func (q *queue[B]) fill(t *testing.T, tenant int32, n, rows int) []*job[B] {
@@ -75,7 +75,7 @@ func TestFloodDelaysOnlyItsTenant(t *testing.T) {
 func TestTenantKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
-	want := map[int32][]*job[*toyBook]{}
+	want := map[int32][]*job[*toyTx]{}
 	for range 300 {
 		tenant := int32(rand.IntN(5))
 		want[tenant] = append(want[tenant], q.fill(t, tenant, 1+rand.IntN(9), 1+rand.IntN(400))...)
@@ -169,9 +169,9 @@ func TestDryRunsRunAlone(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	for i := range 6 {
-		j := &job[*toyBook]{Work: Work[*toyBook]{Tenant: 1, Rows: 1, DryRun: i%2 == 1}}
-		q.admit([]*job[*toyBook]{j})
-		q.put([]*job[*toyBook]{j})
+		j := &job[*toyTx]{Work: Work[*toyTx]{Tenant: 1, Rows: 1, DryRun: i%2 == 1}}
+		q.admit([]*job[*toyTx]{j})
+		q.put([]*job[*toyTx]{j})
 	}
 	for i := range 6 {
 		b, big := q.next()
@@ -209,17 +209,17 @@ func TestTenantOfManyCulpritsIsIsolated(t *testing.T) {
 	}
 }
 
-func b2(q *queue[*toyBook]) []*job[*toyBook] { b, _ := q.next(); return b }
+func b2(q *queue[*toyTx]) []*job[*toyTx] { b, _ := q.next(); return b }
 
 func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	pass, open := w.gate()
-	e := w.engine(patient, func(c *Config[*toyBook]) {
+	e := w.engine(patient, func(c *Config[*toyTx]) {
 		c.Writers, c.Limits = 1, Limits{BatchRows: 10, Rows: 100, Bytes: 10_000}
 	})
 	gated := add("c0", 1)
-	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	first := e.start(within(t, 20*time.Second), work(gated))
 	w.waiting(1)
 	calls := make(chan map[string]int, 1)
@@ -230,7 +230,7 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 		})
 	}()
 	eventually(t, "the half is full", func() bool { return e.metric(t, "busy_total") == 60-15 })
-	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyBook]{work(add("c0", 1)), work(add("c0", 1))}) {
+	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{work(add("c0", 1)), work(add("c0", 1))}) {
 		if !fault.Is(r.Err, fault.Busy) {
 			t.Error(r.Err)
 		}
@@ -292,7 +292,7 @@ func TestWritersShareWhatIsThere(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.writers = 2
-	take := func() []*job[*toyBook] {
+	take := func() []*job[*toyTx] {
 		t.Helper()
 		q.mu.Lock()
 		defer q.mu.Unlock()
@@ -304,7 +304,7 @@ func TestWritersShareWhatIsThere(t *testing.T) {
 			q.call(1)
 		}
 	}
-	answer := func(batch []*job[*toyBook]) {
+	answer := func(batch []*job[*toyTx]) {
 		for _, j := range batch {
 			q.end(j)
 		}
@@ -369,7 +369,7 @@ func TestTurnsCutOffSaveNothingUp(t *testing.T) {
 func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	e := w.engine(func(c *Config[*toyBook]) { c.Limits = Limits{BatchRows: 10, Rows: 100, Bytes: 10_000} })
+	e := w.engine(func(c *Config[*toyTx]) { c.Limits = Limits{BatchRows: 10, Rows: 100, Bytes: 10_000} })
 	for _, c := range []struct {
 		rows, bytes int
 		want        string

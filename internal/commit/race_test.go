@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func patient(c *Config[*toyBook]) { c.LockTimeout = 10 * time.Second }
+func patient(c *Config[*toyTx]) { c.LockTimeout = 10 * time.Second }
 
 // The effect of the first drains the counter, so a second that looked names up before it had the row
 // would see neither the name nor the money, and be refused.
@@ -24,13 +24,13 @@ func TestDuplicateRacingFromAnotherProcessIsReplayed(t *testing.T) {
 		t.Run(by, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			w.books = newLockingToyBook
+			w.books = newLockingToyTx
 			pass, open := w.gate()
 			first, second := w.engine(patient), w.engine(patient)
-			call := func(gated bool) Work[*toyBook] {
+			call := func(gated bool) Work[*toyTx] {
 				c := add("c0", -1_000_000)
 				if gated {
-					c.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+					c.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 				}
 				if by == "name" {
 					return work(c.named("x"))
@@ -64,8 +64,8 @@ func TestRefusedCommandTakesNoName(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.engine()
 	refused := add("c0", 1).named("x")
-	refused.onApply = func(*toyBook) error { return toyEmpty.New("after all was done") }
-	r := e.DoAll(within(t, 10*time.Second), []Work[*toyBook]{
+	refused.onApply = func(*toyTx) error { return toyEmpty.New("after all was done") }
+	r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{
 		work(refused), work(add("c0", -5).named("x")), work(add("c0", -7).named("x")),
 	})
 	if !fault.Is(r[0].Err, toyEmpty) {
@@ -99,9 +99,9 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 			done := make(chan map[string]int, 1)
 			go func() {
 				done <- each(len(engines), func(i int) error {
-					var works []Work[*toyBook]
+					var works []Work[*toyTx]
 					for _, n := range rand.Perm(size) {
-						c := &toyAdd{tenant: 1, onApply: func(b *toyBook) error { b.onFlush = pass; return nil }}
+						c := &toyAdd{tenant: 1, onApply: func(tx *toyTx) error { tx.onFlush = pass; return nil }}
 						call := work(c)
 						if what == "key" {
 							call = keyed(fmt.Sprint(n), c)
@@ -174,7 +174,7 @@ func TestReplayFromTheDatabaseAnswersAllThatAreParked(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := w.engine()
-	var works []Work[*toyBook]
+	var works []Work[*toyTx]
 	for range 200 {
 		works = append(works, keyed("k", add("c0", 1)))
 	}
@@ -205,11 +205,11 @@ func sampleCount(t *testing.T, e *toyEngine, name string) uint64 {
 func TestParkedCallersRunInTurnWhenNothingWasRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	e := w.engine(func(c *Config[*toyBook]) { c.Writers = 1 })
+	e := w.engine(func(c *Config[*toyTx]) { c.Writers = 1 })
 	runs := 0 // by the one writer
 	got := each(20, func(int) error {
 		c := add("c0", 1)
-		c.onApply = func(*toyBook) error {
+		c.onApply = func(*toyTx) error {
 			if runs++; runs < 10 {
 				return toyStale.New("read again")
 			}
@@ -230,7 +230,7 @@ func TestParkedCallerWhoLeavesHoldsNobodyUp(t *testing.T) {
 	pass, open := w.gate()
 	e := w.engine(patient)
 	gated := add("c0", 1)
-	gated.onApply = func(b *toyBook) error { b.onFlush = pass; return toyStale.New("not recorded") }
+	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return toyStale.New("not recorded") }
 	first := e.start(within(t, 20*time.Second), keyed("k", gated))
 	w.waiting(1)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -315,7 +315,7 @@ func TestExpiredKeyIsRenewedOnceByRacingProcesses(t *testing.T) {
 	var done [2]<-chan answer
 	for i, e := range engines {
 		c := add(fmt.Sprint("c", i), 1)
-		c.onApply = func(b *toyBook) error { b.onFlush = pass; return nil }
+		c.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 		done[i] = e.start(within(t, 20*time.Second), keyed("k", c))
 	}
 	w.waiting(2)
@@ -423,13 +423,13 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 func TestWorksOfACallRunInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
-	e := w.engine(patient, func(c *Config[*toyBook]) { c.Limits = Limits{BatchRows: 30, Rows: 100_000, Bytes: 1 << 30} })
-	works := make([]Work[*toyBook], 3000)
+	e := w.engine(patient, func(c *Config[*toyTx]) { c.Limits = Limits{BatchRows: 30, Rows: 100_000, Bytes: 1 << 30} })
+	works := make([]Work[*toyTx], 3000)
 	for i := range works {
 		c := add("c0", 1)
 		c.name = fmt.Sprint(i)
 		if i%60 == 0 {
-			c.onNeed = func(*toyBook) { spin(300 * time.Microsecond) } // this batch is slow to begin
+			c.onNeed = func(*toyTx) { spin(300 * time.Microsecond) } // this batch is slow to begin
 		}
 		works[i] = work(c)
 		works[i].Rows = 1

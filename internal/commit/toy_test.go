@@ -85,7 +85,7 @@ type toyLogged struct {
 	label   string
 }
 
-type toyBook struct {
+type toyTx struct {
 	at       Times
 	newID    func() int64
 	counters map[toyKey]*toyCounter
@@ -100,33 +100,33 @@ type toyBook struct {
 	told      *toldEndings // nil: nobody asks
 }
 
-func newToyBook() *toyBook {
-	return &toyBook{counters: map[toyKey]*toyCounter{}, names: map[toyKey]*toyName{}, discover: map[toyKey]*string{}}
+func newToyTx() *toyTx {
+	return &toyTx{counters: map[toyKey]*toyCounter{}, names: map[toyKey]*toyName{}, discover: map[toyKey]*string{}}
 }
 
 // newLockingToyBook makes one that never overlaps.
-func newLockingToyBook() *toyBook {
-	b := newToyBook()
+func newLockingToyTx() *toyTx {
+	b := newToyTx()
 	b.locksOnly = true
 	return b
 }
 
-func (b *toyBook) Participants() []Participant { return []Participant{b} }
+func (tx *toyTx) Participants() []Participant { return []Participant{tx} }
 
-func (b *toyBook) counter(tenant int32, id string) *toyCounter {
+func (tx *toyTx) counter(tenant int32, id string) *toyCounter {
 	k := toyKey{tenant, id}
-	if b.counters[k] == nil {
-		b.counters[k] = &toyCounter{toyKey: k}
+	if tx.counters[k] == nil {
+		tx.counters[k] = &toyCounter{toyKey: k}
 	}
-	return b.counters[k]
+	return tx.counters[k]
 }
 
-func (b *toyBook) name(tenant int32, name string) *toyName {
+func (tx *toyTx) name(tenant int32, name string) *toyName {
 	k := toyKey{tenant, name}
-	if b.names[k] == nil {
-		b.names[k] = &toyName{toyKey: k}
+	if tx.names[k] == nil {
+		tx.names[k] = &toyName{toyKey: k}
 	}
-	return b.names[k]
+	return tx.names[k]
 }
 
 func sortedKeys[V any](m map[toyKey]V) (keys []toyKey, tenants []int32, ids []string) {
@@ -153,8 +153,8 @@ func scanEach(rows pgx.Rows, err error, scan func() error) error {
 	return rows.Err()
 }
 
-func (b *toyBook) Discover(p *Pipe) {
-	keys, tenants, ids := sortedKeys(b.discover)
+func (tx *toyTx) Discover(p *Pipe) {
+	keys, tenants, ids := sortedKeys(tx.discover)
 	if len(keys) == 0 {
 		return
 	}
@@ -167,8 +167,8 @@ func (b *toyBook) Discover(p *Pipe) {
 			if err := rows.Scan(&k.tenant, &k.id, &counter); err != nil {
 				return err
 			}
-			*b.discover[k] = counter
-			b.counter(k.tenant, counter)
+			*tx.discover[k] = counter
+			tx.counter(k.tenant, counter)
 			return nil
 		})
 	})
@@ -176,20 +176,20 @@ func (b *toyBook) Discover(p *Pipe) {
 
 var toySeed = maphash.MakeSeed()
 
-func (b *toyBook) Latch(l *Latches) {
-	for k := range b.counters {
+func (tx *toyTx) Latch(l *Latches) {
+	for k := range tx.counters {
 		l.Share(maphash.Comparable(toySeed, k))
 	}
-	for k := range b.names {
+	for k := range tx.names {
 		l.Own(maphash.Comparable(toySeed, toyKey{-k.tenant, k.id}))
 	}
 }
 
-func (b *toyBook) CanOverlap() bool { return len(b.discover) == 0 && !b.locksOnly }
+func (tx *toyTx) CanOverlap() bool { return len(tx.discover) == 0 && !tx.locksOnly }
 
-func (b *toyBook) TakeOver(from Participant, writer *Writer) {
-	other := from.(*toyBook)
-	for k, c := range b.counters {
+func (tx *toyTx) TakeOver(from Participant, writer *Writer) {
+	other := from.(*toyTx)
+	for k, c := range tx.counters {
 		if o := other.counters[k]; o != nil && o.found {
 			c.n, c.lastAt, c.xmin, c.writer, c.found = o.n, o.lastAt, o.xmin, o.writer, true
 			if o.dirty {
@@ -199,12 +199,12 @@ func (b *toyBook) TakeOver(from Participant, writer *Writer) {
 	}
 }
 
-func (b *toyBook) Lock(p *Pipe) { b.load(p, "for no key update") }
-func (b *toyBook) Read(p *Pipe) { b.load(p, "") }
+func (tx *toyTx) Lock(p *Pipe) { tx.load(p, "for no key update") }
+func (tx *toyTx) Read(p *Pipe) { tx.load(p, "") }
 
-func (b *toyBook) load(p *Pipe, lock string) {
+func (tx *toyTx) load(p *Pipe, lock string) {
 	missing := map[toyKey]*toyCounter{}
-	for k, c := range b.counters {
+	for k, c := range tx.counters {
 		if !c.found {
 			missing[k] = c
 		}
@@ -225,7 +225,7 @@ func (b *toyBook) load(p *Pipe, lock string) {
 			if err := rows.Scan(&i, &n, &at, &xmin); err != nil {
 				return err
 			}
-			c := b.counters[keys[i-1]]
+			c := tx.counters[keys[i-1]]
 			c.n, c.xmin, c.found = n, xmin, true
 			if at != nil {
 				c.lastAt = *at
@@ -235,8 +235,8 @@ func (b *toyBook) load(p *Pipe, lock string) {
 	})
 }
 
-func (b *toyBook) Lookup(p *Pipe) {
-	keys, tenants, ids := sortedKeys(b.names)
+func (tx *toyTx) Lookup(p *Pipe) {
+	keys, tenants, ids := sortedKeys(tx.names)
 	if len(keys) == 0 {
 		return
 	}
@@ -251,18 +251,18 @@ func (b *toyBook) Lookup(p *Pipe) {
 			if err := rows.Scan(&i, &counter, &n); err != nil {
 				return err
 			}
-			name := b.names[keys[i-1]]
+			name := tx.names[keys[i-1]]
 			name.taken, name.counter, name.n = true, counter, n
 			return nil
 		})
 	})
 }
 
-func (b *toyBook) Latest() (latest time.Time) {
-	if b.latest != nil {
-		return b.latest()
+func (tx *toyTx) Latest() (latest time.Time) {
+	if tx.latest != nil {
+		return tx.latest()
 	}
-	for _, c := range b.counters {
+	for _, c := range tx.counters {
 		if c.lastAt.After(latest) {
 			latest = c.lastAt
 		}
@@ -270,19 +270,19 @@ func (b *toyBook) Latest() (latest time.Time) {
 	return latest
 }
 
-func (b *toyBook) Start(at Times, newID func() int64) { b.at, b.newID = at, newID }
-func (b *toyBook) Resolve(*Pipe)                      {}
-func (b *toyBook) Mark()                              { b.undo = b.undo[:0] }
+func (tx *toyTx) Start(at Times, newID func() int64) { tx.at, tx.newID = at, newID }
+func (tx *toyTx) Resolve(*Pipe)                      {}
+func (tx *toyTx) Mark()                              { tx.undo = tx.undo[:0] }
 
-func (b *toyBook) Undo() {
-	for _, f := range slices.Backward(b.undo) {
+func (tx *toyTx) Undo() {
+	for _, f := range slices.Backward(tx.undo) {
 		f()
 	}
-	b.undo = b.undo[:0]
+	tx.undo = tx.undo[:0]
 }
 
 // add is the toy's verb.
-func (b *toyBook) add(c *toyCounter, delta int64, label string) error {
+func (tx *toyTx) add(c *toyCounter, delta int64, label string) error {
 	if !c.found {
 		return toyWrong.New("there is no counter %s", c.id)
 	}
@@ -290,55 +290,55 @@ func (b *toyBook) add(c *toyCounter, delta int64, label string) error {
 		return toyEmpty.New("counter %s has %d", c.id, c.n).With("n", c.n)
 	}
 	old := *c
-	logged := len(b.log)
-	b.undo = append(b.undo, func() { *c = old; b.log = b.log[:logged] })
-	c.n, c.lastAt, c.dirty = c.n+delta, b.at.Recorded, true
-	b.log = append(b.log, toyLogged{b.newID(), c.tenant, c.id, label})
+	logged := len(tx.log)
+	tx.undo = append(tx.undo, func() { *c = old; tx.log = tx.log[:logged] })
+	c.n, c.lastAt, c.dirty = c.n+delta, tx.at.Recorded, true
+	tx.log = append(tx.log, toyLogged{tx.newID(), c.tenant, c.id, label})
 	return nil
 }
 
-func (b *toyBook) take(n *toyName, counter string, result int64) {
+func (tx *toyTx) take(n *toyName, counter string, result int64) {
 	old := *n
-	b.undo = append(b.undo, func() { *n = old })
+	tx.undo = append(tx.undo, func() { *n = old })
 	n.taken, n.fresh, n.counter, n.n = true, true, counter, result
 }
 
 // Ended is told to whoever asks.
-func (b *toyBook) Ended(committed bool) {
-	if b.told != nil {
-		b.told.end(committed)
+func (tx *toyTx) Ended(committed bool) {
+	if tx.told != nil {
+		tx.told.end(committed)
 	}
 }
 
-func (b *toyBook) Flush(p *Pipe) {
-	if b.told != nil {
-		b.told.flushes.Add(1)
+func (tx *toyTx) Flush(p *Pipe) {
+	if tx.told != nil {
+		tx.told.flushes.Add(1)
 	}
-	if b.onFlush != nil {
-		b.onFlush(p)
+	if tx.onFlush != nil {
+		tx.onFlush(p)
 	}
-	b.flushNames(p)
-	if len(b.log) == 0 {
+	tx.flushNames(p)
+	if len(tx.log) == 0 {
 		return
 	}
 	var rowIDs []int64
 	var tenants []int32
 	var counters, labels []string
-	for _, l := range b.log {
+	for _, l := range tx.log {
 		rowIDs, tenants = append(rowIDs, l.id), append(tenants, l.tenant)
 		counters, labels = append(counters, l.counter), append(labels, l.label)
 	}
 	p.Queue(func(d DB) error {
 		_, err := d.Exec(p.Context(), `insert into toy_log (row_id, tenant_id, counter, label, at)
 			select unnest($1::bigint[]), unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]), $5`,
-			rowIDs, tenants, counters, labels, b.at.Recorded)
+			rowIDs, tenants, counters, labels, tx.at.Recorded)
 		return err
 	})
 }
 
-func (b *toyBook) Write(p *Pipe) {
+func (tx *toyTx) Write(p *Pipe) {
 	dirty := map[toyKey]*toyCounter{}
-	for k, c := range b.counters {
+	for k, c := range tx.counters {
 		if c.dirty {
 			dirty[k] = c
 		}
@@ -357,13 +357,13 @@ func (b *toyBook) Write(p *Pipe) {
 		return d.QueryRow(p.Context(), `with w as (update toy_counters c set n = u.n, last_at = $4 from
 			(select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as id, unnest($3::bigint[]) as n, unnest($5::text[]) as writer) u
 			where c.tenant_id = u.tenant_id and c.id = u.id and c.xmin::text = u.writer returning 1)
-			select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, b.at.Recorded, writers).Scan(&ok)
+			select commit_expect(count(*), cardinality($2::text[]))::text from w`, tenants, ids, ns, tx.at.Recorded, writers).Scan(&ok)
 	})
 }
 
-func (b *toyBook) Confirm(p *Pipe) {
+func (tx *toyTx) Confirm(p *Pipe) {
 	seen, unchanged := map[toyKey]*toyCounter{}, false
-	for k, c := range b.counters {
+	for k, c := range tx.counters {
 		if c.found {
 			seen[k] = c
 			unchanged = unchanged || !c.dirty
@@ -386,11 +386,11 @@ func (b *toyBook) Confirm(p *Pipe) {
 	})
 }
 
-func (b *toyBook) flushNames(p *Pipe) {
+func (tx *toyTx) flushNames(p *Pipe) {
 	var tenants []int32
 	var names, counters []string
 	var ns []int64
-	for _, n := range b.names {
+	for _, n := range tx.names {
 		if n.fresh {
 			tenants, names = append(tenants, n.tenant), append(names, n.id)
 			counters, ns = append(counters, n.counter), append(ns, n.n)
@@ -414,41 +414,41 @@ type toyAdd struct {
 	counter, name string
 	delta         int64
 	label         string
-	onNeed        func(b *toyBook)
-	onApply       func(b *toyBook) error
+	onNeed        func(tx *toyTx)
+	onApply       func(tx *toyTx) error
 
 	c *toyCounter
 	n *toyName
 }
 
-func (a *toyAdd) Need(b *toyBook) {
+func (a *toyAdd) Need(tx *toyTx) {
 	if a.onNeed != nil {
-		a.onNeed(b)
+		a.onNeed(tx)
 	}
 	if a.counter != "" {
-		a.c = b.counter(a.tenant, a.counter)
+		a.c = tx.counter(a.tenant, a.counter)
 	}
 	if a.name != "" {
-		a.n = b.name(a.tenant, a.name)
+		a.n = tx.name(a.tenant, a.name)
 	}
 }
 
-func (a *toyAdd) Apply(b *toyBook) (any, error) {
+func (a *toyAdd) Apply(tx *toyTx) (any, error) {
 	if a.n != nil && a.n.taken {
 		return Repeat{First: a.n.n}, nil
 	}
 	var result int64
 	if a.c != nil {
-		if err := b.add(a.c, a.delta, cmp.Or(a.label, "plain")); err != nil {
+		if err := tx.add(a.c, a.delta, cmp.Or(a.label, "plain")); err != nil {
 			return nil, err
 		}
 		result = a.c.n
 	}
 	if a.n != nil {
-		b.take(a.n, a.counter, result)
+		tx.take(a.n, a.counter, result)
 	}
 	if a.onApply != nil {
-		if err := a.onApply(b); err != nil {
+		if err := a.onApply(tx); err != nil {
 			return nil, err
 		}
 	}
@@ -462,9 +462,9 @@ type toyGuarded struct {
 	g     *toyCounter
 }
 
-func (a *toyGuarded) Need(b *toyBook) { a.toyAdd.Need(b); a.g = b.counter(a.tenant, a.tries) }
+func (a *toyGuarded) Need(tx *toyTx) { a.toyAdd.Need(tx); a.g = tx.counter(a.tenant, a.tries) }
 
-func (a *toyGuarded) Guard(b *toyBook) error { return b.add(a.g, 1, "try") }
+func (a *toyGuarded) Guard(tx *toyTx) error { return tx.add(a.g, 1, "try") }
 
 // toyCounted counts its tries whatever becomes of it.
 type toyCounted struct {
@@ -473,9 +473,9 @@ type toyCounted struct {
 	c     *toyCounter
 }
 
-func (a *toyCounted) Need(b *toyBook) { a.toyAdd.Need(b); a.c = b.counter(a.tenant, a.tries) }
+func (a *toyCounted) Need(tx *toyTx) { a.toyAdd.Need(tx); a.c = tx.counter(a.tenant, a.tries) }
 
-func (a *toyCounted) Count(b *toyBook) bool { return b.add(a.c, 1, "count") == nil }
+func (a *toyCounted) Count(tx *toyTx) bool { return tx.add(a.c, 1, "count") == nil }
 
 // toyBoth counts some of its tries in one way, and all in the other.
 type toyBoth struct {
@@ -483,9 +483,9 @@ type toyBoth struct {
 	all toyCounted
 }
 
-func (a *toyBoth) Need(b *toyBook) { a.toyGuarded.Need(b); a.all.Need(b) }
+func (a *toyBoth) Need(tx *toyTx) { a.toyGuarded.Need(tx); a.all.Need(tx) }
 
-func (a *toyBoth) Count(b *toyBook) bool { return a.all.Count(b) }
+func (a *toyBoth) Count(tx *toyTx) bool { return a.all.Count(tx) }
 
 func toyEncode(answer any) ([]byte, error) { return strconv.AppendInt(nil, answer.(int64), 10), nil }
 
@@ -494,12 +494,12 @@ type world struct {
 	t     *testing.T
 	dsn   string
 	super *pgxpool.Pool
-	books func() *toyBook
+	books func() *toyTx
 }
 
 func worldOn(t *testing.T, db *pgtest.DB, counters int) *world {
 	t.Helper()
-	w := &world{t: t, dsn: db.AppDSN, super: pgtest.Pool(t, db.SuperDSN), books: newToyBook}
+	w := &world{t: t, dsn: db.AppDSN, super: pgtest.Pool(t, db.SuperDSN), books: newToyTx}
 	w.exec(toySchema)
 	w.exec(`insert into toy_counters (tenant_id, id, n) select 1, 'c' || i, 1000000 from generate_series(0, $1 - 1) i`, counters)
 	return w
@@ -531,15 +531,15 @@ func (w *world) value(counter string) int64 {
 }
 
 type toyEngine struct {
-	*Engine[*toyBook]
+	*Engine[*toyTx]
 	reg *prometheus.Registry
 }
 
 // engine starts an engine as a process of its own would have it.
-func (w *world) engine(change ...func(*Config[*toyBook])) *toyEngine {
+func (w *world) engine(change ...func(*Config[*toyTx])) *toyEngine {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
-	c := Config[*toyBook]{NewTx: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"}, Metrics: NewMetrics(reg),
+	c := Config[*toyTx]{NewTx: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"}, Metrics: NewMetrics(reg),
 		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil))}
 	for _, f := range change {
 		f(&c)
@@ -595,11 +595,11 @@ func add(counter string, delta int64) *toyAdd {
 func (a *toyAdd) named(name string) *toyAdd     { a.name = name; return a }
 func (a *toyAdd) labelled(label string) *toyAdd { a.label = label; return a }
 
-func work(c Command[*toyBook]) Work[*toyBook] {
-	return Work[*toyBook]{Tenant: 1, RequestID: "r", Command: c, Encode: toyEncode, Rows: 3, Bytes: 100}
+func work(c Command[*toyTx]) Work[*toyTx] {
+	return Work[*toyTx]{Tenant: 1, RequestID: "r", Command: c, Encode: toyEncode, Rows: 3, Bytes: 100}
 }
 
-func keyed(key string, c Command[*toyBook]) Work[*toyBook] {
+func keyed(key string, c Command[*toyTx]) Work[*toyTx] {
 	w := work(c)
 	w.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Fingerprint: make([]byte, FingerprintSize), Life: time.Hour}
 	return w
@@ -709,7 +709,7 @@ type answer struct {
 	err error
 }
 
-func (e *toyEngine) start(ctx context.Context, w Work[*toyBook]) <-chan answer {
+func (e *toyEngine) start(ctx context.Context, w Work[*toyTx]) <-chan answer {
 	done := make(chan answer, 1)
 	go func() {
 		out, err := e.Do(ctx, w)

@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func all(t *testing.T, e *flow.Engine, commands ...commit.Command[*ledger.Book]) []any {
+func all(t *testing.T, e *flow.Engine, commands ...commit.Command[*ledger.Tx]) []any {
 	t.Helper()
 	works := make([]flow.Work, len(commands))
 	for i, c := range commands {
@@ -50,7 +50,7 @@ func TestOneBatchMakesAccountsAndAllThatHappensToThem(t *testing.T) {
 	zero := dec("0")
 	elsewhere := capture("c2", "h", "2")
 	elsewhere.To = "world" // not named by the hold
-	commands := []commit.Command[*ledger.Book]{
+	commands := []commit.Command[*ledger.Tx]{
 		&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}},
 		&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"},
 			{Code: "a", Asset: "CNY", Kind: "liability", Min: &zero, Metadata: map[string]string{"k": "v"}},
@@ -313,7 +313,7 @@ func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
 	world(t, e, 2)
 	all(t, e, large("large", "world", user(0), 300))
 	works := make([]flow.Work, 0, 4)
-	for _, c := range []commit.Command[*ledger.Book]{large("large", "world", user(0), 1), large("large", "world", user(0), 299),
+	for _, c := range []commit.Command[*ledger.Tx]{large("large", "world", user(0), 1), large("large", "world", user(0), 299),
 		&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}}} {
 		works = append(works, work(flow.Work{Command: flow.Ledger(c)}))
 	}

@@ -26,23 +26,23 @@ func NewClaimCondition(c commit.Caller, p claim.Params) *ClaimCondition {
 }
 
 // Need names the key.
-func (c *ClaimCondition) Need(b *Books) {
-	c.row, c.use = b.Claims().Want(c.Params.At(c.Caller.Tenant)), claim.Use{}
+func (c *ClaimCondition) Need(tx *Tx) {
+	c.row, c.use = tx.Claims().Want(c.Params.At(c.Caller.Tenant)), claim.Use{}
 }
 
 // Guard uses it.
-func (c *ClaimCondition) Guard(b *Books) (err error) {
-	c.use, err = b.Claims().Use(c.row, c.Caller, &c.Params)
+func (c *ClaimCondition) Guard(tx *Tx) (err error) {
+	c.use, err = tx.Claims().Use(c.row, c.Caller, &c.Params)
 	return err
 }
 
 // Apply has nothing left to do.
-func (c *ClaimCondition) Apply(*Books) error { return nil }
+func (c *ClaimCondition) Apply(*Tx) error { return nil }
 
 // Done names what the first use made, as the caller does, or else the business.
-func (c *ClaimCondition) Done(b *Books, answer any, _ bool) error {
+func (c *ClaimCondition) Done(tx *Tx, answer any, _ bool) error {
 	if !c.use.Existed {
-		b.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(answer)))
+		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(answer)))
 	}
 	return nil
 }

@@ -192,21 +192,21 @@ type ordering struct {
 	row            *claim.Row
 }
 
-func (o *ordering) Need(b *flow.Books) { o.row = b.Claims().Want(o.params.At(caller.Tenant)) }
+func (o *ordering) Need(tx *flow.Tx) { o.row = tx.Claims().Want(o.params.At(caller.Tenant)) }
 
-func (o *ordering) Apply(b *flow.Books) (any, error) {
+func (o *ordering) Apply(tx *flow.Tx) (any, error) {
 	if o.cancel {
-		return b.Claims().Drop(o.row, &claim.DropParams{Fence: o.row.Value.ID})
+		return tx.Claims().Drop(o.row, &claim.DropParams{Fence: o.row.Value.ID})
 	}
 	o.params.FirstOnly = o.refuse
-	use, err := b.Claims().Use(o.row, caller, &o.params)
+	use, err := tx.Claims().Use(o.row, caller, &o.params)
 	if err != nil {
 		return nil, err
 	}
 	if use.Existed {
 		return use.First.Result, nil
 	}
-	b.Claims().Name(o.row, o.no)
+	tx.Claims().Name(o.row, o.no)
 	return o.no, nil
 }
 
@@ -238,13 +238,13 @@ func TestARefusedUseNamesNothing(t *testing.T) {
 func TestACountIsThatOfTheAttemptThatStays(t *testing.T) {
 	t.Parallel()
 	c := pageClaim("p")
-	b := flow.NewBooks()
+	b := flow.NewTx()
 	c.Need(b)
 	b.Claims().Start(commit.Times{Now: time.Now()}, func() int64 { return 1 })
 	if err := c.Guard(b); err != nil || c.Count() != 1 {
 		t.Fatal(err, c.Count())
 	}
-	if c.Need(flow.NewBooks()); c.Count() != 0 {
+	if c.Need(flow.NewTx()); c.Count() != 0 {
 		t.Errorf("a new attempt begins with a count of %d", c.Count())
 	}
 }
@@ -307,14 +307,14 @@ type both struct {
 	claim    *claim.Command
 }
 
-func (b *both) Need(books *flow.Books) {
-	b.transfer.Need(books)
-	b.claim.Need(books.Claims())
+func (b *both) Need(tx *flow.Tx) {
+	b.transfer.Need(tx)
+	b.claim.Need(tx.Claims())
 }
 
-func (b *both) Apply(books *flow.Books) (any, error) {
-	if err := b.claim.Guard(books.Claims()); err != nil {
+func (b *both) Apply(tx *flow.Tx) (any, error) {
+	if err := b.claim.Guard(tx.Claims()); err != nil {
 		return nil, err
 	}
-	return b.transfer.Apply(books)
+	return b.transfer.Apply(tx)
 }

@@ -11,13 +11,13 @@ import (
 // the command, and what Guard did stays when the command is refused for business reasons.
 type Condition interface {
 	// Need names what the condition works with.
-	Need(b *Books)
+	Need(tx *Tx)
 	// Guard runs before the command; an error of it is the error of the whole.
-	Guard(b *Books) error
+	Guard(tx *Tx) error
 	// Apply runs when all guards have passed, just before the command, and is undone with it.
-	Apply(b *Books) error
+	Apply(tx *Tx) error
 	// Done gets the command's answer; existed: the thing was there before, under its own name.
-	Done(b *Books, answer any, existed bool) error
+	Done(tx *Tx, answer any, existed bool) error
 }
 
 // Telling is a guard that has something to say in the refusal of what stands behind it.
@@ -51,40 +51,40 @@ type behind struct {
 	command    Command
 }
 
-func (w *behind) Need(b *Books) {
+func (w *behind) Need(tx *Tx) {
 	for _, c := range w.conditions {
-		c.Need(b)
+		c.Need(tx)
 	}
-	w.command.Need(b)
+	w.command.Need(tx)
 }
 
 // Count is the command's own.
-func (w *behind) Count(b *Books) bool {
-	c, ok := w.command.(commit.Counted[*Books])
-	return ok && c.Count(b)
+func (w *behind) Count(tx *Tx) bool {
+	c, ok := w.command.(commit.Counted[*Tx])
+	return ok && c.Count(tx)
 }
 
 // Guard passes the conditions in their order, then the command's own guard.
-func (w *behind) Guard(b *Books) error {
+func (w *behind) Guard(tx *Tx) error {
 	for _, c := range w.conditions {
-		if err := c.Guard(b); err != nil {
+		if err := c.Guard(tx); err != nil {
 			return err
 		}
 	}
-	if g, ok := w.command.(commit.Guarded[*Books]); ok {
-		return g.Guard(b)
+	if g, ok := w.command.(commit.Guarded[*Tx]); ok {
+		return g.Guard(tx)
 	}
 	return nil
 }
 
 // Apply runs the command, and tells the conditions how it went.
-func (w *behind) Apply(b *Books) (any, error) {
+func (w *behind) Apply(tx *Tx) (any, error) {
 	for _, c := range w.conditions {
-		if err := c.Apply(b); err != nil {
+		if err := c.Apply(tx); err != nil {
 			return nil, err
 		}
 	}
-	answer, err := w.command.Apply(b)
+	answer, err := w.command.Apply(tx)
 	if err != nil {
 		for _, c := range w.conditions {
 			err = Refuse(err, c)
@@ -96,7 +96,7 @@ func (w *behind) Apply(b *Books) (any, error) {
 		first, existed = r.First, true
 	}
 	for _, c := range w.conditions {
-		if err := c.Done(b, first, existed); err != nil {
+		if err := c.Done(tx, first, existed); err != nil {
 			return nil, err
 		}
 	}

@@ -74,7 +74,7 @@ func (g *gate) open() {
 }
 
 // start runs commands, each for itself, in one batch.
-func (g *gate) start(commands ...commit.Command[*ledger.Book]) <-chan []string {
+func (g *gate) start(commands ...commit.Command[*ledger.Tx]) <-chan []string {
 	var works []flow.Work
 	for _, c := range commands {
 		works = append(works, work(flow.Work{Command: flow.Ledger(c)}))
@@ -216,7 +216,7 @@ func TestAccountThatIsBeingMadeIsTakenOver(t *testing.T) {
 // What looks at more than accounts and names does not overlap.
 func TestCapturesReversalsAndChangesOfAccountsWait(t *testing.T) {
 	t.Parallel()
-	for name, command := range map[string]commit.Command[*ledger.Book]{
+	for name, command := range map[string]commit.Command[*ledger.Tx]{
 		"capture": capture("c", "h", "1"),
 		"reverse": &ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "fund", BizNo: "r"}},
 		"freeze":  state(user(0), ledger.Frozen),

@@ -29,12 +29,12 @@ type Published struct {
 
 // Need names the tenant's endpoints, and the messages to those that the run before has found: which there are is known only
 // when the batch has begun.
-func (c *Publish) Need(b *Books) {
-	c.all = b.Webhooks().All(c.Tenant)
+func (c *Publish) Need(tx *Tx) {
+	c.all = tx.Webhooks().All(c.Tenant)
 	if names, found := c.all.Wanting(c.Params.Content.Type); found {
 		c.names = names
 	}
-	messages := b.Messages()
+	messages := tx.Messages()
 	c.sends = nil
 	for _, name := range c.names {
 		p := c.Params
@@ -49,7 +49,7 @@ func (c *Publish) Need(b *Books) {
 }
 
 // Apply accepts the messages. An event that nobody wants is one too.
-func (c *Publish) Apply(b *Books) (any, error) {
+func (c *Publish) Apply(tx *Tx) (any, error) {
 	names, _ := c.all.Wanting(c.Params.Content.Type)
 	if !slices.Equal(names, c.names) {
 		c.names = names
@@ -57,7 +57,7 @@ func (c *Publish) Apply(b *Books) (any, error) {
 	}
 	out := Published{Endpoints: names}
 	for _, s := range c.sends {
-		answer, err := s.Apply(b.Messages())
+		answer, err := s.Apply(tx.Messages())
 		if err != nil {
 			return nil, err
 		}

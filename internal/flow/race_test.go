@@ -71,11 +71,11 @@ func (a *arena) none(reg *prometheus.Registry, counters ...string) {
 }
 
 // try runs a command on one engine or the other, in turn.
-func (a *arena) try(c commit.Command[*ledger.Book]) (commit.Outcome, error) {
+func (a *arena) try(c commit.Command[*ledger.Tx]) (commit.Outcome, error) {
 	return a.engines[a.turn.Add(1)%2].Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)}))
 }
 
-func (a *arena) must(c commit.Command[*ledger.Book]) any {
+func (a *arena) must(c commit.Command[*ledger.Tx]) any {
 	a.Helper()
 	out, err := a.try(c)
 	if err != nil {
@@ -85,7 +85,7 @@ func (a *arena) must(c commit.Command[*ledger.Book]) any {
 }
 
 // together runs n commands at once, and counts how they ended: "ok", "existed", or by reason.
-func (a *arena) together(n int, command func(i int) commit.Command[*ledger.Book]) map[string]int {
+func (a *arena) together(n int, command func(i int) commit.Command[*ledger.Tx]) map[string]int {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	ends := map[string]int{}
@@ -158,12 +158,12 @@ func TestOneContentWinsABizNo(t *testing.T) {
 	a := newArena(t)
 	for round := range 10 {
 		name := fmt.Sprint("t", round)
-		ends := a.together(32, func(i int) commit.Command[*ledger.Book] { return transfer(name, "world", user(i), "1") })
+		ends := a.together(32, func(i int) commit.Command[*ledger.Tx] { return transfer(name, "world", user(i), "1") })
 		a.ended(ends, "ok", "existed", "BIZ_NO_EXISTS_DIFFERENT")
 		if ends["ok"] != 1 || ends["existed"] != 3 { // 4 callers sent what won
 			t.Errorf("ended %v", ends)
 		}
-		ends = a.together(32, func(i int) commit.Command[*ledger.Book] { return hold(name, "world", user(i), "1", time.Hour) })
+		ends = a.together(32, func(i int) commit.Command[*ledger.Tx] { return hold(name, "world", user(i), "1", time.Hour) })
 		if ends["ok"] != 1 || ends["existed"] != 3 || ends["BIZ_NO_EXISTS_DIFFERENT"] != 28 {
 			t.Errorf("ended %v", ends)
 		}
@@ -184,7 +184,7 @@ func TestCapturesRaceLapseAndRelease(t *testing.T) {
 			life = time.Duration(2+rand.IntN(10)) * time.Millisecond
 		}
 		a.must(hold(name, user(0), user(1), "20", life))
-		ends := a.together(40, func(i int) commit.Command[*ledger.Book] {
+		ends := a.together(40, func(i int) commit.Command[*ledger.Tx] {
 			switch {
 			case i == 20 && round%2 == 1:
 				return ledger.ReleaseOf(caller, 0, name)
@@ -207,7 +207,7 @@ func TestOneReversalWins(t *testing.T) {
 	a := newArena(t)
 	for round := range 10 {
 		first := a.must(transfer(fmt.Sprint("t", round), "world", user(round), "5")).(*ledger.Transfer)
-		ends := a.together(24, func(i int) commit.Command[*ledger.Book] {
+		ends := a.together(24, func(i int) commit.Command[*ledger.Tx] {
 			p := ledger.ReverseParams{BizNo: fmt.Sprint("r", round, "-", i)}
 			if p.TransferID = first.ID; i%2 == 0 {
 				p.TransferID, p.TransferBizNo = 0, first.BizNo
@@ -242,7 +242,7 @@ func TestReversalRacesItsTransfer(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	for round := range 20 {
-		ends := a.together(12, func(i int) commit.Command[*ledger.Book] {
+		ends := a.together(12, func(i int) commit.Command[*ledger.Tx] {
 			if i == 0 {
 				return transfer(fmt.Sprint("t", round), "world", user(round), "5")
 			}
@@ -263,7 +263,7 @@ func TestCaptureRacesItsHold(t *testing.T) {
 	a.must(transfer("fund", "world", user(0), "1000"))
 	for round := range 20 {
 		name := fmt.Sprint("h", round)
-		ends := a.together(12, func(i int) commit.Command[*ledger.Book] {
+		ends := a.together(12, func(i int) commit.Command[*ledger.Tx] {
 			if i == 0 {
 				return hold(name, user(0), "", "20", time.Hour)
 			}
@@ -302,7 +302,7 @@ func TestNothingGoesOutAfterAFreeze(t *testing.T) {
 	a.must(transfer("fund", "world", user(0), "1000"))
 	for round := range 10 {
 		before := a.one("select version from ledger_accounts where code = $1", user(0))
-		ends := a.together(40, func(i int) commit.Command[*ledger.Book] {
+		ends := a.together(40, func(i int) commit.Command[*ledger.Tx] {
 			if i == 20 {
 				return state(user(0), ledger.Frozen)
 			}
@@ -324,7 +324,7 @@ func TestAccountCloseRacesMoneyComingIn(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	for i := range 8 {
-		ends := a.together(16, func(n int) commit.Command[*ledger.Book] {
+		ends := a.together(16, func(n int) commit.Command[*ledger.Tx] {
 			if n == 8 {
 				return state(user(i), ledger.Closed)
 			}
@@ -343,10 +343,10 @@ func TestAccountsAndAssetsAreMadeOnce(t *testing.T) {
 	const callers, codes = 24, 12
 	for round := range 5 {
 		asset := fmt.Sprint("A", round)
-		a.ended(a.together(callers, func(int) commit.Command[*ledger.Book] {
+		a.ended(a.together(callers, func(int) commit.Command[*ledger.Tx] {
 			return &ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: asset, Scale: 2}, {Code: asset + "b", Scale: 0}}}
 		}), "ok")
-		ends := a.together(callers, func(i int) commit.Command[*ledger.Book] {
+		ends := a.together(callers, func(i int) commit.Command[*ledger.Tx] {
 			c := &ledger.CreateAccountsCommand{Caller: caller}
 			for _, n := range rand.Perm(codes) {
 				c.Accounts = append(c.Accounts, ledger.NewAccount{Code: fmt.Sprint("n", n), Asset: asset, Kind: "asset"})
@@ -358,7 +358,7 @@ func TestAccountsAndAssetsAreMadeOnce(t *testing.T) {
 			t.Errorf("%d accounts", n)
 		}
 	}
-	ends := a.together(8, func(i int) commit.Command[*ledger.Book] {
+	ends := a.together(8, func(i int) commit.Command[*ledger.Tx] {
 		return &ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "Z", Scale: uint8(i)}}}
 	})
 	if ends["ok"] != 1 || ends["ASSET_EXISTS_DIFFERENT"] != 7 {
@@ -372,7 +372,7 @@ func TestCrossingTransfersNeverDeadlock(t *testing.T) {
 	for i := range 8 {
 		a.must(transfer(fmt.Sprint("fund", i), "world", user(i), "100"))
 	}
-	ends := a.together(600, func(i int) commit.Command[*ledger.Book] {
+	ends := a.together(600, func(i int) commit.Command[*ledger.Tx] {
 		c := transfer(fmt.Sprint("t", i%500), user(i), user(i+1+rand.IntN(6)), "0.01") // some names come twice
 		for range rand.IntN(3) {
 			from := rand.IntN(8)

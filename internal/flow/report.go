@@ -23,17 +23,17 @@ type reported struct {
 }
 
 // Need names both.
-func (c *reported) Need(b *Books) {
-	c.receive.Need(b.Inbox())
-	c.report.Need(b.Messages())
+func (c *reported) Need(tx *Tx) {
+	c.receive.Need(tx.Inbox())
+	c.report.Need(tx.Messages())
 }
 
 // Apply receives it, then writes it down.
-func (c *reported) Apply(b *Books) (any, error) {
-	if _, err := c.receive.Apply(b.Inbox()); err != nil {
+func (c *reported) Apply(tx *Tx) (any, error) {
+	if _, err := c.receive.Apply(tx.Inbox()); err != nil {
 		return nil, err
 	}
-	answer, err := c.report.Apply(b.Messages())
+	answer, err := c.report.Apply(tx.Messages())
 	if r, repeat := answer.(commit.Repeat); repeat {
 		return r.First, err // the inbox row is new
 	}

@@ -22,40 +22,40 @@ type SendCode struct {
 }
 
 // Need names the code, the template and the message.
-func (c *SendCode) Need(b *Books) {
-	c.Issue.Need(b.Codes())
+func (c *SendCode) Need(tx *Tx) {
+	c.Issue.Need(tx.Codes())
 	name := c.Template
 	if name.Name == "" {
 		name.Name = code.DefaultTemplate
 	}
-	c.use = b.Templates().Want(name)
+	c.use = tx.Templates().Want(name)
 	never := time.Duration(0)
 	c.message = notify.SendCommand{Caller: c.Caller, Params: notify.Params{
 		Channel: c.Channel, Recipient: c.Recipient, Render: c.render, BusinessType: "code." + c.Type, Priority: notify.High, GiveUpAfter: c.Life,
 		ContentLife: c.Life, OnUnknown: notify.Never, RepeatWindow: &never, ClientIP: c.ClientIP, Code: true}}
-	c.message.Need(b.Messages())
+	c.message.Need(tx.Messages())
 }
 
 // Apply sends the code, or counts it as though it did. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
 // CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, and those of the template.
-func (c *SendCode) Apply(b *Books) (any, error) {
-	if err := c.Allowed(b.Codes()); err != nil {
+func (c *SendCode) Apply(tx *Tx) (any, error) {
+	if err := c.Allowed(tx.Codes()); err != nil {
 		return nil, err
 	}
 	if c.Suppress {
 		if _, err := c.render(); err != nil { // what is wrong with the template is told for every recipient, or for none
 			return nil, err
 		}
-		if err := c.message.Count(b.Messages()); err != nil {
+		if err := c.message.Count(tx.Messages()); err != nil {
 			return nil, err
 		}
-		return c.Done(b.Codes(), 0), nil
+		return c.Done(tx.Codes(), 0), nil
 	}
-	answer, err := c.message.Apply(b.Messages())
+	answer, err := c.message.Apply(tx.Messages())
 	if err != nil {
 		return nil, err
 	}
-	return c.Done(b.Codes(), answer.(*notify.Message).ID), nil
+	return c.Done(tx.Codes(), answer.(*notify.Message).ID), nil
 }
 
 // render writes the message.
@@ -76,5 +76,5 @@ func (c *SendCode) render() (notify.Rendered, error) {
 	return notify.Rendered{Content: r.Content, Template: r.Template, Locale: r.Locale, OnUnknown: notify.Never}, nil
 }
 
-// Code makes a command on codes one over Books.
-func Code(c commit.Command[*code.Book]) Command { return on(codes, c) }
+// Code makes a command on codes one over Tx.
+func Code(c commit.Command[*code.Tx]) Command { return on(codes, c) }

@@ -17,16 +17,16 @@ var (
 )
 
 // Need names the token.
-func (s *SubmitToken) Need(b *Books) { s.Spend.Need(b.Tokens()) }
+func (s *SubmitToken) Need(tx *Tx) { s.Spend.Need(tx.Tokens()) }
 
 // Guard spends it, for the case that the change is refused.
-func (s *SubmitToken) Guard(b *Books) error { return s.Spend.Guard(b.Tokens()) }
+func (s *SubmitToken) Guard(tx *Tx) error { return s.Spend.Guard(tx.Tokens()) }
 
 // Apply spends one that survives refusals.
-func (s *SubmitToken) Apply(b *Books) error { return s.Spend.Apply(b.Tokens()) }
+func (s *SubmitToken) Apply(tx *Tx) error { return s.Spend.Apply(tx.Tokens()) }
 
 // Done notes what the change made. What was there before counts as made: it is what the form was for.
-func (s *SubmitToken) Done(b *Books, answer any, existed bool) error {
-	s.Spend.Done(b.Tokens(), s.Made(answer, existed))
+func (s *SubmitToken) Done(tx *Tx, answer any, existed bool) error {
+	s.Spend.Done(tx.Tokens(), s.Made(answer, existed))
 	return nil
 }

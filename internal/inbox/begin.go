@@ -45,56 +45,56 @@ type BeginCommand struct {
 }
 
 // Need names the message.
-func (c *BeginCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *BeginCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply takes it, if it may be taken. One whose holders let their lease lapse too often is dead.
-func (c *BeginCommand) Apply(b *Book) (any, error) {
-	if err := b.compare(c.row, &c.Delivery); err != nil {
+func (c *BeginCommand) Apply(tx *Tx) (any, error) {
+	if err := tx.compare(c.row, &c.Delivery); err != nil {
 		return nil, err
 	}
-	if m, ok := b.live(c.row); ok {
+	if m, ok := tx.live(c.row); ok {
 		switch {
 		case m.State == Succeeded:
 			return commit.Repeat{First: Begun{Verdict: Done, Message: *m}}, nil
 		case m.State == Died:
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
-		case m.State == Processing && m.LeaseUntil.After(b.Now) && m.Fence == c.Held:
+		case m.State == Processing && m.LeaseUntil.After(tx.Now) && m.Fence == c.Held:
 			return commit.Repeat{First: Begun{Verdict: Run, Message: *m}}, nil
-		case c.OrFail && refuse(m, b.Now) != nil:
-			return nil, refuse(m, b.Now)
-		case m.State == Processing && m.LeaseUntil.After(b.Now):
+		case c.OrFail && refuse(m, tx.Now) != nil:
+			return nil, refuse(m, tx.Now)
+		case m.State == Processing && m.LeaseUntil.After(tx.Now):
 			return commit.Repeat{First: Begun{BusyUntil, m.LeaseUntil, *m}}, nil
-		case m.State == Failed && m.RetryAt.After(b.Now):
+		case m.State == Failed && m.RetryAt.After(tx.Now):
 			return commit.Repeat{First: Begun{LaterThan, m.RetryAt, *m}}, nil
 		case m.State == Processing && m.Attempts >= c.Delivery.MaxAttempts:
-			m = b.Change(c.row)
+			m = tx.Change(c.row)
 			m.MaxAttempts = c.Delivery.MaxAttempts
-			m.fail(b.Now, c.Caller, "the lease of the last attempt ran out", false)
+			m.fail(tx.Now, c.Caller, "the lease of the last attempt ran out", false)
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
 		}
 	}
-	m := b.attempt(c.row, c.Caller, &c.Delivery)
-	m.State, m.Holder, m.LeaseUntil = Processing, c.Holder, b.Now.Add(c.Lease)
+	m := tx.attempt(c.row, c.Caller, &c.Delivery)
+	m.State, m.Holder, m.LeaseUntil = Processing, c.Holder, tx.Now.Add(c.Lease)
 	return Begun{Verdict: Run, Message: *m}, nil
 }
 
 // held finds the message of an attempt under way. Returns fault MESSAGE_NOT_FOUND, or MESSAGE_LEASE_LOST
 // when the fence is not that of the attempt. A lease that is over is still its holder's as long as nobody
 // has taken the message: to refuse him would have the work done twice.
-func (b *Book) held(r *row, fence int64) (*Message, error) {
-	m, ok := b.live(r)
+func (tx *Tx) held(r *row, fence int64) (*Message, error) {
+	m, ok := tx.live(r)
 	switch {
 	case !ok:
 		return nil, NotFound.New("there is no message %s", r.Key.ID)
 	case m.State != Processing || m.Fence != fence:
 		return nil, about(LeaseLost.New("message %s is not held with fence %d", m.ID, fence), m).With("fence", m.Fence)
 	}
-	return b.Change(r), nil
+	return tx.Change(r), nil
 }
 
 // ended tells whether the attempt of a fence ended in one of the states before.
-func (b *Book) ended(r *row, fence int64, states ...string) (*Message, bool) {
-	m, ok := b.live(r)
+func (tx *Tx) ended(r *row, fence int64, states ...string) (*Message, bool) {
+	m, ok := tx.live(r)
 	for _, s := range states {
 		if ok && m.State == s && m.Fence == fence {
 			return m, true
@@ -114,18 +114,18 @@ type CompleteCommand struct {
 }
 
 // Need names the message.
-func (c *CompleteCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *CompleteCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply completes it. To complete an attempt again is done already.
-func (c *CompleteCommand) Apply(b *Book) (any, error) {
-	if m, ok := b.ended(c.row, c.Fence, Succeeded); ok {
+func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
+	if m, ok := tx.ended(c.row, c.Fence, Succeeded); ok {
 		return commit.Repeat{First: *m}, nil
 	}
-	m, err := b.held(c.row, c.Fence)
+	m, err := tx.held(c.row, c.Fence)
 	if err != nil {
 		return nil, err
 	}
-	m.succeed(b.Now, c.Caller, c.Result)
+	m.succeed(tx.Now, c.Caller, c.Result)
 	return *m, nil
 }
 
@@ -140,14 +140,14 @@ type ExtendCommand struct {
 }
 
 // Need names the message.
-func (c *ExtendCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *ExtendCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply lets the lease end so long from now.
-func (c *ExtendCommand) Apply(b *Book) (any, error) {
-	m, err := b.held(c.row, c.Fence)
+func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
+	m, err := tx.held(c.row, c.Fence)
 	if err != nil {
 		return nil, err
 	}
-	m.LeaseUntil, m.LastRequestID = b.Now.Add(c.Lease), c.RequestID
+	m.LeaseUntil, m.LastRequestID = tx.Now.Add(c.Lease), c.RequestID
 	return *m, nil
 }

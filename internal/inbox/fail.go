@@ -18,40 +18,40 @@ type FailCommand struct {
 }
 
 // Need names the message.
-func (c *FailCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *FailCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply lets the message wait for its next attempt, or die. To fail an attempt again is done already.
-func (c *FailCommand) Apply(b *Book) (any, error) {
+func (c *FailCommand) Apply(tx *Tx) (any, error) {
 	if c.Fence == 0 {
-		return c.unbegun(b)
+		return c.unbegun(tx)
 	}
-	if m, ok := b.ended(c.row, c.Fence, Failed, Died); ok {
+	if m, ok := tx.ended(c.row, c.Fence, Failed, Died); ok {
 		return commit.Repeat{First: *m}, nil
 	}
-	m, err := b.held(c.row, c.Fence)
+	m, err := tx.held(c.row, c.Fence)
 	if err != nil {
 		return nil, err
 	}
-	m.fail(b.Now, c.Caller, c.Error, c.Permanent)
+	m.fail(tx.Now, c.Caller, c.Error, c.Permanent)
 	return *m, nil
 }
 
 // unbegun counts a failed attempt of a message that nobody holds. What has ended, or waits after a failed
 // attempt that two consumers saw, stays as it is.
-func (c *FailCommand) unbegun(b *Book) (any, error) {
-	if err := b.compare(c.row, &c.Delivery); err != nil {
+func (c *FailCommand) unbegun(tx *Tx) (any, error) {
+	if err := tx.compare(c.row, &c.Delivery); err != nil {
 		return nil, err
 	}
-	if m, ok := b.live(c.row); ok {
-		if m.State == Processing && m.LeaseUntil.After(b.Now) {
-			return nil, refuse(m, b.Now)
+	if m, ok := tx.live(c.row); ok {
+		if m.State == Processing && m.LeaseUntil.After(tx.Now) {
+			return nil, refuse(m, tx.Now)
 		}
-		if refuse(m, b.Now) != nil {
+		if refuse(m, tx.Now) != nil {
 			return commit.Repeat{First: *m}, nil
 		}
 	}
-	m := b.attempt(c.row, c.Caller, &c.Delivery)
+	m := tx.attempt(c.row, c.Caller, &c.Delivery)
 	m.Holder = c.Principal
-	m.fail(b.Now, c.Caller, c.Error, c.Permanent)
+	m.fail(tx.Now, c.Caller, c.Error, c.Permanent)
 	return *m, nil
 }

@@ -40,12 +40,12 @@ func engine(t *testing.T, db *pgtest.DB, conns int32) *flow.Engine {
 	return e
 }
 
-func do(e *flow.Engine, c commit.Command[*inbox.Book]) (any, error) {
+func do(e *flow.Engine, c commit.Command[*inbox.Tx]) (any, error) {
 	out, err := e.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Inbox(c), Rows: 1, Bytes: 100})
 	return out.Answer, err
 }
 
-func must(t *testing.T, e *flow.Engine, c commit.Command[*inbox.Book]) any {
+func must(t *testing.T, e *flow.Engine, c commit.Command[*inbox.Tx]) any {
 	t.Helper()
 	answer, err := do(e, c)
 	if err != nil {

@@ -20,17 +20,17 @@ var (
 
 // paper is a book on paper: rows that no database has, and a clock.
 type paper struct {
-	book *inbox.Book
+	book *inbox.Tx
 	now  time.Time
 	ids  int64
 }
 
 func newPaper() *paper {
-	return &paper{book: inbox.NewBook(), now: start}
+	return &paper{book: inbox.NewTx(), now: start}
 }
 
 // at runs a command so long after the start, and says in a line how it ended.
-func (p *paper) at(after time.Duration, c commit.Command[*inbox.Book]) string {
+func (p *paper) at(after time.Duration, c commit.Command[*inbox.Tx]) string {
 	p.now = start.Add(after)
 	p.book.Start(commit.Times{Now: p.now}, func() int64 { p.ids++; return p.ids })
 	c.Need(p.book)
@@ -87,7 +87,7 @@ func (p *paper) fail(fence int64, permanent bool) *inbox.FailCommand {
 	return &inbox.FailCommand{Caller: who, Key: key, Fence: fence, Error: "no", Permanent: permanent, Delivery: delivery()}
 }
 
-func (p *paper) want(t *testing.T, after time.Duration, c commit.Command[*inbox.Book], want string) {
+func (p *paper) want(t *testing.T, after time.Duration, c commit.Command[*inbox.Tx], want string) {
 	t.Helper()
 	if got := p.at(after, c); got != want {
 		t.Errorf("%T after %v: %q, not %q", c, after, got, want)
@@ -105,7 +105,7 @@ func TestOneWorksOnAMessageAtATime(t *testing.T) {
 	p.want(t, 20*time.Second, &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: 30 * time.Second}, "processing, attempt 1")
 	p.want(t, 49*time.Second, begin(), "busy 1s, attempt 1")
 	p.want(t, 50*time.Second, begin(), "run, attempt 2") // lapsed
-	for _, c := range []commit.Command[*inbox.Book]{p.complete(fence), p.fail(fence, true), &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: time.Hour}} {
+	for _, c := range []commit.Command[*inbox.Tx]{p.complete(fence), p.fail(fence, true), &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: time.Hour}} {
 		p.want(t, 51*time.Second, c, "MESSAGE_LEASE_LOST 0s")
 	}
 	second := p.row().Fence

@@ -20,22 +20,22 @@ type ReceiveCommand struct {
 }
 
 // Need names the message.
-func (c *ReceiveCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *ReceiveCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply receives it. A message whose holder let his lease lapse is taken whatever its attempts: nothing
 // of it can have taken effect here.
-func (c *ReceiveCommand) Apply(b *Book) (any, error) {
-	if err := b.compare(c.row, &c.Delivery); err != nil {
+func (c *ReceiveCommand) Apply(tx *Tx) (any, error) {
+	if err := tx.compare(c.row, &c.Delivery); err != nil {
 		return nil, err
 	}
-	if m, ok := b.live(c.row); ok {
-		if err := refuse(m, b.Now); err != nil {
+	if m, ok := tx.live(c.row); ok {
+		if err := refuse(m, tx.Now); err != nil {
 			return nil, err
 		}
 	}
-	m := b.attempt(c.row, c.Caller, &c.Delivery)
+	m := tx.attempt(c.row, c.Caller, &c.Delivery)
 	m.Holder = c.Principal
-	m.succeed(b.Now, c.Caller, c.Result)
+	m.succeed(tx.Now, c.Caller, c.Result)
 	return *m, nil
 }
 

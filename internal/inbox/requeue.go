@@ -19,24 +19,24 @@ type Requeued struct {
 }
 
 // Need names the message.
-func (c *RequeueCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply returns fault MESSAGE_NOT_FOUND or MESSAGE_NOT_DEAD.
-func (c *RequeueCommand) Apply(b *Book) (any, error) {
-	m, ok := b.live(c.row)
+func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
+	m, ok := tx.live(c.row)
 	if !ok {
 		return nil, NotFound.New("there is no message %s", c.Key.ID)
 	}
 	if m.State != Died {
 		return nil, about(NotDead.New("message %s is %s", m.ID, m.State), m)
 	}
-	b.requeue(c.row, c.Caller)
+	tx.requeue(c.row, c.Caller)
 	return Requeued{Count: 1}, nil
 }
 
-func (b *Book) requeue(r *row, c commit.Caller) {
-	m := b.Change(r)
-	m.State, m.Attempts, m.RetryAt, m.RequeuedAt = Failed, 0, b.Now, b.Now
+func (tx *Tx) requeue(r *row, c commit.Caller) {
+	m := tx.Change(r)
+	m.State, m.Attempts, m.RetryAt, m.RequeuedAt = Failed, 0, tx.Now, tx.Now
 	m.FinishedAt, m.LastRequestID = m.LeaseUntil, c.RequestID // neither has a time
 }
 
@@ -50,14 +50,14 @@ type RequeueAllCommand struct {
 }
 
 // Need has them found.
-func (c *RequeueAllCommand) Need(b *Book) { c.found = b.wantDead(c.Tenant, c.Group, c.Topic) }
+func (c *RequeueAllCommand) Need(tx *Tx) { c.found = tx.wantDead(c.Tenant, c.Group, c.Topic) }
 
 // Apply passes over those that somebody was faster with.
-func (c *RequeueAllCommand) Apply(b *Book) (any, error) {
+func (c *RequeueAllCommand) Apply(tx *Tx) (any, error) {
 	answer := Requeued{More: len(c.found.rows) == maxDead}
 	for _, r := range c.found.rows {
-		if m, ok := b.live(r); ok && m.State == Died {
-			b.requeue(r, c.Caller)
+		if m, ok := tx.live(r); ok && m.State == Died {
+			tx.requeue(r, c.Caller)
 			answer.Count++
 		}
 	}

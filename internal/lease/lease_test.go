@@ -66,7 +66,7 @@ func start(t testing.TB, dsn string) *process {
 	return p
 }
 
-func (p *process) do(ctx context.Context, c commit.Caller, command commit.Command[*lease.Book]) (any, error) {
+func (p *process) do(ctx context.Context, c commit.Caller, command commit.Command[*lease.Tx]) (any, error) {
 	if p.left.Add(-1) >= 0 {
 		p.refused.Add(1)
 		return nil, fault.DatabaseUnavailable.New("it is away")

@@ -48,17 +48,17 @@ type AcquireParams struct {
 }
 
 // held is the refusal when somebody else has the lock, or came before.
-func (p *AcquireParams) held(b *Book, l *lock, ticket int64) *fault.Fault {
+func (p *AcquireParams) held(tx *Tx, l *lock, ticket int64) *fault.Fault {
 	reason := Held
 	if p.GuardsPage {
 		reason = PageHeld
 	}
 	f := reason.New("the lock %q goes to who waits for it", p.Name)
-	if b.held(l) {
+	if tx.held(l) {
 		f = reason.New("somebody holds the lock %q", p.Name).With("holder", l.Value.holder).With("principal", l.Value.principal).
 			With("expires_at", l.Value.expiresAt.Format(time.RFC3339Nano))
 	}
-	return f.With("position", b.ahead(l, ticket)+1)
+	return f.With("position", tx.ahead(l, ticket)+1)
 }
 
 // AcquireCommand takes a lock that is free, or whose lease has lapsed, and that nobody waits for who came
@@ -78,32 +78,32 @@ type Acquired struct {
 }
 
 // Need names the lock and its queue.
-func (c *AcquireCommand) Need(b *Book) {
-	c.lock = b.lock(Key{c.Tenant, c.Name}, true)
-	b.draw()
+func (c *AcquireCommand) Need(tx *Tx) {
+	c.lock = tx.lock(Key{c.Tenant, c.Name}, true)
+	tx.draw()
 }
 
 // Apply takes it.
-func (c *AcquireCommand) Apply(b *Book) (any, error) {
-	l, held := c.lock, b.held(c.lock)
+func (c *AcquireCommand) Apply(tx *Tx) (any, error) {
+	l, held := c.lock, tx.held(c.lock)
 	if held && c.Reentrant && l.Value.holder == c.Holder && l.Value.principal == c.Principal {
-		v := b.Change(l.Row)
+		v := tx.Change(l.Row)
 		v.holds++
-		v.extend(b.Now, max(c.Lease, millis(v.leaseMS))) // who has it already counts on his lease
+		v.extend(tx.Now, max(c.Lease, millis(v.leaseMS))) // who has it already counts on his lease
 		return Acquired{Lock: l.view()}, nil
 	}
-	first := b.head(l)
+	first := tx.head(l)
 	if held || first != nil && first.ticket != c.Ticket {
-		return nil, c.held(b, l, c.Ticket)
+		return nil, c.held(tx, l, c.Ticket)
 	}
 	if first != nil {
-		b.change(first).gone = true
+		tx.change(first).gone = true
 	}
 	lapsed := l.Exists && l.Value.state == stateHeld
-	v := b.Change(l.Row)
-	v.state, v.principal, v.holder, v.fence, v.holds = stateHeld, c.Principal, c.Holder, b.next(), 1
-	v.acquiredAt, v.freedAt, v.requestID = b.Now, time.Time{}, c.RequestID
-	v.extend(b.Now, c.Lease)
+	v := tx.Change(l.Row)
+	v.state, v.principal, v.holder, v.fence, v.holds = stateHeld, c.Principal, c.Holder, tx.next(), 1
+	v.acquiredAt, v.freedAt, v.requestID = tx.Now, time.Time{}, c.RequestID
+	v.extend(tx.Now, c.Lease)
 	return Acquired{l.view(), lapsed}, nil
 }
 
@@ -128,26 +128,26 @@ type RenewCommand struct {
 }
 
 // Need names the lock.
-func (c *RenewCommand) Need(b *Book) { c.lock = b.lock(Key{c.Tenant, c.Name}, false) }
+func (c *RenewCommand) Need(tx *Tx) { c.lock = tx.lock(Key{c.Tenant, c.Name}, false) }
 
 // Apply renews it.
-func (c *RenewCommand) Apply(b *Book) (any, error) {
+func (c *RenewCommand) Apply(tx *Tx) (any, error) {
 	l := c.lock
-	if !b.held(l) || l.Value.fence != c.Fence {
-		return nil, lost(b, l, c.Fence)
+	if !tx.held(l) || l.Value.fence != c.Fence {
+		return nil, lost(tx, l, c.Fence)
 	}
 	lease := c.Lease
 	if lease == 0 {
 		lease = millis(l.Value.leaseMS)
 	}
-	b.Change(l.Row).extend(b.Now, lease)
+	tx.Change(l.Row).extend(tx.Now, lease)
 	return l.view(), nil
 }
 
-func lost(b *Book, l *lock, fence int64) *fault.Fault {
+func lost(tx *Tx, l *lock, fence int64) *fault.Fault {
 	f := Lost.New("the lock %q is not held under fence %d", l.Key.Name, fence)
 	switch {
-	case b.held(l) && l.Value.fence > fence:
+	case tx.held(l) && l.Value.fence > fence:
 		f.With("now", "held by another")
 	case l.Exists && l.Value.fence == fence && l.Value.state == stateHeld:
 		f.With("now", "lapsed").With("expired_at", l.Value.expiresAt.Format(time.RFC3339Nano))
@@ -173,28 +173,28 @@ type Released struct {
 }
 
 // Need names the lock and its queue.
-func (c *ReleaseCommand) Need(b *Book) { c.lock = b.lock(Key{c.Tenant, c.Name}, true) }
+func (c *ReleaseCommand) Need(tx *Tx) { c.lock = tx.lock(Key{c.Tenant, c.Name}, true) }
 
 // Apply releases it.
-func (c *ReleaseCommand) Apply(b *Book) (any, error) {
+func (c *ReleaseCommand) Apply(tx *Tx) (any, error) {
 	l := c.lock
 	switch {
 	case l.Exists && l.Value.state == stateFree && l.Value.fence == c.Fence:
 		return commit.Repeat{First: Released{Lock: l.view()}}, nil
-	case !b.held(l) || l.Value.fence != c.Fence:
-		return nil, lost(b, l, c.Fence)
+	case !tx.held(l) || l.Value.fence != c.Fence:
+		return nil, lost(tx, l, c.Fence)
 	}
-	v := b.Change(l.Row)
+	v := tx.Change(l.Row)
 	if v.holds--; v.holds > 0 {
 		return Released{Lock: l.view()}, nil
 	}
-	v.state, v.freedAt = stateFree, b.Now
-	return Released{l.view(), b.turn(l)}, nil
+	v.state, v.freedAt = stateFree, tx.Now
+	return Released{l.view(), tx.turn(l)}, nil
 }
 
 // turn is the ticket of whose turn it is; 0: nobody's, or the lock is held.
-func (b *Book) turn(l *lock) int64 {
-	if w := b.head(l); w != nil && !b.held(l) {
+func (tx *Tx) turn(l *lock) int64 {
+	if w := tx.head(l); w != nil && !tx.held(l) {
 		return w.ticket
 	}
 	return 0

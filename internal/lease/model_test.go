@@ -16,7 +16,7 @@ import (
 // world holds the commands against a model: one lock, told in the plainest way, whose rows stay in memory
 // from one batch to the next.
 type world struct {
-	book *Book
+	book *Tx
 	now  time.Time
 	next int64 // of the sequence
 
@@ -58,7 +58,7 @@ func (w *world) ahead(ticket int64) (n int) {
 
 // apply runs a command as a batch of its own. Now and then it is taken back, as when what stands beside it
 // in an Execute is refused: took tells that it was not.
-func (w *world) apply(t *rapid.T, c commit.Command[*Book]) (answer any, err error, took bool) {
+func (w *world) apply(t *rapid.T, c commit.Command[*Tx]) (answer any, err error, took bool) {
 	c.Need(w.book)
 	for len(w.book.drawn) < int(w.book.draws) {
 		w.next++
@@ -236,7 +236,7 @@ func (w *world) release(t *rapid.T) {
 func TestLocksBehaveAsTheirModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{book: NewBook(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+		w := &world{book: NewTx(), now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 		t.Repeat(map[string]func(*rapid.T){
 			"acquire": w.acquire, "enqueue": w.enqueue, "keep": w.keep, "leave": w.leave, "renew": w.renew, "release": w.release,
 			"time": func(t *rapid.T) {

@@ -24,22 +24,22 @@ type enqueueCommand struct {
 	lock *lock
 }
 
-func (c *enqueueCommand) Need(b *Book) {
-	c.lock = b.lock(c.Key, true)
-	b.draw()
+func (c *enqueueCommand) Need(tx *Tx) {
+	c.lock = tx.lock(c.Key, true)
+	tx.draw()
 }
 
-func (c *enqueueCommand) Apply(b *Book) (any, error) {
+func (c *enqueueCommand) Apply(tx *Tx) (any, error) {
 	l := c.lock
-	if !b.held(l) && b.head(l) == nil {
+	if !tx.held(l) && tx.head(l) == nil {
 		return int64(0), nil
 	}
-	if n := b.ahead(l, 0); n >= maxWaiters {
+	if n := tx.ahead(l, 0); n >= maxWaiters {
 		return nil, QueueFull.New("%d wait for the lock %q", n, c.Name).After(time.Second)
 	}
-	w := &waiter{ticket: b.next(), aliveUntil: b.Now.Add(placeLife),
+	w := &waiter{ticket: tx.next(), aliveUntil: tx.Now.Add(placeLife),
 		fresh: &freshWaiter{c.Principal, c.holder, c.instance, c.RequestID}}
-	b.queue(l, w)
+	tx.queue(l, w)
 	return w.ticket, nil
 }
 
@@ -51,16 +51,16 @@ type keepCommand struct {
 	lock *lock
 }
 
-func (c *keepCommand) Need(b *Book) { c.lock = b.lock(c.Key, true) }
+func (c *keepCommand) Need(tx *Tx) { c.lock = tx.lock(c.Key, true) }
 
-func (c *keepCommand) Apply(b *Book) (any, error) {
+func (c *keepCommand) Apply(tx *Tx) (any, error) {
 	var gone []int64
 	for _, t := range c.tickets {
-		if w := b.waiter(c.lock, t); w == nil {
+		if w := tx.waiter(c.lock, t); w == nil {
 			gone = append(gone, t)
 		} else {
-			w = b.change(w)
-			w.aliveUntil, w.kept = b.Now.Add(placeLife), true
+			w = tx.change(w)
+			w.aliveUntil, w.kept = tx.Now.Add(placeLife), true
 		}
 	}
 	return gone, nil
@@ -81,14 +81,14 @@ type left struct {
 	next int64 // ticket of whose turn it is now; 0: nobody's
 }
 
-func (c *leaveCommand) Need(b *Book) { c.lock = b.lock(c.Key, true) }
+func (c *leaveCommand) Need(tx *Tx) { c.lock = tx.lock(c.Key, true) }
 
-func (c *leaveCommand) Apply(b *Book) (any, error) {
+func (c *leaveCommand) Apply(tx *Tx) (any, error) {
 	l := c.lock
-	answer := left{held: c.held(b, l, c.ticket)}
+	answer := left{held: c.held(tx, l, c.ticket)}
 	if i := slices.IndexFunc(l.waiters, func(w *waiter) bool { return w.ticket == c.ticket && !w.gone }); i >= 0 {
-		b.change(l.waiters[i]).gone = true
+		tx.change(l.waiters[i]).gone = true
 	}
-	answer.next = b.turn(l)
+	answer.next = tx.turn(l)
 	return answer, nil
 }

@@ -36,7 +36,7 @@ type Room struct {
 // RoomConfig is what a room needs.
 type RoomConfig struct {
 	// Do runs a command through the engine.
-	Do func(ctx context.Context, c commit.Caller, command commit.Command[*Book]) (any, error)
+	Do func(ctx context.Context, c commit.Caller, command commit.Command[*Tx]) (any, error)
 	// Reads is for looking, and for hints.
 	Reads *pgxpool.Pool
 	// Instance names this process in the queues.

@@ -361,14 +361,14 @@ func TestARefusedPartLeavesTheQueueAsItWas(t *testing.T) {
 
 type failsAfter struct{ lease.AcquireCommand }
 
-func (f *failsAfter) Apply(b *lease.Book) (any, error) {
-	if _, err := f.AcquireCommand.Apply(b); err != nil {
+func (f *failsAfter) Apply(tx *lease.Tx) (any, error) {
+	if _, err := f.AcquireCommand.Apply(tx); err != nil {
 		return nil, err
 	}
 	return nil, lease.Lost.New("on purpose")
 }
 
-var _ commit.Command[*lease.Book] = (*failsAfter)(nil)
+var _ commit.Command[*lease.Tx] = (*failsAfter)(nil)
 
 func BenchmarkAcquireAndRelease(b *testing.B) {
 	p := start(b, pgtest.New(b).AppDSN)

@@ -23,15 +23,15 @@ type CreateAssetsCommand struct {
 }
 
 // Need names the assets.
-func (c *CreateAssetsCommand) Need(b *Book) {
+func (c *CreateAssetsCommand) Need(tx *Tx) {
 	c.handles = c.handles[:0]
 	for _, a := range c.Assets {
-		c.handles = append(c.handles, b.asset(c.Tenant, a.Code))
+		c.handles = append(c.handles, tx.asset(c.Tenant, a.Code))
 	}
 }
 
 // Apply makes those that are not there.
-func (c *CreateAssetsCommand) Apply(b *Book) (any, error) {
+func (c *CreateAssetsCommand) Apply(tx *Tx) (any, error) {
 	made := make([]Asset, 0, len(c.Assets))
 	for i, want := range c.Assets {
 		a := c.handles[i]
@@ -40,8 +40,8 @@ func (c *CreateAssetsCommand) Apply(b *Book) (any, error) {
 				With("asset", a.Code).With("scale", a.Scale)
 		}
 		if !a.found {
-			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, b.at.Now
-			b.newAssets = append(b.newAssets, a)
+			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, tx.at.Now
+			tx.newAssets = append(tx.newAssets, a)
 		}
 		made = append(made, *a)
 	}
@@ -72,16 +72,16 @@ type CreatedAccounts struct {
 }
 
 // Need names the accounts and their assets.
-func (c *CreateAccountsCommand) Need(b *Book) {
+func (c *CreateAccountsCommand) Need(tx *Tx) {
 	c.handles, c.assets = c.handles[:0], c.assets[:0]
 	for _, a := range c.Accounts {
-		c.handles = append(c.handles, b.accountWithDetails(c.Tenant, a.Code, a.Asset))
-		c.assets = append(c.assets, b.asset(c.Tenant, a.Asset))
+		c.handles = append(c.handles, tx.accountWithDetails(c.Tenant, a.Code, a.Asset))
+		c.assets = append(c.assets, tx.asset(c.Tenant, a.Asset))
 	}
 }
 
 // Apply makes those that are not there.
-func (c *CreateAccountsCommand) Apply(b *Book) (any, error) {
+func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	made := CreatedAccounts{Accounts: make([]Account, 0, len(c.Accounts))}
 	for i, want := range c.Accounts {
 		a, asset := c.handles[i], c.assets[i]
@@ -103,9 +103,9 @@ func (c *CreateAccountsCommand) Apply(b *Book) (any, error) {
 		if lo != nil && lo.Sign() > 0 || hi != nil && hi.Sign() < 0 {
 			return nil, LimitViolated.New("account %s would begin outside of its limits", a.Code).With("account", a.Code)
 		}
-		b.touch(a)
-		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, b.newID(), asset.Scale, want.Kind, Open
-		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, b.at.Now, c.RequestID
+		tx.touch(a)
+		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
+		a.Min, a.Max, a.Metadata, a.CreatedAt, a.madeBy = lo, hi, want.Metadata, tx.at.Now, c.RequestID
 		made.Accounts = append(made.Accounts, *a)
 	}
 	return made, nil
@@ -172,12 +172,12 @@ type UpdateAccountCommand struct {
 }
 
 // Need names the account.
-func (c *UpdateAccountCommand) Need(b *Book) {
-	c.account = b.accountWithDetails(c.Tenant, c.Code, c.Asset)
+func (c *UpdateAccountCommand) Need(tx *Tx) {
+	c.account = tx.accountWithDetails(c.Tenant, c.Code, c.Asset)
 }
 
 // Apply changes it.
-func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
+func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	a := c.account
 	if !a.found {
 		return nil, notFound(a)
@@ -192,7 +192,7 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.touch(a)
+	tx.touch(a)
 	a.changed = true
 	if lo != nil || c.Change.Unbounded {
 		a.Min = lo
@@ -215,7 +215,7 @@ func (c *UpdateAccountCommand) Apply(b *Book) (any, error) {
 			return nil, err
 		}
 		a.Metadata = m
-		b.newDetails = append(b.newDetails, a)
+		tx.newDetails = append(tx.newDetails, a)
 	}
 	switch c.Change.State {
 	case Closed:

@@ -17,32 +17,32 @@ import (
 var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
 
 // Latch shares the accounts, and owns the names of transfers, holds and assets.
-func (b *Book) Latch(l *commit.Latches) {
-	for _, a := range b.locks {
+func (tx *Tx) Latch(l *commit.Latches) {
+	for _, a := range tx.locks {
 		l.Share(maphash.Comparable(rowSeed, a.AccountKey))
 	}
-	for _, n := range b.nameList {
+	for _, n := range tx.nameList {
 		l.Own(maphash.Comparable(transferSeed, n.nameKey))
 	}
-	for k := range b.holdNames {
+	for k := range tx.holdNames {
 		l.Own(maphash.Comparable(holdSeed, k))
 	}
-	for k := range b.assets {
+	for k := range tx.assets {
 		l.Own(maphash.Comparable(assetSeed, k))
 	}
 }
 
 // CanOverlap: transfers and new holds see nothing but accounts and names.
-func (b *Book) CanOverlap() bool {
-	if len(b.assets) > 0 || len(b.details) > 0 || len(b.transferRefs) > 0 || len(b.holdRefs) > 0 {
+func (tx *Tx) CanOverlap() bool {
+	if len(tx.assets) > 0 || len(tx.details) > 0 || len(tx.transferRefs) > 0 || len(tx.holdRefs) > 0 {
 		return false
 	}
-	for _, n := range b.nameList {
+	for _, n := range tx.nameList {
 		if n.reverse {
 			return false
 		}
 	}
-	for _, n := range b.holdNames {
+	for _, n := range tx.holdNames {
 		if n.account {
 			return false
 		}
@@ -51,9 +51,9 @@ func (b *Book) CanOverlap() bool {
 }
 
 // TakeOver copies the accounts that another batch leaves.
-func (b *Book) TakeOver(from commit.Participant, writer *commit.Writer) {
-	other := from.(*Book)
-	for _, a := range b.locks {
+func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
+	other := from.(*Tx)
+	for _, a := range tx.locks {
 		o := other.accounts[a.AccountKey]
 		if o == nil || !o.found {
 			continue
@@ -69,24 +69,24 @@ func (b *Book) TakeOver(from commit.Participant, writer *commit.Writer) {
 }
 
 // Lock locks and loads the accounts, sorted by tenant, code and asset.
-func (b *Book) Lock(p *commit.Pipe) {
-	arg := accountNames(b.sorted())
+func (tx *Tx) Lock(p *commit.Pipe) {
+	arg := accountNames(tx.sorted())
 	if len(arg.Codes) == 0 {
 		return
 	}
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.AccountLock(p.Context(), d, arg)
 		for i := range rows {
-			b.locks[rows[i].N-1].load(&rows[i])
+			tx.locks[rows[i].N-1].load(&rows[i])
 		}
 		return err
 	})
 }
 
 // Read loads the accounts that were not taken over.
-func (b *Book) Read(p *commit.Pipe) {
-	missing := make([]*Account, 0, len(b.locks))
-	for _, a := range b.sorted() {
+func (tx *Tx) Read(p *commit.Pipe) {
+	missing := make([]*Account, 0, len(tx.locks))
+	for _, a := range tx.sorted() {
 		if !a.found {
 			missing = append(missing, a)
 		}
@@ -104,9 +104,9 @@ func (b *Book) Read(p *commit.Pipe) {
 	})
 }
 
-func (b *Book) sorted() []*Account {
-	slices.SortFunc(b.locks, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
-	return b.locks
+func (tx *Tx) sorted() []*Account {
+	slices.SortFunc(tx.locks, func(x, y *Account) int { return x.AccountKey.compare(&y.AccountKey) })
+	return tx.locks
 }
 
 func (k *AccountKey) compare(l *AccountKey) int {
@@ -145,9 +145,9 @@ func (a *Account) written() pgtype.Uint32 {
 }
 
 // Write writes the accounts that changed.
-func (b *Book) Write(p *commit.Pipe) {
+func (tx *Tx) Write(p *commit.Pipe) {
 	n, changed := 0, false
-	for _, a := range b.locks {
+	for _, a := range tx.locks {
 		if a.dirty && !a.fresh {
 			n++
 			changed = changed || a.changed
@@ -163,7 +163,7 @@ func (b *Book) Write(p *commit.Pipe) {
 	grow(n, &arg.AccountIds, &arg.Versions)
 	grow(n, &arg.Balances, &arg.Held)
 	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
-	for _, a := range b.locks {
+	for _, a := range tx.locks {
 		if !a.dirty || a.fresh {
 			continue
 		}
@@ -191,10 +191,10 @@ func (b *Book) Write(p *commit.Pipe) {
 
 // Confirm locks all accounts that were seen, in the order in which every batch locks them, if there are some that
 // Write does not write: alone it would lock them first, and those that were only seen behind them.
-func (b *Book) Confirm(p *commit.Pipe) {
+func (tx *Tx) Confirm(p *commit.Pipe) {
 	var arg db.AccountConfirmParams
 	seen := false
-	for _, a := range b.locks {
+	for _, a := range tx.locks {
 		if a.found {
 			arg.Tenants = append(arg.Tenants, a.Tenant)
 			arg.AccountIds = append(arg.AccountIds, a.ID)

@@ -40,18 +40,18 @@ type CaptureCommand struct {
 }
 
 // Need names the biz_no and the hold, and where it pays.
-func (c *CaptureCommand) Need(b *Book) {
-	c.name = b.transferName(c.Tenant, c.BizNo)
+func (c *CaptureCommand) Need(tx *Tx) {
+	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.want(1 + 1)
-	c.need(b, c.Tenant, c.To)
+	c.need(tx, c.Tenant, c.To)
 	if c.asset != "" && c.To != "" {
-		b.account(c.Tenant, c.To, c.asset)
+		tx.account(c.Tenant, c.To, c.asset)
 	}
 }
 
 // Apply pays, or answers the transfer that has the biz_no.
-func (c *CaptureCommand) Apply(b *Book) (any, error) {
-	h, from, err := c.get(b)
+func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
+	h, from, err := c.get(tx)
 	if errors.Is(err, commit.ErrMoreRows) || errors.Is(err, commit.ErrLater) {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (c *CaptureCommand) Apply(b *Book) (any, error) {
 	if code == "" {
 		return nil, DestinationMissing.New("neither the capture nor hold %s names an account to pay", h.BizNo)
 	}
-	to := b.accounts[AccountKey{h.Tenant, code, h.Asset}]
+	to := tx.accounts[AccountKey{h.Tenant, code, h.Asset}]
 	if to == nil {
 		c.asset = h.Asset
 		return nil, commit.ErrMoreRows
@@ -92,15 +92,15 @@ func (c *CaptureCommand) Apply(b *Book) (any, error) {
 		return nil, CaptureExceedsHold.New("hold %s still keeps %s %s", h.BizNo, from.Format(h.Remaining()), h.Asset).
 			With("remaining", from.Format(h.Remaining()))
 	}
-	t := b.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: c.Type, Metadata: c.Metadata}, 1)
+	t := tx.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: c.Type, Metadata: c.Metadata}, 1)
 	t.HoldID, t.Forms = h.ID, c.form()
-	if err := b.move(t, from, to, Exact, n, n); err != nil {
+	if err := tx.move(t, from, to, Exact, n, n); err != nil {
 		return nil, err
 	}
-	b.touchHold(h)
+	tx.touchHold(h)
 	h.Captured, _ = h.Captured.Add(n)
 	if c.ReleaseRest || h.Remaining().IsZero() {
-		b.end(from, h, Captured)
+		tx.end(from, h, Captured)
 	}
 	return Capture{t, h.copy()}, nil
 }

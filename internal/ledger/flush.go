@@ -9,22 +9,22 @@ import (
 )
 
 // Flush writes what changed, table by table, except accounts that were there: see Write.
-func (b *Book) Flush(p *commit.Pipe) {
-	b.flushAssets(p)
-	b.insertAccounts(p)
-	b.updateDetails(p)
-	b.insertTransfers(p)
-	b.insertEntries(p)
-	b.insertHolds(p)
-	b.updateHolds(p)
+func (tx *Tx) Flush(p *commit.Pipe) {
+	tx.flushAssets(p)
+	tx.insertAccounts(p)
+	tx.updateDetails(p)
+	tx.insertTransfers(p)
+	tx.insertEntries(p)
+	tx.insertHolds(p)
+	tx.updateHolds(p)
 }
 
-func (b *Book) flushAssets(p *commit.Pipe) {
-	if len(b.newAssets) == 0 {
+func (tx *Tx) flushAssets(p *commit.Pipe) {
+	if len(tx.newAssets) == 0 {
 		return
 	}
-	arg := db.AssetInsertParams{Now: b.at.Now}
-	for _, a := range b.newAssets {
+	arg := db.AssetInsertParams{Now: tx.at.Now}
+	for _, a := range tx.newAssets {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.Codes = append(arg.Codes, a.Code)
 		arg.Scales = append(arg.Scales, int16(a.Scale))
@@ -39,10 +39,10 @@ func limitText(n *amount.Int) string {
 	return n.String()
 }
 
-func (b *Book) insertAccounts(p *commit.Pipe) {
+func (tx *Tx) insertAccounts(p *commit.Pipe) {
 	var arg db.AccountInsertParams
-	details := db.AccountDetailInsertParams{Now: b.at.Now}
-	for _, a := range b.locks {
+	details := db.AccountDetailInsertParams{Now: tx.at.Now}
+	for _, a := range tx.locks {
 		if !a.fresh {
 			continue
 		}
@@ -97,10 +97,10 @@ func orNull[T comparable](s []T) []T {
 	return nil
 }
 
-func (b *Book) updateDetails(p *commit.Pipe) {
+func (tx *Tx) updateDetails(p *commit.Pipe) {
 	var arg db.AccountDetailUpdateParams
 	written := map[*Account]bool{}
-	for _, a := range b.newDetails {
+	for _, a := range tx.newDetails {
 		if a.fresh || written[a] {
 			continue
 		}
@@ -118,18 +118,18 @@ func (b *Book) updateDetails(p *commit.Pipe) {
 	})
 }
 
-func (b *Book) insertTransfers(p *commit.Pipe) {
-	n := len(b.made)
+func (tx *Tx) insertTransfers(p *commit.Pipe) {
+	n := len(tx.made)
 	if n == 0 {
 		return
 	}
-	arg := db.TransferInsertParams{Now: b.at.Recorded}
+	arg := db.TransferInsertParams{Now: tx.at.Recorded}
 	grow(n, &arg.Tenants)
 	grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
 	grow(n, &arg.BizNos, &arg.Types, &arg.Forms, &arg.Principals, &arg.RequestIds)
 	grow(n, &arg.EffectiveAt)
 	grow(n, &arg.Metadata)
-	for _, t := range b.made {
+	for _, t := range tx.made {
 		arg.Tenants = append(arg.Tenants, t.Tenant)
 		arg.TransferIds = append(arg.TransferIds, t.ID)
 		arg.BizNos = append(arg.BizNos, t.BizNo)
@@ -149,22 +149,22 @@ func (b *Book) insertTransfers(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.TransferInsert(p.Context(), d, arg) })
 }
 
-func (b *Book) insertEntries(p *commit.Pipe) {
+func (tx *Tx) insertEntries(p *commit.Pipe) {
 	n := 0
-	for _, t := range b.made {
+	for _, t := range tx.made {
 		n += len(t.Entries)
 	}
 	if n == 0 {
 		return
 	}
-	arg := db.EntryInsertParams{Now: b.at.Recorded}
+	arg := db.EntryInsertParams{Now: tx.at.Recorded}
 	grow(n, &arg.Tenants)
 	grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
 	grow(n, &arg.EffectiveAt)
 	grow(n, &arg.Postings)
 	grow(n, &arg.Assets)
 	grow(n, &arg.Amounts, &arg.BalancesBefore, &arg.BalancesAfter)
-	for _, t := range b.made {
+	for _, t := range tx.made {
 		for i := range t.Entries {
 			e := &t.Entries[i]
 			arg.Tenants = append(arg.Tenants, t.Tenant)
@@ -183,12 +183,12 @@ func (b *Book) insertEntries(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.EntryInsert(p.Context(), d, arg) })
 }
 
-func (b *Book) insertHolds(p *commit.Pipe) {
-	if len(b.newHolds) == 0 {
+func (tx *Tx) insertHolds(p *commit.Pipe) {
+	if len(tx.newHolds) == 0 {
 		return
 	}
-	arg := db.HoldInsertParams{Now: b.at.Now}
-	for _, h := range b.newHolds {
+	arg := db.HoldInsertParams{Now: tx.at.Now}
+	for _, h := range tx.newHolds {
 		arg.Tenants = append(arg.Tenants, h.Tenant)
 		arg.HoldIds = append(arg.HoldIds, h.ID)
 		arg.BizNos = append(arg.BizNos, h.BizNo)
@@ -208,9 +208,9 @@ func (b *Book) insertHolds(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.HoldInsert(p.Context(), d, arg) })
 }
 
-func (b *Book) updateHolds(p *commit.Pipe) {
+func (tx *Tx) updateHolds(p *commit.Pipe) {
 	var arg db.HoldUpdateParams
-	for _, h := range b.holds {
+	for _, h := range tx.holds {
 		if !h.dirty || h.fresh {
 			continue
 		}

@@ -29,17 +29,17 @@ type HoldCommand struct {
 }
 
 // Need names the biz_no and the accounts.
-func (c *HoldCommand) Need(b *Book) {
-	c.name = b.holdName(c.Tenant, c.BizNo)
-	c.from = b.account(c.Tenant, c.From, c.Asset)
+func (c *HoldCommand) Need(tx *Tx) {
+	c.name = tx.holdName(c.Tenant, c.BizNo)
+	c.from = tx.account(c.Tenant, c.From, c.Asset)
 	c.to = nil
 	if c.To != "" {
-		c.to = b.account(c.Tenant, c.To, c.Asset)
+		c.to = tx.account(c.Tenant, c.To, c.Asset)
 	}
 }
 
 // Apply makes the hold, or answers the one that has the biz_no.
-func (c *HoldCommand) Apply(b *Book) (any, error) {
+func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	if c.from.lapsing {
 		return nil, commit.ErrLater
 	}
@@ -78,17 +78,17 @@ func (c *HoldCommand) Apply(b *Book) (any, error) {
 	if !ok {
 		return nil, AmountTooLarge.New("what is held of %s would have more than 38 digits", c.from.Code).With("account", c.from.Code)
 	}
-	h := &Hold{Tenant: c.Tenant, ID: b.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,
-		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: b.at.Now.Add(c.Life), CreatedAt: b.at.Now,
+	h := &Hold{Tenant: c.Tenant, ID: tx.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,
+		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: tx.at.Now.Add(c.Life), CreatedAt: tx.at.Now,
 		Metadata: c.Metadata, Principal: c.Principal, RequestID: c.RequestID, fresh: true}
 	if c.Form != Exact {
 		h.Form = formText(c.Form, c.Amount)
 	}
-	b.touch(c.from)
+	tx.touch(c.from)
 	c.from.Held = held
-	b.expectLapse(c.from, h)
-	c.name.h = b.keepHold(h)
-	b.newHolds = append(b.newHolds, madeHold{h, c.name})
+	tx.expectLapse(c.from, h)
+	c.name.h = tx.keepHold(h)
+	tx.newHolds = append(tx.newHolds, madeHold{h, c.name})
 	return h.copy(), nil
 }
 
@@ -131,13 +131,13 @@ type holdTarget struct {
 }
 
 // need names the hold; its account, and those of to ("": the hold's own), are found on the way.
-func (t *holdTarget) need(b *Book, tenant int32, to ...string) {
+func (t *holdTarget) need(tx *Tx, tenant int32, to ...string) {
 	var wants *holdWants
 	if t.HoldID != 0 {
-		t.byID = b.holdRef(tenant, t.HoldID)
+		t.byID = tx.holdRef(tenant, t.HoldID)
 		wants = &t.byID.holdWants
 	} else {
-		t.byName = b.holdName(tenant, t.HoldBizNo)
+		t.byName = tx.holdName(tenant, t.HoldBizNo)
 		wants = &t.byName.holdWants
 	}
 	wants.account = true
@@ -145,7 +145,7 @@ func (t *holdTarget) need(b *Book, tenant int32, to ...string) {
 }
 
 // get is the hold with its account.
-func (t *holdTarget) get(b *Book) (*Hold, *Account, error) {
+func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 	var h *Hold
 	if t.byID != nil {
 		h = t.byID.h
@@ -158,7 +158,7 @@ func (t *holdTarget) get(b *Book) (*Hold, *Account, error) {
 	if h == nil {
 		return nil, nil, HoldNotFound.New("there is no such hold")
 	}
-	a := b.accounts[AccountKey{h.Tenant, h.From, h.Asset}]
+	a := tx.accounts[AccountKey{h.Tenant, h.From, h.Asset}]
 	if a == nil || !a.found {
 		return nil, nil, commit.ErrMoreRows // committed after Discover looked
 	}
@@ -192,11 +192,11 @@ func ReleaseOf(c Caller, holdID int64, holdBizNo string) *ReleaseCommand {
 }
 
 // Need names the hold.
-func (c *ReleaseCommand) Need(b *Book) { c.need(b, c.Tenant) }
+func (c *ReleaseCommand) Need(tx *Tx) { c.need(tx, c.Tenant) }
 
 // Apply releases the hold; one that is released already stays so.
-func (c *ReleaseCommand) Apply(b *Book) (any, error) {
-	h, a, err := c.get(b)
+func (c *ReleaseCommand) Apply(tx *Tx) (any, error) {
+	h, a, err := c.get(tx)
 	if err != nil {
 		return nil, err
 	}
@@ -206,16 +206,16 @@ func (c *ReleaseCommand) Apply(b *Book) (any, error) {
 	if err := h.mustBeHeld(); err != nil {
 		return nil, err
 	}
-	b.end(a, h, Released)
+	tx.end(a, h, Released)
 	return h.copy(), nil
 }
 
 // end gives back what the hold still keeps. The state says which verb did it, so that the other one learns that it lost.
-func (b *Book) end(a *Account, h *Hold, state string) {
-	b.touch(a)
-	b.touchHold(h)
+func (tx *Tx) end(a *Account, h *Hold, state string) {
+	tx.touch(a)
+	tx.touchHold(h)
 	a.Held, _ = a.Held.Sub(h.Remaining())
-	h.State, h.ClosedAt = state, b.at.Now
+	h.State, h.ClosedAt = state, tx.at.Now
 }
 
 // LapseCommand makes the due holds of an account lapse: loading the account does it.
@@ -225,12 +225,12 @@ type LapseCommand struct {
 }
 
 // Need names the account.
-func (c *LapseCommand) Need(b *Book) {
-	c.account = b.account(c.Account.Tenant, c.Account.Code, c.Account.Asset)
+func (c *LapseCommand) Need(tx *Tx) {
+	c.account = tx.account(c.Account.Tenant, c.Account.Code, c.Account.Asset)
 }
 
 // Apply has nothing to do but to wait for the last of them.
-func (c *LapseCommand) Apply(*Book) (any, error) {
+func (c *LapseCommand) Apply(*Tx) (any, error) {
 	if c.account.lapsing {
 		return nil, commit.ErrLater
 	}

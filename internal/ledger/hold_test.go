@@ -255,11 +255,11 @@ func TestHoldCaptureAndReleaseOfOneBatch(t *testing.T) {
 func TestCaptureElsewhereOfAHoldOfItsOwnBatchNamesTheAccountInTheNextRun(t *testing.T) {
 	c := capture("c", "h", "10", to("cid"))
 	for run := range 2 {
-		b := NewBook()
+		b := NewTx()
 		b.Start(commit.Times{Now: noon, Recorded: noon}, func() int64 { return 1 })
 		commands := []interface {
-			Need(*Book)
-			Apply(*Book) (any, error)
+			Need(*Tx)
+			Apply(*Tx) (any, error)
 		}{hold("h", "ann", "", "60"), c}
 		for _, c := range commands {
 			c.Need(b)

@@ -24,7 +24,7 @@ func BenchmarkHotPath(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		book := ledger.NewBook()
+		book := ledger.NewTx()
 		pipe := commit.NewPipe(context.Background())
 		for _, c := range commands {
 			c.Need(book)

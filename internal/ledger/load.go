@@ -12,19 +12,19 @@ import (
 // Discover finds the accounts of the holds to capture and of the transfers to reverse, through
 // columns that never change. What it misses is found missing again under the locks, or makes the
 // batch run again.
-func (b *Book) Discover(p *commit.Pipe) {
-	b.loadHolds(p, func(h *Hold, wants holdWants) {
-		b.account(h.Tenant, h.From, h.Asset)
+func (tx *Tx) Discover(p *commit.Pipe) {
+	tx.loadHolds(p, func(h *Hold, wants holdWants) {
+		tx.account(h.Tenant, h.From, h.Asset)
 		for _, code := range wants.to {
 			if code = cmp.Or(code, h.To); code != "" {
-				b.account(h.Tenant, code, h.Asset)
+				tx.account(h.Tenant, code, h.Asset)
 			}
 		}
 	}, true)
-	if len(b.transferRefs) > 0 {
-		refs := make([]*transferRef, 0, len(b.transferRefs))
+	if len(tx.transferRefs) > 0 {
+		refs := make([]*transferRef, 0, len(tx.transferRefs))
 		var arg db.EntryLookupParams
-		for _, r := range b.transferRefs {
+		for _, r := range tx.transferRefs {
 			refs = append(refs, r)
 			arg.Tenants = append(arg.Tenants, r.tenant)
 			arg.TransferIds = append(arg.TransferIds, r.id)
@@ -33,13 +33,13 @@ func (b *Book) Discover(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error {
 			rows, err := q.EntryLookup(p.Context(), d, arg)
 			for _, r := range rows {
-				b.account(refs[r.N-1].tenant, r.Code, r.Asset)
+				tx.account(refs[r.N-1].tenant, r.Code, r.Asset)
 			}
 			return err
 		})
 	}
 	var arg db.TransferDiscoverParams
-	for _, n := range b.nameList {
+	for _, n := range tx.nameList {
 		if n.reverse {
 			arg.Tenants = append(arg.Tenants, n.tenant)
 			arg.BizNos = append(arg.BizNos, n.bizNo)
@@ -49,7 +49,7 @@ func (b *Book) Discover(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error {
 			rows, err := q.TransferDiscover(p.Context(), d, arg)
 			for _, r := range rows {
-				b.account(arg.Tenants[r.N-1], r.Code, r.Asset)
+				tx.account(arg.Tenants[r.N-1], r.Code, r.Asset)
 			}
 			return err
 		})
@@ -57,42 +57,42 @@ func (b *Book) Discover(p *commit.Pipe) {
 }
 
 // Lookup reads assets, names, and the holds and transfers that commands are about.
-func (b *Book) Lookup(p *commit.Pipe) {
-	b.lookupAssets(p)
-	b.lookupTransfers(p)
-	b.loadHolds(p, nil, false)
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	tx.lookupAssets(p)
+	tx.lookupTransfers(p)
+	tx.loadHolds(p, nil, false)
 }
 
-func (b *Book) lookupAssets(p *commit.Pipe) {
-	if len(b.assetList) == 0 {
+func (tx *Tx) lookupAssets(p *commit.Pipe) {
+	if len(tx.assetList) == 0 {
 		return
 	}
 	var arg db.AssetLookupParams
-	for _, a := range b.assetList {
+	for _, a := range tx.assetList {
 		arg.Tenants = append(arg.Tenants, a.Tenant)
 		arg.Codes = append(arg.Codes, a.Code)
 	}
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.AssetLookup(p.Context(), d, arg)
 		for _, r := range rows {
-			a := b.assetList[r.N-1]
+			a := tx.assetList[r.N-1]
 			a.found, a.Scale, a.CreatedAt = true, uint8(r.Scale), r.CreatedAt
 		}
 		return err
 	})
 }
 
-func (b *Book) lookupTransfers(p *commit.Pipe) {
-	if n := len(b.nameList); n > 0 {
+func (tx *Tx) lookupTransfers(p *commit.Pipe) {
+	if n := len(tx.nameList); n > 0 {
 		arg := db.TransferLookupParams{Tenants: make([]int32, n), BizNos: make([]string, n)}
-		for i, name := range b.nameList {
+		for i, name := range tx.nameList {
 			arg.Tenants[i], arg.BizNos[i] = name.tenant, name.bizNo
 		}
 		p.Queue(func(d commit.DB) error {
 			rows, err := q.TransferLookup(p.Context(), d, arg)
 			for i := range rows {
 				r := &rows[i]
-				name := b.nameList[r.N-1]
+				name := tx.nameList[r.N-1]
 				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
 					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
 					HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
@@ -100,12 +100,12 @@ func (b *Book) lookupTransfers(p *commit.Pipe) {
 			return err
 		})
 	}
-	if len(b.transferRefs) == 0 {
+	if len(tx.transferRefs) == 0 {
 		return
 	}
-	refs := make([]*transferRef, 0, len(b.transferRefs))
+	refs := make([]*transferRef, 0, len(tx.transferRefs))
 	var arg db.TransferLookupByIDParams
-	for _, r := range b.transferRefs {
+	for _, r := range tx.transferRefs {
 		refs = append(refs, r)
 		arg.Tenants = append(arg.Tenants, r.tenant)
 		arg.TransferIds = append(arg.TransferIds, r.id)
@@ -118,7 +118,7 @@ func (b *Book) lookupTransfers(p *commit.Pipe) {
 			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
 				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
 				HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
-			if n := b.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
+			if n := tx.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
 				ref.t = n.t // one object a transfer
 			}
 		}
@@ -128,10 +128,10 @@ func (b *Book) lookupTransfers(p *commit.Pipe) {
 
 // loadHolds reads the holds that are wanted, by name and by id. Before the locks only those whose
 // accounts are to be found; each is handed to found instead of being kept.
-func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover bool) {
+func (tx *Tx) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover bool) {
 	var names []*holdName
 	var byName db.HoldLookupParams
-	for _, n := range b.holdNames {
+	for _, n := range tx.holdNames {
 		if discover && !n.account {
 			continue
 		}
@@ -152,14 +152,14 @@ func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover 
 					found(h, n.holdWants)
 					continue
 				}
-				n.h = b.keepHold(h)
+				n.h = tx.keepHold(h)
 			}
 			return err
 		})
 	}
 	var refs []*holdRef
 	var byID db.HoldLookupByIDParams
-	for _, r := range b.holdRefs {
+	for _, r := range tx.holdRefs {
 		refs = append(refs, r)
 		byID.Tenants = append(byID.Tenants, r.tenant)
 		byID.HoldIds = append(byID.HoldIds, r.id)
@@ -176,7 +176,7 @@ func (b *Book) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover 
 				found(h, r.holdWants)
 				continue
 			}
-			r.h = b.keepHold(h)
+			r.h = tx.keepHold(h)
 		}
 		return err
 	})
@@ -190,15 +190,15 @@ func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold 
 }
 
 // keepHold makes one object a hold, however often it was loaded.
-func (b *Book) keepHold(h *Hold) *Hold {
+func (tx *Tx) keepHold(h *Hold) *Hold {
 	k := idKey{h.Tenant, h.ID}
-	if b.holds == nil {
-		b.holds = make(map[idKey]*Hold)
+	if tx.holds == nil {
+		tx.holds = make(map[idKey]*Hold)
 	}
-	if kept := b.holds[k]; kept != nil {
+	if kept := tx.holds[k]; kept != nil {
 		return kept
 	}
-	b.holds[k] = h
+	tx.holds[k] = h
 	return h
 }
 

@@ -18,7 +18,7 @@ import (
 // wish turns what the model runs into what the ledger runs.
 type wish struct{ ledger.Caller }
 
-type ledgerCommandOf = commit.Command[*ledger.Book]
+type ledgerCommandOf = commit.Command[*ledger.Tx]
 
 func number(s string) amount.Decimal {
 	if s == "" {

@@ -4,7 +4,7 @@ import "github.com/ledgerd/ledgerd/internal/amount"
 
 // move makes one posting: two entries. unheld is how much of a hold it takes, so that what goes out
 // was not available before.
-func (b *Book) move(t *Transfer, from, to *Account, form Form, n, unheld amount.Int) error {
+func (tx *Tx) move(t *Transfer, from, to *Account, form Form, n, unheld amount.Int) error {
 	if from.State == Closed {
 		return from.closed()
 	}
@@ -32,22 +32,22 @@ func (b *Book) move(t *Transfer, from, to *Account, form Form, n, unheld amount.
 	if _, ok := to.Balance.Add(n); !ok {
 		return to.tooLarge()
 	}
-	b.touch(from)
-	b.touch(to)
+	tx.touch(from)
+	tx.touch(to)
 	from.Held, _ = from.Held.Sub(unheld)
 	posting := int16(len(t.Entries) / 2)
-	b.enter(t, from, posting, n.Neg())
-	b.enter(t, to, posting, n)
+	tx.enter(t, from, posting, n.Neg())
+	tx.enter(t, to, posting, n)
 	return nil
 }
 
-func (b *Book) enter(t *Transfer, a *Account, posting int16, n amount.Int) {
+func (tx *Tx) enter(t *Transfer, a *Account, posting int16, n amount.Int) {
 	before := a.Balance
 	a.Balance, _ = before.Add(n) // within 38 digits: move saw to it
 	a.Version++
-	a.LastEntryAt = b.at.Recorded
+	a.LastEntryAt = tx.at.Recorded
 	t.Entries = append(t.Entries, Entry{AccountID: a.ID, Account: a.Code, Asset: a.Asset, Scale: a.Scale, Version: a.Version,
-		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: b.at.Recorded,
+		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: tx.at.Recorded,
 		EffectiveAt: t.EffectiveAt})
 }
 

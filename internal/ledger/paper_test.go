@@ -13,10 +13,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Paper is a Book without a database, on which commands run as the engine runs them: named, marked,
+// Paper is a Tx without a database, on which commands run as the engine runs them: named, marked,
 // applied, undone when they fail. What it was given is there; all commands are of one batch.
 type Paper struct {
-	*Book
+	*Tx
 	t   tester
 	ids int64
 }
@@ -30,7 +30,7 @@ type tester interface {
 
 // NewPaper makes an empty one.
 func NewPaper(t tester, now time.Time) *Paper {
-	p := &Paper{Book: NewBook(), t: t}
+	p := &Paper{Tx: NewTx(), t: t}
 	p.Start(commit.Times{Now: now, Recorded: now}, func() int64 { p.ids++; return p.ids })
 	return p
 }
@@ -65,21 +65,21 @@ func (p *Paper) Tick(now time.Time) {
 
 // Do runs a command. It is undone at first, whether it fails or not, and must leave no trace then:
 // the engine also undoes one whose answer cannot be encoded.
-func (p *Paper) Do(c commit.Command[*Book]) (answer any, err error) {
+func (p *Paper) Do(c commit.Command[*Tx]) (answer any, err error) {
 	p.t.Helper()
 	for range 3 {
-		c.Need(p.Book)
+		c.Need(p.Tx)
 		p.resolveRefs()
 		p.Mark()
 		before := p.image()
-		_, err = c.Apply(p.Book)
+		_, err = c.Apply(p.Tx)
 		p.Undo()
 		if after := p.image(); !reflect.DeepEqual(before, after) {
 			p.t.Fatalf("%T ended with %v, was undone, and left a trace:\nbefore %+v\nafter  %+v", c, err, before, after)
 		}
 		if err == nil {
 			p.Mark()
-			return c.Apply(p.Book)
+			return c.Apply(p.Tx)
 		}
 		if !errors.Is(err, commit.ErrMoreRows) {
 			return nil, err
@@ -278,7 +278,7 @@ func change(code string, c AccountChange) *UpdateAccountCommand {
 }
 
 // must runs a command that has to succeed.
-func (p *Paper) must(c commit.Command[*Book]) any {
+func (p *Paper) must(c commit.Command[*Tx]) any {
 	p.t.Helper()
 	answer, err := p.Do(c)
 	if err != nil {
@@ -288,7 +288,7 @@ func (p *Paper) must(c commit.Command[*Book]) any {
 }
 
 // refused runs a command that has to fail with a reason, and returns the fault.
-func (p *Paper) refused(r *fault.Reason, c commit.Command[*Book]) *fault.Fault {
+func (p *Paper) refused(r *fault.Reason, c commit.Command[*Tx]) *fault.Fault {
 	p.t.Helper()
 	answer, err := p.Do(c)
 	if !fault.Is(err, r) {
@@ -310,7 +310,7 @@ func (p *Paper) stands(want ...string) {
 }
 
 // existed runs a command that was run before, and returns the first result.
-func (p *Paper) existed(c commit.Command[*Book]) any {
+func (p *Paper) existed(c commit.Command[*Tx]) any {
 	p.t.Helper()
 	r, ok := p.must(c).(commit.Repeat)
 	if !ok {
@@ -320,8 +320,8 @@ func (p *Paper) existed(c commit.Command[*Book]) any {
 }
 
 // FindAll takes the place of the load: every account named is there, and may go to any depth.
-func (b *Book) FindAll() {
-	for _, a := range b.locks {
+func (tx *Tx) FindAll() {
+	for _, a := range tx.locks {
 		a.found, a.State, a.Scale = true, Open, 2
 	}
 }

@@ -67,8 +67,8 @@ func (w *readWorld) caller() ledger.Caller {
 
 // ledgerCommand is a command on the ledger's book.
 type ledgerCommand interface {
-	Need(*ledger.Book)
-	Apply(*ledger.Book) (any, error)
+	Need(*ledger.Tx)
+	Apply(*ledger.Tx) (any, error)
 }
 
 func (w *readWorld) work(c ledgerCommand) flow.Work {

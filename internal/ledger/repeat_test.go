@@ -8,7 +8,7 @@ import (
 )
 
 // differs runs a command whose biz_no is taken, and compares the fields named as different.
-func (p *Paper) differs(c commit.Command[*Book], want string) {
+func (p *Paper) differs(c commit.Command[*Tx], want string) {
 	p.t.Helper()
 	f := p.refused(BizNoExistsDifferent, c)
 	if f.State["differs"] != want {

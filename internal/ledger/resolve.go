@@ -9,17 +9,17 @@ import (
 
 // Resolve reads what hangs on what was found: the entries of transfers that were there, the holds of
 // the locked accounts whose time has come, metadata.
-func (b *Book) Resolve(p *commit.Pipe) {
-	if b.resolved {
+func (tx *Tx) Resolve(p *commit.Pipe) {
+	if tx.resolved {
 		return
 	}
-	b.resolved = true
-	b.resolveTransfers(p)
-	b.resolveLapses(p)
-	b.resolveDetails(p)
+	tx.resolved = true
+	tx.resolveTransfers(p)
+	tx.resolveLapses(p)
+	tx.resolveDetails(p)
 }
 
-func (b *Book) resolveTransfers(p *commit.Pipe) {
+func (tx *Tx) resolveTransfers(p *commit.Pipe) {
 	var found []*Transfer
 	var arg db.EntryLookupParams
 	add := func(t *Transfer, most int32) {
@@ -31,10 +31,10 @@ func (b *Book) resolveTransfers(p *commit.Pipe) {
 			arg.Most = append(arg.Most, most)
 		}
 	}
-	for _, r := range b.transferRefs {
+	for _, r := range tx.transferRefs {
 		add(r.t, 0)
 	}
-	for _, n := range b.nameList {
+	for _, n := range tx.nameList {
 		if n.all {
 			add(n.t, 0)
 		} else {
@@ -69,13 +69,13 @@ const maxLapses = 2000
 // resolveLapses lets the due holds of locked accounts lapse, before any command and whatever becomes
 // of the commands: between its time and the scheduler a hold must not take what is available. Of an
 // account with very many of them some lapse in this batch, and its commands run after it.
-func (b *Book) resolveLapses(p *commit.Pipe) {
-	due := b.dueAccounts()
+func (tx *Tx) resolveLapses(p *commit.Pipe) {
+	due := tx.dueAccounts()
 	if len(due) == 0 {
 		return
 	}
 	most := max(1, maxLapses/len(due))
-	arg := db.HoldDueParams{Now: b.at.Now, Most: int64(most) + 1}
+	arg := db.HoldDueParams{Now: tx.at.Now, Most: int64(most) + 1}
 	for _, a := range due {
 		if a.writer != nil { // and perhaps its holds are not yet written
 			p.Refuse(commit.ErrConflict)
@@ -95,11 +95,11 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 		met := make([]int, len(due))
 		for _, r := range rows {
 			a := due[r.N-1]
-			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(b.at.Now) {
+			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(tx.at.Now) {
 				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
 				continue
 			}
-			b.meet(a, b.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
+			tx.meet(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
 				State: Held, ExpiresAt: r.ExpiresAt.UTC()}))
 		}
 		return nil
@@ -107,9 +107,9 @@ func (b *Book) resolveLapses(p *commit.Pipe) {
 }
 
 // dueAccounts are those of which a hold may have to lapse.
-func (b *Book) dueAccounts() (due []*Account) {
-	for _, a := range b.locks {
-		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(b.at.Now) {
+func (tx *Tx) dueAccounts() (due []*Account) {
+	for _, a := range tx.locks {
+		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(tx.at.Now) {
 			due = append(due, a)
 		}
 	}
@@ -117,28 +117,28 @@ func (b *Book) dueAccounts() (due []*Account) {
 }
 
 // meet gives back what an open hold keeps, if its time has come, or else expects it.
-func (b *Book) meet(a *Account, h *Hold) {
-	if h.ExpiresAt.After(b.at.Now) {
-		b.expectLapse(a, h)
+func (tx *Tx) meet(a *Account, h *Hold) {
+	if h.ExpiresAt.After(tx.at.Now) {
+		tx.expectLapse(a, h)
 		return
 	}
-	b.touch(a)
-	b.touchHold(h)
+	tx.touch(a)
+	tx.touchHold(h)
 	a.Held, _ = a.Held.Sub(h.Remaining())
-	h.State, h.ClosedAt = Expired, b.at.Now
+	h.State, h.ClosedAt = Expired, tx.at.Now
 }
 
 // expectLapse keeps the account's lower bound of the times at which its holds lapse.
-func (b *Book) expectLapse(a *Account, h *Hold) {
+func (tx *Tx) expectLapse(a *Account, h *Hold) {
 	if a.NextLapseAt.IsZero() || h.ExpiresAt.Before(a.NextLapseAt) {
 		a.NextLapseAt = h.ExpiresAt
 	}
 }
 
-func (b *Book) resolveDetails(p *commit.Pipe) {
+func (tx *Tx) resolveDetails(p *commit.Pipe) {
 	var found []*Account
 	var arg db.AccountDetailLookupParams
-	for a := range b.details {
+	for a := range tx.details {
 		if a.found {
 			found = append(found, a)
 			arg.Tenants = append(arg.Tenants, a.Tenant)

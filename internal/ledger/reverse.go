@@ -32,14 +32,14 @@ type ReverseCommand struct {
 }
 
 // Need names the biz_no of the reversal and the transfer to reverse.
-func (c *ReverseCommand) Need(b *Book) {
-	c.name = b.transferName(c.Tenant, c.BizNo)
+func (c *ReverseCommand) Need(tx *Tx) {
+	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.all = true
 	if c.TransferID != 0 {
-		c.byID = b.transferRef(c.Tenant, c.TransferID)
+		c.byID = tx.transferRef(c.Tenant, c.TransferID)
 		return
 	}
-	c.byName = b.transferName(c.Tenant, c.TransferBizNo)
+	c.byName = tx.transferName(c.Tenant, c.TransferBizNo)
 	c.byName.reverse, c.byName.all = true, true
 }
 
@@ -51,7 +51,7 @@ func (c *ReverseCommand) target() *Transfer {
 }
 
 // Apply posts the opposite, last posting first.
-func (c *ReverseCommand) Apply(b *Book) (any, error) {
+func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 	target := c.target()
 	if target == nil && c.byID != nil && c.byID.late {
 		return nil, commit.ErrMoreRows
@@ -71,7 +71,7 @@ func (c *ReverseCommand) Apply(b *Book) (any, error) {
 	}
 	var accounts []*Account
 	for _, e := range target.Entries {
-		a := b.accounts[AccountKey{c.Tenant, e.Account, e.Asset}]
+		a := tx.accounts[AccountKey{c.Tenant, e.Account, e.Asset}]
 		if a == nil || !a.found {
 			return nil, commit.ErrMoreRows // committed after Discover looked
 		}
@@ -80,17 +80,17 @@ func (c *ReverseCommand) Apply(b *Book) (any, error) {
 		}
 		accounts = append(accounts, a)
 	}
-	t := b.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: Reversal, Metadata: c.Metadata,
+	t := tx.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: Reversal, Metadata: c.Metadata,
 		EffectiveAt: c.EffectiveAt}, len(target.Entries)/2)
 	t.ReversesID = target.ID
 	for i := len(accounts) - 2; i >= 0; i -= 2 {
 		debited, credited := accounts[i], accounts[i+1]
-		if err := b.move(t, credited, debited, Exact, target.Entries[i+1].Amount, amount.Int{}); err != nil {
+		if err := tx.move(t, credited, debited, Exact, target.Entries[i+1].Amount, amount.Int{}); err != nil {
 			return nil, err
 		}
 	}
 	target.ReversedByID = t.ID
-	b.made[len(b.made)-1].reversed = target
+	tx.made[len(tx.made)-1].reversed = target
 	return t, nil
 }
 

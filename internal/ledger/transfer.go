@@ -54,24 +54,24 @@ type TransferCommand struct {
 }
 
 // Need names the biz_no and the accounts.
-func (c *TransferCommand) Need(b *Book) {
+func (c *TransferCommand) Need(tx *Tx) {
 	n := len(c.Postings)
-	c.name = b.transferName(c.Tenant, c.BizNo)
+	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.want(n + 1)
 	accounts := make([]*Account, 2*n+len(c.Conditions))
 	c.from, c.to, c.on = accounts[:n], accounts[n:2*n], accounts[2*n:]
 	for i := range c.Postings {
 		p := &c.Postings[i]
-		c.from[i] = b.account(c.Tenant, p.From, p.Asset)
-		c.to[i] = b.account(c.Tenant, p.To, p.Asset)
+		c.from[i] = tx.account(c.Tenant, p.From, p.Asset)
+		c.to[i] = tx.account(c.Tenant, p.To, p.Asset)
 	}
 	for i, k := range c.Conditions {
-		c.on[i] = b.account(c.Tenant, k.Code, k.Asset)
+		c.on[i] = tx.account(c.Tenant, k.Code, k.Asset)
 	}
 }
 
 // Apply makes the transfer, or answers the one that has the biz_no.
-func (c *TransferCommand) Apply(b *Book) (any, error) {
+func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 	if first := c.name.t; first != nil {
 		if d := c.differences(first); len(d) > 0 {
 			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)
@@ -100,9 +100,9 @@ func (c *TransferCommand) Apply(b *Book) (any, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	t := b.newTransfer(c.Caller, c.name, c.TransferParams, len(c.Postings))
+	t := tx.newTransfer(c.Caller, c.name, c.TransferParams, len(c.Postings))
 	for i, p := range c.Postings {
-		if err := b.move(t, c.from[i], c.to[i], p.Form, amounts[i], amount.Int{}); err != nil {
+		if err := tx.move(t, c.from[i], c.to[i], p.Form, amounts[i], amount.Int{}); err != nil {
 			return nil, err
 		}
 	}
@@ -154,12 +154,12 @@ func (c *TransferCommand) check() error {
 }
 
 // newTransfer takes the name and makes the transfer, still without entries.
-func (b *Book) newTransfer(c Caller, name *transferName, p TransferParams, postings int) *Transfer {
-	t := &Transfer{Tenant: c.Tenant, ID: b.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: b.at.Recorded,
+func (tx *Tx) newTransfer(c Caller, name *transferName, p TransferParams, postings int) *Transfer {
+	t := &Transfer{Tenant: c.Tenant, ID: tx.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: tx.at.Recorded,
 		EffectiveAt: p.EffectiveAt, Forms: p.forms(), Metadata: p.Metadata, Principal: c.Principal, RequestID: c.RequestID,
 		Entries: make([]Entry, 0, 2*postings), complete: true}
 	name.t = t
-	b.made = append(b.made, madeTransfer{Transfer: t, name: name})
+	tx.made = append(tx.made, madeTransfer{Transfer: t, name: name})
 	return t
 }
 

@@ -15,17 +15,17 @@ type TransferResult struct {
 }
 
 // Need names what all of them need.
-func (c *TransferAllCommand) Need(b *Book) {
+func (c *TransferAllCommand) Need(tx *Tx) {
 	for i := range c.Transfers {
-		c.Transfers[i].Need(b)
+		c.Transfers[i].Need(tx)
 	}
 }
 
 // Apply makes them. The first that fails fails all, and the fault's state tells which it was.
-func (c *TransferAllCommand) Apply(b *Book) (any, error) {
+func (c *TransferAllCommand) Apply(tx *Tx) (any, error) {
 	made := make([]TransferResult, len(c.Transfers))
 	for i := range c.Transfers {
-		answer, err := c.Transfers[i].Apply(b)
+		answer, err := c.Transfers[i].Apply(tx)
 		if err != nil {
 			if f := fault.Of(err); f != nil {
 				return nil, f.With("item", i).With("biz_no", c.Transfers[i].BizNo)

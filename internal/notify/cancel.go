@@ -14,22 +14,22 @@ type CancelCommand struct {
 }
 
 // Need names the message.
-func (c *CancelCommand) Need(b *Book) { c.row = b.change(Key{c.Tenant, c.ID}) }
+func (c *CancelCommand) Need(tx *Tx) { c.row = tx.change(Key{c.Tenant, c.ID}) }
 
 // change is what is open of a message, to be changed; nil: it can no longer be asked for.
-func (b *Book) change(k Key) *queueRow {
-	if b.started() {
-		return b.queue.Known(k)
+func (tx *Tx) change(k Key) *queueRow {
+	if tx.started() {
+		return tx.queue.Known(k)
 	}
-	return b.queue.Want(k)
+	return tx.queue.Want(k)
 }
 
 // Apply cancels it. Returns faults NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, and NOTIFY_NOT_CANCELLABLE.
-func (c *CancelCommand) Apply(b *Book) (any, error) {
+func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil {
-		return nil, b.unasked(Key{c.Tenant, c.ID})
+		return nil, tx.unasked(Key{c.Tenant, c.ID})
 	}
-	m, err := b.find(c.row)
+	m, err := tx.find(c.row)
 	if err != nil {
 		return nil, err
 	}
@@ -40,32 +40,32 @@ func (c *CancelCommand) Apply(b *Book) (any, error) {
 	case !m.open(), m.State == Unknown, v.unsure && m.State != Dead:
 		return nil, about(NotCancellable.New("message %d is %s", m.ID, m.State), m)
 	case m.State == Dead:
-	case m.State == Sending, v.holder != "" && (v.dueAt.After(b.now) || v.onUnknown == Resend):
+	case m.State == Sending, v.holder != "" && (v.dueAt.After(tx.now) || v.onUnknown == Resend):
 		// One that is sent again when nobody knows is not marked before an attempt: whoever held it last may have sent it.
 		f := about(BeingSent.New("message %d is being sent", m.ID), m)
-		if wait := v.dueAt.Sub(b.now); wait > 0 {
+		if wait := v.dueAt.Sub(tx.now); wait > 0 {
 			f = f.After(wait)
 		}
 		return nil, f
 	}
-	v = b.queue.Change(c.row)
+	v = tx.queue.Change(c.row)
 	v.state, v.gone = Cancelled, true
-	b.events = append(b.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: Cancelled})
+	tx.events = append(tx.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: Cancelled})
 	m.State = Cancelled
 	return m, nil
 }
 
 // find is the message of a row as it is now. Returns fault NOTIFY_NOT_FOUND.
-func (b *Book) find(r *queueRow) (*Message, error) {
-	if m := b.message(r.Key); m != nil {
+func (tx *Tx) find(r *queueRow) (*Message, error) {
+	if m := tx.message(r.Key); m != nil {
 		return m, nil
 	}
 	return nil, NotFound.New("there is no message %d", r.Key.ID)
 }
 
 // unasked is why a message that nobody asked for in time cannot be changed.
-func (b *Book) unasked(k Key) error {
-	for _, m := range b.made {
+func (tx *Tx) unasked(k Key) error {
+	for _, m := range tx.made {
 		if m.Key == k {
 			return about(BeingSent.New("message %d is made in the same commit", k.ID), &m.Message)
 		}

@@ -20,19 +20,19 @@ type event struct {
 }
 
 // Flush writes what changed, then what is new, names first.
-func (b *Book) Flush(p *commit.Pipe) {
-	b.flushPrints(p)
-	b.flushQueue(p)
-	b.flushCounters(p)
-	b.insertNames(p)
-	b.insertPrints(p)
-	b.insertCounters(p)
-	b.insertMessages(p)
-	b.insertEvents(p)
+func (tx *Tx) Flush(p *commit.Pipe) {
+	tx.flushPrints(p)
+	tx.flushQueue(p)
+	tx.flushCounters(p)
+	tx.insertNames(p)
+	tx.insertPrints(p)
+	tx.insertCounters(p)
+	tx.insertMessages(p)
+	tx.insertEvents(p)
 }
 
-func (b *Book) flushPrints(p *commit.Pipe) {
-	rows := b.prints.Changed(comparePrints)
+func (tx *Tx) flushPrints(p *commit.Pipe) {
+	rows := tx.prints.Changed(comparePrints)
 	if len(rows) == 0 {
 		return
 	}
@@ -44,16 +44,16 @@ func (b *Book) flushPrints(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { _, err := q.FingerprintRenew(p.Context(), d, arg); return err })
 }
 
-func (b *Book) flushQueue(p *commit.Pipe) {
+func (tx *Tx) flushQueue(p *commit.Pipe) {
 	var gone []pgtype.TID
-	back := db.QueueUpdateParams{Now: b.now}
-	for _, r := range b.queue.Changed(compareKeys) {
+	back := db.QueueUpdateParams{Now: tx.now}
+	for _, r := range tx.queue.Changed(compareKeys) {
 		switch v := &r.Value; {
 		case v.gone:
 			gone = append(gone, v.tid)
 		case v.requeued:
 			back.Tids, back.GiveUpAt = append(back.Tids, v.tid), append(back.GiveUpAt, v.giveUpAt)
-			b.isDue(r.Key.Tenant)
+			tx.isDue(r.Key.Tenant)
 		}
 	}
 	if len(gone) > 0 {
@@ -64,8 +64,8 @@ func (b *Book) flushQueue(p *commit.Pipe) {
 	}
 }
 
-func (b *Book) flushCounters(p *commit.Pipe) {
-	rows := b.counters.Changed(compareCounters)
+func (tx *Tx) flushCounters(p *commit.Pipe) {
+	rows := tx.counters.Changed(compareCounters)
 	if len(rows) == 0 {
 		return
 	}
@@ -78,8 +78,8 @@ func (b *Book) flushCounters(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { _, err := q.CounterUpdate(p.Context(), d, arg); return err })
 }
 
-func (b *Book) insertNames(p *commit.Pipe) {
-	rows := b.names.Fresh(compareNames)
+func (tx *Tx) insertNames(p *commit.Pipe) {
+	rows := tx.names.Fresh(compareNames)
 	if len(rows) == 0 {
 		return
 	}
@@ -91,8 +91,8 @@ func (b *Book) insertNames(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.NameInsert(p.Context(), d, arg) })
 }
 
-func (b *Book) insertPrints(p *commit.Pipe) {
-	rows := b.prints.Fresh(comparePrints)
+func (tx *Tx) insertPrints(p *commit.Pipe) {
+	rows := tx.prints.Fresh(comparePrints)
 	if len(rows) == 0 {
 		return
 	}
@@ -105,8 +105,8 @@ func (b *Book) insertPrints(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.FingerprintInsert(p.Context(), d, arg) })
 }
 
-func (b *Book) insertCounters(p *commit.Pipe) {
-	rows := b.counters.Fresh(compareCounters)
+func (tx *Tx) insertCounters(p *commit.Pipe) {
+	rows := tx.counters.Fresh(compareCounters)
 	if len(rows) == 0 {
 		return
 	}
@@ -120,13 +120,13 @@ func (b *Book) insertCounters(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.CounterInsert(p.Context(), d, arg) })
 }
 
-func (b *Book) insertMessages(p *commit.Pipe) {
-	if len(b.made) == 0 {
+func (tx *Tx) insertMessages(p *commit.Pipe) {
+	if len(tx.made) == 0 {
 		return
 	}
-	month := date(monthOf(b.now))
-	m, c, o := db.MessageInsertParams{Month: month, Now: b.now}, db.ContentInsertParams{}, db.QueueInsertParams{Month: month}
-	for _, x := range b.made {
+	month := date(monthOf(tx.now))
+	m, c, o := db.MessageInsertParams{Month: month, Now: tx.now}, db.ContentInsertParams{}, db.QueueInsertParams{Month: month}
+	for _, x := range tx.made {
 		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID), append(m.Channels, string(x.Channel))
 		m.BusinessTypes, m.BizNos, m.Templates = append(m.BusinessTypes, x.BusinessType), append(m.BizNos, x.BizNo), append(m.Templates, x.Template)
 		m.Locales, m.RecipientHashes = append(m.Locales, x.Locale), append(m.RecipientHashes, x.RecipientHash)
@@ -137,7 +137,7 @@ func (b *Book) insertMessages(p *commit.Pipe) {
 		m.ContentsUntil, m.Principals = append(m.ContentsUntil, x.ContentsUntil), append(m.Principals, x.Principal)
 		m.RequestIds = append(m.RequestIds, x.RequestID)
 		c.Recipients, c.Contents = append(c.Recipients, x.recipient), append(c.Contents, x.text)
-		b.queueUp(&o, x)
+		tx.queueUp(&o, x)
 	}
 	c.Tenants, c.MessageIds, c.ContentsUntil = m.Tenants, m.MessageIds, m.ContentsUntil
 	o.Tenants, o.MessageIds, o.Channels, o.Priorities, o.OnUnknowns = m.Tenants, m.MessageIds, m.Channels, m.Priorities, m.OnUnknowns
@@ -149,40 +149,40 @@ func (b *Book) insertMessages(p *commit.Pipe) {
 
 // queueUp leases a message to this process, if it is to be sent at once and there is room, or lets it wait for whoever
 // finds it.
-func (b *Book) queueUp(o *db.QueueInsertParams, m *made) {
+func (tx *Tx) queueUp(o *db.QueueInsertParams, m *made) {
 	dueAt, holder, fence := m.DueAt, "", int64(0)
-	if !dueAt.After(b.now) {
-		if h := b.outbox.Handoff; h != nil && h.Reserve(m.Tenant, m.Channel) {
-			dueAt, holder, fence = b.now.Add(send.Lease), b.outbox.Instance, 1
-			b.taken = append(b.taken, b.job(m))
+	if !dueAt.After(tx.now) {
+		if h := tx.outbox.Handoff; h != nil && h.Reserve(m.Tenant, m.Channel) {
+			dueAt, holder, fence = tx.now.Add(send.Lease), tx.outbox.Instance, 1
+			tx.taken = append(tx.taken, tx.job(m))
 		} else {
-			b.isDue(m.Tenant)
+			tx.isDue(m.Tenant)
 		}
 	}
 	o.DueAt, o.Holders, o.Fences = append(o.DueAt, dueAt), append(o.Holders, holder), append(o.Fences, fence)
 }
 
 // job is a message as it is handed over, leased.
-func (b *Book) job(m *made) *send.Job {
+func (tx *Tx) job(m *made) *send.Job {
 	return &send.Job{Message: send.Message{Tenant: m.Tenant, ID: m.ID, Channel: m.Channel, Attempt: 1,
-		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1, Until: b.opened.Add(send.Lease), Priority: m.Priority,
+		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1, Until: tx.opened.Add(send.Lease), Priority: m.Priority,
 		MaxAttempts: int(m.MaxAttempts), GiveUpAt: m.GiveUpAt, Month: m.Month, ContentsUntil: m.ContentsUntil, Never: m.OnUnknown == Never}
 }
 
 // isDue remembers to tell that a tenant has messages that anybody may take.
-func (b *Book) isDue(tenant int32) {
-	if b.due == nil {
-		b.due = map[int32]bool{}
+func (tx *Tx) isDue(tenant int32) {
+	if tx.due == nil {
+		tx.due = map[int32]bool{}
 	}
-	b.due[tenant] = true
+	tx.due[tenant] = true
 }
 
-func (b *Book) insertEvents(p *commit.Pipe) {
-	if len(b.events) == 0 {
+func (tx *Tx) insertEvents(p *commit.Pipe) {
+	if len(tx.events) == 0 {
 		return
 	}
-	arg := db.EventInsertParams{Now: b.now, Instance: b.outbox.Instance}
-	for _, e := range b.events {
+	arg := db.EventInsertParams{Now: tx.now, Instance: tx.outbox.Instance}
+	for _, e := range tx.events {
 		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID), append(arg.Months, e.month)
 		arg.Kinds, arg.Providers = append(arg.Kinds, e.kind), append(arg.Providers, e.provider)
 		arg.ProviderMessageIds, arg.Codes, arg.Errors = append(arg.ProviderMessageIds, e.providerID), append(arg.Codes, e.code), append(arg.Errors, e.error)
@@ -192,17 +192,17 @@ func (b *Book) insertEvents(p *commit.Pipe) {
 }
 
 // Ended hands over what has committed, or gives back the room for it.
-func (b *Book) Ended(committed bool) {
-	jobs := b.taken
-	b.taken = nil
+func (tx *Tx) Ended(committed bool) {
+	jobs := tx.taken
+	tx.taken = nil
 	var accepted []send.Channel
 	if committed {
-		for _, m := range b.made {
+		for _, m := range tx.made {
 			accepted = append(accepted, m.Channel)
 		}
 	}
-	b.outbox.Metrics.note(accepted, b.repeats, b.limited)
-	h := b.outbox.Handoff
+	tx.outbox.Metrics.note(accepted, tx.repeats, tx.limited)
+	h := tx.outbox.Handoff
 	switch {
 	case h == nil:
 	case !committed:
@@ -213,7 +213,7 @@ func (b *Book) Ended(committed bool) {
 		if len(jobs) > 0 {
 			h.Take(jobs)
 		}
-		for tenant := range b.due {
+		for tenant := range tx.due {
 			h.Due(tenant)
 		}
 	}

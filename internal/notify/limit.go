@@ -193,19 +193,19 @@ func withCodes(limits []Limit) []Limit {
 }
 
 // count counts the message, or refuses it. Returns fault NOTIFY_LIMITED.
-func (l *limited) count(b *Book) error {
+func (l *limited) count(tx *Tx) error {
 	for i, r := range l.counters {
-		w := b.counters.Change(r)
-		if !w.expiresAt.After(b.now) {
+		w := tx.counters.Change(r)
+		if !w.expiresAt.After(tx.now) {
 			*w = counter{tid: w.tid}
 		}
 		seconds := r.Key.seconds
-		w.moveTo(b.now, seconds)
+		w.moveTo(tx.now, seconds)
 		if ok, at := w.room(l.most[i], seconds); !ok {
-			b.limited = append(b.limited, tally{l.channel, r.Key.scope})
+			tx.limited = append(tx.limited, tally{l.channel, r.Key.scope})
 			f := Limited.New("no more than %d messages may be accepted in %v", l.most[i], time.Duration(seconds)*time.Second).
 				With("scope", r.Key.scope).With("channel", r.Key.channel).With("window_seconds", seconds).With("most", l.most[i])
-			if wait := at.Sub(b.now); !at.IsZero() && wait > 0 {
+			if wait := at.Sub(tx.now); !at.IsZero() && wait > 0 {
 				f = f.After(wait).With("retry_after_seconds", int64((wait+time.Second-1)/time.Second))
 			}
 			return f

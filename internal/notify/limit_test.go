@@ -134,19 +134,19 @@ type made struct {
 	fails  bool // when it has sent
 }
 
-func (c *made) Need(b *flow.Books) {
+func (c *made) Need(tx *flow.Tx) {
 	c.sample = text(says("sample"))
-	c.sample.Need(b.Messages())
+	c.sample.Need(tx.Messages())
 	if c.last != nil {
-		c.last.Need(b.Messages())
+		c.last.Need(tx.Messages())
 	}
 }
 
-func (c *made) Apply(b *flow.Books) (any, error) {
+func (c *made) Apply(tx *flow.Tx) (any, error) {
 	c.runs++
 	c.last = text(says(c.says()), bizNo(c.biz))
-	c.last.Need(b.Messages())
-	answer, err := c.last.Apply(b.Messages())
+	c.last.Need(tx.Messages())
+	answer, err := c.last.Apply(tx.Messages())
 	if c.fails && err == nil {
 		return nil, notify.NotParked.New("it is refused after all")
 	}

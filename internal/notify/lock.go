@@ -10,31 +10,31 @@ import (
 
 // Discover finds out what limits there are, which messages are dead, and which ones providers speak of. Limits that
 // the process has read a moment ago are not read again.
-func (b *Book) Discover(p *commit.Pipe) {
-	b.discoverLimits(p)
-	if len(b.dead) > 0 {
+func (tx *Tx) Discover(p *commit.Pipe) {
+	tx.discoverLimits(p)
+	if len(tx.dead) > 0 {
 		var arg db.DeadFindParams
-		for _, s := range b.dead {
+		for _, s := range tx.dead {
 			arg.Tenants, arg.Channels, arg.Codes = append(arg.Tenants, s.tenant), append(arg.Channels, string(s.channel)), append(arg.Codes, s.code)
 		}
 		p.Queue(func(d commit.DB) error {
 			found, err := q.DeadFind(p.Context(), d, arg)
 			for _, f := range found {
-				s := b.dead[f.N-1]
-				s.rows = append(s.rows, b.queue.Want(Key{s.tenant, f.MessageID}))
+				s := tx.dead[f.N-1]
+				s.rows = append(s.rows, tx.queue.Want(Key{s.tenant, f.MessageID}))
 			}
 			return err
 		})
 	}
-	b.discoverReports(p)
+	tx.discoverReports(p)
 }
 
-func (b *Book) discoverLimits(p *commit.Pipe) {
+func (tx *Tx) discoverLimits(p *commit.Pipe) {
 	var unknown []int32
-	for _, s := range b.sends {
-		if limits, ok := b.outbox.limits.get(s.tenant); ok {
-			b.limits[s.tenant] = limits
-			s.apply(b.outbox, limits, b.counters.Want)
+	for _, s := range tx.sends {
+		if limits, ok := tx.outbox.limits.get(s.tenant); ok {
+			tx.limits[s.tenant] = limits
+			s.apply(tx.outbox, limits, tx.counters.Want)
 		} else if !slices.Contains(unknown, s.tenant) {
 			unknown = append(unknown, s.tenant)
 		}
@@ -53,22 +53,22 @@ func (b *Book) discoverLimits(p *commit.Pipe) {
 			limits[rows[i].TenantID] = append(limits[rows[i].TenantID], limitOf(&rows[i]))
 		}
 		for _, t := range unknown {
-			b.outbox.limits.put(t, limits[t], asked)
-			b.limits[t] = limits[t]
+			tx.outbox.limits.put(t, limits[t], asked)
+			tx.limits[t] = limits[t]
 		}
-		for _, s := range b.sends {
+		for _, s := range tx.sends {
 			if slices.Contains(unknown, s.tenant) {
-				s.apply(b.outbox, limits[s.tenant], b.counters.Want)
+				s.apply(tx.outbox, limits[s.tenant], tx.counters.Want)
 			}
 		}
 		return nil
 	})
 }
 
-func (b *Book) discoverReports(p *commit.Pipe) {
+func (tx *Tx) discoverReports(p *commit.Pipe) {
 	var arg db.SentFindParams
 	var of []*ReportCommand
-	for _, c := range b.reports {
+	for _, c := range tx.reports {
 		if c.ID == 0 {
 			arg.Tenants, arg.Providers = append(arg.Tenants, c.Tenant), append(arg.Providers, c.Provider)
 			arg.ProviderMessageIds, of = append(arg.ProviderMessageIds, c.ProviderMessageID), append(of, c)
@@ -81,7 +81,7 @@ func (b *Book) discoverReports(p *commit.Pipe) {
 		found, err := q.SentFind(p.Context(), d, arg)
 		for _, f := range found {
 			c := of[f.N-1]
-			c.row = b.queue.Want(Key{c.Tenant, f.MessageID})
+			c.row = tx.queue.Want(Key{c.Tenant, f.MessageID})
 		}
 		return err
 	})
@@ -89,14 +89,14 @@ func (b *Book) discoverReports(p *commit.Pipe) {
 
 // Lock locks and loads fingerprints, open messages and counters, each sorted by key. Counters come last: many share
 // them.
-func (b *Book) Lock(p *commit.Pipe) {
-	b.lockPrints(p)
-	b.lockQueue(p)
-	b.lockCounters(p)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	tx.lockPrints(p)
+	tx.lockQueue(p)
+	tx.lockCounters(p)
 }
 
-func (b *Book) lockPrints(p *commit.Pipe) {
-	rows := b.prints.Sorted(comparePrints)
+func (tx *Tx) lockPrints(p *commit.Pipe) {
+	rows := tx.prints.Sorted(comparePrints)
 	if len(rows) == 0 {
 		return
 	}
@@ -108,14 +108,14 @@ func (b *Book) lockPrints(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.FingerprintLock(p.Context(), d, arg)
 		for _, f := range found {
-			b.prints.Load(rows[f.N-1], print{id: f.MessageID, expiresAt: f.ExpiresAt.UTC(), tid: f.Ctid})
+			tx.prints.Load(rows[f.N-1], print{id: f.MessageID, expiresAt: f.ExpiresAt.UTC(), tid: f.Ctid})
 		}
 		return err
 	})
 }
 
-func (b *Book) lockQueue(p *commit.Pipe) {
-	rows := b.queue.Sorted(compareKeys)
+func (tx *Tx) lockQueue(p *commit.Pipe) {
+	rows := tx.queue.Sorted(compareKeys)
 	if len(rows) == 0 {
 		return
 	}
@@ -123,21 +123,21 @@ func (b *Book) lockQueue(p *commit.Pipe) {
 	for _, r := range rows {
 		arg.Tenants, arg.MessageIds = append(arg.Tenants, r.Key.Tenant), append(arg.MessageIds, r.Key.ID)
 	}
-	if len(b.reports) > 0 {
+	if len(tx.reports) > 0 {
 		p.Queue(func(d commit.DB) error { return q.ReportLock(p.Context(), d, db.ReportLockParams(arg)) })
 	}
 	p.Queue(func(d commit.DB) error {
 		found, err := q.QueueLock(p.Context(), d, arg)
 		for _, f := range found {
-			b.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: deref(f.DueAt).UTC(), holder: deref(f.Holder), onUnknown: f.OnUnknown,
+			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: deref(f.DueAt).UTC(), holder: deref(f.Holder), onUnknown: f.OnUnknown,
 				unsure: f.Unsure, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
 		}
 		return err
 	})
 }
 
-func (b *Book) lockCounters(p *commit.Pipe) {
-	rows := b.counters.Sorted(compareCounters)
+func (tx *Tx) lockCounters(p *commit.Pipe) {
+	rows := tx.counters.Sorted(compareCounters)
 	if len(rows) == 0 {
 		return
 	}
@@ -152,15 +152,15 @@ func (b *Book) lockCounters(p *commit.Pipe) {
 			c := counter{tid: f.Ctid}
 			c.slot, c.expiresAt = f.Slot, f.ExpiresAt.UTC()
 			copy(c.counts[:], f.Counts)
-			b.counters.Load(rows[f.N-1], c)
+			tx.counters.Load(rows[f.N-1], c)
 		}
 		return err
 	})
 }
 
 // Lookup finds out which of the callers' numbers are taken, all locks being held.
-func (b *Book) Lookup(p *commit.Pipe) {
-	rows := b.names.Sorted(compareNames)
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	rows := tx.names.Sorted(compareNames)
 	if len(rows) == 0 {
 		return
 	}
@@ -171,20 +171,20 @@ func (b *Book) Lookup(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.NameLookup(p.Context(), d, arg)
 		for _, f := range found {
-			b.names.Load(rows[f.N-1], name{id: f.MessageID, hash: f.RequestHash})
+			tx.names.Load(rows[f.N-1], name{id: f.MessageID, hash: f.RequestHash})
 		}
 		return err
 	})
 }
 
 // Resolve reads the messages that were found.
-func (b *Book) Resolve(p *commit.Pipe) {
-	if len(b.wanted) == 0 {
+func (tx *Tx) Resolve(p *commit.Pipe) {
+	if len(tx.wanted) == 0 {
 		return
 	}
-	slices.SortFunc(b.wanted, compareKeys)
-	keys := slices.Compact(b.wanted)
-	b.wanted = nil
+	slices.SortFunc(tx.wanted, compareKeys)
+	keys := slices.Compact(tx.wanted)
+	tx.wanted = nil
 	var arg db.MessageLoadParams
 	for _, k := range keys {
 		arg.Tenants, arg.MessageIds = append(arg.Tenants, k.Tenant), append(arg.MessageIds, k.ID)
@@ -193,7 +193,7 @@ func (b *Book) Resolve(p *commit.Pipe) {
 		found, err := q.MessageLoad(p.Context(), d, arg)
 		for i := range found {
 			k := keys[found[i].N-1]
-			b.loaded[k] = messageOf(k, &found[i])
+			tx.loaded[k] = messageOf(k, &found[i])
 		}
 		return err
 	})

@@ -97,7 +97,7 @@ func start(t *testing.T, db *pgtest.DB, room int) *process {
 	return p
 }
 
-func (p *process) do(c commit.Command[*notify.Book]) (commit.Outcome, error) {
+func (p *process) do(c commit.Command[*notify.Tx]) (commit.Outcome, error) {
 	return p.engine.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 }
 

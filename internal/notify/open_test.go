@@ -178,10 +178,10 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'x' where message_id = $1", m.ID, state)
 		return m
 	}
-	both := func(first, second commit.Command[*notify.Book]) commit.Result {
+	both := func(first, second commit.Command[*notify.Tx]) commit.Result {
 		t.Helper()
 		var works []flow.Work
-		for _, c := range []commit.Command[*notify.Book]{first, second} {
+		for _, c := range []commit.Command[*notify.Tx]{first, second} {
 			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 		}
 		r := p.engine.DoAll(t.Context(), works)

@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Outbox is what the books of a process share. All fields are set before the first book is made.
+// Outbox is what the transactions of a process share. All fields are set before the first one.
 type Outbox struct {
 	// Master makes the hashes of recipients and contents. Nil: messages are refused, with SECRET_NOT_CONFIGURED.
 	Master *secret.Master

@@ -28,7 +28,7 @@ type plans struct {
 	reader      *notify.Reader
 }
 
-func (p *plans) all(c func(i int) commit.Command[*notify.Book], n int) {
+func (p *plans) all(c func(i int) commit.Command[*notify.Tx], n int) {
 	p.Helper()
 	works := make([]flow.Work, n)
 	for i := range works {
@@ -96,21 +96,21 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			}
 		}
 	}
-	commands := func(c func(i int) commit.Command[*notify.Book]) func() { return func() { p.all(c, n) } }
+	commands := func(c func(i int) commit.Command[*notify.Tx]) func() { return func() { p.all(c, n) } }
 	return map[string]func(){
-		"1 send": commands(func(i int) commit.Command[*notify.Book] {
+		"1 send": commands(func(i int) commit.Command[*notify.Tx] {
 			return text(bizNo(fmt.Sprint(tag, i)), says(fmt.Sprint(tag, i)), to(fmt.Sprintf("+8613812%06d", from+i)))
 		}),
-		"2 send again": commands(func(i int) commit.Command[*notify.Book] {
+		"2 send again": commands(func(i int) commit.Command[*notify.Tx] {
 			return text(says(fmt.Sprint(tag, i)), to(fmt.Sprintf("+8613812%06d", from+i)))
 		}),
-		"3 cancel": commands(func(i int) commit.Command[*notify.Book] {
+		"3 cancel": commands(func(i int) commit.Command[*notify.Tx] {
 			return &notify.CancelCommand{Caller: who, ID: id((from+i)&^3 | 2)}
 		}),
-		"4 report": commands(func(i int) commit.Command[*notify.Book] {
+		"4 report": commands(func(i int) commit.Command[*notify.Tx] {
 			return &notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1), Delivered: true}
 		}),
-		"5 requeue": commands(func(i int) commit.Command[*notify.Book] {
+		"5 requeue": commands(func(i int) commit.Command[*notify.Tx] {
 			if i > 0 { // the others of the four are not dead
 				return &notify.ReportCommand{Caller: who, ID: id((from + i) | 1), Delivered: true}
 			}
@@ -124,7 +124,7 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			_, _, err := p.reader.List(context.Background(), 1, notify.Filter{}, 1, "")
 			return err
 		}),
-		"9 requeue all of a code": commands(func(i int) commit.Command[*notify.Book] {
+		"9 requeue all of a code": commands(func(i int) commit.Command[*notify.Tx] {
 			return &notify.RequeueAllCommand{Caller: who, Code: fmt.Sprint("none", i)}
 		}),
 		"8 list to": each(func(i int) error {

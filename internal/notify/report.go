@@ -18,26 +18,26 @@ type ReportCommand struct {
 }
 
 // Need names the message.
-func (c *ReportCommand) Need(b *Book) {
+func (c *ReportCommand) Need(tx *Tx) {
 	if c.row = nil; c.ID != 0 {
-		c.row = b.change(Key{c.Tenant, c.ID})
+		c.row = tx.change(Key{c.Tenant, c.ID})
 	}
-	if !b.started() {
-		b.reports = append(b.reports, c)
+	if !tx.started() {
+		tx.reports = append(tx.reports, c)
 	}
 }
 
 // Apply writes the report down, unless it is what the last one said. That it arrived ends everything. That it did not
 // arrive settles what is unknown: else an attempt that is still to come may fare better. Returns fault
 // NOTIFY_NOT_FOUND.
-func (c *ReportCommand) Apply(b *Book) (any, error) {
+func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil && c.ID != 0 {
-		return nil, b.unasked(Key{c.Tenant, c.ID})
+		return nil, tx.unasked(Key{c.Tenant, c.ID})
 	}
 	if c.row == nil {
 		return nil, NotFound.New("there is no message that %s has a number %q for", c.Provider, c.ProviderMessageID)
 	}
-	m, err := b.find(c.row)
+	m, err := tx.find(c.row)
 	if err != nil {
 		return nil, err
 	}
@@ -49,13 +49,13 @@ func (c *ReportCommand) Apply(b *Book) (any, error) {
 	if m.reported == kind && !settles || m.State == Cancelled {
 		return commit.Repeat{First: m}, nil
 	}
-	v := b.queue.Change(c.row)
+	v := tx.queue.Change(c.row)
 	v.reported = kind
 	if settles || !m.open() {
 		v.state, v.gone = kind, true
 		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
 	}
-	b.events = append(b.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
+	tx.events = append(tx.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
 		code: c.Code, error: c.Error})
 	return m, nil
 }

@@ -24,36 +24,36 @@ type Requeued struct {
 }
 
 // Need names the message.
-func (c *RequeueCommand) Need(b *Book) { c.row = b.change(Key{c.Tenant, c.ID}) }
+func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.change(Key{c.Tenant, c.ID}) }
 
 // Apply brings it back. Returns faults NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, and NOTIFY_CONTENT_GONE.
-func (c *RequeueCommand) Apply(b *Book) (any, error) {
+func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil {
-		return nil, b.unasked(Key{c.Tenant, c.ID})
+		return nil, tx.unasked(Key{c.Tenant, c.ID})
 	}
-	m, err := b.find(c.row)
+	m, err := tx.find(c.row)
 	if err != nil {
 		return nil, err
 	}
 	if m.State != Dead && m.State != Unknown || m.OnUnknown == Never {
 		return nil, about(NotParked.New("message %d is %s", m.ID, m.State), m).With("on_unknown", m.OnUnknown)
 	}
-	if !m.ContentsUntil.After(b.now) {
+	if !m.ContentsUntil.After(tx.now) {
 		return nil, about(ContentGone.New("what message %d says is gone", m.ID), m)
 	}
-	b.requeue(c.row, m, c.Caller, c.GiveUpAfter)
+	tx.requeue(c.row, m, c.Caller, c.GiveUpAfter)
 	return Requeued{Count: 1}, nil
 }
 
 // requeue brings a message back, to be tried for as long as it still says something.
-func (b *Book) requeue(r *queueRow, m *Message, by commit.Caller, giveUpAfter time.Duration) {
-	v := b.queue.Change(r)
-	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, b.now
-	v.giveUpAt = b.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
+func (tx *Tx) requeue(r *queueRow, m *Message, by commit.Caller, giveUpAfter time.Duration) {
+	v := tx.queue.Change(r)
+	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, tx.now
+	v.giveUpAt = tx.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
 	if v.giveUpAt.After(m.ContentsUntil) {
 		v.giveUpAt = m.ContentsUntil
 	}
-	b.events = append(b.events, event{Key: m.Key, by: by, month: m.Month, kind: requeued})
+	tx.events = append(tx.events, event{Key: m.Key, by: by, month: m.Month, kind: requeued})
 }
 
 // RequeueAllCommand brings dead messages back. Its answer is a Requeued.
@@ -78,18 +78,18 @@ type deadSet struct {
 const mostDead = 1000
 
 // Need looks for them. They are locked then, and may have changed meanwhile.
-func (c *RequeueAllCommand) Need(b *Book) {
+func (c *RequeueAllCommand) Need(tx *Tx) {
 	c.found = &deadSet{tenant: c.Tenant, channel: c.Channel, code: c.Code}
-	b.dead = append(b.dead, c.found)
+	tx.dead = append(tx.dead, c.found)
 }
 
 // Apply brings back those that still are dead and have something to say.
-func (c *RequeueAllCommand) Apply(b *Book) (any, error) {
+func (c *RequeueAllCommand) Apply(tx *Tx) (any, error) {
 	answer := Requeued{More: len(c.found.rows) == mostDead}
 	for _, r := range c.found.rows {
-		m, err := b.find(r)
-		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(b.now) {
-			b.requeue(r, m, c.Caller, c.GiveUpAfter)
+		m, err := tx.find(r)
+		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(tx.now) {
+			tx.requeue(r, m, c.Caller, c.GiveUpAfter)
 			answer.Count++
 		}
 	}

@@ -91,43 +91,43 @@ type SendCommand struct {
 }
 
 // Need names the biz_no, the fingerprint and the counters.
-func (c *SendCommand) Need(b *Book) {
+func (c *SendCommand) Need(tx *Tx) {
 	c.name, c.print = nil, nil
 	if c.Template != nil {
 		c.Template.Tenant, c.Template.Channel = c.Tenant, c.Channel
-		c.Template.need(b, &c.Params)
+		c.Template.need(tx, &c.Params)
 	}
-	if c.err = c.prepare(b.outbox); c.err != nil {
+	if c.err = c.prepare(tx.outbox); c.err != nil {
 		return
 	}
 	c.limited = limited{tenant: c.Tenant, channel: c.Channel, to: c.to, address: c.address, code: c.Code}
-	if b.started() {
-		c.needLate(b)
+	if tx.started() {
+		c.needLate(tx)
 		return
 	}
 	if c.BizNo != "" {
-		c.name = b.names.Want(nameKey{c.Tenant, c.BizNo})
+		c.name = tx.names.Want(nameKey{c.Tenant, c.BizNo})
 	}
 	if c.window() > 0 {
-		c.print = b.prints.Want(c.key)
+		c.print = tx.prints.Want(c.key)
 	}
-	b.sends = append(b.sends, &c.limited)
+	tx.sends = append(tx.sends, &c.limited)
 }
 
 // needLate is Need when rows can no longer be asked for, as in an Execute whose references have just been filled in. The
 // sample that stood for the message until then has named all but its fingerprint, because what a message says is all
 // that a reference can change. What that is now, is not looked for: it is inserted, and if it was there the batch runs
 // again, where the command as it is now comes first.
-func (c *SendCommand) needLate(b *Book) {
-	c.limited.apply(b.outbox, b.limits[c.Tenant], b.counters.Known)
-	c.name = b.names.Known(nameKey{c.Tenant, c.BizNo})
+func (c *SendCommand) needLate(tx *Tx) {
+	c.limited.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Known)
+	c.name = tx.names.Known(nameKey{c.Tenant, c.BizNo})
 	if c.window() == 0 {
 		return
 	}
-	if r := b.prints.Known(c.key); r != nil {
+	if r := tx.prints.Known(c.key); r != nil {
 		c.print = r
 	} else {
-		c.print = b.late[c.key]
+		c.print = tx.late[c.key]
 	}
 }
 
@@ -166,7 +166,7 @@ func (c *SendCommand) window() time.Duration {
 
 // Apply accepts the message, or answers the first one. Returns faults FIELD_INVALID, SECRET_NOT_CONFIGURED,
 // NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, NOTIFY_CONTENT_TOO_LARGE, and what Render returns.
-func (c *SendCommand) Apply(b *Book) (any, error) {
+func (c *SendCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
@@ -174,24 +174,24 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 		return nil, commit.ErrMoreRows
 	}
 	if c.name != nil && c.name.Exists {
-		first, err := c.taken(b)
+		first, err := c.taken(tx)
 		if err != nil {
 			return nil, err
 		}
-		b.repeats = append(b.repeats, tally{c.Channel, "biz_no"})
+		tx.repeats = append(tx.repeats, tally{c.Channel, "biz_no"})
 		return commit.Repeat{First: first}, nil
 	}
-	if first := c.repeat(b); first != nil {
+	if first := c.repeat(tx); first != nil {
 		if c.name != nil { // it is this message's for ever, also when the window is over
-			*b.names.Change(c.name) = name{id: first.ID, hash: c.request, made: c.print.Value.made}
+			*tx.names.Change(c.name) = name{id: first.ID, hash: c.request, made: c.print.Value.made}
 		}
-		b.repeats = append(b.repeats, tally{c.Channel, "fingerprint"})
+		tx.repeats = append(tx.repeats, tally{c.Channel, "fingerprint"})
 		return commit.Repeat{First: first}, nil
 	}
-	if err := c.limited.count(b); err != nil {
+	if err := c.limited.count(tx); err != nil {
 		return nil, err
 	}
-	m, err := c.make(b)
+	m, err := c.make(tx)
 	if err != nil {
 		return nil, err
 	}
@@ -199,22 +199,22 @@ func (c *SendCommand) Apply(b *Book) (any, error) {
 }
 
 // Count counts the message for limits, in the place of Apply, and sends nothing. Returns fault NOTIFY_LIMITED.
-func (c *SendCommand) Count(b *Book) error {
+func (c *SendCommand) Count(tx *Tx) error {
 	if c.err != nil {
 		return c.err
 	}
 	if slices.Contains(c.limited.counters, nil) {
 		return commit.ErrMoreRows
 	}
-	return c.limited.count(b)
+	return c.limited.count(tx)
 }
 
 // taken is the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT when it is another one.
-func (c *SendCommand) taken(b *Book) (*Message, error) {
+func (c *SendCommand) taken(tx *Tx) (*Message, error) {
 	n := &c.name.Value
 	first := n.made
 	if first == nil {
-		first = b.message(Key{c.Tenant, n.id})
+		first = tx.message(Key{c.Tenant, n.id})
 	}
 	if bytes.Equal(n.hash, c.request) {
 		if first == nil { // its proof is gone
@@ -224,7 +224,7 @@ func (c *SendCommand) taken(b *Book) (*Message, error) {
 	}
 	f := BizNoExistsDifferent.New("biz_no %s is that of another message", c.BizNo).With("biz_no", c.BizNo).With("message_id", n.id)
 	if first != nil {
-		f = f.With("differences", c.differences(b.outbox, first)).With("state", first.State)
+		f = f.With("differences", c.differences(tx.outbox, first)).With("state", first.State)
 	}
 	return nil, f
 }
@@ -255,15 +255,15 @@ func (c *SendCommand) contentHash(o *Outbox, content *send.Content) []byte {
 }
 
 // repeat is the first message of which this one is a repeat, or nil. One that will not be sent frees its fingerprint.
-func (c *SendCommand) repeat(b *Book) *Message {
-	if c.print == nil || !c.print.Exists || !c.print.Value.expiresAt.After(b.now) {
+func (c *SendCommand) repeat(tx *Tx) *Message {
+	if c.print == nil || !c.print.Exists || !c.print.Value.expiresAt.After(tx.now) {
 		return nil
 	}
 	v := &c.print.Value
 	if v.made != nil {
 		return v.made
 	}
-	m := b.message(Key{c.Tenant, v.id})
+	m := tx.message(Key{c.Tenant, v.id})
 	if m == nil || m.State == Dead || m.State == Cancelled {
 		return nil
 	}
@@ -279,7 +279,7 @@ type made struct {
 	text        []byte // of content, as it is kept
 }
 
-func (c *SendCommand) make(b *Book) (*made, error) {
+func (c *SendCommand) make(tx *Tx) (*made, error) {
 	r := Rendered{Content: c.Content}
 	if c.Render != nil {
 		var err error
@@ -303,52 +303,52 @@ func (c *SendCommand) make(b *Book) (*made, error) {
 	if err != nil {
 		return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
 	}
-	h := b.outbox.hashing(c.Tenant)
+	h := tx.outbox.hashing(c.Tenant)
 	m := &made{recipient: c.to, content: r.Content, text: text}
-	m.Message = Message{Key: Key{c.Tenant, b.newID()}, Month: monthOf(b.now), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
+	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.now), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
 		Template: r.Template, Locale: r.Locale, RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
 		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
-		AcceptedAt: b.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: b.now}
+		AcceptedAt: tx.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.now}
 	if c.Code {
 		// Else a code could be told by it: who may send has texts of his own hashed.
 		m.ContentHash = keyed(h.content, string(text), strconv.FormatInt(m.ID, 10))
-		m.text = send.SealContent(b.outbox.Master, m.Tenant, m.ID, text)
+		m.text = send.SealContent(tx.outbox.Master, m.Tenant, m.ID, text)
 	}
 	if c.AnyPriority && r.Priority != nil {
 		m.Priority = *r.Priority
 	}
-	if c.NotBefore.After(b.now) {
+	if c.NotBefore.After(tx.now) {
 		m.DueAt = m.NotBefore
 	}
-	if m.DueAt.Sub(b.now) > MostAhead {
+	if m.DueAt.Sub(tx.now) > MostAhead {
 		return nil, fault.FieldInvalid.New("not_before is more than %v ahead", MostAhead).WithField("not_before", "is more than 30 days ahead")
 	}
 	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MostGiveUpAfter), DefaultGiveUpAfter))
-	until := b.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))
+	until := tx.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))
 	if m.GiveUpAt.After(until) {
 		until = m.GiveUpAt
 	}
 	m.ContentsUntil = dayAfter(until)
 	if c.name != nil {
-		*b.names.Change(c.name) = name{id: m.ID, hash: c.request, made: &m.Message}
+		*tx.names.Change(c.name) = name{id: m.ID, hash: c.request, made: &m.Message}
 	}
 	if window := c.window(); window > 0 {
 		m.fingerprint = c.key.hash[:]
-		c.takePrint(b, print{id: m.ID, expiresAt: b.now.Add(window), made: &m.Message})
+		c.takePrint(tx, print{id: m.ID, expiresAt: tx.now.Add(window), made: &m.Message})
 	}
-	b.made = append(b.made, m)
+	tx.made = append(tx.made, m)
 	return m, nil
 }
 
 // takePrint gives the fingerprint to the message.
-func (c *SendCommand) takePrint(b *Book, p print) {
+func (c *SendCommand) takePrint(tx *Tx, p print) {
 	if c.print == nil {
-		c.print = b.prints.Add(c.key, p)
-		b.late[c.key], b.lates = c.print, append(b.lates, c.key)
+		c.print = tx.prints.Add(c.key, p)
+		tx.late[c.key], tx.lates = c.print, append(tx.lates, c.key)
 		return
 	}
-	v := b.prints.Change(c.print)
+	v := tx.prints.Change(c.print)
 	p.tid = v.tid
 	*v = p
 }

@@ -15,17 +15,17 @@ type Accepted struct {
 }
 
 // Need names what all of them need.
-func (c *SendAllCommand) Need(b *Book) {
+func (c *SendAllCommand) Need(tx *Tx) {
 	for _, s := range c.Sends {
-		s.Need(b)
+		s.Need(tx)
 	}
 }
 
 // Apply accepts them. The first that fails fails all, and the fault's state tells which it was.
-func (c *SendAllCommand) Apply(b *Book) (any, error) {
+func (c *SendAllCommand) Apply(tx *Tx) (any, error) {
 	all := make([]Accepted, len(c.Sends))
 	for i, s := range c.Sends {
-		answer, err := s.Apply(b)
+		answer, err := s.Apply(tx)
 		if err != nil {
 			if f := fault.Of(err); f != nil {
 				return nil, f.With("item", i).With("biz_no", s.BizNo)

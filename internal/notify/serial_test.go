@@ -31,7 +31,7 @@ type step struct {
 	all              []step // of "send all"
 }
 
-func (s step) in(w *world) commit.Command[*notify.Book] {
+func (s step) in(w *world) commit.Command[*notify.Tx] {
 	switch s.what {
 	case "cancel":
 		return &notify.CancelCommand{Caller: who, ID: w.ids[s.at]}

@@ -14,10 +14,10 @@ type Templated struct {
 
 // need names the template. What a message will say is known by the template, its version if one is named, the locale and
 // the variables: so a repeat is one also when the template has changed meanwhile.
-func (t *Templated) need(b *Book, p *Params) {
+func (t *Templated) need(tx *Tx, p *Params) {
 	// Maps are written sorted by name; what came as JSON can be written as JSON.
 	p.Identity, _ = json.Marshal([]any{"template", t.Name.Name, t.Version, t.Locale, t.Variables})
-	use := b.Templates().Want(t.Name)
+	use := tx.Templates().Want(t.Name)
 	p.Render = func() (Rendered, error) {
 		r, err := use.Render(t.Variables, nil)
 		if err != nil {

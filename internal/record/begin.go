@@ -46,45 +46,45 @@ type BeginCommand struct {
 }
 
 // Need names the row, and a fence.
-func (c *BeginCommand) Need(b *Book) {
-	c.row = b.Want(Key{c.Tenant, c.Scope, c.Key})
-	b.begins++
+func (c *BeginCommand) Need(tx *Tx) {
+	c.row = tx.Want(Key{c.Tenant, c.Scope, c.Key})
+	tx.begins++
 }
 
 // Apply looks at what is there: first whether it is the same work at all, then who has it.
-func (c *BeginCommand) Apply(b *Book) (any, error) {
+func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 	w := &c.row.Value
-	fresh := !c.row.Exists || w.gone(b.Now)
+	fresh := !c.row.Exists || w.gone(tx.Now)
 	if !fresh && w.bound && !bytes.Equal(w.fingerprint, c.Fingerprint) {
 		return nil, WorkKeyReused.New("the key names work that was begun with another fingerprint").
 			With("scope", c.Scope).With("key", c.Key).With("first_request_id", w.firstRequestID)
 	}
 	state := Free
 	if !fresh {
-		state = w.stateAt(b.Now)
+		state = w.stateAt(tx.Now)
 	}
 	switch state {
 	case Free, Lapsed:
-		return c.run(b, fresh, state == Lapsed)
+		return c.run(tx, fresh, state == Lapsed)
 	case Running:
 		if w.fence == c.Held {
-			return commit.Repeat{First: w.begun(b.Now, state, true)}, nil
+			return commit.Repeat{First: w.begun(tx.Now, state, true)}, nil
 		}
 	}
-	return commit.Repeat{First: w.begun(b.Now, state, false)}, nil
+	return commit.Repeat{First: w.begun(tx.Now, state, false)}, nil
 }
 
-func (c *BeginCommand) run(b *Book, fresh, lapsed bool) (any, error) {
-	fence, ok := b.fence()
+func (c *BeginCommand) run(tx *Tx, fresh, lapsed bool) (any, error) {
+	fence, ok := tx.fence()
 	if !ok {
 		return nil, commit.ErrMoreRows
 	}
-	w := b.Change(c.row)
+	w := tx.Change(c.row)
 	if fresh {
-		*w = work{tid: w.tid, firstRequestID: c.RequestID, createdAt: b.Now}
+		*w = work{tid: w.tid, firstRequestID: c.RequestID, createdAt: tx.Now}
 	}
-	w.run(b.Now, fence, &c.BeginParams, &c.Caller)
-	begun := w.begun(b.Now, Running, true)
+	w.run(tx.Now, fence, &c.BeginParams, &c.Caller)
+	begun := w.begun(tx.Now, Running, true)
 	begun.TookOver = lapsed
 	return begun, nil
 }

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var caller = record.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
-func work(c commit.Command[*record.Book]) flow.Work {
+func work(c commit.Command[*record.Tx]) flow.Work {
 	return flow.Work{Tenant: 1, RequestID: "r", Command: flow.Record(c), Rows: 1, Bytes: 1}
 }
 
@@ -78,7 +78,7 @@ func (p *plans) blocks(call func()) int64 {
 // kinds are all that is done to works that are there: k<from>, k<from+1>, …, which run, each under its
 // number as fence.
 func (p *plans) kinds(tag string, from, n int) map[string]func() {
-	each := func(command func(i int) commit.Command[*record.Book]) func() {
+	each := func(command func(i int) commit.Command[*record.Tx]) func() {
 		return func() {
 			var works []flow.Work
 			for i := range n {
@@ -92,10 +92,10 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 	}
 	ctx := context.Background()
 	return map[string]func(){
-		"1 begin new":  each(func(i int) commit.Command[*record.Book] { return begin(fmt.Sprint(tag, i)) }),
-		"2 begin held": each(func(i int) commit.Command[*record.Book] { return begin(fmt.Sprint("k", i)) }),
-		"3 extend":     each(func(i int) commit.Command[*record.Book] { return &record.ExtendCommand{Caller: caller, Held: held(i)} }),
-		"4 complete":   each(func(i int) commit.Command[*record.Book] { return complete(p, fmt.Sprint("k", i), int64(i), tag) }),
+		"1 begin new":  each(func(i int) commit.Command[*record.Tx] { return begin(fmt.Sprint(tag, i)) }),
+		"2 begin held": each(func(i int) commit.Command[*record.Tx] { return begin(fmt.Sprint("k", i)) }),
+		"3 extend":     each(func(i int) commit.Command[*record.Tx] { return &record.ExtendCommand{Caller: caller, Held: held(i)} }),
+		"4 complete":   each(func(i int) commit.Command[*record.Tx] { return complete(p, fmt.Sprint("k", i), int64(i), tag) }),
 		"5 read": func() {
 			for i := range n {
 				if _, err := p.reader.Get(ctx, record.Key{Tenant: 1, Scope: "s", Name: fmt.Sprint("k", from+i)}); err != nil {

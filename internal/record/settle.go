@@ -15,16 +15,16 @@ type Held struct {
 	Fence int64
 }
 
-func (h *Held) need(b *Book, tenant int32) *row { return b.Want(Key{tenant, h.Scope, h.Key}) }
+func (h *Held) need(tx *Tx, tenant int32) *row { return tx.Want(Key{tenant, h.Scope, h.Key}) }
 
 // of gives the work if the fence is its newest.
-func (h *Held) of(b *Book, r *row) (*work, error) {
+func (h *Held) of(tx *Tx, r *row) (*work, error) {
 	w := &r.Value
-	if !r.Exists || w.gone(b.Now) {
+	if !r.Exists || w.gone(tx.Now) {
 		return nil, h.lost("gone")
 	}
 	if w.fence != h.Fence {
-		return nil, h.lost(w.stateAt(b.Now)).With("newest_fence", w.fence)
+		return nil, h.lost(w.stateAt(tx.Now)).With("newest_fence", w.fence)
 	}
 	return w, nil
 }
@@ -45,24 +45,24 @@ type ExtendCommand struct {
 }
 
 // Need names the row.
-func (c *ExtendCommand) Need(b *Book) { c.row = c.need(b, c.Tenant) }
+func (c *ExtendCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
 // Apply moves the end of the lease.
-func (c *ExtendCommand) Apply(b *Book) (any, error) {
-	w, err := c.of(b, c.row)
+func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
+	w, err := c.of(tx, c.row)
 	if err != nil {
 		return nil, err
 	}
 	if w.state != Running {
 		return nil, c.lost(w.state)
 	}
-	w = b.Change(c.row)
+	w = tx.Change(c.row)
 	lease := c.Lease
 	if lease == 0 {
 		lease = w.lease
 	}
-	w.extend(b.Now, lease)
-	return w.begun(b.Now, Running, true), nil
+	w.extend(tx.Now, lease)
+	return w.begun(tx.Now, Running, true), nil
 }
 
 // Settled is how a piece of work stands after a Complete, an Abandon or a Resolve.
@@ -89,11 +89,11 @@ type CompleteCommand struct {
 }
 
 // Need names the row.
-func (c *CompleteCommand) Need(b *Book) { c.row = c.need(b, c.Tenant) }
+func (c *CompleteCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
 // Apply records the answer.
-func (c *CompleteCommand) Apply(b *Book) (any, error) {
-	w, err := c.of(b, c.row)
+func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
+	w, err := c.of(tx, c.row)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +105,8 @@ func (c *CompleteCommand) Apply(b *Book) (any, error) {
 	case w.state == Free:
 		return nil, c.lost(Free)
 	}
-	w = b.Change(c.row)
-	w.settle(b.Now, c.State, c.Answer, &c.Caller)
+	w = tx.Change(c.row)
+	w.settle(tx.Now, c.State, c.Answer, &c.Caller)
 	return w.settled(), nil
 }
 
@@ -126,11 +126,11 @@ type AbandonCommand struct {
 }
 
 // Need names the row.
-func (c *AbandonCommand) Need(b *Book) { c.row = c.need(b, c.Tenant) }
+func (c *AbandonCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
 // Apply frees the work.
-func (c *AbandonCommand) Apply(b *Book) (any, error) {
-	w, err := c.of(b, c.row)
+func (c *AbandonCommand) Apply(tx *Tx) (any, error) {
+	w, err := c.of(tx, c.row)
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +142,8 @@ func (c *AbandonCommand) Apply(b *Book) (any, error) {
 	case Done, Refused:
 		return nil, c.lost(w.state)
 	}
-	w = b.Change(c.row)
-	w.settle(b.Now, Free, nil, &c.Caller)
+	w = tx.Change(c.row)
+	w.settle(tx.Now, Free, nil, &c.Caller)
 	if c.Forget {
 		w.fingerprint, w.bound = nil, false
 	}
@@ -162,25 +162,25 @@ type ResolveCommand struct {
 }
 
 // Need names the row.
-func (c *ResolveCommand) Need(b *Book) { c.row = c.need(b, c.Tenant) }
+func (c *ResolveCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
 // Apply settles it, if it is still the attempt that the caller looked at.
-func (c *ResolveCommand) Apply(b *Book) (any, error) {
-	if !c.row.Exists || c.row.Value.gone(b.Now) {
+func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
+	if !c.row.Exists || c.row.Value.gone(tx.Now) {
 		return nil, RecordNotFound.New("there is no record of %s %q", c.Scope, c.Key)
 	}
-	w, err := c.of(b, c.row)
+	w, err := c.of(tx, c.row)
 	if err != nil {
 		return nil, err
 	}
 	if w.state == c.State && (c.State == Free || bytes.Equal(w.answerHash, c.Answer.hash(c.State))) {
 		return commit.Repeat{First: w.settled()}, nil
 	}
-	if s := w.stateAt(b.Now); s != Parked && s != Lapsed {
+	if s := w.stateAt(tx.Now); s != Parked && s != Lapsed {
 		return nil, RecordNotParked.New("%s %q is %s", c.Scope, c.Key, s).
 			With("scope", c.Scope).With("key", c.Key).With("fence", w.fence).With("state", s)
 	}
-	w = b.Change(c.row)
-	w.settle(b.Now, c.State, c.Answer, &c.Caller)
+	w = tx.Change(c.row)
+	w.settle(tx.Now, c.State, c.Answer, &c.Caller)
 	return w.settled(), nil
 }

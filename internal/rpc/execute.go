@@ -136,29 +136,29 @@ func (s *step) decode(c *call, request proto.Message) (g change[proto.Message], 
 }
 
 // Need names what all operations need.
-func (e *execute) Need(b *flow.Books) {
+func (e *execute) Need(tx *flow.Tx) {
 	for _, k := range e.lockKeys {
-		b.LockKeys().Want(lease.Key{Tenant: e.call.identity.Tenant, Name: k})
+		tx.LockKeys().Want(lease.Key{Tenant: e.call.identity.Tenant, Name: k})
 	}
 	for i := range e.steps {
 		s := &e.steps[i]
 		s.response = nil
-		s.change.command.Need(b)
+		s.change.command.Need(tx)
 		for _, c := range s.more {
-			c.Need(b)
+			c.Need(tx)
 		}
 		if s.last != nil {
-			s.last.Need(b)
+			s.last.Need(tx)
 		}
 	}
 }
 
 // Apply runs them in order. Its answer is an ExecuteResponse.
-func (e *execute) Apply(b *flow.Books) (any, error) {
+func (e *execute) Apply(tx *flow.Tx) (any, error) {
 	answer := &batchv1.ExecuteResponse{Results: make([]*batchv1.OperationResult, len(e.steps))}
 	for i := range e.steps {
 		s := &e.steps[i]
-		existed, err := e.apply(b, s)
+		existed, err := e.apply(tx, s)
 		if err != nil {
 			for _, guard := range e.steps {
 				err = flow.Refuse(err, guard.change.command)
@@ -174,7 +174,7 @@ func (e *execute) Apply(b *flow.Books) (any, error) {
 	return answer, nil
 }
 
-func (e *execute) apply(b *flow.Books, s *step) (existed bool, err error) {
+func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	g := s.change
 	if len(s.references) > 0 {
 		request := proto.Clone(s.request)
@@ -187,9 +187,9 @@ func (e *execute) apply(b *flow.Books, s *step) (existed bool, err error) {
 			return false, err
 		}
 		s.last = g.command
-		g.command.Need(b) // of rows that are there
+		g.command.Need(tx) // of rows that are there
 	}
-	answer, err := g.command.Apply(b)
+	answer, err := g.command.Apply(tx)
 	if errors.Is(err, commit.ErrMoreRows) && len(s.references) > 0 {
 		s.more = append(s.more, g.command)
 	}
@@ -228,9 +228,9 @@ func (s *step) fails(err error) error {
 }
 
 // Count has the operations count what stays whatever becomes of the whole.
-func (e *execute) Count(b *flow.Books) (counted bool) {
+func (e *execute) Count(tx *flow.Tx) (counted bool) {
 	for i := range e.steps {
-		if c, ok := e.steps[i].change.command.(commit.Counted[*flow.Books]); ok && c.Count(b) {
+		if c, ok := e.steps[i].change.command.(commit.Counted[*flow.Tx]); ok && c.Count(tx) {
 			counted = true
 		}
 	}
@@ -238,11 +238,11 @@ func (e *execute) Count(b *flow.Books) (counted bool) {
 }
 
 // Guard runs the parts of the operations that stay when the whole is refused, before any operation.
-func (e *execute) Guard(b *flow.Books) error {
+func (e *execute) Guard(tx *flow.Tx) error {
 	for i := range e.steps {
 		s := &e.steps[i]
-		if c, ok := s.change.command.(commit.Guarded[*flow.Books]); ok {
-			if err := c.Guard(b); err != nil {
+		if c, ok := s.change.command.(commit.Guarded[*flow.Tx]); ok {
+			if err := c.Guard(tx); err != nil {
 				return s.fails(err)
 			}
 		}

@@ -71,8 +71,8 @@ type runsOrFails struct {
 	tells   bool
 }
 
-func (c runsOrFails) Apply(b *flow.Books) (any, error) {
-	answer, err := c.Command.Apply(b)
+func (c runsOrFails) Apply(tx *flow.Tx) (any, error) {
+	answer, err := c.Command.Apply(tx)
 	other, ok := answer.(commit.Repeat)
 	if err != nil || !ok {
 		return answer, err

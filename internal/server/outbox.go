@@ -72,7 +72,7 @@ func (s *Server) deliver(ctx context.Context) {
 	}
 }
 
-// observeEndpoint has the books know what became of an attempt at an endpoint.
+// observeEndpoint tells transactions what became of an attempt at an endpoint.
 func (s *Server) observeEndpoint(ctx context.Context, o webhook.Observation) error {
 	for _, r := range s.engine.DoAll(ctx, []flow.Work{{Tenant: o.Tenant, RequestID: "webhooks",
 		Command: flow.Webhook(&webhook.ObserveCommand{Observation: o}), Rows: 1, Bytes: 256}}) {

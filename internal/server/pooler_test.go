@@ -73,16 +73,14 @@ max_client_conn = 200
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	u := &url.URL{Scheme: "postgres", User: url.UserPassword(c.User, c.Password), Host: fmt.Sprint("127.0.0.1:", port),
 		Path: "/" + c.Database}
-	for end := time.Now().Add(20 * time.Second); ; {
-		if conn, err := net.Dial("tcp", u.Host); err == nil {
+	soon(t, 20*time.Second, "pgbouncer listens", func() bool {
+		conn, err := net.Dial("tcp", u.Host)
+		if err == nil {
 			_ = conn.Close()
-			return u
 		}
-		if time.Now().After(end) {
-			t.Fatal("pgbouncer does not listen")
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+		return err == nil
+	})
+	return u
 }
 
 func freePort(t *testing.T) int {

@@ -19,13 +19,13 @@ type IssueCommand struct {
 type Issued struct{ ExpiresAt time.Time }
 
 // Need has nothing to look up: nobody had the tokens before.
-func (c *IssueCommand) Need(*Book) {}
+func (c *IssueCommand) Need(*Tx) {}
 
 // Apply issues the tokens.
-func (c *IssueCommand) Apply(b *Book) (any, error) {
-	r := binding{c.Subject, c.Purpose, c.Life, c.SurvivesRefusal}.of(c.Caller, b.Now)
+func (c *IssueCommand) Apply(tx *Tx) (any, error) {
+	r := binding{c.Subject, c.Purpose, c.Life, c.SurvivesRefusal}.of(c.Caller, tx.Now)
 	for _, t := range c.Tokens {
-		b.Add(key{c.Tenant, hashOf(t)}, r)
+		tx.Add(key{c.Tenant, hashOf(t)}, r)
 	}
 	return Issued{r.expiresAt}, nil
 }

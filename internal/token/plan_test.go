@@ -39,7 +39,7 @@ func (p *plans) exec(sql string, args ...any) {
 	}
 }
 
-func (p *plans) do(commands ...commit.Command[*token.Book]) {
+func (p *plans) do(commands ...commit.Command[*token.Tx]) {
 	p.t.Helper()
 	works := make([]flow.Work, len(commands))
 	for i, c := range commands {
@@ -135,7 +135,7 @@ func TestSpendingDoesNotSlowDownAsTokensWait(t *testing.T) {
 	p.exec(fill, "", "0", many)
 	p.exec(fill, "old", "-3 h", old)
 	spend := func(from int) (blocks int64) {
-		commands := make([]commit.Command[*token.Book], n)
+		commands := make([]commit.Command[*token.Tx], n)
 		for i := range commands {
 			commands[i] = spendOf(fmt.Sprint("st_", from+i))
 		}

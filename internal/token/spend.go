@@ -23,40 +23,40 @@ type Spend struct {
 }
 
 // Need names the token.
-func (s *Spend) Need(b *Book) {
+func (s *Spend) Need(tx *Tx) {
 	if s.row = nil; s.Token != "" {
-		s.row = b.Want(key{s.Tenant, hashOf(s.Token)})
+		s.row = tx.Want(key{s.Tenant, hashOf(s.Token)})
 	}
 }
 
 // Guard looks whether the token is good, and spends it, unless it is one that survives a refusal. Until Done
 // says otherwise the submit counts as refused: what Guard did stays then, and nothing else does.
-func (s *Spend) Guard(b *Book) error {
-	if err := s.good(b); err != nil || s.row.Value.survivesRefusal {
+func (s *Spend) Guard(tx *Tx) error {
+	if err := s.good(tx); err != nil || s.row.Value.survivesRefusal {
 		return err
 	}
-	s.spend(b, refused)
+	s.spend(tx, refused)
 	return nil
 }
 
 // Apply spends a token that survives a refusal: so a refusal takes it back.
-func (s *Spend) Apply(b *Book) error {
+func (s *Spend) Apply(tx *Tx) error {
 	if !s.row.Value.survivesRefusal {
 		return nil
 	}
-	if err := s.good(b); err != nil { // not spent by Guard, so perhaps by an operation since
+	if err := s.good(tx); err != nil { // not spent by Guard, so perhaps by an operation since
 		return err
 	}
-	s.spend(b, spent)
+	s.spend(tx, spent)
 	return nil
 }
 
 // Done notes that the submit went well and what it made, by name, and issues the next token.
-func (s *Spend) Done(b *Book, result map[string]string) {
-	r := b.Change(s.row)
+func (s *Spend) Done(tx *Tx, result map[string]string) {
+	r := tx.Change(s.row)
 	r.state, r.result = spent, result
 	if s.Next {
-		b.Add(key{s.Tenant, hashOf(Next(s.Token))}, r.of(s.Caller, b.Now))
+		tx.Add(key{s.Tenant, hashOf(Next(s.Token))}, r.of(s.Caller, tx.Now))
 	}
 }
 
@@ -71,20 +71,20 @@ func (s *Spend) Refused(f *fault.Fault) {
 	}
 }
 
-func (s *Spend) spend(b *Book, state string) {
-	r := b.Change(s.row)
-	r.state, r.spentAt, r.forgetAt = state, b.Now, r.expiresAt.Add(spentKept)
+func (s *Spend) spend(tx *Tx, state string) {
+	r := tx.Change(s.row)
+	r.state, r.spentAt, r.forgetAt = state, tx.Now, r.expiresAt.Add(spentKept)
 	r.spentBy, r.requestID, r.operation = s.Principal, s.RequestID, s.Operation
 }
 
 // good tells why the token cannot be spent, if so. What the first submit made is told to none but those
 // who hold the token and know what it was issued for.
-func (s *Spend) good(b *Book) error {
+func (s *Spend) good(tx *Tx) error {
 	if s.row == nil {
 		return Missing.New("a submit token is to stand here, and there is none")
 	}
 	r := &s.row.Value
-	if !s.row.Exists || !b.Now.Before(r.forgetAt) {
+	if !s.row.Exists || !tx.Now.Before(r.forgetAt) {
 		return Unknown.New("there is no such submit token")
 	}
 	var differs []string
@@ -100,7 +100,7 @@ func (s *Spend) good(b *Book) error {
 			With("differs", strings.Join(differs, ","))
 	case r.state != open:
 		return r.first()
-	case !b.Now.Before(r.expiresAt):
+	case !tx.Now.Before(r.expiresAt):
 		return Expired.New("the form has expired: load it again").With("expire_time", r.expiresAt.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
@@ -132,14 +132,14 @@ type SpendCommand struct {
 type Used struct{ SpentAt time.Time }
 
 // Apply spends the token for good.
-func (c *SpendCommand) Apply(b *Book) (any, error) {
-	if err := c.Spend.Apply(b); err != nil {
+func (c *SpendCommand) Apply(tx *Tx) (any, error) {
+	if err := c.Spend.Apply(tx); err != nil {
 		return nil, err
 	}
 	var result map[string]string
 	if c.Result != "" {
 		result = map[string]string{"result": c.Result}
 	}
-	c.Done(b, result)
-	return Used{b.Now}, nil
+	c.Done(tx, result)
+	return Used{tx.Now}, nil
 }

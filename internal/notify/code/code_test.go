@@ -318,10 +318,10 @@ type failing struct {
 	with error
 }
 
-func (f failing) Count(b *flow.Books) bool { return f.Command.(commit.Counted[*flow.Books]).Count(b) }
+func (f failing) Count(tx *flow.Tx) bool { return f.Command.(commit.Counted[*flow.Tx]).Count(tx) }
 
-func (f failing) Apply(b *flow.Books) (any, error) {
-	if _, err := f.Command.Apply(b); err != nil {
+func (f failing) Apply(tx *flow.Tx) (any, error) {
+	if _, err := f.Command.Apply(tx); err != nil {
 		return nil, err
 	}
 	return nil, f.with

@@ -28,30 +28,30 @@ type Issue struct {
 }
 
 // Need names the code.
-func (i *Issue) Need(b *Book) {
-	i.target = b.want(i.Tenant, i.Type, i.Channel, i.Recipient, i.Interval)
+func (i *Issue) Need(tx *Tx) {
+	i.target = tx.want(i.Tenant, i.Type, i.Channel, i.Recipient, i.Interval)
 }
 
 // Allowed tells whether a code may be sent now. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
 // SECRET_NOT_CONFIGURED, FIELD_INVALID.
-func (i *Issue) Allowed(b *Book) error {
+func (i *Issue) Allowed(tx *Tx) error {
 	if i.err != nil {
 		return i.err
 	}
-	if err := i.spent(b, i.Channel); err != nil { // it could not be verified
+	if err := i.spent(tx, i.Channel); err != nil { // it could not be verified
 		return err
 	}
 	v := &i.row.Value
 	if !i.row.Exists {
 		return nil
 	}
-	if free := v.sent().Add(i.Interval); b.Now.Before(free) && !v.unsent {
-		b.refused = append(b.refused, tallyOf("too_soon", i.Channel, i.to))
-		return wait(TooSoon.New("a code was sent a moment ago"), free.Sub(b.Now))
+	if free := v.sent().Add(i.Interval); tx.Now.Before(free) && !v.unsent {
+		tx.refused = append(tx.refused, tallyOf("too_soon", i.Channel, i.to))
+		return wait(TooSoon.New("a code was sent a moment ago"), free.Sub(tx.Now))
 	}
-	if sent := v.lately(b.Now); len(sent) >= i.Daily {
-		b.refused = append(b.refused, tallyOf("too_many", i.Channel, i.to))
-		return wait(TooMany.New("no more than %d codes may be sent in 24 hours", i.Daily), sent[len(sent)-i.Daily].Add(day).Sub(b.Now))
+	if sent := v.lately(tx.Now); len(sent) >= i.Daily {
+		tx.refused = append(tx.refused, tallyOf("too_many", i.Channel, i.to))
+		return wait(TooMany.New("no more than %d codes may be sent in 24 hours", i.Daily), sent[len(sent)-i.Daily].Add(day).Sub(tx.Now))
 	}
 	return nil
 }
@@ -64,24 +64,24 @@ func wait(f *fault.Fault, d time.Duration) *fault.Fault {
 type Issued struct{ ExpiresAt, NextAt time.Time }
 
 // Done keeps the code that the message says; 0: none was sent. The older one is void.
-func (i *Issue) Done(b *Book, messageID int64) Issued {
+func (i *Issue) Done(tx *Tx, messageID int64) Issued {
 	v := i.row.Value
-	sent := append(v.lately(b.Now), b.Now)
+	sent := append(v.lately(tx.Now), tx.Now)
 	next := row{channel: string(i.Channel), hint: recipient.Mask(i.Channel, i.to), state: open, nonce: i.Nonce, maxTries: MaxTries, messageID: messageID,
-		sentAt: sent[max(0, len(sent)-MaxDaily):], expiresAt: b.Now.Add(i.Life), principal: i.Principal, requestID: i.RequestID, tid: v.tid}
-	next.hash = i.hash(b, i.Code)
+		sentAt: sent[max(0, len(sent)-MaxDaily):], expiresAt: tx.Now.Add(i.Life), principal: i.Principal, requestID: i.RequestID, tid: v.tid}
+	next.hash = i.hash(tx, i.Code)
 	what := "sent"
 	if messageID == 0 {
 		what = "suppressed"
-		next.hash = i.hash(b, "") // which is no code
+		next.hash = i.hash(tx, "") // which is no code
 	}
-	*b.Change(i.row) = next
-	b.note(what, i.Channel, i.to)
-	return Issued{next.expiresAt, b.Now.Add(i.Interval)}
+	*tx.Change(i.row) = next
+	tx.note(what, i.Channel, i.to)
+	return Issued{next.expiresAt, tx.Now.Add(i.Interval)}
 }
 
-func (i *Issue) hash(b *Book, code string) [32]byte {
-	return hashOf(b.keysOf(i.Tenant), i.Type, recipient.Same(i.Channel, i.to), i.Nonce, code)
+func (i *Issue) hash(tx *Tx, code string) [32]byte {
+	return hashOf(tx.keysOf(i.Tenant), i.Type, recipient.Same(i.Channel, i.to), i.Nonce, code)
 }
 
 func hashOf(k keys, kind, to string, nonce Nonce, code string) [32]byte {
@@ -89,8 +89,8 @@ func hashOf(k keys, kind, to string, nonce Nonce, code string) [32]byte {
 }
 
 // note counts what happened to a code, when the batch has committed.
-func (b *Book) note(what string, channel send.Channel, to string) {
-	b.tallies = append(b.tallies, tallyOf(what, channel, to))
+func (tx *Tx) note(what string, channel send.Channel, to string) {
+	tx.tallies = append(tx.tallies, tallyOf(what, channel, to))
 }
 
 // tallyOf counts by where numbers are.

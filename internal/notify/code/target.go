@@ -28,18 +28,18 @@ type asked struct {
 }
 
 // want names the rows of a recipient. Its faults are SECRET_NOT_CONFIGURED, FIELD_INVALID.
-func (b *Book) want(tenant int32, kind string, channel send.Channel, written string, interval time.Duration) target {
-	if err := b.outbox.Master.Check(); err != nil {
+func (tx *Tx) want(tenant int32, kind string, channel send.Channel, written string, interval time.Duration) target {
+	if err := tx.outbox.Master.Check(); err != nil {
 		return target{err: err}
 	}
-	to, err := recipient.Parse(channel, written, b.outbox.Region)
+	to, err := recipient.Parse(channel, written, tx.outbox.Region)
 	if err != nil {
 		return target{err: fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())}
 	}
-	sum := keyed(b.keysOf(tenant).recipient, string(channel), recipient.Same(channel, to))
+	sum := keyed(tx.keysOf(tenant).recipient, string(channel), recipient.Same(channel, to))
 	hash := [16]byte(sum[:16])
-	t := target{to: to, row: b.Want(key{tenant, kind, hash}), wrong: b.Want(key{tenant, everyType, hash})}
-	b.asked = append(b.asked, asked{tenant, t.row, interval})
+	t := target{to: to, row: tx.Want(key{tenant, kind, hash}), wrong: tx.Want(key{tenant, everyType, hash})}
+	tx.asked = append(tx.asked, asked{tenant, t.row, interval})
 	return t
 }
 
@@ -47,12 +47,12 @@ func (b *Book) want(tenant int32, kind string, channel send.Channel, written str
 func (r *row) full(now time.Time) bool { return len(r.lately(now)) >= MostWrong }
 
 // spent refuses what has no more wrong tries to spare: also the right code, or guessing would go on. Returns fault CODE_TRIES_SPENT.
-func (t *target) spent(b *Book, channel send.Channel) error {
+func (t *target) spent(tx *Tx, channel send.Channel) error {
 	v := &t.wrong.Value
-	if !v.full(b.Now) {
+	if !v.full(tx.Now) {
 		return nil
 	}
-	tries := v.lately(b.Now)
-	b.refused = append(b.refused, tallyOf("tries_spent", channel, t.to))
-	return wait(TriesSpent.New("no more than %d wrong codes may be tried in 24 hours", MostWrong), tries[len(tries)-MostWrong].Add(day).Sub(b.Now))
+	tries := v.lately(tx.Now)
+	tx.refused = append(tx.refused, tallyOf("tries_spent", channel, t.to))
+	return wait(TriesSpent.New("no more than %d wrong codes may be tried in 24 hours", MostWrong), tries[len(tries)-MostWrong].Add(day).Sub(tx.Now))
 }

@@ -31,60 +31,60 @@ type Verified struct {
 	TriesLeft int32 // of this code; 0: it is worth nothing any more
 }
 
-var _ commit.Counted[*Book] = (*VerifyCommand)(nil)
+var _ commit.Counted[*Tx] = (*VerifyCommand)(nil)
 
 // Need names the code.
-func (c *VerifyCommand) Need(b *Book) {
-	c.target = b.want(c.Tenant, c.Type, c.Channel, c.Recipient, 0)
+func (c *VerifyCommand) Need(tx *Tx) {
+	c.target = tx.want(c.Tenant, c.Type, c.Channel, c.Recipient, 0)
 }
 
 // Count counts a wrong try. Where there is no code, tries are counted as though there were one: an answer does not
 // tell the difference. Without budget nothing is tried.
-func (c *VerifyCommand) Count(b *Book) bool {
-	if c.counted = c.err == nil && !c.wrong.Value.full(b.Now) && !c.right(b); c.counted {
-		c.count(b)
+func (c *VerifyCommand) Count(tx *Tx) bool {
+	if c.counted = c.err == nil && !c.wrong.Value.full(tx.Now) && !c.right(tx); c.counted {
+		c.count(tx)
 	}
 	return c.counted
 }
 
 // right compares whatever there is, so that it takes the same time for all.
-func (c *VerifyCommand) right(b *Book) bool {
+func (c *VerifyCommand) right(tx *Tx) bool {
 	v := &c.row.Value
-	sum := hashOf(b.keysOf(c.Tenant), c.Type, recipient.Same(c.Channel, c.to), v.nonce, c.Code)
+	sum := hashOf(tx.keysOf(c.Tenant), c.Type, recipient.Same(c.Channel, c.to), v.nonce, c.Code)
 	same := hmac.Equal(sum[:], v.hash[:])
-	return c.row.Exists && same && c.Code != "" && v.state == open && !v.unsent && v.tries < v.maxTries && b.Now.Before(v.expiresAt)
+	return c.row.Exists && same && c.Code != "" && v.state == open && !v.unsent && v.tries < v.maxTries && tx.Now.Before(v.expiresAt)
 }
 
-func (c *VerifyCommand) count(b *Book) {
-	b.note("wrong", c.Channel, c.to)
+func (c *VerifyCommand) count(tx *Tx) {
+	tx.note("wrong", c.Channel, c.to)
 	v := c.row.Value
 	switch {
-	case !c.row.Exists || !b.Now.Before(v.expiresAt):
-		*b.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, nonce: c.Ghost, tries: 1, maxTries: MaxTries,
-			sentAt: v.sentAt, expiresAt: b.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID, tid: v.tid, messageID: v.messageID, unsent: v.unsent}
+	case !c.row.Exists || !tx.Now.Before(v.expiresAt):
+		*tx.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, nonce: c.Ghost, tries: 1, maxTries: MaxTries,
+			sentAt: v.sentAt, expiresAt: tx.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID, tid: v.tid, messageID: v.messageID, unsent: v.unsent}
 	case v.tries < v.maxTries:
-		b.Change(c.row).tries++
+		tx.Change(c.row).tries++
 	default:
 		return // the code is spoilt: there is nothing to guess
 	}
 	w := c.wrong.Value
-	*b.Change(c.wrong) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, maxTries: MaxTries,
-		sentAt: append(w.lately(b.Now), b.Now), expiresAt: b.Now, principal: c.Principal, requestID: c.RequestID, tid: w.tid}
+	*tx.Change(c.wrong) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, maxTries: MaxTries,
+		sentAt: append(w.lately(tx.Now), tx.Now), expiresAt: tx.Now, principal: c.Principal, requestID: c.RequestID, tid: w.tid}
 }
 
 // Apply uses the code up. Returns faults CODE_TRIES_SPENT, CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED
 // and FIELD_INVALID.
-func (c *VerifyCommand) Apply(b *Book) (any, error) {
+func (c *VerifyCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
 	if !c.counted {
-		if err := c.spent(b, c.Channel); err != nil {
+		if err := c.spent(tx, c.Channel); err != nil {
 			return nil, err
 		}
-		if !c.right(b) { // used, or voided, by what stands before it since Count looked
+		if !c.right(tx) { // used, or voided, by what stands before it since Count looked
 			c.counted = true
-			c.count(b)
+			c.count(tx)
 		}
 	}
 	v := &c.row.Value
@@ -95,7 +95,7 @@ func (c *VerifyCommand) Apply(b *Book) (any, error) {
 		}
 		return Verified{TriesLeft: left}, nil
 	}
-	b.Change(c.row).state = used
-	b.note("verified", c.Channel, c.to)
+	tx.Change(c.row).state = used
+	tx.note("verified", c.Channel, c.to)
 	return Verified{Valid: true, TriesLeft: left}, nil
 }

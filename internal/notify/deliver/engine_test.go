@@ -22,8 +22,8 @@ type refusing struct{ notify.SendCommand }
 
 var errRefused = errors.New("refused")
 
-func (r *refusing) Apply(b *notify.Book) (any, error) {
-	if _, err := r.SendCommand.Apply(b); err != nil {
+func (r *refusing) Apply(tx *notify.Tx) (any, error) {
+	if _, err := r.SendCommand.Apply(tx); err != nil {
 		return nil, err
 	}
 	return nil, errRefused

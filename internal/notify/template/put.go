@@ -73,12 +73,12 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 }
 
 // Need names the template.
-func (c *PutCommand) Need(b *Book) {
-	c.row = b.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
+func (c *PutCommand) Need(tx *Tx) {
+	c.row = tx.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
 }
 
 // Apply makes the version.
-func (c *PutCommand) Apply(b *Book) (any, error) {
+func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	at := slices.Index(r.locales, c.Locale)
 	gone := !r.deletedAt.IsZero()
@@ -104,9 +104,9 @@ func (c *PutCommand) Apply(b *Book) (any, error) {
 	if r.hashes = maps.Clone(r.hashes); r.hashes == nil {
 		r.hashes = map[int32][sha256.Size]byte{}
 	}
-	r.hashes[r.last], r.changedAt = c.hash, b.Now
-	*b.Change(c.row) = r
-	b.versions = append(b.versions, version{c.row.Key, r.last, c.Locale, c.definition, c.hash, c.compiled, c.Caller})
+	r.hashes[r.last], r.changedAt = c.hash, tx.Now
+	*tx.Change(c.row) = r
+	tx.versions = append(tx.versions, version{c.row.Key, r.last, c.Locale, c.definition, c.hash, c.compiled, c.Caller})
 	return Put{r.last, c.Locale, r.defaultLocale == c.Locale}, nil
 }
 
@@ -125,13 +125,13 @@ type DeleteCommand struct {
 type Deleted struct{ At time.Time }
 
 // Need names the template.
-func (c *DeleteCommand) Need(b *Book) {
-	c.row = b.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
+func (c *DeleteCommand) Need(tx *Tx) {
+	c.row = tx.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
 }
 
 // Apply deletes it. Returns fault TEMPLATE_NOT_FOUND when there never was one, FIELD_INVALID for the default
 // locale of several.
-func (c *DeleteCommand) Apply(b *Book) (any, error) {
+func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	if !c.row.Exists {
 		return nil, NotFound.New("there is no template %s for %s", c.Name, c.Channel).With("template", c.Name)
@@ -142,7 +142,7 @@ func (c *DeleteCommand) Apply(b *Book) (any, error) {
 	at := slices.Index(r.locales, c.Locale)
 	switch {
 	case c.Locale == "" || at >= 0 && len(r.locales) == 1:
-		r.deletedAt = b.Now
+		r.deletedAt = tx.Now
 	case at < 0:
 		return commit.Repeat{First: Deleted{r.changedAt}}, nil
 	case c.Locale == r.defaultLocale:
@@ -150,7 +150,7 @@ func (c *DeleteCommand) Apply(b *Book) (any, error) {
 	default:
 		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1), slices.Delete(slices.Clone(r.versions), at, at+1)
 	}
-	r.changedAt = b.Now
-	*b.Change(c.row) = r
-	return Deleted{b.Now}, nil
+	r.changedAt = tx.Now
+	*tx.Change(c.row) = r
+	return Deleted{tx.Now}, nil
 }

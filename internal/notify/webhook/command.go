@@ -19,11 +19,11 @@ type CreateCommand struct {
 }
 
 // Need names the endpoint.
-func (c *CreateCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+func (c *CreateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
 // Apply makes it.
-func (c *CreateCommand) Apply(b *Book) (any, error) {
-	if e, ok := b.live(c.row); ok {
+func (c *CreateCommand) Apply(tx *Tx) (any, error) {
+	if e, ok := tx.live(c.row); ok {
 		var differs []string
 		for field, same := range map[string]bool{"url": e.URL == c.URL, "types": slices.Equal(e.Types, c.Types), "description": e.Description == c.Description} {
 			if !same {
@@ -36,10 +36,10 @@ func (c *CreateCommand) Apply(b *Book) (any, error) {
 		}
 		return commit.Repeat{First: *e}, nil
 	}
-	s := b.Change(c.row)
-	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: b.ID(), URL: c.URL, Types: c.Types, Description: c.Description, Version: 1,
-		CreatedAt: b.Now}}
-	b.changed(&s.Endpoint, c.Caller)
+	s := tx.Change(c.row)
+	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: tx.ID(), URL: c.URL, Types: c.Types, Description: c.Description, Version: 1,
+		CreatedAt: tx.Now}}
+	tx.changed(&s.Endpoint, c.Caller)
 	return s.Endpoint, nil
 }
 
@@ -55,15 +55,15 @@ type UpdateCommand struct {
 }
 
 // Need names the endpoint.
-func (c *UpdateCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+func (c *UpdateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
 // Apply changes it. Who enables an endpoint, or gives it another URL, says that it works: its failures are forgotten.
-func (c *UpdateCommand) Apply(b *Book) (any, error) {
-	if _, err := b.found(c.row); err != nil {
+func (c *UpdateCommand) Apply(tx *Tx) (any, error) {
+	if _, err := tx.found(c.row); err != nil {
 		return nil, err
 	}
-	e := b.change(c.row)
-	b.changed(e, c.Caller)
+	e := tx.change(c.row)
+	tx.changed(e, c.Caller)
 	if c.URL != nil && *c.URL != e.URL {
 		e.URL, e.FailingSince, e.FailedAt = *c.URL, time.Time{}, time.Time{}
 	}
@@ -78,7 +78,7 @@ func (c *UpdateCommand) Apply(b *Book) (any, error) {
 	case *c.Enabled:
 		e.Disabled, e.DisabledAt, e.FailingSince, e.FailedAt = "", time.Time{}, time.Time{}, time.Time{}
 	case e.Disabled == "":
-		e.Disabled, e.DisabledAt = ByCaller, b.Now
+		e.Disabled, e.DisabledAt = ByCaller, tx.Now
 	}
 	return *e, nil
 }
@@ -96,11 +96,11 @@ type RotateCommand struct {
 }
 
 // Need names the endpoint.
-func (c *RotateCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+func (c *RotateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
 // Apply replaces the secret.
-func (c *RotateCommand) Apply(b *Book) (any, error) {
-	e, err := b.found(c.row)
+func (c *RotateCommand) Apply(tx *Tx) (any, error) {
+	e, err := tx.found(c.row)
 	switch {
 	case err != nil:
 		return nil, err
@@ -109,10 +109,10 @@ func (c *RotateCommand) Apply(b *Book) (any, error) {
 	case e.Version != c.Version:
 		return nil, Replaced.New("the secret of webhook endpoint %s has version %d, not %d", c.Name, e.Version, c.Version).With("secret_version", e.Version)
 	}
-	e = b.change(c.row)
-	b.changed(e, c.Caller)
+	e = tx.change(c.row)
+	tx.changed(e, c.Caller)
 	e.Version++
-	e.PreviousUntil = b.Now.Add(c.Overlap)
+	e.PreviousUntil = tx.Now.Add(c.Overlap)
 	return *e, nil
 }
 
@@ -126,16 +126,16 @@ type DeleteCommand struct {
 }
 
 // Need names the endpoint.
-func (c *DeleteCommand) Need(b *Book) { c.row = b.Want(Key{c.Tenant, c.Name}) }
+func (c *DeleteCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
 // Apply deletes it.
-func (c *DeleteCommand) Apply(b *Book) (any, error) {
-	e, err := b.found(c.row)
+func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
+	e, err := tx.found(c.row)
 	if err != nil {
 		return nil, err
 	}
 	was := *e
-	b.Change(c.row).deleted = true
+	tx.Change(c.row).deleted = true
 	return was, nil
 }
 
@@ -154,32 +154,32 @@ type Observed struct {
 }
 
 // Need names the endpoint.
-func (c *ObserveCommand) Need(b *Book) { c.row = b.Want(c.Key) }
+func (c *ObserveCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply disables what is gone, or has failed for FailingLimit on end. What is seen of an endpoint that is not there any
 // more, or is disabled, changes nothing.
-func (c *ObserveCommand) Apply(b *Book) (any, error) {
-	e, ok := b.live(c.row)
+func (c *ObserveCommand) Apply(tx *Tx) (any, error) {
+	e, ok := tx.live(c.row)
 	if !ok || e.ID != c.ID || e.Disabled != "" || c.OK && e.FailingSince.IsZero() {
 		return Observed{}, nil
 	}
-	e = b.change(c.row)
+	e = tx.change(c.row)
 	switch {
 	case c.OK:
 		e.FailingSince, e.FailedAt = time.Time{}, time.Time{}
 		return Observed{*e, false}, nil
-	case e.FailingSince.IsZero() || b.Now.Sub(e.FailedAt) > apart:
-		e.FailingSince = b.Now
+	case e.FailingSince.IsZero() || tx.Now.Sub(e.FailedAt) > apart:
+		e.FailingSince = tx.Now
 	}
-	e.FailedAt = b.Now
+	e.FailedAt = tx.Now
 	if e.FailedAt.Before(e.FailingSince) { // the clock went back
 		e.FailedAt = e.FailingSince
 	}
 	switch {
 	case c.Gone:
-		e.Disabled, e.DisabledAt = Gone, b.Now
-	case b.Now.Sub(e.FailingSince) >= FailingLimit:
-		e.Disabled, e.DisabledAt = Failing, b.Now
+		e.Disabled, e.DisabledAt = Gone, tx.Now
+	case tx.Now.Sub(e.FailingSince) >= FailingLimit:
+		e.Disabled, e.DisabledAt = Failing, tx.Now
 	}
 	return Observed{*e, e.Disabled != ""}, nil
 }

@@ -58,7 +58,7 @@ func create(name, url string, types ...string) *webhook.CreateCommand {
 }
 
 // all runs commands in one batch, and tells how each ended: what it answered, or a reason.
-func (d *desk) all(engine int, commands ...commit.Command[*webhook.Book]) (ended []string) {
+func (d *desk) all(engine int, commands ...commit.Command[*webhook.Tx]) (ended []string) {
 	d.Helper()
 	works := make([]flow.Work, len(commands))
 	for i, c := range commands {
@@ -138,17 +138,17 @@ func (d *desk) get(name string) webhook.Endpoint {
 func ptr[T any](v T) *T { return &v }
 
 // together are commands that are one, as in an Execute.
-type together []commit.Command[*webhook.Book]
+type together []commit.Command[*webhook.Tx]
 
-func (all together) Need(b *webhook.Book) {
+func (all together) Need(tx *webhook.Tx) {
 	for _, c := range all {
-		c.Need(b)
+		c.Need(tx)
 	}
 }
 
-func (all together) Apply(b *webhook.Book) (answer any, err error) {
+func (all together) Apply(tx *webhook.Tx) (answer any, err error) {
 	for _, c := range all {
-		if answer, err = c.Apply(b); err != nil {
+		if answer, err = c.Apply(tx); err != nil {
 			break
 		}
 	}

@@ -15,9 +15,9 @@ import (
 // wanting asks who wants an event.
 type wanting struct{ all *webhook.All }
 
-func (w *wanting) Need(b *webhook.Book) { w.all = b.All(1) }
+func (w *wanting) Need(tx *webhook.Tx) { w.all = tx.All(1) }
 
-func (w *wanting) Apply(*webhook.Book) (any, error) {
+func (w *wanting) Apply(*webhook.Tx) (any, error) {
 	names, _ := w.all.Wanting("order.paid")
 	return names, nil
 }
@@ -44,7 +44,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	defer func() { _ = d.engines[0].Drain(context.Background()) }()
 
 	const n = 20
-	list := func(command func(i int) commit.Command[*webhook.Book]) (commands []commit.Command[*webhook.Book]) {
+	list := func(command func(i int) commit.Command[*webhook.Tx]) (commands []commit.Command[*webhook.Tx]) {
 		for i := range n {
 			commands = append(commands, command(i))
 		}
@@ -53,16 +53,16 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	// Each works on x<from>, x<from+1>, …
 	kinds := func(from int) map[string]func() {
 		name := func(i int) string { return fmt.Sprintf("x%06d", from+i) }
-		change := func(command func(i int) commit.Command[*webhook.Book]) func() {
+		change := func(command func(i int) commit.Command[*webhook.Tx]) func() {
 			return func() { d.all(0, list(command)...) }
 		}
 		return map[string]func(){
-			"1 create": change(func(i int) commit.Command[*webhook.Book] { return create("new-"+name(i), "https://example.com/") }),
-			"2 update": change(func(i int) commit.Command[*webhook.Book] {
+			"1 create": change(func(i int) commit.Command[*webhook.Tx] { return create("new-"+name(i), "https://example.com/") }),
+			"2 update": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.UpdateCommand{Caller: caller, Name: name(i), URL: ptr("https://example.com/changed")}
 			}),
 			"3 wanting": func() { d.all(0, &wanting{}) }, // one: a batch of many reads no more than it
-			"4 delete": change(func(i int) commit.Command[*webhook.Book] {
+			"4 delete": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.DeleteCommand{Caller: caller, Name: name(i)}
 			}),
 			"5 get": func() {

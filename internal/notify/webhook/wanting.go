@@ -18,15 +18,15 @@ type All struct {
 }
 
 // All names all endpoints of a tenant.
-func (b *Book) All(tenant int32) *All {
-	if a := b.all[tenant]; a != nil {
+func (tx *Tx) All(tenant int32) *All {
+	if a := tx.all[tenant]; a != nil {
 		return a
 	}
 	a := &All{}
-	if b.all == nil {
-		b.all = map[int32]*All{}
+	if tx.all == nil {
+		tx.all = map[int32]*All{}
 	}
-	b.all[tenant] = a
+	tx.all[tenant] = a
 	return a
 }
 
@@ -42,9 +42,9 @@ func (a *All) Wanting(event string) (names []string, found bool) {
 
 // Discover finds the endpoints of tenants, without locks: one that is made or changed in this moment gets the event or
 // does not.
-func (b *Book) Discover(p *commit.Pipe) {
-	tenants := make([]int32, 0, len(b.all))
-	for tenant := range b.all {
+func (tx *Tx) Discover(p *commit.Pipe) {
+	tenants := make([]int32, 0, len(tx.all))
+	for tenant := range tx.all {
 		tenants = append(tenants, tenant)
 	}
 	if len(tenants) == 0 {
@@ -53,7 +53,7 @@ func (b *Book) Discover(p *commit.Pipe) {
 	slices.Sort(tenants)
 	p.Queue(func(d commit.DB) error {
 		found, err := q.EndpointFind(p.Context(), d, tenants)
-		for _, a := range b.all {
+		for _, a := range tx.all {
 			a.endpoints, a.found = nil, true
 		}
 		for _, f := range found {
@@ -61,7 +61,7 @@ func (b *Book) Discover(p *commit.Pipe) {
 			if f.Types != "" {
 				e.Types = strings.Split(f.Types, ",")
 			}
-			a := b.all[e.Tenant]
+			a := tx.all[e.Tenant]
 			a.endpoints = append(a.endpoints, e)
 		}
 		return err

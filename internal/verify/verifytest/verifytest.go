@@ -162,7 +162,7 @@ func (b *Books) Capture(tenant int32, bizNo, hold, amount string) {
 }
 
 // must runs a command that succeeds.
-func (b *Books) must(tenant int32, request string, c commit.Command[*ledger.Book]) {
+func (b *Books) must(tenant int32, request string, c commit.Command[*ledger.Tx]) {
 	b.t.Helper()
 	b.do(flow.Work{Tenant: tenant, RequestID: request, Command: flow.Ledger(c)}, nil)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template/internal/db"
 )
 
-// Book is the templates within one batch: those that are changed, and those that messages are written with.
-type Book struct {
+// Tx is the templates of one batch's transaction: those that are changed, and those that messages are written with.
+type Tx struct {
 	roots
 	versions []version // made in this batch
 	made     int       // how many there were at Mark
@@ -59,19 +59,19 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// NewBook makes an empty book.
-func NewBook() *Book { return &Book{roots: commit.NewRows[key, root](seed)} }
+// NewTx makes an empty one.
+func NewTx() *Tx { return &Tx{roots: commit.NewRows[key, root](seed)} }
 
 // NameConstraints are the unique constraints over what callers choose.
 func NameConstraints() []string {
 	return []string{"notify_templates_pkey", "notify_template_versions_pkey"}
 }
 
-var _ commit.Participant = (*Book)(nil)
+var _ commit.Participant = (*Tx)(nil)
 
 // CanOverlap: templates that are changed are owned; those that messages are written with are only read, and what is
 // read of them never changes.
-func (b *Book) CanOverlap() bool { return true }
+func (tx *Tx) CanOverlap() bool { return true }
 
 // Name says which template is meant.
 type Name struct {
@@ -84,7 +84,7 @@ type Name struct {
 
 // Use is a template that a message of the batch is written with.
 type Use struct {
-	book     *Book
+	book     *Tx
 	name     Name
 	found    bool
 	version  int32
@@ -94,20 +94,20 @@ type Use struct {
 }
 
 // Want names a template to write a message with.
-func (b *Book) Want(n Name) *Use {
-	for _, u := range b.uses {
+func (tx *Tx) Want(n Name) *Use {
+	for _, u := range tx.uses {
 		if u.name == n {
 			return u
 		}
 	}
-	u := &Use{book: b, name: n}
-	b.uses = append(b.uses, u)
+	u := &Use{book: tx, name: n}
+	tx.uses = append(tx.uses, u)
 	return u
 }
 
 // Lock locks the templates that are to be changed.
-func (b *Book) Lock(p *commit.Pipe) {
-	wanted := b.Sorted(compareKeys)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	wanted := tx.Sorted(compareKeys)
 	if len(wanted) == 0 {
 		return
 	}
@@ -124,15 +124,15 @@ func (b *Book) Lock(p *commit.Pipe) {
 			if r.DeletedAt != nil {
 				v.deletedAt = *r.DeletedAt
 			}
-			b.Load(wanted[r.N-1], v)
+			tx.Load(wanted[r.N-1], v)
 		}
 		return err
 	})
 }
 
 // Lookup finds the versions that messages are written with, and what locked templates say now.
-func (b *Book) Lookup(p *commit.Pipe) {
-	if wanted := b.Sorted(compareKeys); len(wanted) > 0 {
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	if wanted := tx.Sorted(compareKeys); len(wanted) > 0 {
 		var arg db.TemplateHashesParams
 		for _, r := range wanted {
 			arg.Tenants = append(arg.Tenants, r.Key.tenant)
@@ -151,14 +151,14 @@ func (b *Book) Lookup(p *commit.Pipe) {
 			return err
 		})
 	}
-	if len(b.uses) > 0 {
-		b.find(p)
+	if len(tx.uses) > 0 {
+		tx.find(p)
 	}
 }
 
-func (b *Book) find(p *commit.Pipe) {
+func (tx *Tx) find(p *commit.Pipe) {
 	var arg db.TemplateFindParams
-	for _, u := range b.uses {
+	for _, u := range tx.uses {
 		u.found, u.compiled, u.err = false, nil, nil
 		arg.Tenants = append(arg.Tenants, u.name.Tenant)
 		arg.Channels = append(arg.Channels, string(u.name.Channel))
@@ -169,7 +169,7 @@ func (b *Book) find(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.TemplateFind(p.Context(), d, arg)
 		for _, r := range rows {
-			u := b.uses[r.N-1]
+			u := tx.uses[r.N-1]
 			u.found, u.version = true, r.Version
 			u.key = cacheKey{[sha256.Size]byte(r.DefinitionHash), u.name.Channel, r.Locale}
 			u.compiled = compiledCache.get(u.key)
@@ -179,10 +179,10 @@ func (b *Book) find(p *commit.Pipe) {
 }
 
 // Resolve reads what found versions say, those that this process has not compiled.
-func (b *Book) Resolve(p *commit.Pipe) {
+func (tx *Tx) Resolve(p *commit.Pipe) {
 	var arg db.TemplateDefinitionParams
 	var unread []*Use
-	for _, u := range b.uses {
+	for _, u := range tx.uses {
 		if !u.found || u.compiled != nil || u.err != nil {
 			continue
 		}
@@ -260,24 +260,24 @@ func (u *Use) Definition() *Definition {
 }
 
 // Mark is where the next Undo goes back to.
-func (b *Book) Mark() {
-	b.roots.Mark()
-	b.made = len(b.versions)
+func (tx *Tx) Mark() {
+	tx.roots.Mark()
+	tx.made = len(tx.versions)
 }
 
 // Undo takes back what was made and changed since Mark.
-func (b *Book) Undo() {
-	b.roots.Undo()
-	b.versions = b.versions[:b.made]
+func (tx *Tx) Undo() {
+	tx.roots.Undo()
+	tx.versions = tx.versions[:tx.made]
 }
 
 // Flush writes templates, then their new versions.
-func (b *Book) Flush(p *commit.Pipe) {
-	if fresh := b.Fresh(compareKeys); len(fresh) > 0 {
+func (tx *Tx) Flush(p *commit.Pipe) {
+	if fresh := tx.Fresh(compareKeys); len(fresh) > 0 {
 		arg := written(fresh)
 		p.Queue(func(d commit.DB) error { return q.TemplateInsert(p.Context(), d, db.TemplateInsertParams(arg)) })
 	}
-	if changed := b.Changed(compareKeys); len(changed) > 0 {
+	if changed := tx.Changed(compareKeys); len(changed) > 0 {
 		w := written(changed)
 		arg := db.TemplateUpdateParams{Tenants: w.Tenants, Channels: w.Channels, Names: w.Names, DefaultLocales: w.DefaultLocales,
 			LastVersions: w.LastVersions, Locales: w.Locales, Versions: w.Versions, ChangedAt: w.ChangedAt, DeletedAt: w.DeletedAt}
@@ -286,10 +286,10 @@ func (b *Book) Flush(p *commit.Pipe) {
 			return err
 		})
 	}
-	if len(b.versions) > 0 {
-		arg := db.TemplateVersionInsertParams{Now: b.Now}
-		for i := range b.versions {
-			v := &b.versions[i]
+	if len(tx.versions) > 0 {
+		arg := db.TemplateVersionInsertParams{Now: tx.Now}
+		for i := range tx.versions {
+			v := &tx.versions[i]
 			arg.Tenants = append(arg.Tenants, v.tenant)
 			arg.Channels = append(arg.Channels, v.channel)
 			arg.Names = append(arg.Names, v.name)

@@ -26,16 +26,16 @@ type (
 	rows = commit.Rows[Key, stored] // embedded by this name: Rows is a method of it
 )
 
-// Book has the endpoints of one batch. It is their commit.Participant.
-type Book struct {
+// Tx has the endpoints of one batch's transaction. It is their commit.Participant.
+type Tx struct {
 	rows
 	all map[int32]*All
 }
 
 var seed = maphash.MakeSeed()
 
-// NewBook makes an empty book.
-func NewBook() *Book { return &Book{rows: commit.NewRows[Key, stored](seed)} }
+// NewTx makes an empty one.
+func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, stored](seed)} }
 
 // NameConstraints are the unique constraints over names that callers choose.
 func NameConstraints() []string { return []string{"notify_endpoints_pkey"} }
@@ -45,8 +45,8 @@ func compareKeys(a, b Key) int {
 }
 
 // Lock locks and loads the endpoints.
-func (b *Book) Lock(p *commit.Pipe) {
-	rows := b.Sorted(compareKeys)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	rows := tx.Sorted(compareKeys)
 	if len(rows) == 0 {
 		return
 	}
@@ -59,7 +59,7 @@ func (b *Book) Lock(p *commit.Pipe) {
 		found, err := q.EndpointLock(p.Context(), d, arg)
 		for _, f := range found {
 			r := rows[f.N-1]
-			b.Load(r, stored{tid: f.Ctid, Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
+			tx.Load(r, stored{tid: f.Ctid, Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
 				Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt, SecretVersion: f.SecretVersion,
 				PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt, Principal: f.Principal,
 				RequestID: f.RequestID})})
@@ -69,11 +69,11 @@ func (b *Book) Lock(p *commit.Pipe) {
 }
 
 // live gives the endpoint of a row, if there is one.
-func (b *Book) live(r *row) (*Endpoint, bool) { return &r.Value.Endpoint, r.Exists && !r.Value.deleted }
+func (tx *Tx) live(r *row) (*Endpoint, bool) { return &r.Value.Endpoint, r.Exists && !r.Value.deleted }
 
 // found is live, or the fault WEBHOOK_ENDPOINT_NOT_FOUND.
-func (b *Book) found(r *row) (*Endpoint, error) {
-	e, ok := b.live(r)
+func (tx *Tx) found(r *row) (*Endpoint, error) {
+	e, ok := tx.live(r)
 	if !ok {
 		return nil, notFound(r.Key)
 	}
@@ -85,23 +85,23 @@ func notFound(k Key) error {
 }
 
 // change gives the endpoint of a row to be changed.
-func (b *Book) change(r *row) *Endpoint { return &b.Change(r).Endpoint }
+func (tx *Tx) change(r *row) *Endpoint { return &tx.Change(r).Endpoint }
 
 // changed notes who changes an endpoint.
-func (b *Book) changed(e *Endpoint, by commit.Caller) {
-	e.ChangedAt, e.Principal, e.RequestID = b.Now, by.Principal, by.RequestID
+func (tx *Tx) changed(e *Endpoint, by commit.Caller) {
+	e.ChangedAt, e.Principal, e.RequestID = tx.Now, by.Principal, by.RequestID
 }
 
 // Flush writes endpoints.
-func (b *Book) Flush(p *commit.Pipe) {
+func (tx *Tx) Flush(p *commit.Pipe) {
 	var fresh, changed []*row
 	var dropped []pgtype.TID
-	for _, r := range b.Fresh(compareKeys) {
+	for _, r := range tx.Fresh(compareKeys) {
 		if !r.Value.deleted {
 			fresh = append(fresh, r)
 		}
 	}
-	for _, r := range b.Changed(compareKeys) {
+	for _, r := range tx.Changed(compareKeys) {
 		if r.Value.deleted {
 			dropped = append(dropped, r.Value.tid)
 		} else {

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/record/internal/db"
 )
 
-// Book is the work of one batch.
-type Book struct {
+// Tx is the work of one batch's transaction.
+type Tx struct {
 	rows
 	begins int     // commands that may need a fence
 	fences []int64 // drawn, and not given out yet
@@ -20,10 +20,10 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-var _ commit.Participant = (*Book)(nil)
+var _ commit.Participant = (*Tx)(nil)
 
-// NewBook makes an empty book.
-func NewBook() *Book { return &Book{rows: commit.NewRows[Key, work](seed)} }
+// NewTx makes an empty one.
+func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, work](seed)} }
 
 // NameConstraints are the unique constraints over names that callers choose.
 func NameConstraints() []string { return []string{"record_works_pkey"} }
@@ -34,18 +34,18 @@ type (
 )
 
 // fence gives out the next number; false when more were asked for than Need had told.
-func (b *Book) fence() (int64, bool) {
-	if len(b.fences) == 0 {
+func (tx *Tx) fence() (int64, bool) {
+	if len(tx.fences) == 0 {
 		return 0, false
 	}
-	f := b.fences[0]
-	b.fences = b.fences[1:]
+	f := tx.fences[0]
+	tx.fences = tx.fences[1:]
 	return f, true
 }
 
 // Lock locks and loads the rows.
-func (b *Book) Lock(p *commit.Pipe) {
-	rows := b.Sorted(compareKeys)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	rows := tx.Sorted(compareKeys)
 	if len(rows) == 0 {
 		return
 	}
@@ -58,22 +58,22 @@ func (b *Book) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.WorkLock(p.Context(), d, arg)
 		for i := range found {
-			b.Load(rows[found[i].N-1], workOf(&found[i]))
+			tx.Load(rows[found[i].N-1], workOf(&found[i]))
 		}
 		return err
 	})
 }
 
 // Lookup draws fences, after the locks.
-func (b *Book) Lookup(p *commit.Pipe) {
-	if b.begins == 0 {
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	if tx.begins == 0 {
 		return
 	}
-	n := int32(b.begins)
+	n := int32(tx.begins)
 	p.Queue(func(d commit.DB) (err error) {
 		fences, err := q.FenceDraw(p.Context(), d, n)
 		if err == nil {
-			b.fences = fences
+			tx.fences = fences
 		}
 		return err
 	})
@@ -98,12 +98,12 @@ func orZero[T any](p *T) (v T) {
 }
 
 // Flush writes what changed.
-func (b *Book) Flush(p *commit.Pipe) {
-	if rows := b.Fresh(compareKeys); len(rows) > 0 {
+func (tx *Tx) Flush(p *commit.Pipe) {
+	if rows := tx.Fresh(compareKeys); len(rows) > 0 {
 		arg, _ := params(rows)
 		p.Queue(func(d commit.DB) error { return q.WorkInsert(p.Context(), d, arg) })
 	}
-	if rows := b.Changed(compareKeys); len(rows) > 0 {
+	if rows := tx.Changed(compareKeys); len(rows) > 0 {
 		arg, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
 			_, err := q.WorkUpdate(p.Context(), d, db.WorkUpdateParams{Tids: tids, Tenants: arg.Tenants, Scopes: arg.Scopes, Keys: arg.Keys,

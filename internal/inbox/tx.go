@@ -17,16 +17,16 @@ type (
 	rows = commit.Rows[Key, Message] // embedded by this name: Rows is a method of it
 )
 
-// Book has the messages of one batch. It is the inbox's commit.Participant.
-type Book struct {
+// Tx has the messages of one batch's transaction. It is the inbox's commit.Participant.
+type Tx struct {
 	rows
 	dead []*deadSet
 }
 
 var seed = maphash.MakeSeed()
 
-// NewBook makes an empty book.
-func NewBook() *Book { return &Book{rows: commit.NewRows[Key, Message](seed)} }
+// NewTx makes an empty one.
+func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, Message](seed)} }
 
 // NameConstraints are the unique constraints over names that callers choose.
 func NameConstraints() []string { return []string{"inbox_messages_pkey"} }
@@ -39,9 +39,9 @@ type deadSet struct {
 }
 
 // wantDead names the dead messages of a group, from a topic if one is given.
-func (b *Book) wantDead(tenant int32, group, topic string) *deadSet {
+func (tx *Tx) wantDead(tenant int32, group, topic string) *deadSet {
 	s := &deadSet{tenant: tenant, group: group, topic: topic}
-	b.dead = append(b.dead, s)
+	tx.dead = append(tx.dead, s)
 	return s
 }
 
@@ -49,12 +49,12 @@ func (b *Book) wantDead(tenant int32, group, topic string) *deadSet {
 const maxDead = 1000
 
 // Discover finds dead messages. They are locked then, and may have changed meanwhile.
-func (b *Book) Discover(p *commit.Pipe) {
-	if len(b.dead) == 0 {
+func (tx *Tx) Discover(p *commit.Pipe) {
+	if len(tx.dead) == 0 {
 		return
 	}
 	var arg db.DeadFindParams
-	for _, s := range b.dead {
+	for _, s := range tx.dead {
 		arg.Tenants = append(arg.Tenants, s.tenant)
 		arg.ConsumerGroups = append(arg.ConsumerGroups, s.group)
 		arg.Topics = append(arg.Topics, s.topic)
@@ -62,16 +62,16 @@ func (b *Book) Discover(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.DeadFind(p.Context(), d, arg)
 		for _, r := range rows {
-			s := b.dead[r.N-1]
-			s.rows = append(s.rows, b.Want(Key{s.tenant, s.group, r.MessageID, r.Part}))
+			s := tx.dead[r.N-1]
+			s.rows = append(s.rows, tx.Want(Key{s.tenant, s.group, r.MessageID, r.Part}))
 		}
 		return err
 	})
 }
 
 // Lock locks and loads the messages.
-func (b *Book) Lock(p *commit.Pipe) {
-	rows := b.Sorted(compareKeys)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	rows := tx.Sorted(compareKeys)
 	if len(rows) == 0 {
 		return
 	}
@@ -85,21 +85,21 @@ func (b *Book) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.MessageLock(p.Context(), d, arg)
 		for _, f := range found {
-			b.Load(rows[f.N-1], messageOf(rows[f.N-1].Key, f))
+			tx.Load(rows[f.N-1], messageOf(rows[f.N-1].Key, f))
 		}
 		return err
 	})
 }
 
 // live gives the message of a row, if there is one that has not expired.
-func (b *Book) live(r *row) (*Message, bool) {
+func (tx *Tx) live(r *row) (*Message, bool) {
 	m := &r.Value
-	return m, r.Exists && (m.ExpiresAt.IsZero() || m.ExpiresAt.After(b.Now))
+	return m, r.Exists && (m.ExpiresAt.IsZero() || m.ExpiresAt.After(tx.Now))
 }
 
 // compare refuses a content that is not the one that came before.
-func (b *Book) compare(r *row, d *Delivery) error {
-	m, ok := b.live(r)
+func (tx *Tx) compare(r *row, d *Delivery) error {
+	m, ok := tx.live(r)
 	if !ok || m.Hash == nil || d.Hash == nil || bytes.Equal(m.Hash, d.Hash) {
 		return nil
 	}
@@ -109,29 +109,29 @@ func (b *Book) compare(r *row, d *Delivery) error {
 
 // attempt begins one, of a message that is there or is made now. The fence grows in every one, also
 // when the row was deleted in between: it is not before the time in microseconds.
-func (b *Book) attempt(r *row, c commit.Caller, d *Delivery) *Message {
-	_, live := b.live(r)
-	m := b.Change(r)
+func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
+	_, live := tx.live(r)
+	m := tx.Change(r)
 	if !live {
-		*m = Message{Key: r.Key, RowID: b.ID(), anew: r.Found, Fence: m.Fence, Topic: d.Topic, ReceivedAt: b.Now, Principal: c.Principal, RequestID: c.RequestID}
+		*m = Message{Key: r.Key, RowID: tx.ID(), anew: r.Found, Fence: m.Fence, Topic: d.Topic, ReceivedAt: tx.Now, Principal: c.Principal, RequestID: c.RequestID}
 		if len(d.Content) > 0 && len(d.Content) <= MaxContent && d.ContentLife > 0 {
-			m.Content, m.ContentUntil = d.Content, b.Now.Add(d.ContentLife)
+			m.Content, m.ContentUntil = d.Content, tx.Now.Add(d.ContentLife)
 		}
 	}
 	if m.Hash == nil {
 		m.Hash = d.Hash
 	}
-	m.Fence = max(m.Fence+1, b.Now.UnixMicro())
+	m.Fence = max(m.Fence+1, tx.Now.UnixMicro())
 	m.Attempts++
-	m.StartedAt, m.LastRequestID = b.Now, c.RequestID
+	m.StartedAt, m.LastRequestID = tx.Now, c.RequestID
 	m.LeaseUntil, m.RetryAt, m.FinishedAt = time.Time{}, time.Time{}, time.Time{}
 	m.MaxAttempts, m.Backoff, m.MaxBackoff, m.Keep = d.MaxAttempts, d.Backoff, d.MaxBackoff, d.Keep
 	return m
 }
 
 // Flush writes messages and contents.
-func (b *Book) Flush(p *commit.Pipe) {
-	fresh, changed := b.Fresh(compareKeys), b.Changed(compareKeys)
+func (tx *Tx) Flush(p *commit.Pipe) {
+	fresh, changed := tx.Fresh(compareKeys), tx.Changed(compareKeys)
 	if len(fresh) > 0 {
 		arg := columns(fresh)
 		p.Queue(func(d commit.DB) error { return q.MessageInsert(p.Context(), d, arg) })

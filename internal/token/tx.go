@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token/internal/db"
 )
 
-// Book is the tokens within one batch.
-type Book struct{ rows }
+// Tx is the tokens of one batch's transaction.
+type Tx struct{ rows }
 
 type rows = commit.Rows[key, row]
 
@@ -72,15 +72,15 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// NewBook makes an empty book.
-func NewBook() *Book { return &Book{commit.NewRows[key, row](seed)} }
+// NewTx makes an empty one.
+func NewTx() *Tx { return &Tx{commit.NewRows[key, row](seed)} }
 
 // CanOverlap: a command sees nothing but the tokens that it names.
-func (b *Book) CanOverlap() bool { return true }
+func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks the tokens that are to be spent.
-func (b *Book) Lock(p *commit.Pipe) {
-	wanted := b.Sorted(compareKeys)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	wanted := tx.Sorted(compareKeys)
 	if len(wanted) == 0 {
 		return
 	}
@@ -99,7 +99,7 @@ func (b *Book) Lock(p *commit.Pipe) {
 			if err != nil {
 				return err
 			}
-			b.Load(wanted[rows[i].N-1], v)
+			tx.Load(wanted[rows[i].N-1], v)
 		}
 		return nil
 	})
@@ -125,9 +125,9 @@ func orZero[T any](p *T) (v T) {
 }
 
 // Flush writes the tokens that were issued and those that were spent.
-func (b *Book) Flush(p *commit.Pipe) {
-	if issued := b.Fresh(compareKeys); len(issued) > 0 {
-		arg := db.TokenInsertParams{Now: b.Now}
+func (tx *Tx) Flush(p *commit.Pipe) {
+	if issued := tx.Fresh(compareKeys); len(issued) > 0 {
+		arg := db.TokenInsertParams{Now: tx.Now}
 		for _, r := range issued {
 			v := &r.Value
 			arg.Tenants = append(arg.Tenants, r.Key.tenant)
@@ -143,8 +143,8 @@ func (b *Book) Flush(p *commit.Pipe) {
 		}
 		p.Queue(func(d commit.DB) error { return q.TokenInsert(p.Context(), d, arg) })
 	}
-	if used := b.Changed(compareKeys); len(used) > 0 {
-		arg := db.TokenSpendParams{Now: b.Now}
+	if used := tx.Changed(compareKeys); len(used) > 0 {
+		arg := db.TokenSpendParams{Now: tx.Now}
 		for _, r := range used {
 			v := &r.Value
 			arg.Hashes = append(arg.Hashes, r.Key.hash[:])

@@ -12,8 +12,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Book is the claims of one batch. Commands name keys with Want, and use or drop them.
-type Book struct {
+// Tx is the claims of one batch's transaction. Commands name keys with Want, and use or drop them.
+type Tx struct {
 	claims
 	sorted []*Row // all of them
 }
@@ -28,8 +28,8 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// NewBook makes an empty book.
-func NewBook() *Book { return &Book{claims: commit.NewRows[Key, Claim](seed)} }
+// NewTx makes an empty one.
+func NewTx() *Tx { return &Tx{claims: commit.NewRows[Key, Claim](seed)} }
 
 // NameConstraints are the unique constraints over what callers choose.
 func NameConstraints() []string { return []string{"claim_keys_pkey"} }
@@ -40,12 +40,12 @@ func compare(a, b Key) int {
 
 // CanOverlap: a command sees nothing but the claims that it names. A claim that another process inserts meanwhile is
 // found by the unique constraint: the batch runs again, and looks.
-func (b *Book) CanOverlap() bool { return true }
+func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks and loads the claims.
-func (b *Book) Lock(p *commit.Pipe) {
-	rows := b.Sorted(compare)
-	if b.sorted = rows; len(rows) == 0 {
+func (tx *Tx) Lock(p *commit.Pipe) {
+	rows := tx.Sorted(compare)
+	if tx.sorted = rows; len(rows) == 0 {
 		return
 	}
 	arg := db.ClaimLockParams{Tenants: make([]int32, len(rows)), Scopes: make([]string, len(rows)), Keys: make([]string, len(rows))}
@@ -62,7 +62,7 @@ func (b *Book) Lock(p *commit.Pipe) {
 				return err
 			}
 			c.tid = f.Ctid
-			b.Load(rows[f.N-1], c)
+			tx.Load(rows[f.N-1], c)
 		}
 		return err
 	})
@@ -99,12 +99,12 @@ func partsText(parts []string) []byte {
 }
 
 // Flush writes the changes.
-func (b *Book) Flush(p *commit.Pipe) {
+func (tx *Tx) Flush(p *commit.Pipe) {
 	c := changes{}
-	c.insert.Now, c.renew.Now = b.Now, b.Now
-	for i, r := range b.sorted {
+	c.insert.Now, c.renew.Now = tx.Now, tx.Now
+	for i, r := range tx.sorted {
 		if r.Value.change != nothing && (r.Found || r.Exists) {
-			c.add(r, len(b.sorted)-i)
+			c.add(r, len(tx.sorted)-i)
 		}
 	}
 	c.flush(p)

@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/code/internal/db"
 )
 
-// Book is the codes within one batch.
-type Book struct {
+// Tx is the codes of one batch's transaction.
+type Tx struct {
 	rows
 	outbox *notify.Outbox
 	keys   map[int32]keys
@@ -96,36 +96,36 @@ var (
 	q    db.Queries
 	seed = maphash.MakeSeed()
 
-	_ commit.Participant = (*Book)(nil)
-	_ commit.Observer    = (*Book)(nil)
+	_ commit.Participant = (*Tx)(nil)
+	_ commit.Observer    = (*Tx)(nil)
 )
 
-// NewBook makes an empty book. A nil outbox refuses codes.
-func NewBook(o *notify.Outbox) *Book {
+// NewTx makes an empty one. A nil outbox refuses codes.
+func NewTx(o *notify.Outbox) *Tx {
 	if o == nil {
 		o = &notify.Outbox{}
 	}
-	return &Book{rows: commit.NewRows[key, row](seed), outbox: o, keys: map[int32]keys{}}
+	return &Tx{rows: commit.NewRows[key, row](seed), outbox: o, keys: map[int32]keys{}}
 }
 
 // NameConstraints are the unique constraints over what callers choose.
 func NameConstraints() []string { return []string{"notify_codes_pkey"} }
 
-func (b *Book) keysOf(tenant int32) keys {
-	k, ok := b.keys[tenant]
+func (tx *Tx) keysOf(tenant int32) keys {
+	k, ok := tx.keys[tenant]
 	if !ok {
-		k = keysOf(b.outbox.Master, tenant)
-		b.keys[tenant] = k
+		k = keysOf(tx.outbox.Master, tenant)
+		tx.keys[tenant] = k
 	}
 	return k
 }
 
 // CanOverlap: commands see nothing but the codes that they own.
-func (b *Book) CanOverlap() bool { return true }
+func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks and loads the codes, sorted by key.
-func (b *Book) Lock(p *commit.Pipe) {
-	wanted := b.Sorted(compareKeys)
+func (tx *Tx) Lock(p *commit.Pipe) {
+	wanted := tx.Sorted(compareKeys)
 	if len(wanted) == 0 {
 		return
 	}
@@ -144,26 +144,26 @@ func (b *Book) Lock(p *commit.Pipe) {
 			if f.MessageID != nil {
 				v.messageID = *f.MessageID
 			}
-			b.Load(wanted[f.N-1], v)
+			tx.Load(wanted[f.N-1], v)
 		}
 		return err
 	})
 }
 
 // Resolve finds out whether the messages of the last codes died: such a code is void, and the next one need not wait for it.
-func (b *Book) Resolve(p *commit.Pipe) {
+func (tx *Tx) Resolve(p *commit.Pipe) {
 	var arg db.CodeUnsentParams
 	var of []*commit.Row[key, row]
-	for _, a := range b.asked {
+	for _, a := range tx.asked {
 		r := &a.row.Value
-		if a.row.Found && r.messageID != 0 && (b.Now.Before(r.sent().Add(a.interval)) || r.state == open && b.Now.Before(r.expiresAt)) {
+		if a.row.Found && r.messageID != 0 && (tx.Now.Before(r.sent().Add(a.interval)) || r.state == open && tx.Now.Before(r.expiresAt)) {
 			year, month, _ := r.sent().UTC().Date()
 			of = append(of, a.row)
 			arg.Tenants, arg.MessageIds = append(arg.Tenants, a.tenant), append(arg.MessageIds, r.messageID)
 			arg.Months = append(arg.Months, pgtype.Date{Time: time.Date(year, month, 1, 0, 0, 0, 0, time.UTC), Valid: true})
 		}
 	}
-	b.asked = nil
+	tx.asked = nil
 	if len(of) == 0 {
 		return
 	}
@@ -177,24 +177,24 @@ func (b *Book) Resolve(p *commit.Pipe) {
 }
 
 // Mark is where the next Undo goes back to.
-func (b *Book) Mark() {
-	b.rows.Mark()
-	b.mark = len(b.tallies)
+func (tx *Tx) Mark() {
+	tx.rows.Mark()
+	tx.mark = len(tx.tallies)
 }
 
 // Undo takes back what was changed since Mark.
-func (b *Book) Undo() {
-	b.rows.Undo()
-	b.tallies = b.tallies[:b.mark]
+func (tx *Tx) Undo() {
+	tx.rows.Undo()
+	tx.tallies = tx.tallies[:tx.mark]
 }
 
 // Flush writes codes.
-func (b *Book) Flush(p *commit.Pipe) {
-	if fresh := b.Fresh(compareKeys); len(fresh) > 0 {
+func (tx *Tx) Flush(p *commit.Pipe) {
+	if fresh := tx.Fresh(compareKeys); len(fresh) > 0 {
 		arg := written(fresh)
 		p.Queue(func(d commit.DB) error { return q.CodeInsert(p.Context(), d, arg) })
 	}
-	if changed := b.Changed(compareKeys); len(changed) > 0 {
+	if changed := tx.Changed(compareKeys); len(changed) > 0 {
 		w := written(changed)
 		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints, States: w.States, Nonces: w.Nonces,
 			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, MessageIds: w.MessageIds, SentAt: w.SentAt, ExpiresAt: w.ExpiresAt,
@@ -240,13 +240,13 @@ func written(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
 type tally struct{ what, channel, place string }
 
 // Ended counts what happened, if it did, and what was refused.
-func (b *Book) Ended(committed bool) {
-	happened := b.refused
+func (tx *Tx) Ended(committed bool) {
+	happened := tx.refused
 	if committed {
-		happened = append(happened, b.tallies...)
+		happened = append(happened, tx.tallies...)
 	}
 	for _, t := range happened {
-		b.outbox.Metrics.Code(t.what, t.channel, t.place)
+		tx.outbox.Metrics.Code(t.what, t.channel, t.place)
 	}
-	b.tallies, b.refused = nil, nil
+	tx.tallies, tx.refused = nil, nil
 }

@@ -147,8 +147,8 @@ func TestConcurrentTransfersNeverOverdraw(t *testing.T) {
 // careless works on a book that it did not ask for.
 type careless struct{ command flow.Command }
 
-func (careless) Need(*flow.Books)                   {}
-func (c careless) Apply(b *flow.Books) (any, error) { return c.command.Apply(b) }
+func (careless) Need(*flow.Tx)                    {}
+func (c careless) Apply(tx *flow.Tx) (any, error) { return c.command.Apply(tx) }
 
 func TestABookThatNobodyAskedForIsNotWorkedWith(t *testing.T) {
 	t.Parallel()

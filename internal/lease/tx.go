@@ -64,8 +64,8 @@ type freshWaiter struct{ principal, holder, instance, requestID string }
 // lockRows is embedded under a name of its own: as Rows it would hide the method.
 type lockRows = commit.Rows[Key, row]
 
-// Book are the locks of one batch.
-type Book struct {
+// Tx are the locks of one batch's transaction.
+type Tx struct {
 	lockRows
 	locks map[Key]*lock
 	list  []*lock
@@ -78,59 +78,59 @@ var (
 	q        db.Queries
 	lockSeed = maphash.MakeSeed()
 
-	_ commit.Participant = (*Book)(nil)
+	_ commit.Participant = (*Tx)(nil)
 )
 
-// NewBook makes an empty book.
-func NewBook() *Book {
-	return &Book{lockRows: commit.NewRows[Key, row](lockSeed), locks: make(map[Key]*lock)}
+// NewTx makes an empty one.
+func NewTx() *Tx {
+	return &Tx{lockRows: commit.NewRows[Key, row](lockSeed), locks: make(map[Key]*lock)}
 }
 
 // NameConstraints are the unique constraints over what callers choose.
 func NameConstraints() []string { return []string{"lease_locks_pkey"} }
 
 // lock names a lock to work with, and with it, if queued, those who wait for it.
-func (b *Book) lock(k Key, queued bool) *lock {
-	l := b.locks[k]
+func (tx *Tx) lock(k Key, queued bool) *lock {
+	l := tx.locks[k]
 	if l == nil {
-		l = &lock{Row: b.Want(k)}
-		b.locks[k] = l
-		b.list = append(b.list, l)
+		l = &lock{Row: tx.Want(k)}
+		tx.locks[k] = l
+		tx.list = append(tx.list, l)
 	}
 	l.queued = l.queued || queued
 	return l
 }
 
 // draw asks for a number for a fence or a ticket; next gives it out.
-func (b *Book) draw() { b.draws++ }
+func (tx *Tx) draw() { tx.draws++ }
 
-func (b *Book) next() int64 {
-	n := b.drawn[0] // Need drew one for every command
-	b.drawn = b.drawn[1:]
+func (tx *Tx) next() int64 {
+	n := tx.drawn[0] // Need drew one for every command
+	tx.drawn = tx.drawn[1:]
 	return n
 }
 
 // held tells whether somebody holds the lock at the batch's time.
-func (b *Book) held(l *lock) bool {
-	return l.Exists && l.Value.state == stateHeld && l.Value.expiresAt.After(b.Now)
+func (tx *Tx) held(l *lock) bool {
+	return l.Exists && l.Value.state == stateHeld && l.Value.expiresAt.After(tx.Now)
 }
 
 // head is the first who waits, or nil.
-func (b *Book) head(l *lock) *waiter {
+func (tx *Tx) head(l *lock) *waiter {
 	for _, w := range l.waiters {
-		if b.alive(w) {
+		if tx.alive(w) {
 			return w
 		}
 	}
 	return nil
 }
 
-func (b *Book) alive(w *waiter) bool { return !w.gone && w.aliveUntil.After(b.Now) }
+func (tx *Tx) alive(w *waiter) bool { return !w.gone && w.aliveUntil.After(tx.Now) }
 
 // ahead counts the living before a ticket; 0: all.
-func (b *Book) ahead(l *lock, ticket int64) (n int) {
+func (tx *Tx) ahead(l *lock, ticket int64) (n int) {
 	for _, w := range l.waiters {
-		if b.alive(w) && (ticket == 0 || w.ticket < ticket) {
+		if tx.alive(w) && (ticket == 0 || w.ticket < ticket) {
 			n++
 		}
 	}
@@ -138,9 +138,9 @@ func (b *Book) ahead(l *lock, ticket int64) (n int) {
 }
 
 // waiter finds a ticket, unless it is gone.
-func (b *Book) waiter(l *lock, ticket int64) *waiter {
+func (tx *Tx) waiter(l *lock, ticket int64) *waiter {
 	for _, w := range l.waiters {
-		if w.ticket == ticket && b.alive(w) {
+		if w.ticket == ticket && tx.alive(w) {
 			return w
 		}
 	}
@@ -148,37 +148,37 @@ func (b *Book) waiter(l *lock, ticket int64) *waiter {
 }
 
 // queue puts somebody at the end.
-func (b *Book) queue(l *lock, w *waiter) {
+func (tx *Tx) queue(l *lock, w *waiter) {
 	l.waiters = append(l.waiters, w)
-	b.undo = append(b.undo, func() { l.waiters = l.waiters[:len(l.waiters)-1] })
+	tx.undo = append(tx.undo, func() { l.waiters = l.waiters[:len(l.waiters)-1] })
 }
 
 // change lets a waiter be changed, or go.
-func (b *Book) change(w *waiter) *waiter {
+func (tx *Tx) change(w *waiter) *waiter {
 	old := *w
-	b.undo = append(b.undo, func() { *w = old })
+	tx.undo = append(tx.undo, func() { *w = old })
 	return w
 }
 
 // Mark is where the next Undo goes back to.
-func (b *Book) Mark() {
-	b.lockRows.Mark()
-	b.undo = b.undo[:0]
+func (tx *Tx) Mark() {
+	tx.lockRows.Mark()
+	tx.undo = tx.undo[:0]
 }
 
 // Undo takes back what was changed since Mark. Numbers given out stay so.
-func (b *Book) Undo() {
-	for _, f := range slices.Backward(b.undo) {
+func (tx *Tx) Undo() {
+	for _, f := range slices.Backward(tx.undo) {
 		f()
 	}
-	b.undo = b.undo[:0]
-	b.lockRows.Undo()
+	tx.undo = tx.undo[:0]
+	tx.lockRows.Undo()
 }
 
 // Lock locks the rows that are there. Those that are not are kept from coming and going: see BatchEnter.
-func (b *Book) Lock(p *commit.Pipe) {
+func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.BatchEnter(p.Context(), d) })
-	rows := b.Sorted(compareKeys)
+	rows := tx.Sorted(compareKeys)
 	arg := db.LockLockParams{Tenants: make([]int32, len(rows)), Names: make([]string, len(rows))}
 	for i, r := range rows {
 		arg.Tenants[i], arg.Names[i] = r.Key.Tenant, r.Key.Name
@@ -191,23 +191,23 @@ func (b *Book) Lock(p *commit.Pipe) {
 			if f.FreedAt != nil {
 				v.freedAt = *f.FreedAt
 			}
-			b.Load(rows[f.N-1], v)
+			tx.Load(rows[f.N-1], v)
 		}
 		return err
 	})
 }
 
 // Lookup draws numbers, which only counts now that the locks are held, and reads the queues.
-func (b *Book) Lookup(p *commit.Pipe) {
-	if b.draws > 0 {
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	if tx.draws > 0 {
 		p.Queue(func(d commit.DB) (err error) {
-			b.drawn, err = q.FenceDraw(p.Context(), d, b.draws)
+			tx.drawn, err = q.FenceDraw(p.Context(), d, tx.draws)
 			return err
 		})
 	}
 	var arg db.WaiterLookupParams
 	var locks []*lock
-	for _, l := range b.list {
+	for _, l := range tx.list {
 		if l.queued {
 			locks = append(locks, l)
 			arg.Tenants, arg.Names = append(arg.Tenants, l.Key.Tenant), append(arg.Names, l.Key.Name)
@@ -227,14 +227,14 @@ func (b *Book) Lookup(p *commit.Pipe) {
 }
 
 // Flush writes what changed.
-func (b *Book) Flush(p *commit.Pipe) {
-	b.flushLocks(p)
-	b.flushWaiters(p)
+func (tx *Tx) Flush(p *commit.Pipe) {
+	tx.flushLocks(p)
+	tx.flushWaiters(p)
 }
 
-func (b *Book) flushLocks(p *commit.Pipe) {
+func (tx *Tx) flushLocks(p *commit.Pipe) {
 	var fresh db.LockInsertParams
-	for _, r := range b.Fresh(compareKeys) {
+	for _, r := range tx.Fresh(compareKeys) {
 		v := &r.Value
 		fresh.Tenants, fresh.Names = append(fresh.Tenants, r.Key.Tenant), append(fresh.Names, r.Key.Name)
 		fresh.States, fresh.Principals = append(fresh.States, v.state), append(fresh.Principals, v.principal)
@@ -247,7 +247,7 @@ func (b *Book) flushLocks(p *commit.Pipe) {
 		p.Queue(func(d commit.DB) error { return q.LockInsert(p.Context(), d, fresh) })
 	}
 	var old db.LockUpdateParams
-	for _, r := range b.Changed(compareKeys) {
+	for _, r := range tx.Changed(compareKeys) {
 		v := &r.Value
 		old.Tids, old.States = append(old.Tids, v.tid), append(old.States, v.state)
 		old.Principals, old.Holders = append(old.Principals, v.principal), append(old.Holders, v.holder)
@@ -264,11 +264,11 @@ func (b *Book) flushLocks(p *commit.Pipe) {
 	}
 }
 
-func (b *Book) flushWaiters(p *commit.Pipe) {
-	fresh := db.WaiterInsertParams{Now: b.Now}
+func (tx *Tx) flushWaiters(p *commit.Pipe) {
+	fresh := db.WaiterInsertParams{Now: tx.Now}
 	var kept db.WaiterUpdateParams
 	var gone []pgtype.TID
-	for _, l := range b.list {
+	for _, l := range tx.list {
 		for _, w := range l.waiters {
 			switch f := w.fresh; {
 			case f != nil && !w.gone:

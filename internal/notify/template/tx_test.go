@@ -19,14 +19,14 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-type books struct{ *template.Book }
+type books struct{ *template.Tx }
 
-func (b books) Participants() []commit.Participant { return []commit.Participant{b.Book} }
+func (b books) Participants() []commit.Participant { return []commit.Participant{b.Tx} }
 
-type on struct{ commit.Command[*template.Book] }
+type on struct{ commit.Command[*template.Tx] }
 
-func (o on) Need(b books)               { o.Command.Need(b.Book) }
-func (o on) Apply(b books) (any, error) { return o.Command.Apply(b.Book) }
+func (o on) Need(b books)               { o.Command.Need(b.Tx) }
+func (o on) Apply(b books) (any, error) { return o.Command.Apply(b.Tx) }
 
 type engine struct {
 	t *testing.T
@@ -41,7 +41,7 @@ func start(t *testing.T, db *pgtest.DB) engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func() books { return books{template.NewBook()} }, Instance: "test", NameConstraints: template.NameConstraints()})
+	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func() books { return books{template.NewTx()} }, Instance: "test", NameConstraints: template.NameConstraints()})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -53,7 +53,7 @@ func start(t *testing.T, db *pgtest.DB) engine {
 	return engine{t, e, template.NewReader(pool)}
 }
 
-func (e engine) do(c commit.Command[*template.Book]) (commit.Outcome, error) {
+func (e engine) do(c commit.Command[*template.Tx]) (commit.Outcome, error) {
 	return e.Do(context.Background(), commit.Work[books]{Tenant: 1, RequestID: "r", Command: on{c}, Rows: 1, Bytes: 100})
 }
 
@@ -79,8 +79,8 @@ type write struct {
 	use    *template.Use
 }
 
-func (w *write) Need(b *template.Book) { w.use = b.Want(w.Name) }
-func (w *write) Apply(*template.Book) (any, error) {
+func (w *write) Need(tx *template.Tx) { w.use = tx.Want(w.Name) }
+func (w *write) Apply(*template.Tx) (any, error) {
 	return w.use.Render(w.values, map[string]any{"extra": "E"})
 }
 

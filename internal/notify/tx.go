@@ -16,14 +16,14 @@ import (
 
 var q db.Queries
 
-// Book has the messages of one batch. It is the outbox's commit.Participant. Whatever it locks are names to a batch that
+// Tx has the messages of one batch's transaction. It is the outbox's commit.Participant. Whatever it locks are names to a batch that
 // overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and those of
 // others lock in the same order before all that many share.
-type Book struct {
+type Tx struct {
 	commit.Base
 
 	// Templates opens the templates of the same batch. Nil: there are none.
-	Templates func() *template.Book
+	Templates func() *template.Tx
 
 	outbox *Outbox
 	opened time.Time // by this process's clock, before the database's was read
@@ -134,16 +134,16 @@ func compareCounters(a, b counterKey) int {
 var (
 	nameSeed, printSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
 
-	_ commit.Participant = (*Book)(nil)
-	_ commit.Observer    = (*Book)(nil)
+	_ commit.Participant = (*Tx)(nil)
+	_ commit.Observer    = (*Tx)(nil)
 )
 
-// NewBook makes an empty book. A nil outbox refuses messages.
-func NewBook(o *Outbox) *Book {
+// NewTx makes an empty one. A nil outbox refuses messages.
+func NewTx(o *Outbox) *Tx {
 	if o == nil {
 		o = &Outbox{}
 	}
-	return &Book{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed), prints: commit.NewRows[printKey, print](printSeed),
+	return &Tx{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed), prints: commit.NewRows[printKey, print](printSeed),
 		queue: commit.NewRows[Key, queued](queueSeed), counters: commit.NewRows[counterKey, counter](counterSeed),
 		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[printKey]*printRow{}}
 }
@@ -154,67 +154,67 @@ func NameConstraints() []string {
 }
 
 // Latch owns the callers' numbers, the fingerprints, the messages that are to be changed, and the counters.
-func (b *Book) Latch(l *commit.Latches) {
-	b.names.Latch(l)
-	b.prints.Latch(l)
-	b.queue.Latch(l)
-	b.counters.Latch(l)
+func (tx *Tx) Latch(l *commit.Latches) {
+	tx.names.Latch(l)
+	tx.prints.Latch(l)
+	tx.queue.Latch(l)
+	tx.counters.Latch(l)
 }
 
 // CanOverlap: commands see nothing but what they own.
-func (b *Book) CanOverlap() bool { return true }
+func (tx *Tx) CanOverlap() bool { return true }
 
 // Start takes the batch's time and its source of ids.
-func (b *Book) Start(at commit.Times, newID func() int64) {
+func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	now := at.Now
-	b.now, b.newID = now, newID
-	for _, r := range b.names.Sorted(compareNames) {
+	tx.now, tx.newID = now, newID
+	for _, r := range tx.names.Sorted(compareNames) {
 		if r.Found {
-			b.wanted = append(b.wanted, Key{r.Key.tenant, r.Value.id})
+			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
-	for _, r := range b.prints.Sorted(comparePrints) {
+	for _, r := range tx.prints.Sorted(comparePrints) {
 		if r.Found && r.Value.expiresAt.After(now) {
-			b.wanted = append(b.wanted, Key{r.Key.tenant, r.Value.id})
+			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
-	for _, r := range b.queue.Sorted(compareKeys) {
-		b.wanted = append(b.wanted, r.Key)
+	for _, r := range tx.queue.Sorted(compareKeys) {
+		tx.wanted = append(tx.wanted, r.Key)
 	}
 }
 
 // started tells whether rows can no longer be asked for.
-func (b *Book) started() bool { return b.newID != nil }
+func (tx *Tx) started() bool { return tx.newID != nil }
 
 // Mark is where the next Undo goes back to.
-func (b *Book) Mark() {
-	b.names.Mark()
-	b.prints.Mark()
-	b.queue.Mark()
-	b.counters.Mark()
-	b.marks.made, b.marks.events, b.marks.lates = len(b.made), len(b.events), len(b.lates)
+func (tx *Tx) Mark() {
+	tx.names.Mark()
+	tx.prints.Mark()
+	tx.queue.Mark()
+	tx.counters.Mark()
+	tx.marks.made, tx.marks.events, tx.marks.lates = len(tx.made), len(tx.events), len(tx.lates)
 }
 
 // Undo takes back what was made and changed since Mark.
-func (b *Book) Undo() {
-	b.names.Undo()
-	b.prints.Undo()
-	b.queue.Undo()
-	b.counters.Undo()
-	for _, k := range b.lates[b.marks.lates:] {
-		delete(b.late, k)
+func (tx *Tx) Undo() {
+	tx.names.Undo()
+	tx.prints.Undo()
+	tx.queue.Undo()
+	tx.counters.Undo()
+	for _, k := range tx.lates[tx.marks.lates:] {
+		delete(tx.late, k)
 	}
-	b.made, b.events, b.lates = b.made[:b.marks.made], b.events[:b.marks.events], b.lates[:b.marks.lates]
+	tx.made, tx.events, tx.lates = tx.made[:tx.marks.made], tx.events[:tx.marks.events], tx.lates[:tx.marks.lates]
 }
 
 // message is a message as the batch has it now, or nil.
-func (b *Book) message(k Key) *Message {
-	m := b.loaded[k]
+func (tx *Tx) message(k Key) *Message {
+	m := tx.loaded[k]
 	if m == nil {
 		return nil
 	}
 	now := *m
-	if r := b.queue.Known(k); r != nil {
+	if r := tx.queue.Known(k); r != nil {
 		now.State, now.reported = cmp.Or(r.Value.state, now.State), cmp.Or(r.Value.reported, now.reported)
 		if r.Found {
 			now.GiveUpAt = r.Value.giveUpAt

@@ -7,9 +7,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
 
-// Book is the ledger's rows within one batch. Commands name what they need and get handles, which
+// Tx is the ledger's rows of one batch's transaction. Commands name what they need and get handles, which
 // the load fills in; verbs work on the handles. Not safe for several goroutines.
-type Book struct {
+type Tx struct {
 	at    commit.Times
 	newID func() int64
 
@@ -133,11 +133,11 @@ type holdSave struct {
 
 var q db.Queries
 
-var _ commit.Optimistic = (*Book)(nil)
+var _ commit.Optimistic = (*Tx)(nil)
 
-// NewBook makes an empty book.
-func NewBook() *Book {
-	return &Book{
+// NewTx makes an empty one.
+func NewTx() *Tx {
+	return &Tx{
 		accounts:      make(map[AccountKey]*Account),
 		transferNames: make(map[nameKey]*transferName),
 	}
@@ -150,50 +150,50 @@ func NameConstraints() []string {
 }
 
 // account names an account to lock and load.
-func (b *Book) account(tenant int32, code, asset string) *Account {
+func (tx *Tx) account(tenant int32, code, asset string) *Account {
 	k := AccountKey{tenant, code, asset}
-	a := b.accounts[k]
+	a := tx.accounts[k]
 	if a == nil {
-		a = b.accountSlab.new()
+		a = tx.accountSlab.new()
 		a.AccountKey = k
-		b.accounts[k] = a
-		b.locks = append(b.locks, a)
+		tx.accounts[k] = a
+		tx.locks = append(tx.locks, a)
 	}
 	return a
 }
 
 // accountWithDetails names an account to load with its metadata.
-func (b *Book) accountWithDetails(tenant int32, code, asset string) *Account {
-	a := b.account(tenant, code, asset)
-	if b.details == nil {
-		b.details = make(map[*Account]bool)
+func (tx *Tx) accountWithDetails(tenant int32, code, asset string) *Account {
+	a := tx.account(tenant, code, asset)
+	if tx.details == nil {
+		tx.details = make(map[*Account]bool)
 	}
-	b.details[a] = true
+	tx.details[a] = true
 	return a
 }
 
-func (b *Book) asset(tenant int32, code string) *Asset {
+func (tx *Tx) asset(tenant int32, code string) *Asset {
 	k := assetKey{tenant, code}
-	a := b.assets[k]
+	a := tx.assets[k]
 	if a == nil {
-		if b.assets == nil {
-			b.assets = make(map[assetKey]*Asset)
+		if tx.assets == nil {
+			tx.assets = make(map[assetKey]*Asset)
 		}
 		a = &Asset{Tenant: tenant, Code: code}
-		b.assets[k] = a
-		b.assetList = append(b.assetList, a)
+		tx.assets[k] = a
+		tx.assetList = append(tx.assetList, a)
 	}
 	return a
 }
 
-func (b *Book) transferName(tenant int32, bizNo string) *transferName {
+func (tx *Tx) transferName(tenant int32, bizNo string) *transferName {
 	k := nameKey{tenant, bizNo}
-	n := b.transferNames[k]
+	n := tx.transferNames[k]
 	if n == nil {
-		n = b.nameSlab.new()
+		n = tx.nameSlab.new()
 		n.nameKey = k
-		b.transferNames[k] = n
-		b.nameList = append(b.nameList, n)
+		tx.transferNames[k] = n
+		tx.nameList = append(tx.nameList, n)
 	}
 	return n
 }
@@ -203,25 +203,25 @@ func (b *Book) transferName(tenant int32, bizNo string) *transferName {
 func (n *transferName) want(postings int) { n.most = max(n.most, int32(postings)) }
 
 // transferRef names a transfer by id, whose accounts are wanted too.
-func (b *Book) transferRef(tenant int32, id int64) *transferRef {
+func (tx *Tx) transferRef(tenant int32, id int64) *transferRef {
 	k := idKey{tenant, id}
-	r := b.transferRefs[k]
+	r := tx.transferRefs[k]
 	if r == nil {
-		if b.transferRefs == nil {
-			b.transferRefs = make(map[idKey]*transferRef)
+		if tx.transferRefs == nil {
+			tx.transferRefs = make(map[idKey]*transferRef)
 		}
 		r = &transferRef{idKey: k}
-		b.transferRefs[k] = r
-		if b.resolved {
-			r.t, r.late = b.madeHere(k), true
+		tx.transferRefs[k] = r
+		if tx.resolved {
+			r.t, r.late = tx.madeHere(k), true
 		}
 	}
 	return r
 }
 
 // madeHere is a transfer of this batch by id, for a command that learns the id while it runs.
-func (b *Book) madeHere(k idKey) *Transfer {
-	for _, t := range b.made {
+func (tx *Tx) madeHere(k idKey) *Transfer {
+	for _, t := range tx.made {
 		if k == (idKey{t.Tenant, t.ID}) {
 			return t.Transfer
 		}
@@ -229,97 +229,97 @@ func (b *Book) madeHere(k idKey) *Transfer {
 	return nil
 }
 
-func (b *Book) holdName(tenant int32, bizNo string) *holdName {
+func (tx *Tx) holdName(tenant int32, bizNo string) *holdName {
 	k := nameKey{tenant, bizNo}
-	n := b.holdNames[k]
+	n := tx.holdNames[k]
 	if n == nil {
-		if b.holdNames == nil {
-			b.holdNames = make(map[nameKey]*holdName)
+		if tx.holdNames == nil {
+			tx.holdNames = make(map[nameKey]*holdName)
 		}
 		n = &holdName{nameKey: k}
-		b.holdNames[k] = n
+		tx.holdNames[k] = n
 	}
 	return n
 }
 
-func (b *Book) holdRef(tenant int32, id int64) *holdRef {
+func (tx *Tx) holdRef(tenant int32, id int64) *holdRef {
 	k := idKey{tenant, id}
-	r := b.holdRefs[k]
+	r := tx.holdRefs[k]
 	if r == nil {
-		if b.holdRefs == nil {
-			b.holdRefs = make(map[idKey]*holdRef)
+		if tx.holdRefs == nil {
+			tx.holdRefs = make(map[idKey]*holdRef)
 		}
 		r = &holdRef{idKey: k}
-		b.holdRefs[k] = r
-		if b.resolved {
-			r.h, r.late = b.holds[k], true
+		tx.holdRefs[k] = r
+		if tx.resolved {
+			r.h, r.late = tx.holds[k], true
 		}
 	}
 	return r
 }
 
 // touch saves an account for Undo, before its first change since the mark.
-func (b *Book) touch(a *Account) {
-	if a.saved != b.gen || b.gen == 0 {
-		b.mark.accountSaves = append(b.mark.accountSaves, accountSave{a, *a})
-		a.saved = b.gen
+func (tx *Tx) touch(a *Account) {
+	if a.saved != tx.gen || tx.gen == 0 {
+		tx.mark.accountSaves = append(tx.mark.accountSaves, accountSave{a, *a})
+		a.saved = tx.gen
 	}
 	a.dirty = true
 }
 
-func (b *Book) touchHold(h *Hold) {
-	if h.saved != b.gen || b.gen == 0 {
-		b.mark.holdSaves = append(b.mark.holdSaves, holdSave{h, *h})
-		h.saved = b.gen
+func (tx *Tx) touchHold(h *Hold) {
+	if h.saved != tx.gen || tx.gen == 0 {
+		tx.mark.holdSaves = append(tx.mark.holdSaves, holdSave{h, *h})
+		h.saved = tx.gen
 	}
 	h.dirty = true
 }
 
 // Mark is where the next Undo goes back to.
-func (b *Book) Mark() {
-	b.gen++
-	b.mark = mark{len(b.made), len(b.newHolds), len(b.newDetails), len(b.newAssets),
-		b.mark.accountSaves[:0], b.mark.holdSaves[:0]}
+func (tx *Tx) Mark() {
+	tx.gen++
+	tx.mark = mark{len(tx.made), len(tx.newHolds), len(tx.newDetails), len(tx.newAssets),
+		tx.mark.accountSaves[:0], tx.mark.holdSaves[:0]}
 }
 
 // Undo takes back all changes since Mark.
-func (b *Book) Undo() {
-	for i := len(b.mark.accountSaves) - 1; i >= 0; i-- {
-		s := &b.mark.accountSaves[i]
+func (tx *Tx) Undo() {
+	for i := len(tx.mark.accountSaves) - 1; i >= 0; i-- {
+		s := &tx.mark.accountSaves[i]
 		*s.a = s.old
 	}
-	for i := len(b.mark.holdSaves) - 1; i >= 0; i-- {
-		s := &b.mark.holdSaves[i]
+	for i := len(tx.mark.holdSaves) - 1; i >= 0; i-- {
+		s := &tx.mark.holdSaves[i]
 		*s.h = s.old
 	}
-	b.mark.accountSaves, b.mark.holdSaves = b.mark.accountSaves[:0], b.mark.holdSaves[:0]
-	for _, t := range b.made[b.mark.made:] {
+	tx.mark.accountSaves, tx.mark.holdSaves = tx.mark.accountSaves[:0], tx.mark.holdSaves[:0]
+	for _, t := range tx.made[tx.mark.made:] {
 		t.name.t = nil
 		if t.reversed != nil {
 			t.reversed.ReversedByID = 0
 		}
 	}
-	b.made = b.made[:b.mark.made]
-	for _, h := range b.newHolds[b.mark.holds:] {
+	tx.made = tx.made[:tx.mark.made]
+	for _, h := range tx.newHolds[tx.mark.holds:] {
 		h.name.h = nil
-		delete(b.holds, idKey{h.Tenant, h.ID})
+		delete(tx.holds, idKey{h.Tenant, h.ID})
 	}
-	b.newHolds = b.newHolds[:b.mark.holds]
-	b.newDetails = b.newDetails[:b.mark.details]
-	for _, a := range b.newAssets[b.mark.assets:] {
+	tx.newHolds = tx.newHolds[:tx.mark.holds]
+	tx.newDetails = tx.newDetails[:tx.mark.details]
+	for _, a := range tx.newAssets[tx.mark.assets:] {
 		*a = Asset{Tenant: a.Tenant, Code: a.Code}
 	}
-	b.newAssets = b.newAssets[:b.mark.assets]
-	b.gen++
+	tx.newAssets = tx.newAssets[:tx.mark.assets]
+	tx.gen++
 }
 
-// Start gives the book the times of the batch and its source of ids.
-func (b *Book) Start(at commit.Times, newID func() int64) { b.at, b.newID = at, newID }
+// Start gives the ledger the times of the batch and its source of ids.
+func (tx *Tx) Start(at commit.Times, newID func() int64) { tx.at, tx.newID = at, newID }
 
 // Latest is the newest recorded time in the locked accounts.
-func (b *Book) Latest() time.Time {
+func (tx *Tx) Latest() time.Time {
 	var latest time.Time
-	for _, a := range b.locks {
+	for _, a := range tx.locks {
 		if a.LastEntryAt.After(latest) {
 			latest = a.LastEntryAt
 		}
