@@ -159,7 +159,7 @@ func (p *tab) text(expression string) string {
 }
 
 const (
-	state = `document.getElementById("state").textContent`
+	state = `(document.getElementById("state")?.textContent ?? "")` // the page may still load
 	ready = state + ` === "Ready."`
 	// clickTen clicks as a finger cannot: ten times before the page gets to do anything else. It tells whether the
 	// button can still be clicked before anything else happens, such as the answer.

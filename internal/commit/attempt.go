@@ -3,6 +3,7 @@ package commit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
 	"strconv"
@@ -30,10 +31,9 @@ type attempt[T Tx] struct {
 	ids          int64 // given out
 	again        bool  // a command asked for more rows
 	full         bool  // a command asked for more ids than there are
-	orphaned     bool  // a predecessor failed
 
-	// sent: COMMIT went out, and the database has not said that it failed. flushed: Flush was called.
-	// durable: the transaction has committed, wherever it has to, for good.
+	// sent: COMMIT was sent and no error was received. flushed: Flush was called. durable: the commit is
+	// confirmed, also by synchronous standbys.
 	sent, flushed, durable bool
 
 	waited time.Duration // for other batches of this process
@@ -41,9 +41,9 @@ type attempt[T Tx] struct {
 
 // mode is how a batch is tried.
 type mode struct {
-	optimistic  bool
-	lockTimeout time.Duration
-	ticket      int64 // it acquires its latch when those with a lower one have; 0: at any time
+	optimistic bool
+	search     bool  // for commands that need a lock which another transaction holds: waits are brief
+	ticket     int64 // latches are acquired in the order of tickets; 0: in any
 }
 
 // idShift leaves room for 16,384 row ids a batch.
@@ -71,7 +71,7 @@ func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a
 		if r := recover(); r != nil {
 			e.metrics.panics.Inc()
 			e.log.Error("panic in a participant", "panic", r, "stack", string(debug.Stack()))
-			err = wrapPanic(r)
+			err = fmt.Errorf("commit: panic in a participant: %v", r)
 		}
 		if err != nil {
 			abort(conn)
@@ -86,7 +86,7 @@ func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a
 		}
 	}
 	p := NewPipe(context.Background())
-	if err := a.load(p, conn, m.lockTimeout); err != nil {
+	if err := a.load(p, conn, e.lockTimeout(m.search)); err != nil {
 		return a, err
 	}
 	loaded := time.Now()
@@ -136,16 +136,17 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) er
 		a.safely(j, func() error { j.Command.Need(a.tx); return nil })
 	}
 	a.participants = a.tx.Participants()
-	p.exec("begin isolation level read committed", "BEGIN")
-	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
+	a.begin(p, lockTimeout)
 	begun := p.Len()
 	for _, x := range a.participants {
 		x.Discover(p)
 	}
-	if p.Len() > begun {
+	if p.Len() > begun { // in a transaction of its own: none is open while the batch waits for its latch
+		p.exec("commit", "COMMIT")
 		if err := p.Run(conn); err != nil {
 			return err
 		}
+		a.begin(p, lockTimeout)
 	}
 	a.acquire()
 	for _, x := range a.participants {
@@ -164,6 +165,11 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) er
 		return err
 	}
 	return a.resolve(p, conn)
+}
+
+func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
+	p.exec("begin isolation level read committed", "BEGIN")
+	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
 }
 
 // acquire waits for the batches that this one cannot pass, and takes over the rows of those that it
@@ -192,7 +198,7 @@ func (a *attempt[T]) acquire() {
 	}
 }
 
-// resolve gives the participants the times, and lets them read on until they have all.
+// resolve calls Start, then Resolve until no participant queues a statement.
 func (a *attempt[T]) resolve(p *Pipe, conn *pgx.Conn) error {
 	a.at.Now = a.at.Now.UTC()
 	a.at.Recorded = a.at.Now
@@ -216,7 +222,7 @@ func (a *attempt[T]) resolve(p *Pipe, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	return errors.New("commit: the participants never stop loading")
+	return errors.New("commit: participants still queue statements after 8 rounds of Resolve")
 }
 
 func settings(lockTimeout time.Duration) db.SettingsApplyParams {

@@ -398,3 +398,38 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 		t.Errorf("the repeat: %+v", r)
 	}
 }
+
+// A dry run rolls back, so no other command may be in its attempt, however it came there.
+func TestDryRunTakesNoOtherCommandWithIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine()
+	dry, plain := work(add("c0", 1)), work(add("c1", 1))
+	dry.DryRun = true
+	wait := new(waiter)
+	wait.expect(2)
+	jobs := []*job[*toyTx]{new(job[*toyTx]), new(job[*toyTx])}
+	for i, x := range []Work[*toyTx]{dry, plain} {
+		jobs[i].start(x, wait, time.Now().Add(10*time.Second))
+	}
+	if e.queue.admit(jobs) != admitted {
+		t.Fatal("not admitted")
+	}
+	release(e.run(nil, jobs, mode{}))
+	if jobs[0].err != nil || jobs[1].err != nil || w.value("c0") != 1_000_000 || w.value("c1") != 1_000_001 {
+		t.Errorf("%v, %v; the counters are %d and %d", jobs[0].err, jobs[1].err, w.value("c0"), w.value("c1"))
+	}
+}
+
+// The lock table is full: it may be one command's fault, and stops no other one.
+func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	w.exec(`create function full_table() returns trigger language plpgsql as $$ begin raise exception 'out of shared memory' using errcode = '53200'; end $$;
+		create trigger full_table before insert on toy_log for each row when (new.label = 'locks') execute function full_table();`)
+	e := w.engine()
+	rs := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(add("c0", 1).labelled("locks")), work(add("c1", 1))})
+	if reason(rs[0].Err) != "INTERNAL" || rs[1].Err != nil || e.Ready() != nil {
+		t.Errorf("%+v, ready: %v", rs, e.Ready())
+	}
+}

@@ -39,6 +39,16 @@ func (e *toldEndings) end(committed bool) {
 	}
 }
 
+// wantTold: so the flushes that have ended did, whatever still runs.
+func (e *toldEndings) wantTold(t *testing.T, told ...bool) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !slices.Equal(e.told, told) {
+		t.Errorf("flushes ended as %v, not as %v", e.told, told)
+	}
+}
+
 // want: so every flush ended, each of which was told once.
 func (e *toldEndings) want(t *testing.T, told ...bool) {
 	t.Helper()

@@ -23,7 +23,8 @@ type Config[T Tx] struct {
 	// that another process won the race, and the batch runs again.
 	NameConstraints []string
 	// LockTimeout is how long a batch waits at least for a lock that another transaction holds. After three
-	// time-outs it is searched for the commands that need the lock. Default 100 ms.
+	// time-outs (one, while other commands are blocked) it is searched for the commands that need the lock.
+	// Default 100 ms.
 	LockTimeout time.Duration
 	Metrics     *Metrics
 	Log         *slog.Logger
@@ -93,19 +94,19 @@ func New[T Tx](c Config[T]) *Engine[T] {
 	return e
 }
 
-// Result is how one of several works ended: by its outcome, or by an error.
+// Result is the outcome or the error of one Work passed to DoAll.
 type Result struct {
 	Outcome Outcome
 	Err     error
 }
 
-// Do runs one work and waits for its outcome. When ctx ends first the work is either not run at all
-// (NOT_RUN, or why it could not run), or runs on without its caller (OUTCOME_UNKNOWN).
+// Do runs one work and waits for its outcome. If ctx ends first, Do returns NOT_RUN (or why it could not run)
+// when the work had not begun, and OUTCOME_UNKNOWN when it had.
 func (e *Engine[T]) Do(ctx context.Context, w Work[T]) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return Outcome{}, ended(err)
 	}
-	var call struct { // in one piece: this is the way of nearly all calls
+	var call struct { // one allocation: the hot path
 		job  job[T]
 		wait waiter
 	}
@@ -157,7 +158,7 @@ func (e *Engine[T]) DoAll(ctx context.Context, works []Work[T]) []Result {
 	return results
 }
 
-// leave gives a caller the answer of a job, or when his time is over what is known of it.
+// leave returns the job's result, or NOT_RUN or OUTCOME_UNKNOWN if ctx ended first.
 func (e *Engine[T]) leave(ctx context.Context, j *job[T]) Result {
 	if j.state.CompareAndSwap(waiting, abandoned) {
 		e.queue.end(j)
@@ -189,17 +190,17 @@ func unavailable(cause error) error {
 	return fault.DatabaseUnavailable.New("the database cannot commit now").After(time.Second).Because(cause)
 }
 
-// submit lets jobs in, parks those whose key is on its way already, and queues the others.
+// submit admits jobs, parks those whose request key is in flight, and queues the others.
 func (e *Engine[T]) submit(jobs []*job[T]) {
 	var err error
 	switch e.queue.admit(jobs) {
 	case refusedBusy:
 		e.metrics.refused.Add(float64(len(jobs)))
-		err = fault.Busy.New("the server has as much work waiting as it takes").After(200 * time.Millisecond)
+		err = fault.Busy.New("the queue is full").After(200 * time.Millisecond)
 	case refusedLarge:
-		err = TooManyRows.New("the call is larger than what one tenant may have waiting")
+		err = TooManyRows.New("the call is larger than what one tenant may have in the queue: split it")
 	case refusedClosed:
-		err = fault.ShuttingDown.New("the server is ending").After(time.Second)
+		err = fault.ShuttingDown.New("the server is shutting down").After(time.Second)
 	case admitted:
 		e.queue.put(e.inflight.park(jobs))
 		return
@@ -226,14 +227,14 @@ func (e *Engine[T]) fail(j *job[T], err error) {
 	e.finish(j, Outcome{}, err)
 }
 
-// Drain takes no more work, commits what was taken, and returns when all is answered or ctx ends.
+// Drain rejects new work and waits until all admitted work is answered or ctx ends.
 func (e *Engine[T]) Drain(ctx context.Context) error {
 	e.queue.close()
 	select {
 	case <-e.ended:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(errors.New("commit: not all work was answered before the end"), ctx.Err())
+		return errors.Join(errors.New("commit: drain timed out with work unanswered"), ctx.Err())
 	}
 }
 

@@ -3,7 +3,6 @@ package commit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -16,7 +15,7 @@ import (
 )
 
 // evidence is what an attempt rests on: all that its commands were shown, and with it every answer and
-// every error that it gives. Nothing of an attempt is told to a caller before confirm and COMMIT.
+// every refusal that they give. A caller gets these only after confirm and COMMIT (a dry run: ROLLBACK).
 //
 //	rows    locked, or (optimistic) taken over from predecessors and read without locks
 //	names   looked up after the rows; a miss may be untrue by now
@@ -59,7 +58,6 @@ func (a *attempt[T]) awaitPredecessors() (committed bool) {
 	committed = a.engine.latches.await(a.evidence.predecessors)
 	a.waited += time.Since(start)
 	a.evidence.predecessors = nil
-	a.orphaned = !committed
 	return committed
 }
 
@@ -67,14 +65,14 @@ func (a *attempt[T]) awaitPredecessors() (committed bool) {
 type ending int
 
 const (
-	committed  ending = iota // durably, or there was nothing to write: every job has its outcome
+	committed  ending = iota // every job has its outcome: durable, nothing to write, or told as unknown
 	incomplete               // a command asked for rows that it had not named
 	overfull                 // more row ids than one batch has
 	conflicted               // optimistic evidence did not hold
 	raced                    // another transaction took a name, or a snapshot, a plan or a statement was lost
 	collided                 // a number of the batch was given out before
 	blocked                  // another transaction held a lock for longer than the lock time-out
-	lost                     // no connection; nothing was kept
+	lost                     // the connection failed; nothing was committed
 	rejected                 // the database refuses the data of some command, or code of ours is wrong
 	broken                   // schema, rights or disk: no batch can commit
 	endings
@@ -85,11 +83,10 @@ var endingNames = [endings]string{"committed", "incomplete", "overfull", "confli
 func (e ending) String() string { return endingNames[e] }
 
 var (
-	errIncomplete  = errors.New("commit: a command needs more rows")
-	errTooManyIDs  = errors.New("commit: one batch gives out at most 16,383 ids")
-	errLost        = errors.New("commit: no connection")
-	errOtherTag    = errors.New("commit: not the command tag that was due")
-	errParticipant = errors.New("commit: panic in a participant")
+	errIncomplete = errors.New("commit: a command needs more rows")
+	errTooManyIDs = errors.New("commit: one batch gives out at most 16,383 ids")
+	errLost       = errors.New("commit: no connection")
+	errOtherTag   = errors.New("commit: unexpected command tag")
 )
 
 func internal(cause error) error { return fault.InternalError.New("internal error").Because(cause) }
@@ -98,16 +95,19 @@ func internal(cause error) error { return fault.InternalError.New("internal erro
 // conflicted: when other processes caused it, the process is pessimistic for a while.
 func (a *attempt[T]) end(err error) ending {
 	end := a.engine.classify(err)
+	if a.waited > idleTimeout/2 && hasState(err, "25P03") {
+		end = raced // our own wait for another batch of this process: the database is well
+	}
 	if !a.evidence.optimistic || a.sent {
 		return end
 	}
 	switch end {
-	case raced, blocked:
-		if !a.orphaned && !errors.Is(err, ErrConflict) && !nameTaken(err) {
+	case raced, blocked, collided: // collided: most likely an entry that another process wrote under the same version
+		if !errors.Is(err, ErrConflict) && !a.engine.nameTaken(err) {
 			a.engine.backoff.start()
 		}
 		return conflicted
-	case collided, rejected: // perhaps an entry that another process has written under the same number
+	case rejected:
 		return conflicted
 	}
 	return end
@@ -150,15 +150,16 @@ func (e *Engine[T]) classify(err error) ending {
 
 // states goes before stateClasses.
 var states = map[string]ending{
-	"LD001": raced,   // a statement missed a row
-	"0A000": raced,   // a cached plan, after a migration
-	"26000": raced,   // a prepared statement that a pooler forgot
-	"42P05": raced,   // a prepared statement that a pooler had from another client
-	"57014": raced,   // cancelled, by statement_timeout or by hand
-	"55P03": blocked, // lock_timeout
-	"25006": lost,    // read-only: the server was demoted
-	"25P03": lost,    // idle_in_transaction_session_timeout
-	"53300": lost,    // too many connections
+	"LD001": raced,    // a statement missed a row
+	"0A000": raced,    // a cached plan, after a migration
+	"26000": raced,    // a prepared statement that a pooler forgot
+	"42P05": raced,    // a prepared statement that a pooler had from another client
+	"57014": raced,    // cancelled, by statement_timeout or by hand
+	"55P03": blocked,  // lock_timeout
+	"25006": lost,     // read-only: the server was demoted
+	"25P03": lost,     // idle_in_transaction_session_timeout
+	"53200": rejected, // out of memory, or of room for locks: perhaps of one command
+	"53300": lost,     // too many connections
 }
 
 // stateClasses leaves XX (corruption, internal errors) to the commands that run into it: one rotten
@@ -179,17 +180,19 @@ func connectionLost(err error) bool {
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err)
 }
 
-// nameTaken: another process took a name first, which says nothing about rows.
-func nameTaken(err error) bool {
+// nameTaken reports that another process took a name first, which says nothing about rows.
+func (e *Engine[T]) nameTaken(err error) bool {
 	var p *pgconn.PgError
-	return errors.As(err, &p) && p.Code == "23505"
+	return errors.As(err, &p) && p.Code == "23505" && e.names[p.ConstraintName]
+}
+
+func hasState(err error, code string) bool {
+	var p *pgconn.PgError
+	return errors.As(err, &p) && p.Code == code
 }
 
 // isDeadlock: rows are locked in one order everywhere, so a deadlock is a defect of ours.
-func isDeadlock(err error) bool {
-	var p *pgconn.PgError
-	return errors.As(err, &p) && p.Code == "40P01"
-}
+func isDeadlock(err error) bool { return hasState(err, "40P01") }
 
 // backoff disables optimistic batches after a conflict with another process: for a second, and for twice
 // as long each time that the next conflict follows at once, up to a minute.
@@ -225,6 +228,3 @@ func (b *backoff) start() {
 	}
 	b.until = now.Add(b.pause)
 }
-
-// wrapPanic keeps a panic of a participant apart from errors of the database.
-func wrapPanic(r any) error { return fmt.Errorf("%w: %v", errParticipant, r) }

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// health is why commits fail now. It does not wait for work to find out that they no longer do:
-// a load balancer that asks Ready may have stopped sending work.
+// health records why commits fail. A probe finds out that they no longer do, without traffic: a load
+// balancer that asks Ready may have stopped sending work.
 type health struct {
 	broken  atomic.Pointer[error] // nil: commits do not fail
 	probing atomic.Bool

@@ -116,8 +116,8 @@ func (w *waiter) finish() {
 	}
 }
 
-// inflightKeys holds, for every request key on its way in this process, the job that came first. Others
-// with the key are parked behind it, so that within one process nobody races for a key.
+// inflightKeys maps each request key in flight in this process to the job that owns it. Others with the key are
+// parked behind the owner, so that a process never races itself for a key.
 type inflightKeys[T any] struct {
 	mu   sync.Mutex
 	jobs map[inflightKey]*job[T]
@@ -154,8 +154,8 @@ func (f *inflightKeys[T]) park(jobs []*job[T]) (first []*job[T]) {
 	return first
 }
 
-// remove takes the key of an ended job off its way, and returns those parked behind it. A job that was
-// parked itself has nobody, and is forgotten.
+// remove releases the key of an ended job and returns the jobs parked behind it. A job that was parked itself owns
+// none; its owner forgets it.
 func (f *inflightKeys[T]) remove(j *job[T]) (parked []*job[T]) {
 	k := j.inflightKey()
 	f.mu.Lock()

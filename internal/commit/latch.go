@@ -37,7 +37,7 @@ type latch struct {
 	Latches
 	ticket       int64         // see mode
 	participants []Participant // set by publish: from then on they do not change
-	writer       *Writer       // by itself: who took rows over keeps it
+	writer       *Writer       // allocated apart: successors keep it without the latch
 
 	// Guarded by latchTable.mu.
 	place     int64 // in the order of acquiring

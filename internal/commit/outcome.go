@@ -28,8 +28,11 @@ func (e *Engine[T]) findOut(a *attempt[T], err error) (stands bool) {
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)
 	if errors.Is(err, errWarned) {
 		for _, j := range a.jobs {
+			if j.later {
+				continue // it was undone, and runs after this batch
+			}
 			j.reset()
-			j.err = fault.OutcomeUnknown.New("the database committed without being sure that it lasts").Because(err)
+			j.err = fault.OutcomeUnknown.New("committed, but a synchronous standby did not confirm it: retry with the same key").Because(err)
 		}
 		return true
 	}
@@ -49,7 +52,7 @@ func (a *attempt[T]) tell() {
 	}
 }
 
-// tellOne keeps a panic from those who wait for answers.
+// tellOne recovers a panic in Ended, so that callers still get their answers.
 func (a *attempt[T]) tellOne(o Observer) {
 	defer func() {
 		if r := recover(); r != nil {

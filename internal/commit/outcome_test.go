@@ -217,8 +217,8 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	if got := <-a; !fault.Is(got.err, fault.OutcomeUnknown) {
 		t.Errorf("cancelled: %+v", got)
 	}
-	ends.want(t, true, false) // it may not last
-	waits(1)                  // the repeat must not be told of what may not last, either
+	ends.wantTold(t, true, false) // it may not last
+	waits(1)                      // the repeat must not be told of what may not last, either
 	unanswered(t, same)
 
 	// A COMMIT whose wait ends with its connection is found to be done, but not to last.

@@ -98,8 +98,8 @@ type Writer struct{ xid uint32 }
 // Confirm on.
 func (w *Writer) XID() uint32 { return w.xid }
 
-// ErrConflict is what Resolve refuses the pipe with when rows that were taken over do not suffice:
-// the batch runs again with locks.
+// ErrConflict ends an optimistic attempt: a predecessor failed, or a participant's Resolve refuses the pipe with it
+// because rows that were taken over do not suffice. The batch runs again with locks.
 var ErrConflict = errors.New("commit: the batch cannot run optimistically")
 
 // Observer is a Participant that is told how its transaction ended.

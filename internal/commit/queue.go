@@ -76,7 +76,7 @@ func (q *queue[T]) admit(jobs []*job[T]) admission {
 	if l == nil {
 		l = &lane[T]{tenant: jobs[0].Tenant}
 	}
-	switch { // large before busy: it would never be let in
+	switch { // size first: a retry of a call that is too large never helps
 	case rows > q.limits.Rows/2 || bytes > q.limits.Bytes/2:
 		return refusedLarge
 	case q.rows+rows > q.limits.Rows || q.bytes+bytes > q.limits.Bytes ||
@@ -91,7 +91,7 @@ func (q *queue[T]) admit(jobs []*job[T]) admission {
 	return admitted
 }
 
-// end counts a job out: it has its answer, or its caller went away before it ran.
+// end releases the job's share of the limits, after its answer or when its caller left before it ran.
 func (q *queue[T]) end(j *job[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -177,8 +177,8 @@ func (q *queue[T]) work() bool {
 	return false
 }
 
-// take hands out a batch with its ticket, from 1; nil when another writer was faster. all: not only one
-// writer's share. big: the batch is one command that runs alone; give it back with bigDone.
+// take hands out a batch with its ticket, from 1; nil if another writer emptied the queue. all ignores the
+// writer's share. big: the batch is one command that runs alone; call bigDone after it.
 func (q *queue[T]) take(all bool) (batch []*job[T], ticket int64, big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -245,7 +245,7 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 		solo := big || q.isolated(l.tenant, now)
 		if big && q.bigOut || solo && len(d.jobs) > 0 {
 			idle++
-			l.deficit += min(quantum, max(0, -l.deficit)) // it pays off, but saves nothing up
+			l.deficit += min(quantum, max(0, -l.deficit)) // repay a negative deficit, but accumulate no credit
 			if next == nil && !(big && q.bigOut) {
 				next = l
 			}
@@ -259,9 +259,11 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 		if d.full && len(l.waiting) > 0 && l.deficit >= l.waiting[0].Rows {
 			q.first(l) // its turn is not over
 		}
-		if solo && len(d.jobs) > 0 {
-			q.bigOut = q.bigOut || big
-			return d.jobs, big
+		if len(d.jobs) > 0 { // by what was taken: a job may have been abandoned since the look at it
+			if big = q.alone(d.jobs[0]); big || solo {
+				q.bigOut = q.bigOut || big
+				return d.jobs, big
+			}
 		}
 	}
 	if next != nil {
@@ -280,7 +282,7 @@ func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 		case j.state.Load() == abandoned:
 			l.pop()
 			continue
-		case big && (len(d.jobs) > 0 || l.deficit <= 0), !big && l.deficit < j.Rows:
+		case big && (len(d.jobs) > 0 || l.deficit <= 0 || q.bigOut), !big && l.deficit < j.Rows:
 			return
 		case len(d.jobs) > 0 && !q.fits(j, d):
 			d.full = true

@@ -15,18 +15,19 @@ import (
 
 const (
 	maxRaces      = 5 // how often a batch may lose a race before it is halved
-	maxCollisions = 2 // how often it may have a number that is taken before that is its data's fault
+	maxCollisions = 2 // collisions of batch numbers before the batch counts as rejected
 	maxLockWaits  = 3 // how often a whole batch waits for locks before it is searched for those who need them
 	connTimeout   = 10 * time.Second
 )
 
-// yields is how often a writer lets others run before it takes the next batch: callers who just got their answers
-// then ask again in time for it. It waits for no timer; on an idle machine it takes a microsecond. In BenchmarkClaim
+// yields is the number of Gosched calls before each batch, so that callers who were just answered can enqueue their
+// next call. It waits for no timer; on an idle machine it takes a microsecond. In BenchmarkClaim
 // batches grow from 81 to 105 claims of 128, and throughput by 7 %.
 const yields = 4
 
-// write is a writer: it takes batches until the queue is closed and every job has ended. It has a
-// connection before it takes one, so that a connect that hangs keeps no job and no ticket waiting.
+// write is a writer: it takes batches until the queue is closed and every job has ended. It connects before
+// it takes one, so that a connect that hangs keeps no job waiting. If the connect fails it takes the batch all the
+// same, passes its ticket, and lets run answer the jobs whose time is over.
 func (e *Engine[T]) write() {
 	defer e.writers.Done()
 	for {
@@ -37,6 +38,9 @@ func (e *Engine[T]) write() {
 			return
 		}
 		conn, err := e.connect()
+		if err != nil {
+			e.breaks(err)
+		}
 		jobs, ticket, big := e.queue.take(!e.backoff.over())
 		if jobs == nil { // another writer has them
 			release(conn)
@@ -47,7 +51,7 @@ func (e *Engine[T]) write() {
 			ticket = 0
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
-		conn = e.run(conn, jobs, mode{lockTimeout: e.lockTimeout(), ticket: ticket})
+		conn = e.run(conn, jobs, mode{ticket: ticket})
 		release(conn)
 		if big {
 			e.queue.bigDone()
@@ -72,7 +76,7 @@ func release(conn *pgxpool.Conn) {
 	}
 }
 
-// drop closes a connection that may be dead, or lead to a server that was demoted.
+// drop closes a connection that may be dead or point to a demoted primary.
 func drop(conn *pgxpool.Conn) {
 	if conn == nil {
 		return
@@ -83,10 +87,10 @@ func drop(conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// run tries jobs until each has an answer, or waits apart for a lock. It uses the connection that it is given,
-// if any, and returns the one that it has at last.
+// run tries jobs until each has an answer, or waits apart for a lock. conn may be nil; run returns the connection
+// to reuse, or nil.
 func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Conn {
-	m.optimistic = m.lockTimeout >= e.lockWait && e.backoff.over()
+	m.optimistic = !m.search && e.backoff.over()
 	races, collisions, waits := 0, 0, 0
 	for pause := 5 * time.Millisecond; ; {
 		var live []*job[T]
@@ -95,7 +99,9 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		conn, live, end, err = e.try(conn, jobs, m)
 		e.latches.pass(m.ticket)
 		m.ticket = 0
-		jobs = live
+		if jobs = live; len(jobs) == 0 {
+			return conn
+		}
 		switch end {
 		case committed:
 			if jobs = e.answer(jobs); len(jobs) == 0 {
@@ -105,10 +111,10 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		case conflicted:
 			m.optimistic = false
 		case overfull:
-			return e.halves(conn, jobs, m.lockTimeout)
+			return e.halves(conn, jobs, m.search)
 		case raced:
 			if races++; races == maxRaces {
-				return e.lose(conn, jobs, err)
+				return e.refuseRaced(conn, jobs, err)
 			}
 			if jobs = e.pause(jobs, rand.N(time.Duration(races)*4*time.Millisecond), err); len(jobs) == 0 {
 				return conn
@@ -116,11 +122,11 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		case collided:
 			e.ids.drop()
 			if collisions++; collisions > maxCollisions {
-				return e.reject(conn, jobs, err, m.lockTimeout)
+				return e.reject(conn, jobs, err, m.search)
 			}
 		case blocked:
 			m.optimistic = false
-			if waits++; waits < maxLockWaits && m.lockTimeout >= e.lockWait && !e.blocked.trying.Load() {
+			if waits++; waits < maxLockWaits && !m.search && !e.blocked.trying.Load() {
 				continue
 			}
 			return e.search(conn, jobs, err)
@@ -133,7 +139,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			}
 			pause = min(pause*2, 250*time.Millisecond)
 		case rejected:
-			return e.reject(conn, jobs, err, m.lockTimeout)
+			return e.reject(conn, jobs, err, m.search)
 		case broken:
 			e.breaks(err)
 			e.log.Error("a batch failed", "jobs", len(jobs), "error", err)
@@ -145,8 +151,8 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 	}
 }
 
-// try claims the jobs whose callers still wait, and runs them once. Unless it ends as committed nothing of
-// them was kept.
+// try claims the jobs whose callers still wait, and runs them once. On any ending but
+// committed no effect is durable.
 func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T], m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
 	if conn == nil {
 		if conn, err = e.connect(); err != nil {
@@ -159,6 +165,9 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T], m mode) (_ *pgxpool.
 	if live = claim(jobs); len(live) == 0 {
 		return conn, nil, committed, nil
 	}
+	if len(live) > 1 && slices.ContainsFunc(live, func(j *job[T]) bool { return j.DryRun }) {
+		return conn, live, overfull, nil // a dry run rolls back: it has an attempt of its own
+	}
 	defer func() { e.metrics.ended(end, err) }()
 	id, err := e.ids.next(conn.Conn())
 	if err != nil {
@@ -169,7 +178,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T], m mode) (_ *pgxpool.
 	a, err := e.attempt(conn.Conn(), id, live, m)
 	e.health.end(started)
 	end = a.end(err)
-	if err != nil && (a.sent || end == lost) {
+	if err != nil && (a.sent || end == lost || conn.Conn().IsClosed()) {
 		drop(conn)
 		conn = nil
 	}
@@ -180,7 +189,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T], m mode) (_ *pgxpool.
 	return conn, live, end, err
 }
 
-// answer gives every job the outcome that is now committed, and returns those that run after it.
+// answer gives every job the outcome that is now committed, and returns the jobs deferred by ErrLater.
 func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	for _, j := range jobs {
 		switch {
@@ -203,8 +212,7 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	return later
 }
 
-// pause waits before jobs of which nothing was kept are tried again. It answers those whose time is over,
-// and returns the others.
+// pause sleeps before a retry, fails jobs past their deadline and returns the rest.
 func (e *Engine[T]) pause(jobs []*job[T], wait time.Duration, err error) (live []*job[T]) {
 	handBack(jobs)
 	time.Sleep(wait)
@@ -220,7 +228,7 @@ func (e *Engine[T]) pause(jobs []*job[T], wait time.Duration, err error) (live [
 	return live
 }
 
-// outOfTime is the error of a job that was tried in vain until its caller's deadline.
+// outOfTime maps the last attempt's error to the fault of a job past its deadline.
 func (e *Engine[T]) outOfTime(err error) error {
 	if e.classify(err) == raced {
 		return rowsLocked(err)
@@ -228,22 +236,22 @@ func (e *Engine[T]) outOfTime(err error) error {
 	return unavailable(err)
 }
 
-// halves runs jobs of which nothing was kept in two batches.
-func (e *Engine[T]) halves(conn *pgxpool.Conn, jobs []*job[T], lockTimeout time.Duration) *pgxpool.Conn {
+// halves runs two or more jobs, of which nothing was kept, in two batches.
+func (e *Engine[T]) halves(conn *pgxpool.Conn, jobs []*job[T], search bool) *pgxpool.Conn {
 	handBack(jobs)
 	if n := len(jobs) / 2; n > 0 {
-		conn = e.run(conn, jobs[:n:n], mode{lockTimeout: lockTimeout})
-		conn = e.run(conn, jobs[n:], mode{lockTimeout: lockTimeout})
+		conn = e.run(conn, jobs[:n:n], mode{search: search})
+		conn = e.run(conn, jobs[n:], mode{search: search})
 	}
 	return conn
 }
 
-// lose halves a batch that lost too many races. A command that is alone is refused.
-func (e *Engine[T]) lose(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
+// refuseRaced halves a batch that lost too many races. A command that is alone is refused.
+func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
 	if len(jobs) > 1 {
-		return e.halves(conn, jobs, e.lockTimeout())
+		return e.halves(conn, jobs, false)
 	}
-	e.log.Error("a command lost every race", "command", fmt.Sprintf("%T", jobs[0].Command),
+	e.log.Error("a command is refused after five lost races", "command", fmt.Sprintf("%T", jobs[0].Command),
 		"request_id", jobs[0].RequestID, "error", err)
 	e.fail(jobs[0], rowsLocked(err))
 	return conn
@@ -251,10 +259,10 @@ func (e *Engine[T]) lose(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool
 
 // reject runs the halves of a batch that failed on the data of some command, left to right. A culprit alone
 // fails; nothing of it is kept.
-func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, lockTimeout time.Duration) *pgxpool.Conn {
+func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, search bool) *pgxpool.Conn {
 	if len(jobs) > 1 {
-		e.log.Warn("a batch was split", "jobs", len(jobs), "error", err)
-		return e.halves(conn, jobs, lockTimeout)
+		e.log.Warn("the database rejected a batch: trying its halves", "jobs", len(jobs), "error", err)
+		return e.halves(conn, jobs, search)
 	}
 	j := jobs[0]
 	e.metrics.culprits.Inc()
@@ -268,7 +276,7 @@ func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, lockTi
 // search looks for the jobs that need a lock which another transaction holds, halves left to right, and lets
 // them wait apart. One that could not be tried again in time is answered.
 func (e *Engine[T]) search(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
-	enough := time.Now().Add(2*blockedPause + 2*e.brief())
+	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
 	jobs = slices.DeleteFunc(jobs, func(j *job[T]) bool {
 		over := (j.blocked.Load() || len(jobs) == 1) && j.end.Before(enough)
 		if over {
@@ -277,7 +285,7 @@ func (e *Engine[T]) search(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpo
 		return over
 	})
 	if len(jobs) != 1 {
-		return e.halves(conn, jobs, e.brief())
+		return e.halves(conn, jobs, true)
 	}
 	handBack(jobs)
 	e.block(jobs[0])
@@ -295,14 +303,13 @@ type blockedJobs[T any] struct {
 // blockedPause is waited between two tries, jittered by as much again.
 const blockedPause = 20 * time.Millisecond
 
-// lockTimeout is how long a batch waits for each lock: some time, and as long as several servers on one
-// database take that commit the same rows one behind the other.
-func (e *Engine[T]) lockTimeout() time.Duration { return max(e.lockWait, 8*e.pace.commit()) }
-
-// brief is how long a batch waits that is known to need a lock which another transaction holds: about as long
-// as another server's commit.
-func (e *Engine[T]) brief() time.Duration {
-	return max(e.lockWait/10, time.Millisecond, min(2*e.pace.commit(), e.lockWait-1))
+// lockTimeout is how long a batch waits for each lock: as long as several servers take that commit the same rows
+// one behind the other; in a search, about as long as one of them takes.
+func (e *Engine[T]) lockTimeout(search bool) time.Duration {
+	if search {
+		return max(e.lockWait/10, min(2*e.pace.commit(), statementTimeout/8), time.Millisecond)
+	}
+	return max(e.lockWait, min(8*e.pace.commit(), statementTimeout/4))
 }
 
 // pace is how long COMMIT takes, as a moving average.
@@ -334,7 +341,7 @@ func (e *Engine[T]) tryBlocked() {
 		time.Sleep(blockedPause + rand.N(blockedPause))
 		for jobs := e.takeBlocked(); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
-			release(e.run(nil, jobs[:n:n], mode{lockTimeout: e.brief()}))
+			release(e.run(nil, jobs[:n:n], mode{search: true}))
 			jobs = jobs[n:]
 		}
 		if e.noneBlocked() {

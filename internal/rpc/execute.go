@@ -32,7 +32,7 @@ var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteRespon
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1.ExecuteResponse] {
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	var inner []string
-	rows, places := 0, make(map[string]int, len(e.steps))
+	rows, places := len(e.lockKeys), make(map[string]int, len(e.steps)) // a lock key takes room in the lock table
 	for i, o := range r.GetOperations() {
 		at := fmt.Sprintf("operations[%d].", i)
 		s := &e.steps[i]

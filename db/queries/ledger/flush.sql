@@ -99,7 +99,8 @@ from (
         unnest(@effective_at::timestamptz[]) as effective_at, unnest(@postings::smallint[]) as posting,
         unnest(@assets::text[]) as asset, unnest(@amounts::numeric[]) as amount,
         unnest(@balances_before::numeric[]) as balance_before, unnest(@balances_after::numeric[]) as balance_after
-) u;
+) u
+order by u.tenant_id, u.account_id, u.version; -- two servers may insert the same versions
 
 -- name: HoldInsert :exec
 insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms, expires_at,

@@ -36,7 +36,7 @@ cross join lateral (
 ) a;
 
 -- name: AccountConfirm :one
--- Locks accounts that were only read. Fails unless every row is the one that this transaction wrote.
+-- Locks all accounts that an optimistic batch saw. Fails unless each was last written by the transaction that the batch knows of.
 select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,

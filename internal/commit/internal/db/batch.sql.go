@@ -152,7 +152,8 @@ func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 }
 
 const durabilityRaise = `-- name: DurabilityRaise :exec
-select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true)
+select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('client_min_messages', 'warning', true)
 `
 
 // Makes a transaction as durable as batches are, whatever the role's or the database's default says.
@@ -375,6 +376,7 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::te
     set_config('idle_in_transaction_session_timeout', $3::text, true),
     set_config('client_connection_check_interval', '5s', true),
     set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('client_min_messages', 'warning', true), -- one at COMMIT says that a standby was not waited for
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
     set_config('enable_mergejoin', 'off', true),

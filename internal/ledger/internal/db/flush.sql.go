@@ -227,6 +227,7 @@ from (
         unnest($8::text[]) as asset, unnest($9::numeric[]) as amount,
         unnest($10::numeric[]) as balance_before, unnest($11::numeric[]) as balance_after
 ) u
+order by u.tenant_id, u.account_id, u.version
 `
 
 type EntryInsertParams struct {
@@ -261,6 +262,7 @@ func (q *Queries) EntryInsert(ctx context.Context, db DBTX, arg EntryInsertParam
 }
 
 const holdInsert = `-- name: HoldInsert :exec
+
 insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms, expires_at,
     created_at, closed_at, metadata, principal, request_id)
 select u.tenant_id, u.hold_id, u.biz_no, u.account_id, u.to_code, nullif(u.form, ''), u.amount, u.captured,
@@ -296,6 +298,7 @@ type HoldInsertParams struct {
 	RequestIds []string
 }
 
+// two servers may insert the same versions
 func (q *Queries) HoldInsert(ctx context.Context, db DBTX, arg HoldInsertParams) error {
 	_, err := db.Exec(ctx, holdInsert,
 		arg.Now,

@@ -34,7 +34,7 @@ type AccountConfirmParams struct {
 	Writers    []pgtype.Uint32
 }
 
-// Locks accounts that were only read. Fails unless every row is the one that this transaction wrote.
+// Locks all accounts that an optimistic batch saw. Fails unless each was last written by the transaction that the batch knows of.
 func (q *Queries) AccountConfirm(ctx context.Context, db DBTX, arg AccountConfirmParams) (string, error) {
 	row := db.QueryRow(ctx, accountConfirm, arg.AccountIds, arg.Tenants, arg.Writers)
 	var column_1 string

@@ -1,0 +1,123 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// BenchmarkServers has 256 callers in all transfer over one, two and four servers on one database, whose COMMIT takes
+// commit_delay longer: all into one account (hot), and between 1,000 accounts (even). A failed call fails the benchmark.
+// Compare within one run; one operation is one transfer.
+//
+//	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench Servers -benchtime 10000x ./internal/flow
+func BenchmarkServers(b *testing.B) {
+	for _, delay := range []time.Duration{0, 5 * time.Millisecond, 20 * time.Millisecond} {
+		d := pgtest.NewDurable(b)
+		super := pgtest.Pool(b, d.SuperDSN)
+		for _, s := range []string{fmt.Sprintf("alter system set commit_delay = %d", delay.Microseconds()),
+			"alter system set commit_siblings = 0", "select pg_reload_conf()"} {
+			if _, err := super.Exec(context.Background(), s); err != nil {
+				b.Fatal(err)
+			}
+		}
+		accountsFor(b, d.AppDSN)
+		for _, load := range []string{"even", "hot"} {
+			for _, servers := range []int{1, 2, 4} {
+				b.Run(fmt.Sprintf("%s/delay=%v/servers=%d", load, delay, servers), func(b *testing.B) {
+					transferOver(b, d.AppDSN, servers, load == "hot")
+				})
+			}
+		}
+	}
+}
+
+// serverEngine is an engine as a process of its own has it.
+func serverEngine(b *testing.B, dsn, name string) *flow.Engine {
+	b.Helper()
+	pool, err := pg.Open(context.Background(), dsn, 8)
+	if err != nil {
+		b.Fatal(err)
+	}
+	e := flow.NewEngine(pool, name, commit.NewMetrics(prometheus.NewRegistry()), nil)
+	b.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+		defer cancel()
+		if err := e.Drain(ctx); err != nil {
+			b.Error(err)
+		}
+		pool.Close()
+	})
+	return e
+}
+
+// accountsFor makes accounts without bounds.
+func accountsFor(b *testing.B, dsn string) {
+	b.Helper()
+	e := serverEngine(b, dsn, "setup")
+	create := &ledger.CreateAccountsCommand{Caller: caller}
+	for i := range benchAccounts {
+		create.Accounts = append(create.Accounts, ledger.NewAccount{Code: benchUser(i), Asset: "CNY", Kind: "equity"})
+	}
+	for _, c := range []commit.Command[*ledger.Tx]{
+		&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}, create} {
+		if _, err := e.Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)})); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+const benchAccounts = 1000
+
+func benchUser(i int) string { return fmt.Sprint("bench:", i) }
+
+var benchRuns atomic.Int64
+
+func transferOver(b *testing.B, dsn string, servers int, hot bool) {
+	engines := make([]*flow.Engine, servers)
+	for i := range engines {
+		engines[i] = serverEngine(b, dsn, fmt.Sprint(i))
+	}
+	const callers = 256
+	run, next := benchRuns.Add(1), atomic.Int64{}
+	took := make([]time.Duration, b.N)
+	var wg sync.WaitGroup
+	b.ResetTimer()
+	for c := range callers {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
+				from, to := benchUser(1+rand.IntN(benchAccounts-1)), benchUser(0)
+				for !hot && (to == benchUser(0) || to == from) {
+					to = benchUser(1 + rand.IntN(benchAccounts-1))
+				}
+				begun := time.Now()
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				_, err := engines[c%servers].Do(ctx, work(flow.Work{Command: flow.Ledger(transfer(fmt.Sprint(run, "-", i), from, to, "1"))}))
+				cancel()
+				if err != nil {
+					b.Errorf("a call failed: %v", err)
+				}
+				took[i] = time.Since(begun)
+			}
+		})
+	}
+	wg.Wait()
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "transfers/s")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
+}
