@@ -309,7 +309,7 @@ func (e *Engine[T]) lockTimeout(search bool) time.Duration {
 	if search {
 		return max(e.lockWait/10, min(2*e.pace.commit(), statementTimeout/8), time.Millisecond)
 	}
-	return max(e.lockWait, min(8*e.pace.commit(), statementTimeout/4))
+	return max(e.lockWait, min(4*e.pace.commit(), statementTimeout/4))
 }
 
 // pace is how long COMMIT takes, as a moving average.
