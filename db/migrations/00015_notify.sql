@@ -283,12 +283,17 @@ declare
     holders text[];
 begin
     -- To drop it takes the parent for itself, and whoever comes waits behind that. So it does not even ask while
-    -- somebody has the parent for longer than a batch does: it looks twice.
-    holders := array(select virtualtransaction from pg_locks
-        where relation in (to_regclass(parent), to_regclass('notify_parts.' || part)) and pid <> pg_backend_pid());
+    -- somebody has the parent for longer than a batch does: it looks twice. A database that was copied has the same
+    -- numbers of relations, so it looks for locks of its own database alone.
+    holders := array(select l.virtualtransaction from pg_locks l
+        join pg_database d on d.oid = l.database and d.datname = current_database()
+        where l.relation in (to_regclass(parent), to_regclass('notify_parts.' || part)) and l.pid <> pg_backend_pid());
     if cardinality(holders) > 0 then
         perform pg_sleep(0.1);
-        if exists (select from pg_locks where relation in (to_regclass(parent), to_regclass('notify_parts.' || part)) and virtualtransaction = any(holders)) then
+        if exists (select from pg_locks l
+            join pg_database d on d.oid = l.database and d.datname = current_database()
+            where l.relation in (to_regclass(parent), to_regclass('notify_parts.' || part)) and l.virtualtransaction = any(holders))
+        then
             return false;
         end if;
     end if;
