@@ -69,6 +69,7 @@ func startMock(t *testing.T) (address string) {
 // gate is a proxy before the mock cluster, for what the mock lacks or gets wrong:
 //   - it refuses new versions of ApiVersions in a form that clients cannot read (KIP-511);
 //   - from version 4 on its ListOffsets has 8 bytes of leader epoch for each partition instead of 4;
+//   - a member whose SyncGroup comes after the leader's gets INVALID_REQUEST instead of its assignment;
 //   - it has no passwords.
 //
 // The gate puts its own address in place of the broker's, and passes everything else unchanged.
@@ -77,6 +78,8 @@ type gate struct {
 	port int32
 	// passwords of the user "me" by mechanism; nil asks for none.
 	passwords map[string]string
+	// assignments by member are what each leader sent with its SyncGroup.
+	assignments sync.Map
 }
 
 func startGate(t *testing.T, passwords map[string]string) (address string) {
@@ -103,6 +106,18 @@ func startGate(t *testing.T, passwords map[string]string) (address string) {
 // kind is what a request asks, and so what its response is.
 type kind struct{ key, version int16 }
 
+// member is one of a group in one generation.
+type member struct {
+	id         string
+	generation int32
+}
+
+// question is a request that has no response yet.
+type question struct {
+	kind
+	syncs member // who sent it, if it is a SyncGroup
+}
+
 func (g *gate) serve(client net.Conn) {
 	defer client.Close()
 	broker, err := net.Dial("tcp", g.mock)
@@ -118,8 +133,8 @@ func (g *gate) serve(client net.Conn) {
 			if err != nil {
 				return
 			}
-			k, _ := asked.LoadAndDelete(string(response[:4]))
-			if _, err := client.Write(frame(g.rewrite(k.(kind), response))); err != nil {
+			q, _ := asked.LoadAndDelete(string(response[:4]))
+			if _, err := client.Write(frame(g.rewrite(q.(question), response))); err != nil {
 				return
 			}
 		}
@@ -143,7 +158,7 @@ func (g *gate) serve(client net.Conn) {
 		if own != nil {
 			_, err = client.Write(frame(own.AppendTo(request[4:8:8])))
 		} else {
-			asked.Store(string(request[4:8]), k)
+			asked.Store(string(request[4:8]), question{k, g.syncs(k, request)})
 			_, err = broker.Write(frame(request))
 		}
 		if err != nil {
@@ -160,13 +175,29 @@ func tooNew() kmsg.Response {
 	return r
 }
 
-// rewrite puts the gate's address in place of the broker's. The mock cluster has no versions with tags here, so the
-// header of a response is its correlation id.
-func (g *gate) rewrite(k kind, response []byte) []byte {
-	r := kmsg.ResponseForKey(k.key)
+// syncs keeps the assignments of a SyncGroup, and returns its sender.
+func (g *gate) syncs(k kind, request []byte) member {
+	r, ok := kmsg.RequestForKey(k.key).(*kmsg.SyncGroupRequest)
+	if !ok {
+		return member{}
+	}
 	r.SetVersion(k.version)
+	if err := r.ReadFrom(body(request)); err != nil {
+		return member{}
+	}
+	for _, a := range r.GroupAssignment {
+		g.assignments.Store(member{a.MemberID, r.Generation}, a.MemberAssignment)
+	}
+	return member{r.MemberID, r.Generation}
+}
+
+// rewrite puts the gate's address in place of the broker's, and mends what the mock cluster gets wrong. The mock cluster has no versions with tags here, so the
+// header of a response is its correlation id.
+func (g *gate) rewrite(q question, response []byte) []byte {
+	r := kmsg.ResponseForKey(q.key)
+	r.SetVersion(q.version)
 	switch r.(type) {
-	case *kmsg.MetadataResponse, *kmsg.FindCoordinatorResponse, *kmsg.ApiVersionsResponse:
+	case *kmsg.MetadataResponse, *kmsg.FindCoordinatorResponse, *kmsg.ApiVersionsResponse, *kmsg.SyncGroupResponse:
 	default:
 		return response
 	}
@@ -180,6 +211,10 @@ func (g *gate) rewrite(k kind, response []byte) []byte {
 		}
 	case *kmsg.FindCoordinatorResponse:
 		r.Port = g.port
+	case *kmsg.SyncGroupResponse:
+		if assignment, ok := g.assignments.Load(q.syncs); ok && r.ErrorCode == kerr.InvalidRequest.Code {
+			r.ErrorCode, r.MemberAssignment = 0, assignment.([]byte)
+		}
 	case *kmsg.ApiVersionsResponse:
 		for i := range r.ApiKeys {
 			if r.ApiKeys[i].ApiKey == kmsg.ListOffsets.Int16() {
