@@ -86,7 +86,7 @@ func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a
 		}
 	}
 	p := NewPipe(context.Background())
-	if err := a.load(p, conn, e.lockTimeout(m.search)); err != nil {
+	if err := a.load(p, conn, m.search); err != nil {
 		return a, err
 	}
 	loaded := time.Now()
@@ -129,26 +129,18 @@ func abort(conn *pgx.Conn) {
 
 // load locks the rows, then looks up keys, names and the time, in one round trip; discovery before, and
 // what hangs on the rows found, take others.
-func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) error {
+func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, search bool) error {
 	a.tx = a.engine.newTx()
 	for _, j := range a.jobs {
 		j.reset()
 		a.safely(j, func() error { j.Command.Need(a.tx); return nil })
 	}
 	a.participants = a.tx.Participants()
-	a.begin(p, lockTimeout)
-	begun := p.Len()
-	for _, x := range a.participants {
-		x.Discover(p)
-	}
-	if p.Len() > begun { // in a transaction of its own: none is open while the batch waits for its latch
-		p.exec("commit", "COMMIT")
-		if err := p.Run(conn); err != nil {
-			return err
-		}
-		a.begin(p, lockTimeout)
+	if err := a.discover(conn); err != nil {
+		return err
 	}
 	a.acquire()
+	a.begin(p, a.engine.lockTimeout(search || a.evidence.optimistic))
 	for _, x := range a.participants {
 		if o := optimistic(x); o != nil && a.evidence.optimistic {
 			o.Read(p)
@@ -165,6 +157,21 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, lockTimeout time.Duration) er
 		return err
 	}
 	return a.resolve(p, conn)
+}
+
+// discover finds the rows to lock, in a transaction of its own: none is open while the batch waits for its latch.
+func (a *attempt[T]) discover(conn *pgx.Conn) error {
+	p := NewPipe(context.Background())
+	a.begin(p, a.engine.lockTimeout(true)) // it locks nothing
+	begun := p.Len()
+	for _, x := range a.participants {
+		x.Discover(p)
+	}
+	if p.Len() == begun && p.err == nil {
+		return nil
+	}
+	p.exec("commit", "COMMIT")
+	return p.Run(conn)
 }
 
 func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {

@@ -304,9 +304,11 @@ type blockedJobs[T any] struct {
 const blockedPause = 20 * time.Millisecond
 
 // lockTimeout is how long a batch waits for each lock: as long as several servers take that commit the same rows
-// one behind the other; in a search, about as long as one of them takes.
-func (e *Engine[T]) lockTimeout(search bool) time.Duration {
-	if search {
+// one behind the other. In brief it is about as long as one of them takes: in a search, and for an optimistic
+// batch. That one writes entries before it locks their accounts, so it and a batch of another server that has locked
+// them may wait for each other, and the optimistic one has to give way.
+func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
+	if brief {
 		return max(e.lockWait/10, min(2*e.pace.commit(), statementTimeout/8), time.Millisecond)
 	}
 	return max(e.lockWait, min(4*e.pace.commit(), statementTimeout/4))
