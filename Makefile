@@ -10,14 +10,16 @@ TESTFLAGS ?=# more flags for go test, such as -run Transfer
 FUZZTIME  ?= 10s# for each fuzz target
 COUNT     ?= 6# runs of each benchmark
 
-# The build tools are pinned, in tools/go.mod and tools/npm. None of them needs a C compiler.
+# The build tools are pinned, in tools/go.mod and tools/npm. None of them needs a C compiler, and nor does the server:
+# only the race detector does. So everything is compiled twice at most, without cgo, and with race for tests and lint.
 TOOL   := tools/tool
 TOOLS  := CGO_ENABLED=0 go -C tools
-WITHPG := go run ./internal/pgtest/cmd/withpg --
+WITHPG := CGO_ENABLED=0 go run ./internal/pgtest/cmd/withpg -- env -u CGO_ENABLED
+RACE   := $$(tools/lacking | grep -q 'NO RACE DETECTOR' || echo -race)
 
 # What else is generated: one command a line, run after buf and sqlc.
 define GENERATORS
-go run ./internal/errdoc docs/reference/errors.md
+CGO_ENABLED=0 go run ./internal/errdoc docs/reference/errors.md
 endef
 
 .PHONY: help
@@ -29,30 +31,26 @@ help: ## This list
 run: ## Server with its own Postgres and sample data, nothing to set up
 	@# Not go run: it calls Ctrl-C a failure, and at SIGTERM ends without the server.
 	@program=$${XDG_CACHE_HOME:-$$HOME/.cache}/ledgerd/dev/ledgerd; mkdir -p "$${program%/*}"; \
-	(set -x; go build -buildvcs=false -o "$$program" ./cmd/ledgerd); exec "$$program" dev
+	(set -x; CGO_ENABLED=0 go build -buildvcs=false -o "$$program" ./cmd/ledgerd); exec "$$program" dev
 
 .PHONY: test
-test: ## All tests, on a throw-away Postgres, with the race detector
+test: ## All tests, on a throw-away Postgres, with the race detector and go vet
 	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed.
-	$(TOOLS) test ./...
-	@lacking=$$(tools/lacking); race=-race; if [[ $$lacking == *'NO RACE DETECTOR'* ]]; then race=; fi; \
+	$(TOOLS) test -vet=all ./...
+	@lacking=$$(tools/lacking); race="$(RACE)"; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
-	(set -x; $(WITHPG) go test $$race -tags browser -count=1 $(TESTFLAGS) $(PKG))
+	(set -x; $(WITHPG) go test $$race -vet=all -tags browser -count=1 $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
-lint: ## gofmt, go vet, staticcheck, buf, and our own rules (tools/tidy)
+lint: ## gofmt, staticcheck, buf, and our own rules (tools/tidy); go vet runs with the tests
 	@found=$$(find . -name '.?*' -prune -o -name node_modules -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); \
 	if [[ -n $$found ]]; then echo 'not formatted, run gofmt -w:' $$found; exit 1; fi
 	$(TOOLS) run ./tidy ..
 	$(TOOL) buf lint
 	@tag=$$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) || exit 0; \
 	set -x; $(TOOL) buf breaking --against ".git#tag=$$tag"
-	go vet ./...
-	$(TOOL) staticcheck ./...
-	$(TOOLS) vet ./...
+	GOFLAGS="-tags=browser $(RACE)" $(TOOL) staticcheck ./...
 	cd tools && ./tool staticcheck ./...
-	go vet -tags browser ./examples/submit-page
-	$(TOOL) staticcheck -tags browser ./examples/submit-page
 
 .PHONY: generate
 generate: proto-vendor/buf/validate/validate.proto ## All generated code: protobuf, queries, reference pages

@@ -32,7 +32,9 @@ type program struct {
 func build(t *testing.T, env ...string) *program {
 	t.Helper()
 	p := &program{t: t, file: filepath.Join(t.TempDir(), "ledgerd"), env: append(os.Environ(), env...)}
-	if out, err := exec.Command("go", "build", "-o", p.file, ".").CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-o", p.file, ".")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return p

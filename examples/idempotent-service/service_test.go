@@ -71,7 +71,9 @@ func (p *process) kill() {
 func build(t *testing.T, name, pkg string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", binary, pkg).CombinedOutput(); err != nil {
+	cmd := exec.Command("go", "build", "-o", binary, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return binary

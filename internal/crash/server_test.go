@@ -15,8 +15,9 @@ import (
 // build makes the real program.
 func build(t *testing.T) string {
 	binary := filepath.Join(t.TempDir(), "ledgerd")
-	out, err := exec.Command("go", "build", "-o", binary, "github.com/ledgerd/ledgerd/cmd/ledgerd").CombinedOutput()
-	if err != nil {
+	cmd := exec.Command("go", "build", "-o", binary, "github.com/ledgerd/ledgerd/cmd/ledgerd")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the server: %v\n%s", err, out)
 	}
 	return binary
