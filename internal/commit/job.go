@@ -91,7 +91,7 @@ func remaining[T any](jobs []*job[T]) []*job[T] {
 	return live
 }
 
-// waiter counts jobs down and then wakes the one who waits for them.
+// waiter counts jobs down, and then wakes the caller that waits for them.
 type waiter struct {
 	left atomic.Int32
 	done chan struct{}
@@ -132,7 +132,7 @@ func (j *job[T]) inflightKey() inflightKey {
 	return inflightKey{j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key}
 }
 
-// park parks the jobs whose key is on its way, and returns those that run.
+// park parks the jobs whose key is in flight, and returns those that run.
 func (f *inflightKeys[T]) park(jobs []*job[T]) (first []*job[T]) {
 	if !slices.ContainsFunc(jobs, (*job[T]).keyed) {
 		return jobs
@@ -174,7 +174,7 @@ func (f *inflightKeys[T]) remove(j *job[T]) (parked []*job[T]) {
 }
 
 // next makes the first of parked jobs the owner of their key, the others parked behind it, unless
-// the key is on its way again: then all are parked there, and nobody is returned.
+// the key is in flight again: then all are parked there, and next returns nil.
 func (f *inflightKeys[T]) next(parked []*job[T]) *job[T] {
 	k := parked[0].inflightKey()
 	f.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 )
 
 // latchTable has a latch for every batch that runs in this process, by the hashes of its rows and names. A
@@ -92,11 +93,25 @@ func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) 
 	return predecessors
 }
 
-// awaitTicket waits until all lower tickets have passed.
+// ticketPatience bounds the wait for lower tickets: the connection of one that has not passed may be silent.
+const ticketPatience = time.Second
+
+// awaitTicket waits until all lower tickets have passed, or patience ends.
 func (t *latchTable) awaitTicket(ticket int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for t.ticket < ticket {
+	if t.ticket >= ticket {
+		return
+	}
+	over := false
+	patience := time.AfterFunc(ticketPatience, func() {
+		t.mu.Lock()
+		over = true
+		t.mu.Unlock()
+		t.changed.Broadcast()
+	})
+	defer patience.Stop()
+	for t.ticket < ticket && !over {
 		t.changed.Wait()
 	}
 }

@@ -157,3 +157,26 @@ func TestBatchesAcquireInTheOrderOfTheirTickets(t *testing.T) {
 		t.Errorf("it remembers %v", r.passed)
 	}
 }
+
+// A batch that hangs before its latch, on a connection that went silent, holds the others up for a moment alone.
+func TestATicketThatDoesNotPassIsNotWaitedForForLong(t *testing.T) {
+	t.Parallel()
+	r := newLatchTable()
+	acquired := make(chan struct{})
+	take := func(ticket int64) {
+		l := &latch{ticket: ticket}
+		r.acquire(l, true)
+		r.release(l, true)
+		acquired <- struct{}{}
+	}
+	go take(2)
+	select {
+	case <-acquired:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the second waits for the first, which hangs")
+	}
+	r.pass(1)
+	if r.ticket != 3 {
+		t.Errorf("the next ticket is %d", r.ticket)
+	}
+}

@@ -3,7 +3,9 @@ package commit
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -242,4 +244,39 @@ func TestDryRunKeepsNothing(t *testing.T) {
 	if w.value("c0") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 || w.int("select count(*) from commit_batches") != 0 {
 		t.Error("something was kept")
 	}
+}
+
+// A connect that hangs keeps no job waiting while another writer can connect.
+func TestAConnectThatHangsHoldsUpNoJob(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	config, err := pgxpool.ParseConfig(w.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var hangs atomic.Bool
+	answered := make(chan struct{})
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if hangs.CompareAndSwap(true, false) {
+			<-answered
+			return nil, net.ErrClosed
+		}
+		return dial(ctx, network, address)
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	e := w.engine(func(c *Config[*toyTx]) { c.Pool = pool })
+	for range 2 {
+		if r := <-e.start(within(t, connTimeout*8/10), work(add("c0", 1))); r.err != nil {
+			t.Error(r.err)
+		}
+		<-time.After(100 * time.Millisecond) // until all writers wait
+		pool.Reset()
+		hangs.Store(true)
+	}
+	close(answered)
 }

@@ -162,10 +162,14 @@ func NewRows[K comparable, V any](seed maphash.Seed) Rows[K, V] {
 	return Rows[K, V]{seed: seed, wanted: make(map[K]*Row[K, V]), gen: 1}
 }
 
-// Want names a row to lock and load.
+// Want names a row to lock and load. It panics when the batch has loaded its rows, and this is not one of them: such
+// a row would look as if there were none. See Known.
 func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 	r := s.wanted[k]
 	if r == nil {
+		if s.ID != nil {
+			panic("commit: a row is named after the batch has loaded its rows")
+		}
 		r = &Row[K, V]{Key: k}
 		s.wanted[k] = r
 		s.list = append(s.list, r)
@@ -176,7 +180,7 @@ func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 // Known gives a row that was wanted, or nil: for commands that learn a key only when they run.
 func (s *Rows[K, V]) Known(k K) *Row[K, V] { return s.wanted[k] }
 
-// Add makes a row whose key cannot be there yet, such as a random one: nobody looks for it.
+// Add makes a row whose key cannot be there yet, such as a random one: no command looks for it.
 func (s *Rows[K, V]) Add(k K, v V) *Row[K, V] {
 	r := &Row[K, V]{Key: k, Value: v, Exists: true, alone: true, dirty: true}
 	s.list = append(s.list, r)

@@ -83,3 +83,20 @@ func TestRowsUndoToTheMarkAndKnowWhatToWrite(t *testing.T) {
 		}
 	})
 }
+
+// A row that is named after the batch has loaded would look as if there were none.
+func TestARowIsNamedBeforeTheBatchLoads(t *testing.T) {
+	t.Parallel()
+	rows := NewRows[int, string](maphash.MakeSeed())
+	before := rows.Want(1)
+	rows.Start(Times{}, func() int64 { return 1 })
+	if rows.Want(1) != before {
+		t.Error("a row that was named is another one")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a row that was not named is wanted")
+		}
+	}()
+	rows.Want(2)
+}

@@ -18,6 +18,7 @@ const (
 	maxCollisions = 2 // collisions of batch numbers before the batch counts as rejected
 	maxLockWaits  = 3 // how often a whole batch waits for locks before it is searched for those who need them
 	connTimeout   = 10 * time.Second
+	connPatience  = 100 * time.Millisecond // before another writer is woken for the same jobs
 )
 
 // yields is the number of Gosched calls before each batch, so that callers who were just answered can enqueue their
@@ -37,7 +38,9 @@ func (e *Engine[T]) write() {
 		if !e.queue.await() {
 			return
 		}
+		hangs := time.AfterFunc(connPatience, e.queue.ready.Signal) // another writer's may work
 		conn, err := e.connect()
+		hangs.Stop()
 		if err != nil {
 			e.breaks(err)
 		}
