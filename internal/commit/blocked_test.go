@@ -60,7 +60,7 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 				}
 				end()
 				if e.metric(t, "lock_waits_total") == 0 {
-					t.Error("nobody was seen waiting")
+					t.Error("no command was seen waiting")
 				}
 			})
 		}
@@ -79,7 +79,7 @@ func TestManyWhoNeedAHeldRowAllRunInTheEnd(t *testing.T) {
 	for range 40 {
 		culprits = append(culprits, e.start(ctx, work(add("c0", 1))))
 	}
-	eventually(t, "somebody waits apart", func() bool { return e.blocked.trying.Load() })
+	eventually(t, "a command waits apart", func() bool { return e.blocked.trying.Load() })
 	got := each(200, func(i int) error {
 		_, err := e.Do(within(t, 5*time.Second), work(add(fmt.Sprint("c", 1+i%49), 1)))
 		return err

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestWhatAPoolerSaysIsNobodysData(t *testing.T) {
+func TestWhatAPoolerSaysIsNotAboutData(t *testing.T) {
 	t.Parallel()
 	e := &Engine[*toyTx]{}
 	said := &pgconn.PgError{Code: "P0001", Message: "no such user"}

@@ -68,7 +68,7 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 	for range 100 {
 		taken = append(taken, e.start(within(t, 20*time.Second), work(add("c0", 1))))
 	}
-	eventually(t, "somebody is answered", func() bool { return w.value("c0") > 1_000_000 })
+	eventually(t, "a caller is answered", func() bool { return w.value("c0") > 1_000_000 })
 	drained := make(chan error, 1)
 	go func() { drained <- e.Drain(within(t, 20*time.Second)) }()
 	eventually(t, "it is closed", func() bool {

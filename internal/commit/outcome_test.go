@@ -63,9 +63,9 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 	}
 }
 
-// The backend stands still in COMMIT while the connection is lost. Whether it goes on or dies, nobody
-// is answered before it has, and the effect is there once.
-func TestNobodyIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
+// The backend stands still in COMMIT while the connection is lost. Whether it goes on or dies, no caller
+// is answered before that, and the effect is there once.
+func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, dies := range []bool{false, true} {
 		t.Run(fmt.Sprint("dies ", dies), func(t *testing.T) {

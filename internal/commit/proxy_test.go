@@ -138,7 +138,7 @@ func (p *proxy) drop(conns ...net.Conn) {
 	}
 }
 
-// setDown cuts all connections, and lets nobody in while it is down.
+// setDown cuts all connections, and refuses new ones while it is down.
 func (p *proxy) setDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

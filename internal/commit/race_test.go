@@ -131,7 +131,7 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 				races += pgtest.Counter(t, e.reg, pgtest.FailedAttempts) + e.metric(t, "attempts_total/conflicted")
 			}
 			if races == 0 {
-				t.Error("nobody raced: the test proves nothing")
+				t.Error("no race took place: the test proves nothing")
 			}
 			if n := w.int("select (select count(*) from toy_names) + (select count(*) from commit_keys)"); n != size {
 				t.Errorf("%d are there", n)
@@ -224,7 +224,7 @@ func TestParkedCallersRunInTurnWhenNothingWasRecorded(t *testing.T) {
 	}
 }
 
-func TestParkedCallerWhoLeavesHoldsNobodyUp(t *testing.T) {
+func TestParkedCallerWhoLeavesHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	pass, open := w.gate()
@@ -341,7 +341,7 @@ func TestExpiredKeyIsRenewedOnceByRacingProcesses(t *testing.T) {
 	}
 }
 
-func TestCleaningKeysWaitsForNobodyAndSparesTheLiving(t *testing.T) {
+func TestCleaningKeysSkipsLockedRowsAndSparesTheLiving(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	for _, life := range []string{"-1 h", "1 h"} {

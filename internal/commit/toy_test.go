@@ -97,7 +97,7 @@ type toyTx struct {
 	discover map[toyKey]*string // names whose counter is to be locked
 
 	locksOnly bool
-	told      *toldEndings // nil: nobody asks
+	told      *toldEndings // nil: not recorded
 }
 
 func newToyTx() *toyTx {
@@ -303,7 +303,7 @@ func (tx *toyTx) take(n *toyName, counter string, result int64) {
 	n.taken, n.fresh, n.counter, n.n = true, true, counter, result
 }
 
-// Ended is told to whoever asks.
+// Ended records the ending, if the test asks for it.
 func (tx *toyTx) Ended(committed bool) {
 	if tx.told != nil {
 		tx.told.end(committed)
@@ -654,7 +654,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// gate makes whoever passes it wait, until it is opened: pass is for a book's onFlush.
+// gate holds up each caller of pass until open is called: pass is for onFlush of a Tx.
 func (w *world) gate() (pass func(p *Pipe), open func()) { return w.gateOf(7) }
 
 // gateOf is another gate than the one of gate.
