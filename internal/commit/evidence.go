@@ -194,6 +194,10 @@ func hasState(err error, code string) bool {
 // isDeadlock: rows are locked in one order everywhere, so a deadlock is a defect of ours.
 func isDeadlock(err error) bool { return hasState(err, "40P01") }
 
+// isCanceled reports that a statement was ended by statement_timeout or by hand. Another transaction is not the cause:
+// a wait for its locks ends by lock_timeout.
+func isCanceled(err error) bool { return hasState(err, "57014") }
+
 // backoff disables optimistic batches after a conflict with another process: for a second, and for twice
 // as long each time that the next conflict follows at once, up to a minute.
 type backoff struct {

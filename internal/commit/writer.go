@@ -233,7 +233,7 @@ func (e *Engine[T]) pause(jobs []*job[T], wait time.Duration, err error) (live [
 
 // outOfTime maps the last attempt's error to the fault of a job past its deadline.
 func (e *Engine[T]) outOfTime(err error) error {
-	if e.classify(err) == raced {
+	if e.classify(err) == raced && !isCanceled(err) {
 		return rowsLocked(err)
 	}
 	return unavailable(err)
@@ -256,7 +256,10 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *
 	}
 	e.log.Error("a command is refused after five lost races", "command", fmt.Sprintf("%T", jobs[0].Command),
 		"request_id", jobs[0].RequestID, "error", err)
-	e.fail(jobs[0], rowsLocked(err))
+	if isCanceled(err) {
+		e.breaks(err)
+	}
+	e.fail(jobs[0], e.outOfTime(err))
 	return conn
 }
 

@@ -50,6 +50,8 @@ type Options struct {
 	// Settings are added to the server's configuration and win over the
 	// defaults, except for those on which the address of the server depends.
 	Settings map[string]string
+	// Env is added to the server's environment, such as LD_PRELOAD.
+	Env []string
 	// Listen is a host:port for TCP clients, who need the password (see
 	// Server.TCPDSN). Port 0 picks a free one. Empty: unix socket only.
 	Listen string
@@ -154,6 +156,7 @@ func (s *Server) launch() error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		cmd := s.account.command(s.opts.Dir, s.bin.path("postgres"), s.arguments()...)
+		cmd.Env = append(cmd.Env, s.opts.Env...)
 		cmd.Stdout, cmd.Stderr = s.log, s.log
 		// Backends hold the log pipe too: a busy one may outlive a killed postmaster.
 		cmd.WaitDelay = 2 * time.Second

@@ -1,0 +1,73 @@
+package pgtest
+
+import (
+	"context"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// RestartWith starts the server anew with further settings, which later restarts keep.
+func (d *Durable) RestartWith(t testing.TB, settings map[string]string) {
+	t.Helper()
+	if d.opts.Settings == nil {
+		d.opts.Settings = map[string]string{}
+	}
+	maps.Copy(d.opts.Settings, settings)
+	d.Restart(t)
+}
+
+// Clock is the wall clock of a server. Its monotonic clock is the machine's.
+type Clock struct {
+	t    testing.TB
+	file string
+}
+
+// Clock restarts the server under libfaketime.
+func (d *Durable) Clock(t testing.TB) *Clock {
+	t.Helper()
+	libraries, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
+	if len(libraries) == 0 {
+		t.Skip("SKIPPED, NOT TESTED: libfaketime is not here")
+	}
+	c := &Clock{t, filepath.Join(d.Server.Dir(), "clock")}
+	c.Set(0)
+	d.opts.Env = []string{"LD_PRELOAD=" + libraries[0], "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1"}
+	d.Restart(t)
+	return c
+}
+
+// Set puts the clock ahead of the machine's, or behind.
+func (c *Clock) Set(ahead time.Duration) {
+	c.t.Helper()
+	next := c.file + ".next"
+	err := os.WriteFile(next, []byte(strconv.FormatFloat(ahead.Seconds(), 'f', 3, 64)+"\n"), 0o644)
+	if err == nil {
+		err = os.Chmod(next, 0o644) // the server has an account of its own
+	}
+	if err == nil {
+		err = os.Rename(next, c.file)
+	}
+	if err != nil {
+		c.t.Fatalf("pgtest: set the clock: %v", err)
+	}
+}
+
+// System changes a setting of the running server, "" as it was, and waits until new transactions have it.
+func (d *Durable) System(t testing.TB, name, value string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	sql := "ALTER SYSTEM RESET " + name
+	if value != "" {
+		sql = "ALTER SYSTEM SET " + name + " = '" + value + "'"
+	}
+	// ALTER SYSTEM is refused in no transaction, also where the default is read-only.
+	if err := d.cluster.execute(ctx, sql, "SELECT pg_reload_conf()"); err != nil {
+		t.Fatalf("pgtest: set %s: %v", name, err)
+	}
+}
