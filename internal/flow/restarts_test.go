@@ -1,6 +1,7 @@
 package flow_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -24,6 +25,26 @@ func TestAServerThatChangesUnderWayLosesNothing(t *testing.T) {
 		d.RestartWith(t, settings)
 		l.more("after a restart")
 	}
+	l.ready(true)
+	l.judge()
+}
+
+// The disk of pg_wal is full: Postgres ends all sessions, and comes back only when there is room.
+func TestAFullDiskOfTheLogLosesNothing(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	disk := d.WALDisk(t, 128)
+	l := newTill(t, d.DB)
+	super := pgtest.Pool(t, d.SuperDSN)
+	before := l.count(true)
+	disk.Fill()
+	l.until("calls fail", func() bool {
+		_, _ = super.Exec(context.Background(), "select pg_switch_wal()") // it needs a new segment soon
+		return l.count(true) >= before+8
+	})
+	l.ready(false)
+	disk.Free()
+	l.more("there is room")
 	l.ready(true)
 	l.judge()
 }
