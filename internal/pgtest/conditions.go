@@ -2,10 +2,10 @@ package pgtest
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 )
@@ -36,7 +36,7 @@ func (d *Durable) Clock(t testing.TB) *Clock {
 	c := &Clock{t, filepath.Join(d.Server.Dir(), "clock")}
 	c.Set(0)
 	d.opts.Env = []string{"LD_PRELOAD=" + libraries[0], "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1",
-		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1"}
+		"FAKETIME_DONT_FAKE_MONOTONIC=1"}
 	d.Restart(t)
 	return c
 }
@@ -45,7 +45,7 @@ func (d *Durable) Clock(t testing.TB) *Clock {
 func (c *Clock) Set(ahead time.Duration) {
 	c.t.Helper()
 	next := c.file + ".next"
-	err := os.WriteFile(next, []byte(strconv.FormatFloat(ahead.Seconds(), 'f', 3, 64)+"\n"), 0o644)
+	err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", ahead.Seconds()), 0o644) // a number needs its sign
 	if err == nil {
 		err = os.Chmod(next, 0o644) // the server has an account of its own
 	}

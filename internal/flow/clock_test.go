@@ -1,0 +1,127 @@
+package flow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/token"
+)
+
+// seats are a lock, a first-only claim and a request key, each with a life of a minute.
+type seats struct {
+	*testing.T
+	engine *flow.Engine
+}
+
+func (s seats) lock(name, holder string) flow.Work {
+	return work(flow.Work{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+		AcquireParams: lease.AcquireParams{Name: name, Holder: holder, Lease: time.Minute}})})
+}
+
+func (s seats) claim(key, owner string) flow.Work {
+	return work(flow.Work{Command: flow.Claim(&claim.Command{Caller: caller,
+		Params: claim.Params{Scope: "seat", Key: key, Owner: owner, Life: time.Minute, FirstOnly: true}})})
+}
+
+// keyed is a transfer whose biz_no would not tell that it runs again.
+func (s seats) keyed(key, bizNo string) flow.Work {
+	w := work(flow.Work{Command: flow.Ledger(transfer(bizNo, "world", "user:1", "1"))})
+	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Minute}
+	w.Encode = func(a any) ([]byte, error) { return []byte(idOf(a)), nil }
+	return w
+}
+
+// take takes all three, in one batch.
+func (s seats) take(name, owner string) []flow.Work {
+	return []flow.Work{s.lock(name, owner), s.claim(name, owner), s.keyed(name, name+owner)}
+}
+
+// run runs works in one batch, and compares how they ended.
+func (s seats) run(what string, works []flow.Work, want ...string) []commit.Result {
+	s.Helper()
+	results := s.engine.DoAll(context.Background(), works)
+	for i, r := range results {
+		got := ending(r.Outcome, r.Err)
+		if r.Outcome.Replayed {
+			got = "replayed"
+		}
+		if got != want[i] {
+			s.Errorf("%s: %d ended %s, %v; want %s", what, i, got, r.Err, want[i])
+		}
+	}
+	return results
+}
+
+// The clock goes back by ten minutes: nothing has a second owner, though an account in the same batch is ahead
+// of the clock. Then it jumps ahead: lives end early, and fences tell the owners apart.
+func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	clock := d.Clock(t)
+	clock.Set(10 * time.Minute)
+	s := seats{t, engine(t, d.DB)}
+	world(t, s.engine, 8)
+	held, taken := []string{"LOCK_HELD", "KEY_CLAIMED", "replayed"}, []string{"ok", "ok", "ok"}
+	ledgered := func(c commit.Command[*ledger.Tx]) flow.Work { return work(flow.Work{Command: flow.Ledger(c)}) }
+	pay := func(bizNo string) flow.Work { return ledgered(transfer(bizNo, "world", "user:0", "1")) }
+	open := func(code string) flow.Work {
+		return ledgered(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: code, Asset: "CNY", Kind: "liability"}}})
+	}
+	s.run("ten minutes ahead", append(s.take("before", "ann"), pay("future"), ledgered(hold("h", "user:0", "user:2", "1", time.Hour))),
+		append(taken, "ok", "ok")...)
+	form := issue(t, s.engine, token.IssueCommand{})
+	clock.Set(0)
+	s.run("back", append(s.take("before", "bob"), pay("a"), ledgered(capture("c", "h", "1")), submitted(form, "submitted", "world", "1")),
+		append(held, "ok", "ok", "ok")...)
+	s.run("taken after", append(s.take("after", "ann"), pay("b"), ledgered(hold("i", "user:0", "user:2", "1", time.Hour)), open("new")),
+		append(taken, "ok", "ok", "ok")...)
+	s.run("in a batch with an account from the future", append(s.take("after", "bob"), pay("d")), append(held, "ok")...)
+	if lead := s.engine.ClockLead(); lead < 9*time.Minute {
+		t.Errorf("rows are %v ahead of the clock", lead)
+	}
+	super := pgtest.Pool(t, d.SuperDSN)
+	if n := text(t, super, `select count(*)::text from (select recorded_at, lag(recorded_at) over (partition by account_id order by version) as before
+		from ledger_entries) e where recorded_at < before`); n != "0" {
+		t.Errorf("%s entries are before those before them", n)
+	}
+
+	old := fenceOf(s.run("again", []flow.Work{s.lock("jump", "ann")}, "ok")[0])
+	clock.Set(5 * time.Minute)
+	next := fenceOf(s.run("five minutes on", []flow.Work{s.lock("jump", "bob")}, "ok")[0])
+	if next <= old {
+		t.Errorf("fence %d after %d", next, old)
+	}
+	renew := func(holder string, fence int64) flow.Work {
+		return work(flow.Work{Command: flow.Lease(&lease.RenewCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
+	}
+	s.run("who renews", []flow.Work{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
+	clock.Set(0)
+	s.run("back again", []flow.Work{renew("ann", old), s.lock("jump", "ann"), renew("bob", next)}, "LOCK_LOST", "LOCK_HELD", "ok")
+}
+
+func fenceOf(r commit.Result) int64 {
+	l, _ := r.Outcome.Answer.(lease.Acquired)
+	return l.Lock.Fence
+}
+
+// Money moves while the clock jumps. libfaketime gives handlers of signals the machine's time: behind a clock that is ahead of
+// it no time-out of Postgres would ever fire, so it only goes back here, and forward again.
+func TestMoneyMovesWhileTheClockJumps(t *testing.T) {
+	t.Parallel()
+	d := pgtest.NewDurable(t)
+	clock := d.Clock(t)
+	l := newTill(t, d.DB)
+	for _, at := range []time.Duration{-10 * time.Minute, -5 * time.Minute, -10 * time.Minute, -time.Hour, -time.Second, -2 * time.Second, 0} {
+		clock.Set(at)
+		l.more("the clock is at " + at.String())
+	}
+	l.ready(true)
+	l.judge()
+}
