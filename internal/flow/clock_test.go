@@ -30,9 +30,9 @@ func (s seats) claim(key, owner string) flow.Work {
 		Params: claim.Params{Scope: "seat", Key: key, Owner: owner, Life: time.Minute, FirstOnly: true}})})
 }
 
-// keyed is a transfer whose biz_no would not tell that it runs again.
+// keyed is a transfer between accounts of its own, whose biz_no would not tell that it runs again.
 func (s seats) keyed(key, bizNo string) flow.Work {
-	w := work(flow.Work{Command: flow.Ledger(transfer(bizNo, "world", "user:1", "1"))})
+	w := work(flow.Work{Command: flow.Ledger(transfer(bizNo, key+":from", key+":to", "1"))})
 	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Minute}
 	w.Encode = func(a any) ([]byte, error) { return []byte(idOf(a)), nil }
 	return w
@@ -74,15 +74,17 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 	open := func(code string) flow.Work {
 		return ledgered(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: code, Asset: "CNY", Kind: "liability"}}})
 	}
+	s.run("accounts", []flow.Work{open("before:from"), open("before:to")}, "ok", "ok")
 	s.run("ten minutes ahead", append(s.take("before", "ann"), pay("future"), ledgered(hold("h", "user:0", "user:2", "1", time.Hour))),
 		append(taken, "ok", "ok")...)
 	form := issue(t, s.engine, token.IssueCommand{})
 	clock.Set(0)
 	s.run("back", append(s.take("before", "bob"), pay("a"), ledgered(capture("c", "h", "1")), submitted(form, "submitted", "world", "1")),
 		append(held, "ok", "ok", "ok")...)
-	s.run("taken after", append(s.take("after", "ann"), pay("b"), ledgered(hold("i", "user:0", "user:2", "1", time.Hour)), open("new")),
-		append(taken, "ok", "ok", "ok")...)
-	s.run("in a batch with an account from the future", append(s.take("after", "bob"), pay("d")), append(held, "ok")...)
+	s.run("new accounts", []flow.Work{open("after:from"), open("after:to")}, "ok", "ok")
+	s.run("taken after", s.take("after", "ann"), taken...)
+	s.run("in a batch with an account from the future", append(s.take("after", "bob"), pay("d"), s.claim("other", "bob"),
+		ledgered(hold("i", "user:0", "user:2", "1", time.Hour)), open("new")), append(held, "ok", "ok", "ok", "ok")...)
 	if lead := s.engine.ClockLead(); lead < 9*time.Minute {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
