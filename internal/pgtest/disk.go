@@ -67,7 +67,8 @@ func (k *Disk) run(program string, args ...string) {
 
 // Fill takes all room there is, and what the server gives up, until Free.
 func (k *Disk) Fill() {
-	k.stop = make(chan struct{})
+	stop := make(chan struct{})
+	k.stop = stop
 	k.done.Go(func() {
 		filler, err := os.Create(filepath.Join(k.dir, "filler"))
 		if err != nil {
@@ -78,7 +79,7 @@ func (k *Disk) Fill() {
 		for {
 			_, _ = io.CopyN(filler, zeros{}, 1<<30) // until it is full
 			select {
-			case <-k.stop:
+			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
 			}
