@@ -93,8 +93,8 @@ func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) 
 	return predecessors
 }
 
-// ticketPatience bounds the wait for lower tickets: the connection of one that has not passed may be silent.
-const ticketPatience = time.Second
+// turnPatience bounds the wait for the batches before: the connection of one of them may be silent.
+const turnPatience = time.Second
 
 // awaitTicket waits until all lower tickets have passed, or patience ends.
 func (t *latchTable) awaitTicket(ticket int64) {
@@ -104,7 +104,7 @@ func (t *latchTable) awaitTicket(ticket int64) {
 		return
 	}
 	over := false
-	patience := time.AfterFunc(ticketPatience, func() {
+	patience := time.AfterFunc(turnPatience, func() {
 		t.mu.Lock()
 		over = true
 		t.mu.Unlock()

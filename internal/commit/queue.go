@@ -26,7 +26,8 @@ type queue[T any] struct {
 	jobs     int        // in the engine, from admit to end; so are rows and bytes
 	rows     int
 	bytes    int
-	bigOut   bool // a big command is with a writer: one at a time
+	bigOut   bool      // a big command is with a writer: one at a time
+	allOut   time.Time // since when a writer has a batch of all that waited; zero: none has
 	closed   bool
 	tickets  int64                 // batches handed out
 	culprits map[int32][]time.Time // when a tenant's commands had to be cut out of batches
@@ -166,6 +167,9 @@ func (q *queue[T]) await() bool {
 
 // work reports whether a batch can be gathered.
 func (q *queue[T]) work() bool {
+	if time.Since(q.allOut) < turnPatience {
+		return false
+	}
 	for _, l := range q.ring {
 		for len(l.waiting) > 0 && l.waiting[0].state.Load() == abandoned {
 			l.pop()
@@ -178,13 +182,20 @@ func (q *queue[T]) work() bool {
 }
 
 // take hands out a batch with its ticket, from 1; nil if another writer emptied the queue. all ignores the
-// writer's share. big: the batch is one command that runs alone; call bigDone after it.
+// writer's share, and no other batch is handed out meanwhile. big: the batch is one command that runs alone. Call
+// done after the batch.
 func (q *queue[T]) take(all bool) (batch []*job[T], ticket int64, big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if !q.work() {
+		return nil, 0, false
+	}
 	batch, big = q.gather(all)
 	if len(batch) == 0 {
 		return nil, 0, false
+	}
+	if all {
+		q.allOut = time.Now()
 	}
 	if len(q.ring) > 0 {
 		q.ready.Signal()
@@ -193,11 +204,20 @@ func (q *queue[T]) take(all bool) (batch []*job[T], ticket int64, big bool) {
 	return batch, q.tickets, big
 }
 
-func (q *queue[T]) bigDone() {
+// done is called after each batch with what take was called with and gave.
+func (q *queue[T]) done(all, big bool) {
+	if !all && !big {
+		return
+	}
 	q.mu.Lock()
-	q.bigOut = false
+	defer q.mu.Unlock()
+	if all {
+		q.allOut = time.Time{}
+	}
+	if big {
+		q.bigOut = false
+	}
 	q.ready.Broadcast()
-	q.mu.Unlock()
 }
 
 // draft is a batch that is being gathered.
@@ -215,7 +235,7 @@ const leastShare = 16
 // share is how many rows one of the writers takes: an equal part of all that is waiting or running.
 // If each took all that it found, callers who ask again when they have their answers would all
 // come back with one batch and go into the next one together, and the other writers would have none.
-// While batches do not overlap the other writer would only wait: then one takes all.
+// While batches do not overlap the other writer would only wait: then one takes all, and the other none.
 func (q *queue[T]) share(all bool) int {
 	if all {
 		return q.limits.BatchRows

@@ -137,7 +137,7 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			t.Fatalf("a second big one, or nothing, beside the first: %v %d", big, len(b))
 		}
 	}
-	q.bigDone()
+	q.done(false, true)
 	for before = 0; before < 4; before++ {
 		if b, big := q.next(); big {
 			if b[0].Tenant != 4 {
@@ -146,7 +146,7 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			break
 		}
 	}
-	if q.bigDone(); before == 4 {
+	if q.done(false, true); before == 4 {
 		t.Fatal("the other tenant's big command is passed over")
 	}
 	others := 0
@@ -179,7 +179,7 @@ func TestDryRunsRunAlone(t *testing.T) {
 			t.Fatalf("batch %d: %d jobs, big %v", i, len(b), big)
 		}
 		if big {
-			q.bigDone()
+			q.done(false, true)
 		}
 	}
 }
@@ -379,5 +379,30 @@ func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
 		if _, err := e.Do(within(t, 10*time.Second), call); reason(err) != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}
+	}
+}
+
+// While another server has the rows, one batch takes all that waits, and none is taken beside it: it would be a part of
+// the callers, and wait for the same rows. One that hangs is waited for no longer than a moment.
+func TestABatchOfAllIsOutAlone(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	q.writers = 2
+	jobs := q.fill(t, 1, 100, 1)
+	if batch, _, _ := q.take(true); len(batch) != len(jobs) {
+		t.Errorf("of %d it takes %d", len(jobs), len(batch))
+	}
+	q.fill(t, 1, 10, 1)
+	if batch, _, _ := q.take(true); batch != nil {
+		t.Errorf("%d are taken beside it", len(batch))
+	}
+	q.done(true, false)
+	if batch, _, _ := q.take(true); len(batch) != 10 {
+		t.Errorf("after it %d are taken", len(batch))
+	}
+	q.fill(t, 1, 20, 1)
+	q.allOut = q.allOut.Add(-turnPatience)
+	if batch, _, _ := q.take(true); len(batch) != 20 {
+		t.Errorf("while it hangs %d are taken", len(batch))
 	}
 }

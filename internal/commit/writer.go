@@ -18,6 +18,7 @@ const (
 	maxCollisions = 2 // collisions of batch numbers before the batch counts as rejected
 	maxLockWaits  = 3 // how often a whole batch waits for locks before it is searched for those who need them
 	connTimeout   = 10 * time.Second
+	maxGather     = 5 * time.Millisecond
 	connPatience  = 100 * time.Millisecond // before another writer is woken for the same jobs
 )
 
@@ -44,7 +45,11 @@ func (e *Engine[T]) write() {
 		if err != nil {
 			e.breaks(err)
 		}
-		jobs, ticket, big := e.queue.take(!e.backoff.over())
+		all := !e.backoff.over()
+		if all { // callers of the batch before come back meanwhile, and another server has the rows
+			time.Sleep(min(e.pace.commit()/4, maxGather))
+		}
+		jobs, ticket, big := e.queue.take(all)
 		if jobs == nil { // another writer has them
 			release(conn)
 			continue
@@ -56,9 +61,7 @@ func (e *Engine[T]) write() {
 		e.metrics.size.Observe(float64(len(jobs)))
 		conn = e.run(conn, jobs, mode{ticket: ticket})
 		release(conn)
-		if big {
-			e.queue.bigDone()
-		}
+		e.queue.done(all, big)
 	}
 }
 
