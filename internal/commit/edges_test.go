@@ -82,29 +82,25 @@ func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
 func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	p := newProxy(t, w.dsn)
+	p := pgtest.NewProxy(t, w.dsn)
 	e1 := w.engine(w.through(p))
-	p.mu.Lock()
-	p.toServer = func(data []byte) bool {
-		if p.down || !bytes.Contains(data, []byte("through-the-proxy")) {
-			return false
+	p.Tap(pgtest.Requests, func(_ int, data []byte) (pass int, cut bool) {
+		if p.IsDown() || !bytes.Contains(data, []byte("through-the-proxy")) {
+			return len(data), false
 		}
-		p.down = true // the old primary is gone, with COMMIT on its way
-		return true
-	}
-	p.mu.Unlock()
+		p.SetDown(true) // the old primary is gone, with COMMIT on its way
+		return 0, true
+	})
 	a := e1.start(within(t, 30*time.Second), work(add("c0", 10).labelled("mine")))
-	eventually(t, "it is cut", p.isDown)
+	eventually(t, "it is cut", p.IsDown)
 	// The new primary lacks the record of the sequence.
 	w.exec("select setval('commit_batch_seq', 1, false)")
 	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
 	if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1).labelled("other"))); err != nil {
 		t.Fatal(err)
 	}
-	p.mu.Lock()
-	p.toServer = nil
-	p.mu.Unlock()
-	p.setDown(false)
+	p.Tap(pgtest.Requests, nil)
+	p.SetDown(false)
 	r := <-a
 	n := w.int("select count(*) from toy_log where label = 'mine'")
 	if r.err != nil || n != 1 || w.value("c0") != 1_000_010 {
@@ -314,12 +310,12 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 func TestSilentConnectionsAreGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	p := newProxy(t, w.dsn)
+	p := pgtest.NewProxy(t, w.dsn)
 	e := w.engine(w.through(p))
 	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
-	p.silence()
+	p.Silence(pgtest.Requests, pgtest.Answers)
 	begun := time.Now()
 	hanging := e.start(within(t, 60*time.Second), work(add("c0", 10)))
 	eventually(t, "it is not ready", func() bool { return e.Ready() != nil })

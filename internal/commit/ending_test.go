@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 // toldEndings are what tables were told, in the order in which it came.
@@ -129,16 +130,14 @@ func TestTablesAreToldOfAnOutcomeThatWasUnknown(t *testing.T) {
 		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			p := newProxy(t, w.dsn)
+			p := pgtest.NewProxy(t, w.dsn)
 			ends := w.toldEndings()
 			e := w.engine(w.through(p))
-			p.mu.Lock()
 			if done {
-				p.toClient = once("COMMIT\x00")
+				p.Tap(pgtest.Answers, once("COMMIT\x00"))
 			} else {
-				p.toServer = once("through-the-proxy")
+				p.Tap(pgtest.Requests, once("through-the-proxy"))
 			}
-			p.mu.Unlock()
 			mustDo(t, e, work(add("c0", 10)))
 			if done {
 				ends.want(t, true)

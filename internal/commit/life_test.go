@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
 func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
@@ -107,12 +108,12 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	p := newProxy(t, w.dsn)
+	p := pgtest.NewProxy(t, w.dsn)
 	e := w.engine(w.through(p))
 	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil || e.Ready() != nil {
 		t.Fatal(err, e.Ready())
 	}
-	p.setDown(true)
+	p.SetDown(true)
 	start := time.Now()
 	got := each(40, func(i int) error {
 		_, err := e.Do(within(t, 600*time.Millisecond), keyed(fmt.Sprint(i%30), add("c1", 1)))
@@ -133,7 +134,7 @@ func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 		})
 	}()
 	eventually(t, "all wait", func() bool { return e.queue.depth() == 120 })
-	p.setDown(false)
+	p.SetDown(false)
 	wantReasons(t, <-patient, "map[ok:40]")
 	if w.value("c1") != 1_000_000 || w.value("c2") != 1_000_040 {
 		t.Errorf("values %d, %d", w.value("c1"), w.value("c2"))

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +16,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func (w *world) through(p *proxy) func(*Config[*toyTx]) {
+func (w *world) through(p *pgtest.Proxy) func(*Config[*toyTx]) {
 	return func(c *Config[*toyTx]) {
-		pool, err := pg.Open(context.Background(), p.dsn, 5)
+		pool, err := pg.Open(context.Background(), p.DSN, 5)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -34,18 +35,16 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
-			p := newProxy(t, w.dsn)
+			p := pgtest.NewProxy(t, w.dsn)
 			e := w.engine(w.through(p))
 			if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
 				t.Fatal(err)
 			}
-			p.mu.Lock()
 			if done {
-				p.toClient = once("COMMIT\x00")
+				p.Tap(pgtest.Answers, once("COMMIT\x00"))
 			} else {
-				p.toServer = once("through-the-proxy")
+				p.Tap(pgtest.Requests, once("through-the-proxy"))
 			}
-			p.mu.Unlock()
 			runs := 0
 			c := add("c0", 10)
 			c.onApply = func(*toyTx) error { runs++; return nil }
@@ -76,13 +75,13 @@ func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 				create constraint trigger toy_gate after insert on toy_log deferrable initially deferred
 					for each row when (new.label = 'gated') execute function toy_gate();`)
 			_, open := w.gate()
-			p := newProxy(t, w.dsn)
+			p := pgtest.NewProxy(t, w.dsn)
 			e := w.engine(w.through(p))
 			a := e.start(within(t, 30*time.Second), work(add("c0", 10).labelled("gated")))
 			w.waiting(1)
 			ghost := w.int("select max(pid) from pg_stat_activity where query ilike 'commit%' and state = 'active' and datname = current_database()")
-			p.setDown(true)
-			p.setDown(false)
+			p.SetDown(true)
+			p.SetDown(false)
 			eventually(t, "it is being found out", func() bool {
 				return w.int(`select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'transactionid'
 					and query like '%BatchVoid%'`) == 1
@@ -240,5 +239,17 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	}
 	if w.value("c0") != 1_000_011 || w.value("c1") != 1_000_100 {
 		t.Errorf("values %d, %d", w.value("c0"), w.value("c1"))
+	}
+}
+
+// once makes a tap that cuts at the first data with the text, which is lost.
+func once(text string) pgtest.Tap {
+	done := false
+	return func(_ int, data []byte) (pass int, cut bool) {
+		if done || !bytes.Contains(data, []byte(text)) {
+			return len(data), false
+		}
+		done = true
+		return 0, true
 	}
 }

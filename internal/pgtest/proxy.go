@@ -1,0 +1,220 @@
+package pgtest
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Proxy stands between a pool and Postgres, and breaks what goes through it.
+type Proxy struct {
+	// DSN logs in through the proxy.
+	DSN string
+
+	listener net.Listener
+
+	mu               sync.Mutex
+	network, address string
+	down             bool
+	conns            map[net.Conn]Direction // what is read from it
+	holes            map[net.Conn]bool      // nothing that is read from these is passed on, though all is acknowledged
+	accepted         int
+
+	tapMu sync.Mutex
+	taps  [2]Tap
+}
+
+// Direction is one of the two in which bytes pass a proxy.
+type Direction int
+
+// Requests go to Postgres, Answers to its client.
+const (
+	Requests Direction = iota
+	Answers
+)
+
+// Tap sees what a connection carries in one direction, from the end of its startup message on, and tells how many of
+// the bytes are passed on, and whether the connection is cut behind them. It may call SetDown.
+type Tap func(conn int, data []byte) (pass int, cut bool)
+
+// NewProxy leads to the server and the database of a DSN, until the test ends.
+func NewProxy(t testing.TB, dsn string) *Proxy {
+	t.Helper()
+	p := &Proxy{conns: map[net.Conn]Direction{}}
+	c := p.Lead(t, dsn)
+	var err error
+	if p.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.listener.Close()
+		p.SetDown(true)
+	})
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(c.User, c.Password), Host: p.listener.Addr().String(),
+		Path: "/" + c.Database, RawQuery: "sslmode=disable"}
+	p.DSN = u.String()
+	go p.serve()
+	return p
+}
+
+// Lead makes new connections lead to another server, which needs a database of the same name.
+func (p *Proxy) Lead(t testing.TB, dsn string) *pgx.ConnConfig {
+	t.Helper()
+	c, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.address = pgconn.NetworkAddress(c.Host, c.Port)
+	return c
+}
+
+func (p *Proxy) serve() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		go p.connect(client)
+	}
+}
+
+// connect pumps both ways. Requests to cancel a query are lost, as a broken network loses them.
+func (p *Proxy) connect(client net.Conn) {
+	defer client.Close()
+	startup, err := readStartup(client)
+	const cancelRequest = 80877102
+	if err != nil || binary.BigEndian.Uint32(startup[4:]) == cancelRequest {
+		return
+	}
+	p.mu.Lock()
+	network, address, down := p.network, p.address, p.down
+	p.mu.Unlock()
+	if down {
+		return
+	}
+	server, err := new(net.Dialer).DialContext(context.Background(), network, address)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	n, up := p.keep(client, server)
+	if !up {
+		return
+	}
+	defer p.drop(client, server)
+	if _, err := server.Write(startup); err != nil {
+		return
+	}
+	go func() {
+		defer client.Close()
+		p.pump(client, server, n, Answers)
+	}()
+	p.pump(server, client, n, Requests)
+}
+
+// readStartup reads the first message, the only one without a type.
+func readStartup(from io.Reader) ([]byte, error) {
+	const most = 10_000 // as in Postgres
+	message := make([]byte, 8)
+	if _, err := io.ReadFull(from, message); err != nil {
+		return nil, err
+	}
+	length := binary.BigEndian.Uint32(message)
+	if length < 8 || length > most {
+		return nil, io.ErrUnexpectedEOF
+	}
+	message = append(message, make([]byte, length-8)...)
+	_, err := io.ReadFull(from, message[8:])
+	return message, err
+}
+
+func (p *Proxy) pump(to, from net.Conn, conn int, d Direction) {
+	data := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(data)
+		if err != nil {
+			return
+		}
+		pass, cut := p.tap(conn, d, data[:n])
+		p.mu.Lock()
+		hole := p.holes[from]
+		p.mu.Unlock()
+		if !hole {
+			_, err = to.Write(data[:pass])
+		}
+		if cut || err != nil {
+			return
+		}
+	}
+}
+
+func (p *Proxy) tap(conn int, d Direction, data []byte) (pass int, cut bool) {
+	p.tapMu.Lock()
+	defer p.tapMu.Unlock()
+	if p.taps[d] == nil {
+		return len(data), false
+	}
+	return p.taps[d](conn, data)
+}
+
+// Tap sets the tap of a direction, or removes it (nil). Taps of one proxy run one at a time.
+func (p *Proxy) Tap(d Direction, tap Tap) {
+	p.tapMu.Lock()
+	defer p.tapMu.Unlock()
+	p.taps[d] = tap
+}
+
+// IsDown tells whether nobody is let in.
+func (p *Proxy) IsDown() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down
+}
+
+func (p *Proxy) keep(client, server net.Conn) (n int, up bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns[client], p.conns[server] = Requests, Answers
+	p.accepted++
+	return p.accepted, !p.down
+}
+
+func (p *Proxy) drop(conns ...net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range conns {
+		delete(p.conns, c)
+		delete(p.holes, c)
+	}
+}
+
+// SetDown cuts all connections, and refuses new ones while it is down.
+func (p *Proxy) SetDown(down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = down
+	for c := range p.conns {
+		c.Close()
+	}
+}
+
+// Silence makes black holes of all connections that there are, in the directions.
+func (p *Proxy) Silence(directions ...Direction) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holes = map[net.Conn]bool{}
+	for c, d := range p.conns {
+		for _, of := range directions {
+			p.holes[c] = p.holes[c] || d == of
+		}
+	}
+}
