@@ -14,12 +14,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/localpg"
 )
 
-// Restore dumps a database of another cluster and restores it into a new one on this server.
+// Restore dumps a database of another cluster and restores it on this server, under the same name.
 func (d *Durable) Restore(t testing.TB, from *DB) *DB {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	db := &DB{Name: databaseName(t.Name()), cluster: d.cluster}
+	db := &DB{Name: from.Name, cluster: d.cluster}
 	db.SuperDSN = withDatabase(d.cluster.dsn, db.Name)
 	db.AppDSN = withUser(db.SuperDSN, appRole, appPassword)
 	if err := d.cluster.execute(ctx, "CREATE DATABASE "+pgx.Identifier{db.Name}.Sanitize()); err != nil {
