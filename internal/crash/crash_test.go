@@ -5,15 +5,21 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/ledgerd/ledgerd/client"
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
@@ -41,6 +47,8 @@ type attempt struct {
 	token    string                    // of two
 	transfer int64                     // id, when it was done
 	refused  bool                      // for good, by a business rule
+	era      int32                     // of the database, in which it was told
+	loyal    bool                      // stays with the first server, and waits for long
 }
 
 func (a *attempt) definite() bool { return a.transfer != 0 || a.refused }
@@ -49,10 +57,18 @@ func (a *attempt) definite() bool { return a.transfer != 0 || a.refused }
 type world struct {
 	t       *testing.T
 	db      *pgtest.Durable
+	lines   []*line // of the servers to the database; none: they have no proxies
 	servers []*server
 	apiKey  string
 	args    []string     // of the servers
 	decided atomic.Int32 // attempts with a definite answer
+
+	nemesis
+	binary string          // of the servers; empty: it is to be made
+	next   *pgtest.Durable // where the database will be
+	clock  *pgtest.Clock   // of the database
+	era    atomic.Int32    // of the database
+	lost   atomic.Int32    // answers that are not true any more
 }
 
 // TestNothingAcknowledgedIsLostAndNothingHappensTwice kills both servers and Postgres with SIGKILL
@@ -73,12 +89,13 @@ func TestNothingAcknowledgedIsLostAndNothingHappensTwice(t *testing.T) {
 	kills := w.killAtRandom()
 	close(stop)
 	load.Wait()
-	var all []*attempt
-	for _, d := range done {
-		all = append(all, d...)
+	all := slices.Concat(done...)
+	t.Logf("killed %v", kills)
+	if kills["postgres"] == 0 || kills["server"] == 0 {
+		t.Error("the test killed too little")
 	}
 	w.settle(all)
-	w.judge(all, kills)
+	w.judge(all)
 }
 
 // begin starts the servers and gives every user some money.
@@ -93,9 +110,15 @@ func (w *world) begin() {
 		w.t.Fatal(err)
 	}
 	pool.Close()
-	binary := build(w.t)
-	for range 2 {
-		w.servers = append(w.servers, startServer(w.t, binary, w.db.AppDSN, w.args...))
+	if w.binary == "" {
+		w.binary = build(w.t)
+	}
+	for i := range 2 {
+		dsn := w.db.AppDSN
+		if len(w.lines) > 0 {
+			dsn = w.lines[i].DSN
+		}
+		w.servers = append(w.servers, startServer(w.t, w.binary, dsn, w.args...))
 	}
 	c := w.client(0)
 	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}, {Code: "POINT", Scale: 2}}}); err != nil {
@@ -155,34 +178,48 @@ func (w *world) auth() connect.Option {
 
 type keyName struct{}
 
-// send tries once, on any server, and notes a definite answer.
-func (w *world) send(a *attempt) {
+// send tries once, and notes a definite answer.
+func (w *world) send(a *attempt) (told bool) {
 	if a.second != nil && a.token == "" {
 		if a.token = w.issue(); a.token == "" {
-			return
+			return false
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), keyName{}, a.key), 2*time.Second)
+	wait := 2 * time.Second
+	if a.loyal {
+		wait = patience
+	}
+	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), keyName{}, a.key), wait)
 	defer cancel()
 	id, err := w.try(ctx, a)
-	switch {
-	case err == nil && a.transfer != 0 && a.transfer != id:
-		w.t.Errorf("%s was transfer %d, and now it is %d", a.key, a.transfer, id)
-	case err == nil && a.refused:
-		w.t.Errorf("%s was refused, and now it is transfer %d", a.key, id)
-	case err == nil:
-		a.transfer = id
-	case connect.CodeOf(err) == connect.CodeFailedPrecondition:
-		if a.transfer != 0 {
-			w.t.Errorf("%s was transfer %d, and now it is refused: %v", a.key, a.transfer, err)
+	refused := connect.CodeOf(err) == connect.CodeFailedPrecondition
+	if err != nil && !refused {
+		if client.ReasonOf(err) == client.ReasonTokenUnknown && w.era.Load() == afterwards { // with all else that was lost
+			a.token = ""
 		}
-		a.refused = true
+		<-time.After(5 * time.Millisecond)
+		return false
 	}
+	era := w.era.Load()
+	different := a.transfer != id || a.refused != refused
+	if a.definite() && different {
+		if w.lost.Add(1); a.era != atRisk {
+			w.t.Errorf("%s was transfer %d, and now it is %d, %v", a.key, a.transfer, id, err)
+		}
+	}
+	if different || era == afterwards {
+		a.era = era
+	}
+	a.transfer, a.refused = id, refused
+	return true
 }
 
-// try calls any server, and gives the id of the transfer, or of the first of two.
+// try calls a server, and gives the id of the transfer, or of the first of two.
 func (w *world) try(ctx context.Context, a *attempt) (id int64, err error) {
 	n := rand.IntN(len(w.servers))
+	if a.loyal {
+		n = 0
+	}
 	if a.second == nil {
 		res, err := ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, w.url(n), w.auth()).Transfer(ctx, a.request)
 		return res.GetTransfer().GetId(), err
@@ -215,7 +252,11 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 			to++
 		}
 		name := fmt.Sprintf("caller-%d-%d", n, i)
-		a := &attempt{key: "key-" + name, request: transfer(name, user(from), user(to), fmt.Sprintf("%d.%02d", rand.IntN(8), 1+rand.IntN(99)))}
+		a := &attempt{key: "key-" + name, loyal: n < w.loyal,
+			request: transfer(name, user(from), user(to), fmt.Sprintf("%d.%02d", rand.IntN(8), 1+rand.IntN(99)))}
+		if p := a.request.GetPostings()[0]; w.hot && i%4 != 0 {
+			p.From, p.To = "world", user(0)
+		}
 		if i%2 == 0 { // two, of which the second may be the one that is refused
 			a.second = points("second-"+name, user(to), user((to+1)%users), fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
 		}
@@ -229,6 +270,9 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 			w.send(a)
 		}
 		w.decided.Add(1)
+		if i%4 == 3 {
+			w.send(all[rand.IntN(len(all))]) // again
+		}
 	}
 }
 
@@ -255,23 +299,28 @@ func (w *world) killAtRandom() (kills map[string]int) {
 
 // settle sends what is still open until each has a definite answer.
 func (w *world) settle(all []*attempt) {
-	end := time.Now().Add(patience)
 	for _, a := range all {
-		for !a.definite() {
-			if time.Now().After(end) {
-				w.t.Fatalf("%s has no definite answer", a.key)
-			}
-			w.send(a)
+		if !a.definite() {
+			w.ask(a)
 		}
 	}
 }
 
-// judge asks everything again, and then counts in the database.
-func (w *world) judge(all []*attempt, kills map[string]int) {
-	ctx := context.Background()
+// ask sends until there is an answer.
+func (w *world) ask(a *attempt) {
+	for end := time.Now().Add(patience); !w.send(a); {
+		if time.Now().After(end) {
+			w.t.Fatalf("%s has no definite answer", a.key)
+		}
+	}
+}
+
+// judge asks everything again, and then holds what was told against the database: the transfers, and the balances that
+// follow from them.
+func (w *world) judge(all []*attempt) {
 	made, refused, pairs := 0, 0, 0
 	for _, a := range all {
-		w.send(a) // answers the same, or the test has failed
+		w.ask(a) // answers the same, or the test has failed
 		switch {
 		case a.transfer == 0:
 			refused++
@@ -282,33 +331,21 @@ func (w *world) judge(all []*attempt, kills map[string]int) {
 			made++
 		}
 	}
-	w.t.Logf("%d done, %d of them pairs, %d refused, killed %v", made, pairs, refused, kills)
-	if made == 0 || pairs == 0 || refused == 0 || kills["postgres"] == 0 || kills["server"] == 0 {
-		w.t.Errorf("the test tried too little: %d done, %d refused, killed %v", made, refused, kills)
+	w.t.Logf("%d done, %d of them pairs, %d refused", made, pairs, refused)
+	if made == 0 || pairs == 0 || refused == 0 {
+		w.t.Error("the test tried too little")
 	}
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
-	rows, err := pool.Query(ctx, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%' or biz_no like 'second-%'")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer rows.Close()
-	stored := map[string]int64{}
-	for rows.Next() {
-		var bizNo string
-		var id int64
-		if err := rows.Scan(&bizNo, &id); err != nil {
-			w.t.Fatal(err)
-		}
-		stored[bizNo] = id
-	}
 	var spent, received int
-	if err := pool.QueryRow(ctx, `select (select count(*) from token_submit_tokens where state = 'spent'),
+	if err := pool.QueryRow(context.Background(), `select (select count(*) from token_submit_tokens where state = 'spent'),
 		(select count(*) from inbox_messages where state = 'succeeded')`).Scan(&spent, &received); err != nil || spent != pairs || received != pairs {
 		w.t.Errorf("%d pairs were acknowledged, but %d tokens are spent, %d messages received, %v", pairs, spent, received, err)
 	}
+	stored := w.numbers(pool, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%' or biz_no like 'second-%'")
 	if len(stored) != made+pairs {
 		w.t.Errorf("%d transfers were acknowledged, %d are stored", made+pairs, len(stored))
 	}
+	balances := map[string]int64{}
 	for _, a := range all {
 		if stored[a.request.GetBizNo()] != a.transfer {
 			w.t.Errorf("%s: acknowledged %d, stored %d", a.request.GetBizNo(), a.transfer, stored[a.request.GetBizNo()])
@@ -316,6 +353,42 @@ func (w *world) judge(all []*attempt, kills map[string]int) {
 		if second := stored[a.second.GetBizNo()]; a.second != nil && (second != 0) != (a.transfer != 0) {
 			w.t.Errorf("of the pair %s the first is %d, the second %d", a.request.GetBizNo(), a.transfer, second)
 		}
+		if a.transfer != 0 {
+			move(balances, a.request)
+			move(balances, a.second)
+		}
+	}
+	for account, balance := range w.numbers(pool, "select code || ' ' || asset, balance::bigint from ledger_accounts where code like 'user:%'") {
+		if want := 2000 + balances[account]; balance != want {
+			w.t.Errorf("%s has %d, and by what was acknowledged %d", account, balance, want)
+		}
+	}
+}
+
+// numbers are what a query tells by name.
+func (w *world) numbers(pool *pgxpool.Pool, query string) map[string]int64 {
+	rows, err := pool.Query(context.Background(), query)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	numbers := map[string]int64{}
+	var name string
+	var number int64
+	if _, err := pgx.ForEachRow(rows, []any{&name, &number}, func() error { numbers[name] = number; return nil }); err != nil {
+		w.t.Fatal(err)
+	}
+	return numbers
+}
+
+// move makes a transfer, if any, in a map of balances.
+func move(balances map[string]int64, r *ledgerv1.TransferRequest) {
+	for _, p := range r.GetPostings() {
+		cents, err := strconv.ParseInt(strings.Replace(p.GetAmount(), ".", "", 1), 10, 64)
+		if err != nil {
+			panic(err)
+		}
+		balances[p.GetFrom()+" "+p.GetAsset()] -= cents
+		balances[p.GetTo()+" "+p.GetAsset()] += cents
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/ledgerd/ledgerd/client"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
@@ -91,7 +93,7 @@ func (w *world) issue() string {
 	defer cancel()
 	c := w.once()
 	defer c.Close()
-	res, err := c.Idempotency.IssueTokens(ctx, &idempotencyv1.IssueTokensRequest{})
+	res, err := c.Idempotency.IssueTokens(ctx, &idempotencyv1.IssueTokensRequest{Life: durationpb.New(time.Hour)})
 	if err != nil {
 		return ""
 	}

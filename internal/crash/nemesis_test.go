@@ -1,0 +1,240 @@
+package crash_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ledgerd/ledgerd/client"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+)
+
+// nemesis is one way in which things break under load.
+type nemesis struct {
+	name   string
+	place  func(*world) // makes the database
+	strike func(*world)
+	hot    bool // most transfers go from one account to another
+	loyal  int  // callers who stay with the first server
+	loses  bool // what was told while the database was at risk
+}
+
+var nemeses = []nemesis{
+	{name: "servers killed on hot rows", place: shared, strike: killServers, hot: true},
+	{name: "connections cut at COMMIT", place: shared, strike: cutAtCommit},
+	{name: "black holes", place: shared, strike: silence},
+	{name: "a clock ahead", place: withClock, strike: clockAhead},
+	{name: "a synchronous standby promoted", place: withSynchronousStandby, strike: promoteSynchronous, loyal: 2},
+	{name: "an asynchronous standby promoted", place: withStandby, strike: promoteAsynchronous, loyal: 2, loses: true},
+	{name: "a dump restored into a new cluster", place: withNewCluster, strike: restore, loyal: 2, loses: true},
+}
+
+// Eras of a database that moves. What was told while it was at risk may not be true afterwards.
+const (
+	safe int32 = iota
+	atRisk
+	afterwards
+)
+
+// TestWhatIsToldIsStoredWhateverBreaks moves money over two servers, each behind a proxy, while a nemesis strikes. Callers
+// repeat what got no answer with the same key, and now and then what got one. In the end every answer is what is stored,
+// and the balances are what follows from the answers; the database's own checks run at the end of each test.
+func TestWhatIsToldIsStoredWhateverBreaks(t *testing.T) {
+	binary := build(t)
+	for _, n := range nemeses {
+		t.Run(n.name, func(t *testing.T) {
+			t.Parallel()
+			w := &world{t: t, nemesis: n, binary: binary}
+			n.place(w)
+			for range 2 {
+				w.lines = append(w.lines, newLine(t, w.db.AppDSN))
+			}
+			w.begin()
+			stop := make(chan struct{})
+			var load sync.WaitGroup
+			done := make([][]*attempt, 6)
+			for c := range done {
+				load.Go(func() { done[c] = w.caller(c, stop) })
+			}
+			func() {
+				defer load.Wait()
+				defer close(stop)
+				n.strike(w)
+			}()
+			all := slices.Concat(done...)
+			w.settle(all)
+			w.judge(all)
+			w.inOrder()
+			if lost := w.lost.Load(); n.loses && lost == 0 {
+				t.Error("nothing was lost: the test tried too little")
+			}
+			for _, s := range w.servers {
+				s.kill()
+			}
+		})
+	}
+}
+
+// until polls, as long as its patience lasts.
+func (w *world) until(what string, done func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); !done(); <-time.After(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("in %v: not %s", patience, what)
+		}
+	}
+}
+
+// progress waits for so many more definite answers.
+func (w *world) progress(n int32) {
+	w.t.Helper()
+	begun := w.decided.Load()
+	w.until(fmt.Sprintf("%d more answers", n), func() bool { return w.decided.Load()-begun >= n })
+}
+
+// ready asks a server's readiness, and what it says of the clock.
+func (w *world) ready(n int) (ready bool, clock string) {
+	res, err := http.Get(w.url(n) + "/readyz")
+	if err != nil {
+		return false, ""
+	}
+	defer res.Body.Close()
+	var body struct{ Clock string }
+	if err := json.NewDecoder(res.Body).Decode(&body); err != nil {
+		w.t.Error(err)
+	}
+	return res.StatusCode == http.StatusOK, body.Clock
+}
+
+// inOrder holds the recorded times of each account against the order of its entries.
+func (w *world) inOrder() {
+	pool := pgtest.Pool(w.t, w.db.SuperDSN)
+	for account, n := range w.numbers(pool, `select account_id::text, count(*) from (select account_id, recorded_at < lag(recorded_at)
+		over (partition by account_id order by version) as back from ledger_entries) e where back group by 1`) {
+		w.t.Errorf("account %s: %d entries were recorded before the one that they follow", account, n)
+	}
+}
+
+func shared(w *world) { w.db = &pgtest.Durable{DB: pgtest.New(w.t)} }
+
+// killServers ends one server after the other with SIGKILL, while both work on the same two rows.
+func killServers(w *world) {
+	for i := range 6 {
+		w.progress(30)
+		w.servers[i%2].kill()
+		w.servers[i%2].start(w.t)
+	}
+	w.progress(30)
+}
+
+// cutAtCommit cuts connections of both servers, before a COMMIT, after it, and before its answer.
+func cutAtCommit(w *world) {
+	for i := range 12 {
+		cut := w.lines[i%2].cutNext(cutAt(i/2%3), "caller-", func() {})
+		w.until("cut", func() bool {
+			select {
+			case <-cut:
+				return true
+			default:
+				return false
+			}
+		})
+		w.progress(5)
+	}
+}
+
+// silence makes all connections black holes, of one server in both directions, of the other only the answers. New ones
+// work. The servers are not ready as long as they wait, and then go on.
+func silence(w *world) {
+	w.progress(20)
+	begun := time.Now()
+	w.lines[0].Silence(pgtest.Requests, pgtest.Answers)
+	w.lines[1].Silence(pgtest.Answers)
+	is := func(n int, want bool) func() bool {
+		return func() bool { ready, _ := w.ready(n); return ready == want }
+	}
+	for n := range w.servers {
+		w.until("unready", is(n, false))
+	}
+	notice := time.Since(begun)
+	w.progress(1)
+	answer := time.Since(begun)
+	for n := range w.servers {
+		w.until("ready", is(n, true))
+	}
+	w.t.Logf("not ready after %v, the first answer after %v, ready after %v", notice, answer, time.Since(begun))
+	if notice > 11*time.Second || time.Since(begun) > 30*time.Second {
+		w.t.Error("that is too late")
+	}
+	w.progress(20)
+}
+
+var ahead = 10 * time.Minute
+
+func withClock(w *world) {
+	w.db = pgtest.NewDurable(w.t)
+	w.clock = w.db.Clock(w.t)
+}
+
+// clockAhead puts the database's clock ahead, and back. A lock is held as long as its lease says, although accounts are
+// written to that have entries of the time ahead.
+func clockAhead(w *world) {
+	w.progress(20)
+	w.clock.Set(ahead)
+	w.progress(60)
+	w.clock.Set(0)
+	w.progress(10)
+	for n := range w.servers {
+		w.until("told of the clock", func() bool {
+			ready, clock := w.ready(n)
+			return ready && strings.Contains(clock, "ahead of the database's clock")
+		})
+	}
+	lease := durationpb.New(ahead / 2)
+	if _, err := w.locks(0).Acquire(context.Background(), &lockv1.AcquireRequest{Name: "a", Lease: lease}); err != nil {
+		w.t.Fatal(err)
+	}
+	for i := range 40 {
+		_, err := w.locks(i%2).Acquire(context.Background(), &lockv1.AcquireRequest{Name: "a", Lease: lease})
+		if client.ReasonOf(err) != client.ReasonLockHeld {
+			w.t.Fatalf("the lock is held, and the next one got: %v", err)
+		}
+		w.progress(2)
+	}
+}
+
+// cursor is that of the first entries that there are.
+func (w *world) cursor() string {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	message, err := w.watch(ctx, "0")
+	if err != nil || len(message.GetEntries()) == 0 {
+		w.t.Fatalf("watching: %v, %v", message, err)
+	}
+	return message.GetCursor()
+}
+
+// watch reads the first message after a cursor.
+func (w *world) watch(ctx context.Context, cursor string) (*ledgerv1.WatchEntriesResponse, error) {
+	c := w.once()
+	defer c.Close()
+	stream, err := c.Ledger.WatchEntries(ctx, &ledgerv1.WatchEntriesRequest{Cursor: cursor})
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	if !stream.Receive() {
+		return nil, stream.Err()
+	}
+	return stream.Msg(), nil
+}
