@@ -66,9 +66,9 @@ type world struct {
 	nemesis
 	binary string          // of the servers; empty: it is to be made
 	next   *pgtest.Durable // where the database will be
-	clock  *pgtest.Clock   // of the database
-	era    atomic.Int32    // of the database
-	lost   atomic.Int32    // answers that are not true any more
+	clock  pgtest.ShiftedClock
+	era    atomic.Int32 // of the database
+	lost   atomic.Int32 // answers that are not true any more
 }
 
 // TestNothingAcknowledgedIsLostAndNothingHappensTwice kills both servers and Postgres with SIGKILL

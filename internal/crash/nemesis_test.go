@@ -182,17 +182,17 @@ func silence(w *world) {
 var ahead = 10 * time.Minute
 
 func withClock(w *world) {
-	w.db = pgtest.NewDurable(w.t)
-	w.clock = w.db.Clock(w.t)
+	shared(w)
+	w.clock = pgtest.ShiftClock(w.t, w.db.DB)
 }
 
 // clockAhead puts the database's clock ahead, and back. A lock is held as long as its lease says, although accounts are
 // written to that have entries of the time ahead.
 func clockAhead(w *world) {
 	w.progress(20)
-	w.clock.Set(ahead)
+	w.clock.Set(w.t, ahead)
 	w.progress(60)
-	w.clock.Set(0)
+	w.clock.Set(w.t, 0)
 	w.progress(10)
 	for n := range w.servers {
 		w.until("told of the clock", func() bool {
@@ -200,12 +200,12 @@ func clockAhead(w *world) {
 			return ready && strings.Contains(clock, "ahead of the database's clock")
 		})
 	}
-	lease := durationpb.New(ahead / 2)
-	if _, err := w.locks(0).Acquire(context.Background(), &lockv1.AcquireRequest{Name: "a", Lease: lease}); err != nil {
+	acquire := &lockv1.AcquireRequest{Name: "a", Lease: durationpb.New(ahead / 2), Wait: durationpb.New(0)}
+	if _, err := w.locks(0).Acquire(context.Background(), acquire); err != nil {
 		w.t.Fatal(err)
 	}
 	for i := range 40 {
-		_, err := w.locks(i%2).Acquire(context.Background(), &lockv1.AcquireRequest{Name: "a", Lease: lease})
+		_, err := w.locks(i%2).Acquire(context.Background(), acquire)
 		if client.ReasonOf(err) != client.ReasonLockHeld {
 			w.t.Fatalf("the lock is held, and the next one got: %v", err)
 		}

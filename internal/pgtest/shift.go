@@ -1,0 +1,54 @@
+package pgtest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// shiftedClock puts functions before those of Postgres, in sessions that begin from then on.
+const shiftedClock = `
+	create table shifted_clock (ahead interval not null);
+	insert into shifted_clock values ('0');
+	grant select on shifted_clock to public;
+	create function clock_timestamp() returns timestamptz language sql volatile parallel restricted
+		as 'select pg_catalog.clock_timestamp() + ahead from public.shifted_clock';
+	create function statement_timestamp() returns timestamptz language sql stable parallel restricted
+		as 'select pg_catalog.statement_timestamp() + ahead from public.shifted_clock';
+	create function now() returns timestamptz language sql stable parallel restricted
+		as 'select pg_catalog.now() + ahead from public.shifted_clock';`
+
+// ShiftedClock is the database's clock, as statements read it.
+type ShiftedClock struct{ db *DB }
+
+// ShiftClock is to be called before the servers connect. libfaketime would do as well, but for the timers of Postgres: a clock
+// ahead is not seen in the handlers of signals, and so locks are waited for without end.
+func ShiftClock(t testing.TB, db *DB) ShiftedClock {
+	t.Helper()
+	c := ShiftedClock{db}
+	c.execute(t, shiftedClock)
+	c.execute(t, "alter database "+pgx.Identifier{db.Name}.Sanitize()+" set search_path = public, pg_catalog")
+	return c
+}
+
+// Set puts the clock ahead of the machine's, or back.
+func (c ShiftedClock) Set(t testing.TB, ahead time.Duration) {
+	t.Helper()
+	c.execute(t, "update shifted_clock set ahead = $1", ahead)
+}
+
+func (c ShiftedClock) execute(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, c.db.SuperDSN)
+	if err == nil {
+		defer conn.Close(ctx)
+		_, err = conn.Exec(ctx, sql, args...)
+	}
+	if err != nil {
+		t.Fatalf("pgtest: the clock: %v", err)
+	}
+}
