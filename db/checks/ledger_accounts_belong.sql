@@ -7,4 +7,8 @@ left join ledger_assets s on s.tenant_id = a.tenant_id and s.code = a.asset
 left join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
 left join commit_batches b on b.batch_id = a.account_id >> 14 and b.commands > 0
 where s.code is null or s.scale <> a.scale or d.account_id is null or b.batch_id is null or b.committed_at <> d.created_at
-    and not (d.created_at < b.committed_at and b.committed_at in (select t.committed_at from commit_batches t group by t.committed_at having count(*) > 1))
+    and not (d.created_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))
