@@ -124,8 +124,8 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 	if len(tx.made) == 0 {
 		return
 	}
-	month := date(monthOf(tx.now))
-	m, c, o := db.MessageInsertParams{Month: month, Now: tx.now}, db.ContentInsertParams{}, db.QueueInsertParams{Month: month}
+	month := date(monthOf(tx.recorded))
+	m, c, o := db.MessageInsertParams{Month: month, AcceptedAt: tx.recorded}, db.ContentInsertParams{}, db.QueueInsertParams{Month: month}
 	for _, x := range tx.made {
 		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID), append(m.Channels, string(x.Channel))
 		m.BusinessTypes, m.BizNos, m.Templates = append(m.BusinessTypes, x.BusinessType), append(m.BizNos, x.BizNo), append(m.Templates, x.Template)

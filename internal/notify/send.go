@@ -305,11 +305,11 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 	}
 	h := tx.outbox.hashing(c.Tenant)
 	m := &made{recipient: c.to, content: r.Content, text: text}
-	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.now), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
+	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.recorded), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
 		Template: r.Template, Locale: r.Locale, RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
 		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
 		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
-		AcceptedAt: tx.now, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.now}
+		AcceptedAt: tx.recorded, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.now}
 	if c.Code {
 		// Else a code could be told by it: who may send has texts of his own hashed.
 		m.ContentHash = keyed(h.content, string(text), strconv.FormatInt(m.ID, 10))

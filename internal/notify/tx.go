@@ -28,7 +28,9 @@ type Tx struct {
 	outbox *Outbox
 	opened time.Time // by this process's clock, before the database's was read
 	now    time.Time
-	newID  func() int64
+	// recorded is when messages are said to be accepted: their month is found by the time of their batch.
+	recorded time.Time
+	newID    func() int64
 
 	names    commit.Rows[nameKey, name]
 	prints   commit.Rows[printKey, print]
@@ -167,7 +169,11 @@ func (tx *Tx) CanOverlap() bool { return true }
 // Start takes the batch's time and its source of ids.
 func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	now := at.Now
-	tx.now, tx.newID = now, newID
+	tx.now, tx.recorded, tx.newID = now, at.Recorded, newID
+	tx.names.Start(at, newID)
+	tx.prints.Start(at, newID)
+	tx.queue.Start(at, newID)
+	tx.counters.Start(at, newID)
 	for _, r := range tx.names.Sorted(compareNames) {
 		if r.Found {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})

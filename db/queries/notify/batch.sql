@@ -220,7 +220,7 @@ insert into notify_messages (tenant_id, message_id, month, channel, business_typ
     content_hash, fingerprint, priority, on_unknown, max_attempts, not_before, give_up_at, contents_until, accepted_at, principal, request_id)
 select u.tenant_id, u.message_id, @month::date, u.channel, u.business_type, nullif(u.biz_no, ''), nullif(u.template, ''), nullif(u.locale, ''),
     u.recipient_hash, u.recipient_hint, u.content_hash, nullif(u.fingerprint, ''), u.priority::smallint, u.on_unknown, u.max_attempts,
-    nullif(u.not_before, '0001-01-01 00:00:00+00'), u.give_up_at, (u.contents_until at time zone 'UTC')::date, @now::timestamptz,
+    nullif(u.not_before, '0001-01-01 00:00:00+00'), u.give_up_at, (u.contents_until at time zone 'UTC')::date, @accepted_at::timestamptz,
     u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id, unnest(@channels::text[]) as channel,

@@ -443,7 +443,7 @@ from (
 
 type MessageInsertParams struct {
 	Month           pgtype.Date
-	Now             time.Time
+	AcceptedAt      time.Time
 	Tenants         []int32
 	MessageIds      []int64
 	Channels        []string
@@ -468,7 +468,7 @@ type MessageInsertParams struct {
 func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertParams) error {
 	_, err := db.Exec(ctx, messageInsert,
 		arg.Month,
-		arg.Now,
+		arg.AcceptedAt,
 		arg.Tenants,
 		arg.MessageIds,
 		arg.Channels,
