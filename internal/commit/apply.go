@@ -16,25 +16,25 @@ func (a *attempt[T]) apply() {
 	for _, j := range a.jobs {
 		switch {
 		case j.err != nil, j.later:
-			continue // Need failed, or it is not yet to run
+			continue // Need failed, or it runs after this batch
 		case j.found != nil && j.found.expiresAt.After(a.at.Now):
 			j.kept = j.found
 			j.out, j.err = j.replay(j.kept)
 		default:
-			a.run(j)
+			a.runCommand(j)
 		}
 	}
 }
 
-// run lets one command make its change. When it fails everything is undone, and then the parts that stay
-// are made again: Guard of a command that was refused, Count of any. So the error and what stays commit
-// together, and neither outlives an attempt that does not commit.
-func (a *attempt[T]) run(j *job[T]) {
+// runCommand applies one command. When it fails, everything is undone, and then the parts that survive are made
+// again: Guard of a command that was refused, Count of any. So the error and these parts commit together, and
+// neither outlives an attempt that does not commit.
+func (a *attempt[T]) runCommand(j *job[T]) {
 	a.mark()
 	passed := a.guard(j)
 	counted := passed && a.count(j)
 	if passed {
-		a.safely(j, func() error { return a.answer(j) })
+		a.safely(j, func() error { return a.applyCommand(j) })
 	}
 	if j.err == nil {
 		return
@@ -105,8 +105,8 @@ func (a *attempt[T]) count(j *job[T]) (counted bool) {
 	return counted
 }
 
-// answer applies the command and encodes what is to be recorded of its answer.
-func (a *attempt[T]) answer(j *job[T]) error {
+// applyCommand applies the command and encodes what is to be recorded of its answer.
+func (a *attempt[T]) applyCommand(j *job[T]) error {
 	if j.err != nil {
 		return j.err // Count panicked
 	}

@@ -46,12 +46,13 @@ type mode struct {
 	ticket     int64 // latches are acquired in the order of tickets; 0: in any
 }
 
-// idShift leaves room for 16,384 row ids a batch.
+// A batch numbers its rows from 1 to 16,383 in the low 14 bits of their ids.
 const (
-	idShift    = 14
-	maxIDs     = 1 << idShift
-	maxResolve = 8
+	idShift = 14
+	maxIDs  = 1 << idShift
 )
+
+const maxResolve = 8 // rounds of Resolve
 
 const (
 	// statementTimeout ends a statement in the database, roundTripTimeout one whose connection is silent.
@@ -64,7 +65,7 @@ const (
 // or had nothing to write. With one nothing was kept, unless sent says that it may have been.
 func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
 	a = &attempt[T]{engine: e, id: id, nonce: rand.Int64(), jobs: jobs,
-		evidence: evidence{optimistic: m.optimistic && !jobs[0].DryRun}, latch: latch{writer: new(Writer), ticket: m.ticket}}
+		latch: latch{writer: new(Writer), ticket: m.ticket}}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
 		plans.note(time.Since(start)-a.waited, len(jobs))
@@ -86,7 +87,7 @@ func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a
 		}
 	}
 	p := NewPipe(context.Background())
-	if err := a.load(p, conn, m.search); err != nil {
+	if err := a.load(p, conn, m); err != nil {
 		return a, err
 	}
 	loaded := time.Now()
@@ -129,18 +130,19 @@ func abort(conn *pgx.Conn) {
 
 // load locks the rows, then looks up keys, names and the time, in one round trip; discovery before, and
 // what hangs on the rows found, take others.
-func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, search bool) error {
+func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.tx = a.engine.newTx()
 	for _, j := range a.jobs {
 		j.reset()
 		a.safely(j, func() error { j.Command.Need(a.tx); return nil })
 	}
 	a.participants = a.tx.Participants()
-	if err := a.discover(conn); err != nil {
+	lockTimeout := a.engine.lockTimeout(m.search)
+	if err := a.discover(conn, lockTimeout); err != nil {
 		return err
 	}
-	a.acquire()
-	a.begin(p, a.engine.lockTimeout(search || a.evidence.optimistic))
+	a.acquire(m.optimistic && !a.jobs[0].DryRun)
+	a.begin(p, lockTimeout)
 	for _, x := range a.participants {
 		if o := optimistic(x); o != nil && a.evidence.optimistic {
 			o.Read(p)
@@ -156,13 +158,13 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, search bool) error {
 	if err := p.Run(conn); err != nil {
 		return err
 	}
-	return a.resolve(p, conn)
+	return a.loadDependents(p, conn)
 }
 
 // discover finds the rows to lock, in a transaction of its own: none is open while the batch waits for its latch.
-func (a *attempt[T]) discover(conn *pgx.Conn) error {
+func (a *attempt[T]) discover(conn *pgx.Conn, lockTimeout time.Duration) error {
 	p := NewPipe(context.Background())
-	a.begin(p, a.engine.lockTimeout(true)) // it locks nothing
+	a.begin(p, lockTimeout)
 	begun := p.Len()
 	for _, x := range a.participants {
 		x.Discover(p)
@@ -181,11 +183,12 @@ func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
 
 // acquire waits for the batches that this one cannot pass, and takes over the rows of those that it
 // overlaps.
-func (a *attempt[T]) acquire() {
+func (a *attempt[T]) acquire(optimistically bool) {
 	for _, x := range a.participants {
 		x.Latch(&a.latch.Latches)
-		a.evidence.optimistic = a.evidence.optimistic && x.CanOverlap()
+		optimistically = optimistically && x.CanOverlap()
 	}
+	a.evidence.optimistic = optimistically
 	start := time.Now()
 	a.evidence.predecessors = a.engine.latches.acquire(&a.latch, a.evidence.optimistic)
 	a.waited += time.Since(start)
@@ -205,8 +208,8 @@ func (a *attempt[T]) acquire() {
 	}
 }
 
-// resolve calls Start, then Resolve until no participant queues a statement.
-func (a *attempt[T]) resolve(p *Pipe, conn *pgx.Conn) error {
+// loadDependents calls Start, then Resolve until no participant queues a statement.
+func (a *attempt[T]) loadDependents(p *Pipe, conn *pgx.Conn) error {
 	a.at.Now = a.at.Now.UTC()
 	a.at.Recorded = a.at.Now
 	for _, x := range a.participants {
@@ -229,11 +232,12 @@ func (a *attempt[T]) resolve(p *Pipe, conn *pgx.Conn) error {
 			return err
 		}
 	}
-	return errors.New("commit: participants still queue statements after 8 rounds of Resolve")
+	return fmt.Errorf("commit: participants still queue statements after %d rounds of Resolve", maxResolve)
 }
 
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
 func settings(lockTimeout time.Duration) db.SettingsApplyParams {
-	ms := func(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 	return db.SettingsApplyParams{LockTimeout: ms(lockTimeout), StatementTimeout: ms(statementTimeout), IdleTimeout: ms(idleTimeout)}
 }
 
@@ -319,6 +323,6 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	}
 	a.engine.pace.note(time.Since(start))
 	a.durable = wrote
-	a.engine.mend()
+	a.engine.markReady()
 	return nil
 }

@@ -20,7 +20,7 @@
 //	          acquire: the latch on the batch's rows and names within the process (latch.go); an optimistic
 //	          batch takes shared rows over from the batch before it, which is still committing.
 //	          Lock or Read, keys.lookup (keys.go), Lookup, and the time, all in one round trip.
-//	          resolve: Start, and what hangs on the rows found
+//	          loadDependents: Start, and what hangs on the rows found
 //	apply     every command in order of arrival (apply.go): plain Go over rows in memory.
 //	          latches.publish: from here on the next batch may take the rows over
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.

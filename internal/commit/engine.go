@@ -104,7 +104,7 @@ type Result struct {
 // when the work had not begun, and OUTCOME_UNKNOWN when it had.
 func (e *Engine[T]) Do(ctx context.Context, w Work[T]) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
-		return Outcome{}, ended(err)
+		return Outcome{}, callEnded(err)
 	}
 	var call struct { // one allocation: the hot path
 		job  job[T]
@@ -118,7 +118,7 @@ func (e *Engine[T]) Do(ctx context.Context, w Work[T]) (Outcome, error) {
 	return r.Outcome, r.Err
 }
 
-func ended(err error) error { return fault.NotRun.New("the call had ended before").Because(err) }
+func callEnded(err error) error { return fault.NotRun.New("the call had ended before").Because(err) }
 
 // patience bounds the wait for the database and for locked rows of a caller without deadline.
 const patience = 10 * time.Second
@@ -139,7 +139,7 @@ func (e *Engine[T]) DoAll(ctx context.Context, works []Work[T]) []Result {
 	}
 	if err := ctx.Err(); err != nil {
 		for i := range results {
-			results[i].Err = ended(err)
+			results[i].Err = callEnded(err)
 		}
 		return results
 	}
@@ -162,7 +162,7 @@ func (e *Engine[T]) DoAll(ctx context.Context, works []Work[T]) []Result {
 func (e *Engine[T]) leave(ctx context.Context, j *job[T]) Result {
 	if j.state.CompareAndSwap(waiting, abandoned) {
 		e.queue.end(j)
-		e.release(j)
+		e.handOverKey(j)
 		return Result{Err: e.notRun(j, ctx.Err())}
 	}
 	if j.state.Load() == finished {
@@ -216,7 +216,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)
-	e.release(j)
+	e.handOverKey(j)
 	e.queue.end(j)
 	j.wait.finish()
 }

@@ -44,6 +44,7 @@ func (a *attempt[T]) confirm(p *Pipe, conn *pgx.Conn) error {
 			return ErrConflict
 		}
 	}
+	p.Queue(func(d DB) error { return q.LockTimeoutApply(p.ctx, d, ms(a.engine.lockTimeout(true))) })
 	for _, x := range a.participants {
 		if o := optimistic(x); o != nil {
 			o.Confirm(p)
@@ -65,7 +66,7 @@ func (a *attempt[T]) awaitPredecessors() (committed bool) {
 type ending int
 
 const (
-	committed  ending = iota // every job has its outcome: durable, nothing to write, or told as unknown
+	committed  ending = iota // every job has its outcome: durable, nothing to write, or answered OUTCOME_UNKNOWN
 	incomplete               // a command asked for rows that it had not named
 	overfull                 // more row ids than one batch has
 	conflicted               // optimistic evidence did not hold
@@ -92,7 +93,7 @@ var (
 func internal(cause error) error { return fault.InternalError.New("internal error").Because(cause) }
 
 // end reads how an attempt ended. An optimistic attempt that failed for a reason that locks could prevent is
-// conflicted: when other processes caused it, the process is pessimistic for a while.
+// conflicted.
 func (a *attempt[T]) end(err error) ending {
 	end := a.engine.classify(err)
 	if a.waited > idleTimeout/2 && hasState(err, "25P03") {
@@ -102,15 +103,21 @@ func (a *attempt[T]) end(err error) ending {
 		return end
 	}
 	switch end {
-	case raced, blocked, collided: // collided: most likely an entry that another process wrote under the same version
-		if !errors.Is(err, ErrConflict) && !a.engine.nameTaken(err) {
-			a.engine.backoff.start()
-		}
-		return conflicted
-	case rejected:
+	case raced, blocked, rejected, collided: // collided: most likely an entry that another process wrote under the same version
 		return conflicted
 	}
 	return end
+}
+
+// byAnother reports that another process caused the conflict: it changed a row that was not locked, or holds one. A name
+// that it took says nothing about rows.
+func (e *Engine[T]) byAnother(err error) bool {
+	var p *pgconn.PgError
+	if !errors.As(err, &p) {
+		return false
+	}
+	end := e.classify(err)
+	return end == collided || end == blocked || p.Code == "LD001" || p.Code[:min(2, len(p.Code))] == "40"
 }
 
 // classify reads a failed attempt. Only SQLSTATE and constraint names are looked at, never texts. An error
@@ -131,7 +138,7 @@ func (e *Engine[T]) classify(err error) ending {
 			return lost
 		}
 		return rejected
-	case p.Code == "23505" && e.names[p.ConstraintName]:
+	case e.nameTaken(err):
 		return raced
 	case p.Code == "23505":
 		return collided

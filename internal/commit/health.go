@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// health records why commits fail. A probe finds out that they no longer do, without traffic: a load
-// balancer that asks Ready may have stopped sending work.
+// health records why commits fail. A probe clears that by committing a batch of no commands, since a load balancer
+// that asks Ready may have stopped sending work.
 type health struct {
 	broken  atomic.Pointer[error] // nil: commits do not fail
 	probing atomic.Bool
@@ -66,14 +66,15 @@ func (h *health) oldest() (age time.Duration) {
 	return age
 }
 
-func (e *Engine[T]) breaks(err error) {
+// markUnready records why commits fail now, and has a probe find out when they no longer do.
+func (e *Engine[T]) markUnready(err error) {
 	e.health.broken.Store(&err)
 	if e.health.probing.CompareAndSwap(false, true) {
 		go e.probe()
 	}
 }
 
-func (e *Engine[T]) mend() {
+func (e *Engine[T]) markReady() {
 	if e.health.broken.Load() != nil {
 		e.health.broken.Store(nil)
 	}
@@ -90,7 +91,7 @@ func (e *Engine[T]) probe() {
 			}
 			if e.probeOnce() == nil {
 				e.noticeEpoch()
-				e.mend()
+				e.markReady()
 			}
 		}
 		e.health.probing.Store(false)
@@ -100,7 +101,7 @@ func (e *Engine[T]) probe() {
 	}
 }
 
-// noticeEpoch records that the database is not the one that it was, if so. Batches are right without it.
+// noticeEpoch records a new epoch after a restore or a failover. Batches are right without it.
 func (e *Engine[T]) noticeEpoch() {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
@@ -129,8 +130,8 @@ func (e *Engine[T]) probeOnce() error {
 	return err
 }
 
-// lead is how far recorded times were ahead of the database's clock lately. They are when the clock was ahead
-// once, or went back.
+// lead is how far recorded times were ahead of the database's clock lately: after the clock ran ahead, or was set
+// back.
 type lead struct {
 	ahead atomic.Int64 // nanoseconds
 	seen  atomic.Int64 // Unix nanoseconds

@@ -22,9 +22,9 @@ type job[T any] struct {
 
 	// Guarded by inflight.mu.
 	parked []*job[T] // same key, behind this one
-	gone   int       // of those, how many went away
+	gone   int       // how many of parked were abandoned
 
-	// From one attempt to the next: hints, and what is still to do. Nothing that an attempt found or decided.
+	// Kept from one attempt to the next: hints, and whether it is still to run.
 	more  int  // times it asked for more rows
 	later bool // it waits for its batch to commit, and runs after it
 
@@ -188,9 +188,9 @@ func (f *inflightKeys[T]) next(parked []*job[T]) *job[T] {
 	return parked[0]
 }
 
-// release hands the key of an ended job on: those parked behind it get what is recorded, or, when
-// nothing is, the first of them runs.
-func (e *Engine[T]) release(j *job[T]) {
+// handOverKey gives up the key of an ended job: those parked behind it get what is recorded, or, when nothing
+// is, the first of them runs.
+func (e *Engine[T]) handOverKey(j *job[T]) {
 	if !j.keyed() {
 		return
 	}
@@ -217,7 +217,7 @@ func (e *Engine[T]) release(j *job[T]) {
 	}
 	e.queue.put([]*job[T]{head})
 	if head.state.Load() == abandoned {
-		e.release(head) // its caller left before the key was its own
+		e.handOverKey(head) // its caller left before the key was its own
 	}
 }
 

@@ -62,47 +62,45 @@ func (k *keys[T]) lookup(p *Pipe, jobs []*job[T]) {
 // flush records the answers, once, as the batch's last names. Where the row of a key whose life is
 // over is still there, the answer goes into it.
 func (k keys[T]) flush(p *Pipe, now time.Time) {
-	var fresh db.KeyInsertParams
-	var renew db.KeyRenewParams
+	fresh, renewed := db.KeyInsertParams{Now: now}, db.KeyInsertParams{Now: now}
+	var seen []time.Time
 	for _, j := range k {
-		if !j.fresh {
+		switch {
+		case !j.fresh:
 			continue
+		case j.found == nil:
+			j.record(&fresh)
+		default:
+			j.record(&renewed)
+			seen = append(seen, j.found.expiresAt)
 		}
-		j.kept.createdAt, j.kept.expiresAt = now, now.Add(j.Key.Life)
-		if j.found == nil {
-			fresh.Tenants = append(fresh.Tenants, j.Tenant)
-			fresh.Principals = append(fresh.Principals, j.Key.Principal)
-			fresh.Operations = append(fresh.Operations, j.Key.Operation)
-			fresh.Keys = append(fresh.Keys, j.Key.Key)
-			fresh.Refused = append(fresh.Refused, j.kept.refused)
-			fresh.Fingerprints = append(fresh.Fingerprints, j.kept.fingerprint)
-			fresh.Answers = append(fresh.Answers, j.kept.answer)
-			fresh.RequestIds = append(fresh.RequestIds, j.kept.requestID)
-			fresh.ExpiresAt = append(fresh.ExpiresAt, j.kept.expiresAt)
-			continue
-		}
-		renew.Tenants = append(renew.Tenants, j.Tenant)
-		renew.Principals = append(renew.Principals, j.Key.Principal)
-		renew.Operations = append(renew.Operations, j.Key.Operation)
-		renew.Keys = append(renew.Keys, j.Key.Key)
-		renew.Refused = append(renew.Refused, j.kept.refused)
-		renew.Fingerprints = append(renew.Fingerprints, j.kept.fingerprint)
-		renew.Answers = append(renew.Answers, j.kept.answer)
-		renew.RequestIds = append(renew.RequestIds, j.kept.requestID)
-		renew.ExpiresAt = append(renew.ExpiresAt, j.kept.expiresAt)
-		renew.Seen = append(renew.Seen, j.found.expiresAt)
 	}
-	if len(renew.Keys) > 0 {
-		renew.Now = now
+	if len(seen) > 0 {
+		arg := db.KeyRenewParams{Now: now, Tenants: renewed.Tenants, Principals: renewed.Principals, Operations: renewed.Operations,
+			Keys: renewed.Keys, Refused: renewed.Refused, Fingerprints: renewed.Fingerprints, Answers: renewed.Answers,
+			RequestIds: renewed.RequestIds, ExpiresAt: renewed.ExpiresAt, Seen: seen}
 		p.Queue(func(d DB) error {
-			_, err := q.KeyRenew(p.ctx, d, renew)
+			_, err := q.KeyRenew(p.ctx, d, arg)
 			return err
 		})
 	}
 	if len(fresh.Keys) > 0 {
-		fresh.Now = now
 		p.Queue(func(d DB) error { return q.KeyInsert(p.ctx, d, fresh) })
 	}
+}
+
+// record adds what the job keeps under its key to the rows of a statement, and begins the key's life.
+func (j *job[T]) record(rows *db.KeyInsertParams) {
+	j.kept.createdAt, j.kept.expiresAt = rows.Now, rows.Now.Add(j.Key.Life)
+	rows.Tenants = append(rows.Tenants, j.Tenant)
+	rows.Principals = append(rows.Principals, j.Key.Principal)
+	rows.Operations = append(rows.Operations, j.Key.Operation)
+	rows.Keys = append(rows.Keys, j.Key.Key)
+	rows.Refused = append(rows.Refused, j.kept.refused)
+	rows.Fingerprints = append(rows.Fingerprints, j.kept.fingerprint)
+	rows.Answers = append(rows.Answers, j.kept.answer)
+	rows.RequestIds = append(rows.RequestIds, j.kept.requestID)
+	rows.ExpiresAt = append(rows.ExpiresAt, j.kept.expiresAt)
 }
 
 // Keys are the request keys, as the cleaner sees them.

@@ -93,10 +93,10 @@ func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) 
 	return predecessors
 }
 
-// turnPatience bounds the wait for the batches before: the connection of one of them may be silent.
-const turnPatience = time.Second
+// ticketPatience bounds the wait for lower tickets: the connection of one that has not passed may be silent.
+const ticketPatience = time.Second
 
-// awaitTicket waits until all lower tickets have passed, or patience ends.
+// awaitTicket waits until all lower tickets have passed, or its patience is over.
 func (t *latchTable) awaitTicket(ticket int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -104,15 +104,18 @@ func (t *latchTable) awaitTicket(ticket int64) {
 		return
 	}
 	over := false
-	patience := time.AfterFunc(turnPatience, func() {
+	timer := time.AfterFunc(ticketPatience, func() {
 		t.mu.Lock()
 		over = true
 		t.mu.Unlock()
 		t.changed.Broadcast()
 	})
-	defer patience.Stop()
+	defer timer.Stop()
 	for t.ticket < ticket && !over {
 		t.changed.Wait()
+	}
+	for ; t.ticket < ticket; t.ticket++ { // the next ones do not wait for them again
+		delete(t.passed, t.ticket)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestCallerWhoLeavesBeforeTheConnectionIsRefusedIsCountedOutOnce(t *testing.
 	e.mustBeEmpty(t)
 }
 
-// Who sees that it is not ready may have stopped sending work: it has to find out by itself.
+// A load balancer that sees an engine not ready sends no work, so the engine has to recover by itself.
 func TestReadyComesBackWithoutWork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

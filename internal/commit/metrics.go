@@ -78,8 +78,8 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 			Help: "How far the newest recorded time of some rows was ahead of the database's clock in the last minute, if by more than a second."}, lead))
 }
 
-// ended counts an attempt.
-func (m *Metrics) ended(end ending, err error) {
+// countAttempt counts an attempt.
+func (m *Metrics) countAttempt(end ending, err error) {
 	m.attempts.WithLabelValues(end.String()).Inc()
 	if isDeadlock(err) {
 		m.deadlocks.Inc()

@@ -21,7 +21,7 @@ const voidTimeout = 10 * time.Second
 
 var errWarned = errors.New("commit: the database warned at COMMIT")
 
-// findOut settles an attempt whose COMMIT went out without coming back as done. It reports whether the
+// findOut settles an attempt whose COMMIT was sent and not confirmed. It reports whether the
 // jobs' outcomes stand; else nothing was kept. No caller is answered before.
 func (e *Engine[T]) findOut(a *attempt[T], err error) (stands bool) {
 	e.metrics.unknown.Inc()
@@ -36,7 +36,7 @@ func (e *Engine[T]) findOut(a *attempt[T], err error) (stands bool) {
 		}
 		return true
 	}
-	a.durable = e.resolve(a.id, a.nonce)
+	a.durable = e.settle(a.id, a.nonce)
 	return a.durable
 }
 
@@ -63,13 +63,13 @@ func (a *attempt[T]) tellOne(o Observer) {
 	o.Ended(a.durable)
 }
 
-// resolve finds out whether an attempt has committed, however long it takes. It puts a void row under
+// settle finds out whether an attempt has committed, however long it takes. It puts a void row under
 // the batch's number: that waits for the other transaction if it still runs. If the void row lands, or another
 // attempt's row is there, the batch can never commit, because its own row would collide.
 //
 // A batch that has committed may still have been cut off while it waited for a synchronous standby.
 // A second void row, under a number of its own, waits for the standby after it.
-func (e *Engine[T]) resolve(id, nonce int64) (committed bool) {
+func (e *Engine[T]) settle(id, nonce int64) (committed bool) {
 	for wait := 5 * time.Millisecond; ; wait = min(wait*2, time.Second) {
 		committed, err := e.void(id, nonce)
 		if err == nil && committed {
@@ -79,7 +79,7 @@ func (e *Engine[T]) resolve(id, nonce int64) (committed bool) {
 			e.log.Info("the outcome of a COMMIT is known", "batch_id", id, "committed", committed)
 			return committed
 		}
-		e.breaks(err)
+		e.markUnready(err)
 		time.Sleep(wait)
 	}
 }
@@ -177,8 +177,8 @@ func (b *batchIDs) take() (id int64, ok bool) {
 	return b.unused - 1, true
 }
 
-// drop gives up the rest of the block.
-func (b *batchIDs) drop() {
+// discardBlock gives up the rest of the block.
+func (b *batchIDs) discardBlock() {
 	b.mu.Lock()
 	b.unused = b.limit
 	b.mu.Unlock()
@@ -213,18 +213,18 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 	}
 }
 
-// settlePoll is how often Settle looks.
-const settlePoll = 2 * time.Millisecond
+// runningPoll is how often AwaitRunning looks.
+const runningPoll = 2 * time.Millisecond
 
-// Settle waits until all batches that run now, in any process on the database, have ended. A batch
+// AwaitRunning waits until all batches that run now, in any process on the database, have ended. A batch
 // that begins later has a later time than this call.
-func Settle(ctx context.Context, d DB) error {
+func AwaitRunning(ctx context.Context, d DB) error {
 	open, err := q.BatchesOpen(ctx, d)
 	for err == nil && len(open) > 0 {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(settlePoll):
+		case <-time.After(runningPoll):
 		}
 		var still []string
 		still, err = q.BatchesOpen(ctx, d)

@@ -85,7 +85,8 @@ type Optimistic interface {
 	// Read does what Lock does, without locks, for the rows that were not taken over.
 	Read(p *Pipe)
 	// Confirm locks all shared rows that the batch saw, changed or not, sorted by key, and fails unless
-	// each is as its last known writer wrote it. Called only if the batch is optimistic, before Write.
+	// each is as its last known writer wrote it. It may leave that to Write, if Write writes every one of
+	// them. Called only if the batch is optimistic, before Write.
 	Confirm(p *Pipe)
 	// Write writes the shared rows that changed, which Flush leaves to it. Called last, in every batch.
 	Write(p *Pipe)

@@ -131,11 +131,10 @@ func (r reader) Query(context.Context, string, ...any) (pgx.Rows, error) { retur
 
 func (r reader) QueryRow(context.Context, string, ...any) pgx.Row { return r.results.QueryRow() }
 
-// planAge is kept with every connection. Postgres keeps the plan of a prepared statement, also one made
-// when a table was next to empty, when every index that begins with the tenant looks as good as any.
-// ANALYZE would end it, but is a minute away at best, or never comes. So plans are thrown away when as
-// many batches again have run, after a minute, and when a batch was slow: one made on some hundred
-// rows is right for ever.
+// planAge decides when the prepared plans of a connection are thrown away. Postgres keeps a plan that was made when a
+// table was nearly empty, and every index that begins with the tenant looked as good as any; it stays wrong as the
+// table grows. ANALYZE would end it, but is a minute away at best. So plans go when as many batches again have run,
+// after a minute, and when a batch was slow: one made on some hundred rows stays right.
 type planAge struct {
 	made    time.Time
 	batches int // since then
@@ -149,8 +148,7 @@ const (
 	planLife    = time.Minute
 	planPause   = time.Second // between two throws because of slow batches
 
-	// What a batch may take, and each of its commands, before it is slow. A look-up with the wrong plan
-	// takes milliseconds a row.
+	// Above these a batch counts as slow. A look-up with the wrong plan takes milliseconds a row.
 	slowBatch   = 50 * time.Millisecond
 	slowCommand = 200 * time.Microsecond
 )
@@ -165,7 +163,7 @@ func planAgeOf(conn *pgx.Conn) *planAge {
 	return a
 }
 
-// note takes down how long a batch took.
+// note records how long a batch took.
 func (a *planAge) note(took time.Duration, commands int) {
 	a.slow = a.slow || took > slowBatch+time.Duration(commands)*slowCommand
 }

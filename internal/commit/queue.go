@@ -26,8 +26,8 @@ type queue[T any] struct {
 	jobs     int        // in the engine, from admit to end; so are rows and bytes
 	rows     int
 	bytes    int
-	bigOut   bool      // a big command is with a writer: one at a time
-	allOut   time.Time // since when a writer has a batch of all that waited; zero: none has
+	bigOut   bool  // a command that runs alone is with a writer: one at a time
+	allOut   int64 // ticket of the batch of all that waited which a writer has, and for which the others wait; 0: none
 	closed   bool
 	tickets  int64                 // batches handed out
 	culprits map[int32][]time.Time // when a tenant's commands had to be cut out of batches
@@ -133,19 +133,21 @@ func (q *queue[T]) put(jobs []*job[T]) {
 		q.ring = append(q.ring, l)
 	}
 	l.waiting = append(l.waiting, jobs...)
-	q.ready.Signal()
+	if q.allOut == 0 { // else its end wakes all
+		q.ready.Signal()
+	}
 }
 
-// alone tells whether a job gets a batch of its own.
-func (q *queue[T]) alone(j *job[T]) bool { return j.DryRun || j.Rows > q.limits.BatchRows }
+// runsAlone tells whether a job gets a batch of its own.
+func (q *queue[T]) runsAlone(j *job[T]) bool { return j.DryRun || j.Rows > q.limits.BatchRows }
 
 // prefix tells how many of the jobs, from the first, may make a batch.
 func (q *queue[T]) prefix(jobs []*job[T]) int {
-	if q.alone(jobs[0]) {
+	if q.runsAlone(jobs[0]) {
 		return 1
 	}
 	n, rows := 1, jobs[0].Rows
-	for n < len(jobs) && !q.alone(jobs[n]) && rows+jobs[n].Rows <= q.limits.BatchRows {
+	for n < len(jobs) && !q.runsAlone(jobs[n]) && rows+jobs[n].Rows <= q.limits.BatchRows {
 		rows += jobs[n].Rows
 		n++
 	}
@@ -156,7 +158,7 @@ func (q *queue[T]) prefix(jobs []*job[T]) int {
 func (q *queue[T]) await() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for !q.work() {
+	for !q.hasWork() {
 		if q.closed && q.jobs == 0 {
 			return false
 		}
@@ -165,59 +167,69 @@ func (q *queue[T]) await() bool {
 	return true
 }
 
-// work reports whether a batch can be gathered.
-func (q *queue[T]) work() bool {
-	if time.Since(q.allOut) < turnPatience {
+// hasWork reports whether a batch can be gathered.
+func (q *queue[T]) hasWork() bool {
+	if q.allOut != 0 {
 		return false
 	}
 	for _, l := range q.ring {
-		for len(l.waiting) > 0 && l.waiting[0].state.Load() == abandoned {
-			l.pop()
-		}
-		if len(l.waiting) > 0 && !(q.bigOut && q.alone(l.waiting[0])) {
+		if j := l.head(); j != nil && !(q.bigOut && q.runsAlone(j)) {
 			return true
 		}
 	}
 	return false
 }
 
-// take hands out a batch with its ticket, from 1; nil if another writer emptied the queue. all ignores the
-// writer's share, and no other batch is handed out meanwhile. big: the batch is one command that runs alone. Call
-// done after the batch.
+// allPatience bounds the wait for a batch of all that waited: its connection may be silent.
+const allPatience = time.Second
+
+// take hands out a batch with its ticket, from 1; nil if there is none to hand out now. all ignores the writer's
+// share, and no other batch is handed out until this one is done. big: the batch is one command that runs alone.
+// Call done after the batch.
 func (q *queue[T]) take(all bool) (batch []*job[T], ticket int64, big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.work() {
+	if !q.hasWork() {
 		return nil, 0, false
 	}
 	batch, big = q.gather(all)
 	if len(batch) == 0 {
 		return nil, 0, false
 	}
-	if all {
-		q.allOut = time.Now()
-	}
-	if len(q.ring) > 0 {
+	q.tickets++
+	if ticket = q.tickets; all && !big && !q.isolated(batch[0].Tenant, time.Now()) {
+		q.allOut = ticket
+		time.AfterFunc(allPatience, func() { q.done(ticket, false) })
+	} else if len(q.ring) > 0 {
 		q.ready.Signal()
 	}
-	q.tickets++
-	return batch, q.tickets, big
+	return batch, ticket, big
 }
 
-// done is called after each batch with what take was called with and gave.
-func (q *queue[T]) done(all, big bool) {
-	if !all && !big {
-		return
-	}
+// open lets other batches be taken beside one of all that waited: that one is taken apart, which may take long.
+func (q *queue[T]) open() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.allOut != 0 {
+		q.allOut = 0
+		q.ready.Broadcast()
+	}
+}
+
+// done ends the batch of a ticket, for take.
+func (q *queue[T]) done(ticket int64, big bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := q.allOut == ticket
 	if all {
-		q.allOut = time.Time{}
+		q.allOut = 0
 	}
 	if big {
 		q.bigOut = false
 	}
-	q.ready.Broadcast()
+	if all || big {
+		q.ready.Broadcast()
+	}
 }
 
 // draft is a batch that is being gathered.
@@ -252,16 +264,14 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 	for idle := 0; idle < len(q.ring) && !d.full; {
 		l := q.ring[0]
 		q.ring = q.ring[1:]
-		for len(l.waiting) > 0 && l.waiting[0].state.Load() == abandoned {
-			l.pop()
-		}
-		if len(l.waiting) == 0 {
+		j := l.head()
+		if j == nil {
 			l.queued, l.deficit = false, 0
 			q.forget(l)
 			continue
 		}
 		q.ring = append(q.ring, l)
-		big = q.alone(l.waiting[0])
+		big = q.runsAlone(j)
 		solo := big || q.isolated(l.tenant, now)
 		if big && q.bigOut || solo && len(d.jobs) > 0 {
 			idle++
@@ -272,22 +282,22 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 			continue
 		}
 		idle = 0 // it gets something, or saves up for it
-		if l.deficit < l.waiting[0].Rows {
+		if l.deficit < j.Rows {
 			l.deficit += quantum
 		}
 		q.serve(l, &d)
 		if d.full && len(l.waiting) > 0 && l.deficit >= l.waiting[0].Rows {
-			q.first(l) // its turn is not over
+			q.moveToFront(l) // its turn is not over
 		}
 		if len(d.jobs) > 0 { // by what was taken: a job may have been abandoned since the look at it
-			if big = q.alone(d.jobs[0]); big || solo {
+			if big = q.runsAlone(d.jobs[0]); big || solo {
 				q.bigOut = q.bigOut || big
 				return d.jobs, big
 			}
 		}
 	}
 	if next != nil {
-		q.first(next)
+		q.moveToFront(next)
 	}
 	return d.jobs, false
 }
@@ -295,13 +305,13 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 // serve moves from a lane into the batch what its turn and the batch allow. A command that runs alone
 // is paid for afterwards.
 func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
-	for len(l.waiting) > 0 && !d.full {
-		j := l.waiting[0]
-		big := q.alone(j)
+	for !d.full {
+		j := l.head()
+		if j == nil {
+			return
+		}
+		big := q.runsAlone(j)
 		switch {
-		case j.state.Load() == abandoned:
-			l.pop()
-			continue
 		case big && (len(d.jobs) > 0 || l.deficit <= 0 || q.bigOut), !big && l.deficit < j.Rows:
 			return
 		case len(d.jobs) > 0 && !q.fits(j, d):
@@ -326,8 +336,8 @@ func (q *queue[T]) fits(j *job[T], d *draft[T]) bool {
 	return rows <= d.share || rows <= q.limits.BatchRows && j.wait == d.jobs[len(d.jobs)-1].wait
 }
 
-// first puts a lane of the ring to its beginning.
-func (q *queue[T]) first(l *lane[T]) {
+// moveToFront puts a lane of the ring to its beginning.
+func (q *queue[T]) moveToFront(l *lane[T]) {
 	for i, x := range q.ring {
 		if x == l {
 			copy(q.ring[1:i+1], q.ring[:i])
@@ -335,6 +345,17 @@ func (q *queue[T]) first(l *lane[T]) {
 			return
 		}
 	}
+}
+
+// head is the first job whose caller still waits, or nil.
+func (l *lane[T]) head() *job[T] {
+	for len(l.waiting) > 0 {
+		if j := l.waiting[0]; j.state.Load() != abandoned {
+			return j
+		}
+		l.pop()
+	}
+	return nil
 }
 
 func (l *lane[T]) pop() {

@@ -137,7 +137,7 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			t.Fatalf("a second big one, or nothing, beside the first: %v %d", big, len(b))
 		}
 	}
-	q.done(false, true)
+	q.done(0, true)
 	for before = 0; before < 4; before++ {
 		if b, big := q.next(); big {
 			if b[0].Tenant != 4 {
@@ -146,7 +146,7 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			break
 		}
 	}
-	if q.done(false, true); before == 4 {
+	if q.done(0, true); before == 4 {
 		t.Fatal("the other tenant's big command is passed over")
 	}
 	others := 0
@@ -179,7 +179,7 @@ func TestDryRunsRunAlone(t *testing.T) {
 			t.Fatalf("batch %d: %d jobs, big %v", i, len(b), big)
 		}
 		if big {
-			q.done(false, true)
+			q.done(0, true)
 		}
 	}
 }
@@ -383,26 +383,47 @@ func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
 }
 
 // While another server has the rows, one batch takes all that waits, and none is taken beside it: it would be a part of
-// the callers, and wait for the same rows. One that hangs is waited for no longer than a moment.
+// the callers, and wait for the same rows.
 func TestABatchOfAllIsOutAlone(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.writers = 2
 	jobs := q.fill(t, 1, 100, 1)
-	if batch, _, _ := q.take(true); len(batch) != len(jobs) {
+	batch, ticket, _ := q.take(true)
+	if len(batch) != len(jobs) {
 		t.Errorf("of %d it takes %d", len(jobs), len(batch))
 	}
 	q.fill(t, 1, 10, 1)
 	if batch, _, _ := q.take(true); batch != nil {
 		t.Errorf("%d are taken beside it", len(batch))
 	}
-	q.done(true, false)
+	q.done(ticket, false)
 	if batch, _, _ := q.take(true); len(batch) != 10 {
 		t.Errorf("after it %d are taken", len(batch))
 	}
+}
+
+// A batch of all that hangs is waited for no longer than a moment, by a writer that sleeps.
+func TestABatchOfAllThatHangsIsNotWaitedForForLong(t *testing.T) {
+	t.Parallel()
+	q := toyQueue()
+	q.fill(t, 1, 100, 1)
+	_, hanging, _ := q.take(true)
 	q.fill(t, 1, 20, 1)
-	q.allOut = q.allOut.Add(-turnPatience)
-	if batch, _, _ := q.take(true); len(batch) != 20 {
+	woken := make(chan bool)
+	go func() { woken <- q.await() }()
+	select {
+	case <-woken:
+	case <-time.After(30 * time.Second):
+		t.Fatal("a writer sleeps on")
+	}
+	batch, _, _ := q.take(true)
+	if len(batch) != 20 {
 		t.Errorf("while it hangs %d are taken", len(batch))
+	}
+	q.fill(t, 1, 5, 1)
+	q.done(hanging, false)
+	if batch, _, _ := q.take(true); batch != nil {
+		t.Error("the end of the one that hung ends the next one")
 	}
 }

@@ -127,11 +127,13 @@ func (w *world) inOrder() {
 
 func shared(w *world) { w.db = &pgtest.Durable{DB: pgtest.New(w.t)} }
 
-// killServers ends one server after the other with SIGKILL, while both work on the same two rows.
+// killServers ends one server after the other with SIGKILL, while both work on the same two rows. The other one
+// goes on alone before it is there again.
 func killServers(w *world) {
 	for i := range 6 {
 		w.progress(30)
 		w.servers[i%2].kill()
+		w.progress(30)
 		w.servers[i%2].start(w.t)
 	}
 	w.progress(30)

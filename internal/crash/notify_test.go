@@ -27,7 +27,7 @@ import (
 )
 
 // gateway takes text messages over a bad network: now and then the connection is cut before it has taken one, or after.
-// It knows keys: the same again is taken, and goes to nobody. sent counts what went out, by recipient.
+// It knows keys: the same again is taken, and not sent. sent counts what went out, by recipient.
 type gateway struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -247,19 +247,19 @@ func (w *world) judgeOrders(all []*order, kills map[string]int, sms *gateway, se
 			w.t.Errorf("%s: %d text messages, of %d", o.key, n, want)
 		}
 		switch n := arrived[o.address]; {
-		case o.once && n == 0 && want == 1: // then nobody knows, and it says so
+		case o.once && n == 0 && want == 1: // then the outcome is unknown, and stands there as unknown
 			unknown++
 		case n != want:
 			w.t.Errorf("%s: %d e-mails, of %d", o.key, n, want)
 		}
 	}
 	if n := count("select count(*) from notify_queue where state = 'unknown' and on_unknown = 'park'"); n < unknown {
-		w.t.Errorf("%d e-mails did not arrive, of %d it is said that nobody knows", unknown, n)
+		w.t.Errorf("%d e-mails did not arrive, of %d the outcome is said to be unknown", unknown, n)
 	}
 	if n := count("select count(*) from notify_queue where state <> 'unknown' or on_unknown <> 'park'"); n != 0 {
 		w.t.Errorf("%d messages are left", n)
 	}
-	w.t.Logf("%d orders, %d e-mails that nobody knows of and did not arrive, %d cuts, killed %v", placed, unknown, sms.cuts, kills)
+	w.t.Logf("%d orders, %d e-mails of unknown outcome that did not arrive, %d cuts, killed %v", placed, unknown, sms.cuts, kills)
 	if placed < 100 || sms.cuts == 0 || kills["postgres"] == 0 || kills["server"] == 0 || kills["smtp"] == 0 {
 		w.t.Error("the test tried too little")
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// form is one form that somebody submits until he knows what became of it, each time as another transfer and
-// with another request key: its token alone keeps them from happening twice.
+// form is one form that a caller submits until it has an outcome, each time as another transfer and with another
+// request key: its token alone keeps them from happening twice.
 type form struct {
 	name  string
 	token string

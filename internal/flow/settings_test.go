@@ -169,7 +169,7 @@ func (l *till) ready(want bool) {
 	})
 }
 
-// judge lets the callers end, and holds the books against what they were told. Calls may fail because the database
+// judge lets the callers end, and holds the books against their answers. Calls may fail because the database
 // cannot commit, or because their time is over, and for no other reason.
 func (l *till) judge() {
 	l.Helper()
@@ -226,7 +226,7 @@ func (l *till) set(super *pgxpool.Pool, settings map[string]string) {
 	}
 }
 
-// slowDown makes the first statement of each batch wait, if it is to, until the function is called.
+// slowDown makes the first statement of each batch wait until end is called, if slow.
 func slowDown(t *testing.T, super *pgxpool.Pool, slow bool) (end func()) {
 	t.Helper()
 	if !slow {

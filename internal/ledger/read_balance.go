@@ -45,7 +45,7 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	}
 	if err == nil && !row.Final {
 		// Nothing later is recorded, so a batch in flight may yet record something earlier.
-		if err = commit.Settle(ctx, r.one()); err == nil {
+		if err = commit.AwaitRunning(ctx, r.one()); err == nil {
 			row, err = q.BalanceReadAtRecord(ctx, r.one(), arg)
 		}
 	}

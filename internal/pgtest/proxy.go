@@ -173,7 +173,7 @@ func (p *Proxy) Tap(d Direction, tap Tap) {
 	p.taps[d] = tap
 }
 
-// IsDown tells whether nobody is let in.
+// IsDown reports whether new connections are refused.
 func (p *Proxy) IsDown() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -23,8 +23,8 @@ const shiftedClock = `
 // ShiftedClock is the database's clock, as statements read it.
 type ShiftedClock struct{ db *DB }
 
-// ShiftClock is to be called before the servers connect. libfaketime would do as well, but for the timers of Postgres: a clock
-// ahead is not seen in the handlers of signals, and so locks are waited for without end.
+// ShiftClock must be called before the servers connect. libfaketime would not do: with a clock ahead the timers of
+// Postgres do not fire, and locks are waited for without end.
 func ShiftClock(t testing.TB, db *DB) ShiftedClock {
 	t.Helper()
 	c := ShiftedClock{db}

@@ -17,6 +17,10 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_
     set_config('plan_cache_mode', 'force_generic_plan', true),
     set_config('jit', 'off', true);
 
+-- name: LockTimeoutApply :exec
+-- For the rest of the transaction.
+select set_config('lock_timeout', @lock_timeout::text, true);
+
 -- name: ClockRead :one
 -- Time of the batch, read after all row locks are held.
 select clock_timestamp()::timestamptz as now;

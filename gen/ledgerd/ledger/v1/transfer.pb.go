@@ -638,8 +638,8 @@ func (x *TransferResponse) GetExisted() bool {
 
 type TransferBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// They are tried in the order of the request. One that has to be tried again, because somebody else holds
-	// or has changed its rows or very many holds lapse on its accounts, may take effect after those behind it.
+	// They are tried in the order of the request. One that has to be tried again, because another transaction holds or has
+	// changed its rows, very many holds lapse on its accounts or the database hangs, may take effect after those behind it.
 	Items []*TransferBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
 	// One fails, all fail, and the call with them. Default: each stands for itself, also when it breaks a
 	// rule. The call fails only for what is wrong with it as a whole, or when it cannot be read.

@@ -369,6 +369,16 @@ func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) (st
 	return column_1, err
 }
 
+const lockTimeoutApply = `-- name: LockTimeoutApply :exec
+select set_config('lock_timeout', $1::text, true)
+`
+
+// For the rest of the transaction.
+func (q *Queries) LockTimeoutApply(ctx context.Context, db DBTX, lockTimeout string) error {
+	_, err := db.Exec(ctx, lockTimeoutApply, lockTimeout)
+	return err
+}
+
 const settingsApply = `-- name: SettingsApply :exec
 
 select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::text, true),
