@@ -196,6 +196,23 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 	}
 }
 
+// A transaction that holds a row stops batches that lock as well: it says nothing against overlapping.
+func TestARowThatIsHeldIsNoReasonNotToOverlap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	held := e.start(within(t, 20*time.Second), work(add("c0", 1)))
+	eventually(t, "the command waits apart", func() bool { return e.blocked.trying.Load() })
+	if !e.backoff.over() {
+		t.Error("batches do not overlap because of it")
+	}
+	end()
+	if r := <-held; r.err != nil {
+		t.Error(r.err)
+	}
+}
+
 // The first drains the counter, but has not locked it yet when the second reads it.
 func TestDuplicateRacingWithoutLocksIsReplayed(t *testing.T) {
 	t.Parallel()
