@@ -32,8 +32,9 @@ func newPaper() *paper {
 // at runs a command so long after the start, and says in a line how it ended.
 func (p *paper) at(after time.Duration, c commit.Command[*inbox.Tx]) string {
 	p.now = start.Add(after)
-	p.book.Start(commit.Times{Now: p.now}, func() int64 { p.ids++; return p.ids })
+	p.book.Start(commit.Times{}, nil) // as if it were a batch of its own
 	c.Need(p.book)
+	p.book.Start(commit.Times{Now: p.now}, func() int64 { p.ids++; return p.ids })
 	p.book.Mark()
 	answer, err := c.Apply(p.book)
 	if err != nil {
