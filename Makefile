@@ -15,7 +15,7 @@ COUNT     ?= 6# runs of each benchmark
 TOOL   := tools/tool
 TOOLS  := CGO_ENABLED=0 go -C tools
 WITHPG := CGO_ENABLED=0 go run ./internal/pgtest/cmd/withpg -- env -u CGO_ENABLED
-RACE   := $$(tools/lacking | grep -q 'NO RACE DETECTOR' || echo -race)
+RACE   := $$(tools/lacking | grep -q 'race detector' || echo -race)
 
 # What else is generated: one command a line, run after buf and sqlc.
 define GENERATORS

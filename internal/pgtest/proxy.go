@@ -47,12 +47,17 @@ type Tap func(conn int, data []byte) (pass int, cut bool)
 // NewProxy leads to the server and the database of a DSN, until the test ends.
 func NewProxy(t testing.TB, dsn string) *Proxy {
 	t.Helper()
-	p := &Proxy{conns: map[net.Conn]Direction{}}
-	c := p.Lead(t, dsn)
-	var err error
-	if p.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
 		t.Fatal(err)
 	}
+	return newProxy(t, dsn, listener)
+}
+
+func newProxy(t testing.TB, dsn string, listener net.Listener) *Proxy {
+	t.Helper()
+	p := &Proxy{listener: listener, conns: map[net.Conn]Direction{}}
+	c := p.Lead(t, dsn)
 	t.Cleanup(func() {
 		p.listener.Close()
 		p.SetDown(true)
