@@ -20,7 +20,8 @@ import (
 )
 
 // BenchmarkServers has 256 callers in all transfer over one, two and four servers on one database, whose COMMIT takes
-// commit_delay longer: all into one account (hot), and between 1,000 accounts (even). A failed call fails the benchmark.
+// commit_delay longer: between 1,000 accounts (even), all into one (hot), and between accounts that one server alone uses
+// (apart). A failed call fails the benchmark.
 // Compare within one run; one operation is one transfer.
 //
 //	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench Servers -benchtime 10000x ./internal/flow
@@ -35,10 +36,10 @@ func BenchmarkServers(b *testing.B) {
 			}
 		}
 		accountsFor(b, d.AppDSN)
-		for _, load := range []string{"even", "hot"} {
+		for _, load := range loads {
 			for _, servers := range []int{1, 2, 4} {
-				b.Run(fmt.Sprintf("%s/delay=%v/servers=%d", load, delay, servers), func(b *testing.B) {
-					transferOver(b, d.AppDSN, servers, load == "hot")
+				b.Run(fmt.Sprintf("%s/delay=%v/servers=%d", load.name, delay, servers), func(b *testing.B) {
+					transferOver(b, d.AppDSN, servers, load.pick)
 				})
 			}
 		}
@@ -86,7 +87,27 @@ func benchUser(i int) string { return fmt.Sprint("bench:", i) }
 
 var benchRuns atomic.Int64
 
-func transferOver(b *testing.B, dsn string, servers int, hot bool) {
+// loads are the accounts of one transfer at a server.
+var loads = []struct {
+	name string
+	pick func(server, servers int) (from, to string)
+}{{"even", evenly}, {"hot", hotly}, {"apart", apart}}
+
+func evenly(int, int) (from, to string) { return apart(0, 1) }
+
+func hotly(int, int) (from, to string) {
+	return benchUser(1 + rand.IntN(benchAccounts-1)), benchUser(0)
+}
+
+func apart(server, servers int) (from, to string) {
+	a, b := rand.IntN(benchAccounts/servers), rand.IntN(benchAccounts/servers-1)
+	if b >= a {
+		b++
+	}
+	return benchUser(a*servers + server), benchUser(b*servers + server)
+}
+
+func transferOver(b *testing.B, dsn string, servers int, pick func(server, servers int) (from, to string)) {
 	engines := make([]*flow.Engine, servers)
 	for i := range engines {
 		engines[i] = serverEngine(b, dsn, fmt.Sprint(i))
@@ -99,10 +120,7 @@ func transferOver(b *testing.B, dsn string, servers int, hot bool) {
 	for c := range callers {
 		wg.Go(func() {
 			for i := next.Add(1) - 1; i < int64(b.N); i = next.Add(1) - 1 {
-				from, to := benchUser(1+rand.IntN(benchAccounts-1)), benchUser(0)
-				for !hot && (to == benchUser(0) || to == from) {
-					to = benchUser(1 + rand.IntN(benchAccounts-1))
-				}
+				from, to := pick(c%servers, servers)
 				begun := time.Now()
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				_, err := engines[c%servers].Do(ctx, work(flow.Work{Command: flow.Ledger(transfer(fmt.Sprint(run, "-", i), from, to, "1"))}))
