@@ -84,7 +84,8 @@ func RunNotify(ctx context.Context, o NotifyOptions) (*NotifyReport, error) {
 		return nil, err
 	}
 	for _, c := range notifyCases() {
-		if !fits(c.name, o.Only) {
+		backlog := c.name == "enqueue" && fits("burn-down", o.Only) // which needs it
+		if !backlog && !fits(c.name, o.Only) {
 			continue
 		}
 		x, err := c.run(ctx, b)
