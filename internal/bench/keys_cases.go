@@ -51,7 +51,7 @@ func (b *keyBench) caller() commit.Caller {
 
 // do runs a command in the engine of this process, as a server would with a call.
 func (b *keyBench) do(ctx context.Context, c flow.Command, rows int) (any, error) {
-	out, err := b.engine.Do(ctx, flow.Work{Tenant: b.tenant, RequestID: tenantName, Command: c, Rows: rows, Bytes: 512})
+	out, err := b.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Command: c, Rows: rows, Bytes: 512})
 	return out.Answer, err
 }
 
@@ -213,8 +213,8 @@ func lockCalls(_ context.Context, b *keyBench) (operation, error) {
 
 // verify holds what is in the database against what callers were told was done, by case.
 func (b *keyBench) verify(ctx context.Context, done map[string]int64) error {
-	var claims, spent, works, held int64
-	if err := b.super.QueryRow(ctx, sql("keys")).Scan(&claims, &spent, &works, &held); err != nil {
+	var claims, spent, submissions, held int64
+	if err := b.super.QueryRow(ctx, sql("keys")).Scan(&claims, &spent, &submissions, &held); err != nil {
 		return err
 	}
 	for _, x := range []struct {

@@ -19,7 +19,7 @@ import (
 // send accepts one message in a process, and has the sink expect it.
 func (b *notifyBench) send(ctx context.Context, p *process, text string, at time.Time) error {
 	b.sink.expect(text, at)
-	_, err := p.engine.Do(ctx, flow.Work{Tenant: b.tenant, RequestID: tenantName, Rows: 4, Bytes: 512, Command: flow.Notify(&notify.SendCommand{
+	_, err := p.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Rows: 4, Bytes: 512, Command: flow.Notify(&notify.SendCommand{
 		Caller: commit.Caller{Tenant: b.tenant, Principal: tenantName, RequestID: tenantName},
 		Params: notify.Params{Channel: send.Webhook, Recipient: "endpoint-1", BusinessType: "order.paid", Content: send.Content{Type: "order.paid", Text: text},
 			Priority: 1}})})

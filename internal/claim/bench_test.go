@@ -48,7 +48,7 @@ func BenchmarkClaim(b *testing.B) {
 				for pb.Next() {
 					p := kind.p
 					p.Key = spread(n.Add(1) / kind.keys)
-					_, err := e.Do(context.Background(), work(flow.Claim(&claim.Command{Caller: caller, Params: p})))
+					_, err := e.Do(context.Background(), submission(flow.Claim(&claim.Command{Caller: caller, Params: p})))
 					if kind.keys == 1 && err != nil {
 						b.Error(err)
 						return

@@ -259,7 +259,7 @@ func TestACrashOfPostgresForgetsNoKey(t *testing.T) {
 		var r commit.Result
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		r.Outcome, r.Err = e.Do(ctx, work(flow.Claim(c)))
+		r.Outcome, r.Err = e.Do(ctx, submission(flow.Claim(c)))
 		return ended(r)
 	}
 	if got := do(use(caller, "k", time.Hour)); got != "1" {

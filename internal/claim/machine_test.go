@@ -169,9 +169,9 @@ func sortedNumbers(fences map[int]int64) []int {
 // commit runs what waits in one batch, and compares all answers.
 func (p *play) commit() {
 	p.Helper()
-	works := make([]flow.Work, len(p.waiting))
+	works := make([]flow.Submission, len(p.waiting))
 	for i, s := range p.waiting {
-		works[i] = work(s.command)
+		works[i] = submission(s.command)
 		works[i].Tenant = p.caller.Tenant
 	}
 	for i, r := range p.desk.engines[len(works)%2].DoAll(context.Background(), works) {

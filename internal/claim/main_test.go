@@ -87,8 +87,8 @@ func by(requestID string) commit.Caller {
 	return c
 }
 
-func work(c flow.Command) flow.Work {
-	return flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 400}
+func submission(c flow.Command) flow.Submission {
+	return flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 400}
 }
 
 // use is a use of a key of the scope "s".
@@ -110,9 +110,9 @@ func parts(list ...string) func(*claim.Params) {
 // all runs commands in one batch, unless others are at work.
 func (d *desk) all(commands ...flow.Command) []commit.Result {
 	d.Helper()
-	works := make([]flow.Work, len(commands))
+	works := make([]flow.Submission, len(commands))
 	for i, c := range commands {
-		works[i] = work(c)
+		works[i] = submission(c)
 	}
 	return d.engines[0].DoAll(context.Background(), works)
 }

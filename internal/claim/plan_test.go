@@ -51,9 +51,9 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 
 func (p *plans) do(commands ...flow.Command) {
 	p.Helper()
-	works := make([]flow.Work, len(commands))
+	works := make([]flow.Submission, len(commands))
 	for i, c := range commands {
-		works[i] = work(c)
+		works[i] = submission(c)
 	}
 	for i, r := range p.engine.DoAll(context.Background(), works) {
 		if r.Err != nil {

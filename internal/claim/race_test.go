@@ -24,7 +24,7 @@ func (d *desk) together(n int, command func(i int) flow.Command) map[string]int 
 		c := command(i)
 		wg.Go(func() {
 			<-start
-			out, err := d.engines[i%2].Do(context.Background(), work(c))
+			out, err := d.engines[i%2].Do(context.Background(), submission(c))
 			mu.Lock()
 			defer mu.Unlock()
 			ends[ended(commit.Result{Outcome: out, Err: err})]++
@@ -243,7 +243,7 @@ func TestAClaimOfAnotherServerIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
-			if _, err := d.engines[1].Do(context.Background(), work(flow.Claim(use(by("another"), "k", time.Hour, owner("another"))))); err != nil {
+			if _, err := d.engines[1].Do(context.Background(), submission(flow.Claim(use(by("another"), "k", time.Hour, owner("another"))))); err != nil {
 				t.Fatal(err)
 			}
 			if c.over {

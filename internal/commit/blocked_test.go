@@ -24,15 +24,15 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 				w := newWorld(t, n)
 				e := w.engine(func(c *Config[*toyTx]) { c.LockTimeout = 500 * time.Millisecond })
 				end := w.holder(sql)
-				works := make([]Work[*toyTx], n)
-				for i := range works {
-					works[i] = keyed(fmt.Sprint("k", i), add(fmt.Sprint("c", i), 1))
+				submissions := make([]Submission[*toyTx], n)
+				for i := range submissions {
+					submissions[i] = keyed(fmt.Sprint("k", i), add(fmt.Sprint("c", i), 1))
 				}
 				deadline := 5 * time.Second
 				ctx := within(t, deadline)
 				done := make(chan []Result, 1)
 				start := time.Now()
-				go func() { done <- e.DoAll(ctx, works) }()
+				go func() { done <- e.DoAll(ctx, submissions) }()
 				eventually(t, "the others are committed", func() bool { return w.int("select count(*) from toy_log") == n-1 })
 				if took := time.Since(start); took > 4*time.Second {
 					t.Errorf("the others waited %v", took)
@@ -77,11 +77,11 @@ func TestManyWhoNeedAHeldRowAllRunInTheEnd(t *testing.T) {
 	ctx := within(t, 30*time.Second)
 	var culprits []<-chan answer
 	for range 40 {
-		culprits = append(culprits, e.start(ctx, work(add("c0", 1))))
+		culprits = append(culprits, e.start(ctx, submission(add("c0", 1))))
 	}
 	eventually(t, "a command waits apart", func() bool { return e.blocked.trying.Load() })
 	got := each(200, func(i int) error {
-		_, err := e.Do(within(t, 5*time.Second), work(add(fmt.Sprint("c", 1+i%49), 1)))
+		_, err := e.Do(within(t, 5*time.Second), submission(add(fmt.Sprint("c", 1+i%49), 1)))
 		return err
 	})
 	wantReasons(t, got, "map[ok:200]")
@@ -114,7 +114,7 @@ func TestCallerWhoLeavesALockWaitIsToldThatNothingRan(t *testing.T) {
 		t.Errorf("outcomes %v", got) // on a slow machine the deadline comes before the first try, or during one
 	}
 	end()
-	if _, err := e.Do(within(t, 5*time.Second), work(add("c0", 1))); err != nil {
+	if _, err := e.Do(within(t, 5*time.Second), submission(add("c0", 1))); err != nil {
 		t.Error(err)
 	}
 	e.mustBeEmpty(t)

@@ -22,7 +22,7 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 			w := newWorld(t, 2)
 			e := w.engine(patient)
 			pass, open := w.gate()
-			first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 5).labelled("poison"))))
+			first := e.start(within(t, 20*time.Second), submission(gated(pass, add("c0", 5).labelled("poison"))))
 			w.waiting(1)
 			applied := make(chan int64, 99)
 			g := &toyGuarded{toyAdd: *add("c0", 1), tries: "c1"}
@@ -38,7 +38,7 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 			if !guarded {
 				c = &g.toyAdd
 			}
-			second := e.start(within(t, 20*time.Second), work(c))
+			second := e.start(within(t, 20*time.Second), submission(c))
 			<-applied
 			open()
 			if r := <-first; r.err == nil {
@@ -59,14 +59,14 @@ func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
 	e1 := w.engine(func(c *Config[*toyTx]) { c.Instance = "one" })
 	failed := 0
 	for range 30 { // uses numbers 1 to 30 of its block of 1,000
-		if _, err := e1.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+		if _, err := e1.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.exec("select setval('commit_batch_seq', 1, false)") // the block was leased, and that was lost
 	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
 	for range 60 {
-		if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1))); err != nil {
+		if _, err := e2.Do(within(t, 10*time.Second), submission(add("c1", 1))); err != nil {
 			if failed == 0 {
 				t.Logf("first error: %v", err)
 			}
@@ -91,12 +91,12 @@ func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 		p.SetDown(true) // the old primary is gone, with COMMIT on its way
 		return 0, true
 	})
-	a := e1.start(within(t, 30*time.Second), work(add("c0", 10).labelled("mine")))
+	a := e1.start(within(t, 30*time.Second), submission(add("c0", 10).labelled("mine")))
 	eventually(t, "it is cut", p.IsDown)
 	// The new primary lacks the record of the sequence.
 	w.exec("select setval('commit_batch_seq', 1, false)")
 	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
-	if _, err := e2.Do(within(t, 10*time.Second), work(add("c1", 1).labelled("other"))); err != nil {
+	if _, err := e2.Do(within(t, 10*time.Second), submission(add("c1", 1).labelled("other"))); err != nil {
 		t.Fatal(err)
 	}
 	p.Tap(pgtest.Requests, nil)
@@ -150,12 +150,12 @@ func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	w := worldOn(t, d.DB, 2)
 	w.exec("alter database " + d.Name + " set synchronous_commit = local")
 	e := w.engine()
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
 	w.standby("missing")
 	defer w.standby("")
-	b := e.start(within(t, 60*time.Second), work(add("c1", 100)))
+	b := e.start(within(t, 60*time.Second), submission(add("c1", 100)))
 	eventually(t, "a COMMIT waits for the standby", func() bool {
 		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 1
 	})
@@ -191,7 +191,7 @@ func TestDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
 			e := w.engine()
 			failed := 0
 			for i := range 300 {
-				if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+				if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 					if failed == 0 {
 						t.Logf("call %d: %v", i, err)
 					}
@@ -213,11 +213,11 @@ func TestRottenRowFailsItsCommandsAlone(t *testing.T) {
 		create trigger rot before insert on toy_log for each row when (new.label = 'rotten') execute function rot();`)
 	e := w.engine()
 	for range 5 {
-		works := []Work[*toyTx]{work(add("c0", 1).labelled("rotten"))}
+		submissions := []Submission[*toyTx]{submission(add("c0", 1).labelled("rotten"))}
 		for i := range 20 {
-			works = append(works, work(add(fmt.Sprint("c", i+1), 1)))
+			submissions = append(submissions, submission(add(fmt.Sprint("c", i+1), 1)))
 		}
-		for i, r := range e.DoAll(within(t, 10*time.Second), works) {
+		for i, r := range e.DoAll(within(t, 10*time.Second), submissions) {
 			if want := map[bool]string{true: "INTERNAL", false: "ok"}[i == 0]; reason(r.Err) != want {
 				t.Errorf("%d: %v, want %s", i, r.Err, want)
 			}
@@ -235,7 +235,7 @@ func TestNumbersAreNotGivenOutAgainAfterACrash(t *testing.T) {
 	w := worldOn(t, d.DB, 2)
 	w.exec("alter database " + d.Name + " set synchronous_commit = off")
 	e := w.engine()
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
 	// 40 blocks, as processes that start or have much to do fetch them: every 33rd writes to the log.
@@ -282,7 +282,7 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 			done := make(chan []Result, 1)
 			c := gated(pass, add(writes, 1))
 			go func() {
-				done <- e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{work(add(refused, -9_000_000)), work(c)})
+				done <- e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{submission(add(refused, -9_000_000)), submission(c)})
 			}()
 			return done
 		}
@@ -312,12 +312,12 @@ func TestSilentConnectionsAreGivenUp(t *testing.T) {
 	w := newWorld(t, 2)
 	p := pgtest.NewProxy(t, w.dsn)
 	e := w.engine(w.through(p))
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
 	p.Silence(pgtest.Requests, pgtest.Answers)
 	begun := time.Now()
-	hanging := e.start(within(t, 60*time.Second), work(add("c0", 10)))
+	hanging := e.start(within(t, 60*time.Second), submission(add("c0", 10)))
 	eventually(t, "it is not ready", func() bool { return e.Ready() != nil })
 	if r := <-hanging; r.err != nil || w.value("c0") != 1_000_011 {
 		t.Errorf("%+v, the counter is %d", r, w.value("c0"))
@@ -341,7 +341,7 @@ func TestRowFromTheFutureEndsNoLife(t *testing.T) {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
 	w.exec("update toy_counters set last_at = now() + interval '2 h' where id = 'c0'")
-	rs := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
+	rs := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
 	if rs[0].Err != nil || !rs[1].Outcome.Replayed || rs[2].Err != nil {
 		t.Errorf("%+v", rs)
 	}
@@ -361,14 +361,14 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	w := worldOn(t, d.DB, 2)
 	first, other := w.engine(), w.engine()
 	for _, e := range []*toyEngine{first, other} {
-		if _, err := e.Do(within(t, 10*time.Second), work(add("c1", 1))); err != nil {
+		if _, err := e.Do(within(t, 10*time.Second), submission(add("c1", 1))); err != nil {
 			t.Fatal(err)
 		}
 	}
 	w.standby("missing")
 	defer w.standby("")
 	named := func() *toyAdd { return &toyAdd{tenant: 1, name: "x"} } // it locks no row, and so writes nothing when it is repeated
-	call := func() Work[*toyTx] { return keyed("k", named()) }
+	call := func() Submission[*toyTx] { return keyed("k", named()) }
 	a := first.start(within(t, 60*time.Second), call())
 	w.waitsForStandby(a)
 	w.exec("select pg_cancel_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
@@ -380,7 +380,7 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	}
 	replay := other.start(within(t, 60*time.Second), call())
 	w.waitsForStandby(replay)
-	repeat := other.start(within(t, 60*time.Second), work(named()))
+	repeat := other.start(within(t, 60*time.Second), submission(named()))
 	eventually(t, "both wait for the standby", func() bool {
 		unanswered(t, replay)
 		unanswered(t, repeat)
@@ -400,12 +400,12 @@ func TestDryRunTakesNoOtherCommandWithIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e := w.engine()
-	dry, plain := work(add("c0", 1)), work(add("c1", 1))
+	dry, plain := submission(add("c0", 1)), submission(add("c1", 1))
 	dry.DryRun = true
 	wait := new(waiter)
 	wait.expect(2)
 	jobs := []*job[*toyTx]{new(job[*toyTx]), new(job[*toyTx])}
-	for i, x := range []Work[*toyTx]{dry, plain} {
+	for i, x := range []Submission[*toyTx]{dry, plain} {
 		jobs[i].start(x, wait, time.Now().Add(10*time.Second))
 	}
 	if e.queue.admit(jobs) != admitted {
@@ -424,7 +424,7 @@ func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 	w.exec(`create function full_table() returns trigger language plpgsql as $$ begin raise exception 'out of shared memory' using errcode = '53200'; end $$;
 		create trigger full_table before insert on toy_log for each row when (new.label = 'locks') execute function full_table();`)
 	e := w.engine()
-	rs := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(add("c0", 1).labelled("locks")), work(add("c1", 1))})
+	rs := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(add("c0", 1).labelled("locks")), submission(add("c1", 1))})
 	if reason(rs[0].Err) != "INTERNAL" || rs[1].Err != nil || e.Ready() != nil {
 		t.Errorf("%+v, ready: %v", rs, e.Ready())
 	}

@@ -66,15 +66,15 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 		run  func(w *world, e *toyEngine)
 		told []bool
 	}{
-		"it committed": {func(w *world, e *toyEngine) { mustDo(t, e, work(add("c0", 1))) }, []bool{true}},
+		"it committed": {func(w *world, e *toyEngine) { mustDo(t, e, submission(add("c0", 1))) }, []bool{true}},
 		"a dry run": {func(w *world, e *toyEngine) {
-			dry := work(add("c0", 1))
+			dry := submission(add("c0", 1))
 			dry.DryRun = true
 			mustDo(t, e, dry)
 		}, []bool{false}},
 		"nothing to write": {func(w *world, e *toyEngine) {
-			mustDo(t, e, work(add("c0", 1).named("n")))
-			mustDo(t, e, work(add("c0", 1).named("n")))
+			mustDo(t, e, submission(add("c0", 1).named("n")))
+			mustDo(t, e, submission(add("c0", 1).named("n")))
 		}, []bool{true, false}},
 		"a lost race": {func(w *world, e *toyEngine) {
 			first, c := true, add("c0", 1).named("n")
@@ -85,25 +85,25 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 				}
 				return nil
 			}
-			mustDo(t, e, work(c))
+			mustDo(t, e, submission(c))
 		}, []bool{false, false}}, // and then there was nothing to write
 		"one of two is refused by the database": {func(w *world, e *toyEngine) {
-			works := []Work[*toyTx]{work(add("c0", 1)), work(add("c0", 1).labelled("poison"))}
-			if r := e.DoAll(within(t, 10*time.Second), works); r[0].Err != nil || !fault.Is(r[1].Err, fault.InternalError) {
+			submissions := []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1).labelled("poison"))}
+			if r := e.DoAll(within(t, 10*time.Second), submissions); r[0].Err != nil || !fault.Is(r[1].Err, fault.InternalError) {
 				t.Errorf("%+v", r)
 			}
 		}, []bool{false, false, true, false, false}}, // a batch that overlaps runs again with locks
 		"a table panics in Flush": {func(w *world, e *toyEngine) {
 			c := add("c0", 1)
 			c.onApply = func(tx *toyTx) error { tx.onFlush = func(*Pipe) { panic("boom") }; return nil }
-			if _, err := e.Do(within(t, 10*time.Second), work(c)); err == nil {
+			if _, err := e.Do(within(t, 10*time.Second), submission(c)); err == nil {
 				t.Error("it went well")
 			}
 		}, []bool{false, false}},
 		"the command fails": {func(w *world, e *toyEngine) {
 			c := add("c0", 1)
 			c.onApply = func(tx *toyTx) error { return ErrMoreRows }
-			_, _ = e.Do(within(t, 10*time.Second), work(c))
+			_, _ = e.Do(within(t, 10*time.Second), submission(c))
 		}, []bool{false}}, // the attempts before never came to Flush
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 	}
 }
 
-func mustDo(t *testing.T, e *toyEngine, w Work[*toyTx]) {
+func mustDo(t *testing.T, e *toyEngine, w Submission[*toyTx]) {
 	t.Helper()
 	if _, err := e.Do(within(t, 10*time.Second), w); err != nil {
 		t.Error(err)
@@ -138,7 +138,7 @@ func TestTablesAreToldOfAnOutcomeThatWasUnknown(t *testing.T) {
 			} else {
 				p.Tap(pgtest.Requests, once("through-the-proxy"))
 			}
-			mustDo(t, e, work(add("c0", 10)))
+			mustDo(t, e, submission(add("c0", 10)))
 			if done {
 				ends.want(t, true)
 			} else {
@@ -159,12 +159,12 @@ func TestWhoIsToldHoldsNothingOfTheEngine(t *testing.T) {
 		if again.Swap(true) {
 			return
 		}
-		if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil { // the same row, by the other writer
+		if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil { // the same row, by the other writer
 			t.Error(err)
 		}
 		panic("boom")
 	}
-	mustDo(t, e, work(add("c0", 1)))
+	mustDo(t, e, submission(add("c0", 1)))
 	ends.want(t, true, true)
 	if w.value("c0") != 1_000_002 || e.metric(t, "panics_total") != 1 {
 		t.Errorf("value %d, %v panics", w.value("c0"), e.metric(t, "panics_total"))

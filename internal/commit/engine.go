@@ -94,7 +94,7 @@ func New[T Tx](c Config[T]) *Engine[T] {
 	return e
 }
 
-// Result is the outcome or the error of one Work passed to DoAll.
+// Result is the outcome or the error of one Submission passed to DoAll.
 type Result struct {
 	Outcome Outcome
 	Err     error
@@ -102,7 +102,7 @@ type Result struct {
 
 // Do runs one work and waits for its outcome. If ctx ends first, Do returns NOT_RUN (or why it could not run)
 // when the work had not begun, and OUTCOME_UNKNOWN when it had.
-func (e *Engine[T]) Do(ctx context.Context, w Work[T]) (Outcome, error) {
+func (e *Engine[T]) Do(ctx context.Context, w Submission[T]) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return Outcome{}, callEnded(err)
 	}
@@ -132,9 +132,9 @@ func deadline(ctx context.Context) time.Time {
 }
 
 // DoAll runs works of one tenant, each for itself, and waits for all their outcomes.
-func (e *Engine[T]) DoAll(ctx context.Context, works []Work[T]) []Result {
-	results := make([]Result, len(works))
-	if len(works) == 0 {
+func (e *Engine[T]) DoAll(ctx context.Context, submissions []Submission[T]) []Result {
+	results := make([]Result, len(submissions))
+	if len(submissions) == 0 {
 		return results
 	}
 	if err := ctx.Err(); err != nil {
@@ -144,9 +144,9 @@ func (e *Engine[T]) DoAll(ctx context.Context, works []Work[T]) []Result {
 		return results
 	}
 	wait, end := new(waiter), deadline(ctx)
-	wait.expect(len(works))
-	jobs := make([]*job[T], len(works))
-	for i, w := range works {
+	wait.expect(len(submissions))
+	jobs := make([]*job[T], len(submissions))
+	for i, w := range submissions {
 		jobs[i] = new(job[T])
 		jobs[i].start(w, wait, end)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// job is a Work in the engine.
+// job is a Submission in the engine.
 type job[T any] struct {
-	Work[T]
+	Submission[T]
 	state   atomic.Int32
 	blocked atomic.Bool // a lock that another transaction holds stopped it last
 	wait    *waiter
@@ -46,8 +46,8 @@ const (
 	finished        // out and err are its answer
 )
 
-func (j *job[T]) start(w Work[T], wait *waiter, end time.Time) {
-	j.Work, j.wait, j.end = w, wait, end
+func (j *job[T]) start(w Submission[T], wait *waiter, end time.Time) {
+	j.Submission, j.wait, j.end = w, wait, end
 	j.Rows = max(1, w.Rows)
 }
 

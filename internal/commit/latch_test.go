@@ -18,10 +18,10 @@ func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 		once.Do(func() { close(applying); <-goOn })
 		return nil
 	}
-	a := e.start(within(t, 20*time.Second), work(first))
+	a := e.start(within(t, 20*time.Second), submission(first))
 	<-applying
-	b := e.start(within(t, 20*time.Second), work(add("c0", 1)))
-	other := e.start(within(t, 20*time.Second), work(add("c1", 1)))
+	b := e.start(within(t, 20*time.Second), submission(add("c0", 1)))
+	other := e.start(within(t, 20*time.Second), submission(add("c1", 1)))
 	eventually(t, "a batch waits at the latch", func() bool {
 		if e.latches.entrance.TryLock() {
 			e.latches.entrance.Unlock()

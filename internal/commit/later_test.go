@@ -26,11 +26,11 @@ func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 	plain, guarded := add("c0", 10), &toyGuarded{toyAdd: *add("c0", 100), tries: "c1"}
 	counted := &toyCounted{toyAdd: *add("c0", 1000), tries: "c2"}
 	plain.onApply, guarded.onApply, counted.onApply = notBefore(3), notBefore(2), notBefore(2)
-	works := []Work[*toyTx]{keyed("plain", plain), work(beside), keyed("guarded", guarded)}
+	submissions := []Submission[*toyTx]{keyed("plain", plain), submission(beside), keyed("guarded", guarded)}
 	if _, err := e.Do(within(t, 10*time.Second), keyed("counted", counted)); err != nil {
 		t.Error(err)
 	}
-	for i, r := range e.DoAll(within(t, 10*time.Second), works) {
+	for i, r := range e.DoAll(within(t, 10*time.Second), submissions) {
 		if r.Err != nil {
 			t.Errorf("%d: %v", i, r.Err)
 		}
@@ -41,7 +41,7 @@ func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 	if runs != 1 {
 		t.Errorf("the command that did not have to wait ran %d times", runs)
 	}
-	for i, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{works[0], works[2]}) {
+	for i, r := range e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submissions[0], submissions[2]}) {
 		if r.Err != nil || !r.Outcome.Replayed {
 			t.Errorf("%d again: %+v", i, r)
 		}
@@ -54,7 +54,7 @@ func TestDryRunDoesNotWaitForRowsToBeUpToDate(t *testing.T) {
 	e := w.engine()
 	late := add("c0", 1)
 	late.onApply = notBefore(1_000_000)
-	dry := work(late)
+	dry := submission(late)
 	dry.DryRun = true
 	if _, err := e.Do(within(t, 10*time.Second), dry); reason(err) != "ROWS_LOCKED" {
 		t.Errorf("ended %v", err)

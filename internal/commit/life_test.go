@@ -24,10 +24,10 @@ func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
 	gated := add("c0", 1).labelled("claimed")
 	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	ctx, cancel := context.WithCancel(context.Background())
-	running := e.start(ctx, work(gated))
+	running := e.start(ctx, submission(gated))
 	w.waiting(1)
 	behind := e.start(ctx, keyed("k", add("c0", 1).labelled("behind")))
-	stays := e.start(within(t, 20*time.Second), work(add("c1", 1)))
+	stays := e.start(within(t, 20*time.Second), submission(add("c1", 1)))
 	eventually(t, "both wait", func() bool { return e.queue.depth() == 9 })
 	cancel()
 	if a := <-running; !fault.Is(a.err, fault.OutcomeUnknown) {
@@ -36,7 +36,7 @@ func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
 	if a := <-behind; !fault.Is(a.err, fault.NotRun) {
 		t.Errorf("behind: %+v", a)
 	}
-	if _, err := e.Do(ctx, work(add("c0", 1).labelled("behind"))); !fault.Is(err, fault.NotRun) {
+	if _, err := e.Do(ctx, submission(add("c0", 1).labelled("behind"))); !fault.Is(err, fault.NotRun) {
 		t.Errorf("begun after its end: %v", err)
 	}
 	open()
@@ -67,13 +67,13 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 	eventually(t, "two are parked", func() bool { return parkedBehind(e, "k") == 2 })
 	var taken []<-chan answer
 	for range 100 {
-		taken = append(taken, e.start(within(t, 20*time.Second), work(add("c0", 1))))
+		taken = append(taken, e.start(within(t, 20*time.Second), submission(add("c0", 1))))
 	}
 	eventually(t, "a caller is answered", func() bool { return w.value("c0") > 1_000_000 })
 	drained := make(chan error, 1)
 	go func() { drained <- e.Drain(within(t, 20*time.Second)) }()
 	eventually(t, "it is closed", func() bool {
-		_, err := e.Do(within(t, time.Second), work(add("c0", 1_000)))
+		_, err := e.Do(within(t, time.Second), submission(add("c0", 1_000)))
 		return fault.Is(err, fault.ShuttingDown)
 	})
 	outcomes := map[string]int{}
@@ -110,7 +110,7 @@ func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 	w := newWorld(t, 3)
 	p := pgtest.NewProxy(t, w.dsn)
 	e := w.engine(w.through(p))
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil || e.Ready() != nil {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil || e.Ready() != nil {
 		t.Fatal(err, e.Ready())
 	}
 	p.SetDown(true)
@@ -129,7 +129,7 @@ func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 	patient := make(chan map[string]int, 1)
 	go func() {
 		patient <- each(40, func(int) error {
-			_, err := e.Do(within(t, 30*time.Second), work(add("c2", 1)))
+			_, err := e.Do(within(t, 30*time.Second), submission(add("c2", 1)))
 			return err
 		})
 	}()
@@ -166,14 +166,14 @@ func TestCallerWhoLeavesBeforeTheConnectionIsRefusedIsCountedOutOnce(t *testing.
 	t.Cleanup(pool.Close)
 	e := w.engine(func(c *Config[*toyTx]) { c.Pool = pool })
 	ctx, cancel := context.WithCancel(context.Background())
-	leaves := e.start(ctx, work(add("c0", 1)))
+	leaves := e.start(ctx, submission(add("c0", 1)))
 	<-asked
 	cancel()
 	if a := <-leaves; !fault.Is(a.err, fault.NotRun) {
 		t.Errorf("leaves: %+v", a)
 	}
 	close(refuse)
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); !fault.Is(err, fault.DatabaseUnavailable) {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); !fault.Is(err, fault.DatabaseUnavailable) {
 		t.Errorf("stays: %v", err)
 	}
 	e.mustBeEmpty(t)
@@ -185,13 +185,13 @@ func TestReadyComesBackWithoutWork(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.engine()
 	w.exec("alter table toy_counters rename to gone")
-	_, err := e.Do(within(t, 10*time.Second), work(add("c0", 1)))
+	_, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1)))
 	if !fault.Is(err, fault.DatabaseUnavailable) || e.Ready() == nil {
 		t.Errorf("broken schema: %v, %v", err, e.Ready())
 	}
 	w.exec("alter table gone rename to toy_counters")
 	eventually(t, "it is ready", func() bool { return e.Ready() == nil })
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Error(err)
 	}
 }
@@ -201,7 +201,7 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 	w := newWorld(t, 2)
 	w.exec("update toy_counters set last_at = now() + interval '1 h' where id = 'c0'")
 	e := w.engine()
-	for _, r := range e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(add("c0", 1)), work(add("c1", 1))}) {
+	for _, r := range e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c1", 1))}) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -218,9 +218,9 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 	slow := w.engine(patient)
 	gated := add("c1", 1).labelled("first")
 	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
-	a := slow.start(within(t, 20*time.Second), work(gated))
+	a := slow.start(within(t, 20*time.Second), submission(gated))
 	w.waiting(1)
-	b := w.engine(patient).start(within(t, 20*time.Second), work(add("c1", 1).labelled("second")))
+	b := w.engine(patient).start(within(t, 20*time.Second), submission(add("c1", 1).labelled("second")))
 	w.waiting(2)
 	open()
 	<-a
@@ -272,7 +272,7 @@ func TestAConnectThatHangsHoldsUpNoJob(t *testing.T) {
 	t.Cleanup(pool.Close)
 	e := w.engine(func(c *Config[*toyTx]) { c.Pool = pool })
 	for range 2 {
-		if r := <-e.start(within(t, connTimeout*8/10), work(add("c0", 1))); r.err != nil {
+		if r := <-e.start(within(t, connTimeout*8/10), submission(add("c0", 1))); r.err != nil {
 			t.Error(r.err)
 		}
 		<-time.After(100 * time.Millisecond) // until all writers wait

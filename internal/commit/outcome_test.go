@@ -37,7 +37,7 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 			w := newWorld(t, 1)
 			p := pgtest.NewProxy(t, w.dsn)
 			e := w.engine(w.through(p))
-			if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+			if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 				t.Fatal(err)
 			}
 			if done {
@@ -48,7 +48,7 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 			runs := 0
 			c := add("c0", 10)
 			c.onApply = func(*toyTx) error { runs++; return nil }
-			out, err := e.Do(within(t, 20*time.Second), work(c))
+			out, err := e.Do(within(t, 20*time.Second), submission(c))
 			if err != nil || out.Answer != int64(1_000_011) || w.value("c0") != 1_000_011 {
 				t.Errorf("%+v, %v; value %d", out, err, w.value("c0"))
 			}
@@ -77,7 +77,7 @@ func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 			_, open := w.gate()
 			p := pgtest.NewProxy(t, w.dsn)
 			e := w.engine(w.through(p))
-			a := e.start(within(t, 30*time.Second), work(add("c0", 10).labelled("gated")))
+			a := e.start(within(t, 30*time.Second), submission(add("c0", 10).labelled("gated")))
 			w.waiting(1)
 			ghost := w.int("select max(pid) from pg_stat_activity where query ilike 'commit%' and state = 'active' and datname = current_database()")
 			p.SetDown(true)
@@ -134,7 +134,7 @@ func TestCrashesLoseAndRepeatNothing(t *testing.T) {
 		done <- each(callers, func(i int) error {
 			for n := range calls {
 				label := fmt.Sprintf("%d-%d", i, n)
-				c := work(add(fmt.Sprint("c", (i+n)%10), 1).labelled(label))
+				c := submission(add(fmt.Sprint("c", (i+n)%10), 1).labelled(label))
 				if i%2 == 0 {
 					c = keyed(label, c.Command)
 				}
@@ -202,7 +202,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	}
 	ends := w.toldEndings()
 	e := w.engine()
-	if _, err := e.Do(within(t, 10*time.Second), work(add("c0", 1))); err != nil {
+	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
 	ends.want(t, true)
@@ -221,7 +221,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	unanswered(t, same)
 
 	// A COMMIT whose wait ends with its connection is found to be done, but not to last.
-	b := e.start(within(t, 60*time.Second), work(add("c1", 100)))
+	b := e.start(within(t, 60*time.Second), submission(add("c1", 100)))
 	waits(2)
 	w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 	eventually(t, "it is done", func() bool { return w.value("c1") == 1_000_100 })

@@ -18,11 +18,11 @@ func gated(pass func(p *Pipe), c *toyAdd) *toyAdd {
 func (w *world) behind(e *toyEngine, a, b *toyAdd) (first, second <-chan answer, open func()) {
 	w.t.Helper()
 	pass, open := w.gate()
-	first = e.start(within(w.t, 20*time.Second), work(gated(pass, a)))
+	first = e.start(within(w.t, 20*time.Second), submission(gated(pass, a)))
 	w.waiting(1)
 	applied := make(chan struct{})
 	b.onApply = func(*toyTx) error { close(applied); return nil }
-	second = e.start(within(w.t, 20*time.Second), work(b))
+	second = e.start(within(w.t, 20*time.Second), submission(b))
 	<-applied
 	return first, second, open
 }
@@ -76,7 +76,7 @@ func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.engine(patient)
 	pass, open := w.gate()
-	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 1))))
+	first := e.start(within(t, 20*time.Second), submission(gated(pass, add("c0", 1))))
 	w.waiting(1)
 	applied := make(chan struct{}, 9)
 	runs := 0 // by one writer at a time
@@ -88,7 +88,7 @@ func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
 		}
 		return nil
 	}
-	second := e.start(within(t, 20*time.Second), work(c))
+	second := e.start(within(t, 20*time.Second), submission(c))
 	<-applied
 	select {
 	case r := <-second:
@@ -124,7 +124,7 @@ func TestBatchThatOverlapsAFailedOneRunsAgain(t *testing.T) {
 			w := newWorld(t, 1)
 			e := w.engine(patient)
 			pass, open := w.gate()
-			first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", c.first).labelled("poison"))))
+			first := e.start(within(t, 20*time.Second), submission(gated(pass, add("c0", c.first).labelled("poison"))))
 			w.waiting(1)
 			applied := make(chan struct{}, 9)
 			command := &toyHooked{*add("c0", c.second), func() { applied <- struct{}{} }}
@@ -178,7 +178,7 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 			// The other command has something to write, so that the batch comes to the gate.
 			results := make(chan []Result, 1)
 			go func() {
-				results <- e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{keyed("k", add("c0", c.delta)), work(gated(pass, add("c1", 1)))})
+				results <- e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{keyed("k", add("c0", c.delta)), submission(gated(pass, add("c1", 1)))})
 			}()
 			w.waiting(1)
 			w.exec("update toy_counters set " + c.outside + " where id = 'c0'")
@@ -202,7 +202,7 @@ func TestARowThatIsHeldIsNoReasonNotToOverlap(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.engine()
 	end := w.holder("select from toy_counters where id = 'c0' for update")
-	held := e.start(within(t, 20*time.Second), work(add("c0", 1)))
+	held := e.start(within(t, 20*time.Second), submission(add("c0", 1)))
 	eventually(t, "the command waits apart", func() bool { return e.blocked.trying.Load() })
 	if !e.backoff.over() {
 		t.Error("batches do not overlap because of it")
@@ -222,10 +222,10 @@ func TestDuplicateRacingWithoutLocksIsReplayed(t *testing.T) {
 			w := newWorld(t, 1)
 			pass, open := w.gate()
 			pass2, open2 := w.gateOf(8)
-			call := func(pass func(*Pipe)) Work[*toyTx] {
+			call := func(pass func(*Pipe)) Submission[*toyTx] {
 				c := gated(pass, add("c0", -1_000_000))
 				if by == "name" {
-					return work(c.named("x"))
+					return submission(c.named("x"))
 				}
 				return keyed("x", c)
 			}
@@ -256,9 +256,9 @@ func TestBatchesWithANameInCommonDoNotOverlap(t *testing.T) {
 	w := newWorld(t, 2)
 	e := w.engine(patient)
 	pass, open := w.gate()
-	first := e.start(within(t, 20*time.Second), work(gated(pass, add("c0", 1).named("x"))))
+	first := e.start(within(t, 20*time.Second), submission(gated(pass, add("c0", 1).named("x"))))
 	w.waiting(1)
-	second := e.start(within(t, 20*time.Second), work(add("c0", 1).named("x")))
+	second := e.start(within(t, 20*time.Second), submission(add("c0", 1).named("x")))
 	eventually(t, "the second waits at the latch", func() bool {
 		if e.latches.entrance.TryLock() {
 			e.latches.entrance.Unlock()

@@ -61,8 +61,8 @@ func planHold(bizNo, from string, life time.Duration) *ledger.HoldCommand {
 		Asset: "CNY", Amount: one(), Life: life}}
 }
 
-func planWork(c commit.Command[*ledger.Tx], key string) flow.Work {
-	w := flow.Work{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: 1, Bytes: 1}
+func planWork(c commit.Command[*ledger.Tx], key string) flow.Submission {
+	w := flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: 1, Bytes: 1}
 	if key != "" {
 		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}
 		w.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
@@ -79,59 +79,59 @@ func (p *plans) id(sql, bizNo string) (id int64) {
 }
 
 // kinds are all kinds of commands, each of which uses up things of its own in the stage.
-func (p *plans) kinds(s stage) map[string]func(i int) flow.Work {
+func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 	none := (*amount.Decimal)(nil)
-	return map[string]func(i int) flow.Work{
-		"asset": func(i int) flow.Work {
+	return map[string]func(i int) flow.Submission{
+		"asset": func(i int) flow.Submission {
 			return planWork(&ledger.CreateAssetsCommand{Caller: planCaller, Assets: []ledger.NewAsset{{Code: fmt.Sprint(s.tag, i), Scale: 2}}}, "")
 		},
-		"account": func(i int) flow.Work {
+		"account": func(i int) flow.Submission {
 			return planWork(&ledger.CreateAccountsCommand{Caller: planCaller, Accounts: []ledger.NewAccount{
 				{Code: fmt.Sprint(s.tag, "new", i), Asset: "CNY", Kind: "liability", Min: none}}}, "")
 		},
-		"update": func(i int) flow.Work {
+		"update": func(i int) flow.Submission {
 			return planWork(&ledger.UpdateAccountCommand{Caller: planCaller, Code: s.account(i), Asset: "CNY",
 				Change: ledger.AccountChange{Metadata: map[string]string{"a": s.tag}}}, "")
 		},
-		"transfer": func(i int) flow.Work {
+		"transfer": func(i int) flow.Submission {
 			return planWork(planTransfer(fmt.Sprint(s.tag, "t", i), s.account(2*i), s.account(2*i+1)), fmt.Sprint(s.tag, "k", i))
 		},
-		"repeat": func(i int) flow.Work {
+		"repeat": func(i int) flow.Submission {
 			return planWork(planTransfer(s.transfer(i), s.account(2*i), s.account(2*i+1)), fmt.Sprint(s.tag, "again", i))
 		},
-		"renew": func(i int) flow.Work {
+		"renew": func(i int) flow.Submission {
 			return planWork(planTransfer(fmt.Sprint(s.tag, "n", i), s.account(2*i), s.account(2*i+1)), s.key(i))
 		},
-		"hold": func(i int) flow.Work {
+		"hold": func(i int) flow.Submission {
 			return planWork(planHold(fmt.Sprint(s.tag, "h", i), s.account(i), time.Hour), "")
 		},
-		"capture": func(i int) flow.Work {
+		"capture": func(i int) flow.Submission {
 			c := &ledger.CaptureCommand{Caller: planCaller, CaptureParams: ledger.CaptureOf(0, s.hold(i))}
 			c.BizNo, c.To, c.Type = fmt.Sprint(s.tag, "c", i), s.account(2*i), "capture"
 			return planWork(c, "")
 		},
-		"release": func(i int) flow.Work {
+		"release": func(i int) flow.Submission {
 			id := p.id("select hold_id from ledger_holds where biz_no = $1", s.hold(s.commands+i))
 			return planWork(ledger.ReleaseOf(planCaller, id, ""), "")
 		},
-		"reverse": func(i int) flow.Work {
+		"reverse": func(i int) flow.Submission {
 			return planWork(&ledger.ReverseCommand{Caller: planCaller, ReverseParams: ledger.ReverseParams{
 				TransferBizNo: s.transfer(i), BizNo: fmt.Sprint(s.tag, "r", i)}}, "")
 		},
-		"reverse by id": func(i int) flow.Work {
+		"reverse by id": func(i int) flow.Submission {
 			id := p.id("select transfer_id from ledger_transfers where biz_no = $1", s.transfer(s.commands+i))
 			return planWork(&ledger.ReverseCommand{Caller: planCaller, ReverseParams: ledger.ReverseParams{
 				TransferID: id, BizNo: fmt.Sprint(s.tag, "ri", i)}}, "")
 		},
-		"lapse": func(i int) flow.Work {
+		"lapse": func(i int) flow.Submission {
 			return planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: s.due(i), Asset: "CNY"}}, "")
 		},
 	}
 }
 
-func (p *plans) do(works ...flow.Work) {
+func (p *plans) do(submissions ...flow.Submission) {
 	p.t.Helper()
-	for i, r := range p.engine.DoAll(context.Background(), works) {
+	for i, r := range p.engine.DoAll(context.Background(), submissions) {
 		if r.Err != nil {
 			p.t.Fatalf("command %d: %v", i, r.Err)
 		}
@@ -140,11 +140,11 @@ func (p *plans) do(works ...flow.Work) {
 
 func (p *plans) run(s stage, kind string) {
 	p.t.Helper()
-	works := make([]flow.Work, s.commands)
-	for i := range works {
-		works[i] = p.kinds(s)[kind](i)
+	submissions := make([]flow.Submission, s.commands)
+	for i := range submissions {
+		submissions[i] = p.kinds(s)[kind](i)
 	}
-	p.do(works...)
+	p.do(submissions...)
 }
 
 func (p *plans) exec(sql string, args ...any) {
@@ -288,11 +288,11 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		s := stage{tag: fmt.Sprint("full", round, "-"), commands: n, account: at("u", from, 1), transfer: at("b", from/2, 1),
 			hold: at("h", from/2, 1), due: at("u", round*2000+1, 2), key: at("k", round*1000, 1)}
 		for kind := range p.kinds(s) {
-			works := make([]flow.Work, n)
-			for i := range works {
-				works[i] = p.kinds(s)[kind](i)
+			submissions := make([]flow.Submission, n)
+			for i := range submissions {
+				submissions[i] = p.kinds(s)[kind](i)
 			}
-			got[kind] = p.blocks(func() { p.do(works...) }) / n
+			got[kind] = p.blocks(func() { p.do(submissions...) }) / n
 		}
 		return got
 	}

@@ -17,16 +17,16 @@ func TestCulpritsFailAloneAndTheOthersKeepTheirOrder(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			e := w.engine(func(c *Config[*toyTx]) { c.Writers = 1 })
-			works := make([]Work[*toyTx], 1000)
-			for i := range works {
-				works[i] = keyed(fmt.Sprintf("k%04d", i), add("c0", 1))
-				works[i].Rows = 1
+			submissions := make([]Submission[*toyTx], 1000)
+			for i := range submissions {
+				submissions[i] = keyed(fmt.Sprintf("k%04d", i), add("c0", 1))
+				submissions[i].Rows = 1
 				if i%(1000/culprits) == 7 {
-					works[i].Command.(*toyAdd).label = "poison"
+					submissions[i].Command.(*toyAdd).label = "poison"
 				}
 			}
 			failed, last := 0, int64(0)
-			for i, r := range e.DoAll(within(t, 60*time.Second), works) {
+			for i, r := range e.DoAll(within(t, 60*time.Second), submissions) {
 				if i%(1000/culprits) == 7 {
 					failed++
 					if !fault.Is(r.Err, fault.InternalError) {
@@ -58,17 +58,17 @@ func TestCulpritsFailAloneAndTheOthersKeepTheirOrder(t *testing.T) {
 func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	boom := func(*toyTx) { panic("boom") }
-	places := map[string]func(w *Work[*toyTx], a *toyAdd){
-		"need":   func(_ *Work[*toyTx], a *toyAdd) { a.onNeed = boom },
-		"apply":  func(_ *Work[*toyTx], a *toyAdd) { a.onApply = func(tx *toyTx) error { boom(tx); return nil } },
-		"encode": func(w *Work[*toyTx], _ *toyAdd) { w.Encode = func(any) ([]byte, error) { panic("boom") } },
-		"encode error": func(w *Work[*toyTx], _ *toyAdd) {
+	places := map[string]func(w *Submission[*toyTx], a *toyAdd){
+		"need":   func(_ *Submission[*toyTx], a *toyAdd) { a.onNeed = boom },
+		"apply":  func(_ *Submission[*toyTx], a *toyAdd) { a.onApply = func(tx *toyTx) error { boom(tx); return nil } },
+		"encode": func(w *Submission[*toyTx], _ *toyAdd) { w.Encode = func(any) ([]byte, error) { panic("boom") } },
+		"encode error": func(w *Submission[*toyTx], _ *toyAdd) {
 			w.Encode = func(any) ([]byte, error) { return nil, errors.New("cannot") }
 		},
-		"table": func(_ *Work[*toyTx], a *toyAdd) {
+		"table": func(_ *Submission[*toyTx], a *toyAdd) {
 			a.onApply = func(tx *toyTx) error { tx.onFlush = func(*Pipe) { panic("boom") }; return nil }
 		},
-		"table reading": func(_ *Work[*toyTx], a *toyAdd) {
+		"table reading": func(_ *Submission[*toyTx], a *toyAdd) {
 			a.onApply = func(tx *toyTx) error {
 				tx.onFlush = func(p *Pipe) {
 					p.Queue(func(d DB) error {
@@ -81,7 +81,7 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 				return nil
 			}
 		},
-		"value that cannot be sent": func(_ *Work[*toyTx], a *toyAdd) {
+		"value that cannot be sent": func(_ *Submission[*toyTx], a *toyAdd) {
 			a.onApply = func(tx *toyTx) error {
 				tx.onFlush = func(p *Pipe) {
 					p.Queue(func(d DB) error {
@@ -98,14 +98,14 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			e := w.engine()
-			works := make([]Work[*toyTx], 9)
-			for i := range works {
-				works[i] = keyed(fmt.Sprint("k", i), add("c0", 1))
+			submissions := make([]Submission[*toyTx], 9)
+			for i := range submissions {
+				submissions[i] = keyed(fmt.Sprint("k", i), add("c0", 1))
 			}
 			bad := add("c0", 1000).named("bad")
-			works[4].Command = bad
-			prepare(&works[4], bad)
-			for i, r := range e.DoAll(within(t, 20*time.Second), works) {
+			submissions[4].Command = bad
+			prepare(&submissions[4], bad)
+			for i, r := range e.DoAll(within(t, 20*time.Second), submissions) {
 				want := "ok"
 				if i == 4 && place != "table reading" {
 					want = "INTERNAL"
@@ -145,7 +145,7 @@ func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
 		c.found = true
 		return tx.add(c, 1, "ghost")
 	}
-	r := e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{work(add("c0", 1)), keyed("k", ghost), work(add("c0", 1))})
+	r := e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), keyed("k", ghost), submission(add("c0", 1))})
 	if !fault.Is(r[1].Err, fault.RowsLocked) || r[0].Err != nil || r[2].Err != nil {
 		t.Errorf("%+v", r)
 	}
@@ -185,8 +185,8 @@ func TestWhatStaysOfACommandThatFails(t *testing.T) {
 			return v
 		}
 		before := values()
-		r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(beside), keyed(fmt.Sprint("guarded", i), guarded), work(beside),
-			keyed(fmt.Sprint("counted", i), counted), keyed(fmt.Sprint("both", i), both), work(beside)})
+		r := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(beside), keyed(fmt.Sprint("guarded", i), guarded), submission(beside),
+			keyed(fmt.Sprint("counted", i), counted), keyed(fmt.Sprint("both", i), both), submission(beside)})
 		succeeds := int64(0)
 		if c.fails == nil && !c.boom {
 			succeeds = 1
@@ -261,7 +261,7 @@ func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
 		runs := int64(0)
 		counts := add("c9", 1)
 		counts.onApply = func(*toyTx) error { runs++; return nil }
-		r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{work(counts), work(&c.via)})
+		r := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(counts), submission(&c.via)})
 		if reason(r[1].Err) != c.reason || r[0].Err != nil {
 			t.Errorf("%+v: %v, %v", c.via, r[1].Err, r[0].Err)
 		}
@@ -276,7 +276,7 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	w := newWorld(t, 10)
 	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
 	first := w.engine()
-	for _, r := range first.DoAll(within(t, 10*time.Second), []Work[*toyTx]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
+	for _, r := range first.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -284,8 +284,8 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	e := w.engine()
 	other := keyed("other", add("c0", 1))
 	other.Key.Fingerprint = bytes.Repeat([]byte{1}, FingerprintSize)
-	r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{keyed("same", add("c0", 1)), other,
-		work(&toyVia{name: "x", blind: true, wants: 2})})
+	r := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{keyed("same", add("c0", 1)), other,
+		submission(&toyVia{name: "x", blind: true, wants: 2})})
 	if !r[0].Outcome.Replayed || reason(r[1].Err) != "IDEMPOTENCY_KEY_REUSED" || r[2].Err != nil {
 		t.Errorf("%+v", r)
 	}
@@ -298,7 +298,7 @@ func TestOneBatchGivesOutItsIDsToManySmallCommands(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()
-	many := func(n int) Work[*toyTx] {
+	many := func(n int) Submission[*toyTx] {
 		c := add("c0", 1)
 		c.onApply = func(tx *toyTx) error {
 			for range n {
@@ -306,10 +306,10 @@ func TestOneBatchGivesOutItsIDsToManySmallCommands(t *testing.T) {
 			}
 			return nil
 		}
-		return work(c)
+		return submission(c)
 	}
 	got := map[string]int{}
-	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{many(9000), many(9000), many(20_000), many(9000)}) {
+	for _, r := range e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{many(9000), many(9000), many(20_000), many(9000)}) {
 		got[reason(r.Err)]++
 	}
 	wantReasons(t, got, "map[COMMAND_TOO_LARGE:1 ok:3]")

@@ -16,7 +16,7 @@ func (q *queue[B]) fill(t *testing.T, tenant int32, n, rows int) []*job[B] {
 	t.Helper()
 	jobs := make([]*job[B], n)
 	for i := range jobs {
-		jobs[i] = &job[B]{Work: Work[B]{Tenant: tenant, Rows: rows, Bytes: 10}}
+		jobs[i] = &job[B]{Submission: Submission[B]{Tenant: tenant, Rows: rows, Bytes: 10}}
 	}
 	if a := q.admit(jobs); a != admitted {
 		t.Fatalf("tenant %d: %d", tenant, a)
@@ -169,7 +169,7 @@ func TestDryRunsRunAlone(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	for i := range 6 {
-		j := &job[*toyTx]{Work: Work[*toyTx]{Tenant: 1, Rows: 1, DryRun: i%2 == 1}}
+		j := &job[*toyTx]{Submission: Submission[*toyTx]{Tenant: 1, Rows: 1, DryRun: i%2 == 1}}
 		q.admit([]*job[*toyTx]{j})
 		q.put([]*job[*toyTx]{j})
 	}
@@ -220,17 +220,17 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 	})
 	gated := add("c0", 1)
 	gated.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
-	first := e.start(within(t, 20*time.Second), work(gated))
+	first := e.start(within(t, 20*time.Second), submission(gated))
 	w.waiting(1)
 	calls := make(chan map[string]int, 1)
 	go func() {
 		calls <- each(60, func(int) error { // of one tenant, for half of 100 rows, 3 rows each
-			_, err := e.Do(within(t, 20*time.Second), work(add("c0", 1)))
+			_, err := e.Do(within(t, 20*time.Second), submission(add("c0", 1)))
 			return err
 		})
 	}()
 	eventually(t, "the half is full", func() bool { return e.metric(t, "busy_total") == 60-15 })
-	for _, r := range e.DoAll(within(t, 20*time.Second), []Work[*toyTx]{work(add("c0", 1)), work(add("c0", 1))}) {
+	for _, r := range e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1))}) {
 		if !fault.Is(r.Err, fault.Busy) {
 			t.Error(r.Err)
 		}
@@ -238,7 +238,7 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 	if n := e.metric(t, "busy_total"); n != 60-15+2 {
 		t.Errorf("%v commands refused", n)
 	}
-	other := work(&toyAdd{tenant: 2, name: "x"})
+	other := submission(&toyAdd{tenant: 2, name: "x"})
 	other.Tenant = 2
 	another := e.start(within(t, 20*time.Second), other)
 	eventually(t, "the other tenant is let in", func() bool { return e.queue.depth() == 17*3 })
@@ -281,7 +281,7 @@ func (q *queue[B]) call(n int) {
 	w.expect(n)
 	jobs := make([]*job[B], n)
 	for i := range jobs {
-		jobs[i] = &job[B]{Work: Work[B]{Tenant: 1, Rows: 1}, wait: w}
+		jobs[i] = &job[B]{Submission: Submission[B]{Tenant: 1, Rows: 1}, wait: w}
 	}
 	q.admit(jobs)
 	q.put(jobs)
@@ -374,7 +374,7 @@ func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
 		rows, bytes int
 		want        string
 	}{{50, 100, "ok"}, {51, 100, "COMMAND_TOO_LARGE"}, {1, 5000, "ok"}, {1, 5001, "COMMAND_TOO_LARGE"}} {
-		call := work(add("c0", 1))
+		call := submission(add("c0", 1))
 		call.Rows, call.Bytes = c.rows, c.bytes
 		if _, err := e.Do(within(t, 10*time.Second), call); reason(err) != c.want {
 			t.Errorf("%+v: %v", c, err)

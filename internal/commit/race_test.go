@@ -27,13 +27,13 @@ func TestDuplicateRacingFromAnotherProcessIsReplayed(t *testing.T) {
 			w.books = newLockingToyTx
 			pass, open := w.gate()
 			first, second := w.engine(patient), w.engine(patient)
-			call := func(gated bool) Work[*toyTx] {
+			call := func(gated bool) Submission[*toyTx] {
 				c := add("c0", -1_000_000)
 				if gated {
 					c.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 				}
 				if by == "name" {
-					return work(c.named("x"))
+					return submission(c.named("x"))
 				}
 				return keyed("x", c)
 			}
@@ -65,8 +65,8 @@ func TestRefusedCommandTakesNoName(t *testing.T) {
 	e := w.engine()
 	refused := add("c0", 1).named("x")
 	refused.onApply = func(*toyTx) error { return toyEmpty.New("after all was done") }
-	r := e.DoAll(within(t, 10*time.Second), []Work[*toyTx]{
-		work(refused), work(add("c0", -5).named("x")), work(add("c0", -7).named("x")),
+	r := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{
+		submission(refused), submission(add("c0", -5).named("x")), submission(add("c0", -7).named("x")),
 	})
 	if !fault.Is(r[0].Err, toyEmpty) {
 		t.Errorf("first: %v", r[0].Err)
@@ -99,19 +99,19 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 			done := make(chan map[string]int, 1)
 			go func() {
 				done <- each(len(engines), func(i int) error {
-					var works []Work[*toyTx]
+					var submissions []Submission[*toyTx]
 					for _, n := range rand.Perm(size) {
 						c := &toyAdd{tenant: 1, onApply: func(tx *toyTx) error { tx.onFlush = pass; return nil }}
-						call := work(c)
+						call := submission(c)
 						if what == "key" {
 							call = keyed(fmt.Sprint(n), c)
 						} else {
 							c.name = fmt.Sprint(n)
 						}
 						call.Rows = 1
-						works = append(works, call)
+						submissions = append(submissions, call)
 					}
-					for _, r := range engines[i].DoAll(within(t, 60*time.Second), works) {
+					for _, r := range engines[i].DoAll(within(t, 60*time.Second), submissions) {
 						if r.Err != nil {
 							return r.Err
 						}
@@ -174,11 +174,11 @@ func TestReplayFromTheDatabaseAnswersAllThatAreParked(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := w.engine()
-	var works []Work[*toyTx]
+	var submissions []Submission[*toyTx]
 	for range 200 {
-		works = append(works, keyed("k", add("c0", 1)))
+		submissions = append(submissions, keyed("k", add("c0", 1)))
 	}
-	for _, r := range e.DoAll(within(t, 10*time.Second), works) {
+	for _, r := range e.DoAll(within(t, 10*time.Second), submissions) {
 		if r.Err != nil || !r.Outcome.Replayed || string(r.Outcome.Recorded) != "1000001" {
 			t.Fatalf("%+v", r)
 		}
@@ -370,7 +370,7 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 	call := func(key, content string, n int64, life time.Duration) {
 		c := add("c0", n)
 		c.name = key + content
-		x := work(c)
+		x := submission(c)
 		x.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Life: life, Fingerprint: append([]byte(content), make([]byte, FingerprintSize-len(content))...)}
 		x.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
 		_, _ = e.Do(within(t, 10*time.Second), x)
@@ -420,21 +420,21 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 }
 
 // The works of one call take effect in their order, though two writers share them.
-func TestWorksOfACallRunInOrder(t *testing.T) {
+func TestSubmissionsOfACallRunInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine(patient, func(c *Config[*toyTx]) { c.Limits = Limits{BatchRows: 30, Rows: 100_000, Bytes: 1 << 30} })
-	works := make([]Work[*toyTx], 3000)
-	for i := range works {
+	submissions := make([]Submission[*toyTx], 3000)
+	for i := range submissions {
 		c := add("c0", 1)
 		c.name = fmt.Sprint(i)
 		if i%60 == 0 {
 			c.onNeed = func(*toyTx) { spin(300 * time.Microsecond) } // this batch is slow to begin
 		}
-		works[i] = work(c)
-		works[i].Rows = 1
+		submissions[i] = submission(c)
+		submissions[i].Rows = 1
 	}
-	for i, r := range e.DoAll(within(t, 60*time.Second), works) {
+	for i, r := range e.DoAll(within(t, 60*time.Second), submissions) {
 		if r.Err != nil {
 			t.Fatal(i, r.Err)
 		}

@@ -595,12 +595,12 @@ func add(counter string, delta int64) *toyAdd {
 func (a *toyAdd) named(name string) *toyAdd     { a.name = name; return a }
 func (a *toyAdd) labelled(label string) *toyAdd { a.label = label; return a }
 
-func work(c Command[*toyTx]) Work[*toyTx] {
-	return Work[*toyTx]{Tenant: 1, RequestID: "r", Command: c, Encode: toyEncode, Rows: 3, Bytes: 100}
+func submission(c Command[*toyTx]) Submission[*toyTx] {
+	return Submission[*toyTx]{Tenant: 1, RequestID: "r", Command: c, Encode: toyEncode, Rows: 3, Bytes: 100}
 }
 
-func keyed(key string, c Command[*toyTx]) Work[*toyTx] {
-	w := work(c)
+func keyed(key string, c Command[*toyTx]) Submission[*toyTx] {
+	w := submission(c)
 	w.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Fingerprint: make([]byte, FingerprintSize), Life: time.Hour}
 	return w
 }
@@ -709,7 +709,7 @@ type answer struct {
 	err error
 }
 
-func (e *toyEngine) start(ctx context.Context, w Work[*toyTx]) <-chan answer {
+func (e *toyEngine) start(ctx context.Context, w Submission[*toyTx]) <-chan answer {
 	done := make(chan answer, 1)
 	go func() {
 		out, err := e.Do(ctx, w)

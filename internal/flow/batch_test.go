@@ -20,12 +20,12 @@ import (
 
 func all(t *testing.T, e *flow.Engine, commands ...commit.Command[*ledger.Tx]) []any {
 	t.Helper()
-	works := make([]flow.Work, len(commands))
+	submissions := make([]flow.Submission, len(commands))
 	for i, c := range commands {
-		works[i] = work(flow.Work{Command: flow.Ledger(c)})
+		submissions[i] = submission(flow.Submission{Command: flow.Ledger(c)})
 	}
-	answers := make([]any, len(works))
-	for i, r := range e.DoAll(context.Background(), works) {
+	answers := make([]any, len(submissions))
+	for i, r := range e.DoAll(context.Background(), submissions) {
 		if r.Err != nil {
 			t.Fatalf("%T: %v", commands[i], r.Err)
 		}
@@ -98,10 +98,10 @@ func TestBizNoOfARefusalIsFreeForTheNextOfTheBatch(t *testing.T) {
 	db := pgtest.New(t)
 	e := engine(t, db)
 	world(t, e, 2)
-	results := e.DoAll(context.Background(), []flow.Work{
-		work(flow.Work{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
-		work(flow.Work{Command: flow.Ledger(transfer("x", "world", user(1), "1"))}),
-		work(flow.Work{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
+	results := e.DoAll(context.Background(), []flow.Submission{
+		submission(flow.Submission{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
+		submission(flow.Submission{Command: flow.Ledger(transfer("x", "world", user(1), "1"))}),
+		submission(flow.Submission{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
 	})
 	if !fault.Is(results[0].Err, ledger.InsufficientFunds) || results[1].Err != nil || !fault.Is(results[2].Err, ledger.BizNoExistsDifferent) {
 		t.Errorf("results %+v", results)
@@ -125,8 +125,8 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 		}
 		return c
 	}
-	first := must[*ledger.Transfer](t, e, work(flow.Work{Command: flow.Ledger(dressed())}))
-	plain := must[*ledger.Transfer](t, e, work(flow.Work{Command: flow.Ledger(transfer("plain", "world", user(0), "1"))}))
+	first := must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(dressed())}))
+	plain := must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("plain", "world", user(0), "1"))}))
 	plainly := transfer("plain", "world", user(0), "1.00")
 	plainly.Metadata = map[string]string{}
 	same := map[string]*ledger.TransferCommand{
@@ -137,7 +137,7 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 		"metadata empty": plainly,
 	}
 	for name, c := range same {
-		out, err := e.Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)}))
+		out, err := e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)}))
 		if err != nil || !out.Existed {
 			t.Errorf("%s: %+v, %v", name, out, err)
 			continue
@@ -163,7 +163,7 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 		"postings.form":   dressed(func(p *ledger.TransferParams) { p.Postings[1].Form = ledger.Exact }),
 		"postings.to":     dressed(func(p *ledger.TransferParams) { p.Postings[2].To = "world" }),
 	} {
-		_, err := e.Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)}))
+		_, err := e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)}))
 		if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).State["differs"] != want {
 			t.Errorf("%v; want %s to differ", err, want)
 		}
@@ -229,18 +229,18 @@ func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dry := work(flow.Work{Command: flow.Ledger(transfer("dry", user(0), user(1), "1")), DryRun: true})
+	dry := submission(flow.Submission{Command: flow.Ledger(transfer("dry", user(0), user(1), "1")), DryRun: true})
 	if _, err := e.Do(t.Context(), dry); !fault.Is(err, fault.RowsLocked) {
 		t.Errorf("a dry run ended %v", err)
 	}
 	answers := make([]any, 0, 4)
-	for _, r := range e.DoAll(t.Context(), []flow.Work{
-		work(flow.Work{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}), // needs all of them lapsed
-		work(flow.Work{Command: flow.Ledger(transfer("beside", user(1), user(2), "1"))}),
-		work(flow.Work{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to lapse
-		work(flow.Work{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h9000"))}),
-		work(flow.Work{Command: flow.Ledger(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}})}),
-		work(flow.Work{Command: flow.Ledger(state(user(0), ledger.Frozen))}),
+	for _, r := range e.DoAll(t.Context(), []flow.Submission{
+		submission(flow.Submission{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}), // needs all of them lapsed
+		submission(flow.Submission{Command: flow.Ledger(transfer("beside", user(1), user(2), "1"))}),
+		submission(flow.Submission{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to lapse
+		submission(flow.Submission{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h9000"))}),
+		submission(flow.Submission{Command: flow.Ledger(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}})}),
+		submission(flow.Submission{Command: flow.Ledger(state(user(0), ledger.Frozen))}),
 	}) {
 		if r.Err != nil {
 			answers = append(answers, r.Err)
@@ -278,12 +278,12 @@ func TestTenThousandTransfersAreOneCommandAndMoreIdsThanABatchHasAreRefused(t *t
 	db := pgtest.New(t)
 	e := engine(t, db)
 	world(t, e, 100)
-	command := func(prefix string, n int) flow.Work {
+	command := func(prefix string, n int) flow.Submission {
 		c := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, n)}
 		for i := range c.Transfers {
 			c.Transfers[i] = *transfer(fmt.Sprint(prefix, i), "world", fmt.Sprintf("user:%d", i%100), "1")
 		}
-		return flow.Work{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: n, Bytes: 100 * n}
+		return flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: n, Bytes: 100 * n}
 	}
 	start := time.Now()
 	made := must[[]ledger.TransferResult](t, e, command("t", 10_000))
@@ -312,13 +312,13 @@ func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
 	e := engine(t, pgtest.New(t))
 	world(t, e, 2)
 	all(t, e, large("large", "world", user(0), 300))
-	works := make([]flow.Work, 0, 4)
+	submissions := make([]flow.Submission, 0, 4)
 	for _, c := range []commit.Command[*ledger.Tx]{large("large", "world", user(0), 1), large("large", "world", user(0), 299),
 		&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}}} {
-		works = append(works, work(flow.Work{Command: flow.Ledger(c)}))
+		submissions = append(submissions, submission(flow.Submission{Command: flow.Ledger(c)}))
 	}
 	for range 2 { // beside a command that wants all of it, and without one
-		r := e.DoAll(t.Context(), works)
+		r := e.DoAll(t.Context(), submissions)
 		for i, w := range r[:2] {
 			if !fault.Is(w.Err, ledger.BizNoExistsDifferent) || fault.Of(w.Err).State["differs"] != "postings" {
 				t.Errorf("%d: %+v %v", i, w.Outcome, w.Err)
@@ -327,7 +327,7 @@ func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
 		if len(r) == 3 && (r[2].Err != nil || len(r[2].Outcome.Answer.(*ledger.Transfer).Entries) != 600) {
 			t.Errorf("the reversal: %v", r[2].Err)
 		}
-		works = works[:2]
+		submissions = submissions[:2]
 	}
 	again := all(t, e, large("large", "world", user(0), 300), &ledger.ReverseCommand{Caller: caller,
 		ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}})

@@ -24,7 +24,7 @@ func pageClaim(key string, change ...func(*claim.Params)) *flow.ClaimCondition {
 // behind runs a transfer behind a page id, and says how it ended.
 func (a *arena) behindClaim(c *flow.ClaimCondition, t *ledger.TransferCommand) string {
 	a.Helper()
-	return ending(a.engines[0].Do(context.Background(), work(flow.Work{Command: flow.Behind(flow.Ledger(t), c)})))
+	return ending(a.engines[0].Do(context.Background(), submission(flow.Submission{Command: flow.Behind(flow.Ledger(t), c)})))
 }
 
 // claims are all keys with their uses and results.
@@ -48,7 +48,7 @@ func TestAPageIDGuardsOneEffect(t *testing.T) {
 	ends := map[string]int{}
 	for i := range 1000 {
 		wg.Go(func() {
-			out, err := a.engines[i%2].Do(context.Background(), work(flow.Work{
+			out, err := a.engines[i%2].Do(context.Background(), submission(flow.Submission{
 				Command: flow.Behind(flow.Ledger(transfer(fmt.Sprint("t", i), "world", user(i), "1")), pageClaim("p"))}))
 			mu.Lock()
 			defer mu.Unlock()
@@ -89,7 +89,7 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 	for _, table := range []string{"ledger_transfers", "commit_batches"} {
 		g.exec("create trigger fail before insert on " + table + " execute function fail()")
 		run := func() string {
-			return ending(g.engine.Do(context.Background(), work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(table, "world", user(0), "1")), pageClaim(table))})))
+			return ending(g.engine.Do(context.Background(), submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(table, "world", user(0), "1")), pageClaim(table))})))
 		}
 		if got := run(); got != "INTERNAL" {
 			t.Errorf("ended %s", got)
@@ -104,7 +104,7 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 func TestDryRunsCountNothing(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
-	w := work(flow.Work{Command: flow.Behind(flow.Ledger(transfer("a", "world", user(0), "1")), pageClaim("p")), DryRun: true})
+	w := submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", "world", user(0), "1")), pageClaim("p")), DryRun: true})
 	for range 2 {
 		a.equal("dry run", ending(a.engines[0].Do(context.Background(), w)), "ok")
 	}
@@ -117,10 +117,10 @@ func TestPageIDsWithinOneBatch(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	both := func(first *ledger.TransferCommand, key string) (ends []string) {
-		for _, r := range a.engines[0].DoAll(context.Background(), []flow.Work{
-			work(flow.Work{Command: flow.Behind(flow.Ledger(first), pageClaim(key))}),
-			work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(key, "world", user(1), "1")), pageClaim(key))}),
-			work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")), pageClaim(key))}),
+		for _, r := range a.engines[0].DoAll(context.Background(), []flow.Submission{
+			submission(flow.Submission{Command: flow.Behind(flow.Ledger(first), pageClaim(key))}),
+			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key, "world", user(1), "1")), pageClaim(key))}),
+			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")), pageClaim(key))}),
 		}) {
 			ends = append(ends, ending(r.Outcome, r.Err))
 		}
@@ -166,7 +166,7 @@ func TestADomainClaimsAndDropsWithinItsOwnCommand(t *testing.T) {
 		return &ordering{params: claim.SamePurchase.Params("user-1", "product-7"), no: no}
 	}
 	run := func(c flow.Command) string {
-		out, err := a.engines[a.turn.Add(1)%2].Do(context.Background(), work(flow.Work{Command: c}))
+		out, err := a.engines[a.turn.Add(1)%2].Do(context.Background(), submission(flow.Submission{Command: c}))
 		if err != nil {
 			return ending(out, err)
 		}
@@ -222,7 +222,7 @@ func TestARefusedUseNamesNothing(t *testing.T) {
 	a.equal("the claims", a.claimed(), "no 1 ; ok 1 order-2")
 	first := &claim.EachCommand{Caller: caller, Params: []claim.Params{{Scope: "s", Key: "k", Life: time.Hour, Result: "r"}, {Scope: "s", Key: "k", Life: time.Hour},
 		{Scope: "s", Key: "k", Life: time.Hour, FirstOnly: true, Result: "other"}}}
-	out, err := a.engines[0].Do(context.Background(), work(flow.Work{Command: flow.Claim(first)}))
+	out, err := a.engines[0].Do(context.Background(), submission(flow.Submission{Command: flow.Claim(first)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestBatchesWithClaimsOverlap(t *testing.T) {
 	g.waits()
 	second := make(chan string, 1)
 	go func() {
-		second <- ending(g.engine.Do(context.Background(), work(flow.Work{Command: flow.Behind(flow.Ledger(transfer("a", user(0), user(1), "3")), pageClaim("p"))})))
+		second <- ending(g.engine.Do(context.Background(), submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", user(0), user(1), "3")), pageClaim("p"))})))
 	}()
 	g.overlapped()
 	g.open()
@@ -277,7 +277,7 @@ func TestAClaimIsLockedWhileItsBatchWaitsForTheOneBefore(t *testing.T) {
 	g := newGate(t)
 	fact := &claim.Command{Caller: caller, Params: claim.Params{Scope: "fact", Key: "k", Owner: "ann"}}
 	do := func(c flow.Command) string {
-		return ending(g.engine.Do(context.Background(), work(flow.Work{Command: c})))
+		return ending(g.engine.Do(context.Background(), submission(flow.Submission{Command: c})))
 	}
 	if got := do(flow.Claim(fact)); got != "ok" {
 		t.Fatal(got)

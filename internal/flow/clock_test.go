@@ -20,33 +20,33 @@ type seats struct {
 	engine *flow.Engine
 }
 
-func (s seats) lock(name, holder string) flow.Work {
-	return work(flow.Work{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+func (s seats) lock(name, holder string) flow.Submission {
+	return submission(flow.Submission{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
 		AcquireParams: lease.AcquireParams{Name: name, Holder: holder, Lease: time.Minute}})})
 }
 
-func (s seats) claim(key, owner string) flow.Work {
-	return work(flow.Work{Command: flow.Claim(&claim.Command{Caller: caller,
+func (s seats) claim(key, owner string) flow.Submission {
+	return submission(flow.Submission{Command: flow.Claim(&claim.Command{Caller: caller,
 		Params: claim.Params{Scope: "seat", Key: key, Owner: owner, Life: time.Minute, FirstOnly: true}})})
 }
 
 // keyed is a transfer between accounts of its own, whose biz_no would not tell that it runs again.
-func (s seats) keyed(key, bizNo string) flow.Work {
-	w := work(flow.Work{Command: flow.Ledger(transfer(bizNo, key+":from", key+":to", "1"))})
+func (s seats) keyed(key, bizNo string) flow.Submission {
+	w := submission(flow.Submission{Command: flow.Ledger(transfer(bizNo, key+":from", key+":to", "1"))})
 	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Minute}
 	w.Encode = func(a any) ([]byte, error) { return []byte(idOf(a)), nil }
 	return w
 }
 
 // take takes all three, in one batch.
-func (s seats) take(name, owner string) []flow.Work {
-	return []flow.Work{s.lock(name, owner), s.claim(name, owner), s.keyed(name, name+owner)}
+func (s seats) take(name, owner string) []flow.Submission {
+	return []flow.Submission{s.lock(name, owner), s.claim(name, owner), s.keyed(name, name+owner)}
 }
 
-// run runs works in one batch, and compares how they ended.
-func (s seats) run(what string, works []flow.Work, want ...string) []commit.Result {
+// run runs submissions in one batch, and compares how they ended.
+func (s seats) run(what string, submissions []flow.Submission, want ...string) []commit.Result {
 	s.Helper()
-	results := s.engine.DoAll(context.Background(), works)
+	results := s.engine.DoAll(context.Background(), submissions)
 	for i, r := range results {
 		got := ending(r.Outcome, r.Err)
 		if r.Outcome.Replayed {
@@ -69,19 +69,19 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 	s := seats{t, engine(t, d.DB)}
 	world(t, s.engine, 8)
 	held, taken := []string{"LOCK_HELD", "KEY_CLAIMED", "replayed"}, []string{"ok", "ok", "ok"}
-	ledgered := func(c commit.Command[*ledger.Tx]) flow.Work { return work(flow.Work{Command: flow.Ledger(c)}) }
-	pay := func(bizNo string) flow.Work { return ledgered(transfer(bizNo, "world", "user:0", "1")) }
-	open := func(code string) flow.Work {
+	ledgered := func(c commit.Command[*ledger.Tx]) flow.Submission { return submission(flow.Submission{Command: flow.Ledger(c)}) }
+	pay := func(bizNo string) flow.Submission { return ledgered(transfer(bizNo, "world", "user:0", "1")) }
+	open := func(code string) flow.Submission {
 		return ledgered(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: code, Asset: "CNY", Kind: "liability"}}})
 	}
-	s.run("accounts", []flow.Work{open("before:from"), open("before:to")}, "ok", "ok")
+	s.run("accounts", []flow.Submission{open("before:from"), open("before:to")}, "ok", "ok")
 	s.run("ten minutes ahead", append(s.take("before", "ann"), pay("future"), ledgered(hold("h", "user:0", "user:2", "1", time.Hour))),
 		append(taken, "ok", "ok")...)
 	form := issue(t, s.engine, token.IssueCommand{})
 	clock.Set(0)
 	s.run("back", append(s.take("before", "bob"), pay("a"), ledgered(capture("c", "h", "1")), submitted(form, "submitted", "world", "1")),
 		append(held, "ok", "ok", "ok")...)
-	s.run("new accounts", []flow.Work{open("after:from"), open("after:to")}, "ok", "ok")
+	s.run("new accounts", []flow.Submission{open("after:from"), open("after:to")}, "ok", "ok")
 	s.run("taken after", s.take("after", "ann"), taken...)
 	s.run("in a batch with an account from the future", append(s.take("after", "bob"), pay("d"), s.claim("other", "bob"),
 		ledgered(hold("i", "user:0", "user:2", "1", time.Hour)), open("new")), append(held, "ok", "ok", "ok", "ok")...)
@@ -94,18 +94,18 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 		t.Errorf("%s entries are before those before them", n)
 	}
 
-	old := fenceOf(s.run("again", []flow.Work{s.lock("jump", "ann")}, "ok")[0])
+	old := fenceOf(s.run("again", []flow.Submission{s.lock("jump", "ann")}, "ok")[0])
 	clock.Set(5 * time.Minute)
-	next := fenceOf(s.run("five minutes on", []flow.Work{s.lock("jump", "bob")}, "ok")[0])
+	next := fenceOf(s.run("five minutes on", []flow.Submission{s.lock("jump", "bob")}, "ok")[0])
 	if next <= old {
 		t.Errorf("fence %d after %d", next, old)
 	}
-	renew := func(holder string, fence int64) flow.Work {
-		return work(flow.Work{Command: flow.Lease(&lease.RenewCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
+	renew := func(holder string, fence int64) flow.Submission {
+		return submission(flow.Submission{Command: flow.Lease(&lease.RenewCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
 	}
-	s.run("who renews", []flow.Work{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
+	s.run("who renews", []flow.Submission{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
 	clock.Set(0)
-	s.run("back again", []flow.Work{renew("ann", old), s.lock("jump", "ann"), renew("bob", next)}, "LOCK_LOST", "LOCK_HELD", "ok")
+	s.run("back again", []flow.Submission{renew("ann", old), s.lock("jump", "ann"), renew("bob", next)}, "LOCK_LOST", "LOCK_HELD", "ok")
 }
 
 func fenceOf(r commit.Result) int64 {

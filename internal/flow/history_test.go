@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// Two works of one batch with one biz_no and other content, the second behind a submit token: the fault names the
+// Two submissions of one batch with one biz_no and other content, the second behind a submit token: the fault names the
 // transfer that has the biz_no, and not one of an attempt that was rolled back.
 func TestFaultsNameWhatWasCommitted(t *testing.T) {
 	t.Parallel()
@@ -22,10 +22,10 @@ func TestFaultsNameWhatWasCommitted(t *testing.T) {
 	e := engine(t, db)
 	world(t, e, 2)
 	form := issue(t, e, token.IssueCommand{})
-	results := e.DoAll(context.Background(), []flow.Work{
-		work(flow.Work{Command: flow.Ledger(transfer("x", "world", "user:0", "1"))}),
+	results := e.DoAll(context.Background(), []flow.Submission{
+		submission(flow.Submission{Command: flow.Ledger(transfer("x", "world", "user:0", "1"))}),
 		submitted(form, "x", "world", "2"),
-		work(flow.Work{Command: flow.Ledger(transfer("x", "world", "user:0", "3"))}),
+		submission(flow.Submission{Command: flow.Ledger(transfer("x", "world", "user:0", "3"))}),
 	})
 	id := text(t, pgtest.Pool(t, db.AppDSN), "select transfer_id::text from ledger_transfers where biz_no = 'x'")
 	if results[0].Err != nil {
@@ -47,19 +47,19 @@ func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 	super := pgtest.Pool(t, db.SuperDSN)
 	e := engine(t, db)
 	world(t, e, 8)
-	seat := func(owner string) flow.Work {
-		return work(flow.Work{Command: flow.Claim(&claim.Command{Caller: caller,
+	seat := func(owner string) flow.Submission {
+		return submission(flow.Submission{Command: flow.Claim(&claim.Command{Caller: caller,
 			Params: claim.Params{Scope: "seat", Key: "12A", Owner: owner, Life: 30 * time.Minute, FirstOnly: true}})})
 	}
-	lock := func(holder string) flow.Work {
-		return work(flow.Work{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+	lock := func(holder string) flow.Submission {
+		return submission(flow.Submission{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
 			AcquireParams: lease.AcquireParams{Name: "job", Holder: holder, Lease: 10 * time.Minute}})})
 	}
-	pay := func(bizNo, to string) flow.Work {
-		return work(flow.Work{Command: flow.Ledger(transfer(bizNo, "world", to, "1"))})
+	pay := func(bizNo, to string) flow.Submission {
+		return submission(flow.Submission{Command: flow.Ledger(transfer(bizNo, "world", to, "1"))})
 	}
-	for i, r := range e.DoAll(t.Context(), []flow.Work{pay("fund", "user:1"), seat("ann"), lock("ann"),
-		work(flow.Work{Command: flow.Ledger(hold("h", "user:1", "user:2", "1", 30*time.Minute))})}) {
+	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), lock("ann"),
+		submission(flow.Submission{Command: flow.Ledger(hold("h", "user:1", "user:2", "1", 30*time.Minute))})}) {
 		if r.Err != nil {
 			t.Fatal(i, r.Err)
 		}
@@ -67,7 +67,7 @@ func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 	if _, err := super.Exec(t.Context(), "update ledger_accounts set last_entry_at = now() + interval '1 hour' where code = 'user:7'"); err != nil {
 		t.Fatal(err)
 	}
-	rs := e.DoAll(t.Context(), []flow.Work{pay("t", "user:7"), seat("bob"), lock("bob"), pay("u", "user:1")})
+	rs := e.DoAll(t.Context(), []flow.Submission{pay("t", "user:7"), seat("bob"), lock("bob"), pay("u", "user:1")})
 	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) || !fault.Is(rs[2].Err, lease.Held) {
 		t.Errorf("%+v", rs)
 	}

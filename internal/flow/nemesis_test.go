@@ -76,7 +76,7 @@ func TestNothingIsLostTwiceOrDifferentWhileConnectionsBreak(t *testing.T) {
 	direct := engine(t, db)
 	world(t, direct, 8)
 	for i := range 8 {
-		must[*ledger.Transfer](t, direct, work(flow.Work{Command: flow.Ledger(transfer(fmt.Sprint("fund", i), "world", user(i), "20"))}))
+		must[*ledger.Transfer](t, direct, submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("fund", i), "world", user(i), "20"))}))
 	}
 	n.stop = time.Now().Add(nemesisFor)
 	var wg sync.WaitGroup
@@ -142,7 +142,7 @@ func (n *nemesis) until(command func() commit.Command[*ledger.Tx], key string) n
 }
 
 func (n *nemesis) try(c commit.Command[*ledger.Tx], key string) (end nemesisEnd, definite bool) {
-	w := work(flow.Work{Command: flow.Ledger(c)})
+	w := submission(flow.Submission{Command: flow.Ledger(c)})
 	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}
 	w.Encode = func(a any) ([]byte, error) { return []byte(idOf(a)), nil }
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+rand.IntN(3000))*time.Millisecond)

@@ -75,16 +75,16 @@ func (g *gate) open() {
 
 // start runs commands, each for itself, in one batch.
 func (g *gate) start(commands ...commit.Command[*ledger.Tx]) <-chan []string {
-	var works []flow.Work
+	var submissions []flow.Submission
 	for _, c := range commands {
-		works = append(works, work(flow.Work{Command: flow.Ledger(c)}))
+		submissions = append(submissions, submission(flow.Submission{Command: flow.Ledger(c)}))
 	}
 	done := make(chan []string, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		var ends []string
-		for _, r := range g.engine.DoAll(ctx, works) {
+		for _, r := range g.engine.DoAll(ctx, submissions) {
 			ends = append(ends, ending(r.Outcome, r.Err))
 		}
 		done <- ends

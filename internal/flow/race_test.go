@@ -72,7 +72,7 @@ func (a *arena) none(reg *prometheus.Registry, counters ...string) {
 
 // try runs a command on one engine or the other, in turn.
 func (a *arena) try(c commit.Command[*ledger.Tx]) (commit.Outcome, error) {
-	return a.engines[a.turn.Add(1)%2].Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)}))
+	return a.engines[a.turn.Add(1)%2].Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)}))
 }
 
 func (a *arena) must(c commit.Command[*ledger.Tx]) any {
@@ -225,9 +225,9 @@ func TestTransferNamedTwiceInABatchIsOneTransfer(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	first := a.must(transfer("t", "world", user(0), "5")).(*ledger.Transfer)
-	results := a.engines[0].DoAll(context.Background(), []flow.Work{
-		work(flow.Work{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferID: first.ID, BizNo: "r"}})}),
-		work(flow.Work{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "t", BizNo: "s"}})}),
+	results := a.engines[0].DoAll(context.Background(), []flow.Submission{
+		submission(flow.Submission{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferID: first.ID, BizNo: "r"}})}),
+		submission(flow.Submission{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "t", BizNo: "s"}})}),
 	})
 	if results[0].Err != nil || !fault.Is(results[1].Err, ledger.AlreadyReversed) {
 		t.Errorf("results %+v", results)
@@ -291,7 +291,7 @@ func TestReleaseLocksTheHeldAccountAlone(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if _, err := a.engines[0].Do(ctx, work(flow.Work{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h"))})); err != nil {
+	if _, err := a.engines[0].Do(ctx, submission(flow.Submission{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h"))})); err != nil {
 		t.Errorf("release: %v", err)
 	}
 }

@@ -41,7 +41,7 @@ func (c *reported) Apply(tx *Tx) (any, error) {
 }
 
 // Reported makes the command that takes a report in.
-func Reported(p report.Placed, requestID string) Work {
+func Reported(p report.Placed, requestID string) Submission {
 	caller := commit.Caller{Tenant: p.Tenant, Principal: "provider:" + p.Provider, RequestID: requestID}
 	kind := "undelivered"
 	if p.Delivered {
@@ -51,7 +51,7 @@ func Reported(p report.Placed, requestID string) Work {
 	if p.MessageID != 0 {
 		id = p.Key
 	}
-	return Work{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &reported{
+	return Submission{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &reported{
 		receive: inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: id, Part: p.Provider + "/" + kind},
 			Delivery: inbox.Delivery{Keep: keepReports, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
 		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider, ProviderMessageID: p.ProviderMessageID,
@@ -61,11 +61,11 @@ func Reported(p report.Placed, requestID string) Work {
 // TakeReports takes reports in, each for itself. A repeat is done with, and so is one about a message of ours that is not
 // there any more; its error is that of the first that has to come again.
 func TakeReports(ctx context.Context, e *Engine, requestID string, reports []report.Placed) error {
-	works := make([]Work, len(reports))
+	submissions := make([]Submission, len(reports))
 	for i, p := range reports {
-		works[i] = Reported(p, requestID)
+		submissions[i] = Reported(p, requestID)
 	}
-	for i, r := range e.DoAll(ctx, works) {
+	for i, r := range e.DoAll(ctx, submissions) {
 		gone := reports[i].MessageID != 0 && fault.Is(r.Err, notify.NotFound)
 		if r.Err != nil && !gone && !fault.Is(r.Err, inbox.Duplicate) {
 			return fmt.Errorf("report %d of %d: %w", i+1, len(reports), r.Err)

@@ -75,7 +75,7 @@ func accountsFor(b *testing.B, dsn string) {
 	}
 	for _, c := range []commit.Command[*ledger.Tx]{
 		&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}, create} {
-		if _, err := e.Do(context.Background(), work(flow.Work{Command: flow.Ledger(c)})); err != nil {
+		if _, err := e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)})); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -123,7 +123,7 @@ func transferOver(b *testing.B, dsn string, servers int, pick func(server, serve
 				from, to := pick(c%servers, servers)
 				begun := time.Now()
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				_, err := engines[c%servers].Do(ctx, work(flow.Work{Command: flow.Ledger(transfer(fmt.Sprint(run, "-", i), from, to, "1"))}))
+				_, err := engines[c%servers].Do(ctx, submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint(run, "-", i), from, to, "1"))}))
 				cancel()
 				if err != nil {
 					b.Errorf("a call failed: %v", err)

@@ -98,7 +98,7 @@ func (l *till) call(caller int) {
 func (l *till) try(n int, name string) (done bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	out, err := l.engines[n%2].Do(ctx, work(flow.Work{Command: flow.Ledger(transfer(name, "world", "user:"+name[:1], "1"))}))
+	out, err := l.engines[n%2].Do(ctx, submission(flow.Submission{Command: flow.Ledger(transfer(name, "world", "user:"+name[:1], "1"))}))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {

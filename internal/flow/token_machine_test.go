@@ -81,7 +81,7 @@ type forms struct {
 func (f *forms) issue(r *rapid.T) {
 	c := &token.IssueCommand{Caller: caller, Tokens: []string{token.New()}, Life: time.Hour,
 		Subject: rapid.SampledFrom([]string{"", "ann"}).Draw(r, "subject"), SurvivesRefusal: rapid.Bool().Draw(r, "survives")}
-	if _, err := f.engines[0].Do(context.Background(), work(flow.Work{Command: flow.Token(c)})); err != nil {
+	if _, err := f.engines[0].Do(context.Background(), submission(flow.Submission{Command: flow.Token(c)})); err != nil {
 		f.Fatal(err)
 	}
 	f.add(c.Tokens[0], &paper{subject: c.Subject, survives: c.SurvivesRefusal, state: "open"})
@@ -102,24 +102,24 @@ func (f *forms) submit(r *rapid.T) {
 		kind:    rapid.SampledFrom([]string{"well", "well", "refused", "bad"}).Draw(r, "kind"), next: rapid.Bool().Draw(r, "next")})
 }
 
-func (a attempt) work() flow.Work {
+func (a attempt) submission() flow.Submission {
 	from := map[string]string{"well": "world", "refused": "user:0", "bad": "nobody"}[a.kind]
 	c := &flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: a.token, Subject: a.subject, Operation: "o", Next: a.next},
 		Made: func(answer any, _ bool) map[string]string {
 			return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
 		}}
-	return work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(a.bizNo, from, "user:1", "0.01")), c)})
+	return submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(a.bizNo, from, "user:1", "0.01")), c)})
 }
 
 // commit submits in one call what gathered, on one of the engines.
 func (f *forms) commit(r *rapid.T) {
-	works := make([]flow.Work, len(f.waiting))
+	submissions := make([]flow.Submission, len(f.waiting))
 	for i, a := range f.waiting {
-		works[i] = a.work()
+		submissions[i] = a.submission()
 	}
 	engine := f.engines[rapid.IntRange(0, 1).Draw(r, "engine")]
 	var next []attempt
-	for i, got := range engine.DoAll(context.Background(), works) {
+	for i, got := range engine.DoAll(context.Background(), submissions) {
 		a := f.waiting[i]
 		want := f.known[a.token].run(a)
 		if told := toldOf(got); told != want {

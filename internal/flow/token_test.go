@@ -14,8 +14,8 @@ import (
 )
 
 // submitted is a transfer with a token before it.
-func submitted(t, bizNo, from, n string) flow.Work {
-	return work(flow.Work{Command: flow.Behind(flow.Ledger(transfer(bizNo, from, "user:1", n)), &flow.SubmitToken{
+func submitted(t, bizNo, from, n string) flow.Submission {
+	return submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(bizNo, from, "user:1", n)), &flow.SubmitToken{
 		Spend: token.Spend{Caller: caller, Token: t, Operation: "o"},
 		Made: func(answer any, _ bool) map[string]string {
 			return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
@@ -25,7 +25,7 @@ func submitted(t, bizNo, from, n string) flow.Work {
 func issue(t *testing.T, e *flow.Engine, c token.IssueCommand) string {
 	t.Helper()
 	c.Caller, c.Life, c.Tokens = caller, time.Hour, []string{token.New()}
-	must[token.Issued](t, e, work(flow.Work{Command: flow.Token(&c)}))
+	must[token.Issued](t, e, submission(flow.Submission{Command: flow.Token(&c)}))
 	return c.Tokens[0]
 }
 
@@ -44,15 +44,15 @@ func TestOfManySubmitsInOneBatchTheFirstThatCanRuns(t *testing.T) {
 		"survives": {token.IssueCommand{SurvivesRefusal: true}, 3, "done survives3"},
 	} {
 		form := issue(t, e, x.issue)
-		var works []flow.Work
+		var submissions []flow.Submission
 		for i := range 50 {
 			from := "world"
 			if i < 3 {
 				from = "user:0" // who has nothing
 			}
-			works = append(works, submitted(form, fmt.Sprint(name, i), from, "1"))
+			submissions = append(submissions, submitted(form, fmt.Sprint(name, i), from, "1"))
 		}
-		for i, r := range e.DoAll(context.Background(), works) {
+		for i, r := range e.DoAll(context.Background(), submissions) {
 			f := fault.Of(r.Err)
 			switch {
 			case i == x.runs:
@@ -107,13 +107,13 @@ func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 	}
 }
 
-func (g *gate) submit(works ...flow.Work) <-chan []error {
+func (g *gate) submit(submissions ...flow.Submission) <-chan []error {
 	done := make(chan []error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		var errs []error
-		for _, r := range g.engine.DoAll(ctx, works) {
+		for _, r := range g.engine.DoAll(ctx, submissions) {
 			errs = append(errs, r.Err)
 		}
 		done <- errs

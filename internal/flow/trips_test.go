@@ -18,32 +18,32 @@ func TestRoundTrips(t *testing.T) {
 	pool, n := pgtest.CountingPool(t, pgtest.New(t).AppDSN)
 	e := engineOn(t, pool)
 	world(t, e, 2)
-	use := func(key string) flow.Work {
-		return work(flow.Work{Command: flow.Claim(&claim.Command{Caller: caller, Params: claim.Params{Scope: "page", Key: key, Life: time.Hour}})})
+	use := func(key string) flow.Submission {
+		return submission(flow.Submission{Command: flow.Claim(&claim.Command{Caller: caller, Params: claim.Params{Scope: "page", Key: key, Life: time.Hour}})})
 	}
-	keyed := func(w flow.Work, key string) flow.Work {
+	keyed := func(w flow.Submission, key string) flow.Submission {
 		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}
 		w.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
 		return w
 	}
 	for _, c := range []struct {
 		what string
-		work func(i int) flow.Work
+		work func(i int) flow.Submission
 		want int64
 	}{
-		{"a transfer", func(i int) flow.Work {
-			return work(flow.Work{Command: flow.Ledger(transfer(fmt.Sprint("t", i), "world", "user:0", "1"))})
+		{"a transfer", func(i int) flow.Submission {
+			return submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("t", i), "world", "user:0", "1"))})
 		}, 2},
-		{"new tokens", func(int) flow.Work {
-			return work(flow.Work{Command: flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{token.New(), token.New()}, Life: time.Hour})})
+		{"new tokens", func(int) flow.Submission {
+			return submission(flow.Submission{Command: flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{token.New(), token.New()}, Life: time.Hour})})
 		}, 2},
-		{"a new claim", func(i int) flow.Work { return use(fmt.Sprint("k", i)) }, 2},
-		{"a new claim under a new key", func(i int) flow.Work { return keyed(use(fmt.Sprint("l", i)), fmt.Sprint(i)) }, 2},
-		{"a claim that is known", func(int) flow.Work { return use("k0") }, 2},
+		{"a new claim", func(i int) flow.Submission { return use(fmt.Sprint("k", i)) }, 2},
+		{"a new claim under a new key", func(i int) flow.Submission { return keyed(use(fmt.Sprint("l", i)), fmt.Sprint(i)) }, 2},
+		{"a claim that is known", func(int) flow.Submission { return use("k0") }, 2},
 	} {
 		for i := range 8 {
 			before := n.Load()
-			if _, err := e.Do(t.Context(), c.work(i)); err != nil {
+			if _, err := e.Do(t.Context(), c.submission(i)); err != nil {
 				t.Fatal(c.what, err)
 			}
 			if got := n.Load() - before; got != c.want {

@@ -137,8 +137,8 @@ func (tx *Tx) Messages() *notify.Tx { return messages.of(tx) }
 // Engine runs commands over Tx.
 type Engine = commit.Engine[*Tx]
 
-// Work is a command on its way to the Engine.
-type Work = commit.Work[*Tx]
+// Submission is a command on its way to the Engine.
+type Submission = commit.Submission[*Tx]
 
 // Command is a command over Tx.
 type Command = commit.Command[*Tx]

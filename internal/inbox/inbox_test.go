@@ -41,7 +41,7 @@ func engine(t *testing.T, db *pgtest.DB, conns int32) *flow.Engine {
 }
 
 func do(e *flow.Engine, c commit.Command[*inbox.Tx]) (any, error) {
-	out, err := e.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Inbox(c), Rows: 1, Bytes: 100})
+	out, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Inbox(c), Rows: 1, Bytes: 100})
 	return out.Answer, err
 }
 
@@ -207,9 +207,9 @@ func TestManyDeadAreRequeuedAThousandAtATime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
-	var works []flow.Work
+	var works []flow.Submission
 	for i := range 1200 {
-		works = append(works, flow.Work{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Inbox(&inbox.FailCommand{Caller: who,
+		works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Inbox(&inbox.FailCommand{Caller: who,
 			Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)}, Permanent: true, Delivery: delivery()})})
 	}
 	for _, r := range e.DoAll(t.Context(), works) {
@@ -236,10 +236,10 @@ func TestStatementsKeepTheirPaceOnFullTables(t *testing.T) {
 	db.SkipChecks() // the rows that it loads have no batch
 	e := engine(t, db, 6)
 	super := pgtest.Pool(t, db.SuperDSN)
-	round := func(tag string) (works []flow.Work) {
+	round := func(tag string) (works []flow.Submission) {
 		for i := range 400 {
 			k := inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint(tag, i)}
-			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Inbox(&inbox.FailCommand{Caller: who, Key: k, Delivery: delivery()})})
+			works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Inbox(&inbox.FailCommand{Caller: who, Key: k, Delivery: delivery()})})
 		}
 		return works
 	}

@@ -71,7 +71,7 @@ func (p *process) do(ctx context.Context, c commit.Caller, command commit.Comman
 		p.refused.Add(1)
 		return nil, fault.DatabaseUnavailable.New("it is away")
 	}
-	out, err := p.engine.Do(ctx, flow.Work{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lease(command), Rows: 1, Bytes: 512})
+	out, err := p.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lease(command), Rows: 1, Bytes: 512})
 	if gone, ok := out.Answer.([]int64); ok && len(gone) > 0 {
 		p.left.Store(p.outage)
 	}
@@ -115,7 +115,7 @@ func (p *process) renew(name string, fence int64) error {
 
 // release gives a lock back, and wakes the next.
 func (p *process) release(name string, fence int64) (existed bool, err error) {
-	out, err := p.engine.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 512,
+	out, err := p.engine.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 512,
 		Command: flow.Lease(&lease.ReleaseCommand{Caller: caller(1), Name: name, Fence: fence})})
 	if err != nil {
 		return false, err

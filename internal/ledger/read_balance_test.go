@@ -97,7 +97,7 @@ func TestBalanceAtRecordNeverChanges(t *testing.T) {
 		}
 		writers.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				if _, err := engine.Do(w.ctx, w.work(w.transferCommand(fmt.Sprint(i, ".", n), "world", fmt.Sprintf("user:%d", 1+n%2), "1"))); err != nil {
+				if _, err := engine.Do(w.ctx, w.submission(w.transferCommand(fmt.Sprint(i, ".", n), "world", fmt.Sprintf("user:%d", 1+n%2), "1"))); err != nil {
 					t.Error(err)
 					return
 				}

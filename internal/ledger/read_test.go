@@ -71,13 +71,13 @@ type ledgerCommand interface {
 	Apply(*ledger.Tx) (any, error)
 }
 
-func (w *readWorld) work(c ledgerCommand) flow.Work {
-	return flow.Work{Tenant: w.tenant, Rows: 4, Bytes: 400, RequestID: "r", Command: flow.Ledger(c)}
+func (w *readWorld) submission(c ledgerCommand) flow.Submission {
+	return flow.Submission{Tenant: w.tenant, Rows: 4, Bytes: 400, RequestID: "r", Command: flow.Ledger(c)}
 }
 
 func (w *readWorld) do(c ledgerCommand) any {
 	w.Helper()
-	out, err := w.engine.Do(w.ctx, w.work(c))
+	out, err := w.engine.Do(w.ctx, w.submission(c))
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func TestWatchingSkipsAndRepeatsNothing(t *testing.T) {
 				if c.Postings[1].From == c.Postings[1].To {
 					c.Postings = c.Postings[:1]
 				}
-				if _, err := engines[n%2].Do(w.ctx, w.work(c)); err != nil {
+				if _, err := engines[n%2].Do(w.ctx, w.submission(c)); err != nil {
 					t.Error(err)
 				}
 			}

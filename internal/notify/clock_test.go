@@ -20,11 +20,11 @@ func TestAMessageIsFoundAfterTheClockWasAhead(t *testing.T) {
 	p := start(t, db, 0)
 	do := func(commands ...flow.Command) []commit.Result {
 		t.Helper()
-		var works []flow.Work
+		var submissions []flow.Submission
 		for _, c := range commands {
-			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
+			submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
 		}
-		results := p.engine.DoAll(t.Context(), works)
+		results := p.engine.DoAll(t.Context(), submissions)
 		for _, r := range results {
 			if r.Err != nil {
 				t.Fatal(r.Err)

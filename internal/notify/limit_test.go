@@ -159,7 +159,7 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
 	p := start(t, db, 0)
 	do := func(c *made) commit.Outcome {
-		out, err := p.engine.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
+		out, err := p.engine.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	if n := count(t, db, "select count(*) from notify_messages"); n != 2 {
 		t.Errorf("%d messages", n)
 	}
-	if _, err := p.engine.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "third" }}, Rows: 1, Bytes: 100}); !fault.Is(err, notify.Limited) {
+	if _, err := p.engine.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "third" }}, Rows: 1, Bytes: 100}); !fault.Is(err, notify.Limited) {
 		t.Errorf("over the limit: %v", err)
 	}
 }
@@ -191,21 +191,21 @@ func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 10)
-	works := make([]flow.Work, 3)
-	for i := range works {
-		works[i] = flow.Work{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "the same" }, fails: i == 0}, Rows: 1, Bytes: 100}
+	submissions := make([]flow.Submission, 3)
+	for i := range submissions {
+		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "the same" }, fails: i == 0}, Rows: 1, Bytes: 100}
 	}
-	r := p.engine.DoAll(t.Context(), works)
+	r := p.engine.DoAll(t.Context(), submissions)
 	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil || !r[2].Outcome.Existed {
 		t.Errorf("%+v", r)
 	}
 	if n := count(t, db, "select count(*) from notify_messages m join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
 		t.Errorf("%d messages, %d were handed over", n, len(p.hand.taken))
 	}
-	for i := range works {
-		works[i].Command = &made{says: func() string { return "with a number" }, biz: "late", fails: i == 0}
+	for i := range submissions {
+		submissions[i].Command = &made{says: func() string { return "with a number" }, biz: "late", fails: i == 0}
 	}
-	r = p.engine.DoAll(t.Context(), works)
+	r = p.engine.DoAll(t.Context(), submissions)
 	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil || !r[2].Outcome.Existed {
 		t.Errorf("%+v", r)
 	}

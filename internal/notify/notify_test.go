@@ -98,7 +98,7 @@ func start(t *testing.T, db *pgtest.DB, room int) *process {
 }
 
 func (p *process) do(c commit.Command[*notify.Tx]) (commit.Outcome, error) {
-	return p.engine.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+	return p.engine.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 }
 
 // send sends a message, as changed, and tells whether it was there before.
@@ -224,12 +224,12 @@ func TestABizNoOfARepeatIsThatOfTheFirst(t *testing.T) {
 	if got, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(t.Context(), notify.Key{Tenant: 1}, "b2", false); err != nil || got.ID != first.ID {
 		t.Errorf("by its biz_no: %v", err)
 	}
-	var works []flow.Work
+	var submissions []flow.Submission
 	for _, n := range []string{"b3", "b4", "b4"} {
-		works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(text(bizNo(n), says("batch"))), Rows: 1, Bytes: 100})
+		submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(bizNo(n), says("batch"))), Rows: 1, Bytes: 100})
 	}
 	ids := map[int64]bool{}
-	for i, r := range p.engine.DoAll(t.Context(), works) {
+	for i, r := range p.engine.DoAll(t.Context(), submissions) {
 		if r.Err != nil || r.Outcome.Existed != (i > 0) {
 			t.Fatalf("%d: %+v", i, r)
 		}

@@ -180,11 +180,11 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 	}
 	both := func(first, second commit.Command[*notify.Tx]) commit.Result {
 		t.Helper()
-		var works []flow.Work
+		var submissions []flow.Submission
 		for _, c := range []commit.Command[*notify.Tx]{first, second} {
-			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+			submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 		}
-		r := p.engine.DoAll(t.Context(), works)
+		r := p.engine.DoAll(t.Context(), submissions)
 		if r[0].Err != nil {
 			t.Fatal(r[0].Err)
 		}
@@ -355,7 +355,7 @@ func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
 	if n := count(t, db, `select count(*) from notify_queue where holder is null and fence = 0 and attempts = 0 and due_at <= now()`); n != 1 {
 		t.Errorf("%d are due", n)
 	}
-	dry := flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(text(says("dry"))), Rows: 1, Bytes: 100, DryRun: true}
+	dry := flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(says("dry"))), Rows: 1, Bytes: 100, DryRun: true}
 	p.hand.room = 5
 	if _, err := p.engine.Do(t.Context(), dry); err != nil || len(p.hand.dropped) != 1 || len(p.hand.taken) != 2 || p.hand.reserved != 2 {
 		t.Errorf("a dry run: %v, %d dropped, %d taken, %d reserved", err, len(p.hand.dropped), len(p.hand.taken), p.hand.reserved)
@@ -366,7 +366,7 @@ func TestWithoutAMasterKeyMessagesAreRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
 	e := flow.NewEngine(pool, "test", nil, nil)
-	if _, err := e.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(text()), Rows: 1, Bytes: 100}); err == nil ||
+	if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text()), Rows: 1, Bytes: 100}); err == nil ||
 		fault.Of(err) == nil || fault.Of(err).Reason.Name != "SECRET_NOT_CONFIGURED" {
 		t.Error(err)
 	}

@@ -30,11 +30,11 @@ type plans struct {
 
 func (p *plans) all(c func(i int) commit.Command[*notify.Tx], n int) {
 	p.Helper()
-	works := make([]flow.Work, n)
-	for i := range works {
-		works[i] = flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(c(i)), Rows: 4, Bytes: 100}
+	submissions := make([]flow.Submission, n)
+	for i := range submissions {
+		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c(i)), Rows: 4, Bytes: 100}
 	}
-	for i, r := range p.engine.DoAll(context.Background(), works) {
+	for i, r := range p.engine.DoAll(context.Background(), submissions) {
 		if r.Err != nil {
 			p.Fatalf("command %d: %v", i, r.Err)
 		}

@@ -102,7 +102,7 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 	}
 	for round := range 80 {
 		var steps []step
-		var works []flow.Work
+		var submissions []flow.Submission
 		for range 2 + r.IntN(6) {
 			s := random(round, pick("send", "send", "send", "send all", "cancel", "requeue", "requeue all", "report"))
 			if n := len(together.ids); n > 0 {
@@ -114,9 +114,9 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 				s.all = append(s.all, random(round, "send"))
 			}
 			steps = append(steps, s)
-			works = append(works, flow.Work{Tenant: 1, RequestID: "r", Command: flow.Notify(s.in(&together)), Rows: 1, Bytes: 100})
+			submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(s.in(&together)), Rows: 1, Bytes: 100})
 		}
-		for i, got := range together.engine.DoAll(t.Context(), works) {
+		for i, got := range together.engine.DoAll(t.Context(), submissions) {
 			out, err := apart.do(steps[i].in(&apart))
 			a, b := together.told(got), apart.told(commit.Result{Outcome: out, Err: err})
 			if a != b {

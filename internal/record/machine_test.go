@@ -63,7 +63,7 @@ func (m *machine) counts() record.State {
 func minutes(n int) time.Duration { return time.Duration(n) * time.Minute }
 
 // run runs a command, and gives the name of its error.
-func (m *machine) run(t *rapid.T, w flow.Work) (answer any, existed bool, reason string) {
+func (m *machine) run(t *rapid.T, w flow.Submission) (answer any, existed bool, reason string) {
 	out, err := m.engine(t).Do(context.Background(), w)
 	if f := fault.Of(err); f != nil {
 		return nil, false, f.Reason.Name
@@ -85,7 +85,7 @@ func (m *machine) begin(t *rapid.T) {
 	content := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "content")
 	length, life := rapid.SampledFrom([]int{10, 50}).Draw(t, "lease"), rapid.SampledFrom([]int{15, 300}).Draw(t, "life")
 	park := rapid.Bool().Draw(t, "park")
-	answer, _, reason := m.run(t, work(&record.BeginCommand{Caller: caller, BeginParams: record.BeginParams{Scope: "s", Key: m.key,
+	answer, _, reason := m.run(t, submission(&record.BeginCommand{Caller: caller, BeginParams: record.BeginParams{Scope: "s", Key: m.key,
 		Fingerprint: []byte(content), Lease: minutes(length), Life: minutes(life), ParkLapsed: park}}))
 	if !m.gone() && m.content != "" && m.content != content {
 		if reason != "WORK_KEY_REUSED" {
@@ -131,7 +131,7 @@ func (m *machine) holds(h record.Held) bool { return !m.gone() && h.Fence == m.f
 
 func (m *machine) extend(t *rapid.T) {
 	h := m.held(t)
-	_, _, reason := m.run(t, work(&record.ExtendCommand{Caller: caller, Held: h}))
+	_, _, reason := m.run(t, submission(&record.ExtendCommand{Caller: caller, Held: h}))
 	if ok := m.holds(h) && m.state == record.Running; (reason == "") != ok || !ok && reason != "FENCE_LOST" {
 		t.Fatalf("extend %d of %s under %d: %s", h.Fence, m.state, m.fence, reason)
 	} else if ok {
@@ -151,7 +151,7 @@ func (m *machine) complete(t *rapid.T) {
 	state := rapid.SampledFrom([]record.State{record.Done, record.Refused, record.Parked}).Draw(t, "outcome")
 	c := complete(m.machineT, m.key, h.Fence, body)
 	c.State = state
-	_, existed, reason := m.run(t, work(c))
+	_, existed, reason := m.run(t, submission(c))
 	want, again := "", false
 	switch same := m.state == state && m.answer == body; {
 	case !m.holds(h) || m.state == record.Free:
@@ -170,7 +170,7 @@ func (m *machine) complete(t *rapid.T) {
 
 func (m *machine) abandon(t *rapid.T) {
 	h, forget := m.held(t), rapid.Bool().Draw(t, "forget")
-	_, existed, reason := m.run(t, work(&record.AbandonCommand{Caller: caller, Held: h, Forget: forget}))
+	_, existed, reason := m.run(t, submission(&record.AbandonCommand{Caller: caller, Held: h, Forget: forget}))
 	want, again := "", false
 	switch {
 	case !m.holds(h) || m.state == record.Done || m.state == record.Refused:
@@ -195,7 +195,7 @@ func (m *machine) resolve(t *rapid.T) {
 	if !free {
 		c.State, c.Answer, answer = record.Done, complete(m.machineT, m.key, h.Fence, "x").Answer, "x"
 	}
-	_, existed, reason := m.run(t, work(c))
+	_, existed, reason := m.run(t, submission(c))
 	want, again := "", false
 	switch {
 	case m.gone():

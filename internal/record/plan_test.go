@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var caller = record.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
-func work(c commit.Command[*record.Tx]) flow.Work {
-	return flow.Work{Tenant: 1, RequestID: "r", Command: flow.Record(c), Rows: 1, Bytes: 1}
+func submission(c commit.Command[*record.Tx]) flow.Submission {
+	return flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Record(c), Rows: 1, Bytes: 1}
 }
 
 func begin(key string) *record.BeginCommand {
@@ -46,7 +46,7 @@ type plans struct {
 	reader      *record.Reader
 }
 
-func (p *plans) do(works ...flow.Work) (fences []int64) {
+func (p *plans) do(works ...flow.Submission) (fences []int64) {
 	p.Helper()
 	for i, r := range p.engine.DoAll(context.Background(), works) {
 		if r.Err != nil {
@@ -80,9 +80,9 @@ func (p *plans) blocks(call func()) int64 {
 func (p *plans) kinds(tag string, from, n int) map[string]func() {
 	each := func(command func(i int) commit.Command[*record.Tx]) func() {
 		return func() {
-			var works []flow.Work
+			var works []flow.Submission
 			for i := range n {
-				works = append(works, work(command(from+i)))
+				works = append(works, submission(command(from+i)))
 			}
 			p.do(works...)
 		}

@@ -35,7 +35,7 @@ func BenchmarkTransferEdge(b *testing.B) {
 		g := transfer(c.caller(), r, p)
 		fingerprint(r)
 		var rendered *ledgerv1.TransferResponse
-		if _, err := g.work(c, nil, &rendered).Command, d.err(); err != nil {
+		if _, err := g.submission(c, nil, &rendered).Command, d.err(); err != nil {
 			return nil, err
 		}
 		res, err := g.render(done, false)

@@ -59,7 +59,7 @@ func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), callKey{}, c))
 	full := make(chan error, 1)
 	go func() { // all that a tenant may have waiting
-		_, err := engine.Do(ctx, flow.Work{Tenant: 1, Command: flow.Ledger(&ledger.TransferAllCommand{}), Rows: 100, Bytes: 32 << 20})
+		_, err := engine.Do(ctx, flow.Submission{Tenant: 1, Command: flow.Ledger(&ledger.TransferAllCommand{}), Rows: 100, Bytes: 32 << 20})
 		full <- err
 	}()
 	for tick := time.NewTicker(time.Millisecond); waiting() < 100; <-tick.C {

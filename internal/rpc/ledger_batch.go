@@ -44,8 +44,8 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(r.GetItems()))}
 	changes := make([]change[*ledgerv1.TransferResponse], len(r.GetItems()))
 	rendered := make([]*ledgerv1.TransferResponse, len(r.GetItems()))
-	works := make([]flow.Work, 0, len(r.GetItems()))
-	at := make([]int, 0, len(r.GetItems())) // of works in items
+	submissions := make([]flow.Submission, 0, len(r.GetItems()))
+	at := make([]int, 0, len(r.GetItems())) // of submissions in items
 	caller := c.caller()
 	var whole []byte // the batch's own fingerprint, when keys are made of the call's
 	if c.key != "" {
@@ -58,13 +58,13 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			continue
 		}
 		changes[i] = transfer(caller, item.GetTransfer(), p)
-		works, at = append(works, changes[i].work(c, key, &rendered[i])), append(at, i)
+		submissions, at = append(submissions, changes[i].submission(c, key, &rendered[i])), append(at, i)
 	}
-	results := s.Engine.DoAll(ctx, works)
+	results := s.Engine.DoAll(ctx, submissions)
 	if err := notAdmitted(results); err != nil {
 		return nil, err
 	}
-	c.replayed = len(works) == len(r.GetItems())
+	c.replayed = len(submissions) == len(r.GetItems())
 	for n, result := range results {
 		i := at[n]
 		own := r.GetItems()[i].GetIdempotencyKey() != "" // what the call's key replays, the header tells of the whole
@@ -160,7 +160,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	}); err != nil {
 		return nil, err
 	}
-	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
+	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
 	key, err := s.requestKey(c, batchOperation, rule, r)
 	if err != nil {

@@ -96,7 +96,7 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := callOf(ctx)
-	out, err := s.Engine.Do(ctx, flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
+	out, err := s.Engine.Do(ctx, flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
 		Command: flow.Lease(&lease.RenewCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
 	if err != nil {
 		return nil, err
@@ -107,7 +107,7 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 // releaseHeld gives back what the stream held. It is the server's own doing: nothing is demanded of it.
 func (s *Lock) releaseHeld(ctx context.Context, l *lockv1.Lock) error {
 	c := callOf(ctx)
-	out, err := s.Engine.Do(ctx, flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
+	out, err := s.Engine.Do(ctx, flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
 		Command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
 	if r, ok := out.Answer.(lease.Released); ok {
 		s.Room.Wake(r.Next)

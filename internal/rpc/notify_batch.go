@@ -62,8 +62,8 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 	res := &notifyv1.SendBatchResponse{Results: make([]*notifyv1.SendBatchResult, len(r.GetItems()))}
 	changes := make([]change[*notifyv1.SendResponse], len(r.GetItems()))
 	rendered := make([]*notifyv1.SendResponse, len(r.GetItems()))
-	var works []flow.Work
-	var at []int // of works in items
+	var submissions []flow.Submission
+	var at []int // of submissions in items
 	var whole []byte
 	if c.key != "" {
 		whole = s.fingerprint(r)
@@ -81,13 +81,13 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 			key = &commit.Key{Principal: c.identity.Principal, Operation: sendBatchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
 				Fingerprint: whole, Life: s.life(c, c.rule(sendBatchOperation, sendOperation))}
 		}
-		works, at = append(works, changes[i].work(c, key, &rendered[i])), append(at, i)
+		submissions, at = append(submissions, changes[i].submission(c, key, &rendered[i])), append(at, i)
 	}
-	results := s.Engine.DoAll(ctx, works)
+	results := s.Engine.DoAll(ctx, submissions)
 	if err := notAdmitted(results); err != nil {
 		return nil, err
 	}
-	c.replayed = len(works) == len(r.GetItems())
+	c.replayed = len(submissions) == len(r.GetItems())
 	for n, result := range results {
 		i := at[n]
 		c.replayed = c.replayed && (result.Outcome.Replayed || result.Outcome.Existed)

@@ -103,7 +103,7 @@ func through[Q, R proto.Message](ctx context.Context, s *Changes, name string, g
 	if key != nil && most > 0 {
 		key.Life = min(key.Life, most)
 	}
-	out, err := s.Engine.Do(ctx, g.work(c, key, &rendered))
+	out, err := s.Engine.Do(ctx, g.submission(c, key, &rendered))
 	c.replayed = out.Replayed || out.Existed
 	if err == nil {
 		err = c.carry(ctx, s, out)
@@ -126,8 +126,8 @@ func Operations() []string {
 }
 
 // work prepares the engine's work; the rendered answer is left in *rendered when it was recorded.
-func (g *change[R]) work(c *call, key *commit.Key, rendered *R) flow.Work {
-	w := flow.Work{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(g.command, c.conditions...),
+func (g *change[R]) submission(c *call, key *commit.Key, rendered *R) flow.Submission {
+	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(g.command, c.conditions...),
 		Rows: max(g.rows, 1), Bytes: 512 + proto.Size(g.request), DryRun: g.dry}
 	if key != nil {
 		w.Key = key

@@ -76,13 +76,13 @@ func (s *Server) lapse(ctx context.Context) error {
 			return errors.Join(append(failures, err)...)
 		}
 		after = due[len(due)-1]
-		byTenant := map[int32][]flow.Work{}
+		byTenant := map[int32][]flow.Submission{}
 		for _, a := range ledger.AccountsOf(due) {
-			byTenant[a.Tenant] = append(byTenant[a.Tenant], flow.Work{Tenant: a.Tenant, RequestID: "scheduler",
+			byTenant[a.Tenant] = append(byTenant[a.Tenant], flow.Submission{Tenant: a.Tenant, RequestID: "scheduler",
 				Command: flow.Ledger(&ledger.LapseCommand{Account: a}), Rows: 1, Bytes: 256})
 		}
-		for _, works := range byTenant {
-			for _, r := range s.engine.DoAll(ctx, works) {
+		for _, submissions := range byTenant {
+			for _, r := range s.engine.DoAll(ctx, submissions) {
 				if r.Err != nil {
 					failures = append(failures, r.Err)
 				}

@@ -22,7 +22,7 @@ func newLocks(s *Server, instance string) *locks {
 	l := &locks{reads: s.reads, metrics: lease.NewMetrics(s.registry)}
 	l.room = lease.NewRoom(lease.RoomConfig{Reads: s.reads, Instance: instance, Closing: s.closing, Metrics: l.metrics, Log: s.log,
 		Do: func(ctx context.Context, c commit.Caller, command commit.Command[*lease.Tx]) (any, error) {
-			out, err := s.engine.Do(ctx, flow.Work{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lease(command), Rows: 1, Bytes: 512})
+			out, err := s.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lease(command), Rows: 1, Bytes: 512})
 			return out.Answer, err
 		}})
 	return l

@@ -74,7 +74,7 @@ func (s *Server) deliver(ctx context.Context) {
 
 // observeEndpoint tells transactions what became of an attempt at an endpoint.
 func (s *Server) observeEndpoint(ctx context.Context, o webhook.Observation) error {
-	for _, r := range s.engine.DoAll(ctx, []flow.Work{{Tenant: o.Tenant, RequestID: "webhooks",
+	for _, r := range s.engine.DoAll(ctx, []flow.Submission{{Tenant: o.Tenant, RequestID: "webhooks",
 		Command: flow.Webhook(&webhook.ObserveCommand{Observation: o}), Rows: 1, Bytes: 256}}) {
 		if r.Err != nil {
 			return fmt.Errorf("observe an endpoint: %w", r.Err)

@@ -41,9 +41,9 @@ func (p *plans) exec(sql string, args ...any) {
 
 func (p *plans) do(commands ...commit.Command[*token.Tx]) {
 	p.t.Helper()
-	works := make([]flow.Work, len(commands))
+	works := make([]flow.Submission, len(commands))
 	for i, c := range commands {
-		works[i] = flow.Work{Tenant: 1, RequestID: "r", Command: flow.Token(c), Rows: 1, Bytes: 1}
+		works[i] = flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Token(c), Rows: 1, Bytes: 1}
 	}
 	for i, r := range p.engine.DoAll(context.Background(), works) {
 		if r.Err != nil {

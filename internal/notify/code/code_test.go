@@ -66,7 +66,7 @@ func newDesk(t *testing.T, engines int) *desk {
 
 func (d *desk) do(c flow.Command) (any, error) {
 	e := d.engines[int(d.turn.Add(1))%len(d.engines)]
-	out, err := e.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 4, Bytes: 400})
+	out, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 4, Bytes: 400})
 	return out.Answer, err
 }
 
@@ -591,7 +591,7 @@ func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
 	e := flow.NewEngine(pool, "test", nil, nil)
 	defer e.Drain(context.Background())
 	for _, c := range []flow.Command{request(ada, "123456"), flow.Code(try(ada, "123456"))} {
-		if _, err := e.Do(t.Context(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); !fault.Is(err, secret.Missing) {
+		if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); !fault.Is(err, secret.Missing) {
 			t.Errorf("%T: %v", c, err)
 		}
 	}

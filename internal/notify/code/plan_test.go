@@ -53,7 +53,7 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 	defer e.Drain(context.Background())
 	do := func(c flow.Command) {
 		t.Helper()
-		if _, err := e.Do(context.Background(), flow.Work{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); err != nil {
+		if _, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -87,7 +87,7 @@ func newDesk(t *testing.T) *desk {
 // send makes a message, which a provider has taken under a number if one is given.
 func (d *desk) send(tenant int32, provider, number string) *notify.Message {
 	d.Helper()
-	out, err := d.engines[0].Do(d.Context(), flow.Work{Tenant: tenant, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Notify(&notify.SendCommand{
+	out, err := d.engines[0].Do(d.Context(), flow.Submission{Tenant: tenant, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Notify(&notify.SendCommand{
 		Caller: commit.Caller{Tenant: tenant, Principal: "p", RequestID: "r"}, Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345678",
 			Content: send.Content{Text: "x"}, BusinessType: "t", Priority: notify.Normal, OnUnknown: "park", MaxAttempts: 3, GiveUpAfter: time.Hour,
 			ContentLife: time.Hour, RepeatWindow: new(time.Duration)}})})

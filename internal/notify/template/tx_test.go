@@ -54,7 +54,7 @@ func start(t *testing.T, db *pgtest.DB) engine {
 }
 
 func (e engine) do(c commit.Command[*template.Tx]) (commit.Outcome, error) {
-	return e.Do(context.Background(), commit.Work[books]{Tenant: 1, RequestID: "r", Command: on{c}, Rows: 1, Bytes: 100})
+	return e.Do(context.Background(), commit.Submission[books]{Tenant: 1, RequestID: "r", Command: on{c}, Rows: 1, Bytes: 100})
 }
 
 func (e engine) put(channel send.Channel, name, locale string, d template.Definition) template.Put {

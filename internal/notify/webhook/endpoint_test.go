@@ -60,11 +60,11 @@ func create(name, url string, types ...string) *webhook.CreateCommand {
 // all runs commands in one batch, and tells how each ended: what it answered, or a reason.
 func (d *desk) all(engine int, commands ...commit.Command[*webhook.Tx]) (ended []string) {
 	d.Helper()
-	works := make([]flow.Work, len(commands))
+	submissions := make([]flow.Submission, len(commands))
 	for i, c := range commands {
-		works[i] = flow.Work{Tenant: 1, RequestID: "r", Command: flow.Webhook(c), Rows: 1, Bytes: 400}
+		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Webhook(c), Rows: 1, Bytes: 400}
 	}
-	for _, r := range d.engines[engine].DoAll(context.Background(), works) {
+	for _, r := range d.engines[engine].DoAll(context.Background(), submissions) {
 		ended = append(ended, told(r))
 	}
 	return ended
@@ -248,27 +248,27 @@ func TestEndpointsThatFailAreDisabled(t *testing.T) {
 		return &webhook.ObserveCommand{Observation: o}
 	}
 	ok := func(o *webhook.Observation) { o.OK = true }
-	const works = "https://a.example  v1"
+	const submissions = "https://a.example  v1"
 	d.want(d.all(0, saw(ok), saw(func(o *webhook.Observation) { o.ID++ })), "nothing", "nothing")
 	// Failing every 20 hours: disabled after five days, not before.
 	for range 6 {
-		d.want(d.all(0, saw(nil)), works)
+		d.want(d.all(0, saw(nil)), submissions)
 		d.age(20 * time.Hour)
 	}
 	d.want(d.all(1, saw(nil)), "disabled failing")
 	d.want(d.all(1, saw(nil), saw(ok)), "nothing", "nothing")
 	enable := &webhook.UpdateCommand{Caller: caller, Name: "shop", Enabled: ptr(true)}
-	d.want(d.all(0, enable, saw(nil)), works, works)
+	d.want(d.all(0, enable, saw(nil)), submissions, submissions)
 	// One that was taken in between begins anew, and so do failures that are far apart.
 	d.age(4 * 24 * time.Hour)
-	d.want(d.all(0, saw(nil)), works)
+	d.want(d.all(0, saw(nil)), submissions)
 	for range 4 {
 		d.age(23 * time.Hour)
-		d.want(d.all(0, saw(nil)), works)
+		d.want(d.all(0, saw(nil)), submissions)
 	}
-	d.want(d.all(0, saw(ok), saw(ok)), works, "nothing")
+	d.want(d.all(0, saw(ok), saw(ok)), submissions, "nothing")
 	d.age(4 * 24 * time.Hour)
-	d.want(d.all(0, saw(nil)), works)
+	d.want(d.all(0, saw(nil)), submissions)
 	d.want(d.all(0, saw(func(o *webhook.Observation) { o.Gone = true })), "disabled gone")
 }
 

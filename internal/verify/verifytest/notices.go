@@ -14,7 +14,7 @@ func (b *Books) notices() {
 	b.t.Helper()
 	who := commit.Caller{Tenant: Demo, Principal: "tester", RequestID: "req-paid"}
 	accept := func(p notify.Params) int64 {
-		out, err := b.engine.Do(context.Background(), flow.Work{Tenant: Demo, RequestID: who.RequestID,
+		out, err := b.engine.Do(context.Background(), flow.Submission{Tenant: Demo, RequestID: who.RequestID,
 			Command: flow.Notify(&notify.SendCommand{Caller: who, Params: p}), Rows: 4, Bytes: 100})
 		if err != nil {
 			b.t.Fatal(err)

@@ -164,12 +164,12 @@ func (b *Books) Capture(tenant int32, bizNo, hold, amount string) {
 // must runs a command that succeeds.
 func (b *Books) must(tenant int32, request string, c commit.Command[*ledger.Tx]) {
 	b.t.Helper()
-	b.do(flow.Work{Tenant: tenant, RequestID: request, Command: flow.Ledger(c)}, nil)
+	b.do(flow.Submission{Tenant: tenant, RequestID: request, Command: flow.Ledger(c)}, nil)
 }
 
 func (b *Books) keyed(tenant int32, key string, c *ledger.TransferCommand, want *fault.Reason) {
 	b.t.Helper()
-	b.do(flow.Work{Tenant: tenant, RequestID: c.RequestID, Command: flow.Ledger(c),
+	b.do(flow.Submission{Tenant: tenant, RequestID: c.RequestID, Command: flow.Ledger(c),
 		Key: &commit.Key{Principal: "tester", Operation: "ledger.transfer", Key: key,
 			Fingerprint: make([]byte, commit.FingerprintSize), Life: 24 * time.Hour},
 		Encode: func(any) ([]byte, error) { return []byte(key), nil }}, want)
@@ -177,13 +177,13 @@ func (b *Books) keyed(tenant int32, key string, c *ledger.TransferCommand, want 
 
 func (b *Books) claim(tenant int32, p claim.Params) {
 	b.t.Helper()
-	b.do(flow.Work{Tenant: tenant, RequestID: "req-claim", Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
+	b.do(flow.Submission{Tenant: tenant, RequestID: "req-claim", Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
 }
 
 // ask runs a command of demo's that succeeds, and returns its answer.
 func (b *Books) ask(request string, c flow.Command) any {
 	b.t.Helper()
-	return b.do(flow.Work{Tenant: Demo, RequestID: request, Command: c}, nil)
+	return b.do(flow.Submission{Tenant: Demo, RequestID: request, Command: c}, nil)
 }
 
 // tokens issues two submit tokens and spends one.
@@ -245,7 +245,7 @@ func (b *Books) other(db *pgtest.DB) {
 	}
 }
 
-func (b *Books) do(w flow.Work, want *fault.Reason) any {
+func (b *Books) do(w flow.Submission, want *fault.Reason) any {
 	b.t.Helper()
 	w.Rows, w.Bytes = 8, 800
 	out, err := b.engine.Do(context.Background(), w)

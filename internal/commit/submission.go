@@ -67,8 +67,8 @@ type Key struct {
 // FingerprintSize is one byte of version and 16 of SHA-256.
 const FingerprintSize = 17
 
-// Work is a command on its way, with what the engine must know of it.
-type Work[T any] struct {
+// Submission is a command on its way, with what the engine must know of it.
+type Submission[T any] struct {
 	Tenant    int32
 	RequestID string
 	Command   Command[T]
