@@ -121,7 +121,7 @@ func TestALostLockEndsItsContext(t *testing.T) {
 	err := c.WithLock(context.Background(), "a", func(ctx context.Context, fence int64) error {
 		child, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		if _, err := db.Exec(context.Background(), "update lease_locks set fence = nextval('lease_fence_seq')"); err != nil {
+		if _, err := db.Exec(context.Background(), "update lock_locks set fence = nextval('lock_fence_seq')"); err != nil {
 			t.Error(err)
 		}
 		cause := ends(t, child, 5*time.Second)
@@ -166,7 +166,7 @@ func TestTheContextEndsBeforeTheLease(t *testing.T) {
 				t.Errorf("the cause is %v", cause)
 			}
 			var left time.Duration
-			if err := db.QueryRow(context.Background(), "select expires_at - clock_timestamp() from lease_locks where name = $1", l.Name()).Scan(&left); err != nil || left <= 0 {
+			if err := db.QueryRow(context.Background(), "select expires_at - clock_timestamp() from lock_locks where name = $1", l.Name()).Scan(&left); err != nil || left <= 0 {
 				t.Errorf("%s: %v of the lease were left: %v", l.Name(), left, err)
 			}
 		})

@@ -19,8 +19,8 @@ var escapes = map[string]string{
 	"a domain in the place of a type": `
 		create domain pg_temp.date as pg_catalog.date check (pg_temp.escape(true))`,
 	"a view in the place of a table": `
-		create view pg_temp.lease_locks as select * from public.lease_locks where pg_temp.escape(true);
-		grant select on pg_temp.lease_locks to public`,
+		create view pg_temp.lock_locks as select * from public.lock_locks where pg_temp.escape(true);
+		grant select on pg_temp.lock_locks to public`,
 }
 
 func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
@@ -32,7 +32,7 @@ func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
 			super := connect(t, db.SuperDSN)
 			// The first lock is the privilege on the database; this test is of the second one.
 			do(t, super, "grant temporary on database "+pgx.Identifier{db.Name}.Sanitize()+" to ledgerd_app")
-			do(t, super, "grant execute on function lease_check to ledgerd_app")
+			do(t, super, "grant execute on function lock_check to ledgerd_app")
 			conn := connect(t, db.AppDSN)
 			do(t, conn, `create function pg_temp.escape(boolean) returns boolean language plpgsql as $$
 				begin
@@ -43,7 +43,7 @@ func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
 				end $$`)
 			do(t, conn, escape)
 			do(t, conn, "select notify_keep_partitions()")
-			_, _ = conn.Exec(t.Context(), "select lease_check(1, 'none', 1)") // LF002: it is not held
+			_, _ = conn.Exec(t.Context(), "select lock_check(1, 'none', 1)") // LF002: it is not held
 			for _, guard := range lines(t, super, `select tgname::text from pg_trigger
 				where tgrelid = 'commit_batches'::regclass and tgenabled = 'D'`) {
 				t.Errorf("ledgerd_app has switched %s off", guard)

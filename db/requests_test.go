@@ -114,8 +114,8 @@ func TestRequestsAreLookedForInOneTableIfOneIsMeant(t *testing.T) {
 	conn := asAuditor(t, pgtest.New(t))
 	for what, table := range map[string]string{
 		"transfer": "ledger_transfers", "hold": "ledger_holds", "account": "ledger_account_details", "key": "commit_keys", "refusal": "commit_keys",
-		"token": "token_submit_tokens", "token spent": "token_submit_tokens", "claim": "claim_keys", "work settled": "record_works",
-		"message": "inbox_messages", "message changed": "inbox_messages", "lock": "lease_locks", "waiter": "lease_waiters", "notification": "notify_messages",
+		"token": "token_submit_tokens", "token spent": "token_submit_tokens", "claim": "claim_keys", "work settled": "work_records",
+		"message": "inbox_messages", "message changed": "inbox_messages", "lock": "lock_locks", "waiter": "lock_waiters", "notification": "notify_messages",
 		"notification changed": "notify_events", "code": "notify_codes", "template": "notify_template_versions", "endpoint": "notify_endpoints",
 	} {
 		plan := strings.Join(lines(t, conn, "explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")

@@ -1,5 +1,5 @@
 -- Whoever waits waits for a lock that is there.
 select w.tenant_id, w.name, w.ticket, w.request_id
-from lease_waiters w
-left join lease_locks l on l.tenant_id = w.tenant_id and l.name = w.name
+from lock_waiters w
+left join lock_locks l on l.tenant_id = w.tenant_id and l.name = w.name
 where l.name is null

@@ -34,12 +34,12 @@ from (
     union all
     select tenant_id, request_id, claimed_at, 'claim', key, scope, principal, claim_id from claim_keys
     union all
-    select tenant_id, request_id, begun_at, 'work', key, scope, principal, null from record_works
+    select tenant_id, request_id, begun_at, 'work', key, scope, principal, null from work_records
     union all
-    select tenant_id, first_request_id, created_at, 'work', key, scope, null, null from record_works where attempt > 1
+    select tenant_id, first_request_id, created_at, 'work', key, scope, null, null from work_records where attempt > 1
     union all
     select tenant_id, settled_request_id, settled_at, 'work settled', key, scope || ': ' || state, settled_by, null
-    from record_works where settled_at is not null
+    from work_records where settled_at is not null
     union all
     select tenant_id, request_id, received_at, 'message', message_id, concat_ws('/', consumer_group, nullif(part, '')) collate "C", principal, inbox_id
     from inbox_messages
@@ -48,9 +48,9 @@ from (
         concat_ws('/', consumer_group, nullif(part, '')) || ': ' || state collate "C", null, inbox_id
     from inbox_messages where last_request_id <> request_id
     union all
-    select tenant_id, request_id, acquired_at, 'lock', name, holder, principal, null from lease_locks
+    select tenant_id, request_id, acquired_at, 'lock', name, holder, principal, null from lock_locks
     union all
-    select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lease_waiters
+    select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lock_waiters
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
 comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out.';

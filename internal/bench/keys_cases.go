@@ -15,9 +15,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
-	"github.com/ledgerd/ledgerd/internal/record"
+	"github.com/ledgerd/ledgerd/internal/lock"
 	"github.com/ledgerd/ledgerd/internal/token"
+	"github.com/ledgerd/ledgerd/internal/work"
 )
 
 // cases are all there are: those of Redis only if it is there.
@@ -124,32 +124,32 @@ func spends(_ context.Context, b *keyBench) (operation, error) {
 }
 
 func works(_ context.Context, b *keyBench) (operation, error) {
-	recorded, err := record.NewAnswer(201, nil, []byte(`{"order":"77"}`))
+	recorded, err := work.NewAnswer(201, nil, []byte(`{"order":"77"}`))
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, run string, caller, n int) error {
 		key := name(run, caller, n)
-		answer, err := b.do(ctx, flow.Record(&record.BeginCommand{Caller: b.caller(), BeginParams: record.BeginParams{Scope: "bench", Key: key,
+		answer, err := b.do(ctx, flow.Work(&work.BeginCommand{Caller: b.caller(), BeginParams: work.BeginParams{Scope: "bench", Key: key,
 			Fingerprint: []byte("0123456789abcdef"), Lease: 30 * time.Second, Life: 24 * time.Hour}}), 1)
 		if err != nil {
 			return err
 		}
-		_, err = b.do(ctx, flow.Record(&record.CompleteCommand{Caller: b.caller(), Held: record.Held{Scope: "bench", Key: key, Fence: answer.(record.Begun).Fence},
-			State: record.Done, Answer: recorded}), 1)
+		_, err = b.do(ctx, flow.Work(&work.CompleteCommand{Caller: b.caller(), Held: work.Held{Scope: "bench", Key: key, Fence: answer.(work.Begun).Fence},
+			State: work.Done, Answer: recorded}), 1)
 		return err
 	}, nil
 }
 
 func locks(_ context.Context, b *keyBench) (operation, error) {
 	return func(ctx context.Context, _ string, caller, _ int) error {
-		lock := fmt.Sprint("bench:", caller)
-		answer, err := b.do(ctx, flow.Lease(&lease.AcquireCommand{Caller: b.caller(), AcquireParams: lease.AcquireParams{Name: lock,
+		name := fmt.Sprint("bench:", caller)
+		answer, err := b.do(ctx, flow.Lock(&lock.AcquireCommand{Caller: b.caller(), AcquireParams: lock.AcquireParams{Name: name,
 			Holder: "bench", Lease: 30 * time.Second}}), 1)
 		if err != nil {
 			return err
 		}
-		_, err = b.do(ctx, flow.Lease(&lease.ReleaseCommand{Caller: b.caller(), Name: lock, Fence: answer.(lease.Acquired).Fence}), 1)
+		_, err = b.do(ctx, flow.Lock(&lock.ReleaseCommand{Caller: b.caller(), Name: name, Fence: answer.(lock.Acquired).Fence}), 1)
 		return err
 	}, nil
 }
@@ -201,20 +201,20 @@ func workCalls(_ context.Context, b *keyBench) (operation, error) {
 
 func lockCalls(_ context.Context, b *keyBench) (operation, error) {
 	return func(ctx context.Context, _ string, caller, _ int) error {
-		lock := fmt.Sprint("bench-rpc:", caller)
-		res, err := b.client.Locks.Acquire(ctx, &lockv1.AcquireRequest{Name: lock, Wait: durationpb.New(0)})
+		name := fmt.Sprint("bench-rpc:", caller)
+		res, err := b.client.Locks.Acquire(ctx, &lockv1.AcquireRequest{Name: name, Wait: durationpb.New(0)})
 		if err != nil {
 			return err
 		}
-		_, err = b.client.Locks.Release(ctx, &lockv1.ReleaseRequest{Name: lock, Fence: res.GetLock().GetFence()})
+		_, err = b.client.Locks.Release(ctx, &lockv1.ReleaseRequest{Name: name, Fence: res.GetLock().GetFence()})
 		return err
 	}, nil
 }
 
 // verify holds what is in the database against what callers were told was done, by case.
 func (b *keyBench) verify(ctx context.Context, done map[string]int64) error {
-	var claims, spent, submissions, held int64
-	if err := b.super.QueryRow(ctx, sql("keys")).Scan(&claims, &spent, &submissions, &held); err != nil {
+	var claims, spent, works, held int64
+	if err := b.super.QueryRow(ctx, sql("keys")).Scan(&claims, &spent, &works, &held); err != nil {
 		return err
 	}
 	for _, x := range []struct {

@@ -43,7 +43,7 @@ func TestLocksOutliveTheirServer(t *testing.T) {
 	waits := func(n int) {
 		t.Helper()
 		for got := -1; got != n; {
-			if err := pool.QueryRow(ctx, "select count(*) from lease_waiters where alive_until > clock_timestamp()").Scan(&got); err != nil {
+			if err := pool.QueryRow(ctx, "select count(*) from lock_waiters where alive_until > clock_timestamp()").Scan(&got); err != nil {
 				t.Fatal(err)
 			}
 		}

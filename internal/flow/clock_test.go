@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/lock"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -21,8 +21,8 @@ type seats struct {
 }
 
 func (s seats) lock(name, holder string) flow.Submission {
-	return submission(flow.Submission{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
-		AcquireParams: lease.AcquireParams{Name: name, Holder: holder, Lease: time.Minute}})})
+	return submission(flow.Submission{Command: flow.Lock(&lock.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+		AcquireParams: lock.AcquireParams{Name: name, Holder: holder, Lease: time.Minute}})})
 }
 
 func (s seats) claim(key, owner string) flow.Submission {
@@ -69,7 +69,9 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 	s := seats{t, engine(t, d.DB)}
 	world(t, s.engine, 8)
 	held, taken := []string{"LOCK_HELD", "KEY_CLAIMED", "replayed"}, []string{"ok", "ok", "ok"}
-	ledgered := func(c commit.Command[*ledger.Tx]) flow.Submission { return submission(flow.Submission{Command: flow.Ledger(c)}) }
+	ledgered := func(c commit.Command[*ledger.Tx]) flow.Submission {
+		return submission(flow.Submission{Command: flow.Ledger(c)})
+	}
 	pay := func(bizNo string) flow.Submission { return ledgered(transfer(bizNo, "world", "user:0", "1")) }
 	open := func(code string) flow.Submission {
 		return ledgered(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: code, Asset: "CNY", Kind: "liability"}}})
@@ -101,7 +103,7 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 		t.Errorf("fence %d after %d", next, old)
 	}
 	renew := func(holder string, fence int64) flow.Submission {
-		return submission(flow.Submission{Command: flow.Lease(&lease.RenewCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
+		return submission(flow.Submission{Command: flow.Lock(&lock.RenewCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
 	}
 	s.run("who renews", []flow.Submission{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
 	clock.Set(0)
@@ -109,7 +111,7 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 }
 
 func fenceOf(r commit.Result) int64 {
-	l, _ := r.Outcome.Answer.(lease.Acquired)
+	l, _ := r.Outcome.Answer.(lock.Acquired)
 	return l.Lock.Fence
 }
 

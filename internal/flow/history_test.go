@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/lock"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -51,14 +51,14 @@ func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 		return submission(flow.Submission{Command: flow.Claim(&claim.Command{Caller: caller,
 			Params: claim.Params{Scope: "seat", Key: "12A", Owner: owner, Life: 30 * time.Minute, FirstOnly: true}})})
 	}
-	lock := func(holder string) flow.Submission {
-		return submission(flow.Submission{Command: flow.Lease(&lease.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
-			AcquireParams: lease.AcquireParams{Name: "job", Holder: holder, Lease: 10 * time.Minute}})})
+	acquire := func(holder string) flow.Submission {
+		return submission(flow.Submission{Command: flow.Lock(&lock.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+			AcquireParams: lock.AcquireParams{Name: "job", Holder: holder, Lease: 10 * time.Minute}})})
 	}
 	pay := func(bizNo, to string) flow.Submission {
 		return submission(flow.Submission{Command: flow.Ledger(transfer(bizNo, "world", to, "1"))})
 	}
-	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), lock("ann"),
+	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), acquire("ann"),
 		submission(flow.Submission{Command: flow.Ledger(hold("h", "user:1", "user:2", "1", 30*time.Minute))})}) {
 		if r.Err != nil {
 			t.Fatal(i, r.Err)
@@ -67,8 +67,8 @@ func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 	if _, err := super.Exec(t.Context(), "update ledger_accounts set last_entry_at = now() + interval '1 hour' where code = 'user:7'"); err != nil {
 		t.Fatal(err)
 	}
-	rs := e.DoAll(t.Context(), []flow.Submission{pay("t", "user:7"), seat("bob"), lock("bob"), pay("u", "user:1")})
-	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) || !fault.Is(rs[2].Err, lease.Held) {
+	rs := e.DoAll(t.Context(), []flow.Submission{pay("t", "user:7"), seat("bob"), acquire("bob"), pay("u", "user:1")})
+	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) || !fault.Is(rs[2].Err, lock.Held) {
 		t.Errorf("%+v", rs)
 	}
 	if got := text(t, super, "select state from ledger_holds where biz_no = 'h'"); got != "held" {

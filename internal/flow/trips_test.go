@@ -43,7 +43,7 @@ func TestRoundTrips(t *testing.T) {
 	} {
 		for i := range 8 {
 			before := n.Load()
-			if _, err := e.Do(t.Context(), c.submission(i)); err != nil {
+			if _, err := e.Do(t.Context(), c.work(i)); err != nil {
 				t.Fatal(c.what, err)
 			}
 			if got := n.Load() - before; got != c.want {

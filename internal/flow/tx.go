@@ -12,26 +12,26 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/inbox"
-	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/lock"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/code"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
-	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
+	"github.com/ledgerd/ledgerd/internal/work"
 )
 
 // The domains, in the one order in which every batch locks them, and each domain's rows sorted. A command that
 // waits for a row holds none of a domain behind it.
 var (
 	// Lock keys of Execute come first: they may guard everything else.
-	lockKeys = register(func(*Tx) *lease.Keys { return lease.NewKeys() })
-	leases   = register(func(*Tx) *lease.Tx { return lease.NewTx() }, lease.NameConstraints()...)
+	lockKeys = register(func(*Tx) *lock.Keys { return lock.NewKeys() })
+	locks    = register(func(*Tx) *lock.Tx { return lock.NewTx() }, lock.NameConstraints()...)
 	// Before rows that many share: a second caller with a token or a claim waits here, and holds none of those.
 	tokens    = register(func(*Tx) *token.Tx { return token.NewTx() })
 	claims    = register(func(*Tx) *claim.Tx { return claim.NewTx() }, claim.NameConstraints()...)
-	records   = register(func(*Tx) *record.Tx { return record.NewTx() }, record.NameConstraints()...)
+	works     = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
 	inboxes   = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
 	webhooks  = register(func(*Tx) *webhook.Tx { return webhook.NewTx() }, webhook.NameConstraints()...)
 	templates = register(func(*Tx) *template.Tx { return template.NewTx() }, template.NameConstraints()...)
@@ -105,10 +105,10 @@ func (tx *Tx) Participants() []commit.Participant {
 func (tx *Tx) Claims() *claim.Tx { return claims.of(tx) }
 
 // LockKeys has the lock keys of Execute.
-func (tx *Tx) LockKeys() *lease.Keys { return lockKeys.of(tx) }
+func (tx *Tx) LockKeys() *lock.Keys { return lockKeys.of(tx) }
 
-// Leases has lease locks.
-func (tx *Tx) Leases() *lease.Tx { return leases.of(tx) }
+// Locks has locks that end by themselves.
+func (tx *Tx) Locks() *lock.Tx { return locks.of(tx) }
 
 // Ledger has accounts, transfers and holds.
 func (tx *Tx) Ledger() *ledger.Tx { return ledgers.of(tx) }
@@ -116,8 +116,8 @@ func (tx *Tx) Ledger() *ledger.Tx { return ledgers.of(tx) }
 // Tokens has submit tokens.
 func (tx *Tx) Tokens() *token.Tx { return tokens.of(tx) }
 
-// Records has work done elsewhere.
-func (tx *Tx) Records() *record.Tx { return records.of(tx) }
+// Work has work done elsewhere.
+func (tx *Tx) Work() *work.Tx { return works.of(tx) }
 
 // Inbox has the messages of consumers.
 func (tx *Tx) Inbox() *inbox.Tx { return inboxes.of(tx) }
@@ -156,8 +156,8 @@ func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metri
 	})
 }
 
-// Lease makes a command on locks one over Tx.
-func Lease(c commit.Command[*lease.Tx]) Command { return on(leases, c) }
+// Lock makes a command on locks one over Tx.
+func Lock(c commit.Command[*lock.Tx]) Command { return on(locks, c) }
 
 // Ledger makes a ledger command one over Tx.
 func Ledger(c commit.Command[*ledger.Tx]) Command { return on(ledgers, c) }
@@ -168,8 +168,8 @@ func Token(c commit.Command[*token.Tx]) Command { return on(tokens, c) }
 // Claim makes a command over claims one over Tx.
 func Claim(c commit.Command[*claim.Tx]) Command { return on(claims, c) }
 
-// Record makes a command on work done elsewhere one over Tx.
-func Record(c commit.Command[*record.Tx]) Command { return on(records, c) }
+// Work makes a command on work done elsewhere one over Tx.
+func Work(c commit.Command[*work.Tx]) Command { return on(works, c) }
 
 // Inbox makes an inbox command one over Tx.
 func Inbox(c commit.Command[*inbox.Tx]) Command { return on(inboxes, c) }

@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/lock"
 )
 
 // Batch serves BatchService.
@@ -138,7 +138,7 @@ func (s *step) decode(c *call, request proto.Message) (g change[proto.Message], 
 // Need names what all operations need.
 func (e *execute) Need(tx *flow.Tx) {
 	for _, k := range e.lockKeys {
-		tx.LockKeys().Want(lease.Key{Tenant: e.call.identity.Tenant, Name: k})
+		tx.LockKeys().Want(lock.Key{Tenant: e.call.identity.Tenant, Name: k})
 	}
 	for i := range e.steps {
 		s := &e.steps[i]

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/internal/claim"
-	"github.com/ledgerd/ledgerd/internal/record"
+	"github.com/ledgerd/ledgerd/internal/work"
 )
 
 // Idempotency serves IdempotencyService.
@@ -22,8 +22,8 @@ var _ idempotencyv1connect.IdempotencyServiceHandler = (*Idempotency)(nil)
 
 // Records are what the calls on work done elsewhere need besides the engine.
 type Records struct {
-	reader   *record.Reader
-	waiters  *record.Waiters
+	reader   *work.Reader
+	waiters  *work.Waiters
 	outcomes *prometheus.CounterVec
 	log      *slog.Logger
 	closing  <-chan struct{}
@@ -31,7 +31,7 @@ type Records struct {
 
 // NewRecords makes them over the read pool. Who waits is sent away when closing is closed.
 func NewRecords(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, closing <-chan struct{}) *Records {
-	r := &Records{reader: record.NewReader(reads), waiters: record.NewWaiters(reads, log), log: log, closing: closing,
+	r := &Records{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "record", Name: "outcomes_total",
 			Help: "Calls on work done elsewhere, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
 			[]string{"call", "outcome"})}

@@ -12,15 +12,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/lock"
 )
 
 // Lock serves LockService.
 type Lock struct {
 	*Changes
-	Reader  *lease.Reader
-	Room    *lease.Room
-	Metrics *lease.Metrics
+	Reader  *lock.Reader
+	Room    *lock.Room
+	Metrics *lock.Metrics
 	// Closing ends streams when it is closed.
 	Closing <-chan struct{}
 }
@@ -63,13 +63,13 @@ func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(co
 
 // acquire tries until it has the lock or the wait is over. Only the try that gets it is recorded under
 // the key, and only there do conditions stay.
-func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lease.AcquireParams, wait time.Duration,
+func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lock.AcquireParams, wait time.Duration,
 	tries func(context.Context) context.Context) (res *lockv1.AcquireResponse, err error) {
 	c := callOf(ctx)
 	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (replayed bool, err error) {
 		var out commit.Outcome
 		res, out, err = through(tries(ctx), s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
-		if a, ok := out.Answer.(lease.Acquired); ok && a.Lapsed {
+		if a, ok := out.Answer.(lock.Acquired); ok && a.Lapsed {
 			s.Metrics.Lapsed(1)
 			s.Engine.Count(c.identity.Tenant, acquireCall.name, takenOver)
 		}
@@ -84,20 +84,20 @@ var acquireCall = define("lock.acquire", func(c *call, d *decoder, r *lockv1.Acq
 	return acquireChange(c, d.acquire(c, r), 0)
 })
 
-func acquireChange(c *call, p lease.AcquireParams, ticket int64) change[*lockv1.AcquireResponse] {
+func acquireChange(c *call, p lock.AcquireParams, ticket int64) change[*lockv1.AcquireResponse] {
 	return change[*lockv1.AcquireResponse]{
-		command: flow.Lease(&lease.AcquireCommand{Caller: c.caller(), AcquireParams: p, Ticket: ticket}),
+		command: flow.Lock(&lock.AcquireCommand{Caller: c.caller(), AcquireParams: p, Ticket: ticket}),
 		render: func(answer any, _ bool) (*lockv1.AcquireResponse, error) {
-			return &lockv1.AcquireResponse{Lock: renderLock(answer.(lease.Acquired).Lock)}, nil
+			return &lockv1.AcquireResponse{Lock: renderLock(answer.(lock.Acquired).Lock)}, nil
 		}}
 }
 
 // acquire reads what to acquire. A holder without a name is given that of the call.
-func (d *decoder) acquire(c *call, r *lockv1.AcquireRequest) lease.AcquireParams {
+func (d *decoder) acquire(c *call, r *lockv1.AcquireRequest) lock.AcquireParams {
 	if r.GetReentrant() && r.GetHolder() == "" {
 		d.bad("holder", "must be named when reentrant is asked for")
 	}
-	return lease.AcquireParams{Name: r.GetName(), Holder: cmp.Or(r.GetHolder(), c.requestID), Reentrant: r.GetReentrant(),
+	return lock.AcquireParams{Name: r.GetName(), Holder: cmp.Or(r.GetHolder(), c.requestID), Reentrant: r.GetReentrant(),
 		GuardsPage: r.GetGuardsPage(), Lease: leaseOf(r.GetLease(), defaultLockLease)}
 }
 
@@ -123,16 +123,16 @@ func (s *Lock) Renew(ctx context.Context, r *lockv1.RenewRequest) (*lockv1.Renew
 
 // count counts fences that are not current.
 func (s *Lock) count(call string, err error) {
-	if fault.Is(err, lease.Lost) {
+	if fault.Is(err, lock.Lost) {
 		s.Metrics.Refused(call)
 	}
 }
 
 var renewCall = define("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRequest) change[*lockv1.RenewResponse] {
 	return change[*lockv1.RenewResponse]{
-		command: flow.Lease(&lease.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(), Lease: leaseOf(r.GetLease(), 0)}),
+		command: flow.Lock(&lock.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(), Lease: leaseOf(r.GetLease(), 0)}),
 		render: func(answer any, _ bool) (*lockv1.RenewResponse, error) {
-			return &lockv1.RenewResponse{Lock: renderLock(answer.(lease.Lock))}, nil
+			return &lockv1.RenewResponse{Lock: renderLock(answer.(lock.Lock))}, nil
 		}}
 })
 
@@ -141,7 +141,7 @@ func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.R
 	c := callOf(ctx)
 	var d decoder
 	res, out, err := through(ctx, s.Changes, releaseLockCall.name, releaseLockCall.read(c, &d, r), r, 0)
-	if a, ok := out.Answer.(lease.Released); ok {
+	if a, ok := out.Answer.(lock.Released); ok {
 		s.Room.Wake(a.Next)
 	}
 	s.count("release", err)
@@ -150,15 +150,15 @@ func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.R
 
 var releaseLockCall = define("lock.release", func(c *call, _ *decoder, r *lockv1.ReleaseRequest) change[*lockv1.ReleaseResponse] {
 	return change[*lockv1.ReleaseResponse]{
-		command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
+		command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
 		render: func(answer any, existed bool) (*lockv1.ReleaseResponse, error) {
-			return &lockv1.ReleaseResponse{Lock: renderLock(answer.(lease.Released).Lock), Existed: existed}, nil
+			return &lockv1.ReleaseResponse{Lock: renderLock(answer.(lock.Released).Lock), Existed: existed}, nil
 		}}
 })
 
 // Get shows a lock.
 func (s *Lock) Get(ctx context.Context, r *lockv1.GetRequest) (*lockv1.GetResponse, error) {
-	l, err := s.Reader.Get(ctx, lease.Key{Tenant: callOf(ctx).identity.Tenant, Name: r.GetName()})
+	l, err := s.Reader.Get(ctx, lock.Key{Tenant: callOf(ctx).identity.Tenant, Name: r.GetName()})
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (s *Lock) List(ctx context.Context, r *lockv1.ListRequest) (*lockv1.ListRes
 	return res, err
 }
 
-func renderLock(l lease.Lock) *lockv1.Lock {
+func renderLock(l lock.Lock) *lockv1.Lock {
 	if l.Fence == 0 {
 		return &lockv1.Lock{Name: l.Name, State: lockv1.LockState_LOCK_STATE_FREE, Waiters: int32(l.Waiters)}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/lock"
 )
 
 // Hold holds a lock while the stream lives.
@@ -25,7 +25,7 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 	}
 	l := res.GetLock()
 	err = s.hold(ctx, l, stream)
-	if fault.Is(err, lease.Lost) {
+	if fault.Is(err, lock.Lost) {
 		s.Metrics.Refused("hold")
 		return err
 	}
@@ -71,10 +71,10 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			}
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case fault.Is(err, lease.Lost):
+		case fault.Is(err, lock.Lost):
 			return err
 		case !time.Now().Before(end):
-			return lease.Lost.New("the lock %q could not be renewed in time", l.GetName()).Because(err)
+			return lock.Lost.New("the lock %q could not be renewed in time", l.GetName()).Because(err)
 		default:
 			pause = max(0, min(term/10, time.Second, time.Until(end)))
 		}
@@ -97,19 +97,19 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 	defer cancel()
 	c := callOf(ctx)
 	out, err := s.Engine.Do(ctx, flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
-		Command: flow.Lease(&lease.RenewCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
+		Command: flow.Lock(&lock.RenewCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
 	if err != nil {
 		return nil, err
 	}
-	return renderLock(out.Answer.(lease.Lock)), nil
+	return renderLock(out.Answer.(lock.Lock)), nil
 }
 
 // releaseHeld gives back what the stream held. It is the server's own doing: nothing is demanded of it.
 func (s *Lock) releaseHeld(ctx context.Context, l *lockv1.Lock) error {
 	c := callOf(ctx)
 	out, err := s.Engine.Do(ctx, flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
-		Command: flow.Lease(&lease.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
-	if r, ok := out.Answer.(lease.Released); ok {
+		Command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
+	if r, ok := out.Answer.(lock.Released); ok {
 		s.Room.Wake(r.Next)
 	}
 	s.count("hold", err)

@@ -28,7 +28,7 @@ func TestAlertsAreOnMetricsThatAreThere(t *testing.T) {
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	for _, series := range []string{ // increase() does not see a series begin with 1
 		`ledgerd_ids_leases_total{outcome="lost"}`, `ledgerd_ids_leases_total{outcome="exhausted"}`, `ledgerd_lock_fence_refusals_total{call="renew"}`,
-		`ledgerd_record_outcomes_total{call="complete",outcome="fence_lost"}`, `ledgerd_record_outcomes_total{call="begin",outcome="parked"}`,
+		`ledgerd_work_outcomes_total{call="complete",outcome="fence_lost"}`, `ledgerd_work_outcomes_total{call="begin",outcome="parked"}`,
 	} {
 		if !strings.Contains(metricsOf(t, c), "\n"+series+" 0\n") {
 			t.Errorf("%s is not there from the beginning", series)

@@ -15,15 +15,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/code"
-	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
+	"github.com/ledgerd/ledgerd/internal/work"
 )
 
 // background starts the work that nobody calls for: holds lapse, dead keys and tokens go.
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), record.Works(), code.Codes()}, inbox.Tables(), notify.Tables())}
+		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), work.Works(), code.Codes()}, inbox.Tables(), notify.Tables())}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)

@@ -24,7 +24,7 @@ func TestARightToRunIsGivenAgainWithoutASecondTokenOrClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	form := c.plain()
-	for _, operation := range []string{"record.begin", "inbox.begin"} {
+	for _, operation := range []string{"work.begin", "inbox.begin"} {
 		if err := access.SetRule(t.Context(), super, tenant, access.Rule{Operation: operation, KeyRequired: true}); err != nil {
 			t.Fatal(err)
 		}

@@ -110,7 +110,7 @@ func (c *caller) releaseLock(name string, fence int64) {
 }
 
 func (s *site) waiting(n int) func() bool {
-	return func() bool { return s.count("select count(*) from lease_waiters") == n }
+	return func() bool { return s.count("select count(*) from lock_waiters") == n }
 }
 
 func TestTwoServersServeOneQueue(t *testing.T) {
@@ -236,7 +236,7 @@ func TestCallsUnderOneKeyThatWaitAreOneAcquisition(t *testing.T) {
 			t.Errorf("those beside the first had their answer after %v", time.Since(released))
 		}
 	}
-	if n := s.count("select count(*) from lease_waiters"); n != 0 {
+	if n := s.count("select count(*) from lock_waiters"); n != 0 {
 		t.Errorf("%d places are left", n)
 	}
 }
@@ -268,7 +268,7 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 		t.Errorf("while it is held: %s %s", a.code, a.message)
 	}
 	cancel()
-	soon(t, 2*time.Second, "it is free", func() bool { return s.count("select count(*) from lease_locks where state = 'held'") == 0 })
+	soon(t, 2*time.Second, "it is free", func() bool { return s.count("select count(*) from lock_locks where state = 'held'") == 0 })
 
 	// A stream whose lock is taken from it ends.
 	stream, err = c.locks().Hold(context.Background(), &lockv1.HoldRequest{Name: "a", Lease: durationpb.New(time.Second)})
@@ -276,7 +276,7 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 		t.Fatal(err, stream.Err())
 	}
 	defer stream.Close()
-	if _, err := s.pool.Exec(context.Background(), "update lease_locks set fence = nextval('lease_fence_seq')"); err != nil {
+	if _, err := s.pool.Exec(context.Background(), "update lock_locks set fence = nextval('lock_fence_seq')"); err != nil {
 		t.Fatal(err)
 	}
 	for stream.Receive() {
@@ -302,7 +302,7 @@ func TestAStreamEndsBeforeItsLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // it changed nothing
-	if _, err := tx.Exec(context.Background(), "lock table access_api_keys; select from lease_locks for update"); err != nil {
+	if _, err := tx.Exec(context.Background(), "lock table access_api_keys; select from lock_locks for update"); err != nil {
 		t.Fatal(err)
 	}
 	last := stream.Msg().GetLock()
@@ -334,7 +334,7 @@ func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {
 	if text := holdOnce(c, &lockv1.HoldRequest{Name: "a"}); strings.HasPrefix(text, "error") {
 		t.Fatal(text)
 	}
-	soon(t, 5*time.Second, "it is released", func() bool { return s.count("select count(*) from lease_locks where state = 'free'") == 1 })
+	soon(t, 5*time.Second, "it is released", func() bool { return s.count("select count(*) from lock_locks where state = 'free'") == 1 })
 	if a := c.call(connectProto, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a"}); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
 		t.Errorf("a call without key: %s %s", a.code, a.message)
 	}
@@ -361,8 +361,8 @@ func TestACallerWhoGoesAwayLeavesNoLock(t *testing.T) {
 			work.Wait()
 		}
 	}
-	soon(t, 5*time.Second, "none is held", func() bool { return s.count("select count(*) from lease_locks where state = 'held'") == 0 })
-	if n := s.count("select count(*) from lease_locks"); n < 20 {
+	soon(t, 5*time.Second, "none is held", func() bool { return s.count("select count(*) from lock_locks where state = 'held'") == 0 })
+	if n := s.count("select count(*) from lock_locks"); n < 20 {
 		t.Errorf("only %d were ever held", n)
 	}
 }

@@ -8,21 +8,21 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/lease"
+	"github.com/ledgerd/ledgerd/internal/lock"
 )
 
 // locks are where calls wait for locks, and what counts them.
 type locks struct {
 	reads   *pgxpool.Pool
-	room    *lease.Room
-	metrics *lease.Metrics
+	room    *lock.Room
+	metrics *lock.Metrics
 }
 
 func newLocks(s *Server, instance string) *locks {
-	l := &locks{reads: s.reads, metrics: lease.NewMetrics(s.registry)}
-	l.room = lease.NewRoom(lease.RoomConfig{Reads: s.reads, Instance: instance, Closing: s.closing, Metrics: l.metrics, Log: s.log,
-		Do: func(ctx context.Context, c commit.Caller, command commit.Command[*lease.Tx]) (any, error) {
-			out, err := s.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lease(command), Rows: 1, Bytes: 512})
+	l := &locks{reads: s.reads, metrics: lock.NewMetrics(s.registry)}
+	l.room = lock.NewRoom(lock.RoomConfig{Reads: s.reads, Instance: instance, Closing: s.closing, Metrics: l.metrics, Log: s.log,
+		Do: func(ctx context.Context, c commit.Caller, command commit.Command[*lock.Tx]) (any, error) {
+			out, err := s.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lock(command), Rows: 1, Bytes: 512})
 			return out.Answer, err
 		}})
 	return l
@@ -32,7 +32,7 @@ func newLocks(s *Server, instance string) *locks {
 const spareLocks = time.Minute
 
 func (l *locks) clean(ctx context.Context) error {
-	lapsed, err := lease.Clean(ctx, l.reads, spareLocks)
+	lapsed, err := lock.Clean(ctx, l.reads, spareLocks)
 	l.metrics.Lapsed(lapsed)
 	return err
 }

@@ -37,8 +37,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
-	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/lock"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
@@ -232,7 +232,7 @@ func (s *Server) routes() http.Handler {
 	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads),
 		Records: rpc.NewRecords(s.reads, s.registry, s.log, s.closing)}, options...))
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
-	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lease.NewReader(s.reads), Room: s.locks.room,
+	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lock.NewReader(s.reads), Room: s.locks.room,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
 	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
 	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Changes: changes, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))

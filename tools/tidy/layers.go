@@ -7,7 +7,7 @@ type layer int
 
 const (
 	ground  layer = iota // pg, fault, embedded SQL: know nothing of ours
-	engine               // commit, lease: no domain words
+	engine               // commit, lock: no domain words
 	domain               // ledger, order, stock, …: must not import each other
 	flow                 // what spans domains
 	rpc                  // thin adapters
@@ -33,7 +33,7 @@ var layers = map[string]layer{
 	"internal/paging":  ground,
 	"internal/commit":  engine,
 	"internal/clean":   engine,
-	"internal/lease":   engine,
+	"internal/lock":    engine,
 	"internal/ids":     engine,
 	"internal/flow":    flow,
 	"internal/rpc":     rpc,

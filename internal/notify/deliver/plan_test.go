@@ -32,7 +32,7 @@ func TestPlansOutliveEmptyTables(t *testing.T) {
 	p := deliver.New(deliver.Config{DB: one})
 	var q db.Queries
 	o := newOutbox(t, base)
-	w := &submissions{t: t, p: p, q: &q}
+	w := &works{t: t, p: p, q: &q}
 	for range 12 { // until plans are kept
 		o.put(4, message{priority: 1, never: true})
 		w.all(4)
@@ -61,7 +61,7 @@ type works struct {
 	q *db.Queries
 }
 
-func (w *submissions) all(n int32) map[string]time.Duration {
+func (w *works) all(n int32) map[string]time.Duration {
 	w.t.Helper()
 	ctx := context.Background()
 	took := map[string]time.Duration{}

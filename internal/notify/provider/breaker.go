@@ -34,7 +34,7 @@ type verdict int
 
 const (
 	nothing  verdict = iota // it says nothing: the attempt was ended by us
-	fine                    // it submissions, whatever it thinks of the message
+	fine                    // it works, whatever it thinks of the message
 	failing                 // it said no for now: it may be in trouble, or it is the message
 	stalling                // it did not answer
 	down                    // it takes nothing

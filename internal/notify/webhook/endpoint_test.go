@@ -248,27 +248,27 @@ func TestEndpointsThatFailAreDisabled(t *testing.T) {
 		return &webhook.ObserveCommand{Observation: o}
 	}
 	ok := func(o *webhook.Observation) { o.OK = true }
-	const submissions = "https://a.example  v1"
+	const works = "https://a.example  v1"
 	d.want(d.all(0, saw(ok), saw(func(o *webhook.Observation) { o.ID++ })), "nothing", "nothing")
 	// Failing every 20 hours: disabled after five days, not before.
 	for range 6 {
-		d.want(d.all(0, saw(nil)), submissions)
+		d.want(d.all(0, saw(nil)), works)
 		d.age(20 * time.Hour)
 	}
 	d.want(d.all(1, saw(nil)), "disabled failing")
 	d.want(d.all(1, saw(nil), saw(ok)), "nothing", "nothing")
 	enable := &webhook.UpdateCommand{Caller: caller, Name: "shop", Enabled: ptr(true)}
-	d.want(d.all(0, enable, saw(nil)), submissions, submissions)
+	d.want(d.all(0, enable, saw(nil)), works, works)
 	// One that was taken in between begins anew, and so do failures that are far apart.
 	d.age(4 * 24 * time.Hour)
-	d.want(d.all(0, saw(nil)), submissions)
+	d.want(d.all(0, saw(nil)), works)
 	for range 4 {
 		d.age(23 * time.Hour)
-		d.want(d.all(0, saw(nil)), submissions)
+		d.want(d.all(0, saw(nil)), works)
 	}
-	d.want(d.all(0, saw(ok), saw(ok)), submissions, "nothing")
+	d.want(d.all(0, saw(ok), saw(ok)), works, "nothing")
 	d.age(4 * 24 * time.Hour)
-	d.want(d.all(0, saw(nil)), submissions)
+	d.want(d.all(0, saw(nil)), works)
 	d.want(d.all(0, saw(func(o *webhook.Observation) { o.Gone = true })), "disabled gone")
 }
 

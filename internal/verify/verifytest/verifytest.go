@@ -14,15 +14,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
-	"github.com/ledgerd/ledgerd/internal/lease"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/lock"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
-	"github.com/ledgerd/ledgerd/internal/record"
 	"github.com/ledgerd/ledgerd/internal/token"
+	"github.com/ledgerd/ledgerd/internal/work"
 )
 
 // The tenants that New makes.
@@ -94,8 +94,8 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.tokens()
 	b.works()
 	b.messages()
-	b.ask("req-lock", flow.Lease(&lease.AcquireCommand{Caller: caller(Demo, "req-lock"),
-		AcquireParams: lease.AcquireParams{Name: "reports", Holder: "worker-1", Lease: time.Hour}}))
+	b.ask("req-lock", flow.Lock(&lock.AcquireCommand{Caller: caller(Demo, "req-lock"),
+		AcquireParams: lock.AcquireParams{Name: "reports", Holder: "worker-1", Lease: time.Hour}}))
 	b.other(db)
 	b.codes()
 	b.notices()
@@ -196,27 +196,27 @@ func (b *Books) tokens() {
 
 // works begins three pieces of work: one is done, one is given back and begun again, the third is parked.
 func (b *Books) works() {
-	begin := func(request, key string) record.Held {
-		begun := b.ask(request, flow.Record(&record.BeginCommand{Caller: caller(Demo, request), BeginParams: record.BeginParams{Scope: "shop/orders", Key: key,
+	begin := func(request, key string) work.Held {
+		begun := b.ask(request, flow.Work(&work.BeginCommand{Caller: caller(Demo, request), BeginParams: work.BeginParams{Scope: "shop/orders", Key: key,
 			Fingerprint: []byte(key), Lease: time.Hour, Life: 24 * time.Hour}}))
-		held := record.Held{Scope: "shop/orders", Key: key}
-		if begun, ok := begun.(record.Begun); ok {
+		held := work.Held{Scope: "shop/orders", Key: key}
+		if begun, ok := begun.(work.Begun); ok {
 			held.Fence = begun.Fence
 		}
 		return held
 	}
-	end := func(request string, h record.Held, state record.State, status int32) {
-		answer, err := record.NewAnswer(status, nil, []byte("it is so"))
+	end := func(request string, h work.Held, state work.State, status int32) {
+		answer, err := work.NewAnswer(status, nil, []byte("it is so"))
 		if err != nil {
 			b.t.Error(err)
 			return
 		}
-		b.ask(request, flow.Record(&record.CompleteCommand{Caller: caller(Demo, request), Held: h, State: state, Answer: answer}))
+		b.ask(request, flow.Work(&work.CompleteCommand{Caller: caller(Demo, request), Held: h, State: state, Answer: answer}))
 	}
-	end("req-work-end", begin("req-work", "click-1"), record.Done, 200)
-	b.ask("req-work-back", flow.Record(&record.AbandonCommand{Caller: caller(Demo, "req-work-back"), Held: begin("req-work-first", "click-2")}))
+	end("req-work-end", begin("req-work", "click-1"), work.Done, 200)
+	b.ask("req-work-back", flow.Work(&work.AbandonCommand{Caller: caller(Demo, "req-work-back"), Held: begin("req-work-first", "click-2")}))
 	begin("req-work-again", "click-2")
-	end("req-work-lost", begin("req-work-3", "click-3"), record.Parked, 504)
+	end("req-work-lost", begin("req-work-3", "click-3"), work.Parked, 504)
 }
 
 // messages receives one, and begins one that then dies.

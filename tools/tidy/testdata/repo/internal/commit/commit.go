@@ -1,7 +1,7 @@
 package commit
 
 import (
-	_ "example.com/shop/internal/lease"
 	_ "example.com/shop/internal/ledger" // want import-direction
+	_ "example.com/shop/internal/lock"
 	_ "example.com/shop/internal/pg"
 )

@@ -1,0 +1,46 @@
+package lock
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of locks.
+type Metrics struct {
+	waits   *prometheus.HistogramVec
+	waiting prometheus.Gauge
+	lapsed  prometheus.Counter
+	refused *prometheus.CounterVec
+}
+
+// NewMetrics makes them, and registers them if reg is not nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "wait_seconds",
+			Help: "Time that calls waited for locks, by how it ended: acquired, held, ended.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 13)}, []string{"outcome"}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "waiting",
+			Help: "Calls of this process that wait for locks."}),
+		lapsed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "lapsed_total",
+			Help: "Leases that ended without a release: seen when another acquired the lock, or it was cleaned away."}),
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "fence_refusals_total",
+			Help: "Calls whose fence was not current any more (LOCK_LOST), by call."}, []string{"call"}),
+	}
+	for _, call := range []string{"renew", "release", "hold"} { // from 0 on, so that the first one is seen to come
+		m.refused.WithLabelValues(call)
+	}
+	if reg != nil {
+		reg.MustRegister(m.waits, m.waiting, m.lapsed, m.refused)
+	}
+	return m
+}
+
+// Lapsed counts leases that ended without a release.
+func (m *Metrics) Lapsed(n int) { m.lapsed.Add(float64(n)) }
+
+// Refused counts a fence that was refused.
+func (m *Metrics) Refused(call string) { m.refused.WithLabelValues(call).Inc() }
+
+func (m *Metrics) waited(since time.Time, outcome string) {
+	m.waits.WithLabelValues(outcome).Observe(time.Since(since).Seconds())
+}

@@ -1,0 +1,71 @@
+package work
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/ledgerd/ledgerd/internal/deflate"
+)
+
+// Header is one header of an answer.
+type Header struct {
+	Name  string
+	Value string
+}
+
+// Answer is what work ended with, as its caller told it.
+type Answer struct {
+	Status  int32
+	Headers []Header
+	bytes   int    // of the body
+	body    []byte // deflated, if so
+	packed  bool
+	sum     [sha256.Size]byte
+}
+
+// NewAnswer makes an answer to be recorded.
+func NewAnswer(status int32, headers []Header, body []byte) (*Answer, error) {
+	a := &Answer{Status: status, Headers: headers, bytes: len(body), body: body}
+	a.sum = sha256.Sum256(a.canonical(body))
+	if len(body) < deflate.From {
+		return a, nil
+	}
+	small, err := deflate.Append(nil, body)
+	if err != nil {
+		return nil, fmt.Errorf("record an answer: %w", err)
+	}
+	if len(small) < len(body) {
+		a.body, a.packed = small, true
+	}
+	return a, nil
+}
+
+// Body gives the body back, byte for byte.
+func (a *Answer) Body() ([]byte, error) {
+	if !a.packed {
+		return a.body, nil
+	}
+	body, err := deflate.Inflate(a.body)
+	if err != nil {
+		return nil, fmt.Errorf("read a recorded answer: %w", err)
+	}
+	return body, nil
+}
+
+// canonical writes status, headers and body, each text behind its length.
+func (a *Answer) canonical(body []byte) []byte {
+	b := binary.AppendVarint([]byte{1}, int64(a.Status))
+	b = binary.AppendUvarint(b, uint64(len(a.Headers)))
+	for _, h := range a.Headers {
+		b = append(binary.AppendUvarint(b, uint64(len(h.Name))), h.Name...)
+		b = append(binary.AppendUvarint(b, uint64(len(h.Value))), h.Value...)
+	}
+	return append(binary.AppendUvarint(b, uint64(len(body))), body...)
+}
+
+// hash tells an ending from others: the answer, and what it means.
+func (a *Answer) hash(s State) []byte {
+	sum := sha256.Sum256(append([]byte(s+"\n"), a.sum[:]...))
+	return sum[:]
+}

@@ -1,0 +1,175 @@
+package work
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/work/internal/db"
+)
+
+// Reader answers what callers read, beside the engine. Safe for many goroutines.
+type Reader struct{ pool *pgxpool.Pool }
+
+// NewReader makes a reader over the service's own pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+
+// Record is a piece of work as readers see it.
+type Record struct {
+	Scope          string
+	Key            string
+	Fingerprint    []byte
+	State          State // as it counts now
+	Fence          int64
+	Attempt        int32
+	LeaseUntil     time.Time // zero: nobody holds it
+	ParkLapsed     bool
+	Principal      string
+	RequestID      string
+	FirstRequestID string
+	CreatedAt      time.Time
+	BegunAt        time.Time
+	SettledAt      time.Time // zero: it runs, or did until its lease lapsed
+	SettledBy      string
+	SettledRequest string
+	ExpiresAt      time.Time // zero: never
+	Status         int32     // of the answer
+	BodyBytes      int32
+	Answer         *Answer // nil: there is none, or this is a list
+}
+
+// Get reads a piece of work with its answer. Returns fault RECORD_NOT_FOUND.
+func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
+	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool}, db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, RecordNotFound.New("there is no record of %s %q", k.Scope, k.Name).With("scope", k.Scope).With("key", k.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	rec := recordOf(&db.WorkPageRow{Scope: row.Scope, Key: row.Key, Fingerprint: row.Fingerprint, State: row.State, Fence: row.Fence,
+		Attempt: row.Attempt, LeaseUntil: row.LeaseUntil, ParkLapsed: row.ParkLapsed, Principal: row.Principal, RequestID: row.RequestID,
+		FirstRequestID: row.FirstRequestID, CreatedAt: row.CreatedAt, BegunAt: row.BegunAt, SettledAt: row.SettledAt, SettledBy: row.SettledBy,
+		SettledRequestID: row.SettledRequestID, Status: row.Status, BodyBytes: row.BodyBytes, ExpiresAt: row.ExpiresAt, Now: row.Now})
+	if row.Headers != nil {
+		headers, err := decodeHeaders(row.Headers)
+		if err != nil {
+			return nil, fmt.Errorf("read the headers of a recorded answer: %w", err)
+		}
+		rec.Answer = &Answer{Status: rec.Status, Headers: headers, bytes: int(rec.BodyBytes), body: row.Body, packed: row.BodyDeflated}
+	}
+	return rec, nil
+}
+
+func recordOf(r *db.WorkPageRow) *Record {
+	return &Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, Fence: r.Fence, Attempt: r.Attempt,
+		State: stateAt(State(r.State), orZero(r.LeaseUntil), r.ParkLapsed, r.Now), LeaseUntil: orZero(r.LeaseUntil), ParkLapsed: r.ParkLapsed,
+		Principal: r.Principal, RequestID: r.RequestID, FirstRequestID: r.FirstRequestID, CreatedAt: r.CreatedAt, BegunAt: r.BegunAt,
+		SettledAt: orZero(r.SettledAt), SettledBy: orZero(r.SettledBy), SettledRequest: orZero(r.SettledRequestID),
+		ExpiresAt: orZero(r.ExpiresAt), Status: orZero(r.Status), BodyBytes: orZero(r.BodyBytes)}
+}
+
+// Filter says which work to list. Empty fields let all pass.
+type Filter struct {
+	Scope string
+	State State
+}
+
+// Sizes of pages.
+const (
+	pageDefault = 100
+	pageMax     = 1_000
+)
+
+// beginRead begins one snapshot that is read in the order of an index, as far as it is wanted.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
+
+// List lists work by scope and key, without answers. A page looks at so many rows and no more, so one may
+// be short, even empty, while there is a next. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, token string) (list []*Record, next string, err error) {
+	l := paging.Of("records", tenant, f.Scope, string(f.State))
+	place, err := l.After(token, 2)
+	if err != nil {
+		return nil, "", err
+	}
+	if place == nil {
+		place = []string{f.Scope, ""} // keys are not empty
+	}
+	last := f.Scope
+	if last == "" {
+		last = strings.Repeat("\U0010ffff", 33) // longer than a scope may be: none is greater
+	}
+	if size <= 0 {
+		size = pageDefault
+	}
+	size = min(size, pageMax)
+	var rows []db.WorkPageRow
+	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
+		rows, err = pages(ctx, pg.Planned{DB: tx}, f.State, db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
+			Count: int32(size + 1)})
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = l.Token(rows[size-1].Scope, rows[size-1].Key)
+	}
+	for i := range rows {
+		rec := recordOf(&rows[i])
+		gone := !rec.ExpiresAt.IsZero() && !rec.ExpiresAt.After(rows[i].Now)
+		if !gone && (f.State == "" || f.State == rec.State) {
+			list = append(list, rec)
+		}
+	}
+	return list, next, nil
+}
+
+// pages reads rows among which are all of a state. Parked is two kinds of rows, which are read in step.
+func pages(ctx context.Context, d db.DBTX, s State, arg db.WorkPageParams) ([]db.WorkPageRow, error) {
+	open := func(s State) (rows []db.WorkPageRow, err error) {
+		found, err := q.WorkPageOpen(ctx, d, db.WorkPageOpenParams{TenantID: arg.TenantID, State: string(s), AfterScope: arg.AfterScope,
+			AfterKey: arg.AfterKey, LastScope: arg.LastScope, Count: arg.Count})
+		for _, r := range found {
+			rows = append(rows, db.WorkPageRow(r))
+		}
+		return rows, err
+	}
+	switch s {
+	case Running, Lapsed:
+		return open(Running)
+	case Parked:
+		parked, err := open(Parked)
+		if err != nil {
+			return nil, err
+		}
+		running, err := open(Running)
+		return merge(parked, running, int(arg.Count)), err
+	}
+	return q.WorkPage(ctx, d, arg)
+}
+
+// merge puts two lists into one, in order, cut where either may go on.
+func merge(a, b []db.WorkPageRow, count int) (rows []db.WorkPageRow) {
+	for len(rows) < count && (len(a) > 0 || len(b) > 0) {
+		if len(b) == 0 || len(a) > 0 && before(&a[0], &b[0]) {
+			rows, a = append(rows, a[0]), a[1:]
+		} else {
+			rows, b = append(rows, b[0]), b[1:]
+		}
+	}
+	return rows
+}
+
+func before(a, b *db.WorkPageRow) bool {
+	return a.Scope < b.Scope || a.Scope == b.Scope && a.Key < b.Key
+}

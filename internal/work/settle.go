@@ -1,0 +1,186 @@
+package work
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Held names an attempt that its holder speaks of.
+type Held struct {
+	Scope string
+	Key   string
+	Fence int64
+}
+
+func (h *Held) need(tx *Tx, tenant int32) *row { return tx.Want(Key{tenant, h.Scope, h.Key}) }
+
+// of gives the work if the fence is its newest.
+func (h *Held) of(tx *Tx, r *row) (*work, error) {
+	w := &r.Value
+	if !r.Exists || w.gone(tx.Now) {
+		return nil, h.lost("gone")
+	}
+	if w.fence != h.Fence {
+		return nil, h.lost(w.stateAt(tx.Now)).With("newest_fence", w.fence)
+	}
+	return w, nil
+}
+
+func (h *Held) lost(s State) *fault.Fault {
+	return fault.FenceLost.New("fence %d of %s %q does not hold any more", h.Fence, h.Scope, h.Key).
+		With("scope", h.Scope).With("key", h.Key).With("fence", h.Fence).With("state", s)
+}
+
+// ExtendCommand renews a lease. Its answer is the Begun that holds on. A lease that had lapsed may be
+// renewed as long as nobody took the work over.
+type ExtendCommand struct {
+	Caller
+	Held
+	Lease time.Duration // 0: as before
+
+	row *row
+}
+
+// Need names the row.
+func (c *ExtendCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
+
+// Apply moves the end of the lease.
+func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
+	w, err := c.of(tx, c.row)
+	if err != nil {
+		return nil, err
+	}
+	if w.state != Running {
+		return nil, c.lost(w.state)
+	}
+	w = tx.Change(c.row)
+	lease := c.Lease
+	if lease == 0 {
+		lease = w.lease
+	}
+	w.extend(tx.Now, lease)
+	return w.begun(tx.Now, Running, true), nil
+}
+
+// Settled is how a piece of work stands after a Complete, an Abandon or a Resolve.
+type Settled struct {
+	State     State
+	SettledAt time.Time
+	ExpiresAt time.Time // zero: never
+}
+
+func (w *work) settled() Settled {
+	return Settled{State: w.state, SettledAt: w.settledAt, ExpiresAt: w.expiresAt}
+}
+
+// CompleteCommand ends an attempt with an answer: Done, Refused, or Parked when nobody knows whether it
+// was done. Its answer is a Settled. The end of the lease does not matter as long as nobody took over;
+// what is parked may still be settled by its holder, should he learn more.
+type CompleteCommand struct {
+	Caller
+	Held
+	State  State
+	Answer *Answer
+
+	row *row
+}
+
+// Need names the row.
+func (c *CompleteCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
+
+// Apply records the answer.
+func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
+	w, err := c.of(tx, c.row)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case w.state == c.State && bytes.Equal(w.answerHash, c.Answer.hash(c.State)):
+		return commit.Repeat{First: w.settled()}, nil
+	case w.state == Done || w.state == Refused:
+		return nil, c.differs(w)
+	case w.state == Free:
+		return nil, c.lost(Free)
+	}
+	w = tx.Change(c.row)
+	w.settle(tx.Now, c.State, c.Answer, &c.Caller)
+	return w.settled(), nil
+}
+
+func (h *Held) differs(w *work) *fault.Fault {
+	return AnswerDiffers.New("%s %q has ended before with another answer", h.Scope, h.Key).
+		With("scope", h.Scope).With("key", h.Key).With("fence", h.Fence).With("state", w.state)
+}
+
+// AbandonCommand ends an attempt of which nothing was done: the next Begin runs at once. Its answer is a
+// Settled. Forget lets that come with another fingerprint.
+type AbandonCommand struct {
+	Caller
+	Held
+	Forget bool
+
+	row *row
+}
+
+// Need names the row.
+func (c *AbandonCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
+
+// Apply frees the work.
+func (c *AbandonCommand) Apply(tx *Tx) (any, error) {
+	w, err := c.of(tx, c.row)
+	if err != nil {
+		return nil, err
+	}
+	switch w.state {
+	case Free:
+		if !w.bound || !c.Forget {
+			return commit.Repeat{First: w.settled()}, nil
+		}
+	case Done, Refused:
+		return nil, c.lost(w.state)
+	}
+	w = tx.Change(c.row)
+	w.settle(tx.Now, Free, nil, &c.Caller)
+	if c.Forget {
+		w.fingerprint, w.bound = nil, false
+	}
+	return w.settled(), nil
+}
+
+// ResolveCommand settles what is parked, or was left behind by its holder: by a person, or a program
+// that found out. Its answer is a Settled.
+type ResolveCommand struct {
+	Caller
+	Held
+	State  State   // Done, Refused or Free
+	Answer *Answer // nil for Free
+
+	row *row
+}
+
+// Need names the row.
+func (c *ResolveCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
+
+// Apply settles it, if it is still the attempt that the caller looked at.
+func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
+	if !c.row.Exists || c.row.Value.gone(tx.Now) {
+		return nil, RecordNotFound.New("there is no record of %s %q", c.Scope, c.Key)
+	}
+	w, err := c.of(tx, c.row)
+	if err != nil {
+		return nil, err
+	}
+	if w.state == c.State && (c.State == Free || bytes.Equal(w.answerHash, c.Answer.hash(c.State))) {
+		return commit.Repeat{First: w.settled()}, nil
+	}
+	if s := w.stateAt(tx.Now); s != Parked && s != Lapsed {
+		return nil, RecordNotParked.New("%s %q is %s", c.Scope, c.Key, s).
+			With("scope", c.Scope).With("key", c.Key).With("fence", w.fence).With("state", s)
+	}
+	w = tx.Change(c.row)
+	w.settle(tx.Now, c.State, c.Answer, &c.Caller)
+	return w.settled(), nil
+}
