@@ -55,7 +55,7 @@ func WithKey(ctx context.Context, key string) context.Context {
 type keyLifeContext struct{}
 
 // WithKeyLife tells the server for how long to keep the keys of the changing calls made with the context: a
-// minute to 31 days, in whole seconds. Without it the tenant's rules decide, or the server: 24 hours by
+// minute to 31 days, in whole seconds. Without it the tenant's policies decide, or the server: 24 hours by
 // default.
 func WithKeyLife(ctx context.Context, life time.Duration) context.Context {
 	return context.WithValue(ctx, keyLifeContext{}, life)

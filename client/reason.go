@@ -16,7 +16,7 @@ const (
 	ReasonFieldInvalid           Reason = "FIELD_INVALID"               // a field breaks a rule: see Error.Fields
 	ReasonKeyInvalid             Reason = "IDEMPOTENCY_KEY_INVALID"     // not 1 to 255 printable ASCII characters
 	ReasonKeyReused              Reason = "IDEMPOTENCY_KEY_REUSED"      // the key was used with other content
-	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING"     // the tenant demands one of this call
+	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING"     // the tenant requires one of this call
 	ReasonKeyUnsupported         Reason = "IDEMPOTENCY_KEY_UNSUPPORTED" // the call takes no key
 	ReasonCommandTooLarge        Reason = "COMMAND_TOO_LARGE"
 	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no good API key

@@ -178,14 +178,14 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		!strings.Contains(list, "orders") {
 		t.Errorf("list: %s", list)
 	}
-	app.must("rule", "set", "--tenant", "acme", "ledger.transfer", "--require-key", "--key-life", "48h")
-	app.must("rule", "set", "--tenant", "acme", "*", "--require-token")
-	if list := app.must("rule", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)\*\s+-\s+required\s+-.*ledger.transfer\s+required\s+-\s+48h0m0s`).MatchString(list) {
-		t.Errorf("rules: %s", list)
+	app.must("policy", "set", "--tenant", "acme", "ledger.transfer", "--require-key", "--key-life", "48h")
+	app.must("policy", "set", "--tenant", "acme", "*", "--require-token")
+	if list := app.must("policy", "list", "--tenant", "acme"); !regexp.MustCompile(`(?s)\*\s+-\s+required\s+-.*ledger.transfer\s+required\s+-\s+48h0m0s`).MatchString(list) {
+		t.Errorf("policies: %s", list)
 	}
-	app.must("rule", "delete", "--tenant", "acme", "*")
-	for _, bad := range [][]string{{"rule", "set", "--tenant", "acme", "ledger.nothing"}, {"rule", "set", "--tenant", "acme", "*", "--key-life", "1s"},
-		{"rule", "set", "--tenant", "nobody", "*"}, {"rule", "delete", "--tenant", "acme", "*"}, {"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
+	app.must("policy", "delete", "--tenant", "acme", "*")
+	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"}, {"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
+		{"policy", "set", "--tenant", "nobody", "*"}, {"policy", "delete", "--tenant", "acme", "*"}, {"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
 		{"apikey", "revoke", "--tenant", "acme", "nothing"}, {"apikey", "create", "--tenant", "acme", "--principal", "x", "--role", "king"}, {"nonsense"}} {
 		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
 			t.Errorf("%v: %d %s", bad, code, out)

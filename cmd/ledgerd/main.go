@@ -30,7 +30,7 @@ type cli struct {
 	Serve   serveCmd   `cmd:"" help:"Server on DATABASE_URL."`
 	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
 	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
-	Rule    ruleCmd    `cmd:"" help:"What a tenant demands of calls: keys, tokens, how long keys live."`
+	Policy  policyCmd  `cmd:"" help:"What a tenant requires of calls: keys, tokens, how long keys live."`
 	Limit   limitCmd   `cmd:"" help:"How many messages a tenant may send."`
 	Verify  verifyCmd  `cmd:"" help:"Re-derive every balance of DATABASE_URL, and hold it against all invariants."`
 	Bench   benchCmds  `embed:""`

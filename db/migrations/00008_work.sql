@@ -30,7 +30,7 @@ create table work_records (
     status             integer,
     headers            jsonb,
     body               bytea,
-    body_deflated      boolean not null default false,
+    body_compressed      boolean not null default false,
     body_bytes         integer,
     answer_hash        bytea,
     expires_at         timestamptz,
@@ -79,8 +79,8 @@ comment on column work_records.settled_by is 'Who gave it that state.';
 comment on column work_records.settled_request_id is 'X-Request-ID of the call that did.';
 comment on column work_records.status is 'Status of the answer, such as an HTTP status.';
 comment on column work_records.headers is 'Headers of the answer: a list of name and value.';
-comment on column work_records.body is 'Body of the answer, deflated if body_deflated.';
-comment on column work_records.body_deflated is 'The body is deflated (RFC 1951).';
+comment on column work_records.body is 'Body of the answer, compressed if body_compressed.';
+comment on column work_records.body_compressed is 'The body is compressed by DEFLATE (RFC 1951).';
 comment on column work_records.body_bytes is 'Size of the body as it was sent.';
 comment on column work_records.answer_hash is 'SHA-256 over state and answer, to know a repeated Complete.';
 comment on column work_records.expires_at is 'End of its life; null: while it is parked, or may come to be, it has none.';
@@ -120,7 +120,7 @@ grant usage, select on sequence work_fence_seq to ledgerd_app;
 grant select on sequence work_fence_seq to ledgerd_audit;
 grant select, insert, delete on work_records to ledgerd_app;
 grant update (fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms, principal, request_id, first_request_id,
-    created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body, body_deflated, body_bytes, answer_hash,
+    created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body, body_compressed, body_bytes, answer_hash,
     expires_at) on work_records to ledgerd_app;
 grant select on work_records, audit.works to ledgerd_audit;
 reset role;

@@ -60,7 +60,7 @@ type Identity struct {
 	Tenant    int32
 	Principal string
 	Role      Role
-	Rules     *Rules // of the tenant
+	Policies  *Policies // of the tenant
 }
 
 // Keys checks API keys. A good key is remembered for a moment, so a revoked one works for up to
@@ -152,11 +152,11 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	if subtle.ConstantTimeCompare(hash[:], row.SecretHash) != 1 || row.RevokedAt != nil {
 		return Identity{}, bad
 	}
-	rules, err := rulesOf(ctx, k.pool, int32(tenant))
+	policies, err := policiesOf(ctx, k.pool, int32(tenant))
 	if err != nil {
-		return Identity{}, fault.DatabaseUnavailable.New("the tenant's rules cannot be read now").Because(err)
+		return Identity{}, fault.DatabaseUnavailable.New("the tenant's policies cannot be read now").Because(err)
 	}
-	return Identity{int32(tenant), row.Principal, roleNames[row.Role], rules}, nil
+	return Identity{int32(tenant), row.Principal, roleNames[row.Role], policies}, nil
 }
 
 // EnsureTenant makes a tenant, or finds it, and returns its number.

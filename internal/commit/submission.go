@@ -43,7 +43,7 @@ type Counted[T any] interface {
 	Count(tx T) bool
 }
 
-// Repeat is what Apply answers when the thing was done before, under its own name: First is the
+// Repeat is what Apply answers when it was done before, under its own name: First is the
 // first result. It is not recorded under the key.
 type Repeat struct{ First any }
 
@@ -87,7 +87,7 @@ type Outcome struct {
 	Recorded []byte
 	// Replayed: the key was there before.
 	Replayed bool
-	// Existed: the thing was there before, by its own name.
+	// Existed: the resource was there before, by its own name.
 	Existed bool
 	// FirstRequestID is the request id of the call that ran, when Replayed.
 	FirstRequestID string
@@ -98,7 +98,7 @@ var (
 	KeyReused = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_REUSED", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The Idempotency-Key was used before with other content. Nothing was done; the state names the first request."})
 	KeyMissing = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The tenant demands an Idempotency-Key of this call, and there is none."})
+		Doc: "The tenant requires an Idempotency-Key of this call, and there is none."})
 	KeyInvalid = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The Idempotency-Key is not 1 to 255 printable ASCII characters, bare or in double quotes."})
 	TooManyRows = fault.Define(fault.Reason{Name: "COMMAND_TOO_LARGE", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,

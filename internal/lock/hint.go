@@ -14,48 +14,48 @@ import (
 const maxHints = 300
 
 // tell sends hints to other processes. What gathers while one is on its way goes together.
-func (r *Room) tell(ctx context.Context) {
+func (w *WaitQueue) tell(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.tells:
+		case <-w.tells:
 		}
 		for {
-			text := r.takeHints()
+			text := w.takeHints()
 			if text == "" {
 				break
 			}
 			hintCtx, cancel := context.WithTimeout(ctx, time.Second)
-			if err := q.Hint(hintCtx, r.Reads, text); err != nil && ctx.Err() == nil {
-				r.Log.Debug("a hint was lost", "error", err) // looking finds it
+			if err := q.Hint(hintCtx, w.Reads, text); err != nil && ctx.Err() == nil {
+				w.Log.Debug("a hint was lost", "error", err) // looking finds it
 			}
 			cancel()
 		}
 	}
 }
 
-func (r *Room) takeHints() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := min(len(r.hints), maxHints)
+func (w *WaitQueue) takeHints() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := min(len(w.hints), maxHints)
 	texts := make([]string, n)
-	for i, t := range r.hints[:n] {
+	for i, t := range w.hints[:n] {
 		texts[i] = strconv.FormatInt(t, 36)
 	}
-	r.hints = append(r.hints[:0], r.hints[n:]...)
+	w.hints = append(w.hints[:0], w.hints[n:]...)
 	return strings.Join(texts, " ")
 }
 
 // listen takes hints from other processes, over a connection of its own. Behind a pooler that does not
 // pass notifications on it hears nothing.
-func (r *Room) listen(ctx context.Context) {
+func (w *WaitQueue) listen(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := r.listenOnce(ctx)
+		err := w.listenOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		r.Log.Debug("listening for hints ended", "error", err)
+		w.Log.Debug("listening for hints ended", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second + rand.N(2*time.Second)):
@@ -63,8 +63,8 @@ func (r *Room) listen(ctx context.Context) {
 	}
 }
 
-func (r *Room) listenOnce(ctx context.Context) error {
-	conn, err := pgx.ConnectConfig(ctx, r.Reads.Config().ConnConfig)
+func (w *WaitQueue) listenOnce(ctx context.Context) error {
+	conn, err := pgx.ConnectConfig(ctx, w.Reads.Config().ConnConfig)
 	if err != nil {
 		return err
 	}
@@ -76,7 +76,7 @@ func (r *Room) listenOnce(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "listen ledgerd_lease"); err != nil {
 		return err
 	}
-	r.look() // what was told meanwhile was not heard
+	w.look() // what was told meanwhile was not heard
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {
@@ -84,7 +84,7 @@ func (r *Room) listenOnce(ctx context.Context) error {
 		}
 		for _, text := range strings.Fields(n.Payload) {
 			if t, err := strconv.ParseInt(text, 36, 64); err == nil {
-				r.wakeHere(t)
+				w.wakeHere(t)
 			}
 		}
 	}

@@ -23,12 +23,12 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// process is an engine with a room, as one server has them.
+// process is an engine with a wait queue, as one server has them.
 type process struct {
 	t       testing.TB
 	engine  *flow.Engine
 	pool    *pgxpool.Pool
-	room    *lock.Room
+	waiting *lock.WaitQueue
 	reader  *lock.Reader
 	closing chan struct{}
 	stop    func() // as a crash: places are not kept any more, nobody leaves
@@ -49,10 +49,10 @@ func start(t testing.TB, dsn string) *process {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, log)
 	p.reader = lock.NewReader(p.pool)
-	p.room = lock.NewRoom(lock.RoomConfig{Do: p.do, Reads: p.pool, Instance: t.Name(), Closing: p.closing, Metrics: lock.NewMetrics(nil), Log: log})
+	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: p.pool, Instance: t.Name(), Closing: p.closing, Metrics: lock.NewMetrics(nil), Log: log})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { defer close(ended); p.room.Run(ctx) }()
+	go func() { defer close(ended); p.waiting.Run(ctx) }()
 	p.stop = sync.OnceFunc(func() { cancel(); <-ended })
 	t.Cleanup(func() {
 		p.stop()
@@ -101,7 +101,7 @@ func (p *process) try(params lock.AcquireParams, ticket int64) (lock.Lock, error
 
 // wait waits for a lock.
 func (p *process) wait(ctx context.Context, params lock.AcquireParams, wait time.Duration) (l lock.Lock, err error) {
-	err = p.room.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (replayed bool, err error) {
+	err = p.waiting.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (replayed bool, err error) {
 		l, err = p.try(params, ticket)
 		return false, err
 	})
@@ -120,7 +120,7 @@ func (p *process) release(name string, fence int64) (existed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	p.room.Wake(out.Answer.(lock.Released).Next)
+	p.waiting.Wake(out.Answer.(lock.Released).Next)
 	return out.Existed, nil
 }
 

@@ -48,14 +48,14 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	pool, reads := open(), open() // the engine mends its plans, nobody those of reads
 	p := &process{t: t, pool: pool, engine: flow.NewEngine(pool, "plans", nil, nil), reader: lock.NewReader(reads), closing: make(chan struct{})}
 	defer p.engine.Drain(context.Background()) //nolint:errcheck // nothing is left
-	p.room = lock.NewRoom(lock.RoomConfig{Do: p.do, Reads: reads, Instance: "plans", Closing: p.closing, Metrics: lock.NewMetrics(nil)})
+	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: reads, Instance: "plans", Closing: p.closing, Metrics: lock.NewMetrics(nil)})
 	everything := func(name string) {
 		t.Helper()
 		l := p.must(p.acquire(name, "one", time.Minute))
 		if err := p.renew(name, l.Fence); err != nil {
 			t.Fatal(err)
 		}
-		lock.WaitOnce(t, p.room, lock.Key{Tenant: 1, Name: name}, caller(1))
+		lock.WaitOnce(t, p.waiting, lock.Key{Tenant: 1, Name: name}, caller(1))
 		if _, err := p.acquire(name, "two", time.Minute); !fault.Is(err, lock.Held) {
 			t.Fatal(err)
 		}
@@ -82,7 +82,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	before := pgtest.Touched(t, "^lease", super, pool, reads)
 	for i := range 10 { // reads have no time to get better
 		name := fmt.Sprint("lock", 50_000+i)
-		lock.LookOnce(t, p.room, lock.Key{Tenant: 1, Name: name})
+		lock.LookOnce(t, p.waiting, lock.Key{Tenant: 1, Name: name})
 		if _, err := p.reader.Get(context.Background(), lock.Key{Tenant: 1, Name: name}); err != nil {
 			t.Fatal(err)
 		}

@@ -53,7 +53,7 @@ func silentEngine(t *testing.T) (e *flow.Engine, waiting func() float64) {
 func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
 	t.Parallel()
 	engine, waiting := silentEngine(t)
-	changes := &Changes{Engine: engine, KeyLife: time.Hour}
+	mutations := &Mutations{Engine: engine, KeyLife: time.Hour}
 	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil)}
 	c := &call{gate: gate, meter: gate.Metrics.of("x"), identity: access.Identity{Tenant: 1}, header: http.Header{}, requestID: "r", key: "k"}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), callKey{}, c))
@@ -72,11 +72,11 @@ func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
 			Recipient: "+8613800138000", Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "hello"}}})
 	}
 	transfers.Items = append(transfers.Items, &ledgerv1.TransferBatchItem{IdempotencyKey: "\n", Transfer: transfers.Items[0].Transfer}) // bad by itself
-	res, err := (&Ledger{Changes: changes}).TransferBatch(ctx, transfers)
+	res, err := (&Ledger{Mutations: mutations}).TransferBatch(ctx, transfers)
 	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter == 0 || res != nil || c.replayed {
 		t.Errorf("TransferBatch: %v, %v", res, err)
 	}
-	sent, err := (&Notify{Changes: changes}).SendBatch(ctx, messages)
+	sent, err := (&Notify{Mutations: mutations}).SendBatch(ctx, messages)
 	if !fault.Is(err, fault.Busy) || sent != nil || c.replayed {
 		t.Errorf("SendBatch: %v, %v", sent, err)
 	}

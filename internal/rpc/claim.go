@@ -15,12 +15,12 @@ import (
 
 // ClaimKey uses a key of which the first use wins.
 func (s *Idempotency) ClaimKey(ctx context.Context, r *idempotencyv1.ClaimKeyRequest) (*idempotencyv1.ClaimKeyResponse, error) {
-	return run(ctx, s.Changes, claimKeyCall, r)
+	return run(ctx, s.Mutations, claimKeyCall, r)
 }
 
-var claimKeyCall = define("idempotency.claim_key", func(c *call, d *decoder, r *idempotencyv1.ClaimKeyRequest) change[*idempotencyv1.ClaimKeyResponse] {
+var claimKeyCall = register("idempotency.claim_key", func(c *call, d *decoder, r *idempotencyv1.ClaimKeyRequest) mutation[*idempotencyv1.ClaimKeyResponse] {
 	p := d.claim("", r)
-	return change[*idempotencyv1.ClaimKeyResponse]{dry: r.GetDryRun(),
+	return mutation[*idempotencyv1.ClaimKeyResponse]{dry: r.GetDryRun(),
 		command: flow.Claim(&claim.Command{Caller: c.caller(), Params: p}),
 		render: func(answer any, _ bool) (*idempotencyv1.ClaimKeyResponse, error) {
 			u := answer.(claim.Use)
@@ -30,10 +30,10 @@ var claimKeyCall = define("idempotency.claim_key", func(c *call, d *decoder, r *
 
 // ClaimKeys uses many keys, each for itself.
 func (s *Idempotency) ClaimKeys(ctx context.Context, r *idempotencyv1.ClaimKeysRequest) (*idempotencyv1.ClaimKeysResponse, error) {
-	return run(ctx, s.Changes, claimKeysCall, r)
+	return run(ctx, s.Mutations, claimKeysCall, r)
 }
 
-var claimKeysCall = define("idempotency.claim_keys", func(c *call, d *decoder, r *idempotencyv1.ClaimKeysRequest) change[*idempotencyv1.ClaimKeysResponse] {
+var claimKeysCall = register("idempotency.claim_keys", func(c *call, d *decoder, r *idempotencyv1.ClaimKeysRequest) mutation[*idempotencyv1.ClaimKeysResponse] {
 	cmd := &claim.EachCommand{Caller: c.caller(), Params: make([]claim.Params, len(r.GetClaims()))}
 	for i, x := range r.GetClaims() {
 		at := fmt.Sprintf("claims[%d].", i)
@@ -41,7 +41,7 @@ var claimKeysCall = define("idempotency.claim_keys", func(c *call, d *decoder, r
 			d.bad(at+"dry_run", "is for lone calls and the whole")
 		}
 	}
-	return change[*idempotencyv1.ClaimKeysResponse]{dry: r.GetDryRun(), rows: len(cmd.Params), command: flow.Claim(cmd),
+	return mutation[*idempotencyv1.ClaimKeysResponse]{dry: r.GetDryRun(), rows: len(cmd.Params), command: flow.Claim(cmd),
 		render: func(answer any, _ bool) (*idempotencyv1.ClaimKeysResponse, error) {
 			return &idempotencyv1.ClaimKeysResponse{Results: renderClaims(cmd.Params, answer.([]claim.Result))}, nil
 		}}
@@ -63,15 +63,15 @@ func (s *Idempotency) GetClaim(ctx context.Context, r *idempotencyv1.GetClaimReq
 
 // DropClaim frees a key.
 func (s *Idempotency) DropClaim(ctx context.Context, r *idempotencyv1.DropClaimRequest) (*idempotencyv1.DropClaimResponse, error) {
-	return run(ctx, s.Changes, dropClaimCall, r)
+	return run(ctx, s.Mutations, dropClaimCall, r)
 }
 
-var dropClaimCall = define("idempotency.drop_claim", func(c *call, d *decoder, r *idempotencyv1.DropClaimRequest) change[*idempotencyv1.DropClaimResponse] {
+var dropClaimCall = register("idempotency.drop_claim", func(c *call, d *decoder, r *idempotencyv1.DropClaimRequest) mutation[*idempotencyv1.DropClaimResponse] {
 	p := claim.DropParams{Fence: r.GetFence(), Owner: r.GetOwner()}
 	if p.Scope, p.Key = d.claimed("", r); p.Fence == 0 && p.Owner == "" {
 		d.bad("fence", "must be named, or the owner")
 	}
-	return change[*idempotencyv1.DropClaimResponse]{dry: r.GetDryRun(),
+	return mutation[*idempotencyv1.DropClaimResponse]{dry: r.GetDryRun(),
 		command: flow.Claim(&claim.DropCommand{Caller: c.caller(), Params: p}),
 		render: func(answer any, _ bool) (*idempotencyv1.DropClaimResponse, error) {
 			return &idempotencyv1.DropClaimResponse{Dropped: answer.(bool)}, nil

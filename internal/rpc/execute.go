@@ -18,18 +18,18 @@ import (
 )
 
 // Batch serves BatchService.
-type Batch struct{ *Changes }
+type Batch struct{ *Mutations }
 
 var _ batchv1connect.BatchServiceHandler = (*Batch)(nil)
 
 // Execute runs operations, all or nothing.
 func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv1.ExecuteResponse, error) {
-	return run(ctx, s.Changes, executeOperation, r)
+	return run(ctx, s.Mutations, executeOperation, r)
 }
 
 var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute", read: readExecute}
 
-func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1.ExecuteResponse] {
+func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batchv1.ExecuteResponse] {
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	var inner []string
 	rows, places := len(e.lockKeys), make(map[string]int, len(e.steps)) // a lock key takes room in the lock table
@@ -57,7 +57,7 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) change[*batchv1
 			inner = append(inner, s.operation.name)
 		}
 	}
-	return change[*batchv1.ExecuteResponse]{command: e, rows: rows, dry: r.GetDryRun(), inner: inner,
+	return mutation[*batchv1.ExecuteResponse]{command: e, rows: rows, dry: r.GetDryRun(), inner: inner,
 		spends: slices.Contains(inner, spendTokenOperation),
 		render: func(answer any, _ bool) (*batchv1.ExecuteResponse, error) {
 			return answer.(*batchv1.ExecuteResponse), nil
@@ -80,7 +80,7 @@ type step struct {
 	references []reference
 	// change is what the request asks for; with references, of a sample, whose rows are those of the real
 	// one: references never name rows that are not there already.
-	change change[proto.Message]
+	change mutation[proto.Message]
 	// more are real ones that found out, in an attempt, that they need more rows; last is what the operation was in the
 	// attempt before, if there was one: what it named is likely to be needed again.
 	more []flow.Command
@@ -126,7 +126,7 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 }
 
 // decode makes a change of a request.
-func (s *step) decode(c *call, request proto.Message) (g change[proto.Message], err error) {
+func (s *step) decode(c *call, request proto.Message) (g mutation[proto.Message], err error) {
 	if err := check(request); err != nil {
 		return g, err
 	}

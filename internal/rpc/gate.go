@@ -40,7 +40,7 @@ type call struct {
 	token      *flow.SubmitToken // of conditions; nil: none was sent
 	claim      *flow.ClaimCondition
 	bad        map[int]error // items of a batch that break a rule, when each stands for itself
-	replayed   bool          // set by the handler: the answer was recorded, or the thing was there before
+	replayed   bool          // set by the handler: the answer was recorded, or the resource was there before
 	next       string        // set by the handler: the next submit token
 	secret     bool          // set by the handler: the answer must not be stored on its way
 }

@@ -13,7 +13,7 @@ import (
 
 // Idempotency serves IdempotencyService.
 type Idempotency struct {
-	*Changes
+	*Mutations
 	Claims  *claim.Reader
 	Records *Records
 }

@@ -17,7 +17,7 @@ import (
 
 // Inbox serves InboxService.
 type Inbox struct {
-	*Changes
+	*Mutations
 	Reader *inbox.Reader
 }
 
@@ -29,7 +29,7 @@ func (c *call) inboxCaller() commit.Caller {
 
 // Receive receives and finishes a message in one.
 func (s *Inbox) Receive(ctx context.Context, r *inboxv1.ReceiveRequest) (*inboxv1.ReceiveResponse, error) {
-	res, err := run(ctx, s.Changes, receiveCall, r)
+	res, err := run(ctx, s.Mutations, receiveCall, r)
 	s.count(callOf(ctx), err == nil && !callOf(ctx).replayed, fault.Is(err, inbox.Duplicate), err)
 	return res, err
 }
@@ -47,9 +47,9 @@ func (s *Inbox) count(c *call, first, again bool, err error) {
 	}
 }
 
-var receiveCall = define("inbox.receive", func(c *call, d *decoder, r *inboxv1.ReceiveRequest) change[*inboxv1.ReceiveResponse] {
+var receiveCall = register("inbox.receive", func(c *call, d *decoder, r *inboxv1.ReceiveRequest) mutation[*inboxv1.ReceiveResponse] {
 	cmd := &inbox.ReceiveCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Delivery: d.delivery(r.GetDelivery()), Result: r.GetResult()}
-	return change[*inboxv1.ReceiveResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.ReceiveResponse, error) {
+	return mutation[*inboxv1.ReceiveResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.ReceiveResponse, error) {
 		return &inboxv1.ReceiveResponse{Message: renderMessageOf(answer)}, nil
 	}}
 })
@@ -64,13 +64,13 @@ func (s *Inbox) Begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.Be
 }
 
 func (s *Inbox) begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.BeginResponse, error) {
-	res, err := run(ctx, s.Changes, beginMessageAlone(0), r)
+	res, err := run(ctx, s.Mutations, beginMessageAlone(0), r)
 	c := callOf(ctx)
 	if err != nil || !c.replayed || res.GetVerdict() != inboxv1.Verdict_VERDICT_RUN {
 		return res, err
 	}
 	ctx, later := c.letThrough(ctx)
-	now, err := run(ctx, s.Changes, beginMessageAlone(res.GetFence()), r)
+	now, err := run(ctx, s.Mutations, beginMessageAlone(res.GetFence()), r)
 	if err == nil && now.GetFence() == res.GetFence() {
 		return res, nil
 	}
@@ -82,7 +82,7 @@ func (s *Inbox) begin(ctx context.Context, r *inboxv1.BeginRequest) (*inboxv1.Be
 // now: nothing was done, so neither is used up.
 func beginMessageAlone(held int64) operation[*inboxv1.BeginRequest, *inboxv1.BeginResponse] {
 	return operation[*inboxv1.BeginRequest, *inboxv1.BeginResponse]{name: beginMessageCall.name,
-		read: func(c *call, d *decoder, r *inboxv1.BeginRequest) change[*inboxv1.BeginResponse] {
+		read: func(c *call, d *decoder, r *inboxv1.BeginRequest) mutation[*inboxv1.BeginResponse] {
 			return beginMessage(c, d, r, held, len(c.conditions) > 0)
 		}}
 }
@@ -90,17 +90,17 @@ func beginMessageAlone(held int64) operation[*inboxv1.BeginRequest, *inboxv1.Beg
 var verdicts = map[inbox.Verdict]inboxv1.Verdict{inbox.Run: inboxv1.Verdict_VERDICT_RUN, inbox.Done: inboxv1.Verdict_VERDICT_DONE,
 	inbox.BusyUntil: inboxv1.Verdict_VERDICT_BUSY, inbox.Buried: inboxv1.Verdict_VERDICT_DEAD, inbox.LaterThan: inboxv1.Verdict_VERDICT_LATER}
 
-var beginMessageCall = define("inbox.begin", func(c *call, d *decoder, r *inboxv1.BeginRequest) change[*inboxv1.BeginResponse] {
+var beginMessageCall = register("inbox.begin", func(c *call, d *decoder, r *inboxv1.BeginRequest) mutation[*inboxv1.BeginResponse] {
 	return beginMessage(c, d, r, 0, false)
 })
 
-func beginMessage(c *call, d *decoder, r *inboxv1.BeginRequest, held int64, orFail bool) change[*inboxv1.BeginResponse] {
+func beginMessage(c *call, d *decoder, r *inboxv1.BeginRequest, held int64, orFail bool) mutation[*inboxv1.BeginResponse] {
 	cmd := &inbox.BeginCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Delivery: d.delivery(r.GetDelivery()),
 		Holder: r.GetHolder(), Lease: lifeOr(r.GetLease(), inbox.DefaultLease), Held: held, OrFail: orFail}
 	if cmd.Holder == "" {
 		cmd.Holder = cmd.Principal
 	}
-	return change[*inboxv1.BeginResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.BeginResponse, error) {
+	return mutation[*inboxv1.BeginResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.BeginResponse, error) {
 		b := answer.(inbox.Begun)
 		res := &inboxv1.BeginResponse{Verdict: verdicts[b.Verdict], RetryTime: timestamp(b.Until), Message: renderMessage(&b.Message)}
 		if b.Verdict == inbox.Run {
@@ -112,55 +112,55 @@ func beginMessage(c *call, d *decoder, r *inboxv1.BeginRequest, held int64, orFa
 
 // Complete ends an attempt well.
 func (s *Inbox) Complete(ctx context.Context, r *inboxv1.CompleteRequest) (*inboxv1.CompleteResponse, error) {
-	return run(ctx, s.Changes, completeMessageCall, r)
+	return run(ctx, s.Mutations, completeMessageCall, r)
 }
 
-var completeMessageCall = define("inbox.complete", func(c *call, _ *decoder, r *inboxv1.CompleteRequest) change[*inboxv1.CompleteResponse] {
+var completeMessageCall = register("inbox.complete", func(c *call, _ *decoder, r *inboxv1.CompleteRequest) mutation[*inboxv1.CompleteResponse] {
 	cmd := &inbox.CompleteCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(), Result: r.GetResult()}
-	return change[*inboxv1.CompleteResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.CompleteResponse, error) {
+	return mutation[*inboxv1.CompleteResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.CompleteResponse, error) {
 		return &inboxv1.CompleteResponse{Message: renderMessageOf(answer)}, nil
 	}}
 })
 
 // Fail ends an attempt that did not go well.
 func (s *Inbox) Fail(ctx context.Context, r *inboxv1.FailRequest) (*inboxv1.FailResponse, error) {
-	return run(ctx, s.Changes, failMessageCall, r)
+	return run(ctx, s.Mutations, failMessageCall, r)
 }
 
-var failMessageCall = define("inbox.fail", func(c *call, d *decoder, r *inboxv1.FailRequest) change[*inboxv1.FailResponse] {
+var failMessageCall = register("inbox.fail", func(c *call, d *decoder, r *inboxv1.FailRequest) mutation[*inboxv1.FailResponse] {
 	if r.GetFence() != 0 && r.GetDelivery() != nil {
 		d.bad("delivery", "is for a message that nobody began: leave out the fence, or this")
 	}
 	cmd := &inbox.FailCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(), Error: r.GetError(),
 		Permanent: r.GetPermanent(), Delivery: d.delivery(r.GetDelivery())}
-	return change[*inboxv1.FailResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.FailResponse, error) {
+	return mutation[*inboxv1.FailResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.FailResponse, error) {
 		return &inboxv1.FailResponse{Message: renderMessageOf(answer)}, nil
 	}}
 })
 
 // Extend lengthens a lease.
 func (s *Inbox) Extend(ctx context.Context, r *inboxv1.ExtendRequest) (*inboxv1.ExtendResponse, error) {
-	return run(ctx, s.Changes, extendMessageCall, r)
+	return run(ctx, s.Mutations, extendMessageCall, r)
 }
 
-var extendMessageCall = define("inbox.extend", func(c *call, _ *decoder, r *inboxv1.ExtendRequest) change[*inboxv1.ExtendResponse] {
+var extendMessageCall = register("inbox.extend", func(c *call, _ *decoder, r *inboxv1.ExtendRequest) mutation[*inboxv1.ExtendResponse] {
 	cmd := &inbox.ExtendCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(),
 		Lease: lifeOr(r.GetLease(), inbox.DefaultLease)}
-	return change[*inboxv1.ExtendResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.ExtendResponse, error) {
+	return mutation[*inboxv1.ExtendResponse]{command: flow.Inbox(cmd), render: func(answer any, _ bool) (*inboxv1.ExtendResponse, error) {
 		return &inboxv1.ExtendResponse{Message: renderMessageOf(answer)}, nil
 	}}
 })
 
 // Requeue brings dead messages back.
 func (s *Inbox) Requeue(ctx context.Context, r *inboxv1.RequeueRequest) (*inboxv1.RequeueResponse, error) {
-	return run(ctx, s.Changes, requeueCall, r)
+	return run(ctx, s.Mutations, requeueCall, r)
 }
 
 // requeueRows is what a filter counts for: how many it finds is known only when it runs.
 const requeueRows = 500
 
-var requeueCall = define("inbox.requeue", func(c *call, _ *decoder, r *inboxv1.RequeueRequest) change[*inboxv1.RequeueResponse] {
-	g := change[*inboxv1.RequeueResponse]{render: func(answer any, _ bool) (*inboxv1.RequeueResponse, error) {
+var requeueCall = register("inbox.requeue", func(c *call, _ *decoder, r *inboxv1.RequeueRequest) mutation[*inboxv1.RequeueResponse] {
+	g := mutation[*inboxv1.RequeueResponse]{render: func(answer any, _ bool) (*inboxv1.RequeueResponse, error) {
 		a := answer.(inbox.Requeued)
 		return &inboxv1.RequeueResponse{Requeued: int32(a.Count), More: a.More}, nil
 	}}

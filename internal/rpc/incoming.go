@@ -32,7 +32,7 @@ type Incoming struct {
 
 // Messages runs what messages of brokers ask for, as BatchService.Execute would, each in one transaction
 // with the row of its message.
-type Messages struct{ *Changes }
+type Messages struct{ *Mutations }
 
 // Run receives a message, and runs what it asks for. Returns fault FIELD_INVALID when that cannot be
 // read, those of Receive, and those of the operations.
@@ -44,7 +44,7 @@ func (s *Messages) Run(ctx context.Context, in *Incoming) error {
 	if err := check(r); err != nil {
 		return err
 	}
-	_, err = run(in.call(ctx), s.Changes, executeOperation, r)
+	_, err = run(in.call(ctx), s.Mutations, executeOperation, r)
 	return err
 }
 
@@ -54,7 +54,7 @@ func (s *Messages) Finish(ctx context.Context, in *Incoming, result string) erro
 	if err := check(r); err != nil {
 		return err
 	}
-	_, err := run(in.call(ctx), s.Changes, receiveCall, r)
+	_, err := run(in.call(ctx), s.Mutations, receiveCall, r)
 	return err
 }
 
@@ -65,7 +65,7 @@ func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent
 		return inbox.Message{}, err
 	}
 	var told inbox.Message
-	o := operation[*inboxv1.FailRequest, *inboxv1.FailResponse]{name: failMessageCall.name, read: func(c *call, d *decoder, r *inboxv1.FailRequest) change[*inboxv1.FailResponse] {
+	o := operation[*inboxv1.FailRequest, *inboxv1.FailResponse]{name: failMessageCall.name, read: func(c *call, d *decoder, r *inboxv1.FailRequest) mutation[*inboxv1.FailResponse] {
 		g := failMessageCall.read(c, d, r)
 		g.render = func(answer any, _ bool) (*inboxv1.FailResponse, error) {
 			told = answer.(inbox.Message)
@@ -73,7 +73,7 @@ func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent
 		}
 		return g
 	}}
-	_, err := run(in.call(ctx), s.Changes, o, r)
+	_, err := run(in.call(ctx), s.Mutations, o, r)
 	return told, err
 }
 

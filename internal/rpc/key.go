@@ -48,7 +48,7 @@ func (c *call) recordsNothing() error {
 // are not again.
 func (c *call) letThrough(ctx context.Context) (context.Context, *call) {
 	later := *c
-	later.key, later.conditions, later.token, later.claim, later.identity.Rules = "", nil, nil, nil, nil
+	later.key, later.conditions, later.token, later.claim, later.identity.Policies = "", nil, nil, nil, nil
 	return context.WithValue(ctx, callKey{}, &later), &later
 }
 
@@ -113,7 +113,7 @@ func fingerprint(m proto.Message) []byte {
 
 // fingerprint is that of a request. Where it may name people, or say what they are told, it is made with a key: from a plain
 // hash whoever reads recorded keys would find a phone number, or a short text, by trying all there are.
-func (s *Changes) fingerprint(m proto.Message) []byte {
+func (s *Mutations) fingerprint(m proto.Message) []byte {
 	if s.Pepper == nil || !personal(m) {
 		return fingerprint(m)
 	}

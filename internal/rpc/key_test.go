@@ -201,7 +201,7 @@ func TestFingerprintsDoNotTellPeople(t *testing.T) {
 		return &batchv1.Operation{Request: a}
 	}
 	code := &notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678", Type: "login"}
-	with, other, none := &Changes{Pepper: []byte("a key")}, &Changes{Pepper: []byte("another")}, &Changes{}
+	with, other, none := &Mutations{Pepper: []byte("a key")}, &Mutations{Pepper: []byte("another")}, &Mutations{}
 	for _, m := range []proto.Message{code, &notifyv1.VerifyCodeRequest{Recipient: "+8613812345678", Code: "123456"}, &notifyv1.SendRequest{Recipient: "+8613812345678"},
 		&notifyv1.SendBatchRequest{}, &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full()), pack(code)}}} {
 		a, b := with.fingerprint(m), other.fingerprint(m)

@@ -28,7 +28,7 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchReq
 	if r.GetDryRun() {
 		d.bad("dry_run", "needs all_or_nothing")
 	}
-	if c := callOf(ctx); len(c.conditions) > 0 || c.rule(batchOperation, transferOperation).TokenRequired {
+	if c := callOf(ctx); len(c.conditions) > 0 || c.policy(batchOperation, transferOperation).TokenRequired {
 		d.bad("all_or_nothing", "must be set behind a token or a claim: they stand before one change")
 	}
 	if err := d.err(); err != nil {
@@ -42,7 +42,7 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchReq
 func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	c := callOf(ctx)
 	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(r.GetItems()))}
-	changes := make([]change[*ledgerv1.TransferResponse], len(r.GetItems()))
+	mutations := make([]mutation[*ledgerv1.TransferResponse], len(r.GetItems()))
 	rendered := make([]*ledgerv1.TransferResponse, len(r.GetItems()))
 	submissions := make([]flow.Submission, 0, len(r.GetItems()))
 	at := make([]int, 0, len(r.GetItems())) // of submissions in items
@@ -57,8 +57,8 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 			res.Results[i] = &ledgerv1.TransferBatchResult{Error: c.itemError(ctx, err)}
 			continue
 		}
-		changes[i] = transfer(caller, item.GetTransfer(), p)
-		submissions, at = append(submissions, changes[i].submission(c, key, &rendered[i])), append(at, i)
+		mutations[i] = transfer(caller, item.GetTransfer(), p)
+		submissions, at = append(submissions, mutations[i].submission(c, key, &rendered[i])), append(at, i)
 	}
 	results := s.Engine.DoAll(ctx, submissions)
 	if err := notAdmitted(results); err != nil {
@@ -72,7 +72,7 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 		res.Results[i] = &ledgerv1.TransferBatchResult{Replayed: own && result.Outcome.Replayed}
 		t, err := (*ledgerv1.TransferResponse)(nil), result.Err
 		if err == nil {
-			t, err = changes[i].answer(result.Outcome, rendered[i])
+			t, err = mutations[i].answer(result.Outcome, rendered[i])
 		}
 		if err != nil {
 			res.Results[i].Error = c.itemError(ctx, err)
@@ -106,24 +106,24 @@ func (d *decoder) item(item *ledgerv1.TransferBatchItem, path string) ledger.Tra
 
 // itemKey is the request key of an item, or nil.
 func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, error) {
-	rule := c.rule(transferOperation, batchOperation)
+	policy := c.policy(transferOperation, batchOperation)
 	if item.GetIdempotencyKey() != "" {
 		key, err := ParseKey(item.GetIdempotencyKey())
 		if err != nil {
 			return nil, err
 		}
 		return &commit.Key{Principal: c.identity.Principal, Operation: transferOperation, Key: key,
-			Fingerprint: fingerprint(item.GetTransfer()), Life: s.life(c, rule)}, nil
+			Fingerprint: fingerprint(item.GetTransfer()), Life: s.life(c, policy)}, nil
 	}
 	switch {
-	case c.key == "" && rule.KeyRequired:
+	case c.key == "" && policy.KeyRequired:
 		return nil, keyMissing(transferOperation)
 	case c.key == "":
 		return nil, nil
 	}
 	// The fingerprint is that of the whole batch: the same key with another batch fits no item.
 	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
-		Fingerprint: whole, Life: s.life(c, rule)}, nil
+		Fingerprint: whole, Life: s.life(c, policy)}, nil
 }
 
 func (c *call) itemError(ctx context.Context, err error) *ledgerv1.ItemError {
@@ -150,19 +150,19 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	rule := c.rule(batchOperation, transferOperation)
+	policy := c.policy(batchOperation, transferOperation)
 	if r.GetDryRun() {
-		rule = access.Rule{}
+		policy = access.Policy{}
 	}
-	c.demandToken(rule)
-	if err := c.submit(batchOperation, r.GetDryRun(), func(answer any, _ bool) (proto.Message, error) {
+	c.requireToken(policy)
+	if err := c.spendToken(batchOperation, r.GetDryRun(), func(answer any, _ bool) (proto.Message, error) {
 		return renderAll(answer.([]ledger.TransferResult)), nil
 	}); err != nil {
 		return nil, err
 	}
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
-	key, err := s.requestKey(c, batchOperation, rule, r)
+	key, err := s.requestKey(c, batchOperation, policy, r)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +172,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	out, err := s.Engine.Do(ctx, w)
 	c.replayed = out.Replayed
 	if err == nil {
-		err = c.carry(ctx, s.Changes, out)
+		err = c.carry(ctx, s.Mutations, out)
 	}
 	if err != nil {
 		return nil, err

@@ -13,15 +13,15 @@ import (
 
 // CreateAssets makes assets.
 func (s *Ledger) CreateAssets(ctx context.Context, r *ledgerv1.CreateAssetsRequest) (*ledgerv1.CreateAssetsResponse, error) {
-	return run(ctx, s.Changes, createAssetsCall, r)
+	return run(ctx, s.Mutations, createAssetsCall, r)
 }
 
-var createAssetsCall = define("ledger.create_assets", func(c *call, d *decoder, r *ledgerv1.CreateAssetsRequest) change[*ledgerv1.CreateAssetsResponse] {
+var createAssetsCall = register("ledger.create_assets", func(c *call, d *decoder, r *ledgerv1.CreateAssetsRequest) mutation[*ledgerv1.CreateAssetsResponse] {
 	cmd := &ledger.CreateAssetsCommand{Caller: c.caller()}
 	for _, a := range r.GetAssets() {
 		cmd.Assets = append(cmd.Assets, ledger.NewAsset{Code: a.GetCode(), Scale: uint8(a.GetScale())})
 	}
-	return change[*ledgerv1.CreateAssetsResponse]{command: flow.Ledger(cmd),
+	return mutation[*ledgerv1.CreateAssetsResponse]{command: flow.Ledger(cmd),
 		rows: len(cmd.Assets), render: func(answer any, _ bool) (*ledgerv1.CreateAssetsResponse, error) {
 			res := &ledgerv1.CreateAssetsResponse{}
 			for _, a := range answer.([]ledger.Asset) {
@@ -33,10 +33,10 @@ var createAssetsCall = define("ledger.create_assets", func(c *call, d *decoder, 
 
 // CreateAccounts makes accounts.
 func (s *Ledger) CreateAccounts(ctx context.Context, r *ledgerv1.CreateAccountsRequest) (*ledgerv1.CreateAccountsResponse, error) {
-	return run(ctx, s.Changes, createAccountsCall, r)
+	return run(ctx, s.Mutations, createAccountsCall, r)
 }
 
-var createAccountsCall = define("ledger.create_accounts", func(c *call, d *decoder, r *ledgerv1.CreateAccountsRequest) change[*ledgerv1.CreateAccountsResponse] {
+var createAccountsCall = register("ledger.create_accounts", func(c *call, d *decoder, r *ledgerv1.CreateAccountsRequest) mutation[*ledgerv1.CreateAccountsResponse] {
 	cmd := &ledger.CreateAccountsCommand{Caller: c.caller()}
 	for i, a := range r.GetAccounts() {
 		at := fmt.Sprintf("accounts[%d].", i)
@@ -51,7 +51,7 @@ var createAccountsCall = define("ledger.create_accounts", func(c *call, d *decod
 		}
 		cmd.Accounts = append(cmd.Accounts, n)
 	}
-	return change[*ledgerv1.CreateAccountsResponse]{command: flow.Ledger(cmd),
+	return mutation[*ledgerv1.CreateAccountsResponse]{command: flow.Ledger(cmd),
 		rows: len(cmd.Accounts), render: func(answer any, _ bool) (*ledgerv1.CreateAccountsResponse, error) {
 			made := answer.(ledger.CreatedAccounts)
 			res := &ledgerv1.CreateAccountsResponse{Existed: int32(made.Existed)}
@@ -64,10 +64,10 @@ var createAccountsCall = define("ledger.create_accounts", func(c *call, d *decod
 
 // UpdateAccount changes limits and metadata.
 func (s *Ledger) UpdateAccount(ctx context.Context, r *ledgerv1.UpdateAccountRequest) (*ledgerv1.UpdateAccountResponse, error) {
-	return run(ctx, s.Changes, updateAccountCall, r)
+	return run(ctx, s.Mutations, updateAccountCall, r)
 }
 
-var updateAccountCall = define("ledger.update_account", func(c *call, d *decoder, r *ledgerv1.UpdateAccountRequest) change[*ledgerv1.UpdateAccountResponse] {
+var updateAccountCall = register("ledger.update_account", func(c *call, d *decoder, r *ledgerv1.UpdateAccountRequest) mutation[*ledgerv1.UpdateAccountResponse] {
 	code, asset := d.ref("account", r.GetAccount())
 	d.metadata("metadata", r.GetMetadata())
 	change := ledger.AccountChange{Min: d.optionalDecimal("min_balance", r.MinBalance), Unbounded: r.GetUnbounded(),
@@ -85,10 +85,10 @@ var updateAccountCall = define("ledger.update_account", func(c *call, d *decoder
 
 // FreezeAccount stops money from going out.
 func (s *Ledger) FreezeAccount(ctx context.Context, r *ledgerv1.FreezeAccountRequest) (*ledgerv1.FreezeAccountResponse, error) {
-	return run(ctx, s.Changes, freezeAccountCall, r)
+	return run(ctx, s.Mutations, freezeAccountCall, r)
 }
 
-var freezeAccountCall = define("ledger.freeze_account", func(c *call, d *decoder, r *ledgerv1.FreezeAccountRequest) change[*ledgerv1.FreezeAccountResponse] {
+var freezeAccountCall = register("ledger.freeze_account", func(c *call, d *decoder, r *ledgerv1.FreezeAccountRequest) mutation[*ledgerv1.FreezeAccountResponse] {
 	return updateAccount(c, r.GetAccount().GetCode(), r.GetAccount().GetAsset(),
 		ledger.AccountChange{State: ledger.Frozen}, func(a *ledgerv1.Account) *ledgerv1.FreezeAccountResponse {
 			return &ledgerv1.FreezeAccountResponse{Account: a}
@@ -97,10 +97,10 @@ var freezeAccountCall = define("ledger.freeze_account", func(c *call, d *decoder
 
 // UnfreezeAccount lets money go out again.
 func (s *Ledger) UnfreezeAccount(ctx context.Context, r *ledgerv1.UnfreezeAccountRequest) (*ledgerv1.UnfreezeAccountResponse, error) {
-	return run(ctx, s.Changes, unfreezeAccountCall, r)
+	return run(ctx, s.Mutations, unfreezeAccountCall, r)
 }
 
-var unfreezeAccountCall = define("ledger.unfreeze_account", func(c *call, d *decoder, r *ledgerv1.UnfreezeAccountRequest) change[*ledgerv1.UnfreezeAccountResponse] {
+var unfreezeAccountCall = register("ledger.unfreeze_account", func(c *call, d *decoder, r *ledgerv1.UnfreezeAccountRequest) mutation[*ledgerv1.UnfreezeAccountResponse] {
 	return updateAccount(c, r.GetAccount().GetCode(), r.GetAccount().GetAsset(),
 		ledger.AccountChange{State: ledger.Open}, func(a *ledgerv1.Account) *ledgerv1.UnfreezeAccountResponse {
 			return &ledgerv1.UnfreezeAccountResponse{Account: a}
@@ -109,10 +109,10 @@ var unfreezeAccountCall = define("ledger.unfreeze_account", func(c *call, d *dec
 
 // CloseAccount closes an empty account for ever.
 func (s *Ledger) CloseAccount(ctx context.Context, r *ledgerv1.CloseAccountRequest) (*ledgerv1.CloseAccountResponse, error) {
-	return run(ctx, s.Changes, closeAccountCall, r)
+	return run(ctx, s.Mutations, closeAccountCall, r)
 }
 
-var closeAccountCall = define("ledger.close_account", func(c *call, d *decoder, r *ledgerv1.CloseAccountRequest) change[*ledgerv1.CloseAccountResponse] {
+var closeAccountCall = register("ledger.close_account", func(c *call, d *decoder, r *ledgerv1.CloseAccountRequest) mutation[*ledgerv1.CloseAccountResponse] {
 	return updateAccount(c, r.GetAccount().GetCode(), r.GetAccount().GetAsset(),
 		ledger.AccountChange{State: ledger.Closed}, func(a *ledgerv1.Account) *ledgerv1.CloseAccountResponse {
 			return &ledgerv1.CloseAccountResponse{Account: a}
@@ -121,18 +121,18 @@ var closeAccountCall = define("ledger.close_account", func(c *call, d *decoder, 
 
 // Transfer moves money.
 func (s *Ledger) Transfer(ctx context.Context, r *ledgerv1.TransferRequest) (*ledgerv1.TransferResponse, error) {
-	return run(ctx, s.Changes, transferCall, r)
+	return run(ctx, s.Mutations, transferCall, r)
 }
 
-var transferCall = define(transferOperation, func(c *call, d *decoder, r *ledgerv1.TransferRequest) change[*ledgerv1.TransferResponse] {
+var transferCall = register(transferOperation, func(c *call, d *decoder, r *ledgerv1.TransferRequest) mutation[*ledgerv1.TransferResponse] {
 	return transfer(c.caller(), r, d.transfer(r, ""))
 })
 
 // transferOperation scopes the keys of single transfers and of items of independent batches alike.
 const transferOperation = "ledger.transfer"
 
-func transfer(c ledger.Caller, r *ledgerv1.TransferRequest, p ledger.TransferParams) change[*ledgerv1.TransferResponse] {
-	return change[*ledgerv1.TransferResponse]{request: r, rows: len(p.Postings), dry: r.GetDryRun(),
+func transfer(c ledger.Caller, r *ledgerv1.TransferRequest, p ledger.TransferParams) mutation[*ledgerv1.TransferResponse] {
+	return mutation[*ledgerv1.TransferResponse]{request: r, rows: len(p.Postings), dry: r.GetDryRun(),
 		command: flow.Ledger(&ledger.TransferCommand{Caller: c, TransferParams: p}),
 		render: func(answer any, existed bool) (*ledgerv1.TransferResponse, error) {
 			return &ledgerv1.TransferResponse{Transfer: renderTransfer(answer.(*ledger.Transfer), !existed), Existed: existed}, nil
@@ -141,16 +141,16 @@ func transfer(c ledger.Caller, r *ledgerv1.TransferRequest, p ledger.TransferPar
 
 // Reverse posts the opposite of a transfer.
 func (s *Ledger) Reverse(ctx context.Context, r *ledgerv1.ReverseRequest) (*ledgerv1.ReverseResponse, error) {
-	return run(ctx, s.Changes, reverseCall, r)
+	return run(ctx, s.Mutations, reverseCall, r)
 }
 
-var reverseCall = define("ledger.reverse", func(c *call, d *decoder, r *ledgerv1.ReverseRequest) change[*ledgerv1.ReverseResponse] {
+var reverseCall = register("ledger.reverse", func(c *call, d *decoder, r *ledgerv1.ReverseRequest) mutation[*ledgerv1.ReverseResponse] {
 	p := ledger.ReverseParams{TransferID: r.GetTransferId(), TransferBizNo: r.GetTransferBizNo(),
 		BizNo: d.bizNo("biz_no", r.GetBizNo()), Metadata: d.metadata("metadata", r.GetMetadata()), EffectiveAt: d.effective("effective_time", r.GetEffectiveTime())}
 	if p.TransferID == 0 && p.TransferBizNo == "" {
 		d.bad("transfer_id", "must name a transfer")
 	}
-	return change[*ledgerv1.ReverseResponse]{rows: reverseRows, dry: r.GetDryRun(),
+	return mutation[*ledgerv1.ReverseResponse]{rows: reverseRows, dry: r.GetDryRun(),
 		command: flow.Ledger(&ledger.ReverseCommand{Caller: c.caller(), ReverseParams: p}),
 		render: func(answer any, existed bool) (*ledgerv1.ReverseResponse, error) {
 			return &ledgerv1.ReverseResponse{Transfer: renderTransfer(answer.(*ledger.Transfer), !existed), Existed: existed}, nil
@@ -165,10 +165,10 @@ const defaultHoldLife = 7 * 24 * time.Hour
 
 // Hold keeps an amount from being spent otherwise.
 func (s *Ledger) Hold(ctx context.Context, r *ledgerv1.HoldRequest) (*ledgerv1.HoldResponse, error) {
-	return run(ctx, s.Changes, holdCall, r)
+	return run(ctx, s.Mutations, holdCall, r)
 }
 
-var holdCall = define("ledger.hold", func(c *call, d *decoder, r *ledgerv1.HoldRequest) change[*ledgerv1.HoldResponse] {
+var holdCall = register("ledger.hold", func(c *call, d *decoder, r *ledgerv1.HoldRequest) mutation[*ledgerv1.HoldResponse] {
 	form := forms[r.GetForm()]
 	p := ledger.HoldParams{BizNo: d.bizNo("biz_no", r.GetBizNo()), From: r.GetFrom(), To: r.GetTo(), Asset: r.GetAsset(),
 		Amount: d.positive("amount", r.GetAmount(), form), Form: form, Life: defaultHoldLife, Metadata: d.metadata("metadata", r.GetMetadata())}
@@ -178,7 +178,7 @@ var holdCall = define("ledger.hold", func(c *call, d *decoder, r *ledgerv1.HoldR
 	if p.From == p.To {
 		d.bad("to", "must be another account than from")
 	}
-	return change[*ledgerv1.HoldResponse]{dry: r.GetDryRun(),
+	return mutation[*ledgerv1.HoldResponse]{dry: r.GetDryRun(),
 		command: flow.Ledger(&ledger.HoldCommand{Caller: c.caller(), HoldParams: p}),
 		render: func(answer any, existed bool) (*ledgerv1.HoldResponse, error) {
 			return &ledgerv1.HoldResponse{Hold: renderHold(answer.(*ledger.Hold)), Existed: existed}, nil
@@ -187,10 +187,10 @@ var holdCall = define("ledger.hold", func(c *call, d *decoder, r *ledgerv1.HoldR
 
 // Capture pays out of a hold.
 func (s *Ledger) Capture(ctx context.Context, r *ledgerv1.CaptureRequest) (*ledgerv1.CaptureResponse, error) {
-	return run(ctx, s.Changes, captureCall, r)
+	return run(ctx, s.Mutations, captureCall, r)
 }
 
-var captureCall = define("ledger.capture", func(c *call, d *decoder, r *ledgerv1.CaptureRequest) change[*ledgerv1.CaptureResponse] {
+var captureCall = register("ledger.capture", func(c *call, d *decoder, r *ledgerv1.CaptureRequest) mutation[*ledgerv1.CaptureResponse] {
 	p := ledger.CaptureOf(r.GetHoldId(), r.GetHoldBizNo())
 	d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
 	p.BizNo, p.To, p.ReleaseRest = d.bizNo("biz_no", r.GetBizNo()), r.GetTo(), r.GetReleaseRest()
@@ -199,7 +199,7 @@ var captureCall = define("ledger.capture", func(c *call, d *decoder, r *ledgerv1
 		n := d.positive("amount", r.GetAmount(), ledger.Exact)
 		p.Amount = &n
 	}
-	return change[*ledgerv1.CaptureResponse]{dry: r.GetDryRun(),
+	return mutation[*ledgerv1.CaptureResponse]{dry: r.GetDryRun(),
 		command: flow.Ledger(&ledger.CaptureCommand{Caller: c.caller(), CaptureParams: p}),
 		render: func(answer any, existed bool) (*ledgerv1.CaptureResponse, error) {
 			c := answer.(ledger.Capture)
@@ -216,12 +216,12 @@ func (d *decoder) holdTarget(id int64, bizNo string) {
 
 // Release gives back what a hold still keeps.
 func (s *Ledger) Release(ctx context.Context, r *ledgerv1.ReleaseRequest) (*ledgerv1.ReleaseResponse, error) {
-	return run(ctx, s.Changes, releaseCall, r)
+	return run(ctx, s.Mutations, releaseCall, r)
 }
 
-var releaseCall = define("ledger.release", func(c *call, d *decoder, r *ledgerv1.ReleaseRequest) change[*ledgerv1.ReleaseResponse] {
+var releaseCall = register("ledger.release", func(c *call, d *decoder, r *ledgerv1.ReleaseRequest) mutation[*ledgerv1.ReleaseResponse] {
 	d.holdTarget(r.GetHoldId(), r.GetHoldBizNo())
-	return change[*ledgerv1.ReleaseResponse]{dry: r.GetDryRun(),
+	return mutation[*ledgerv1.ReleaseResponse]{dry: r.GetDryRun(),
 		command: flow.Ledger(ledger.ReleaseOf(c.caller(), r.GetHoldId(), r.GetHoldBizNo())),
 		render: func(answer any, existed bool) (*ledgerv1.ReleaseResponse, error) {
 			return &ledgerv1.ReleaseResponse{Hold: renderHold(answer.(*ledger.Hold)), Existed: existed}, nil

@@ -17,9 +17,9 @@ import (
 
 // Lock serves LockService.
 type Lock struct {
-	*Changes
+	*Mutations
 	Reader  *lock.Reader
-	Room    *lock.Room
+	Waiting *lock.WaitQueue
 	Metrics *lock.Metrics
 	// Closing ends streams when it is closed.
 	Closing <-chan struct{}
@@ -66,9 +66,9 @@ func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(co
 func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lock.AcquireParams, wait time.Duration,
 	tries func(context.Context) context.Context) (res *lockv1.AcquireResponse, err error) {
 	c := callOf(ctx)
-	err = s.Room.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (replayed bool, err error) {
+	err = s.Waiting.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (replayed bool, err error) {
 		var out commit.Outcome
-		res, out, err = through(tries(ctx), s.Changes, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
+		res, out, err = submit(tries(ctx), s.Mutations, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
 		if a, ok := out.Answer.(lock.Acquired); ok && a.Lapsed {
 			s.Metrics.Lapsed(1)
 			s.Engine.Count(c.identity.Tenant, acquireCall.name, takenOver)
@@ -79,13 +79,13 @@ func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lock.Acq
 }
 
 // acquireCall is Acquire in an Execute, where nothing can wait.
-var acquireCall = define("lock.acquire", func(c *call, d *decoder, r *lockv1.AcquireRequest) change[*lockv1.AcquireResponse] {
+var acquireCall = register("lock.acquire", func(c *call, d *decoder, r *lockv1.AcquireRequest) mutation[*lockv1.AcquireResponse] {
 	d.noWait(r)
 	return acquireChange(c, d.acquire(c, r), 0)
 })
 
-func acquireChange(c *call, p lock.AcquireParams, ticket int64) change[*lockv1.AcquireResponse] {
-	return change[*lockv1.AcquireResponse]{
+func acquireChange(c *call, p lock.AcquireParams, ticket int64) mutation[*lockv1.AcquireResponse] {
+	return mutation[*lockv1.AcquireResponse]{
 		command: flow.Lock(&lock.AcquireCommand{Caller: c.caller(), AcquireParams: p, Ticket: ticket}),
 		render: func(answer any, _ bool) (*lockv1.AcquireResponse, error) {
 			return &lockv1.AcquireResponse{Lock: renderLock(answer.(lock.Acquired).Lock)}, nil
@@ -116,7 +116,7 @@ func (d *decoder) noWait(r *lockv1.AcquireRequest) {
 
 // Renew makes a lease last.
 func (s *Lock) Renew(ctx context.Context, r *lockv1.RenewRequest) (*lockv1.RenewResponse, error) {
-	res, err := run(ctx, s.Changes, renewCall, r)
+	res, err := run(ctx, s.Mutations, renewCall, r)
 	s.count("renew", err)
 	return res, err
 }
@@ -128,8 +128,8 @@ func (s *Lock) count(call string, err error) {
 	}
 }
 
-var renewCall = define("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRequest) change[*lockv1.RenewResponse] {
-	return change[*lockv1.RenewResponse]{
+var renewCall = register("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRequest) mutation[*lockv1.RenewResponse] {
+	return mutation[*lockv1.RenewResponse]{
 		command: flow.Lock(&lock.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(), Lease: leaseOf(r.GetLease(), 0)}),
 		render: func(answer any, _ bool) (*lockv1.RenewResponse, error) {
 			return &lockv1.RenewResponse{Lock: renderLock(answer.(lock.Lock))}, nil
@@ -140,16 +140,16 @@ var renewCall = define("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRe
 func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.ReleaseResponse, error) {
 	c := callOf(ctx)
 	var d decoder
-	res, out, err := through(ctx, s.Changes, releaseLockCall.name, releaseLockCall.read(c, &d, r), r, 0)
+	res, out, err := submit(ctx, s.Mutations, releaseLockCall.name, releaseLockCall.read(c, &d, r), r, 0)
 	if a, ok := out.Answer.(lock.Released); ok {
-		s.Room.Wake(a.Next)
+		s.Waiting.Wake(a.Next)
 	}
 	s.count("release", err)
 	return res, err
 }
 
-var releaseLockCall = define("lock.release", func(c *call, _ *decoder, r *lockv1.ReleaseRequest) change[*lockv1.ReleaseResponse] {
-	return change[*lockv1.ReleaseResponse]{
+var releaseLockCall = register("lock.release", func(c *call, _ *decoder, r *lockv1.ReleaseRequest) mutation[*lockv1.ReleaseResponse] {
+	return mutation[*lockv1.ReleaseResponse]{
 		command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
 		render: func(answer any, existed bool) (*lockv1.ReleaseResponse, error) {
 			return &lockv1.ReleaseResponse{Lock: renderLock(answer.(lock.Released).Lock), Existed: existed}, nil

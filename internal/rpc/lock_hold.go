@@ -104,13 +104,13 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 	return renderLock(out.Answer.(lock.Lock)), nil
 }
 
-// releaseHeld gives back what the stream held. It is the server's own doing: nothing is demanded of it.
+// releaseHeld gives back what the stream held. It is the server's own doing: nothing is required of it.
 func (s *Lock) releaseHeld(ctx context.Context, l *lockv1.Lock) error {
 	c := callOf(ctx)
 	out, err := s.Engine.Do(ctx, flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
 		Command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})
 	if r, ok := out.Answer.(lock.Released); ok {
-		s.Room.Wake(r.Next)
+		s.Waiting.Wake(r.Next)
 	}
 	s.count("hold", err)
 	return err

@@ -15,7 +15,7 @@ import (
 
 // Notify serves NotifyService.
 type Notify struct {
-	*Changes
+	*Mutations
 	Reader    *notify.Reader
 	Templates *template.Reader
 }
@@ -33,11 +33,11 @@ const sendRows = 4
 
 // Send accepts a message.
 func (s *Notify) Send(ctx context.Context, r *notifyv1.SendRequest) (*notifyv1.SendResponse, error) {
-	return run(ctx, s.Changes, sendCall, r)
+	return run(ctx, s.Mutations, sendCall, r)
 }
 
-var sendCall = define(sendOperation, func(c *call, d *decoder, r *notifyv1.SendRequest) change[*notifyv1.SendResponse] {
-	return change[*notifyv1.SendResponse]{command: flow.Notify(sendCommand(c, d, r)), rows: sendRows, render: renderSent}
+var sendCall = register(sendOperation, func(c *call, d *decoder, r *notifyv1.SendRequest) mutation[*notifyv1.SendResponse] {
+	return mutation[*notifyv1.SendResponse]{command: flow.Notify(sendCommand(c, d, r)), rows: sendRows, render: renderSent}
 })
 
 func renderSent(answer any, existed bool) (*notifyv1.SendResponse, error) {
@@ -71,23 +71,23 @@ func sendCommand(c *call, d *decoder, r *notifyv1.SendRequest) *notify.SendComma
 
 // CancelMessage keeps a message from being sent.
 func (s *Notify) CancelMessage(ctx context.Context, r *notifyv1.CancelMessageRequest) (*notifyv1.CancelMessageResponse, error) {
-	return run(ctx, s.Changes, cancelMessageCall, r)
+	return run(ctx, s.Mutations, cancelMessageCall, r)
 }
 
-var cancelMessageCall = define("notify.cancel_message", func(c *call, _ *decoder, r *notifyv1.CancelMessageRequest) change[*notifyv1.CancelMessageResponse] {
+var cancelMessageCall = register("notify.cancel_message", func(c *call, _ *decoder, r *notifyv1.CancelMessageRequest) mutation[*notifyv1.CancelMessageResponse] {
 	cmd := &notify.CancelCommand{Caller: c.notifyCaller(), ID: r.GetMessageId()}
-	return change[*notifyv1.CancelMessageResponse]{command: flow.Notify(cmd), render: func(answer any, _ bool) (*notifyv1.CancelMessageResponse, error) {
+	return mutation[*notifyv1.CancelMessageResponse]{command: flow.Notify(cmd), render: func(answer any, _ bool) (*notifyv1.CancelMessageResponse, error) {
 		return &notifyv1.CancelMessageResponse{Message: renderNotice(answer.(*notify.Message))}, nil
 	}}
 })
 
 // RequeueMessages brings messages back.
 func (s *Notify) RequeueMessages(ctx context.Context, r *notifyv1.RequeueMessagesRequest) (*notifyv1.RequeueMessagesResponse, error) {
-	return run(ctx, s.Changes, requeueMessagesCall, r)
+	return run(ctx, s.Mutations, requeueMessagesCall, r)
 }
 
-var requeueMessagesCall = define("notify.requeue_messages", func(c *call, _ *decoder, r *notifyv1.RequeueMessagesRequest) change[*notifyv1.RequeueMessagesResponse] {
-	g := change[*notifyv1.RequeueMessagesResponse]{render: func(answer any, _ bool) (*notifyv1.RequeueMessagesResponse, error) {
+var requeueMessagesCall = register("notify.requeue_messages", func(c *call, _ *decoder, r *notifyv1.RequeueMessagesRequest) mutation[*notifyv1.RequeueMessagesResponse] {
+	g := mutation[*notifyv1.RequeueMessagesResponse]{render: func(answer any, _ bool) (*notifyv1.RequeueMessagesResponse, error) {
 		a := answer.(notify.Requeued)
 		return &notifyv1.RequeueMessagesResponse{Requeued: int32(a.Count), More: a.More}, nil
 	}}
@@ -103,16 +103,16 @@ var requeueMessagesCall = define("notify.requeue_messages", func(c *call, _ *dec
 
 // ReportDelivery writes down what became of a message.
 func (s *Notify) ReportDelivery(ctx context.Context, r *notifyv1.ReportDeliveryRequest) (*notifyv1.ReportDeliveryResponse, error) {
-	return run(ctx, s.Changes, reportDeliveryCall, r)
+	return run(ctx, s.Mutations, reportDeliveryCall, r)
 }
 
-var reportDeliveryCall = define("notify.report_delivery", func(c *call, d *decoder, r *notifyv1.ReportDeliveryRequest) change[*notifyv1.ReportDeliveryResponse] {
+var reportDeliveryCall = register("notify.report_delivery", func(c *call, d *decoder, r *notifyv1.ReportDeliveryRequest) mutation[*notifyv1.ReportDeliveryResponse] {
 	cmd := &notify.ReportCommand{Caller: c.notifyCaller(), ID: r.GetMessageId(), Provider: r.GetProviderMessage().GetProvider(),
 		ProviderMessageID: r.GetProviderMessage().GetProviderMessageId(), Delivered: r.GetDelivered(), Code: r.GetCode(), Error: r.GetError()}
 	if r.GetDelivered() && (r.GetCode() != "" || r.GetError() != "") {
 		d.bad("code", "is for what was not delivered")
 	}
-	return change[*notifyv1.ReportDeliveryResponse]{command: flow.Notify(cmd), render: func(answer any, _ bool) (*notifyv1.ReportDeliveryResponse, error) {
+	return mutation[*notifyv1.ReportDeliveryResponse]{command: flow.Notify(cmd), render: func(answer any, _ bool) (*notifyv1.ReportDeliveryResponse, error) {
 		return &notifyv1.ReportDeliveryResponse{Message: renderNotice(answer.(*notify.Message))}, nil
 	}}
 })

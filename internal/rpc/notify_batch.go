@@ -19,13 +19,13 @@ const (
 func (s *Notify) SendBatch(ctx context.Context, r *notifyv1.SendBatchRequest) (*notifyv1.SendBatchResponse, error) {
 	c := callOf(ctx)
 	if r.GetAllOrNothing() {
-		return run(ctx, s.Changes, sendAllCall, r)
+		return run(ctx, s.Mutations, sendAllCall, r)
 	}
 	var d decoder
-	if len(c.conditions) > 0 || c.rule(sendBatchOperation, sendOperation).TokenRequired {
+	if len(c.conditions) > 0 || c.policy(sendBatchOperation, sendOperation).TokenRequired {
 		d.bad("all_or_nothing", "must be set behind a token or a claim: they stand before one change")
 	}
-	if c.key == "" && c.rule(sendBatchOperation, sendOperation).KeyRequired {
+	if c.key == "" && c.policy(sendBatchOperation, sendOperation).KeyRequired {
 		return nil, keyMissing(sendBatchOperation)
 	}
 	if err := d.err(); err != nil {
@@ -36,7 +36,7 @@ func (s *Notify) SendBatch(ctx context.Context, r *notifyv1.SendBatchRequest) (*
 
 // sendAllCall is not in Execute: it is one.
 var sendAllCall = operation[*notifyv1.SendBatchRequest, *notifyv1.SendBatchResponse]{name: sendBatchOperation,
-	read: func(c *call, d *decoder, r *notifyv1.SendBatchRequest) change[*notifyv1.SendBatchResponse] {
+	read: func(c *call, d *decoder, r *notifyv1.SendBatchRequest) mutation[*notifyv1.SendBatchResponse] {
 		cmd := &notify.SendAllCommand{Sends: make([]*notify.SendCommand, len(r.GetItems()))}
 		for i, item := range r.GetItems() {
 			var own decoder
@@ -45,7 +45,7 @@ var sendAllCall = operation[*notifyv1.SendBatchRequest, *notifyv1.SendBatchRespo
 				d.take(fmt.Sprintf("items[%d].", i), err)
 			}
 		}
-		return change[*notifyv1.SendBatchResponse]{command: flow.Notify(cmd), rows: sendRows * len(cmd.Sends), inner: []string{sendOperation},
+		return mutation[*notifyv1.SendBatchResponse]{command: flow.Notify(cmd), rows: sendRows * len(cmd.Sends), inner: []string{sendOperation},
 			render: func(answer any, _ bool) (*notifyv1.SendBatchResponse, error) {
 				res := &notifyv1.SendBatchResponse{}
 				for _, m := range answer.([]notify.Accepted) {
@@ -60,7 +60,7 @@ var sendAllCall = operation[*notifyv1.SendBatchRequest, *notifyv1.SendBatchRespo
 func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*notifyv1.SendBatchResponse, error) {
 	c := callOf(ctx)
 	res := &notifyv1.SendBatchResponse{Results: make([]*notifyv1.SendBatchResult, len(r.GetItems()))}
-	changes := make([]change[*notifyv1.SendResponse], len(r.GetItems()))
+	mutations := make([]mutation[*notifyv1.SendResponse], len(r.GetItems()))
 	rendered := make([]*notifyv1.SendResponse, len(r.GetItems()))
 	var submissions []flow.Submission
 	var at []int // of submissions in items
@@ -70,8 +70,8 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 	}
 	for i, item := range r.GetItems() {
 		var d decoder
-		changes[i] = sendCall.read(c, &d, item)
-		changes[i].request = item
+		mutations[i] = sendCall.read(c, &d, item)
+		mutations[i].request = item
 		if err := d.err(); err != nil {
 			res.Results[i] = &notifyv1.SendBatchResult{Error: c.itemError(ctx, err)}
 			continue
@@ -79,9 +79,9 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 		var key *commit.Key
 		if c.key != "" {
 			key = &commit.Key{Principal: c.identity.Principal, Operation: sendBatchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
-				Fingerprint: whole, Life: s.life(c, c.rule(sendBatchOperation, sendOperation))}
+				Fingerprint: whole, Life: s.life(c, c.policy(sendBatchOperation, sendOperation))}
 		}
-		submissions, at = append(submissions, changes[i].submission(c, key, &rendered[i])), append(at, i)
+		submissions, at = append(submissions, mutations[i].submission(c, key, &rendered[i])), append(at, i)
 	}
 	results := s.Engine.DoAll(ctx, submissions)
 	if err := notAdmitted(results); err != nil {
@@ -94,7 +94,7 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 		res.Results[i] = &notifyv1.SendBatchResult{}
 		sent, err := (*notifyv1.SendResponse)(nil), result.Err
 		if err == nil {
-			sent, err = changes[i].answer(result.Outcome, rendered[i])
+			sent, err = mutations[i].answer(result.Outcome, rendered[i])
 		}
 		if err != nil {
 			res.Results[i].Error = c.itemError(ctx, err)

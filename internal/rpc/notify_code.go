@@ -16,10 +16,10 @@ import (
 
 // SendCode sends a verification code.
 func (s *Notify) SendCode(ctx context.Context, r *notifyv1.SendCodeRequest) (*notifyv1.SendCodeResponse, error) {
-	return run(ctx, s.Changes, sendCodeCall, r)
+	return run(ctx, s.Mutations, sendCodeCall, r)
 }
 
-var sendCodeCall = define("notify.send_code", func(c *call, _ *decoder, r *notifyv1.SendCodeRequest) change[*notifyv1.SendCodeResponse] {
+var sendCodeCall = register("notify.send_code", func(c *call, _ *decoder, r *notifyv1.SendCodeRequest) mutation[*notifyv1.SendCodeResponse] {
 	or := func(d *durationpb.Duration, otherwise time.Duration) time.Duration {
 		return cmp.Or(d.AsDuration().Truncate(time.Millisecond), otherwise)
 	}
@@ -30,7 +30,7 @@ var sendCodeCall = define("notify.send_code", func(c *call, _ *decoder, r *notif
 			Interval: or(r.GetInterval(), code.DefaultInterval), Daily: int(cmp.Or(r.GetDailyLimit(), code.DefaultDaily)), Suppress: r.GetSuppress()},
 		Template:  template.Name{Tenant: c.identity.Tenant, Channel: channels[r.GetChannel()], Name: use.GetName(), Locale: use.GetLocale(), Version: use.GetVersion()},
 		Variables: use.GetVariables().AsMap(), ClientIP: r.GetClientIp()}
-	return change[*notifyv1.SendCodeResponse]{command: cmd, rows: sendRows + 1, render: func(answer any, _ bool) (*notifyv1.SendCodeResponse, error) {
+	return mutation[*notifyv1.SendCodeResponse]{command: cmd, rows: sendRows + 1, render: func(answer any, _ bool) (*notifyv1.SendCodeResponse, error) {
 		a := answer.(code.Issued)
 		return &notifyv1.SendCodeResponse{ExpireTime: timestamppb.New(a.ExpiresAt), NextTime: timestamppb.New(a.NextAt)}, nil
 	}}
@@ -38,13 +38,13 @@ var sendCodeCall = define("notify.send_code", func(c *call, _ *decoder, r *notif
 
 // VerifyCode tries a verification code.
 func (s *Notify) VerifyCode(ctx context.Context, r *notifyv1.VerifyCodeRequest) (*notifyv1.VerifyCodeResponse, error) {
-	return run(ctx, s.Changes, verifyCodeCall, r)
+	return run(ctx, s.Mutations, verifyCodeCall, r)
 }
 
-var verifyCodeCall = define("notify.verify_code", func(c *call, _ *decoder, r *notifyv1.VerifyCodeRequest) change[*notifyv1.VerifyCodeResponse] {
+var verifyCodeCall = register("notify.verify_code", func(c *call, _ *decoder, r *notifyv1.VerifyCodeRequest) mutation[*notifyv1.VerifyCodeResponse] {
 	cmd := &code.VerifyCommand{Caller: c.notifyCaller(), Type: r.GetType(), Channel: channels[r.GetChannel()], Recipient: r.GetRecipient(),
 		Code: r.GetCode(), Required: r.GetRequired(), Ghost: code.NewNonce()}
-	return change[*notifyv1.VerifyCodeResponse]{command: flow.Code(cmd), earnest: true, render: func(answer any, _ bool) (*notifyv1.VerifyCodeResponse, error) {
+	return mutation[*notifyv1.VerifyCodeResponse]{command: flow.Code(cmd), earnest: true, render: func(answer any, _ bool) (*notifyv1.VerifyCodeResponse, error) {
 		a := answer.(code.Verified)
 		return &notifyv1.VerifyCodeResponse{Valid: a.Valid, TriesLeft: a.TriesLeft}, nil
 	}}

@@ -24,11 +24,11 @@ func templated(r *notifyv1.TemplateUse) *notify.Templated {
 
 // PutTemplate keeps a template.
 func (s *Notify) PutTemplate(ctx context.Context, r *notifyv1.PutTemplateRequest) (*notifyv1.PutTemplateResponse, error) {
-	return run(ctx, s.Changes, putTemplateCall, r)
+	return run(ctx, s.Mutations, putTemplateCall, r)
 }
 
-var putTemplateCall = define("notify.put_template", func(c *call, d *decoder, r *notifyv1.PutTemplateRequest) change[*notifyv1.PutTemplateResponse] {
-	g := change[*notifyv1.PutTemplateResponse]{rows: 2, render: func(answer any, existed bool) (*notifyv1.PutTemplateResponse, error) {
+var putTemplateCall = register("notify.put_template", func(c *call, d *decoder, r *notifyv1.PutTemplateRequest) mutation[*notifyv1.PutTemplateResponse] {
+	g := mutation[*notifyv1.PutTemplateResponse]{rows: 2, render: func(answer any, existed bool) (*notifyv1.PutTemplateResponse, error) {
 		a := answer.(template.Put)
 		return &notifyv1.PutTemplateResponse{Version: a.Version, Locale: a.Locale, DefaultLocale: a.Default, Existed: existed}, nil
 	}}
@@ -44,10 +44,10 @@ var putTemplateCall = define("notify.put_template", func(c *call, d *decoder, r 
 
 // DeleteTemplate deletes one.
 func (s *Notify) DeleteTemplate(ctx context.Context, r *notifyv1.DeleteTemplateRequest) (*notifyv1.DeleteTemplateResponse, error) {
-	return run(ctx, s.Changes, deleteTemplateCall, r)
+	return run(ctx, s.Mutations, deleteTemplateCall, r)
 }
 
-var deleteTemplateCall = define("notify.delete_template", func(c *call, d *decoder, r *notifyv1.DeleteTemplateRequest) change[*notifyv1.DeleteTemplateResponse] {
+var deleteTemplateCall = register("notify.delete_template", func(c *call, d *decoder, r *notifyv1.DeleteTemplateRequest) mutation[*notifyv1.DeleteTemplateResponse] {
 	cmd := &template.DeleteCommand{Caller: c.notifyCaller(), Channel: channels[r.GetChannel()], Name: r.GetName()}
 	if r.GetLocale() != "" {
 		var err error
@@ -55,7 +55,7 @@ var deleteTemplateCall = define("notify.delete_template", func(c *call, d *decod
 			d.bad("locale", "is none, such as en or zh-Hant-TW")
 		}
 	}
-	return change[*notifyv1.DeleteTemplateResponse]{command: flow.Template(cmd), render: func(answer any, _ bool) (*notifyv1.DeleteTemplateResponse, error) {
+	return mutation[*notifyv1.DeleteTemplateResponse]{command: flow.Template(cmd), render: func(answer any, _ bool) (*notifyv1.DeleteTemplateResponse, error) {
 		return &notifyv1.DeleteTemplateResponse{DeleteTime: timestamppb.New(answer.(template.Deleted).At)}, nil
 	}}
 })

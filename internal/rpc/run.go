@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// Changes runs the changing calls of all services.
-type Changes struct {
+// Mutations runs the changing calls of all services.
+type Mutations struct {
 	Engine *flow.Engine
 	// KeyLife is how long request keys are kept.
 	KeyLife time.Duration
@@ -26,14 +26,14 @@ type Changes struct {
 	Tokens *token.Reader
 }
 
-// change is one changing call on its way through the engine.
-type change[R proto.Message] struct {
+// mutation is one changing call on its way through the engine.
+type mutation[R proto.Message] struct {
 	command flow.Command
 	request proto.Message // what the fingerprint is taken over
 	rows    int
 	dry     bool
 	earnest bool // it cannot be part of a dry run
-	// inner are operations within this one: what is demanded of them is demanded of it; spends: one of them is to
+	// inner are operations within this one: what is required of them is required of it; spends: one of them is to
 	// spend a token.
 	inner  []string
 	spends bool
@@ -43,7 +43,7 @@ type change[R proto.Message] struct {
 // operation is a kind of changing call: by it request keys are scoped, and Execute finds what a request asks for.
 type operation[Q, R proto.Message] struct {
 	name string // stands in recorded keys: never changes
-	read func(*call, *decoder, Q) change[R]
+	read func(*call, *decoder, Q) mutation[R]
 	// response is what it answers; for Execute.
 	response protoreflect.MessageDescriptor
 }
@@ -51,21 +51,21 @@ type operation[Q, R proto.Message] struct {
 // operations are all kinds of changing calls that can stand in an Execute, by the name of their request.
 var operations = map[protoreflect.FullName]operation[proto.Message, proto.Message]{}
 
-// define makes an operation known. Call it in package-level variables only.
-func define[Q, R proto.Message](name string, read func(*call, *decoder, Q) change[R]) operation[Q, R] {
+// register makes an operation known. Call it in package-level variables only.
+func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mutation[R]) operation[Q, R] {
 	var request Q
 	var response R
 	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name, response: response.ProtoReflect().Descriptor(),
-		read: func(c *call, d *decoder, q proto.Message) change[proto.Message] {
+		read: func(c *call, d *decoder, q proto.Message) mutation[proto.Message] {
 			g := read(c, d, q.(Q))
-			return change[proto.Message]{command: g.command, request: g.request, rows: g.rows, dry: g.dry, earnest: g.earnest,
+			return mutation[proto.Message]{command: g.command, request: g.request, rows: g.rows, dry: g.dry, earnest: g.earnest,
 				render: func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
 		}}
 	return operation[Q, R]{name: name, read: read}
 }
 
 // run takes one change through the engine.
-func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R], q Q) (R, error) {
+func run[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q, R], q Q) (R, error) {
 	c := callOf(ctx)
 	var d decoder
 	g := o.read(c, &d, q)
@@ -73,30 +73,30 @@ func run[Q, R proto.Message](ctx context.Context, s *Changes, o operation[Q, R],
 		var none R
 		return none, err
 	}
-	rendered, _, err := through(ctx, s, o.name, g, q, 0)
+	rendered, _, err := submit(ctx, s, o.name, g, q, 0)
 	return rendered, err
 }
 
-// through takes a change through the engine, and also tells how it ended. Its key, if it has one, lives most at
+// submit takes a change through the engine, and also tells how it ended. Its key, if it has one, lives most at
 // most; 0: as long as it is told.
-func through[Q, R proto.Message](ctx context.Context, s *Changes, name string, g change[R], q Q, most time.Duration) (R, commit.Outcome, error) {
+func submit[Q, R proto.Message](ctx context.Context, s *Mutations, name string, g mutation[R], q Q, most time.Duration) (R, commit.Outcome, error) {
 	c := callOf(ctx)
 	var rendered, none R
 	g.request = q
-	rule := c.rule(append([]string{name}, g.inner...)...)
+	policy := c.policy(append([]string{name}, g.inner...)...)
 	if g.dry || c.keyless {
-		rule.KeyRequired = false
+		policy.KeyRequired = false
 	}
 	if !g.dry && !g.spends {
-		c.demandToken(rule)
+		c.requireToken(policy)
 	}
 	if c.token != nil {
 		made := func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }
-		if err := c.submit(name, g.dry, made); err != nil {
+		if err := c.spendToken(name, g.dry, made); err != nil {
 			return none, commit.Outcome{}, err
 		}
 	}
-	key, err := s.requestKey(c, name, rule, q)
+	key, err := s.requestKey(c, name, policy, q)
 	if err != nil {
 		return none, commit.Outcome{}, err
 	}
@@ -126,7 +126,7 @@ func Operations() []string {
 }
 
 // work prepares the engine's work; the rendered answer is left in *rendered when it was recorded.
-func (g *change[R]) submission(c *call, key *commit.Key, rendered *R) flow.Submission {
+func (g *mutation[R]) submission(c *call, key *commit.Key, rendered *R) flow.Submission {
 	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(g.command, c.conditions...),
 		Rows: max(g.rows, 1), Bytes: 512 + proto.Size(g.request), DryRun: g.dry}
 	if key != nil {
@@ -141,17 +141,17 @@ func (g *change[R]) submission(c *call, key *commit.Key, rendered *R) flow.Submi
 			if err != nil {
 				return nil, err
 			}
-			return pack(b)
+			return compressAnswer(b)
 		}
 	}
 	return w
 }
 
 // answer reads an outcome: what was recorded, or what the command answered.
-func (g *change[R]) answer(out commit.Outcome, rendered R) (R, error) {
+func (g *mutation[R]) answer(out commit.Outcome, rendered R) (R, error) {
 	if out.Recorded != nil {
 		r := rendered.ProtoReflect().New().Interface().(R)
-		b, err := unpack(out.Recorded)
+		b, err := decompressAnswer(out.Recorded)
 		if err != nil {
 			return r, err
 		}

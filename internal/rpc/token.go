@@ -30,11 +30,11 @@ func (s *Idempotency) IssueTokens(ctx context.Context, r *idempotencyv1.IssueTok
 		return nil, err
 	}
 	c.secret = true
-	return run(ctx, s.Changes, issueTokensCall, r)
+	return run(ctx, s.Mutations, issueTokensCall, r)
 }
 
 var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv1.IssueTokensResponse]{name: "idempotency.issue_tokens",
-	read: func(c *call, d *decoder, r *idempotencyv1.IssueTokensRequest) change[*idempotencyv1.IssueTokensResponse] {
+	read: func(c *call, d *decoder, r *idempotencyv1.IssueTokensRequest) mutation[*idempotencyv1.IssueTokensResponse] {
 		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())), Subject: d.label("subject", r.GetSubject()),
 			Purpose: d.label("purpose", r.GetPurpose()), Life: token.DefaultLife, SurvivesRefusal: r.GetSurvivesRefusal()}
 		if r.GetLife() != nil {
@@ -43,7 +43,7 @@ var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv
 		for i := range cmd.Tokens {
 			cmd.Tokens[i] = token.New()
 		}
-		return change[*idempotencyv1.IssueTokensResponse]{command: flow.Token(cmd), rows: len(cmd.Tokens),
+		return mutation[*idempotencyv1.IssueTokensResponse]{command: flow.Token(cmd), rows: len(cmd.Tokens),
 			render: func(answer any, _ bool) (*idempotencyv1.IssueTokensResponse, error) {
 				return &idempotencyv1.IssueTokensResponse{Tokens: cmd.Tokens, ExpireTime: timestamppb.New(answer.(token.Issued).ExpiresAt)}, nil
 			}}
@@ -51,13 +51,13 @@ var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv
 
 // SpendToken spends a submit token.
 func (s *Idempotency) SpendToken(ctx context.Context, r *idempotencyv1.SpendTokenRequest) (*idempotencyv1.SpendTokenResponse, error) {
-	return run(ctx, s.Changes, spendTokenCall, r)
+	return run(ctx, s.Mutations, spendTokenCall, r)
 }
 
-var spendTokenCall = define(spendTokenOperation, func(c *call, d *decoder, r *idempotencyv1.SpendTokenRequest) change[*idempotencyv1.SpendTokenResponse] {
+var spendTokenCall = register(spendTokenOperation, func(c *call, d *decoder, r *idempotencyv1.SpendTokenRequest) mutation[*idempotencyv1.SpendTokenResponse] {
 	cmd := &token.SpendCommand{Spend: token.Spend{Caller: c.caller(), Token: r.GetToken(), Subject: d.label("subject", r.GetSubject()),
 		Purpose: d.label("purpose", r.GetPurpose()), Operation: spendTokenOperation}, Result: d.label("result", r.GetResult())}
-	return change[*idempotencyv1.SpendTokenResponse]{command: flow.Token(cmd), earnest: true,
+	return mutation[*idempotencyv1.SpendTokenResponse]{command: flow.Token(cmd), earnest: true,
 		render: func(answer any, _ bool) (*idempotencyv1.SpendTokenResponse, error) {
 			return &idempotencyv1.SpendTokenResponse{SpendTime: timestamppb.New(answer.(token.Used).SpentAt)}, nil
 		}}
@@ -139,9 +139,9 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 	return nil
 }
 
-// submit completes the token of the header, if there is one, for a change: made shows its answer as callers
+// spendToken completes the token of the header, if there is one, for a change: made shows its answer as callers
 // get it.
-func (c *call) submit(operation string, dry bool, made func(answer any, existed bool) (proto.Message, error)) error {
+func (c *call) spendToken(operation string, dry bool, made func(answer any, existed bool) (proto.Message, error)) error {
 	if c.token == nil {
 		return nil
 	}
@@ -155,14 +155,14 @@ func (c *call) submit(operation string, dry bool, made func(answer any, existed 
 		if err != nil {
 			return nil // the change itself will say so
 		}
-		return thingOf(m.ProtoReflect())
+		return resourceOf(m.ProtoReflect())
 	}
 	return nil
 }
 
 // carry puts the next token into the answer to a submit that went well and asked for it. One that is
 // replayed has it again, if it was issued then. A later try of a call whose token is spent leaves it as it is.
-func (c *call) carry(ctx context.Context, s *Changes, out commit.Outcome) error {
+func (c *call) carry(ctx context.Context, s *Mutations, out commit.Outcome) error {
 	if c.token == nil || !c.token.Next || len(c.conditions) == 0 {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 
 // Webhooks serves WebhookService.
 type Webhooks struct {
-	*Changes
+	*Mutations
 	Reader *webhook.Reader
 	Master *secret.Master
 }
@@ -31,23 +31,23 @@ func (c *call) webhookCaller() commit.Caller {
 
 // CreateEndpoint makes an endpoint.
 func (s *Webhooks) CreateEndpoint(ctx context.Context, r *notifyv1.CreateEndpointRequest) (*notifyv1.CreateEndpointResponse, error) {
-	return run(ctx, s.Changes, createEndpointCall, r)
+	return run(ctx, s.Mutations, createEndpointCall, r)
 }
 
-var createEndpointCall = define("webhook.create", func(c *call, d *decoder, r *notifyv1.CreateEndpointRequest) change[*notifyv1.CreateEndpointResponse] {
+var createEndpointCall = register("webhook.create", func(c *call, d *decoder, r *notifyv1.CreateEndpointRequest) mutation[*notifyv1.CreateEndpointResponse] {
 	cmd := &webhook.CreateCommand{Caller: c.webhookCaller(), Name: r.GetName(), URL: d.endpointURL(c, r.GetUrl()),
 		Types: eventTypes(r.GetTypes()), Description: d.printable("description", r.GetDescription())}
-	return change[*notifyv1.CreateEndpointResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.CreateEndpointResponse, error) {
+	return mutation[*notifyv1.CreateEndpointResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.CreateEndpointResponse, error) {
 		return &notifyv1.CreateEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
 	}}
 })
 
 // UpdateEndpoint changes an endpoint.
 func (s *Webhooks) UpdateEndpoint(ctx context.Context, r *notifyv1.UpdateEndpointRequest) (*notifyv1.UpdateEndpointResponse, error) {
-	return run(ctx, s.Changes, updateEndpointCall, r)
+	return run(ctx, s.Mutations, updateEndpointCall, r)
 }
 
-var updateEndpointCall = define("webhook.update", func(c *call, d *decoder, r *notifyv1.UpdateEndpointRequest) change[*notifyv1.UpdateEndpointResponse] {
+var updateEndpointCall = register("webhook.update", func(c *call, d *decoder, r *notifyv1.UpdateEndpointRequest) mutation[*notifyv1.UpdateEndpointResponse] {
 	cmd := &webhook.UpdateCommand{Caller: c.webhookCaller(), Name: r.GetName(), URL: r.Url, Description: r.Description, Enabled: r.Enabled}
 	if r.Url != nil {
 		d.endpointURL(c, r.GetUrl())
@@ -57,49 +57,49 @@ var updateEndpointCall = define("webhook.update", func(c *call, d *decoder, r *n
 		types := eventTypes(r.GetTypes())
 		cmd.Types = &types
 	}
-	return change[*notifyv1.UpdateEndpointResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.UpdateEndpointResponse, error) {
+	return mutation[*notifyv1.UpdateEndpointResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.UpdateEndpointResponse, error) {
 		return &notifyv1.UpdateEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
 	}}
 })
 
 // RotateSecret replaces a secret.
 func (s *Webhooks) RotateSecret(ctx context.Context, r *notifyv1.RotateSecretRequest) (*notifyv1.RotateSecretResponse, error) {
-	return run(ctx, s.Changes, rotateSecretCall, r)
+	return run(ctx, s.Mutations, rotateSecretCall, r)
 }
 
-var rotateSecretCall = define("webhook.rotate", func(c *call, _ *decoder, r *notifyv1.RotateSecretRequest) change[*notifyv1.RotateSecretResponse] {
+var rotateSecretCall = register("webhook.rotate", func(c *call, _ *decoder, r *notifyv1.RotateSecretRequest) mutation[*notifyv1.RotateSecretResponse] {
 	cmd := &webhook.RotateCommand{Caller: c.webhookCaller(), Name: r.GetName(), Version: r.GetSecretVersion(),
 		Overlap: lifeOr(r.GetOverlap(), webhook.DefaultOverlap)}
-	return change[*notifyv1.RotateSecretResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.RotateSecretResponse, error) {
+	return mutation[*notifyv1.RotateSecretResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.RotateSecretResponse, error) {
 		return &notifyv1.RotateSecretResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
 	}}
 })
 
 // DeleteEndpoint does away with an endpoint.
 func (s *Webhooks) DeleteEndpoint(ctx context.Context, r *notifyv1.DeleteEndpointRequest) (*notifyv1.DeleteEndpointResponse, error) {
-	return run(ctx, s.Changes, deleteEndpointCall, r)
+	return run(ctx, s.Mutations, deleteEndpointCall, r)
 }
 
-var deleteEndpointCall = define("webhook.delete", func(c *call, _ *decoder, r *notifyv1.DeleteEndpointRequest) change[*notifyv1.DeleteEndpointResponse] {
+var deleteEndpointCall = register("webhook.delete", func(c *call, _ *decoder, r *notifyv1.DeleteEndpointRequest) mutation[*notifyv1.DeleteEndpointResponse] {
 	cmd := &webhook.DeleteCommand{Caller: c.webhookCaller(), Name: r.GetName()}
-	return change[*notifyv1.DeleteEndpointResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.DeleteEndpointResponse, error) {
+	return mutation[*notifyv1.DeleteEndpointResponse]{command: flow.Webhook(cmd), render: func(answer any, _ bool) (*notifyv1.DeleteEndpointResponse, error) {
 		return &notifyv1.DeleteEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
 	}}
 })
 
 // Publish sends an event to all endpoints that want it.
 func (s *Webhooks) Publish(ctx context.Context, r *notifyv1.PublishRequest) (*notifyv1.PublishResponse, error) {
-	return run(ctx, s.Changes, publishCall, r)
+	return run(ctx, s.Mutations, publishCall, r)
 }
 
-var publishCall = define("webhook.publish", func(c *call, d *decoder, r *notifyv1.PublishRequest) change[*notifyv1.PublishResponse] {
+var publishCall = register("webhook.publish", func(c *call, d *decoder, r *notifyv1.PublishRequest) mutation[*notifyv1.PublishResponse] {
 	if !json.Valid(r.GetData()) {
 		d.bad("data", "is not JSON")
 	}
 	cmd := &flow.Publish{Caller: c.webhookCaller(), Params: notify.Params{Channel: send.Webhook, Content: send.Content{Type: r.GetType(), Data: r.GetData()},
 		BusinessType: businessType(r.GetType()), BizNo: d.bizNo("biz_no", r.GetBizNo()), Priority: priorities[r.GetPriority()],
 		GiveUpAfter: r.GetGiveUpAfter().AsDuration(), MaxAttempts: r.GetMaxAttempts()}}
-	return change[*notifyv1.PublishResponse]{command: cmd, rows: 10 * sendRows, render: func(answer any, _ bool) (*notifyv1.PublishResponse, error) {
+	return mutation[*notifyv1.PublishResponse]{command: cmd, rows: 10 * sendRows, render: func(answer any, _ bool) (*notifyv1.PublishResponse, error) {
 		p, res := answer.(flow.Published), &notifyv1.PublishResponse{}
 		for i, m := range p.Messages {
 			res.Messages = append(res.Messages, &notifyv1.PublishedMessage{Endpoint: p.Endpoints[i], MessageId: m.ID, Existed: p.Existed[i]})

@@ -35,21 +35,21 @@ const beginName = "work.begin"
 // beginAlone is a Begin as a call: it may wait. Behind a token or a claim it is a conflict that somebody holds the
 // work: nothing was done, so neither is used up.
 func beginAlone(held int64) operation[*beginRequest, *beginResponse] {
-	return operation[*beginRequest, *beginResponse]{name: beginName, read: func(c *call, d *decoder, r *beginRequest) change[*beginResponse] {
+	return operation[*beginRequest, *beginResponse]{name: beginName, read: func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
 		command := flow.Work(begin(c, r, held))
 		if len(c.conditions) > 0 {
 			command = runsOrFails{command, r, true}
 		}
-		return change[*beginResponse]{command: command, render: renderBegun}
+		return mutation[*beginResponse]{command: command, render: renderBegun}
 	}}
 }
 
 // A Begin in an Execute is to run, or nothing is done.
-var _ = define(beginName, func(c *call, d *decoder, r *beginRequest) change[*beginResponse] {
+var _ = register(beginName, func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
 	if r.GetWait().AsDuration() > 0 {
 		d.bad("wait", "is for lone calls: an Execute holds locks")
 	}
-	return change[*beginResponse]{command: runsOrFails{flow.Work(begin(c, r, 0)), r, false}, render: renderBegun}
+	return mutation[*beginResponse]{command: runsOrFails{flow.Work(begin(c, r, 0)), r, false}, render: renderBegun}
 })
 
 func begin(c *call, r *beginRequest, held int64) *work.BeginCommand {
@@ -165,13 +165,13 @@ func (r *Records) await(ctx context.Context, woken <-chan struct{}, end <-chan t
 // still holds: after that the same key asks anew.
 func (s *Idempotency) begin(ctx context.Context, r *beginRequest) (*beginResponse, error) {
 	c := callOf(ctx)
-	res, err := run(ctx, s.Changes, beginAlone(0), r)
+	res, err := run(ctx, s.Mutations, beginAlone(0), r)
 	if err == nil {
 		c.conditions = nil // they have been met, by this try or the one that was recorded: the next is the same call
 	}
 	if held := res.GetRun(); err == nil && c.replayed && held != nil {
 		later, _ := c.letThrough(ctx)
-		now, again := run(later, s.Changes, beginAlone(held.GetFence()), r)
+		now, again := run(later, s.Mutations, beginAlone(held.GetFence()), r)
 		if again != nil || now.GetRun().GetFence() != held.GetFence() {
 			res, err, c.replayed = now, again, false
 		}
@@ -195,13 +195,13 @@ func (r *Records) fill(ctx context.Context, k work.Key, replay *idempotencyv1.Wo
 
 // Extend renews a lease.
 func (s *Idempotency) Extend(ctx context.Context, r *idempotencyv1.ExtendRequest) (*idempotencyv1.ExtendResponse, error) {
-	res, err := run(ctx, s.Changes, extendCall, r)
+	res, err := run(ctx, s.Mutations, extendCall, r)
 	s.Records.tell(callOf(ctx), "extend", r, err)
 	return res, err
 }
 
-var extendCall = define("work.extend", func(c *call, d *decoder, r *idempotencyv1.ExtendRequest) change[*idempotencyv1.ExtendResponse] {
-	return change[*idempotencyv1.ExtendResponse]{
+var extendCall = register("work.extend", func(c *call, d *decoder, r *idempotencyv1.ExtendRequest) mutation[*idempotencyv1.ExtendResponse] {
+	return mutation[*idempotencyv1.ExtendResponse]{
 		command: flow.Work(&work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: r.GetLease().AsDuration().Truncate(time.Millisecond)}),
 		render: func(answer any, _ bool) (*idempotencyv1.ExtendResponse, error) {
 			return &idempotencyv1.ExtendResponse{LeaseEndTime: timestamppb.New(answer.(work.Begun).LeaseUntil)}, nil
@@ -210,13 +210,13 @@ var extendCall = define("work.extend", func(c *call, d *decoder, r *idempotencyv
 
 // Complete records how work ended.
 func (s *Idempotency) Complete(ctx context.Context, r *idempotencyv1.CompleteRequest) (*idempotencyv1.CompleteResponse, error) {
-	res, err := run(ctx, s.Changes, completeCall, r)
+	res, err := run(ctx, s.Mutations, completeCall, r)
 	s.Records.tell(callOf(ctx), "complete", r, err)
 	return res, err
 }
 
-var completeCall = define("work.complete", func(c *call, d *decoder, r *idempotencyv1.CompleteRequest) change[*idempotencyv1.CompleteResponse] {
-	return change[*idempotencyv1.CompleteResponse]{
+var completeCall = register("work.complete", func(c *call, d *decoder, r *idempotencyv1.CompleteRequest) mutation[*idempotencyv1.CompleteResponse] {
+	return mutation[*idempotencyv1.CompleteResponse]{
 		command: flow.Work(&work.CompleteCommand{Caller: c.caller(), Held: heldBy(r), State: workStates[r.GetOutcome()],
 			Answer: d.answer("answer", r.GetAnswer())}),
 		render: func(answer any, existed bool) (*idempotencyv1.CompleteResponse, error) {
@@ -226,13 +226,13 @@ var completeCall = define("work.complete", func(c *call, d *decoder, r *idempote
 
 // Abandon gives work up.
 func (s *Idempotency) Abandon(ctx context.Context, r *idempotencyv1.AbandonRequest) (*idempotencyv1.AbandonResponse, error) {
-	res, err := run(ctx, s.Changes, abandonCall, r)
+	res, err := run(ctx, s.Mutations, abandonCall, r)
 	s.Records.tell(callOf(ctx), "abandon", r, err)
 	return res, err
 }
 
-var abandonCall = define("work.abandon", func(c *call, d *decoder, r *idempotencyv1.AbandonRequest) change[*idempotencyv1.AbandonResponse] {
-	return change[*idempotencyv1.AbandonResponse]{
+var abandonCall = register("work.abandon", func(c *call, d *decoder, r *idempotencyv1.AbandonRequest) mutation[*idempotencyv1.AbandonResponse] {
+	return mutation[*idempotencyv1.AbandonResponse]{
 		command: flow.Work(&work.AbandonCommand{Caller: c.caller(), Held: heldBy(r), Forget: r.GetForget()}),
 		render: func(answer any, existed bool) (*idempotencyv1.AbandonResponse, error) {
 			return &idempotencyv1.AbandonResponse{Existed: existed, ExpireTime: timeOrNil(answer.(work.Settled).ExpiresAt)}, nil

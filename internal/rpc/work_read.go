@@ -55,12 +55,12 @@ func (s *Idempotency) ListRecords(ctx context.Context, r *idempotencyv1.ListReco
 
 // ResolveRecord settles what is parked.
 func (s *Idempotency) ResolveRecord(ctx context.Context, r *idempotencyv1.ResolveRecordRequest) (*idempotencyv1.ResolveRecordResponse, error) {
-	res, err := run(ctx, s.Changes, resolveCall, r)
+	res, err := run(ctx, s.Mutations, resolveCall, r)
 	s.Records.tell(callOf(ctx), "resolve", r, err)
 	return res, err
 }
 
-var resolveCall = define("work.resolve", func(c *call, d *decoder, r *idempotencyv1.ResolveRecordRequest) change[*idempotencyv1.ResolveRecordResponse] {
+var resolveCall = register("work.resolve", func(c *call, d *decoder, r *idempotencyv1.ResolveRecordRequest) mutation[*idempotencyv1.ResolveRecordResponse] {
 	cmd := &work.ResolveCommand{Caller: c.caller(), Held: heldBy(r), State: resolutions[r.GetResolution()]}
 	switch {
 	case cmd.State != work.Free:
@@ -68,7 +68,7 @@ var resolveCall = define("work.resolve", func(c *call, d *decoder, r *idempotenc
 	case r.GetAnswer() != nil:
 		d.bad("answer", "is not for what is freed")
 	}
-	return change[*idempotencyv1.ResolveRecordResponse]{command: flow.Work(cmd),
+	return mutation[*idempotencyv1.ResolveRecordResponse]{command: flow.Work(cmd),
 		render: func(answer any, existed bool) (*idempotencyv1.ResolveRecordResponse, error) {
 			a := answer.(work.Settled)
 			return &idempotencyv1.ResolveRecordResponse{State: recordStates[a.State], ExpireTime: timeOrNil(a.ExpiresAt), Existed: existed}, nil

@@ -28,7 +28,7 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)
 	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
-	s.work.Go(func() { s.locks.room.Run(ctx) })
+	s.work.Go(func() { s.locks.waiting.Run(ctx) })
 	s.work.Go(func() { s.deliver(ctx) })
 	s.every(ctx, time.Hour, "partitions of messages", s.keepPartitions)
 }

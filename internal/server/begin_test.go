@@ -25,7 +25,7 @@ func TestARightToRunIsGivenAgainWithoutASecondTokenOrClaim(t *testing.T) {
 	}
 	form := c.plain()
 	for _, operation := range []string{"work.begin", "inbox.begin"} {
-		if err := access.SetRule(t.Context(), super, tenant, access.Rule{Operation: operation, KeyRequired: true}); err != nil {
+		if err := access.SetPolicy(t.Context(), super, tenant, access.Policy{Operation: operation, KeyRequired: true}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -415,8 +415,8 @@ func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []access.Rule{{Operation: "ledger.transfer", KeyRequired: true, KeyLife: 48 * time.Hour}, {Operation: access.Others, KeyLife: time.Hour}} {
-		if err := access.SetRule(t.Context(), super, tenant, r); err != nil {
+	for _, r := range []access.Policy{{Operation: "ledger.transfer", KeyRequired: true, KeyLife: 48 * time.Hour}, {Operation: access.Others, KeyLife: time.Hour}} {
+		if err := access.SetPolicy(t.Context(), super, tenant, r); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -474,7 +474,7 @@ func TestATenantMayDemandTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, operation := range []string{"ledger.transfer", access.Others} {
-		if err := access.SetRule(t.Context(), super, tenant, access.Rule{Operation: operation, TokenRequired: true, KeyRequired: operation == access.Others}); err != nil {
+		if err := access.SetPolicy(t.Context(), super, tenant, access.Policy{Operation: operation, TokenRequired: true, KeyRequired: operation == access.Others}); err != nil {
 			t.Fatal(err)
 		}
 	}

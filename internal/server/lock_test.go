@@ -326,8 +326,8 @@ func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []access.Rule{{Operation: access.Others, KeyRequired: true}, {Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
-		if err := access.SetRule(t.Context(), super, tenant, r); err != nil {
+	for _, r := range []access.Policy{{Operation: access.Others, KeyRequired: true}, {Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
+		if err := access.SetPolicy(t.Context(), super, tenant, r); err != nil {
 			t.Fatal(err)
 		}
 	}

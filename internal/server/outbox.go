@@ -39,11 +39,11 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 		_ = s.senders.Close()
 		return err
 	}
-	manners := map[send.Channel]deliver.Manner{}
+	policies := map[send.Channel]deliver.Policy{}
 	for channel, n := range s.senders.Concurrency {
-		manners[channel] = deliver.Manner{Attempts: n}
+		policies[channel] = deliver.Policy{Attempts: n}
 	}
-	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Manners: manners, Instance: instance, Keys: s.keys(), Secret: o.Secret,
+	s.pool = deliver.New(deliver.Config{DB: s.sends, Senders: s.senders.ByChannel, Policies: policies, Instance: instance, Keys: s.keys(), Secret: o.Secret,
 		Drain: s.drainTimeout(), Metrics: deliver.NewMetrics(s.registry), Log: s.log})
 	s.outbox.Handoff = s.pool
 	return nil

@@ -89,28 +89,28 @@ const (
 
 // Server is a running server.
 type Server struct {
-	options  Options
-	log      *slog.Logger
-	engine   *flow.Engine
-	changes  *rpc.Changes
-	ids      *ids.Generator
-	locks    *locks
-	outbox   *notify.Outbox
-	pool     *deliver.Pool     // nil: without a master key
-	senders  *provider.Senders // of pool
-	sends    *pgxpool.Pool     // of pool
-	batches  *pgxpool.Pool     // of the engine
-	reads    *pgxpool.Pool
-	registry *prometheus.Registry
-	services []string // their full names
-	http     *http.Server
-	metrics  *http.Server
-	listener net.Listener
-	closing  chan struct{} // closed when the end begins
-	once     sync.Once
-	work     sync.WaitGroup
-	stop     context.CancelFunc
-	look     look
+	options   Options
+	log       *slog.Logger
+	engine    *flow.Engine
+	mutations *rpc.Mutations
+	ids       *ids.Generator
+	locks     *locks
+	outbox    *notify.Outbox
+	pool      *deliver.Pool     // nil: without a master key
+	senders   *provider.Senders // of pool
+	sends     *pgxpool.Pool     // of pool
+	batches   *pgxpool.Pool     // of the engine
+	reads     *pgxpool.Pool
+	registry  *prometheus.Registry
+	services  []string // their full names
+	http      *http.Server
+	metrics   *http.Server
+	listener  net.Listener
+	closing   chan struct{} // closed when the end begins
+	once      sync.Once
+	work      sync.WaitGroup
+	stop      context.CancelFunc
+	look      look
 }
 
 // Start opens the pools, refuses a role that is too powerful, and listens.
@@ -142,9 +142,9 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
-	s.changes = &rpc.Changes{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
+	s.mutations = &rpc.Mutations{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
 	if o.Secret != nil {
-		s.changes.Pepper = o.Secret.Derive("rpc.fingerprint")
+		s.mutations.Pepper = o.Secret.Derive("rpc.fingerprint")
 	}
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
@@ -220,23 +220,23 @@ func (s *Server) routes() http.Handler {
 		}
 	}
 	options := gate.Options(interceptors...)
-	changes := s.changes
+	mutations := s.mutations
 	mux := http.NewServeMux()
 	serve := func(path string, h http.Handler) {
 		mux.Handle(path, h)
 		s.services = append(s.services, strings.Trim(path, "/"))
 	}
 	serve(ledgerv1connect.NewLedgerServiceHandler(
-		&rpc.Ledger{Changes: changes, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
-	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Changes: changes}, options...))
-	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Changes: changes, Claims: claim.NewReader(s.reads),
+		&rpc.Ledger{Mutations: mutations, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
+	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Mutations: mutations}, options...))
+	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations, Claims: claim.NewReader(s.reads),
 		Records: rpc.NewRecords(s.reads, s.registry, s.log, s.closing)}, options...))
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
-	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Changes: changes, Reader: lock.NewReader(s.reads), Room: s.locks.room,
+	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Mutations: mutations, Reader: lock.NewReader(s.reads), Waiting: s.locks.waiting,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
-	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Changes: changes, Reader: inbox.NewReader(s.reads)}, options...))
-	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Changes: changes, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
-	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Changes: changes, Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
+	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Mutations: mutations, Reader: inbox.NewReader(s.reads)}, options...))
+	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
+	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations, Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"github.com/ledgerd/ledgerd/internal/deflate"
+	"github.com/ledgerd/ledgerd/internal/compress"
 )
 
 // Header is one header of an answer.
@@ -19,7 +19,7 @@ type Answer struct {
 	Status  int32
 	Headers []Header
 	bytes   int    // of the body
-	body    []byte // deflated, if so
+	body    []byte // compressed, if so
 	packed  bool
 	sum     [sha256.Size]byte
 }
@@ -28,10 +28,10 @@ type Answer struct {
 func NewAnswer(status int32, headers []Header, body []byte) (*Answer, error) {
 	a := &Answer{Status: status, Headers: headers, bytes: len(body), body: body}
 	a.sum = sha256.Sum256(a.canonical(body))
-	if len(body) < deflate.From {
+	if len(body) < compress.MinSize {
 		return a, nil
 	}
-	small, err := deflate.Append(nil, body)
+	small, err := compress.Append(nil, body)
 	if err != nil {
 		return nil, fmt.Errorf("record an answer: %w", err)
 	}
@@ -46,7 +46,7 @@ func (a *Answer) Body() ([]byte, error) {
 	if !a.packed {
 		return a.body, nil
 	}
-	body, err := deflate.Inflate(a.body)
+	body, err := compress.Decompress(a.body)
 	if err != nil {
 		return nil, fmt.Errorf("read a recorded answer: %w", err)
 	}

@@ -48,7 +48,7 @@ func addAnswer(a *db.WorkInsertParams, w *work) {
 	a.Statuses = append(a.Statuses, x.Status)
 	a.Headers = append(a.Headers, encodeHeaders(x.Headers))
 	a.Bodies = append(a.Bodies, notNil(x.body))
-	a.BodyDeflated = append(a.BodyDeflated, x.packed)
+	a.BodyCompressed = append(a.BodyCompressed, x.packed)
 	a.BodyBytes = append(a.BodyBytes, int32(x.bytes))
 	a.AnswerHashes = append(a.AnswerHashes, notNil(w.answerHash))
 }

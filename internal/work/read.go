@@ -63,7 +63,7 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the headers of a recorded answer: %w", err)
 		}
-		rec.Answer = &Answer{Status: rec.Status, Headers: headers, bytes: int(rec.BodyBytes), body: row.Body, packed: row.BodyDeflated}
+		rec.Answer = &Answer{Status: rec.Status, Headers: headers, bytes: int(rec.BodyBytes), body: row.Body, packed: row.BodyCompressed}
 	}
 	return rec, nil
 }

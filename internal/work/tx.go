@@ -111,7 +111,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 				LeaseMs: arg.LeaseMs, LeaseUntil: arg.LeaseUntil, ParkLapsed: arg.ParkLapsed, LifeMs: arg.LifeMs, Principals: arg.Principals,
 				RequestIds: arg.RequestIds, FirstRequestIds: arg.FirstRequestIds, CreatedAt: arg.CreatedAt, BegunAt: arg.BegunAt,
 				SettledAt: arg.SettledAt, SettledBy: arg.SettledBy, SettledRequestIds: arg.SettledRequestIds, Answered: arg.Answered,
-				Statuses: arg.Statuses, Headers: arg.Headers, Bodies: arg.Bodies, BodyDeflated: arg.BodyDeflated, BodyBytes: arg.BodyBytes,
+				Statuses: arg.Statuses, Headers: arg.Headers, Bodies: arg.Bodies, BodyCompressed: arg.BodyCompressed, BodyBytes: arg.BodyBytes,
 				AnswerHashes: arg.AnswerHashes, ExpiresAt: arg.ExpiresAt})
 			return err
 		})

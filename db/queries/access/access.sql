@@ -24,14 +24,14 @@ select key_id, principal, role, created_at, revoked_at from access_api_keys wher
 update access_api_keys set revoked_at = clock_timestamp()
 where tenant_id = @tenant_id and key_id = @key_id and revoked_at is null;
 
--- name: RuleList :many
-select operation, key_required, token_required, key_life_s, updated_at from access_rules where tenant_id = @tenant_id order by operation;
+-- name: PolicyList :many
+select operation, key_required, token_required, key_life_s, updated_at from access_policies where tenant_id = @tenant_id order by operation;
 
--- name: RuleUpsert :exec
-insert into access_rules (tenant_id, operation, key_required, token_required, key_life_s)
+-- name: PolicyUpsert :exec
+insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s)
 values (@tenant_id, @operation, @key_required, @token_required, @key_life_s)
-on conflict on constraint access_rules_pkey do update set key_required = excluded.key_required,
+on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
     token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = clock_timestamp();
 
--- name: RuleDelete :execrows
-delete from access_rules where tenant_id = @tenant_id and operation = @operation;
+-- name: PolicyDelete :execrows
+delete from access_policies where tenant_id = @tenant_id and operation = @operation;

@@ -4,7 +4,7 @@
 -- A piece of work with its answer.
 select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
     w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.headers, w.body,
-    w.body_deflated, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
+    w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
 where w.tenant_id = @tenant_id::integer and w.scope = @scope::text and w.key = @key::text
     and (w.expires_at is null or w.expires_at > clock_timestamp());

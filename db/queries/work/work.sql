@@ -28,12 +28,12 @@ select nextval('work_fence_seq')::bigint as fence from generate_series(1, @count
 -- Makes rows. The order is the same in every process.
 insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
     principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body,
-    body_deflated, body_bytes, answer_hash, expires_at)
+    body_compressed, body_bytes, answer_hash, expires_at)
 select u.tenant_id, u.scope, u.key, case when u.bound then u.fingerprint end, u.state, u.fence, u.attempt, u.lease_ms,
     nullif(u.lease_until, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id, u.first_request_id, u.created_at,
     u.begun_at, nullif(u.settled_at, '0001-01-01 00:00:00+00'), case when u.settled_at > '0001-01-01 00:00:00+00' then u.settled_by end,
     nullif(u.settled_request_id, ''), case when u.answered then u.status end, case when u.answered then u.headers end,
-    case when u.answered then u.body end, u.body_deflated, case when u.answered then u.body_bytes end,
+    case when u.answered then u.body end, u.body_compressed, case when u.answered then u.body_bytes end,
     case when u.answered then u.answer_hash end, nullif(u.expires_at, '0001-01-01 00:00:00+00')
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key,
@@ -45,7 +45,7 @@ from (
         unnest(@begun_at::timestamptz[]) as begun_at, unnest(@settled_at::timestamptz[]) as settled_at,
         unnest(@settled_by::text[]) as settled_by, unnest(@settled_request_ids::text[]) as settled_request_id,
         unnest(@answered::boolean[]) as answered, unnest(@statuses::integer[]) as status, unnest(@headers::jsonb[]) as headers,
-        unnest(@bodies::bytea[]) as body, unnest(@body_deflated::boolean[]) as body_deflated, unnest(@body_bytes::integer[]) as body_bytes,
+        unnest(@bodies::bytea[]) as body, unnest(@body_compressed::boolean[]) as body_compressed, unnest(@body_bytes::integer[]) as body_bytes,
         unnest(@answer_hashes::bytea[]) as answer_hash, unnest(@expires_at::timestamptz[]) as expires_at
 ) u
 order by u.tenant_id, u.scope collate "C", u.key collate "C";
@@ -61,7 +61,7 @@ with updated as (
         settled_by = case when y.settled_at > '0001-01-01 00:00:00+00' then y.settled_by end,
         settled_request_id = nullif(y.settled_request_id, ''), status = case when y.answered then y.status end,
         headers = case when y.answered then y.headers end, body = case when y.answered then y.body end,
-        body_deflated = y.body_deflated, body_bytes = case when y.answered then y.body_bytes end,
+        body_compressed = y.body_compressed, body_bytes = case when y.answered then y.body_bytes end,
         answer_hash = case when y.answered then y.answer_hash end, expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00')
     from (
         select unnest(@tenants::integer[]) as tenant_id, unnest(@scopes::text[]) as scope, unnest(@keys::text[]) as key,
@@ -74,7 +74,7 @@ with updated as (
             unnest(@begun_at::timestamptz[]) as begun_at, unnest(@settled_at::timestamptz[]) as settled_at,
             unnest(@settled_by::text[]) as settled_by, unnest(@settled_request_ids::text[]) as settled_request_id,
             unnest(@answered::boolean[]) as answered, unnest(@statuses::integer[]) as status, unnest(@headers::jsonb[]) as headers,
-            unnest(@bodies::bytea[]) as body, unnest(@body_deflated::boolean[]) as body_deflated, unnest(@body_bytes::integer[]) as body_bytes,
+            unnest(@bodies::bytea[]) as body, unnest(@body_compressed::boolean[]) as body_compressed, unnest(@body_bytes::integer[]) as body_bytes,
             unnest(@answer_hashes::bytea[]) as answer_hash, unnest(@expires_at::timestamptz[]) as expires_at
         offset 0
     ) y

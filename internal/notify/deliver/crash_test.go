@@ -49,8 +49,8 @@ func child() {
 		os.Exit(1)
 	}
 	deliver.New(deliver.Config{DB: pool, Instance: "child", Lease: lease,
-		Senders: map[send.Channel]send.Sender{send.Webhook: newSender(os.Getenv(childSink))},
-		Manners: map[send.Channel]deliver.Manner{send.Webhook: fast}}).Run(ctx)
+		Senders:  map[send.Channel]send.Sender{send.Webhook: newSender(os.Getenv(childSink))},
+		Policies: map[send.Channel]deliver.Policy{send.Webhook: fast}}).Run(ctx)
 }
 
 // process is a child, one after the other.

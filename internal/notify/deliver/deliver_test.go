@@ -24,14 +24,14 @@ type running struct {
 }
 
 // fast are waits that a test can wait for.
-var fast = deliver.Manner{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond, Max: 100 * time.Millisecond}
+var fast = deliver.Policy{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond, Max: 100 * time.Millisecond}
 
 func run(t testing.TB, db *pgtest.DB, url string, change func(*deliver.Config)) *running {
 	t.Helper()
 	s := newSender(url)
 	c := deliver.Config{DB: pgtest.Pool(t, db.AppDSN), Instance: "test", Drain: 3 * time.Second,
-		Senders: map[send.Channel]send.Sender{send.Webhook: s, send.SMS: s},
-		Manners: map[send.Channel]deliver.Manner{send.Webhook: fast, send.SMS: fast}}
+		Senders:  map[send.Channel]send.Sender{send.Webhook: s, send.SMS: s},
+		Policies: map[send.Channel]deliver.Policy{send.Webhook: fast, send.SMS: fast}}
 	if change != nil {
 		change(&c)
 	}
@@ -202,7 +202,7 @@ func TestWhatIsOverIsNotSent(t *testing.T) {
 	run(t, db, s.URL, func(c *deliver.Config) {
 		m := fast
 		m.Attempts = 2 // one, for one tenant
-		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
+		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	o.waitFor(3, 10*time.Second, "notify_queue where state = 'dead' and code = 'expired'")
 	o.waitFor(3, 10*time.Second, "notify_queue")

@@ -47,7 +47,7 @@ type Lane struct{ *lane }
 
 // NewLane makes one.
 func NewLane(attempts, room int, bytes int64) Lane {
-	return Lane{newLane(send.SMS, nil, Manner{Attempts: attempts, Timeout: time.Second}, room, bytes, time.Minute)}
+	return Lane{newLane(send.SMS, nil, Policy{Attempts: attempts, Timeout: time.Second}, room, bytes, time.Minute)}
 }
 
 // Reserve, Add, Next and End are what the pool does with a lane.

@@ -11,7 +11,7 @@ import (
 // that floods gets half, two a third each, and there is always some for the next. So it is with attempts among the endpoints of
 // a tenant too, each of which is a server of its own. Guarded by Pool.mu.
 type lane struct {
-	Manner
+	Policy
 	channel send.Channel
 	sender  send.Sender
 	need    time.Duration // of a lease, for an attempt to begin
@@ -56,9 +56,9 @@ type endpoint struct {
 	back    time.Time     // as of putOff: of messages that would wait here for too long
 }
 
-func newLane(c send.Channel, s send.Sender, m Manner, room int, bytes int64, lease time.Duration) *lane {
+func newLane(c send.Channel, s send.Sender, m Policy, room int, bytes int64, lease time.Duration) *lane {
 	need := m.Timeout + lease/12
-	return &lane{Manner: m, channel: c, sender: s, need: need, soon: (lease - need) / 2, lines: make(map[int32]*line), behind: make(map[int32]bool),
+	return &lane{Policy: m, channel: c, sender: s, need: need, soon: (lease - need) / 2, lines: make(map[int32]*line), behind: make(map[int32]bool),
 		most: share{room, bytes}, usual: firstUsual}
 }
 

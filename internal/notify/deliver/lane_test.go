@@ -270,9 +270,9 @@ func TestWhatNobodyWasAskedForIsSpread(t *testing.T) {
 // Waits grow up to a bound, are spread out, and respect the provider's wish.
 func TestWaitsGrowAndAreSpread(t *testing.T) {
 	t.Parallel()
-	m := deliver.Manner{Base: time.Second, Max: 10 * time.Second}
+	m := deliver.Policy{Base: time.Second, Max: 10 * time.Second}
 	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, pgtest.New(t).AppDSN), Senders: map[send.Channel]send.Sender{send.SMS: newSender("")},
-		Manners: map[send.Channel]deliver.Manner{send.SMS: m}})
+		Policies: map[send.Channel]deliver.Policy{send.SMS: m}})
 	for attempt, most := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second, 5: 10 * time.Second, 90: 10 * time.Second} {
 		var least, greatest time.Duration = time.Hour, 0
 		for range 2000 {

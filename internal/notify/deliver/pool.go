@@ -21,8 +21,8 @@ type Config struct {
 	DB *pgxpool.Pool
 	// Senders by channel. What has no Sender here is left to other processes.
 	Senders map[send.Channel]send.Sender
-	// Manners by channel, where the defaults do not fit.
-	Manners map[send.Channel]Manner
+	// Policies by channel, where the defaults do not fit.
+	Policies map[send.Channel]Policy
 	// Instance names this process in rows and events.
 	Instance string
 	// Lease is how long a message stays with this process at most, default send.Lease.
@@ -41,8 +41,8 @@ type Config struct {
 	Log     *slog.Logger
 }
 
-// Manner is how a channel is sent. Zero values take the channel's defaults.
-type Manner struct {
+// Policy is how messages of a channel are sent. Zero values take the channel's defaults.
+type Policy struct {
 	// Attempts at a time, default 128.
 	Attempts int
 	// Timeout of one attempt, default 20 s; at most a third of the lease.
@@ -52,14 +52,14 @@ type Manner struct {
 	Base, Max time.Duration
 }
 
-var manners = map[send.Channel]Manner{
+var policies = map[send.Channel]Policy{
 	send.SMS:     {Base: 5 * time.Second, Max: 15 * time.Minute},
 	send.Email:   {Base: 30 * time.Second, Max: time.Hour},
 	send.Push:    {Base: 5 * time.Second, Max: 15 * time.Minute},
 	send.Webhook: {Base: 10 * time.Second, Max: 10 * time.Hour},
 }
 
-func (m Manner) defaults(c send.Channel, lease time.Duration) Manner {
+func (m Policy) defaults(c send.Channel, lease time.Duration) Policy {
 	if m.Attempts == 0 {
 		m.Attempts = 128
 	}
@@ -68,10 +68,10 @@ func (m Manner) defaults(c send.Channel, lease time.Duration) Manner {
 	}
 	m.Timeout = min(m.Timeout, lease/3)
 	if m.Base == 0 {
-		m.Base = manners[c].Base
+		m.Base = policies[c].Base
 	}
 	if m.Max == 0 {
-		m.Max = max(manners[c].Max, m.Base)
+		m.Max = max(policies[c].Max, m.Base)
 	}
 	return m
 }
@@ -119,7 +119,7 @@ func New(c Config) *Pool {
 	p := &Pool{Config: c, lanes: make(map[send.Channel]*lane)}
 	p.sending, p.cut = context.WithCancel(context.Background())
 	for channel, sender := range c.Senders {
-		p.lanes[channel] = newLane(channel, sender, c.Manners[channel].defaults(channel, c.Lease), c.Room, c.Bytes/int64(len(c.Senders)), c.Lease)
+		p.lanes[channel] = newLane(channel, sender, c.Policies[channel].defaults(channel, c.Lease), c.Room, c.Bytes/int64(len(c.Senders)), c.Lease)
 		c.Metrics.channel(channel)
 	}
 	p.poll, p.mark, p.write, p.hints = newPoller(p), newMarker(p), newWriter(p), newHints(p)

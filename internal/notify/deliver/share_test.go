@@ -40,7 +40,7 @@ func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
 	slow.Timeout = 10 * time.Second
 	run(t, db, s.URL, func(c *deliver.Config) {
 		c.Senders[send.SMS], c.Room = newSender(hanging.URL), 1000
-		c.Manners = map[send.Channel]deliver.Manner{send.SMS: slow, send.Webhook: slow}
+		c.Policies = map[send.Channel]deliver.Policy{send.SMS: slow, send.Webhook: slow}
 	})
 	for n := 0; n < 60; n, _ = hanging.count() { // asked for, and hanging
 		_, n = hanging.count()
@@ -71,7 +71,7 @@ func TestASlowEndpointHoldsUpItselfAlone(t *testing.T) {
 	}}
 	run(t, db, "", func(c *deliver.Config) {
 		c.Senders, c.Room, c.Lease = map[send.Channel]send.Sender{send.Webhook: says}, 300, 6*time.Second
-		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: {Attempts: 30, Timeout: 2 * time.Second, Base: time.Second}}
+		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: {Attempts: 30, Timeout: 2 * time.Second, Base: time.Second}}
 	})
 	o.waitFor(1, 10*time.Second, "(select 1 from notify_events limit 1) x")
 	begun := time.Now()
@@ -102,7 +102,7 @@ func TestGreatMessagesTakeTheirRoom(t *testing.T) {
 		c.Bytes = most
 		m := fast
 		m.Timeout = 10 * time.Second
-		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
+		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	o.put(300, message{tenant: 2, size: 64 << 10})
@@ -159,7 +159,7 @@ func TestAnEndingPoolGivesBack(t *testing.T) {
 	first := run(t, db, s.URL, func(c *deliver.Config) {
 		m := fast
 		m.Attempts = 16
-		c.Manners = map[send.Channel]deliver.Manner{send.Webhook: m}
+		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	for n := 0; n < 20; n, _ = s.count() {
 		pass(time.Millisecond)
@@ -195,7 +195,7 @@ func TestAnEndingPoolCutsOffWhatHangs(t *testing.T) {
 	p := run(t, db, s.URL, func(c *deliver.Config) {
 		m := fast
 		m.Timeout = 15 * time.Second
-		c.Drain, c.Manners = 100*time.Millisecond, map[send.Channel]deliver.Manner{send.Webhook: m}
+		c.Drain, c.Policies = 100*time.Millisecond, map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	for asked := 0; asked < 6; _, asked = s.count() {
 		pass(time.Millisecond)
@@ -219,7 +219,7 @@ func TestWhatWaitsForTooLongIsGivenBack(t *testing.T) {
 	run(t, db, s.URL, func(c *deliver.Config) {
 		m := fast
 		m.Attempts = 2 // one, for one tenant
-		c.Lease, c.Manners = 3*time.Second, map[send.Channel]deliver.Manner{send.Webhook: m}
+		c.Lease, c.Policies = 3*time.Second, map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	s.once(t, ids)

@@ -118,28 +118,28 @@ func (q *Queries) APIKeyRevoke(ctx context.Context, db DBTX, arg APIKeyRevokePar
 	return result.RowsAffected(), nil
 }
 
-const ruleDelete = `-- name: RuleDelete :execrows
-delete from access_rules where tenant_id = $1 and operation = $2
+const policyDelete = `-- name: PolicyDelete :execrows
+delete from access_policies where tenant_id = $1 and operation = $2
 `
 
-type RuleDeleteParams struct {
+type PolicyDeleteParams struct {
 	TenantID  int32
 	Operation string
 }
 
-func (q *Queries) RuleDelete(ctx context.Context, db DBTX, arg RuleDeleteParams) (int64, error) {
-	result, err := db.Exec(ctx, ruleDelete, arg.TenantID, arg.Operation)
+func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, arg PolicyDeleteParams) (int64, error) {
+	result, err := db.Exec(ctx, policyDelete, arg.TenantID, arg.Operation)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const ruleList = `-- name: RuleList :many
-select operation, key_required, token_required, key_life_s, updated_at from access_rules where tenant_id = $1 order by operation
+const policyList = `-- name: PolicyList :many
+select operation, key_required, token_required, key_life_s, updated_at from access_policies where tenant_id = $1 order by operation
 `
 
-type RuleListRow struct {
+type PolicyListRow struct {
 	Operation     string
 	KeyRequired   bool
 	TokenRequired bool
@@ -147,15 +147,15 @@ type RuleListRow struct {
 	UpdatedAt     time.Time
 }
 
-func (q *Queries) RuleList(ctx context.Context, db DBTX, tenantID int32) ([]RuleListRow, error) {
-	rows, err := db.Query(ctx, ruleList, tenantID)
+func (q *Queries) PolicyList(ctx context.Context, db DBTX, tenantID int32) ([]PolicyListRow, error) {
+	rows, err := db.Query(ctx, policyList, tenantID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []RuleListRow
+	var items []PolicyListRow
 	for rows.Next() {
-		var i RuleListRow
+		var i PolicyListRow
 		if err := rows.Scan(
 			&i.Operation,
 			&i.KeyRequired,
@@ -173,14 +173,14 @@ func (q *Queries) RuleList(ctx context.Context, db DBTX, tenantID int32) ([]Rule
 	return items, nil
 }
 
-const ruleUpsert = `-- name: RuleUpsert :exec
-insert into access_rules (tenant_id, operation, key_required, token_required, key_life_s)
+const policyUpsert = `-- name: PolicyUpsert :exec
+insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s)
 values ($1, $2, $3, $4, $5)
-on conflict on constraint access_rules_pkey do update set key_required = excluded.key_required,
+on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
     token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = clock_timestamp()
 `
 
-type RuleUpsertParams struct {
+type PolicyUpsertParams struct {
 	TenantID      int32
 	Operation     string
 	KeyRequired   bool
@@ -188,8 +188,8 @@ type RuleUpsertParams struct {
 	KeyLifeS      *int32
 }
 
-func (q *Queries) RuleUpsert(ctx context.Context, db DBTX, arg RuleUpsertParams) error {
-	_, err := db.Exec(ctx, ruleUpsert,
+func (q *Queries) PolicyUpsert(ctx context.Context, db DBTX, arg PolicyUpsertParams) error {
+	_, err := db.Exec(ctx, policyUpsert,
 		arg.TenantID,
 		arg.Operation,
 		arg.KeyRequired,

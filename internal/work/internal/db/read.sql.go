@@ -271,7 +271,7 @@ const workRead = `-- name: WorkRead :one
 
 select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
     w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.headers, w.body,
-    w.body_deflated, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
+    w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
 where w.tenant_id = $1::integer and w.scope = $2::text and w.key = $3::text
     and (w.expires_at is null or w.expires_at > clock_timestamp())
@@ -303,7 +303,7 @@ type WorkReadRow struct {
 	Status           *int32
 	Headers          []byte
 	Body             []byte
-	BodyDeflated     bool
+	BodyCompressed   bool
 	BodyBytes        *int32
 	ExpiresAt        *time.Time
 	Now              time.Time
@@ -334,7 +334,7 @@ func (q *Queries) WorkRead(ctx context.Context, db DBTX, arg WorkReadParams) (Wo
 		&i.Status,
 		&i.Headers,
 		&i.Body,
-		&i.BodyDeflated,
+		&i.BodyCompressed,
 		&i.BodyBytes,
 		&i.ExpiresAt,
 		&i.Now,

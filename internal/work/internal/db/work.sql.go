@@ -40,12 +40,12 @@ func (q *Queries) FenceDraw(ctx context.Context, db DBTX, count int32) ([]int64,
 const workInsert = `-- name: WorkInsert :exec
 insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
     principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body,
-    body_deflated, body_bytes, answer_hash, expires_at)
+    body_compressed, body_bytes, answer_hash, expires_at)
 select u.tenant_id, u.scope, u.key, case when u.bound then u.fingerprint end, u.state, u.fence, u.attempt, u.lease_ms,
     nullif(u.lease_until, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id, u.first_request_id, u.created_at,
     u.begun_at, nullif(u.settled_at, '0001-01-01 00:00:00+00'), case when u.settled_at > '0001-01-01 00:00:00+00' then u.settled_by end,
     nullif(u.settled_request_id, ''), case when u.answered then u.status end, case when u.answered then u.headers end,
-    case when u.answered then u.body end, u.body_deflated, case when u.answered then u.body_bytes end,
+    case when u.answered then u.body end, u.body_compressed, case when u.answered then u.body_bytes end,
     case when u.answered then u.answer_hash end, nullif(u.expires_at, '0001-01-01 00:00:00+00')
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as scope, unnest($3::text[]) as key,
@@ -57,7 +57,7 @@ from (
         unnest($17::timestamptz[]) as begun_at, unnest($18::timestamptz[]) as settled_at,
         unnest($19::text[]) as settled_by, unnest($20::text[]) as settled_request_id,
         unnest($21::boolean[]) as answered, unnest($22::integer[]) as status, unnest($23::jsonb[]) as headers,
-        unnest($24::bytea[]) as body, unnest($25::boolean[]) as body_deflated, unnest($26::integer[]) as body_bytes,
+        unnest($24::bytea[]) as body, unnest($25::boolean[]) as body_compressed, unnest($26::integer[]) as body_bytes,
         unnest($27::bytea[]) as answer_hash, unnest($28::timestamptz[]) as expires_at
 ) u
 order by u.tenant_id, u.scope collate "C", u.key collate "C"
@@ -88,7 +88,7 @@ type WorkInsertParams struct {
 	Statuses          []int32
 	Headers           [][]byte
 	Bodies            [][]byte
-	BodyDeflated      []bool
+	BodyCompressed    []bool
 	BodyBytes         []int32
 	AnswerHashes      [][]byte
 	ExpiresAt         []time.Time
@@ -121,7 +121,7 @@ func (q *Queries) WorkInsert(ctx context.Context, db DBTX, arg WorkInsertParams)
 		arg.Statuses,
 		arg.Headers,
 		arg.Bodies,
-		arg.BodyDeflated,
+		arg.BodyCompressed,
 		arg.BodyBytes,
 		arg.AnswerHashes,
 		arg.ExpiresAt,
@@ -232,7 +232,7 @@ with updated as (
         settled_by = case when y.settled_at > '0001-01-01 00:00:00+00' then y.settled_by end,
         settled_request_id = nullif(y.settled_request_id, ''), status = case when y.answered then y.status end,
         headers = case when y.answered then y.headers end, body = case when y.answered then y.body end,
-        body_deflated = y.body_deflated, body_bytes = case when y.answered then y.body_bytes end,
+        body_compressed = y.body_compressed, body_bytes = case when y.answered then y.body_bytes end,
         answer_hash = case when y.answered then y.answer_hash end, expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00')
     from (
         select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as scope, unnest($1::text[]) as key,
@@ -245,7 +245,7 @@ with updated as (
             unnest($18::timestamptz[]) as begun_at, unnest($19::timestamptz[]) as settled_at,
             unnest($20::text[]) as settled_by, unnest($21::text[]) as settled_request_id,
             unnest($22::boolean[]) as answered, unnest($23::integer[]) as status, unnest($24::jsonb[]) as headers,
-            unnest($25::bytea[]) as body, unnest($26::boolean[]) as body_deflated, unnest($27::integer[]) as body_bytes,
+            unnest($25::bytea[]) as body, unnest($26::boolean[]) as body_compressed, unnest($27::integer[]) as body_bytes,
             unnest($28::bytea[]) as answer_hash, unnest($29::timestamptz[]) as expires_at
         offset 0
     ) y
@@ -281,7 +281,7 @@ type WorkUpdateParams struct {
 	Statuses          []int32
 	Headers           [][]byte
 	Bodies            [][]byte
-	BodyDeflated      []bool
+	BodyCompressed    []bool
 	BodyBytes         []int32
 	AnswerHashes      [][]byte
 	ExpiresAt         []time.Time
@@ -315,7 +315,7 @@ func (q *Queries) WorkUpdate(ctx context.Context, db DBTX, arg WorkUpdateParams)
 		arg.Statuses,
 		arg.Headers,
 		arg.Bodies,
-		arg.BodyDeflated,
+		arg.BodyCompressed,
 		arg.BodyBytes,
 		arg.AnswerHashes,
 		arg.ExpiresAt,

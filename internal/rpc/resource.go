@@ -8,16 +8,16 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// thingOf names what a change made or found, by its answer: the first message in it that has a name, with
+// resourceOf names what a change made or found, by its answer: the first message in it that has a name, with
 // that name. {"resource": "transfer", "id": "16385", "biz_no": "order-1"}, for example; of an Execute the
-// first thing that an operation made. Nil when nothing in the answer has a name.
-func thingOf(m protoreflect.Message) map[string]string {
+// first resource that an operation made. Nil when nothing in the answer has a name.
+func resourceOf(m protoreflect.Message) map[string]string {
 	if packed, ok := m.Interface().(*anypb.Any); ok {
 		inner, err := packed.UnmarshalNew()
 		if err != nil {
 			return nil
 		}
-		return thingOf(inner.ProtoReflect())
+		return resourceOf(inner.ProtoReflect())
 	}
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -26,21 +26,21 @@ func thingOf(m protoreflect.Message) map[string]string {
 			continue
 		}
 		if !f.IsList() {
-			if thing := named(m.Get(f).Message()); thing != nil {
-				return thing
+			if resource := named(m.Get(f).Message()); resource != nil {
+				return resource
 			}
 			continue
 		}
 		for l, j := m.Get(f).List(), 0; j < l.Len(); j++ {
-			if thing := named(l.Get(j).Message()); thing != nil {
-				return thing
+			if resource := named(l.Get(j).Message()); resource != nil {
+				return resource
 			}
 		}
 	}
 	return nil
 }
 
-// named gives a message's own names, or those of the first thing in it.
+// named gives a message's own names, or those of the first resource in it.
 func named(m protoreflect.Message) map[string]string {
 	var names map[string]string
 	fields := m.Descriptor().Fields()
@@ -58,7 +58,7 @@ func named(m protoreflect.Message) map[string]string {
 		}
 	}
 	if names == nil {
-		return thingOf(m)
+		return resourceOf(m)
 	}
 	return names
 }
@@ -66,7 +66,7 @@ func named(m protoreflect.Message) map[string]string {
 // maxNameBytes bounds what is kept of a name: all of ours are shorter.
 const maxNameBytes = 512
 
-// isName tells by the name of a field that its value names a thing: its id, its code and asset, or a number of
+// isName tells by the name of a field that its value names a resource: its id, its code and asset, or a number of
 // the business's own such as biz_no or order_no.
 func isName(field string) bool {
 	return field == "id" || field == "code" || field == "asset" || strings.HasSuffix(field, "_no")

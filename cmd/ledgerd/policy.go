@@ -13,15 +13,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-type ruleCmd struct {
-	DatabaseURL string `required:"" help:"Postgres with the rules." env:"DATABASE_URL"`
+type policyCmd struct {
+	DatabaseURL string `required:"" help:"Postgres with the policies." env:"DATABASE_URL"`
 
-	Set    ruleSetCmd    `cmd:"" help:"Make or replace the rule of an operation. Servers follow within 5 seconds."`
-	List   ruleListCmd   `cmd:"" help:"List a tenant's rules."`
-	Delete ruleDeleteCmd `cmd:"" help:"Remove the rule of an operation."`
+	Set    policySetCmd    `cmd:"" help:"Make or replace the policy of an operation. Servers follow within 5 seconds."`
+	List   policyListCmd   `cmd:"" help:"List a tenant's policies."`
+	Delete policyDeleteCmd `cmd:"" help:"Remove the policy of an operation."`
 }
 
-func (c *ruleCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, err error) {
+func (c *policyCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, err error) {
 	if pool, err = pg.Open(e.ctx, c.DatabaseURL, 1); err != nil {
 		return nil, 0, err
 	}
@@ -31,45 +31,45 @@ func (c *ruleCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, err
 	return pool, id, err
 }
 
-type ruleSetCmd struct {
+type policySetCmd struct {
 	Tenant       string        `required:"" help:"Name of the tenant."`
-	Operation    string        `arg:"" help:"Such as ledger.transfer; '*' for all that have no rule of their own."`
+	Operation    string        `arg:"" help:"Such as ledger.transfer; '*' for all that have no policy of their own."`
 	RequireKey   bool          `help:"Refuse calls without Idempotency-Key."`
 	RequireToken bool          `help:"Refuse calls without Submit-Token."`
 	KeyLife      time.Duration `help:"How long request keys live, unless the call says it: 1m to 744h. Default: what the server is told."`
 }
 
-func (c *ruleSetCmd) Run(e *env, all *cli) error {
+func (c *policySetCmd) Run(e *env, all *cli) error {
 	if names := rpc.Operations(); c.Operation != access.Others && !slices.Contains(names, c.Operation) {
 		return fmt.Errorf("there is no operation %s: there are %v", c.Operation, names)
 	}
-	pool, tenant, err := all.Rule.open(e, c.Tenant)
+	pool, tenant, err := all.Policy.open(e, c.Tenant)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	return access.SetRule(e.ctx, pool, tenant, access.Rule{Operation: c.Operation, KeyRequired: c.RequireKey,
+	return access.SetPolicy(e.ctx, pool, tenant, access.Policy{Operation: c.Operation, KeyRequired: c.RequireKey,
 		TokenRequired: c.RequireToken, KeyLife: c.KeyLife})
 }
 
-type ruleListCmd struct {
+type policyListCmd struct {
 	Tenant string `required:"" help:"Name of the tenant."`
 }
 
-func (c *ruleListCmd) Run(e *env, all *cli) error {
-	pool, tenant, err := all.Rule.open(e, c.Tenant)
+func (c *policyListCmd) Run(e *env, all *cli) error {
+	pool, tenant, err := all.Policy.open(e, c.Tenant)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	rules, err := access.ListRules(e.ctx, pool, tenant)
+	policies, err := access.ListPolicies(e.ctx, pool, tenant)
 	if err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "OPERATION\tKEY\tTOKEN\tKEY LIFE")
 	demand := map[bool]string{true: "required", false: "-"}
-	for _, r := range rules {
+	for _, r := range policies {
 		life := "-"
 		if r.KeyLife > 0 {
 			life = r.KeyLife.String()
@@ -79,20 +79,20 @@ func (c *ruleListCmd) Run(e *env, all *cli) error {
 	return w.Flush()
 }
 
-type ruleDeleteCmd struct {
+type policyDeleteCmd struct {
 	Tenant    string `required:"" help:"Name of the tenant."`
 	Operation string `arg:"" help:"The OPERATION column of the list."`
 }
 
-func (c *ruleDeleteCmd) Run(e *env, all *cli) error {
-	pool, tenant, err := all.Rule.open(e, c.Tenant)
+func (c *policyDeleteCmd) Run(e *env, all *cli) error {
+	pool, tenant, err := all.Policy.open(e, c.Tenant)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	ok, err := access.DeleteRule(e.ctx, pool, tenant, c.Operation)
+	ok, err := access.DeletePolicy(e.ctx, pool, tenant, c.Operation)
 	if err == nil && !ok {
-		err = fmt.Errorf("tenant %s has no rule for %s", c.Tenant, c.Operation)
+		err = fmt.Errorf("tenant %s has no policy for %s", c.Tenant, c.Operation)
 	}
 	return err
 }

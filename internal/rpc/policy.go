@@ -13,11 +13,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// rule is what the tenant demands of a call that does operations, the call's own first: what is demanded of one is
-// demanded of the whole. Tokens are for what they guard, not for getting them.
-func (c *call) rule(operations ...string) (all access.Rule) {
+// policy is what the tenant requires of a call that does operations, the call's own first: what is required of one is
+// required of the whole. Tokens are for what they guard, not for getting them.
+func (c *call) policy(operations ...string) (all access.Policy) {
 	for _, name := range operations {
-		r := c.identity.Rules.For(name)
+		r := c.identity.Policies.For(name)
 		all.KeyRequired = all.KeyRequired || r.KeyRequired
 		all.TokenRequired = all.TokenRequired || r.TokenRequired && !strings.HasPrefix(name, "idempotency.")
 		all.KeyLife = cmp.Or(all.KeyLife, r.KeyLife)
@@ -25,17 +25,17 @@ func (c *call) rule(operations ...string) (all access.Rule) {
 	return all
 }
 
-// demandToken puts the condition that refuses before a call that has no token and needs one. A condition, so
+// requireToken puts the condition that refuses before a call that has no token and needs one. A condition, so
 // that the request key is looked at first.
-func (c *call) demandToken(r access.Rule) {
+func (c *call) requireToken(r access.Policy) {
 	if r.TokenRequired && c.token == nil {
 		c.token = &flow.SubmitToken{Spend: token.Spend{Caller: c.caller()}}
 		c.conditions = append(c.conditions, c.token)
 	}
 }
 
-// requestKey is the call's request key, or nil; the tenant may demand one.
-func (s *Changes) requestKey(c *call, operation string, r access.Rule, request proto.Message) (*commit.Key, error) {
+// requestKey is the call's request key, or nil; the tenant may require one.
+func (s *Mutations) requestKey(c *call, operation string, r access.Policy, request proto.Message) (*commit.Key, error) {
 	switch {
 	case c.key != "":
 		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key, Fingerprint: s.fingerprint(request),
@@ -51,6 +51,6 @@ func keyMissing(operation string) error {
 }
 
 // life is how long the keys of a call live: as it says, or else the tenant, or else the server.
-func (s *Changes) life(c *call, r access.Rule) time.Duration {
+func (s *Mutations) life(c *call, r access.Policy) time.Duration {
 	return cmp.Or(c.keyLife, r.KeyLife, s.KeyLife)
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
-	"github.com/ledgerd/ledgerd/internal/deflate"
+	"github.com/ledgerd/ledgerd/internal/compress"
 )
 
 func TestLargeAnswersAreRecordedSmallAndComeBackAsTheyWere(t *testing.T) {
@@ -20,18 +20,18 @@ func TestLargeAnswersAreRecordedSmallAndComeBackAsTheyWere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		recorded, err := pack(answer)
+		recorded, err := compressAnswer(answer)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := unpack(recorded); err != nil || !bytes.Equal(again, answer) {
+		if again, err := decompressAnswer(recorded); err != nil || !bytes.Equal(again, answer) {
 			t.Errorf("%d accounts: %d bytes came back as %d, %v", n, len(answer), len(again), err)
 		}
-		if small := len(recorded) < len(answer)/4; small != (len(answer) >= deflate.From) {
+		if small := len(recorded) < len(answer)/4; small != (len(answer) >= compress.MinSize) {
 			t.Errorf("%d accounts: %d bytes recorded as %d", n, len(answer), len(recorded))
 		}
 	}
-	if _, err := unpack([]byte{packed, 1, 2, 3}); err == nil {
-		t.Error("rubbish was unpacked")
+	if _, err := decompressAnswer([]byte{compressed, 1, 2, 3}); err == nil {
+		t.Error("rubbish was decompressed")
 	}
 }

@@ -1,0 +1,98 @@
+package access
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/access/internal/db"
+)
+
+// Policy is what a tenant requires of the calls of an operation.
+type Policy struct {
+	Operation     string // such as ledger.transfer; Others: those without a policy of their own
+	KeyRequired   bool
+	TokenRequired bool
+	KeyLife       time.Duration // 0: as the server is told. Whole seconds, LeastKeyLife to GreatestKeyLife
+}
+
+// Others is the operation of the policy for all that have none of their own.
+const Others = "*"
+
+// How long request keys may be told to live.
+const (
+	LeastKeyLife    = time.Minute
+	GreatestKeyLife = 31 * 24 * time.Hour
+)
+
+// Policies are a tenant's; nil has none.
+type Policies struct{ byOperation map[string]Policy }
+
+// For is the policy for an operation.
+func (r *Policies) For(operation string) Policy {
+	if r == nil {
+		return Policy{}
+	}
+	if policy, own := r.byOperation[operation]; own {
+		return policy
+	}
+	return r.byOperation[Others]
+}
+
+// ListPolicies lists a tenant's policies by operation.
+func ListPolicies(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Policy, error) {
+	rows, err := q.PolicyList(ctx, pool, tenant)
+	if err != nil {
+		return nil, fmt.Errorf("list policies: %w", err)
+	}
+	policies := make([]Policy, len(rows))
+	for i, row := range rows {
+		policies[i] = Policy{Operation: row.Operation, KeyRequired: row.KeyRequired, TokenRequired: row.TokenRequired}
+		if row.KeyLifeS != nil {
+			policies[i].KeyLife = time.Duration(*row.KeyLifeS) * time.Second
+		}
+	}
+	return policies, nil
+}
+
+func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policies, error) {
+	list, err := ListPolicies(ctx, pool, tenant)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	policies := &Policies{make(map[string]Policy, len(list))}
+	for _, r := range list {
+		policies.byOperation[r.Operation] = r
+	}
+	return policies, nil
+}
+
+var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
+
+// SetPolicy makes or replaces the policy of an operation. Servers follow within rememberFor.
+func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) error {
+	if !operationName.MatchString(r.Operation) {
+		return fmt.Errorf("%q is no operation: name one such as ledger.transfer, or * for all others", r.Operation)
+	}
+	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired, TokenRequired: r.TokenRequired}
+	if r.KeyLife != 0 {
+		if r.KeyLife < LeastKeyLife || r.KeyLife > GreatestKeyLife {
+			return fmt.Errorf("request keys can live %v to %v, not %v", LeastKeyLife, GreatestKeyLife, r.KeyLife)
+		}
+		seconds := int32(r.KeyLife / time.Second)
+		arg.KeyLifeS = &seconds
+	}
+	if err := q.PolicyUpsert(ctx, pool, arg); err != nil {
+		return fmt.Errorf("set a policy: %w", err)
+	}
+	return nil
+}
+
+// DeletePolicy removes the policy of an operation; ok is false when it has none.
+func DeletePolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, operation string) (ok bool, err error) {
+	n, err := q.PolicyDelete(ctx, pool, db.PolicyDeleteParams{TenantID: tenant, Operation: operation})
+	return n > 0, err
+}
