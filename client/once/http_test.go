@@ -192,7 +192,7 @@ func TestALeaseIsRenewedAsLongAsTheHandlerWorks(t *testing.T) {
 		left <- err
 	}()
 	soon(t, "the handler works", func() bool { return s.effects.Load() == 1 })
-	began := s.record("ann/k").GetLeaseEndTime().AsTime()
+	began := s.record("ann/k").GetLeaseExpireTime().AsTime()
 	leave() // the caller hangs up; another comes
 	if err := <-left; err == nil {
 		t.Error("the caller did not hang up")
@@ -200,7 +200,7 @@ func TestALeaseIsRenewedAsLongAsTheHandlerWorks(t *testing.T) {
 	second := make(chan reply, 1)
 	go func() { second <- s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann") }()
 	soon(t, "the lease is renewed past its first end", func() bool {
-		return s.record("ann/k").GetLeaseEndTime().AsTime().Sub(began) > 3500*time.Millisecond
+		return s.record("ann/k").GetLeaseExpireTime().AsTime().Sub(began) > 3500*time.Millisecond
 	})
 	close(release)
 	if r := <-second; r.body != "at last" || !r.replayed() {

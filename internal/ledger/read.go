@@ -32,16 +32,15 @@ type Page struct {
 const (
 	pageDefault      = 100
 	pageMax          = 1_000
-	pageMaxTrial     = 10_000
 	scanMax          = 50_000
 	scanMaxStatement = 5_000
 )
 
-func (p Page) size(most int) int {
+func (p Page) size() int {
 	if p.Size <= 0 {
 		return pageDefault
 	}
-	return min(p.Size, most)
+	return min(p.Size, pageMax)
 }
 
 // one is where a lone statement for one row runs: its snapshot is that of the answer.

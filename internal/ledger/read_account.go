@@ -43,7 +43,7 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	if err != nil {
 		return nil, "", err
 	}
-	size := page.size(pageMax)
+	size := page.size()
 	var rows []db.AccountPageRow
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
 		rows, err = q.AccountPage(ctx, d, db.AccountPageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
@@ -157,7 +157,7 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 	if err != nil {
 		return nil, err
 	}
-	size := page.size(pageMaxTrial)
+	size := page.size()
 	var rows []db.TrialBalancePageRow
 	var totals []db.TrialBalanceTotalRow
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {

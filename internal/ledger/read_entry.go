@@ -49,7 +49,7 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 		if after >= 0 {
 			w = w.behind(after)
 		}
-		size := page.size(pageMax)
+		size := page.size()
 		look := size
 		if f.Type != "" {
 			look = max(size, scanMaxStatement)

@@ -48,7 +48,7 @@ func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Pag
 	if err != nil {
 		return nil, "", err
 	}
-	size := page.size(pageMax)
+	size := page.size()
 	var rows []db.HoldPageRow
 	next := ""
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {

@@ -84,7 +84,7 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 	if err != nil {
 		return nil, "", err
 	}
-	size := page.size(pageMax)
+	size := page.size()
 	start, end := span(f.From, f.Before)
 	var transfers []*Transfer
 	next := ""

@@ -56,7 +56,7 @@ func (p *AcquireParams) held(tx *Tx, l *lock, ticket int64) *fault.Fault {
 	f := reason.New("the lock %q goes to who waits for it", p.Name)
 	if tx.held(l) {
 		f = reason.New("somebody holds the lock %q", p.Name).With("holder", l.Value.holder).With("principal", l.Value.principal).
-			With("expires_at", l.Value.expiresAt.Format(time.RFC3339Nano))
+			With("expire_time", l.Value.expiresAt.Format(time.RFC3339Nano))
 	}
 	return f.With("position", tx.ahead(l, ticket)+1)
 }

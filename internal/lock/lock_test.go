@@ -160,7 +160,7 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 	p := start(t, pgtest.New(t).AppDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	_, err := p.acquire("a", "two", time.Minute)
-	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["holder"] != "one" || f.State["position"] != "1" || f.State["expires_at"] == "" {
+	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["holder"] != "one" || f.State["position"] != "1" || f.State["expire_time"] == "" {
 		t.Errorf("held: %v", err)
 	}
 	page := params("a", "two", time.Minute)

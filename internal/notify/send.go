@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -222,9 +223,9 @@ func (c *SendCommand) taken(tx *Tx) (*Message, error) {
 		}
 		return first, nil
 	}
-	f := BizNoExistsDifferent.New("biz_no %s is that of another message", c.BizNo).With("biz_no", c.BizNo).With("message_id", n.id)
+	f := BizNoExistsDifferent.New("biz_no %s is that of another message", c.BizNo).With("biz_no", c.BizNo).With("first_id", n.id)
 	if first != nil {
-		f = f.With("differences", c.differences(tx.outbox, first)).With("state", first.State)
+		f = f.With("differs", strings.Join(c.differences(tx.outbox, first), ",")).With("state", first.State)
 	}
 	return nil, f
 }

@@ -84,7 +84,7 @@ func (s *Notify) ListTemplates(ctx context.Context, r *notifyv1.ListTemplatesReq
 	res := &notifyv1.ListTemplatesResponse{NextPageToken: next}
 	for i := range list {
 		l := &list[i]
-		t := &notifyv1.Template{Channel: channelOf(l.Channel), Name: l.Name, DefaultLocale: l.DefaultLocale, Versions: map[string]int32{}, ChangeTime: timestamp(l.ChangedAt)}
+		t := &notifyv1.Template{Channel: channelOf(l.Channel), Name: l.Name, DefaultLocale: l.DefaultLocale, Versions: map[string]int32{}, UpdateTime: timestamp(l.ChangedAt)}
 		for j, locale := range l.Locales {
 			t.Versions[locale] = l.Versions[j]
 		}

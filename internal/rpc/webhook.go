@@ -169,6 +169,6 @@ var disabledReasons = map[string]notifyv1.DisabledReason{"": notifyv1.DisabledRe
 
 func renderEndpoint(e webhook.Endpoint) *notifyv1.Endpoint {
 	return &notifyv1.Endpoint{Name: e.Name, Url: e.URL, Types: e.Types, Description: e.Description, DisabledReason: disabledReasons[e.Disabled],
-		DisableTime: timestamp(e.DisabledAt), SecretVersion: e.Version, PreviousUntil: timestamp(e.PreviousUntil),
+		DisableTime: timestamp(e.DisabledAt), SecretVersion: e.Version, PreviousExpireTime: timestamp(e.PreviousUntil),
 		FailingSince: timestamp(e.FailingSince), CreateTime: timestamp(e.CreatedAt)}
 }

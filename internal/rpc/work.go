@@ -93,10 +93,10 @@ func renderBegun(answer any, _ bool) (*beginResponse, error) {
 	switch {
 	case b.Mine:
 		return &beginResponse{Result: &idempotencyv1.BeginResponse_Run{Run: &idempotencyv1.WorkRun{Fence: b.Fence,
-			LeaseEndTime: timestamppb.New(b.LeaseUntil), Attempt: b.Attempt, TookOver: b.TookOver}}}, nil
+			LeaseExpireTime: timestamppb.New(b.LeaseUntil), Attempt: b.Attempt, TookOver: b.TookOver}}}, nil
 	case b.State == work.Running:
 		return &beginResponse{Result: &idempotencyv1.BeginResponse_Wait{Wait: &idempotencyv1.WorkWait{Attempt: b.Attempt,
-			LeaseEndTime: timestamppb.New(b.LeaseUntil), RetryDelay: durationpb.New(retryDelay(&b)), FirstRequestId: b.FirstRequestID}}}, nil
+			LeaseExpireTime: timestamppb.New(b.LeaseUntil), RetryDelay: durationpb.New(retryDelay(&b)), FirstRequestId: b.FirstRequestID}}}, nil
 	case b.State == work.Parked:
 		return &beginResponse{Result: &idempotencyv1.BeginResponse_Parked{Parked: &idempotencyv1.WorkParked{Fence: b.Fence,
 			SettleTime: timeOrNil(b.SettledAt), FirstRequestId: b.FirstRequestID}}}, nil
@@ -204,7 +204,7 @@ var extendCall = register("work.extend", func(c *call, d *decoder, r *idempotenc
 	return mutation[*idempotencyv1.ExtendResponse]{
 		command: flow.Work(&work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: r.GetLease().AsDuration().Truncate(time.Millisecond)}),
 		render: func(answer any, _ bool) (*idempotencyv1.ExtendResponse, error) {
-			return &idempotencyv1.ExtendResponse{LeaseEndTime: timestamppb.New(answer.(work.Begun).LeaseUntil)}, nil
+			return &idempotencyv1.ExtendResponse{LeaseExpireTime: timestamppb.New(answer.(work.Begun).LeaseUntil)}, nil
 		}}
 })
 

@@ -77,7 +77,7 @@ var resolveCall = register("work.resolve", func(c *call, d *decoder, r *idempote
 
 func renderRecord(r *work.Record) *idempotencyv1.Record {
 	return &idempotencyv1.Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: recordStates[r.State], Fence: r.Fence,
-		Attempt: r.Attempt, LeaseEndTime: timeOrNil(r.LeaseUntil), ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID,
+		Attempt: r.Attempt, LeaseExpireTime: timeOrNil(r.LeaseUntil), ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID,
 		FirstRequestId: r.FirstRequestID, CreateTime: timestamppb.New(r.CreatedAt), BeginTime: timestamppb.New(r.BegunAt),
 		SettleTime: timeOrNil(r.SettledAt), SettledBy: r.SettledBy, SettleRequestId: r.SettledRequest, ExpireTime: timeOrNil(r.ExpiresAt),
 		Status: r.Status, BodyBytes: r.BodyBytes}

@@ -83,7 +83,7 @@ func TestSecretsOfEndpointsAreForAdmins(t *testing.T) {
 	moved := ok(writer, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1}, new(notifyv1.RotateSecretResponse)).GetEndpoint()
 	both := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}, new(notifyv1.GetSecretResponse)).GetSecrets()
 	if len(first) != 1 || len(both) != 2 || both[1].GetSecret() != first[0].GetSecret() || both[0].GetSecret() == first[0].GetSecret() || both[0].GetVersion() != 2 ||
-		!strings.HasPrefix(first[0].GetSecret(), "whsec_") || time.Until(moved.GetPreviousUntil().AsTime()) < 23*time.Hour {
+		!strings.HasPrefix(first[0].GetSecret(), "whsec_") || time.Until(moved.GetPreviousExpireTime().AsTime()) < 23*time.Hour {
 		t.Errorf("%v, then %v, %v", first, both, moved)
 	}
 	if a := writer.call(connectProto, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}); a.code != "permission_denied" {

@@ -241,7 +241,7 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 	c := newWorker(t)
 	r := &idempotencyv1.BeginRequest{Scope: "s", Key: "k"}
 	first := c.run(r)
-	if wait := c.begin(r).GetWait(); wait.GetRetryDelay().AsDuration() <= 0 || !wait.GetLeaseEndTime().AsTime().Equal(first.GetLeaseEndTime().AsTime()) {
+	if wait := c.begin(r).GetWait(); wait.GetRetryDelay().AsDuration() <= 0 || !wait.GetLeaseExpireTime().AsTime().Equal(first.GetLeaseExpireTime().AsTime()) {
 		t.Errorf("while it runs: %v", wait)
 	}
 	c.age("k", 31*time.Second)
@@ -250,7 +250,7 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 	}
 	// Nobody took it over: its holder may go on, and even end it.
 	extended := ok(c, "Idempotency.Extend", &idempotencyv1.ExtendRequest{Scope: "s", Key: "k", Fence: first.GetFence()}, new(idempotencyv1.ExtendResponse))
-	if left := time.Until(extended.GetLeaseEndTime().AsTime()); left < 25*time.Second || left > 31*time.Second {
+	if left := time.Until(extended.GetLeaseExpireTime().AsTime()); left < 25*time.Second || left > 31*time.Second {
 		t.Errorf("extended by %v", left)
 	}
 	c.age("k", 31*time.Second)

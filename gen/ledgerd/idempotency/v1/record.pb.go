@@ -272,8 +272,8 @@ type Record struct {
 	Fence       int64                  `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	Attempt     int32                  `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// While it runs.
-	LeaseEndTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=lease_end_time,json=leaseEndTime,proto3" json:"lease_end_time,omitempty"`
-	ParkLapsed   bool                   `protobuf:"varint,8,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
+	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
+	ParkLapsed      bool                   `protobuf:"varint,8,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
 	// Who began the attempt.
 	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The call that began the attempt.
@@ -370,9 +370,9 @@ func (x *Record) GetAttempt() int32 {
 	return 0
 }
 
-func (x *Record) GetLeaseEndTime() *timestamppb.Timestamp {
+func (x *Record) GetLeaseExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.LeaseEndTime
+		return x.LeaseExpireTime
 	}
 	return nil
 }
@@ -569,9 +569,10 @@ type ListRecordsRequest struct {
 	// Only of this scope.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Only in this state.
-	State         RecordState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.idempotency.v1.RecordState" json:"state,omitempty"`
-	PageSize      int32       `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string      `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	State RecordState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.idempotency.v1.RecordState" json:"state,omitempty"`
+	// At most 1,000; 0 is 100.
+	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -840,15 +841,15 @@ const file_ledgerd_idempotency_v1_record_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe7\a(\x00R\x06status\x12J\n" +
 	"\aheaders\x18\x02 \x03(\v2&.ledgerd.idempotency.v1.RecordedHeaderB\b\xbaH\x05\x92\x01\x02\x10@R\aheaders\x12\x1d\n" +
-	"\x04body\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04body\"\xbb\x06\n" +
+	"\x04body\x18\x03 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\x04body\"\xc1\x06\n" +
 	"\x06Record\x12\x14\n" +
 	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12 \n" +
 	"\vfingerprint\x18\x03 \x01(\fR\vfingerprint\x129\n" +
 	"\x05state\x18\x04 \x01(\x0e2#.ledgerd.idempotency.v1.RecordStateR\x05state\x12\x14\n" +
 	"\x05fence\x18\x05 \x01(\x03R\x05fence\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12@\n" +
-	"\x0elease_end_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\fleaseEndTime\x12\x1f\n" +
+	"\aattempt\x18\x06 \x01(\x05R\aattempt\x12F\n" +
+	"\x11lease_expire_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12\x1f\n" +
 	"\vpark_lapsed\x18\b \x01(\bR\n" +
 	"parkLapsed\x12\x1c\n" +
 	"\tprincipal\x18\t \x01(\tR\tprincipal\x12\x1d\n" +
@@ -949,7 +950,7 @@ var file_ledgerd_idempotency_v1_record_proto_goTypes = []any{
 var file_ledgerd_idempotency_v1_record_proto_depIdxs = []int32{
 	2,  // 0: ledgerd.idempotency.v1.RecordedAnswer.headers:type_name -> ledgerd.idempotency.v1.RecordedHeader
 	0,  // 1: ledgerd.idempotency.v1.Record.state:type_name -> ledgerd.idempotency.v1.RecordState
-	11, // 2: ledgerd.idempotency.v1.Record.lease_end_time:type_name -> google.protobuf.Timestamp
+	11, // 2: ledgerd.idempotency.v1.Record.lease_expire_time:type_name -> google.protobuf.Timestamp
 	11, // 3: ledgerd.idempotency.v1.Record.create_time:type_name -> google.protobuf.Timestamp
 	11, // 4: ledgerd.idempotency.v1.Record.begin_time:type_name -> google.protobuf.Timestamp
 	11, // 5: ledgerd.idempotency.v1.Record.settle_time:type_name -> google.protobuf.Timestamp

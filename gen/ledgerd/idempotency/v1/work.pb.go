@@ -305,8 +305,8 @@ type WorkRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names this attempt in every later call: greater than that of every attempt before. Pass it on to what
 	// you write to: whoever has seen a greater one should refuse this one.
-	Fence        int64                  `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
-	LeaseEndTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=lease_end_time,json=leaseEndTime,proto3" json:"lease_end_time,omitempty"`
+	Fence           int64                  `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	// How often the work was begun, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The attempt before was not given up: its lease ran out, and it may have done some of the work.
@@ -352,9 +352,9 @@ func (x *WorkRun) GetFence() int64 {
 	return 0
 }
 
-func (x *WorkRun) GetLeaseEndTime() *timestamppb.Timestamp {
+func (x *WorkRun) GetLeaseExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.LeaseEndTime
+		return x.LeaseExpireTime
 	}
 	return nil
 }
@@ -377,7 +377,7 @@ func (x *WorkRun) GetTookOver() bool {
 type WorkWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When his lease ends, unless he extends it.
-	LeaseEndTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_end_time,json=leaseEndTime,proto3" json:"lease_end_time,omitempty"`
+	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	// After which it is sensible to ask again.
 	RetryDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
 	Attempt    int32                `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -417,9 +417,9 @@ func (*WorkWait) Descriptor() ([]byte, []int) {
 	return file_ledgerd_idempotency_v1_work_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *WorkWait) GetLeaseEndTime() *timestamppb.Timestamp {
+func (x *WorkWait) GetLeaseExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.LeaseEndTime
+		return x.LeaseExpireTime
 	}
 	return nil
 }
@@ -659,10 +659,10 @@ func (x *ExtendRequest) GetLease() *durationpb.Duration {
 }
 
 type ExtendResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	LeaseEndTime  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_end_time,json=leaseEndTime,proto3" json:"lease_end_time,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *ExtendResponse) Reset() {
@@ -695,9 +695,9 @@ func (*ExtendResponse) Descriptor() ([]byte, []int) {
 	return file_ledgerd_idempotency_v1_work_proto_rawDescGZIP(), []int{7}
 }
 
-func (x *ExtendResponse) GetLeaseEndTime() *timestamppb.Timestamp {
+func (x *ExtendResponse) GetLeaseExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.LeaseEndTime
+		return x.LeaseExpireTime
 	}
 	return nil
 }
@@ -975,14 +975,14 @@ const file_ledgerd_idempotency_v1_work_proto_rawDesc = "" +
 	"\x04wait\x18\x02 \x01(\v2 .ledgerd.idempotency.v1.WorkWaitH\x00R\x04wait\x12<\n" +
 	"\x06replay\x18\x03 \x01(\v2\".ledgerd.idempotency.v1.WorkReplayH\x00R\x06replay\x12<\n" +
 	"\x06parked\x18\x04 \x01(\v2\".ledgerd.idempotency.v1.WorkParkedH\x00R\x06parkedB\b\n" +
-	"\x06result\"\x98\x01\n" +
+	"\x06result\"\x9e\x01\n" +
 	"\aWorkRun\x12\x14\n" +
-	"\x05fence\x18\x01 \x01(\x03R\x05fence\x12@\n" +
-	"\x0elease_end_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseEndTime\x12\x18\n" +
+	"\x05fence\x18\x01 \x01(\x03R\x05fence\x12F\n" +
+	"\x11lease_expire_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12\x1b\n" +
-	"\ttook_over\x18\x04 \x01(\bR\btookOver\"\xcc\x01\n" +
-	"\bWorkWait\x12@\n" +
-	"\x0elease_end_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseEndTime\x12:\n" +
+	"\ttook_over\x18\x04 \x01(\bR\btookOver\"\xd2\x01\n" +
+	"\bWorkWait\x12F\n" +
+	"\x11lease_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\x12:\n" +
 	"\vretry_delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"retryDelay\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x05R\aattempt\x12(\n" +
@@ -1007,9 +1007,9 @@ const file_ledgerd_idempotency_v1_work_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x04R\x03key\x12\x1d\n" +
 	"\x05fence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\x05fence\x12@\n" +
-	"\x05lease\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"R\n" +
-	"\x0eExtendResponse\x12@\n" +
-	"\x0elease_end_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\fleaseEndTime\"\xfb\x01\n" +
+	"\x05lease\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"X\n" +
+	"\x0eExtendResponse\x12F\n" +
+	"\x11lease_expire_time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x0fleaseExpireTime\"\xfb\x01\n" +
 	"\x0fCompleteRequest\x12 \n" +
 	"\x05scope\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x05scope\x12\x1c\n" +
@@ -1080,15 +1080,15 @@ var file_ledgerd_idempotency_v1_work_proto_depIdxs = []int32{
 	4,  // 4: ledgerd.idempotency.v1.BeginResponse.wait:type_name -> ledgerd.idempotency.v1.WorkWait
 	5,  // 5: ledgerd.idempotency.v1.BeginResponse.replay:type_name -> ledgerd.idempotency.v1.WorkReplay
 	6,  // 6: ledgerd.idempotency.v1.BeginResponse.parked:type_name -> ledgerd.idempotency.v1.WorkParked
-	14, // 7: ledgerd.idempotency.v1.WorkRun.lease_end_time:type_name -> google.protobuf.Timestamp
-	14, // 8: ledgerd.idempotency.v1.WorkWait.lease_end_time:type_name -> google.protobuf.Timestamp
+	14, // 7: ledgerd.idempotency.v1.WorkRun.lease_expire_time:type_name -> google.protobuf.Timestamp
+	14, // 8: ledgerd.idempotency.v1.WorkWait.lease_expire_time:type_name -> google.protobuf.Timestamp
 	13, // 9: ledgerd.idempotency.v1.WorkWait.retry_delay:type_name -> google.protobuf.Duration
 	0,  // 10: ledgerd.idempotency.v1.WorkReplay.outcome:type_name -> ledgerd.idempotency.v1.WorkOutcome
 	15, // 11: ledgerd.idempotency.v1.WorkReplay.answer:type_name -> ledgerd.idempotency.v1.RecordedAnswer
 	14, // 12: ledgerd.idempotency.v1.WorkReplay.settle_time:type_name -> google.protobuf.Timestamp
 	14, // 13: ledgerd.idempotency.v1.WorkParked.settle_time:type_name -> google.protobuf.Timestamp
 	13, // 14: ledgerd.idempotency.v1.ExtendRequest.lease:type_name -> google.protobuf.Duration
-	14, // 15: ledgerd.idempotency.v1.ExtendResponse.lease_end_time:type_name -> google.protobuf.Timestamp
+	14, // 15: ledgerd.idempotency.v1.ExtendResponse.lease_expire_time:type_name -> google.protobuf.Timestamp
 	0,  // 16: ledgerd.idempotency.v1.CompleteRequest.outcome:type_name -> ledgerd.idempotency.v1.WorkOutcome
 	15, // 17: ledgerd.idempotency.v1.CompleteRequest.answer:type_name -> ledgerd.idempotency.v1.RecordedAnswer
 	14, // 18: ledgerd.idempotency.v1.CompleteResponse.expire_time:type_name -> google.protobuf.Timestamp

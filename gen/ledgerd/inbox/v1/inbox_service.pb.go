@@ -990,7 +990,7 @@ type ListRequest struct {
 	State MessageState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.inbox.v1.MessageState" json:"state,omitempty"`
 	// From this topic. Empty: from any.
 	Topic string `protobuf:"bytes,3,opt,name=topic,proto3" json:"topic,omitempty"`
-	// At most so many: 100 by default, 1,000 at most.
+	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the page before.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

@@ -158,9 +158,10 @@ type ListTransfersRequest struct {
 	// Recorded at or after.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// Recorded before.
-	EndTime       *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
-	PageSize      int32                  `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string                 `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
+	// At most 1,000; 0 is 100.
+	PageSize      int32  `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,7 +301,8 @@ type ListEntriesRequest struct {
 	// Recorded before.
 	EndTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=end_time,json=endTime,proto3" json:"end_time,omitempty"`
 	// Oldest first. Default: newest first.
-	Ascending     bool   `protobuf:"varint,5,opt,name=ascending,proto3" json:"ascending,omitempty"`
+	Ascending bool `protobuf:"varint,5,opt,name=ascending,proto3" json:"ascending,omitempty"`
+	// At most 1,000; 0 is 100.
 	PageSize      int32  `protobuf:"varint,6,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken     string `protobuf:"bytes,7,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -842,8 +844,9 @@ func (x *BalanceSum) GetHeld() string {
 type TrialBalanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in ListAccounts; empty: all. Only the whole is sure to balance.
-	Pattern       string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	Asset         string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	Asset   string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
+	// At most 1,000; 0 is 100.
 	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1294,7 +1297,7 @@ const file_ledgerd_ledger_v1_balance_proto_rawDesc = "" +
 	"\apattern\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\apattern\x12\x1d\n" +
 	"\x05asset\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18 R\x05asset\x12'\n" +
 	"\tpage_size\x18\x03 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\x90N(\x00R\bpageSize\x12'\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tpageToken\"\xb7\x01\n" +
 	"\x14TrialBalanceResponse\x129\n" +

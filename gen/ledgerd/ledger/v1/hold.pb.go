@@ -880,9 +880,10 @@ type ListHoldsRequest struct {
 	// Only of this account code.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Only in this state.
-	State         HoldState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
-	PageSize      int32     `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	PageToken     string    `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	State HoldState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
+	// At most 1,000; 0 is 100.
+	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

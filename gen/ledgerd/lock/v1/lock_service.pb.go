@@ -648,7 +648,7 @@ type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names that begin so.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// At most 1,000; default 100.
+	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the page before.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

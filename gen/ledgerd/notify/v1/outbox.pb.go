@@ -1133,7 +1133,7 @@ type ListMessagesRequest struct {
 	State MessageState `protobuf:"varint,3,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
 	// With state dead or unknown: that went wrong like this. Empty: in any way.
 	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
-	// At most so many: 100 by default, 1,000 at most.
+	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// From the page before.
 	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

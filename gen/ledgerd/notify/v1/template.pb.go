@@ -963,7 +963,7 @@ type ListTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of this channel. Not set: of all.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// How many. Default 100, at most 1,000.
+	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Where the page before ended.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1089,7 +1089,7 @@ type Template struct {
 	// The newest version in each locale.
 	Versions map[string]int32 `protobuf:"bytes,4,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// When it was last changed.
-	ChangeTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
+	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1152,9 +1152,9 @@ func (x *Template) GetVersions() map[string]int32 {
 	return nil
 }
 
-func (x *Template) GetChangeTime() *timestamppb.Timestamp {
+func (x *Template) GetUpdateTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.ChangeTime
+		return x.UpdateTime
 	}
 	return nil
 }
@@ -1433,10 +1433,11 @@ const file_ledgerd_notify_v1_template_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x06 \x01(\tR\trequestId\x12;\n" +
 	"\vdelete_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"deleteTime\"\xa5\x01\n" +
+	"deleteTime\"\xa8\x01\n" +
 	"\x14ListTemplatesRequest\x12>\n" +
-	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12$\n" +
-	"\tpage_size\x18\x02 \x01(\x05B\a\xbaH\x04\x1a\x02(\x00R\bpageSize\x12'\n" +
+	"\achannel\x18\x01 \x01(\x0e2\x1a.ledgerd.notify.v1.ChannelB\b\xbaH\x05\x82\x01\x02\x10\x01R\achannel\x12'\n" +
+	"\tpage_size\x18\x02 \x01(\x05B\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"z\n" +
 	"\x15ListTemplatesResponse\x129\n" +
@@ -1447,8 +1448,8 @@ const file_ledgerd_notify_v1_template_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
 	"\x0edefault_locale\x18\x03 \x01(\tR\rdefaultLocale\x12E\n" +
 	"\bversions\x18\x04 \x03(\v2).ledgerd.notify.v1.Template.VersionsEntryR\bversions\x12;\n" +
-	"\vchange_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"changeTime\x1a;\n" +
+	"\vupdate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"updateTime\x1a;\n" +
 	"\rVersionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"\xe5\x01\n" +
@@ -1544,7 +1545,7 @@ var file_ledgerd_notify_v1_template_proto_depIdxs = []int32{
 	14, // 19: ledgerd.notify.v1.ListTemplatesResponse.templates:type_name -> ledgerd.notify.v1.Template
 	25, // 20: ledgerd.notify.v1.Template.channel:type_name -> ledgerd.notify.v1.Channel
 	19, // 21: ledgerd.notify.v1.Template.versions:type_name -> ledgerd.notify.v1.Template.VersionsEntry
-	26, // 22: ledgerd.notify.v1.Template.change_time:type_name -> google.protobuf.Timestamp
+	26, // 22: ledgerd.notify.v1.Template.update_time:type_name -> google.protobuf.Timestamp
 	25, // 23: ledgerd.notify.v1.PreviewTemplateRequest.channel:type_name -> ledgerd.notify.v1.Channel
 	1,  // 24: ledgerd.notify.v1.PreviewTemplateRequest.template:type_name -> ledgerd.notify.v1.TemplateUse
 	4,  // 25: ledgerd.notify.v1.PreviewTemplateRequest.definition:type_name -> ledgerd.notify.v1.TemplateDefinition

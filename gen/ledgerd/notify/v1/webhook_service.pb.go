@@ -99,7 +99,7 @@ type Endpoint struct {
 	// Version of its secret.
 	SecretVersion int32 `protobuf:"varint,7,opt,name=secret_version,json=secretVersion,proto3" json:"secret_version,omitempty"`
 	// Until then the version before signs too.
-	PreviousUntil *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=previous_until,json=previousUntil,proto3" json:"previous_until,omitempty"`
+	PreviousExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=previous_expire_time,json=previousExpireTime,proto3" json:"previous_expire_time,omitempty"`
 	// When the failures began that have not stopped since.
 	FailingSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
 	// When it was made.
@@ -187,9 +187,9 @@ func (x *Endpoint) GetSecretVersion() int32 {
 	return 0
 }
 
-func (x *Endpoint) GetPreviousUntil() *timestamppb.Timestamp {
+func (x *Endpoint) GetPreviousExpireTime() *timestamppb.Timestamp {
 	if x != nil {
-		return x.PreviousUntil
+		return x.PreviousExpireTime
 	}
 	return nil
 }
@@ -945,7 +945,7 @@ func (x *GetEndpointResponse) GetEndpoint() *Endpoint {
 // ListEndpointsRequest asks for a page.
 type ListEndpointsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most. Default 100, at most 1,000.
+	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// Where the page before ended.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
@@ -1258,7 +1258,7 @@ var File_ledgerd_notify_v1_webhook_service_proto protoreflect.FileDescriptor
 
 const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"\n" +
-	"'ledgerd/notify/v1/webhook_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xdb\x03\n" +
+	"'ledgerd/notify/v1/webhook_service.proto\x12\x11ledgerd.notify.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1fledgerd/notify/v1/message.proto\"\xe6\x03\n" +
 	"\bEndpoint\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x12\x14\n" +
@@ -1266,8 +1266,8 @@ const file_ledgerd_notify_v1_webhook_service_proto_rawDesc = "" +
 	"\vdescription\x18\x04 \x01(\tR\vdescription\x12J\n" +
 	"\x0fdisabled_reason\x18\x05 \x01(\x0e2!.ledgerd.notify.v1.DisabledReasonR\x0edisabledReason\x12=\n" +
 	"\fdisable_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vdisableTime\x12%\n" +
-	"\x0esecret_version\x18\a \x01(\x05R\rsecretVersion\x12A\n" +
-	"\x0eprevious_until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\rpreviousUntil\x12?\n" +
+	"\x0esecret_version\x18\a \x01(\x05R\rsecretVersion\x12L\n" +
+	"\x14previous_expire_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x12previousExpireTime\x12?\n" +
 	"\rfailing_since\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\ffailingSince\x12;\n" +
 	"\vcreate_time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
@@ -1398,7 +1398,7 @@ var file_ledgerd_notify_v1_webhook_service_proto_goTypes = []any{
 var file_ledgerd_notify_v1_webhook_service_proto_depIdxs = []int32{
 	0,  // 0: ledgerd.notify.v1.Endpoint.disabled_reason:type_name -> ledgerd.notify.v1.DisabledReason
 	21, // 1: ledgerd.notify.v1.Endpoint.disable_time:type_name -> google.protobuf.Timestamp
-	21, // 2: ledgerd.notify.v1.Endpoint.previous_until:type_name -> google.protobuf.Timestamp
+	21, // 2: ledgerd.notify.v1.Endpoint.previous_expire_time:type_name -> google.protobuf.Timestamp
 	21, // 3: ledgerd.notify.v1.Endpoint.failing_since:type_name -> google.protobuf.Timestamp
 	21, // 4: ledgerd.notify.v1.Endpoint.create_time:type_name -> google.protobuf.Timestamp
 	2,  // 5: ledgerd.notify.v1.CreateEndpointRequest.types:type_name -> ledgerd.notify.v1.EventTypes
