@@ -66,7 +66,7 @@ func (j *journal) load(ctx context.Context, conn *pgx.Conn, dsn string) error {
 	if err := execAll(ctx, conn, []string{"reset session_replication_role"}); err != nil {
 		return err
 	}
-	return execAll(ctx, conn, indexes.make)
+	return execAll(ctx, conn, indexes.create)
 }
 
 // reserve takes ids that the service will not give out.
@@ -88,16 +88,16 @@ func (j *journal) reserve(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-type indexStatements struct{ drop, make []string }
+type indexStatements struct{ drop, create []string }
 
 func readIndexes(ctx context.Context, conn *pgx.Conn) (s indexStatements, err error) {
 	rows, err := conn.Query(ctx, sql("indexes"))
 	if err != nil {
 		return s, err
 	}
-	var drop, make string
-	_, err = pgx.ForEachRow(rows, []any{&drop, &make}, func() error {
-		s.drop, s.make = append(s.drop, drop), append(s.make, make)
+	var drop, create string
+	_, err = pgx.ForEachRow(rows, []any{&drop, &create}, func() error {
+		s.drop, s.create = append(s.drop, drop), append(s.create, create)
 		return nil
 	})
 	return s, err

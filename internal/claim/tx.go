@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/claim/internal/db"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Tx is the claims of one batch's transaction. Commands name keys with Want, and use or drop them.
@@ -135,24 +136,17 @@ func (c *changes) add(r *Row, left int) {
 	default:
 		n := &c.insert
 		if n.Tenants == nil {
-			grow(left, &n.Tenants)
-			grow(left, &n.ClaimIds, &n.Uses)
-			grow(left, &n.Scopes, &n.Keys, &n.Owners, &n.Results, &n.Principals, &n.RequestIds)
-			grow(left, &n.Parts)
-			grow(left, &n.ExpiresAt)
+			pg.Grow(left, &n.Tenants)
+			pg.Grow(left, &n.ClaimIds, &n.Uses)
+			pg.Grow(left, &n.Scopes, &n.Keys, &n.Owners, &n.Results, &n.Principals, &n.RequestIds)
+			pg.Grow(left, &n.Parts)
+			pg.Grow(left, &n.ExpiresAt)
 		}
 		n.Tenants, n.Scopes, n.Keys = append(n.Tenants, r.Key.Tenant), append(n.Scopes, r.Key.Scope), append(n.Keys, r.Key.Key)
 		n.ClaimIds, n.Uses = append(n.ClaimIds, v.ID), append(n.Uses, v.Uses)
 		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result), append(n.Parts, partsText(v.Parts))
 		n.Principals, n.RequestIds = append(n.Principals, v.Principal), append(n.RequestIds, v.RequestID)
 		n.ExpiresAt = append(n.ExpiresAt, v.ExpiresAt)
-	}
-}
-
-// grow makes room for n elements in each slice.
-func grow[T any](n int, slices ...*[]T) {
-	for _, s := range slices {
-		*s = make([]T, 0, n)
 	}
 }
 

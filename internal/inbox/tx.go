@@ -8,6 +8,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/inbox/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 var q = db.New()
@@ -204,7 +205,7 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 func messageOf(k Key, r db.MessageLockRow) Message {
 	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence,
 		LeaseUntil: at(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Backoff: ms(r.BackoffMs),
-		MaxBackoff: ms(r.MaxBackoffMs), RetryAt: at(r.RetryAt), Error: deref(r.Error), Result: deref(r.Result), Keep: ms(deref(r.KeepMs)),
+		MaxBackoff: ms(r.MaxBackoffMs), RetryAt: at(r.RetryAt), Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Keep: ms(pg.OrZero(r.KeepMs)),
 		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: at(r.FinishedAt), RequeuedAt: at(r.RequeuedAt),
 		ExpiresAt: at(r.ExpiresAt), Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID}
 }
@@ -217,10 +218,3 @@ func at(t *time.Time) time.Time {
 }
 
 func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-
-func deref[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // How accounts, which batches share, come into a batch and go back.
@@ -121,8 +122,8 @@ func (k *AccountKey) compare(l *AccountKey) int {
 
 func accountNames(accounts []*Account) (arg db.AccountLockParams) {
 	n := len(accounts)
-	grow(n, &arg.Tenants)
-	grow(n, &arg.Codes, &arg.Assets)
+	pg.Grow(n, &arg.Tenants)
+	pg.Grow(n, &arg.Codes, &arg.Assets)
 	for _, a := range accounts {
 		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, a.Tenant), append(arg.Codes, a.Code), append(arg.Assets, a.Asset)
 	}
@@ -133,7 +134,7 @@ func (a *Account) load(r *db.AccountLockRow) {
 	a.found, a.xmin, a.tid = true, r.Xmin.Uint32, r.Ctid
 	a.ID, a.Scale, a.Kind, a.State = r.AccountID, uint8(r.Scale), r.Kind, r.State
 	a.Balance, a.Held, a.Min, a.Max, a.Version = r.Balance, r.Held, r.MinBalance, r.MaxBalance, r.Version
-	a.LastEntryAt, a.NextLapseAt = orZero(r.LastEntryAt), orZero(r.NextLapseAt)
+	a.LastEntryAt, a.NextLapseAt = pg.OrZero(r.LastEntryAt), pg.OrZero(r.NextLapseAt)
 }
 
 // written is the transaction that wrote the row that the batch works with.
@@ -157,12 +158,12 @@ func (tx *Tx) Write(p *commit.Pipe) {
 		return
 	}
 	var arg db.AccountUpdateParams
-	grow(n, &arg.Tenants)
-	grow(n, &arg.Writers)
-	grow(n, &arg.Tids)
-	grow(n, &arg.AccountIds, &arg.Versions)
-	grow(n, &arg.Balances, &arg.Held)
-	grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
+	pg.Grow(n, &arg.Tenants)
+	pg.Grow(n, &arg.Writers)
+	pg.Grow(n, &arg.Tids)
+	pg.Grow(n, &arg.AccountIds, &arg.Versions)
+	pg.Grow(n, &arg.Balances, &arg.Held)
+	pg.Grow(n, &arg.LastEntryAt, &arg.NextLapseAt)
 	for _, a := range tx.locks {
 		if !a.dirty || a.fresh {
 			continue
@@ -182,7 +183,7 @@ func (tx *Tx) Write(p *commit.Pipe) {
 			arg.MaxBalances = append(arg.MaxBalances, limitText(a.Max))
 		}
 	}
-	arg.NextLapseAt = orNull(arg.NextLapseAt)
+	arg.NextLapseAt = pg.OrNull(arg.NextLapseAt)
 	p.Queue(func(d commit.DB) error {
 		_, err := q.AccountUpdate(p.Context(), d, arg)
 		return err

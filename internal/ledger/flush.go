@@ -6,6 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Flush writes what changed, table by table, except accounts that were there: see Write.
@@ -79,24 +80,6 @@ func metadataOrEmpty(m map[string]string) []byte {
 	return writeMetadata(m)
 }
 
-// grow makes room for n elements in each slice.
-func grow[T any](n int, slices ...*[]T) {
-	for _, s := range slices {
-		*s = make([]T, 0, n)
-	}
-}
-
-// orNull spares an array of zeros its way: a null one does the same.
-func orNull[T comparable](s []T) []T {
-	var zero T
-	for _, v := range s {
-		if v != zero {
-			return s
-		}
-	}
-	return nil
-}
-
 func (tx *Tx) updateDetails(p *commit.Pipe) {
 	var arg db.AccountDetailUpdateParams
 	written := map[*Account]bool{}
@@ -124,11 +107,11 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		return
 	}
 	arg := db.TransferInsertParams{Now: tx.at.Recorded}
-	grow(n, &arg.Tenants)
-	grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
-	grow(n, &arg.BizNos, &arg.Types, &arg.Forms, &arg.Principals, &arg.RequestIds)
-	grow(n, &arg.EffectiveAt)
-	grow(n, &arg.Metadata)
+	pg.Grow(n, &arg.Tenants)
+	pg.Grow(n, &arg.TransferIds, &arg.ReversesIds, &arg.HoldIds)
+	pg.Grow(n, &arg.BizNos, &arg.Types, &arg.Forms, &arg.Principals, &arg.RequestIds)
+	pg.Grow(n, &arg.EffectiveAt)
+	pg.Grow(n, &arg.Metadata)
 	for _, t := range tx.made {
 		arg.Tenants = append(arg.Tenants, t.Tenant)
 		arg.TransferIds = append(arg.TransferIds, t.ID)
@@ -142,7 +125,7 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
-	arg.EffectiveAt, arg.ReversesIds, arg.HoldIds, arg.Forms = orNull(arg.EffectiveAt), orNull(arg.ReversesIds), orNull(arg.HoldIds), orNull(arg.Forms)
+	arg.EffectiveAt, arg.ReversesIds, arg.HoldIds, arg.Forms = pg.OrNull(arg.EffectiveAt), pg.OrNull(arg.ReversesIds), pg.OrNull(arg.HoldIds), pg.OrNull(arg.Forms)
 	if !slices.ContainsFunc(arg.Metadata, func(m []byte) bool { return m != nil }) {
 		arg.Metadata = nil
 	}
@@ -158,12 +141,12 @@ func (tx *Tx) insertEntries(p *commit.Pipe) {
 		return
 	}
 	arg := db.EntryInsertParams{Now: tx.at.Recorded}
-	grow(n, &arg.Tenants)
-	grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
-	grow(n, &arg.EffectiveAt)
-	grow(n, &arg.Postings)
-	grow(n, &arg.Assets)
-	grow(n, &arg.Amounts, &arg.BalancesBefore, &arg.BalancesAfter)
+	pg.Grow(n, &arg.Tenants)
+	pg.Grow(n, &arg.AccountIds, &arg.Versions, &arg.TransferIds)
+	pg.Grow(n, &arg.EffectiveAt)
+	pg.Grow(n, &arg.Postings)
+	pg.Grow(n, &arg.Assets)
+	pg.Grow(n, &arg.Amounts, &arg.BalancesBefore, &arg.BalancesAfter)
 	for _, t := range tx.made {
 		for i := range t.Entries {
 			e := &t.Entries[i]
@@ -179,7 +162,7 @@ func (tx *Tx) insertEntries(p *commit.Pipe) {
 			arg.BalancesAfter = append(arg.BalancesAfter, e.After)
 		}
 	}
-	arg.EffectiveAt = orNull(arg.EffectiveAt)
+	arg.EffectiveAt = pg.OrNull(arg.EffectiveAt)
 	p.Queue(func(d commit.DB) error { return q.EntryInsert(p.Context(), d, arg) })
 }
 

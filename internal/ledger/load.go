@@ -7,6 +7,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Discover finds the accounts of the holds to capture and of the transfers to reverse, through
@@ -94,8 +95,8 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 				r := &rows[i]
 				name := tx.nameList[r.N-1]
 				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
-					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
-					HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
+					HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 			}
 			return err
 		})
@@ -116,8 +117,8 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 			r := &rows[i]
 			ref := refs[r.N-1]
 			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
-				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt), ReversesID: orZero(r.ReversesID),
-				HoldID: orZero(r.HoldID), Forms: orZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
+				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 			if n := tx.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
 				ref.t = n.t // one object a transfer
 			}
@@ -184,9 +185,9 @@ func (tx *Tx) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover b
 
 func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold {
 	return &Hold{Tenant: tenant, ID: id, BizNo: bizNo, AccountID: r.AccountID, From: r.Code, Asset: r.Asset,
-		Scale: uint8(r.Scale), To: r.ToCode, Form: orZero(r.Form), Amount: r.Amount, Captured: r.Captured, State: r.State,
+		Scale: uint8(r.Scale), To: r.ToCode, Form: pg.OrZero(r.Form), Amount: r.Amount, Captured: r.Captured, State: r.State,
 		Life: time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt.UTC(), CreatedAt: r.CreatedAt.UTC(),
-		ClosedAt: orZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+		ClosedAt: pg.OrZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 
 // keepHold makes one object a hold, however often it was loaded.
@@ -200,16 +201,6 @@ func (tx *Tx) keepHold(h *Hold) *Hold {
 	}
 	tx.holds[k] = h
 	return h
-}
-
-func orZero[T any](p *T) (zero T) {
-	if p == nil {
-		return zero
-	}
-	if t, ok := any(*p).(time.Time); ok {
-		return any(t.UTC()).(T)
-	}
-	return *p
 }
 
 func readMetadata(b []byte) map[string]string {

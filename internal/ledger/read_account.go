@@ -9,6 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Assets lists all assets of a tenant, by code.
@@ -78,7 +79,7 @@ func afterAccount(l paging.List, token string, p pattern) (code, asset string, e
 func accountOf(tenant int32, r db.AccountPageRow) Account {
 	return Account{AccountKey: AccountKey{tenant, r.Code, r.Asset}, ID: r.AccountID, Scale: uint8(r.Scale), Kind: r.Kind,
 		State: r.State, Balance: r.Balance, Held: r.Held, Min: r.MinBalance, Max: r.MaxBalance, Version: r.Version,
-		LastEntryAt: orZero(r.LastEntryAt), NextLapseAt: orZero(r.NextLapseAt), Metadata: readMetadata(r.Metadata),
+		LastEntryAt: pg.OrZero(r.LastEntryAt), NextLapseAt: pg.OrZero(r.NextLapseAt), Metadata: readMetadata(r.Metadata),
 		CreatedAt: r.CreatedAt.UTC()}
 }
 

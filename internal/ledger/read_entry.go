@@ -7,6 +7,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // StatementFilter says which entries of an account to list. Zero values let all pass.
@@ -135,7 +136,7 @@ func lineOf(code, asset string, a db.BalanceReadRow, r db.EntryPageRow) Statemen
 	return StatementLine{
 		Entry: Entry{AccountID: a.AccountID, Account: code, Asset: asset, Scale: uint8(a.Scale), Version: r.Version,
 			TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore, After: r.BalanceAfter,
-			RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt)},
+			RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)},
 		BizNo: r.BizNo, Type: r.Type, Metadata: readMetadata(r.Metadata),
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Commit is the entries of one commit, or of a few that overlapped, in the order in which they were
@@ -309,5 +310,5 @@ func batchIDs(batches []watchedBatch) []int64 {
 func watchedEntry(r db.EntryOfBatchRow) Entry {
 	return Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale), Version: r.Version,
 		TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore, After: r.BalanceAfter,
-		RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt)}
+		RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)}
 }

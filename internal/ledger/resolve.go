@@ -5,6 +5,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Resolve reads what hangs on what was found: the entries of transfers that were there, the holds of
@@ -50,7 +51,7 @@ func (tx *Tx) resolveTransfers(p *commit.Pipe) {
 			t := found[r.N-1]
 			t.Entries = append(t.Entries, Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
 				Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
-				After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: orZero(r.EffectiveAt)})
+				After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)})
 		}
 		return err
 	})

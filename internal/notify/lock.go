@@ -6,6 +6,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Discover finds out what limits there are, which messages are dead, and which ones providers speak of. Limits that
@@ -129,7 +130,7 @@ func (tx *Tx) lockQueue(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.QueueLock(p.Context(), d, arg)
 		for _, f := range found {
-			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: deref(f.DueAt).UTC(), holder: deref(f.Holder), onUnknown: f.OnUnknown,
+			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: pg.OrZero(f.DueAt).UTC(), holder: pg.OrZero(f.Holder), onUnknown: f.OnUnknown,
 				unsure: f.Unsure, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/notify/internal/db"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // The states of a message. It is open in the first five: in the queue.
@@ -85,9 +86,9 @@ func (m *Message) open() bool {
 }
 
 func messageOf(k Key, r *db.MessageLoadRow) *Message {
-	m := &Message{Key: k, Month: r.Month.Time, Channel: send.Channel(r.Channel), BusinessType: r.BusinessType, BizNo: deref(r.BizNo),
-		Template: deref(r.Template), Locale: deref(r.Locale), RecipientHash: r.RecipientHash, RecipientHint: r.RecipientHint,
-		ContentHash: r.ContentHash, Priority: r.Priority, OnUnknown: r.OnUnknown, MaxAttempts: r.MaxAttempts, NotBefore: deref(r.NotBefore).UTC(),
+	m := &Message{Key: k, Month: r.Month.Time, Channel: send.Channel(r.Channel), BusinessType: r.BusinessType, BizNo: pg.OrZero(r.BizNo),
+		Template: pg.OrZero(r.Template), Locale: pg.OrZero(r.Locale), RecipientHash: r.RecipientHash, RecipientHint: r.RecipientHint,
+		ContentHash: r.ContentHash, Priority: r.Priority, OnUnknown: r.OnUnknown, MaxAttempts: r.MaxAttempts, NotBefore: pg.OrZero(r.NotBefore).UTC(),
 		GiveUpAt: r.GiveUpAt.UTC(), ContentsUntil: r.ContentsUntil.Time, AcceptedAt: r.AcceptedAt.UTC(), Principal: r.Principal, RequestID: r.RequestID}
 	if r.Ended == Delivered || r.Ended == Undelivered {
 		m.reported = r.Ended
@@ -99,7 +100,7 @@ func messageOf(k Key, r *db.MessageLoadRow) *Message {
 	m.State, m.Attempts, m.MaxAttempts, m.Provider, m.Code = r.State, r.Attempts, r.OpenMaxAttempts, r.OpenProvider, r.OpenCode
 	m.GiveUpAt = r.OpenGiveUpAt.UTC()
 	if m.State == Queued || m.State == Failed {
-		m.DueAt = deref(r.DueAt).UTC()
+		m.DueAt = pg.OrZero(r.DueAt).UTC()
 	}
 	return m
 }
@@ -119,10 +120,3 @@ func monthOf(t time.Time) time.Time {
 }
 
 func date(t time.Time) pgtype.Date { return pgtype.Date{Time: t, Valid: true} }
-
-func deref[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}

@@ -91,9 +91,9 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 func (t *Told) events(ctx context.Context, d db.DBTX) error {
 	rows, err := q.EventList(ctx, d, db.EventListParams{TenantID: t.Tenant, MessageID: t.ID, Month: date(t.Month)})
 	for _, e := range slices.Backward(rows) {
-		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: deref(e.Provider), ProviderMessageID: deref(e.ProviderMessageID),
-			Code: deref(e.Code), Error: deref(e.Error), At: e.At.UTC(), Instance: e.Instance,
-			Principal: deref(e.Principal), RequestID: deref(e.RequestID)})
+		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: pg.OrZero(e.Provider), ProviderMessageID: pg.OrZero(e.ProviderMessageID),
+			Code: pg.OrZero(e.Code), Error: pg.OrZero(e.Error), At: e.At.UTC(), Instance: e.Instance,
+			Principal: pg.OrZero(e.Principal), RequestID: pg.OrZero(e.RequestID)})
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/token/internal/db"
 )
 
@@ -106,22 +107,15 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 }
 
 func load(l *db.TokenLockRow) (row, error) {
-	r := row{binding: binding{subject: orZero(l.Subject), purpose: orZero(l.Purpose), life: time.Duration(l.LifeMs) * time.Millisecond,
+	r := row{binding: binding{subject: pg.OrZero(l.Subject), purpose: pg.OrZero(l.Purpose), life: time.Duration(l.LifeMs) * time.Millisecond,
 		survivesRefusal: l.SurvivesRefusal}, state: l.State, issuedAt: l.IssuedAt, expiresAt: l.ExpiresAt, forgetAt: l.ForgetAt, tid: l.Ctid,
-		spentAt: orZero(l.SpentAt), requestID: orZero(l.SpentRequestID), operation: orZero(l.Operation)}
+		spentAt: pg.OrZero(l.SpentAt), requestID: pg.OrZero(l.SpentRequestID), operation: pg.OrZero(l.Operation)}
 	if l.Result != nil {
 		if err := json.Unmarshal(l.Result, &r.result); err != nil {
 			return r, fmt.Errorf("read what a submit made: %w", err)
 		}
 	}
 	return r, nil
-}
-
-func orZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }
 
 // Flush writes the tokens that were issued and those that were spent.

@@ -70,10 +70,10 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 
 func recordOf(r *db.WorkPageRow) *Record {
 	return &Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, Fence: r.Fence, Attempt: r.Attempt,
-		State: stateAt(State(r.State), orZero(r.LeaseUntil), r.ParkLapsed, r.Now), LeaseUntil: orZero(r.LeaseUntil), ParkLapsed: r.ParkLapsed,
+		State: stateAt(State(r.State), pg.OrZero(r.LeaseUntil), r.ParkLapsed, r.Now), LeaseUntil: pg.OrZero(r.LeaseUntil), ParkLapsed: r.ParkLapsed,
 		Principal: r.Principal, RequestID: r.RequestID, FirstRequestID: r.FirstRequestID, CreatedAt: r.CreatedAt, BegunAt: r.BegunAt,
-		SettledAt: orZero(r.SettledAt), SettledBy: orZero(r.SettledBy), SettledRequest: orZero(r.SettledRequestID),
-		ExpiresAt: orZero(r.ExpiresAt), Status: orZero(r.Status), BodyBytes: orZero(r.BodyBytes)}
+		SettledAt: pg.OrZero(r.SettledAt), SettledBy: pg.OrZero(r.SettledBy), SettledRequest: pg.OrZero(r.SettledRequestID),
+		ExpiresAt: pg.OrZero(r.ExpiresAt), Status: pg.OrZero(r.Status), BodyBytes: pg.OrZero(r.BodyBytes)}
 }
 
 // Filter says which work to list. Empty fields let all pass.

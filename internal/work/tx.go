@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
 )
 
@@ -83,18 +84,11 @@ func workOf(r *db.WorkLockRow) work {
 	w := work{fingerprint: r.Fingerprint, bound: r.Fingerprint != nil, state: State(r.State), fence: r.Fence, attempt: r.Attempt,
 		lease: time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed, life: time.Duration(r.LifeMs) * time.Millisecond,
 		principal: r.Principal, requestID: r.RequestID, firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt, begunAt: r.BegunAt,
-		answerHash: r.AnswerHash, tid: r.Ctid, leaseUntil: orZero(r.LeaseUntil), settledAt: orZero(r.SettledAt), expiresAt: orZero(r.ExpiresAt)}
+		answerHash: r.AnswerHash, tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseUntil), settledAt: pg.OrZero(r.SettledAt), expiresAt: pg.OrZero(r.ExpiresAt)}
 	if r.SettledBy != nil {
 		w.settledBy, w.settledRequest = *r.SettledBy, *r.SettledRequestID
 	}
 	return w
-}
-
-func orZero[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
 }
 
 // Flush writes what changed.

@@ -114,7 +114,7 @@ func (s *Sender) login(c *conn) error {
 		}
 	}
 	// The library sends no password in the clear but to this machine, unless it is allowed.
-	clear := s.config.Insecure
+	plain := s.config.Insecure
 	user, host := s.config.Username, s.config.Host
 	switch way {
 	case ScramSHA256:
@@ -122,9 +122,9 @@ func (s *Sender) login(c *conn) error {
 	case ScramSHA1:
 		return c.client.Auth(smtp.ScramSHA1Auth(user, password))
 	case Plain:
-		return c.client.Auth(smtp.PlainAuth("", user, password, host, clear))
+		return c.client.Auth(smtp.PlainAuth("", user, password, host, plain))
 	case Login:
-		return c.client.Auth(smtp.LoginAuth(user, password, host, clear))
+		return c.client.Auth(smtp.LoginAuth(user, password, host, plain))
 	case XOAuth2:
 		return c.client.Auth(smtp.XOAuth2Auth(user, password))
 	}
