@@ -62,9 +62,9 @@ func WithAPIKey(key string) Option { return func(s *settings) { s.apiKey = key }
 func WithHTTPClient(h connect.HTTPClient) Option { return func(s *settings) { s.http = h } }
 
 // WithRetry changes how calls are sent again: attempts in all (1: never again), the greatest wait
-// before the second, doubling up to max. Default 3, 100 ms and 1 s. See RetryInterceptor.
-func WithRetry(attempts int, base, max time.Duration) Option {
-	return func(s *settings) { s.retry.Attempts, s.retry.Base, s.retry.Max = attempts, base, max }
+// before the second, doubling up to limit. Default 3, 100 ms and 1 s. See RetryInterceptor.
+func WithRetry(attempts int, base, limit time.Duration) Option {
+	return func(s *settings) { s.retry.Attempts, s.retry.Base, s.retry.Max = attempts, base, limit }
 }
 
 // WithAttemptTimeout bounds each attempt of a call. Default: the caller's deadline alone.

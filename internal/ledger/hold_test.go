@@ -210,14 +210,14 @@ func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
 
 func TestNoHoldLapsesBeforeTheAccountExpectsIt(t *testing.T) {
 	p := newTown(t)
-	make := func(bizNo string, life time.Duration) {
+	place := func(bizNo string, life time.Duration) {
 		c := hold(bizNo, "ann", "bob", "1")
 		c.Life = life
 		p.must(c)
 	}
-	make("two", 2*time.Hour)
-	make("one", time.Hour)
-	make("three", 3*time.Hour)
+	place("two", 2*time.Hour)
+	place("one", time.Hour)
+	place("three", 3*time.Hour)
 	next := func() time.Duration { return p.Row(AccountKey{1, "ann", "CNY"}).NextLapseAt.Sub(noon) }
 	if next() != time.Hour {
 		t.Errorf("next lapse after %v", next())

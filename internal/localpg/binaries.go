@@ -121,9 +121,9 @@ func systemBinaries(ctx context.Context, a account) ([]binaries, error) {
 // resolveBin follows links, such as /usr/local/bin/postgres, to the installation
 // itself, where Postgres' libraries and initdb's input files are found.
 func resolveBin(dir string) string {
-	real, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
-	if err == nil && isFile(filepath.Join(filepath.Dir(real), "initdb")) {
-		return filepath.Dir(real)
+	target, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
+	if err == nil && isFile(filepath.Join(filepath.Dir(target), "initdb")) {
+		return filepath.Dir(target)
 	}
 	return dir
 }

@@ -302,11 +302,11 @@ func TestDryRunKeepsNothingNotEvenItsKey(t *testing.T) {
 	c.prepare("a")
 	before := s.dump("mine")
 	for name, change := range changes {
-		for _, make := range []func(string) proto.Message{change.well, change.refused} {
-			if make == nil {
+		for _, request := range []func(string) proto.Message{change.well, change.refused} {
+			if request == nil {
 				continue
 			}
-			r := make("a")
+			r := request("a")
 			dry := r.ProtoReflect().Descriptor().Fields().ByName("dry_run")
 			if b, batch := r.(*ledgerv1.TransferBatchRequest); dry == nil || batch && !b.AllOrNothing {
 				continue

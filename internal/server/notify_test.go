@@ -43,8 +43,8 @@ func reportNotice(id int64) *notifyv1.ReportDeliveryRequest {
 func notice(kind, tag string) int64 { return 1<<60 + int64(crc32.ChecksumIEEE([]byte(kind+tag))) }
 
 func (s *site) noticeID(id int64) int64 {
-	if real, found := s.fences.Load(fmt.Sprint("notice ", id)); found {
-		return real.(int64)
+	if known, found := s.fences.Load(fmt.Sprint("notice ", id)); found {
+		return known.(int64)
 	}
 	return id
 }

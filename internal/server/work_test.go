@@ -124,14 +124,14 @@ func TestOneOfAThousandRunsAndTheOthersGetItsAnswer(t *testing.T) {
 	t.Parallel()
 	one := newWorker(t)
 	servers := []*caller{one, one.second()}
-	print := []byte("content")
+	fingerprint := []byte("content")
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	runs, answers := map[int64]int{}, map[string]int{}
 	for i := range 1000 {
 		wg.Go(func() {
 			c := servers[i%2]
-			res := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: print, Wait: durationpb.New(50 * time.Second)})
+			res := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: fingerprint, Wait: durationpb.New(50 * time.Second)})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -201,8 +201,8 @@ func TestReplayIsByteForByteAndMarked(t *testing.T) {
 func TestOtherContentIsRefusedBeforeAnythingElse(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
-	r := func(print string) *idempotencyv1.BeginRequest {
-		return &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte(print)}
+	r := func(fingerprint string) *idempotencyv1.BeginRequest {
+		return &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte(fingerprint)}
 	}
 	other := func(when string) {
 		t.Helper()

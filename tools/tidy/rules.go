@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -36,6 +37,7 @@ var mockLibraries = []string{
 // source is one parsed file and what the rules need to know about it.
 type source struct {
 	rel       string // path from the root, with slashes
+	text      []byte
 	module    string
 	fset      *token.FileSet
 	file      *ast.File
@@ -45,12 +47,16 @@ type source struct {
 
 func readSource(name, rel, module string) (*source, error) {
 	fset := token.NewFileSet()
-	file, err := parser.ParseFile(fset, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	file, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
 	return &source{
-		rel: rel, module: module, fset: fset, file: file,
+		rel: rel, text: text, module: module, fset: fset, file: file,
 		test:      strings.HasSuffix(rel, "_test.go"),
 		generated: ast.IsGenerated(file),
 	}, nil
@@ -59,7 +65,7 @@ func readSource(name, rel, module string) (*source, error) {
 func (s *source) check(lim limits) []finding {
 	found := slices.Concat(s.mocks(), s.layers())
 	if !s.generated {
-		found = slices.Concat(found, s.fileLength(lim), s.packageName())
+		found = slices.Concat(found, s.fileLength(lim), s.packageName(), s.lineWidth(lim), s.builtins())
 		if s.test {
 			found = slices.Concat(found, s.sleeps())
 		} else {

@@ -6,22 +6,22 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
 )
 
-// checkOf and buildOf are of a kind whose settings are decoded as they are. make gets the provider's name too, by
+// checkOf and buildOf are of a kind whose settings are decoded as they are. build gets the provider's name too, by
 // which messages name the template that they want of it.
-func checkOf[S any](make func(s S, name string) (send.Sender, error)) func(*Settings, map[string]any) error {
+func checkOf[S any](build func(s S, name string) (send.Sender, error)) func(*Settings, map[string]any) error {
 	return func(s *Settings, options map[string]any) error {
-		_, err := buildOf(make)(nil, s, options, nil)
+		_, err := buildOf(build)(nil, s, options, nil)
 		return err
 	}
 }
 
-func buildOf[S any](make func(s S, name string) (send.Sender, error)) func(*Env, *Settings, map[string]any, map[int32]map[string]any) (send.Sender, error) {
+func buildOf[S any](build func(s S, name string) (send.Sender, error)) func(*Env, *Settings, map[string]any, map[int32]map[string]any) (send.Sender, error) {
 	return func(_ *Env, s *Settings, options map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
 		var own S
 		if err := decode(options, &own); err != nil {
 			return nil, err
 		}
-		return make(own, s.Name)
+		return build(own, s.Name)
 	}
 }
 

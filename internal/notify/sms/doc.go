@@ -25,12 +25,12 @@ func client(roots *tls.Config) *httpsend.Client {
 }
 
 // base checks the address of a provider. In clear only to this machine, or where it is allowed.
-func base(text string, clear bool) (*url.URL, error) {
+func base(text string, plain bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
 		return nil, errors.New("the URL is none, or has a user in it") // without what was given: a password perhaps
-	case u.Scheme == "https", u.Scheme == "http" && (clear || loopback(u.Hostname())):
+	case u.Scheme == "https", u.Scheme == "http" && (plain || loopback(u.Hostname())):
 		return u, nil
 	}
 	return nil, errors.New("the URL must begin with https://: what is sent and the password would go in clear")
