@@ -123,8 +123,8 @@ func ran(t *testing.T, pools ...*pgxpool.Pool) {
 		prepared = append(prepared, names...)
 	}
 	header := regexp.MustCompile(`(?m)^-- name: (\w+)`)
-	for _, file := range []string{"lease.sql", "read.sql"} {
-		text, err := os.ReadFile(filepath.Join("../../db/queries/lease", file))
+	for _, file := range []string{"lock.sql", "read.sql"} {
+		text, err := os.ReadFile(filepath.Join("../../db/queries/lock", file))
 		if err != nil {
 			t.Fatal(err)
 		}

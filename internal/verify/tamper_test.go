@@ -141,13 +141,13 @@ var tamperings = []struct {
 	{"the fences are wound back", `insert into work_records (tenant_id, scope, key, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
 		principal, request_id, first_request_id, created_at, begun_at, expires_at)
 		values (1, 'shop', 'order-1', 'running', 7, 1, 1, now(), false, 1, 'p', 'r', 'r', now(), now(), now())`,
-		[]string{"record_fences_drawn"}, []string{"key=order-1", "fence=7"}},
+		[]string{"work_fences_drawn"}, []string{"key=order-1", "fence=7"}},
 	{"two locks have one fence", `select nextval('lock_fence_seq'); insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds,
 		lease_ms, acquired_at, expires_at, request_id) select 1, n, 'held', 'p', 'h', 1, 1, 1000, now(), now() + '1 s', 'r' from unnest(array['a', 'b']) n`,
-		[]string{"lease_fences_unique"}, []string{`problem="another lock has it too"`}},
+		[]string{"lock_fences_unique"}, []string{`problem="another lock has it too"`}},
 	{"a fence is forged", `insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms, acquired_at, expires_at, request_id)
 		values (1, 'a', 'held', 'p', 'h', 9999, 1, 1000, now(), now() + '1 s', 'r')`,
-		[]string{"lease_fences_unique"}, []string{"fence=9999", `problem="it was not drawn yet"`}},
+		[]string{"lock_fences_unique"}, []string{"fence=9999", `problem="it was not drawn yet"`}},
 	{"a lock is deleted that others wait for", `insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
 		values (1, 'a', 1, 'p', 'h', 'i', now(), now(), 'r')`,
 		[]string{"lock_waiters_belong"}, []string{"name=a"}},

@@ -424,7 +424,7 @@ func TestManyTenantsAreLookedAfter(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.SkipChecks() // those rows have no messages
-	run(t, db, s.URL, nil)
+	p := run(t, db, s.URL, nil)
 	pass(3 * time.Second)
 	var statements float64
 	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").Scan(&statements); err != nil {
@@ -440,5 +440,6 @@ func TestManyTenantsAreLookedAfter(t *testing.T) {
 		t.Errorf("%.0f transactions a second for nothing", (after-statements)/3)
 	}
 	mine := o.put(1, message{tenant: 4321, channel: send.SMS})
-	o.waitFor(1, 10*time.Second, "notify_events where kind = 'sent' and message_id = $1", mine[0])
+	p.Due(4321)
+	o.waitFor(1, 30*time.Second, "notify_events where kind = 'sent' and message_id = $1", mine[0])
 }
