@@ -20,7 +20,7 @@ create table commit_batches (
 create index commit_batches_order_idx on commit_batches (xid, batch_id);
 create index commit_batches_time_idx on commit_batches ((batch_id >> 16), committed_at);
 comment on index commit_batches_time_idx is 'Which runs of 65,536 numbers have a batch of a time, for commit_batch_before. ADR 9.';
-comment on table commit_batches is 'One row for every committed batch: it settles a COMMIT whose answer was lost, and puts commits in order. The only table whose key has no tenant: a batch serves many.';
+comment on table commit_batches is 'One row for every committed batch: it settles a COMMIT whose answer was lost, and puts commits in order. Its key has no tenant: a batch serves many.';
 comment on column commit_batches.batch_id is 'Number of the batch. Row ids are batch_id * 16384 + n, so every id tells its batch: id >> 14.';
 comment on column commit_batches.nonce is 'Random number of the attempt that wrote the row: after a failover or a restore the same batch number may be given out twice.';
 comment on column commit_batches.xid is 'The transaction, to read commits in an order that skips none: xid < pg_snapshot_xmin(pg_current_snapshot()).';
