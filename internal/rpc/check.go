@@ -121,7 +121,7 @@ func readableValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (field,
 	switch f.Kind() {
 	case protoreflect.StringKind:
 		if strings.IndexByte(v.String(), 0) >= 0 {
-			return "", "must not hold a NUL character"
+			return "", "must not contain a NUL character"
 		}
 	case protoreflect.MessageKind:
 		return readable(v.Message())
