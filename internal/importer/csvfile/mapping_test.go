@@ -50,7 +50,7 @@ func TestABadMappingIsRefusedByItsField(t *testing.T) {
 		{`amount: {column: amount}`, `amount: {column: amount, debit_column: after}`, `field amount.column: excludes`},
 		{`amount: {column: amount}`, `amount: {column: amount, decimal: "'"}`, `field amount.decimal: must be "." or ","`},
 		{`amount: {column: amount}`, `amount: {column: amount, group: "."}`, `field amount.group: must be one character`},
-		{`debit: [out]`, `debit: [in]`, `field direction.debit: "in" is among direction.credit too`},
+		{`debit: [out]`, `debit: [in]`, `field direction.debit: "in" is listed in direction.credit too`},
 		{`, debit: [out]`, ``, `field direction: needs the values of both`},
 		{`{code: "a:{account}"}`, `{code: "a:{account}", kind: wallet}`, `field account.kind: must be asset, liability`},
 		{`{code: "a:{account}"}`, `{code: "a:{account}", floor: low}`, `field account.floor: must be "none" or a decimal`},
@@ -58,7 +58,7 @@ func TestABadMappingIsRefusedByItsField(t *testing.T) {
 		{`tolerance: "0.10"`, `tolerance: "0.101"`, `field balance.tolerance: must be a decimal`},
 		{`tolerance: "0.10"`, `opening: now`, `field balance.opening: must be "zero"`},
 		{`balance: {column: after`, `balance: {column: afterwards`, `field balance.column: there is no column "afterwards"`},
-		{`, after]`, `, id]`, `field columns: the column "id" is there twice`},
+		{`, after]`, `, id]`, `field columns: the file has the column "id" twice`},
 	} {
 		text := strings.Replace(good, test.line, test.with, 1)
 		if text == good {

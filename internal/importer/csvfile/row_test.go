@@ -79,7 +79,7 @@ func TestABadRowIsToldByLineAndColumn(t *testing.T) {
 		{"1,\xff,2020-01-01,5.00,in,5", "line 2, column account: is not UTF-8 text"},
 		{`1,"7"8,2020-01-01,5.00,in,5`, "line 2: at byte"},
 		{"1,7,2019-12-30,5.00,in,5", "line 2, column day: 2019-12-30 is before the date of the row before"},
-		{"1,\"7,2020-01-01\n\n,5.00,in,5", "line 2: a quote opens and is not closed properly up to line 4"},
+		{"1,\"7,2020-01-01\n\n,5.00,in,5", "line 2: a quote is not closed properly before line 4"},
 	} {
 		first := "0,7,2019-12-31,1.00,in,1\n"
 		movements, problems := readAll(t, m, first+test.row+"\n")
