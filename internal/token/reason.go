@@ -6,7 +6,7 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 // requests: nothing is recorded under the request key, which may run again with a good token.
 var (
 	Missing = fault.Define(fault.Reason{Name: "TOKEN_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.NewToken,
-		Doc: "The call requires a submit token, and the header Submit-Token has none: fetch one with IssueTokens."})
+		Doc: "The call requires a submit token, and none was sent: fetch one with IssueTokens."})
 	Unknown = fault.Define(fault.Reason{Name: "TOKEN_UNKNOWN", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.NewToken,
 		Doc: "There is no such submit token, or it was spent or expired so long ago that it was deleted."})
 	Foreign = fault.Define(fault.Reason{Name: "TOKEN_FOREIGN", Class: fault.BadRequest, Code: fault.PermissionDenied, Step: fault.NewToken,

@@ -81,7 +81,7 @@ func (s *Spend) spend(tx *Tx, state string) {
 // who hold the token and know what it was issued for.
 func (s *Spend) good(tx *Tx) error {
 	if s.row == nil {
-		return Missing.New("header Submit-Token is missing; fetch one with IssueTokens")
+		return Missing.New("header Submit-Token (in SpendToken: token) is missing; fetch one with IssueTokens")
 	}
 	r := &s.row.Value
 	if !s.row.Exists || !tx.Now.Before(r.forgetAt) {

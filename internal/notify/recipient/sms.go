@@ -19,7 +19,7 @@ func ParseSMS(written, region string) (string, error) {
 	}
 	for _, r := range written {
 		if !partOfNumber(r) {
-			return "", errors.New("is not a phone number, such as +8613812345678")
+			return "", errors.New("is not a phone number")
 		}
 	}
 	if region = strings.ToUpper(region); region == "" {
@@ -30,7 +30,7 @@ func ParseSMS(written, region string) (string, error) {
 	case errors.Is(err, phonenumbers.ErrInvalidCountryCode):
 		return "", errors.New("must begin with its country code, such as +86")
 	case err != nil:
-		return "", errors.New("is not a phone number, such as +8613812345678")
+		return "", errors.New("is not a phone number")
 	}
 	switch phonenumbers.IsPossibleNumberWithReason(n) {
 	case phonenumbers.IS_POSSIBLE:
@@ -48,7 +48,7 @@ func ParseSMS(written, region string) (string, error) {
 func stable(e164 string) (string, error) {
 	n, err := phonenumbers.Parse(e164, phonenumbers.UNKNOWN_REGION)
 	if err != nil || phonenumbers.Format(n, phonenumbers.E164) != e164 || !phonenumbers.IsPossibleNumber(n) {
-		return "", errors.New("is not a phone number, such as +8613812345678")
+		return "", errors.New("is not a phone number")
 	}
 	return e164, nil
 }

@@ -268,7 +268,7 @@ func (b *binder) amount(v *Variable, value any) (any, string) {
 		return nil, problem
 	}
 	if code == "" {
-		return nil, "must name its asset, because the template does not: {\"amount\": \"12.30\", \"asset\": \"CNY\"}"
+		return nil, "must name its asset, because the template does not"
 	}
 	text := b.digits.format(s)
 	return shown{text + "\u00a0" + code, text, code}, ""
