@@ -170,7 +170,7 @@ func TestTheExampleInTheDocumentationLands(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	wantLines(t, out, "6 movements on 1 account, 2026-01-02 to 2026-01-31", "6 posted", "5 follow exactly, 1 differ",
-		"on 1 of 1 account", "1 of them without the balance that it opened with")
+		"on 1 of 1 account", "1 of them without the opening balance")
 }
 
 const small = `
