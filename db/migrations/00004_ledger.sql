@@ -52,7 +52,7 @@ comment on column ledger_accounts.code is 'Path, such as user:1001:wallet.';
 comment on column ledger_accounts.asset is 'Asset; code and asset together name the account.';
 comment on column ledger_accounts.scale is 'Scale of the asset, repeated here so that a command needs only the locked row.';
 comment on column ledger_accounts.kind is 'asset, liability, equity, income or expense, for reports. Changes no rule.';
-comment on column ledger_accounts.state is 'open; frozen: cannot be debited; closed: can be neither debited nor credited.';
+comment on column ledger_accounts.state is 'open; frozen: can only be credited; closed: can be neither debited nor credited.';
 comment on column ledger_accounts.balance is 'Credits minus debits.';
 comment on column ledger_accounts.held is 'Sum of what is left of its open holds.';
 comment on column ledger_accounts.min_balance is 'Lower limit: balance - held must not fall below it. Null: no limit.';

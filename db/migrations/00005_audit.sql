@@ -30,7 +30,7 @@ comment on column audit.accounts.tenant is 'Name of the tenant.';
 comment on column audit.accounts.account is 'Code of the account.';
 comment on column audit.accounts.asset is 'Asset. A code has one account per asset.';
 comment on column audit.accounts.kind is 'asset, liability, equity, income or expense.';
-comment on column audit.accounts.state is 'open; frozen: cannot be debited; closed: can be neither debited nor credited.';
+comment on column audit.accounts.state is 'open; frozen: can only be credited; closed: can be neither debited nor credited.';
 comment on column audit.accounts.balance is 'Credits minus debits.';
 comment on column audit.accounts.held is 'Sum of what is left of its open holds.';
 comment on column audit.accounts.available is 'Available balance: balance - held - min_balance; null: unlimited.';

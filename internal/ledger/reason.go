@@ -32,7 +32,7 @@ var (
 	AccountClosed = fault.Define(fault.Reason{Name: "ACCOUNT_CLOSED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The account is closed: it can be neither debited nor credited."})
 	AccountFrozen = fault.Define(fault.Reason{Name: "ACCOUNT_FROZEN", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
-		Doc: "The account is frozen: it can be credited, but not debited."})
+		Doc: "The account is frozen: it can only be credited."})
 	InsufficientFunds = fault.Define(fault.Reason{Name: "INSUFFICIENT_FUNDS", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
 		Doc: "The available balance is less than the amount. The state has the available balance."})
 	AvailableUnbounded = fault.Define(fault.Reason{Name: "AVAILABLE_UNBOUNDED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
