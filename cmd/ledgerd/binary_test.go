@@ -256,7 +256,7 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
 	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "DATABASE_URL=")
-	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback only") {
+	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback addresses only") {
 		t.Errorf("dev on all addresses: %d %s", code, out)
 	}
 	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}`

@@ -83,7 +83,7 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		"consumers:\n  - " + good + "    max_attempts: 1001":                                                                "max_attempts: must be",
 		"consumers:\n  - " + good + "    keep: 1s":                                                                          "keep: must be at least",
 		"consumers:\n  - " + good + "    backoff: 2h\n    max_backoff: 1h":                                                  "max_backoff: must not be",
-		"consumers:\n  - " + good + "  - " + good:                                                                           "two of the name nats/g",
+		"consumers:\n  - " + good + "  - " + good:                                                                           "has the name nats/g",
 		"consumers:\n  - " + good + "  - " + good + "    name: n\n    request: ledgerd.ledger.v1.TransferRequest\n":         "another request",
 		"consumers:\n  - " + strings.ReplaceAll(good, "NATS_PASSWORD", "NOT_SET_ANYWHERE"):                                  "NOT_SET_ANYWHERE",
 		"consumers:\n  - broker: rabbitmq\n    url: u\n    queue: q\n    group: g\n    tenant: t\n    message_id: position": "RabbitMQ has no positions",

@@ -281,7 +281,7 @@ func TestBadClaimsAreNamed(t *testing.T) {
 		"life":                                     &idempotencyv1.ClaimKeyRequest{Key: "a", Life: durationpb.New(time.Microsecond)},
 		"claims[1].key":                            &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a"}, {}}},
 		"claims[0].dry_run":                        &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a", DryRun: true}}},
-		"fence: must be set":                     &idempotencyv1.DropClaimRequest{Key: "a"},
+		"fence: must be set":                       &idempotencyv1.DropClaimRequest{Key: "a"},
 	} {
 		name := strings.TrimSuffix(string(r.ProtoReflect().Descriptor().Name()), "Request")
 		if a := c.call(connectProto, "Idempotency."+name, r); a.reason(t) != "FIELD_INVALID" || !strings.HasPrefix(a.message, want) {
