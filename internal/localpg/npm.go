@@ -177,7 +177,7 @@ func applySymlinks(dir string) error {
 	}
 	for _, link := range links {
 		if !filepath.IsLocal(link.Source) || !filepath.IsLocal(link.Target) {
-			return fmt.Errorf("the link %q -> %q leads outside", link.Target, link.Source)
+			return fmt.Errorf("the link %q -> %q is outside of its directory", link.Target, link.Source)
 		}
 		target, err := filepath.Rel(filepath.Dir(link.Target), link.Source)
 		if err != nil {
