@@ -67,7 +67,7 @@ const (
 
 // Duplicates: not recorded. It happened before, and State names the first time.
 const (
-	// ReasonTokenSpent: the form was submitted before. State has first_outcome ("done" or "refused"),
+	// ReasonTokenSpent: the form was already submitted. State has first_outcome ("done" or "refused"),
 	// first_operation, first_request_id, first_time and the names of what was made: first_resource with
 	// first_id, first_biz_no, …, or first_result as SpendToken was told it.
 	ReasonTokenSpent Reason = "TOKEN_SPENT"

@@ -185,7 +185,7 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 		"superuser":                     {db.SuperDSN, pg.ErrTooPowerful},
 		"member of the owner":           {as(direct), pg.ErrTooPowerful},
 		"member of the owner's member":  {as(indirect), pg.ErrTooPowerful},
-		"role that may make roles":      {as(maker), pg.ErrTooPowerful},
+		"role that may create roles":      {as(maker), pg.ErrTooPowerful},
 		"role that may write all data":  {as(writer), pg.ErrTooPowerful},
 		"superuser who has set another": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
 		"the service's own":             {db.AppDSN, nil},

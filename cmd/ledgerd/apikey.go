@@ -12,19 +12,19 @@ import (
 )
 
 type apikeyCmd struct {
-	DatabaseURL string `required:"" help:"Postgres with the keys." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the keys." env:"DATABASE_URL"`
 
-	Create apikeyCreateCmd `cmd:"" help:"Make a key. It is shown once."`
+	Create apikeyCreateCmd `cmd:"" help:"Create a key, and print it once."`
 	List   apikeyListCmd   `cmd:"" help:"List a tenant's keys."`
-	Revoke apikeyRevokeCmd `cmd:"" help:"End a key. Servers follow within 5 seconds."`
+	Revoke apikeyRevokeCmd `cmd:"" help:"Revoke a key. Servers refuse it within 5 seconds."`
 }
 
 func (c *apikeyCmd) pool(e *env) (*pgxpool.Pool, error) { return pg.Open(e.ctx, c.DatabaseURL, 1) }
 
 type apikeyCreateCmd struct {
-	Tenant    string `required:"" help:"Name of the tenant; made if there is none."`
-	Principal string `required:"" help:"Who will call with it. Request keys are scoped by it, so give a successor key the same."`
-	Role      string `default:"write" enum:"read,write,admin" help:"read, write or admin."`
+	Tenant    string `required:"" help:"Name of the tenant, which is created if needed."`
+	Principal string `required:"" help:"Name of the caller. Request keys are scoped by principal, so give a key's successor the same principal."`
+	Role      string `default:"write" enum:"read,write,admin" help:"Role: read, write or admin."`
 }
 
 func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
@@ -81,7 +81,7 @@ func (c *apikeyListCmd) Run(e *env, all *cli) error {
 
 type apikeyRevokeCmd struct {
 	Tenant string `required:"" help:"Name of the tenant."`
-	Key    string `arg:"" help:"The KEY column of the list."`
+	Key    string `arg:"" help:"The key, as in the KEY column of the list."`
 }
 
 func (c *apikeyRevokeCmd) Run(e *env, all *cli) error {
@@ -99,7 +99,7 @@ func (c *apikeyRevokeCmd) Run(e *env, all *cli) error {
 		return err
 	}
 	if !ok {
-		return fmt.Errorf("tenant %s has no good key %s", c.Tenant, c.Key)
+		return fmt.Errorf("tenant %s has no valid key %s", c.Tenant, c.Key)
 	}
 	fmt.Fprintln(e.out, "revoked")
 	return nil

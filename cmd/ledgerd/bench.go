@@ -14,29 +14,29 @@ import (
 // benchCmds are bench, and what it starts for its load.
 type benchCmds struct {
 	Bench struct {
-		Ledger   benchCmd         `cmd:"" default:"withargs" help:"The ledger, against plain Postgres."`
-		Keys     benchKeysCmd     `cmd:"" help:"Claims, tokens, guarded work and locks, against Redis if it is there."`
-		Notify   benchNotifyCmd   `cmd:"" help:"Messages: accepted, delivered, picked up, with a held snapshot and a killed process."`
-		Overload benchOverloadCmd `cmd:"" help:"Ten times as many callers as the server can serve, and a small tenant beside them."`
-	} `cmd:"" help:"Measure on a private Postgres that is removed again."`
+		Ledger   benchCmd         `cmd:"" default:"withargs" help:"Measure the ledger against plain Postgres."`
+		Keys     benchKeysCmd     `cmd:"" help:"Measure claims, tokens, guarded work and locks, against Redis if it is installed."`
+		Notify   benchNotifyCmd   `cmd:"" help:"Measure messages: accepting, delivering and pick-up, also with a held snapshot and a killed process."`
+		Overload benchOverloadCmd `cmd:"" help:"Measure a server with ten times the callers that it can serve, and a small tenant beside them."`
+	} `cmd:"" help:"Run benchmarks on a private Postgres, which is removed afterwards."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
 	BenchDeliver benchDeliverCmd `cmd:"" hidden:"" help:"The delivering process of bench notify."`
 }
 
 type benchCmd struct {
-	Rounds   int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
-	Measure  time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 4s." default:"4s"`
-	Warmup   time.Duration `help:"Time before it." default:"2s"`
+	Rounds   int           `help:"Number of rounds. Every case runs once per round; medians are shown." default:"3"`
+	Measure  time.Duration `name:"seconds" help:"Measured time per case and round, such as 4s." default:"4s"`
+	Warmup   time.Duration `help:"Warm-up time per case and round." default:"2s"`
 	Quick    bool          `help:"One short round on the small tables: about two minutes, for a first look."`
 	Only     []string      `help:"Only these cases: patterns such as 'a-*,b-256*'."`
-	Active   int           `help:"Accounts that transfers go between." default:"10000"`
-	Accounts int           `help:"Accounts in the big tables." default:"1000000"`
-	Entries  int           `help:"Entries in the big tables. 0: measure the small tables alone." default:"10000000"`
-	Dir      string        `help:"Directory on a disk for Postgres' data. Default: one for temporary files."`
-	JSON     string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
-	Doc      string        `help:"Put the tables into this Markdown file, between its bench marks." placeholder:"FILE"`
-	Profiles string        `help:"Write CPU profiles of the server into this directory. Costs some speed." placeholder:"DIR"`
-	Checks   bool          `help:"Run all checks of the database at the end too. Takes minutes on the big tables."`
+	Active   int           `help:"Number of accounts that transfers choose from." default:"10000"`
+	Accounts int           `help:"Number of accounts in the big tables." default:"1000000"`
+	Entries  int           `help:"Number of entries in the big tables. 0: measure the small tables only." default:"10000000"`
+	Dir      string        `help:"Directory, on a disk, for the data of Postgres. Default: a temporary directory."`
+	JSON     string        `name:"json" help:"Write all measurements to this file." placeholder:"FILE"`
+	Doc      string        `help:"Write the tables into this Markdown file, between its bench marks." placeholder:"FILE"`
+	Profiles string        `help:"Write CPU profiles of the server into this directory. This slows the server a little." placeholder:"DIR"`
+	Checks   bool          `help:"Also run all checks of the database at the end. Takes minutes on the big tables."`
 }
 
 func (c *benchCmd) Run(e *env) error {
@@ -82,15 +82,15 @@ func (c *benchCmd) show(e *env, r *bench.Report) error {
 }
 
 type benchKeysCmd struct {
-	Rounds  int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
-	Measure time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 4s." default:"4s"`
-	Warmup  time.Duration `help:"Time before it." default:"2s"`
-	Callers int           `help:"Callers at a time." default:"256"`
+	Rounds  int           `help:"Number of rounds. Every case runs once per round; medians are shown." default:"3"`
+	Measure time.Duration `name:"seconds" help:"Measured time per case and round, such as 4s." default:"4s"`
+	Warmup  time.Duration `help:"Warm-up time per case and round." default:"2s"`
+	Callers int           `help:"Number of concurrent callers." default:"256"`
 	Only    []string      `help:"Only these cases: patterns such as 'redis,claim*'."`
-	Redis   string        `help:"The Redis to compare with. Default: redis-server, if it is there." placeholder:"PROGRAM"`
-	Dir     string        `help:"Directory on a disk for the data of Postgres and Redis. Default: one for temporary files."`
-	JSON    string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
-	Doc     string        `help:"Put the table into this Markdown file, between its bench keys marks." placeholder:"FILE"`
+	Redis   string        `help:"The Redis server to compare with. Default: redis-server, if it is installed." placeholder:"PROGRAM"`
+	Dir     string        `help:"Directory, on a disk, for the data of Postgres and Redis. Default: a temporary directory."`
+	JSON    string        `name:"json" help:"Write all measurements to this file." placeholder:"FILE"`
+	Doc     string        `help:"Write the table into this Markdown file, between its bench keys marks." placeholder:"FILE"`
 }
 
 func (c *benchKeysCmd) Run(e *env) error {
@@ -132,16 +132,16 @@ type benchLoadCmd struct{}
 func (*benchLoadCmd) Run(e *env) error { return load.Main(e.ctx, os.Stdin, e.out) }
 
 type benchNotifyCmd struct {
-	Measure time.Duration `name:"seconds" help:"Measured time of a case, such as 10s." default:"10s"`
-	Warmup  time.Duration `help:"Time before it." default:"3s"`
-	Callers int           `help:"Callers at a time." default:"256"`
-	Backlog int           `help:"Messages that are enqueued before they are delivered." default:"60000"`
-	Held    time.Duration `help:"For how long a snapshot is held open under load." default:"2m"`
-	Lease   time.Duration `help:"Leases of the processes. 0: as the service has them." default:"0s"`
+	Measure time.Duration `name:"seconds" help:"Measured time per case, such as 10s." default:"10s"`
+	Warmup  time.Duration `help:"Warm-up time per case and round." default:"3s"`
+	Callers int           `help:"Number of concurrent callers." default:"256"`
+	Backlog int           `help:"Number of messages that are enqueued before delivery starts." default:"60000"`
+	Held    time.Duration `help:"How long a snapshot is held open under load." default:"2m"`
+	Lease   time.Duration `help:"Length of the processes' leases. 0: as in the service." default:"0s"`
 	Only    []string      `help:"Only these cases: patterns such as 'enqueue,burn-down'."`
-	Dir     string        `help:"Directory on a disk for Postgres' data. Default: one for temporary files."`
-	JSON    string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
-	Doc     string        `help:"Put the tables into this Markdown file, between its bench notify marks." placeholder:"FILE"`
+	Dir     string        `help:"Directory, on a disk, for the data of Postgres. Default: a temporary directory."`
+	JSON    string        `name:"json" help:"Write all measurements to this file." placeholder:"FILE"`
+	Doc     string        `help:"Write the tables into this Markdown file, between its bench notify marks." placeholder:"FILE"`
 }
 
 func (c *benchNotifyCmd) Run(e *env) error {
@@ -179,17 +179,17 @@ func (c *benchDeliverCmd) Run(e *env) error {
 }
 
 type benchOverloadCmd struct {
-	Rounds   int           `help:"Rounds; every case once in each. Medians are shown." default:"3"`
-	Measure  time.Duration `name:"seconds" help:"Measured time of a case in a round, such as 6s." default:"6s"`
-	Warmup   time.Duration `help:"Time before it." default:"3s"`
-	Peak     int           `help:"Callers of TransferBatch that reach the peak." default:"10"`
-	Times    int           `help:"So many times as many callers overload the server." default:"10"`
-	Beside   int           `help:"Callers of the small tenant." default:"4"`
+	Rounds   int           `help:"Number of rounds. Every case runs once per round; medians are shown." default:"3"`
+	Measure  time.Duration `name:"seconds" help:"Measured time per case and round, such as 6s." default:"6s"`
+	Warmup   time.Duration `help:"Warm-up time per case and round." default:"3s"`
+	Peak     int           `help:"Number of callers of TransferBatch that reach the peak throughput." default:"10"`
+	Times    int           `help:"Factor by which the number of callers grows for overload." default:"10"`
+	Beside   int           `help:"Number of callers of the small tenant." default:"4"`
 	Only     []string      `help:"Only these cases: patterns such as 'peak,at-*'."`
-	Dir      string        `help:"Directory on a disk for Postgres' data. Default: one for temporary files."`
-	JSON     string        `name:"json" help:"Write everything that was measured to this file." placeholder:"FILE"`
-	Doc      string        `help:"Put the tables into this Markdown file, between its bench overload marks." placeholder:"FILE"`
-	Profiles string        `help:"Write CPU profiles of the server into this directory. Costs some speed." placeholder:"DIR"`
+	Dir      string        `help:"Directory, on a disk, for the data of Postgres. Default: a temporary directory."`
+	JSON     string        `name:"json" help:"Write all measurements to this file." placeholder:"FILE"`
+	Doc      string        `help:"Write the tables into this Markdown file, between its bench overload marks." placeholder:"FILE"`
+	Profiles string        `help:"Write CPU profiles of the server into this directory. This slows the server a little." placeholder:"DIR"`
 }
 
 func (c *benchOverloadCmd) Run(e *env) error {

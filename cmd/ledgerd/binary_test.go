@@ -234,7 +234,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		}
 	}
 	said := s.end()
-	if strings.Contains(said, part[3]) || !strings.Contains(said, "calls in flight get their answers") {
+	if strings.Contains(said, part[3]) || !strings.Contains(said, "waiting for calls in flight") {
 		t.Errorf("log: %s", said)
 	}
 }
@@ -256,7 +256,7 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
 	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "DATABASE_URL=")
-	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback only") {
+	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback addresses only") {
 		t.Errorf("dev on all addresses: %d %s", code, out)
 	}
 	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}`
@@ -303,7 +303,7 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	p.env = append(p.env, "LEDGERD_DIR="+filepath.Join(dir, "other"))
 	taken := strings.TrimPrefix(s.base, "http://")
 	if out, code := p.run("dev", "--listen", taken); code != 1 || !strings.Contains(out, "address already in use") ||
-		strings.Contains(out, "Postgres ended") {
+		strings.Contains(out, "Postgres stopped") {
 		t.Errorf("dev where something listens: %d %s", code, out)
 	}
 	pid, err := filepath.Glob(filepath.Join(dir, "data", "data-*", "postmaster.pid"))
@@ -323,7 +323,7 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.read
-	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(s.said.String(), "the private Postgres ended") {
+	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(s.said.String(), "the private Postgres stopped unexpectedly") {
 		t.Errorf("after Postgres has died: %v %s", err, s.said)
 	}
 }

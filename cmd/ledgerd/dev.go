@@ -22,8 +22,8 @@ import (
 
 type devCmd struct {
 	serverFlags
-	Dir         string `help:"Where the private Postgres keeps its data." env:"LEDGERD_DIR"`
-	DatabaseURL string `help:"Use this Postgres instead of a private one." env:"DATABASE_URL"`
+	Dir         string `help:"Directory for the data of the private Postgres." env:"LEDGERD_DIR"`
+	DatabaseURL string `help:"URL of a Postgres database to use instead of a private Postgres." env:"DATABASE_URL"`
 }
 
 // What dev makes in its private Postgres: the server's role, and that of people who look with psql.
@@ -63,7 +63,7 @@ func (c *devCmd) Run(e *env) error {
 	}
 	sent := "Messages are not sent, but written to " + messages
 	if c.Notify != "" {
-		sent = "Messages are really sent, as " + c.Notify + " has it; of channels that it does not name they are written to " + messages
+		sent = "Messages are sent by the providers in " + c.Notify + "; messages of other channels are not sent, but written to " + messages
 	}
 	err = c.serve(e, url, &anyone, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()
@@ -124,7 +124,7 @@ func (c *devCmd) beside(suffix string) (string, error) {
 	return filepath.Clean(dir) + suffix, nil
 }
 
-var errPostgresEnded = errors.New("the private Postgres ended")
+var errPostgresEnded = errors.New("the private Postgres stopped unexpectedly")
 
 // onlyLoopback refuses an address that others can reach: dev asks nobody for a key.
 func onlyLoopback(address string) error {
@@ -133,7 +133,7 @@ func onlyLoopback(address string) error {
 		return fmt.Errorf("--listen %s: %w", address, err)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("dev lets everybody in without a key, so it listens on loopback only, not on %s: use `ledgerd serve`", address)
+		return fmt.Errorf("dev needs no API keys, so it listens on loopback addresses only, not on %s: use `ledgerd serve`", address)
 	}
 	return nil
 }

@@ -10,16 +10,16 @@ import (
 )
 
 type exportCmd struct {
-	Hledger exportHledgerCmd `cmd:"" help:"A journal for hledger."`
+	Hledger exportHledgerCmd `cmd:"" help:"Write a journal for hledger."`
 }
 
 type exportHledgerCmd struct {
 	clientFlags
-	Output            string   `short:"o" help:"Write here; - is stdout." default:"-"`
-	Commodity         []string `help:"Write an asset as another commodity: '$$=USD'." placeholder:"COMMODITY=ASSET" sep:"none"`
-	Costs             bool     `help:"Write exchanges without the conversion account, where hledger can infer the cost."`
-	TimeZone          string   `help:"Whose dates to write, such as Europe/Berlin." default:"UTC"`
-	ConversionAccount string   `help:"The account that exchanges go through." default:"equity:conversion"`
+	Output            string   `short:"o" help:"File to write to; - is stdout." default:"-"`
+	Commodity         []string `help:"Write an asset as this commodity, such as '$$=USD'." placeholder:"COMMODITY=ASSET" sep:"none"`
+	Costs             bool     `help:"Omit the conversion account of exchanges where hledger can infer the cost."`
+	TimeZone          string   `help:"Time zone of the dates, such as Europe/Berlin." default:"UTC"`
+	ConversionAccount string   `help:"Account that exchanges go through." default:"equity:conversion"`
 }
 
 func (c *exportHledgerCmd) Run(e *env) (err error) {

@@ -14,9 +14,9 @@ import (
 )
 
 type limitCmd struct {
-	DatabaseURL string `required:"" help:"Postgres with the limits." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the limits." env:"DATABASE_URL"`
 
-	Set    limitSetCmd    `cmd:"" help:"Limit how many messages a tenant may send. Servers follow within a second."`
+	Set    limitSetCmd    `cmd:"" help:"Create or replace a limit on a tenant's messages. Servers apply it within a second."`
 	List   limitListCmd   `cmd:"" help:"List a tenant's limits."`
 	Delete limitDeleteCmd `cmd:"" help:"Remove a limit."`
 }
@@ -34,9 +34,9 @@ func (c *limitCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, er
 // limitName is what tells the limits of a tenant apart.
 type limitName struct {
 	Tenant  string        `required:"" help:"Name of the tenant."`
-	Channel string        `arg:"" help:"sms, email, push, webhook; code: verification codes alone; '*': all together."`
-	Scope   string        `arg:"" help:"What is counted apart: tenant (nothing), channel, recipient, ip (whom the caller acts for), prefix (phone numbers without their last four digits)."`
-	Window  time.Duration `arg:"" help:"Any time of this length, in whole seconds, 1s to 744h."`
+	Channel string        `arg:"" help:"sms, email, push, webhook; code: verification codes only; '*': all channels together."`
+	Scope   string        `arg:"" help:"What is counted separately: tenant (nothing), channel, recipient, ip (the client_ip of calls), prefix (phone numbers without their last four digits)."`
+	Window  time.Duration `arg:"" help:"Length of the sliding window, in whole seconds, 1s to 744h."`
 }
 
 func (n *limitName) limit(most int32) notify.Limit {
@@ -45,7 +45,7 @@ func (n *limitName) limit(most int32) notify.Limit {
 
 type limitSetCmd struct {
 	limitName
-	Most int32 `arg:"" help:"So many are accepted in any such time. 0: none."`
+	Most int32 `arg:"" help:"Number of messages accepted in any window. 0: none."`
 }
 
 func (c *limitSetCmd) Run(e *env, all *cli) error {

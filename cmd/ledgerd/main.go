@@ -24,19 +24,19 @@ import (
 
 // cli is the command line: one field a subcommand.
 type cli struct {
-	LogLevel slog.Level `help:"debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
+	LogLevel slog.Level `help:"Least level that is logged: debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
 
-	Dev     devCmd     `cmd:"" default:"withargs" help:"Private Postgres, migrations, sample data, server (the default)."`
-	Serve   serveCmd   `cmd:"" help:"Server on DATABASE_URL."`
-	Migrate migrateCmd `cmd:"" help:"Bring the schema of DATABASE_URL up to date."`
-	Apikey  apikeyCmd  `cmd:"" help:"Make, list, revoke API keys."`
-	Policy  policyCmd  `cmd:"" help:"What a tenant requires of calls: keys, tokens, how long keys live."`
-	Limit   limitCmd   `cmd:"" help:"How many messages a tenant may send."`
-	Verify  verifyCmd  `cmd:"" help:"Re-derive every balance of DATABASE_URL, and hold it against all invariants."`
+	Dev     devCmd     `cmd:"" default:"withargs" help:"Run a server with a private Postgres and sample data (the default)."`
+	Serve   serveCmd   `cmd:"" help:"Run a server on DATABASE_URL."`
+	Migrate migrateCmd `cmd:"" help:"Migrate the schema of DATABASE_URL to this version."`
+	Apikey  apikeyCmd  `cmd:"" help:"Create, list and revoke API keys."`
+	Policy  policyCmd  `cmd:"" help:"Set what a tenant requires of calls: request keys, submit tokens, the life of keys."`
+	Limit   limitCmd   `cmd:"" help:"Limit how many messages a tenant may send."`
+	Verify  verifyCmd  `cmd:"" help:"Check DATABASE_URL: recompute every balance, and test all invariants."`
 	Bench   benchCmds  `embed:""`
-	Notify  notifyCmds `cmd:"" help:"Messages to people and systems."`
-	Import  importCmd  `cmd:"" help:"Bring the books of others into the ledger."`
-	Export  exportCmd  `cmd:"" help:"Take the books out."`
+	Notify  notifyCmds `cmd:"" help:"Test providers of messages, and drop old records of messages."`
+	Import  importCmd  `cmd:"" help:"Import books from other systems."`
+	Export  exportCmd  `cmd:"" help:"Export the books."`
 }
 
 // env is what subcommands run with.

@@ -15,13 +15,13 @@ import (
 
 // notifyCmds are about messages to people and systems.
 type notifyCmds struct {
-	Test       notifyTestCmd       `cmd:"" help:"Send a trial message by the providers of a file, without a server and its database."`
-	DropProofs notifyDropProofsCmd `cmd:"" help:"Drop for good what messages of old months were asked for, and what became of them."`
+	Test       notifyTestCmd       `cmd:"" help:"Send a test message by the providers of a file, without a server or database."`
+	DropProofs notifyDropProofsCmd `cmd:"" help:"Drop the records of messages of old months, and of their events, for good."`
 }
 
 type notifyDropProofsCmd struct {
-	Months      int32  `required:"" help:"What is older than so many full months, 4 at least."`
-	DatabaseURL string `required:"" help:"Postgres with the messages: a role that is a member of ledgerd_owner, which the server's is not." env:"DATABASE_URL"`
+	Months      int32  `required:"" help:"Drop what is older than this number of full months, at least 4."`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the messages, with a role that is a member of ledgerd_owner (the server's role is not)." env:"DATABASE_URL"`
 }
 
 func (c *notifyDropProofsCmd) Run(e *env) error {
@@ -36,13 +36,13 @@ func (c *notifyDropProofsCmd) Run(e *env) error {
 }
 
 type notifyTestCmd struct {
-	Notify   string            `required:"" help:"The file of providers (docs/providers.md)." type:"existingfile" env:"LEDGERD_NOTIFY"`
-	Channel  string            `required:"" enum:"email,sms,push" help:"email, sms or push."`
-	To       string            `required:"" help:"Address, number such as +8613812345678, or device token."`
-	Tenant   string            `help:"In the name of this tenant."`
-	Text     string            `help:"What it says." default:"This is a trial message of ledgerd."`
-	Template map[string]string `help:"The template of a provider, such as aliyun=SMS_12345." placeholder:"PROVIDER=TEMPLATE"`
-	Param    []string          `help:"A variable of the template, such as code=123456; as often as there are some, in their order." sep:"none" placeholder:"NAME=VALUE"`
+	Notify   string            `required:"" help:"YAML file of providers (docs/providers.md)." type:"existingfile" env:"LEDGERD_NOTIFY"`
+	Channel  string            `required:"" enum:"email,sms,push" help:"Channel: email, sms or push."`
+	To       string            `required:"" help:"E-mail address, phone number such as +8613812345678, or device token."`
+	Tenant   string            `help:"Tenant whose settings are used."`
+	Text     string            `help:"Text of the message." default:"This is a trial message of ledgerd."`
+	Template map[string]string `help:"Template of a provider, such as aliyun=SMS_12345." placeholder:"PROVIDER=TEMPLATE"`
+	Param    []string          `help:"Variable of the template, such as code=123456. Repeat the flag for more, in the template's order." sep:"none" placeholder:"NAME=VALUE"`
 }
 
 func (c *notifyTestCmd) Run(e *env) error {
@@ -82,11 +82,11 @@ func (c *notifyTestCmd) Run(e *env) error {
 	if err != nil {
 		failure := send.Failed(err)
 		if failure.Provider == "" {
-			return fmt.Errorf("nobody was asked: %w", failure)
+			return fmt.Errorf("no provider was tried: %w", failure)
 		}
 		return fmt.Errorf("%s, after %v: %w", failure.Provider, took, failure)
 	}
-	fmt.Fprintf(e.out, "%s took it in %v; its number for it is %q\n", receipt.Provider, took, receipt.ProviderMessageID)
+	fmt.Fprintf(e.out, "%s accepted the message in %v, with the id %q\n", receipt.Provider, took, receipt.ProviderMessageID)
 	return nil
 }
 

@@ -14,9 +14,9 @@ import (
 )
 
 type policyCmd struct {
-	DatabaseURL string `required:"" help:"Postgres with the policies." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database with the policies." env:"DATABASE_URL"`
 
-	Set    policySetCmd    `cmd:"" help:"Make or replace the policy of an operation. Servers follow within 5 seconds."`
+	Set    policySetCmd    `cmd:"" help:"Create or replace the policy of an operation. Servers apply it within 5 seconds."`
 	List   policyListCmd   `cmd:"" help:"List a tenant's policies."`
 	Delete policyDeleteCmd `cmd:"" help:"Remove the policy of an operation."`
 }
@@ -33,15 +33,15 @@ func (c *policyCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, e
 
 type policySetCmd struct {
 	Tenant       string        `required:"" help:"Name of the tenant."`
-	Operation    string        `arg:"" help:"Such as ledger.transfer; '*' for all that have no policy of their own."`
+	Operation    string        `arg:"" help:"Operation, such as ledger.transfer; '*' for all without a policy of their own."`
 	RequireKey   bool          `help:"Refuse calls without Idempotency-Key."`
 	RequireToken bool          `help:"Refuse calls without Submit-Token."`
-	KeyLife      time.Duration `help:"How long request keys live, unless the call says it: 1m to 744h. Default: what the server is told."`
+	KeyLife      time.Duration `help:"Life of request keys, 1m to 744h, unless the call names one. Default: the server's --key-life."`
 }
 
 func (c *policySetCmd) Run(e *env, all *cli) error {
 	if names := rpc.Operations(); c.Operation != access.Others && !slices.Contains(names, c.Operation) {
-		return fmt.Errorf("there is no operation %s: there are %v", c.Operation, names)
+		return fmt.Errorf("there is no operation %s: use one of %v", c.Operation, names)
 	}
 	pool, tenant, err := all.Policy.open(e, c.Tenant)
 	if err != nil {
@@ -81,7 +81,7 @@ func (c *policyListCmd) Run(e *env, all *cli) error {
 
 type policyDeleteCmd struct {
 	Tenant    string `required:"" help:"Name of the tenant."`
-	Operation string `arg:"" help:"The OPERATION column of the list."`
+	Operation string `arg:"" help:"The operation, as in the OPERATION column of the list."`
 }
 
 func (c *policyDeleteCmd) Run(e *env, all *cli) error {

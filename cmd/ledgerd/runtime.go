@@ -36,7 +36,7 @@ func startTraces(ctx context.Context, address string, log *slog.Logger) (end fun
 	}
 	to, err := url.Parse(address)
 	if err != nil || to.Scheme != "http" && to.Scheme != "https" || to.Host == "" {
-		return nil, fmt.Errorf("--trace-url %s: it must be like http://127.0.0.1:4318", address)
+		return nil, fmt.Errorf("--trace-url %s: must be a URL such as http://127.0.0.1:4318", address)
 	}
 	if to.Path == "" {
 		to.Path = "/v1/traces" // the exporter would take /
@@ -72,7 +72,7 @@ func tellLoss(log *slog.Logger) otel.ErrorHandlerFunc {
 		defer mu.Unlock()
 		if time.Since(told) > time.Minute {
 			told = time.Now()
-			log.Warn("traces are lost", "error", err)
+			log.Warn("could not export traces", "error", err)
 		}
 	}
 }

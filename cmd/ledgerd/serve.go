@@ -17,27 +17,27 @@ import (
 
 // serverFlags are what dev and serve share.
 type serverFlags struct {
-	Listen        string        `help:"Where to listen, host:port." default:"127.0.0.1:8080" env:"LEDGERD_LISTEN"`
-	MetricsListen string        `help:"Serve /metrics and /debug/pprof without a key here: keep it private." env:"LEDGERD_METRICS_LISTEN"`
-	KeyLife       time.Duration `help:"How long an Idempotency-Key is kept." default:"24h" env:"LEDGERD_KEY_LIFE"`
-	CORSOrigin    []string      `name:"cors-origin" help:"Origin of pages that may call from browsers, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
-	DrainTimeout  time.Duration `help:"How long calls in flight, and attempts to send messages, get at the end." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
-	Consume       string        `help:"Consume from brokers as this YAML file says (docs/consumers.md). Empty: do not." type:"existingfile" env:"LEDGERD_CONSUME"`
-	Notify        string        `help:"Send messages by the providers of this YAML file (docs/providers.md). Empty: only webhooks are sent." type:"existingfile" env:"LEDGERD_NOTIFY"`
-	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user alone. Or the variable LEDGERD_SECRET has the key itself. Without: messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
-	PhoneRegion   string        `help:"Country, such as CN, of phone numbers that are written without theirs." env:"LEDGERD_PHONE_REGION"`
+	Listen        string        `help:"Address to listen on, host:port." default:"127.0.0.1:8080" env:"LEDGERD_LISTEN"`
+	MetricsListen string        `help:"Address for /metrics and /debug/pprof, host:port. They need no API key, so keep it private." env:"LEDGERD_METRICS_LISTEN"`
+	KeyLife       time.Duration `help:"Life of request keys (Idempotency-Key)." default:"24h" env:"LEDGERD_KEY_LIFE"`
+	CORSOrigin    []string      `name:"cors-origin" help:"Origin of web pages that may call the server, such as https://shop.example.com." env:"LEDGERD_CORS_ORIGIN"`
+	DrainTimeout  time.Duration `help:"How long calls in flight and attempts to send messages may take at shutdown." default:"15s" env:"LEDGERD_DRAIN_TIMEOUT"`
+	Consume       string        `help:"YAML file of consumers of message brokers (docs/consumers.md). Empty: none." type:"existingfile" env:"LEDGERD_CONSUME"`
+	Notify        string        `help:"YAML file of providers of messages (docs/providers.md). Empty: only webhooks are sent." type:"existingfile" env:"LEDGERD_NOTIFY"`
+	SecretsFile   string        `help:"File with the master key, 32 bytes in base64, readable by this user only. Alternatively set LEDGERD_SECRET to the key. Without a master key, messages are refused." type:"path" env:"LEDGERD_SECRETS_FILE"`
+	PhoneRegion   string        `help:"Default country of phone numbers without a country code, such as CN." env:"LEDGERD_PHONE_REGION"`
 	TraceURL      string        `help:"Send OpenTelemetry traces to this OTLP/HTTP address, such as http://127.0.0.1:4318. Empty: off." env:"LEDGERD_TRACE_URL"`
 }
 
 type serveCmd struct {
 	serverFlags
-	DatabaseURL string `required:"" help:"Postgres to serve from: a login role that is a member of ledgerd_app alone." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database, with a login role that is a member of ledgerd_app only." env:"DATABASE_URL"`
 }
 
 func (c *serveCmd) Run(e *env) error {
 	pending, err := pg.Pending(e.ctx, c.DatabaseURL)
 	if err != nil {
-		return fmt.Errorf("look at the schema: %w", err)
+		return fmt.Errorf("read the version of the schema: %w", err)
 	}
 	if pending > 0 {
 		return fmt.Errorf("the database lacks %d migrations: run `ledgerd migrate`", pending)
@@ -77,7 +77,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		return err
 	}
 	if f.PhoneRegion != "" && !recipient.Region(f.PhoneRegion) {
-		return fmt.Errorf("--phone-region %s: it must be a country in two capital letters, such as CN", f.PhoneRegion)
+		return fmt.Errorf("--phone-region %s: must be a country code of two capital letters, such as CN", f.PhoneRegion)
 	}
 	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
 		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "",
@@ -94,7 +94,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		return err
 	}
 	<-e.ctx.Done()
-	e.log.Info("ending: calls in flight get their answers")
+	e.log.Info("shutting down: waiting for calls in flight")
 	return nil
 }
 
@@ -103,7 +103,7 @@ func (f *serverFlags) master() (*secret.Master, error) {
 	text := os.Getenv("LEDGERD_SECRET")
 	switch {
 	case text != "" && f.SecretsFile != "":
-		return nil, errors.New("--secrets-file and LEDGERD_SECRET are both given: which one is the master key?")
+		return nil, errors.New("--secrets-file and LEDGERD_SECRET are both set: set only one of them")
 	case text != "":
 		m, err := secret.Parse(text)
 		if err != nil {
@@ -117,7 +117,7 @@ func (f *serverFlags) master() (*secret.Master, error) {
 }
 
 type migrateCmd struct {
-	DatabaseURL string `required:"" help:"Postgres to migrate: a role that may create roles, or is a member of ledgerd_owner." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database, with a role that may create roles or is a member of ledgerd_owner." env:"DATABASE_URL"`
 }
 
 func (c *migrateCmd) Run(e *env) error {

@@ -326,7 +326,7 @@ func testBadCollectors(t *testing.T, p *program) {
 				if err := json.Unmarshal([]byte(line), &m); err != nil {
 					t.Errorf("not a line of the log: %s", line)
 				}
-				if m["msg"] == "traces are lost" {
+				if m["msg"] == "could not export traces" {
 					lost++
 				}
 			}

@@ -12,7 +12,7 @@ import (
 )
 
 type verifyCmd struct {
-	DatabaseURL string `required:"" help:"Postgres to verify, running or at rest; reading is enough." env:"DATABASE_URL"`
+	DatabaseURL string `required:"" help:"URL of the Postgres database. Servers may run meanwhile; a role that can read is enough." env:"DATABASE_URL"`
 }
 
 // Run re-derives every balance and holds all invariants against the database.
@@ -35,7 +35,7 @@ func (c *verifyCmd) Run(e *env) error {
 	fmt.Fprintf(e.out, "%d tenants, %d accounts, %d transfers, %d holds, %d checks in %s\n", report.Tenants, report.Accounts,
 		report.Transfers, report.Holds, report.Checks, time.Since(start).Round(time.Millisecond))
 	if report.OK() {
-		fmt.Fprintln(e.out, "nothing is wrong")
+		fmt.Fprintln(e.out, "no violations")
 		return nil
 	}
 	names := make([]string, 0, len(report.Found))
@@ -46,7 +46,7 @@ func (c *verifyCmd) Run(e *env) error {
 	for _, name := range names {
 		fmt.Fprintf(e.out, "%s: %d violations\n", name, report.Found[name])
 	}
-	return fmt.Errorf("the database breaks %d checks", len(names))
+	return fmt.Errorf("the database violates %d checks", len(names))
 }
 
 // progress tells how far a long work is: in place on a terminal, else nothing.

@@ -12,10 +12,10 @@ create table access_tenants (
     constraint access_tenants_name_key unique (name),
     constraint access_tenants_name_check check (name ~ '^[a-z0-9][a-z0-9-]{0,62}$')
 );
-comment on table access_tenants is 'Tenants: nothing is shared between two of them.';
+comment on table access_tenants is 'Tenants. Nothing is shared between two of them.';
 comment on column access_tenants.tenant_id is 'Number of the tenant, first column of every key.';
 comment on column access_tenants.name is 'Name of the tenant, for people.';
-comment on column access_tenants.created_at is 'When it was made.';
+comment on column access_tenants.created_at is 'When it was created.';
 
 create table access_api_keys (
     tenant_id    integer not null,
@@ -34,11 +34,11 @@ create table access_api_keys (
 comment on table access_api_keys is 'API keys. The secret is shown once when made; only its SHA-256 is kept.';
 comment on column access_api_keys.tenant_id is 'Tenant whose rows the key opens.';
 comment on column access_api_keys.key_id is 'Public part of the key.';
-comment on column access_api_keys.principal is 'Who calls with it. Request keys are scoped by principal, so that a key can be rotated between a call and its retry.';
-comment on column access_api_keys.role is 'read, write (read too), admin (everything).';
+comment on column access_api_keys.principal is 'Caller that the key belongs to. Request keys are scoped by principal, so that an API key can be rotated between a call and its retry.';
+comment on column access_api_keys.role is 'read; write: reads and writes; admin: everything.';
 comment on column access_api_keys.secret_hash is 'SHA-256 of the secret part.';
-comment on column access_api_keys.created_at is 'When it was made.';
-comment on column access_api_keys.revoked_at is 'When it was revoked; null: it is good.';
+comment on column access_api_keys.created_at is 'When it was created.';
+comment on column access_api_keys.revoked_at is 'When it was revoked; null: it is valid.';
 
 grant select, insert on access_tenants, access_api_keys to ledgerd_app;
 grant update (revoked_at) on access_api_keys to ledgerd_app;

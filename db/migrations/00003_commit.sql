@@ -19,14 +19,14 @@ create table commit_batches (
 );
 create index commit_batches_order_idx on commit_batches (xid, batch_id);
 create index commit_batches_time_idx on commit_batches ((batch_id >> 16), committed_at);
-comment on index commit_batches_time_idx is 'Which runs of 65,536 numbers have a batch of a time, for commit_batch_before. ADR 9.';
-comment on table commit_batches is 'One row for every committed batch: it settles a COMMIT whose answer was lost, and puts commits in order. Its key has no tenant: a batch serves many.';
-comment on column commit_batches.batch_id is 'Number of the batch. Row ids are batch_id * 16384 + n, so every id tells its batch: id >> 14.';
-comment on column commit_batches.nonce is 'Random number of the attempt that wrote the row: after a failover or a restore the same batch number may be given out twice.';
-comment on column commit_batches.xid is 'The transaction, to read commits in an order that skips none: xid < pg_snapshot_xmin(pg_current_snapshot()).';
-comment on column commit_batches.committed_at is 'Time of the batch: what recorded_at of its rows says.';
-comment on column commit_batches.commands is 'How many commands it carried.';
-comment on column commit_batches.instance is 'The process that ran it.';
+comment on index commit_batches_time_idx is 'For commit_batch_before: finds the ranges of 65,536 batch numbers that have a batch of a given time. ADR 9.';
+comment on table commit_batches is 'One row per committed batch. It tells whether a COMMIT whose response was lost took place, and orders commits. The key has no tenant, because a batch has commands of many tenants.';
+comment on column commit_batches.batch_id is 'Number of the batch. Row ids are batch_id * 16384 + n, so id >> 14 is the batch of a row.';
+comment on column commit_batches.nonce is 'Random number of the attempt that wrote the row: after a failover or a restore a batch number may be used twice.';
+comment on column commit_batches.xid is 'Transaction id. Readers of commits in order stop at pg_snapshot_xmin(pg_current_snapshot()), so that they skip none.';
+comment on column commit_batches.committed_at is 'Time of the batch, and recorded_at of its rows.';
+comment on column commit_batches.commands is 'Number of its commands.';
+comment on column commit_batches.instance is 'Process that ran it.';
 
 create table commit_keys (
     tenant_id   integer not null,
@@ -44,17 +44,17 @@ create table commit_keys (
     constraint commit_keys_fingerprint_check check (octet_length(fingerprint) = 17)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 create index commit_keys_expires_idx on commit_keys (expires_at);
-comment on table commit_keys is 'Request keys with the answer that each got: the near-term replay cache. A key past expires_at counts as gone.';
+comment on table commit_keys is 'Request keys, each with the recorded answer that repeats get. A key past expires_at counts as deleted.';
 comment on column commit_keys.tenant_id is 'Tenant.';
-comment on column commit_keys.principal is 'Who called.';
-comment on column commit_keys.operation is 'What was called, such as ledger.transfer.';
-comment on column commit_keys.key is 'The Idempotency-Key; of an item of a batch with # and its place behind.';
-comment on column commit_keys.refused is 'The answer is a business refusal.';
+comment on column commit_keys.principal is 'Principal of the caller.';
+comment on column commit_keys.operation is 'Operation that was called, such as ledger.transfer.';
+comment on column commit_keys.key is 'The Idempotency-Key; for an item of a batch followed by # and the item''s index.';
+comment on column commit_keys.refused is 'True if the answer is a business refusal.';
 comment on column commit_keys.fingerprint is 'One byte of version and 16 of SHA-256 over the canonical request.';
-comment on column commit_keys.answer is 'The recorded answer: protobuf bytes of the response, deflated behind a zero byte when there are many, or JSON of the refusal.';
+comment on column commit_keys.answer is 'The recorded answer: the response in protobuf (a large one compressed by DEFLATE, after a zero byte), or the refusal in JSON.';
 comment on column commit_keys.request_id is 'X-Request-ID of the call that ran.';
-comment on column commit_keys.created_at is 'When it ran.';
-comment on column commit_keys.expires_at is 'End of its life.';
+comment on column commit_keys.created_at is 'When the call ran.';
+comment on column commit_keys.expires_at is 'When it expires.';
 
 -- +goose StatementBegin
 create function commit_expect(actual bigint, expected bigint) returns void
@@ -68,7 +68,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_expect is 'Fails the transaction when a pipelined statement did not touch as many rows as it had to: COMMIT follows in the same round trip, so nobody else could.';
+comment on function commit_expect is 'Fails the transaction when a pipelined statement touched another number of rows than expected. COMMIT follows in the same round trip, so only the database can check this.';
 
 -- +goose StatementBegin
 create function commit_append_only() returns trigger
@@ -116,7 +116,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_batch_before is 'Greatest number below another of a batch with a time in [start_at, end_at), 0 for none. Passes runs of 65,536 numbers that have no such time with one look into an index, and takes nothing for granted of how numbers and times go together.';
+comment on function commit_batch_before is 'Greatest batch number below a given one whose batch has a time in [start_at, end_at); 0 for none. Skips ranges of 65,536 numbers without such a time by one index lookup each. Does not assume that times grow with numbers.';
 
 create trigger commit_batches_append_only before update or delete or truncate on commit_batches
     for each statement execute function commit_append_only();

@@ -13,11 +13,11 @@ create table ledger_assets (
     constraint ledger_assets_scale_check check (scale between 0 and 18),
     constraint ledger_assets_code_check check (octet_length(code) between 1 and 32)
 );
-comment on table ledger_assets is 'What amounts are counted in. Never changes.';
+comment on table ledger_assets is 'Assets: the units that amounts are counted in. Rows never change.';
 comment on column ledger_assets.tenant_id is 'Tenant.';
 comment on column ledger_assets.code is 'Code, such as CNY.';
-comment on column ledger_assets.scale is 'Decimals of the minor unit.';
-comment on column ledger_assets.created_at is 'When it was made.';
+comment on column ledger_assets.scale is 'Number of decimals of an amount.';
+comment on column ledger_assets.created_at is 'When it was created.';
 
 create table ledger_accounts (
     tenant_id     integer not null,
@@ -45,21 +45,21 @@ create table ledger_accounts (
     constraint ledger_accounts_closed_check check (state <> 'closed' or (balance = 0 and held = 0)),
     constraint ledger_accounts_version_check check (version >= 0)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
-comment on table ledger_accounts is 'Accounts with their balances: the hot rows, narrow, no index on what changes. Amounts are in minor units.';
+comment on table ledger_accounts is 'Accounts with their balances. These are the hot rows: narrow, and without an index on columns that change. Amounts are in minor units.';
 comment on column ledger_accounts.tenant_id is 'Tenant.';
 comment on column ledger_accounts.account_id is 'Id; id >> 14 is the batch that made it.';
 comment on column ledger_accounts.code is 'Path, such as user:1001:wallet.';
 comment on column ledger_accounts.asset is 'Asset; code and asset together name the account.';
-comment on column ledger_accounts.scale is 'Decimals of the asset, repeated here so that a locked row can be worked with alone.';
-comment on column ledger_accounts.kind is 'Accountant''s kind; changes no rule.';
-comment on column ledger_accounts.state is 'open; frozen: nothing goes out; closed: nothing moves.';
+comment on column ledger_accounts.scale is 'Scale of the asset, repeated here so that a command needs only the locked row.';
+comment on column ledger_accounts.kind is 'asset, liability, equity, income or expense, for reports. Changes no rule.';
+comment on column ledger_accounts.state is 'open; frozen: can only be credited; closed: can be neither debited nor credited.';
 comment on column ledger_accounts.balance is 'Credits minus debits.';
-comment on column ledger_accounts.held is 'What its open holds still keep.';
-comment on column ledger_accounts.min_balance is 'Least balance that held and debits must leave; null: any depth.';
-comment on column ledger_accounts.max_balance is 'Greatest balance that credits may reach; null: no limit.';
+comment on column ledger_accounts.held is 'Sum of what is left of its open holds.';
+comment on column ledger_accounts.min_balance is 'Lower limit: balance - held must not fall below it. Null: no limit.';
+comment on column ledger_accounts.max_balance is 'Upper limit of the balance. Null: no limit.';
 comment on column ledger_accounts.version is 'Version of its newest entry.';
 comment on column ledger_accounts.last_entry_at is 'Time of its newest entry.';
-comment on column ledger_accounts.next_lapse_at is 'No open hold of it lapses before this time; null: it has none.';
+comment on column ledger_accounts.next_lapse_at is 'No open hold of the account expires before this time; null: it has no open hold.';
 
 create table ledger_account_details (
     tenant_id  integer not null,
@@ -70,12 +70,12 @@ create table ledger_account_details (
     constraint ledger_account_details_pkey primary key (tenant_id, account_id),
     constraint ledger_account_details_metadata_check check (octet_length(metadata::text) <= 131072)
 );
-comment on table ledger_account_details is 'What of an account is wide and seldom wanted.';
+comment on table ledger_account_details is 'Columns of accounts that are wide and seldom read.';
 comment on column ledger_account_details.tenant_id is 'Tenant.';
 comment on column ledger_account_details.account_id is 'Account.';
-comment on column ledger_account_details.metadata is 'The user''s own names and values.';
+comment on column ledger_account_details.metadata is 'Metadata of the caller: names and values.';
 comment on column ledger_account_details.created_at is 'When the account was made.';
-comment on column ledger_account_details.request_id is 'X-Request-ID of the call that made it.';
+comment on column ledger_account_details.request_id is 'X-Request-ID of the call that created it.';
 
 create table ledger_transfers (
     tenant_id    integer not null,
@@ -103,19 +103,19 @@ create index ledger_transfers_request_idx on ledger_transfers
     with (pages_per_range = 64);
 -- A new index has a summary of its first range, which holds nothing yet: every row of it would rewrite that.
 select brin_desummarize_range('ledger_transfers_request_idx', 0);
-comment on index ledger_transfers_request_idx is 'What a request did, and what happened between two times: 2 bytes a row. Vacuum summarizes ranges when they are full, hence the table''s threshold; what came since is read as it is. The planner takes it when recorded_at is asked for too, since ids come in no order. ADR 8.';
-comment on table ledger_transfers is 'Journal: one row for every transfer that happened. Append-only.';
+comment on index ledger_transfers_request_idx is 'BRIN index, 2 bytes a row, to find transfers by request id or time. Vacuum summarizes full ranges, hence the table''s threshold; newer pages are scanned. The planner uses it only when the query limits recorded_at, since request ids are in no order. ADR 8.';
+comment on table ledger_transfers is 'Journal: one row per transfer. Append-only.';
 comment on column ledger_transfers.tenant_id is 'Tenant.';
 comment on column ledger_transfers.transfer_id is 'Id; id >> 14 is the batch that committed it.';
-comment on column ledger_transfers.biz_no is 'The business''s own number, for ever.';
-comment on column ledger_transfers.type is 'transfer, capture, reversal, or the user''s own.';
+comment on column ledger_transfers.biz_no is 'The caller''s business number. Unique for ever.';
+comment on column ledger_transfers.type is 'transfer, capture, reversal, or a type of the caller''s.';
 comment on column ledger_transfers.recorded_at is 'Time of the batch, by the database''s clock.';
-comment on column ledger_transfers.effective_at is 'When it happened as the caller said; null: he did not say, so recorded_at.';
-comment on column ledger_transfers.reverses_id is 'The transfer that this one reverses.';
-comment on column ledger_transfers.hold_id is 'The hold that this one captured from.';
-comment on column ledger_transfers.forms is 'Amounts as asked for, one a posting between semicolons, when any was not exact: exact;up_to:10.5;all_available. Of a capture: all_held when it named no amount, release_rest when it gave the rest back.';
-comment on column ledger_transfers.metadata is 'The user''s own names and values.';
-comment on column ledger_transfers.principal is 'Who called.';
+comment on column ledger_transfers.effective_at is 'When it happened according to the caller; null: the same as recorded_at.';
+comment on column ledger_transfers.reverses_id is 'Transfer that this one reverses.';
+comment on column ledger_transfers.hold_id is 'Hold that this one captured from.';
+comment on column ledger_transfers.forms is 'Amounts as requested, one per posting, separated by semicolons, if any was not exact: exact;up_to:10.5;all_available. For a capture: all_held if it named no amount, release_rest if it released the rest.';
+comment on column ledger_transfers.metadata is 'Metadata of the caller: names and values.';
+comment on column ledger_transfers.principal is 'Principal of the caller.';
 comment on column ledger_transfers.request_id is 'X-Request-ID of the call.';
 
 create table ledger_entries (
@@ -137,16 +137,16 @@ create table ledger_entries (
 );
 create index ledger_entries_transfer_idx on ledger_entries (tenant_id, transfer_id);
 create index ledger_entries_effective_idx on ledger_entries (tenant_id, account_id, effective_at) where effective_at is not null;
-comment on table ledger_entries is 'Journal: two rows for every posting. Append-only.';
+comment on table ledger_entries is 'Journal: two rows per posting, a debit and a credit. Append-only.';
 comment on column ledger_entries.tenant_id is 'Tenant.';
 comment on column ledger_entries.account_id is 'Account.';
-comment on column ledger_entries.version is 'Position in its account: 1, 2, 3, ... without gaps.';
+comment on column ledger_entries.version is 'Version of the account after this entry: 1, 2, 3, ... without gaps.';
 comment on column ledger_entries.transfer_id is 'Transfer.';
-comment on column ledger_entries.recorded_at is 'As the transfer''s; never falls as version grows.';
-comment on column ledger_entries.effective_at is 'Only when it is not recorded_at.';
+comment on column ledger_entries.recorded_at is 'recorded_at of the transfer. Never decreases as version grows.';
+comment on column ledger_entries.effective_at is 'effective_at of the transfer; null: the same as recorded_at.';
 comment on column ledger_entries.posting is 'Index of its posting in the transfer, from 0.';
 comment on column ledger_entries.asset is 'Asset of the account.';
-comment on column ledger_entries.amount is 'Credit above zero, debit below; minor units.';
+comment on column ledger_entries.amount is 'In minor units: positive for a credit, negative for a debit.';
 comment on column ledger_entries.balance_before is 'Balance of the account before it.';
 comment on column ledger_entries.balance_after is 'Balance of the account after it.';
 
@@ -179,22 +179,22 @@ create table ledger_holds (
 );
 create index ledger_holds_account_idx on ledger_holds (tenant_id, account_id, expires_at) where state = 'held';
 create index ledger_holds_due_idx on ledger_holds (expires_at) where state = 'held';
-comment on table ledger_holds is 'Amounts kept from being spent. Guarded by the row lock of their account.';
+comment on table ledger_holds is 'Holds: amounts of an account that are reserved. Guarded by the row lock of the account.';
 comment on column ledger_holds.tenant_id is 'Tenant.';
 comment on column ledger_holds.hold_id is 'Id; id >> 14 is the batch that made it.';
-comment on column ledger_holds.biz_no is 'The business''s own number, for ever.';
+comment on column ledger_holds.biz_no is 'The caller''s business number. Unique for ever.';
 comment on column ledger_holds.account_id is 'Account whose money is held. Never changes.';
 comment on column ledger_holds.to_code is 'Account code that a capture pays by default; may be empty.';
-comment on column ledger_holds.form is 'Amount as asked for when it was not exact: up_to:10.5, all_available.';
-comment on column ledger_holds.amount is 'What was held at first, minor units.';
-comment on column ledger_holds.captured is 'What captures took so far.';
-comment on column ledger_holds.state is 'held, then, by what ended it, captured (the rest may have been given back), released or expired.';
-comment on column ledger_holds.life_ms is 'Life as asked for, in milliseconds.';
-comment on column ledger_holds.expires_at is 'It lapses at this time.';
-comment on column ledger_holds.created_at is 'When it was made.';
-comment on column ledger_holds.closed_at is 'When it stopped being held.';
-comment on column ledger_holds.metadata is 'The user''s own names and values.';
-comment on column ledger_holds.principal is 'Who called.';
+comment on column ledger_holds.form is 'Amount as requested, if it was not exact: up_to:10.5, all_available.';
+comment on column ledger_holds.amount is 'Amount held at first, in minor units.';
+comment on column ledger_holds.captured is 'Sum of the captures so far.';
+comment on column ledger_holds.state is 'held while it is open; then captured (the rest may have been released), released or expired.';
+comment on column ledger_holds.life_ms is 'Requested life, in milliseconds.';
+comment on column ledger_holds.expires_at is 'When it expires.';
+comment on column ledger_holds.created_at is 'When it was created.';
+comment on column ledger_holds.closed_at is 'When it was captured, released or expired.';
+comment on column ledger_holds.metadata is 'Metadata of the caller: names and values.';
+comment on column ledger_holds.principal is 'Principal of the caller.';
 comment on column ledger_holds.request_id is 'X-Request-ID of the call.';
 
 -- +goose StatementBegin
@@ -215,7 +215,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function ledger_entries_balance is 'Trigger: the entries of a transfer sum to zero in every asset. They come in one statement.';
+comment on function ledger_entries_balance is 'Trigger function: checks that the entries of a transfer, which are inserted in one statement, sum to zero in every asset.';
 
 create trigger ledger_entries_balance after insert on ledger_entries
     referencing new table as fresh for each statement execute function ledger_entries_balance();
@@ -247,7 +247,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function ledger_version_at is 'Version of the last entry recorded at or before a time, 0 for none: bisection over versions, so that no index on time is needed.';
+comment on function ledger_version_at is 'Version of an account''s last entry recorded at or before a time; 0 for none. Bisects versions, so that no index on time is needed.';
 
 grant select, insert on ledger_assets, ledger_accounts, ledger_account_details, ledger_transfers, ledger_entries, ledger_holds to ledgerd_app;
 grant update (state, balance, held, min_balance, max_balance, version, last_entry_at, next_lapse_at) on ledger_accounts to ledgerd_app;

@@ -39,25 +39,25 @@ create table token_submit_tokens (
     constraint token_submit_tokens_result_check check (octet_length(result::text) <= 4096)
 ) with (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 create index token_submit_tokens_forget_idx on token_submit_tokens (forget_at);
-comment on table token_submit_tokens is 'Submit tokens, each for one form. A row past forget_at counts as gone.';
+comment on table token_submit_tokens is 'Submit tokens, each for one form. A row past forget_at counts as deleted.';
 comment on column token_submit_tokens.tenant_id is 'Tenant.';
-comment on column token_submit_tokens.token_hash is 'SHA-256 of the token''s text. The token itself, which has 160 random bits, is kept nowhere.';
-comment on column token_submit_tokens.state is 'open; spent: by a submit that went well; refused: by one that a business rule refused.';
-comment on column token_submit_tokens.subject is 'Whose form it is, such as user:1001: who spends it must name the same. Null: not asked for.';
-comment on column token_submit_tokens.purpose is 'What the form is for, such as order: who spends it must name the same. Null: not asked for.';
+comment on column token_submit_tokens.token_hash is 'SHA-256 of the token. The token itself, which has 160 random bits, is not stored.';
+comment on column token_submit_tokens.state is 'open; spent: by a submit that succeeded; refused: by a submit that a business rule refused.';
+comment on column token_submit_tokens.subject is 'Owner of the form, such as user:1001: the call that spends the token must name the same. Null: not checked.';
+comment on column token_submit_tokens.purpose is 'Purpose of the form, such as order: the call that spends the token must name the same. Null: not checked.';
 comment on column token_submit_tokens.life_ms is 'Its life in milliseconds, which the next token inherits.';
-comment on column token_submit_tokens.survives_refusal is 'A submit that a business rule refuses does not spend it.';
-comment on column token_submit_tokens.principal is 'Who had it issued.';
+comment on column token_submit_tokens.survives_refusal is 'True if a submit that a business rule refuses does not spend it.';
+comment on column token_submit_tokens.principal is 'Principal that it was issued to.';
 comment on column token_submit_tokens.request_id is 'X-Request-ID of the call that issued it: IssueTokens, or a submit that asked for the next token.';
 comment on column token_submit_tokens.issued_at is 'When it was issued.';
-comment on column token_submit_tokens.expires_at is 'End of its life: from then on it cannot be spent.';
-comment on column token_submit_tokens.forget_at is 'Until then its state is told; from then on it is unknown, and the cleaner deletes it: an hour after the end of its life, a day if it was spent.';
+comment on column token_submit_tokens.expires_at is 'When it expires, and can no longer be spent.';
+comment on column token_submit_tokens.forget_at is 'When the token becomes unknown and the cleaner may delete the row: an hour after expires_at, or a day if it was spent.';
 comment on column token_submit_tokens.spent_at is 'When it was spent.';
-comment on column token_submit_tokens.spent_by is 'Principal who spent it.';
+comment on column token_submit_tokens.spent_by is 'Principal that spent it.';
 comment on column token_submit_tokens.spent_request_id is 'X-Request-ID of the call that spent it.';
-comment on column token_submit_tokens.operation is 'What spent it, such as ledger.transfer.';
-comment on column token_submit_tokens.result is 'Names of what that call made, such as {"resource": "transfer", "id": "1", "biz_no": "order-1"}; null: it names nothing, or was refused.';
-comment on index token_submit_tokens_forget_idx is 'What the cleaner deletes next.';
+comment on column token_submit_tokens.operation is 'Operation that spent it, such as ledger.transfer.';
+comment on column token_submit_tokens.result is 'Resource that the call created, such as {"resource": "transfer", "id": "1", "biz_no": "order-1"}; null: none, or the call was refused.';
+comment on index token_submit_tokens_forget_idx is 'For the cleaner.';
 
 grant select, insert, delete on token_submit_tokens to ledgerd_app;
 grant update (state, forget_at, spent_at, spent_by, spent_request_id, operation, result) on token_submit_tokens to ledgerd_app;
@@ -71,23 +71,23 @@ select t.name as tenant, s.subject, s.purpose,
 from token_submit_tokens s
 left join access_tenants t on t.tenant_id = s.tenant_id
 where s.forget_at > now();
-comment on view audit.submit_tokens is 'Submit tokens: who got each, and what spent it.';
+comment on view audit.submit_tokens is 'Submit tokens, with the call that issued each and the call that spent it.';
 comment on column audit.submit_tokens.tenant is 'Name of the tenant.';
-comment on column audit.submit_tokens.subject is 'Whose form it is; null: anybody''s.';
-comment on column audit.submit_tokens.purpose is 'What the form is for; null: anything.';
-comment on column audit.submit_tokens.state is 'open; expired; spent: by a submit that went well; refused: by one that a business rule refused.';
+comment on column audit.submit_tokens.subject is 'Owner of the form; null: not checked.';
+comment on column audit.submit_tokens.purpose is 'Purpose of the form; null: not checked.';
+comment on column audit.submit_tokens.state is 'open; expired; spent: by a submit that succeeded; refused: by a submit that a business rule refused.';
 comment on column audit.submit_tokens.issued_at is 'When it was issued.';
-comment on column audit.submit_tokens.expires_at is 'End of its life.';
-comment on column audit.submit_tokens.survives_refusal is 'A refused submit does not spend it.';
-comment on column audit.submit_tokens.principal is 'Who had it issued.';
+comment on column audit.submit_tokens.expires_at is 'When it expires.';
+comment on column audit.submit_tokens.survives_refusal is 'True if a refused submit does not spend it.';
+comment on column audit.submit_tokens.principal is 'Principal that it was issued to.';
 comment on column audit.submit_tokens.request_id is 'X-Request-ID of the call that issued it.';
 comment on column audit.submit_tokens.spent_at is 'When it was spent.';
-comment on column audit.submit_tokens.spent_by is 'Principal who spent it.';
+comment on column audit.submit_tokens.spent_by is 'Principal that spent it.';
 comment on column audit.submit_tokens.spent_request_id is 'X-Request-ID of the call that spent it.';
-comment on column audit.submit_tokens.operation is 'What spent it, such as ledger.transfer.';
-comment on column audit.submit_tokens.result is 'Names of what that call made.';
-comment on column audit.submit_tokens.forget_at is 'When the row goes.';
-comment on column audit.submit_tokens.sha256 is 'SHA-256 of the token''s text: encode(sha256(''st_...''), ''hex'').';
+comment on column audit.submit_tokens.operation is 'Operation that spent it, such as ledger.transfer.';
+comment on column audit.submit_tokens.result is 'Resource that the call created.';
+comment on column audit.submit_tokens.forget_at is 'When the cleaner may delete the row.';
+comment on column audit.submit_tokens.sha256 is 'SHA-256 of the token: encode(sha256(''st_...''), ''hex'').';
 grant select on audit.submit_tokens to ledgerd_audit;
 reset role;
 

@@ -27,19 +27,19 @@ create table claim_keys (
     constraint claim_keys_expires_check check (expires_at > claimed_at)
 ) with (fillfactor = 90, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_delay = 0);
 create index claim_keys_expires_idx on claim_keys (expires_at) where expires_at is not null;
-comment on table claim_keys is 'Claimed keys. One past expires_at counts as gone.';
+comment on table claim_keys is 'Claimed keys. A row past expires_at counts as deleted.';
 comment on column claim_keys.tenant_id is 'Tenant.';
 comment on column claim_keys.scope is 'Kind of key, such as page or phone.';
-comment on column claim_keys.key is 'The key; of a business key its parts, each behind its length in bytes and a colon, before a comma.';
-comment on column claim_keys.claim_id is 'Fence of this claim: another one when the key was free in between. claim_id >> 14 is the batch that made it.';
-comment on column claim_keys.uses is 'How often the key was used, the first one included. Refused uses are none.';
-comment on column claim_keys.owner is 'Whose it is, as the first call said; null: nobody''s.';
-comment on column claim_keys.result is 'Name of what the first call made; null: it named nothing, or was refused.';
-comment on column claim_keys.parts is 'What a business key is made of, in order; null: a plain key.';
-comment on column claim_keys.principal is 'Who made the first call.';
+comment on column claim_keys.key is 'The key. A key made of parts is stored as netstrings, such as 5:order,4:1001,.';
+comment on column claim_keys.claim_id is 'Fence of this claim. A key that was freed and claimed again has another one. claim_id >> 14 is the batch that created it.';
+comment on column claim_keys.uses is 'How often the key was used, including the first use. Refused uses are not counted.';
+comment on column claim_keys.owner is 'Owner as named by the first call; null: none.';
+comment on column claim_keys.result is 'Name of the result of the first call; null: it named none, or was refused.';
+comment on column claim_keys.parts is 'Parts of the key, in order; null: a key without parts.';
+comment on column claim_keys.principal is 'Principal of the first call.';
 comment on column claim_keys.request_id is 'X-Request-ID of the first call.';
-comment on column claim_keys.claimed_at is 'When the first call came.';
-comment on column claim_keys.expires_at is 'End of its life, measured from the first call; null: for ever. From then on it counts as gone.';
+comment on column claim_keys.claimed_at is 'When the first call claimed it.';
+comment on column claim_keys.expires_at is 'When it expires, measured from the first call; null: never.';
 
 grant select, insert, delete on claim_keys to ledgerd_app;
 grant update (claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at) on claim_keys to ledgerd_app;
@@ -50,18 +50,18 @@ select t.name as tenant, c.scope, c.key, c.parts, c.owner, c.uses, c.result, c.c
     coalesce(c.expires_at <= now(), false) as expired, c.principal, c.request_id, c.claim_id
 from claim_keys c
 left join access_tenants t on t.tenant_id = c.tenant_id;
-comment on view audit.claims is 'Claimed keys: page ids, facts that are true once, business keys.';
+comment on view audit.claims is 'Claimed keys, such as page ids and business keys.';
 comment on column audit.claims.tenant is 'Name of the tenant.';
 comment on column audit.claims.scope is 'Kind of key, such as page or phone.';
-comment on column audit.claims.key is 'The key, as it is looked up.';
-comment on column audit.claims.parts is 'What a business key is made of, in order; null: a plain key.';
-comment on column audit.claims.owner is 'Whose it is; null: nobody''s.';
-comment on column audit.claims.uses is 'How often it was used, the first one included.';
-comment on column audit.claims.result is 'Name of what the first call made.';
-comment on column audit.claims.claimed_at is 'When the first call came.';
-comment on column audit.claims.expires_at is 'End of its life; null: for ever.';
-comment on column audit.claims.expired is 'Its life is over: it counts as gone.';
-comment on column audit.claims.principal is 'Who made the first call.';
+comment on column audit.claims.key is 'The key. A key made of parts is stored as netstrings, such as 5:order,4:1001,.';
+comment on column audit.claims.parts is 'Parts of the key, in order; null: a key without parts.';
+comment on column audit.claims.owner is 'Owner; null: none.';
+comment on column audit.claims.uses is 'How often it was used, including the first use.';
+comment on column audit.claims.result is 'Name of the result of the first call.';
+comment on column audit.claims.claimed_at is 'When the first call claimed it.';
+comment on column audit.claims.expires_at is 'When it expires; null: never.';
+comment on column audit.claims.expired is 'True if it has expired and counts as deleted.';
+comment on column audit.claims.principal is 'Principal of the first call.';
 comment on column audit.claims.request_id is 'X-Request-ID of the first call.';
 comment on column audit.claims.claim_id is 'Fence of the claim; claim_id >> 14 is its batch.';
 

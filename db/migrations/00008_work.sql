@@ -5,7 +5,7 @@ select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', t
 set local role ledgerd_owner;
 
 create sequence work_fence_seq as bigint;
-comment on sequence work_fence_seq is 'Fences, drawn while the row is locked, so that they grow for every key, also after its row was cleaned. Its cache must stay 1: numbers that a session keeps in store would come too late.';
+comment on sequence work_fence_seq is 'Fences. A fence is drawn while the row of its key is locked, so that the fences of a key grow, also after the cleaner deleted the row. The cache must be 1: cached numbers would be out of order.';
 
 create table work_records (
     tenant_id          integer not null,
@@ -53,37 +53,37 @@ create table work_records (
     constraint work_records_expires_check check ((expires_at is null) = (state = 'parked' or state = 'running' and park_lapsed))
 ) with (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 create index work_records_open_idx on work_records (tenant_id, state, scope, key) where state in ('running', 'parked');
-comment on index work_records_open_idx is 'What runs or is parked, for lists of it: a small part of all rows.';
+comment on index work_records_open_idx is 'For lists of work that is running or parked, a small part of all rows.';
 create index work_records_expires_idx on work_records (expires_at) where expires_at is not null;
 comment on index work_records_expires_idx is 'For the cleaner.';
 alter table work_records alter column body set storage external;
-comment on table work_records is 'Work that callers do in their own systems: who may run it now, under which fence, and the answer it ended with. A row past expires_at counts as gone.';
+comment on table work_records is 'Work that callers do in their own systems: the present holder and fence, and the answer. A row past expires_at counts as deleted.';
 comment on column work_records.tenant_id is 'Tenant.';
 comment on column work_records.scope is 'Kind of work, as the caller names it: keys are unique in it.';
-comment on column work_records.key is 'The caller''s name for the piece of work.';
-comment on column work_records.fingerprint is 'What the caller says the content is, to know it again; null: none is bound, because the work was given back to come with any content.';
-comment on column work_records.state is 'running: somebody holds it, or held it until lease_until; done, refused: it ended with an answer; parked: its outcome is unknown; free: the next may run it.';
-comment on column work_records.fence is 'Number of the attempt at hand: grows from attempt to attempt, and never comes back for a key. Every later write names it.';
-comment on column work_records.attempt is 'How often it was begun, from 1.';
+comment on column work_records.key is 'The caller''s name for the work.';
+comment on column work_records.fingerprint is 'Fingerprint of the content, as the caller gave it; null: the work was given back, and may begin with any content.';
+comment on column work_records.state is 'running: a caller holds it, or held it until lease_until; done, refused: it ended with an answer; parked: its outcome is unknown; free: the next caller may run it.';
+comment on column work_records.fence is 'Fence of the present attempt. Grows with every attempt, and is never reused for a key. Every later write must name it.';
+comment on column work_records.attempt is 'Number of the attempt, from 1.';
 comment on column work_records.lease_ms is 'Length of the lease, in milliseconds.';
-comment on column work_records.lease_until is 'Until when the holder holds it; null: nobody does.';
-comment on column work_records.park_lapsed is 'A lease that ran out without a word leaves the outcome unknown: the work counts as parked then, and nobody runs it again.';
-comment on column work_records.life_ms is 'How long the row is kept after it was begun, and again after it was settled, in milliseconds.';
-comment on column work_records.principal is 'Who began the attempt.';
+comment on column work_records.lease_until is 'End of the holder''s lease; null: it has no holder.';
+comment on column work_records.park_lapsed is 'True if the work is parked when its lease lapses: its outcome is unknown then, and no caller may run it again.';
+comment on column work_records.life_ms is 'How long the row is kept, in milliseconds, from the begin of the attempt, and again from its settlement.';
+comment on column work_records.principal is 'Principal that began the attempt.';
 comment on column work_records.request_id is 'X-Request-ID of the call that began the attempt.';
 comment on column work_records.first_request_id is 'X-Request-ID of the call that began the first attempt.';
 comment on column work_records.created_at is 'When the first attempt began.';
 comment on column work_records.begun_at is 'When the attempt began.';
-comment on column work_records.settled_at is 'When it got its state; null while it runs.';
-comment on column work_records.settled_by is 'Who gave it that state.';
-comment on column work_records.settled_request_id is 'X-Request-ID of the call that did.';
+comment on column work_records.settled_at is 'When it got its present state; null while it runs.';
+comment on column work_records.settled_by is 'Principal that settled it.';
+comment on column work_records.settled_request_id is 'X-Request-ID of the call that settled it.';
 comment on column work_records.status is 'Status of the answer, such as an HTTP status.';
 comment on column work_records.headers is 'Headers of the answer: a list of name and value.';
 comment on column work_records.body is 'Body of the answer, compressed if body_compressed.';
 comment on column work_records.body_compressed is 'The body is compressed by DEFLATE (RFC 1951).';
 comment on column work_records.body_bytes is 'Size of the body as it was sent.';
-comment on column work_records.answer_hash is 'SHA-256 over state and answer, to know a repeated Complete.';
-comment on column work_records.expires_at is 'End of its life; null: while it is parked, or may come to be, it has none.';
+comment on column work_records.answer_hash is 'SHA-256 of state and answer, to recognise a repeated Complete.';
+comment on column work_records.expires_at is 'When it expires; null: never, while it is parked or may become parked.';
 
 create view audit.works as
 select t.name as tenant, w.scope, w.key,
@@ -93,28 +93,28 @@ select t.name as tenant, w.scope, w.key,
     coalesce(w.expires_at <= now(), false) as expired
 from work_records w
 left join access_tenants t on t.tenant_id = w.tenant_id;
-comment on view audit.works is 'Work done elsewhere, without the bodies of its answers. What is parked waits for a person.';
+comment on view audit.works is 'Work that callers do in their own systems, without the bodies of answers. Parked work waits for an operator.';
 comment on column audit.works.tenant is 'Name of the tenant.';
 comment on column audit.works.scope is 'Kind of work.';
-comment on column audit.works.key is 'The caller''s name for it.';
-comment on column audit.works.state is 'running, lapsed (its holder let the lease run out; the next may run it), done, refused, parked or free.';
-comment on column audit.works.fence is 'Number of the attempt at hand.';
-comment on column audit.works.attempt is 'How often it was begun, from 1.';
-comment on column audit.works.lease_until is 'Until when the holder holds it.';
-comment on column audit.works.park_lapsed is 'It is parked when its lease runs out.';
-comment on column audit.works.principal is 'Who began the attempt.';
+comment on column audit.works.key is 'The caller''s name for the work.';
+comment on column audit.works.state is 'running, lapsed (the lease lapsed, and the next caller may run it), done, refused, parked or free.';
+comment on column audit.works.fence is 'Fence of the present attempt.';
+comment on column audit.works.attempt is 'Number of the attempt, from 1.';
+comment on column audit.works.lease_until is 'End of the holder''s lease.';
+comment on column audit.works.park_lapsed is 'True if it is parked when its lease lapses.';
+comment on column audit.works.principal is 'Principal that began the attempt.';
 comment on column audit.works.request_id is 'X-Request-ID of the call that began the attempt.';
 comment on column audit.works.first_request_id is 'X-Request-ID of the call that began the first attempt.';
 comment on column audit.works.created_at is 'When the first attempt began.';
 comment on column audit.works.begun_at is 'When the attempt began.';
-comment on column audit.works.settled_at is 'When it got its state.';
-comment on column audit.works.settled_by is 'Who gave it that state.';
-comment on column audit.works.settled_request_id is 'X-Request-ID of the call that did.';
+comment on column audit.works.settled_at is 'When it got its present state.';
+comment on column audit.works.settled_by is 'Principal that settled it.';
+comment on column audit.works.settled_request_id is 'X-Request-ID of the call that settled it.';
 comment on column audit.works.status is 'Status of the answer.';
 comment on column audit.works.headers is 'Headers of the answer.';
 comment on column audit.works.body_bytes is 'Size of the answer''s body.';
-comment on column audit.works.expires_at is 'End of its life.';
-comment on column audit.works.expired is 'Its life is over: it counts as gone.';
+comment on column audit.works.expires_at is 'When it expires.';
+comment on column audit.works.expired is 'True if it has expired and counts as deleted.';
 
 grant usage, select on sequence work_fence_seq to ledgerd_app;
 grant select on sequence work_fence_seq to ledgerd_audit;

@@ -5,7 +5,7 @@ select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', t
 set local role ledgerd_owner;
 
 create sequence lock_fence_seq as bigint;
-comment on sequence lock_fence_seq is 'Fences of acquisitions and tickets of waiters. A number is drawn while the lock''s row is held, so for one lock they grow in the order of its commits, also after its row was cleaned away.';
+comment on sequence lock_fence_seq is 'Fences of acquisitions and tickets of waiters. A number is drawn while the row of the lock is locked, so the numbers of a lock grow in commit order, also after the cleaner deleted the row.';
 
 create table lock_locks (
     tenant_id   integer not null,
@@ -30,17 +30,17 @@ create table lock_locks (
     constraint lock_locks_expires_at_check check (expires_at > acquired_at),
     constraint lock_locks_freed_at_check check ((freed_at is null) = (state = 'held'))
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-comment on table lock_locks is 'Locks that are held, or were a short while ago. One that is past expires_at counts as free. Narrow, and no index on what changes: a renewal stays in its page.';
+comment on table lock_locks is 'Locks that are held, or were held recently. A lock past expires_at counts as free. The table is narrow and has no index on columns that change, so that a renewal stays in its page (HOT).';
 comment on column lock_locks.tenant_id is 'Tenant.';
 comment on column lock_locks.name is 'Name of the lock.';
-comment on column lock_locks.state is 'held, until it is released or expires_at has passed; free: released.';
-comment on column lock_locks.principal is 'Whose API key acquired it last.';
-comment on column lock_locks.holder is 'Who acquired it last, as he called himself.';
-comment on column lock_locks.fence is 'Number of the acquisition; later ones have greater ones, for ever.';
-comment on column lock_locks.holds is 'How many releases it takes.';
-comment on column lock_locks.lease_ms is 'How long it lasts from a renewal.';
+comment on column lock_locks.state is 'held: until expires_at; free: released.';
+comment on column lock_locks.principal is 'Principal that acquired it last.';
+comment on column lock_locks.holder is 'Holder that acquired it last, as named by the caller.';
+comment on column lock_locks.fence is 'Fence of the acquisition. Later acquisitions of the lock have greater ones, for ever.';
+comment on column lock_locks.holds is 'Number of releases that free it (reentrant acquisitions count).';
+comment on column lock_locks.lease_ms is 'Length of the lease from its last renewal.';
 comment on column lock_locks.acquired_at is 'When it was acquired.';
-comment on column lock_locks.expires_at is 'When it lapses unless renewed.';
+comment on column lock_locks.expires_at is 'When the lease lapses, unless it is renewed.';
 comment on column lock_locks.freed_at is 'When it was released.';
 comment on column lock_locks.request_id is 'X-Request-ID of the call that acquired it.';
 
@@ -58,15 +58,15 @@ create table lock_waiters (
     constraint lock_waiters_ticket_check check (ticket > 0),
     constraint lock_waiters_holder_check check (octet_length(holder) between 1 and 128)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-comment on table lock_waiters is 'Who waits for a lock, in the order of tickets. The lock''s row guards them. One past alive_until counts as gone: the server that waited for him has died.';
+comment on table lock_waiters is 'Queues of locks, ordered by ticket. Guarded by the row lock of the lock. A row past alive_until counts as deleted: its server has died.';
 comment on column lock_waiters.tenant_id is 'Tenant.';
 comment on column lock_waiters.name is 'Name of the lock.';
-comment on column lock_waiters.ticket is 'Place in the queue.';
-comment on column lock_waiters.principal is 'Whose API key waits.';
-comment on column lock_waiters.holder is 'Who waits, as he calls himself.';
-comment on column lock_waiters.instance is 'The process that keeps the place.';
-comment on column lock_waiters.queued_at is 'Since when.';
-comment on column lock_waiters.alive_until is 'When the place is lost unless the process says again that it is there.';
+comment on column lock_waiters.ticket is 'Position in the queue: smaller tickets come first.';
+comment on column lock_waiters.principal is 'Principal that waits.';
+comment on column lock_waiters.holder is 'Holder that waits, as named by the caller.';
+comment on column lock_waiters.instance is 'Process that keeps the place.';
+comment on column lock_waiters.queued_at is 'When it was queued.';
+comment on column lock_waiters.alive_until is 'When the place is lost, unless the process renews it.';
 comment on column lock_waiters.request_id is 'X-Request-ID of the call that waits.';
 
 -- +goose StatementBegin
@@ -85,7 +85,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function lock_check is 'Fails the transaction, with SQLSTATE LF002, unless a lock is held now under a fence. Until the transaction ends nobody else gets the lock, and its holder cannot renew it: call it last.';
+comment on function lock_check is 'Fails the transaction, with SQLSTATE LF002, unless a lock is held now under a fence. Until the transaction ends, no other holder can acquire the lock and its holder cannot renew it: call it last.';
 revoke execute on function lock_check from public;
 
 create view audit.locks as
@@ -96,20 +96,20 @@ select t.name as tenant, l.name as lock,
         where w.tenant_id = l.tenant_id and w.name = l.name and w.alive_until > clock_timestamp()) as waiters
 from lock_locks l
 left join access_tenants t on t.tenant_id = l.tenant_id;
-comment on view audit.locks is 'Locks that are held, or were a short while ago.';
+comment on view audit.locks is 'Locks that are held, or were held recently.';
 comment on column audit.locks.tenant is 'Name of the tenant.';
 comment on column audit.locks.lock is 'Name of the lock.';
-comment on column audit.locks.state is 'held; lapsed: not renewed in time; free: released.';
-comment on column audit.locks.holder is 'Who acquired it last, as he called himself.';
-comment on column audit.locks.principal is 'Whose API key acquired it last.';
-comment on column audit.locks.fence is 'Number of the acquisition; later ones have greater ones.';
-comment on column audit.locks.holds is 'How many releases it takes.';
-comment on column audit.locks.lease is 'How long it lasts from a renewal.';
+comment on column audit.locks.state is 'held; lapsed: the lease was not renewed in time; free: released.';
+comment on column audit.locks.holder is 'Holder that acquired it last, as named by the caller.';
+comment on column audit.locks.principal is 'Principal that acquired it last.';
+comment on column audit.locks.fence is 'Fence of the acquisition. Later acquisitions of the lock have greater ones.';
+comment on column audit.locks.holds is 'Number of releases that free it (reentrant acquisitions count).';
+comment on column audit.locks.lease is 'Length of the lease from its last renewal.';
 comment on column audit.locks.acquired_at is 'When it was acquired.';
 comment on column audit.locks.expires_at is 'When it lapses, or lapsed.';
 comment on column audit.locks.freed_at is 'When it was released.';
 comment on column audit.locks.request_id is 'X-Request-ID of the call that acquired it.';
-comment on column audit.locks.waiters is 'How many wait for it.';
+comment on column audit.locks.waiters is 'Number of callers that wait for it.';
 
 create view audit.lock_waiters as
 select t.name as tenant, w.name as lock, row_number() over (partition by w.tenant_id, w.name order by w.ticket) as position,
@@ -117,14 +117,14 @@ select t.name as tenant, w.name as lock, row_number() over (partition by w.tenan
 from lock_waiters w
 left join access_tenants t on t.tenant_id = w.tenant_id
 where w.alive_until > clock_timestamp();
-comment on view audit.lock_waiters is 'Who waits for which lock, in order.';
+comment on view audit.lock_waiters is 'Queues of locks.';
 comment on column audit.lock_waiters.tenant is 'Name of the tenant.';
 comment on column audit.lock_waiters.lock is 'Name of the lock.';
-comment on column audit.lock_waiters.position is 'Place in the queue, from 1.';
-comment on column audit.lock_waiters.holder is 'Who waits, as he calls himself.';
-comment on column audit.lock_waiters.principal is 'Whose API key waits.';
-comment on column audit.lock_waiters.instance is 'The process that keeps the place.';
-comment on column audit.lock_waiters.queued_at is 'Since when.';
+comment on column audit.lock_waiters.position is 'Position in the queue, from 1.';
+comment on column audit.lock_waiters.holder is 'Holder that waits, as named by the caller.';
+comment on column audit.lock_waiters.principal is 'Principal that waits.';
+comment on column audit.lock_waiters.instance is 'Process that keeps the place.';
+comment on column audit.lock_waiters.queued_at is 'When it was queued.';
 comment on column audit.lock_waiters.request_id is 'X-Request-ID of the call that waits.';
 comment on column audit.lock_waiters.ticket is 'Number by which the queue is ordered.';
 

@@ -17,13 +17,13 @@ create table ids_workers (
     constraint ids_workers_fence_check check (fence >= 0),
     constraint ids_workers_holder_check check ((holder = '') = (fence = 0) and octet_length(holder) <= 256)
 ) with (fillfactor = 50);
-comment on table ids_workers is 'Worker numbers of ids, leased by processes. Its key has no tenant: a process makes ids for all of them.';
+comment on table ids_workers is 'Worker numbers of ids, leased by processes. The key has no tenant, because a process makes ids for all tenants.';
 comment on column ids_workers.worker is 'The number: 10 bits of every id.';
-comment on column ids_workers.fence is 'Grows by one with every lease; what the holder writes names it, so that an earlier holder finds nothing to write to. 0: never leased.';
-comment on column ids_workers.holder is 'The process that leased it last: host/process number.';
+comment on column ids_workers.fence is 'Fence. Grows by one with every lease, and every write of a holder names it, so that writes of an earlier holder fail. 0: never leased.';
+comment on column ids_workers.holder is 'Process that leased it last: host/pid.';
 comment on column ids_workers.leased_at is 'When it was leased last.';
-comment on column ids_workers.leased_until is 'End of the lease, by the database''s clock. Over: anybody may take the number, once high_water_at is past, too.';
-comment on column ids_workers.high_water_at is 'No id of this number has this time or a later one: written before ids are given out up to it. The next holder begins here, whatever the clocks say.';
+comment on column ids_workers.leased_until is 'End of the lease, by the database''s clock. Another process can lease the number when leased_until and high_water_at are past.';
+comment on column ids_workers.high_water_at is 'All ids of this number have earlier times: it is raised before ids up to it are made. The next holder starts at this time, whatever the clocks say.';
 
 insert into ids_workers (worker) select generate_series(0, 1023);
 
@@ -34,14 +34,14 @@ create view audit.id_workers as
 select w.worker, w.holder, w.leased_until > clock_timestamp() as held, w.leased_at, w.leased_until, w.high_water_at, w.fence as leases
 from ids_workers w
 where w.fence > 0;
-comment on view audit.id_workers is 'Worker numbers of ids that were ever leased, and who has them.';
+comment on view audit.id_workers is 'Worker numbers of ids that were ever leased, with their holders.';
 comment on column audit.id_workers.worker is 'The number: 10 bits of every id.';
-comment on column audit.id_workers.holder is 'The process that leased it last: host/process number.';
-comment on column audit.id_workers.held is 'The lease is not over.';
+comment on column audit.id_workers.holder is 'Process that leased it last: host/pid.';
+comment on column audit.id_workers.held is 'True if the lease has not ended.';
 comment on column audit.id_workers.leased_at is 'When it was leased last.';
 comment on column audit.id_workers.leased_until is 'End of the lease.';
-comment on column audit.id_workers.high_water_at is 'No id of this number has this time or a later one.';
-comment on column audit.id_workers.leases is 'How often it was leased: the fence.';
+comment on column audit.id_workers.high_water_at is 'All ids of this number have earlier times.';
+comment on column audit.id_workers.leases is 'How often it was leased, which is also its fence.';
 grant select on audit.id_workers to ledgerd_audit;
 reset role;
 

@@ -16,12 +16,12 @@ create table commit_counts (
     constraint commit_counts_count_check check (count > 0)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 create index commit_counts_hour_idx on commit_counts (hour);
-comment on table commit_counts is 'How often calls with a request key ended which way, kept for 90 days. A process adds what it counted every ten seconds, so one that is killed takes up to that much with it.';
+comment on table commit_counts is 'Outcomes of calls with a request key, counted by hour and kept for 90 days. A process adds its counts every ten seconds, so the last ten seconds of a killed process are missing.';
 comment on column commit_counts.tenant_id is 'Tenant.';
-comment on column commit_counts.operation is 'What was called, such as ledger.transfer.';
-comment on column commit_counts.outcome is 'first: ran, and was recorded; refused: was refused, which was recorded; replayed: got the recorded answer; mismatch: the key was used with other content; expired: ran again, because the life of the key was over; taken_over: took over a lease that had lapsed.';
-comment on column commit_counts.hour is 'Beginning of the hour, by the database''s clock when the count was added.';
-comment on column commit_counts.count is 'How often.';
+comment on column commit_counts.operation is 'Operation that was called, such as ledger.transfer.';
+comment on column commit_counts.outcome is 'first: the call ran, and its answer was recorded; refused: a business rule refused it, which was recorded; replayed: it got the recorded answer; mismatch: the key was used before with other content; expired: it ran again, because the key had expired; taken_over: it took over a lapsed lease.';
+comment on column commit_counts.hour is 'Start of the hour, by the database''s clock when the count was added.';
+comment on column commit_counts.count is 'Number of calls.';
 grant select, insert, delete on commit_counts to ledgerd_app;
 grant update (count) on commit_counts to ledgerd_app;
 grant select on commit_counts to ledgerd_audit;
@@ -38,17 +38,17 @@ select t.name as tenant, c.operation, c.hour,
 from commit_counts c
 left join access_tenants t on t.tenant_id = c.tenant_id
 group by c.tenant_id, t.name, c.operation, c.hour;
-comment on view audit.key_outcomes is 'How calls with a request key, and work under a lease, ended, by operation and hour.';
+comment on view audit.key_outcomes is 'Outcomes of calls with a request key, and of work under a lease, by operation and hour.';
 comment on column audit.key_outcomes.tenant is 'Name of the tenant.';
-comment on column audit.key_outcomes.operation is 'What was called.';
-comment on column audit.key_outcomes.hour is 'Beginning of the hour.';
-comment on column audit.key_outcomes.first is 'Ran, and the answer was recorded.';
-comment on column audit.key_outcomes.refused is 'Were refused by a business rule, which was recorded.';
-comment on column audit.key_outcomes.replayed is 'Got an answer recorded before.';
-comment on column audit.key_outcomes.mismatched is 'Had a key that was used before with other content.';
-comment on column audit.key_outcomes.expired is 'Ran again, because the life of their key was over: if there are many, let keys live longer.';
-comment on column audit.key_outcomes.taken_over is 'Took over a lease that had lapsed.';
-comment on column audit.key_outcomes.hit_rate is 'Part of the calls with a request key that was replayed, 0 to 1.';
+comment on column audit.key_outcomes.operation is 'Operation that was called.';
+comment on column audit.key_outcomes.hour is 'Start of the hour.';
+comment on column audit.key_outcomes.first is 'Calls that ran, and whose answer was recorded.';
+comment on column audit.key_outcomes.refused is 'Calls that a business rule refused, which was recorded.';
+comment on column audit.key_outcomes.replayed is 'Calls that got a recorded answer.';
+comment on column audit.key_outcomes.mismatched is 'Calls whose key was used before with other content.';
+comment on column audit.key_outcomes.expired is 'Calls that ran again, because their key had expired. If there are many, give keys a longer life.';
+comment on column audit.key_outcomes.taken_over is 'Calls that took over a lapsed lease.';
+comment on column audit.key_outcomes.hit_rate is 'Share of the calls with a request key that were replayed, 0 to 1.';
 grant select on audit.key_outcomes to ledgerd_audit;
 reset role;
 

@@ -16,13 +16,13 @@ create table access_policies (
     constraint access_policies_operation_check check (operation ~ '^([a-z_]+\.[a-z_]+|\*)$'),
     constraint access_policies_key_life_s_check check (key_life_s between 60 and 2678400)
 );
-comment on table access_policies is 'What a tenant requires of changing calls. Servers follow within 5 seconds.';
+comment on table access_policies is 'What a tenant requires of mutations. Servers apply changes within 5 seconds.';
 comment on column access_policies.tenant_id is 'Tenant.';
-comment on column access_policies.operation is 'Operation, such as ledger.transfer; * for all that have no policy of their own.';
-comment on column access_policies.key_required is 'Calls without Idempotency-Key are refused.';
-comment on column access_policies.token_required is 'Calls without Submit-Token are refused.';
-comment on column access_policies.key_life_s is 'How long request keys live, in seconds, unless the call says it; null: as the server is told (--key-life).';
-comment on column access_policies.updated_at is 'When it was made or changed.';
+comment on column access_policies.operation is 'Operation, such as ledger.transfer; * for all operations without a policy of their own.';
+comment on column access_policies.key_required is 'True if calls without Idempotency-Key are refused.';
+comment on column access_policies.token_required is 'True if calls without Submit-Token are refused.';
+comment on column access_policies.key_life_s is 'Life of request keys, in seconds, unless the call names one; null: the server''s --key-life.';
+comment on column access_policies.updated_at is 'When it was created or changed.';
 grant select, insert, delete on access_policies to ledgerd_app;
 grant update (key_required, token_required, key_life_s, updated_at) on access_policies to ledgerd_app;
 grant select on access_policies to ledgerd_audit;

@@ -5,7 +5,7 @@
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
 create schema notify_parts authorization ledgerd_owner;
 set local role ledgerd_owner;
-comment on schema notify_parts is 'Partitions of notify_messages, notify_events and notify_contents. Nobody names them: they are read and written by their tables.';
+comment on schema notify_parts is 'Partitions of notify_messages, notify_events and notify_contents. Queries name only the parent tables.';
 
 -- The proof: one row a message, never changed. What became of it are its events.
 create table notify_messages (
@@ -46,28 +46,28 @@ create table notify_messages (
 create index notify_messages_request_idx on notify_messages using brin (request_id text_bloom_ops, accepted_at timestamptz_minmax_ops) with (pages_per_range = 8);
 -- Not by tenant first, which the hash tells anyway: or a plan for the key, made while the table is empty, may take this one.
 create index notify_messages_recipient_idx on notify_messages (recipient_hash, message_id);
-comment on table notify_messages is 'Messages to people and systems, the proof of what was asked for: never changed. Recipients and contents are not in it. One partition a month.';
+comment on table notify_messages is 'Outgoing messages as accepted, without recipients and contents. Rows never change: they prove what was requested. One partition per month.';
 comment on column notify_messages.tenant_id is 'Tenant.';
-comment on column notify_messages.message_id is 'Number of the message; message_id >> 14 is the batch that made it.';
-comment on column notify_messages.month is 'First day of the month of accepted_at, UTC: which partition.';
+comment on column notify_messages.message_id is 'Number of the message; message_id >> 14 is the batch that created it.';
+comment on column notify_messages.month is 'First day of the month of accepted_at, UTC. Partition key.';
 comment on column notify_messages.channel is 'sms, email, push or webhook.';
-comment on column notify_messages.business_type is 'What it is about, such as order.paid; part of the fingerprint.';
-comment on column notify_messages.biz_no is 'The caller''s own number for it, which is in notify_names.';
-comment on column notify_messages.template is 'Template that it was written with, as name@version; null: the caller wrote it.';
+comment on column notify_messages.business_type is 'Business type, such as order.paid. Part of the fingerprint.';
+comment on column notify_messages.biz_no is 'The caller''s business number, which is unique in notify_names.';
+comment on column notify_messages.template is 'Template, as name@version; null: the caller gave the content.';
 comment on column notify_messages.locale is 'Locale of the template.';
-comment on column notify_messages.recipient_hash is 'Keyed hash of tenant, channel and recipient: finds all messages to one recipient, tells nobody who it is.';
+comment on column notify_messages.recipient_hash is 'Keyed hash of tenant, channel and recipient. Finds all messages to a recipient without revealing it.';
 comment on column notify_messages.recipient_hint is 'The recipient, masked, such as +86138****5678 or a***@example.com.';
-comment on column notify_messages.content_hash is 'Keyed hash of the content: proves later what was sent, and tells nobody what it was who has the database alone.';
-comment on column notify_messages.fingerprint is 'What a repeat is recognised by within the window; null: it was not asked for.';
-comment on column notify_messages.priority is '0 before everything, 1 as usual, 2 after everything.';
-comment on column notify_messages.on_unknown is 'When nobody knows whether an attempt sent it: park: a person or a report decides; resend: again, with the same key for the provider; never: as park, and nobody may requeue it.';
-comment on column notify_messages.max_attempts is 'After so many it is dead.';
-comment on column notify_messages.not_before is 'Not sent before; null: at once.';
-comment on column notify_messages.give_up_at is 'Not tried again after it.';
-comment on column notify_messages.contents_until is 'Which partition of notify_contents has what it says: gone from that day on.';
+comment on column notify_messages.content_hash is 'Keyed hash of the content. Proves later what was sent, without revealing it to a reader of the database.';
+comment on column notify_messages.fingerprint is 'Fingerprint that recognises repeats within the window; null: not requested.';
+comment on column notify_messages.priority is '0 high, 1 normal, 2 low.';
+comment on column notify_messages.on_unknown is 'What happens when it is unknown whether an attempt sent it. park: an operator or a delivery report settles it; resend: it is sent again, with the same key for the provider; never: as park, and it cannot be requeued.';
+comment on column notify_messages.max_attempts is 'Attempts after which it is dead.';
+comment on column notify_messages.not_before is 'Not sent before this time; null: at once.';
+comment on column notify_messages.give_up_at is 'Not tried after this time.';
+comment on column notify_messages.contents_until is 'Day on which its content is deleted. Partition key of notify_contents.';
 comment on column notify_messages.accepted_at is 'When it was accepted: time of its batch.';
-comment on column notify_messages.principal is 'Who asked for it.';
-comment on column notify_messages.request_id is 'X-Request-ID of the call that asked for it.';
+comment on column notify_messages.principal is 'Principal that requested it.';
+comment on column notify_messages.request_id is 'X-Request-ID of the call that requested it.';
 
 -- What it says and to whom: dropped by the day.
 create table notify_contents (
@@ -80,15 +80,15 @@ create table notify_contents (
     constraint notify_contents_recipient_check check (octet_length(recipient) between 1 and 2048),
     constraint notify_contents_content_check check (octet_length(content) <= 1048576)
 ) partition by range (contents_until);
-comment on table notify_contents is 'Recipients and contents of messages. One partition a day, dropped on its day; those that nobody may send again go before. The proof in notify_messages stays.';
+comment on table notify_contents is 'Recipients and contents of messages. One partition per day of contents_until, dropped on that day; contents that cannot be sent again are deleted earlier. notify_messages stays.';
 comment on column notify_contents.tenant_id is 'Tenant.';
 comment on column notify_contents.message_id is 'The message.';
-comment on column notify_contents.contents_until is 'Day, UTC, from which on it is gone: which partition.';
-comment on column notify_contents.recipient is 'Number in E.164, address, device token or endpoint.';
-comment on column notify_contents.content is 'JSON: subject, text, HTML, attachments, data, as the channel has them. That of a verification code is sealed behind a zero byte, with a key that is not in the database.';
+comment on column notify_contents.contents_until is 'Day, UTC, on which it is deleted. Partition key.';
+comment on column notify_contents.recipient is 'Phone number in E.164, e-mail address, device token or endpoint.';
+comment on column notify_contents.content is 'JSON: subject, text, HTML, attachments and data. The content of a verification code is encrypted, after a zero byte, under a key that is not in the database.';
 
 create sequence notify_event_seq as bigint cache 100;
-comment on sequence notify_event_seq is 'Numbers of events, in blocks of 100 a session: at tells the order.';
+comment on sequence notify_event_seq is 'Numbers of events, cached by sessions in blocks of 100, so that they are not in order: order by at.';
 
 -- What happened: one row for everything that a message went through, never changed.
 create table notify_events (
@@ -115,20 +115,20 @@ create table notify_events (
 ) partition by range (month);
 create index notify_events_provider_idx on notify_events (provider_message_id, provider) where kind = 'sent' and provider_message_id is not null;
 create index notify_events_request_idx on notify_events (request_id) where request_id is not null;
-comment on table notify_events is 'What messages went through, the proof of sending: never changed. One partition a month, that of the message.';
+comment on table notify_events is 'Events of messages. Rows never change: they prove what was sent. One partition per month of the message.';
 comment on column notify_events.tenant_id is 'Tenant.';
 comment on column notify_events.message_id is 'The message.';
-comment on column notify_events.month is 'The message''s month.';
-comment on column notify_events.event_id is 'Number of the event: tells apart those of one moment.';
-comment on column notify_events.kind is 'sent: a provider took it; failed: an attempt did not, another one follows; unknown: nobody knows; dead: no other one follows; cancelled; requeued: by a person; delivered, undelivered: the provider''s report.';
-comment on column notify_events.attempt is 'Of which attempt, counted from 1; 0: of none.';
-comment on column notify_events.provider is 'Who was asked, as named in the configuration.';
-comment on column notify_events.provider_message_id is 'The provider''s number for it.';
-comment on column notify_events.code is 'What went wrong, in a word: dead letters are grouped by it.';
-comment on column notify_events.error is 'What went wrong, in the provider''s words, without recipients and secrets.';
-comment on column notify_events.at is 'When, by the database''s clock.';
-comment on column notify_events.instance is 'The process that wrote it.';
-comment on column notify_events.principal is 'Who called: cancelled, requeued, or reported; provider:NAME for a provider. Null: nobody did, it is what became of an attempt.';
+comment on column notify_events.month is 'Month of the message. Partition key.';
+comment on column notify_events.event_id is 'Number of the event: distinguishes events of the same time.';
+comment on column notify_events.kind is 'sent: a provider accepted it; failed: the attempt failed, and another one follows; unknown: it is unknown whether the attempt sent it; dead: no more attempts follow; cancelled; requeued: by an operator; delivered, undelivered: reported by the provider.';
+comment on column notify_events.attempt is 'Number of the attempt, from 1; 0: not an attempt.';
+comment on column notify_events.provider is 'Provider, as named in the configuration.';
+comment on column notify_events.provider_message_id is 'The provider''s id of the message.';
+comment on column notify_events.code is 'Error code, to group dead messages by.';
+comment on column notify_events.error is 'Error text of the provider, without recipients and secrets.';
+comment on column notify_events.at is 'Time of the event, by the database''s clock.';
+comment on column notify_events.instance is 'Process that wrote it.';
+comment on column notify_events.principal is 'Principal that cancelled, requeued or reported; provider:NAME for a provider; null for the result of an attempt.';
 comment on column notify_events.request_id is 'X-Request-ID of that call.';
 
 -- What is open: hot and narrow. A row goes when its message is sent or cancelled.
@@ -161,24 +161,24 @@ create table notify_queue (
 create index notify_queue_due_idx on notify_queue (tenant_id, channel, priority, due_at) where due_at is not null;
 create index notify_queue_parked_idx on notify_queue (tenant_id, state, code, message_id) where due_at is null;
 create index notify_queue_gone_idx on notify_queue (contents_until) where due_at is null;
-comment on table notify_queue is 'Messages that are open: to be sent, being sent, unknown or dead; these two until 30 days after their contents. Narrow: what they say stands apart.';
+comment on table notify_queue is 'Open messages: to be sent, being sent, unknown or dead. Unknown and dead ones stay until 30 days after their contents. The table is narrow: contents are in notify_contents.';
 comment on column notify_queue.tenant_id is 'Tenant.';
 comment on column notify_queue.message_id is 'The message.';
 comment on column notify_queue.channel is 'Its channel.';
-comment on column notify_queue.priority is '0 before everything, 1 as usual, 2 after everything.';
-comment on column notify_queue.state is 'queued; sending: an attempt of one that may not be sent twice has begun, and whoever finds it past due_at does not know how it ended; failed: again at due_at; unknown, dead: a person or a report decides.';
-comment on column notify_queue.due_at is 'From when on any process may take it: the time of the next attempt, or the end of the holder''s lease.';
-comment on column notify_queue.holder is 'The process that has it until due_at; null: nobody.';
-comment on column notify_queue.fence is 'Grows whenever it is taken, cancelled or requeued: what an earlier holder writes is refused.';
-comment on column notify_queue.attempts is 'Attempts begun, since it was made or requeued.';
-comment on column notify_queue.max_attempts is 'After so many it is dead.';
-comment on column notify_queue.on_unknown is 'As of the message.';
-comment on column notify_queue.give_up_at is 'As of the message.';
-comment on column notify_queue.month is 'As of the message.';
-comment on column notify_queue.contents_until is 'As of the message.';
-comment on column notify_queue.provider is 'Who failed last: the next one in the order is tried.';
-comment on column notify_queue.unsure is 'provider may have sent it, in an attempt whose end nobody knows: only provider, who may know the key, is asked again.';
-comment on column notify_queue.code is 'What went wrong last, in a word.';
+comment on column notify_queue.priority is '0 high, 1 normal, 2 low.';
+comment on column notify_queue.state is 'queued; sending: an attempt of a message that must not be sent twice has begun, and past due_at its outcome is unknown; failed: tried again at due_at; unknown, dead: an operator or a delivery report settles it.';
+comment on column notify_queue.due_at is 'When any process may take it: the time of the next attempt, or the end of the holder''s lease.';
+comment on column notify_queue.holder is 'Process that has leased it until due_at; null: none.';
+comment on column notify_queue.fence is 'Fence. Grows whenever it is taken, cancelled or requeued: writes of an earlier holder are refused.';
+comment on column notify_queue.attempts is 'Attempts begun since it was accepted or requeued.';
+comment on column notify_queue.max_attempts is 'Attempts after which it is dead.';
+comment on column notify_queue.on_unknown is 'The same as in notify_messages.';
+comment on column notify_queue.give_up_at is 'The same as in notify_messages.';
+comment on column notify_queue.month is 'The same as in notify_messages.';
+comment on column notify_queue.contents_until is 'The same as in notify_messages.';
+comment on column notify_queue.provider is 'Provider that failed last: the next attempt uses the one after it.';
+comment on column notify_queue.unsure is 'True if provider may have sent it, in an attempt with unknown outcome: only that provider, which may recognise the key, is tried again.';
+comment on column notify_queue.code is 'Error code of the last failure.';
 
 create table notify_names (
     tenant_id    integer not null,
@@ -189,11 +189,11 @@ create table notify_names (
     constraint notify_names_biz_no_check check (octet_length(biz_no) between 1 and 128),
     constraint notify_names_request_hash_check check (octet_length(request_hash) = 32)
 );
-comment on table notify_names is 'The callers'' own numbers, for ever: each stands for one message, which is sent once.';
+comment on table notify_names is 'Business numbers of messages, kept for ever. Each names one message, which is sent once.';
 comment on column notify_names.tenant_id is 'Tenant.';
-comment on column notify_names.biz_no is 'The caller''s number.';
-comment on column notify_names.message_id is 'The message that it stands for: that which has it, or, if the call was a repeat by content, the one that was the first.';
-comment on column notify_names.request_hash is 'Keyed hash of what it says, to whom, and what it is about: a repeat with other content is refused.';
+comment on column notify_names.biz_no is 'The caller''s business number.';
+comment on column notify_names.message_id is 'Message that it names: the one accepted with it, or, if the call was a repeat by content, the first message.';
+comment on column notify_names.request_hash is 'Keyed hash of content, recipient and business type: a repeat with another hash is refused.';
 
 create table notify_fingerprints (
     tenant_id   integer not null,
@@ -205,12 +205,12 @@ create table notify_fingerprints (
     constraint notify_fingerprints_fingerprint_check check (octet_length(fingerprint) = 16)
 ) with (autovacuum_vacuum_scale_factor = 0.02);
 create index notify_fingerprints_expires_idx on notify_fingerprints (expires_at);
-comment on table notify_fingerprints is 'What was sent lately: the same again within the window is answered with the first message. One past expires_at counts as gone.';
+comment on table notify_fingerprints is 'Fingerprints of recent messages: a repeat within the window is answered with the first message. A row past expires_at counts as deleted.';
 comment on column notify_fingerprints.tenant_id is 'Tenant.';
 comment on column notify_fingerprints.channel is 'Channel.';
-comment on column notify_fingerprints.fingerprint is '16 bytes of a keyed hash over recipient, content and business type, each with its length before it.';
-comment on column notify_fingerprints.message_id is 'The first message.';
-comment on column notify_fingerprints.expires_at is 'End of the window, which begins when the first was accepted.';
+comment on column notify_fingerprints.fingerprint is '16 bytes of a keyed hash of recipient, content and business type, each prefixed by its length.';
+comment on column notify_fingerprints.message_id is 'First message.';
+comment on column notify_fingerprints.expires_at is 'End of the window, which starts when the first message was accepted.';
 
 create table notify_limits (
     tenant_id integer not null,
@@ -224,12 +224,12 @@ create table notify_limits (
     constraint notify_limits_window_check check (window_s between 1 and 2678400),
     constraint notify_limits_most_check check (most >= 0)
 );
-comment on table notify_limits is 'How many messages a tenant may have accepted in any window of time.';
+comment on table notify_limits is 'Limits on the messages that are accepted from a tenant in any time window.';
 comment on column notify_limits.tenant_id is 'Tenant.';
-comment on column notify_limits.channel is 'Channel; code: verification codes, whatever way they go; *: all together.';
-comment on column notify_limits.scope is 'What is counted apart: tenant: nothing; channel: every channel; recipient; ip: the address that the caller says it acts for, of IPv6 the first 64 bits; prefix: a phone number without its last four digits.';
-comment on column notify_limits.window_s is 'The window, in seconds.';
-comment on column notify_limits.most is 'So many in any window of this length.';
+comment on column notify_limits.channel is 'Channel; code: verification codes on any channel; *: all channels together.';
+comment on column notify_limits.scope is 'What is counted separately. tenant: nothing; channel: every channel; recipient: every recipient; ip: every client_ip, of IPv6 the first 64 bits; prefix: every phone number without its last four digits.';
+comment on column notify_limits.window_s is 'Length of the window, in seconds.';
+comment on column notify_limits.most is 'Limit in any window of this length.';
 
 create table notify_counters (
     tenant_id  integer not null,
@@ -245,15 +245,15 @@ create table notify_counters (
     constraint notify_counters_counts_check check (cardinality(counts) = 61)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 create index notify_counters_expires_idx on notify_counters (expires_at);
-comment on table notify_counters is 'Messages accepted lately, counted for limits in the transaction that accepts them. One past expires_at counts as zero.';
+comment on table notify_counters is 'Recently accepted messages, counted for limits in the transaction that accepts them. A row past expires_at counts as zero.';
 comment on column notify_counters.tenant_id is 'Tenant.';
-comment on column notify_counters.channel is 'As of the limit.';
-comment on column notify_counters.scope is 'As of the limit.';
-comment on column notify_counters.window_s is 'As of the limit.';
-comment on column notify_counters.subject is 'Keyed hash of what is counted apart; empty: nothing is.';
-comment on column notify_counters.slot is 'Number of the newest slot: a sixtieth of the window, counted from 1970.';
-comment on column notify_counters.counts is 'Counts of the newest slot and the 60 before it, newest first: together they cover the whole window before any time in the newest, so there are never more than the limit in any window, and room comes back up to a sixtieth late.';
-comment on column notify_counters.expires_at is 'When all of it has left the window.';
+comment on column notify_counters.channel is 'The same as in notify_limits.';
+comment on column notify_counters.scope is 'The same as in notify_limits.';
+comment on column notify_counters.window_s is 'The same as in notify_limits.';
+comment on column notify_counters.subject is 'Keyed hash of what is counted separately; empty: nothing.';
+comment on column notify_counters.slot is 'Number of the newest slot. A slot is a sixtieth of the window, numbered from 1970.';
+comment on column notify_counters.counts is 'Counts of the newest slot and the 60 before it, newest first. They cover a whole window before any time in the newest slot, so no window ever exceeds the limit, and capacity returns up to a sixtieth of the window late.';
+comment on column notify_counters.expires_at is 'When all counts have left the window.';
 
 -- +goose StatementBegin
 create function notify_add_partition(parent text, suffix text, low date, high date) returns integer
@@ -271,7 +271,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_add_partition is 'Makes a partition, unless it is there; tells how many it made.';
+comment on function notify_add_partition is 'Creates a partition unless it exists. Returns how many it created.';
 
 -- +goose StatementBegin
 create function notify_drop_partition(parent text, part text) returns boolean
@@ -304,7 +304,7 @@ exception when lock_not_available then
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_drop_partition is 'Drops a partition, unless somebody uses it, and makes nobody wait for longer than 50 ms.';
+comment on function notify_drop_partition is 'Drops a partition unless another session uses it. Blocks other sessions for at most 50 ms.';
 
 -- +goose StatementBegin
 create function notify_keep_partitions(out made integer, out dropped integer, out left_over integer)
@@ -346,7 +346,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_keep_partitions is 'Makes the partitions of the coming two months and 71 days, and drops one of contents whose day has come. Proofs it leaves alone: whoever may call it is the service. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over for the next time.';
+comment on function notify_keep_partitions is 'Creates the partitions of the next two months and 71 days, and drops one expired partition of contents; never one of messages or events. Call it in a transaction of its own until it drops none. Partitions in use by other sessions are left for the next call.';
 
 -- +goose StatementBegin
 create function notify_drop_proofs(months integer, out dropped integer, out left_over integer)
@@ -380,7 +380,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function notify_drop_proofs is 'Drops a partition of the proof of messages that is older than so many full months, 4 at least: for the owner alone. Call it in a transaction of its own, until it has dropped none. What somebody uses is left over.';
+comment on function notify_drop_proofs is 'Drops one partition of messages and events that is older than the given number of full months, at least 4. Only the owner may call it. Call it in a transaction of its own until it drops none. Partitions in use by other sessions are left.';
 revoke execute on function notify_keep_partitions, notify_drop_proofs, notify_add_partition, notify_drop_partition from public;
 grant execute on function notify_keep_partitions to ledgerd_app;
 select notify_keep_partitions();
@@ -419,58 +419,58 @@ left join lateral (
     order by x.kind in ('dead', 'unknown'), x.kind <> 'sent' desc, x.at desc, x.event_id desc
     limit 1
 ) e on true;
-comment on view audit.notifications is 'Messages to people and systems, with how far they are. What they said, and to whom, is in no view.';
+comment on view audit.notifications is 'Outgoing messages with their state. No view shows contents or recipients.';
 comment on column audit.notifications.tenant is 'Name of the tenant.';
 comment on column audit.notifications.message_id is 'Number of the message; message_id >> 14 is its batch.';
 comment on column audit.notifications.channel is 'sms, email, push or webhook.';
-comment on column audit.notifications.business_type is 'What it is about.';
-comment on column audit.notifications.biz_no is 'The caller''s own number for it.';
-comment on column audit.notifications.template is 'Template, as name@version; null: the caller wrote it.';
+comment on column audit.notifications.business_type is 'Business type.';
+comment on column audit.notifications.biz_no is 'The caller''s business number.';
+comment on column audit.notifications.template is 'Template, as name@version; null: the caller gave the content.';
 comment on column audit.notifications.locale is 'Locale of the template.';
 comment on column audit.notifications.recipient_hint is 'The recipient, masked.';
-comment on column audit.notifications.recipient_hash is 'Keyed hash of the recipient: the same in all messages of a channel to one.';
-comment on column audit.notifications.content_hash is 'Keyed hash of what it said.';
+comment on column audit.notifications.recipient_hash is 'Keyed hash of the recipient: equal in all messages of a channel to the same recipient.';
+comment on column audit.notifications.content_hash is 'Keyed hash of the content.';
 comment on column audit.notifications.state is 'queued, sending, failed, unknown or dead while it is open; then sent, delivered, undelivered or cancelled.';
-comment on column audit.notifications.attempts is 'Attempts, since it was made or requeued.';
-comment on column audit.notifications.provider is 'Who failed last, took it, or reported on it.';
-comment on column audit.notifications.provider_message_id is 'The provider''s number for it.';
-comment on column audit.notifications.code is 'What went wrong last, in a word.';
-comment on column audit.notifications.due_at is 'When anybody may take it; null: it is not waiting.';
-comment on column audit.notifications.give_up_at is 'Not tried again after it.';
-comment on column audit.notifications.not_before is 'Not sent before.';
+comment on column audit.notifications.attempts is 'Attempts since it was accepted or requeued.';
+comment on column audit.notifications.provider is 'Provider that failed last, accepted it, or reported on it.';
+comment on column audit.notifications.provider_message_id is 'The provider''s id of the message.';
+comment on column audit.notifications.code is 'Error code of the last failure.';
+comment on column audit.notifications.due_at is 'When any process may take it; null: it is not waiting.';
+comment on column audit.notifications.give_up_at is 'Not tried after this time.';
+comment on column audit.notifications.not_before is 'Not sent before this time.';
 comment on column audit.notifications.accepted_at is 'When it was accepted.';
-comment on column audit.notifications.ended_at is 'When it was sent, cancelled, reported on, or given up for good.';
-comment on column audit.notifications.contents_until is 'Day from which on its recipient and content are gone.';
-comment on column audit.notifications.on_unknown is 'What happens when nobody knows whether it was sent: park, resend, never.';
-comment on column audit.notifications.principal is 'Who asked for it.';
-comment on column audit.notifications.request_id is 'X-Request-ID of the call that asked for it.';
+comment on column audit.notifications.ended_at is 'When it was sent, cancelled, reported on, or became dead for good.';
+comment on column audit.notifications.contents_until is 'Day on which its recipient and content are deleted.';
+comment on column audit.notifications.on_unknown is 'What happens when it is unknown whether it was sent: park, resend or never.';
+comment on column audit.notifications.principal is 'Principal that requested it.';
+comment on column audit.notifications.request_id is 'X-Request-ID of the call that requested it.';
 
 create view audit.notification_events as
 select t.name as tenant, e.message_id, e.kind, e.attempt, e.at, e.provider, e.provider_message_id, e.code, e.error, e.instance, e.principal, e.request_id
 from notify_events e
 left join access_tenants t on t.tenant_id = e.tenant_id;
-comment on view audit.notification_events is 'What messages went through: the proof of sending.';
+comment on view audit.notification_events is 'Events of messages: they prove what was sent.';
 comment on column audit.notification_events.tenant is 'Name of the tenant.';
 comment on column audit.notification_events.message_id is 'The message.';
 comment on column audit.notification_events.kind is 'sent, failed, unknown, dead, cancelled, requeued, delivered, undelivered.';
-comment on column audit.notification_events.attempt is 'Of which attempt; 0: of none.';
-comment on column audit.notification_events.at is 'When.';
-comment on column audit.notification_events.provider is 'Who was asked.';
-comment on column audit.notification_events.provider_message_id is 'The provider''s number for it.';
-comment on column audit.notification_events.code is 'What went wrong, in a word.';
-comment on column audit.notification_events.error is 'What went wrong, in the provider''s words.';
-comment on column audit.notification_events.instance is 'The process that wrote it.';
-comment on column audit.notification_events.principal is 'Who called; null: it is what became of an attempt.';
+comment on column audit.notification_events.attempt is 'Number of the attempt; 0: not an attempt.';
+comment on column audit.notification_events.at is 'Time of the event.';
+comment on column audit.notification_events.provider is 'Provider.';
+comment on column audit.notification_events.provider_message_id is 'The provider''s id of the message.';
+comment on column audit.notification_events.code is 'Error code.';
+comment on column audit.notification_events.error is 'Error text of the provider.';
+comment on column audit.notification_events.instance is 'Process that wrote it.';
+comment on column audit.notification_events.principal is 'Principal of the caller; null for the result of an attempt.';
 comment on column audit.notification_events.request_id is 'X-Request-ID of that call.';
 
 create view audit.notification_numbers as
 select t.name as tenant, n.biz_no, n.message_id
 from notify_names n
 left join access_tenants t on t.tenant_id = n.tenant_id;
-comment on view audit.notification_numbers is 'Messages by the callers'' own numbers, by an index.';
+comment on view audit.notification_numbers is 'Messages by the callers'' business numbers, found by an index.';
 comment on column audit.notification_numbers.tenant is 'Name of the tenant.';
-comment on column audit.notification_numbers.biz_no is 'The caller''s number.';
-comment on column audit.notification_numbers.message_id is 'The message that it stands for, which has another number when the call was a repeat by content.';
+comment on column audit.notification_numbers.biz_no is 'The caller''s business number.';
+comment on column audit.notification_numbers.message_id is 'Message that it names. If the call was a repeat by content, this is the first message, which may have another biz_no.';
 grant select on audit.notifications, audit.notification_events, audit.notification_numbers to ledgerd_audit;
 reset role;
 

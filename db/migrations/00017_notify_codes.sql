@@ -21,16 +21,16 @@ create table notify_templates (
     constraint notify_templates_versions_check check (cardinality(locales) between 1 and 200 and cardinality(locales) = cardinality(versions)),
     constraint notify_templates_last_version_check check (last_version >= 1)
 );
-comment on table notify_templates is 'Templates of messages: which version is sent in which locale. What versions say is in notify_template_versions.';
+comment on table notify_templates is 'Templates of messages, with the present version of each locale. The versions are in notify_template_versions.';
 comment on column notify_templates.tenant_id is 'Tenant.';
 comment on column notify_templates.channel is 'sms, email or push.';
-comment on column notify_templates.name is 'Its name, such as order.paid.';
-comment on column notify_templates.default_locale is 'Taken for a recipient whose locale it does not have.';
+comment on column notify_templates.name is 'Name, such as order.paid.';
+comment on column notify_templates.default_locale is 'Locale used for recipients whose locale the template does not have.';
 comment on column notify_templates.last_version is 'Number of the newest version, in any locale.';
-comment on column notify_templates.locales is 'Its locales.';
-comment on column notify_templates.versions is 'The newest version in each of them, in step with locales.';
-comment on column notify_templates.changed_at is 'When that was last changed.';
-comment on column notify_templates.deleted_at is 'When it was deleted: nothing is sent with it from then on. Null: it is there.';
+comment on column notify_templates.locales is 'Locales of the template.';
+comment on column notify_templates.versions is 'Present version in each locale, in the order of locales.';
+comment on column notify_templates.changed_at is 'When the template was last changed.';
+comment on column notify_templates.deleted_at is 'When it was deleted; null: not deleted. Nothing is sent with a deleted template.';
 
 create table notify_template_versions (
     tenant_id       integer not null,
@@ -49,17 +49,17 @@ create table notify_template_versions (
     constraint notify_template_versions_definition_check check (octet_length(definition::text) <= 1048576),
     constraint notify_template_versions_definition_hash_check check (octet_length(definition_hash) = 32)
 );
-comment on table notify_template_versions is 'Versions of templates: never changed, so that it stays known what a message was written with.';
+comment on table notify_template_versions is 'Versions of templates. Rows never change, so that the template of an old message can always be read.';
 comment on column notify_template_versions.tenant_id is 'Tenant.';
 comment on column notify_template_versions.channel is 'Channel of the template.';
 comment on column notify_template_versions.name is 'Name of the template.';
-comment on column notify_template_versions.version is 'Counted from 1 through all locales of a template.';
-comment on column notify_template_versions.locale is 'Locale that it is written in, such as zh-Hant.';
-comment on column notify_template_versions.definition is 'Subject, text, HTML, variables, templates at providers, and what messages have by default.';
-comment on column notify_template_versions.definition_hash is 'SHA-256 of the definition: the same again makes no new version.';
-comment on column notify_template_versions.principal is 'Who made it.';
-comment on column notify_template_versions.request_id is 'X-Request-ID of the call that made it.';
-comment on column notify_template_versions.created_at is 'When it was made.';
+comment on column notify_template_versions.version is 'Number of the version, from 1, over all locales of the template.';
+comment on column notify_template_versions.locale is 'Locale of the version, such as zh-Hant.';
+comment on column notify_template_versions.definition is 'Subject, text, HTML, variables, provider templates, and defaults of messages.';
+comment on column notify_template_versions.definition_hash is 'SHA-256 of the definition: the same definition again makes no new version.';
+comment on column notify_template_versions.principal is 'Principal that created it.';
+comment on column notify_template_versions.request_id is 'X-Request-ID of the call that created it.';
+comment on column notify_template_versions.created_at is 'When it was created.';
 
 create trigger notify_template_versions_append_only before update or delete on notify_template_versions
     for each row execute function commit_append_only();
@@ -93,24 +93,24 @@ create table notify_codes (
     constraint notify_codes_forget_check check (forget_at >= expires_at)
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02);
 create index notify_codes_forget_idx on notify_codes (forget_at);
-comment on table notify_codes is 'Codes that prove that somebody has a number or an address: the last one sent to each, by what it is for. A row past forget_at counts as gone.';
+comment on table notify_codes is 'Verification codes that prove control of a phone number or an e-mail address: the last code of each type for each recipient. A row past forget_at counts as deleted.';
 comment on column notify_codes.tenant_id is 'Tenant.';
-comment on column notify_codes.type is 'What the code is for, such as login; *: no code, but the wrong tries of the recipient, whatever they were for.';
-comment on column notify_codes.recipient_hash is 'Keyed hash of tenant, channel and recipient. Its key is not that of notify_messages.';
+comment on column notify_codes.type is 'Type of the code, such as login. *: not a code, but the wrong tries of the recipient over all types.';
+comment on column notify_codes.recipient_hash is 'Keyed hash of tenant, channel and recipient, under another key than in notify_messages.';
 comment on column notify_codes.channel is 'sms or email.';
 comment on column notify_codes.recipient_hint is 'The recipient, masked.';
-comment on column notify_codes.state is 'open: can be verified while expires_at has not come and tries are left; used: was verified; none: nothing was sent that could be, and wrong tries are counted all the same.';
-comment on column notify_codes.nonce is 'Random, in the hash: two rows with the same code have different hashes.';
+comment on column notify_codes.state is 'open: can be verified until expires_at, while tries are left; used: was verified; none: no code was sent, and only wrong tries are counted.';
+comment on column notify_codes.nonce is 'Random salt of code_hash.';
 comment on column notify_codes.code_hash is 'HMAC-SHA256 of tenant, type, recipient, nonce and code, under a key that is not in the database.';
 comment on column notify_codes.tries is 'Wrong tries.';
-comment on column notify_codes.max_tries is 'After so many it can no longer be verified.';
-comment on column notify_codes.message_id is 'The message that has it; null: none was sent, on the caller''s wish or because nobody asked for one.';
-comment on column notify_codes.sent_at is 'When codes were sent in the last 24 hours, the newest last; of type *: when wrong ones were tried.';
-comment on column notify_codes.expires_at is 'End of its life.';
-comment on column notify_codes.forget_at is 'From then on nothing depends on the row, and the cleaner deletes it.';
-comment on column notify_codes.principal is 'Who had the code sent, or tried one that was not.';
+comment on column notify_codes.max_tries is 'Wrong tries after which it can no longer be verified.';
+comment on column notify_codes.message_id is 'Message with the code; null: none was sent, because the caller suppressed it, or no code was requested.';
+comment on column notify_codes.sent_at is 'Times of the codes sent in the last 24 hours, newest last; for type *: times of the wrong tries.';
+comment on column notify_codes.expires_at is 'When it expires.';
+comment on column notify_codes.forget_at is 'When the row is no longer needed and the cleaner may delete it.';
+comment on column notify_codes.principal is 'Principal that sent the code, or that tried a code although none was sent.';
 comment on column notify_codes.request_id is 'X-Request-ID of that call.';
-comment on index notify_codes_forget_idx is 'What the cleaner deletes next.';
+comment on index notify_codes_forget_idx is 'For the cleaner.';
 
 grant select, insert on notify_templates, notify_template_versions to ledgerd_app;
 grant update (default_locale, last_version, locales, versions, changed_at, deleted_at) on notify_templates to ledgerd_app;
@@ -131,20 +131,20 @@ select t.name as tenant, c.type, c.channel, c.recipient_hint,
 from notify_codes c
 left join access_tenants t on t.tenant_id = c.tenant_id
 where c.forget_at > now() and c.type <> '*';
-comment on view audit.codes is 'Codes that were sent to numbers and addresses, the last to each, and what became of them. The codes themselves cannot be told.';
+comment on view audit.codes is 'Verification codes, the last of each type for each recipient, with their state. The codes themselves are not stored.';
 comment on column audit.codes.tenant is 'Name of the tenant.';
-comment on column audit.codes.type is 'What it is for.';
+comment on column audit.codes.type is 'Type of the code.';
 comment on column audit.codes.channel is 'sms or email.';
 comment on column audit.codes.recipient_hint is 'The recipient, masked.';
-comment on column audit.codes.state is 'open; expired; spoilt: by wrong tries; used; none: nothing was sent that could be verified. One whose message died is void, whatever it says here.';
+comment on column audit.codes.state is 'open; expired; spoilt: by wrong tries; used; none: no code was sent. A code whose message is dead is void, whatever the state.';
 comment on column audit.codes.tries is 'Wrong tries.';
-comment on column audit.codes.max_tries is 'So many it bears.';
-comment on column audit.codes.message_id is 'The message that has it.';
+comment on column audit.codes.max_tries is 'Wrong tries that it allows.';
+comment on column audit.codes.message_id is 'Message with the code.';
 comment on column audit.codes.sent_at is 'When it was sent.';
-comment on column audit.codes.sent_in_a_day is 'How many were sent in the 24 hours before.';
-comment on column audit.codes.wrong_in_a_day is 'How many wrong ones of any type were tried for the recipient in the 24 hours before.';
-comment on column audit.codes.expires_at is 'End of its life.';
-comment on column audit.codes.principal is 'Who had it sent.';
+comment on column audit.codes.sent_in_a_day is 'Codes sent to the recipient in the last 24 hours.';
+comment on column audit.codes.wrong_in_a_day is 'Wrong codes of any type tried for the recipient in the last 24 hours.';
+comment on column audit.codes.expires_at is 'When it expires.';
+comment on column audit.codes.principal is 'Principal that sent it.';
 comment on column audit.codes.request_id is 'X-Request-ID of that call.';
 grant select on audit.codes to ledgerd_audit;
 
@@ -154,18 +154,18 @@ select t.name as tenant, v.channel, v.name, v.locale, v.version, m.versions[arra
 from notify_template_versions v
 join notify_templates m on m.tenant_id = v.tenant_id and m.channel = v.channel and m.name = v.name
 left join access_tenants t on t.tenant_id = v.tenant_id;
-comment on view audit.templates is 'Templates of messages with all their versions: what a message was written with.';
+comment on view audit.templates is 'Templates of messages, with all their versions.';
 comment on column audit.templates.tenant is 'Name of the tenant.';
 comment on column audit.templates.channel is 'sms, email or push.';
 comment on column audit.templates.name is 'Name of the template.';
 comment on column audit.templates.locale is 'Locale of the version.';
 comment on column audit.templates.version is 'Version.';
-comment on column audit.templates.current is 'It is what is sent now in its locale.';
+comment on column audit.templates.current is 'True if this is the present version of its locale.';
 comment on column audit.templates.deleted_at is 'When the template was deleted.';
-comment on column audit.templates.principal is 'Who made the version.';
-comment on column audit.templates.request_id is 'X-Request-ID of the call that made it.';
-comment on column audit.templates.created_at is 'When it was made.';
-comment on column audit.templates.definition is 'What it says.';
+comment on column audit.templates.principal is 'Principal that created the version.';
+comment on column audit.templates.request_id is 'X-Request-ID of the call that created it.';
+comment on column audit.templates.created_at is 'When it was created.';
+comment on column audit.templates.definition is 'Definition of the version.';
 grant select on audit.templates to ledgerd_audit;
 reset role;
 

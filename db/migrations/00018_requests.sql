@@ -61,15 +61,15 @@ from (
     select tenant_id, request_id, changed_at, 'endpoint', name, state, principal, endpoint_id from notify_endpoints
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. Indexes find transfers and notifications; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out.';
+comment on view audit.requests is 'Rows that a call created or changed, by its X-Request-ID. Expired rows are missing, and messages, works and locks have only their last call. Transfers and notifications are found by indexes; all other tables are scanned, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' excludes them.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
-comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
-comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter; notification: a message to somebody; notification changed: cancelled, requeued, reported on; code: the last one sent, or tried; template: a version of it; endpoint: of webhooks, made or last changed.';
-comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name of the lock, biz_no of the notification, number of the changed one, recipient of the code, masked, name and version of the template, or of the endpoint.';
-comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock, channel and business type of the notification, what was done to a changed one, type of the code, channel and locale of the template, state of the endpoint. Behind a colon the state of what was settled or changed.';
-comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
-comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims, messages, notifications and endpoints have one; of a code it is that of its notification.';
+comment on column audit.requests.at is 'When it was recorded. For a message that failed: when the attempt began.';
+comment on column audit.requests.what is 'transfer; hold; account; key; refusal: a key whose answer is a refusal; token: issued; token spent; claim: the first use of a key; work: begun; work settled; message: first delivered; message changed: by the last call that changed it; lock; waiter; notification: an outgoing message; notification changed: cancelled, requeued or reported on; code: the last one sent or tried; template: a version; endpoint: a webhook endpoint, created or last changed.';
+comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, name of the lock, biz_no of the notification, number of the changed notification, masked recipient of the code, name and version of the template, or name of the endpoint.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock, channel and business type of the notification, kind of the change, type of the code, channel and locale of the template, or state of the endpoint. For settled or changed rows followed by a colon and the state.';
+comment on column audit.requests.principal is 'Principal of the caller; null for accounts, changes of messages, and first attempts at work that was begun again, which do not record it.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch; null for all but transfers, holds, accounts, claims, messages, notifications and endpoints. For a code it is the id of its notification.';
 reset role;
 
 -- +goose Down
@@ -118,13 +118,13 @@ from (
     select tenant_id, request_id, queued_at, 'waiter', name, holder, principal, null from lock_waiters
 ) r
 left join access_tenants t on t.tenant_id = r.tenant_id;
-comment on view audit.requests is 'What a call did, by its X-Request-ID, as far as rows still tell: those past their life go, and later calls take the place of earlier ones in messages, works and locks. An index finds transfers; everything else is read whole, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' leaves it out.';
+comment on view audit.requests is 'Rows that a call created or changed, by its X-Request-ID. Expired rows are missing, and messages, works and locks have only their last call. Transfers are found by an index; all other tables are scanned, some 0.2 s for a million rows, unless a condition such as what = ''transfer'' excludes them.';
 comment on column audit.requests.tenant is 'Name of the tenant.';
 comment on column audit.requests.request_id is 'X-Request-ID of the call.';
-comment on column audit.requests.at is 'When it was recorded. Of a message that failed: when the attempt began.';
-comment on column audit.requests.what is 'transfer, hold, account, key, or refusal: a key whose answer is one; token (issued), token spent; claim: the first use of a key; work: begun, work settled; message: first brought, message changed: by the last call that did; lock; waiter.';
+comment on column audit.requests.at is 'When it was recorded. For a message that failed: when the attempt began.';
+comment on column audit.requests.what is 'transfer; hold; account; key; refusal: a key whose answer is a refusal; token: issued; token spent; claim: the first use of a key; work: begun; work settled; message: first delivered; message changed: by the last call that changed it; lock; waiter.';
 comment on column audit.requests.name is 'biz_no, account code, request key, SHA-256 of the token, claimed key, key of the work, message id, or name of the lock.';
-comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or the operation that spent it, scope of the claim or the work, consumer group and part of the message, holder of the lock. Behind a colon the state of what was settled or changed.';
-comment on column audit.requests.principal is 'Who called; null for accounts, changes of messages, and first attempts at work begun again, which do not keep it.';
-comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch. Only transfers, holds, accounts, claims and messages have one.';
+comment on column audit.requests.detail is 'Type of the transfer, state of the hold, asset of the account, operation of the key, purpose of the token or operation that spent it, scope of the claim or the work, consumer group and part of the message, or holder of the lock. For settled or changed rows followed by a colon and the state.';
+comment on column audit.requests.principal is 'Principal of the caller; null for accounts, changes of messages, and first attempts at work that was begun again, which do not record it.';
+comment on column audit.requests.id is 'Id of the row, where id >> 14 is its batch; null for all but transfers, holds, accounts, claims and messages.';
 reset role;

@@ -25,7 +25,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_history is 'The system identifier of the cluster, and the number of the database in it. Neither changes in the life of a session, so the session remembers both: the first is read from a file.';
+comment on function commit_history is 'The cluster''s system identifier and the database''s oid. Neither changes during a session, so the session caches both: the first is read from a file.';
 
 -- +goose StatementBegin
 create function commit_timeline() returns integer
@@ -40,7 +40,7 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_timeline is 'The timeline that is written to: another one after each promotion of a standby, and after each recovery to a point in time.';
+comment on function commit_timeline is 'The timeline of the cluster. Each promotion of a standby, and each point-in-time recovery, starts a new one.';
 
 create table commit_epochs (
     epoch    integer not null,
@@ -50,12 +50,12 @@ create table commit_epochs (
     began_at timestamptz not null default clock_timestamp(),
     constraint commit_epochs_pkey primary key (epoch)
 );
-comment on table commit_epochs is 'One row for each stretch of history that the database has been through: a restore into another cluster or database, and each promotion of a standby, begins another. No tenant: the history is one of all.';
+comment on table commit_epochs is 'One row per epoch of the database''s history. A restore into another cluster or database, and each promotion of a standby, begins a new epoch. No tenant: all tenants share the history.';
 comment on column commit_epochs.epoch is 'Number of the epoch. Commits of a later epoch come after those of an earlier one.';
-comment on column commit_epochs.nonce is 'Tells the epoch from one of the same number in another copy of the database.';
-comment on column commit_epochs.history is 'What commit_history said.';
-comment on column commit_epochs.timeline is 'What commit_timeline said.';
-comment on column commit_epochs.began_at is 'When the epoch was first noticed.';
+comment on column commit_epochs.nonce is 'Distinguishes the epoch from one with the same number in another copy of the database.';
+comment on column commit_epochs.history is 'Result of commit_history.';
+comment on column commit_epochs.timeline is 'Result of commit_timeline.';
+comment on column commit_epochs.began_at is 'When a server first noticed the epoch.';
 
 -- +goose StatementBegin
 create function commit_epoch() returns integer
@@ -76,10 +76,10 @@ begin
 end
 $$;
 -- +goose StatementEnd
-comment on function commit_epoch is 'Number of the epoch now, also while no server has noticed it yet: the last one, or the next where the database is not what the last one was.';
+comment on function commit_epoch is 'Number of the present epoch, even if no server has recorded it yet: the last recorded one, or the next if history or timeline have changed.';
 
 alter table commit_batches add column epoch integer not null default commit_epoch();
-comment on column commit_batches.epoch is 'Epoch of the commit: transactions of different ones cannot be compared by their numbers.';
+comment on column commit_batches.epoch is 'Epoch of the commit. Transaction ids of different epochs cannot be compared.';
 drop index commit_batches_order_idx;
 create index commit_batches_order_idx on commit_batches (epoch, xid, batch_id);
 

@@ -27,7 +27,7 @@ import (
 // Reasons of access.
 var (
 	Unauthenticated = fault.Define(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest, Code: fault.Unauthenticated, Step: fault.Fix,
-		Doc: "The call has no good API key: send Authorization: Bearer KEY."})
+		Doc: "The call has no valid API key: send Authorization: Bearer KEY."})
 	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest, Code: fault.PermissionDenied, Step: fault.Fix,
 		Doc: "The API key's role does not allow the call."})
 )
@@ -50,7 +50,7 @@ func (r Role) String() string { return [...]string{"", "read", "write", "admin"}
 func ParseRole(s string) (Role, error) {
 	r, ok := roleNames[s]
 	if !ok {
-		return 0, fmt.Errorf("there is no role %q: it is read, write or admin", s)
+		return 0, fmt.Errorf("there is no role %q: use read, write or admin", s)
 	}
 	return r, nil
 }
@@ -126,7 +126,7 @@ func (k *Keys) Authenticate(ctx context.Context, key string) (Identity, error) {
 }
 
 func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
-	bad := Unauthenticated.New("the API key is not good")
+	bad := Unauthenticated.New("the API key is unknown, wrong or revoked")
 	part := strings.Split(key, "_")
 	if len(part) != 4 || part[0] != prefix {
 		return Identity{}, bad
@@ -139,7 +139,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	case k.lookups <- struct{}{}:
 		defer func() { <-k.lookups }()
 	case <-ctx.Done():
-		return Identity{}, fault.NotRun.New("the call ended before its API key was checked").Because(ctx.Err())
+		return Identity{}, fault.NotRun.New("the call timed out or was cancelled before its API key was checked").Because(ctx.Err())
 	}
 	row, err := q.APIKeyGet(ctx, k.pool, db.APIKeyGetParams{TenantID: int32(tenant), KeyID: part[2]})
 	if errors.Is(err, pgx.ErrNoRows) {

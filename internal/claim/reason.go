@@ -9,19 +9,19 @@ import (
 // Reasons of claims.
 var (
 	KeyClaimed = fault.Define(fault.Reason{Name: "KEY_CLAIMED", Class: fault.Duplicate, Code: fault.AlreadyExists, Step: fault.Ignore,
-		Doc: "The key was claimed before, and only a first use will do, or it is another owner's for ever. The state tells the first one's owner, result, request id and time, and how often the key was used. This use is not counted."})
+		Doc: "The key was already claimed, and the call asks for the first use only, or another owner has claimed the key for ever. The state has the first claim's owner, result, request id and time, and how often the key was used. This use is not counted."})
 	LifeDifferent = fault.Define(fault.Reason{Name: "CLAIM_LIFE_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The key is claimed for ever and the call gives it a life, or the reverse."})
+		Doc: "The key is claimed for ever and the call sets a life, or the key has a life and the call sets none."})
 	NotFound = fault.Define(fault.Reason{Name: "CLAIM_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
-		Doc: "The key is not claimed, or its life is over."})
+		Doc: "The key is not claimed, or its claim has expired."})
 	Foreign = fault.Define(fault.Reason{Name: "CLAIM_FOREIGN", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The claim is another owner's, who alone frees the key, or whoever has its fence."})
+		Doc: "The claim belongs to another owner. Only that owner, or a caller that has the claim's fence, can free the key."})
 )
 
 // alreadyClaimed names the first use.
 func alreadyClaimed(r *Row) error {
 	c := &r.Value
-	f := KeyClaimed.New("the key was claimed before").With("scope", r.Key.Scope).With("key", r.Key.Key).With("count", c.Uses).
+	f := KeyClaimed.New("the key was already claimed").With("scope", r.Key.Scope).With("key", r.Key.Key).With("count", c.Uses).
 		With("first_request_id", c.RequestID).With("first_time", c.ClaimedAt.UTC().Format(time.RFC3339Nano))
 	if c.Owner != "" {
 		f = f.With("owner", c.Owner)
@@ -36,14 +36,14 @@ func alreadyClaimed(r *Row) error {
 }
 
 func lifeDifferent(r *Row) error {
-	f := LifeDifferent.New("the key is claimed for ever, and this use has a life")
+	f := LifeDifferent.New("the key is claimed for ever: claim it without life")
 	if !r.Value.ForEver() {
-		f = LifeDifferent.New("the key is claimed for a life, and this use has none")
+		f = LifeDifferent.New("the key is claimed with a life: claim it with one")
 	}
 	return f.With("scope", r.Key.Scope).With("key", r.Key.Key).With("first_request_id", r.Value.RequestID)
 }
 
 func foreign(r *Row) error {
-	return Foreign.New("the claim is another owner's").With("scope", r.Key.Scope).With("key", r.Key.Key).
+	return Foreign.New("the claim belongs to another owner").With("scope", r.Key.Scope).With("key", r.Key.Key).
 		With("owner", r.Value.Owner)
 }

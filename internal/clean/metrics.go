@@ -14,9 +14,9 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "clean", Name: "deleted_total",
-			Help: "Rows past their life that this process deleted."}, []string{"table"}),
+			Help: "Expired rows that this process deleted."}, []string{"table"}),
 		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "clean", Name: "overdue_seconds",
-			Help: "For how long the oldest life has been over, of rows that are still there, when this process last cleaned the table."}, []string{"table"}),
+			Help: "How long the oldest row that is still there has been expired, when this process last cleaned the table."}, []string{"table"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.deleted, m.age)

@@ -49,7 +49,7 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 			a.again = true
 			return
 		}
-		j.err = fault.RowsLocked.New("the rows that the call works with kept changing")
+		j.err = fault.RowsLocked.New("other transactions kept changing the rows of the call")
 	case errors.Is(j.err, ErrLater):
 		if !j.DryRun { // nothing commits that it could run after
 			j.err, j.later = nil, true
@@ -147,7 +147,7 @@ func (a *attempt[T]) safely(j *job[T], run func() error) {
 		switch {
 		case r == nil:
 		case r == any(errTooManyIDs):
-			j.err = TooManyRows.New("the call writes more rows than one commit may")
+			j.err = TooManyRows.New("the call writes more rows than fit into one commit: split it")
 			a.full = len(a.jobs) > 1 // not its fault: there is room in a batch of its own
 		default:
 			a.engine.metrics.panics.Inc()

@@ -118,7 +118,9 @@ func (e *Engine[T]) Do(ctx context.Context, w Submission[T]) (Outcome, error) {
 	return r.Outcome, r.Err
 }
 
-func callEnded(err error) error { return fault.NotRun.New("the call had ended before").Because(err) }
+func callEnded(err error) error {
+	return fault.NotRun.New("the call had already timed out or been cancelled").Because(err)
+}
 
 // patience bounds the wait for the database and for locked rows of a caller without deadline.
 const patience = 10 * time.Second
@@ -168,7 +170,7 @@ func (e *Engine[T]) leave(ctx context.Context, j *job[T]) Result {
 	if j.state.Load() == finished {
 		return Result{j.out, j.err}
 	}
-	return Result{Err: fault.OutcomeUnknown.New("the call ended while its work was running").Because(ctx.Err())}
+	return Result{Err: fault.OutcomeUnknown.New("the call timed out or was cancelled while its command was running").Because(ctx.Err())}
 }
 
 // notRun says why a job did not run in its caller's time.
@@ -179,7 +181,7 @@ func (e *Engine[T]) notRun(j *job[T], cause error) error {
 	if err := e.Ready(); err != nil {
 		return unavailable(err)
 	}
-	return fault.NotRun.New("the call ended before its work began").Because(cause)
+	return fault.NotRun.New("the call timed out or was cancelled before its command began").Because(cause)
 }
 
 func rowsLocked(cause error) error {
@@ -196,7 +198,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	switch e.queue.admit(jobs) {
 	case refusedBusy:
 		e.metrics.refused.Add(float64(len(jobs)))
-		err = fault.Busy.New("the queue is full").After(200 * time.Millisecond)
+		err = fault.Busy.New("the queue is full: retry later").After(200 * time.Millisecond)
 	case refusedLarge:
 		err = TooManyRows.New("the call is larger than what one tenant may have in the queue: split it")
 	case refusedClosed:
@@ -234,7 +236,7 @@ func (e *Engine[T]) Drain(ctx context.Context) error {
 	case <-e.ended:
 		return nil
 	case <-ctx.Done():
-		return errors.Join(errors.New("commit: drain timed out with work unanswered"), ctx.Err())
+		return errors.Join(errors.New("commit: drain timed out with calls unanswered"), ctx.Err())
 	}
 }
 

@@ -33,7 +33,7 @@ func (e *Engine[T]) Ready() error {
 		return *err
 	}
 	if age := e.health.oldest(); age > tooLong {
-		return fmt.Errorf("commit: a batch has been at work for %v", age.Truncate(time.Millisecond))
+		return fmt.Errorf("commit: a batch has been running for %v", age.Truncate(time.Millisecond))
 	}
 	return nil
 }

@@ -41,23 +41,23 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reg: reg,
 		size: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "batch_commands",
-			Help: "Commands in a batch.", Buckets: prometheus.ExponentialBuckets(1, 2, 12)}),
+			Help: "Commands per batch.", Buckets: prometheus.ExponentialBuckets(1, 2, 12)}),
 		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "stage_seconds",
-			Help: "Time of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
+			Help: "Duration of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
 		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "keys_total",
-			Help: "Calls with a request key by operation and outcome: first, refused, replayed, mismatch, expired (ran again, for its life was over); taken_over counts lapsed leases that were taken over."}, []string{"operation", "outcome"}),
+			Help: "Calls with a request key, by operation and outcome: first, refused, replayed, mismatch, expired (the key's life was over, so the call ran again); taken_over counts lapsed leases of work that another caller took over."}, []string{"operation", "outcome"}),
 		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "replay_age_seconds",
-			Help:    "Time from the call that ran to the call that got its recorded answer: keys have to live longer than nearly all.",
+			Help:    "Time from the call that ran to a repeat that got the recorded answer. The life of keys must be longer than nearly all of these.",
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
-		overlaps: counter("overlaps_total", "Batches that took over rows of batches not yet committed."),
+		overlaps: counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "attempts_total",
-			Help: "Attempts at committing a batch, by how they ended: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
-		culprits:  counter("culprits_total", "Commands that the database refused."),
-		lockWaits: counter("lock_waits_total", "Commands put aside because another transaction held their rows."),
+			Help: "Attempts to commit a batch, by outcome: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
+		culprits:  counter("culprits_total", "Commands that the database rejected."),
+		lockWaits: counter("lock_waits_total", "Commands postponed because another transaction had locked their rows."),
 		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
-		unknown:   counter("unknown_outcomes_total", "COMMITs whose answer was lost, and had to be found out."),
+		unknown:   counter("unknown_outcomes_total", "COMMITs whose response was lost, so that the outcome had to be looked up."),
 		panics:    counter("panics_total", "Commands that panicked: each is a defect."),
-		refused:   counter("busy_total", "Commands refused because too much was waiting."),
+		refused:   counter("busy_total", "Commands refused because the queue was full."),
 	}
 	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"), m.stages.WithLabelValues("flush")
 	if reg != nil {
@@ -73,9 +73,9 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 	}
 	m.reg.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
-			Help: "Rows of the commands that wait or run."}, depth),
+			Help: "Rows of the commands that are queued or running."}, depth),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "clock_lead_seconds",
-			Help: "How far the newest recorded time of some rows was ahead of the database's clock in the last minute, if by more than a second."}, lead))
+			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute; 0 up to one second."}, lead))
 }
 
 // countAttempt counts an attempt.

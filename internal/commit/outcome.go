@@ -76,7 +76,7 @@ func (e *Engine[T]) settle(id, nonce int64) (committed bool) {
 			err = e.probeOnce()
 		}
 		if err == nil {
-			e.log.Info("the outcome of a COMMIT is known", "batch_id", id, "committed", committed)
+			e.log.Info("the outcome of a COMMIT was found", "batch_id", id, "committed", committed)
 			return committed
 		}
 		e.markUnready(err)
@@ -205,7 +205,7 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BeganAt}, nil
 		}
 		if recorded {
-			return Epoch{}, fmt.Errorf("epoch %d was recorded, and is not there: the database changes", e.Epoch)
+			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile", e.Epoch)
 		}
 		if err := q.EpochBegin(ctx, pool); err != nil {
 			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)

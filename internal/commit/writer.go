@@ -260,7 +260,7 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *
 	if len(jobs) > 1 {
 		return e.runHalves(conn, jobs, false)
 	}
-	e.log.Error("a command is refused after five lost races", "command", fmt.Sprintf("%T", jobs[0].Command),
+	e.log.Error("a command was refused after losing five races for its rows", "command", fmt.Sprintf("%T", jobs[0].Command),
 		"request_id", jobs[0].RequestID, "error", err)
 	if isCanceled(err) {
 		e.markUnready(err)
@@ -274,13 +274,13 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *
 func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, search bool) *pgxpool.Conn {
 	if len(jobs) > 1 {
 		e.queue.open()
-		e.log.Warn("the database rejected a batch: trying its halves", "jobs", len(jobs), "error", err)
+		e.log.Warn("the database rejected a batch: retrying its halves", "jobs", len(jobs), "error", err)
 		return e.runHalves(conn, jobs, search)
 	}
 	j := jobs[0]
 	e.metrics.culprits.Inc()
 	e.queue.culprit(j.Tenant)
-	e.log.Error("a command was refused by the database", "command", fmt.Sprintf("%T", j.Command),
+	e.log.Error("the database rejected a command", "command", fmt.Sprintf("%T", j.Command),
 		"request_id", j.RequestID, "error", err)
 	e.fail(j, internal(err))
 	return conn

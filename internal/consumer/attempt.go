@@ -43,7 +43,7 @@ func (c *Consumer) try(ctx context.Context, in *rpc.Incoming, unnamed string) (s
 		outcome, wait = c.run(ctx, in)
 	}
 	c.Metrics.messages.WithLabelValues(c.Settings.Name, outcome).Inc()
-	c.Log.Debug("a message came", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID, "outcome", outcome)
+	c.Log.Debug("message received", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID, "outcome", outcome)
 	return outcome != "failed" && outcome != "later", wait
 }
 
@@ -89,13 +89,13 @@ func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string, perma
 	case err != nil:
 		return c.later(in, err)
 	case m.State == inbox.Died:
-		c.Log.Warn("a message is dead", "consumer", c.Settings.Name, "message_id", in.Key.ID, "part", in.Key.Part, "attempts", m.Attempts,
+		c.Log.Warn("message is dead", "consumer", c.Settings.Name, "message_id", in.Key.ID, "part", in.Key.Part, "attempts", m.Attempts,
 			"request_id", in.RequestID, "error", why)
 		return "dead", 0
 	case m.State == inbox.Succeeded:
 		return "duplicate", 0
 	}
-	c.Log.Info("a message failed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "attempts", m.Attempts, "request_id", in.RequestID, "error", why)
+	c.Log.Info("message failed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "attempts", m.Attempts, "request_id", in.RequestID, "error", why)
 	return "failed", max(m.RetryAt.Sub(m.StartedAt), time.Millisecond)
 }
 
@@ -104,7 +104,7 @@ func (c *Consumer) later(in *rpc.Incoming, err error) (outcome string, wait time
 	if f := fault.Of(err); f != nil {
 		wait = f.RetryAfter
 	}
-	c.Log.Debug("a message has to wait", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID, "error", err)
+	c.Log.Debug("message postponed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID, "error", err)
 	return "later", cmp.Or(wait, transientWait)
 }
 

@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "consumer_messages_total",
 			Help: "Deliveries by consumer and outcome: done, duplicate, failed, dead, later."}, []string{"consumer", "outcome"}),
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "consumer_connected",
-			Help: "1 while the consumer has its broker."}, []string{"consumer"}),
+			Help: "1 while the consumer is connected to its broker."}, []string{"consumer"}),
 	}
 	reg.MustRegister(m.messages, m.connected)
 	return m
@@ -72,7 +72,7 @@ func (c *Consumer) Run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.Log.Warn("the broker is gone", "consumer", c.Settings.Name, "again_in", wait, "error", err)
+		c.Log.Warn("the connection to the broker was lost", "consumer", c.Settings.Name, "again_in", wait, "error", err)
 		if !sleep(ctx, wait) {
 			return
 		}
@@ -120,7 +120,7 @@ func (c *Consumer) loose(ctx context.Context, source Source, d Delivery) {
 		err = source.Later(d, wait)
 	}
 	if err != nil {
-		c.Log.Warn("the broker was not told, and will deliver again", "consumer", c.Settings.Name, "error", err)
+		c.Log.Warn("could not settle a message with the broker, which will deliver it again", "consumer", c.Settings.Name, "error", err)
 	}
 }
 
@@ -140,7 +140,7 @@ func (c *Consumer) lane(ctx context.Context, source Source, list []Delivery) {
 			}
 		}
 		if err := source.Acknowledge(d); err != nil {
-			c.Log.Warn("the broker was not told, and will deliver again", "consumer", c.Settings.Name, "error", err)
+			c.Log.Warn("could not settle a message with the broker, which will deliver it again", "consumer", c.Settings.Name, "error", err)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (c *Consumer) runRequeued(ctx context.Context) {
 	for sleep(ctx, requeuedEvery) {
 		found, err := c.Reader.RequeuedDue(ctx, c.Tenant, c.Settings.Group, requeuedCount)
 		if err != nil && !errors.Is(err, context.Canceled) {
-			c.Log.Warn("requeued messages cannot be read", "consumer", c.Settings.Name, "error", err)
+			c.Log.Warn("could not read requeued messages", "consumer", c.Settings.Name, "error", err)
 		}
 		for _, m := range found {
 			if ctx.Err() != nil {

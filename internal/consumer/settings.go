@@ -81,7 +81,7 @@ func ReadFile(name string) ([]*Settings, error) {
 			return nil, fmt.Errorf("%s: consumers[%d]: %w", name, i, err)
 		}
 		if names[s.Name] {
-			return nil, fmt.Errorf("%s: consumers[%d]: there are two of the name %s", name, i, s.Name)
+			return nil, fmt.Errorf("%s: consumers[%d]: another consumer has the name %s", name, i, s.Name)
 		}
 		names[s.Name] = true
 		// What is brought back from the dead is run by whichever consumer of the group is first.
@@ -119,7 +119,7 @@ func (s *Settings) complete() error {
 		return err
 	}
 	if s.Request != "" && !rpc.IsRequest(s.Request) {
-		return fmt.Errorf("request: %s is not the request of a changing call", s.Request)
+		return fmt.Errorf("request: %s is not the request of a mutation", s.Request)
 	}
 	if err := s.checkID(); err != nil {
 		return err
@@ -148,13 +148,13 @@ func (s *Settings) checkEntry() error {
 	}
 	switch {
 	case unset != nil:
-		return fmt.Errorf("url, password: the environment has no %s", strings.Join(unset, ", "))
+		return fmt.Errorf("url, password: the environment variable %s is not set", strings.Join(unset, ", "))
 	case s.Broker != Kafka && (s.TLS || s.SASL != "" || s.Username != "" || s.Password != ""):
-		return errors.New("tls, sasl, username, password: are for Kafka; the others have them in the url")
+		return errors.New("tls, sasl, username, password: only for Kafka; for other brokers put them into url")
 	case !slices.Contains([]string{"", Plain, ScramSHA256, ScramSHA512}, s.SASL):
 		return fmt.Errorf("sasl: must be %s, %s or %s, not %q", Plain, ScramSHA256, ScramSHA512, s.SASL)
 	case (s.SASL == "") != (s.Username == ""):
-		return errors.New("sasl, username: one is nothing without the other")
+		return errors.New("sasl, username: set both or neither")
 	}
 	return nil
 }
@@ -165,9 +165,9 @@ func (s *Settings) checkID() error {
 	case s.MessageID == "":
 		s.MessageID = map[string]string{Kafka: "position", NATS: "position", RabbitMQ: "broker"}[s.Broker]
 	case s.MessageID == "position" && s.Broker == RabbitMQ:
-		return errors.New("message_id: RabbitMQ knows no position; name a header, a field, or broker")
+		return errors.New("message_id: RabbitMQ has no positions; use header:NAME, field:NAME or broker")
 	case s.MessageID == "broker" && s.Broker == Kafka:
-		return errors.New("message_id: Kafka knows no message id; name a header, a field, or position")
+		return errors.New("message_id: Kafka has no message ids; use header:NAME, field:NAME or position")
 	case !slices.Contains([]string{"position", "broker"}, s.MessageID) && (!named || name == "" || how != "header" && how != "field"):
 		return fmt.Errorf("message_id: must be position, broker, header:NAME or field:NAME, not %q", s.MessageID)
 	}
@@ -203,9 +203,9 @@ func (s *Settings) defaults() error {
 	case s.MaxAttempts < 1 || s.MaxAttempts > 1000:
 		return errors.New("max_attempts: must be 1 to 1000")
 	case s.MaxBackoff < s.Backoff:
-		return errors.New("max_backoff: must not be below backoff")
+		return errors.New("max_backoff: must not be less than backoff")
 	case s.Backoff > 24*time.Hour, s.MaxBackoff > 7*24*time.Hour, s.ContentLife > 365*24*time.Hour, s.Keep > 3650*24*time.Hour:
-		return errors.New("backoff may be a day, max_backoff a week, content_life a year, keep ten years at most")
+		return errors.New("backoff must be at most a day, max_backoff a week, content_life a year, and keep ten years")
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		kafka + "    sasl: md5\n    username: u":    "sasl: must be",
 		kafka + "    username: u":                   "sasl, username",
 		kafka + "    sasl: plain":                   "sasl, username",
-		"consumers:\n  - " + good + "    tls: true": "are for Kafka",
+		"consumers:\n  - " + good + "    tls: true": "only for Kafka",
 		"":                              "there are no consumers",
 		"consumers:\n  -":               "broker: must be",
 		"consumers:\n  - broker: redis": "broker: must be",
@@ -83,11 +83,11 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		"consumers:\n  - " + good + "    max_attempts: 1001":                                                                "max_attempts: must be",
 		"consumers:\n  - " + good + "    keep: 1s":                                                                          "keep: must be at least",
 		"consumers:\n  - " + good + "    backoff: 2h\n    max_backoff: 1h":                                                  "max_backoff: must not be",
-		"consumers:\n  - " + good + "  - " + good:                                                                           "two of the name nats/g",
+		"consumers:\n  - " + good + "  - " + good:                                                                           "has the name nats/g",
 		"consumers:\n  - " + good + "  - " + good + "    name: n\n    request: ledgerd.ledger.v1.TransferRequest\n":         "another request",
 		"consumers:\n  - " + strings.ReplaceAll(good, "NATS_PASSWORD", "NOT_SET_ANYWHERE"):                                  "NOT_SET_ANYWHERE",
-		"consumers:\n  - broker: rabbitmq\n    url: u\n    queue: q\n    group: g\n    tenant: t\n    message_id: position": "RabbitMQ knows no position",
-		"consumers:\n  - broker: kafka\n    url: u\n    topics: [q]\n    group: g\n    tenant: t\n    message_id: broker":   "Kafka knows no message id",
+		"consumers:\n  - broker: rabbitmq\n    url: u\n    queue: q\n    group: g\n    tenant: t\n    message_id: position": "RabbitMQ has no positions",
+		"consumers:\n  - broker: kafka\n    url: u\n    topics: [q]\n    group: g\n    tenant: t\n    message_id: broker":   "Kafka has no message ids",
 	} {
 		if _, err := read(t, text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\n%v, not %q", text, err, want)

@@ -14,17 +14,17 @@ import (
 
 const head = `# Errors
 
-Every error carries ` + "`google.rpc.ErrorInfo`" + ` (reason, domain ` + "`ledgerd`" + `, and as metadata the state that the
-reason speaks of, as it is now), ` + "`ledgerd.errors.v1.ErrorDetail`" + ` (class, next step, whether to show the message to the
+Every error carries ` + "`google.rpc.ErrorInfo`" + ` (reason, domain ` + "`ledgerd`" + `, and as metadata the present
+state that the reason refers to), ` + "`ledgerd.errors.v1.ErrorDetail`" + ` (class, next step, whether to show the message to the
 user, request id), where fields are wrong ` + "`google.rpc.BadRequest`" + `, and where waiting helps ` + "`google.rpc.RetryInfo`" + `.
 An item of ` + "`TransferBatch`" + ` has the same in its ` + "`error`" + `.
 
 | class | recorded under the key? | may the same key run again? |
 |---|---|---|
 | bad_request | no | yes, corrected |
-| duplicate | no | no need: it names the first result |
-| business_refusal | yes | no: it gets the same refusal; decide anew under a new key |
-| conflict | no | yes, after reading again |
+| duplicate | no | not needed: the error names the first result |
+| business_refusal | yes | no: repeats get the same refusal; use a new key for a new decision |
+| conflict | no | yes, after reading the state again |
 | system | no, nothing is kept | yes |
 
 This page is generated from the code: ` + "`make generate`" + `.

@@ -74,7 +74,7 @@ func (d *domain[P]) of(tx *Tx) P {
 		return p.(P)
 	}
 	if tx.loaded {
-		panic("flow: a command works on a domain that its Need did not ask for")
+		panic("flow: a command uses a domain that its Need did not name")
 	}
 	p := d.open(tx)
 	tx.parts[d.place] = p

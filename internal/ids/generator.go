@@ -137,6 +137,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return fault.NotRun.New("the call ended before the clock came to ids that are free").Because(ctx.Err())
+		return fault.NotRun.New("the call timed out or was cancelled while it waited for free ids").Because(ctx.Err())
 	}
 }

@@ -49,7 +49,7 @@ func (g *Generator) lead(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
 		g.mu.Unlock()
-		return fault.ShuttingDown.New("the server is ending")
+		return fault.ShuttingDown.New("the server is shutting down")
 	}
 	a := g.attempt
 	if a == nil {
@@ -62,7 +62,7 @@ func (g *Generator) lead(ctx context.Context) error {
 	case <-a.done:
 		return a.err
 	case <-ctx.Done():
-		return fault.NotRun.New("the call ended before a worker number was leased").Because(ctx.Err())
+		return fault.NotRun.New("the call timed out or was cancelled before a worker number was leased").Because(ctx.Err())
 	}
 }
 
@@ -88,7 +88,7 @@ func (g *Generator) leaseOrRenew(ctx context.Context) error {
 	err := g.renew(ctx, held)
 	if errors.Is(err, errLost) {
 		g.metrics.lease("lost")
-		g.log.WarnContext(ctx, "worker number of ids was lost: another process had leased it", "worker", held.worker, "fence", held.fence)
+		g.log.WarnContext(ctx, "the worker number of ids was lost: another process has leased it", "worker", held.worker, "fence", held.fence)
 		err = g.takeNumber(ctx)
 	}
 	if f := fault.Of(err); f != nil && f.Reason == fault.DatabaseUnavailable {
@@ -174,7 +174,7 @@ func (g *Generator) ask(ctx context.Context, run func(context.Context, *pgx.Conn
 	case pg.Warned(conn):
 		return errNotDurable
 	case !hasIDs(said):
-		return fmt.Errorf("the database's clock says %v: ids are for the time from %v to %v", said, Epoch, Last)
+		return fmt.Errorf("the database's clock is at %v, and ids can only be made from %v to %v", said, Epoch, Last)
 	}
 	g.mu.Lock()
 	ahead := g.clock.correct(before, after, said)
@@ -189,7 +189,7 @@ func outside(d, most time.Duration) time.Duration { return min(d, 0) + max(d-mos
 
 // exhausted is the error when no number is free, with the time at which one may be.
 func (g *Generator) exhausted(ctx context.Context) error {
-	f := WorkersExhausted.New("all %d worker numbers are held", Workers)
+	f := WorkersExhausted.New("all %d worker numbers are leased by other processes", Workers)
 	if row, err := q.WorkerSoonest(ctx, g.o.Pool); err == nil {
 		f = f.After(max(row.FreeAt.Sub(row.Now), 100*time.Millisecond))
 	}

@@ -20,14 +20,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		reg: reg, snowflake: made.WithLabelValues("snowflake"), uuids: made.WithLabelValues("uuid_v7"),
 		waits: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "waits_total",
-			Help: "Waits because the ids of the present time were used up."}),
+			Help: "Waits because all ids up to the present time were used."}),
 		leases: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "leases_total",
-			Help: "Tries to lease or renew a worker number by outcome: leased, renewed, lost, exhausted, failed."}, []string{"outcome"}),
+			Help: "Attempts to lease or renew a worker number, by outcome: leased, renewed, lost, exhausted, failed."}, []string{"outcome"}),
 		offset: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "clock_offset_seconds",
-			Help: "How far a clock is ahead of Postgres's for sure: that of the machine (wall), and that in ids (ids). Measured with every lease and renewal."},
+			Help: "Lower bound of how far a clock is ahead of Postgres's clock: the machine's clock (wall), or the clock that ids are made from (ids). Measured at every lease and renewal."},
 			[]string{"clock"}),
 		worker: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "worker",
-			Help: "The worker number that the process holds; -1: none."}),
+			Help: "The worker number that the process has leased; -1: none."}),
 	}
 	m.worker.Set(-1)
 	for _, outcome := range []string{"lost", "exhausted"} { // from 0 on, so that the first one is seen to come
@@ -45,6 +45,6 @@ func (m *Metrics) lease(outcome string) { m.leases.WithLabelValues(outcome).Inc(
 func (m *Metrics) left(read func() float64) {
 	if m.reg != nil {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "left_seconds",
-			Help: "For how long ids may be made if the worker number's lease is not renewed; 0 without one."}, read))
+			Help: "How long ids can be made without another renewal of the worker number's lease; 0 without a lease."}, read))
 	}
 }

@@ -26,12 +26,12 @@ type OrderForm struct {
 // default UTC. Returns fault FIELD_INVALID.
 func NewOrderForm(prefix, zone string) (OrderForm, error) {
 	if !goodPrefix(prefix) {
-		return OrderForm{}, fault.FieldInvalid.New("the prefix must be up to %d of A-Z and 0-9", maxPrefix).
-			WithField("prefix", "must be up to 8 of A-Z and 0-9")
+		return OrderForm{}, fault.FieldInvalid.New("prefix: must be at most %d characters, A-Z and 0-9", maxPrefix).
+			WithField("prefix", "must be at most 8 characters, A-Z and 0-9")
 	}
 	location, err := zoneOf(zone)
 	if err != nil {
-		return OrderForm{}, fault.FieldInvalid.New("there is no time zone %q", zone).
+		return OrderForm{}, fault.FieldInvalid.New("time_zone: there is no time zone %q; use a name such as Asia/Shanghai", zone).
 			WithField("time_zone", "must be the name of a time zone, such as Asia/Shanghai")
 	}
 	return OrderForm{prefix, location}, nil

@@ -41,8 +41,8 @@ func Parse(s string) (Parsed, error) {
 	if prefix, date, id, ok := parseOrder(s); ok {
 		return Parsed{Kind: OrderNo, Time: id.Time(), ID: id, Text: prefix + date + id.Text(), Prefix: prefix, Date: date}, nil
 	}
-	return Parsed{}, Invalid.New("it is neither an id in digits or in 13 characters, nor a UUID of version 7, nor an order number").
-		WithField("id", "must be an id as Generate makes it")
+	return Parsed{}, Invalid.New("id: is neither a snowflake (digits or 13 characters), nor a UUID of version 7, nor an order number").
+		WithField("id", "must be an id made by Generate")
 }
 
 func parseDecimal(s string) (ID, bool) {

@@ -85,7 +85,7 @@ func Call[Q, R any](ctx context.Context, c *Client, requestID string, method fun
 			return r, err
 		}
 		if attempt+1 == attempts {
-			return r, fmt.Errorf("%s does not answer (%w): run the import again, it goes on where it was", c.server, err)
+			return r, fmt.Errorf("%s does not answer (%w): run the import again, and it continues where it stopped", c.server, err)
 		}
 		if err := c.pause(ctx, attempt); err != nil {
 			return r, err

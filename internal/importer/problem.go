@@ -8,8 +8,8 @@ import (
 
 // How a run ends that did not bring everything into the ledger. What is wrong was printed before.
 var (
-	ErrStopped    = errors.New("stopped at the problems above: what stands behind them was not sent (--keep-going goes on)")
-	ErrIncomplete = errors.New("not everything is in the ledger: see the problems above")
+	ErrStopped    = errors.New("stopped at the problems above: the rest of the file was not sent (--keep-going skips problems)")
+	ErrIncomplete = errors.New("the file was not imported completely: see the problems above")
 )
 
 // Place is where in a file something stands.

@@ -61,7 +61,7 @@ func (c *Counts) add(o Outcome) {
 
 // String tells the counts; a run that changed nothing says so.
 func (c *Counts) String() string {
-	parts := []string{Count(c.Landed) + " landed", Count(c.Existed) + " were there already"}
+	parts := []string{Count(c.Landed) + " posted", Count(c.Existed) + " existed already"}
 	for _, p := range []struct {
 		n    int
 		what string
@@ -217,7 +217,7 @@ func (s *Sender[T]) send(ctx context.Context) ([]*ledgerv1.TransferBatchResult, 
 		}
 		if attempt+1 == attempts {
 			e := results[open[0]].GetError()
-			return nil, fmt.Errorf("the server does not take %d transfers (%s: %s): run the import again, it goes on where it was",
+			return nil, fmt.Errorf("the server does not accept %d transfers (%s: %s): run the import again, and it continues where it stopped",
 				len(open), e.GetReason(), e.GetMessage())
 		}
 		if err := s.Client.pause(ctx, attempt); err != nil {

@@ -69,7 +69,7 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 		case m.State == Processing && m.Attempts >= c.Delivery.MaxAttempts:
 			m = tx.Change(c.row)
 			m.MaxAttempts = c.Delivery.MaxAttempts
-			m.fail(tx.Now, c.Caller, "the lease of the last attempt ran out", false)
+			m.fail(tx.Now, c.Caller, "the lease of the last attempt lapsed", false)
 			return commit.Repeat{First: Begun{Verdict: Buried, Message: *m}}, nil
 		}
 	}
@@ -87,7 +87,7 @@ func (tx *Tx) held(r *row, fence int64) (*Message, error) {
 	case !ok:
 		return nil, NotFound.New("there is no message %s", r.Key.ID)
 	case m.State != Processing || m.Fence != fence:
-		return nil, about(LeaseLost.New("message %s is not held with fence %d", m.ID, fence), m).With("fence", m.Fence)
+		return nil, about(LeaseLost.New("message %s is not being processed under fence %d", m.ID, fence), m).With("fence", m.Fence)
 	}
 	return tx.Change(r), nil
 }

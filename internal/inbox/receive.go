@@ -43,13 +43,13 @@ func (c *ReceiveCommand) Apply(tx *Tx) (any, error) {
 func refuse(m *Message, now time.Time) error {
 	switch {
 	case m.State == Succeeded:
-		return about(Duplicate.New("message %s has had its effect", m.ID), m).With("first_request_id", m.LastRequestID)
+		return about(Duplicate.New("message %s was already processed", m.ID), m).With("first_request_id", m.LastRequestID)
 	case m.State == Died:
 		return about(Dead.New("message %s is dead: %s", m.ID, m.Error), m)
 	case m.State == Processing && m.LeaseUntil.After(now):
-		return about(Busy.New("message %s is being worked on by %s", m.ID, m.Holder), m).After(m.LeaseUntil.Sub(now))
+		return about(Busy.New("message %s is being processed by %s", m.ID, m.Holder), m).After(m.LeaseUntil.Sub(now))
 	case m.State == Failed && m.RetryAt.After(now):
-		return about(Later.New("message %s failed a short time ago", m.ID), m).After(m.RetryAt.Sub(now))
+		return about(Later.New("message %s failed recently: try again after its backoff", m.ID), m).After(m.RetryAt.Sub(now))
 	}
 	return nil
 }

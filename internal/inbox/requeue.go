@@ -28,7 +28,7 @@ func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 		return nil, NotFound.New("there is no message %s", c.Key.ID)
 	}
 	if m.State != Died {
-		return nil, about(NotDead.New("message %s is %s", m.ID, m.State), m)
+		return nil, about(NotDead.New("message %s is %s: only a dead message can be requeued", m.ID, m.State), m)
 	}
 	tx.requeue(c.row, c.Caller)
 	return Requeued{Count: 1}, nil

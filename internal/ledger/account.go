@@ -101,7 +101,7 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 			continue
 		}
 		if lo != nil && lo.Sign() > 0 || hi != nil && hi.Sign() < 0 {
-			return nil, LimitViolated.New("account %s would begin outside of its limits", a.Code).With("account", a.Code)
+			return nil, LimitViolated.New("account %s would start outside its limits: its first balance is 0", a.Code).With("account", a.Code)
 		}
 		tx.touch(a)
 		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
@@ -145,7 +145,7 @@ func (a *Account) sameAs(want NewAccount, lo, hi *amount.Int) error {
 	if len(fields) == 0 {
 		return nil
 	}
-	return AccountExistsDifferent.New("account %s is there with other content: %s differ", a.Code, strings.Join(fields, ", ")).
+	return AccountExistsDifferent.New("account %s exists with other content: %s differ", a.Code, strings.Join(fields, ", ")).
 		With("account", a.Code).With("asset", a.Asset).With("differs", strings.Join(fields, ","))
 }
 
@@ -201,7 +201,7 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 		a.Max = hi
 	}
 	if !a.withinLimits() {
-		return nil, LimitViolated.New("account %s has %s, of which %s is held", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+		return nil, LimitViolated.New("account %s has balance %s, of which %s is held: not within the new limits", a.Code, a.Format(a.Balance), a.Format(a.Held)).
 			With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 	}
 	if len(c.Change.Metadata) > 0 {
@@ -220,7 +220,7 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	switch c.Change.State {
 	case Closed:
 		if !a.Balance.IsZero() || !a.Held.IsZero() {
-			return nil, AccountNotEmpty.New("account %s has %s, of which %s is held", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+			return nil, AccountNotEmpty.New("account %s has balance %s, of which %s is held: only an empty account can be closed", a.Code, a.Format(a.Balance), a.Format(a.Held)).
 				With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 		}
 		a.State = Closed
@@ -253,6 +253,6 @@ func checkMetadata(m map[string]string) error {
 	if len(m) <= maxMetadataPairs && size <= maxMetadataBytes {
 		return nil
 	}
-	const problem = "would come to more than 64 names or 16 KiB with what is there"
+	const problem = "would have more than 64 names or 16 KiB, together with the account's present metadata"
 	return fault.FieldInvalid.New("metadata: "+problem).WithField("metadata", problem)
 }

@@ -80,7 +80,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 		return nil, notFound(to)
 	}
 	if to == from {
-		return nil, DestinationMissing.New("a capture cannot pay the account that is held")
+		return nil, DestinationMissing.New("a capture cannot pay the account of its hold")
 	}
 	n := h.Remaining()
 	if c.Amount != nil {
@@ -89,7 +89,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 		}
 	}
 	if n.Cmp(h.Remaining()) > 0 {
-		return nil, CaptureExceedsHold.New("hold %s still keeps %s %s", h.BizNo, from.Format(h.Remaining()), h.Asset).
+		return nil, CaptureExceedsHold.New("hold %s has only %s %s left", h.BizNo, from.Format(h.Remaining()), h.Asset).
 			With("remaining", from.Format(h.Remaining()))
 	}
 	t := tx.newTransfer(c.Caller, c.name, TransferParams{BizNo: c.BizNo, Type: c.Type, Metadata: c.Metadata}, 1)

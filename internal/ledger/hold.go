@@ -76,7 +76,7 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	}
 	held, ok := c.from.Held.Add(n)
 	if !ok {
-		return nil, AmountTooLarge.New("what is held of %s would have more than 38 digits", c.from.Code).With("account", c.from.Code)
+		return nil, AmountTooLarge.New("the held balance of %s would have more than 38 digits", c.from.Code).With("account", c.from.Code)
 	}
 	h := &Hold{Tenant: c.Tenant, ID: tx.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,
 		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: tx.at.Now.Add(c.Life), CreatedAt: tx.at.Now,
@@ -174,10 +174,10 @@ func (h *Hold) mustBeHeld() error {
 	case Held:
 		return nil
 	case Expired:
-		return HoldExpired.New("hold %s lapsed at %s", h.BizNo, h.ExpiresAt.Format(time.RFC3339)).
+		return HoldExpired.New("hold %s expired at %s", h.BizNo, h.ExpiresAt.Format(time.RFC3339)).
 			With("state", h.State).With("expire_time", h.ExpiresAt.Format(time.RFC3339Nano))
 	}
-	return HoldNotHeld.New("hold %s is %s", h.BizNo, h.State).With("state", h.State)
+	return HoldNotHeld.New("hold %s is already %s", h.BizNo, h.State).With("state", h.State)
 }
 
 // ReleaseCommand gives back what a hold still keeps. Its answer is a *Hold.

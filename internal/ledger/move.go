@@ -99,9 +99,9 @@ func (a *Account) resolve(form Form, n amount.Int) (amount.Int, error) {
 		case form == UpTo:
 			return n, nil
 		case a.Min == nil:
-			return n, AvailableUnbounded.New("account %s has no least balance", a.Code).With("account", a.Code).With("asset", a.Asset)
+			return n, AvailableUnbounded.New("account %s has no min_balance, so its available balance is unlimited: name an amount", a.Code).With("account", a.Code).With("asset", a.Asset)
 		}
-		return n, AmountTooLarge.New("what is available of %s has more than 38 digits", a.Code).With("account", a.Code)
+		return n, AmountTooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account", a.Code)
 	}
 	if available.Sign() <= 0 {
 		return n, a.insufficient()

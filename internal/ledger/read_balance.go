@@ -41,7 +41,7 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	arg := db.BalanceReadAtRecordParams{At: at, TenantID: tenant, Code: code, Asset: asset}
 	row, err := q.BalanceReadAtRecord(ctx, r.one(), arg)
 	if err == nil && row.Future {
-		return Balance{}, fault.FieldInvalid.New("the time is still to come").WithField("record_time", "is still to come")
+		return Balance{}, fault.FieldInvalid.New("record_time: must not be in the future").WithField("record_time", "must not be in the future")
 	}
 	if err == nil && !row.Final {
 		// Nothing later is recorded, so a batch in flight may yet record something earlier.

@@ -40,7 +40,7 @@ func parsePattern(text string) (pattern, error) {
 		case part == "*":
 			match.WriteString("[^:]+")
 		case strings.Contains(part, "*"):
-			return pattern{}, badPattern(`has a "*" that is no part of its own, or a "**" that is not the last part`)
+			return pattern{}, badPattern(`has a "*" inside a part, or a "**" that is not the last part`)
 		default:
 			writeLiteral(&match, part)
 			if prefix == i {

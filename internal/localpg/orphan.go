@@ -138,7 +138,7 @@ func stopOrphan(ctx context.Context, pid int, dataDir string, log *logTail) erro
 			return err
 		}
 	}
-	return fmt.Errorf("an earlier postgres (pid %d) serves %s and does not stop: end it by hand", pid, dataDir)
+	return fmt.Errorf("an earlier postgres (pid %d) serves %s and does not stop: stop it by hand", pid, dataDir)
 }
 
 // shmAttached reports whether processes use the segment. One that no longer

@@ -28,7 +28,7 @@ func (w *WaitQueue) tell(ctx context.Context) {
 			}
 			hintCtx, cancel := context.WithTimeout(ctx, time.Second)
 			if err := q.Hint(hintCtx, w.Reads, text); err != nil && ctx.Err() == nil {
-				w.Log.Debug("a hint was lost", "error", err) // looking finds it
+				w.Log.Debug("could not notify other servers; they find the change by polling", "error", err) // looking finds it
 			}
 			cancel()
 		}
@@ -55,7 +55,7 @@ func (w *WaitQueue) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.Log.Debug("listening for hints ended", "error", err)
+		w.Log.Debug("the connection for notifications ended", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second + rand.N(2*time.Second)):

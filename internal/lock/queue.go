@@ -35,7 +35,7 @@ func (c *enqueueCommand) Apply(tx *Tx) (any, error) {
 		return int64(0), nil
 	}
 	if n := tx.ahead(l, 0); n >= maxWaiters {
-		return nil, QueueFull.New("%d wait for the lock %q", n, c.Name).After(time.Second)
+		return nil, QueueFull.New("%d callers wait for the lock %q already", n, c.Name).After(time.Second)
 	}
 	w := &waiter{ticket: tx.next(), aliveUntil: tx.Now.Add(placeLife),
 		fresh: &freshWaiter{c.Principal, c.holder, c.instance, c.RequestID}}

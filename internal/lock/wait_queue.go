@@ -153,9 +153,9 @@ func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams,
 				return w.leave(ctx, c, p, ticket)
 			} // the same call may have got it in another process
 		case <-ctx.Done():
-			return w.give(ctx, c, p, ticket, fault.NotRun.New("the call ended while it waited for the lock").Because(ctx.Err()))
+			return w.give(ctx, c, p, ticket, fault.NotRun.New("the call timed out or was cancelled while it waited for the lock").Because(ctx.Err()))
 		case <-w.Closing:
-			return w.give(ctx, c, p, ticket, fault.ShuttingDown.New("the server is ending").After(time.Second))
+			return w.give(ctx, c, p, ticket, fault.ShuttingDown.New("the server is shutting down").After(time.Second))
 		}
 		if !last && w.isGone(place) {
 			return errPlaceLost
@@ -172,7 +172,7 @@ func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams,
 }
 
 // errPlaceLost: the place lapsed, because the database was away. The wait goes on at the end.
-var errPlaceLost = errors.New("lease: the place in the queue was lost")
+var errPlaceLost = errors.New("lock: the place in the queue was lost")
 
 // enqueue takes a place. It is not cut off when the caller goes away: nobody would know which place to give up.
 func (w *WaitQueue) enqueue(ctx context.Context, c commit.Caller, p AcquireParams) (int64, error) {
@@ -203,7 +203,7 @@ func (w *WaitQueue) leave(ctx context.Context, c commit.Caller, p AcquireParams,
 // give gives a place up because of err.
 func (w *WaitQueue) give(ctx context.Context, c commit.Caller, p AcquireParams, ticket int64, err error) error {
 	if leaveErr := w.leave(ctx, c, p, ticket); !isHeld(leaveErr) {
-		w.Log.Debug("a place in a queue was not given up; it lapses", "error", leaveErr)
+		w.Log.Debug("could not leave the queue of a lock; the place will lapse", "error", leaveErr)
 	}
 	return err
 }
@@ -312,7 +312,7 @@ func (w *WaitQueue) watch(ctx context.Context) {
 		}
 		next, err := w.lookOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			w.Log.Warn("look at the queues of locks", "error", err)
+			w.Log.Warn("could not poll the queues of locks", "error", err)
 		}
 		timer.Reset(next)
 	}
@@ -376,7 +376,7 @@ func (w *WaitQueue) keepQueue(ctx context.Context, k Key, tickets []int64) {
 	defer cancel()
 	answer, err := w.Do(ctx, commit.Caller{Tenant: k.Tenant, RequestID: "waiting"}, &keepCommand{Key: k, tickets: tickets})
 	if err != nil {
-		w.Log.Debug("keep places in a queue", "error", err) // the next turn tries again, or they lapse
+		w.Log.Debug("could not renew places in the queue of a lock", "error", err) // the next turn tries again, or they lapse
 		return
 	}
 	w.mu.Lock()

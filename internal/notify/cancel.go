@@ -38,7 +38,7 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 	case m.State == Cancelled:
 		return commit.Repeat{First: m}, nil
 	case !m.open(), m.State == Unknown, v.unsure && m.State != Dead:
-		return nil, about(NotCancellable.New("message %d is %s", m.ID, m.State), m)
+		return nil, about(NotCancellable.New("message %d is %s: it can no longer be cancelled", m.ID, m.State), m)
 	case m.State == Dead:
 	case m.State == Sending, v.holder != "" && (v.dueAt.After(tx.now) || v.onUnknown == Resend):
 		// One that is sent again when nobody knows is not marked before an attempt: whoever held it last may have sent it.
@@ -67,7 +67,7 @@ func (tx *Tx) find(r *queueRow) (*Message, error) {
 func (tx *Tx) unasked(k Key) error {
 	for _, m := range tx.made {
 		if m.Key == k {
-			return about(BeingSent.New("message %d is made in the same commit", k.ID), &m.Message)
+			return about(BeingSent.New("message %d is being created by the same commit: try again", k.ID), &m.Message)
 		}
 	}
 	return commit.ErrMoreRows

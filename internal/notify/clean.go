@@ -66,7 +66,7 @@ func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped
 				return dropped, nil
 			}
 			if tries++; tries == mostTries { // each looks for 100 ms whether they are free
-				return dropped, fmt.Errorf("drop proofs of messages: somebody uses %d partitions: try it later", r.LeftOver)
+				return dropped, fmt.Errorf("drop proofs of messages: other sessions use %d partitions: try again later", r.LeftOver)
 			}
 		}
 	}

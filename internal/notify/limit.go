@@ -55,13 +55,13 @@ var Scopes = []string{PerTenant, PerChannel, PerRecipient, PerIP, PerPrefix}
 func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) error {
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
-		return fmt.Errorf("%q is no scope: there are %v", l.Scope, Scopes)
+		return fmt.Errorf("%q is not a scope: use one of %v", l.Scope, Scopes)
 	case l.Channel != AllChannels && l.Channel != Codes && !slices.Contains(Channels, l.Channel):
-		return fmt.Errorf("%q is no channel: there are %v, code for codes alone, and * for all together", l.Channel, Channels)
+		return fmt.Errorf("%q is not a channel: use one of %v, code for verification codes alone, or * for all channels together", l.Channel, Channels)
 	case l.Window < time.Second || l.Window > GreatestWindow || l.Window%time.Second != 0:
-		return fmt.Errorf("a window has whole seconds, 1s to %v, not %v", GreatestWindow, l.Window)
+		return fmt.Errorf("the window must be whole seconds from 1s to %v, not %v", GreatestWindow, l.Window)
 	case l.Most < 0:
-		return fmt.Errorf("a limit cannot be below 0")
+		return fmt.Errorf("the limit must be at least 0")
 	}
 	err := q.LimitUpsert(ctx, pool, db.LimitUpsertParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
 		WindowS: int32(l.Window / time.Second), Most: l.Most})

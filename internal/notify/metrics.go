@@ -25,13 +25,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	m := &Metrics{
 		accepted: counter("accepted_total", "Messages that this process accepted and committed, by channel.", "channel"),
-		repeats: counter("repeats_total", "Messages that were answered with an earlier one, by channel and by what they were recognised by: biz_no, fingerprint. "+
+		repeats: counter("repeats_total", "Sends that were answered with an earlier message, by channel and by how it was recognised: biz_no, fingerprint. "+
 			"A batch that runs again counts them again.", "channel", "by"),
-		codes: counter("codes_total", "Codes, by channel, by dial code of numbers, and by what happened: sent, suppressed, verified, wrong, too_soon, too_many, tries_spent. "+
-			"Where many are sent and few verified, somebody may be having them sent for the money.", "what", "channel", "dial_code"),
-		limited: counter("limited_total", "Messages that a limit refused, by channel and by what the limit counts. A batch that runs again counts them again.", "channel", "scope"),
+		codes: counter("codes_total", "Codes, by channel, by dial code of phone numbers, and by outcome: sent, suppressed, verified, wrong, too_soon, too_many, tries_spent. "+
+			"Many sent but few verified for a dial code point to SMS pumping.", "what", "channel", "dial_code"),
+		limited: counter("limited_total", "Messages that a limit refused, by channel and scope of the limit. A batch that runs again counts them again.", "channel", "scope"),
 		parts: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "notify", Name: "partitions_overdue",
-			Help: "Partitions whose time is over, and which somebody used when this process last wanted to drop them."}),
+			Help: "Expired partitions that this process could not drop at its last try, because other sessions used them."}),
 	}
 	for _, c := range Channels { // from 0 on, so that the first one is seen to come
 		m.accepted.WithLabelValues(string(c))

@@ -109,7 +109,7 @@ func (t *Told) content(ctx context.Context, d db.DBTX) error {
 	}
 	t.Content = new(send.Content)
 	if err := json.Unmarshal(rows[0].Content, t.Content); err != nil {
-		return fmt.Errorf("read what a message says: %w", err)
+		return fmt.Errorf("read the content of a message: %w", err)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 		return nil, tx.unasked(Key{c.Tenant, c.ID})
 	}
 	if c.row == nil {
-		return nil, NotFound.New("there is no message that %s has a number %q for", c.Provider, c.ProviderMessageID)
+		return nil, NotFound.New("there is no message with provider %s and provider_message_id %q", c.Provider, c.ProviderMessageID)
 	}
 	m, err := tx.find(c.row)
 	if err != nil {

@@ -36,10 +36,10 @@ func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if m.State != Dead && m.State != Unknown || m.OnUnknown == Never {
-		return nil, about(NotParked.New("message %d is %s", m.ID, m.State), m).With("on_unknown", m.OnUnknown)
+		return nil, about(NotParked.New("message %d is %s: only a dead or unknown message can be requeued, unless its on_unknown is never", m.ID, m.State), m).With("on_unknown", m.OnUnknown)
 	}
 	if !m.ContentsUntil.After(tx.now) {
-		return nil, about(ContentGone.New("what message %d says is gone", m.ID), m)
+		return nil, about(ContentGone.New("the content of message %d was deleted", m.ID), m)
 	}
 	tx.requeue(c.row, m, c.Caller, c.GiveUpAfter)
 	return Requeued{Count: 1}, nil

@@ -143,7 +143,7 @@ func (c *SendCommand) prepare(o *Outbox) (err error) {
 	c.address = ""
 	if c.ClientIP != "" {
 		if c.address, err = addressOf(c.ClientIP); err != nil {
-			return fault.FieldInvalid.New("client_ip is no address").WithField("client_ip", "is no address")
+			return fault.FieldInvalid.New("client_ip: must be an IP address").WithField("client_ip", "must be an IP address")
 		}
 	}
 	says := c.Identity
@@ -223,7 +223,7 @@ func (c *SendCommand) taken(tx *Tx) (*Message, error) {
 		}
 		return first, nil
 	}
-	f := BizNoExistsDifferent.New("biz_no %s is that of another message", c.BizNo).With("biz_no", c.BizNo).With("first_id", n.id)
+	f := BizNoExistsDifferent.New("biz_no %s is already used by another message", c.BizNo).With("biz_no", c.BizNo).With("first_id", n.id)
 	if first != nil {
 		f = f.With("differs", strings.Join(c.differences(tx.outbox, first), ",")).With("state", first.State)
 	}
@@ -293,7 +293,7 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 		return nil, err
 	}
 	if len(text) > MostContent {
-		return nil, ContentTooLarge.New("the message has %d bytes as it is kept, %d are the most", len(text), MostContent)
+		return nil, ContentTooLarge.New("the message has %d bytes when stored, and at most %d are allowed", len(text), MostContent)
 	}
 	switch c.Channel {
 	case send.Email:
@@ -323,7 +323,7 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 		m.DueAt = m.NotBefore
 	}
 	if m.DueAt.Sub(tx.now) > MostAhead {
-		return nil, fault.FieldInvalid.New("not_before is more than %v ahead", MostAhead).WithField("not_before", "is more than 30 days ahead")
+		return nil, fault.FieldInvalid.New("not_before: must be at most %v in the future", MostAhead).WithField("not_before", "must be at most 30 days in the future")
 	}
 	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MostGiveUpAfter), DefaultGiveUpAfter))
 	until := tx.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))

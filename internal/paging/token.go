@@ -15,7 +15,7 @@ import (
 
 // TokenInvalid refuses a page token that was not made for this request.
 var TokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-	Doc: "The page token was not made by this list with these parameters: begin again without one."})
+	Doc: "The page token was issued by another method or for other parameters: start again without one."})
 
 // A page token is base64url of: a version, a binding, and the place after which the next page
 // begins, as texts with their lengths. The binding is a hash over the list's name, the tenant, the
@@ -49,8 +49,8 @@ func (l List) After(token string, n int) ([]string, error) {
 	if place, ok := l.read(token); ok && len(place) == n {
 		return place, nil
 	}
-	return nil, TokenInvalid.New("the page token was not made for this request").
-		WithField("page_token", "was not made by this list with these parameters")
+	return nil, TokenInvalid.New("page_token: was issued by another method or for other parameters; start again without one").
+		WithField("page_token", "was issued by another method or for other parameters")
 }
 
 // AfterNumber reads the place in a token that is one number, or gives first for the empty token.
@@ -61,7 +61,7 @@ func (l List) AfterNumber(token string, first int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(place[0], 10, 64)
 	if err != nil {
-		return 0, TokenInvalid.New("the page token was not made for this request")
+		return 0, TokenInvalid.New("page_token: was issued by another method or for other parameters; start again without one")
 	}
 	return n, nil
 }

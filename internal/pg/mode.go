@@ -14,7 +14,7 @@ import (
 const modeSetting = "default_query_exec_mode"
 
 // ErrMode is returned by CheckMode.
-var ErrMode = errors.New("the database URL asks for a way to run statements that does not work")
+var ErrMode = errors.New("the database URL asks for a query execution mode that is not supported")
 
 // CheckMode refuses ways to run statements that do not work: exec and simple_protocol cannot carry arrays of the
 // service's types, and prepared statements (cache_statement, the default) are lost behind a pooler in transaction
@@ -23,7 +23,7 @@ func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	config := pool.Config().ConnConfig
 	switch config.DefaultQueryExecMode {
 	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
-		return fmt.Errorf("%w: %s may be cache_statement, cache_describe or describe_exec", ErrMode, modeSetting)
+		return fmt.Errorf("%w: %s must be cache_statement, cache_describe or describe_exec", ErrMode, modeSetting)
 	case pgx.QueryExecModeCacheStatement:
 		if strings.Contains(config.ConnString(), modeSetting) {
 			return nil
@@ -36,7 +36,7 @@ func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 		return fmt.Errorf("ask for the server's process: %w", err)
 	}
 	if pooler {
-		return fmt.Errorf("%w: a pooler stands before the database, and may lose prepared statements: "+
+		return fmt.Errorf("%w: there is a pooler before the database, which may lose prepared statements: "+
 			"add %s=cache_describe to the URL, or %[2]s=cache_statement if the pooler keeps them", ErrMode, modeSetting)
 	}
 	return nil

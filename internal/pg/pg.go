@@ -44,7 +44,7 @@ func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 func hide(err error) error {
 	var parse *pgconn.ParseConfigError
 	if errors.As(err, &parse) {
-		return errors.New("it is not a postgres:// URL or a list of key=value")
+		return errors.New("must be a postgres:// URL or a list of key=value")
 	}
 	return err
 }
@@ -117,7 +117,7 @@ func Pending(ctx context.Context, dsn string) (int, error) {
 }
 
 // ErrTooPowerful is returned by CheckRole.
-var ErrTooPowerful = errors.New("the service must not run as a superuser, as a member of ledgerd_owner or pg_write_all_data, or as a role that may make roles: give it a login role that is a member of ledgerd_app alone")
+var ErrTooPowerful = errors.New("the service must not run as a superuser, as a member of ledgerd_owner or pg_write_all_data, or as a role that may create roles: give it a login role that is a member of ledgerd_app only")
 
 // CheckRole refuses a login that could switch the guards of the database off, or go around them.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {

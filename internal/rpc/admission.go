@@ -68,8 +68,8 @@ func NewAdmission(reg prometheus.Registerer) *Admission {
 			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "admission", Name: name, Help: help},
 				func() float64 { a.mu.Lock(); defer a.mu.Unlock(); return float64(read()) })
 		}
-		reg.MustRegister(gauge("bytes", "Memory in flight of large requests, by their size.", func() int { return a.bytes }),
-			gauge("waiting_calls", "Large requests that wait for room, unread.", a.waiting))
+		reg.MustRegister(gauge("bytes", "Bytes of large requests in flight.", func() int { return a.bytes }),
+			gauge("waiting_calls", "Large requests that wait for memory. Their bodies are not read yet.", a.waiting))
 	}
 	return a
 }
@@ -102,12 +102,12 @@ func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
 		return nil
 	case <-ctx.Done():
 		a.giveUp(t)
-		return fault.NotRun.New("the call ended before the server had room to read it").Because(ctx.Err())
+		return fault.NotRun.New("the call timed out or was cancelled before the server had memory to read it").Because(ctx.Err())
 	}
 }
 
 func busy() error {
-	return fault.Busy.New("the tenant has as many large requests in flight as the server takes").After(admitRetry)
+	return fault.Busy.New("the tenant has reached the server's limit of large requests in flight: retry later").After(admitRetry)
 }
 
 // line puts a call at the end of its tenant's line, from which it goes at once if there is room.
@@ -209,7 +209,7 @@ func (a *Admission) decode(ctx context.Context, t *ticket) error {
 			if turns == a.decoding {
 				<-t.lane.decoding
 			}
-			return fault.NotRun.New("the call ended before it was decoded").Because(ctx.Err())
+			return fault.NotRun.New("the call timed out or was cancelled before it was decoded").Because(ctx.Err())
 		}
 	}
 	t.turn = true

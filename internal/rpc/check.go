@@ -2,8 +2,10 @@ package rpc
 
 import (
 	"errors"
+	"slices"
 	"strings"
 
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -34,12 +36,35 @@ func broken(err error) error {
 	}
 	f := fault.FieldInvalid.New("the request breaks %d rules", len(v.Violations))
 	for _, x := range v.Violations[:min(len(v.Violations), maxFields)] {
-		f = f.WithField(protovalidate.FieldPathString(x.Proto.GetField()), x.Proto.GetMessage())
+		f = f.WithField(protovalidate.FieldPathString(x.Proto.GetField()), describe(x))
 	}
 	if len(f.Fields) == 1 {
 		f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description
 	}
 	return f
+}
+
+// describe says what is wrong with a field. For an enum it lists the allowed names, where protovalidate lists numbers.
+func describe(x *protovalidate.Violation) string {
+	f := x.FieldDescriptor
+	if f == nil || f.Enum() == nil || !strings.HasPrefix(x.Proto.GetRuleId(), "enum.") {
+		return x.Proto.GetMessage()
+	}
+	rules, _ := proto.GetExtension(f.Options(), validate.E_Field).(*validate.FieldRules)
+	allowed := rules.GetEnum()
+	if f.IsList() {
+		allowed = rules.GetRepeated().GetItems().GetEnum()
+	}
+	var names []string
+	for i := range f.Enum().Values().Len() {
+		v := f.Enum().Values().Get(i)
+		n := int32(v.Number())
+		if n == 0 || slices.Contains(allowed.GetNotIn(), n) || len(allowed.GetIn()) > 0 && !slices.Contains(allowed.GetIn(), n) {
+			continue // 0 is UNSPECIFIED: the default, if the field has one
+		}
+		names = append(names, string(v.Name()))
+	}
+	return "must be one of " + strings.Join(names, ", ")
 }
 
 // check checks a request. Items of a batch that stand for themselves do not fail the call: what is
@@ -121,7 +146,7 @@ func readableValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (field,
 	switch f.Kind() {
 	case protoreflect.StringKind:
 		if strings.IndexByte(v.String(), 0) >= 0 {
-			return "", "must not hold a NUL character"
+			return "", "must not contain a NUL character"
 		}
 	case protoreflect.MessageKind:
 		return readable(v.Message())

@@ -38,7 +38,7 @@ var claimKeysCall = register("idempotency.claim_keys", func(c *call, d *decoder,
 	for i, x := range r.GetClaims() {
 		at := fmt.Sprintf("claims[%d].", i)
 		if cmd.Params[i] = d.claim(at, x); x.GetDryRun() {
-			d.bad(at+"dry_run", "is for lone calls and the whole")
+			d.bad(at+"dry_run", "must not be set on a claim of a list: set dry_run of the call")
 		}
 	}
 	return mutation[*idempotencyv1.ClaimKeysResponse]{dry: r.GetDryRun(), rows: len(cmd.Params), command: flow.Claim(cmd),
@@ -69,7 +69,7 @@ func (s *Idempotency) DropClaim(ctx context.Context, r *idempotencyv1.DropClaimR
 var dropClaimCall = register("idempotency.drop_claim", func(c *call, d *decoder, r *idempotencyv1.DropClaimRequest) mutation[*idempotencyv1.DropClaimResponse] {
 	p := claim.DropParams{Fence: r.GetFence(), Owner: r.GetOwner()}
 	if p.Scope, p.Key = d.claimed("", r); p.Fence == 0 && p.Owner == "" {
-		d.bad("fence", "must be named, or the owner")
+		d.bad("fence", "must be set, or owner")
 	}
 	return mutation[*idempotencyv1.DropClaimResponse]{dry: r.GetDryRun(),
 		command: flow.Claim(&claim.DropCommand{Caller: c.caller(), Params: p}),
@@ -104,12 +104,12 @@ func (d *decoder) claimed(path string, r interface {
 			d.printable(fmt.Sprintf("%sparts[%d]", path, i), part)
 		}
 		if r.GetKey() != "" {
-			d.bad(path+"parts", "excludes key")
+			d.bad(path+"parts", "must not be set together with key")
 		}
 		return scope, claim.Compose(parts)
 	}
 	if key = d.printable(path+"key", r.GetKey()); key == "" {
-		d.bad(path+"key", "must be named, or its parts")
+		d.bad(path+"key", "must be set, or parts")
 	}
 	return scope, key
 }
@@ -118,7 +118,7 @@ func (d *decoder) claimed(path string, r interface {
 func (d *decoder) printable(path, s string) string {
 	for _, r := range s {
 		if unicode.In(r, unicode.Cc, unicode.Zl, unicode.Zp) || r == unicode.ReplacementChar {
-			d.bad(path, "must not have control characters, ends of lines, or U+FFFD")
+			d.bad(path, "must not contain control characters, line separators, or U+FFFD")
 			break
 		}
 	}
@@ -168,7 +168,7 @@ func readClaim(header string) (claim.Params, error) {
 	}
 	r := &idempotencyv1.ClaimKeyRequest{}
 	if r.Key, _ = f.text(); r.Key == "" {
-		d.bad(ClaimHeader, `must begin with the key, in double quotes`)
+		d.bad(ClaimHeader, `must begin with the key in double quotes, such as "order-1001"`)
 	}
 	for name, value := range f.parameters() {
 		ok := true
@@ -189,10 +189,10 @@ func readClaim(header string) (claim.Params, error) {
 		case "first-only":
 			r.FirstOnly, ok = value.(bool)
 		default:
-			d.bad(ClaimHeader, fmt.Sprintf("has no parameter %s", name))
+			d.bad(ClaimHeader, fmt.Sprintf("has an unknown parameter, %s: use scope, owner, result, life or first-only", name))
 		}
 		if !ok {
-			d.bad(ClaimHeader, fmt.Sprintf("%s has a value of another type than it must", name))
+			d.bad(ClaimHeader, fmt.Sprintf("parameter %s has a wrong value: scope, owner and result take text, life takes seconds, first-only takes nothing", name))
 		}
 	}
 	if d.err() == nil {

@@ -126,7 +126,7 @@ func (c jsonCodec) Unmarshal(b []byte, m any) error {
 		return err
 	}
 	if len(b) == 0 {
-		leaveUnread(p, errors.New("it is empty: send {} for a request without fields"))
+		leaveUnread(p, errors.New("the body is empty: send {} for a request without fields"))
 	} else if err := readJSON.Unmarshal(b, p); err != nil {
 		leaveUnread(p, err)
 	}

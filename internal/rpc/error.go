@@ -62,7 +62,7 @@ func faultOf(ctx context.Context, err error) *fault.Fault {
 	}
 	switch {
 	case ctx.Err() != nil && (transport != nil || errors.Is(err, ctx.Err())):
-		return fault.NotRun.New("the call ended before its answer").Because(err)
+		return fault.NotRun.New("the call timed out or was cancelled before its response").Because(err)
 	case databaseGone(err):
 		return fault.DatabaseUnavailable.New("the database cannot be read now").After(time.Second).Because(err)
 	}

@@ -50,7 +50,7 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batch
 			places[s.name] = i
 		}
 		if r.GetDryRun() && s.change.earnest {
-			d.bad("dry_run", fmt.Sprintf("operation %d cannot be tried: it is done in earnest", i))
+			d.bad("dry_run", fmt.Sprintf("operations[%d] does not support dry_run", i))
 		}
 		rows += max(1, s.change.rows)
 		if !slices.Contains(inner, s.operation.name) {
@@ -93,12 +93,12 @@ type step struct {
 func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlier func(name string) *step) {
 	var err error
 	if s.request, err = o.GetRequest().UnmarshalNew(); err != nil {
-		d.bad(at+"request", "is no request that this server knows")
+		d.bad(at+"request", "is not of a type that this server knows")
 		return
 	}
 	known := false
 	if s.operation, known = operations[s.request.ProtoReflect().Descriptor().FullName()]; !known {
-		d.bad(at+"request", "is not the request of a changing call that can stand here")
+		d.bad(at+"request", "is not the request of a mutation that Execute supports")
 		return
 	}
 	sample := s.request
@@ -118,10 +118,10 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		return
 	}
 	if flow.Stays(s.change.command) && len(s.references) > 0 {
-		d.bad(at+"references", "cannot stand in an operation that stays when others are refused")
+		d.bad(at+"references", "must be empty: this operation takes effect even when others are refused")
 	}
 	if s.change.dry {
-		d.bad(at+"request.dry_run", "is for lone calls and the whole")
+		d.bad(at+"request.dry_run", "must not be set on an operation: set dry_run of the Execute")
 	}
 }
 

@@ -95,7 +95,7 @@ func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Hea
 		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, need)
 	}
 	if values := h[KeyHeader]; len(values) > 1 {
-		return fault.FieldInvalid.New("%s was sent %d times", KeyHeader, len(values))
+		return fault.FieldInvalid.New("header %s was sent %d times: send it once", KeyHeader, len(values))
 	} else if len(values) == 1 {
 		if c.key, c.keyLife, err = parseKeyHeader(values[0]); err != nil {
 			return err
@@ -116,9 +116,9 @@ func (c *call) enterClaim(spec connect.Spec, h http.Header) error {
 	case len(values) == 0:
 		return nil
 	case len(values) > 1:
-		return fault.FieldInvalid.New("%s was sent %d times", ClaimHeader, len(values))
+		return fault.FieldInvalid.New("header %s was sent %d times: send it once", ClaimHeader, len(values))
 	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
-		return fault.FieldInvalid.New("%s stands before changing calls only", ClaimHeader)
+		return fault.FieldInvalid.New("header %s is for mutations only", ClaimHeader)
 	}
 	p, err := readClaim(values[0])
 	if err != nil {

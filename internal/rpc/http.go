@@ -67,7 +67,7 @@ func (b *body) Read(p []byte) (int, error) {
 
 // tooLarge is a whole Connect error: what reads a body happens before an interceptor could make it one.
 func tooLarge(requestID string) error {
-	return connectError(fault.FieldInvalid.New("a request may have at most %d MiB", maxRequestBytes>>20), requestID)
+	return connectError(fault.FieldInvalid.New("the request is larger than %d MiB", maxRequestBytes>>20), requestID)
 }
 
 // gunzip stops at the limit: Connect's own goes on to the end to tell how much it would have been. Its
@@ -91,7 +91,7 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 		return 0, tooLarge("")
 	}
 	if err != nil && err != io.EOF {
-		return 0, connectError(fault.FieldInvalid.New("the request cannot be unzipped"), "")
+		return 0, connectError(fault.FieldInvalid.New("the body of the request is not valid gzip"), "")
 	}
 	return n, err
 }

@@ -59,10 +59,10 @@ func (s *IDs) orderNumbers(ctx context.Context, r *idv1.GenerateRequest, n int) 
 func onlyForOrders(r *idv1.GenerateRequest) error {
 	var d decoder
 	if r.GetPrefix() != "" {
-		d.bad("prefix", "is for order numbers alone")
+		d.bad("prefix", "must be empty unless kind is ID_KIND_ORDER_NO")
 	}
 	if r.GetTimeZone() != "" {
-		d.bad("time_zone", "is for order numbers alone")
+		d.bad("time_zone", "must be empty unless kind is ID_KIND_ORDER_NO")
 	}
 	return d.err()
 }

@@ -33,7 +33,7 @@ type Records struct {
 func NewRecords(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, closing <-chan struct{}) *Records {
 	r := &Records{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "work", Name: "outcomes_total",
-			Help: "Calls on work done elsewhere, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
+			Help: "Calls on work that callers do elsewhere, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
 			[]string{"call", "outcome"})}
 	r.outcomes.WithLabelValues("begin", "parked") // from 0 on, so that the first one is seen to come
 	for _, call := range []string{"extend", "complete", "abandon"} {

@@ -129,7 +129,7 @@ func (s *Inbox) Fail(ctx context.Context, r *inboxv1.FailRequest) (*inboxv1.Fail
 
 var failMessageCall = register("inbox.fail", func(c *call, d *decoder, r *inboxv1.FailRequest) mutation[*inboxv1.FailResponse] {
 	if r.GetFence() != 0 && r.GetDelivery() != nil {
-		d.bad("delivery", "is for a message that nobody began: leave out the fence, or this")
+		d.bad("delivery", "must not be set together with fence: it describes a message that was not begun")
 	}
 	cmd := &inbox.FailCommand{Caller: c.inboxCaller(), Key: messageKey(c, r.GetKey()), Fence: r.GetFence(), Error: r.GetError(),
 		Permanent: r.GetPermanent(), Delivery: d.delivery(r.GetDelivery())}
@@ -224,7 +224,7 @@ func (d *decoder) delivery(r *inboxv1.Delivery) inbox.Delivery {
 	case len(x.Hash) == 0:
 		x.Hash = nil
 	case len(x.Content) > 0:
-		d.bad("delivery.content_sha256", "is for a content that is not sent")
+		d.bad("delivery.content_sha256", "must not be set together with content")
 	}
 	if len(x.Content) > 0 {
 		sum := sha256.Sum256(x.Content)
@@ -232,7 +232,7 @@ func (d *decoder) delivery(r *inboxv1.Delivery) inbox.Delivery {
 	}
 	if x.MaxBackoff < x.Backoff {
 		if r.GetMaxBackoff() != nil {
-			d.bad("delivery.max_backoff", "must not be below backoff")
+			d.bad("delivery.max_backoff", "must not be less than backoff")
 		}
 		x.MaxBackoff = x.Backoff
 	}

@@ -121,12 +121,12 @@ func (in *Incoming) execute() (*batchv1.ExecuteRequest, error) {
 func (in *Incoming) asked() (*batchv1.ExecuteRequest, error) {
 	body := in.Delivery.Content
 	if len(body) > maxRequestBytes {
-		return nil, fault.FieldInvalid.New("a message may have at most %d MiB", maxRequestBytes>>20)
+		return nil, fault.FieldInvalid.New("the message is larger than %d MiB", maxRequestBytes>>20)
 	}
 	if in.Request != "" {
 		kind, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName(in.Request))
 		if err != nil {
-			return nil, fault.FieldInvalid.New("the server knows no request %s", in.Request)
+			return nil, fault.FieldInvalid.New("the server knows no request of type %s", in.Request)
 		}
 		return one(body, kind.New().Interface())
 	}
@@ -145,7 +145,7 @@ func (in *Incoming) asked() (*batchv1.ExecuteRequest, error) {
 		return nil, unreadable(err)
 	}
 	if r.GetDryRun() || len(r.GetOperations()) == 0 {
-		return nil, fault.FieldInvalid.New("a message must have operations, and no dry run")
+		return nil, fault.FieldInvalid.New("a message must have operations and must not set dry_run")
 	}
 	return r, nil
 }

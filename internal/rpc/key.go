@@ -29,7 +29,7 @@ const (
 )
 
 var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-	Doc: "The call records nothing, so it takes no Idempotency-Key: send it again as it is."})
+	Doc: "The call records nothing, so it accepts no Idempotency-Key: send it without one."})
 
 // recordsNothing is for calls whose answer is another one each time, and is not recorded. It refuses what they
 // cannot keep: a key, whose sender counts on the same answer again, and what is to commit with a change.
@@ -37,9 +37,9 @@ func (c *call) recordsNothing() error {
 	c.keyless = true
 	switch {
 	case c.key != "":
-		return keyUnsupported.New("%s records nothing, so it takes no %s: send it again as it is", c.procedure, KeyHeader)
+		return keyUnsupported.New("%s records nothing, so it accepts no %s: send it without one", c.procedure, KeyHeader)
 	case len(c.conditions) > 0:
-		return fault.FieldInvalid.New("%s changes nothing that a token or a claim could guard", c.procedure)
+		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without", c.procedure)
 	}
 	return nil
 }
@@ -57,7 +57,7 @@ func (c *call) letThrough(ctx context.Context) (context.Context, *call) {
 func ParseKey(s string) (string, error) {
 	key, life, err := parseKeyHeader(s)
 	if err == nil && life != 0 {
-		return "", commit.KeyInvalid.New("an Idempotency-Key within a request takes no life")
+		return "", commit.KeyInvalid.New("idempotency_key takes no life parameter: only the header Idempotency-Key does")
 	}
 	return key, err
 }
@@ -75,7 +75,7 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 		for name, value := range f.parameters() {
 			seconds, whole := value.(int64)
 			if life, _ = secondsOf(value); name != "life" || !whole || life < access.LeastKeyLife || life > access.GreatestKeyLife || seconds == 0 {
-				return "", 0, commit.KeyInvalid.New("behind a quoted Idempotency-Key may stand ;life=N, N being %.0f to %.0f seconds",
+				return "", 0, commit.KeyInvalid.New("a quoted Idempotency-Key may only be followed by ;life=N, where N is %.0f to %.0f seconds",
 					access.LeastKeyLife.Seconds(), access.GreatestKeyLife.Seconds())
 			}
 		}
@@ -85,7 +85,7 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 	}
 	for i := range len(key) {
 		if key[i] < ' ' || key[i] > '~' {
-			return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be printable ASCII")
+			return "", 0, commit.KeyInvalid.New("the Idempotency-Key must be 1 to 255 printable ASCII characters")
 		}
 	}
 	return key, life, nil

@@ -26,10 +26,10 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchReq
 	}
 	var d decoder
 	if r.GetDryRun() {
-		d.bad("dry_run", "needs all_or_nothing")
+		d.bad("dry_run", "requires all_or_nothing")
 	}
 	if c := callOf(ctx); len(c.conditions) > 0 || c.policy(batchOperation, transferOperation).TokenRequired {
-		d.bad("all_or_nothing", "must be set behind a token or a claim: they stand before one change")
+		d.bad("all_or_nothing", "must be set in a call with a submit token or a claim, which guard one atomic mutation")
 	}
 	if err := d.err(); err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (s *Ledger) readItem(c *call, item *ledgerv1.TransferBatchItem, i int, whol
 // item reads the transfer of an item.
 func (d *decoder) item(item *ledgerv1.TransferBatchItem, path string) ledger.TransferParams {
 	if item.GetTransfer().GetDryRun() {
-		d.bad(path+"dry_run", "is for lone calls and whole batches")
+		d.bad(path+"dry_run", "must not be set on an item: set dry_run of the batch")
 	}
 	return d.transfer(item.GetTransfer(), path)
 }
@@ -141,7 +141,7 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	rows := 0
 	for i, item := range r.GetItems() {
 		if item.GetIdempotencyKey() != "" {
-			d.bad(fmt.Sprintf("items[%d].idempotency_key", i), "is for items that stand for themselves")
+			d.bad(fmt.Sprintf("items[%d].idempotency_key", i), "must be empty with all_or_nothing: send the header Idempotency-Key instead")
 		}
 		p := d.item(item, fmt.Sprintf("items[%d].transfer.", i))
 		rows += len(p.Postings)

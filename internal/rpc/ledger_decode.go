@@ -64,7 +64,7 @@ const maxCodeBytes = 256
 // the last character there is, which patterns end before.
 func (d *decoder) code(path, s string) string {
 	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
-		d.bad(path, "must be parts between colons, none of them empty")
+		d.bad(path, "must be non-empty parts separated by colons, such as user:1001:wallet")
 		return s
 	}
 	if len(s) > maxCodeBytes {
@@ -72,7 +72,7 @@ func (d *decoder) code(path, s string) string {
 	}
 	for _, r := range s {
 		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == utf8.MaxRune || r == '*' {
-			d.bad(path, `must not have control characters, U+10FFFF or "*"`)
+			d.bad(path, `must not contain control characters, U+10FFFF or "*"`)
 			break
 		}
 	}
@@ -114,7 +114,7 @@ func (d *decoder) optionalDecimal(path string, s *string) *amount.Decimal {
 func (d *decoder) positive(path, s string, form ledger.Form) amount.Decimal {
 	if form == ledger.AllAvailable {
 		if s != "" {
-			d.bad(path, "must be empty when all that is available is asked for")
+			d.bad(path, "must be empty when form is AMOUNT_FORM_ALL_AVAILABLE")
 		}
 		return amount.Decimal{}
 	}
@@ -122,7 +122,7 @@ func (d *decoder) positive(path, s string, form ledger.Form) amount.Decimal {
 	if err != nil {
 		d.bad(path, decimalProblem(err))
 	} else if n.Coef.Sign() <= 0 {
-		d.bad(path, "must be above zero")
+		d.bad(path, "must be greater than zero")
 	}
 	return n
 }
@@ -159,10 +159,10 @@ func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
 	}
 	at := d.time(path, t)
 	if at.IsZero() && t.IsValid() {
-		d.bad(path, "must be after the first moment of the year 1")
+		d.bad(path, "must be after 0001-01-01T00:00:00Z")
 	}
 	if at.After(time.Now().Add(24 * time.Hour)) {
-		d.bad(path, "must not be more than a day ahead")
+		d.bad(path, "must not be more than 24 hours in the future")
 	}
 	return at
 }
@@ -192,7 +192,7 @@ func (d *decoder) transfer(r *ledgerv1.TransferRequest, path string) ledger.Tran
 	for i, x := range r.GetPostings() {
 		at := func(field string) string { return fmt.Sprintf("%spostings[%d].%s", path, i, field) }
 		if x.GetFrom() == x.GetTo() {
-			d.bad(at("to"), "must be another account than from")
+			d.bad(at("to"), "must not be the same account as from")
 		}
 		form := forms[x.GetForm()]
 		p.Postings[i] = ledger.Posting{From: x.GetFrom(), To: x.GetTo(), Asset: x.GetAsset(), Form: form}
@@ -205,7 +205,7 @@ func (d *decoder) transfer(r *ledgerv1.TransferRequest, path string) ledger.Tran
 	for i, x := range r.GetConditions() {
 		at := fmt.Sprintf("%sconditions[%d]", path, i)
 		if x.Version == nil && x.BalanceAtLeast == nil {
-			d.bad(at, "must name a version or a least balance")
+			d.bad(at, "must set version or balance_at_least")
 		}
 		code, asset := d.ref(at+".account", x.GetAccount())
 		p.Conditions = append(p.Conditions, ledger.Condition{Code: code, Asset: asset, Version: x.Version,
@@ -220,7 +220,7 @@ func (d *decoder) kind(path, s, byDefault string) string {
 		return byDefault
 	}
 	if s == ledger.Reversal {
-		d.bad(path, `"reversal" is made by Reverse`)
+		d.bad(path, `must not be "reversal": only Reverse makes reversals`)
 	}
 	return d.bizNo(path, s)
 }

@@ -62,7 +62,7 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesReque
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.Closing:
-			return fault.ShuttingDown.New("the server is ending; go on at another one after the last cursor").After(time.Second)
+			return fault.ShuttingDown.New("the server is shutting down: reconnect and continue after the last cursor").After(time.Second)
 		case <-time.After(pause):
 		}
 	}

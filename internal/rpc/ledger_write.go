@@ -45,7 +45,7 @@ var createAccountsCall = register("ledger.create_accounts", func(c *call, d *dec
 			Metadata: d.metadata(at+"metadata", a.GetMetadata())}
 		switch {
 		case a.GetUnbounded() && n.Min != nil:
-			d.bad(at+"unbounded", "excludes min_balance")
+			d.bad(at+"unbounded", "must not be set together with min_balance")
 		case !a.GetUnbounded() && n.Min == nil:
 			n.Min = new(amount.Decimal)
 		}
@@ -73,10 +73,10 @@ var updateAccountCall = register("ledger.update_account", func(c *call, d *decod
 	change := ledger.AccountChange{Min: d.optionalDecimal("min_balance", r.MinBalance), Unbounded: r.GetUnbounded(),
 		Max: d.optionalDecimal("max_balance", r.MaxBalance), ClearMax: r.GetClearMaxBalance(), Metadata: r.GetMetadata()}
 	if change.Min != nil && change.Unbounded {
-		d.bad("unbounded", "excludes min_balance")
+		d.bad("unbounded", "must not be set together with min_balance")
 	}
 	if change.Max != nil && change.ClearMax {
-		d.bad("clear_max_balance", "excludes max_balance")
+		d.bad("clear_max_balance", "must not be set together with max_balance")
 	}
 	return updateAccount(c, code, asset, change, func(a *ledgerv1.Account) *ledgerv1.UpdateAccountResponse {
 		return &ledgerv1.UpdateAccountResponse{Account: a}
@@ -148,7 +148,7 @@ var reverseCall = register("ledger.reverse", func(c *call, d *decoder, r *ledger
 	p := ledger.ReverseParams{TransferID: r.GetTransferId(), TransferBizNo: r.GetTransferBizNo(),
 		BizNo: d.bizNo("biz_no", r.GetBizNo()), Metadata: d.metadata("metadata", r.GetMetadata()), EffectiveAt: d.effective("effective_time", r.GetEffectiveTime())}
 	if p.TransferID == 0 && p.TransferBizNo == "" {
-		d.bad("transfer_id", "must name a transfer")
+		d.bad("transfer_id", "must be set, or transfer_biz_no")
 	}
 	return mutation[*ledgerv1.ReverseResponse]{rows: reverseRows, dry: r.GetDryRun(),
 		command: flow.Ledger(&ledger.ReverseCommand{Caller: c.caller(), ReverseParams: p}),
@@ -176,7 +176,7 @@ var holdCall = register("ledger.hold", func(c *call, d *decoder, r *ledgerv1.Hol
 		p.Life = r.GetLife().AsDuration().Truncate(time.Millisecond)
 	}
 	if p.From == p.To {
-		d.bad("to", "must be another account than from")
+		d.bad("to", "must not be the same account as from")
 	}
 	return mutation[*ledgerv1.HoldResponse]{dry: r.GetDryRun(),
 		command: flow.Ledger(&ledger.HoldCommand{Caller: c.caller(), HoldParams: p}),
@@ -210,7 +210,7 @@ var captureCall = register("ledger.capture", func(c *call, d *decoder, r *ledger
 // holdTarget checks that a hold is named.
 func (d *decoder) holdTarget(id int64, bizNo string) {
 	if id == 0 && bizNo == "" {
-		d.bad("hold_id", "must name a hold")
+		d.bad("hold_id", "must be set, or hold_biz_no")
 	}
 }
 

@@ -95,7 +95,7 @@ func acquireChange(c *call, p lock.AcquireParams, ticket int64) mutation[*lockv1
 // acquire reads what to acquire. A holder without a name is given that of the call.
 func (d *decoder) acquire(c *call, r *lockv1.AcquireRequest) lock.AcquireParams {
 	if r.GetReentrant() && r.GetHolder() == "" {
-		d.bad("holder", "must be named when reentrant is asked for")
+		d.bad("holder", "must be set when reentrant is true")
 	}
 	return lock.AcquireParams{Name: r.GetName(), Holder: cmp.Or(r.GetHolder(), c.requestID), Reentrant: r.GetReentrant(),
 		GuardsPage: r.GetGuardsPage(), Lease: leaseOf(r.GetLease(), defaultLockLease)}
@@ -110,7 +110,7 @@ func leaseOf(d *durationpb.Duration, byDefault time.Duration) time.Duration {
 
 func (d *decoder) noWait(r *lockv1.AcquireRequest) {
 	if r.GetWait().AsDuration() > 0 {
-		d.bad("wait", "must be 0 in an Execute, and behind a submit token or a page id")
+		d.bad("wait", "must be 0 in an Execute and in a call with a submit token or a claim")
 	}
 }
 

@@ -32,7 +32,7 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	if releaseErr := s.releaseHeld(ctx, l); releaseErr != nil {
-		c.gate.Log.WarnContext(ctx, "a lock was not released; it lapses", "lock", l.GetName(), "request_id", c.requestID, "error", releaseErr)
+		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will lapse", "lock", l.GetName(), "request_id", c.requestID, "error", releaseErr)
 	}
 	return err
 }
@@ -55,7 +55,7 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.Closing:
-			return fault.ShuttingDown.New("the server is ending, and releases the lock").After(time.Second)
+			return fault.ShuttingDown.New("the server is shutting down and releases the lock: acquire it again").After(time.Second)
 		case <-time.After(pause - rand.N(pause/8+1)):
 		}
 		if err := s.stillIn(ctx, min(term/10, time.Until(end))); err != nil {

@@ -28,7 +28,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "calls_total",
 			Help: "Calls by procedure, code and reason."}, []string{"procedure", "code", "reason"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Name: "call_seconds",
-			Help: "Time of calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}, []string{"procedure"}),
+			Help: "Duration of calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}, []string{"procedure"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.calls, m.duration)

@@ -51,7 +51,7 @@ func sendCommand(c *call, d *decoder, r *notifyv1.SendRequest) *notify.SendComma
 	if r.GetNotBefore() != nil {
 		p.NotBefore = r.GetNotBefore().AsTime().Truncate(time.Microsecond)
 		if err := r.GetNotBefore().CheckValid(); err != nil || p.NotBefore.Year() > 9999 {
-			d.bad("not_before", "is no time")
+			d.bad("not_before", "is not a time between the years 1 and 9999")
 		}
 	}
 	if r.GetRepeatWindow() != nil {
@@ -110,7 +110,7 @@ var reportDeliveryCall = register("notify.report_delivery", func(c *call, d *dec
 	cmd := &notify.ReportCommand{Caller: c.notifyCaller(), ID: r.GetMessageId(), Provider: r.GetProviderMessage().GetProvider(),
 		ProviderMessageID: r.GetProviderMessage().GetProviderMessageId(), Delivered: r.GetDelivered(), Code: r.GetCode(), Error: r.GetError()}
 	if r.GetDelivered() && (r.GetCode() != "" || r.GetError() != "") {
-		d.bad("code", "is for what was not delivered")
+		d.bad("code", "must be empty, and error too, when delivered is true")
 	}
 	return mutation[*notifyv1.ReportDeliveryResponse]{command: flow.Notify(cmd), render: func(answer any, _ bool) (*notifyv1.ReportDeliveryResponse, error) {
 		return &notifyv1.ReportDeliveryResponse{Message: renderNotice(answer.(*notify.Message))}, nil
@@ -121,7 +121,7 @@ var reportDeliveryCall = register("notify.report_delivery", func(c *call, d *dec
 func (s *Notify) GetMessage(ctx context.Context, r *notifyv1.GetMessageRequest) (*notifyv1.GetMessageResponse, error) {
 	c := callOf(ctx)
 	if r.GetWithContent() && c.identity.Role < access.Admin {
-		return nil, access.PermissionDenied.New("contents and recipients are shown to administrators alone")
+		return nil, access.PermissionDenied.New("with_content requires an API key with the role admin")
 	}
 	c.secret = r.GetWithContent()
 	t, err := s.Reader.Get(ctx, notify.Key{Tenant: c.identity.Tenant, ID: r.GetMessageId()}, r.GetBizNo(), r.GetWithContent())
@@ -141,13 +141,13 @@ func (s *Notify) ListMessages(ctx context.Context, r *notifyv1.ListMessagesReque
 		notifyv1.MessageState_MESSAGE_STATE_UNKNOWN, notifyv1.MessageState_MESSAGE_STATE_DEAD:
 		f.State = noticeStateNames[r.GetState()]
 	default:
-		d.bad("state", "must be one in which a message is open")
+		d.bad("state", "must be MESSAGE_STATE_QUEUED, _SENDING, _FAILED, _UNKNOWN or _DEAD: messages in final states are not listed by state")
 	}
 	if f.Recipient != "" && (f.Channel == "" || f.State != "") {
-		d.bad("recipient", "needs a channel, and no state")
+		d.bad("recipient", "requires channel, and must not be set together with state")
 	}
 	if f.Code != "" && f.State == "" {
-		d.bad("code", "needs a state")
+		d.bad("code", "requires state")
 	}
 	if err := d.err(); err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func (s *Notify) SendBatch(ctx context.Context, r *notifyv1.SendBatchRequest) (*
 	}
 	var d decoder
 	if len(c.conditions) > 0 || c.policy(sendBatchOperation, sendOperation).TokenRequired {
-		d.bad("all_or_nothing", "must be set behind a token or a claim: they stand before one change")
+		d.bad("all_or_nothing", "must be set in a call with a submit token or a claim, which guard one atomic mutation")
 	}
 	if c.key == "" && c.policy(sendBatchOperation, sendOperation).KeyRequired {
 		return nil, keyMissing(sendBatchOperation)

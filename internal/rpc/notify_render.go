@@ -102,15 +102,15 @@ func emptyContent(channel send.Channel, c *send.Content) string {
 	case len(c.Data) > 0 && !json.Valid(c.Data):
 		return "data must be JSON"
 	case channel == send.Webhook && len(c.Data) == 0:
-		return "a webhook needs data"
+		return "a webhook requires data"
 	case channel == send.Webhook && c.Type == "":
-		return "a webhook needs a type"
+		return "a webhook requires type"
 	case channel == send.Email && (c.Subject == "" || c.Text == "" && c.HTML == ""):
-		return "an e-mail needs a subject, and text or html"
+		return "an e-mail requires subject, and text or html"
 	case channel == send.SMS && c.Text == "" && len(c.Template) == 0:
-		return "an SMS needs text, or templates of providers"
+		return "an SMS requires text or provider_templates"
 	case channel == send.Push && c.Subject == "" && c.Text == "" && len(c.Data) == 0:
-		return "a push message needs a subject, text or data"
+		return "a push message requires subject, text or data"
 	}
 	return ""
 }

@@ -52,7 +52,7 @@ var deleteTemplateCall = register("notify.delete_template", func(c *call, d *dec
 	if r.GetLocale() != "" {
 		var err error
 		if cmd.Locale, err = template.Locale(r.GetLocale()); err != nil {
-			d.bad("locale", "is none, such as en or zh-Hant-TW")
+			d.bad("locale", "is not a BCP 47 tag, such as en or zh-Hant-TW")
 		}
 	}
 	return mutation[*notifyv1.DeleteTemplateResponse]{command: flow.Template(cmd), render: func(answer any, _ bool) (*notifyv1.DeleteTemplateResponse, error) {

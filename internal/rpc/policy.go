@@ -47,7 +47,7 @@ func (s *Mutations) requestKey(c *call, operation string, r access.Policy, reque
 }
 
 func keyMissing(operation string) error {
-	return commit.KeyMissing.New("%s needs an %s", operation, KeyHeader)
+	return commit.KeyMissing.New("the tenant's policy for %s requires the header %s", operation, KeyHeader)
 }
 
 // life is how long the keys of a call live: as it says, or else the tenant, or else the server.

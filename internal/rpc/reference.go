@@ -18,7 +18,7 @@ import (
 )
 
 var referenceUnresolved = fault.Define(fault.Reason{Name: "REFERENCE_UNRESOLVED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
-	Doc: "A reference of an operation names a part that the earlier result does not have."})
+	Doc: "A reference of an operation names a field that the earlier result does not have."})
 
 // reference fills a field of a request from the response of an earlier step.
 type reference struct {
@@ -29,7 +29,7 @@ type reference struct {
 // newReference reads a reference and puts a value that is as good as any into the sample.
 func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref reference, problem string) {
 	if from == nil || from.operation.response == nil {
-		return ref, "operation: names no earlier operation"
+		return ref, "operation: must be the name of an earlier operation that has a result"
 	}
 	ref.from = from
 	if ref.field, problem = parsePath(r.GetField(), sample.ProtoReflect().Descriptor()); problem != "" {
@@ -42,10 +42,10 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	var value protoreflect.Value
 	switch {
 	case ref.result.inStruct():
-		return ref, "result: leads into values"
+		return ref, "result: must not lead into a google.protobuf.Struct"
 	case ref.field.inStruct():
 		if value = variable(ref.result.last(), ref.result.last().Default()); !value.IsValid() {
-			return ref, "result: is nothing that a template can say"
+			return ref, "result: is not a string, number, bool or time, so it cannot be a variable of a template"
 		}
 		ref.field.set(sample.ProtoReflect(), value)
 		return ref, ""
@@ -54,13 +54,13 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	case f.Kind() == protoreflect.Int64Kind:
 		value = protoreflect.ValueOfInt64(math.MaxInt64)
 	default:
-		return ref, "field: is neither an amount, nor a 64-bit number, nor a variable of a template"
+		return ref, "field: must be an amount, a 64-bit number or a variable of a template"
 	}
 	if f.Kind() != kind {
 		return ref, fmt.Sprintf("result: is of type %s, the field of type %s", kind, f.Kind())
 	}
 	if !ref.field.set(sample.ProtoReflect(), value) {
-		return ref, "field: names an item that the list does not have"
+		return ref, "field: has an index beyond the end of the list"
 	}
 	return ref, ""
 }
@@ -147,7 +147,7 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 		x := part{index: -1}
 		if in.FullName() == structName {
 			if name == "" || strings.ContainsAny(name, "[]") {
-				return nil, fmt.Sprintf("%q is no name of a variable, or of a field of one", name)
+				return nil, fmt.Sprintf("%q is not the name of a variable, or of a field of one", name)
 			}
 			x.key, x.field = name, in.Fields().ByName("fields")
 			p = append(p, x)
@@ -161,12 +161,12 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 			digits, closed := strings.CutSuffix(index, "]")
 			n, err := strconv.ParseUint(digits, 10, 16)
 			if err != nil || !closed {
-				return nil, "has an index that is no number"
+				return nil, "has an index that is not a number from 0 to 65535"
 			}
 			x.index = int(n)
 		}
 		if x.field.IsMap() || x.field.IsList() != list {
-			return nil, fmt.Sprintf("%s: a list needs an index, and nothing else has one", name)
+			return nil, fmt.Sprintf("%s: a list requires an index such as [0], and other fields take none", name)
 		}
 		p, in = append(p, x), x.field.Message()
 	}

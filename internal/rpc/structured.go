@@ -11,7 +11,7 @@ import (
 // field is a header of one value with parameters: an Item of RFC 9651.
 type field struct{ item httpsfv.Item }
 
-var errMalformed = errors.New("is no structured field of one item (RFC 9651): a value, then parameters behind semicolons")
+var errMalformed = errors.New("is not a structured field item (RFC 9651): a value, then parameters after semicolons")
 
 // parseField reads a header that was sent once. Of several parameters of one name the last one counts.
 func parseField(s string) (field, error) {

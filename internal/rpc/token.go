@@ -79,7 +79,7 @@ func badLabel(s string) (problem string) {
 	}
 	for _, r := range s {
 		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return "must not have control characters"
+			return "must not contain control characters"
 		}
 	}
 	return ""
@@ -93,10 +93,10 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 		return fault.FieldInvalid.New("%s: %s", TokenHeader, problem).WithField(TokenHeader, problem)
 	}
 	if spec.IdempotencyLevel == connect.IdempotencyNoSideEffects || spec.StreamType != connect.StreamTypeUnary {
-		return bad("is for calls that change something")
+		return bad("is for unary mutations only")
 	}
 	if len(values) > 1 {
-		return bad("was sent more than once")
+		return bad("was sent more than once: send it once")
 	}
 	text := strings.Trim(values[0], " \t")
 	if text == "" || text[0] == ';' {
@@ -109,7 +109,7 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 	s := token.Spend{Caller: c.caller()}
 	ok := false
 	if s.Token, ok = f.text(); !ok {
-		return bad("is no token")
+		return bad("must begin with a token")
 	}
 	for name, value := range f.parameters() {
 		problem := ""
@@ -128,7 +128,7 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 			ok = false
 		}
 		if !ok {
-			problem = "is none that is known, or has no such value"
+			problem = "is unknown or has a wrong value: use subject and purpose with text, and next without a value"
 		}
 		if problem != "" {
 			return bad("the parameter " + name + " " + problem)
@@ -146,7 +146,7 @@ func (c *call) spendToken(operation string, dry bool, made func(answer any, exis
 		return nil
 	}
 	if dry {
-		const problem = "cannot be with a submit token: spending one is in earnest"
+		const problem = "must not be set in a call with a submit token: spending a token cannot be a dry run"
 		return fault.FieldInvalid.New("dry_run: %s", problem).WithField("dry_run", problem)
 	}
 	c.token.Operation = operation

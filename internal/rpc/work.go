@@ -47,7 +47,7 @@ func beginAlone(held int64) operation[*beginRequest, *beginResponse] {
 // A Begin in an Execute is to run, or nothing is done.
 var _ = register(beginName, func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
 	if r.GetWait().AsDuration() > 0 {
-		d.bad("wait", "is for lone calls: an Execute holds locks")
+		d.bad("wait", "must be 0 in an Execute, which must not wait while it locks rows")
 	}
 	return mutation[*beginResponse]{command: runsOrFails{flow.Work(begin(c, r, 0)), r, false}, render: renderBegun}
 })
@@ -81,9 +81,9 @@ func (c runsOrFails) Apply(tx *flow.Tx) (any, error) {
 	if c.tells && begun.State != work.Running {
 		return answer, nil
 	}
-	f := work.WorkSettled.New("%s %q is %s", c.request.GetScope(), c.request.GetKey(), begun.State)
+	f := work.WorkSettled.New("work %s %q is already %s", c.request.GetScope(), c.request.GetKey(), begun.State)
 	if begun.State == work.Running {
-		f = work.WorkRunning.New("somebody else holds %s %q", c.request.GetScope(), c.request.GetKey()).After(retryDelay(&begun))
+		f = work.WorkRunning.New("another caller holds work %s %q", c.request.GetScope(), c.request.GetKey()).After(retryDelay(&begun))
 	}
 	return nil, f.With("state", begun.State).With("fence", begun.Fence).With("first_request_id", begun.FirstRequestID)
 }
@@ -258,7 +258,7 @@ func (d *decoder) answer(path string, m *idempotencyv1.RecordedAnswer) *work.Ans
 		headers = append(headers, work.Header{Name: h.GetName(), Value: h.GetValue()})
 	}
 	if size > maxHeaderBytes {
-		d.bad(path+".headers", fmt.Sprintf("may have %d KiB together", maxHeaderBytes>>10))
+		d.bad(path+".headers", fmt.Sprintf("must be at most %d KiB in total", maxHeaderBytes>>10))
 	}
 	a, err := work.NewAnswer(m.GetStatus(), headers, m.GetBody())
 	if err != nil {

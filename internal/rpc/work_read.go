@@ -66,7 +66,7 @@ var resolveCall = register("work.resolve", func(c *call, d *decoder, r *idempote
 	case cmd.State != work.Free:
 		cmd.Answer = d.answer("answer", r.GetAnswer())
 	case r.GetAnswer() != nil:
-		d.bad("answer", "is not for what is freed")
+		d.bad("answer", "must not be set when the work is freed")
 	}
 	return mutation[*idempotencyv1.ResolveRecordResponse]{command: flow.Work(cmd),
 		render: func(answer any, existed bool) (*idempotencyv1.ResolveRecordResponse, error) {

@@ -30,7 +30,7 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, 30*time.Second, "clean locks", s.locks.clean)
 	s.work.Go(func() { s.locks.waiting.Run(ctx) })
 	s.work.Go(func() { s.deliver(ctx) })
-	s.every(ctx, time.Hour, "partitions of messages", s.keepPartitions)
+	s.every(ctx, time.Hour, "create and drop partitions of messages", s.keepPartitions)
 }
 
 // keepPartitions makes and drops partitions of messages. Proofs stay for ever.
@@ -38,7 +38,7 @@ func (s *Server) keepPartitions(ctx context.Context) error {
 	made, dropped, left, err := notify.KeepPartitions(ctx, s.batches)
 	s.outbox.Metrics.LeftOver(left)
 	if made+dropped+left > 0 {
-		s.log.Info("partitions of messages", "made", made, "dropped", dropped, "left_over", left)
+		s.log.Info("created and dropped partitions of messages", "made", made, "dropped", dropped, "left_over", left)
 	}
 	return err
 }

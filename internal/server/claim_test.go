@@ -270,18 +270,18 @@ func TestBadClaimsAreNamed(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	for want, r := range map[string]proto.Message{
-		"key: must be named":            &idempotencyv1.ClaimKeyRequest{},
-		"key":                           &idempotencyv1.ClaimKeyRequest{Key: strings.Repeat("ü", 513)},
-		"key: must not have control":    &idempotencyv1.ClaimKeyRequest{Key: "a\u2028b"},
-		"owner: must not have control":  &idempotencyv1.ClaimKeyRequest{Key: "a", Owner: "\u0085"},
-		"result: must not have control": &idempotencyv1.ClaimKeyRequest{Key: "a", Result: "\n"},
-		"parts: excludes key":           &idempotencyv1.ClaimKeyRequest{Key: "a", Parts: []string{"b"}},
-		"parts[1]":                      &idempotencyv1.ClaimKeyRequest{Parts: []string{"b", ""}},
-		"scope":                         &idempotencyv1.ClaimKeyRequest{Scope: "page/", Key: "a"},
-		"life":                          &idempotencyv1.ClaimKeyRequest{Key: "a", Life: durationpb.New(time.Microsecond)},
-		"claims[1].key":                 &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a"}, {}}},
-		"claims[0].dry_run":             &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a", DryRun: true}}},
-		"fence: must be named":          &idempotencyv1.DropClaimRequest{Key: "a"},
+		"key: must be set":                         &idempotencyv1.ClaimKeyRequest{},
+		"key":                                      &idempotencyv1.ClaimKeyRequest{Key: strings.Repeat("ü", 513)},
+		"key: must not contain control":            &idempotencyv1.ClaimKeyRequest{Key: "a\u2028b"},
+		"owner: must not contain control":          &idempotencyv1.ClaimKeyRequest{Key: "a", Owner: "\u0085"},
+		"result: must not contain control":         &idempotencyv1.ClaimKeyRequest{Key: "a", Result: "\n"},
+		"parts: must not be set together with key": &idempotencyv1.ClaimKeyRequest{Key: "a", Parts: []string{"b"}},
+		"parts[1]":                                 &idempotencyv1.ClaimKeyRequest{Parts: []string{"b", ""}},
+		"scope":                                    &idempotencyv1.ClaimKeyRequest{Scope: "page/", Key: "a"},
+		"life":                                     &idempotencyv1.ClaimKeyRequest{Key: "a", Life: durationpb.New(time.Microsecond)},
+		"claims[1].key":                            &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a"}, {}}},
+		"claims[0].dry_run":                        &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a", DryRun: true}}},
+		"fence: must be set":                       &idempotencyv1.DropClaimRequest{Key: "a"},
 	} {
 		name := strings.TrimSuffix(string(r.ProtoReflect().Descriptor().Name()), "Request")
 		if a := c.call(connectProto, "Idempotency."+name, r); a.reason(t) != "FIELD_INVALID" || !strings.HasPrefix(a.message, want) {

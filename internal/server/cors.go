@@ -36,11 +36,11 @@ func crossOrigin(origins []string, next http.Handler) http.Handler {
 func checkOrigins(origins []string, open bool) error {
 	for _, o := range origins {
 		if o == "*" && open {
-			return fmt.Errorf("origin *: without API keys every page in the world could call")
+			return fmt.Errorf("origin *: not allowed without API keys, because any web page could call the server")
 		}
 		u, err := url.Parse(o)
 		if o != "*" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Contains(o, "*") || u.Scheme+"://"+u.Host != o) {
-			return fmt.Errorf("origin %q: must be as browsers send it, such as https://shop.example.com", o)
+			return fmt.Errorf("origin %q: must be an origin as browsers send it, such as https://shop.example.com", o)
 		}
 	}
 	return nil

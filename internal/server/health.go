@@ -51,7 +51,7 @@ func (s *Server) health(mux *http.ServeMux) {
 func (s *Server) wrong(ctx context.Context) map[string]string {
 	select {
 	case <-s.closing:
-		return map[string]string{"server": "it is ending"}
+		return map[string]string{"server": "shutting down"}
 	default:
 	}
 	return s.look.now(ctx, s.lookAround)
@@ -77,7 +77,7 @@ func (l *look) now(ctx context.Context, around func(context.Context) map[string]
 func (s *Server) lookAround(ctx context.Context) map[string]string {
 	wrong := map[string]string{}
 	if err := s.engine.Ready(); err != nil {
-		wrong["commits"] = "the last one failed, or takes too long; the log has more"
+		wrong["commits"] = "the last commit failed or takes too long; see the log"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -85,9 +85,9 @@ func (s *Server) lookAround(ctx context.Context) map[string]string {
 	err := s.reads.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
 	switch {
 	case err != nil:
-		wrong["database"] = "it cannot be reached"
+		wrong["database"] = "cannot be reached"
 	case readOnly:
-		wrong["database"] = "it is read-only"
+		wrong["database"] = "is read-only"
 	}
 	return wrong
 }
@@ -115,7 +115,7 @@ func (s *Server) watchHealth(ctx context.Context, _ *connect.Request[health.Heal
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-s.closing:
-			return connect.NewError(connect.CodeUnavailable, errors.New("the server is ending"))
+			return connect.NewError(connect.CodeUnavailable, errors.New("the server is shutting down"))
 		case <-tick.C:
 		}
 	}
@@ -148,8 +148,8 @@ type poolCollector struct {
 }
 
 var (
-	poolConnections = prometheus.NewDesc("ledgerd_pool_connections", "Connections of a pool by state.", []string{"pool", "state"}, nil)
-	poolWaits       = prometheus.NewDesc("ledgerd_pool_waits_total", "Acquires that had to wait.", []string{"pool"}, nil)
+	poolConnections = prometheus.NewDesc("ledgerd_pool_connections", "Connections of a pool, by state.", []string{"pool", "state"}, nil)
+	poolWaits       = prometheus.NewDesc("ledgerd_pool_waits_total", "Acquisitions of a connection that had to wait.", []string{"pool"}, nil)
 )
 
 func (p poolCollector) Describe(ch chan<- *prometheus.Desc) {

@@ -68,7 +68,7 @@ func (s *Server) deliver(ctx context.Context) {
 	}()
 	s.pool.Run(ctx)
 	if err := s.senders.Close(); err != nil {
-		s.log.Warn("close the senders", "error", err)
+		s.log.Warn("could not close the senders", "error", err)
 	}
 }
 

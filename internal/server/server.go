@@ -153,7 +153,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	// Before the first call: all servers may have been away for longer than there are partitions.
 	if err := s.keepPartitions(ctx); err != nil {
-		s.log.Warn("partitions of messages failed", "error", err)
+		s.log.Warn("could not create or drop partitions of messages", "error", err)
 	}
 	background, stop := context.WithCancel(context.Background())
 	s.stop = stop
@@ -270,7 +270,7 @@ func onlyLocal(next http.Handler) http.Handler {
 			host = name
 		}
 		if ip := net.ParseIP(strings.Trim(host, "[]")); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			http.Error(w, "without API keys this server answers to localhost alone", http.StatusForbidden)
+			http.Error(w, "a server without API keys only answers requests to localhost", http.StatusForbidden)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -286,7 +286,7 @@ func (s *Server) Stop() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.drainTimeout())
 		defer cancel()
 		if err := s.http.Shutdown(ctx); err != nil {
-			s.log.Warn("calls were cut off", "error", err)
+			s.log.Warn("the drain timeout is over: calls in flight were cut off", "error", err)
 			_ = s.http.Close()
 		}
 		_ = s.listener.Close() // which Shutdown knows only if it was served
@@ -298,10 +298,10 @@ func (s *Server) Stop() {
 			s.log.Error("drain", "error", err)
 		}
 		if err := s.engine.SaveCounts(ctx); err != nil {
-			s.log.Warn("the last counts were not saved", "error", err)
+			s.log.Warn("could not save the last counts", "error", err)
 		}
 		if err := s.ids.Release(ctx); err != nil {
-			s.log.Warn("the worker number of ids stays leased until its time", "error", err)
+			s.log.Warn("could not release the worker number of ids: it stays leased until the lease ends", "error", err)
 		}
 		if s.metrics != nil {
 			_ = s.metrics.Close()

@@ -73,7 +73,7 @@ func TestReadyTellsWhatIsNotReady(t *testing.T) {
 	}
 	reopen := s.closeDatabase()
 	soon(t, 20*time.Second, "not ready", func() bool { code, _ := get(t, s.base+"/readyz", ""); return code == 503 })
-	if _, body := get(t, s.base+"/readyz", ""); !strings.Contains(body, `"database":"it cannot be reached"`) {
+	if _, body := get(t, s.base+"/readyz", ""); !strings.Contains(body, `"database":"cannot be reached"`) {
 		t.Errorf("%s", body)
 	}
 	if code, _ := get(t, s.base+"/healthz", ""); code != 200 {

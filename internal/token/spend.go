@@ -81,7 +81,7 @@ func (s *Spend) spend(tx *Tx, state string) {
 // who hold the token and know what it was issued for.
 func (s *Spend) good(tx *Tx) error {
 	if s.row == nil {
-		return Missing.New("a submit token is to stand here, and there is none")
+		return Missing.New("header Submit-Token (in SpendToken: token) is missing; fetch one with IssueTokens")
 	}
 	r := &s.row.Value
 	if !s.row.Exists || !tx.Now.Before(r.forgetAt) {
@@ -108,10 +108,10 @@ func (s *Spend) good(tx *Tx) error {
 
 // first names the submit that spent the token, and what it made.
 func (r *row) first() error {
-	f := Spent.New("the form was submitted before").With("first_operation", r.operation).With("first_request_id", r.requestID).
+	f := Spent.New("the form was already submitted").With("first_operation", r.operation).With("first_request_id", r.requestID).
 		With("first_time", r.spentAt.UTC().Format(time.RFC3339Nano))
 	if r.state == refused {
-		f.Message = "the form was submitted before, and refused: load it again"
+		f.Message = "the form was already submitted, and refused: load it again"
 		f.Step = fault.NewToken
 		return f.With("first_outcome", "refused")
 	}

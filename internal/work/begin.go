@@ -56,7 +56,7 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 	w := &c.row.Value
 	fresh := !c.row.Exists || w.gone(tx.Now)
 	if !fresh && w.bound && !bytes.Equal(w.fingerprint, c.Fingerprint) {
-		return nil, WorkKeyReused.New("the key names work that was begun with another fingerprint").
+		return nil, WorkKeyReused.New("the key was already used to begin work with another fingerprint").
 			With("scope", c.Scope).With("key", c.Key).With("first_request_id", w.firstRequestID)
 	}
 	state := Free

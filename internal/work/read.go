@@ -49,7 +49,7 @@ type Record struct {
 func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool}, db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, RecordNotFound.New("there is no record of %s %q", k.Scope, k.Name).With("scope", k.Scope).With("key", k.Name)
+		return nil, RecordNotFound.New("there is no record of work %s %q", k.Scope, k.Name).With("scope", k.Scope).With("key", k.Name)
 	}
 	if err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ func (h *Held) of(tx *Tx, r *row) (*work, error) {
 }
 
 func (h *Held) lost(s State) *fault.Fault {
-	return fault.FenceLost.New("fence %d of %s %q does not hold any more", h.Fence, h.Scope, h.Key).
+	return fault.FenceLost.New("fence %d of work %s %q is no longer current", h.Fence, h.Scope, h.Key).
 		With("scope", h.Scope).With("key", h.Key).With("fence", h.Fence).With("state", s)
 }
 
@@ -111,7 +111,7 @@ func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
 }
 
 func (h *Held) differs(w *work) *fault.Fault {
-	return AnswerDiffers.New("%s %q has ended before with another answer", h.Scope, h.Key).
+	return AnswerDiffers.New("work %s %q has already ended with another answer", h.Scope, h.Key).
 		With("scope", h.Scope).With("key", h.Key).With("fence", h.Fence).With("state", w.state)
 }
 
@@ -167,7 +167,7 @@ func (c *ResolveCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 // Apply settles it, if it is still the attempt that the caller looked at.
 func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists || c.row.Value.gone(tx.Now) {
-		return nil, RecordNotFound.New("there is no record of %s %q", c.Scope, c.Key)
+		return nil, RecordNotFound.New("there is no record of work %s %q", c.Scope, c.Key)
 	}
 	w, err := c.of(tx, c.row)
 	if err != nil {
@@ -177,7 +177,7 @@ func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: w.settled()}, nil
 	}
 	if s := w.stateAt(tx.Now); s != Parked && s != Lapsed {
-		return nil, RecordNotParked.New("%s %q is %s", c.Scope, c.Key, s).
+		return nil, RecordNotParked.New("work %s %q is %s, so there is nothing to resolve", c.Scope, c.Key, s).
 			With("scope", c.Scope).With("key", c.Key).With("fence", w.fence).With("state", s)
 	}
 	w = tx.Change(c.row)

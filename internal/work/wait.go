@@ -91,7 +91,7 @@ func (w *Waiters) poll() {
 		idle, err := w.idle(ctx, keys)
 		cancel()
 		if err != nil {
-			w.log.Warn("asking for work that others wait for failed", "error", err)
+			w.log.Warn("could not poll the work that calls wait for", "error", err)
 			continue
 		}
 		for _, k := range idle {

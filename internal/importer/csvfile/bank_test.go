@@ -59,14 +59,14 @@ func TestTheBankLandsAndTheReportListsWhatDiffers(t *testing.T) {
 	data := importertest.Data(t, "bank-1993-1994.csv")
 	url := importertest.Serve(t)
 	report := filepath.Join(t.TempDir(), "report.csv")
-	for _, counts := range []string{"49,102 landed, 0 were there already", "0 landed, 49,102 were there already: this run changed nothing"} {
+	for _, counts := range []string{"49,102 posted, 0 existed already", "0 posted, 49,102 existed already: this run changed nothing"} {
 		out, err := do(t, url, csvfile.Options{Path: data, Mapping: bankMapping, Report: report})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		wantLines(t, out, "49,102 movements on 1,229 accounts, 1993-01-01 to 1994-03-31", counts,
 			"46,749 follow exactly, 2,353 differ (2,325 by no more than 0.10, 28 by more), at most by 332.20",
-			"the ledger holds what the file adds up to on 1,229 of 1,229 accounts")
+			"the ledger's balance is the sum of the file on 1,229 of 1,229 accounts")
 		byDifference := readReport(t, report)
 		if byDifference["0.10"] != 2325 || byDifference["more"] != 28 || byDifference["0.00"] != 0 {
 			t.Errorf("the report lists %v", byDifference)
@@ -140,12 +140,12 @@ func TestAKilledImportGoesOnWhereItWas(t *testing.T) {
 	}
 	var landed, existed int
 	for line := range strings.Lines(out) {
-		_, _ = fmt.Sscanf(strings.ReplaceAll(line, ",", ""), "  %d landed %d were", &landed, &existed)
+		_, _ = fmt.Sscanf(strings.ReplaceAll(line, ",", ""), "  %d posted %d existed", &landed, &existed)
 	}
 	if landed == 0 || existed == 0 || landed+existed != 15_000 {
 		t.Errorf("the second run did not go on where the first one was:\n%s", out)
 	}
-	_, rest, _ := strings.Cut(out, "adds up to on ")
+	_, rest, _ := strings.Cut(out, "is the sum of the file on ")
 	var agree, of int
 	if _, err := fmt.Sscanf(rest, "%d of %d", &agree, &of); err != nil || agree == 0 || agree != of {
 		t.Errorf("%d of %d accounts agree:\n%s", agree, of, out)
@@ -169,8 +169,8 @@ func TestTheExampleInTheDocumentationLands(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	wantLines(t, out, "6 movements on 1 account, 2026-01-02 to 2026-01-31", "6 landed", "5 follow exactly, 1 differ",
-		"on 1 of 1 account", "1 of them without the balance that it opened with")
+	wantLines(t, out, "6 movements on 1 account, 2026-01-02 to 2026-01-31", "6 posted", "5 follow exactly, 1 differ",
+		"on 1 of 1 account", "1 of them without the opening balance")
 }
 
 const small = `
@@ -202,7 +202,7 @@ func TestABadFileIsNotSentAtAll(t *testing.T) {
 	if !errors.Is(err, importer.ErrIncomplete) {
 		t.Error(err)
 	}
-	wantLines(t, out, "line 2, column amount", "line 3: has 4 columns, not 5: skipped", "2 landed, 0 were there already, 2 skipped",
+	wantLines(t, out, "line 2, column amount", "line 3: has 4 columns, not 5: skipped", "2 posted, 0 existed already, 2 skipped",
 		"2 follow exactly, 0 differ", "on 1 of 1 account")
 }
 
@@ -250,14 +250,14 @@ func TestWhatTheLedgerRefusesIsTold(t *testing.T) {
 	if !errors.Is(err, importer.ErrIncomplete) {
 		t.Error(err)
 	}
-	wantLines(t, out, "line 2: the ledger refuses x:2: INSUFFICIENT_FUNDS", "2 landed, 0 were there already, 1 refused by the ledger",
-		"the ledger holds what the file adds up to on 1 of 1 account")
+	wantLines(t, out, "line 2: the ledger refuses x:2: INSUFFICIENT_FUNDS", "2 posted, 0 existed already, 1 refused by the ledger",
+		"the ledger's balance is the sum of the file on 1 of 1 account")
 	// An account that has other limits stays as it is; and what was refused is tried again.
 	mapping = importertest.Write(t, "n.yaml", strings.Replace(small, `, floor: "0"`, "", 1))
 	if out, err = do(t, url, csvfile.Options{Path: file, Mapping: mapping}); err != nil {
 		t.Error(err)
 	}
-	wantLines(t, out, "a:7 was there with other limits or of another kind, and stays as it is", "1 landed, 2 were there already")
+	wantLines(t, out, "a:7 exists with other limits or of another kind, and was not changed", "1 posted, 2 existed already")
 }
 
 func TestInputFromAPipe(t *testing.T) {
@@ -268,5 +268,5 @@ func TestInputFromAPipe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantLines(t, out, "-: 1 movement on 1 account", "1 landed")
+	wantLines(t, out, "-: 1 movement on 1 account", "1 posted")
 }

@@ -137,7 +137,7 @@ func (c *checker) mapping(f *file) *Mapping {
 		}
 	}
 	if f.Asset.Code == "" {
-		c.bad("asset.code", "is missing: the code of what the amounts count, such as CZK")
+		c.bad("asset.code", "is missing: the asset of the amounts, such as CZK")
 	}
 	switch {
 	case f.Asset.Scale == nil:
@@ -221,15 +221,15 @@ func (c *checker) amount(f *file, m *Mapping) {
 		c.bad("amount.decimal", `must be "." or ",", not %q`, a.Decimal)
 	}
 	if m.group != "" && (utf8.RuneCountInString(m.group) != 1 || m.group == m.decimal || strings.ContainsAny(m.group, "0123456789+-")) {
-		c.bad("amount.group", "must be one character that stands between thousands, and not the decimal one, not %q", a.Group)
+		c.bad("amount.group", "must be one character that separates thousands, other than the decimal mark, not %q", a.Group)
 	}
 	switch {
 	case a.Column == "" && a.Credit == "" && a.Debit == "":
 		c.bad("amount.column", "is missing (or give amount.credit_column and amount.debit_column)")
 	case a.Column != "" && (a.Credit != "" || a.Debit != ""):
-		c.bad("amount.column", "excludes amount.credit_column and amount.debit_column")
+		c.bad("amount.column", "must not be set together with amount.credit_column and amount.debit_column")
 	case a.Column == "" && (a.Credit == "" || a.Debit == ""):
-		c.bad("amount", "needs both credit_column and debit_column")
+		c.bad("amount", "requires both credit_column and debit_column")
 	}
 }
 
@@ -239,7 +239,7 @@ func (c *checker) direction(f *file, m *Mapping) {
 		return // the sign says, or the column
 	}
 	if m.amountColumn == "" {
-		c.bad("direction", "has no use beside amount.credit_column and amount.debit_column")
+		c.bad("direction", "must not be set together with amount.credit_column and amount.debit_column")
 	}
 	if d.Column == "" {
 		c.bad("direction.column", "is missing")
@@ -250,12 +250,12 @@ func (c *checker) direction(f *file, m *Mapping) {
 	}
 	for _, v := range d.Debit {
 		if m.credit[v] {
-			c.bad("direction.debit", "%q is among direction.credit too", v)
+			c.bad("direction.debit", "%q is listed in direction.credit too", v)
 		}
 		m.credit[v] = false
 	}
 	if len(d.Credit) == 0 || len(d.Debit) == 0 {
-		c.bad("direction", "needs the values of both credit and debit")
+		c.bad("direction", "requires the values of both credit and debit")
 	}
 }
 
@@ -291,7 +291,7 @@ func (c *checker) known(m *Mapping, columns []string) {
 	there := make(map[string]bool, len(columns))
 	for _, name := range columns {
 		if there[name] {
-			c.bad("columns", "the column %q is there twice", name)
+			c.bad("columns", "the file has the column %q twice", name)
 		}
 		there[name] = true
 	}

@@ -28,7 +28,7 @@ func newReader(in io.Reader, m *Mapping) (*reader, error) {
 		header, err := r.csv.Read()
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil, errors.New("the file is empty: it has not even a header")
+			return nil, errors.New("the file is empty: it has no header")
 		case err != nil:
 			return nil, fmt.Errorf("the header: %w", err)
 		}
@@ -61,7 +61,7 @@ func (r *reader) next() (*movement, *importer.Problem, error) {
 	case errors.As(err, &wrong) && errors.Is(err, csv.ErrFieldCount):
 		return nil, importer.Place{Line: wrong.StartLine}.Problem("has %d columns, not %d", len(record), r.csv.FieldsPerRecord), nil
 	case errors.As(err, &wrong) && wrong.Line > wrong.StartLine:
-		return nil, importer.Place{Line: wrong.StartLine}.Problem("a quote opens and is not closed properly up to line %d: all of that is lost (%v)", wrong.Line, wrong.Err), nil
+		return nil, importer.Place{Line: wrong.StartLine}.Problem("a quote is not closed properly before line %d: the rows up to there cannot be read (%v)", wrong.Line, wrong.Err), nil
 	case errors.As(err, &wrong):
 		return nil, importer.Place{Line: wrong.StartLine}.Problem("at byte %d: %v", wrong.Column, wrong.Err), nil
 	case err != nil:

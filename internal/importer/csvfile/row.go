@@ -81,7 +81,7 @@ func (r *rowReader) read() (*movement, *importer.Problem) {
 	}
 	var err error
 	if v.at, err = time.ParseInLocation(r.m.layout, v.date, r.m.zone); err != nil {
-		r.bad(r.m.dateColumn, "%q is not a date as the mapping's format says", v.date)
+		r.bad(r.m.dateColumn, "%q is not a date in the mapping's format", v.date)
 	}
 	v.amount = r.signed()
 	if r.m.balance != nil {
@@ -107,7 +107,7 @@ func (r *rowReader) name(field string, t template, most int, check func(string) 
 	}
 	switch {
 	case empty != "":
-		r.bad(empty, "is empty, and %s needs it", field)
+		r.bad(empty, "is empty, and %s requires it", field)
 	case text == "" || len(text) > most:
 		r.bad(column, "the %s must have 1 to %d bytes: %q", field, most, text)
 	default:
@@ -125,7 +125,7 @@ func (r *rowReader) signed() amount.Int {
 		credit, debit := strings.TrimSpace(r.raw(m.creditColumn)), strings.TrimSpace(r.raw(m.debitColumn))
 		switch {
 		case credit != "" && debit != "":
-			r.bad(m.debitColumn, "has a value, and so has %s: one movement is either", m.creditColumn)
+			r.bad(m.debitColumn, "has a value, and so has %s: a movement must have only one of them", m.creditColumn)
 			return amount.Int{}
 		case credit != "":
 			return r.positive(m.creditColumn)
@@ -160,7 +160,7 @@ func (r *rowReader) positive(column string) amount.Int {
 	case 0:
 		r.bad(column, "the amount is zero: there is nothing to move")
 	case -1:
-		r.bad(column, "the amount is below zero, and the direction is said elsewhere")
+		r.bad(column, "the amount is negative, although another column has the direction")
 	}
 	return n
 }

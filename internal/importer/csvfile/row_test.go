@@ -69,17 +69,17 @@ func TestABadRowIsToldByLineAndColumn(t *testing.T) {
 		{"1,7,2020-01-01,5.001,in,5", "line 2, column amount: 5.001 has more decimals than EUR, which has 2"},
 		{"1,7,2020-01-01,five,in,5", `line 2, column amount: "five" is not an amount`},
 		{"1,7,2020-01-01,0,in,5", "line 2, column amount: the amount is zero"},
-		{"1,7,2020-01-01,-5,in,5", "line 2, column amount: the amount is below zero"},
+		{"1,7,2020-01-01,-5,in,5", "line 2, column amount: the amount is negative"},
 		{"1,7,2020-01-01,5.00,in,x", `line 2, column after: "x" is not an amount`},
 		{"1,7,2020-02-30,5.00,in,5", `line 2, column day: "2020-02-30" is not a date`},
-		{"1,,2020-01-01,5.00,in,5", "line 2, column account: is empty, and account.code needs it"},
-		{" ,7,2020-01-01,5.00,in,5", "line 2, column id: is empty, and biz_no needs it"},
+		{"1,,2020-01-01,5.00,in,5", "line 2, column account: is empty, and account.code requires it"},
+		{" ,7,2020-01-01,5.00,in,5", "line 2, column id: is empty, and biz_no requires it"},
 		{"é,7,2020-01-01,5.00,in,5", `line 2, column id: the biz_no "x:é" must be printable ASCII`},
 		{"1,*,2020-01-01,5.00,in,5", `line 2, column account: the account.code "a:*" has a control character, U+10FFFF or "*" in it`},
 		{"1,\xff,2020-01-01,5.00,in,5", "line 2, column account: is not UTF-8 text"},
 		{`1,"7"8,2020-01-01,5.00,in,5`, "line 2: at byte"},
 		{"1,7,2019-12-30,5.00,in,5", "line 2, column day: 2019-12-30 is before the date of the row before"},
-		{"1,\"7,2020-01-01\n\n,5.00,in,5", "line 2: a quote opens and is not closed properly up to line 4"},
+		{"1,\"7,2020-01-01\n\n,5.00,in,5", "line 2: a quote is not closed properly before line 4"},
 	} {
 		first := "0,7,2019-12-31,1.00,in,1\n"
 		movements, problems := readAll(t, m, first+test.row+"\n")

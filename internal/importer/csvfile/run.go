@@ -238,7 +238,7 @@ func (r *run) summary(ctx context.Context, err error) {
 			p("  … and %s more", importer.Count(len(r.sender.Kept)-i))
 			break
 		}
-		p("  %s was there with other limits or of another kind, and stays as it is", code)
+		p("  %s exists with other limits or of another kind, and was not changed", code)
 	}
 	if err == nil {
 		if err := r.ledgerBalances(ctx, p); err != nil {
@@ -266,7 +266,7 @@ func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error 
 			unopened++
 		default:
 			if told++; told <= 5 {
-				p("  %s has %s in the ledger and %s by this file: the rest is from elsewhere", a.GetCode(), a.GetBalance(),
+				p("  %s has %s in the ledger and %s by this file: the difference comes from other transfers", a.GetCode(), a.GetBalance(),
 					amount.Format(b.ours, r.m.scale))
 			}
 		}
@@ -274,9 +274,9 @@ func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error 
 	if err != nil {
 		return err
 	}
-	p("  the ledger holds what the file adds up to on %s of %s", importer.Count(agree), importer.Plural(len(r.comparison.accounts), "account"))
+	p("  the ledger's balance is the sum of the file on %s of %s", importer.Count(agree), importer.Plural(len(r.comparison.accounts), "account"))
 	if unopened > 0 {
-		p("  %s of them without the balance that it opened with, which is not in this file", importer.Count(unopened))
+		p("  %s of them without the opening balance, which is not in this file", importer.Count(unopened))
 	}
 	return nil
 }

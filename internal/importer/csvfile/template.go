@@ -129,13 +129,13 @@ next:
 			}
 		}
 		if c := rest[0]; !strings.ContainsRune(" .-/:T", rune(c)) {
-			return "", fmt.Errorf("has %q in it, which means nothing: %s", c, example)
+			return "", fmt.Errorf("contains %q, which has no meaning: %s", c, example)
 		}
 		b.WriteByte(rest[0])
 		rest = rest[1:]
 	}
 	if !seen['Y'] || !seen['M'] || !seen['D'] {
-		return "", fmt.Errorf("must have year, month and day in it: %s", example)
+		return "", fmt.Errorf("must contain year, month and day: %s", example)
 	}
 	return b.String(), nil
 }

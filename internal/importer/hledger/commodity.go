@@ -16,7 +16,7 @@ import (
 var symbols = map[string]string{"$": "USD", "€": "EUR", "£": "GBP", "₿": "BTC", "₹": "INR", "₩": "KRW", "₽": "RUB", "zł": "PLN"}
 
 // ambiguous signs stand for several.
-var ambiguous = map[string]string{"¥": "JPY and CNY", "￥": "JPY and CNY", "₨": "several rupees", "﷼": "several rials"}
+var ambiguous = map[string]string{"¥": "JPY or CNY", "￥": "JPY or CNY", "₨": "one of several rupees", "﷼": "one of several rials"}
 
 var assetCode = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,31}$`)
 
@@ -61,9 +61,9 @@ func (c *commodities) asset(commodity string) (*assetOf, error) {
 	switch {
 	case named:
 	case commodity == "":
-		return nil, fmt.Errorf("an amount without a commodity: say what it counts with --commodity '=CODE'")
+		return nil, fmt.Errorf("an amount has no commodity: name its asset with --commodity '=CODE'")
 	case ambiguous[commodity] != "":
-		return nil, fmt.Errorf("%s stands for %s: say which with --commodity '%s=CODE'", commodity, ambiguous[commodity], commodity)
+		return nil, fmt.Errorf("%s may mean %s: choose one with --commodity '%s=CODE'", commodity, ambiguous[commodity], commodity)
 	case symbols[commodity] != "":
 		code = symbols[commodity]
 	case assetCode.MatchString(commodity):
@@ -75,7 +75,7 @@ func (c *commodities) asset(commodity string) (*assetOf, error) {
 	if other, taken := c.taken[code]; taken {
 		_, otherNamed := c.named[other]
 		if !named || !otherNamed {
-			return nil, fmt.Errorf("%q and %q would both be %s: if they are the same, say so with --commodity '%s=%s' --commodity '%s=%s'",
+			return nil, fmt.Errorf("%q and %q would both be %s: if they are the same, confirm it with --commodity '%s=%s' --commodity '%s=%s'",
 				other, commodity, code, other, code, commodity, code)
 		}
 	}

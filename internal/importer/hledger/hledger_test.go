@@ -145,7 +145,7 @@ func TestJournalExportAndTrialBalanceAgree(t *testing.T) {
 			data := importertest.Data(t, name+".journal")
 			original := balanceOf(t, data)
 			url := importertest.Serve(t)
-			for _, counts := range []string{size + " landed, 0 were there already", "0 landed, " + size + " were there already: this run changed nothing"} {
+			for _, counts := range []string{size + " posted, 0 existed already", "0 posted, " + size + " existed already: this run changed nothing"} {
 				out, err := do(t, url, hledger.ImportOptions{Path: data})
 				if err != nil || !strings.Contains(out, counts) {
 					t.Fatalf("%v, and not %q:\n%s", err, counts, out)
@@ -197,7 +197,7 @@ func TestWhatAJournalSaysComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, line := range []string{"2 landed", "1 of them exchange commodities", "1 of them move nothing", "2 [virtual] postings are ordinary ones"} {
+	for _, line := range []string{"2 posted", "1 of them exchange commodities", "1 of them move no amounts", "2 [virtual] postings became ordinary postings"} {
 		if !strings.Contains(out, line) {
 			t.Errorf("%q is not in:\n%s", line, out)
 		}
@@ -235,7 +235,7 @@ func TestStdinNeedsAName(t *testing.T) {
 		t.Error("stdin needs no name: ", err)
 	}
 	home := run(t, "print", "-O", "json", "-f", importertest.Write(t, "x.journal", rent))
-	for _, counts := range []string{"1 landed", "0 landed, 1 were there already: this run changed nothing"} {
+	for _, counts := range []string{"1 posted", "0 posted, 1 existed already: this run changed nothing"} {
 		if out, err := do(t, url, hledger.ImportOptions{Path: "-", Name: "x", Stdin: strings.NewReader(home)}); err != nil || !strings.Contains(out, counts) {
 			t.Fatalf("%v, and not %q\n%s", err, counts, out)
 		}

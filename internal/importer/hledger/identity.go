@@ -120,7 +120,7 @@ func (v *inventory) add(t *transaction, i identity) *importer.Problem {
 	all := binary.BigEndian.Uint64(t.sum())
 	if i.tag != "" {
 		if first := v.tags[i.tag]; first != nil {
-			return t.problem("its tag says that it is %q, and so does that of the transaction at %s", i.tag, first.place)
+			return t.problem("its tag has the value %q, as has the tag of the transaction at %s", i.tag, first.place)
 		}
 		v.tags[i.tag] = &named{content: i.content, all: all, index: t.Index, place: t.place()}
 		return nil

@@ -68,27 +68,27 @@ func (b *book) refuses(t *testing.T, journal string, problems ...string) {
 
 func TestATransactionInsertedInTheMiddleIsTheOnlyNewOne(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "3 landed, 0 were there already", rent, coffee, salary)
-	b.is(t, "1 landed, 3 were there already", rent, gift, coffee, salary)
-	b.is(t, "0 landed, 4 were there already: this run changed nothing", rent, gift, coffee, salary)
+	b.is(t, "3 posted, 0 existed already", rent, coffee, salary)
+	b.is(t, "1 posted, 3 existed already", rent, gift, coffee, salary)
+	b.is(t, "0 posted, 4 existed already: this run changed nothing", rent, gift, coffee, salary)
 }
 
 func TestTransactionsThatMoveInTheJournalAreNotNew(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "4 landed, 0 were there already", rent, gift, coffee, salary)
-	b.is(t, "0 landed, 4 were there already: this run changed nothing", "; a new first line\n\n", salary, coffee, gift, rent)
+	b.is(t, "4 posted, 0 existed already", rent, gift, coffee, salary)
+	b.is(t, "0 posted, 4 existed already: this run changed nothing", "; a new first line\n\n", salary, coffee, gift, rent)
 }
 
 func TestEqualTransactionsStayAsManyAsThereAre(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "2 landed, 0 were there already", coffee, coffee)
-	b.is(t, "1 landed, 2 were there already", coffee, gift, coffee)
-	b.is(t, "1 landed, 3 were there already", coffee, coffee, gift, coffee)
+	b.is(t, "2 posted, 0 existed already", coffee, coffee)
+	b.is(t, "1 posted, 2 existed already", coffee, gift, coffee)
+	b.is(t, "1 posted, 3 existed already", coffee, coffee, gift, coffee)
 }
 
 func TestAnEditedTransactionIsNoticedBeforeAnythingIsSent(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "3 landed, 0 were there already", rent, coffee, salary)
+	b.is(t, "3 posted, 0 existed already", rent, coffee, salary)
 	for name, edited := range map[string]string{
 		"amount":      strings.Replace(rent, "700", "750", 1),
 		"date":        strings.Replace(rent, "01-01", "01-05", 1),
@@ -112,7 +112,7 @@ func TestAmountsWithMoreThanTenDecimalsAreExact(t *testing.T) {
 	b := newBook(t)
 	b.Virtual = "virtual"
 	b.Path = importertest.Write(t, "home.journal", long)
-	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "3 landed, 0 were there already") {
+	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "3 posted, 0 existed already") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	got := trialBalance(t, b.url).without("virtual").without(conversion)
@@ -144,7 +144,7 @@ func TestAmountsThatTheJSONRoundsAreRefusedWithTheirLine(t *testing.T) {
 		}
 	}
 	b.Stdin = strings.NewReader(json("0.1234567891 BTC")) // it tells ten
-	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "2 landed") {
+	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "2 posted") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	b.refuses(t, rent+entry("2020-01-04 x", "a  0.0000000000000000001 BTC", "b"), "line 5", "more than 18 decimals")
@@ -152,18 +152,18 @@ func TestAmountsThatTheJSONRoundsAreRefusedWithTheirLine(t *testing.T) {
 
 func TestAmountsThatTheJSONWritesWithAnExponentAreExact(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "1 landed, 0 were there already", entry("2020-01-04 much", "a  123456789012345678901.12 BTC", "b"))
+	b.is(t, "1 posted, 0 existed already", entry("2020-01-04 much", "a  123456789012345678901.12 BTC", "b"))
 }
 
 func TestEditsOfCommentsTagsAndStatusesMoveNothing(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "3 landed, 0 were there already", rent, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):], coffee)
+	b.is(t, "3 posted, 0 existed already", rent, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):], coffee)
 	// The two coffees change places.
-	out := b.is(t, "0 landed, 3 were there already: this run changed nothing", rent, coffee, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):])
+	out := b.is(t, "0 posted, 3 existed already: this run changed nothing", rent, coffee, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):])
 	if strings.Contains(out, "another comment") {
 		t.Errorf("what moves was taken for edited:\n%s", out)
 	}
-	out = b.is(t, "1 landed, 3 were there already", strings.Replace(rent, "rent\n", "rent  ; paid, by:me\n", 1), coffee, coffee, coffee)
+	out = b.is(t, "1 posted, 3 existed already", strings.Replace(rent, "rent\n", "rent  ; paid, by:me\n", 1), coffee, coffee, coffee)
 	if !strings.Contains(out, "1 were imported with another comment, tag or status") {
 		t.Errorf("an edited comment is not told:\n%s", out)
 	}
@@ -173,33 +173,33 @@ func TestATagIdentifiesATransactionThatIsEdited(t *testing.T) {
 	b := newBook(t)
 	marked := entry("2020-01-01 rent  ; biz_no:rent-1", "expenses:rent  700.00 EUR", "assets:bank")
 	other := entry("2020-02-01 rent  ; biz_no:rent-2", "expenses:rent  700.00 EUR", "assets:bank")
-	b.is(t, "2 landed, 0 were there already", marked, coffee)
-	b.is(t, "1 landed, 2 were there already", coffee, other, marked)
+	b.is(t, "2 posted, 0 existed already", marked, coffee)
+	b.is(t, "1 posted, 2 existed already", coffee, other, marked)
 	b.refuses(t, strings.Replace(marked, "700", "750", 1)+other+coffee+gift, "hledger:home:id:rent-1: was imported, and was edited since, at line 1")
-	b.refuses(t, marked+coffee+other+strings.Replace(other, "700", "750", 1), "line 13", `"rent-2", and so does that of the transaction at line 9`)
+	b.refuses(t, marked+coffee+other+strings.Replace(other, "700", "750", 1), "line 13", `"rent-2", as has the tag of the transaction at line 9`)
 	b.refuses(t, other+coffee+gift, "hledger:home:id:rent-1: was imported, and is no longer in the journal")
 	b.refuses(t, strings.Replace(marked, "rent-1", strings.Repeat("x", 200), 1), "line 1", "at most 112 bytes")
-	b.is(t, "0 landed, 3 were there already: this run changed nothing", strings.Replace(marked, "rent-1", "rent-1, a:b", 1), other, coffee)
+	b.is(t, "0 posted, 3 existed already: this run changed nothing", strings.Replace(marked, "rent-1", "rent-1, a:b", 1), other, coffee)
 }
 
 func TestAPartOfAJournalLeavesTheRestAlone(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "3 landed, 0 were there already", rent, coffee, coffee)
+	b.is(t, "3 posted, 0 existed already", rent, coffee, coffee)
 	b.refuses(t, coffee+coffee+salary, "--part")
 	b.Part = true
 	b.Path = importertest.Write(t, "home.journal", coffee+coffee+salary)
-	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "1 landed, 2 were there already") {
+	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "1 posted, 2 existed already") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	b.Part = false
-	b.is(t, "0 landed, 4 were there already: this run changed nothing", rent, coffee, coffee, salary)
+	b.is(t, "0 posted, 4 existed already: this run changed nothing", rent, coffee, coffee, salary)
 }
 
 func TestAnotherJournalIsNotHeldAgainstThisOne(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "1 landed, 0 were there already", coffee)
+	b.is(t, "1 posted, 0 existed already", coffee)
 	b.Name, b.Path = "work", importertest.Write(t, "work.journal", coffee)
-	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "1 landed, 0 were there already") {
+	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "1 posted, 0 existed already") {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
@@ -229,12 +229,12 @@ func TestTransactionsBehindARefusalAreCountedAsNotSent(t *testing.T) {
 	}
 	b.Path = importertest.Write(t, "home.journal", rent+strings.Repeat(coffee, 1500))
 	out, err := do(t, b.url, b.ImportOptions)
-	if !errors.Is(err, importer.ErrStopped) || !strings.Contains(out, "999 landed, 0 were there already, 1 refused by the ledger, 501 not sent\n") {
+	if !errors.Is(err, importer.ErrStopped) || !strings.Contains(out, "999 posted, 0 existed already, 1 refused by the ledger, 501 not sent\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	b.KeepGoing = true
 	out, err = do(t, b.url, b.ImportOptions)
-	if !errors.Is(err, importer.ErrIncomplete) || !strings.Contains(out, "501 landed, 999 were there already, 1 refused by the ledger\n") {
+	if !errors.Is(err, importer.ErrIncomplete) || !strings.Contains(out, "501 posted, 999 existed already, 1 refused by the ledger\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -44,7 +44,7 @@ func printed(ctx context.Context, path, format string, errOut io.Writer) (*impor
 	}
 	if err := cmd.Start(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("a journal is read by hledger, which is not here: install it, or import what `hledger print -O json -f %s` writes elsewhere, as a .json file", path)
+			return nil, fmt.Errorf("journals are read by hledger, which is not installed: install it, or import the output of `hledger print -O json -f %s` from another machine as a .json file", path)
 		}
 		return nil, err
 	}

@@ -205,7 +205,7 @@ func (r *run) send(ctx context.Context, in io.Reader) error {
 	err := r.each(in, func(t *transaction) error {
 		x, problem := r.build(t)
 		if problem == nil && x.transfer != nil && r.inventory.doubled(t, x.identity) {
-			problem = t.problem("its tag says that it is %q, and so does that of another", x.identity.tag)
+			problem = t.problem("its tag has the value %q, as has the tag of another", x.identity.tag)
 		}
 		if problem != nil { // with --keep-going: else the journal was refused
 			r.sender.Counts.Skipped++
@@ -247,10 +247,10 @@ func (r *run) summary() {
 		text string
 	}{
 		{n.exchanges, "of them exchange commodities, or balance after rounding only: the difference went through " + r.Conversion},
-		{n.nothing, "of them move nothing, and are not in the ledger"},
-		{n.balancedVirtual, "[virtual] postings are ordinary ones in the ledger"},
-		{n.ownDates, "postings with a date of their own have their transaction's in the ledger"},
-		{n.assertions, "balance assertions were not looked at: hledger did"},
+		{n.nothing, "of them move no amounts, and are not in the ledger"},
+		{n.balancedVirtual, "[virtual] postings became ordinary postings in the ledger"},
+		{n.ownDates, "postings with a date of their own got the date of their transaction"},
+		{n.assertions, "balance assertions were not checked: hledger checks them"},
 		{r.inventory.changed(), "were imported with another comment, tag or status, which the ledger keeps"},
 	} {
 		if note.n > 0 {
@@ -262,6 +262,6 @@ func (r *run) summary() {
 			p("  … and %s more", importer.Count(len(r.sender.Kept)-i))
 			break
 		}
-		p("  %s was there with other limits or of another kind, and stays as it is", code)
+		p("  %s exists with other limits or of another kind, and was not changed", code)
 	}
 }

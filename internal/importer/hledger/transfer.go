@@ -70,7 +70,7 @@ func (b *builder) look(t *transaction) *importer.Problem {
 		case regularPosting, balancedVirtual:
 		case virtualPosting:
 			if b.virtual == "" {
-				return t.problem("the posting (%s) balances with nothing: say with --virtual-account which account is to balance such postings",
+				return t.problem("the posting (%s) is not balanced: name an account that balances such postings with --virtual-account",
 					p.Account)
 			}
 		default:

@@ -75,8 +75,8 @@ func TestDebitsPayCreditsInOrder(t *testing.T) {
 		{[]string{"a 1 A", "equity:conversion -1 A", "equity:conversion 2 B", "b -2 B"}, "a>equity:conversion 1 A; equity:conversion>b 2 B"},
 		// It balances after rounding only.
 		{[]string{"a 10.00 EUR", "b -9.999 EUR"}, "a>b 9.999 EUR; a>equity:conversion 0.001 EUR"},
-		{[]string{"(a) 5 EUR"}, "transaction 7 of 2020-01-31 \"test\": the posting (a) balances with nothing"},
-		{[]string{"a 5 ¥", "b -5 ¥"}, "¥ stands for JPY and CNY: say which with --commodity '¥=CODE'"},
+		{[]string{"(a) 5 EUR"}, "transaction 7 of 2020-01-31 \"test\": the posting (a) is not balanced"},
+		{[]string{"a 5 ¥", "b -5 ¥"}, "¥ may mean JPY or CNY: choose one with --commodity '¥=CODE'"},
 		{[]string{"a 5 $", "b -5 USD"}, `"$" and "USD" would both be USD`},
 		{[]string{"a 5 Gold_Bar!", "b -5 Gold_Bar!"}, `the commodity "Gold_Bar!" cannot be an asset code`},
 		{[]string{"a:*:b 5 EUR", "b -5 EUR"}, `the account "a:*:b" cannot be in the ledger`},

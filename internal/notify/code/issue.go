@@ -47,7 +47,7 @@ func (i *Issue) Allowed(tx *Tx) error {
 	}
 	if free := v.sent().Add(i.Interval); tx.Now.Before(free) && !v.unsent {
 		tx.refused = append(tx.refused, tallyOf("too_soon", i.Channel, i.to))
-		return wait(TooSoon.New("a code was sent a moment ago"), free.Sub(tx.Now))
+		return wait(TooSoon.New("a code was sent only a moment ago"), free.Sub(tx.Now))
 	}
 	if sent := v.lately(tx.Now); len(sent) >= i.Daily {
 		tx.refused = append(tx.refused, tallyOf("too_many", i.Channel, i.to))

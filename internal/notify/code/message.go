@@ -25,7 +25,7 @@ func Fit(d *template.Definition) error {
 	}) {
 		return nil
 	}
-	return Unfit.New("the template has no variable of kind string with the name code")
+	return Unfit.New("the template has no variable code of kind string")
 }
 
 // BuiltIn writes a code without a template of the tenant's, in the nearest locale that there is.
@@ -33,7 +33,7 @@ func BuiltIn(channel send.Channel, locale string, values map[string]any) (templa
 	locale = template.Nearest(locale, builtInLocales, "en")
 	c := builtIn[channel][locale]
 	if c == nil {
-		return template.Rendered{}, Unfit.New("there is no template for codes by %s", channel)
+		return template.Rendered{}, Unfit.New("there is no built-in template for codes by %s", channel)
 	}
 	content, problems := c.Render(values)
 	if len(problems) > 0 {
@@ -44,7 +44,7 @@ func BuiltIn(channel send.Channel, locale string, values map[string]any) (templa
 
 // texts are subject and text by locale.
 var texts = map[string][2]string{
-	"en":      {"Your code: {{.code}}", `{{.code}} is your code. It is good for {{.minutes}} {{plural .minutes "one" "minute" "other" "minutes"}}. Tell it to nobody.`},
+	"en":      {"Your code: {{.code}}", `{{.code}} is your code. It is good for {{.minutes}} {{plural .minutes "one" "minute" "other" "minutes"}}. Do not share it with anyone.`},
 	"de":      {"Ihr Code: {{.code}}", `{{.code}} ist Ihr Code. Er gilt {{.minutes}} {{plural .minutes "one" "Minute" "other" "Minuten"}}. Geben Sie ihn niemandem weiter.`},
 	"es":      {"Tu código: {{.code}}", `{{.code}} es tu código. Vale {{.minutes}} {{plural .minutes "one" "minuto" "other" "minutos"}}. No lo compartas con nadie.`},
 	"fr":      {"Votre code : {{.code}}", `{{.code}} est votre code. Il est valable {{.minutes}} {{plural .minutes "one" "minute" "other" "minutes"}}. Ne le donnez à personne.`},

@@ -18,7 +18,7 @@ func (p *Pool) attempt(l *lane, j *job) *result {
 	case !j.lasts(l.need) || p.sending.Err() != nil:
 		return j.unsent()
 	case p.poll.time(begun).After(j.GiveUpAt): // it waited here
-		return j.end("expired", "its time was over")
+		return j.end("expired", "it was not sent before its give_up_after")
 	}
 	if j.Park {
 		switch p.mark.mark(j, l.need, "") {
@@ -68,16 +68,16 @@ func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, fai
 		switch {
 		case failure.Code != "unexpected":
 		case p.sending.Err() != nil:
-			failure = &send.Failure{Outcome: send.Unknown, Code: "cut_off", Text: "the process ended"}
+			failure = &send.Failure{Outcome: send.Unknown, Code: "cut_off", Text: "the server was shut down during the attempt"}
 		default: // its words may name the recipient
-			failure = &send.Failure{Outcome: send.Unknown, Code: "unexpected", Text: fmt.Sprintf("an error that is none of a sender's: %T", err)}
+			failure = &send.Failure{Outcome: send.Unknown, Code: "unexpected", Text: fmt.Sprintf("the sender returned an unexpected error: %T", err)}
 		}
 	}
 	return receipt, failure
 }
 
 var (
-	errLost      = errors.New("deliver: others have the message")
+	errLost      = errors.New("deliver: another process has the message")
 	errNotMarked = errors.New("deliver: the database did not answer in time")
 )
 

@@ -84,7 +84,7 @@ func (h *hints) send(ctx context.Context, text string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := q.Hint(ctx, h.pool.DB, text); err != nil {
-		h.pool.Log.Debug("a hint was lost", "error", err)
+		h.pool.Log.Debug("could not notify other servers; they find the message by polling", "error", err)
 	}
 }
 
@@ -95,7 +95,7 @@ func (h *hints) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		h.pool.Log.Debug("listening for hints ended", "error", err)
+		h.pool.Log.Debug("the connection for notifications ended", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second + rand.N(2*time.Second)):

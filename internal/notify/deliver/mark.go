@@ -103,7 +103,7 @@ func (m *marker) round(round []*marking) {
 		if len(round) == 0 {
 			return
 		}
-		m.pool.Log.Warn("mark messages as being sent", "messages", len(round), "error", err)
+		m.pool.Log.Warn("could not mark messages as being sent", "messages", len(round), "error", err)
 		select {
 		case <-m.pool.sending.Done():
 		case <-time.After(pause):

@@ -149,7 +149,7 @@ func (o *poller) run(ctx context.Context) {
 		next, err := o.turn(ctx, away > 0)
 		if err != nil && ctx.Err() == nil {
 			o.pool.Metrics.pollFailed()
-			o.pool.Log.Warn("look for messages to be sent", "error", err)
+			o.pool.Log.Warn("could not poll for messages to be sent", "error", err)
 			away = min(max(2*away, 100*time.Millisecond), 2*time.Second)
 			o.sleep(ctx, away)
 			timer.Reset(0)

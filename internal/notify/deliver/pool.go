@@ -263,12 +263,12 @@ func (p *Pool) Run(ctx context.Context) {
 	select {
 	case <-over:
 	case <-time.After(p.Drain):
-		p.Log.Warn("attempts are cut off: their messages may have been sent")
+		p.Log.Warn("the drain timeout is over: attempts are cancelled, and their messages may have been sent")
 		p.cut()
 		select {
 		case <-over:
 		case <-time.After(lastWrites):
-			p.Log.Error("attempts do not end: their messages stay leased until their time")
+			p.Log.Error("attempts did not end: their messages stay leased until the leases lapse")
 		}
 	}
 	p.cut()
@@ -314,7 +314,7 @@ func (p *Pool) countParked(ctx context.Context) {
 	defer cancel()
 	var rows []db.ParkedCountRow
 	if _, err := p.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.ParkedCount(ctx, d); return err }); err != nil {
-		p.Log.Debug("count what is parked", "error", err)
+		p.Log.Debug("could not count dead and unknown messages", "error", err)
 		return
 	}
 	p.Metrics.parkedAre(rows)

@@ -81,16 +81,16 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *result {
 	switch {
 	case j.was == sending:
-		return &result{job: j, state: unknown, kind: unknown, code: "lapsed", text: "the process that was sending it has ended", provider: j.LastProvider,
+		return &result{job: j, state: unknown, kind: unknown, code: "lapsed", text: "the lease of the process that was sending it lapsed", provider: j.LastProvider,
 			unsure: j.Unsure}
 	case row.GivenUp:
-		return j.end("expired", "its time was over")
+		return j.end("expired", "it was not sent before its give_up_after")
 	case j.Attempt > j.MaxAttempts+mostLapsed:
-		return j.end("lapsed", "the processes that had it ended again and again")
+		return j.end("lapsed", "the leases of the processes that had it lapsed too often")
 	case err != nil, c == tooMuch:
 		return j.unsent()
 	case c == gone:
-		return j.end("contents_gone", "its contents are gone or cannot be read")
+		return j.end("contents_gone", "its content was deleted or cannot be read")
 	}
 	return nil
 }

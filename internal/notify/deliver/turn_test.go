@@ -87,7 +87,7 @@ func TestATurnIsWrittenDownUnderTheFence(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Equal(seen, []string{"true 1"}) || !strings.Contains(s.heard[ids[1]], "others have the message") {
+	if !slices.Equal(seen, []string{"true 1"}) || !strings.Contains(s.heard[ids[1]], "another process has the message") {
 		t.Errorf("%v, %v", seen, s.heard)
 	}
 }

@@ -88,13 +88,13 @@ func (w *writer) write(batch []*result) {
 			return
 		}
 		w.pool.Metrics.writeFailed()
-		w.pool.Log.Warn("write what became of messages", "messages", len(batch), "error", err)
+		w.pool.Log.Warn("could not write the results of messages", "messages", len(batch), "error", err)
 		for _, r := range batch {
 			r.again = true
 		}
 		select {
 		case <-w.ctx.Done():
-			w.pool.Log.Error("what became of messages is not written; others settle them", "messages", len(batch))
+			w.pool.Log.Error("the results of messages were not written; another process will settle the messages", "messages", len(batch))
 			return
 		case <-time.After(pause):
 		}
@@ -110,14 +110,14 @@ func isData(err error) bool {
 // writeBare writes a result without the provider's texts, which the database did not take.
 func (w *writer) writeBare(r *result, err error) {
 	j := r.job
-	w.pool.Log.Error("the database refuses what a provider said", "tenant_id", j.Tenant, "message_id", j.ID, "error", err)
+	w.pool.Log.Error("the database rejected the response of a provider", "tenant_id", j.Tenant, "message_id", j.ID, "error", err)
 	bare := *r
 	bare.provider, bare.providerMessageID, bare.text = "", "", ""
 	if bare.code != "" {
 		bare.code = "unprintable"
 	}
 	if err := w.once([]*result{&bare}); err != nil {
-		w.pool.Log.Error("a message cannot be settled: it stays leased until its time", "tenant_id", j.Tenant, "message_id", j.ID, "error", err)
+		w.pool.Log.Error("a message could not be settled: it stays leased until the lease lapses", "tenant_id", j.Tenant, "message_id", j.ID, "error", err)
 	}
 }
 
@@ -171,7 +171,7 @@ func (w *writer) lost(ctx context.Context, batch []*result, written map[*result]
 		}
 		if !r.again { // else it was written before, as far as anybody knows
 			w.pool.Metrics.lost("finish")
-			w.pool.Log.Warn("a message was taken by another process before its end was written", "tenant_id", r.job.Tenant,
+			w.pool.Log.Warn("a message was taken over by another process before its result was written", "tenant_id", r.job.Tenant,
 				"message_id", r.job.ID, "sent", r.sent)
 		}
 		if r.sent && r.job.Park {
@@ -183,7 +183,7 @@ func (w *writer) lost(ctx context.Context, batch []*result, written map[*result]
 	}
 	arg := db.SentSettleParams(sentParams(sent, w.pool.Instance))
 	if _, err := w.pool.steered(ctx, func(d db.DBTX) error { _, err := q.SentSettle(ctx, d, arg); return err }); err != nil {
-		w.pool.Log.Warn("messages stay unknown that were sent", "messages", len(sent), "error", err)
+		w.pool.Log.Warn("could not settle messages that were sent: they stay unknown", "messages", len(sent), "error", err)
 	}
 }
 

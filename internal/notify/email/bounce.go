@@ -66,7 +66,7 @@ func (s *Sender) Reports(_ *http.Request, secret string, body []byte) ([]report.
 // Acknowledge says that it was taken.
 func (s *Sender) Acknowledge(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) }
 
-var errNoMail = errors.New("email: neither an e-mail nor JSON")
+var errNoMail = errors.New("email: the report is neither an e-mail nor JSON")
 
 // bounce reads an e-mail. What is not the report of a server (RFC 3464) that it has given up says nothing: whoever answers, or
 // writes to the address.

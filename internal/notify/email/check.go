@@ -36,7 +36,7 @@ func Check(c *send.Content) error {
 	case !utf8.ValidString(c.Text) || !utf8.ValidString(c.HTML):
 		return errors.New("the text is not UTF-8")
 	case c.Text == "" && c.HTML == "" && len(c.Attachments) == 0:
-		return errors.New("it says nothing")
+		return errors.New("the message has neither text, html nor attachments")
 	}
 	for i := range c.Attachments {
 		if err := checkAttachment(&c.Attachments[i]); err != nil {
@@ -50,11 +50,11 @@ func checkAttachment(a *send.Attachment) error {
 	kind, _, err := mime.ParseMediaType(a.Type)
 	switch {
 	case a.Type != "" && (err != nil || len(a.Type) > 200 || !strings.Contains(kind, "/") || strings.HasPrefix(kind, "multipart/")):
-		return errors.New("the type is not one")
+		return errors.New("the type must be a media type such as application/pdf, of at most 200 bytes, and not multipart")
 	case a.Name == "" || len(a.Name) > maxFileName || !isLine(a.Name) || strings.ContainsAny(a.Name, `/\`):
 		return fmt.Errorf("the name must have 1 to %d bytes and no slash", maxFileName)
 	case a.Inline != "" && !isContentID(a.Inline):
-		return errors.New("the content id is not one")
+		return errors.New("inline is not a valid Content-ID")
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ var ours = []string{
 }
 
 func notTheirs(name string) error {
-	return fmt.Errorf("the header field %s is not the message's to set", name)
+	return fmt.Errorf("the header field %s must not be set by a message", name)
 }
 
 func checkHeaders(headers map[string]string) error {
@@ -81,11 +81,11 @@ func checkHeaders(headers map[string]string) error {
 		_, twice := all[low]
 		switch {
 		case !isToken(name) || len(name) > 70:
-			return errors.New("a header field has no proper name")
+			return errors.New("a header field has an invalid name")
 		case slices.Contains(ours, low), strings.HasPrefix(low, "content-"), strings.HasPrefix(low, "resent-"):
 			return notTheirs(name)
 		case twice:
-			return fmt.Errorf("the header field %s is there twice", name)
+			return fmt.Errorf("the header field %s is set twice", name)
 		case !isLine(value) || len(value) > maxHeader:
 			return fmt.Errorf("the header field %s is not one line of at most %d bytes", name, maxHeader)
 		}
@@ -104,7 +104,7 @@ func checkHeaders(headers map[string]string) error {
 		}
 	}
 	if post, ok := all["list-unsubscribe-post"]; ok && (post != "List-Unsubscribe=One-Click" || !oneClick) {
-		return errors.New("the header field List-Unsubscribe-Post: must be List-Unsubscribe=One-Click, and List-Unsubscribe have an https URL")
+		return errors.New("the header field List-Unsubscribe-Post: must be List-Unsubscribe=One-Click, and List-Unsubscribe must have an https URL")
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 		who = s.identity
 	}
 	if !isKey(m.Key) {
-		return nil, errors.New("the key is not one")
+		return nil, errors.New("the key is not valid")
 	}
 	if err := Check(&m.Content); err != nil {
 		return nil, err
@@ -167,20 +167,20 @@ func setHeaders(out *gomail.Msg, headers map[string]string, ours string) error {
 // parseAddress reads an address, with or without a name. Its domain comes back in ASCII.
 func parseAddress(text string) (*mail.Address, error) {
 	if !isLine(text) {
-		return nil, errors.New("it is not one line of UTF-8")
+		return nil, errors.New("not one line of UTF-8")
 	}
 	a, err := mail.ParseAddress(text)
 	if err != nil {
-		return nil, errors.New("it is not an address") // the error names it
+		return nil, errors.New("not an e-mail address") // the error names it
 	}
 	at := strings.LastIndexByte(a.Address, '@')
 	local, domain := a.Address[:at], a.Address[at+1:]
 	if strings.HasPrefix(domain, "[") || local == "" || len(local) > 64 || strings.ContainsAny(local, "\" <>\\") {
-		return nil, errors.New("it is not an address that we send to")
+		return nil, errors.New("not an e-mail address that ledgerd can send to")
 	}
 	domain, err = idna.Lookup.ToASCII(domain)
 	if err != nil || len(domain) > 255 || domain == "" {
-		return nil, errors.New("its domain is not one")
+		return nil, errors.New("the domain is not valid")
 	}
 	a.Address = local + "@" + domain
 	return a, nil

@@ -120,15 +120,15 @@ func (c *Config) complete() error {
 		}
 	}
 	if strings.ContainsFunc(c.Hello, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return errors.New("hello: must be a name without blanks")
+		return errors.New("hello: must be printable ASCII without spaces")
 	}
 	switch {
 	case !slices.Contains([]string{"", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2}, c.Auth):
 		return fmt.Errorf("auth: must be %s, %s, %s, %s or %s, not %q", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2, c.Auth)
 	case (c.Username == "") != (c.Password == nil):
-		return errors.New("username, password: one is nothing without the other")
+		return errors.New("username, password: set both or neither")
 	case c.Auth != "" && c.Username == "":
-		return errors.New("auth: needs a username and a password")
+		return errors.New("auth: requires username and password")
 	case c.KeyHeader != "" && !isToken(c.KeyHeader):
 		return fmt.Errorf("key_header: %q is not the name of a header field", c.KeyHeader)
 	case c.Connections < 0 || c.Connections > 1000:
@@ -181,7 +181,7 @@ func (c *Config) completeTLS() error {
 	case !slices.Contains([]string{StartTLS, Implicit, None}, c.TLS):
 		return fmt.Errorf("tls: must be %s, %s or %s, not %q", StartTLS, Implicit, None, c.TLS)
 	case c.TLS == None && !c.Insecure && !isLoopback(c.Host):
-		return errors.New("tls: none is for servers on this machine; insecure: true allows it to others")
+		return errors.New("tls: none is only allowed for servers on this machine; insecure: true allows it for others")
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func (d *DKIM) check() error {
 		return errors.New("dkim: the key must be RSA or Ed25519")
 	}
 	if d.Domain == "" || d.Selector == "" {
-		return errors.New("dkim: domain and selector are needed")
+		return errors.New("dkim: domain and selector are required")
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func (s *Sender) enter(ctx context.Context, c *conn) (phase, error) {
 }
 
 // errAuth: the server offers no way to log in that we may use.
-var errAuth = errors.New("the server offers no way to log in that the configuration allows")
+var errAuth = errors.New("the server offers no authentication mechanism that the configuration allows")
 
 func (s *Sender) login(c *conn) error {
 	password, err := s.config.Password()
@@ -135,10 +135,10 @@ func (s *Sender) login(c *conn) error {
 func (c *conn) send(ctx context.Context, l *letter) (reply string, at phase, err error) {
 	defer c.watch(ctx)()
 	if l.utf8 && !c.utf8 {
-		return "", naming, &textproto.Error{Code: 553, Msg: "5.6.7 the server does not take addresses beyond ASCII"}
+		return "", naming, &textproto.Error{Code: 553, Msg: "5.6.7 the server does not accept addresses beyond ASCII"}
 	}
 	if c.largest > 0 && len(l.text) > c.largest {
-		return "", naming, &textproto.Error{Code: 552, Msg: "5.3.4 the message is larger than the server takes"}
+		return "", naming, &textproto.Error{Code: 552, Msg: "5.3.4 the message is larger than the server accepts"}
 	}
 	if at, err = c.open(ctx, l); err != nil {
 		return "", at, c.cause(ctx, err)

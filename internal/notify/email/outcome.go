@@ -36,7 +36,7 @@ func failed(at phase, err error) *send.Failure {
 	var timeout net.Error
 	switch {
 	case errors.Is(err, context.Canceled):
-		f.Code, f.Text, f.Down = "cancelled", "the attempt was ended", false
+		f.Code, f.Text, f.Down = "cancelled", "the attempt was cancelled", false
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		f.Code, f.Text = "timeout", "no answer in time"
 	case isCertificate(err):
@@ -47,7 +47,7 @@ func failed(at phase, err error) *send.Failure {
 		f.Outcome, f.Code, f.Text = send.Refused, "login", err.Error()
 	}
 	if at == ending {
-		f.Outcome, f.Text = send.Unknown, f.Text+" after the message had gone out"
+		f.Outcome, f.Text = send.Unknown, f.Text+" after the message had been transmitted"
 	}
 	return f
 }

@@ -148,7 +148,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	}{
 		{func(c *email.Config) { c.Host = "" }, "host:"},
 		{func(c *email.Config) { c.TLS = "ssl" }, "tls:"},
-		{func(c *email.Config) { c.Host = "mail.shop.example" }, "tls: none is for servers on this machine"},
+		{func(c *email.Config) { c.Host = "mail.shop.example" }, "tls: none is only allowed for servers"},
 		{func(c *email.Config) { c.Port = 70000 }, "port:"},
 		{func(c *email.Config) { c.From = "" }, "from:"},
 		{func(c *email.Config) { c.From = "a@b.example\r\nBcc: x@y.example" }, "from:"},
@@ -157,7 +157,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		{func(c *email.Config) { c.Envelope = "nobody" }, "envelope:"},
 		{func(c *email.Config) { c.Identities = map[int32]email.Identity{4: {From: "x"}} }, "tenant 4: from:"},
 		{func(c *email.Config) { c.Auth = "ntlm" }, "auth:"},
-		{func(c *email.Config) { c.Auth = email.Plain }, "auth: needs"},
+		{func(c *email.Config) { c.Auth = email.Plain }, "auth: requires"},
 		{func(c *email.Config) { c.Username = "x" }, "username, password:"},
 		{func(c *email.Config) { c.Password = secret }, "username, password:"},
 		{func(c *email.Config) { c.KeyHeader = "X: y" }, "key_header:"},

@@ -78,11 +78,11 @@ func New(name string) (*Sender, error) {
 // Send writes a message down, unless its key has been.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if ctx.Err() != nil {
-		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was ended"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was cancelled"}
 	}
 	text, err := encode(m)
 	if err != nil {
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: "it cannot be written as JSON"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: "the message cannot be written as JSON"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

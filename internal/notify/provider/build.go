@@ -108,7 +108,7 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 	numbers := map[string]int32{}
 	for _, name := range s.tenantNames() {
 		if e.Tenant == nil {
-			return nil, errors.New("tenants: cannot be told apart here")
+			return nil, errors.New("tenants: cannot be used here, without the server's database")
 		}
 		n, err := e.Tenant(name)
 		if err != nil {

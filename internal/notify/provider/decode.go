@@ -35,7 +35,7 @@ func plainly(err error) error {
 	case errors.As(err, &kind):
 		return fmt.Errorf("%s: must be a %s, not a %s", kind.Field, typeName(kind.Type.String()), kind.Value)
 	case strings.HasPrefix(err.Error(), "json: unknown field "):
-		return fmt.Errorf("there is no setting %s", strings.TrimPrefix(err.Error(), "json: unknown field "))
+		return fmt.Errorf("unknown setting %s", strings.TrimPrefix(err.Error(), "json: unknown field "))
 	}
 	return err
 }
@@ -73,7 +73,7 @@ func resolve(at string, value any) (any, error) {
 		}
 		return out, nil
 	case map[any]any:
-		return nil, fmt.Errorf("%s: names must be texts", at)
+		return nil, fmt.Errorf("%s: names must be strings", at)
 	case []any:
 		out := make([]any, len(v))
 		for i, part := range v {
@@ -102,7 +102,7 @@ func reference(text string) (string, error) {
 	if name, ok := strings.CutPrefix(text, "env:"); ok {
 		value, ok := os.LookupEnv(name)
 		if !ok {
-			return "", fmt.Errorf("the environment has no %s", name)
+			return "", fmt.Errorf("the environment variable %s is not set", name)
 		}
 		return value, nil
 	}

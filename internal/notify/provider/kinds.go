@@ -58,11 +58,11 @@ type duration time.Duration
 func (d *duration) UnmarshalJSON(text []byte) error {
 	var written string
 	if err := json.Unmarshal(text, &written); err != nil {
-		return errors.New("a time must be written as 10s or 500ms")
+		return errors.New("a duration must be written as 10s or 500ms")
 	}
 	value, err := time.ParseDuration(written)
 	if err != nil || value <= 0 {
-		return fmt.Errorf("a time must be written as 10s or 500ms, not as %q", written)
+		return fmt.Errorf("a duration must be written as 10s or 500ms, not as %q", written)
 	}
 	*d = duration(value)
 	return nil

@@ -22,12 +22,12 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "notify_provider_attempts_total",
 			Help: "Attempts by provider and outcome: sent, temporary, refused, permanent, unknown."}, []string{"provider", "channel", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Name: "notify_provider_seconds",
-			Help: "How long attempts took.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
+			Help: "Duration of attempts.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
 			[]string{"provider", "channel"}),
 		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "notify_provider_skipped_total",
-			Help: "How often a provider was not asked, since it had failed lately."}, []string{"provider", "channel"}),
+			Help: "Attempts that skipped the provider because it had failed recently."}, []string{"provider", "channel"}),
 		opened: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "notify_provider_passed_over",
-			Help: "1 while the provider is passed over after failures."}, []string{"provider", "channel"}),
+			Help: "1 while the provider is skipped after failures."}, []string{"provider", "channel"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.attempts, m.seconds, m.skipped, m.opened)

@@ -67,7 +67,7 @@ func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error)
 	}
 	for i, p := range list {
 		if i > 0 && lacksTime(ctx) {
-			sum.add(&send.Failure{Outcome: send.Temporary, Code: "late", Text: "there was no time left to ask the next provider"})
+			sum.add(&send.Failure{Outcome: send.Temporary, Code: "late", Text: "there was no time left to try the next provider"})
 			break
 		}
 		r, f := p.ask(ctx, m, &asked)
@@ -108,7 +108,7 @@ func (o *Order) list(m *send.Message) (list []*provider, first *provider, f *sen
 	}
 	if m.Unsure && m.LastProvider != "" {
 		return nil, nil, &send.Failure{Outcome: send.Refused, Code: "provider_gone",
-			Text: "who may have sent it is no longer among the providers: only a person can tell"}
+			Text: "the provider that may have sent the message is no longer configured: an operator must find out whether it was sent"}
 	}
 	return list, first, nil
 }
@@ -127,7 +127,7 @@ func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (
 	ok, probe, wait := a.breaker.permit()
 	if !ok {
 		p.metrics.skipped.Inc()
-		return r, &send.Failure{Outcome: send.Temporary, Code: "passed_over", Text: "the provider failed lately", RetryAfter: wait}
+		return r, &send.Failure{Outcome: send.Temporary, Code: "passed_over", Text: "the provider is skipped because it failed recently", RetryAfter: wait}
 	}
 	v := nothing
 	defer func() { p.settle(a, probe, v, f) }()
@@ -156,7 +156,7 @@ func (p *provider) turn(ctx context.Context, m *send.Message, asked **provider) 
 		return nil
 	}
 	if err := m.Turn(ctx, p.Name); err != nil {
-		return &send.Failure{Outcome: send.Temporary, Code: "turn", Text: "who is to be asked could not be written down", RetryAfter: time.Second}
+		return &send.Failure{Outcome: send.Temporary, Code: "turn", Text: "the provider to be tried could not be recorded", RetryAfter: time.Second}
 	}
 	*asked = p
 	return nil
@@ -169,7 +169,7 @@ func (p *provider) attempt(ctx context.Context, a *account, m *send.Message) (r 
 			if _, ok := cause.(runtime.Error); !ok {
 				cause = fmt.Sprintf("%T", cause) // what it says may be what the message says
 			}
-			p.log.Error("a sender of messages panicked", "provider", p.Name, "cause", cause, "stack", string(debug.Stack()))
+			p.log.Error("a sender panicked", "provider", p.Name, "cause", cause, "stack", string(debug.Stack()))
 			f = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
 		}
 	}()
@@ -193,7 +193,7 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 		select {
 		case p.slots <- struct{}{}:
 		case <-within.Done():
-			return nil, &send.Failure{Outcome: send.Temporary, Code: "busy", Text: "the provider had enough to do", RetryAfter: time.Second}
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "busy", Text: "the provider's concurrency limit is reached", RetryAfter: time.Second}
 		}
 	}
 	free = func() { <-p.slots }
@@ -203,7 +203,7 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 	turn, wait, ok := p.next(within)
 	if !ok {
 		free()
-		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider takes no more a second", RetryAfter: wait}
+		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider's rate limit is reached", RetryAfter: wait}
 	}
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -213,7 +213,7 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 		case <-within.Done():
 			turn.Cancel()
 			free()
-			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was ended", RetryAfter: time.Second}
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was cancelled", RetryAfter: time.Second}
 		}
 	}
 	return free, nil
@@ -258,9 +258,9 @@ func (p *provider) settle(a *account, probe bool, v verdict, f *send.Failure) {
 	}
 	switch {
 	case opened > 0 && f != nil:
-		p.log.Warn("a provider of messages is passed over", "provider", p.Name, "for", opened.Round(time.Millisecond), "code", f.Code, "error", f.Text)
+		p.log.Warn("a provider is skipped after failures", "provider", p.Name, "for", opened.Round(time.Millisecond), "code", f.Code, "error", f.Text)
 	case closed:
-		p.log.Info("a provider of messages takes them again", "provider", p.Name)
+		p.log.Info("a provider works again", "provider", p.Name)
 	}
 }
 

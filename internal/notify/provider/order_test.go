@@ -244,7 +244,7 @@ func TestADeadProviderIsPassedOverUntilItIsBack(t *testing.T) {
 		p.expect(t, message(), "b took it", 1, n+1)
 	}
 	if err := testutil.GatherAndCompare(p.metrics, strings.NewReader(`
-		# HELP ledgerd_notify_provider_passed_over 1 while the provider is passed over after failures.
+		# HELP ledgerd_notify_provider_passed_over 1 while the provider is skipped after failures.
 		# TYPE ledgerd_notify_provider_passed_over gauge
 		ledgerd_notify_provider_passed_over{channel="email",provider="a"} 1
 		ledgerd_notify_provider_passed_over{channel="email",provider="b"} 0
@@ -266,7 +266,7 @@ func TestADeadProviderIsPassedOverUntilItIsBack(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	for _, line := range []string{"is passed over", "takes them again"} {
+	for _, line := range []string{"is skipped after failures", "works again"} {
 		if n := strings.Count(p.log.String(), line); n != 1 {
 			t.Errorf("%q is logged %d times:\n%s", line, n, p.log)
 		}

@@ -68,7 +68,7 @@ func ReadFile(name string) (*File, error) {
 	names := map[string]bool{}
 	for _, channel := range slices.Sorted(maps.Keys(nodes)) {
 		if !slices.Contains(channels, channel) {
-			return nil, fmt.Errorf("%s: %s: is not a channel; there are email, sms, push and webhook", name, channel)
+			return nil, fmt.Errorf("%s: %s: is not a channel; use email, sms, push or webhook", name, channel)
 		}
 		for i := range nodes[channel] {
 			node := &nodes[channel][i]
@@ -78,13 +78,13 @@ func ReadFile(name string) (*File, error) {
 				err = s.complete()
 			}
 			if err == nil && names[s.Name] {
-				err = fmt.Errorf("name: there are two of the name %s", s.Name)
+				err = fmt.Errorf("name: two providers have the name %s", s.Name)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", name, channel, i, node.Line, err)
 			}
 			if kinds[s.Kind].many && i > 0 {
-				return nil, fmt.Errorf("%s: %s[%d], line %d: %s has to be the only one", name, channel, i, node.Line, s.Kind)
+				return nil, fmt.Errorf("%s: %s[%d], line %d: %s must be the only provider of its channel", name, channel, i, node.Line, s.Kind)
 			}
 			names[s.Name] = true
 			f.channels[channel] = append(f.channels[channel], s)
@@ -107,7 +107,7 @@ func (s *Settings) complete() error {
 		return fmt.Errorf("kind: must be one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "), s.Kind)
 	}
 	if !slices.Contains(k.channels, s.channel) {
-		return fmt.Errorf("kind: %s is not for %s", s.Kind, s.channel)
+		return fmt.Errorf("kind: %s does not support channel %s", s.Kind, s.channel)
 	}
 	if s.Name == "" {
 		s.Name = s.Kind
@@ -124,18 +124,18 @@ func (s *Settings) complete() error {
 	case s.Concurrency < 1 || s.Concurrency > 1000:
 		return errors.New("concurrency: must be 1 to 1000")
 	case !(s.Rate >= 0) || s.Rate > 1e6 || s.Rate > 0 && s.Rate < 0.001:
-		return errors.New("rate: must be 0.001 to 1000000 messages a second, or 0: any")
+		return errors.New("rate: must be 0.001 to 1000000 messages a second, or 0 for no limit")
 	case s.Timeout < time.Second || s.Timeout > maxTimeout:
 		return fmt.Errorf("timeout: must be 1s to %v", maxTimeout)
 	case slices.Contains(s.Tenants, ""):
-		return errors.New("tenants: one has no name")
+		return errors.New("tenants: names must not be empty")
 	}
 	if k.many && len(s.Tenants)+len(s.Overrides) > 0 {
-		return fmt.Errorf("tenants, overrides: %s is the same for all", s.Kind)
+		return fmt.Errorf("tenants, overrides: not supported by kind %s", s.Kind)
 	}
 	for tenant := range s.Overrides {
 		if len(s.Tenants) > 0 && !slices.Contains(s.Tenants, tenant) {
-			return fmt.Errorf("overrides: %s is not among the tenants", tenant)
+			return fmt.Errorf("overrides: %s is not listed in tenants", tenant)
 		}
 	}
 	if k.check == nil {

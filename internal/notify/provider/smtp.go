@@ -74,7 +74,7 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 	if o.CA != "" {
 		c.Roots = x509.NewCertPool()
 		if !c.Roots.AppendCertsFromPEM([]byte(o.CA)) {
-			return nil, errors.New("ca: there is no certificate in it")
+			return nil, errors.New("ca: has no certificate")
 		}
 	}
 	var err error

@@ -56,7 +56,7 @@ func checkWebhook(_ *Settings, options map[string]any) error {
 // buildWebhook finds the sender that the server has made with Guard.
 func buildWebhook(e *Env, _ *Settings, _ map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
 	if e.Webhooks == nil {
-		return nil, errors.New("kind: webhook needs a server with a master key")
+		return nil, errors.New("kind: webhook requires a server with a master key")
 	}
 	return e.Webhooks, nil
 }

@@ -53,7 +53,7 @@ func NewAPNs(s APNsSettings) (*APNs, error) {
 		return nil, fmt.Errorf("key: %w", err)
 	}
 	if !isP256(key) {
-		return nil, fmt.Errorf("key: the private key is not of the curve P-256")
+		return nil, fmt.Errorf("key: the private key is not on the curve P-256")
 	}
 	a := &APNs{url: cmp.Or(s.URL, "https://api.push.apple.com") + "/3/device/", topic: s.Topic,
 		client: httpsend.New(httpsend.Settings{TLS: s.TLS, Proxy: http.ProxyFromEnvironment, HTTP2: true})}
@@ -61,7 +61,7 @@ func NewAPNs(s APNsSettings) (*APNs, error) {
 		now := time.Now()
 		token, err := jwt(map[string]string{"alg": "ES256", "kid": s.KeyID}, map[string]any{"iss": s.TeamID, "iat": now.Unix()}, es256(key))
 		if err != nil {
-			return "", now, &send.Failure{Outcome: send.Refused, Code: "apns_token", Text: "the token could not be signed", Down: true}
+			return "", now, &send.Failure{Outcome: send.Refused, Code: "apns_token", Text: "the provider token could not be signed", Down: true}
 		}
 		return token, now.Add(tokenLife), nil
 	}
@@ -102,7 +102,7 @@ func (s *APNs) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 		return send.Receipt{}, failed
 	}
 	if !hexToken.MatchString(device) { // it stands in the path
-		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "other_platform", Text: "the device's token is not one of Apple's"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "other_platform", Text: "the device token is not an APNs token"}
 	}
 	body, kind, failed := apnsPayload(m)
 	if failed != nil {

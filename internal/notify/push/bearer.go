@@ -64,7 +64,7 @@ func privateKey[K any](text string) (key K, err error) {
 	}
 	key, ok := parsed.(K)
 	if !ok {
-		return key, fmt.Errorf("the private key is of another kind: %T is needed", key)
+		return key, fmt.Errorf("the private key has the wrong type: %T is required", key)
 	}
 	return key, nil
 }

@@ -24,7 +24,7 @@ const (
 // token is the device's, if the recipient is one for the prefix, or has none.
 func token(recipient, prefix, other string) (string, *send.Failure) {
 	if strings.HasPrefix(recipient, other) {
-		return "", &send.Failure{Outcome: send.Refused, Code: "other_platform", Text: "the device is another provider's"}
+		return "", &send.Failure{Outcome: send.Refused, Code: "other_platform", Text: "the device token belongs to another provider"}
 	}
 	return strings.TrimPrefix(recipient, prefix), nil
 }

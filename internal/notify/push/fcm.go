@@ -49,7 +49,7 @@ func NewFCM(s FCMSettings) (*FCM, error) {
 		return nil, fmt.Errorf("service_account is not the JSON of a service account's key")
 	}
 	if a.ProjectID == "" || a.ClientEmail == "" || a.TokenURI == "" {
-		return nil, fmt.Errorf("service_account needs project_id, client_email and token_uri")
+		return nil, fmt.Errorf("service_account requires project_id, client_email and token_uri")
 	}
 	key, err := privateKey[*rsa.PrivateKey](a.PrivateKey)
 	if err != nil {

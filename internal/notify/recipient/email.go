@@ -32,7 +32,7 @@ func ParseEmail(written string) (string, error) {
 	}
 	domain, err := idna.Lookup.ToASCII(domain)
 	if err != nil || domain == "" || len(domain) > 253 {
-		return "", errors.New("has no domain that can be")
+		return "", errors.New("has an invalid domain")
 	}
 	address := local + "@" + domain
 	if len(local) > 64 || len(address) > 254 {
@@ -44,7 +44,7 @@ func ParseEmail(written string) (string, error) {
 	return address, nil
 }
 
-var errNoAddress = errors.New("is no e-mail address")
+var errNoAddress = errors.New("is not an e-mail address")
 
 // dotAtom is what RFC 5322 lets stand before the @ without quotes, and beyond ASCII, as RFC 6531 has it, letters
 // and what belongs to them.

@@ -19,7 +19,7 @@ func ParseSMS(written, region string) (string, error) {
 	}
 	for _, r := range written {
 		if !partOfNumber(r) {
-			return "", errors.New("is no phone number")
+			return "", errors.New("is not a phone number")
 		}
 	}
 	if region = strings.ToUpper(region); region == "" {
@@ -28,9 +28,9 @@ func ParseSMS(written, region string) (string, error) {
 	n, err := phonenumbers.Parse(written, region)
 	switch {
 	case errors.Is(err, phonenumbers.ErrInvalidCountryCode):
-		return "", errors.New("needs its country, such as +86")
+		return "", errors.New("must begin with its country code, such as +86")
 	case err != nil:
-		return "", errors.New("is no phone number")
+		return "", errors.New("is not a phone number")
 	}
 	switch phonenumbers.IsPossibleNumberWithReason(n) {
 	case phonenumbers.IS_POSSIBLE:
@@ -38,7 +38,7 @@ func ParseSMS(written, region string) (string, error) {
 	case phonenumbers.TOO_LONG:
 		return "", errors.New("has too many digits")
 	case phonenumbers.INVALID_COUNTRY_CODE:
-		return "", errors.New("has no country that there is")
+		return "", errors.New("has an unknown country code")
 	default:
 		return "", errors.New("has too few digits")
 	}
@@ -48,7 +48,7 @@ func ParseSMS(written, region string) (string, error) {
 func stable(e164 string) (string, error) {
 	n, err := phonenumbers.Parse(e164, phonenumbers.UNKNOWN_REGION)
 	if err != nil || phonenumbers.Format(n, phonenumbers.E164) != e164 || !phonenumbers.IsPossibleNumber(n) {
-		return "", errors.New("is no phone number")
+		return "", errors.New("is not a phone number")
 	}
 	return e164, nil
 }

@@ -26,7 +26,7 @@ type JSON struct {
 	TextAt      string   `json:"text_at"`
 }
 
-var errForm = errors.New("report: it has another form")
+var errForm = errors.New("report: not in the provider's format")
 
 // Read reads reports. Their codes begin with a prefix.
 func (j *JSON) Read(body []byte, prefix string) (out []Report, err error) {

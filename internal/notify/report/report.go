@@ -119,24 +119,24 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		http.Error(w, "the body is too long, or broke off", http.StatusRequestEntityTooLarge)
+		http.Error(w, "the body is too long or incomplete", http.StatusRequestEntityTooLarge)
 		return
 	}
 	reports, err := source.Reports(r, r.PathValue("secret"), body)
 	switch {
 	case errors.Is(err, ErrForbidden):
-		h.Log.WarnContext(r.Context(), "a delivery report without a good signature or secret", "provider", name)
-		http.Error(w, "no good signature or secret", http.StatusForbidden)
+		h.Log.WarnContext(r.Context(), "a delivery report has a wrong signature or secret", "provider", name)
+		http.Error(w, "wrong signature or secret", http.StatusForbidden)
 		return
 	case err != nil || len(reports) > maxReports:
-		h.Log.WarnContext(r.Context(), "a delivery report that is not understood", "provider", name) // the error may quote it
-		http.Error(w, "not understood", http.StatusBadRequest)
+		h.Log.WarnContext(r.Context(), "a delivery report is not in the provider's format", "provider", name) // the error may quote it
+		http.Error(w, "the report is not in the provider's format", http.StatusBadRequest)
 		return
 	}
 	requestID := rand.Text()
 	if err := h.take(r.Context(), name, requestID, reports); err != nil {
-		h.Log.ErrorContext(r.Context(), "delivery reports were not taken in", "provider", name, "request_id", requestID, "error", err)
-		http.Error(w, "come again", http.StatusServiceUnavailable)
+		h.Log.ErrorContext(r.Context(), "delivery reports were not recorded", "provider", name, "request_id", requestID, "error", err)
+		http.Error(w, "the report could not be recorded: send it again", http.StatusServiceUnavailable)
 		return
 	}
 	source.Acknowledge(w)
@@ -171,4 +171,4 @@ func (h *Handler) take(ctx context.Context, provider, requestID string, reports 
 	return early
 }
 
-var errUnknown = errors.New("no message is known by the provider's number: it may come")
+var errUnknown = errors.New("no message has this provider_message_id yet")

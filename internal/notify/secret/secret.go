@@ -29,7 +29,7 @@ const Size = 32
 
 // Missing is why a call is refused that needs the master key of a server that has none.
 var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable, Step: fault.RetrySameKey,
-	Doc: "The server was started without a master key, which this call needs: see --secrets-file. Nothing was done."})
+	Doc: "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
 
 // Master is a master key. It is never printed. A nil *Master is none: Check tells.
 type Master struct{ key func() []byte } // not the bytes: what prints a struct with a Master in it prints none of them
@@ -43,7 +43,7 @@ func New() *Master {
 
 func of(b []byte) *Master { return &Master{func() []byte { return b }} }
 
-var errForm = errors.New("a master key is 32 random bytes in base64, such as `openssl rand -base64 32` makes them")
+var errForm = errors.New("a master key must be 32 random bytes in base64: make one with `openssl rand -base64 32`")
 
 // Parse reads a key in base64, with spaces around it or not.
 func Parse(text string) (*Master, error) {
@@ -61,7 +61,7 @@ func ReadFile(path string) (*Master, error) {
 		return nil, err
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return nil, fmt.Errorf("%s: everybody may read or change it: chmod 600 %[1]s", path)
+		return nil, fmt.Errorf("%s: other users can read or change the file: chmod 600 %[1]s", path)
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -103,7 +103,7 @@ func KeepFile(path string) (*Master, error) {
 // Check tells what is wrong when there is no key. Returns fault SECRET_NOT_CONFIGURED.
 func (m *Master) Check() error {
 	if m == nil {
-		return Missing.New("the server has no master key")
+		return Missing.New("the server has no master key: start it with --secrets-file")
 	}
 	return nil
 }

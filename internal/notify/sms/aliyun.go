@@ -94,7 +94,7 @@ var aliyunVerdicts = verdicts{
 func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	template := m.Content.Template[s.s.Name]
 	if template == "" {
-		return send.Receipt{}, failure(send.Refused, "no_template", "the message has no template of this provider's")
+		return send.Receipt{}, failure(send.Refused, "no_template", "the message has no template for this provider")
 	}
 	query := map[string]string{"PhoneNumbers": strings.TrimPrefix(m.Recipient, "+"), "SignName": s.s.SignName,
 		"TemplateCode": template, "OutId": m.Key}
@@ -108,7 +108,7 @@ func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	}
 	var said struct{ Code, Message, BizId string }
 	if err := json.Unmarshal(a.Body, &said); err != nil || said.Code == "" {
-		return send.Receipt{}, byAnswer(a).failed(m, a, "aliyun", "http_"+strconv.Itoa(a.Status), "an answer without a code")
+		return send.Receipt{}, byAnswer(a).failed(m, a, "aliyun", "http_"+strconv.Itoa(a.Status), "the provider's response has no code")
 	}
 	if said.Code == "OK" && a.Status == http.StatusOK {
 		return send.Receipt{ProviderMessageID: httpsend.Cut(said.BizId, 256)}, nil

@@ -29,11 +29,11 @@ func base(text string, plain bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
-		return nil, errors.New("the URL is none, or has a user in it") // without what was given: a password perhaps
+		return nil, errors.New("the URL is invalid, or has a user or a fragment") // without what was given: a password perhaps
 	case u.Scheme == "https", u.Scheme == "http" && (plain || loopback(u.Hostname())):
 		return u, nil
 	}
-	return nil, errors.New("the URL must begin with https://: what is sent and the password would go in clear")
+	return nil, errors.New("the URL must begin with https://: without TLS the password and the messages could be read on their way")
 }
 
 func loopback(host string) bool {

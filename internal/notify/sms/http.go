@@ -78,21 +78,21 @@ func NewHTTP(s HTTPSettings) (*HTTP, error) {
 	}
 	switch {
 	case !slices.Contains([]string{"POST", "PUT", "GET"}, p.s.Method):
-		return nil, fmt.Errorf("method is %q: POST, PUT or GET", s.Method)
+		return nil, fmt.Errorf("method must be POST, PUT or GET, not %q", s.Method)
 	case len(s.Form) > 0 && len(s.JSON) > 0, p.s.Method == "GET" && len(s.Form)+len(s.JSON) > 0:
-		return nil, fmt.Errorf("only one of form and json can be the body, and GET has none")
+		return nil, fmt.Errorf("set only one of form and json, and neither for GET")
 	case (s.CodeAt == "") != (len(s.Codes) == 0):
-		return nil, fmt.Errorf("code_at and codes are needed both, or none")
+		return nil, fmt.Errorf("set both code_at and codes, or neither")
 	}
 	for name, at := range map[string]string{"code_at": s.CodeAt, "id_at": s.IDAt, "text_at": s.TextAt} {
 		if at != "" && at[0] != '/' {
-			return nil, fmt.Errorf("%s is %q: a JSON pointer begins with /", name, at)
+			return nil, fmt.Errorf("%s must be a JSON pointer, which begins with /, not %q", name, at)
 		}
 	}
 	for code, name := range s.Outcomes {
 		v, known := outcomes[name]
 		if !known {
-			return nil, fmt.Errorf("outcomes: %q is %q: temporary, refused, permanent or unknown", code, name)
+			return nil, fmt.Errorf("outcomes: %q must be temporary, refused, permanent or unknown, not %q", code, name)
 		}
 		p.verdicts[code] = v
 	}
@@ -111,7 +111,7 @@ func (p *HTTP) trial() error {
 	f := filler{m: &send.Message{Recipient: "+10000000000", Key: "k"}, lax: true}
 	p.request(&f)
 	if len(f.bad) > 0 {
-		return fmt.Errorf("placeholders that are not known: %s", strings.Join(f.bad, ", "))
+		return fmt.Errorf("unknown placeholders: %s", strings.Join(f.bad, ", "))
 	}
 	return nil
 }
@@ -121,7 +121,7 @@ func (p *HTTP) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 	f := filler{m: m, name: p.s.Name}
 	r := p.request(&f)
 	if len(f.bad) > 0 {
-		return send.Receipt{}, failure(send.Refused, "no_value", "the message has nothing for "+strings.Join(f.bad, ", "))
+		return send.Receipt{}, failure(send.Refused, "no_value", "the message has no value for "+strings.Join(f.bad, ", "))
 	}
 	a, failed := ask(ctx, p.client, r)
 	if failed != nil {

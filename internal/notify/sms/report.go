@@ -17,7 +17,7 @@ import (
 
 var _ = []report.Source{(*Twilio)(nil), (*Aliyun)(nil), (*Tencent)(nil), (*HTTP)(nil)}
 
-var errForm = errors.New("sms: a report in another form")
+var errForm = errors.New("sms: the report is not in the provider's format")
 
 // Reports reads a status callback, which Twilio signs.
 // https://www.twilio.com/docs/messaging/guides/track-outbound-message-status

@@ -108,7 +108,7 @@ var tencentVerdicts = verdicts{
 func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	template := m.Content.Template[s.s.Name]
 	if template == "" {
-		return send.Receipt{}, failure(send.Refused, "no_template", "the message has no template of this provider's")
+		return send.Receipt{}, failure(send.Refused, "no_template", "the message has no template for this provider")
 	}
 	params := []string{}
 	for _, p := range m.Content.ParamsFor(s.s.Name) {
@@ -145,7 +145,7 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 		}
 	}
 	if err != nil || code == "" {
-		return send.Receipt{}, byAnswer(a).failed(m, a, "tencent", "http_"+strconv.Itoa(a.Status), "an answer without a code")
+		return send.Receipt{}, byAnswer(a).failed(m, a, "tencent", "http_"+strconv.Itoa(a.Status), "the provider's response has no code")
 	}
 	v, known := tencentVerdicts.of(code)
 	if !known {

@@ -53,10 +53,10 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 		user, password = s.APIKeySID, s.APIKeySecret
 	}
 	if password == "" {
-		return nil, fmt.Errorf("auth_token is missing, or api_key_sid and api_key_secret")
+		return nil, fmt.Errorf("set auth_token, or api_key_sid and api_key_secret")
 	}
 	if (s.From == "") == (s.MessagingService == "") {
-		return nil, fmt.Errorf("either from or messaging_service is needed")
+		return nil, fmt.Errorf("set either from or messaging_service")
 	}
 	if s.URL == "" {
 		s.URL = "https://api.twilio.com"
@@ -115,7 +115,7 @@ var twilioVerdicts = verdicts{
 // Send creates a message.
 func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if m.Content.Text == "" {
-		return send.Receipt{}, failure(send.Refused, "no_text", "it has no text, and Twilio no template")
+		return send.Receipt{}, failure(send.Refused, "no_text", "the message has neither a text nor a template for Twilio")
 	}
 	form := url.Values{"To": {m.Recipient}, "Body": {m.Content.Text}}
 	for name, values := range t.form {
@@ -141,7 +141,7 @@ func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	err := json.Unmarshal(a.Body, &said)
 	if a.Status == http.StatusCreated || a.Status == http.StatusOK {
 		if err != nil || said.SID == "" {
-			return send.Receipt{}, failure(send.Unknown, "twilio_bad_answer", "an answer without the number of the message")
+			return send.Receipt{}, failure(send.Unknown, "twilio_bad_answer", "the provider's response has no message id")
 		}
 		return send.Receipt{ProviderMessageID: httpsend.Cut(said.SID, 256)}, nil
 	}

@@ -92,7 +92,7 @@ func (c *checker) list(l *parse.ListNode, dot sort) {
 
 func (c *checker) step() {
 	if c.steps += c.times; c.steps > maxSteps {
-		refuse("has too much to do: fewer or shorter lists")
+		refuse("would take too many steps to render: use fewer or shorter lists")
 	}
 }
 
@@ -101,10 +101,10 @@ func (c *checker) node(n parse.Node, dot sort) {
 	switch n := n.(type) {
 	case *parse.TextNode:
 		if strings.Contains(strings.ToLower(string(n.Text)), "<script") {
-			refuse("has a script, which does not run in mail")
+			refuse("must not contain <script, which mail programs do not run")
 		}
 		if !c.lines && strings.ContainsFunc(string(n.Text), breaks) {
-			refuse("has a line break")
+			refuse("must not contain a line break")
 		}
 	case *parse.CommentNode, *parse.BreakNode, *parse.ContinueNode:
 	case *parse.ActionNode:
@@ -127,7 +127,7 @@ func (c *checker) node(n parse.Node, dot sort) {
 	case *parse.RangeNode:
 		c.each(n, dot)
 	default:
-		refuse("has %s, which is not for templates here", n)
+		refuse("contains %s, which templates do not support", n)
 	}
 }
 
@@ -136,21 +136,21 @@ func (c *checker) show(s sort, n parse.Node) {
 	case s.list || s.kind == "" || s.kind == Record:
 		refuse("%s shows %s: name one of its fields, or range over it", n, s)
 	case s.many && !c.lines:
-		refuse("%s may have line breaks, which cannot stand here", n)
+		refuse("%s may contain line breaks, which are not allowed here", n)
 	}
 }
 
 func (c *checker) each(n *parse.RangeNode, dot sort) {
 	pipe := n.Pipe
 	if len(pipe.Cmds) != 1 || pipe.IsAssign {
-		refuse("%s: range goes over a list", pipe)
+		refuse("%s: range requires one list", pipe)
 	}
 	over := c.command(pipe.Cmds[0], dot, nil)
 	if !over.list {
-		refuse("%s: range goes over a list", pipe)
+		refuse("%s: range requires one list", pipe)
 	}
 	if c.loops++; c.loops > maxRanges {
-		refuse("has too many ranges within each other")
+		refuse("has too many nested ranges")
 	}
 	item := over
 	item.list = false
@@ -175,7 +175,7 @@ func (c *checker) declare(v *parse.VariableNode, s sort) {
 
 func (c *checker) pipe(p *parse.PipeNode, dot sort) sort {
 	if p.IsAssign {
-		refuse("%s: a variable keeps what it got first", p)
+		refuse("%s: a variable cannot be assigned again", p)
 	}
 	if c.depth++; c.depth > maxNesting {
 		refuse("is nested too deeply")
@@ -188,7 +188,7 @@ func (c *checker) pipe(p *parse.PipeNode, dot sort) sort {
 	}
 	c.depth--
 	if len(p.Decl) > 1 {
-		refuse("%s declares two variables", p)
+		refuse("%s: only range can declare two variables", p)
 	}
 	for _, v := range p.Decl {
 		c.declare(v, s)
@@ -202,7 +202,7 @@ func (c *checker) command(cmd *parse.CommandNode, dot sort, last *sort) sort {
 	if id, ok := cmd.Args[0].(*parse.IdentifierNode); ok {
 		f, ok := functions[id.Ident]
 		if !ok {
-			refuse("%s is no function here", id.Ident)
+			refuse("%s is not a function of templates", id.Ident)
 		}
 		var args []sort
 		for _, a := range cmd.Args[1:] {
@@ -241,7 +241,7 @@ func (c *checker) value(n parse.Node, dot sort) sort {
 		refuse("%s is not declared", n)
 	case *parse.PipeNode:
 		if len(n.Decl) > 0 {
-			refuse("%s declares a variable where there is none to be", n)
+			refuse("%s: a variable cannot be declared here", n)
 		}
 		return c.pipe(n, dot)
 	case *parse.StringNode:
@@ -252,11 +252,11 @@ func (c *checker) value(n parse.Node, dot sort) sort {
 		if n.IsInt && !strings.HasPrefix(n.Text, "'") {
 			return sort{kind: Integer}
 		}
-		refuse("%s: only whole numbers", n)
+		refuse("%s: only whole numbers are supported", n)
 	case *parse.IdentifierNode: // a function without arguments, of which there is none
-		refuse("%s is no value", n)
+		refuse("%s is not a value", n)
 	default:
-		refuse("%s is not for templates here", n)
+		refuse("%s is not supported in templates", n)
 	}
 	return sort{}
 }
@@ -274,7 +274,7 @@ func (c *checker) field(s sort, path []string, n parse.Node) sort {
 			}
 		}
 		if !found {
-			refuse("%s is not among the variables", n)
+			refuse("%s is not a declared variable", n)
 		}
 	}
 	return s

@@ -55,7 +55,7 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	p := d.checkFields(channel)
 	tag, err := language.Parse(locale)
 	if err != nil {
-		p.add("locale", "is none, such as en or zh-Hant-TW")
+		p.add("locale", "is not a BCP 47 tag, such as en or zh-Hant-TW")
 	}
 	if len(p) > 0 {
 		return nil, p
@@ -106,7 +106,7 @@ func parseText(text string, vars []Variable, funcs map[string]any, html, lines b
 		return nil, parseProblem(err)
 	}
 	if len(trees) > 1 {
-		return nil, "defines a template, which is not for templates here"
+		return nil, "must not define another template"
 	}
 	tree := trees["t"]
 	if tree == nil { // nothing but white space and definitions
@@ -213,7 +213,7 @@ func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
 	}
 	switch {
 	case strings.ContainsFunc(out.Subject, breaks):
-		p.add("subject", "would have a line break")
+		p.add("subject", "would contain a line break")
 	case out.Subject == "" && c.channel == send.Email && len(p) == 0:
 		p.add("subject", "would be empty")
 	case strings.TrimSpace(out.Text+out.HTML) == "" && (c.channel != send.Push || out.Subject == "") && len(out.Template) == 0 && len(p) == 0:
@@ -258,7 +258,7 @@ func execute(r renderer, data any, most int) (string, string) {
 	}
 	s := w.String()
 	if _, html := r.(*htmltemplate.Template); html && strings.Contains(s, unsafe) {
-		return "", "a variable is not safe where it stands, such as a string as an address: declare it as a url"
+		return "", "a variable is unsafe in its place, such as a string in a link: declare it with kind url"
 	}
 	return s, ""
 }

@@ -117,7 +117,7 @@ func (d *Definition) Check(channel send.Channel) []Problem {
 func (d *Definition) checkFields(channel send.Channel) (p problems) {
 	d.checkParts(channel, &p)
 	if len(d.Variables) > MaxVariables {
-		p.add("variables", "must be at most %d", MaxVariables)
+		p.add("variables", "must have at most %d items", MaxVariables)
 		return p
 	}
 	checkVariables("variables", d.Variables, true, &p)
@@ -125,7 +125,7 @@ func (d *Definition) checkFields(channel send.Channel) (p problems) {
 		p.add("on_unknown", "must be park, resend or never")
 	}
 	if d.Priority != nil && (*d.Priority < 0 || *d.Priority > 2) {
-		p.add("priority", "must be 0, 1 or 2")
+		p.add("priority", "must be PRIORITY_HIGH, PRIORITY_NORMAL or PRIORITY_LOW")
 	}
 	if d.MaxAttempts < 0 || d.MaxAttempts > 100 {
 		p.add("max_attempts", "must be at most 100")
@@ -151,7 +151,7 @@ func (d *Definition) checkParts(channel send.Channel, p *problems) {
 	} {
 		switch {
 		case part.text != "" && !part.allowed:
-			p.add(part.path, "is not for %s", channel)
+			p.add(part.path, "must be empty for %s", channel)
 		case len(part.text) > part.most:
 			p.add(part.path, "must be at most %d bytes", part.most)
 		case !utf8.ValidString(part.text) || strings.ContainsRune(part.text, 0):
@@ -164,28 +164,28 @@ func (d *Definition) checkParts(channel send.Channel, p *problems) {
 			p.add("subject", "is missing")
 		}
 		if d.Text == "" && d.HTML == "" {
-			p.add("text", "is missing, and so is html")
+			p.add("text", "is missing: set text or html")
 		}
 	case send.SMS:
 		if d.Text == "" && len(d.Providers) == 0 {
-			p.add("text", "is missing, and no provider has a template")
+			p.add("text", "is missing: set text or provider_templates")
 		}
 	case send.Push:
 		if d.Text == "" && d.Subject == "" {
-			p.add("text", "is missing, and so is the subject")
+			p.add("text", "is missing: set text or subject")
 		}
 	default:
-		p.add("channel", "must be sms, email or push: others have no templates")
+		p.add("channel", "must be sms, email or push: other channels have no templates")
 	}
 	d.checkProviders(channel, p)
 }
 
 func (d *Definition) checkProviders(channel send.Channel, p *problems) {
 	if len(d.Providers) > 0 && channel != send.SMS {
-		p.add("provider_templates", "are for sms")
+		p.add("provider_templates", "must be empty unless channel is sms")
 	}
 	if len(d.Providers) > MaxProviders {
-		p.add("provider_templates", "must be at most %d", MaxProviders)
+		p.add("provider_templates", "must have at most %d entries", MaxProviders)
 	}
 	for _, name := range sortedKeys(d.Providers) {
 		path, v := providerPath(name), d.Providers[name]
@@ -196,7 +196,7 @@ func (d *Definition) checkProviders(channel send.Channel, p *problems) {
 			p.add(path+".id", "must be 1 to 128 bytes without control characters")
 		}
 		if len(v.Params) > MaxParams {
-			p.add(path+".params", "must be at most %d", MaxParams)
+			p.add(path+".params", "must have at most %d items", MaxParams)
 		}
 		for i, param := range v.Params {
 			if len(param.Name) > 64 || !plain(param.Name) {
@@ -218,9 +218,9 @@ func checkVariables(path string, list []Variable, top bool, p *problems) {
 		v, at := &list[i], fmt.Sprintf("%s[%d]", path, i)
 		switch {
 		case !identifier.MatchString(v.Name):
-			p.add(at+".name", "must be a-z, 0-9 and _, a letter first, at most 64")
+			p.add(at+".name", "must be at most 64 characters, a-z, 0-9 and _, beginning with a letter")
 		case seen[v.Name]:
-			p.add(at+".name", "is there twice: %s", v.Name)
+			p.add(at+".name", "is used twice: %s", v.Name)
 		}
 		seen[v.Name] = true
 		v.check(at, top, p)
@@ -230,7 +230,7 @@ func checkVariables(path string, list []Variable, top bool, p *problems) {
 func (v *Variable) check(at string, top bool, p *problems) {
 	only := func(path string, set bool, k Kind) {
 		if set && v.Kind != k {
-			p.add(at+"."+path, "is for variables of kind %s", k)
+			p.add(at+"."+path, "must be empty unless kind is %s", k)
 		}
 	}
 	only("max_length", v.MaxLength != 0, String)
@@ -240,30 +240,30 @@ func (v *Variable) check(at string, top bool, p *problems) {
 	only("zone", v.Zone != "", Time)
 	only("fields", len(v.Fields) > 0, Record)
 	if !slices.Contains(kinds, v.Kind) {
-		p.add(at+".kind", "is none that there is")
+		p.add(at+".kind", "must be one of %v", kinds)
 	}
 	if v.MaxLength < 0 || v.MaxLength > MaxLength {
 		p.add(at+".max_length", "must be at most %d", MaxLength)
 	}
 	if v.MaxItems < 0 || v.MaxItems > MaxItems || v.MaxItems > 0 && !v.List {
-		p.add(at+".max_items", "must be at most %d, of a list", MaxItems)
+		p.add(at+".max_items", "must be at most %d, and only set when list is true", MaxItems)
 	}
 	if v.Asset != "" && !asset.MatchString(v.Asset) {
-		p.add(at+".asset", "is no asset")
+		p.add(at+".asset", "is not an asset code, such as CNY")
 	}
 	if _, err := parsePattern(v.Pattern); err != nil {
 		p.add(at+".pattern", "%s", err)
 	}
 	if _, err := zoneOf(v.Zone); err != nil {
-		p.add(at+".zone", "is no time zone, such as Asia/Shanghai")
+		p.add(at+".zone", "is not a time zone, such as Asia/Shanghai")
 	}
 	if !top && (v.List || v.Kind == Record) {
-		p.add(at, "lists and records cannot stand in a record")
+		p.add(at, "must not be a list or a record inside a record")
 		return
 	}
 	if v.Kind == Record {
 		if len(v.Fields) == 0 || len(v.Fields) > MaxVariables {
-			p.add(at+".fields", "must be 1 to %d", MaxVariables)
+			p.add(at+".fields", "must have 1 to %d items", MaxVariables)
 			return
 		}
 		checkVariables(at+".fields", v.Fields, false, p)

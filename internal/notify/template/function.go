@@ -33,7 +33,7 @@ var functions = map[string]function{
 		for i := 1; ok && i < len(a); i++ {
 			ok = takes(a[i:i+1], String)
 		}
-		return want(sort{kind: String}, ok, `takes a number, and then in turns a form and a text, such as "one" "item" "other" "items"`)
+		return want(sort{kind: String}, ok, `takes an integer, then pairs of a plural form and a text, such as "one" "item" "other" "items"`)
 	}},
 }
 
@@ -68,7 +68,7 @@ func compare(kinds ...Kind) func([]sort) (sort, string) {
 				return sort{kind: Bool}, ""
 			}
 		}
-		return sort{}, fmt.Sprintf("takes two of the same kind, of %v", kinds)
+		return sort{}, fmt.Sprintf("takes two values of the same kind, one of %v", kinds)
 	}
 }
 
@@ -117,7 +117,7 @@ func pluralForm(locale language.Tag, n int64, forms []string) (string, error) {
 		}
 	}
 	if !has {
-		return "", fmt.Errorf("plural has no text for %s, and none for other", form)
+		return "", fmt.Errorf("plural has no text for %s and none for other", form)
 	}
 	return other, nil
 }

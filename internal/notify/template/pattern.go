@@ -37,7 +37,7 @@ func parsePattern(s string) (parts []part, err error) {
 		case c == '\'':
 			literal, size := quoted(s[i:])
 			if size == 0 {
-				return nil, fmt.Errorf("has a quote that does not end")
+				return nil, fmt.Errorf("has a quote that is not closed")
 			}
 			parts = append(parts, part{literal: literal})
 			i += size
@@ -47,7 +47,7 @@ func parsePattern(s string) (parts []part, err error) {
 			}
 			layout, ok := fields[s[i:n]]
 			if !ok {
-				return nil, fmt.Errorf("has %s, which is none of yyyy yy MM M dd d HH H hh h mm ss a z", s[i:n])
+				return nil, fmt.Errorf("contains %s; use only yyyy yy MM M dd d HH H hh h mm ss a z, and quote other letters", s[i:n])
 			}
 			if layout == "" {
 				layout = "H"
@@ -141,11 +141,11 @@ func zoneOf(name string) (*time.Location, error) {
 		return z.(*time.Location), nil
 	}
 	if name == "Local" || len(name) > 64 {
-		return nil, fmt.Errorf("no zone")
+		return nil, fmt.Errorf("no time zone")
 	}
 	z, err := time.LoadLocation(name)
 	if err != nil {
-		return nil, fmt.Errorf("no zone: %w", err)
+		return nil, fmt.Errorf("no time zone: %w", err)
 	}
 	zones.Store(name, z)
 	return z, nil

@@ -45,11 +45,11 @@ type Put struct {
 func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Definition) (*PutCommand, error) {
 	var p problems
 	if !GoodName(name) {
-		p.add("name", "must be a-z, 0-9, dots, - and _, at most %d", MaxName)
+		p.add("name", "must be a-z, 0-9, dots, - and _, at most %d characters", MaxName)
 	}
 	canonical, err := Locale(locale)
 	if err != nil {
-		p.add("locale", "is none, such as en or zh-Hant-TW")
+		p.add("locale", "is not a BCP 47 tag, such as en or zh-Hant-TW")
 		canonical = "en"
 	}
 	compiled, more := compile(d, channel, canonical)
@@ -60,14 +60,14 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 		p = append(p, m)
 	}
 	if len(p) > 0 {
-		return nil, invalid(fault.FieldInvalid, "the template cannot be kept", p)
+		return nil, invalid(fault.FieldInvalid, "the template cannot be stored", p)
 	}
 	text, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("write a template: %w", err)
 	}
 	if len(text) > maxDefinition {
-		return nil, invalid(fault.FieldInvalid, "the template cannot be kept", []Problem{{"definition", fmt.Sprintf("has %d bytes as it is kept, %d are the most", len(text), maxDefinition)}})
+		return nil, invalid(fault.FieldInvalid, "the template cannot be stored", []Problem{{"definition", fmt.Sprintf("has %d bytes when stored, and at most %d are allowed", len(text), maxDefinition)}})
 	}
 	return &PutCommand{Caller: c, Channel: channel, Name: name, Locale: canonical, definition: text, hash: sha256.Sum256(text), compiled: compiled}, nil
 }
@@ -91,7 +91,7 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r.last++
 	if at < 0 {
 		if len(r.locales) == maxLocales {
-			return nil, invalid(fault.FieldInvalid, "the template cannot be kept", []Problem{{"locale", fmt.Sprintf("is one more than %d", maxLocales)}})
+			return nil, invalid(fault.FieldInvalid, "the template cannot be stored", []Problem{{"locale", fmt.Sprintf("is one too many: a template can have at most %d locales", maxLocales)}})
 		}
 		r.locales, r.versions = append(slices.Clone(r.locales), c.Locale), append(slices.Clone(r.versions), r.last)
 	} else {
@@ -146,7 +146,7 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	case at < 0:
 		return commit.Repeat{First: Deleted{r.changedAt}}, nil
 	case c.Locale == r.defaultLocale:
-		return nil, invalid(fault.FieldInvalid, "the default locale cannot be deleted while there are others", []Problem{{"locale", "is the default: make another one the default before"}})
+		return nil, invalid(fault.FieldInvalid, "the default locale cannot be deleted while the template has other locales", []Problem{{"locale", "is the default: make another locale the default first"}})
 	default:
 		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1), slices.Delete(slices.Clone(r.versions), at, at+1)
 	}

@@ -155,7 +155,7 @@ func (b *binder) text(v *Variable, value any) (any, string) {
 		return nil, "must be a string"
 	}
 	if b.bytes += len(s); b.bytes > maxValues {
-		return nil, "is too much: all strings together must be at most 256 KiB"
+		return nil, "is too long: all strings together must be at most 256 KiB"
 	}
 	if !utf8.ValidString(s) {
 		return nil, "must be UTF-8"
@@ -165,7 +165,7 @@ func (b *binder) text(v *Variable, value any) (any, string) {
 	}
 	for _, r := range s {
 		if breaks(r) && !(v.Multiline && (r == '\n' || r == '\t')) {
-			return nil, "must not have line breaks and control characters"
+			return nil, "must not contain line breaks or control characters"
 		}
 	}
 	return s, ""
@@ -177,14 +177,14 @@ func breaks(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == 
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, breaks) }
 
 func integer(value any) (any, string) {
-	const problem = "must be a whole number of 64 bits"
+	const problem = "must be a 64-bit integer"
 	switch n := value.(type) {
 	case int64:
 		return n, ""
 	case float64:
 		// Beyond 2^53 it is not sure which number was meant.
 		if n != math.Trunc(n) || math.Abs(n) > 1<<53 {
-			return nil, problem + ": large ones as a string"
+			return nil, problem + ": send large ones as a string"
 		}
 		return int64(n), ""
 	case json.Number:
@@ -219,7 +219,7 @@ func (b *binder) url(value any) (any, string) {
 	}
 	for i := range len(s) {
 		if s[i] <= ' ' || s[i] >= 0x7f || strings.IndexByte("\"<>\\^`{|}", s[i]) >= 0 {
-			return nil, problem + ", in the characters that URLs have"
+			return nil, problem + ", percent-encoded"
 		}
 	}
 	u, err := url.Parse(s)
@@ -268,7 +268,7 @@ func (b *binder) amount(v *Variable, value any) (any, string) {
 		return nil, problem
 	}
 	if code == "" {
-		return nil, "has no asset: the template names none"
+		return nil, "must name its asset, because the template does not"
 	}
 	text := b.digits.format(s)
 	return shown{text + "\u00a0" + code, text, code}, ""

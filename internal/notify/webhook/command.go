@@ -32,7 +32,7 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 		}
 		if len(differs) > 0 {
 			slices.Sort(differs)
-			return nil, ExistsDifferent.New("there is another webhook endpoint %s", c.Name).With("name", c.Name).With("differs", strings.Join(differs, ","))
+			return nil, ExistsDifferent.New("webhook endpoint %s exists with other content", c.Name).With("name", c.Name).With("differs", strings.Join(differs, ","))
 		}
 		return commit.Repeat{First: *e}, nil
 	}

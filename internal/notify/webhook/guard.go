@@ -81,7 +81,7 @@ func (g *Guard) Dial(timeout time.Duration) func(ctx context.Context, network, a
 	d := &net.Dialer{Timeout: timeout, Resolver: g.Resolver, Control: func(_, address string, _ syscall.RawConn) error {
 		to, err := netip.ParseAddrPort(address)
 		if err != nil {
-			return &httpsend.Blocked{Reason: "the endpoint's address is not understood"}
+			return &httpsend.Blocked{Reason: "the endpoint's address is invalid"}
 		}
 		return g.Address(to)
 	}}
@@ -96,11 +96,11 @@ func (g *Guard) URL(text string) error {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Opaque != "" || u.Hostname() == "":
-		return errors.New("is no URL")
+		return errors.New("is not an absolute URL")
 	case len(text) > MaxURL:
 		return fmt.Errorf("is longer than %d bytes", MaxURL)
 	case u.User != nil:
-		return errors.New("must not have a user or a password in it")
+		return errors.New("must not contain a user or a password")
 	case u.Fragment != "" || strings.HasSuffix(text, "#"):
 		return errors.New("must not have a fragment")
 	case u.Scheme != "https" && (u.Scheme != "http" || !g.HTTP):
@@ -113,15 +113,15 @@ func (g *Guard) URL(text string) error {
 	if text := u.Port(); text != "" {
 		n, err := strconv.ParseUint(text, 10, 16)
 		if err != nil {
-			return errors.New("has no port that can be")
+			return errors.New("has an invalid port")
 		}
 		port = uint16(n)
 	}
 	if !g.port(port) {
-		return fmt.Errorf("has a port that is not allowed, %d", port)
+		return fmt.Errorf("has port %d, which is not allowed", port)
 	}
 	if a, err := netip.ParseAddr(u.Hostname()); err == nil && g.Address(netip.AddrPortFrom(a, port)) != nil {
-		return errors.New("has an address that is not public")
+		return errors.New("has an IP address that is not public")
 	}
 	return nil
 }

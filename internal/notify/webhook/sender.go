@@ -80,9 +80,9 @@ var goodType = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 func Check(c *send.Content) error {
 	switch {
 	case !goodType.MatchString(c.Type): // it stands in a header
-		return errors.New("the type of an event has 1 to 128 letters, digits, dots, - and _")
+		return errors.New("type must be 1 to 128 letters, digits, dots, - and _")
 	case len(c.Data) > MaxBody:
-		return fmt.Errorf("the data have more than %d bytes", MaxBody)
+		return fmt.Errorf("data must be at most %d bytes", MaxBody)
 	}
 	return nil
 }
@@ -182,7 +182,7 @@ func (s *Sender) observe(ctx context.Context, e Endpoint, o Observation) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := s.s.Observe(ctx, o); err != nil {
-		s.s.Log.WarnContext(ctx, "what became of an attempt at a webhook endpoint was not written down", "tenant_id", o.Tenant, "endpoint", o.Name, "error", err)
+		s.s.Log.WarnContext(ctx, "could not record the result of an attempt at a webhook endpoint", "tenant_id", o.Tenant, "endpoint", o.Name, "error", err)
 		s.mu.Lock()
 		delete(s.known, e.Key)
 		s.mu.Unlock()

@@ -161,7 +161,7 @@ func (NextStep) EnumDescriptor() ([]byte, []int) {
 // metadata the state that the reason speaks of, as it is now (for example "available").
 type ErrorDetail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What kind of "no" this is. It alone decides whether the same key may run again.
+	// Class of the error. It alone decides whether the same key may run again.
 	Class ErrorClass `protobuf:"varint,1,opt,name=class,proto3,enum=ledgerd.errors.v1.ErrorClass" json:"class,omitempty"`
 	// What the caller should do next.
 	NextStep NextStep `protobuf:"varint,2,opt,name=next_step,json=nextStep,proto3,enum=ledgerd.errors.v1.NextStep" json:"next_step,omitempty"`

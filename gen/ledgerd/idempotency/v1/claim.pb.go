@@ -30,9 +30,9 @@ type Claim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// What a business key is made of.
+	// Parts of a business key.
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
-	// Whose it is; empty: nobody's.
+	// Its owner; empty: none.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Name of what the first use made; empty if it named nothing, or what it guarded was refused.
 	Result string `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`

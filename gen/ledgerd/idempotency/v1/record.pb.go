@@ -696,7 +696,7 @@ type ResolveRecordRequest struct {
 	// Of the attempt that was looked into. When it is not the newest any more the error is FENCE_LOST.
 	Fence      int64            `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	Resolution RecordResolution `protobuf:"varint,4,opt,name=resolution,proto3,enum=ledgerd.idempotency.v1.RecordResolution" json:"resolution,omitempty"`
-	// What repeats are answered with; not of FREE.
+	// Answer to repeats; not for FREE.
 	Answer        *RecordedAnswer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

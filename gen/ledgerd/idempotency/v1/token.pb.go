@@ -28,8 +28,8 @@ type IssueTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many, 1 to 1,000; default 1.
 	Count int32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// Whose form it is, such as "user:1001", up to 255 bytes. Who spends the token must name the same, else
-	// TOKEN_FOREIGN. Empty: nobody is asked. Take it from the session of the user, not from the form.
+	// Whose form it is, such as "user:1001", up to 255 bytes. The call that spends the token must name the same,
+	// else TOKEN_FOREIGN. Empty: not checked. Take it from the session of the user, not from the form.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// What the form is for, such as "order", likewise.
 	Purpose string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
@@ -169,8 +169,8 @@ type SpendTokenRequest struct {
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// The purpose that the token was issued for.
 	Purpose string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
-	// Names what the submit made, such as the number of an order, up to 255 bytes. Whoever comes with the token
-	// later is told it: the state "first_result" of TOKEN_SPENT.
+	// Name of the submit's result, such as the number of an order, up to 255 bytes. Later calls with the token
+	// get it as the state "first_result" of TOKEN_SPENT.
 	Result        string `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

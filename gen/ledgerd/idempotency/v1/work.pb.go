@@ -81,8 +81,8 @@ func (WorkOutcome) EnumDescriptor() ([]byte, []int) {
 
 type BeginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of work: keys are unique in it. Put into it, or into the key, for whom the work is, so that
-	// nobody gets the answer of somebody else by using the same key.
+	// Kind of work: keys are unique in it. Put the user that the work is for into it, or into the key,
+	// so that no user gets the answer of another one by using the same key.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	// Name of the piece of work, such as the Idempotency-Key that the caller's caller sent.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
@@ -92,12 +92,12 @@ type BeginRequest struct {
 	// How long the right to run lasts unless it is extended: 1 s to 1 h, default 30 s.
 	Lease *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	// How long the record is kept after it began, and again after it ended: 1 s to 400 days, default 24 h.
-	// A later Begin with the key is new work. What somebody holds, and what is parked, is kept without end.
+	// A later Begin with the key is new work. Work that is held or parked is kept without end.
 	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
-	// How long to wait here for whoever holds the work, up to 60 s. Default: not at all.
+	// How long to wait for the present holder of the work, up to 60 s. Default: not at all.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	// When the lease of this attempt runs out without a word, park the work, so that nobody runs it a
-	// second time. For work that must not be begun twice; otherwise the next Begin takes it over.
+	// When the lease of this attempt lapses, park the work, so that no caller runs it a second
+	// time. For work that must not be begun twice; otherwise the next Begin takes it over.
 	ParkLapsed    bool `protobuf:"varint,7,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -304,7 +304,7 @@ func (*BeginResponse_Parked) isBeginResponse_Result() {}
 type WorkRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names this attempt in every later call: greater than that of every attempt before. Pass it on to what
-	// you write to: whoever has seen a greater one should refuse this one.
+	// you write to: a system that has seen a greater one should refuse this one.
 	Fence           int64                  `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	// How often the work was begun, from 1.
@@ -373,10 +373,10 @@ func (x *WorkRun) GetTookOver() bool {
 	return false
 }
 
-// WorkWait says that somebody holds the work.
+// WorkWait says that another caller holds the work.
 type WorkWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When his lease ends, unless he extends it.
+	// When the holder's lease ends, unless it is extended.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	// After which it is sensible to ask again.
 	RetryDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
@@ -525,7 +525,7 @@ func (x *WorkReplay) GetFence() int64 {
 	return 0
 }
 
-// WorkParked says that nobody knows whether the work was done.
+// WorkParked says that it is unknown whether the work was done.
 type WorkParked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of the attempt of which it is not known; ResolveRecord wants it.

@@ -459,13 +459,13 @@ type FailRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// From Begin. 0: nobody began it; its Receive was taken back with a refused operation, or it cannot even
-	// be read. Then a message that nobody holds gets one more failed attempt, and is made if it is not there;
+	// From Begin. 0: it was not begun: its Receive was rolled back with a refused operation, or it cannot be
+	// read. Then a message without a holder gets one more failed attempt, and is created if it does not exist;
 	// one that has succeeded, is dead, or waits for its next attempt stays as it is.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Why.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// It will never go well: dead at once.
+	// It can never succeed: dead at once.
 	Permanent bool `protobuf:"varint,4,opt,name=permanent,proto3" json:"permanent,omitempty"`
 	// What came with it; without a fence.
 	Delivery      *Delivery `protobuf:"bytes,5,opt,name=delivery,proto3" json:"delivery,omitempty"`

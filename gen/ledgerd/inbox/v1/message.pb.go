@@ -29,7 +29,7 @@ type MessageState int32
 
 const (
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
-	// Somebody works on it. One whose lease is over may be taken by anybody.
+	// A consumer is processing it. After its lease any other consumer may take it.
 	MessageState_MESSAGE_STATE_PROCESSING MessageState = 1
 	// Done. Never taken again.
 	MessageState_MESSAGE_STATE_SUCCEEDED MessageState = 2

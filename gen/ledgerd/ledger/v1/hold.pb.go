@@ -92,11 +92,11 @@ type Hold struct {
 	// Code of the account that a capture pays by default; may be empty.
 	To    string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
 	Asset string `protobuf:"bytes,5,opt,name=asset,proto3" json:"asset,omitempty"`
-	// What was held at first.
+	// Amount held at first.
 	Amount string `protobuf:"bytes,6,opt,name=amount,proto3" json:"amount,omitempty"`
-	// What captures took so far.
+	// Sum of the captures so far.
 	Captured string `protobuf:"bytes,7,opt,name=captured,proto3" json:"captured,omitempty"`
-	// What it still holds: zero once it is not HELD any more.
+	// Amount that is left: zero once it is no longer HELD.
 	Remaining  string                 `protobuf:"bytes,8,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	State      HoldState              `protobuf:"varint,9,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`

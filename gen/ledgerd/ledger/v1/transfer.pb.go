@@ -33,8 +33,8 @@ const (
 	AmountForm_AMOUNT_FORM_UNSPECIFIED AmountForm = 0
 	// The lesser of the amount and what is available; refused when nothing is.
 	AmountForm_AMOUNT_FORM_UP_TO AmountForm = 1
-	// All that is available; the amount stays empty. Refused when nothing is available, or when the
-	// account has no least balance.
+	// The whole available balance; the amount stays empty. Refused when nothing is available, or when the
+	// account has no min_balance.
 	AmountForm_AMOUNT_FORM_ALL_AVAILABLE AmountForm = 2
 )
 
@@ -644,7 +644,7 @@ type TransferBatchRequest struct {
 	// One fails, all fail, and the call with them. Default: each stands for itself, also when it breaks a
 	// rule. The call fails only for what is wrong with it as a whole, or when it cannot be read.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
-	// Do everything, tell every result, keep nothing. Needs all_or_nothing.
+	// Do everything, tell every result, keep nothing. Requires all_or_nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

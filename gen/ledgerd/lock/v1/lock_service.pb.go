@@ -220,7 +220,7 @@ type AcquireRequest struct {
 	// When the same holder, of the same principal, has it already, he has it once more, under the same
 	// fence, and the lease lasts from now, as long as the longer of the two. Needs a holder.
 	Reentrant bool `protobuf:"varint,5,opt,name=reentrant,proto3" json:"reentrant,omitempty"`
-	// The lock guards a page id, or whatever else must be worked on once: when somebody holds it, this is
+	// The lock guards a page id, or other work that must be done once: when another holder has it, this call is
 	// a duplicate (PAGE_LOCK_HELD), not a conflict.
 	GuardsPage    bool `protobuf:"varint,6,opt,name=guards_page,json=guardsPage,proto3" json:"guards_page,omitempty"`
 	unknownFields protoimpl.UnknownFields

@@ -31,9 +31,9 @@ type SendCodeRequest struct {
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// To whom: a phone number, or an e-mail address.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// What it is for, such as login: a code for one thing is none for another.
+	// Type of the code, such as login: a code of one type is not valid for another.
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	// What it is written with: a template with the variable code, a string; minutes, an integer, is offered too. Not
+	// Its template, which must have the variable code, a string; minutes, an integer, is offered too. Not
 	// set, or without a name: the tenant's template code, or else a built-in text.
 	Template *TemplateUse `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
 	// How many digits. Default 6.
@@ -44,10 +44,10 @@ type SendCodeRequest struct {
 	Interval *durationpb.Duration `protobuf:"bytes,7,opt,name=interval,proto3" json:"interval,omitempty"`
 	// How many of this type this recipient may get in 24 hours, whatever becomes of their messages. Default 10.
 	DailyLimit int32 `protobuf:"varint,8,opt,name=daily_limit,json=dailyLimit,proto3" json:"daily_limit,omitempty"`
-	// Nothing is sent, and no code will do: for a recipient of whom the caller knows that he has no account. All
-	// answers, also later ones, are as though it had been sent.
+	// Nothing is sent, and no code is valid: for recipients that the caller knows to have no account. All answers,
+	// also later ones, are as if a code had been sent.
 	Suppress bool `protobuf:"varint,9,opt,name=suppress,proto3" json:"suppress,omitempty"`
-	// The address of who asked for it, such as the user's browser: for limits by address.
+	// IP address of the user that requested the code, such as the browser's: for limits by address.
 	ClientIp      string `protobuf:"bytes,10,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -215,7 +215,7 @@ type VerifyCodeRequest struct {
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// To whom.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// What for.
+	// Type of the code.
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
 	// What the user typed.
 	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`

@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Channel is a way to reach somebody.
+// Channel is a way to send messages.
 type Channel int32
 
 const (
@@ -79,17 +79,17 @@ func (Channel) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{0}
 }
 
-// Priority says who goes first when there is more to send than goes out.
+// Priority orders messages while more are due than can be sent.
 type Priority int32
 
 const (
 	// As NORMAL.
 	Priority_PRIORITY_UNSPECIFIED Priority = 0
-	// Before everything: what somebody waits for.
+	// Before all others: for messages that a user waits for.
 	Priority_PRIORITY_HIGH Priority = 1
 	// As usual.
 	Priority_PRIORITY_NORMAL Priority = 2
-	// After everything: what nobody waits for.
+	// After all others: for messages that no user waits for.
 	Priority_PRIORITY_LOW Priority = 3
 )
 
@@ -136,19 +136,19 @@ func (Priority) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{1}
 }
 
-// OnUnknown is what to do when nobody knows whether an attempt sent the message: the bytes went out, and no
-// answer came back.
+// OnUnknown is what to do when it is unknown whether an attempt sent the message: the request was written, and
+// no response came back.
 type OnUnknown int32
 
 const (
 	// PARK for SMS and e-mail; RESEND for push and webhooks, whose receivers know the key.
 	OnUnknown_ON_UNKNOWN_UNSPECIFIED OnUnknown = 0
-	// It stays unknown until a provider reports, or a person decides.
+	// It stays unknown until a delivery report or an operator settles it.
 	OnUnknown_ON_UNKNOWN_PARK OnUnknown = 1
 	// It is sent again, to the same provider and with the same key: one that honours keys sends it once.
 	OnUnknown_ON_UNKNOWN_RESEND OnUnknown = 2
-	// As PARK, and nobody can requeue it: for what is worth nothing a minute later. What it says, and to whom, is not
-	// kept longer than it is tried.
+	// As PARK, and it cannot be requeued: for messages that are worthless a minute later. Content and recipient are
+	// not kept longer than it is tried.
 	OnUnknown_ON_UNKNOWN_NEVER OnUnknown = 3
 )
 
@@ -199,7 +199,7 @@ func (OnUnknown) EnumDescriptor() ([]byte, []int) {
 type MessageState int32
 
 const (
-	// Its proof was dropped: its biz_no alone tells that there was one.
+	// Its record was dropped, and only its biz_no is still known.
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
 	// To be sent, at once or at its time.
 	MessageState_MESSAGE_STATE_QUEUED MessageState = 1
@@ -207,15 +207,15 @@ const (
 	MessageState_MESSAGE_STATE_SENDING MessageState = 2
 	// The last attempt did not send it; another one follows.
 	MessageState_MESSAGE_STATE_FAILED MessageState = 3
-	// Nobody knows whether it was sent. A report of the provider, or a person, decides.
+	// It is unknown whether it was sent. A delivery report or an operator settles it.
 	MessageState_MESSAGE_STATE_UNKNOWN MessageState = 4
-	// It failed too often, or for good: a person can bring it back.
+	// It failed too often, or permanently. An operator can requeue it.
 	MessageState_MESSAGE_STATE_DEAD MessageState = 5
-	// A provider took it.
+	// A provider accepted it.
 	MessageState_MESSAGE_STATE_SENT MessageState = 6
-	// The provider says that it arrived.
+	// The provider reported that it was delivered.
 	MessageState_MESSAGE_STATE_DELIVERED MessageState = 7
-	// The provider says that it will not arrive.
+	// The provider reported that it will not be delivered.
 	MessageState_MESSAGE_STATE_UNDELIVERED MessageState = 8
 	// It was cancelled before it was sent.
 	MessageState_MESSAGE_STATE_CANCELLED MessageState = 9
@@ -534,17 +534,17 @@ type Message struct {
 	Channel Channel `protobuf:"varint,3,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// The recipient, masked.
 	RecipientHint string `protobuf:"bytes,4,opt,name=recipient_hint,json=recipientHint,proto3" json:"recipient_hint,omitempty"`
-	// What it is about.
+	// Business type.
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
-	// The caller's own number for it.
+	// The caller's business number.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// The template that it was written with, as name@version. Empty: the caller wrote it.
+	// Template, as name@version. Empty: the caller gave the content.
 	Template string `protobuf:"bytes,7,opt,name=template,proto3" json:"template,omitempty"`
 	// Locale of the template.
 	Locale string `protobuf:"bytes,8,opt,name=locale,proto3" json:"locale,omitempty"`
-	// Who goes first.
+	// Priority.
 	Priority Priority `protobuf:"varint,9,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// What happens when nobody knows.
+	// What happens when it is unknown whether it was sent.
 	OnUnknown OnUnknown `protobuf:"varint,10,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// Attempts so far, since it was made or requeued. Set while it is open, which it is until it is sent or cancelled.
 	Attempts int32 `protobuf:"varint,11,opt,name=attempts,proto3" json:"attempts,omitempty"`
@@ -552,21 +552,21 @@ type Message struct {
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// When it is tried next, at the earliest. Set while it is queued or failed.
 	NextAttemptTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=next_attempt_time,json=nextAttemptTime,proto3" json:"next_attempt_time,omitempty"`
-	// What went wrong last, in a word.
+	// Error code of the last failure.
 	Code string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
-	// Who failed last, or took it, as named in the server's configuration.
+	// Provider that failed last or accepted it, as named in the server's configuration.
 	Provider string `protobuf:"bytes,15,opt,name=provider,proto3" json:"provider,omitempty"`
-	// Not sent before.
+	// Not sent before this time.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
-	// Not tried again after it.
+	// Not tried after this time.
 	GiveUpTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=give_up_time,json=giveUpTime,proto3" json:"give_up_time,omitempty"`
-	// From when on what it says, and to whom, is gone.
+	// When content and recipient are deleted.
 	ContentExpireTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=content_expire_time,json=contentExpireTime,proto3" json:"content_expire_time,omitempty"`
 	// When it was accepted.
 	AcceptTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=accept_time,json=acceptTime,proto3" json:"accept_time,omitempty"`
-	// X-Request-ID of the call that asked for it.
+	// X-Request-ID of the call that requested it.
 	RequestId string `protobuf:"bytes,20,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Keyed hash of what it says: the same for the same content of a tenant, but for codes.
+	// Keyed hash of the content: equal for equal contents of a tenant, except for codes.
 	ContentHash   []byte `protobuf:"bytes,21,opt,name=content_hash,json=contentHash,proto3" json:"content_hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -749,26 +749,26 @@ func (x *Message) GetContentHash() []byte {
 	return nil
 }
 
-// Event is something that happened to a message.
+// Event is one step in the life of a message.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What: sent, failed (another attempt follows), unknown, dead, cancelled, requeued, delivered, undelivered.
+	// Kind: sent, failed (another attempt follows), unknown, dead, cancelled, requeued, delivered, undelivered.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// When.
+	// Time of the event.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// Of which attempt, counted from 1; 0: of none.
+	// Number of the attempt, from 1; 0: not an attempt.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Who was asked.
+	// Provider.
 	Provider string `protobuf:"bytes,4,opt,name=provider,proto3" json:"provider,omitempty"`
-	// The provider's number for it.
+	// The provider's id of the message.
 	ProviderMessageId string `protobuf:"bytes,5,opt,name=provider_message_id,json=providerMessageId,proto3" json:"provider_message_id,omitempty"`
-	// What went wrong, in a word.
+	// Error code.
 	Code string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
-	// What went wrong, in the provider's words.
+	// Error text of the provider.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
 	// The process that saw it.
 	Instance string `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`
-	// Who called, of what somebody did: cancelled, requeued, delivered, undelivered; provider:NAME for a provider.
+	// Principal that cancelled, requeued or reported; provider:NAME for a provider. Empty for results of attempts.
 	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
 	// X-Request-ID of that call.
 	RequestId     string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`

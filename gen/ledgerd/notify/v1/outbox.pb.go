@@ -40,27 +40,27 @@ type SendRequest struct {
 	//	*SendRequest_Content
 	//	*SendRequest_Template
 	Says isSendRequest_Says `protobuf_oneof:"says"`
-	// What it is about, such as order.paid. Part of what a repeat is recognised by.
+	// Business type, such as order.paid. Part of what a repeat is recognised by.
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
-	// The caller's own number: it stands for one message for ever.
+	// The caller's business number: it names one message for ever.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Who goes first.
+	// Which messages are sent first.
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
 	// Not sent before this time: at most 30 days ahead. Not set: at once.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	// How long after its time to send it is still tried. Default 24 hours.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
-	// How long what it says, and to whom, is kept at least: never shorter than it is tried. Days end at midnight UTC.
-	// Default 48 hours.
+	// How long content and recipient are kept at least: never shorter than the message is tried. Days end at midnight
+	// UTC. Default 48 hours.
 	ContentLife *durationpb.Duration `protobuf:"bytes,10,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
-	// What happens when nobody knows whether it was sent.
+	// What happens when it is unknown whether it was sent.
 	OnUnknown OnUnknown `protobuf:"varint,11,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// After so many attempts it is dead. Default 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	// For how long the same message to the same recipient about the same is answered with the first one, counted
 	// from when that was accepted. 0: it never is. Default: 1 hour for SMS and push, 24 hours for e-mail, 0 for webhooks.
 	RepeatWindow *durationpb.Duration `protobuf:"bytes,13,opt,name=repeat_window,json=repeatWindow,proto3" json:"repeat_window,omitempty"`
-	// The address of who the caller acts for, such as the user's browser: for limits by address.
+	// IP address of the user that the caller acts for, such as the browser's: for limits by address.
 	ClientIp      string `protobuf:"bytes,14,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -387,7 +387,7 @@ type SendBatchResult struct {
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	// It is a repeat: this is the first one.
 	Existed bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
-	// What Send would have failed with.
+	// The error that Send would have returned.
 	Error         *v1.ItemError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1054,11 +1054,11 @@ type GetMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As it is now.
 	Message *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
-	// What happened to it, in order; the last 100.
+	// Its events, in order; the last 100.
 	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	// To whom it goes, if asked for.
 	Recipient string `protobuf:"bytes,3,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// What it says, if asked for. Of a verification code nothing.
+	// Its content, if with_content was set. Never that of a verification code.
 	Content       *Content `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1365,13 +1365,13 @@ type DeadLetterGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Of this channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// What went wrong, in a word.
+	// Error code.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	// So many, counted up to 10,000.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	// The newest of them.
 	Example *Message `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`
-	// What went wrong with it, in the provider's words.
+	// Error text of the provider.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -172,12 +172,12 @@ func (x *TemplateUse) GetVariables() *structpb.Struct {
 	return nil
 }
 
-// Variable is what a template wants to be told.
+// Variable is a variable of a template.
 type Variable struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name in the texts: a-z, 0-9 and _.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it is.
+	// Kind of its values.
 	Kind VariableKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ledgerd.notify.v1.VariableKind" json:"kind,omitempty"`
 	// It may be missing: it is then empty, 0 or false.
 	Optional bool `protobuf:"varint,3,opt,name=optional,proto3" json:"optional,omitempty"`
@@ -374,13 +374,13 @@ type TemplateDefinition struct {
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// HTML of an e-mail.
 	Html string `protobuf:"bytes,3,opt,name=html,proto3" json:"html,omitempty"`
-	// What it wants to be told. Others cannot be told.
+	// Its variables. A message with other variables is refused.
 	Variables []*Variable `protobuf:"bytes,4,rep,name=variables,proto3" json:"variables,omitempty"`
 	// Templates at providers, by the name of the provider in the server's configuration.
 	ProviderTemplates map[string]*ProviderTemplate `protobuf:"bytes,5,rep,name=provider_templates,json=providerTemplates,proto3" json:"provider_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// For messages that do not say themselves: who goes first.
+	// Priority of messages that name none.
 	Priority Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// What happens when nobody knows whether they were sent.
+	// What happens when it is unknown whether they were sent.
 	OnUnknown OnUnknown `protobuf:"varint,7,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
 	// After so many attempts they are dead.
 	MaxAttempts int32 `protobuf:"varint,8,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
@@ -1166,7 +1166,7 @@ type PreviewTemplateRequest struct {
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// The template, with values; or, with a definition, its locale and values.
 	Template *TemplateUse `protobuf:"bytes,2,opt,name=template,proto3" json:"template,omitempty"`
-	// What is tried out is this, in the locale of template, whatever its name. Not set: what is kept under the name.
+	// Definition to render, in the locale of template. Not set: the stored template of that name.
 	Definition    *TemplateDefinition `protobuf:"bytes,3,opt,name=definition,proto3" json:"definition,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1230,7 +1230,7 @@ type PreviewTemplateResponse struct {
 	Content *Content `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
 	// All that is wrong.
 	Problems []*TemplateProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
-	// What it was written with, as name@version.
+	// Template that it was rendered with, as name@version.
 	Template string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
 	// Its locale.
 	Locale        string `protobuf:"bytes,4,opt,name=locale,proto3" json:"locale,omitempty"`

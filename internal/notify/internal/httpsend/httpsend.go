@@ -111,7 +111,7 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, *send.Failure) {
 	var way progress
 	q, err := r.build(httptrace.WithClientTrace(ctx, way.trace()))
 	if err != nil {
-		return nil, &send.Failure{Outcome: send.Refused, Code: "bad_request", Text: "the request cannot be made"}
+		return nil, &send.Failure{Outcome: send.Refused, Code: "bad_request", Text: "the request cannot be built"}
 	}
 	// Not through http.Client, which follows redirects and writes URLs into errors.
 	a, err := c.transport.RoundTrip(q)
@@ -214,7 +214,7 @@ func (p *progress) failure(ctx context.Context, err error) *send.Failure {
 	case p.resolving:
 		f.Code, f.Text = "dns", "the name was not resolved"
 	case p.shaking:
-		f.Code, f.Text = "tls", "no TLS session: "+tlsReason(err)
+		f.Code, f.Text = "tls", "TLS: "+tlsReason(err)
 	}
 	return f
 }

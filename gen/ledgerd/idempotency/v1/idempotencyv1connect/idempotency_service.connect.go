@@ -79,7 +79,7 @@ type IdempotencyServiceClient interface {
 	// Issues submit tokens: each lets one form be submitted once. Put one into a page when it is rendered; the
 	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The
 	// answer is no-store. Takes no Idempotency-Key, since what is recorded of an answer could be read by
-	// others: when an answer was lost, ask again; tokens that nobody got end by themselves.
+	// others: when an answer was lost, call again; tokens that were lost expire by themselves.
 	// Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
 	IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error)
 	// Spends a submit token for what is done elsewhere, or for the operations of the Execute that it stands in.
@@ -96,21 +96,21 @@ type IdempotencyServiceClient interface {
 	ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error)
 	// The claim of a key, if its life is not over. Errors: CLAIM_NOT_FOUND.
 	GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error)
-	// Frees a key, for its owner or for whoever has its fence: what it stood for was cancelled. Its next use is a
-	// first one. Errors: CLAIM_FOREIGN.
+	// Frees a key, for its owner or a caller with its fence, for example because what it stood for was cancelled.
+	// Its next use is a first one. Errors: CLAIM_FOREIGN.
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
 	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
 	//
-	// Of all who begin the same work, one is told to run, under a lease. Who comes meanwhile is told to wait,
-	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
+	// Of all callers that begin the same work, one is told to run, under a lease. Callers that begin it meanwhile
+	// are told to wait; later callers get the recorded answer. The same Idempotency-Key gets the same right to run again,
 	// but only as long as that holds: it is never recorded for longer.
 	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
-	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED. Behind a
-	// submit token or a claim WORK_RUNNING stands for being told to wait, so that neither is used up.
+	// Execute, which does not wait, Begin runs or fails the whole: WORK_RUNNING, WORK_SETTLED. In a call with a
+	// submit token or a claim the error WORK_RUNNING replaces the answer to wait, so that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
+	// Renews a lease, also one that ran out, unless another caller took the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
-	// Records how the work ended, also after the lease ran out, as long as nobody took the work over. What was
+	// Records how the work ended, also after the lease ran out, unless another caller took the work over. What was
 	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
 	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
@@ -364,7 +364,7 @@ type IdempotencyServiceHandler interface {
 	// Issues submit tokens: each lets one form be submitted once. Put one into a page when it is rendered; the
 	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The
 	// answer is no-store. Takes no Idempotency-Key, since what is recorded of an answer could be read by
-	// others: when an answer was lost, ask again; tokens that nobody got end by themselves.
+	// others: when an answer was lost, call again; tokens that were lost expire by themselves.
 	// Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
 	IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error)
 	// Spends a submit token for what is done elsewhere, or for the operations of the Execute that it stands in.
@@ -381,21 +381,21 @@ type IdempotencyServiceHandler interface {
 	ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error)
 	// The claim of a key, if its life is not over. Errors: CLAIM_NOT_FOUND.
 	GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error)
-	// Frees a key, for its owner or for whoever has its fence: what it stood for was cancelled. Its next use is a
-	// first one. Errors: CLAIM_FOREIGN.
+	// Frees a key, for its owner or a caller with its fence, for example because what it stood for was cancelled.
+	// Its next use is a first one. Errors: CLAIM_FOREIGN.
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
 	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
 	//
-	// Of all who begin the same work, one is told to run, under a lease. Who comes meanwhile is told to wait,
-	// who comes later gets the recorded answer. The same Idempotency-Key gets the same right to run again,
+	// Of all callers that begin the same work, one is told to run, under a lease. Callers that begin it meanwhile
+	// are told to wait; later callers get the recorded answer. The same Idempotency-Key gets the same right to run again,
 	// but only as long as that holds: it is never recorded for longer.
 	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
-	// Execute, where nobody can wait, it is to run or fails the whole: WORK_RUNNING, WORK_SETTLED. Behind a
-	// submit token or a claim WORK_RUNNING stands for being told to wait, so that neither is used up.
+	// Execute, which does not wait, Begin runs or fails the whole: WORK_RUNNING, WORK_SETTLED. In a call with a
+	// submit token or a claim the error WORK_RUNNING replaces the answer to wait, so that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// Renews a lease, also one that ran out, as long as nobody took the work over. Errors: FENCE_LOST.
+	// Renews a lease, also one that ran out, unless another caller took the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
-	// Records how the work ended, also after the lease ran out, as long as nobody took the work over. What was
+	// Records how the work ended, also after the lease ran out, unless another caller took the work over. What was
 	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
 	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.

@@ -64,7 +64,7 @@ type InboxServiceClient interface {
 	// verdicts, so that neither is used up. In an Execute no verdict keeps the operations behind it from running: Receive
 	// is for that. Errors: MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// The work is done. Goes well also when the lease is over, as long as nobody else has taken the message.
+	// The work is done. Also succeeds after the lease is over, unless another consumer has taken the message.
 	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
 	// The attempt failed: the message may be taken again after a wait, or is dead.
@@ -242,7 +242,7 @@ type InboxServiceHandler interface {
 	// verdicts, so that neither is used up. In an Execute no verdict keeps the operations behind it from running: Receive
 	// is for that. Errors: MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// The work is done. Goes well also when the lease is over, as long as nobody else has taken the message.
+	// The work is done. Also succeeds after the lease is over, unless another consumer has taken the message.
 	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
 	// The attempt failed: the message may be taken again after a wait, or is dead.

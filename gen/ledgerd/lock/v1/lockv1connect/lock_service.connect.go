@@ -61,13 +61,13 @@ type LockServiceClient interface {
 	// Gives the lock back; of one that is held several times, once.
 	// Errors: LOCK_LOST.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
-	// Shows a lock as it is now. One that nobody holds is FREE, whether it was ever held or not.
+	// Shows a lock as it is now. A lock without a holder is FREE, whether it was ever held or not.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
 	// Lists the locks that are held, by name.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Holds the lock for as long as the stream lives: waits as Acquire does, sends the lock, renews it at a
 	// third of the lease, sends it again, and releases it when the caller goes away. The server renews
-	// while the connection stands, so a caller who is frozen keeps the lock until it breaks; where that
+	// while the connection stands, so a frozen caller keeps the lock until it breaks; where that
 	// matters use Acquire and Renew, as the Go client does. Has no use for an Idempotency-Key.
 	// Errors: those of Acquire; LOCK_LOST when the database was away for so long that only a tenth of the lease is left.
 	Hold(context.Context, *v1.HoldRequest) (*connect.ServerStreamForClient[v1.HoldResponse], error)
@@ -200,13 +200,13 @@ type LockServiceHandler interface {
 	// Gives the lock back; of one that is held several times, once.
 	// Errors: LOCK_LOST.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
-	// Shows a lock as it is now. One that nobody holds is FREE, whether it was ever held or not.
+	// Shows a lock as it is now. A lock without a holder is FREE, whether it was ever held or not.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
 	// Lists the locks that are held, by name.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
 	// Holds the lock for as long as the stream lives: waits as Acquire does, sends the lock, renews it at a
 	// third of the lease, sends it again, and releases it when the caller goes away. The server renews
-	// while the connection stands, so a caller who is frozen keeps the lock until it breaks; where that
+	// while the connection stands, so a frozen caller keeps the lock until it breaks; where that
 	// matters use Acquire and Renew, as the Go client does. Has no use for an Idempotency-Key.
 	// Errors: those of Acquire; LOCK_LOST when the database was away for so long that only a tenth of the lease is left.
 	Hold(context.Context, *v1.HoldRequest, *connect.ServerStream[v1.HoldResponse]) error

@@ -91,10 +91,10 @@ type NotifyServiceClient interface {
 	// Keeps a message from being sent that is not yet on its way; also does away with a dead one. To cancel it
 	// again is no error. Errors: NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
 	CancelMessage(context.Context, *v1.CancelMessageRequest) (*v1.CancelMessageResponse, error)
-	// Brings messages back that are dead, or of which nobody knows whether they were sent: a person's decision.
+	// Sends messages again that are dead or unknown (it is not known whether they were sent): an operator's decision.
 	// Errors: NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
 	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
-	// What became of a message that was sent, as its provider, or a person who asked there, says. It settles what
+	// Records whether a message was delivered, as reported by its provider or found out by an operator. It settles what
 	// is unknown. The same again changes nothing. Errors: NOTIFY_NOT_FOUND.
 	ReportDelivery(context.Context, *v1.ReportDeliveryRequest) (*v1.ReportDeliveryResponse, error)
 	// Shows a message, and what happened to it. Errors: NOTIFY_NOT_FOUND.
@@ -116,8 +116,8 @@ type NotifyServiceClient interface {
 	// Shows what a template would say, kept or not, and all that is wrong with it or its values. Sends nothing.
 	// Errors: TEMPLATE_NOT_FOUND.
 	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
-	// Sends a code that proves that somebody has a number or an address. It voids the one before. Besides the limits
-	// of the tenant there are some for codes, by address and by block of numbers.
+	// Sends a code that proves control of a phone number or an e-mail address. It voids the code before.
+	// Besides the limits of the tenant there are some for codes, by address and by block of numbers.
 	// Errors: CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED,
 	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
 	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
@@ -407,10 +407,10 @@ type NotifyServiceHandler interface {
 	// Keeps a message from being sent that is not yet on its way; also does away with a dead one. To cancel it
 	// again is no error. Errors: NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
 	CancelMessage(context.Context, *v1.CancelMessageRequest) (*v1.CancelMessageResponse, error)
-	// Brings messages back that are dead, or of which nobody knows whether they were sent: a person's decision.
+	// Sends messages again that are dead or unknown (it is not known whether they were sent): an operator's decision.
 	// Errors: NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
 	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
-	// What became of a message that was sent, as its provider, or a person who asked there, says. It settles what
+	// Records whether a message was delivered, as reported by its provider or found out by an operator. It settles what
 	// is unknown. The same again changes nothing. Errors: NOTIFY_NOT_FOUND.
 	ReportDelivery(context.Context, *v1.ReportDeliveryRequest) (*v1.ReportDeliveryResponse, error)
 	// Shows a message, and what happened to it. Errors: NOTIFY_NOT_FOUND.
@@ -432,8 +432,8 @@ type NotifyServiceHandler interface {
 	// Shows what a template would say, kept or not, and all that is wrong with it or its values. Sends nothing.
 	// Errors: TEMPLATE_NOT_FOUND.
 	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
-	// Sends a code that proves that somebody has a number or an address. It voids the one before. Besides the limits
-	// of the tenant there are some for codes, by address and by block of numbers.
+	// Sends a code that proves control of a phone number or an e-mail address. It voids the code before.
+	// Besides the limits of the tenant there are some for codes, by address and by block of numbers.
 	// Errors: CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED,
 	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
 	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
