@@ -21,17 +21,21 @@ type stub struct {
 	ledgerv1connect.UnimplementedLedgerServiceHandler
 }
 
-var stubTransfer = &ledgerv1.Transfer{Id: 1 << 40, BizNo: "bench-0000001", Type: "transfer", RequestId: "0123456789abcdefghjkmnpq",
-	Postings: []*ledgerv1.Posting{{From: "user:1001:wallet", To: "merchant:shop", Asset: "CNY", Amount: "12.30"}},
+var stubTransfer = &ledgerv1.Transfer{Id: 1 << 40, BizNo: "bench-0000001", Type: "transfer",
+	RequestId: "0123456789abcdefghjkmnpq",
+	Postings:  []*ledgerv1.Posting{{From: "user:1001:wallet", To: "merchant:shop", Asset: "CNY", Amount: "12.30"}},
 	Entries: []*ledgerv1.Entry{
-		{Account: "user:1001:wallet", Asset: "CNY", Version: 17, Amount: "-12.30", BalanceBefore: "100.00", BalanceAfter: "87.70", TransferId: 1 << 40},
-		{Account: "merchant:shop", Asset: "CNY", Version: 99, Amount: "12.30", BalanceBefore: "100.00", BalanceAfter: "112.30", TransferId: 1 << 40}}}
+		{Account: "user:1001:wallet", Asset: "CNY", Version: 17, Amount: "-12.30", BalanceBefore: "100.00",
+			BalanceAfter: "87.70", TransferId: 1 << 40},
+		{Account: "merchant:shop", Asset: "CNY", Version: 99, Amount: "12.30", BalanceBefore: "100.00",
+			BalanceAfter: "112.30", TransferId: 1 << 40}}}
 
 func (stub) Transfer(context.Context, *ledgerv1.TransferRequest) (*ledgerv1.TransferResponse, error) {
 	return &ledgerv1.TransferResponse{Transfer: stubTransfer}, nil
 }
 
-func (stub) TransferBatch(_ context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+func (stub) TransferBatch(_ context.Context,
+	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(r.GetItems()))}
 	for i := range res.Results {
 		res.Results[i] = &ledgerv1.TransferBatchResult{Transfer: stubTransfer}
@@ -66,7 +70,8 @@ func benchTransfers(b *testing.B, url, from string, opts ...client.Option) {
 	b.RunParallel(func(pb *testing.PB) {
 		prefix := strconv.FormatInt(callers.Add(1), 10) + "-"
 		for n := 0; pb.Next(); n++ {
-			if _, err := c.Ledger.Transfer(b.Context(), transfer(prefix+strconv.Itoa(n), from, "bob", "0.01")); err != nil {
+			if _, err := c.Ledger.Transfer(b.Context(),
+				transfer(prefix+strconv.Itoa(n), from, "bob", "0.01")); err != nil {
 				b.Error(err)
 				return
 			}

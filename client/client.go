@@ -130,7 +130,8 @@ func New(baseURL string, opts ...Option) *Client {
 		wire = append([]connect.Interceptor{apiKey("Bearer " + s.apiKey)}, wire...)
 	}
 	ids := requestIDs{s.requestID}
-	call := []connect.Interceptor{ErrorInterceptor(), ids, KeyInterceptor(), SubmitTokenInterceptor(), ClaimInterceptor(), RetryInterceptor(s.retry)}
+	call := []connect.Interceptor{ErrorInterceptor(), ids, KeyInterceptor(), SubmitTokenInterceptor(),
+		ClaimInterceptor(), RetryInterceptor(s.retry)}
 	if s.gather {
 		batch := append(s.connect(), connect.WithInterceptors(append([]connect.Interceptor{ids}, wire...)...))
 		c.gather = newGather(s.http, baseURL, batch)

@@ -73,7 +73,8 @@
 // The parts work with any Connect client, in this order:
 //
 //	connect.WithInterceptors(client.ErrorInterceptor(), client.RequestIDInterceptor(),
-//		client.KeyInterceptor(), client.SubmitTokenInterceptor(), client.ClaimInterceptor(), client.RetryInterceptor(client.RetryPolicy{}))
+//		client.KeyInterceptor(), client.SubmitTokenInterceptor(), client.ClaimInterceptor(),
+//		client.RetryInterceptor(client.RetryPolicy{}))
 //
 // KeyInterceptor wants a service that reads Idempotency-Key, and RetryInterceptor retries by the
 // ledgerd.errors.v1.ErrorDetail of its errors. RequestIDInterceptor also stands in front of handlers.

@@ -19,7 +19,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-func newLedgerClient(h connect.HTTPClient, url string, opts ...connect.ClientOption) ledgerv1connect.LedgerServiceClient {
+func newLedgerClient(h connect.HTTPClient, url string,
+	opts ...connect.ClientOption) ledgerv1connect.LedgerServiceClient {
 	return ledgerv1connect.NewLedgerServiceClient(h, url, opts...)
 }
 
@@ -39,15 +40,19 @@ func TestErrorsAreTheSameOverEveryProtocol(t *testing.T) {
 			if !ok || e.RequestID == "" || e.RequestID != info.RequestID || connect.CodeOf(err) != e.Code {
 				t.Fatalf("%s: %v, %+v", name, err, info)
 			}
-			got[name] = client.Error{Code: e.Code, Reason: e.Reason, Class: e.Class, NextStep: e.NextStep, ShowToUser: e.ShowToUser,
-				Message: e.Message, State: e.State, Fields: e.Fields}
+			got[name] = client.Error{Code: e.Code, Reason: e.Reason, Class: e.Class, NextStep: e.NextStep,
+				ShowToUser: e.ShowToUser,
+				Message:    e.Message, State: e.State, Fields: e.Fields}
 		}
 		poor := got["poor"]
-		if poor.Reason != client.ReasonInsufficientFunds || poor.Class != client.ClassRefusal || poor.NextStep != client.StepNewKey ||
-			!poor.ShowToUser || poor.State["available"] != "0.00" || poor.Message == "" || poor.Code != connect.CodeFailedPrecondition {
+		if poor.Reason != client.ReasonInsufficientFunds || poor.Class != client.ClassRefusal ||
+			poor.NextStep != client.StepNewKey ||
+			!poor.ShowToUser || poor.State["available"] != "0.00" || poor.Message == "" ||
+			poor.Code != connect.CodeFailedPrecondition {
 			t.Errorf("%+v", poor)
 		}
-		if bad := got["bad"]; bad.Reason != client.ReasonFieldInvalid || bad.Class != client.ClassBadRequest || len(bad.Fields) == 0 ||
+		if bad := got["bad"]; bad.Reason != client.ReasonFieldInvalid || bad.Class != client.ClassBadRequest ||
+			len(bad.Fields) == 0 ||
 			bad.Fields[0].Path != "biz_no" || bad.Fields[0].Description == "" {
 			t.Errorf("%+v", bad)
 		}
@@ -63,7 +68,8 @@ func TestErrorsAreFoundByTheirReason(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	_, err := newClient(t, url).Ledger.Transfer(t.Context(), transfer("poor", "shop", "bob", "1.00"))
-	if !errors.Is(err, client.ReasonInsufficientFunds) || errors.Is(err, client.ReasonAccountClosed) || client.ReasonOf(err) != client.ReasonInsufficientFunds {
+	if !errors.Is(err, client.ReasonInsufficientFunds) || errors.Is(err, client.ReasonAccountClosed) ||
+		client.ReasonOf(err) != client.ReasonInsufficientFunds {
 		t.Errorf("%v is not found by its reason", err)
 	}
 	if !strings.HasPrefix(err.Error(), "INSUFFICIENT_FUNDS: ") {
@@ -142,7 +148,8 @@ func TestAServiceMakesTheRequestIDThatItWasNotGiven(t *testing.T) {
 	if _, err := c.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil {
 		t.Fatal(err)
 	}
-	if back := call.ResponseHeader().Get(client.RequestIDHeader); outer.id == "" || inner.id != outer.id || back != outer.id {
+	if back := call.ResponseHeader().Get(client.RequestIDHeader); outer.id == "" || inner.id != outer.id ||
+		back != outer.id {
 		t.Errorf("outer %q, inner %q, back %q", outer.id, inner.id, back)
 	}
 }
@@ -165,7 +172,8 @@ func (s *asking) Transfer(ctx context.Context, r *ledgerv1.TransferRequest) (*le
 func TestTheAPIKeyIsSentWithEveryCall(t *testing.T) {
 	t.Parallel()
 	seen := make(chan string, 3)
-	c := newClient(t, serve(t, stub{}, connect.WithInterceptors(headers{"Authorization", seen})), client.WithAPIKey("ldg_1_a_b"))
+	c := newClient(t, serve(t, stub{}, connect.WithInterceptors(headers{"Authorization", seen})),
+		client.WithAPIKey("ldg_1_a_b"))
 	_, _ = c.Ledger.Transfer(t.Context(), transfer("a", "b", "c", "1"))
 	_, _ = c.Ledger.ListAssets(t.Context(), &ledgerv1.ListAssetsRequest{})
 	if stream, err := c.Ledger.WatchEntries(t.Context(), &ledgerv1.WatchEntriesRequest{}); err == nil {

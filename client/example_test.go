@@ -51,8 +51,10 @@ func ExampleClient_Execute() {
 	defer c.Close()
 
 	results, err := c.Execute(context.Background(),
-		client.Operation{Name: "keep", Request: &ledgerv1.HoldRequest{BizNo: "order-7", From: "alice", To: "shop", Asset: "CNY", Amount: "20.00"}},
-		client.Operation{Request: &ledgerv1.CaptureRequest{BizNo: "order-7-part", Amount: "5.00"}, From: map[string]string{"hold_id": "keep.hold.id"}},
+		client.Operation{Name: "keep", Request: &ledgerv1.HoldRequest{BizNo: "order-7", From: "alice", To: "shop",
+			Asset: "CNY", Amount: "20.00"}},
+		client.Operation{Request: &ledgerv1.CaptureRequest{BizNo: "order-7-part", Amount: "5.00"},
+			From: map[string]string{"hold_id": "keep.hold.id"}},
 	)
 	if err != nil {
 		fmt.Println(err)
@@ -63,12 +65,15 @@ func ExampleClient_Execute() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(paid.GetTransfer().GetBizNo(), "of", paid.GetHold().GetAmount(), "captured", paid.GetHold().GetCaptured())
+	fmt.Println(paid.GetTransfer().GetBizNo(), "of", paid.GetHold().GetAmount(), "captured",
+		paid.GetHold().GetCaptured())
 
 	// Of these none takes effect: alice has no 1,000.00.
 	_, err = c.Execute(context.Background(),
-		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-1", Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
-		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-2", Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1000.00"}}}},
+		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-1",
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
+		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-2",
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1000.00"}}}},
 	)
 	if e, ok := client.AsError(err); ok {
 		fmt.Println(e.Reason, "of operation", e.State["operation"])
@@ -86,8 +91,10 @@ func ExampleClient_Execute_message() {
 	defer c.Close()
 
 	results, err := c.Execute(context.Background(),
-		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "order-8", Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
-		client.Operation{Request: &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+86 138 1234 5678", BizNo: "order-8-paid",
+		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "order-8",
+			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
+		client.Operation{Request: &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS,
+			Recipient: "+86 138 1234 5678", BizNo: "order-8-paid",
 			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "Order 8 is paid."}}}},
 	)
 	if err != nil {
@@ -166,7 +173,8 @@ func ExampleItemError() {
 		}}
 	}
 	res, err := c.Ledger.TransferBatch(context.Background(), &ledgerv1.TransferBatchRequest{
-		Items: []*ledgerv1.TransferBatchItem{item("order-1005", "12.30"), item("order-1006", "200.00"), item("order-1007", "12,30")},
+		Items: []*ledgerv1.TransferBatchItem{item("order-1005", "12.30"), item("order-1006", "200.00"),
+			item("order-1007", "12,30")},
 	})
 	if err != nil {
 		fmt.Println(err)
@@ -266,13 +274,15 @@ func ExampleWithSubmitToken() {
 	c := client.New(url)
 	defer c.Close()
 
-	issued, err := c.Idempotency.IssueTokens(context.Background(), &idempotencyv1.IssueTokensRequest{Subject: "alice", Purpose: "order"})
+	issued, err := c.Idempotency.IssueTokens(context.Background(),
+		&idempotencyv1.IssueTokensRequest{Subject: "alice", Purpose: "order"})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	submit := func(token, orderNo string) (next string) {
-		ctx := client.WithSubmitToken(context.Background(), client.SubmitToken{Token: token, Subject: "alice", Purpose: "order", Next: true})
+		ctx := client.WithSubmitToken(context.Background(),
+			client.SubmitToken{Token: token, Subject: "alice", Purpose: "order", Next: true})
 		ctx, info := client.WithInfo(ctx)
 		_, err := c.Ledger.Transfer(ctx, &ledgerv1.TransferRequest{
 			BizNo:    orderNo,

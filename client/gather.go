@@ -31,7 +31,8 @@ const (
 // is one only, to that caller. So a lane is free only while nobody waits, and there are no goroutines
 // besides the callers' but one for each lane that carries batches.
 type gather struct {
-	send func(context.Context, *connect.Request[ledgerv1.TransferBatchRequest]) (*connect.Response[ledgerv1.TransferBatchResponse], error)
+	send func(context.Context,
+		*connect.Request[ledgerv1.TransferBatchRequest]) (*connect.Response[ledgerv1.TransferBatchResponse], error)
 
 	mu     sync.Mutex
 	lanes  int     // free ones
@@ -40,7 +41,8 @@ type gather struct {
 }
 
 func newGather(h connect.HTTPClient, baseURL string, opts []connect.ClientOption) *gather {
-	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("TransferBatch")
+	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").
+		Methods().ByName("TransferBatch")
 	c := connect.NewClient[ledgerv1.TransferBatchRequest, ledgerv1.TransferBatchResponse](h,
 		strings.TrimRight(baseURL, "/")+ledgerv1connect.LedgerServiceTransferBatchProcedure,
 		append([]connect.ClientOption{connect.WithSchema(method)}, opts...)...)
@@ -89,7 +91,8 @@ func ownHeaders(h http.Header) bool {
 	return len(h[KeyHeader]) != 1
 }
 
-func (g *gather) call(ctx context.Context, req connect.AnyRequest, c call, next connect.UnaryFunc) (connect.AnyResponse, error) {
+func (g *gather) call(ctx context.Context, req connect.AnyRequest, c call,
+	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	if g.enter(nil) {
 		return g.lone(ctx, req, next)
 	}
@@ -135,7 +138,8 @@ func (g *gather) enter(it *item) bool {
 }
 
 // lone makes a call as if there were no gathering, on a lane that is the caller's.
-func (g *gather) lone(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (connect.AnyResponse, error) {
+func (g *gather) lone(ctx context.Context, req connect.AnyRequest,
+	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	defer g.pass()
 	ctx, cancel := context.WithTimeout(ctx, maxBatchFlight) // those in line must not wait for ever
 	defer cancel()

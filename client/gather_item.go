@@ -113,7 +113,8 @@ func (it *item) finish() { it.done <- struct{}{} }
 func answered(batch []*item, results []*ledgerv1.TransferBatchResult, requestID string) {
 	var err error
 	if len(results) != len(batch) {
-		err = connect.NewError(connect.CodeInternal, fmt.Errorf("the server gave %d results for %d transfers", len(results), len(batch)))
+		err = connect.NewError(connect.CodeInternal,
+			fmt.Errorf("the server gave %d results for %d transfers", len(results), len(batch)))
 	}
 	for i, it := range batch {
 		if it.err, it.requestID = err, requestID; err == nil {
@@ -156,7 +157,8 @@ func (it *item) answer(ctx context.Context) (connect.AnyResponse, error) {
 		it.mark(made.Meta())
 		return nil, made
 	}
-	res := connect.NewResponse(&ledgerv1.TransferResponse{Transfer: it.result.GetTransfer(), Existed: it.result.GetExisted()})
+	res := connect.NewResponse(&ledgerv1.TransferResponse{Transfer: it.result.GetTransfer(),
+		Existed: it.result.GetExisted()})
 	if infoOf(ctx) != nil {
 		it.mark(res.Header())
 	}

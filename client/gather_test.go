@@ -153,8 +153,10 @@ func TestACallerWhoLeavesTheLineIsNotSentAndLeavesTheOthersAlone(t *testing.T) {
 	url := startLedger(t)
 	c, _, free := gatherBehind(t, url)
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := inLine(ctx, c, []*ledgerv1.TransferRequest{transfer("gone-1", "alice", "bob", "1.00"), transfer("gone-2", "alice", "bob", "1.00")})
-	stay := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("stay-1", "alice", "bob", "2.00"), transfer("stay-2", "alice", "bob", "2.00")})
+	gone := inLine(ctx, c, []*ledgerv1.TransferRequest{transfer("gone-1", "alice", "bob", "1.00"),
+		transfer("gone-2", "alice", "bob", "1.00")})
+	stay := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("stay-1", "alice", "bob", "2.00"),
+		transfer("stay-2", "alice", "bob", "2.00")})
 	cancel()
 	for _, a := range <-gone {
 		if connect.CodeOf(a.err) != connect.CodeCanceled || !errors.Is(a.err, context.Canceled) {
@@ -199,7 +201,8 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 			t.Errorf("call %d: %v", i, a.err)
 		}
 	}
-	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches != client.GatherLanes {
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 ||
+		batches != client.GatherLanes {
 		t.Errorf("%d went alone and %d batches, want one a lane", lone, batches)
 	}
 }
@@ -214,7 +217,8 @@ func (narrow) TransferBatch(context.Context, *ledgerv1.TransferBatchRequest) (*l
 func TestCallsGoAloneWhereBatchesDoNotPass(t *testing.T) {
 	t.Parallel()
 	c, seen, free := gatherBehind(t, serve(t, narrow{}))
-	done := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("1", "a", "b", "1"), transfer("2", "a", "b", "1")})
+	done := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("1", "a", "b", "1"),
+		transfer("2", "a", "b", "1")})
 	free()
 	for _, a := range <-done {
 		if a.err != nil {
@@ -233,7 +237,8 @@ type sized struct {
 	items, bytes []int
 }
 
-func (s *sized) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+func (s *sized) TransferBatch(ctx context.Context,
+	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	s.mu.Lock()
 	s.items, s.bytes = append(s.items, len(r.GetItems())), append(s.bytes, proto.Size(r))
 	s.mu.Unlock()

@@ -26,10 +26,12 @@ func TestIDsAreAskedForAgainWithoutAKey(t *testing.T) {
 				t.Errorf("sent with the key %q", key)
 			}
 		}
-		if p, err := c.IDs.Parse(t.Context(), &idv1.ParseRequest{Id: res.GetTexts()[2]}); err != nil || p.GetId() != res.GetIds()[2] {
+		if p, err := c.IDs.Parse(t.Context(), &idv1.ParseRequest{Id: res.GetTexts()[2]}); err != nil ||
+			p.GetId() != res.GetIds()[2] {
 			t.Errorf("%v, %v", p, err)
 		}
-		if _, err := c.IDs.Parse(t.Context(), &idv1.ParseRequest{Id: "order-1"}); client.ReasonOf(err) != client.ReasonIDInvalid {
+		if _, err := c.IDs.Parse(t.Context(),
+			&idv1.ParseRequest{Id: "order-1"}); client.ReasonOf(err) != client.ReasonIDInvalid {
 			t.Error(err)
 		}
 	})

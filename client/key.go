@@ -89,7 +89,8 @@ func KeyInterceptor() connect.Interceptor {
 
 func setKey(ctx context.Context, req connect.AnyRequest) error {
 	h := req.Header()
-	if l := level(req.Spec()); len(h[KeyHeader]) > 0 || l == connect.IdempotencyNoSideEffects || l == connect.IdempotencyIdempotent && !guarded(ctx, h) {
+	if l := level(req.Spec()); len(h[KeyHeader]) > 0 || l == connect.IdempotencyNoSideEffects ||
+		l == connect.IdempotencyIdempotent && !guarded(ctx, h) {
 		return nil
 	}
 	key, own := ctx.Value(keyContext{}).(string)
@@ -113,7 +114,8 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 // guarded tells whether a submit token or a claim stands before a call: sent again without a key, it would find
 // that it has used it up itself.
 func guarded(ctx context.Context, h http.Header) bool {
-	return len(h[TokenHeader]) > 0 || len(h[ClaimHeader]) > 0 || ctx.Value(tokenContext{}) != nil || ctx.Value(claimContext{}) != nil
+	return len(h[TokenHeader]) > 0 || len(h[ClaimHeader]) > 0 || ctx.Value(tokenContext{}) != nil ||
+		ctx.Value(claimContext{}) != nil
 }
 
 // changing tells whether a call changes anything. What the schema does not promise to leave alone is

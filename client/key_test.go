@@ -40,7 +40,8 @@ func TestAKeyIsMadeOncePerChangingCallAndNoneForReads(t *testing.T) {
 		}
 		ctx, info := client.WithInfo(client.WithKey(t.Context(), "not for reads"))
 		_, _ = c.Ledger.ListAssets(ctx, &ledgerv1.ListAssetsRequest{})
-		if keys := seen.of(ledgerv1connect.LedgerServiceListAssetsProcedure); len(keys) == 0 || keys[0] != "" || info.Key != "" {
+		if keys := seen.of(ledgerv1connect.LedgerServiceListAssetsProcedure); len(keys) == 0 || keys[0] != "" ||
+			info.Key != "" {
 			t.Errorf("a read was sent with the keys %q", keys)
 		}
 	})
@@ -67,7 +68,8 @@ func TestTheCallersKeyIsSentAsItIs(t *testing.T) {
 	for _, key := range []string{"", strings.Repeat("k", 256), "new\nline", "straße"} {
 		_, err := c.Ledger.Transfer(client.WithKey(t.Context(), key), transfer(client.NewKey(), "alice", "bob", "0.01"))
 		e, _ := client.AsError(err)
-		if !errors.Is(err, client.ReasonKeyInvalid) || e.Class != client.ClassBadRequest || e.Code != connect.CodeInvalidArgument {
+		if !errors.Is(err, client.ReasonKeyInvalid) || e.Class != client.ClassBadRequest ||
+			e.Code != connect.CodeInvalidArgument {
 			t.Errorf("%q: %v", key, err)
 		}
 	}
@@ -80,15 +82,18 @@ func TestABatchWithKeysInsideIsSentWithoutOneAndStillRetried(t *testing.T) {
 	c := newClient(t, startLedger(t), client.WithHTTPClient(h), client.WithRetry(2, 1, 1), seen.option())
 	// The answers of the world's setting up were not lost: they went through another client.
 	res, err := c.Ledger.TransferBatch(t.Context(), &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{
-		{Transfer: transfer("a", "alice", "bob", "1.00"), IdempotencyKey: "a"}, {Transfer: transfer("b", "alice", "bob", "1.00"), IdempotencyKey: "b"}}})
+		{Transfer: transfer("a", "alice", "bob", "1.00"),
+			IdempotencyKey: "a"}, {Transfer: transfer("b", "alice", "bob", "1.00"), IdempotencyKey: "b"}}})
 	if err != nil || !res.GetResults()[0].GetReplayed() {
 		t.Errorf("%v, %v", res, err)
 	}
 	if keys := seen.of(batchProcedure); len(keys) != 2 || keys[0] != "" {
 		t.Errorf("sent with the keys %q", keys)
 	}
-	if _, err := c.Ledger.TransferBatch(t.Context(), &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{
-		{Transfer: transfer("c", "alice", "bob", "1.00"), IdempotencyKey: "c"}, {Transfer: transfer("d", "alice", "bob", "1.00")}}}); err != nil {
+	if _, err := c.Ledger.TransferBatch(t.Context(),
+		&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{
+			{Transfer: transfer("c", "alice", "bob", "1.00"),
+				IdempotencyKey: "c"}, {Transfer: transfer("d", "alice", "bob", "1.00")}}}); err != nil {
 		t.Error(err)
 	}
 	if keys := seen.of(batchProcedure); keys[2] == "" {
@@ -101,7 +106,8 @@ func TestReplayedReadsConnectsCallInfo(t *testing.T) {
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		c := newClient(t, url, opts...)
-		for i, request := range []*ledgerv1.TransferRequest{transfer(t.Name(), "alice", "bob", "1.00"), transfer(t.Name()+"-poor", "shop", "bob", "1.00")} {
+		for i, request := range []*ledgerv1.TransferRequest{transfer(t.Name(), "alice", "bob", "1.00"),
+			transfer(t.Name()+"-poor", "shop", "bob", "1.00")} {
 			key := client.NewKey()
 			for n := range 2 {
 				ctx, call := connect.NewClientContext(context.Background())

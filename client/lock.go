@@ -74,13 +74,16 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 		o(req)
 	}
 	ctx = context.WithValue(ctx, keyContext{}, nil) // a key of the caller's own may bring a lock of long ago
-	start := monotonic()                            // before the first attempt: the answer may be that to an earlier one
+	// before the first attempt: the answer may be that to an earlier one
+	start := monotonic()
 	res, err := c.Locks.Acquire(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	l := &Lock{client: c, name: name, fence: res.GetLock().GetFence(), lease: res.GetLock().GetLease().AsDuration(), watched: make(chan struct{})}
-	if monotonic()-start > l.lease/10 { // it took some waiting, and nobody knows how much of that after the lock was there
+	l := &Lock{client: c, name: name, fence: res.GetLock().GetFence(), lease: res.GetLock().GetLease().AsDuration(),
+		watched: make(chan struct{})}
+	// it took some waiting, and nobody knows how much of that after the lock was there
+	if monotonic()-start > l.lease/10 {
 		start = monotonic()
 		if err := l.renew(alone(ctx), l.lease/2); err != nil {
 			l.release(ctx)
@@ -88,7 +91,8 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 		}
 	}
 	l.ctx = newLockContext(ctx, start+l.life())
-	watch, stop := context.WithCancel(context.Background()) // nothing of the caller's: calls write to what contexts carry
+	// nothing of the caller's: calls write to what contexts carry
+	watch, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	context.AfterFunc(l.ctx, stop)
 	go l.watch(watch, start)
@@ -98,7 +102,8 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // WithLock runs fn while it holds a lock, and gives fn the lock's context and fence. It returns the error
 // of Lock, or that of fn, joined with ReasonLockLost when the lock was lost before fn had ended: then
 // others may have worked beside it. That the lock could not be released is not an error: it lapses.
-func (c *Client) WithLock(ctx context.Context, name string, fn func(ctx context.Context, fence int64) error, opts ...LockOption) (err error) {
+func (c *Client) WithLock(ctx context.Context, name string, fn func(ctx context.Context, fence int64) error,
+	opts ...LockOption) (err error) {
 	l, err := c.Lock(ctx, name, opts...)
 	if err != nil {
 		return err

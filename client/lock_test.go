@@ -46,7 +46,8 @@ func TestALockIsRenewedUntilItIsUnlocked(t *testing.T) {
 		t.Errorf("its context ended: %v, %v", err, context.Cause(l.Context()))
 	}
 	var keys int
-	if err := db.QueryRow(context.Background(), "select count(*) from commit_keys where operation = 'lock.renew'").Scan(&keys); err != nil || keys != 0 {
+	if err := db.QueryRow(context.Background(),
+		"select count(*) from commit_keys where operation = 'lock.renew'").Scan(&keys); err != nil || keys != 0 {
 		t.Errorf("renewals left %d keys: %v", keys, err)
 	}
 	for range 2 {
@@ -91,7 +92,8 @@ func TestWithLockHoldsItMeanwhile(t *testing.T) {
 		t.Errorf("%d entered", entered.Load())
 	}
 	own := errors.New("own")
-	if err := c.WithLock(context.Background(), "a", func(context.Context, int64) error { return own }); err != own { //nolint:errorlint // as it is
+	//nolint:errorlint // as it is
+	if err := c.WithLock(context.Background(), "a", func(context.Context, int64) error { return own }); err != own {
 		t.Errorf("the error of the work: %v", err)
 	}
 	func() {
@@ -121,11 +123,13 @@ func TestALostLockEndsItsContext(t *testing.T) {
 	err := c.WithLock(context.Background(), "a", func(ctx context.Context, fence int64) error {
 		child, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		if _, err := db.Exec(context.Background(), "update lock_locks set fence = nextval('lock_fence_seq')"); err != nil {
+		if _, err := db.Exec(context.Background(),
+			"update lock_locks set fence = nextval('lock_fence_seq')"); err != nil {
 			t.Error(err)
 		}
 		cause := ends(t, child, 5*time.Second)
-		if e, _ := client.AsError(cause); !errors.Is(cause, client.ReasonLockLost) || e == nil || e.State["now"] != "held by another" {
+		if e, _ := client.AsError(cause); !errors.Is(cause, client.ReasonLockLost) || e == nil ||
+			e.State["now"] != "held by another" {
 			t.Errorf("the cause is %v", cause)
 		}
 		return nil
@@ -166,7 +170,9 @@ func TestTheContextEndsBeforeTheLease(t *testing.T) {
 				t.Errorf("the cause is %v", cause)
 			}
 			var left time.Duration
-			if err := db.QueryRow(context.Background(), "select expires_at - clock_timestamp() from lock_locks where name = $1", l.Name()).Scan(&left); err != nil || left <= 0 {
+			if err := db.QueryRow(context.Background(),
+				"select expires_at - clock_timestamp() from lock_locks where name = $1",
+				l.Name()).Scan(&left); err != nil || left <= 0 {
 				t.Errorf("%s: %v of the lease were left: %v", l.Name(), left, err)
 			}
 		})
@@ -279,7 +285,8 @@ func TestALockEndsWithItsCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	if cause := ends(t, l.Context(), time.Second); !errors.Is(cause, context.Canceled) || errors.Is(cause, client.ReasonLockLost) {
+	if cause := ends(t, l.Context(), time.Second); !errors.Is(cause, context.Canceled) ||
+		errors.Is(cause, client.ReasonLockLost) {
 		t.Errorf("the cause is %v", cause)
 	}
 	next := mustLock(t, c, "a", client.LockWait(3*time.Second))

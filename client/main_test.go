@@ -60,11 +60,13 @@ func startLedgerOn(t testing.TB, db *pgtest.DB) (baseURL string) {
 	c := client.New(baseURL)
 	defer c.Close()
 	ctx := context.Background()
-	if _, err := c.Ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {
+	if _, err := c.Ledger.CreateAssets(ctx,
+		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Ledger.CreateAccounts(ctx, &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
-		{Code: "world", Asset: "CNY", Unbounded: true}, {Code: "alice", Asset: "CNY"}, {Code: "bob", Asset: "CNY"}, {Code: "shop", Asset: "CNY"},
+		{Code: "world", Asset: "CNY", Unbounded: true}, {Code: "alice", Asset: "CNY"}, {Code: "bob",
+			Asset: "CNY"}, {Code: "shop", Asset: "CNY"},
 	}}); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +77,8 @@ func startLedgerOn(t testing.TB, db *pgtest.DB) (baseURL string) {
 }
 
 func transfer(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
-	return &ledgerv1.TransferRequest{BizNo: bizNo, Postings: []*ledgerv1.Posting{{From: from, To: to, Asset: "CNY", Amount: amount}}}
+	return &ledgerv1.TransferRequest{BizNo: bizNo,
+		Postings: []*ledgerv1.Posting{{From: from, To: to, Asset: "CNY", Amount: amount}}}
 }
 
 // protocols are the ways to speak that every promise must hold over.

@@ -9,7 +9,8 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 )
 
-// Who is over a limit is told so: to wait until there is room, and then send after all, is nothing that the user asked for.
+// Who is over a limit is told so: to wait until there is room, and then send after all, is nothing that the user asked
+// for.
 func TestWhoAsksForACodeTooSoonIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	c := client.New(startLedger(t))
@@ -20,7 +21,8 @@ func TestWhoAsksForACodeTooSoonIsToldAtOnce(t *testing.T) {
 	}
 	begun := time.Now()
 	_, err := c.Notify.SendCode(t.Context(), r)
-	if e, ok := client.AsError(err); !ok || !errors.Is(err, client.ReasonCodeTooSoon) || e.RetryAfter < 30*time.Second || !e.ShowToUser {
+	if e, ok := client.AsError(err); !ok || !errors.Is(err, client.ReasonCodeTooSoon) ||
+		e.RetryAfter < 30*time.Second || !e.ShowToUser {
 		t.Errorf("%+v", err)
 	}
 	if took := time.Since(begun); took > 20*time.Second {

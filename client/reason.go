@@ -32,9 +32,10 @@ const (
 	ReasonAmountTooLarge         Reason = "AMOUNT_TOO_LARGE"
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
-	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED"           // of an operation of Execute
-	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"                // the message id came with another content
-	ReasonNotifyBizNoDifferent   Reason = "NOTIFY_BIZ_NO_EXISTS_DIFFERENT" // State names the first message, and in what it differs
+	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
+	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id came with another content
+	// State names the first message, and in what it differs
+	ReasonNotifyBizNoDifferent   Reason = "NOTIFY_BIZ_NO_EXISTS_DIFFERENT"
 	ReasonNotifyNotFound         Reason = "NOTIFY_NOT_FOUND"
 	ReasonNotifyContentTooLarge  Reason = "NOTIFY_CONTENT_TOO_LARGE"
 	ReasonTemplateNotFound       Reason = "TEMPLATE_NOT_FOUND"
@@ -49,7 +50,8 @@ const (
 	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
 	ReasonWebhookNotFound        Reason = "WEBHOOK_ENDPOINT_NOT_FOUND"
 	ReasonWebhookExistsDifferent Reason = "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT" // State has the fields that differ
-	ReasonClaimLifeDifferent     Reason = "CLAIM_LIFE_DIFFERENT"              // claimed for ever and used with a life, or the reverse
+	// claimed for ever and used with a life, or the reverse
+	ReasonClaimLifeDifferent Reason = "CLAIM_LIFE_DIFFERENT"
 )
 
 // Duplicates: it happened before, and State names the first. Not recorded.

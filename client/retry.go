@@ -59,7 +59,8 @@ func RetryInterceptor(p RetryPolicy) connect.Interceptor {
 	})
 }
 
-func (p RetryPolicy) run(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (connect.AnyResponse, error) {
+func (p RetryPolicy) run(ctx context.Context, req connect.AnyRequest,
+	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	info := infoOf(ctx)
 	for n := 1; ; n++ {
 		if info != nil {
@@ -83,7 +84,8 @@ func (p RetryPolicy) run(ctx context.Context, req connect.AnyRequest, next conne
 
 // attempt gives the transport headers of its own: an HTTP/2 transport may still be reading those of an
 // attempt that ran out of time while the next one writes its.
-func (p RetryPolicy) attempt(ctx context.Context, req connect.AnyRequest, next connect.UnaryFunc) (connect.AnyResponse, error) {
+func (p RetryPolicy) attempt(ctx context.Context, req connect.AnyRequest,
+	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	if p.AttemptTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, p.AttemptTimeout)

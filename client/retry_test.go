@@ -62,9 +62,11 @@ func (f *failing) interceptor() client.Option {
 func TestOnlyTheClassAllowsARetry(t *testing.T) {
 	t.Parallel()
 	const (
-		bad, duplicate, refusal = errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST, errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE, errorsv1.ErrorClass_ERROR_CLASS_BUSINESS_REFUSAL
-		conflict, system        = errorsv1.ErrorClass_ERROR_CLASS_CONFLICT, errorsv1.ErrorClass_ERROR_CLASS_SYSTEM
-		fix, ignore, newKey     = errorsv1.NextStep_NEXT_STEP_FIX, errorsv1.NextStep_NEXT_STEP_IGNORE, errorsv1.NextStep_NEXT_STEP_NEW_KEY
+		bad, duplicate, refusal = errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST,
+			errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE, errorsv1.ErrorClass_ERROR_CLASS_BUSINESS_REFUSAL
+		conflict, system    = errorsv1.ErrorClass_ERROR_CLASS_CONFLICT, errorsv1.ErrorClass_ERROR_CLASS_SYSTEM
+		fix, ignore, newKey = errorsv1.NextStep_NEXT_STEP_FIX, errorsv1.NextStep_NEXT_STEP_IGNORE,
+			errorsv1.NextStep_NEXT_STEP_NEW_KEY
 		readAgain, retrySameKey = errorsv1.NextStep_NEXT_STEP_READ_AGAIN, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY
 	)
 	for _, row := range []struct {
@@ -73,7 +75,8 @@ func TestOnlyTheClassAllowsARetry(t *testing.T) {
 		want int // calls
 	}{
 		{"system", wireError(connect.CodeInternal, classed(system, retrySameKey)), 3},
-		{"system past the attempt's deadline", wireError(connect.CodeDeadlineExceeded, classed(system, retrySameKey)), 3},
+		{"system past the attempt's deadline", wireError(connect.CodeDeadlineExceeded, classed(system, retrySameKey)),
+			3},
 		{"busy", wireError(connect.CodeResourceExhausted, classed(conflict, retrySameKey)), 3},
 		{"stale", wireError(connect.CodeAborted, classed(conflict, readAgain)), 1},
 		{"refusal", wireError(connect.CodeFailedPrecondition, classed(refusal, newKey)), 1},
@@ -83,8 +86,10 @@ func TestOnlyTheClassAllowsARetry(t *testing.T) {
 		{"a proxy's unavailable", wireError(connect.CodeUnavailable), 3},
 		{"no class", wireError(connect.CodeAborted), 1},
 		{"unimplemented", wireError(connect.CodeUnimplemented), 1},
-		{"refused connection", connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Err: errors.New("refused")}), 3},
-		{"broken while reading", connect.NewError(connect.CodeUnknown, fmt.Errorf("read: %w", &net.OpError{Op: "read", Err: errors.New("reset")})), 3},
+		{"refused connection", connect.NewError(connect.CodeUnavailable,
+			&net.OpError{Op: "dial", Err: errors.New("refused")}), 3},
+		{"broken while reading", connect.NewError(connect.CodeUnknown,
+			fmt.Errorf("read: %w", &net.OpError{Op: "read", Err: errors.New("reset")})), 3},
 		{"the attempt's deadline", connect.NewError(connect.CodeDeadlineExceeded, context.DeadlineExceeded), 3},
 		{"cannot be marshalled", connect.NewError(connect.CodeInternal, errors.New("invalid UTF-8")), 1},
 	} {
@@ -103,7 +108,8 @@ func TestOnlyTheClassAllowsARetry(t *testing.T) {
 func TestWaitsAreBoundedJitteredAndOnTopOfRetryInfo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		busy := wireError(connect.CodeResourceExhausted, classed(errorsv1.ErrorClass_ERROR_CLASS_CONFLICT, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY),
+		busy := wireError(connect.CodeResourceExhausted,
+			classed(errorsv1.ErrorClass_ERROR_CLASS_CONFLICT, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY),
 			&errdetails.RetryInfo{RetryDelay: durationpb.New(10 * time.Second)})
 		gone := wireError(connect.CodeUnavailable)
 		seen := map[time.Duration]bool{}
@@ -141,7 +147,8 @@ func TestAChangingCallWithoutKeyIsNeverRetried(t *testing.T) {
 		t.Errorf("%v, want unavailable: it was sent again", err)
 	}
 	h.lose.Store(1)
-	if _, err := c.ListAssets(t.Context(), &ledgerv1.ListAssetsRequest{}); connect.CodeOf(err) != connect.CodeUnimplemented {
+	if _, err := c.ListAssets(t.Context(),
+		&ledgerv1.ListAssetsRequest{}); connect.CodeOf(err) != connect.CodeUnimplemented {
 		t.Errorf("%v, want the stub's answer to the second attempt", err)
 	}
 	h.lose.Store(1)
@@ -154,7 +161,8 @@ func TestAChangingCallWithoutKeyIsNeverRetried(t *testing.T) {
 func TestRetriesKeepToTheCallersTime(t *testing.T) {
 	t.Parallel()
 	gone := wireError(connect.CodeUnavailable)
-	forever := wireError(connect.CodeUnavailable, classed(errorsv1.ErrorClass_ERROR_CLASS_SYSTEM, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY),
+	forever := wireError(connect.CodeUnavailable,
+		classed(errorsv1.ErrorClass_ERROR_CLASS_SYSTEM, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY),
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Minute)})
 	synctest.Test(t, func(t *testing.T) { // a wait that would not fit is not begun
 		wire := &failing{errs: []error{forever, forever}}
@@ -172,7 +180,8 @@ func TestRetriesKeepToTheCallersTime(t *testing.T) {
 		time.AfterFunc(time.Second, cancel)
 		start := time.Now()
 		_, err := client.New("http://unused", wire.interceptor()).Ledger.Transfer(ctx, transfer("a", "b", "c", "1"))
-		if connect.CodeOf(err) != connect.CodeCanceled || !errors.Is(err, context.Canceled) || time.Since(start) != time.Second {
+		if connect.CodeOf(err) != connect.CodeCanceled || !errors.Is(err, context.Canceled) ||
+			time.Since(start) != time.Second {
 			t.Errorf("%v after %s", err, time.Since(start))
 		}
 	})
@@ -183,11 +192,13 @@ func TestAnAttemptsTimeEndsBeforeTheCallers(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		slow := &slowOnce{}
 		// On a busy machine other attempts may not make it in their time either, before or after that one.
-		c := newClient(t, serve(t, slow), append(opts, client.WithAttemptTimeout(100*time.Millisecond), client.WithRetry(100, 1, 1))...)
+		c := newClient(t, serve(t, slow),
+			append(opts, client.WithAttemptTimeout(100*time.Millisecond), client.WithRetry(100, 1, 1))...)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		ctx, info := client.WithInfo(ctx)
-		if _, err := c.Ledger.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil || info.Attempts < 2 || slow.calls.Load() < 2 {
+		if _, err := c.Ledger.Transfer(ctx, transfer("a", "b", "c", "1")); err != nil || info.Attempts < 2 ||
+			slow.calls.Load() < 2 {
 			t.Errorf("%v, %+v, %d calls", err, info, slow.calls.Load())
 		}
 	})

@@ -38,40 +38,54 @@ func wrongs() []wrong {
 	alice := &ledgerv1.AccountRef{Code: "alice", Asset: "CNY"}
 	return []wrong{
 		{why: "no biz_no", want: client.ReasonFieldInvalid, request: transfer("", "alice", "bob", "1.00")},
-		{why: "two fields", want: client.ReasonFieldInvalid, request: changed("two", func(r *ledgerv1.TransferRequest) { r.BizNo, r.Postings = "", nil })},
+		{why: "two fields", want: client.ReasonFieldInvalid,
+			request: changed("two", func(r *ledgerv1.TransferRequest) { r.BizNo, r.Postings = "", nil })},
 		{why: "30 fields", want: client.ReasonFieldInvalid, request: changed("30", func(r *ledgerv1.TransferRequest) {
 			r.Postings = slices.Repeat([]*ledgerv1.Posting{{Asset: "CNY", Amount: "-1"}}, 30)
 		})},
-		{why: "1,001 postings", want: client.ReasonFieldInvalid, request: changed("1001", func(r *ledgerv1.TransferRequest) {
-			r.Postings = slices.Repeat(r.GetPostings(), 1001)
-		})},
-		{why: "NUL", want: client.ReasonFieldInvalid, request: changed("NUL", func(r *ledgerv1.TransferRequest) { r.Metadata = map[string]string{"a": "\x00"} })},
+		{why: "1,001 postings", want: client.ReasonFieldInvalid,
+			request: changed("1001", func(r *ledgerv1.TransferRequest) {
+				r.Postings = slices.Repeat(r.GetPostings(), 1001)
+			})},
+		{why: "NUL", want: client.ReasonFieldInvalid,
+			request: changed("NUL", func(r *ledgerv1.TransferRequest) { r.Metadata = map[string]string{"a": "\x00"} })},
 		{why: "not ASCII", want: client.ReasonFieldInvalid, request: transfer("größe", "alice", "bob", "1.00")},
 		{why: "below zero", want: client.ReasonFieldInvalid, request: transfer("below", "alice", "bob", "-1")},
 		{why: "to itself", want: client.ReasonFieldInvalid, request: transfer("itself", "bob", "bob", "1")},
-		{why: "far ahead", want: client.ReasonFieldInvalid, request: changed("ahead", func(r *ledgerv1.TransferRequest) {
-			r.EffectiveTime = timestamppb.New(time.Now().AddDate(1, 0, 0).Truncate(time.Second))
-		})},
+		{why: "far ahead", want: client.ReasonFieldInvalid,
+			request: changed("ahead", func(r *ledgerv1.TransferRequest) {
+				r.EffectiveTime = timestamppb.New(time.Now().AddDate(1, 0, 0).Truncate(time.Second))
+			})},
 		{why: "not UTF-8", request: transfer("utf8", "alice\xff", "bob", "1.00")},
-		{why: "key reused", want: client.ReasonKeyReused, request: transfer("reused", "alice", "bob", "1.00"), key: "used"},
-		{why: "another thing's biz_no", want: client.ReasonBizNoExistsDifferent, request: transfer("top-up", "alice", "bob", "1.00")},
+		{why: "key reused", want: client.ReasonKeyReused, request: transfer("reused", "alice", "bob", "1.00"),
+			key: "used"},
+		{why: "another thing's biz_no", want: client.ReasonBizNoExistsDifferent,
+			request: transfer("top-up", "alice", "bob", "1.00")},
 		{why: "nobody", want: client.ReasonAccountNotFound, request: transfer("nobody", "nobody", "bob", "1.00")},
-		{why: "too precise", want: client.ReasonAmountTooPrecise, request: transfer("precise", "alice", "bob", "1.001")},
-		{why: "too large", want: client.ReasonAmountTooLarge, request: transfer("large", "world", "bob", strings.Repeat("9", 38))},
-		{why: "all of the world", want: client.ReasonAvailableUnbounded, request: changed("all", func(r *ledgerv1.TransferRequest) {
-			r.Postings[0] = &ledgerv1.Posting{From: "world", To: "bob", Asset: "CNY", Form: ledgerv1.AmountForm_AMOUNT_FORM_ALL_AVAILABLE}
-		})},
+		{why: "too precise", want: client.ReasonAmountTooPrecise,
+			request: transfer("precise", "alice", "bob", "1.001")},
+		{why: "too large", want: client.ReasonAmountTooLarge,
+			request: transfer("large", "world", "bob", strings.Repeat("9", 38))},
+		{why: "all of the world", want: client.ReasonAvailableUnbounded,
+			request: changed("all", func(r *ledgerv1.TransferRequest) {
+				r.Postings[0] = &ledgerv1.Posting{From: "world", To: "bob", Asset: "CNY",
+					Form: ledgerv1.AmountForm_AMOUNT_FORM_ALL_AVAILABLE}
+			})},
 		{why: "stale", want: client.ReasonStaleVersion, request: changed("stale", func(r *ledgerv1.TransferRequest) {
 			r.Conditions = []*ledgerv1.Condition{{Account: alice, Version: proto.Int64(77)}}
 		})},
-		{why: "condition", want: client.ReasonBalanceConditionFailed, request: changed("condition", func(r *ledgerv1.TransferRequest) {
-			r.Conditions = []*ledgerv1.Condition{{Account: alice, BalanceAtLeast: proto.String("1000")}}
-		})},
-		{why: "insufficient funds", want: client.ReasonInsufficientFunds, request: transfer("poor", "shop", "bob", "1.00")},
+		{why: "condition", want: client.ReasonBalanceConditionFailed,
+			request: changed("condition", func(r *ledgerv1.TransferRequest) {
+				r.Conditions = []*ledgerv1.Condition{{Account: alice, BalanceAtLeast: proto.String("1000")}}
+			})},
+		{why: "insufficient funds", want: client.ReasonInsufficientFunds,
+			request: transfer("poor", "shop", "bob", "1.00")},
 		{why: "closed", want: client.ReasonAccountClosed, request: transfer("closed", "alice", "closed", "1.00")},
 		{why: "frozen", want: client.ReasonAccountFrozen, request: transfer("frozen", "frozen", "bob", "1.00")},
-		{why: "greatest balance", want: client.ReasonBalanceLimitExceeded, request: transfer("limit", "alice", "small", "1.01")},
-		{why: "refused before", want: client.ReasonInsufficientFunds, request: transfer("before", "shop", "bob", "1.00"), key: "refused"},
+		{why: "greatest balance", want: client.ReasonBalanceLimitExceeded,
+			request: transfer("limit", "alice", "small", "1.01")},
+		{why: "refused before", want: client.ReasonInsufficientFunds,
+			request: transfer("before", "shop", "bob", "1.00"), key: "refused"},
 	}
 }
 
@@ -85,10 +99,13 @@ func prepareWrongs(t *testing.T, url string) {
 			t.Fatal(err)
 		}
 	}
-	must(c.Ledger.CreateAccounts(t.Context(), &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "closed", Asset: "CNY"},
-		{Code: "frozen", Asset: "CNY"}, {Code: "small", Asset: "CNY", MaxBalance: proto.String("1")}}}))
-	must(c.Ledger.CloseAccount(t.Context(), &ledgerv1.CloseAccountRequest{Account: &ledgerv1.AccountRef{Code: "closed", Asset: "CNY"}}))
-	must(c.Ledger.FreezeAccount(t.Context(), &ledgerv1.FreezeAccountRequest{Account: &ledgerv1.AccountRef{Code: "frozen", Asset: "CNY"}}))
+	must(c.Ledger.CreateAccounts(t.Context(),
+		&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "closed", Asset: "CNY"},
+			{Code: "frozen", Asset: "CNY"}, {Code: "small", Asset: "CNY", MaxBalance: proto.String("1")}}}))
+	must(c.Ledger.CloseAccount(t.Context(),
+		&ledgerv1.CloseAccountRequest{Account: &ledgerv1.AccountRef{Code: "closed", Asset: "CNY"}}))
+	must(c.Ledger.FreezeAccount(t.Context(),
+		&ledgerv1.FreezeAccountRequest{Account: &ledgerv1.AccountRef{Code: "frozen", Asset: "CNY"}}))
 	must(c.Ledger.Transfer(client.WithKey(t.Context(), "used"), transfer("used", "world", "bob", "1.00")))
 	_, err := c.Ledger.Transfer(client.WithKey(t.Context(), "refused"), transfer("before", "shop", "bob", "1.00"))
 	if e, ok := client.AsError(err); !ok || e.RequestID != "the-first" {
@@ -118,7 +135,8 @@ func TestAnErrorIsTheSameAloneGatheredAndInABatch(t *testing.T) {
 		lone := callAlone(t, newClient(t, url, opts...), cases)
 		for i, w := range cases {
 			e, ok := client.AsError(lone[i].err)
-			if !ok || e.Reason != w.want || w.want != "" && e.RequestID != map[bool]string{false: "now", true: "the-first"}[w.key == "refused"] {
+			if !ok || e.Reason != w.want || w.want != "" &&
+				e.RequestID != map[bool]string{false: "now", true: "the-first"}[w.key == "refused"] {
 				t.Errorf("%s: %+v", w.why, e)
 			}
 			if lone[i].info.Replayed != (w.key == "refused") {
@@ -129,7 +147,8 @@ func TestAnErrorIsTheSameAloneGatheredAndInABatch(t *testing.T) {
 		results := callBatch(t, newClient(t, url, opts...), cases)
 		for i, w := range cases {
 			sameError(t, w.why+", gathered", gathered[i].err, lone[i].err)
-			if a, b := *gathered[i].info, *lone[i].info; w.key != "" && a != b || a.Replayed != b.Replayed || a.RequestID != b.RequestID {
+			if a, b := *gathered[i].info, *lone[i].info; w.key != "" && a != b || a.Replayed != b.Replayed ||
+				a.RequestID != b.RequestID {
 				t.Errorf("%s: gathered %+v, alone %+v", w.why, a, b)
 			}
 			if r := results[i]; r != nil {
@@ -170,7 +189,8 @@ func callGathered(t *testing.T, url string, cases []wrong, opts ...client.Option
 			answers[i] = (<-done[i])[0]
 		}
 	}
-	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches == 0 || batches > client.GatherLanes {
+	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches == 0 ||
+		batches > client.GatherLanes {
 		t.Errorf("%d calls went alone, beside %d batches", lone, batches)
 	}
 	for i, w := range cases {
@@ -188,7 +208,8 @@ func callBatch(t *testing.T, c *client.Client, cases []wrong) []*ledgerv1.Transf
 	results := make([]*ledgerv1.TransferBatchResult, len(cases))
 	for i, w := range cases {
 		if w.want != "" {
-			request.Items = append(request.Items, &ledgerv1.TransferBatchItem{Transfer: w.request, IdempotencyKey: fmt.Sprint(t.Name(), i)})
+			request.Items = append(request.Items,
+				&ledgerv1.TransferBatchItem{Transfer: w.request, IdempotencyKey: fmt.Sprint(t.Name(), i)})
 			if w.key != "" {
 				request.Items[len(request.Items)-1].IdempotencyKey = w.key
 			}

@@ -19,7 +19,8 @@ import (
 func issued(t *testing.T, c *client.Client) client.SubmitToken {
 	t.Helper()
 	st := client.SubmitToken{Subject: `Ünal "7" \ 100%`, Purpose: "order"}
-	res, err := c.Idempotency.IssueTokens(t.Context(), &idempotencyv1.IssueTokensRequest{Subject: st.Subject, Purpose: st.Purpose})
+	res, err := c.Idempotency.IssueTokens(t.Context(),
+		&idempotencyv1.IssueTokensRequest{Subject: st.Subject, Purpose: st.Purpose})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,8 @@ func TestALostAnswerIsFetchedWithItsNextToken(t *testing.T) {
 			t.Errorf("%+v", *info)
 		}
 		_, err := c.Ledger.Transfer(ctx, transfer(t.Name()+"-again", "alice", "shop", "1.00"))
-		if e, _ := client.AsError(err); !errors.Is(err, client.ReasonTokenSpent) || e.State["first_biz_no"] != t.Name() ||
+		if e, _ := client.AsError(err); !errors.Is(err, client.ReasonTokenSpent) ||
+			e.State["first_biz_no"] != t.Name() ||
 			e.Class != client.ClassDuplicate || e.NextStep != client.StepIgnore || info.NextToken != "" {
 			t.Errorf("%v, %+v", err, *info)
 		}
@@ -54,8 +56,9 @@ func TestAnythingThatAFormMayBringIsSent(t *testing.T) {
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		c := newClient(t, url, opts...)
-		for token, want := range map[string]client.Reason{"": client.ReasonTokenMissing, " ": client.ReasonTokenUnknown, "st_x\r\nX-Evil: 1": client.ReasonTokenUnknown,
-			`"; next`: client.ReasonTokenUnknown, "ü\xff\x00": client.ReasonTokenUnknown, strings.Repeat("x", 1<<20): client.ReasonTokenUnknown} {
+		for token, want := range map[string]client.Reason{"": client.ReasonTokenMissing, " ": client.ReasonTokenUnknown,
+			"st_x\r\nX-Evil: 1": client.ReasonTokenUnknown,
+			`"; next`:           client.ReasonTokenUnknown, "ü\xff\x00": client.ReasonTokenUnknown, strings.Repeat("x", 1<<20): client.ReasonTokenUnknown} {
 			ctx := client.WithSubmitToken(t.Context(), client.SubmitToken{Token: token})
 			if _, err := c.Ledger.Transfer(ctx, transfer("x", "alice", "shop", "1.00")); client.ReasonOf(err) != want {
 				t.Errorf("%.20q: %v", token, err)
@@ -63,7 +66,8 @@ func TestAnythingThatAFormMayBringIsSent(t *testing.T) {
 		}
 		st := issued(t, c)
 		st.Subject = "another"
-		if _, err := c.Ledger.Transfer(client.WithSubmitToken(t.Context(), st), transfer("x", "alice", "shop", "1.00")); client.ReasonOf(err) != client.ReasonTokenForeign {
+		if _, err := c.Ledger.Transfer(client.WithSubmitToken(t.Context(), st),
+			transfer("x", "alice", "shop", "1.00")); client.ReasonOf(err) != client.ReasonTokenForeign {
 			t.Error(err)
 		}
 	})
@@ -116,7 +120,8 @@ func TestTokensAreIssuedWithoutAKeyAndReadWithoutAToken(t *testing.T) {
 		}
 	})
 	reader := newClient(t, url, client.WithInterceptors(headers))
-	if _, err := reader.Ledger.ListAssets(client.WithSubmitToken(t.Context(), client.SubmitToken{Token: "x"}), nil); err != nil {
+	if _, err := reader.Ledger.ListAssets(client.WithSubmitToken(t.Context(), client.SubmitToken{Token: "x"}),
+		nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -133,7 +138,8 @@ func TestATokenBeforeAnIdempotentCallIsSpentOnce(t *testing.T) {
 		}
 		h := newLosing(1)
 		c := newClient(t, url, append(opts, client.WithHTTPClient(h))...)
-		extend := &idempotencyv1.ExtendRequest{Scope: "s", Key: t.Name(), Fence: begun.GetRun().GetFence(), Lease: durationpb.New(time.Minute)}
+		extend := &idempotencyv1.ExtendRequest{Scope: "s", Key: t.Name(), Fence: begun.GetRun().GetFence(),
+			Lease: durationpb.New(time.Minute)}
 		ctx, info := client.WithInfo(client.WithSubmitToken(t.Context(), issued(t, plain)))
 		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Attempts != 2 {
 			t.Errorf("behind a token: %v, %+v", err, *info)

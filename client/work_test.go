@@ -17,7 +17,8 @@ func TestIdempotentCallsGoWithoutAKeyAndAreRetried(t *testing.T) {
 	baseURL := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		sent, lossy := &rpcs{}, newLosing(0)
-		c := newClient(t, baseURL, append(opts, sent.option(), client.WithHTTPClient(lossy), client.WithRetry(3, time.Millisecond, time.Millisecond))...)
+		c := newClient(t, baseURL, append(opts, sent.option(), client.WithHTTPClient(lossy),
+			client.WithRetry(3, time.Millisecond, time.Millisecond))...)
 		key := client.NewKey()
 		lossy.lose.Store(1)
 		begun, err := c.Idempotency.Begin(context.Background(), &idempotencyv1.BeginRequest{Scope: "s", Key: key})
@@ -25,12 +26,14 @@ func TestIdempotentCallsGoWithoutAKeyAndAreRetried(t *testing.T) {
 			t.Fatalf("begin: %v, %v", begun, err)
 		}
 		lossy.lose.Store(1)
-		done, err := c.Idempotency.Complete(context.Background(), &idempotencyv1.CompleteRequest{Scope: "s", Key: key, Fence: begun.GetRun().GetFence(),
-			Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE})
+		done, err := c.Idempotency.Complete(context.Background(),
+			&idempotencyv1.CompleteRequest{Scope: "s", Key: key, Fence: begun.GetRun().GetFence(),
+				Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE})
 		if err != nil || !done.GetExisted() {
 			t.Errorf("complete: %v, %v", done, err)
 		}
-		if keys := sent.of(idempotencyv1connect.IdempotencyServiceBeginProcedure); len(keys) != 2 || keys[0] == "" || keys[0] != keys[1] {
+		if keys := sent.of(idempotencyv1connect.IdempotencyServiceBeginProcedure); len(keys) != 2 || keys[0] == "" ||
+			keys[0] != keys[1] {
 			t.Errorf("begin went with %q", keys)
 		}
 		if keys := sent.of(idempotencyv1connect.IdempotencyServiceCompleteProcedure); len(keys) != 2 || keys[0] != "" {

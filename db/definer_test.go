@@ -79,8 +79,8 @@ func TestOnlyTheOwnerMakesObjects(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.SuperDSN)
-	// A database as CREATE DATABASE makes it, and a schema as versions before 15 did. Copies have no privileges of their
-	// own, so the migrations have to be run in it.
+	// A database as CREATE DATABASE makes it, and a schema as versions before 15 did. Copies have no privileges of
+	// their own, so the migrations have to be run in it.
 	do(t, conn, "grant temporary on database "+pgx.Identifier{db.Name}.Sanitize()+" to public")
 	do(t, conn, "grant create on schema public to public")
 	pool, err := sql.Open("pgx", db.SuperDSN)

@@ -31,7 +31,8 @@ var journal = []string{"ledger_entries", "ledger_transfers", "commit_batches"}
 
 // changes of a row of each journal table that would be harmless if they were allowed.
 func changes(table string) []string {
-	column := map[string]string{"ledger_entries": "amount", "ledger_transfers": "metadata", "commit_batches": "commands"}[table]
+	column := map[string]string{"ledger_entries": "amount", "ledger_transfers": "metadata",
+		"commit_batches": "commands"}[table]
 	return []string{
 		fmt.Sprintf("update %s set %s = %s", table, column, column),
 		"delete from " + table,
@@ -139,10 +140,12 @@ func TestConstraintsRefuseByName(t *testing.T) {
 	const account = "insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind) values "
 	do(t, conn, fmt.Sprintf(work, "running")+oneWork)
 	for constraint, sql := range map[string]string{
-		"work_records_pkey":              fmt.Sprintf(work, "running") + oneWork,
-		"work_records_scope_check":       fmt.Sprintf(work, "running") + strings.Replace(oneWork, "'s'", "''", 1),
-		"work_records_key_check":         fmt.Sprintf(work, "running") + strings.Replace(oneWork, "'k'", "repeat('k', 513)", 1),
-		"work_records_fence_check":       fmt.Sprintf(work, "running") + strings.Replace(strings.Replace(oneWork, "1, 2", "0, 2", 1), "'k'", "'l'", 1),
+		"work_records_pkey":        fmt.Sprintf(work, "running") + oneWork,
+		"work_records_scope_check": fmt.Sprintf(work, "running") + strings.Replace(oneWork, "'s'", "''", 1),
+		"work_records_key_check": fmt.Sprintf(work, "running") +
+			strings.Replace(oneWork, "'k'", "repeat('k', 513)", 1),
+		"work_records_fence_check": fmt.Sprintf(work, "running") +
+			strings.Replace(strings.Replace(oneWork, "1, 2", "0, 2", 1), "'k'", "'l'", 1),
 		"work_records_attempt_check":     "update work_records set attempt = 0",
 		"work_records_fingerprint_check": "update work_records set fingerprint = repeat('x', 65)::bytea",
 		"work_records_state_check":       "update work_records set state = 'gone', lease_until = null, settled_at = now(), settled_by = 'p', settled_request_id = 'r' where key = 'k'",
@@ -170,19 +173,22 @@ func TestConstraintsRefuseByName(t *testing.T) {
 		"ledger_entries_amount_check":       entry + "(1, 1, 1, 1, now(), 0, 'CNY', 0, 0, 0)",
 		"ledger_entries_sum_check":          entry + "(1, 1, 1, 1, now(), 0, 'CNY', 1, 0, 2)",
 		"ledger_entries_version_check":      entry + "(1, 1, 0, 1, now(), 0, 'CNY', 1, 0, 1)",
-		"ledger_entries_pkey":               entry + "(1, 1, 1, 1, now(), 0, 'CNY', 1, 0, 1), (1, 1, 1, 1, now(), 0, 'CNY', -1, 1, 0)",
-		"ledger_transfers_biz_no_key":       transfer + "(1, 1, 'fund-1', 'x', now(), null, null, 'p', 'r')",
-		"ledger_transfers_reverses_key":     transfer + "(1, 1, 'a', 'x', now(), 9, null, 'p', 'r'), (1, 2, 'b', 'x', now(), 9, null, 'p', 'r')",
-		"ledger_transfers_biz_no_check":     transfer + "(1, 1, '', 'x', now(), null, null, 'p', 'r')",
-		"ledger_transfers_type_check":       transfer + "(1, 1, 'a', '', now(), null, null, 'p', 'r')",
-		"ledger_transfers_metadata_check":   transfer + "(1, 1, 'a', 'x', now(), null, jsonb_build_object('k', repeat('x', 131072)), 'p', 'r')",
-		"ledger_holds_captured_check":       "update ledger_holds set captured = amount + 1" + hold,
-		"ledger_holds_closed_check":         "update ledger_holds set state = 'released'" + hold,
-		"ledger_holds_state_check":          "update ledger_holds set state = 'gone', closed_at = now()" + hold,
-		"ledger_holds_amount_check":         "update ledger_holds set amount = 0, captured = 0" + hold,
-		"ledger_holds_life_ms_check":        "update ledger_holds set life_ms = 0" + hold,
-		"ledger_holds_biz_no_key":           "update ledger_holds set biz_no = 'hold-2'" + hold,
-		"ledger_holds_biz_no_check":         "update ledger_holds set biz_no = ''" + hold,
+		"ledger_entries_pkey": entry +
+			"(1, 1, 1, 1, now(), 0, 'CNY', 1, 0, 1), (1, 1, 1, 1, now(), 0, 'CNY', -1, 1, 0)",
+		"ledger_transfers_biz_no_key": transfer + "(1, 1, 'fund-1', 'x', now(), null, null, 'p', 'r')",
+		"ledger_transfers_reverses_key": transfer +
+			"(1, 1, 'a', 'x', now(), 9, null, 'p', 'r'), (1, 2, 'b', 'x', now(), 9, null, 'p', 'r')",
+		"ledger_transfers_biz_no_check": transfer + "(1, 1, '', 'x', now(), null, null, 'p', 'r')",
+		"ledger_transfers_type_check":   transfer + "(1, 1, 'a', '', now(), null, null, 'p', 'r')",
+		"ledger_transfers_metadata_check": transfer +
+			"(1, 1, 'a', 'x', now(), null, jsonb_build_object('k', repeat('x', 131072)), 'p', 'r')",
+		"ledger_holds_captured_check": "update ledger_holds set captured = amount + 1" + hold,
+		"ledger_holds_closed_check":   "update ledger_holds set state = 'released'" + hold,
+		"ledger_holds_state_check":    "update ledger_holds set state = 'gone', closed_at = now()" + hold,
+		"ledger_holds_amount_check":   "update ledger_holds set amount = 0, captured = 0" + hold,
+		"ledger_holds_life_ms_check":  "update ledger_holds set life_ms = 0" + hold,
+		"ledger_holds_biz_no_key":     "update ledger_holds set biz_no = 'hold-2'" + hold,
+		"ledger_holds_biz_no_check":   "update ledger_holds set biz_no = ''" + hold,
 	} {
 		state := checkViolated
 		if !strings.HasSuffix(constraint, "_check") {

@@ -37,7 +37,9 @@ func TestServiceLeasesWorkerNumbersAndDoesNothingElseToThem(t *testing.T) {
 	}
 	do(t, super, "update ids_workers set fence = 2, holder = 'host/1', leased_until = now() + '1 minute' where worker = 5")
 	want := "5 host/1 t 2"
-	if got := lines(t, asAuditor(t, db), "select format('%s %s %s %s', worker, holder, held, leases) from audit.id_workers"); len(got) != 1 || got[0] != want {
+	if got := lines(t, asAuditor(t, db),
+		"select format('%s %s %s %s', worker, holder, held, leases) from audit.id_workers"); len(got) != 1 ||
+		got[0] != want {
 		t.Errorf("audit.id_workers shows %q, not %q", got, want)
 	}
 }

@@ -19,8 +19,10 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 	do(t, conn, "insert into inbox_contents values (1, 'g', 'm', '', 'hello', now() + interval '1 day')")
 	const set = "update inbox_messages set "
 	for constraint, sql := range map[string]string{
-		"inbox_messages_pkey":                 message + "(1, 'g', 'm', '', 2, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())",
-		"inbox_messages_id_key":               message + "(1, 'g', 'n', '', 1, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())",
+		"inbox_messages_pkey": message +
+			"(1, 'g', 'm', '', 2, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())",
+		"inbox_messages_id_key": message +
+			"(1, 'g', 'n', '', 1, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())",
 		"inbox_messages_consumer_group_check": set + "consumer_group = ''",
 		"inbox_messages_message_id_check":     set + "message_id = repeat('x', 257)",
 		"inbox_messages_part_check":           set + "part = repeat('x', 129)",
@@ -52,8 +54,10 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 func TestTheServiceMayNotRenameAMessage(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).AppDSN)
-	for _, sql := range []string{"truncate inbox_messages", "update inbox_messages set message_id = message_id", "update inbox_messages set tenant_id = tenant_id",
-		"update inbox_messages set consumer_group = consumer_group", "update inbox_messages set part = part", "update inbox_contents set message_id = message_id"} {
+	for _, sql := range []string{"truncate inbox_messages", "update inbox_messages set message_id = message_id",
+		"update inbox_messages set tenant_id = tenant_id",
+		"update inbox_messages set consumer_group = consumer_group", "update inbox_messages set part = part",
+		"update inbox_contents set message_id = message_id"} {
 		refused(t, conn, sql, noPrivilege, "")
 	}
 }

@@ -65,7 +65,8 @@ func TestPrivilegesAreTheListedOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("privileges are not those of %s; if they are meant, run go test ./db -update\n%s", golden, difference(string(want), got))
+		t.Errorf("privileges are not those of %s; if they are meant, run go test ./db -update\n%s", golden,
+			difference(string(want), got))
 	}
 }
 
@@ -116,7 +117,8 @@ func TestAuditorsReadEverythingButSecretsAndDoNothingElse(t *testing.T) {
 		if strings.HasPrefix(relation, "audit.") {
 			continue // who could write to a view
 		}
-		for _, sql := range []string{"delete from %s", "truncate %s", "drop table %s", "insert into %s default values"} {
+		for _, sql := range []string{"delete from %s", "truncate %s", "drop table %s",
+			"insert into %s default values"} {
 			refused(t, conn, fmt.Sprintf(sql, relation), noPrivilege, "")
 		}
 	}
@@ -157,10 +159,14 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 	name := db.Name[len(db.Name)-12:]
 	direct, indirect, maker, writer := name+"_owner", name+"_through", name+"_maker", name+"_writer"
 	for _, sql := range []string{
-		"create role " + pgx.Identifier{direct}.Sanitize() + " login noinherit password '" + direct + "' in role ledgerd_owner, ledgerd_app",
-		"create role " + pgx.Identifier{indirect}.Sanitize() + " login password '" + indirect + "' in role " + pgx.Identifier{direct}.Sanitize(),
-		"create role " + pgx.Identifier{maker}.Sanitize() + " login createrole password '" + maker + "' in role ledgerd_app",
-		"create role " + pgx.Identifier{writer}.Sanitize() + " login password '" + writer + "' in role ledgerd_app, pg_write_all_data",
+		"create role " + pgx.Identifier{direct}.Sanitize() + " login noinherit password '" + direct +
+			"' in role ledgerd_owner, ledgerd_app",
+		"create role " + pgx.Identifier{indirect}.Sanitize() + " login password '" + indirect + "' in role " +
+			pgx.Identifier{direct}.Sanitize(),
+		"create role " + pgx.Identifier{maker}.Sanitize() + " login createrole password '" + maker +
+			"' in role ledgerd_app",
+		"create role " + pgx.Identifier{writer}.Sanitize() + " login password '" + writer +
+			"' in role ledgerd_app, pg_write_all_data",
 	} {
 		if _, err := super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -172,7 +178,8 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close(context.Background())
-		_, err = conn.Exec(context.Background(), fmt.Sprintf("drop role %q, %q, %q, %q", direct, indirect, maker, writer))
+		_, err = conn.Exec(context.Background(),
+			fmt.Sprintf("drop role %q, %q, %q, %q", direct, indirect, maker, writer))
 		if err != nil {
 			t.Error(err)
 		}
@@ -185,7 +192,7 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 		"superuser":                     {db.SuperDSN, pg.ErrTooPowerful},
 		"member of the owner":           {as(direct), pg.ErrTooPowerful},
 		"member of the owner's member":  {as(indirect), pg.ErrTooPowerful},
-		"role that may create roles":      {as(maker), pg.ErrTooPowerful},
+		"role that may create roles":    {as(maker), pg.ErrTooPowerful},
 		"role that may write all data":  {as(writer), pg.ErrTooPowerful},
 		"superuser who has set another": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
 		"the service's own":             {db.AppDSN, nil},

@@ -45,7 +45,8 @@ type node struct {
 func explain(t *testing.T, conn *pgx.Conn, query string, args ...any) (node, string) {
 	t.Helper()
 	var text string
-	if err := conn.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+query, args...).Scan(&text); err != nil {
+	if err := conn.QueryRow(t.Context(), "explain (analyze, buffers, format json) "+query,
+		args...).Scan(&text); err != nil {
 		t.Fatalf("%s: %v", query, err)
 	}
 	var plans []struct{ Plan node }
@@ -114,14 +115,19 @@ func TestRequestsAreLookedForInOneTableIfOneIsMeant(t *testing.T) {
 	conn := asAuditor(t, pgtest.New(t))
 	for what, table := range map[string]string{
 		"transfer": "ledger_transfers", "hold": "ledger_holds", "account": "ledger_account_details", "key": "commit_keys", "refusal": "commit_keys",
-		"token": "token_submit_tokens", "token spent": "token_submit_tokens", "claim": "claim_keys", "work settled": "work_records",
-		"message": "inbox_messages", "message changed": "inbox_messages", "lock": "lock_locks", "waiter": "lock_waiters", "notification": "notify_messages",
-		"notification changed": "notify_events", "code": "notify_codes", "template": "notify_template_versions", "endpoint": "notify_endpoints",
+		"token": "token_submit_tokens", "token spent": "token_submit_tokens", "claim": "claim_keys",
+		"work settled": "work_records",
+		"message":      "inbox_messages", "message changed": "inbox_messages", "lock": "lock_locks",
+		"waiter": "lock_waiters", "notification": "notify_messages",
+		"notification changed": "notify_events", "code": "notify_codes", "template": "notify_template_versions",
+		"endpoint": "notify_endpoints",
 	} {
-		plan := strings.Join(lines(t, conn, "explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")
+		plan := strings.Join(lines(t, conn,
+			"explain select * from audit.requests where request_id = 'a' and what = '"+what+"'"), "\n")
 		var read []string
 		for _, m := range scanned.FindAllStringSubmatch(plan, -1) {
-			if name := m[1]; name != "access_tenants" && name != "ledger_accounts" && !strings.HasSuffix(name, "_idx") && !strings.HasSuffix(name, "_pkey") {
+			if name := m[1]; name != "access_tenants" && name != "ledger_accounts" &&
+				!strings.HasSuffix(name, "_idx") && !strings.HasSuffix(name, "_pkey") {
 				read = append(read, name)
 			}
 		}
@@ -147,7 +153,8 @@ func TestNoTableWithRequestsIsForgotten(t *testing.T) {
 	for _, c := range columns {
 		f := strings.Fields(c) // table, persistence, column
 		found := slices.ContainsFunc(strings.Split(plan, "->"), func(node string) bool {
-			return (strings.Contains(node, " on public."+f[0]+" ") || strings.Contains(node, " on notify_parts."+f[0]+"_")) && strings.Contains(node, "."+f[2]+" = 'a'")
+			return (strings.Contains(node, " on public."+f[0]+" ") ||
+				strings.Contains(node, " on notify_parts."+f[0]+"_")) && strings.Contains(node, "."+f[2]+" = 'a'")
 		})
 		if found != (f[1] == "p") {
 			t.Errorf("%s: searched: %v\n%s", c, found, plan)

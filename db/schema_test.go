@@ -52,11 +52,13 @@ func TestConstraintsAndIndexesAreNamedByConvention(t *testing.T) {
 	if len(all) < 40 {
 		t.Fatalf("only %d are there", len(all))
 	}
-	endings := map[string]string{"c": "_[a-z0-9_]+_check", "f": "_[a-z0-9_]+_fkey", "p": "_pkey", "u": "_[a-z0-9_]+_key",
+	endings := map[string]string{"c": "_[a-z0-9_]+_check", "f": "_[a-z0-9_]+_fkey", "p": "_pkey",
+		"u": "_[a-z0-9_]+_key",
 		"x": "_[a-z0-9_]+_excl", "i": "_[a-z0-9_]+_idx"}
 	for _, line := range all {
 		f := strings.Fields(line)
-		if kind, table, name := f[0], f[1], f[2]; !regexp.MustCompile("^" + table + endings[kind] + "$").MatchString(name) {
+		if kind, table, name := f[0], f[1],
+			f[2]; !regexp.MustCompile("^" + table + endings[kind] + "$").MatchString(name) {
 			t.Errorf("%s of %s does not match %s", name, table, endings[kind])
 		}
 	}

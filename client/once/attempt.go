@@ -64,7 +64,8 @@ type run struct {
 func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run, *idempotencyv1.BeginResponse, error) {
 	sent, once := time.Now(), client.NewKey()
 	req := &idempotencyv1.BeginRequest{Scope: g.scope, Key: key, Fingerprint: fingerprint,
-		Lease: durationpb.New(g.settings.lease), Life: durationpb.New(g.settings.life), Wait: durationpb.New(g.settings.wait),
+		Lease: durationpb.New(g.settings.lease), Life: durationpb.New(g.settings.life),
+		Wait:       durationpb.New(g.settings.wait),
 		ParkLapsed: !g.settings.rerun}
 	res, err := g.ask(ctx, req, once)
 	if err != nil && !final(err) {
@@ -89,7 +90,8 @@ func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run
 }
 
 // ask begins, and hears the answer also when the caller has gone: else the work would be held by nobody.
-func (g *Guard) ask(ctx context.Context, req *idempotencyv1.BeginRequest, once string) (*idempotencyv1.BeginResponse, error) {
+func (g *Guard) ask(ctx context.Context, req *idempotencyv1.BeginRequest,
+	once string) (*idempotencyv1.BeginResponse, error) {
 	ctx, cancel := context.WithTimeout(client.WithKey(context.WithoutCancel(ctx), once), g.settings.wait+endTimeout)
 	defer cancel()
 	return g.works.Begin(ctx, req)
@@ -176,7 +178,8 @@ func (r *run) end(o Outcome, answer *idempotencyv1.RecordedAnswer) error {
 		r.over()
 		return err
 	}
-	r.settings.log.Error("how work ended could not be recorded yet", "scope", r.scope, "key", r.key, "fence", r.work.GetFence(), "error", err)
+	r.settings.log.Error("how work ended could not be recorded yet", "scope", r.scope, "key", r.key, "fence",
+		r.work.GetFence(), "error", err)
 	r.late.Add(1)
 	go func() {
 		defer r.late.Done()
@@ -189,7 +192,8 @@ func (r *run) end(o Outcome, answer *idempotencyv1.RecordedAnswer) error {
 			}
 		}
 		if err != nil {
-			r.settings.log.Error("how work ended was not recorded", "scope", r.scope, "key", r.key, "fence", r.work.GetFence(), "error", err)
+			r.settings.log.Error("how work ended was not recorded", "scope", r.scope, "key", r.key, "fence",
+				r.work.GetFence(), "error", err)
 		}
 	}()
 	return nil
@@ -215,10 +219,12 @@ func (r *run) settle(o Outcome, answer *idempotencyv1.RecordedAnswer, timeout ti
 	defer cancel()
 	outcome, recorded := outcomes[o]
 	if !recorded {
-		_, err := r.works.Abandon(ctx, &idempotencyv1.AbandonRequest{Scope: r.scope, Key: r.key, Fence: r.work.GetFence(), Forget: o == Forget})
+		_, err := r.works.Abandon(ctx, &idempotencyv1.AbandonRequest{Scope: r.scope, Key: r.key,
+			Fence: r.work.GetFence(), Forget: o == Forget})
 		return err
 	}
-	_, err := r.works.Complete(ctx, &idempotencyv1.CompleteRequest{Scope: r.scope, Key: r.key, Fence: r.work.GetFence(), Outcome: outcome, Answer: answer})
+	_, err := r.works.Complete(ctx, &idempotencyv1.CompleteRequest{Scope: r.scope, Key: r.key, Fence: r.work.GetFence(),
+		Outcome: outcome, Answer: answer})
 	return err
 }
 
@@ -250,7 +256,8 @@ func (s *settings) recorded(status int, h http.Header, body []byte) *idempotency
 		for _, value := range h[name] {
 			value = strings.ToValidUTF8(strings.ReplaceAll(value, "\x00", ""), "")
 			size += len(name) + len(value)
-			if s.kept(name) && len(name) <= maxHeaderName && len(value) <= maxHeaderValue && size <= maxHeadersInSize && len(a.Headers) < maxHeaders {
+			if s.kept(name) && len(name) <= maxHeaderName && len(value) <= maxHeaderValue && size <= maxHeadersInSize &&
+				len(a.Headers) < maxHeaders {
 				a.Headers = append(a.Headers, &idempotencyv1.RecordedHeader{Name: name, Value: value})
 			}
 		}

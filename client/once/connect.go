@@ -39,7 +39,8 @@ func (g *Guard) Interceptor() connect.Interceptor {
 				return nil, refusal(connect.CodeInvalidArgument, client.ReasonKeyInvalid, badRequest,
 					"Idempotency-Key must be sent once, with 1 to 255 printable ASCII characters", 0)
 			case key == "" && g.settings.required:
-				return nil, refusal(connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_MISSING", badRequest, "send an Idempotency-Key", 0)
+				return nil, refusal(connect.CodeInvalidArgument, "IDEMPOTENCY_KEY_MISSING", badRequest,
+					"send an Idempotency-Key", 0)
 			case key == "":
 				return next(ctx, req)
 			}
@@ -53,7 +54,8 @@ func readsOnly(s connect.Spec) bool {
 	return s.IdempotencyLevel == connect.IdempotencyNoSideEffects || !ok
 }
 
-func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string, next connect.UnaryFunc) (connect.AnyResponse, error) {
+func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string,
+	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	m, ok := req.Any().(proto.Message)
 	if !ok {
 		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("once: %T is no protobuf message", req.Any()))
@@ -68,14 +70,17 @@ func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string, n
 		g.settings.log.Error("a call runs unguarded", "scope", g.scope, "error", err)
 		return next(ctx, req)
 	case errors.Is(err, client.ReasonWorkKeyReused):
-		return nil, refusal(connect.CodeAlreadyExists, client.ReasonKeyReused, badRequest, "the Idempotency-Key was used before with another request", 0)
+		return nil, refusal(connect.CodeAlreadyExists, client.ReasonKeyReused, badRequest,
+			"the Idempotency-Key was used before with another request", 0)
 	case err != nil:
 		g.settings.log.Error("a call was turned away: ledgerd gave no answer", "scope", g.scope, "error", err)
-		return nil, refusal(connect.CodeUnavailable, client.ReasonNotRun, system, "try again with the same Idempotency-Key", time.Second)
+		return nil, refusal(connect.CodeUnavailable, client.ReasonNotRun, system,
+			"try again with the same Idempotency-Key", time.Second)
 	case other.GetReplay() != nil:
 		return again(req.Spec(), other.GetReplay().GetAnswer())
 	case other.GetParked() != nil:
-		return nil, refusal(connect.CodeFailedPrecondition, "OUTCOME_PARKED", parked, "it is not known whether the call was done; it is being looked into", 0)
+		return nil, refusal(connect.CodeFailedPrecondition, "OUTCOME_PARKED", parked,
+			"it is not known whether the call was done; it is being looked into", 0)
 	}
 	return nil, refusal(connect.CodeAborted, client.ReasonWorkRunning, conflict, "the call is still being worked on",
 		other.GetWait().GetRetryDelay().AsDuration())
@@ -99,8 +104,10 @@ func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect
 		answer = r.settings.recorded(0, merged(added, res.Header()), body)
 	}
 	if lost := r.end(o, answer); lost != nil {
-		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key, "error", lost)
-		return nil, refusal(connect.CodeAborted, client.ReasonFenceLost, conflict, "another attempt may have begun: send the call again to learn how it ended", time.Second)
+		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key,
+			"error", lost)
+		return nil, refusal(connect.CodeAborted, client.ReasonFenceLost, conflict,
+			"another attempt may have begun: send the call again to learn how it ended", time.Second)
 	}
 	return res, err
 }
@@ -159,7 +166,8 @@ func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyRespo
 		if err := proto.Unmarshal(a.GetBody(), st); err != nil {
 			return nil, fmt.Errorf("once: read a recorded error: %w", err)
 		}
-		failed = connect.NewError(connect.Code(a.GetStatus()), errors.New(st.GetMessage())) // handlers send no headers of a wire error
+		// handlers send no headers of a wire error
+		failed = connect.NewError(connect.Code(a.GetStatus()), errors.New(st.GetMessage()))
 		for _, d := range st.GetDetails() {
 			if detail, err := connect.NewErrorDetail(d); err == nil {
 				failed.AddDetail(detail)
@@ -187,7 +195,8 @@ func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyRespo
 	case failed != nil:
 		return nil, failed
 	case omitted:
-		return nil, refusal(connect.CodeAlreadyExists, "ANSWER_OMITTED", duplicate, "the call was done; its answer was too large to be kept", 0)
+		return nil, refusal(connect.CodeAlreadyExists, "ANSWER_OMITTED", duplicate,
+			"the call was done; its answer was too large to be kept", 0)
 	}
 	return res, nil
 }

@@ -48,7 +48,8 @@ func (b *bank) Transfer(ctx context.Context, r *ledgerv1.TransferRequest) (*ledg
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		info.ResponseHeader().Set("X-Extra", "here")
 	}
-	return &ledgerv1.TransferResponse{Transfer: &ledgerv1.Transfer{Id: n, BizNo: r.GetBizNo(), Metadata: r.GetMetadata()}}, nil
+	return &ledgerv1.TransferResponse{Transfer: &ledgerv1.Transfer{Id: n, BizNo: r.GetBizNo(),
+		Metadata: r.GetMetadata()}}, nil
 }
 
 func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
@@ -63,7 +64,8 @@ func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
 	web.EnableHTTP2 = true
 	web.StartTLS()
 	t.Cleanup(web.Close)
-	protocols := map[string][]connect.ClientOption{"connect": nil, "json": {connect.WithProtoJSON()}, "grpc": {connect.WithGRPC()}, "grpc-web": {connect.WithGRPCWeb()}}
+	protocols := map[string][]connect.ClientOption{"connect": nil, "json": {connect.WithProtoJSON()},
+		"grpc": {connect.WithGRPC()}, "grpc-web": {connect.WithGRPCWeb()}}
 	clients := map[string]ledgerv1connect.LedgerServiceClient{}
 	for name, opts := range protocols {
 		clients[name] = ledgerv1connect.NewLedgerServiceClient(web.Client(), web.URL, opts...)
@@ -91,10 +93,13 @@ func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
 		}
 		for then := range protocols {
 			again, replayed, err := send(then, "k-"+first, r)
-			if err != nil || !replayed || again.GetTransfer().GetId() != res.GetTransfer().GetId() || again.GetTransfer().GetMetadata()["c"] != "3" {
+			if err != nil || !replayed || again.GetTransfer().GetId() != res.GetTransfer().GetId() ||
+				again.GetTransfer().GetMetadata()["c"] != "3" {
 				t.Errorf("%s, then %s: %v, %v, replayed %v", first, then, again, err, replayed)
 			}
-			if _, _, err := send(then, "k-"+first, &ledgerv1.TransferRequest{BizNo: "other"}); client.ReasonOf(err) != client.ReasonKeyReused || connect.CodeOf(err) != connect.CodeAlreadyExists {
+			if _, _, err := send(then, "k-"+first,
+				&ledgerv1.TransferRequest{BizNo: "other"}); client.ReasonOf(err) != client.ReasonKeyReused ||
+				connect.CodeOf(err) != connect.CodeAlreadyExists {
 				t.Errorf("%s with other content: %v", then, err)
 			}
 		}
@@ -106,7 +111,8 @@ func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
 			for i := range 2 {
 				_, replayed, err := send(first, kind+first, &ledgerv1.TransferRequest{Type: kind})
 				e := new(connect.Error)
-				if !errors.As(err, &e) || e.Message() != "no" || e.Meta().Get("X-Why") != "because" || len(e.Details()) != 1 || replayed != (kept && i == 1) {
+				if !errors.As(err, &e) || e.Message() != "no" || e.Meta().Get("X-Why") != "because" ||
+					len(e.Details()) != 1 || replayed != (kept && i == 1) {
 					t.Errorf("%s over %s, %d: %v, replayed %v", kind, first, i, err, replayed)
 				}
 			}
@@ -114,8 +120,10 @@ func TestUnaryCallsHaveOneEffectOverEveryProtocol(t *testing.T) {
 				t.Errorf("%s: %d effects", kind, n)
 			}
 		}
-		for i, want := range []connect.Code{connect.CodeDeadlineExceeded, connect.CodeFailedPrecondition, connect.CodeFailedPrecondition} {
-			if _, _, err := send(first, "unknown"+first, &ledgerv1.TransferRequest{Type: "unknown"}); connect.CodeOf(err) != want {
+		for i, want := range []connect.Code{connect.CodeDeadlineExceeded, connect.CodeFailedPrecondition,
+			connect.CodeFailedPrecondition} {
+			if _, _, err := send(first, "unknown"+first,
+				&ledgerv1.TransferRequest{Type: "unknown"}); connect.CodeOf(err) != want {
 				t.Errorf("unknown, %d: %v", i, err)
 			}
 		}

@@ -95,9 +95,11 @@ func New(c *client.Client, scope string, caller Caller, opts ...Option) *Guard {
 	if scope == "" || len(scope) > 128 || caller == nil {
 		panic("once: a guard needs a scope of 1 to 128 bytes, and a function that tells who calls")
 	}
-	g := &Guard{works: c.Idempotency, scope: scope, caller: caller, settings: settings{wait: 10 * time.Second, lease: 30 * time.Second,
-		life: 24 * time.Hour, maxBody: 1 << 20, rule: DefaultRule, connect: DefaultConnectRule, keep: func(string) bool { return true },
-		log: slog.Default()}}
+	g := &Guard{works: c.Idempotency, scope: scope, caller: caller,
+		settings: settings{wait: 10 * time.Second, lease: 30 * time.Second,
+			life: 24 * time.Hour, maxBody: 1 << 20, rule: DefaultRule, connect: DefaultConnectRule,
+			keep: func(string) bool { return true },
+			log:  slog.Default()}}
 	for _, o := range opts {
 		o(&g.settings)
 	}

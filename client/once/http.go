@@ -24,9 +24,11 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		case slices.Contains([]string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace}, r.Method):
 			next.ServeHTTP(w, r)
 		case !ok:
-			problem(w, http.StatusBadRequest, "idempotency-key-invalid", "Idempotency-Key must be sent once, with 1 to 255 printable ASCII characters", 0)
+			problem(w, http.StatusBadRequest, "idempotency-key-invalid",
+				"Idempotency-Key must be sent once, with 1 to 255 printable ASCII characters", 0)
 		case key == "" && g.settings.required:
-			problem(w, http.StatusBadRequest, "idempotency-key-missing", "send an Idempotency-Key that is new for every new request, and the same when it is sent again", 0)
+			problem(w, http.StatusBadRequest, "idempotency-key-missing",
+				"send an Idempotency-Key that is new for every new request, and the same when it is sent again", 0)
 		case key == "":
 			next.ServeHTTP(w, r)
 		default:
@@ -39,7 +41,8 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, key string, next h
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, g.settings.maxBody))
 	if err != nil {
 		if large := (*http.MaxBytesError)(nil); errors.As(err, &large) {
-			problem(w, http.StatusRequestEntityTooLarge, "body-too-large", "a request with an Idempotency-Key may have "+strconv.FormatInt(large.Limit, 10)+" bytes", 0)
+			problem(w, http.StatusRequestEntityTooLarge, "body-too-large",
+				"a request with an Idempotency-Key may have "+strconv.FormatInt(large.Limit, 10)+" bytes", 0)
 			return
 		}
 		problem(w, http.StatusBadRequest, "body-incomplete", "the body did not arrive", 0)
@@ -58,9 +61,11 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, key string, next h
 	case other.GetReplay() != nil:
 		replay(w, other.GetReplay().GetAnswer())
 	case other.GetParked() != nil:
-		problem(w, http.StatusConflict, "outcome-unknown", "it is not known whether the request was done; it is being looked into", 0)
+		problem(w, http.StatusConflict, "outcome-unknown",
+			"it is not known whether the request was done; it is being looked into", 0)
 	default:
-		problem(w, http.StatusConflict, "still-running", "the request is still being worked on", other.GetWait().GetRetryDelay().AsDuration())
+		problem(w, http.StatusConflict, "still-running", "the request is still being worked on",
+			other.GetWait().GetRetryDelay().AsDuration())
 	}
 }
 
@@ -75,7 +80,8 @@ func fingerprint(r *http.Request, body []byte) []byte {
 // failed answers when there is no telling whether the request may run.
 func (g *Guard) failed(w http.ResponseWriter, err error) {
 	if errors.Is(err, client.ReasonWorkKeyReused) {
-		problem(w, http.StatusUnprocessableEntity, "idempotency-key-reused", "the Idempotency-Key was used before with another request", 0)
+		problem(w, http.StatusUnprocessableEntity, "idempotency-key-reused",
+			"the Idempotency-Key was used before with another request", 0)
 		return
 	}
 	g.settings.log.Error("a request was turned away: ledgerd gave no answer", "scope", g.scope, "error", err)
@@ -93,8 +99,10 @@ func (r *run) serve(w http.ResponseWriter, req *http.Request, next http.Handler)
 	out.WriteHeader(http.StatusOK) // unless it did
 	status, body := out.status, out.body.Bytes()
 	if err := r.end(r.settings.rule(status, out.sent), r.settings.recorded(status, out.sent, body)); err != nil {
-		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key, "error", err)
-		problem(w, http.StatusConflict, "lease-lost", "another attempt may have begun: send the request again to learn how it ended", time.Second)
+		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key,
+			"error", err)
+		problem(w, http.StatusConflict, "lease-lost",
+			"another attempt may have begun: send the request again to learn how it ended", time.Second)
 		return
 	}
 	put(w.Header(), out.sent)
@@ -172,5 +180,6 @@ func problem(w http.ResponseWriter, status int, code, detail string, after time.
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "code": code, "detail": detail})
+	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "code": code,
+		"detail": detail})
 }

@@ -76,14 +76,17 @@ func TestKeysAreTheCallersOwnAndNameOneRequest(t *testing.T) {
 		status    int
 		code      string
 	}{
-		"other body":  {s.url, "y", []string{"Idempotency-Key", "b/k", "User", "ann"}, 422, "idempotency-key-reused"},
-		"other path":  {s.url + "/v2", "x", []string{"Idempotency-Key", "b/k", "User", "ann"}, 422, "idempotency-key-reused"},
-		"no key":      {s.url, "x", []string{"User", "ann"}, 400, "idempotency-key-missing"},
-		"two keys":    {s.url, "x", []string{"Idempotency-Key", "1", "Idempotency-Key", "2"}, 400, "idempotency-key-invalid"},
+		"other body": {s.url, "y", []string{"Idempotency-Key", "b/k", "User", "ann"}, 422, "idempotency-key-reused"},
+		"other path": {s.url + "/v2", "x", []string{"Idempotency-Key", "b/k", "User", "ann"}, 422,
+			"idempotency-key-reused"},
+		"no key": {s.url, "x", []string{"User", "ann"}, 400, "idempotency-key-missing"},
+		"two keys": {s.url, "x", []string{"Idempotency-Key", "1", "Idempotency-Key", "2"}, 400,
+			"idempotency-key-invalid"},
 		"empty":       {s.url, "x", []string{"Idempotency-Key", ""}, 400, "idempotency-key-invalid"},
 		"half quoted": {s.url, "x", []string{"Idempotency-Key", `"a`}, 400, "idempotency-key-invalid"},
-		"long":        {s.url, "x", []string{"Idempotency-Key", strings.Repeat("k", 256)}, 400, "idempotency-key-invalid"},
-		"large":       {s.url, strings.Repeat("x", 1<<20+1), []string{"Idempotency-Key", "l"}, 413, "body-too-large"},
+		"long": {s.url, "x", []string{"Idempotency-Key", strings.Repeat("k", 256)}, 400,
+			"idempotency-key-invalid"},
+		"large": {s.url, strings.Repeat("x", 1<<20+1), []string{"Idempotency-Key", "l"}, 413, "body-too-large"},
 	} {
 		if r := s.post(c.url, c.body, c.headers...); r.status != c.status || !strings.Contains(r.body, `"`+c.code+`"`) {
 			t.Errorf("%s: %d %s", name, r.status, r.body)
@@ -106,7 +109,8 @@ func TestAnswersAreRecordedByTheRule(t *testing.T) {
 		key := fmt.Sprint("kept", status)
 		first := send(key, "x")
 		s.will(answering(200, "second"))
-		if again := send(key, "x"); first.status != status || again.status != status || again.body != "first" || !again.replayed() {
+		if again := send(key, "x"); first.status != status || again.status != status || again.body != "first" ||
+			!again.replayed() {
 			t.Errorf("%d: %v, then %v", status, first, again)
 		}
 		effects++
@@ -142,7 +146,8 @@ func TestAnswersAreRecordedByTheRule(t *testing.T) {
 	if first := send("large", "x"); len(first.body) != 1_500_000 {
 		t.Errorf("%d bytes", len(first.body))
 	}
-	if again := send("large", "x"); again.status != 200 || again.body != "" || again.header.Get("Idempotency-Body") != "omitted" {
+	if again := send("large", "x"); again.status != 200 || again.body != "" ||
+		again.header.Get("Idempotency-Body") != "omitted" {
 		t.Errorf("a large answer again: %d, %d bytes, %v", again.status, len(again.body), again.header)
 	}
 	s.effected(effects + 2)
@@ -157,15 +162,19 @@ func TestWhatIsUnknownIsParkedUntilItIsResolved(t *testing.T) {
 	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann"); r.status != http.StatusGatewayTimeout {
 		t.Errorf("first %v", r)
 	}
-	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann"); r.status != http.StatusConflict || !strings.Contains(r.body, "outcome-unknown") {
+	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann"); r.status != http.StatusConflict ||
+		!strings.Contains(r.body, "outcome-unknown") {
 		t.Errorf("again %v", r)
 	}
 	rec := s.record("ann/k")
-	if _, err := s.client.Idempotency.ResolveRecord(context.Background(), &idempotencyv1.ResolveRecordRequest{Scope: "shop", Key: "ann/k", Fence: rec.GetFence(),
-		Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, Answer: &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte("it was paid")}}); err != nil {
+	if _, err := s.client.Idempotency.ResolveRecord(context.Background(),
+		&idempotencyv1.ResolveRecordRequest{Scope: "shop", Key: "ann/k", Fence: rec.GetFence(),
+			Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+			Answer:     &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte("it was paid")}}); err != nil {
 		t.Fatal(err)
 	}
-	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann"); r.status != 201 || r.body != "it was paid" || !r.replayed() {
+	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann"); r.status != 201 || r.body != "it was paid" ||
+		!r.replayed() {
 		t.Errorf("resolved %v", r)
 	}
 	s.effected(1)
@@ -242,8 +251,10 @@ func TestWithoutLedgerdRequestsAreTurnedAway(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, answering(200, "ok"))
 	gone := client.New("http://127.0.0.1:1", client.WithRetry(1, 0, 0))
-	closed, open := s.copy(gone, once.WithLease(time.Second)), s.copy(gone, once.WithFailOpen(), once.WithLease(time.Second))
-	if r := s.post(closed, "x", "Idempotency-Key", "k"); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
+	closed, open := s.copy(gone, once.WithLease(time.Second)),
+		s.copy(gone, once.WithFailOpen(), once.WithLease(time.Second))
+	if r := s.post(closed, "x", "Idempotency-Key", "k"); r.status != http.StatusServiceUnavailable ||
+		r.header.Get("Retry-After") == "" {
 		t.Errorf("closed: %v", r)
 	}
 	s.effected(0)
@@ -259,7 +270,8 @@ func TestLostAnswersOfLedgerdLoseNothing(t *testing.T) {
 	for _, path := range []string{"/Begin", "/Complete"} {
 		for lost, retries := range map[int32]int{1: 3, 2: 1} {
 			l := &losing{HTTPClient: http.DefaultClient, path: path}
-			c := client.New("http://"+s.ledgerd.Addr(), client.WithHTTPClient(l), client.WithRetry(retries, time.Millisecond, time.Millisecond))
+			c := client.New("http://"+s.ledgerd.Addr(), client.WithHTTPClient(l),
+				client.WithRetry(retries, time.Millisecond, time.Millisecond))
 			url := s.copy(c)
 			l.lose.Store(lost)
 			s.effects.Store(0)
@@ -270,14 +282,17 @@ func TestLostAnswersOfLedgerdLoseNothing(t *testing.T) {
 					t.Errorf("%s: %v", key, first)
 				}
 				s.effected(0)
-				soon(t, "the work is given up", func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_FREE })
+				soon(t, "the work is given up",
+					func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_FREE })
 				if r := s.post(s.url, "x", "Idempotency-Key", key); r.status != 200 || r.replayed() {
 					t.Errorf("%s: then %v", key, r)
 				}
 				continue
 			}
-			soon(t, "the answer is recorded", func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_DONE })
-			if again := s.post(s.url, "x", "Idempotency-Key", key); first.status != 200 || first.replayed() || again.body != "ok" || !again.replayed() {
+			soon(t, "the answer is recorded",
+				func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_DONE })
+			if again := s.post(s.url, "x", "Idempotency-Key", key); first.status != 200 || first.replayed() ||
+				again.body != "ok" || !again.replayed() {
 				t.Errorf("%s: %v, then %v", key, first, again)
 			}
 			s.effected(1)
@@ -299,7 +314,8 @@ func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerDoesNotCount(t *testin
 	t.Parallel()
 	way := &cuttable{}
 	s := newShop(t, nil, once.WithRerun(), once.WithLease(2*time.Second), once.WithWait(30*time.Second))
-	cutOff := s.copy(client.New("http://"+s.ledgerd.Addr(), client.WithHTTPClient(way), client.WithRetry(1, 0, 0)), once.WithRerun(), once.WithLease(2*time.Second))
+	cutOff := s.copy(client.New("http://"+s.ledgerd.Addr(), client.WithHTTPClient(way), client.WithRetry(1, 0, 0)),
+		once.WithRerun(), once.WithLease(2*time.Second))
 	release := make(chan struct{})
 	s.will(func(w http.ResponseWriter, r *http.Request) {
 		a, _ := once.AttemptOf(r.Context())
@@ -346,7 +362,8 @@ func TestServicesChooseWhatIsRecorded(t *testing.T) {
 	if first.header.Get("X-Shard") != "7" || first.header.Get("Set-Cookie") == "" {
 		t.Errorf("first %v", first)
 	}
-	if again.status != 404 || !again.replayed() || again.header.Get("Location") != "/1" || again.header.Get("X-Shard") != "" || again.header.Get("Set-Cookie") != "" {
+	if again.status != 404 || !again.replayed() || again.header.Get("Location") != "/1" ||
+		again.header.Get("X-Shard") != "" || again.header.Get("Set-Cookie") != "" {
 		t.Errorf("again %v", again)
 	}
 	s.effected(1)

@@ -34,7 +34,8 @@ func startLedgerd(t *testing.T) *server.Server {
 		t.Fatal(err)
 	}
 	s, err := server.Start(context.Background(), server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
-		Anyone: &access.Identity{Tenant: tenant, Principal: "test", Role: access.Admin}, Log: slog.New(slog.DiscardHandler)})
+		Anyone: &access.Identity{Tenant: tenant, Principal: "test", Role: access.Admin},
+		Log:    slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +134,8 @@ func (s *shop) try(ctx context.Context, url, body string, headers ...string) (re
 
 func (s *shop) record(key string) *idempotencyv1.Record {
 	s.t.Helper()
-	res, err := s.client.Idempotency.GetRecord(context.Background(), &idempotencyv1.GetRecordRequest{Scope: "shop", Key: key})
+	res, err := s.client.Idempotency.GetRecord(context.Background(),
+		&idempotencyv1.GetRecordRequest{Scope: "shop", Key: key})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -36,7 +36,8 @@ func DefaultRule(status int, _ http.Header) Outcome {
 	switch status {
 	case http.StatusPaymentRequired, http.StatusConflict, http.StatusGone, http.StatusUnprocessableEntity:
 		return Refused
-	case http.StatusRequestTimeout, http.StatusPreconditionFailed, http.StatusLocked, http.StatusFailedDependency, http.StatusTooEarly,
+	case http.StatusRequestTimeout, http.StatusPreconditionFailed, http.StatusLocked, http.StatusFailedDependency,
+		http.StatusTooEarly,
 		http.StatusTooManyRequests:
 		return Free
 	}
@@ -48,15 +49,18 @@ func DefaultConnectRule(err error) Outcome {
 	switch connect.CodeOf(err) {
 	case connect.CodeFailedPrecondition, connect.CodeAlreadyExists, connect.CodeOutOfRange:
 		return Refused
-	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeUnimplemented:
+	case connect.CodeInvalidArgument, connect.CodeNotFound, connect.CodePermissionDenied, connect.CodeUnauthenticated,
+		connect.CodeUnimplemented:
 		return Forget
 	}
 	return Free
 }
 
 // Headers that are never recorded: they belong to one answer, or to one connection.
-var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Date", "Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
-	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "X-Request-Id", "Idempotency-Replayed", "Idempotency-Body"}
+var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Date", "Connection", "Keep-Alive", "Proxy-Authenticate",
+	"Proxy-Authorization",
+	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "X-Request-Id",
+	"Idempotency-Replayed", "Idempotency-Body"}
 
 // kept tells whether a header is recorded.
 func (s *settings) kept(name string) bool {

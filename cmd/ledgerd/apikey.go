@@ -74,7 +74,8 @@ func (c *apikeyListCmd) Run(e *env, all *cli) error {
 		if k.RevokedAt != nil {
 			revoked = k.RevokedAt.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.KeyID, k.Principal, k.Role, k.CreatedAt.UTC().Format(time.RFC3339), revoked)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.KeyID, k.Principal, k.Role, k.CreatedAt.UTC().Format(time.RFC3339),
+			revoked)
 	}
 	return w.Flush()
 }

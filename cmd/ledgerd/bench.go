@@ -53,7 +53,8 @@ func (c *benchCmd) Run(e *env) error {
 			return fmt.Errorf("--profiles: %w", err)
 		}
 	}
-	o := bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Active: c.Active,
+	o := bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only,
+		Active:   c.Active,
 		Accounts: c.Accounts, Entries: c.Entries, Checks: c.Checks, Profiles: c.Profiles, Progress: e.errOut}
 	if c.Quick {
 		o.Rounds, o.Warmup, o.Measure, o.Entries, o.Checks = 1, 500*time.Millisecond, 2*time.Second, 0, true
@@ -100,8 +101,9 @@ func (c *benchKeysCmd) Run(e *env) error {
 		}
 	}
 	limitMemory() // an engine runs in this process, as in the server
-	r, err := bench.RunKeys(e.ctx, bench.KeyOptions{Callers: c.Callers, Redis: c.Redis, Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds,
-		Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Progress: e.errOut}})
+	r, err := bench.RunKeys(e.ctx, bench.KeyOptions{Callers: c.Callers, Redis: c.Redis,
+		Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds,
+			Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Progress: e.errOut}})
 	if r == nil || err != nil {
 		return err
 	}
@@ -150,7 +152,8 @@ func (c *benchNotifyCmd) Run(e *env) error {
 			return fmt.Errorf("--doc: %w", err)
 		}
 	}
-	r, failed := bench.RunNotify(e.ctx, bench.NotifyOptions{Callers: c.Callers, Backlog: c.Backlog, Held: c.Held, Lease: c.Lease,
+	r, failed := bench.RunNotify(e.ctx, bench.NotifyOptions{Callers: c.Callers, Backlog: c.Backlog, Held: c.Held,
+		Lease:   c.Lease,
 		Options: bench.Options{Dir: c.Dir, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Progress: e.errOut}})
 	if r == nil {
 		return failed
@@ -199,7 +202,8 @@ func (c *benchOverloadCmd) Run(e *env) error {
 		}
 	}
 	r, failed := bench.RunOverload(e.ctx, bench.OverloadOptions{Peak: c.Peak, Times: c.Times, Beside: c.Beside,
-		Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only, Profiles: c.Profiles,
+		Options: bench.Options{Dir: c.Dir, Rounds: c.Rounds, Warmup: c.Warmup, Measure: c.Measure, Only: c.Only,
+			Profiles: c.Profiles,
 			Progress: e.errOut}})
 	if r == nil {
 		return failed

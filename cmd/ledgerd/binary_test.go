@@ -159,14 +159,17 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	execute("create database " + name)
 	t.Cleanup(func() { execute("drop database " + name + " with (force)") })
 	owner := build(t, "DATABASE_URL="+strings.ReplaceAll(db.SuperDSN, db.Name, name))
-	app := &program{t: t, file: owner.file, env: append(os.Environ(), "DATABASE_URL="+strings.ReplaceAll(db.AppDSN, db.Name, name))}
+	app := &program{t: t, file: owner.file,
+		env: append(os.Environ(), "DATABASE_URL="+strings.ReplaceAll(db.AppDSN, db.Name, name))}
 
-	if out, code := app.run("serve", "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "ledgerd migrate") {
+	if out, code := app.run("serve", "--listen", "127.0.0.1:0"); code != 1 ||
+		!strings.Contains(out, "ledgerd migrate") {
 		t.Errorf("serve without a schema: %d %s", code, out)
 	}
 	owner.must("migrate")
 	owner.must("migrate")
-	if out, code := owner.run("serve", "--listen", "127.0.0.1:0"); code != 1 || !strings.Contains(out, "must not run as a superuser") {
+	if out, code := owner.run("serve", "--listen", "127.0.0.1:0"); code != 1 ||
+		!strings.Contains(out, "must not run as a superuser") {
 		t.Errorf("serve as a superuser: %d %s", code, out)
 	}
 	key := app.must("apikey", "create", "--tenant", "acme", "--principal", "orders", "--role", "read")
@@ -174,7 +177,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	if len(part) != 4 || part[0] != "ldg" {
 		t.Fatalf("key %q", key)
 	}
-	if list := app.must("apikey", "list", "--tenant", "acme"); !strings.Contains(list, part[2]) || strings.Contains(list, part[3]) ||
+	if list := app.must("apikey", "list", "--tenant", "acme"); !strings.Contains(list, part[2]) ||
+		strings.Contains(list, part[3]) ||
 		!strings.Contains(list, "orders") {
 		t.Errorf("list: %s", list)
 	}
@@ -184,9 +188,12 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("policies: %s", list)
 	}
 	app.must("policy", "delete", "--tenant", "acme", "*")
-	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"}, {"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
-		{"policy", "set", "--tenant", "nobody", "*"}, {"policy", "delete", "--tenant", "acme", "*"}, {"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
-		{"apikey", "revoke", "--tenant", "acme", "nothing"}, {"apikey", "create", "--tenant", "acme", "--principal", "x", "--role", "king"}, {"nonsense"}} {
+	for _, bad := range [][]string{{"policy", "set", "--tenant", "acme", "ledger.nothing"},
+		{"policy", "set", "--tenant", "acme", "*", "--key-life", "1s"},
+		{"policy", "set", "--tenant", "nobody", "*"}, {"policy", "delete", "--tenant", "acme", "*"},
+		{"apikey", "create", "--tenant", "Not Good", "--principal", "x"}, {"apikey", "list", "--tenant", "nobody"},
+		{"apikey", "revoke", "--tenant", "acme", "nothing"},
+		{"apikey", "create", "--tenant", "acme", "--principal", "x", "--role", "king"}, {"nonsense"}} {
 		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
 			t.Errorf("%v: %d %s", bad, code, out)
 		}
@@ -198,10 +205,13 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("limits: %s", list)
 	}
 	app.must("limit", "delete", "--tenant", "acme", "*", "tenant", "1m")
-	for _, bad := range [][]string{{"limit", "set", "--tenant", "acme", "fax", "tenant", "1m", "1"}, {"limit", "set", "--tenant", "acme", "sms", "street", "1m", "1"},
-		{"limit", "set", "--tenant", "acme", "sms", "tenant", "1ms", "1"}, {"limit", "set", "--tenant", "acme", "sms", "tenant", "1m", "--", "-1"},
+	for _, bad := range [][]string{{"limit", "set", "--tenant", "acme", "fax", "tenant", "1m", "1"},
+		{"limit", "set", "--tenant", "acme", "sms", "street", "1m", "1"},
+		{"limit", "set", "--tenant", "acme", "sms", "tenant", "1ms", "1"},
+		{"limit", "set", "--tenant", "acme", "sms", "tenant", "1m", "--", "-1"},
 		{"limit", "delete", "--tenant", "acme", "*", "tenant", "1m"}, {"limit", "list", "--tenant", "nobody"},
-		{"serve", "--listen", "127.0.0.1:0", "--phone-region", "cn"}, {"serve", "--listen", "127.0.0.1:0", "--secrets-file", "/nowhere"}} {
+		{"serve", "--listen", "127.0.0.1:0", "--phone-region", "cn"},
+		{"serve", "--listen", "127.0.0.1:0", "--secrets-file", "/nowhere"}} {
 		if out, code := app.run(bad...); code == 0 || strings.Contains(out, "panic") {
 			t.Errorf("%v: %d %s", bad, code, out)
 		}
@@ -210,7 +220,8 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 		t.Errorf("old proofs: %s", out)
 	}
 	for months, p := range map[string]*program{"3": owner, "24": app} {
-		if out, code := p.run("notify", "drop-proofs", "--months", months); code != 1 || strings.Contains(out, "panic") {
+		if out, code := p.run("notify", "drop-proofs", "--months", months); code != 1 ||
+			strings.Contains(out, "panic") {
 			t.Errorf("proofs of %s months: %d %s", months, code, out)
 		}
 	}
@@ -256,7 +267,8 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
 	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "DATABASE_URL=")
-	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 || !strings.Contains(out, "loopback addresses only") {
+	if out, code := p.run("dev", "--listen", "0.0.0.0:0"); code != 1 ||
+		!strings.Contains(out, "loopback addresses only") {
 		t.Errorf("dev on all addresses: %d %s", code, out)
 	}
 	const transfer = `{"bizNo":"order-1","postings":[{"from":"user:1001:wallet","to":"merchant:shop","asset":"CNY","amount":"12.30"}]}`
@@ -291,10 +303,12 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	var entries int
-	if err := conn.QueryRow(t.Context(), "select count(*) from audit.statement where biz_no = 'order-1'").Scan(&entries); err != nil || entries != 2 {
+	if err := conn.QueryRow(t.Context(),
+		"select count(*) from audit.statement where biz_no = 'order-1'").Scan(&entries); err != nil || entries != 2 {
 		t.Errorf("an auditor sees %d entries, %v", entries, err)
 	}
-	if _, err := conn.Exec(t.Context(), "delete from ledger_entries"); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if _, err := conn.Exec(t.Context(), "delete from ledger_entries"); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("an auditor deletes: %v", err)
 	}
 	if err := conn.Close(t.Context()); err != nil {
@@ -323,7 +337,8 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-s.read
-	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(s.said.String(), "the private Postgres stopped unexpectedly") {
+	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 ||
+		!strings.Contains(s.said.String(), "the private Postgres stopped unexpectedly") {
 		t.Errorf("after Postgres has died: %v %s", err, s.said)
 	}
 }
@@ -332,7 +347,8 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 func TestDevInterruptedWhileItStartsSaysSo(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
-	for name, script := range map[string]string{"postgres": "echo 'postgres (PostgreSQL) 18.1'", "initdb": "exec sleep 60"} {
+	for name, script := range map[string]string{"postgres": "echo 'postgres (PostgreSQL) 18.1'",
+		"initdb": "exec sleep 60"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -344,7 +360,8 @@ func TestDevInterruptedWhileItStartsSaysSo(t *testing.T) {
 	}
 	<-s.read
 	_ = s.cmd.Wait()
-	if code := s.cmd.ProcessState.ExitCode(); code != 1 || !strings.HasSuffix(s.said.String(), "\nledgerd: interrupted\n") {
+	if code := s.cmd.ProcessState.ExitCode(); code != 1 ||
+		!strings.HasSuffix(s.said.String(), "\nledgerd: interrupted\n") {
 		t.Errorf("%d %s", code, s.said)
 	}
 }

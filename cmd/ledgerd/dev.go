@@ -63,7 +63,8 @@ func (c *devCmd) Run(e *env) error {
 	}
 	sent := "Messages are not sent, but written to " + messages
 	if c.Notify != "" {
-		sent = "Messages are sent by the providers in " + c.Notify + "; messages of other channels are not sent, but written to " + messages
+		sent = "Messages are sent by the providers in " + c.Notify +
+			"; messages of other channels are not sent, but written to " + messages
 	}
 	err = c.serve(e, url, &anyone, provider.Development(messages), func(s *server.Server) error {
 		base := "http://" + s.Addr()
@@ -93,8 +94,8 @@ func (c *devCmd) keepSecret() error {
 	return err
 }
 
-// messages is the file that messages are written to instead of being sent. That of a database which is gone is put aside: a new
-// one begins to count its messages again, and they would be taken for those that are written there.
+// messages is the file that messages are written to instead of being sent. That of a database which is gone is put
+// aside: a new one begins to count its messages again, and they would be taken for those that are written there.
 func (c *devCmd) messages() (string, error) {
 	name, err := c.beside(".messages")
 	if err != nil {
@@ -146,7 +147,8 @@ func (c *devCmd) localPostgres(e *env) (local *localpg.Server, end func(), err e
 			return nil, nil, err
 		}
 	}
-	local, err = localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true, Notes: func(note string) { e.log.Info(note) }})
+	local, err = localpg.Start(e.ctx, localpg.Options{Dir: dir, Durable: true,
+		Notes: func(note string) { e.log.Info(note) }})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -177,7 +179,8 @@ func prepare(ctx context.Context, local *localpg.Server) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	var there bool
-	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)", devDatabase).Scan(&there); err != nil {
+	if err := conn.QueryRow(ctx, "select exists (select from pg_database where datname = $1)",
+		devDatabase).Scan(&there); err != nil {
 		return err
 	}
 	if !there {
@@ -189,7 +192,8 @@ func prepare(ctx context.Context, local *localpg.Server) error {
 		return err
 	}
 	for role, of := range map[string]string{devRole: "ledgerd_app", devAuditor: "ledgerd_audit"} {
-		if err := conn.QueryRow(ctx, "select exists (select from pg_roles where rolname = $1)", role).Scan(&there); err != nil {
+		if err := conn.QueryRow(ctx, "select exists (select from pg_roles where rolname = $1)",
+			role).Scan(&there); err != nil {
 			return err
 		}
 		if there {

@@ -64,7 +64,8 @@ func devServer(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.Start(ctx, server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler),
+	s, err := server.Start(ctx, server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
+		Log:    slog.New(slog.DiscardHandler),
 		Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}, Secret: secret.New()})
 	if err != nil {
 		t.Fatal(err)
@@ -96,7 +97,8 @@ func TestDocumentedCallsWork(t *testing.T) {
 					contains(t, at, answer, b.text)
 				case b.info == "sh" || b.info == "sh error":
 					ran++
-					answer = runBlock(t, at, prelude+strings.ReplaceAll(b.text, "127.0.0.1:8080", address), b.info == "sh error")
+					answer = runBlock(t, at, prelude+strings.ReplaceAll(b.text, "127.0.0.1:8080", address),
+						b.info == "sh error")
 					if end := strings.Index(b.text, "\n}\n"); strings.HasPrefix(b.text, "call() {") && end > 0 {
 						prelude = strings.ReplaceAll(b.text[:end+3], "127.0.0.1:8080", address)
 					}
@@ -197,7 +199,8 @@ func TestEveryCallIsDocumentedWithAnExample(t *testing.T) {
 				name := string(s.Methods().Get(j).Name())
 				shown := false
 				for _, script := range scripts {
-					shown = shown || strings.Contains(script, string(s.FullName())+"/$1") && strings.Contains(script, "call "+name+" ") ||
+					shown = shown || strings.Contains(script, string(s.FullName())+"/$1") &&
+						strings.Contains(script, "call "+name+" ") ||
 						strings.Contains(script, string(s.FullName())+"/"+name)
 				}
 				if !shown {
@@ -252,8 +255,9 @@ func TestGlossaryNamesWhatIsThere(t *testing.T) {
 // namesThere are the names of the API, the database, and the errors.
 func namesThere(t *testing.T) map[string]bool {
 	t.Helper()
-	there := map[string]bool{"db/checks": true, "Authorization": true, rpc.KeyHeader: true, rpc.ReplayedHeader: true, rpc.RequestIDHeader: true,
-		rpc.TokenHeader: true, rpc.NextTokenHeader: true, rpc.ClaimHeader: true, rpc.ClaimCountHeader: true}
+	there := map[string]bool{"db/checks": true, "Authorization": true, rpc.KeyHeader: true, rpc.ReplayedHeader: true,
+		rpc.RequestIDHeader: true,
+		rpc.TokenHeader:     true, rpc.NextTokenHeader: true, rpc.ClaimHeader: true, rpc.ClaimCountHeader: true}
 	for _, r := range fault.All() {
 		there[r.Name] = true
 	}

@@ -40,7 +40,8 @@ func (c *exportHledgerCmd) Run(e *env) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }() // some file systems tell only here that they are full
 		out = f
 	}
-	n, err := hledger.Export(e.ctx, hledger.ExportOptions{Commodities: commodities, Conversion: c.ConversionAccount, Costs: c.Costs, Zone: zone,
+	n, err := hledger.Export(e.ctx, hledger.ExportOptions{Commodities: commodities, Conversion: c.ConversionAccount,
+		Costs: c.Costs, Zone: zone,
 		Client: c.dial(), Out: out})
 	if err == nil {
 		fmt.Fprintf(e.errOut, "%d transfers\n", n)

@@ -30,8 +30,9 @@ type importCSVCmd struct {
 }
 
 func (c *importCSVCmd) Run(e *env) error {
-	return csvfile.Run(e.ctx, csvfile.Options{Path: c.File, Mapping: c.Mapping, Report: c.Report, KeepGoing: c.KeepGoing,
-		Client: c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
+	return csvfile.Run(e.ctx, csvfile.Options{Path: c.File, Mapping: c.Mapping, Report: c.Report,
+		KeepGoing: c.KeepGoing,
+		Client:    c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
 }
 
 type importHledgerCmd struct {
@@ -52,6 +53,7 @@ func (c *importHledgerCmd) Run(e *env) error {
 		return err
 	}
 	return hledger.Import(e.ctx, hledger.ImportOptions{Path: c.File, Name: c.Name, Commodities: commodities,
-		Conversion: c.ConversionAccount, Virtual: c.VirtualAccount, IDTag: c.IDTag, Part: c.Part, KeepGoing: c.KeepGoing,
-		Client: c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
+		Conversion: c.ConversionAccount, Virtual: c.VirtualAccount, IDTag: c.IDTag, Part: c.Part,
+		KeepGoing: c.KeepGoing,
+		Client:    c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
 }

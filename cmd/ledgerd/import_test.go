@@ -30,7 +30,8 @@ func TestImportAndExportRefuseWhatCannotBeMeant(t *testing.T) {
 		{"export hledger --commodity USD", 1, "--commodity"},
 	} {
 		var out, errOut bytes.Buffer
-		if code := run(t.Context(), strings.Fields(test.args), &out, &errOut); code != test.code || !strings.Contains(errOut.String(), test.want) {
+		if code := run(t.Context(), strings.Fields(test.args), &out, &errOut); code != test.code ||
+			!strings.Contains(errOut.String(), test.want) {
 			t.Errorf("%s: exit code %d, not %d, %s", test.args, code, test.code, errOut.String())
 		}
 	}

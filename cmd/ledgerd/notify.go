@@ -50,7 +50,8 @@ func (c *notifyTestCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	m := &send.Message{Key: "test-" + rand.Text(), Channel: send.Channel(c.Channel), Attempt: 1, Recipient: c.To, Park: true,
+	m := &send.Message{Key: "test-" + rand.Text(), Channel: send.Channel(c.Channel), Attempt: 1, Recipient: c.To,
+		Park:    true,
 		Content: send.Content{Text: c.Text, Template: c.Template}}
 	if m.Channel != send.SMS {
 		m.Content.Subject = "Trial message"
@@ -86,7 +87,8 @@ func (c *notifyTestCmd) Run(e *env) error {
 		}
 		return fmt.Errorf("%s, after %v: %w", failure.Provider, took, failure)
 	}
-	fmt.Fprintf(e.out, "%s accepted the message in %v, with the id %q\n", receipt.Provider, took, receipt.ProviderMessageID)
+	fmt.Fprintf(e.out, "%s accepted the message in %v, with the id %q\n", receipt.Provider, took,
+		receipt.ProviderMessageID)
 	return nil
 }
 

@@ -32,7 +32,8 @@ func TestATrialMessageTellsWhetherProvidersWork(t *testing.T) {
 	}{
 		{[]string{"--channel", "email", "--to", "ada@customer.example"}, 0, "smtp accepted the message in "},
 		{[]string{"--channel", "email", "--to", "ada@customer.example", "--tenant", "shop"}, 0, `with the id "4F2C7A1B"`},
-		{[]string{"--channel", "sms", "--to", "+8613812345678", "--template", "file=T1", "--param", "code=1,2", "--param", "b=3"}, 0, "file accepted the message in "},
+		{[]string{"--channel", "sms", "--to", "+8613812345678", "--template", "file=T1", "--param", "code=1,2",
+			"--param", "b=3"}, 0, "file accepted the message in "},
 		{[]string{"--channel", "push", "--to", "x"}, 1, "has no provider for push"},
 		{[]string{"--channel", "email", "--to", "nobody"}, 1, "smtp, after "},
 		{[]string{"--channel", "sms", "--to", "x", "--param", "code"}, 1, "must be NAME=VALUE"},

@@ -21,7 +21,8 @@ func sample(ctx context.Context, base string) error {
 	}
 	var accounts []*ledgerv1.NewAccount
 	for _, asset := range []string{"CNY", "USD", "POINT"} {
-		accounts = append(accounts, &ledgerv1.NewAccount{Code: "world", Asset: asset, Kind: ledgerv1.AccountKind_ACCOUNT_KIND_EQUITY, Unbounded: true})
+		accounts = append(accounts, &ledgerv1.NewAccount{Code: "world", Asset: asset,
+			Kind: ledgerv1.AccountKind_ACCOUNT_KIND_EQUITY, Unbounded: true})
 		for _, code := range []string{"user:1001:wallet", "user:1002:wallet", "merchant:shop"} {
 			accounts = append(accounts, &ledgerv1.NewAccount{Code: code, Asset: asset})
 		}

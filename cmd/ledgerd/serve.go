@@ -48,7 +48,8 @@ func (c *serveCmd) Run(e *env) error {
 // serve runs a server until the program is to end. ready is called once it listens.
 //
 // senders are used for channels that the file of providers does not name; nil: none.
-func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, senders *provider.File, ready func(*server.Server) error) error {
+func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, senders *provider.File,
+	ready func(*server.Server) error) error {
 	limitMemory()
 	endTraces, err := startTraces(e.ctx, f.TraceURL, e.log)
 	if err != nil {
@@ -79,8 +80,10 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 	if f.PhoneRegion != "" && !recipient.Region(f.PhoneRegion) {
 		return fmt.Errorf("--phone-region %s: must be a country code of two capital letters, such as CN", f.PhoneRegion)
 	}
-	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen, MetricsListen: f.MetricsListen,
-		Anyone: anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout, Traces: f.TraceURL != "",
+	s, err := server.Start(e.ctx, server.Options{DatabaseURL: databaseURL, Listen: f.Listen,
+		MetricsListen: f.MetricsListen,
+		Anyone:        anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout,
+		Traces:  f.TraceURL != "",
 		Consume: consumers, Notify: senders, Webhooks: guard, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) {

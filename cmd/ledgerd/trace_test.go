@@ -72,7 +72,8 @@ func (c *collector) take(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = proto.Unmarshal(body, &m)
 	}
-	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/x-protobuf" {
+	if err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" ||
+		r.Header.Get("Content-Type") != "application/x-protobuf" {
 		c.t.Errorf("the collector does not understand %s %s %s: %v", r.Method, r.URL, r.Header, err)
 		http.NotFound(w, r)
 		return
@@ -158,7 +159,8 @@ func TestTraces(t *testing.T) {
 	t.Parallel()
 	p := build(t)
 	t.Run("a span of every call, in its caller's trace", func(t *testing.T) { t.Parallel(); testSpans(t, p) })
-	t.Run("a collector that does not take them is not felt", func(t *testing.T) { t.Parallel(); testBadCollectors(t, p) })
+	t.Run("a collector that does not take them is not felt",
+		func(t *testing.T) { t.Parallel(); testBadCollectors(t, p) })
 	t.Run("off by default", func(t *testing.T) {
 		t.Parallel()
 		c := newCollector(t)
@@ -173,7 +175,8 @@ func TestTraces(t *testing.T) {
 		t.Parallel()
 		app := &program{t: t, file: p.file, env: append(os.Environ(), "DATABASE_URL="+pgtest.New(t).AppDSN)}
 		for _, bad := range []string{"collector:4318", "127.0.0.1:4318", "http://", "ftp://collector", "%"} {
-			if out, code := app.run("serve", "--listen", "127.0.0.1:0", "--trace-url", bad); code != 1 || !strings.Contains(out, "--trace-url") {
+			if out, code := app.run("serve", "--listen", "127.0.0.1:0", "--trace-url", bad); code != 1 ||
+				!strings.Contains(out, "--trace-url") {
 				t.Fatalf("%s: %d %s", bad, code, out)
 			}
 		}
@@ -218,14 +221,17 @@ func testSpans(t *testing.T, p *program) {
 		if n == 5 {
 			method = "WatchEntries"
 		}
-		maps.Copy(want, map[string]string{"rpc.service": ledgerv1connect.LedgerServiceName, "rpc.method": method, "request_id": fmt.Sprint("id-", n)})
+		maps.Copy(want, map[string]string{"rpc.service": ledgerv1connect.LedgerServiceName, "rpc.method": method,
+			"request_id": fmt.Sprint("id-", n)})
 		for name, value := range want {
 			if got.attributes[name] != value {
 				t.Errorf("call %d: %s is %q, not %q", n, name, got.attributes[name], value)
 			}
 		}
-		if hex.EncodeToString(got.ParentSpanId) != parentSpan || got.Name != ledgerv1connect.LedgerServiceName+"/"+method ||
-			got.Kind != tracepb.Span_SPAN_KIND_SERVER || got.service != "ledgerd" || got.EndTimeUnixNano <= got.StartTimeUnixNano {
+		if hex.EncodeToString(got.ParentSpanId) != parentSpan ||
+			got.Name != ledgerv1connect.LedgerServiceName+"/"+method ||
+			got.Kind != tracepb.Span_SPAN_KIND_SERVER || got.service != "ledgerd" ||
+			got.EndTimeUnixNano <= got.StartTimeUnixNano {
 			t.Errorf("call %d: %v of %s", n, got.Span, got.service)
 		}
 		// Only what the server is to blame for is an error of the span; the code tells of the others.
@@ -265,7 +271,8 @@ func (s *traced) transferOverGRPC(t *testing.T, n int) {
 	h2 := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
 	h2.Transport.(*http.Transport).Protocols.SetUnencryptedHTTP2(true)
 	defer h2.CloseIdleConnections()
-	client := connect.NewClient[ledgerv1.TransferRequest, ledgerv1.TransferResponse](h2, s.base+ledgerService+"Transfer", connect.WithGRPC())
+	client := connect.NewClient[ledgerv1.TransferRequest, ledgerv1.TransferResponse](h2,
+		s.base+ledgerService+"Transfer", connect.WithGRPC())
 	_, err := client.CallUnary(context.Background(), request(s, n, &ledgerv1.TransferRequest{BizNo: "over-grpc",
 		Postings: []*ledgerv1.Posting{{From: "a", To: "world", Asset: "CNY", Amount: "1000"}}}))
 	if connect.CodeOf(err) != connect.CodeFailedPrecondition {
@@ -276,8 +283,10 @@ func (s *traced) transferOverGRPC(t *testing.T, n int) {
 // watch watches entries until the server ends.
 func (s *traced) watch(t *testing.T, n int) (ended chan struct{}) {
 	t.Helper()
-	client := connect.NewClient[ledgerv1.WatchEntriesRequest, ledgerv1.WatchEntriesResponse](http.DefaultClient, s.base+ledgerService+"WatchEntries")
-	stream, err := client.CallServerStream(context.Background(), request(s, n, &ledgerv1.WatchEntriesRequest{Cursor: "0"}))
+	client := connect.NewClient[ledgerv1.WatchEntriesRequest, ledgerv1.WatchEntriesResponse](http.DefaultClient,
+		s.base+ledgerService+"WatchEntries")
+	stream, err := client.CallServerStream(context.Background(),
+		request(s, n, &ledgerv1.WatchEntriesRequest{Cursor: "0"}))
 	if err != nil || !stream.Receive() {
 		t.Fatal(err, stream.Err())
 	}
@@ -294,8 +303,12 @@ func (s *traced) watch(t *testing.T, n int) (ended chan struct{}) {
 // testBadCollectors calls while the collector takes nothing and the queue of spans is full.
 func testBadCollectors(t *testing.T, p *program) {
 	for name, take := range map[string]http.HandlerFunc{
-		"down":   nil,
-		"hangs":  func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); <-r.Context().Done() },
+		"down": nil,
+		"hangs": func(_ http.ResponseWriter, r *http.Request) {
+			_,
+				_ = io.Copy(io.Discard, r.Body)
+			<-r.Context().Done()
+		},
 		"busy":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
 		"cannot": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) },
 	} {
@@ -305,7 +318,8 @@ func testBadCollectors(t *testing.T, p *program) {
 			if take != nil {
 				c.serve(take)
 			}
-			s := p.serveTraced(t, pgtest.New(t), []string{"OTEL_BSP_SCHEDULE_DELAY=5", "OTEL_BSP_MAX_QUEUE_SIZE=2", "LEDGERD_TRACE_URL=" + c.url})
+			s := p.serveTraced(t, pgtest.New(t),
+				[]string{"OTEL_BSP_SCHEDULE_DELAY=5", "OTEL_BSP_MAX_QUEUE_SIZE=2", "LEDGERD_TRACE_URL=" + c.url})
 			for n := range 30 {
 				start := time.Now()
 				if code := s.transfer(fmt.Sprint(n), "world", "a", "1"); code != 200 {

@@ -32,7 +32,8 @@ func (c *verifyCmd) Run(e *env) error {
 	for _, v := range report.Violations {
 		fmt.Fprintln(e.out, v)
 	}
-	fmt.Fprintf(e.out, "%d tenants, %d accounts, %d transfers, %d holds, %d checks in %s\n", report.Tenants, report.Accounts,
+	fmt.Fprintf(e.out, "%d tenants, %d accounts, %d transfers, %d holds, %d checks in %s\n", report.Tenants,
+		report.Accounts,
 		report.Transfers, report.Holds, report.Checks, time.Since(start).Round(time.Millisecond))
 	if report.OK() {
 		fmt.Fprintln(e.out, "no violations")

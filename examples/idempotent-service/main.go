@@ -119,7 +119,8 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (o *orders) write(number string, ordered order) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if err := json.NewEncoder(o.file).Encode(map[string]any{"order": number, "goods": ordered.Goods, "count": ordered.Count}); err != nil {
+	if err := json.NewEncoder(o.file).Encode(map[string]any{"order": number, "goods": ordered.Goods,
+		"count": ordered.Count}); err != nil {
 		return err
 	}
 	return o.file.Sync()

@@ -101,8 +101,10 @@ func newCity(t *testing.T) *city {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ledgerd := start(t, []string{"DATABASE_URL=" + db.AppDSN}, build(t, "ledgerd", "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
-	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key)), program: build(t, "service", "."), env: []string{"LEDGERD_API_KEY=" + key},
+	ledgerd := start(t, []string{"DATABASE_URL=" + db.AppDSN},
+		build(t, "ledgerd", "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
+	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key)), program: build(t, "service", "."),
+		env:      []string{"LEDGERD_API_KEY=" + key},
 		bookFile: filepath.Join(t.TempDir(), "orders.jsonl")}
 	c.args = []string{"-listen", "127.0.0.1:0", "-ledgerd", ledgerd.address, "-orders", c.bookFile, "-lease", "2s"}
 	t.Cleanup(c.ledgerd.Close)
@@ -148,7 +150,8 @@ func (c *city) book() (lines []string) {
 
 func (c *city) parked() []*idempotencyv1.Record {
 	c.t.Helper()
-	res, err := c.ledgerd.Idempotency.ListRecords(context.Background(), &idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_PARKED})
+	res, err := c.ledgerd.Idempotency.ListRecords(context.Background(),
+		&idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_PARKED})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -212,7 +215,11 @@ func TestAskedToEndItFinishesItsOrders(t *testing.T) {
 		status, body, _ := c.order(ending, "k", pens)
 		told <- fmt.Sprint(status, " ", body)
 	}()
-	soon(t, "the order is written", func() bool { _, err := os.Stat(c.bookFile); return err == nil && len(c.book()) == 1 })
+	soon(t, "the order is written", func() bool {
+		_, err := os.Stat(c.bookFile)
+		return err == nil &&
+			len(c.book()) == 1
+	})
 	if err := ending.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +236,11 @@ func TestKilledInTheMiddleItIsParkedAndNeverDoneTwice(t *testing.T) {
 	c := newCity(t)
 	dying := c.service("-shipping", "10m")
 	go c.order(dying, "k", pens)
-	soon(t, "the order is written", func() bool { _, err := os.Stat(c.bookFile); return err == nil && len(c.book()) == 1 })
+	soon(t, "the order is written", func() bool {
+		_, err := os.Stat(c.bookFile)
+		return err == nil &&
+			len(c.book()) == 1
+	})
 	dying.kill()
 	living := c.service()
 	status, body := 0, ""
@@ -246,15 +257,18 @@ func TestKilledInTheMiddleItIsParkedAndNeverDoneTwice(t *testing.T) {
 	}
 	// Somebody looks into the book, finds the order, and settles it.
 	var written struct{ Order string }
-	if err := json.Unmarshal([]byte(c.book()[0]), &written); err != nil || written.Order != fmt.Sprintf("order-%d", parked[0].GetFence()) {
+	if err := json.Unmarshal([]byte(c.book()[0]), &written); err != nil ||
+		written.Order != fmt.Sprintf("order-%d", parked[0].GetFence()) {
 		t.Errorf("the book says %q, %v", c.book()[0], err)
 	}
-	if _, err := c.ledgerd.Idempotency.ResolveRecord(context.Background(), &idempotencyv1.ResolveRecordRequest{Scope: "order-service", Key: "ann/k",
-		Fence: parked[0].GetFence(), Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
-		Answer: &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte(c.book()[0])}}); err != nil {
+	if _, err := c.ledgerd.Idempotency.ResolveRecord(context.Background(),
+		&idempotencyv1.ResolveRecordRequest{Scope: "order-service", Key: "ann/k",
+			Fence: parked[0].GetFence(), Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+			Answer: &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte(c.book()[0])}}); err != nil {
 		t.Fatal(err)
 	}
-	if status, body, replayed := c.order(living, "k", pens); status != http.StatusCreated || body != c.book()[0] || !replayed {
+	if status, body, replayed := c.order(living, "k", pens); status != http.StatusCreated || body != c.book()[0] ||
+		!replayed {
 		t.Errorf("settled: %d %s, replayed %v", status, body, replayed)
 	}
 	if len(c.book()) != 1 || len(c.parked()) != 0 {

@@ -44,8 +44,10 @@ func newShop(t *testing.T) *shop {
 	}
 	pages := httptest.NewUnstartedServer(nil)
 	origin := "http://" + pages.Listener.Addr().String()
-	s, err := server.Start(t.Context(), server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0", Origins: []string{origin},
-		Anyone: &access.Identity{Tenant: tenant, Principal: "shop", Role: access.Admin}, Log: slog.New(slog.DiscardHandler)})
+	s, err := server.Start(t.Context(), server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
+		Origins: []string{origin},
+		Anyone:  &access.Identity{Tenant: tenant, Principal: "shop", Role: access.Admin},
+		Log:     slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,15 +56,18 @@ func newShop(t *testing.T) *shop {
 	pages.Start()
 	t.Cleanup(pages.Close)
 	c := client.New("http://" + s.Addr())
-	if _, err := c.Ledger.CreateAssets(t.Context(), &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {
+	if _, err := c.Ledger.CreateAssets(t.Context(),
+		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Ledger.CreateAccounts(t.Context(), &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
-		{Code: "world", Asset: "CNY", Unbounded: true}, {Code: "user:1001:wallet", Asset: "CNY"}, {Code: "merchant:shop", Asset: "CNY"}}}); err != nil {
+		{Code: "world", Asset: "CNY", Unbounded: true}, {Code: "user:1001:wallet",
+			Asset: "CNY"}, {Code: "merchant:shop", Asset: "CNY"}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Ledger.Transfer(t.Context(), &ledgerv1.TransferRequest{BizNo: "top-up",
-		Postings: []*ledgerv1.Posting{{From: "world", To: "user:1001:wallet", Asset: "CNY", Amount: "40.00"}}}); err != nil {
+		Postings: []*ledgerv1.Posting{{From: "world", To: "user:1001:wallet", Asset: "CNY",
+			Amount: "40.00"}}}); err != nil {
 		t.Fatal(err)
 	}
 	return &shop{origin, super}
@@ -71,7 +76,8 @@ func newShop(t *testing.T) *shop {
 // paid is how many transfers there are besides the top-up.
 func (s *shop) paid(t *testing.T) (n int) {
 	t.Helper()
-	if err := s.db.QueryRow(t.Context(), "select count(*) from ledger_transfers where biz_no like 'order-%'").Scan(&n); err != nil {
+	if err := s.db.QueryRow(t.Context(),
+		"select count(*) from ledger_transfers where biz_no like 'order-%'").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
@@ -197,7 +203,8 @@ func TestAnOpenPageBuysAgain(t *testing.T) {
 		t.Errorf("%d transfers; the next token was %q", n, next)
 	}
 	var issued int
-	if err := s.db.QueryRow(t.Context(), "select count(*) from token_submit_tokens").Scan(&issued); err != nil || issued != 3 {
+	if err := s.db.QueryRow(t.Context(), "select count(*) from token_submit_tokens").Scan(&issued); err != nil ||
+		issued != 3 {
 		t.Errorf("%d tokens were issued, %v", issued, err)
 	}
 }

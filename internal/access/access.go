@@ -26,9 +26,11 @@ import (
 
 // Reasons of access.
 var (
-	Unauthenticated = fault.Define(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest, Code: fault.Unauthenticated, Step: fault.Fix,
+	Unauthenticated = fault.Define(fault.Reason{Name: "UNAUTHENTICATED", Class: fault.BadRequest,
+		Code: fault.Unauthenticated, Step: fault.Fix,
 		Doc: "The call has no valid API key: send Authorization: Bearer KEY."})
-	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest, Code: fault.PermissionDenied, Step: fault.Fix,
+	PermissionDenied = fault.Define(fault.Reason{Name: "PERMISSION_DENIED", Class: fault.BadRequest,
+		Code: fault.PermissionDenied, Step: fault.Fix,
 		Doc: "The API key's role does not allow the call."})
 )
 

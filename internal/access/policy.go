@@ -75,12 +75,15 @@ var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
 // SetPolicy makes or replaces the policy of an operation. Servers follow within rememberFor.
 func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) error {
 	if !operationName.MatchString(r.Operation) {
-		return fmt.Errorf("%q is not an operation: use a name such as ledger.transfer, or * for all others", r.Operation)
+		return fmt.Errorf("%q is not an operation: use a name such as ledger.transfer, or * for all others",
+			r.Operation)
 	}
-	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired, TokenRequired: r.TokenRequired}
+	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
+		TokenRequired: r.TokenRequired}
 	if r.KeyLife != 0 {
 		if r.KeyLife < LeastKeyLife || r.KeyLife > GreatestKeyLife {
-			return fmt.Errorf("the life of request keys must be %v to %v, not %v", LeastKeyLife, GreatestKeyLife, r.KeyLife)
+			return fmt.Errorf("the life of request keys must be %v to %v, not %v", LeastKeyLife, GreatestKeyLife,
+				r.KeyLife)
 		}
 		seconds := int32(r.KeyLife / time.Second)
 		arg.KeyLifeS = &seconds

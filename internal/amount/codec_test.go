@@ -371,7 +371,8 @@ func TestOtherGoTypesKeepTheirPlans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Scan(pgtype.NumericArrayOID, format, src, &many); err != nil || !slices.Equal(many, []int64{1, -2}) {
+		if err := m.Scan(pgtype.NumericArrayOID, format, src, &many); err != nil ||
+			!slices.Equal(many, []int64{1, -2}) {
 			t.Errorf("[]int64: %v, %v", many, err)
 		}
 	}
@@ -387,9 +388,15 @@ func TestEncodingDoesNotAllocate(t *testing.T) {
 	var target any = &got
 	sum, ok := Int{}, false
 	for name, f := range map[string]func(){
-		"Add":    func() { sum, ok = xs[0].Add(xs[1]) },
-		"scalar": func() { _, _ = m.PlanEncode(pgtype.NumericOID, pgtype.BinaryFormatCode, scalar).Encode(scalar, buf) },
-		"array":  func() { _, _ = m.PlanEncode(pgtype.NumericArrayOID, pgtype.BinaryFormatCode, list).Encode(list, buf) },
+		"Add": func() { sum, ok = xs[0].Add(xs[1]) },
+		"scalar": func() {
+			_, _ = m.PlanEncode(pgtype.NumericOID, pgtype.BinaryFormatCode, scalar).Encode(scalar,
+				buf)
+		},
+		"array": func() {
+			_, _ = m.PlanEncode(pgtype.NumericArrayOID, pgtype.BinaryFormatCode, list).Encode(list,
+				buf)
+		},
 		"scan":   func() { _ = m.PlanScan(pgtype.NumericOID, pgtype.BinaryFormatCode, target).Scan(src, target) },
 		"format": func() { buf = AppendFormat(buf[:0], xs[0], 2) },
 		"parse":  func() { _, _ = ParseDecimal("99999999999999999999.123456789") },

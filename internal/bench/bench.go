@@ -112,7 +112,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	plans := []plan{{name: Small, accounts: o.Active, cases: selected(smallCases(), o.Only)}}
 	if o.Entries > 0 {
-		plans = append(plans, plan{name: Big, accounts: o.Accounts, entries: o.Entries, cases: selected(bigCases(), o.Only)})
+		plans = append(plans, plan{name: Big, accounts: o.Accounts, entries: o.Entries,
+			cases: selected(bigCases(), o.Only)})
 	}
 	for _, plan := range plans {
 		if len(plan.cases) == 0 {
@@ -172,7 +173,8 @@ func (c *cluster) phase(ctx context.Context, plan plan, report *Report) error {
 				return fmt.Errorf("%s: %w", results[i].Name, err)
 			}
 			results[i].Rounds = append(results[i].Rounds, run)
-			c.progress("%s tables, round %d of %d: %s", plan.name, round+1, c.options.Rounds, run.line(&results[i].Case))
+			c.progress("%s tables, round %d of %d: %s", plan.name, round+1, c.options.Rounds,
+				run.line(&results[i].Case))
 			for _, failure := range run.Failures {
 				report.fail("%s tables, %s, round %d: %s", plan.name, results[i].Name, round+1, failure)
 			}

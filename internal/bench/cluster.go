@@ -39,11 +39,13 @@ func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 		"checkpoint_timeout": "15min",
 	}}
 	c.progress("starting Postgres in %s", dir)
-	if c.postgres, err = localpg.Start(ctx, localpg.Options{Dir: dir, Durable: true, Settings: c.settings}); err != nil {
+	if c.postgres, err = localpg.Start(ctx,
+		localpg.Options{Dir: dir, Durable: true, Settings: c.settings}); err != nil {
 		_ = os.RemoveAll(dir) // the other error tells more
 		return nil, err
 	}
-	for _, statement := range []string{"create role " + loginRole + " login", fmt.Sprintf(sql("wal"), o.wal), "checkpoint"} {
+	for _, statement := range []string{"create role " + loginRole + " login", fmt.Sprintf(sql("wal"), o.wal),
+		"checkpoint"} {
 		if err := c.exec(ctx, "postgres", statement); err != nil {
 			c.stop()
 			return nil, err
@@ -70,7 +72,8 @@ func makeDir(parent string) (string, error) {
 	}
 	i := slices.IndexFunc(candidates, func(dir string) bool { return !isMemory(dir) })
 	if i < 0 {
-		return "", fmt.Errorf("%v is in memory, where nothing is durable: name a directory on a disk with --dir", candidates)
+		return "", fmt.Errorf("%v is in memory, where nothing is durable: name a directory on a disk with --dir",
+			candidates)
 	}
 	localpg.RemoveAbandoned(filepath.Join(candidates[i], dirPrefix+"*"), time.Minute) // gigabytes each
 	dir, err := os.MkdirTemp(candidates[i], dirPrefix)
@@ -119,7 +122,8 @@ type Machine struct {
 }
 
 func (c *cluster) machine(ctx context.Context) (Machine, error) {
-	m := Machine{Cores: runtime.NumCPU(), Model: processorModel(), Memory: memoryOfMachine(), System: kernel(), Go: runtime.Version(),
+	m := Machine{Cores: runtime.NumCPU(), Model: processorModel(), Memory: memoryOfMachine(), System: kernel(),
+		Go:       runtime.Version(),
 		Postgres: c.postgres.Version, Settings: map[string]string{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {

@@ -57,7 +57,8 @@ func (j *journal) load(ctx context.Context, conn *pgx.Conn, dsn string) error {
 		return err
 	}
 	// The trigger would keep all entries in memory; verifyAll looks at them instead.
-	if err := execAll(ctx, conn, []string{"set session_replication_role = replica", "set maintenance_work_mem = '512MB'"}); err != nil {
+	if err := execAll(ctx, conn, []string{"set session_replication_role = replica",
+		"set maintenance_work_mem = '512MB'"}); err != nil {
 		return err
 	}
 	if err := j.copyAll(ctx, conn, dsn); err != nil {
@@ -121,7 +122,8 @@ func (j *journal) copyAll(ctx context.Context, conn *pgx.Conn, dsn string) error
 	defer other.Close(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
 	go func() {
-		done <- errors.Join(copyIn(ctx, other, "copy_batches", j.writeBatches), copyIn(ctx, other, "copy_transfers", j.writeTransfers))
+		done <- errors.Join(copyIn(ctx, other, "copy_batches", j.writeBatches),
+			copyIn(ctx, other, "copy_transfers", j.writeTransfers))
 	}()
 	err = copyIn(ctx, conn.PgConn(), "copy_entries", j.writeEntries)
 	if err = errors.Join(err, <-done); err != nil {
@@ -206,7 +208,8 @@ func (j *journal) writeTransfers(r *row) {
 		if i%rowsOfBatch == 0 {
 			at = j.at(j.firstTransfer, i)
 		}
-		r.number(int64(j.tenant)).number(j.firstTransfer + int64(i)).text("load-" + strconv.Itoa(i)).text("transfer").text(at)
+		r.number(int64(j.tenant)).number(j.firstTransfer + int64(i)).text("load-" +
+			strconv.Itoa(i)).text("transfer").text(at)
 		r.text(tenantName).text("load").end()
 	})
 }
@@ -218,7 +221,8 @@ func (j *journal) writeEntries(r *row) {
 		before := j.balances[account]
 		j.balances[account] += amount
 		j.versions[account]++
-		r.number(int64(j.tenant)).number(j.firstAccount + int64(account)).number(j.versions[account]).number(j.firstTransfer + int64(i))
+		r.number(int64(j.tenant)).number(j.firstAccount +
+			int64(account)).number(j.versions[account]).number(j.firstTransfer + int64(i))
 		r.text(at).text("0").text(load.Asset).number(amount).number(before).number(j.balances[account]).end()
 	}
 	j.each(func(i, from, to int, amount int64) {
@@ -238,8 +242,10 @@ func (j *journal) writeAccounts(r *row) {
 		if a == j.accounts+1 {
 			code, kind, least = load.World, "equity", `\N`
 		}
-		r.number(int64(j.tenant)).number(j.firstAccount + int64(a)).text(code).text(load.Asset).number(load.Scale).text(kind).text("open")
-		r.number(j.balances[a]).text("0").text(least).number(j.versions[a]).text(j.at(j.firstTransfer, int(last[a]))).end()
+		r.number(int64(j.tenant)).number(j.firstAccount +
+			int64(a)).text(code).text(load.Asset).number(load.Scale).text(kind).text("open")
+		r.number(j.balances[a]).text("0").text(least).number(j.versions[a]).text(j.at(j.firstTransfer,
+			int(last[a]))).end()
 	}
 }
 

@@ -85,7 +85,8 @@ func RunKeys(ctx context.Context, o KeyOptions) (*KeyReport, error) {
 		return nil, err
 	}
 	defer b.close()
-	report := &KeyReport{StartedAt: begin, Rounds: o.Rounds, Warmup: o.Warmup, Measure: o.Measure, Callers: o.Callers, RedisVersion: b.redisVersion}
+	report := &KeyReport{StartedAt: begin, Rounds: o.Rounds, Warmup: o.Warmup, Measure: o.Measure, Callers: o.Callers,
+		RedisVersion: b.redisVersion}
 	if report.Machine, err = b.cluster.machine(ctx); err != nil {
 		return nil, err
 	}
@@ -108,7 +109,8 @@ func RunKeys(ctx context.Context, o KeyOptions) (*KeyReport, error) {
 			}
 			r.Rounds = append(r.Rounds, run)
 			done[r.Name] += run.Done
-			b.cluster.progress("round %d of %d: %-16s %8.0f/s  p50 %s  p99 %s", round+1, o.Rounds, r.Name, run.PerSecond,
+			b.cluster.progress("round %d of %d: %-16s %8.0f/s  p50 %s  p99 %s", round+1, o.Rounds, r.Name,
+				run.PerSecond,
 				milliseconds(run.P50), milliseconds(run.P99))
 		}
 	}
@@ -160,7 +162,8 @@ func measure(ctx context.Context, o *KeyOptions, op operation, run string) (r Ke
 	if failure != nil || ctx.Err() != nil {
 		return r, errors.Join(failure, ctx.Err())
 	}
-	return KeyRound{PerSecond: float64(measured.Load()) / seconds, P50: latency.Quantile(0.5), P99: latency.Quantile(0.99), Done: done.Load()}, nil
+	return KeyRound{PerSecond: float64(measured.Load()) / seconds, P50: latency.Quantile(0.5),
+		P99: latency.Quantile(0.99), Done: done.Load()}, nil
 }
 
 func pause(ctx context.Context, d time.Duration) {

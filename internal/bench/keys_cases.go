@@ -51,7 +51,8 @@ func (b *keyBench) caller() commit.Caller {
 
 // do runs a command in the engine of this process, as a server would with a call.
 func (b *keyBench) do(ctx context.Context, c flow.Command, rows int) (any, error) {
-	out, err := b.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Command: c, Rows: rows, Bytes: 512})
+	out, err := b.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Command: c, Rows: rows,
+		Bytes: 512})
 	return out.Answer, err
 }
 
@@ -118,7 +119,8 @@ func spends(_ context.Context, b *keyBench) (operation, error) {
 		if err != nil {
 			return err
 		}
-		_, err = b.do(ctx, flow.Token(&token.SpendCommand{Spend: token.Spend{Caller: b.caller(), Token: t, Purpose: "order", Operation: "bench.spend"}}), 1)
+		_, err = b.do(ctx, flow.Token(&token.SpendCommand{Spend: token.Spend{Caller: b.caller(), Token: t,
+			Purpose: "order", Operation: "bench.spend"}}), 1)
 		return err
 	}, nil
 }
@@ -130,12 +132,14 @@ func works(_ context.Context, b *keyBench) (operation, error) {
 	}
 	return func(ctx context.Context, run string, caller, n int) error {
 		key := name(run, caller, n)
-		answer, err := b.do(ctx, flow.Work(&work.BeginCommand{Caller: b.caller(), BeginParams: work.BeginParams{Scope: "bench", Key: key,
-			Fingerprint: []byte("0123456789abcdef"), Lease: 30 * time.Second, Life: 24 * time.Hour}}), 1)
+		answer, err := b.do(ctx, flow.Work(&work.BeginCommand{Caller: b.caller(),
+			BeginParams: work.BeginParams{Scope: "bench", Key: key,
+				Fingerprint: []byte("0123456789abcdef"), Lease: 30 * time.Second, Life: 24 * time.Hour}}), 1)
 		if err != nil {
 			return err
 		}
-		_, err = b.do(ctx, flow.Work(&work.CompleteCommand{Caller: b.caller(), Held: work.Held{Scope: "bench", Key: key, Fence: answer.(work.Begun).Fence},
+		_, err = b.do(ctx, flow.Work(&work.CompleteCommand{Caller: b.caller(),
+			Held:  work.Held{Scope: "bench", Key: key, Fence: answer.(work.Begun).Fence},
 			State: work.Done, Answer: recorded}), 1)
 		return err
 	}, nil
@@ -144,12 +148,14 @@ func works(_ context.Context, b *keyBench) (operation, error) {
 func locks(_ context.Context, b *keyBench) (operation, error) {
 	return func(ctx context.Context, _ string, caller, _ int) error {
 		name := fmt.Sprint("bench:", caller)
-		answer, err := b.do(ctx, flow.Lock(&lock.AcquireCommand{Caller: b.caller(), AcquireParams: lock.AcquireParams{Name: name,
-			Holder: "bench", Lease: 30 * time.Second}}), 1)
+		answer, err := b.do(ctx, flow.Lock(&lock.AcquireCommand{Caller: b.caller(),
+			AcquireParams: lock.AcquireParams{Name: name,
+				Holder: "bench", Lease: 30 * time.Second}}), 1)
 		if err != nil {
 			return err
 		}
-		_, err = b.do(ctx, flow.Lock(&lock.ReleaseCommand{Caller: b.caller(), Name: name, Fence: answer.(lock.Acquired).Fence}), 1)
+		_, err = b.do(ctx, flow.Lock(&lock.ReleaseCommand{Caller: b.caller(), Name: name,
+			Fence: answer.(lock.Acquired).Fence}), 1)
 		return err
 	}, nil
 }
@@ -173,7 +179,8 @@ func issueCalls(_ context.Context, b *keyBench) (operation, error) {
 
 func spendCalls(_ context.Context, b *keyBench) (operation, error) {
 	tokens := newStock(func(ctx context.Context) ([]string, error) {
-		res, err := b.client.Idempotency.IssueTokens(ctx, &idempotencyv1.IssueTokensRequest{Purpose: "order", Count: tokensAtOnce})
+		res, err := b.client.Idempotency.IssueTokens(ctx,
+			&idempotencyv1.IssueTokensRequest{Purpose: "order", Count: tokensAtOnce})
 		return res.GetTokens(), err
 	})
 	return func(ctx context.Context, _ string, caller, _ int) error {
@@ -189,12 +196,14 @@ func spendCalls(_ context.Context, b *keyBench) (operation, error) {
 func workCalls(_ context.Context, b *keyBench) (operation, error) {
 	return func(ctx context.Context, run string, caller, n int) error {
 		key := name(run, caller, n)
-		res, err := b.client.Idempotency.Begin(ctx, &idempotencyv1.BeginRequest{Scope: "bench", Key: key, Fingerprint: []byte("0123456789abcdef")})
+		res, err := b.client.Idempotency.Begin(ctx,
+			&idempotencyv1.BeginRequest{Scope: "bench", Key: key, Fingerprint: []byte("0123456789abcdef")})
 		if err != nil {
 			return err
 		}
-		_, err = b.client.Idempotency.Complete(ctx, &idempotencyv1.CompleteRequest{Scope: "bench", Key: key, Fence: res.GetRun().GetFence(),
-			Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE, Answer: &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte(`{"order":"77"}`)}})
+		_, err = b.client.Idempotency.Complete(ctx,
+			&idempotencyv1.CompleteRequest{Scope: "bench", Key: key, Fence: res.GetRun().GetFence(),
+				Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE, Answer: &idempotencyv1.RecordedAnswer{Status: 201, Body: []byte(`{"order":"77"}`)}})
 		return err
 	}, nil
 }

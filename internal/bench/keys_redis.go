@@ -30,8 +30,9 @@ func startRedis(ctx context.Context, program, dir string, connections int) (*red
 	}
 	_, port, _ := strings.Cut(address, ":")
 	s := &redisServer{}
-	if s.child, err = startChild(program, []string{"--bind", "127.0.0.1", "--port", port, "--appendonly", "yes", "--appendfsync", "everysec",
-		"--save", "", "--dir", dir}, nil, nil, nil); err != nil {
+	if s.child, err = startChild(program,
+		[]string{"--bind", "127.0.0.1", "--port", port, "--appendonly", "yes", "--appendfsync", "everysec",
+			"--save", "", "--dir", dir}, nil, nil, nil); err != nil {
 		return nil, "", err
 	}
 	s.client = redis.NewClient(&redis.Options{Addr: address, PoolSize: connections, MinIdleConns: connections})

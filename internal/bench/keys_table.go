@@ -39,9 +39,12 @@ func (r *KeyReport) conditions() []string {
 	}
 	return []string{
 		fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s with fsync and synchronous_commit on, %s, %s.",
-			r.StartedAt.UTC().Format(time.DateOnly), m.Cores, m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres, redis, m.Go),
-		fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync), milliseconds(m.SyncP99)),
-		fmt.Sprintf("%d callers; %d rounds of %v after %v of warm-up; medians.", r.Callers, r.Rounds, r.Measure, r.Warmup),
+			r.StartedAt.UTC().Format(time.DateOnly), m.Cores, m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres,
+			redis, m.Go),
+		fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync),
+			milliseconds(m.SyncP99)),
+		fmt.Sprintf("%d callers; %d rounds of %v after %v of warm-up; medians.", r.Callers, r.Rounds, r.Measure,
+			r.Warmup),
 	}
 }
 
@@ -54,7 +57,8 @@ func (r *KeyReport) rows() [][]string {
 			ratio = fmt.Sprintf("%.2f", x.Ratio)
 		}
 		rows = append(rows, []string{x.Name, x.What, x.Where,
-			fmt.Sprintf("%s [%s..%s]", thousands(x.PerSecond), thousands(x.Least), thousands(x.Most)), milliseconds(x.P50), milliseconds(x.P99), ratio})
+			fmt.Sprintf("%s [%s..%s]", thousands(x.PerSecond), thousands(x.Least), thousands(x.Most)),
+			milliseconds(x.P50), milliseconds(x.P99), ratio})
 	}
 	return rows
 }

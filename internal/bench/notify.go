@@ -113,7 +113,8 @@ func notifyCases() []notifyCase {
 	return []notifyCase{
 		{"enqueue", "Send, with nobody who delivers", enqueue},
 		{"burn-down", "the backlog, by one process", burnDown},
-		{"steady", "Send and delivery in one process, as fast as they go, at the end of as long a time as below", steady},
+		{"steady", "Send and delivery in one process, as fast as they go, at the end of as long a time as below",
+			steady},
 		{"pickup", "from the call of Send to the provider, 300/s, in one process", pickup},
 		{"pickup-other", "the same, delivered by another process", pickupOther},
 		{"kill", "two processes deliver, one is killed with SIGKILL", kill},
@@ -168,7 +169,8 @@ func (r *NotifyReport) target() {
 	}
 	for _, name := range []string{"kill", "held-kill"} {
 		x := r.find(name)
-		add(name+": lost, and twice", "0 and 0", x.Messages > 0, x.Lost == 0 && x.Twice == 0, fmt.Sprintf("%d and %d", x.Lost, x.Twice))
+		add(name+": lost, and twice", "0 and 0", x.Messages > 0, x.Lost == 0 && x.Twice == 0,
+			fmt.Sprintf("%d and %d", x.Lost, x.Twice))
 	}
 }
 

@@ -19,16 +19,19 @@ import (
 // send accepts one message in a process, and has the sink expect it.
 func (b *notifyBench) send(ctx context.Context, p *process, text string, at time.Time) error {
 	b.sink.expect(text, at)
-	_, err := p.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Rows: 4, Bytes: 512, Command: flow.Notify(&notify.SendCommand{
-		Caller: commit.Caller{Tenant: b.tenant, Principal: tenantName, RequestID: tenantName},
-		Params: notify.Params{Channel: send.Webhook, Recipient: "endpoint-1", BusinessType: "order.paid", Content: send.Content{Type: "order.paid", Text: text},
-			Priority: 1}})})
+	_, err := p.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Rows: 4, Bytes: 512,
+		Command: flow.Notify(&notify.SendCommand{
+			Caller: commit.Caller{Tenant: b.tenant, Principal: tenantName, RequestID: tenantName},
+			Params: notify.Params{Channel: send.Webhook, Recipient: "endpoint-1", BusinessType: "order.paid",
+				Content:  send.Content{Type: "order.paid", Text: text},
+				Priority: 1}})})
 	return err
 }
 
 // say is what the nth message of a run says: about as much as a text message.
 func say(run string, n int) string {
-	return fmt.Sprintf("%s %08d: your order has been paid, and leaves our house tomorrow. Thank you for your trust.", run, n)
+	return fmt.Sprintf("%s %08d: your order has been paid, and leaves our house tomorrow. Thank you for your trust.",
+		run, n)
 }
 
 // fill sends messages by many callers, until stop says so, and tells how many.
@@ -69,7 +72,8 @@ func (b *notifyBench) arrive(ctx context.Context, within time.Duration) error {
 		case <-tick.C:
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%w: %d of %d arrived in %v", errNotDelivered, b.sink.count.Load(), b.sink.expected(), within)
+			return fmt.Errorf("%w: %d of %d arrived in %v", errNotDelivered, b.sink.count.Load(), b.sink.expected(),
+				within)
 		}
 	}
 }
@@ -156,7 +160,8 @@ func (b *notifyBench) beforeMeasure() time.Duration {
 	return max(b.options.Held-b.options.Measure, b.options.Warmup)
 }
 
-func (b *notifyBench) steadyFor(ctx context.Context, run string, warmup, measure time.Duration) (r NotifyResult, err error) {
+func (b *notifyBench) steadyFor(ctx context.Context, run string, warmup,
+	measure time.Duration) (r NotifyResult, err error) {
 	b.sink.reset()
 	p := b.startProcess(true)
 	defer p.stop()

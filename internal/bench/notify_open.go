@@ -129,8 +129,9 @@ func (b *notifyBench) startProcess(delivers bool) *process {
 		senders[send.Webhook] = newSinkSender(b.sink.url)
 	}
 	pool := deliver.New(deliver.Config{DB: b.pool, Senders: senders, Instance: tenantName, Lease: b.options.Lease})
-	engine := flow.NewSendingEngine(b.pool, tenantName, nil, nil, &notify.Outbox{Master: secret.New(), Handoff: pool, Instance: tenantName,
-		Metrics: notify.NewMetrics(nil)})
+	engine := flow.NewSendingEngine(b.pool, tenantName, nil, nil,
+		&notify.Outbox{Master: secret.New(), Handoff: pool, Instance: tenantName,
+			Metrics: notify.NewMetrics(nil)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { pool.Run(ctx) })
@@ -147,7 +148,8 @@ func (b *notifyBench) startProcess(delivers bool) *process {
 
 // startDeliverer starts another process that delivers.
 func (b *notifyBench) startDeliverer() (*child, error) {
-	return startChild(b.options.Program, []string{"bench-deliver", "--sink=" + b.sink.url, "--lease=" + b.lease().String()},
+	return startChild(b.options.Program,
+		[]string{"bench-deliver", "--sink=" + b.sink.url, "--lease=" + b.lease().String()},
 		[]string{"DATABASE_URL=" + b.url}, nil, nil)
 }
 
@@ -194,7 +196,8 @@ func (s *notifySink) close() { _ = s.server.Close() }
 func (s *notifySink) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent, s.arrived, s.repeated, s.twice, s.latency = map[string]time.Time{}, map[string]string{}, 0, 0, new(load.Histogram)
+	s.sent, s.arrived, s.repeated, s.twice, s.latency = map[string]time.Time{}, map[string]string{}, 0, 0,
+		new(load.Histogram)
 	s.count.Store(0)
 }
 
@@ -256,7 +259,8 @@ type sinkSender struct {
 }
 
 func newSinkSender(url string) *sinkSender {
-	return &sinkSender{url, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}}}
+	return &sinkSender{url, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256,
+		DisableCompression: true}}}
 }
 
 // Send posts what the message says.

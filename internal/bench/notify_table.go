@@ -15,9 +15,11 @@ func (r *NotifyReport) WriteMarkdown(w io.Writer) error { return r.write(w, mark
 func (r *NotifyReport) write(w io.Writer, table func([][]string) error) error {
 	m := &r.Machine
 	fmt.Fprintf(w, "%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s with fsync and synchronous_commit on, %s. Load, provider, service and "+
-		"database share the machine.\n\n", r.StartedAt.UTC().Format(time.DateOnly), m.Cores, m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres, m.Go)
+		"database share the machine.\n\n", r.StartedAt.UTC().Format(time.DateOnly), m.Cores, m.Model,
+		float64(m.Memory)/(1<<30), m.System, m.Postgres, m.Go)
 	fmt.Fprintf(w, "One write of 8 KiB that waits for the disk: median %s, p99 %s. %d callers; a backlog of %s; leases of %v; the snapshot is held for %v "+
-		"under load.\n\n", milliseconds(m.Sync), milliseconds(m.SyncP99), r.Callers, thousands(float64(r.Backlog)), r.Lease, r.Held)
+		"under load.\n\n", milliseconds(m.Sync), milliseconds(m.SyncP99), r.Callers, thousands(float64(r.Backlog)),
+		r.Lease, r.Held)
 	if err := table(r.rows()); err != nil {
 		return err
 	}
@@ -30,7 +32,8 @@ func (r *NotifyReport) write(w io.Writer, table func([][]string) error) error {
 }
 
 func (r *NotifyReport) rows() [][]string {
-	rows := [][]string{{"case", "what", "messages", "messages/s", "p50", "p95", "lost", "asked for again", "sent twice"}}
+	rows := [][]string{{"case", "what", "messages", "messages/s", "p50", "p95", "lost", "asked for again",
+		"sent twice"}}
 	for i := range r.Results {
 		x := &r.Results[i]
 		rate, p50, p95 := "", "", ""
@@ -40,7 +43,8 @@ func (r *NotifyReport) rows() [][]string {
 		if x.P95 > 0 {
 			p50, p95 = milliseconds(x.P50), milliseconds(x.P95)
 		}
-		rows = append(rows, []string{x.Name, x.What, thousands(float64(x.Messages)), rate, p50, p95, fmt.Sprint(x.Lost), fmt.Sprint(x.Repeated), fmt.Sprint(x.Twice)})
+		rows = append(rows, []string{x.Name, x.What, thousands(float64(x.Messages)), rate, p50, p95, fmt.Sprint(x.Lost),
+			fmt.Sprint(x.Repeated), fmt.Sprint(x.Twice)})
 	}
 	return rows
 }

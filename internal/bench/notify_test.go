@@ -14,7 +14,8 @@ func TestMessagesAreMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Postgres and processes")
 	}
-	r, err := RunNotify(t.Context(), NotifyOptions{Backlog: 2000, Callers: 32, Held: time.Second, Lease: 4 * time.Second,
+	r, err := RunNotify(t.Context(), NotifyOptions{Backlog: 2000, Callers: 32, Held: time.Second,
+		Lease:   4 * time.Second,
 		Options: Options{Measure: 500 * time.Millisecond, Warmup: 200 * time.Millisecond, Progress: t.Output()}})
 	if err != nil {
 		t.Fatal(err)

@@ -53,8 +53,8 @@ type OverloadResult struct {
 	SmallPerSecond         float64
 	SmallP50, SmallP99     time.Duration
 	ServerMemory           int64
-	// CPU of the large tenant's transfers, and how many cores other programs had meanwhile: a ratio says little when they
-	// had more of them than during the peak.
+	// CPU of the large tenant's transfers, and how many cores other programs had meanwhile: a ratio says little when
+	// they had more of them than during the peak.
 	CPU     CPU
 	Foreign float64
 	Rounds  []OverloadRound
@@ -165,19 +165,22 @@ func (p *phase) openSmallTenant(ctx context.Context) (key string, err error) {
 	}
 	c := client.New(p.server.url, client.WithAPIKey(key))
 	defer c.Close()
-	if _, err = c.Ledger.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: load.Asset, Scale: load.Scale}}}); err != nil {
+	if _, err = c.Ledger.CreateAssets(ctx,
+		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: load.Asset, Scale: load.Scale}}}); err != nil {
 		return "", err
 	}
 	accounts := &ledgerv1.CreateAccountsRequest{}
 	for n := range smallAccounts {
-		accounts.Accounts = append(accounts.Accounts, &ledgerv1.NewAccount{Code: load.Code(n), Asset: load.Asset, Unbounded: true})
+		accounts.Accounts = append(accounts.Accounts,
+			&ledgerv1.NewAccount{Code: load.Code(n), Asset: load.Asset, Unbounded: true})
 	}
 	_, err = c.Ledger.CreateAccounts(ctx, accounts)
 	return key, err
 }
 
 // overload measures a case once: a load process for each of the two tenants, at the same time.
-func (p *phase) overload(ctx context.Context, c *OverloadCase, callers int, smallKey string) (run OverloadRound, err error) {
+func (p *phase) overload(ctx context.Context, c *OverloadCase, callers int,
+	smallKey string) (run OverloadRound, err error) {
 	p.runs++
 	large := p.spec(&Case{Kind: load.HTTP, Callers: c.Callers, Items: overloadItems})
 	large.Obey = c.obey
@@ -205,8 +208,9 @@ func (p *phase) overload(ctx context.Context, c *OverloadCase, callers int, smal
 	told := *largeResult
 	told.Refused, told.Measured = 0, max(told.Measured, 1) // refusals are meant to be, even of all calls
 	if smallResult.Refused+smallResult.Unknown > 0 {
-		run.Failures = append(run.Failures, fmt.Sprintf("%d transfers of the small tenant were refused, %d are unknown: %s",
-			smallResult.Refused, smallResult.Unknown, smallResult.FirstError))
+		run.Failures = append(run.Failures,
+			fmt.Sprintf("%d transfers of the small tenant were refused, %d are unknown: %s",
+				smallResult.Refused, smallResult.Unknown, smallResult.FirstError))
 	}
 	if told.Unknown > 0 {
 		pause(ctx, 2*time.Second) // what the server still commits must not count for the next run
@@ -215,7 +219,8 @@ func (p *phase) overload(ctx context.Context, c *OverloadCase, callers int, smal
 }
 
 func (r *OverloadRound) overloadLine(name string) string {
-	s := fmt.Sprintf("%-9s %8.0f/s  %6.0f calls/s refused; small tenant %6.1f/s  p50 %s  p99 %s", name, r.PerSecond, r.RefusedPerSecond,
+	s := fmt.Sprintf("%-9s %8.0f/s  %6.0f calls/s refused; small tenant %6.1f/s  p50 %s  p99 %s", name, r.PerSecond,
+		r.RefusedPerSecond,
 		r.SmallPerSecond, milliseconds(r.SmallP50), milliseconds(r.SmallP99))
 	if r.noisy() {
 		s += fmt.Sprintf("  (noisy: others had %.0f %% of a core, %.0f %% were stolen)", 100*r.Foreign, 100*r.Stolen)
@@ -257,9 +262,11 @@ func (r *OverloadReport) summarise() {
 			continue
 		}
 		r.Targets = append(r.Targets,
-			Target{What: x.Name + ", transfers/s", Want: fmt.Sprintf(">= %.1f × the peak", overloadRatio), Measured: true,
-				Got: fmt.Sprintf("%.2f ×", x.Ratio), Reached: x.Ratio >= overloadRatio},
-			Target{What: x.Name + ", p50 of the small tenant", Want: "< 150 ms", Measured: true, Got: milliseconds(x.SmallP50),
+			Target{What: x.Name + ", transfers/s", Want: fmt.Sprintf(">= %.1f × the peak", overloadRatio),
+				Measured: true,
+				Got:      fmt.Sprintf("%.2f ×", x.Ratio), Reached: x.Ratio >= overloadRatio},
+			Target{What: x.Name + ", p50 of the small tenant", Want: "< 150 ms", Measured: true,
+				Got:     milliseconds(x.SmallP50),
 				Reached: x.SmallP50 > 0 && x.SmallP50 < overloadP50})
 	}
 }

@@ -12,8 +12,9 @@ func TestOverloadIsMeasured(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a Postgres and processes")
 	}
-	r, err := RunOverload(t.Context(), OverloadOptions{Peak: 2, Times: 3, Beside: 2, Options: Options{Rounds: 1, Active: 1000, wal: 4,
-		Measure: 500 * time.Millisecond, Warmup: 200 * time.Millisecond, Progress: t.Output()}})
+	r, err := RunOverload(t.Context(), OverloadOptions{Peak: 2, Times: 3, Beside: 2,
+		Options: Options{Rounds: 1, Active: 1000, wal: 4,
+			Measure: 500 * time.Millisecond, Warmup: 200 * time.Millisecond, Progress: t.Output()}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -167,10 +167,12 @@ func (p *phase) verifyAll(ctx context.Context) (failures []string, err error) {
 		}
 		least := int64(p.info.Transfers) + p.acknowledged[l]
 		if transfers < least || transfers > least+p.unknown[l] {
-			failures = append(failures, fmt.Sprintf("schema %s has %d transfers, %d were loaded or acknowledged", l, transfers, least))
+			failures = append(failures, fmt.Sprintf("schema %s has %d transfers, %d were loaded or acknowledged", l,
+				transfers, least))
 		}
 		if entries != 2*transfers || wrong != 0 {
-			failures = append(failures, fmt.Sprintf("schema %s has %d entries of %d transfers, and %d wrong accounts", l, entries, transfers, wrong))
+			failures = append(failures, fmt.Sprintf("schema %s has %d entries of %d transfers, and %d wrong accounts",
+				l, entries, transfers, wrong))
 		}
 	}
 	if p.cluster.options.Checks {

@@ -74,7 +74,8 @@ type Round struct {
 }
 
 func newRun(r *load.Result, marks [2]sample) Round {
-	run := Round{P50: r.P50, P99: r.P99, Max: r.Max, Succeeded: r.Succeeded, Refused: r.Refused, Unknown: r.Unknown, FirstError: r.FirstError}
+	run := Round{P50: r.P50, P99: r.P99, Max: r.Max, Succeeded: r.Succeeded, Refused: r.Refused, Unknown: r.Unknown,
+		FirstError: r.FirstError}
 	if r.Measured == 0 || r.Seconds == 0 {
 		return run
 	}

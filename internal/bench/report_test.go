@@ -20,7 +20,8 @@ func made(rates map[string]float64) *Report {
 		}
 		x := Result{Tables: Small, Case: c}
 		for _, times := range []float64{1, 0.9, 1.2} {
-			x.Rounds = append(x.Rounds, Round{PerSecond: rate * times, P50: time.Millisecond, P99: 13 * time.Millisecond, ServerMemory: 100 << 20})
+			x.Rounds = append(x.Rounds, Round{PerSecond: rate * times, P50: time.Millisecond,
+				P99: 13 * time.Millisecond, ServerMemory: 100 << 20})
 		}
 		x.summarise()
 		r.Results = append(r.Results, x)
@@ -31,7 +32,8 @@ func made(rates map[string]float64) *Report {
 
 func TestRatiosAreToTheBetterBaselineOfTheSameAccounts(t *testing.T) {
 	t.Parallel()
-	r := made(map[string]float64{"a-16": 1000, "a-32": 2000, "t-32": 9000, "a-16-hot": 300, "a-32-hot": 200, "b-256": 4000, "b-256-hot": 3000,
+	r := made(map[string]float64{"a-16": 1000, "a-32": 2000, "t-32": 9000, "a-16-hot": 300, "a-32-hot": 200,
+		"b-256": 4000, "b-256-hot": 3000,
 		"b-64": 10, "b-1024": 10})
 	if x := r.find(Small, "b-256"); x.PerSecond != 4000 || x.Least != 3600 || x.Most != 4800 || x.Ratio != 2 {
 		t.Errorf("even: %+v", x)
@@ -108,7 +110,8 @@ func TestDocumentKeepsWhatIsAroundItsMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"before\n", "\nafter\n", "| d-8 | TransferBatch of 1,000 | 8 | even | 12,345 [11,110..14,814] |", "|---|", "10.00 ×"} {
+	for _, part := range []string{"before\n", "\nafter\n",
+		"| d-8 | TransferBatch of 1,000 | 8 | even | 12,345 [11,110..14,814] |", "|---|", "10.00 ×"} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("%q is missing:\n%s", part, text)
 		}
@@ -125,8 +128,9 @@ func TestDocumentKeepsWhatIsAroundItsMarks(t *testing.T) {
 func TestForeignCPUIsWhatNobodyOfOursUsed(t *testing.T) {
 	t.Parallel()
 	second := time.Second
-	run := newRun(&load.Result{Measured: 1000, Seconds: 2}, [2]sample{{}, {client: second, server: second / 2, postgres: second / 4,
-		self: second / 4, machine: 3 * second, stolen: second}})
+	run := newRun(&load.Result{Measured: 1000, Seconds: 2},
+		[2]sample{{}, {client: second, server: second / 2, postgres: second / 4,
+			self: second / 4, machine: 3 * second, stolen: second}})
 	if run.PerSecond != 500 || run.CPU != (CPU{1000, 500, 250}) || run.Foreign != 0.5 || run.Stolen != 0.5 {
 		t.Errorf("%+v", run)
 	}

@@ -18,8 +18,9 @@ import (
 type sample struct{ client, server, postgres, self, machine, stolen time.Duration }
 
 func (p *phase) sample(client int) sample {
-	s := sample{client: cpuOf(client), server: cpuOf(p.server.process.Pid), postgres: cpuOfFamily(p.cluster.postgres.Pid()),
-		self: cpuOf(os.Getpid())}
+	s := sample{client: cpuOf(client), server: cpuOf(p.server.process.Pid),
+		postgres: cpuOfFamily(p.cluster.postgres.Pid()),
+		self:     cpuOf(os.Getpid())}
 	s.machine, s.stolen = cpuOfMachine()
 	return s
 }
@@ -64,8 +65,9 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 
 func (p *phase) spec(c *Case) *load.Spec {
 	s := &load.Spec{Kind: c.Kind, Callers: c.Callers, Items: c.Items, Keys: c.Keys, Gather: c.Gather,
-		URL: p.server.url, APIKey: p.apiKey, DSN: p.cluster.postgres.DSN("postgres", "bench_"+p.plan.name), Tenant: p.tenant,
-		Run: fmt.Sprintf("r%03d", p.runs), Hot: -1, Accounts: p.cluster.options.Active,
+		URL: p.server.url, APIKey: p.apiKey, DSN: p.cluster.postgres.DSN("postgres", "bench_"+p.plan.name),
+		Tenant: p.tenant,
+		Run:    fmt.Sprintf("r%03d", p.runs), Hot: -1, Accounts: p.cluster.options.Active,
 		Warmup: p.cluster.options.Warmup, Measure: p.cluster.options.Measure, Patience: patience}
 	if c.Everywhere {
 		s.Accounts = p.plan.accounts
@@ -121,7 +123,8 @@ func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Re
 }
 
 // follow reads the messages of the load process.
-func (p *phase) follow(ctx context.Context, c *Case, child *child, out io.Reader) (r *load.Result, marks [2]sample, err error) {
+func (p *phase) follow(ctx context.Context, c *Case, child *child,
+	out io.Reader) (r *load.Result, marks [2]sample, err error) {
 	decode := json.NewDecoder(out)
 	for {
 		var m load.Message

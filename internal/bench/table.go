@@ -46,7 +46,8 @@ func (r *Report) write(w io.Writer, table func(rows [][]string) error) error {
 	fmt.Fprintln(w, strings.Join(r.conditions(), "\n\n"))
 	for _, p := range r.Phases {
 		fmt.Fprintf(w, "\n%s tables: %s accounts and %s entries to begin with (loaded in %.1f s, copied for the baseline in %.1f s).\n\n",
-			capital(p.Tables), thousands(float64(p.Accounts)), thousands(float64(2*p.Transfers)), p.Load.Seconds(), p.Baseline.Seconds())
+			capital(p.Tables), thousands(float64(p.Accounts)), thousands(float64(2*p.Transfers)), p.Load.Seconds(),
+			p.Baseline.Seconds())
 		if err := table(r.rows(p.Tables)); err != nil {
 			return err
 		}
@@ -59,7 +60,8 @@ func (r *Report) write(w io.Writer, table func(rows [][]string) error) error {
 		_, err := fmt.Fprintf(w, "\nVerified in SQL after every run and at the end: counts, sums, balances, versions. The whole took %v.\n", r.Took.Round(time.Second))
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\nVERIFICATION FAILED, the numbers are not to be believed:\n\n- %s\n", strings.Join(r.Failures, "\n- "))
+	_, err := fmt.Fprintf(w, "\nVERIFICATION FAILED, the numbers are not to be believed:\n\n- %s\n",
+		strings.Join(r.Failures, "\n- "))
 	return err
 }
 
@@ -75,17 +77,21 @@ func (r *Report) conditions() []string {
 		commit = ", ledgerd " + m.Commit
 	}
 	return []string{
-		fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s, %s%s.", r.StartedAt.UTC().Format(time.DateOnly), m.Cores,
+		fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s, %s%s.",
+			r.StartedAt.UTC().Format(time.DateOnly), m.Cores,
 			m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres, m.Go, commit),
 		"Postgres: " + strings.Join(settings, ", ") + ".",
-		fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync), milliseconds(m.SyncP99)),
-		fmt.Sprintf("%d rounds of %v after %v of warm-up; medians. Transfers between %s accounts.", r.Rounds, r.Measure, r.Warmup,
+		fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync),
+			milliseconds(m.SyncP99)),
+		fmt.Sprintf("%d rounds of %v after %v of warm-up; medians. Transfers between %s accounts.", r.Rounds, r.Measure,
+			r.Warmup,
 			thousands(float64(r.Active))),
 	}
 }
 
 func (r *Report) rows(tables string) [][]string {
-	rows := [][]string{{"case", "what", "callers", "accounts", "transfers/s [min..max]", "p50", "p99", "× (a)", "a batch", "server RSS",
+	rows := [][]string{{"case", "what", "callers", "accounts", "transfers/s [min..max]", "p50", "p99", "× (a)",
+		"a batch", "server RSS",
 		"CPU µs client + server + Postgres"}}
 	for i := range r.Results {
 		x := &r.Results[i]

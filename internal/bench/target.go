@@ -70,8 +70,10 @@ func (r *Report) judge() {
 		}
 		r.Targets = append(r.Targets, t)
 	}
-	limit("(b) one lone caller, median", "< 2 ms", "b-1", func(x *Result) (string, bool) { return milliseconds(x.P50), x.P50 < loneMedian })
-	limit("(b) at 64 callers, p99", "< 12 ms", "b-64", func(x *Result) (string, bool) { return milliseconds(x.P99), x.P99 < p99At64 })
+	limit("(b) one lone caller, median", "< 2 ms", "b-1",
+		func(x *Result) (string, bool) { return milliseconds(x.P50), x.P50 < loneMedian })
+	limit("(b) at 64 callers, p99", "< 12 ms", "b-64",
+		func(x *Result) (string, bool) { return milliseconds(x.P99), x.P99 < p99At64 })
 	for _, name := range []string{"b-1024", "c-1024"} {
 		limit(fmt.Sprintf("(%s) at 1,024 callers, memory of the server", name[:1]), "< 256 MB", name,
 			func(x *Result) (string, bool) { return megabytes(x.ServerMemory), x.ServerMemory < memoryAt1k })

@@ -31,7 +31,8 @@ func (p *phase) verify(ctx context.Context, l ledger, before mark, name string, 
 	}
 	var newer, named, entries, touched, wrong int64
 	var total, balances string
-	if err := p.conn.QueryRow(ctx, sql("run_counts"), p.tenant, before.transfer, name).Scan(&newer, &named, &entries, &total); err != nil {
+	if err := p.conn.QueryRow(ctx, sql("run_counts"), p.tenant, before.transfer, name).Scan(&newer, &named, &entries,
+		&total); err != nil {
 		return err
 	}
 	if err := p.conn.QueryRow(ctx, sql("run_accounts"), p.tenant, before.transfer).Scan(&touched, &wrong); err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// BenchmarkClaim is 256 callers, or as many as the case says, in the process, on a Postgres that waits for the disk: new keys, and keys of which
-// nine of ten uses are refused.
+// BenchmarkClaim is 256 callers, or as many as the case says, in the process, on a Postgres that waits for the disk:
+// new keys, and keys of which nine of ten uses are refused.
 func BenchmarkClaim(b *testing.B) {
 	for _, kind := range []struct {
 		name    string
@@ -48,7 +48,8 @@ func BenchmarkClaim(b *testing.B) {
 				for pb.Next() {
 					p := kind.p
 					p.Key = spread(n.Add(1) / kind.keys)
-					_, err := e.Do(context.Background(), submission(flow.Claim(&claim.Command{Caller: caller, Params: p})))
+					_, err := e.Do(context.Background(),
+						submission(flow.Claim(&claim.Command{Caller: caller, Params: p})))
 					if kind.keys == 1 && err != nil {
 						b.Error(err)
 						return
@@ -61,9 +62,9 @@ func BenchmarkClaim(b *testing.B) {
 	}
 }
 
-// BenchmarkStatements is what Postgres takes by itself: two connections send batches of 100 new claims, and no callers, no
-// engine share the machine with them. So fast BenchmarkClaim/fresh, with batches of that size, cannot be. Keys are spread over
-// the index, or each follows one that was there before.
+// BenchmarkStatements is what Postgres takes by itself: two connections send batches of 100 new claims, and no callers,
+// no engine share the machine with them. So fast BenchmarkClaim/fresh, with batches of that size, cannot be. Keys are
+// spread over the index, or each follows one that was there before.
 func BenchmarkStatements(b *testing.B) {
 	for name, key := range map[string]func(int64) string{
 		"spread":     spread,
@@ -110,14 +111,16 @@ func bareBatch(conn *pgx.Conn, last, size int64, key func(int64) string) error {
 	if err := p.Run(conn); err != nil {
 		return err
 	}
-	arg := claimdb.ClaimInsertParams{Tenant: 1, Scope: "page", Use: 1, Principal: "p", Now: now, Expiry: now.Add(10 * time.Minute)}
+	arg := claimdb.ClaimInsertParams{Tenant: 1, Scope: "page", Use: 1, Principal: "p", Now: now,
+		Expiry: now.Add(10 * time.Minute)}
 	for i := range size {
 		arg.Keys, arg.ClaimIds = append(arg.Keys, key(last-i)), append(arg.ClaimIds, last<<14|i)
 		arg.RequestIds = append(arg.RequestIds, "r")
 	}
 	slices.Sort(arg.Keys)
 	p.Queue(func(d commit.DB) error { return new(claimdb.Queries).ClaimInsert(p.Context(), d, arg) })
-	exec(p, "insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'bench')", last, now, size)
+	exec(p, "insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'bench')",
+		last, now, size)
 	exec(p, "commit")
 	return p.Run(conn)
 }

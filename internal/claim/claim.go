@@ -101,9 +101,9 @@ func Compose(parts []string) string {
 	return b.String()
 }
 
-// Use uses a key that Want named; Name names what a first use made, once it is made. On a fault it leaves the claim as it is: KEY_CLAIMED when only a first use will
-// do, or the key is another owner's for ever; CLAIM_LIFE_DIFFERENT when it is claimed for ever and the use has a
-// life, or the reverse.
+// Use uses a key that Want named; Name names what a first use made, once it is made. On a fault it leaves the claim as
+// it is: KEY_CLAIMED when only a first use will do, or the key is another owner's for ever; CLAIM_LIFE_DIFFERENT when
+// it is claimed for ever and the use has a life, or the reverse.
 func (tx *Tx) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 	if tx.live(r) {
 		first := &r.Value

@@ -18,14 +18,19 @@ import (
 func TestUsesAreCountedAndTheFirstIsTold(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	first := d.all(flow.Claim(use(by("r1"), "k", time.Minute, owner("a"), result("order-1"))))[0].Outcome.Answer.(claim.Use)
-	if first.Count != 1 || first.Existed || first.First.ID == 0 || !first.First.ExpiresAt.Equal(first.First.ClaimedAt.Add(time.Minute)) {
+	first := d.all(flow.Claim(use(by("r1"), "k", time.Minute, owner("a"),
+		result("order-1"))))[0].Outcome.Answer.(claim.Use)
+	if first.Count != 1 || first.Existed || first.First.ID == 0 ||
+		!first.First.ExpiresAt.Equal(first.First.ClaimedAt.Add(time.Minute)) {
 		t.Fatalf("%+v", first)
 	}
 	for n := int64(2); n < 5; n++ {
-		u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, owner("b"), result("order-2"))))[0].Outcome.Answer.(claim.Use)
-		if u.Count != n || !u.Existed || u.First.Owner != "a" || u.First.Result != "order-1" || u.First.RequestID != "r1" ||
-			u.First.ID != first.First.ID || !u.First.ClaimedAt.Equal(first.First.ClaimedAt) || !u.First.ExpiresAt.Equal(first.First.ExpiresAt) {
+		u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, owner("b"),
+			result("order-2"))))[0].Outcome.Answer.(claim.Use)
+		if u.Count != n || !u.Existed || u.First.Owner != "a" || u.First.Result != "order-1" ||
+			u.First.RequestID != "r1" ||
+			u.First.ID != first.First.ID || !u.First.ClaimedAt.Equal(first.First.ClaimedAt) ||
+			!u.First.ExpiresAt.Equal(first.First.ExpiresAt) {
 			t.Errorf("%+v", u)
 		}
 	}
@@ -45,7 +50,8 @@ func TestRepeatsDoNotExtendALifeAndAnExpiredKeyIsFree(t *testing.T) {
 	d.age(19 * time.Second)
 	d.want(d.use(use(caller, "k", time.Minute, parts("x", "y"), firstOnly)), "KEY_CLAIMED")
 	d.age(2 * time.Second)
-	u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, parts("x", "y"), result("second"))))[0].Outcome.Answer.(claim.Use)
+	u := d.all(flow.Claim(use(by("r2"), "k", time.Hour, parts("x", "y"),
+		result("second"))))[0].Outcome.Answer.(claim.Use)
 	if u.Count != 1 || u.Existed || u.First.Owner != "" || u.First.Result != "second" || u.First.RequestID != "r2" {
 		t.Errorf("%+v", u)
 	}
@@ -61,11 +67,13 @@ func TestAKeyWithoutALifeIsItsOwnersForEver(t *testing.T) {
 	d := newDesk(t)
 	d.want(d.use(use(by("r1"), "phone", 0, owner("a"), result("user-1"))), "1")
 	again := d.all(flow.Claim(use(by("r2"), "phone", 0, owner("a"), result("user-2"))))[0]
-	if u := again.Outcome.Answer.(claim.Use); !again.Outcome.Existed || !u.Existed || u.Count != 1 || u.First.Result != "user-1" || u.First.RequestID != "r1" {
+	if u := again.Outcome.Answer.(claim.Use); !again.Outcome.Existed || !u.Existed || u.Count != 1 ||
+		u.First.Result != "user-1" || u.First.RequestID != "r1" {
 		t.Errorf("%+v", again)
 	}
 	f := fault.Of(d.all(flow.Claim(use(by("r3"), "phone", 0, owner("b"))))[0].Err)
-	if f == nil || f.Reason != claim.KeyClaimed || f.State["owner"] != "a" || f.State["result"] != "user-1" || f.State["first_request_id"] != "r1" ||
+	if f == nil || f.Reason != claim.KeyClaimed || f.State["owner"] != "a" || f.State["result"] != "user-1" ||
+		f.State["first_request_id"] != "r1" ||
 		f.State["count"] != "1" || f.State["first_time"] == "" || f.State["expire_time"] != "" {
 		t.Errorf("%+v", f)
 	}
@@ -130,8 +138,10 @@ func TestCommandsOfOneBatchSeeEachOther(t *testing.T) {
 	var got []string
 	for _, r := range d.all(
 		flow.Claim(use(caller, "new", time.Minute, owner("a"))), flow.Claim(use(caller, "new", time.Minute, firstOnly)),
-		flow.Claim(use(caller, "new", time.Minute)),                                                          // inserted with two uses
-		flow.Claim(use(caller, "made", time.Minute, owner("a"))), drop("made", claim.DropParams{Owner: "a"}), // never there
+		// inserted with two uses
+		flow.Claim(use(caller, "new", time.Minute)),
+		// never there
+		flow.Claim(use(caller, "made", time.Minute, owner("a"))), drop("made", claim.DropParams{Owner: "a"}),
 		drop("old", claim.DropParams{Owner: "a"}), flow.Claim(use(caller, "old", 0, owner("b"))), // renewed
 		flow.Claim(use(caller, "old", 0, owner("a"))),
 		flow.Claim(use(caller, "gone", time.Minute)), drop("gone", claim.DropParams{Owner: "a"}),
@@ -149,8 +159,10 @@ func TestEachOfManyKeysStandsForItself(t *testing.T) {
 	d.want(d.use(use(by("first"), "taken", time.Minute, owner("a"))), "1")
 	d.want(d.use(use(caller, "fact", 0)), "1")
 	each := &claim.EachCommand{Caller: caller}
-	for _, c := range []*claim.Command{use(caller, "x", time.Minute), use(caller, "taken", time.Minute, firstOnly), use(caller, "x", time.Minute),
-		use(caller, "fact", time.Minute), use(caller, "x", time.Minute, func(p *claim.Params) { p.Scope = "other" }), use(caller, "taken", time.Minute)} {
+	for _, c := range []*claim.Command{use(caller, "x", time.Minute), use(caller, "taken", time.Minute, firstOnly),
+		use(caller, "x", time.Minute),
+		use(caller, "fact", time.Minute), use(caller, "x", time.Minute, func(p *claim.Params) { p.Scope = "other" }),
+		use(caller, "taken", time.Minute)} {
 		each.Params = append(each.Params, c.Params)
 	}
 	var got []string
@@ -162,7 +174,8 @@ func TestEachOfManyKeysStandsForItself(t *testing.T) {
 		got = append(got, ended(commit.Result{Outcome: commit.Outcome{Answer: r.Use}}))
 	}
 	d.want(strings.Join(got, "; "), "1; KEY_CLAIMED first; 2 existed; CLAIM_LIFE_DIFFERENT ; 1; 2 existed")
-	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys where scope = 's'"), "fact 1; taken 2; x 2")
+	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys where scope = 's'"),
+		"fact 1; taken 2; x 2")
 	d.want(d.text("select string_agg(key || ' ' || uses, '; ' order by key) from claim_keys where scope <> 's'"), "x 1")
 }
 
@@ -199,7 +212,8 @@ func TestNoTwoListsOfPartsGiveOneKey(t *testing.T) {
 }
 
 func TestScopesHaveLivesOfTheirOwn(t *testing.T) {
-	for scope, want := range map[string]time.Duration{"page": 10 * time.Minute, "purchase": 5 * time.Minute, "phone": 0, "pages": 0} {
+	for scope, want := range map[string]time.Duration{"page": 10 * time.Minute, "purchase": 5 * time.Minute, "phone": 0,
+		"pages": 0} {
 		if got := claim.DefaultLife(scope); got != want {
 			t.Errorf("%s: %v", scope, got)
 		}
@@ -217,7 +231,8 @@ func TestReaderShowsWhatIsClaimedNow(t *testing.T) {
 	d.want(d.use(use(by("r1"), "", time.Minute, parts("a", "b"), owner("o"), result("x"))), "1")
 	d.want(d.use(use(by("r2"), "", time.Minute, parts("a", "b"))), "2 existed")
 	c, err := r.Claim(context.Background(), k)
-	if err != nil || c.Uses != 2 || c.Owner != "o" || c.Result != "x" || c.RequestID != "r1" || strings.Join(c.Parts, " ") != "a b" || c.ID == 0 {
+	if err != nil || c.Uses != 2 || c.Owner != "o" || c.Result != "x" || c.RequestID != "r1" ||
+		strings.Join(c.Parts, " ") != "a b" || c.ID == 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 	k.Tenant = 2

@@ -11,8 +11,11 @@ import (
 // Keys are the claims, as the cleaner sees them.
 func Keys() clean.Table {
 	return clean.Table{
-		Name:    "claim_keys",
-		Delete:  func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) { return q.ClaimClean(ctx, tx, limit) },
+		Name: "claim_keys",
+		Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64,
+			error) {
+			return q.ClaimClean(ctx, tx, limit)
+		},
 		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.ClaimOverdue(ctx, tx) },
 	}
 }

@@ -150,7 +150,8 @@ func (p *play) drop(r *rapid.T) {
 		number = rapid.SampledFrom(numbers).Draw(r, "number")
 		params.Fence = p.fences[number]
 	}
-	if params.Owner = rapid.SampledFrom([]string{"", "ann", "bob"}).Draw(r, "owner"); params.Owner == "" && number == 0 {
+	if params.Owner = rapid.SampledFrom([]string{"", "ann", "bob"}).Draw(r, "owner"); params.Owner == "" &&
+		number == 0 {
 		params.Owner = "ann"
 	}
 	p.waiting = append(p.waiting, step{command: flow.Claim(&claim.DropCommand{Caller: p.caller, Params: params}),
@@ -179,7 +180,8 @@ func (p *play) commit() {
 		want := p.waiting[i].model()
 		got := ended(r)
 		if f := fault.Of(r.Err); f != nil && f.Reason == claim.KeyClaimed {
-			got = fmt.Sprintf("KEY_CLAIMED by %s: %s, used %s times", f.State["owner"], f.State["result"], f.State["count"])
+			got = fmt.Sprintf("KEY_CLAIMED by %s: %s, used %s times", f.State["owner"], f.State["result"],
+				f.State["count"])
 		}
 		if u, ok := r.Outcome.Answer.(claim.Use); ok {
 			got = fmt.Sprintf("%s of %s: %s", got, u.First.Owner, u.First.Result)

@@ -37,14 +37,17 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 		"count": func(i int) flow.Command { return flow.Claim(use(caller, s.live(i), time.Hour)) },
 		"renew": func(i int) flow.Command { return flow.Claim(use(caller, s.over(i), time.Hour)) },
 		"refuse": func(i int) flow.Command {
-			each := &claim.EachCommand{Caller: caller, Params: []claim.Params{use(caller, s.live(i), time.Hour, firstOnly).Params}}
+			each := &claim.EachCommand{Caller: caller,
+				Params: []claim.Params{use(caller, s.live(i), time.Hour, firstOnly).Params}}
 			return flow.Claim(each)
 		},
 		"none": func(i int) flow.Command { // there is nothing to free
-			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: "s", Key: "no " + s.fresh(i), Fence: 1}})
+			return flow.Claim(&claim.DropCommand{Caller: caller,
+				Params: claim.DropParams{Scope: "s", Key: "no " + s.fresh(i), Fence: 1}})
 		},
 		"drop": func(i int) flow.Command {
-			return flow.Claim(&claim.DropCommand{Caller: caller, Params: claim.DropParams{Scope: "s", Key: s.dropped(i), Owner: "a"}})
+			return flow.Claim(&claim.DropCommand{Caller: caller,
+				Params: claim.DropParams{Scope: "s", Key: s.dropped(i), Owner: "a"}})
 		},
 	}
 }
@@ -94,7 +97,8 @@ func (p *plans) empty() {
 		s := stage{name("fresh"), name("live"), name("over"), name("dropped")}
 		p.do(flow.Claim(use(caller, s.over(0), time.Hour)))
 		p.age(2 * time.Hour)
-		p.do(flow.Claim(use(caller, s.live(0), time.Hour)), flow.Claim(use(caller, s.dropped(0), time.Hour, owner("a"))))
+		p.do(flow.Claim(use(caller, s.live(0), time.Hour)),
+			flow.Claim(use(caller, s.dropped(0), time.Hour, owner("a"))))
 		for _, command := range p.kinds(s) {
 			p.do(command(0))
 		}

@@ -32,7 +32,8 @@ func (d *desk) together(n int, command func(i int) flow.Command) map[string]int 
 	}
 	close(start)
 	wg.Wait()
-	for _, counter := range []string{"ledgerd_commit_deadlocks_total", "ledgerd_commit_panics_total", "ledgerd_commit_culprits_total"} {
+	for _, counter := range []string{"ledgerd_commit_deadlocks_total", "ledgerd_commit_panics_total",
+		"ledgerd_commit_culprits_total"} {
 		if n := d.count(counter); n != 0 {
 			d.Errorf("%s is %v", counter, n)
 		}
@@ -75,9 +76,11 @@ func TestOneOfAThousandIsFirst(t *testing.T) {
 func TestTwoPurchasesAtTheSameInstantCollide(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	for round := 0; round < 100 || round < 5000 && d.count("ledgerd_commit_attempts_total/raced,conflicted") == 0; round++ {
+	for round := 0; round < 100 || round < 5000 &&
+		d.count("ledgerd_commit_attempts_total/raced,conflicted") == 0; round++ {
 		ends := d.together(2, func(int) flow.Command {
-			return flow.Claim(&claim.Command{Caller: caller, Params: claim.SamePurchase.Params(fmt.Sprint("u", round), "p")})
+			return flow.Claim(&claim.Command{Caller: caller,
+				Params: claim.SamePurchase.Params(fmt.Sprint("u", round), "p")})
 		})
 		if ends["1"] != 1 || ends["2 existed"] != 1 {
 			t.Fatalf("round %d ended %v", round, ends)
@@ -157,8 +160,9 @@ func (d *desk) waits() {
 // as one that makes an asset.
 func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
 	t.Parallel()
-	for how, more := range map[string][]flow.Command{"may overlap": nil, "may not": {flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
-		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}} {
+	for how, more := range map[string][]flow.Command{"may overlap": nil,
+		"may not": {flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+			Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
@@ -186,7 +190,8 @@ func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
 // runs again and looks.
 func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
 	t.Parallel()
-	asset := flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})
+	asset := flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})
 	for name, c := range map[string]struct {
 		command flow.Command
 		over    bool
@@ -197,7 +202,8 @@ func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
 		"for ever":   {flow.Claim(use(caller, "k", 0)), false, "CLAIM_LIFE_DIFFERENT"},
 		"over":       {flow.Claim(use(caller, "k", time.Hour)), true, "1"},
 		"before a command that may not overlap": {
-			flow.Behind(asset, flow.NewClaimCondition(caller, use(caller, "k", time.Hour, firstOnly).Params)), false, "KEY_CLAIMED"},
+			flow.Behind(asset, flow.NewClaimCondition(caller,
+				use(caller, "k", time.Hour, firstOnly).Params)), false, "KEY_CLAIMED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,7 +225,8 @@ func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.want(<-got, c.want)
-			d.want(d.text("with gone as (delete from claim_keys returning 1) select count(*)::text from gone"), "1") // for the checks
+			// for the checks
+			d.want(d.text("with gone as (delete from claim_keys returning 1) select count(*)::text from gone"), "1")
 		})
 	}
 }
@@ -243,7 +250,8 @@ func TestAClaimOfAnotherServerIsFound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
-			if _, err := d.engines[1].Do(context.Background(), submission(flow.Claim(use(by("another"), "k", time.Hour, owner("another"))))); err != nil {
+			if _, err := d.engines[1].Do(context.Background(),
+				submission(flow.Claim(use(by("another"), "k", time.Hour, owner("another"))))); err != nil {
 				t.Fatal(err)
 			}
 			if c.over {
@@ -298,7 +306,10 @@ func TestOneServerRunsNothingTwice(t *testing.T) {
 	d := newDesk(t)
 	d.engines[1] = d.engines[0]
 	for round := range 10 {
-		if ends := d.together(100, func(int) flow.Command { return flow.Claim(use(caller, fmt.Sprint("k", round), time.Hour, firstOnly)) }); ends["1"] != 1 {
+		if ends := d.together(100, func(int) flow.Command {
+			return flow.Claim(use(caller, fmt.Sprint("k", round),
+				time.Hour, firstOnly))
+		}); ends["1"] != 1 {
 			t.Errorf("ended %v", ends)
 		}
 	}

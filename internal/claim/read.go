@@ -19,7 +19,8 @@ func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
 // Claim shows a claim. Returns the fault CLAIM_NOT_FOUND if the key is not claimed now.
 func (r *Reader) Claim(ctx context.Context, k Key) (Claim, error) {
-	row, err := q.ClaimGet(ctx, pg.Planned{DB: r.pool}, db.ClaimGetParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Key})
+	row, err := q.ClaimGet(ctx, pg.Planned{DB: r.pool},
+		db.ClaimGetParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Key})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Claim{}, NotFound.New("the key is not claimed").With("scope", k.Scope).With("key", k.Key)
 	}

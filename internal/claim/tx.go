@@ -49,7 +49,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	if tx.sorted = rows; len(rows) == 0 {
 		return
 	}
-	arg := db.ClaimLockParams{Tenants: make([]int32, len(rows)), Scopes: make([]string, len(rows)), Keys: make([]string, len(rows))}
+	arg := db.ClaimLockParams{Tenants: make([]int32, len(rows)), Scopes: make([]string, len(rows)),
+		Keys: make([]string, len(rows))}
 	for i, r := range rows {
 		arg.Tenants[i], arg.Scopes[i], arg.Keys[i] = r.Key.Tenant, r.Key.Scope, r.Key.Key
 	}
@@ -57,7 +58,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 		found, err := q.ClaimLock(p.Context(), d, arg)
 		for i := range found {
 			f := &found[i]
-			c, err := read(&db.ClaimGetRow{ClaimID: f.ClaimID, Uses: f.Uses, Owner: f.Owner, Result: f.Result, Parts: f.Parts,
+			c, err := read(&db.ClaimGetRow{ClaimID: f.ClaimID, Uses: f.Uses, Owner: f.Owner, Result: f.Result,
+				Parts:     f.Parts,
 				Principal: f.Principal, RequestID: f.RequestID, ClaimedAt: f.ClaimedAt, ExpiresAt: f.ExpiresAt})
 			if err != nil {
 				return err
@@ -130,7 +132,8 @@ func (c *changes) add(r *Row, left int) {
 	case r.Found:
 		n := &c.renew
 		n.Tids, n.ClaimIds, n.Uses = append(n.Tids, v.tid), append(n.ClaimIds, v.ID), append(n.Uses, v.Uses)
-		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result), append(n.Parts, partsText(v.Parts))
+		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result),
+			append(n.Parts, partsText(v.Parts))
 		n.Principals, n.RequestIds = append(n.Principals, v.Principal), append(n.RequestIds, v.RequestID)
 		n.ExpiresAt = append(n.ExpiresAt, v.ExpiresAt)
 	default:
@@ -142,9 +145,11 @@ func (c *changes) add(r *Row, left int) {
 			pg.Grow(left, &n.Parts)
 			pg.Grow(left, &n.ExpiresAt)
 		}
-		n.Tenants, n.Scopes, n.Keys = append(n.Tenants, r.Key.Tenant), append(n.Scopes, r.Key.Scope), append(n.Keys, r.Key.Key)
+		n.Tenants, n.Scopes, n.Keys = append(n.Tenants, r.Key.Tenant), append(n.Scopes, r.Key.Scope),
+			append(n.Keys, r.Key.Key)
 		n.ClaimIds, n.Uses = append(n.ClaimIds, v.ID), append(n.Uses, v.Uses)
-		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result), append(n.Parts, partsText(v.Parts))
+		n.Owners, n.Results, n.Parts = append(n.Owners, v.Owner), append(n.Results, v.Result),
+			append(n.Parts, partsText(v.Parts))
 		n.Principals, n.RequestIds = append(n.Principals, v.Principal), append(n.RequestIds, v.RequestID)
 		n.ExpiresAt = append(n.ExpiresAt, v.ExpiresAt)
 	}

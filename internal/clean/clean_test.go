@@ -94,7 +94,8 @@ func TestCleanerRunsUntilNothingIsLeftAndTellsHowFarItIs(t *testing.T) {
 		overdue = max(overdue, seconds)
 		return seconds, err
 	}
-	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(reg), Log: slog.New(slog.DiscardHandler), Tables: []clean.Table{seen}}
+	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(reg),
+		Log: slog.New(slog.DiscardHandler), Tables: []clean.Table{seen}}
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	ended := make(chan struct{})
@@ -119,7 +120,8 @@ func TestCleaningMakesRoomForWork(t *testing.T) {
 		took time.Duration
 		busy float64
 		want time.Duration
-	}{{20 * time.Millisecond, 0, 40 * time.Millisecond}, {20 * time.Millisecond, 2, 360 * time.Millisecond}, {time.Second, 100, 2 * time.Second}} {
+	}{{20 * time.Millisecond, 0, 40 * time.Millisecond}, {20 * time.Millisecond, 2,
+		360 * time.Millisecond}, {time.Second, 100, 2 * time.Second}} {
 		c := clean.Cleaner{Busy: func() float64 { return x.busy }}
 		if got := c.Pause(x.took); got != x.want {
 			t.Errorf("after %v with %f batches waiting it pauses %v", x.took, x.busy, got)
@@ -129,7 +131,8 @@ func TestCleaningMakesRoomForWork(t *testing.T) {
 		limit int32
 		took  time.Duration
 		want  int32
-	}{{500, time.Millisecond, 1000}, {500, 20 * time.Millisecond, 500}, {500, time.Second, 250}, {60, time.Second, 50}, {5000, 0, 5000}} {
+	}{{500, time.Millisecond, 1000}, {500, 20 * time.Millisecond, 500}, {500, time.Second, 250}, {60, time.Second,
+		50}, {5000, 0, 5000}} {
 		if got := clean.Size(x.limit, x.took); got != x.want {
 			t.Errorf("after %d in %v the next is of %d", x.limit, x.took, got)
 		}
@@ -149,7 +152,8 @@ func TestABatchThatFailsIsNotCounted(t *testing.T) {
 	}
 	c := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(reg)}
 	n, err := c.Clean(t.Context(), &keys)
-	if counted := metric(t, reg, "ledgerd_clean_deleted_total"); err == nil || n != 0 || counted != 0 || count(t, super) != 7 {
+	if counted := metric(t, reg, "ledgerd_clean_deleted_total"); err == nil || n != 0 || counted != 0 ||
+		count(t, super) != 7 {
 		t.Errorf("told %d and counted %f, %v", n, counted, err)
 	}
 }

@@ -13,9 +13,11 @@ type Metrics struct {
 // NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "clean", Name: "deleted_total",
+		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "clean",
+			Name: "deleted_total",
 			Help: "Expired rows that this process deleted."}, []string{"table"}),
-		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "clean", Name: "overdue_seconds",
+		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "clean",
+			Name: "overdue_seconds",
 			Help: "How long the oldest row that is still there has been expired, when this process last cleaned the table."}, []string{"table"}),
 	}
 	if reg != nil {

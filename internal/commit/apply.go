@@ -137,7 +137,8 @@ func (a *attempt[T]) refuse(j *job[T], f fault.Fault) {
 	}
 	f.RequestID = j.RequestID
 	j.err = &f
-	j.kept, j.fresh = &keyRecord{refused: true, fingerprint: j.Key.Fingerprint, answer: f.Encode(), requestID: j.RequestID}, true
+	j.kept, j.fresh = &keyRecord{refused: true, fingerprint: j.Key.Fingerprint, answer: f.Encode(),
+		requestID: j.RequestID}, true
 }
 
 // safely runs one job's code: a panic fails that job alone.

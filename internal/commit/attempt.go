@@ -238,7 +238,8 @@ func (a *attempt[T]) loadDependents(p *Pipe, conn *pgx.Conn) error {
 func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
 func settings(lockTimeout time.Duration) db.SettingsApplyParams {
-	return db.SettingsApplyParams{LockTimeout: ms(lockTimeout), StatementTimeout: ms(statementTimeout), IdleTimeout: ms(idleTimeout)}
+	return db.SettingsApplyParams{LockTimeout: ms(lockTimeout), StatementTimeout: ms(statementTimeout),
+		IdleTimeout: ms(idleTimeout)}
 }
 
 func (a *attempt[T]) newID() int64 {

@@ -33,7 +33,8 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 				done := make(chan []Result, 1)
 				start := time.Now()
 				go func() { done <- e.DoAll(ctx, submissions) }()
-				eventually(t, "the others are committed", func() bool { return w.int("select count(*) from toy_log") == n-1 })
+				eventually(t, "the others are committed",
+					func() bool { return w.int("select count(*) from toy_log") == n-1 })
 				if took := time.Since(start); took > 4*time.Second {
 					t.Errorf("the others waited %v", took)
 				}
@@ -119,7 +120,8 @@ func TestCallerWhoLeavesALockWaitIsToldThatNothingRan(t *testing.T) {
 	}
 	e.mustBeEmpty(t)
 	for i, err := range told {
-		if n := w.int("select count(*) from toy_log where label = $1", fmt.Sprint(i)); n > 0 && (fault.Is(err, fault.RowsLocked) || fault.Is(err, fault.NotRun)) {
+		if n := w.int("select count(*) from toy_log where label = $1", fmt.Sprint(i)); n > 0 &&
+			(fault.Is(err, fault.RowsLocked) || fault.Is(err, fault.NotRun)) {
 			t.Errorf("%d ran, and its caller had been told that it did not", i)
 		}
 	}

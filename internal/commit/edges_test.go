@@ -142,8 +142,8 @@ func (w *world) waitsForStandby(call <-chan answer) {
 	})
 }
 
-// The database's default is synchronous_commit = local: void rows and probes raise it as batches do, or a COMMIT that was
-// cut off while it waited for the standby would be acknowledged without it.
+// The database's default is synchronous_commit = local: void rows and probes raise it as batches do, or a COMMIT that
+// was cut off while it waited for the standby would be acknowledged without it.
 func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -282,7 +282,8 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 			done := make(chan []Result, 1)
 			c := gated(pass, add(writes, 1))
 			go func() {
-				done <- e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{submission(add(refused, -9_000_000)), submission(c)})
+				done <- e.DoAll(within(t, 20*time.Second),
+					[]Submission[*toyTx]{submission(add(refused, -9_000_000)), submission(c)})
 			}()
 			return done
 		}
@@ -305,8 +306,8 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 	}
 }
 
-// A network that swallows packets, while a proxy before it acknowledges them: the server is not ready while a batch hangs,
-// gives the connection up, finds out what became of its COMMIT, and goes on.
+// A network that swallows packets, while a proxy before it acknowledges them: the server is not ready while a batch
+// hangs, gives the connection up, finds out what became of its COMMIT, and goes on.
 func TestSilentConnectionsAreGivenUp(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -341,7 +342,8 @@ func TestRowFromTheFutureEndsNoLife(t *testing.T) {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
 	w.exec("update toy_counters set last_at = now() + interval '2 h' where id = 'c0'")
-	rs := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
+	rs := e.DoAll(within(t, 10*time.Second),
+		[]Submission[*toyTx]{submission(add("c0", 1)), keyed("k", add("c1", 1)), keyed("l", add("c1", 1))})
 	if rs[0].Err != nil || !rs[1].Outcome.Replayed || rs[2].Err != nil {
 		t.Errorf("%+v", rs)
 	}
@@ -353,8 +355,8 @@ func TestRowFromTheFutureEndsNoLife(t *testing.T) {
 	}
 }
 
-// A COMMIT that waits for its standby is cut off: its row is visible here, and not there. A retry at another server, and a
-// repeat under the thing's own name, promise no more than the first: they wait for the standby too.
+// A COMMIT that waits for its standby is cut off: its row is visible here, and not there. A retry at another server,
+// and a repeat under the thing's own name, promise no more than the first: they wait for the standby too.
 func TestReplayWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -367,7 +369,8 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	}
 	w.standby("missing")
 	defer w.standby("")
-	named := func() *toyAdd { return &toyAdd{tenant: 1, name: "x"} } // it locks no row, and so writes nothing when it is repeated
+	// it locks no row, and so writes nothing when it is repeated
+	named := func() *toyAdd { return &toyAdd{tenant: 1, name: "x"} }
 	call := func() Submission[*toyTx] { return keyed("k", named()) }
 	a := first.start(within(t, 60*time.Second), call())
 	w.waitsForStandby(a)
@@ -424,7 +427,8 @@ func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 	w.exec(`create function full_table() returns trigger language plpgsql as $$ begin raise exception 'out of shared memory' using errcode = '53200'; end $$;
 		create trigger full_table before insert on toy_log for each row when (new.label = 'locks') execute function full_table();`)
 	e := w.engine()
-	rs := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(add("c0", 1).labelled("locks")), submission(add("c1", 1))})
+	rs := e.DoAll(within(t, 10*time.Second),
+		[]Submission[*toyTx]{submission(add("c0", 1).labelled("locks")), submission(add("c1", 1))})
 	if reason(rs[0].Err) != "INTERNAL" || rs[1].Err != nil || e.Ready() != nil {
 		t.Errorf("%+v, ready: %v", rs, e.Ready())
 	}

@@ -89,7 +89,8 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 		}, []bool{false, false}}, // and then there was nothing to write
 		"one of two is refused by the database": {func(w *world, e *toyEngine) {
 			submissions := []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1).labelled("poison"))}
-			if r := e.DoAll(within(t, 10*time.Second), submissions); r[0].Err != nil || !fault.Is(r[1].Err, fault.InternalError) {
+			if r := e.DoAll(within(t, 10*time.Second), submissions); r[0].Err != nil ||
+				!fault.Is(r[1].Err, fault.InternalError) {
 				t.Errorf("%+v", r)
 			}
 		}, []bool{false, false, true, false, false}}, // a batch that overlaps runs again with locks
@@ -159,7 +160,8 @@ func TestWhoIsToldHoldsNothingOfTheEngine(t *testing.T) {
 		if again.Swap(true) {
 			return
 		}
-		if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil { // the same row, by the other writer
+		// the same row, by the other writer
+		if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 			t.Error(err)
 		}
 		panic("boom")

@@ -82,7 +82,8 @@ func New[T Tx](c Config[T]) *Engine[T] {
 	for _, n := range c.NameConstraints {
 		e.names[n] = true
 	}
-	c.Metrics.gauges(func() float64 { return float64(e.queue.depth()) }, func() float64 { return e.ClockLead().Seconds() })
+	c.Metrics.gauges(func() float64 { return float64(e.queue.depth()) },
+		func() float64 { return e.ClockLead().Seconds() })
 	e.writers.Add(c.Writers)
 	for range c.Writers {
 		go e.write()

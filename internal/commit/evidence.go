@@ -79,7 +79,8 @@ const (
 	endings
 )
 
-var endingNames = [endings]string{"committed", "incomplete", "overfull", "conflicted", "raced", "collided", "blocked", "lost", "rejected", "broken"}
+var endingNames = [endings]string{"committed", "incomplete", "overfull", "conflicted", "raced", "collided", "blocked",
+	"lost", "rejected", "broken"}
 
 func (e ending) String() string { return endingNames[e] }
 
@@ -103,14 +104,15 @@ func (a *attempt[T]) end(err error) ending {
 		return end
 	}
 	switch end {
-	case raced, blocked, rejected, collided: // collided: most likely an entry that another process wrote under the same version
+	// collided: most likely an entry that another process wrote under the same version.
+	case raced, blocked, rejected, collided:
 		return conflicted
 	}
 	return end
 }
 
-// byAnother reports that another process caused the conflict: it changed a row that was not locked, or holds one. A name
-// that it took says nothing about rows.
+// byAnother reports that another process caused the conflict: it changed a row that was not locked, or holds one. A
+// name that it took says nothing about rows.
 func (e *Engine[T]) byAnother(err error) bool {
 	var p *pgconn.PgError
 	if !errors.As(err, &p) {

@@ -240,7 +240,8 @@ func (j *job[T]) replay(r *keyRecord) (Outcome, error) {
 
 // tellReplay counts and logs a replay: once, when it is the answer, however often its batch ran.
 func (e *Engine[T]) tellReplay(j *job[T], r *keyRecord) {
-	attributes := []any{"operation", j.Key.Operation, "key", j.Key.Key, "first_request_id", r.requestID, "request_id", j.RequestID}
+	attributes := []any{"operation", j.Key.Operation, "key", j.Key.Key, "first_request_id", r.requestID, "request_id",
+		j.RequestID}
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
 		e.Count(j.Tenant, j.Key.Operation, "mismatch")
 		e.log.Warn("request key reused with other content", attributes...)

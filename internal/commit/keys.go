@@ -48,7 +48,8 @@ func (k *keys[T]) lookup(p *Pipe, jobs []*job[T]) {
 	arg := db.KeyLookupParams{Tenants: make([]int32, n), Principals: make([]string, n),
 		Operations: make([]string, n), Keys: make([]string, n)}
 	for i, j := range sorted {
-		arg.Tenants[i], arg.Principals[i], arg.Operations[i], arg.Keys[i] = j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key
+		arg.Tenants[i], arg.Principals[i], arg.Operations[i], arg.Keys[i] = j.Tenant, j.Key.Principal, j.Key.Operation,
+			j.Key.Key
 	}
 	p.Queue(func(d DB) error {
 		rows, err := q.KeyLookup(p.ctx, d, arg)
@@ -76,8 +77,10 @@ func (k keys[T]) flush(p *Pipe, now time.Time) {
 		}
 	}
 	if len(seen) > 0 {
-		arg := db.KeyRenewParams{Now: now, Tenants: renewed.Tenants, Principals: renewed.Principals, Operations: renewed.Operations,
-			Keys: renewed.Keys, Refused: renewed.Refused, Fingerprints: renewed.Fingerprints, Answers: renewed.Answers,
+		arg := db.KeyRenewParams{Now: now, Tenants: renewed.Tenants, Principals: renewed.Principals,
+			Operations: renewed.Operations,
+			Keys:       renewed.Keys, Refused: renewed.Refused, Fingerprints: renewed.Fingerprints,
+			Answers:    renewed.Answers,
 			RequestIds: renewed.RequestIds, ExpiresAt: renewed.ExpiresAt, Seen: seen}
 		p.Queue(func(d DB) error {
 			_, err := q.KeyRenew(p.ctx, d, arg)

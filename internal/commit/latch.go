@@ -58,7 +58,8 @@ func (l *latch) participant(p Participant) Participant {
 }
 
 func newLatchTable() *latchTable {
-	t := &latchTable{shared: make(map[uint64]*latch), owned: make(map[uint64]*latch), ticket: 1, passed: make(map[int64]bool)}
+	t := &latchTable{shared: make(map[uint64]*latch), owned: make(map[uint64]*latch), ticket: 1,
+		passed: make(map[int64]bool)}
 	t.changed.L = &t.mu
 	return t
 }

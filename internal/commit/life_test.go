@@ -201,7 +201,8 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 	w := newWorld(t, 2)
 	w.exec("update toy_counters set last_at = now() + interval '1 h' where id = 'c0'")
 	e := w.engine()
-	for _, r := range e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c1", 1))}) {
+	for _, r := range e.DoAll(within(t, 10*time.Second),
+		[]Submission[*toyTx]{submission(add("c0", 1)), submission(add("c1", 1))}) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -242,7 +243,8 @@ func TestDryRunKeepsNothing(t *testing.T) {
 			t.Errorf("%+v, %v", out, err)
 		}
 	}
-	if w.value("c0") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 || w.int("select count(*) from commit_batches") != 0 {
+	if w.value("c0") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 ||
+		w.int("select count(*) from commit_batches") != 0 {
 		t.Error("something was kept")
 	}
 }

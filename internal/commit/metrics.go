@@ -36,32 +36,42 @@ type Metrics struct {
 // NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: name,
+			Help: help})
 	}
 	m := &Metrics{
 		reg: reg,
-		size: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "batch_commands",
+		size: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit",
+			Name: "batch_commands",
 			Help: "Commands per batch.", Buckets: prometheus.ExponentialBuckets(1, 2, 12)}),
-		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "stage_seconds",
-			Help: "Duration of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)}, []string{"stage"}),
-		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "keys_total",
+		stages: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit",
+			Name: "stage_seconds",
+			Help: "Duration of a batch's stages.", Buckets: prometheus.ExponentialBuckets(0.0001, 2, 16)},
+			[]string{"stage"}),
+		keys: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
+			Name: "keys_total",
 			Help: "Calls with a request key, by operation and outcome: first, refused, replayed, mismatch, expired (the key's life was over, so the call ran again); taken_over counts lapsed leases of work that another caller took over."}, []string{"operation", "outcome"}),
-		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "replay_age_seconds",
+		replayAge: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "commit",
+			Name:    "replay_age_seconds",
 			Help:    "Time from the call that ran to a repeat that got the recorded answer. The life of keys must be longer than nearly all of these.",
 			Buckets: []float64{1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}}),
 		overlaps: counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "attempts_total",
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
+			Name: "attempts_total",
 			Help: "Attempts to commit a batch, by outcome: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
 		culprits:  counter("culprits_total", "Commands that the database rejected."),
 		lockWaits: counter("lock_waits_total", "Commands postponed because another transaction had locked their rows."),
 		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
-		unknown:   counter("unknown_outcomes_total", "COMMITs whose response was lost, so that the outcome had to be looked up."),
-		panics:    counter("panics_total", "Commands that panicked: each is a defect."),
-		refused:   counter("busy_total", "Commands refused because the queue was full."),
+		unknown: counter("unknown_outcomes_total",
+			"COMMITs whose response was lost, so that the outcome had to be looked up."),
+		panics:  counter("panics_total", "Commands that panicked: each is a defect."),
+		refused: counter("busy_total", "Commands refused because the queue was full."),
 	}
-	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"), m.stages.WithLabelValues("flush")
+	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"),
+		m.stages.WithLabelValues("flush")
 	if reg != nil {
-		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, m.attempts, m.culprits, m.lockWaits, m.deadlocks, m.unknown, m.panics, m.refused)
+		reg.MustRegister(m.size, m.stages, m.keys, m.replayAge, m.overlaps, m.attempts, m.culprits, m.lockWaits,
+			m.deadlocks, m.unknown, m.panics, m.refused)
 	}
 	return m
 }
@@ -74,7 +84,8 @@ func (m *Metrics) gauges(depth, lead func() float64) {
 	m.reg.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
 			Help: "Rows of the commands that are queued or running."}, depth),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "clock_lead_seconds",
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit",
+			Name: "clock_lead_seconds",
 			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute; 0 up to one second."}, lead))
 }
 
@@ -135,7 +146,8 @@ func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b count) int {
-		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.operation, b.operation), cmp.Compare(a.outcome, b.outcome))
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.operation, b.operation),
+			cmp.Compare(a.outcome, b.outcome))
 	})
 	var arg db.CountsAddParams
 	for _, k := range keys {
@@ -154,8 +166,11 @@ func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 // Counts are the old ones of commit_counts, as the cleaner sees them.
 func Counts() clean.Table {
 	return clean.Table{
-		Name:    "commit_counts",
-		Delete:  func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) { return q.CountsClean(ctx, tx, limit) },
+		Name: "commit_counts",
+		Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64,
+			error) {
+			return q.CountsClean(ctx, tx, limit)
+		},
 		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.CountsOverdue(ctx, tx) },
 	}
 }

@@ -205,7 +205,8 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BeganAt}, nil
 		}
 		if recorded {
-			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile", e.Epoch)
+			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile",
+				e.Epoch)
 		}
 		if err := q.EpochBegin(ctx, pool); err != nil {
 			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)

@@ -147,9 +147,11 @@ func TestCrashesLoseAndRepeatNothing(t *testing.T) {
 		})
 	}()
 	for crash := range 2 {
-		eventually(t, "some calls are answered", func() bool { return int(answered.Load()) > (1+2*crash)*callers*calls/5 })
+		eventually(t, "some calls are answered",
+			func() bool { return int(answered.Load()) > (1+2*crash)*callers*calls/5 })
 		d.Server.Kill()
-		eventually(t, "an engine is not ready", func() bool { return engines[0].Ready() != nil || engines[1].Ready() != nil })
+		eventually(t, "an engine is not ready",
+			func() bool { return engines[0].Ready() != nil || engines[1].Ready() != nil })
 		acknowledged := answered.Load()
 		d.Restart(t)
 		eventually(t, "it can be asked", func() bool { return w.super.Ping(context.Background()) == nil })
@@ -158,7 +160,8 @@ func TestCrashesLoseAndRepeatNothing(t *testing.T) {
 		}
 	}
 	wantReasons(t, <-done, "map[ok:20]")
-	if n, labels := w.int("select count(*) from toy_log"), w.int("select count(distinct label) from toy_log"); n != callers*calls || labels != n {
+	if n, labels := w.int("select count(*) from toy_log"),
+		w.int("select count(distinct label) from toy_log"); n != callers*calls || labels != n {
 		t.Errorf("%d effects of %d calls, for %d wanted", n, labels, callers*calls)
 	}
 	if sum := w.int("select sum(n) - 10000000 from toy_counters"); sum != callers*calls {
@@ -226,7 +229,8 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 	eventually(t, "it is done", func() bool { return w.value("c1") == 1_000_100 })
 	eventually(t, "a second row waits for the standby", func() bool {
-		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 2 // and one of the repeat
+		// and one of the repeat
+		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 2
 	})
 	unanswered(t, b)
 	unanswered(t, same)

@@ -178,7 +178,8 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 			// The other command has something to write, so that the batch comes to the gate.
 			results := make(chan []Result, 1)
 			go func() {
-				results <- e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{keyed("k", add("c0", c.delta)), submission(gated(pass, add("c1", 1)))})
+				results <- e.DoAll(within(t, 20*time.Second),
+					[]Submission[*toyTx]{keyed("k", add("c0", c.delta)), submission(gated(pass, add("c1", 1)))})
 			}()
 			w.waiting(1)
 			w.exec("update toy_counters set " + c.outside + " where id = 'c0'")

@@ -52,8 +52,9 @@ func one() amount.Decimal {
 }
 
 func planTransfer(bizNo, from, to string) *ledger.TransferCommand {
-	return &ledger.TransferCommand{Caller: planCaller, TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "transfer",
-		Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: one()}}}}
+	return &ledger.TransferCommand{Caller: planCaller,
+		TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "transfer",
+			Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: one()}}}}
 }
 
 func planHold(bizNo, from string, life time.Duration) *ledger.HoldCommand {
@@ -64,7 +65,8 @@ func planHold(bizNo, from string, life time.Duration) *ledger.HoldCommand {
 func planWork(c commit.Command[*ledger.Tx], key string) flow.Submission {
 	w := flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Ledger(c), Rows: 1, Bytes: 1}
 	if key != "" {
-		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}
+		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize),
+			Life: time.Hour}
 		w.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
 	}
 	return w
@@ -83,7 +85,8 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 	none := (*amount.Decimal)(nil)
 	return map[string]func(i int) flow.Submission{
 		"asset": func(i int) flow.Submission {
-			return planWork(&ledger.CreateAssetsCommand{Caller: planCaller, Assets: []ledger.NewAsset{{Code: fmt.Sprint(s.tag, i), Scale: 2}}}, "")
+			return planWork(&ledger.CreateAssetsCommand{Caller: planCaller,
+				Assets: []ledger.NewAsset{{Code: fmt.Sprint(s.tag, i), Scale: 2}}}, "")
 		},
 		"account": func(i int) flow.Submission {
 			return planWork(&ledger.CreateAccountsCommand{Caller: planCaller, Accounts: []ledger.NewAccount{
@@ -94,10 +97,12 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 				Change: ledger.AccountChange{Metadata: map[string]string{"a": s.tag}}}, "")
 		},
 		"transfer": func(i int) flow.Submission {
-			return planWork(planTransfer(fmt.Sprint(s.tag, "t", i), s.account(2*i), s.account(2*i+1)), fmt.Sprint(s.tag, "k", i))
+			return planWork(planTransfer(fmt.Sprint(s.tag, "t", i), s.account(2*i), s.account(2*i+1)),
+				fmt.Sprint(s.tag, "k", i))
 		},
 		"repeat": func(i int) flow.Submission {
-			return planWork(planTransfer(s.transfer(i), s.account(2*i), s.account(2*i+1)), fmt.Sprint(s.tag, "again", i))
+			return planWork(planTransfer(s.transfer(i), s.account(2*i), s.account(2*i+1)),
+				fmt.Sprint(s.tag, "again", i))
 		},
 		"renew": func(i int) flow.Submission {
 			return planWork(planTransfer(fmt.Sprint(s.tag, "n", i), s.account(2*i), s.account(2*i+1)), s.key(i))
@@ -124,7 +129,8 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Submission {
 				TransferID: id, BizNo: fmt.Sprint(s.tag, "ri", i)}}, "")
 		},
 		"lapse": func(i int) flow.Submission {
-			return planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: s.due(i), Asset: "CNY"}}, "")
+			return planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: s.due(i), Asset: "CNY"}},
+				"")
 		},
 	}
 }
@@ -168,22 +174,26 @@ func (p *plans) blocks(call func()) int64 {
 func (p *plans) empty() {
 	p.t.Helper()
 	p.exec("analyze")
-	p.do(planWork(&ledger.CreateAssetsCommand{Caller: planCaller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}, ""))
+	p.do(planWork(&ledger.CreateAssetsCommand{Caller: planCaller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}},
+		""))
 	for round := range 12 {
 		tag := fmt.Sprint("warm", round, "-")
 		name := func(what string) func(int) string {
 			return func(i int) string { return fmt.Sprint(tag, what, i) }
 		}
-		s := stage{tag: tag, commands: 1, account: name("a"), transfer: name("there"), hold: name("held"), due: name("a"), key: name("k")}
+		s := stage{tag: tag, commands: 1, account: name("a"), transfer: name("there"), hold: name("held"),
+			due: name("a"), key: name("k")}
 		create := &ledger.CreateAccountsCommand{Caller: planCaller}
 		for i := range 4 {
-			create.Accounts = append(create.Accounts, ledger.NewAccount{Code: s.account(i), Asset: "CNY", Kind: "liability"})
+			create.Accounts = append(create.Accounts,
+				ledger.NewAccount{Code: s.account(i), Asset: "CNY", Kind: "liability"})
 		}
 		p.do(planWork(create, ""))
 		p.do(planWork(planTransfer(s.transfer(0), s.account(0), s.account(1)), s.key(0)),
 			planWork(planTransfer(s.transfer(1), s.account(2), s.account(3)), s.key(1)))
 		p.exec("update commit_keys set expires_at = now() - interval '1 h'")
-		p.do(planWork(planHold(s.hold(0), s.account(1), time.Hour), ""), planWork(planHold(s.hold(1), s.account(1), time.Hour), ""),
+		p.do(planWork(planHold(s.hold(0), s.account(1), time.Hour), ""),
+			planWork(planHold(s.hold(1), s.account(1), time.Hour), ""),
 			planWork(planHold(s.hold(2), s.account(0), time.Millisecond), ""))
 		for kind := range p.kinds(s) {
 			if kind != "renew" {
@@ -236,7 +246,8 @@ func statements(t *testing.T) (names []string) {
 			names = append(names, m[1])
 		}
 	}
-	elsewhere := []string{"BatchVoid", "DurabilityRaise", "BatchesOpen", "HoldDuePage"} // one row by its primary key; a setting; pg_locks; the scheduler's
+	// one row by its primary key; a setting; pg_locks; the scheduler's
+	elsewhere := []string{"BatchVoid", "DurabilityRaise", "BatchesOpen", "HoldDuePage"}
 	return slices.DeleteFunc(names, func(n string) bool { return slices.Contains(elsewhere, n) })
 }
 
@@ -251,7 +262,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	for _, table := range []string{"commit_keys", "commit_batches", "ledger_accounts", "ledger_account_details", "ledger_transfers",
+	for _, table := range []string{"commit_keys", "commit_batches", "ledger_accounts", "ledger_account_details",
+		"ledger_transfers",
 		"ledger_entries", "ledger_holds", "ledger_assets"} {
 		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide the trap
 	}
@@ -285,8 +297,9 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	measure := func(round int) map[string]int64 {
 		got := map[string]int64{}
 		from := 20_000 + round*20_000
-		s := stage{tag: fmt.Sprint("full", round, "-"), commands: n, account: at("u", from, 1), transfer: at("b", from/2, 1),
-			hold: at("h", from/2, 1), due: at("u", round*2000+1, 2), key: at("k", round*1000, 1)}
+		s := stage{tag: fmt.Sprint("full", round, "-"), commands: n, account: at("u", from, 1),
+			transfer: at("b", from/2, 1),
+			hold:     at("h", from/2, 1), due: at("u", round*2000+1, 2), key: at("k", round*1000, 1)}
 		for kind := range p.kinds(s) {
 			submissions := make([]flow.Submission, n)
 			for i := range submissions {
@@ -298,7 +311,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	first := measure(0)
 	deadline := time.Now().Add(20 * time.Second)
-	for lapse := planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: "u19999", Asset: "CNY"}}, ""); ; {
+	for lapse := planWork(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: "u19999", Asset: "CNY"}},
+		""); ; {
 		if p.blocks(func() { p.do(lapse) }) < 60 {
 			break
 		}
@@ -312,7 +326,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, good := range measure(2) {
-		t.Logf("%-14s %5d blocks a command at first, %3d then, %3d with statistics", kind, first[kind], second[kind], good)
+		t.Logf("%-14s %5d blocks a command at first, %3d then, %3d with statistics", kind, first[kind], second[kind],
+			good)
 		if second[kind] > good+good/2+20 || second[kind] > 250 {
 			t.Errorf("%s: %d blocks a command, %d with statistics", kind, second[kind], good)
 		}

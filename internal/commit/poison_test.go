@@ -145,7 +145,8 @@ func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
 		c.found = true
 		return tx.add(c, 1, "ghost")
 	}
-	r := e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), keyed("k", ghost), submission(add("c0", 1))})
+	r := e.DoAll(within(t, 20*time.Second),
+		[]Submission[*toyTx]{submission(add("c0", 1)), keyed("k", ghost), submission(add("c0", 1))})
 	if !fault.Is(r[1].Err, fault.RowsLocked) || r[0].Err != nil || r[2].Err != nil {
 		t.Errorf("%+v", r)
 	}
@@ -185,8 +186,9 @@ func TestWhatStaysOfACommandThatFails(t *testing.T) {
 			return v
 		}
 		before := values()
-		r := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submission(beside), keyed(fmt.Sprint("guarded", i), guarded), submission(beside),
-			keyed(fmt.Sprint("counted", i), counted), keyed(fmt.Sprint("both", i), both), submission(beside)})
+		r := e.DoAll(within(t, 10*time.Second),
+			[]Submission[*toyTx]{submission(beside), keyed(fmt.Sprint("guarded", i), guarded), submission(beside),
+				keyed(fmt.Sprint("counted", i), counted), keyed(fmt.Sprint("both", i), both), submission(beside)})
 		succeeds := int64(0)
 		if c.fails == nil && !c.boom {
 			succeeds = 1
@@ -276,7 +278,8 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	w := newWorld(t, 10)
 	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
 	first := w.engine()
-	for _, r := range first.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
+	for _, r := range first.DoAll(within(t, 10*time.Second),
+		[]Submission[*toyTx]{keyed("same", add("c0", 1)), keyed("other", add("c0", 1))}) {
 		if r.Err != nil {
 			t.Fatal(r.Err)
 		}
@@ -309,7 +312,8 @@ func TestOneBatchGivesOutItsIDsToManySmallCommands(t *testing.T) {
 		return submission(c)
 	}
 	got := map[string]int{}
-	for _, r := range e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{many(9000), many(9000), many(20_000), many(9000)}) {
+	for _, r := range e.DoAll(within(t, 20*time.Second),
+		[]Submission[*toyTx]{many(9000), many(9000), many(20_000), many(9000)}) {
 		got[reason(r.Err)]++
 	}
 	wantReasons(t, got, "map[COMMAND_TOO_LARGE:1 ok:3]")

@@ -47,7 +47,8 @@ type lane[T any] struct {
 const quantum = 64
 
 func newQueue[T any](limits Limits, writers int) *queue[T] {
-	q := &queue[T]{limits: limits, writers: writers, tenants: make(map[int32]*lane[T]), culprits: make(map[int32][]time.Time)}
+	q := &queue[T]{limits: limits, writers: writers, tenants: make(map[int32]*lane[T]),
+		culprits: make(map[int32][]time.Time)}
 	q.ready.L = &q.mu
 	return q
 }

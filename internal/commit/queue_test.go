@@ -230,7 +230,8 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 		})
 	}()
 	eventually(t, "the half is full", func() bool { return e.metric(t, "busy_total") == 60-15 })
-	for _, r := range e.DoAll(within(t, 20*time.Second), []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1))}) {
+	for _, r := range e.DoAll(within(t, 20*time.Second),
+		[]Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1))}) {
 		if !fault.Is(r.Err, fault.Busy) {
 			t.Error(r.Err)
 		}

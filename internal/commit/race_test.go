@@ -371,7 +371,8 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 		c := add("c0", n)
 		c.name = key + content
 		x := submission(c)
-		x.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Life: life, Fingerprint: append([]byte(content), make([]byte, FingerprintSize-len(content))...)}
+		x.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Life: life,
+			Fingerprint: append([]byte(content), make([]byte, FingerprintSize-len(content))...)}
 		x.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
 		_, _ = e.Do(within(t, 10*time.Second), x)
 	}

@@ -42,9 +42,12 @@ create table toy_log (
 grant select, insert, update on toy_counters, toy_names, toy_log to ledgerd_app;`
 
 var (
-	toyEmpty = fault.Define(fault.Reason{Name: "TOY_EMPTY", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey})
-	toyStale = fault.Define(fault.Reason{Name: "TOY_STALE", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain})
-	toyWrong = fault.Define(fault.Reason{Name: "TOY_WRONG", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix})
+	toyEmpty = fault.Define(fault.Reason{Name: "TOY_EMPTY", Class: fault.Refusal, Code: fault.FailedPrecondition,
+		Step: fault.NewKey})
+	toyStale = fault.Define(fault.Reason{Name: "TOY_STALE", Class: fault.Conflict, Code: fault.Aborted,
+		Step: fault.ReadAgain})
+	toyWrong = fault.Define(fault.Reason{Name: "TOY_WRONG", Class: fault.BadRequest, Code: fault.InvalidArgument,
+		Step: fault.Fix})
 )
 
 type toyKey struct {
@@ -133,7 +136,10 @@ func sortedKeys[V any](m map[toyKey]V) (keys []toyKey, tenants []int32, ids []st
 	for k := range m {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b toyKey) int { return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(keys, func(a, b toyKey) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant),
+			cmp.Compare(a.id, b.id))
+	})
 	for _, k := range keys {
 		tenants, ids = append(tenants, k.tenant), append(ids, k.id)
 	}
@@ -539,8 +545,9 @@ type toyEngine struct {
 func (w *world) engine(change ...func(*Config[*toyTx])) *toyEngine {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
-	c := Config[*toyTx]{NewTx: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"}, Metrics: NewMetrics(reg),
-		Log: slog.New(slog.NewTextHandler(w.t.Output(), nil))}
+	c := Config[*toyTx]{NewTx: w.books, Instance: w.t.Name(), NameConstraints: []string{"toy_names_pkey"},
+		Metrics: NewMetrics(reg),
+		Log:     slog.New(slog.NewTextHandler(w.t.Output(), nil))}
 	for _, f := range change {
 		f(&c)
 	}
@@ -601,7 +608,8 @@ func submission(c Command[*toyTx]) Submission[*toyTx] {
 
 func keyed(key string, c Command[*toyTx]) Submission[*toyTx] {
 	w := submission(c)
-	w.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Fingerprint: make([]byte, FingerprintSize), Life: time.Hour}
+	w.Key = &Key{Principal: "p", Operation: "toy.add", Key: key, Fingerprint: make([]byte, FingerprintSize),
+		Life: time.Hour}
 	return w
 }
 

@@ -162,7 +162,8 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 
 // try claims the jobs whose callers still wait, and runs them once. On any ending but
 // committed no effect is durable.
-func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T], m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
+func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
+	m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
 	if conn == nil {
 		if conn, err = e.connect(); err != nil {
 			if end = e.classify(err); end != lost {
@@ -260,7 +261,8 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *
 	if len(jobs) > 1 {
 		return e.runHalves(conn, jobs, false)
 	}
-	e.log.Error("a command was refused after losing five races for its rows", "command", fmt.Sprintf("%T", jobs[0].Command),
+	e.log.Error("a command was refused after losing five races for its rows", "command",
+		fmt.Sprintf("%T", jobs[0].Command),
 		"request_id", jobs[0].RequestID, "error", err)
 	if isCanceled(err) {
 		e.markUnready(err)

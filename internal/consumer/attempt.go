@@ -43,7 +43,8 @@ func (c *Consumer) try(ctx context.Context, in *rpc.Incoming, unnamed string) (s
 		outcome, wait = c.run(ctx, in)
 	}
 	c.Metrics.messages.WithLabelValues(c.Settings.Name, outcome).Inc()
-	c.Log.Debug("message received", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID, "outcome", outcome)
+	c.Log.Debug("message received", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID,
+		"outcome", outcome)
 	return outcome != "failed" && outcome != "later", wait
 }
 
@@ -64,7 +65,8 @@ func (c *Consumer) run(ctx context.Context, in *rpc.Incoming) (outcome string, w
 	case f == nil || f.Reason == fault.InternalError:
 		return c.fail(ctx, in, "internal error", false)
 	case fault.Is(err, ledger.StaleVersion), fault.Is(err, fault.FenceLost), fault.Is(err, inbox.LeaseLost):
-		return c.fail(ctx, in, err.Error(), false) // the message says the same when it comes again, so this may never pass
+		// the message says the same when it comes again, so this may never pass
+		return c.fail(ctx, in, err.Error(), false)
 	case f.Reason.Class == fault.Conflict, f.Reason.Class == fault.System:
 		return c.later(in, err)
 	case f.Reason.Class == fault.Duplicate:
@@ -83,19 +85,22 @@ func (c *Consumer) finish(ctx context.Context, in *rpc.Incoming, f *fault.Fault)
 }
 
 // fail counts a failed attempt.
-func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string, permanent bool) (outcome string, wait time.Duration) {
+func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string,
+	permanent bool) (outcome string, wait time.Duration) {
 	m, err := c.Messages.Fail(ctx, in, cut(why, 4000), permanent)
 	switch {
 	case err != nil:
 		return c.later(in, err)
 	case m.State == inbox.Died:
-		c.Log.Warn("message is dead", "consumer", c.Settings.Name, "message_id", in.Key.ID, "part", in.Key.Part, "attempts", m.Attempts,
+		c.Log.Warn("message is dead", "consumer", c.Settings.Name, "message_id", in.Key.ID, "part", in.Key.Part,
+			"attempts", m.Attempts,
 			"request_id", in.RequestID, "error", why)
 		return "dead", 0
 	case m.State == inbox.Succeeded:
 		return "duplicate", 0
 	}
-	c.Log.Info("message failed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "attempts", m.Attempts, "request_id", in.RequestID, "error", why)
+	c.Log.Info("message failed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "attempts", m.Attempts,
+		"request_id", in.RequestID, "error", why)
 	return "failed", max(m.RetryAt.Sub(m.StartedAt), time.Millisecond)
 }
 
@@ -104,7 +109,8 @@ func (c *Consumer) later(in *rpc.Incoming, err error) (outcome string, wait time
 	if f := fault.Of(err); f != nil {
 		wait = f.RetryAfter
 	}
-	c.Log.Debug("message postponed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID, "error", err)
+	c.Log.Debug("message postponed", "consumer", c.Settings.Name, "message_id", in.Key.ID, "request_id", in.RequestID,
+		"error", err)
 	return "later", cmp.Or(wait, transientWait)
 }
 

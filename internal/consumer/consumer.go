@@ -35,7 +35,8 @@ type Metrics struct {
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "consumer_messages_total",
-			Help: "Deliveries by consumer and outcome: done, duplicate, failed, dead, later."}, []string{"consumer", "outcome"}),
+			Help: "Deliveries by consumer and outcome: done, duplicate, failed, dead, later."},
+			[]string{"consumer", "outcome"}),
 		connected: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "consumer_connected",
 			Help: "1 while the consumer is connected to its broker."}, []string{"consumer"}),
 	}
@@ -120,7 +121,8 @@ func (c *Consumer) loose(ctx context.Context, source Source, d Delivery) {
 		err = source.Later(d, wait)
 	}
 	if err != nil {
-		c.Log.Warn("could not settle a message with the broker, which will deliver it again", "consumer", c.Settings.Name, "error", err)
+		c.Log.Warn("could not settle a message with the broker, which will deliver it again", "consumer",
+			c.Settings.Name, "error", err)
 	}
 }
 
@@ -140,7 +142,8 @@ func (c *Consumer) lane(ctx context.Context, source Source, list []Delivery) {
 			}
 		}
 		if err := source.Acknowledge(d); err != nil {
-			c.Log.Warn("could not settle a message with the broker, which will deliver it again", "consumer", c.Settings.Name, "error", err)
+			c.Log.Warn("could not settle a message with the broker, which will deliver it again", "consumer",
+				c.Settings.Name, "error", err)
 		}
 	}
 }
@@ -165,8 +168,10 @@ func (c *Consumer) runRequeued(ctx context.Context) {
 
 func (c *Consumer) incoming(k inbox.Key, topic string, body []byte) *rpc.Incoming {
 	s := c.Settings
-	return &rpc.Incoming{Identity: access.Identity{Tenant: c.Tenant, Principal: "consumer:" + s.Name, Role: access.Write},
-		Request: s.Request, Key: k, Delivery: inbox.Delivery{Topic: topic, Content: body, ContentLife: s.ContentLife, Keep: s.Keep,
+	return &rpc.Incoming{Identity: access.Identity{Tenant: c.Tenant, Principal: "consumer:" + s.Name,
+		Role: access.Write},
+		Request: s.Request, Key: k, Delivery: inbox.Delivery{Topic: topic, Content: body, ContentLife: s.ContentLife,
+			Keep:        s.Keep,
 			MaxAttempts: s.MaxAttempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff}}
 }
 

@@ -18,7 +18,8 @@ func TestDeathsAreCountedFromZeroOn(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	c := &consumer.Consumer{Settings: &consumer.Settings{Name: "mine"}, Metrics: consumer.NewMetrics(reg), Log: slog.New(slog.DiscardHandler),
+	c := &consumer.Consumer{Settings: &consumer.Settings{Name: "mine"}, Metrics: consumer.NewMetrics(reg),
+		Log: slog.New(slog.DiscardHandler),
 		Open: func(context.Context, *consumer.Settings) (consumer.Source, error) {
 			return nil, errors.New("no broker")
 		}}

@@ -87,7 +87,8 @@ func ReadFile(name string) ([]*Settings, error) {
 		// What is brought back from the dead is run by whichever consumer of the group is first.
 		group := [2]string{s.Tenant, s.Group}
 		if request, ok := requests[group]; ok && request != s.Request {
-			return nil, fmt.Errorf("%s: consumers[%d]: request: another consumer of the group %s has another request", name, i, s.Group)
+			return nil, fmt.Errorf("%s: consumers[%d]: request: another consumer of the group %s has another request",
+				name, i, s.Group)
 		}
 		requests[group] = s.Request
 	}
@@ -168,7 +169,8 @@ func (s *Settings) checkID() error {
 		return errors.New("message_id: RabbitMQ has no positions; use header:NAME, field:NAME or broker")
 	case s.MessageID == "broker" && s.Broker == Kafka:
 		return errors.New("message_id: Kafka has no message ids; use header:NAME, field:NAME or position")
-	case !slices.Contains([]string{"position", "broker"}, s.MessageID) && (!named || name == "" || how != "header" && how != "field"):
+	case !slices.Contains([]string{"position", "broker"}, s.MessageID) &&
+		(!named || name == "" || how != "header" && how != "field"):
 		return fmt.Errorf("message_id: must be position, broker, header:NAME or field:NAME, not %q", s.MessageID)
 	}
 	return nil
@@ -204,7 +206,8 @@ func (s *Settings) defaults() error {
 		return errors.New("max_attempts: must be 1 to 1000")
 	case s.MaxBackoff < s.Backoff:
 		return errors.New("max_backoff: must not be less than backoff")
-	case s.Backoff > 24*time.Hour, s.MaxBackoff > 7*24*time.Hour, s.ContentLife > 365*24*time.Hour, s.Keep > 3650*24*time.Hour:
+	case s.Backoff > 24*time.Hour, s.MaxBackoff > 7*24*time.Hour, s.ContentLife > 365*24*time.Hour,
+		s.Keep > 3650*24*time.Hour:
 		return errors.New("backoff must be at most a day, max_backoff a week, content_life a year, and keep ten years")
 	}
 	return nil

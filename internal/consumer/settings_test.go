@@ -34,16 +34,19 @@ func TestTheDocumentedFileIsGood(t *testing.T) {
 		t.Fatalf("%v, %v", all, err)
 	}
 	k, n, r := all[0], all[1], all[2]
-	if k.Name != "kafka/billing" || k.MessageID != "position" || k.MaxAttempts != 10 || k.Backoff != time.Second || k.MaxBackoff != time.Hour ||
+	if k.Name != "kafka/billing" || k.MessageID != "position" || k.MaxAttempts != 10 || k.Backoff != time.Second ||
+		k.MaxBackoff != time.Hour ||
 		k.ContentLife != 48*time.Hour || k.Keep != 0 || k.RetryRefusals {
 		t.Errorf("%+v", k)
 	}
-	if n.MessageID != "broker" || r.MessageID != "field:event.id" || r.MaxAttempts != 20 || r.Backoff != 500*time.Millisecond || !r.RetryRefusals {
+	if n.MessageID != "broker" || r.MessageID != "field:event.id" || r.MaxAttempts != 20 ||
+		r.Backoff != 500*time.Millisecond || !r.RetryRefusals {
 		t.Errorf("%+v, %+v", n, r)
 	}
 	for _, field := range regexp.MustCompile("(?m)^\\| `([a-z_`, ]+)` \\|").FindAllStringSubmatch(string(page), -1) {
 		for name := range strings.SplitSeq(strings.ReplaceAll(field[1], "`", ""), ", ") {
-			if _, err := read(t, "consumers: [{"+name+": }]"); err == nil || strings.Contains(err.Error(), "not found") {
+			if _, err := read(t, "consumers: [{"+name+": }]"); err == nil ||
+				strings.Contains(err.Error(), "not found") {
 				t.Errorf("the page has a field %s: %v", name, err)
 			}
 		}
@@ -74,18 +77,21 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 		"":                              "there are no consumers",
 		"consumers:\n  -":               "broker: must be",
 		"consumers:\n  - broker: redis": "broker: must be",
-		"consumers:\n  - broker: kafka\n    url: u":                                                                         "group: is missing",
-		"consumers:\n  - broker: kafka\n    url: u\n    group: g\n    tenant: t":                                            "topics: is missing",
-		"consumers:\n  - " + good + "    colour: red":                                                                       "colour",
-		"consumers:\n  - " + good + "    message_id: offset":                                                                "message_id: must be",
-		"consumers:\n  - " + good + "    message_id: 'header:'":                                                             "message_id: must be",
-		"consumers:\n  - " + good + "    request: ledgerd.ledger.v1.GetBalanceRequest":                                      "request:",
-		"consumers:\n  - " + good + "    max_attempts: 1001":                                                                "max_attempts: must be",
-		"consumers:\n  - " + good + "    keep: 1s":                                                                          "keep: must be at least",
-		"consumers:\n  - " + good + "    backoff: 2h\n    max_backoff: 1h":                                                  "max_backoff: must not be",
-		"consumers:\n  - " + good + "  - " + good:                                                                           "has the name nats/g",
-		"consumers:\n  - " + good + "  - " + good + "    name: n\n    request: ledgerd.ledger.v1.TransferRequest\n":         "another request",
-		"consumers:\n  - " + strings.ReplaceAll(good, "NATS_PASSWORD", "NOT_SET_ANYWHERE"):                                  "NOT_SET_ANYWHERE",
+		"consumers:\n  - broker: kafka\n    url: u":                                    "group: is missing",
+		"consumers:\n  - broker: kafka\n    url: u\n    group: g\n    tenant: t":       "topics: is missing",
+		"consumers:\n  - " + good + "    colour: red":                                  "colour",
+		"consumers:\n  - " + good + "    message_id: offset":                           "message_id: must be",
+		"consumers:\n  - " + good + "    message_id: 'header:'":                        "message_id: must be",
+		"consumers:\n  - " + good + "    request: ledgerd.ledger.v1.GetBalanceRequest": "request:",
+		"consumers:\n  - " + good + "    max_attempts: 1001":                           "max_attempts: must be",
+		"consumers:\n  - " + good + "    keep: 1s":                                     "keep: must be at least",
+		"consumers:\n  - " + good + "    backoff: 2h\n    max_backoff: 1h":             "max_backoff: must not be",
+		"consumers:\n  - " + good + "  - " +
+			good: "has the name nats/g",
+		"consumers:\n  - " + good + "  - " + good +
+			"    name: n\n    request: ledgerd.ledger.v1.TransferRequest\n": "another request",
+		"consumers:\n  - " + strings.ReplaceAll(good, "NATS_PASSWORD",
+			"NOT_SET_ANYWHERE"): "NOT_SET_ANYWHERE",
 		"consumers:\n  - broker: rabbitmq\n    url: u\n    queue: q\n    group: g\n    tenant: t\n    message_id: position": "RabbitMQ has no positions",
 		"consumers:\n  - broker: kafka\n    url: u\n    topics: [q]\n    group: g\n    tenant: t\n    message_id: broker":   "Kafka has no message ids",
 	} {

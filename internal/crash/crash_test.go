@@ -38,8 +38,8 @@ const (
 	patience = 60 * time.Second // for these, and for a definite answer once the killing is over
 )
 
-// attempt is one transfer that a caller wants done; or two, in two assets, with a submit token and a message, of which all is to be
-// done or nothing. With what it was told.
+// attempt is one transfer that a caller wants done; or two, in two assets, with a submit token and a message, of which
+// all is to be done or nothing. With what it was told.
 type attempt struct {
 	key      string
 	request  *ledgerv1.TransferRequest
@@ -121,7 +121,8 @@ func (w *world) begin() {
 		w.servers = append(w.servers, startServer(w.t, w.binary, dsn, w.args...))
 	}
 	c := w.client(0)
-	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}, {Code: "POINT", Scale: 2}}}); err != nil {
+	if _, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2},
+		{Code: "POINT", Scale: 2}}}); err != nil {
 		w.t.Fatal(err)
 	}
 	var accounts []*ledgerv1.NewAccount
@@ -194,7 +195,8 @@ func (w *world) send(a *attempt) (told bool) {
 	id, err := w.try(ctx, a)
 	refused := connect.CodeOf(err) == connect.CodeFailedPrecondition
 	if err != nil && !refused {
-		if client.ReasonOf(err) == client.ReasonTokenUnknown && w.era.Load() == afterwards { // with all else that was lost
+		// with all else that was lost
+		if client.ReasonOf(err) == client.ReasonTokenUnknown && w.era.Load() == afterwards {
 			a.token = ""
 		}
 		<-time.After(5 * time.Millisecond)
@@ -221,7 +223,8 @@ func (w *world) try(ctx context.Context, a *attempt) (id int64, err error) {
 		n = 0
 	}
 	if a.second == nil {
-		res, err := ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, w.url(n), w.auth()).Transfer(ctx, a.request)
+		res, err := ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, w.url(n), w.auth()).Transfer(ctx,
+			a.request)
 		return res.GetTransfer().GetId(), err
 	}
 	r := &batchv1.ExecuteRequest{}
@@ -258,7 +261,8 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 			p.From, p.To = "world", user(0)
 		}
 		if i%2 == 0 { // two, of which the second may be the one that is refused
-			a.second = points("second-"+name, user(to), user((to+1)%users), fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
+			a.second = points("second-"+name, user(to), user((to+1)%users),
+				fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
 		}
 		all = append(all, a)
 		for !a.definite() {
@@ -276,12 +280,13 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 	}
 }
 
-// killAtRandom kills one of the three, and starts it again at once, for killFor, and then, as long as its patience lasts,
-// until enough has happened.
+// killAtRandom kills one of the three, and starts it again at once, for killFor, and then, as long as its patience
+// lasts, until enough has happened.
 func (w *world) killAtRandom() (kills map[string]int) {
 	kills = map[string]int{}
 	begun := time.Now()
-	for time.Since(begun) < killFor || time.Since(begun) < patience && (kills["postgres"] == 0 || kills["server"] == 0 || w.decided.Load() < enough) {
+	for time.Since(begun) < killFor || time.Since(begun) < patience &&
+		(kills["postgres"] == 0 || kills["server"] == 0 || w.decided.Load() < enough) {
 		<-time.After(time.Duration(200+rand.IntN(800)) * time.Millisecond)
 		switch n := rand.IntN(3); n {
 		case 2:
@@ -339,7 +344,8 @@ func (w *world) judge(all []*attempt) {
 	var spent, received int
 	if err := pool.QueryRow(context.Background(), `select (select count(*) from token_submit_tokens where state = 'spent'),
 		(select count(*) from inbox_messages where state = 'succeeded')`).Scan(&spent, &received); err != nil || spent != pairs || received != pairs {
-		w.t.Errorf("%d pairs were acknowledged, but %d tokens are spent, %d messages received, %v", pairs, spent, received, err)
+		w.t.Errorf("%d pairs were acknowledged, but %d tokens are spent, %d messages received, %v", pairs, spent,
+			received, err)
 	}
 	stored := w.numbers(pool, "select biz_no, transfer_id from ledger_transfers where biz_no like 'caller-%' or biz_no like 'second-%'")
 	if len(stored) != made+pairs {
@@ -358,7 +364,8 @@ func (w *world) judge(all []*attempt) {
 			move(balances, a.second)
 		}
 	}
-	for account, balance := range w.numbers(pool, "select code || ' ' || asset, balance::bigint from ledger_accounts where code like 'user:%'") {
+	for account, balance := range w.numbers(pool,
+		"select code || ' ' || asset, balance::bigint from ledger_accounts where code like 'user:%'") {
 		if want := 2000 + balances[account]; balance != want {
 			w.t.Errorf("%s has %d, and by what was acknowledged %d", account, balance, want)
 		}
@@ -374,7 +381,8 @@ func (w *world) numbers(pool *pgxpool.Pool, query string) map[string]int64 {
 	numbers := map[string]int64{}
 	var name string
 	var number int64
-	if _, err := pgx.ForEachRow(rows, []any{&name, &number}, func() error { numbers[name] = number; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&name, &number},
+		func() error { numbers[name] = number; return nil }); err != nil {
 		w.t.Fatal(err)
 	}
 	return numbers

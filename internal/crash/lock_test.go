@@ -43,7 +43,8 @@ func TestLocksOutliveTheirServer(t *testing.T) {
 	waits := func(n int) {
 		t.Helper()
 		for got := -1; got != n; {
-			if err := pool.QueryRow(ctx, "select count(*) from lock_waiters where alive_until > clock_timestamp()").Scan(&got); err != nil {
+			if err := pool.QueryRow(ctx,
+				"select count(*) from lock_waiters where alive_until > clock_timestamp()").Scan(&got); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -92,5 +93,6 @@ func (w *world) locks(n int) lockv1connect.LockServiceClient {
 			return next(ctx, r)
 		}
 	})
-	return lockv1connect.NewLockServiceClient(http.DefaultClient, "http://"+w.servers[n].address(), connect.WithInterceptors(auth))
+	return lockv1connect.NewLockServiceClient(http.DefaultClient, "http://"+w.servers[n].address(),
+		connect.WithInterceptors(auth))
 }

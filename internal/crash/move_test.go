@@ -35,8 +35,8 @@ func withNewCluster(w *world) {
 	w.next = pgtest.NewDurable(w.t)
 }
 
-// promoteSynchronous cuts the standby off, so that COMMITs wait for it, and ends their waits: what they wrote can be seen,
-// and will be gone. Then it is promoted. Nothing that was told is lost.
+// promoteSynchronous cuts the standby off, so that COMMITs wait for it, and ends their waits: what they wrote can be
+// seen, and will be gone. Then it is promoted. Nothing that was told is lost.
 func promoteSynchronous(w *world) {
 	w.progress(30)
 	cutOff(w)
@@ -82,19 +82,21 @@ func promoted(w *world) *pgtest.Durable {
 	return w.next
 }
 
-// move leads both servers to another copy of the database. The first one has a COMMIT on its way then, and finds another
-// server's batch under its number. Cursors of the old copy end, with the reason; new ones work.
+// move leads both servers to another copy of the database. The first one has a COMMIT on its way then, and finds
+// another server's batch under its number. Cursors of the old copy end, with the reason; new ones work.
 func (w *world) move(to func(*world) *pgtest.Durable) {
 	cursor := w.cursor()
 	var doubtful int64
 	if w.loses {
 		<-w.lines[0].cutNext(atAnswer, "caller-0-", func() { w.lines[0].SetDown(true) })
-		doubtful = query[int64](w, w.db, "select max(batch_id) from commit_batches where instance like '%/"+w.servers[0].pid()+"'")
+		doubtful = query[int64](w, w.db,
+			"select max(batch_id) from commit_batches where instance like '%/"+w.servers[0].pid()+"'")
 	}
 	for _, l := range w.lines {
 		l.SetDown(true)
 	}
-	for last := int32(-1); last != w.decided.Load(); <-time.After(500 * time.Millisecond) { // answers arrive that were on their way
+	// answers arrive that were on their way
+	for last := int32(-1); last != w.decided.Load(); <-time.After(500 * time.Millisecond) {
 		last = w.decided.Load()
 	}
 	w.db = to(w)

@@ -46,9 +46,9 @@ const (
 	afterwards
 )
 
-// TestWhatIsToldIsStoredWhateverBreaks moves money over two servers, each behind a proxy, while a nemesis strikes. Callers
-// repeat what got no answer with the same key, and now and then what got one. In the end every answer is what is stored,
-// and the balances are what follows from the answers; the database's own checks run at the end of each test.
+// TestWhatIsToldIsStoredWhateverBreaks moves money over two servers, each behind a proxy, while a nemesis strikes.
+// Callers repeat what got no answer with the same key, and now and then what got one. In the end every answer is what
+// is stored, and the balances are what follows from the answers; the database's own checks run at the end of each test.
 func TestWhatIsToldIsStoredWhateverBreaks(t *testing.T) {
 	binary := build(t)
 	for _, n := range nemeses {

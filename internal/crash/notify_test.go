@@ -86,16 +86,20 @@ func newOrder(n, i int) *order {
 	name := fmt.Sprintf("order-%d-%d", n, i)
 	from := rand.IntN(users)
 	o := &order{attempt: attempt{key: "key-" + name, request: transfer(name, user(from), user((from+1)%users), "0.01")},
-		number: fmt.Sprintf("+86138%02d%06d", n, i), address: name + "@customer.example", once: i%4 == 0, execute: &batchv1.ExecuteRequest{}}
+		number: fmt.Sprintf("+86138%02d%06d", n, i), address: name + "@customer.example", once: i%4 == 0,
+		execute: &batchv1.ExecuteRequest{}}
 	onUnknown := notifyv1.OnUnknown_ON_UNKNOWN_RESEND
 	if o.once {
 		onUnknown = notifyv1.OnUnknown_ON_UNKNOWN_PARK
 	}
 	message := func(channel notifyv1.Channel, to string, onUnknown notifyv1.OnUnknown) *notifyv1.SendRequest {
-		return &notifyv1.SendRequest{Channel: channel, Recipient: to, OnUnknown: onUnknown, MaxAttempts: 50, BusinessType: "order.paid",
-			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Subject: "Paid", Text: name + " is paid."}}}
+		return &notifyv1.SendRequest{Channel: channel, Recipient: to, OnUnknown: onUnknown, MaxAttempts: 50,
+			BusinessType: "order.paid",
+			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Subject: "Paid", Text: name +
+				" is paid."}}}
 	}
-	for _, m := range []proto.Message{o.request, message(notifyv1.Channel_CHANNEL_SMS, o.number, notifyv1.OnUnknown_ON_UNKNOWN_RESEND),
+	for _, m := range []proto.Message{o.request,
+		message(notifyv1.Channel_CHANNEL_SMS, o.number, notifyv1.OnUnknown_ON_UNKNOWN_RESEND),
 		message(notifyv1.Channel_CHANNEL_EMAIL, o.address, onUnknown)} {
 		packed, err := anypb.New(m)
 		if err != nil {
@@ -110,7 +114,8 @@ func newOrder(n, i int) *order {
 func (w *world) place(o *order) {
 	ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), keyName{}, o.key), 3*time.Second)
 	defer cancel()
-	_, err := batchv1connect.NewBatchServiceClient(http.DefaultClient, w.url(rand.IntN(len(w.servers))), w.auth()).Execute(ctx, o.execute)
+	_, err := batchv1connect.NewBatchServiceClient(http.DefaultClient, w.url(rand.IntN(len(w.servers))),
+		w.auth()).Execute(ctx, o.execute)
 	switch {
 	case err == nil:
 		o.transfer = 1
@@ -125,7 +130,8 @@ func (w *world) place(o *order) {
 // TestATransferAndItsMessagesArriveOnceWhateverIsKilled kills both servers, Postgres and an SMTP server, while
 // the connections to the SMS provider are cut.
 func TestATransferAndItsMessagesArriveOnceWhateverIsKilled(t *testing.T) {
-	mail, spare, sms := emailtest.Start(t, emailtest.Options{Once: true}), emailtest.Start(t, emailtest.Options{Once: true}), newGateway(t)
+	mail, spare, sms := emailtest.Start(t, emailtest.Options{Once: true}),
+		emailtest.Start(t, emailtest.Options{Once: true}), newGateway(t)
 	w := &world{t: t, db: pgtest.NewDurable(t), args: sendingArgs(t, mail, spare, sms)}
 	w.begin()
 	stop := make(chan struct{})
@@ -204,7 +210,9 @@ func (w *world) delivered() {
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
 	open := 0
 	for end := time.Now().Add(4 * time.Minute); time.Now().Before(end); {
-		if err := pool.QueryRow(context.Background(), "select count(*), pg_sleep(0.2)::text from notify_queue where due_at is not null").Scan(&open, new(string)); err != nil {
+		if err := pool.QueryRow(context.Background(),
+			"select count(*), pg_sleep(0.2)::text from notify_queue where due_at is not null").Scan(&open,
+			new(string)); err != nil {
 			w.t.Fatal(err)
 		}
 		if open == 0 {
@@ -259,7 +267,8 @@ func (w *world) judgeOrders(all []*order, kills map[string]int, sms *gateway, se
 	if n := count("select count(*) from notify_queue where state <> 'unknown' or on_unknown <> 'park'"); n != 0 {
 		w.t.Errorf("%d messages are left", n)
 	}
-	w.t.Logf("%d orders, %d e-mails of unknown outcome that did not arrive, %d cuts, killed %v", placed, unknown, sms.cuts, kills)
+	w.t.Logf("%d orders, %d e-mails of unknown outcome that did not arrive, %d cuts, killed %v", placed, unknown,
+		sms.cuts, kills)
 	if placed < 100 || sms.cuts == 0 || kills["postgres"] == 0 || kills["server"] == 0 || kills["smtp"] == 0 {
 		w.t.Error("the test tried too little")
 	}

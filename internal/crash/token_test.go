@@ -85,7 +85,8 @@ func (w *world) submitter(n int, stop <-chan struct{}) (all []*form) {
 
 // once is a client of one of the servers that sends every call once.
 func (w *world) once() *client.Client {
-	return client.New("http://"+w.servers[rand.IntN(len(w.servers))].address(), client.WithAPIKey(w.apiKey), client.WithRetry(1, 0, 0))
+	return client.New("http://"+w.servers[rand.IntN(len(w.servers))].address(), client.WithAPIKey(w.apiKey),
+		client.WithRetry(1, 0, 0))
 }
 
 func (w *world) issue() string {

@@ -6,8 +6,9 @@ var (
 		Doc: "A field of the request breaks a rule; google.rpc.BadRequest names the fields."})
 	InternalError = Define(Reason{Name: "INTERNAL", Class: System, Code: Internal, Step: RetrySameKey,
 		Doc: "The server failed. Nothing was kept. The server's log has the cause under the request id."})
-	DatabaseUnavailable = Define(Reason{Name: "DATABASE_UNAVAILABLE", Class: System, Code: Unavailable, Step: RetrySameKey,
-		Doc: "Postgres cannot be reached, or is read-only. Nothing was kept."})
+	DatabaseUnavailable = Define(Reason{Name: "DATABASE_UNAVAILABLE", Class: System, Code: Unavailable,
+		Step: RetrySameKey,
+		Doc:  "Postgres cannot be reached, or is read-only. Nothing was kept."})
 	OutcomeUnknown = Define(Reason{Name: "OUTCOME_UNKNOWN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,
 		Doc: "The deadline passed after the work had begun: it may have been done. Retry with the same key, or the same biz_no, to learn it."})
 	NotRun = Define(Reason{Name: "NOT_RUN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,

@@ -52,10 +52,12 @@ func TestOneBatchMakesAccountsAndAllThatHappensToThem(t *testing.T) {
 	elsewhere.To = "world" // not named by the hold
 	commands := []commit.Command[*ledger.Tx]{
 		&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}},
-		&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"},
-			{Code: "a", Asset: "CNY", Kind: "liability", Min: &zero, Metadata: map[string]string{"k": "v"}},
-			{Code: "b", Asset: "CNY", Kind: "liability", Min: &zero}}},
-		&ledger.UpdateAccountCommand{Caller: caller, Code: "a", Asset: "CNY", Change: ledger.AccountChange{Metadata: map[string]string{"k": "", "l": "w"}}},
+		&ledger.CreateAccountsCommand{Caller: caller,
+			Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"},
+				{Code: "a", Asset: "CNY", Kind: "liability", Min: &zero, Metadata: map[string]string{"k": "v"}},
+				{Code: "b", Asset: "CNY", Kind: "liability", Min: &zero}}},
+		&ledger.UpdateAccountCommand{Caller: caller, Code: "a", Asset: "CNY",
+			Change: ledger.AccountChange{Metadata: map[string]string{"k": "", "l": "w"}}},
 		transfer("t1", "world", "a", "10"),
 		transfer("t2", "a", "b", "1"),
 		&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "t2", BizNo: "r2"}},
@@ -82,7 +84,8 @@ func TestOneBatchMakesAccountsAndAllThatHappensToThem(t *testing.T) {
 		}
 	}
 	// And beside accounts that were there.
-	answers = all(t, e, &ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "c", Asset: "CNY", Kind: "liability", Min: &zero}}},
+	answers = all(t, e, &ledger.CreateAccountsCommand{Caller: caller,
+		Accounts: []ledger.NewAccount{{Code: "c", Asset: "CNY", Kind: "liability", Min: &zero}}},
 		transfer("t3", "world", "c", "1"), transfer("t4", "a", "c", "1"))
 	if answers[0].(ledger.CreatedAccounts).Accounts[0].ID>>14 != answers[2].(*ledger.Transfer).ID>>14 {
 		t.Error("the batch had to be taken apart")
@@ -103,7 +106,8 @@ func TestBizNoOfARefusalIsFreeForTheNextOfTheBatch(t *testing.T) {
 		submission(flow.Submission{Command: flow.Ledger(transfer("x", "world", user(1), "1"))}),
 		submission(flow.Submission{Command: flow.Ledger(transfer("x", user(0), user(1), "1"))}),
 	})
-	if !fault.Is(results[0].Err, ledger.InsufficientFunds) || results[1].Err != nil || !fault.Is(results[2].Err, ledger.BizNoExistsDifferent) {
+	if !fault.Is(results[0].Err, ledger.InsufficientFunds) || results[1].Err != nil ||
+		!fault.Is(results[2].Err, ledger.BizNoExistsDifferent) {
 		t.Errorf("results %+v", results)
 	}
 }
@@ -117,7 +121,8 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 	metadata := map[string]string{"b": "2", "a": "1", "é<&>": "\u2028\t\"\\", "empty": ""}
 	dressed := func(change ...func(*ledger.TransferParams)) *ledger.TransferCommand {
 		c := transfer("x", "world", user(0), "1.50")
-		c.Postings = append(c.Postings, ledger.Posting{From: user(0), To: user(1), Asset: "CNY", Amount: dec("2.5"), Form: ledger.UpTo},
+		c.Postings = append(c.Postings, ledger.Posting{From: user(0), To: user(1), Asset: "CNY", Amount: dec("2.5"),
+			Form: ledger.UpTo},
 			ledger.Posting{From: user(1), To: user(2), Asset: "CNY", Form: ledger.AllAvailable})
 		c.EffectiveAt, c.Metadata = at, maps.Clone(metadata)
 		for _, f := range change {
@@ -126,7 +131,8 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 		return c
 	}
 	first := must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(dressed())}))
-	plain := must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("plain", "world", user(0), "1"))}))
+	plain := must[*ledger.Transfer](t, e,
+		submission(flow.Submission{Command: flow.Ledger(transfer("plain", "world", user(0), "1"))}))
 	plainly := transfer("plain", "world", user(0), "1.00")
 	plainly.Metadata = map[string]string{}
 	same := map[string]*ledger.TransferCommand{
@@ -147,11 +153,13 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 			want = plain
 		}
 		got := out.Answer.(*ledger.Transfer)
-		if got.ID != want.ID || !got.RecordedAt.Equal(want.RecordedAt) || !maps.Equal(got.Metadata, want.Metadata) || len(got.Entries) != len(want.Entries) {
+		if got.ID != want.ID || !got.RecordedAt.Equal(want.RecordedAt) || !maps.Equal(got.Metadata, want.Metadata) ||
+			len(got.Entries) != len(want.Entries) {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}
 		for i := range got.Entries {
-			if g, w := got.Entries[i], want.Entries[i]; g.After != w.After || g.Amount != w.Amount || g.Account != w.Account || g.Version != w.Version {
+			if g, w := got.Entries[i], want.Entries[i]; g.After != w.After || g.Amount != w.Amount ||
+				g.Account != w.Account || g.Version != w.Version {
 				t.Errorf("%s: entry %+v, want %+v", name, g, w)
 			}
 		}
@@ -179,9 +187,11 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 	world(t, e, 2)
 	lapse := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}}
 	all(t, e, transfer("fund", "world", user(0), "10"), hold("brief", user(0), "", "1", time.Millisecond),
-		hold("partly", user(0), user(1), "2", 2*time.Millisecond), capture("c", "partly", "1"), hold("late", user(0), "", "1", time.Hour),
+		hold("partly", user(0), user(1), "2", 2*time.Millisecond), capture("c", "partly", "1"),
+		hold("late", user(0), "", "1", time.Hour),
 		ledger.ReleaseOf(caller, 0, "late"), hold("later", user(0), "", "1", 2*time.Hour),
-		transfer("other", "world", user(1), "10"), hold("gone", user(1), "", "1", time.Millisecond), ledger.ReleaseOf(caller, 0, "gone"))
+		transfer("other", "world", user(1), "10"), hold("gone", user(1), "", "1", time.Millisecond),
+		ledger.ReleaseOf(caller, 0, "gone"))
 	for text(t, pool, "select (max(expires_at) < clock_timestamp())::text from ledger_holds where life_ms < 1000") != "true" {
 		runtime.Gosched()
 	}
@@ -192,7 +202,8 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 	}
 	other := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(1), Asset: "CNY"}}
 	all(t, e, other) // nothing is due, but the bound was
-	if next := text(t, pool, "select coalesce(next_lapse_at::text, 'none') from ledger_accounts where code = $1", user(1)); next != "none" {
+	if next := text(t, pool, "select coalesce(next_lapse_at::text, 'none') from ledger_accounts where code = $1",
+		user(1)); next != "none" {
 		t.Errorf("the next lapse is expected at %s", next)
 	}
 	before := batches()
@@ -235,11 +246,13 @@ func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
 	}
 	answers := make([]any, 0, 4)
 	for _, r := range e.DoAll(t.Context(), []flow.Submission{
-		submission(flow.Submission{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}), // needs all of them lapsed
+		// needs all of them lapsed
+		submission(flow.Submission{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}),
 		submission(flow.Submission{Command: flow.Ledger(transfer("beside", user(1), user(2), "1"))}),
 		submission(flow.Submission{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to lapse
 		submission(flow.Submission{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h9000"))}),
-		submission(flow.Submission{Command: flow.Ledger(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(0), Asset: "CNY"}})}),
+		submission(flow.Submission{Command: flow.Ledger(&ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1,
+			Code: user(0), Asset: "CNY"}})}),
 		submission(flow.Submission{Command: flow.Ledger(state(user(0), ledger.Frozen))}),
 	}) {
 		if r.Err != nil {
@@ -313,8 +326,10 @@ func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
 	world(t, e, 2)
 	all(t, e, large("large", "world", user(0), 300))
 	submissions := make([]flow.Submission, 0, 4)
-	for _, c := range []commit.Command[*ledger.Tx]{large("large", "world", user(0), 1), large("large", "world", user(0), 299),
-		&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}}} {
+	for _, c := range []commit.Command[*ledger.Tx]{large("large", "world", user(0), 1),
+		large("large", "world", user(0), 299),
+		&ledger.ReverseCommand{Caller: caller,
+			ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}}} {
 		submissions = append(submissions, submission(flow.Submission{Command: flow.Ledger(c)}))
 	}
 	for range 2 { // beside a command that wants all of it, and without one
@@ -353,7 +368,8 @@ func TestPageOfLargeTransfersIsShort(t *testing.T) {
 	var got []string
 	pages, token := 0, ""
 	for {
-		page, next, err := reader.Transfers(t.Context(), 1, ledger.TransferFilter{}, ledger.Page{Size: 20, Token: token})
+		page, next, err := reader.Transfers(t.Context(), 1, ledger.TransferFilter{},
+			ledger.Page{Size: 20, Token: token})
 		if err != nil || len(page) > 10 {
 			t.Fatalf("a page of %d, %v", len(page), err)
 		}

@@ -24,7 +24,8 @@ func pageClaim(key string, change ...func(*claim.Params)) *flow.ClaimCondition {
 // behind runs a transfer behind a page id, and says how it ended.
 func (a *arena) behindClaim(c *flow.ClaimCondition, t *ledger.TransferCommand) string {
 	a.Helper()
-	return ending(a.engines[0].Do(context.Background(), submission(flow.Submission{Command: flow.Behind(flow.Ledger(t), c)})))
+	return ending(a.engines[0].Do(context.Background(),
+		submission(flow.Submission{Command: flow.Behind(flow.Ledger(t), c)})))
 }
 
 // claims are all keys with their uses and results.
@@ -49,7 +50,8 @@ func TestAPageIDGuardsOneEffect(t *testing.T) {
 	for i := range 1000 {
 		wg.Go(func() {
 			out, err := a.engines[i%2].Do(context.Background(), submission(flow.Submission{
-				Command: flow.Behind(flow.Ledger(transfer(fmt.Sprint("t", i), "world", user(i), "1")), pageClaim("p"))}))
+				Command: flow.Behind(flow.Ledger(transfer(fmt.Sprint("t", i), "world", user(i), "1")),
+					pageClaim("p"))}))
 			mu.Lock()
 			defer mu.Unlock()
 			ends[ending(out, err)]++
@@ -89,7 +91,9 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 	for _, table := range []string{"ledger_transfers", "commit_batches"} {
 		g.exec("create trigger fail before insert on " + table + " execute function fail()")
 		run := func() string {
-			return ending(g.engine.Do(context.Background(), submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(table, "world", user(0), "1")), pageClaim(table))})))
+			return ending(g.engine.Do(context.Background(),
+				submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(table, "world", user(0), "1")),
+					pageClaim(table))})))
 		}
 		if got := run(); got != "INTERNAL" {
 			t.Errorf("ended %s", got)
@@ -104,7 +108,8 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 func TestDryRunsCountNothing(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
-	w := submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", "world", user(0), "1")), pageClaim("p")), DryRun: true})
+	w := submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", "world", user(0), "1")),
+		pageClaim("p")), DryRun: true})
 	for range 2 {
 		a.equal("dry run", ending(a.engines[0].Do(context.Background(), w)), "ok")
 	}
@@ -119,15 +124,19 @@ func TestPageIDsWithinOneBatch(t *testing.T) {
 	both := func(first *ledger.TransferCommand, key string) (ends []string) {
 		for _, r := range a.engines[0].DoAll(context.Background(), []flow.Submission{
 			submission(flow.Submission{Command: flow.Behind(flow.Ledger(first), pageClaim(key))}),
-			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key, "world", user(1), "1")), pageClaim(key))}),
-			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")), pageClaim(key))}),
+			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key, "world", user(1), "1")),
+				pageClaim(key))}),
+			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")),
+				pageClaim(key))}),
 		}) {
 			ends = append(ends, ending(r.Outcome, r.Err))
 		}
 		return ends
 	}
-	a.equal("after a refusal", fmt.Sprint(both(transfer("x", user(0), user(1), "1"), "p")), "[INSUFFICIENT_FUNDS KEY_CLAIMED KEY_CLAIMED]")
-	a.equal("after a bad request", fmt.Sprint(both(transfer("x", user(0), "nobody", "1"), "q")), "[ACCOUNT_NOT_FOUND ok KEY_CLAIMED]")
+	a.equal("after a refusal", fmt.Sprint(both(transfer("x", user(0), user(1), "1"), "p")),
+		"[INSUFFICIENT_FUNDS KEY_CLAIMED KEY_CLAIMED]")
+	a.equal("after a bad request", fmt.Sprint(both(transfer("x", user(0), "nobody", "1"), "q")),
+		"[ACCOUNT_NOT_FOUND ok KEY_CLAIMED]")
 	a.equal("claims", a.claimed(), "p 1 ; q 1 q")
 }
 
@@ -217,11 +226,14 @@ func TestARefusedUseNamesNothing(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	named := func(result string) func(*claim.Params) { return func(p *claim.Params) { p.Result = result } }
-	a.equal("refused", a.behindClaim(pageClaim("no", named("order-1")), transfer("no", user(0), user(1), "100000")), "INSUFFICIENT_FUNDS")
+	a.equal("refused", a.behindClaim(pageClaim("no", named("order-1")), transfer("no", user(0), user(1), "100000")),
+		"INSUFFICIENT_FUNDS")
 	a.equal("ok", a.behindClaim(pageClaim("ok", named("order-2")), transfer("ok", "world", user(1), "1")), "ok")
 	a.equal("the claims", a.claimed(), "no 1 ; ok 1 order-2")
-	first := &claim.EachCommand{Caller: caller, Params: []claim.Params{{Scope: "s", Key: "k", Life: time.Hour, Result: "r"}, {Scope: "s", Key: "k", Life: time.Hour},
-		{Scope: "s", Key: "k", Life: time.Hour, FirstOnly: true, Result: "other"}}}
+	first := &claim.EachCommand{Caller: caller,
+		Params: []claim.Params{{Scope: "s", Key: "k", Life: time.Hour, Result: "r"},
+			{Scope: "s", Key: "k", Life: time.Hour},
+			{Scope: "s", Key: "k", Life: time.Hour, FirstOnly: true, Result: "other"}}}
 	out, err := a.engines[0].Do(context.Background(), submission(flow.Submission{Command: flow.Claim(first)}))
 	if err != nil {
 		t.Fatal(err)
@@ -257,7 +269,9 @@ func TestBatchesWithClaimsOverlap(t *testing.T) {
 	g.waits()
 	second := make(chan string, 1)
 	go func() {
-		second <- ending(g.engine.Do(context.Background(), submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", user(0), user(1), "3")), pageClaim("p"))})))
+		second <- ending(g.engine.Do(context.Background(),
+			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", user(0), user(1), "3")),
+				pageClaim("p"))})))
 	}()
 	g.overlapped()
 	g.open()

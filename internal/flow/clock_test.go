@@ -21,7 +21,8 @@ type seats struct {
 }
 
 func (s seats) lock(name, holder string) flow.Submission {
-	return submission(flow.Submission{Command: flow.Lock(&lock.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+	return submission(flow.Submission{Command: flow.Lock(&lock.AcquireCommand{Caller: commit.Caller{Tenant: 1,
+		Principal: holder, RequestID: "r"},
 		AcquireParams: lock.AcquireParams{Name: name, Holder: holder, Lease: time.Minute}})})
 }
 
@@ -33,7 +34,8 @@ func (s seats) claim(key, owner string) flow.Submission {
 // keyed is a transfer between accounts of its own, whose biz_no would not tell that it runs again.
 func (s seats) keyed(key, bizNo string) flow.Submission {
 	w := submission(flow.Submission{Command: flow.Ledger(transfer(bizNo, key+":from", key+":to", "1"))})
-	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Minute}
+	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize),
+		Life: time.Minute}
 	w.Encode = func(a any) ([]byte, error) { return []byte(idOf(a)), nil }
 	return w
 }
@@ -74,19 +76,24 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 	}
 	pay := func(bizNo string) flow.Submission { return ledgered(transfer(bizNo, "world", "user:0", "1")) }
 	open := func(code string) flow.Submission {
-		return ledgered(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: code, Asset: "CNY", Kind: "liability"}}})
+		return ledgered(&ledger.CreateAccountsCommand{Caller: caller,
+			Accounts: []ledger.NewAccount{{Code: code, Asset: "CNY", Kind: "liability"}}})
 	}
 	s.run("accounts", []flow.Submission{open("before:from"), open("before:to")}, "ok", "ok")
-	s.run("ten minutes ahead", append(s.take("before", "ann"), pay("future"), ledgered(hold("h", "user:0", "user:2", "1", time.Hour))),
+	s.run("ten minutes ahead", append(s.take("before", "ann"), pay("future"),
+		ledgered(hold("h", "user:0", "user:2", "1", time.Hour))),
 		append(taken, "ok", "ok")...)
 	form := issue(t, s.engine, token.IssueCommand{})
 	clock.Set(0)
-	s.run("back", append(s.take("before", "bob"), pay("a"), ledgered(capture("c", "h", "1")), submitted(form, "submitted", "world", "1")),
+	s.run("back", append(s.take("before", "bob"), pay("a"), ledgered(capture("c", "h", "1")),
+		submitted(form, "submitted", "world", "1")),
 		append(held, "ok", "ok", "ok")...)
 	s.run("new accounts", []flow.Submission{open("after:from"), open("after:to")}, "ok", "ok")
 	s.run("taken after", s.take("after", "ann"), taken...)
-	s.run("in a batch with an account from the future", append(s.take("after", "bob"), pay("d"), s.claim("other", "bob"),
-		ledgered(hold("i", "user:0", "user:2", "1", time.Hour)), open("new")), append(held, "ok", "ok", "ok", "ok")...)
+	s.run("in a batch with an account from the future",
+		append(s.take("after", "bob"), pay("d"), s.claim("other", "bob"),
+			ledgered(hold("i", "user:0", "user:2", "1", time.Hour)), open("new")),
+		append(held, "ok", "ok", "ok", "ok")...)
 	if lead := s.engine.ClockLead(); lead < 9*time.Minute {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
@@ -103,11 +110,13 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 		t.Errorf("fence %d after %d", next, old)
 	}
 	renew := func(holder string, fence int64) flow.Submission {
-		return submission(flow.Submission{Command: flow.Lock(&lock.RenewCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
+		return submission(flow.Submission{Command: flow.Lock(&lock.RenewCommand{Caller: commit.Caller{Tenant: 1,
+			Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
 	}
 	s.run("who renews", []flow.Submission{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
 	clock.Set(0)
-	s.run("back again", []flow.Submission{renew("ann", old), s.lock("jump", "ann"), renew("bob", next)}, "LOCK_LOST", "LOCK_HELD", "ok")
+	s.run("back again", []flow.Submission{renew("ann", old), s.lock("jump", "ann"), renew("bob", next)}, "LOCK_LOST",
+		"LOCK_HELD", "ok")
 }
 
 func fenceOf(r commit.Result) int64 {
@@ -115,14 +124,15 @@ func fenceOf(r commit.Result) int64 {
 	return l.Lock.Fence
 }
 
-// Money moves while the clock jumps. libfaketime gives handlers of signals the machine's time: behind a clock that is ahead of
-// it no time-out of Postgres would ever fire, so it only goes back here, and forward again.
+// Money moves while the clock jumps. libfaketime gives handlers of signals the machine's time: behind a clock that is
+// ahead of it no time-out of Postgres would ever fire, so it only goes back here, and forward again.
 func TestMoneyMovesWhileTheClockJumps(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	clock := d.Clock(t)
 	l := newTill(t, d.DB)
-	for _, at := range []time.Duration{-10 * time.Minute, -5 * time.Minute, -10 * time.Minute, -time.Hour, -time.Second, -2 * time.Second, 0} {
+	for _, at := range []time.Duration{-10 * time.Minute, -5 * time.Minute, -10 * time.Minute, -time.Hour, -time.Second,
+		-2 * time.Second, 0} {
 		clock.Set(at)
 		l.more("the clock is at " + at.String())
 	}

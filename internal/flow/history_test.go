@@ -38,8 +38,8 @@ func TestFaultsNameWhatWasCommitted(t *testing.T) {
 	}
 }
 
-// The database's clock was an hour ahead when one account had its last entry, and is right again. What lives in the same
-// batch goes by the clock: a claim, a lock and a hold have one owner each.
+// The database's clock was an hour ahead when one account had its last entry, and is right again. What lives in the
+// same batch goes by the clock: a claim, a lock and a hold have one owner each.
 func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -52,7 +52,8 @@ func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 			Params: claim.Params{Scope: "seat", Key: "12A", Owner: owner, Life: 30 * time.Minute, FirstOnly: true}})})
 	}
 	acquire := func(holder string) flow.Submission {
-		return submission(flow.Submission{Command: flow.Lock(&lock.AcquireCommand{Caller: commit.Caller{Tenant: 1, Principal: holder, RequestID: "r"},
+		return submission(flow.Submission{Command: flow.Lock(&lock.AcquireCommand{Caller: commit.Caller{Tenant: 1,
+			Principal: holder, RequestID: "r"},
 			AcquireParams: lock.AcquireParams{Name: "job", Holder: holder, Lease: 10 * time.Minute}})})
 	}
 	pay := func(bizNo, to string) flow.Submission {
@@ -64,11 +65,13 @@ func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
 			t.Fatal(i, r.Err)
 		}
 	}
-	if _, err := super.Exec(t.Context(), "update ledger_accounts set last_entry_at = now() + interval '1 hour' where code = 'user:7'"); err != nil {
+	if _, err := super.Exec(t.Context(),
+		"update ledger_accounts set last_entry_at = now() + interval '1 hour' where code = 'user:7'"); err != nil {
 		t.Fatal(err)
 	}
 	rs := e.DoAll(t.Context(), []flow.Submission{pay("t", "user:7"), seat("bob"), acquire("bob"), pay("u", "user:1")})
-	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) || !fault.Is(rs[2].Err, lock.Held) {
+	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) ||
+		!fault.Is(rs[2].Err, lock.Held) {
 		t.Errorf("%+v", rs)
 	}
 	if got := text(t, super, "select state from ledger_holds where biz_no = 'h'"); got != "held" {

@@ -50,8 +50,8 @@ type nemesisEnd struct{ kind, answer string }
 // nemesisFor is how long the servers are attacked.
 const nemesisFor = 8 * time.Second
 
-// What was acknowledged is there once, what was refused is not there, repeats say the same, and no refusal names a balance
-// that the account never had.
+// What was acknowledged is there once, what was refused is not there, repeats say the same, and no refusal names a
+// balance that the account never had.
 func TestNothingIsLostTwiceOrDifferentWhileConnectionsBreak(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -76,7 +76,8 @@ func TestNothingIsLostTwiceOrDifferentWhileConnectionsBreak(t *testing.T) {
 	direct := engine(t, db)
 	world(t, direct, 8)
 	for i := range 8 {
-		must[*ledger.Transfer](t, direct, submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("fund", i), "world", user(i), "20"))}))
+		must[*ledger.Transfer](t, direct,
+			submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("fund", i), "world", user(i), "20"))}))
 	}
 	n.stop = time.Now().Add(nemesisFor)
 	var wg sync.WaitGroup
@@ -126,7 +127,8 @@ func (n *nemesis) command(name, of string) func() commit.Command[*ledger.Tx] {
 		case kind < 9:
 			return capture(name, of, "1")
 		}
-		return &ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: of, BizNo: name}}
+		return &ledger.ReverseCommand{Caller: caller,
+			ReverseParams: ledger.ReverseParams{TransferBizNo: of, BizNo: name}}
 	}
 }
 
@@ -143,7 +145,8 @@ func (n *nemesis) until(command func() commit.Command[*ledger.Tx], key string) n
 
 func (n *nemesis) try(c commit.Command[*ledger.Tx], key string) (end nemesisEnd, definite bool) {
 	w := submission(flow.Submission{Command: flow.Ledger(c)})
-	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}
+	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize),
+		Life: time.Hour}
 	w.Encode = func(a any) ([]byte, error) { return []byte(idOf(a)), nil }
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(50+rand.IntN(3000))*time.Millisecond)
 	defer cancel()
@@ -192,7 +195,8 @@ func (n *nemesis) attack() {
 			n.exec("update ledger_accounts set state = 'open' where state = 'frozen'")
 		case 6:
 			if tx, err := n.super.Begin(context.Background()); err == nil {
-				_, _ = tx.Exec(context.Background(), "select from ledger_accounts where code = $1 for update", user(rand.IntN(8)))
+				_, _ = tx.Exec(context.Background(), "select from ledger_accounts where code = $1 for update",
+					user(rand.IntN(8)))
 				<-time.After(time.Duration(rand.IntN(250)) * time.Millisecond)
 				_ = tx.Rollback(context.Background())
 			}
@@ -206,7 +210,8 @@ func (n *nemesis) exec(sql string, args ...any) {
 
 // judge holds the answers against the journal.
 func (n *nemesis) judge() {
-	rows, err := n.super.Query(context.Background(), "select biz_no, transfer_id::text from ledger_transfers union all select biz_no, hold_id::text from ledger_holds")
+	rows, err := n.super.Query(context.Background(),
+		"select biz_no, transfer_id::text from ledger_transfers union all select biz_no, hold_id::text from ledger_holds")
 	if err != nil {
 		n.Fatal(err)
 	}

@@ -145,7 +145,8 @@ func TestTransfersWorkWithWhatTheBatchBeforeLeaves(t *testing.T) {
 	g := newGate(t)
 	first := g.start(transfer("gate", "world", user(0), "5"), hold("h", user(0), "", "2", time.Hour))
 	g.waits()
-	second := g.start(transfer("a", user(0), user(1), "2"), transfer("b", user(0), user(1), "2"), transfer("c", user(0), user(2), "1"))
+	second := g.start(transfer("a", user(0), user(1), "2"), transfer("b", user(0), user(1), "2"),
+		transfer("c", user(0), user(2), "1"))
 	g.overlapped()
 	g.open()
 	g.want("first", first, "ok", "ok")
@@ -164,7 +165,8 @@ func TestTransfersWorkWithWhatTheBatchBeforeLeaves(t *testing.T) {
 func TestWhatIsDoneByHandMeanwhileIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	done := g.start(transfer("gate", "world", user(1), "1"), transfer("fund", "world", user(0), "5"), transfer("out", user(0), user(1), "1"))
+	done := g.start(transfer("gate", "world", user(1), "1"), transfer("fund", "world", user(0), "5"),
+		transfer("out", user(0), user(1), "1"))
 	g.waits()
 	g.exec("update ledger_accounts set state = 'frozen' where code = $1", user(0))
 	g.open()
@@ -199,7 +201,8 @@ func TestHoldThatFallsDueUnderABatchIsLeftToTheNext(t *testing.T) {
 func TestAccountThatIsBeingMadeIsTakenOver(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	first := g.start(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "new", Asset: "CNY", Kind: "asset"}}},
+	first := g.start(&ledger.CreateAccountsCommand{Caller: caller,
+		Accounts: []ledger.NewAccount{{Code: "new", Asset: "CNY", Kind: "asset"}}},
 		transfer("gate", "world", user(0), "5"))
 	g.waits()
 	second := g.start(transfer("a", user(0), "new", "1"))
@@ -218,13 +221,15 @@ func TestCapturesReversalsAndChangesOfAccountsWait(t *testing.T) {
 	t.Parallel()
 	for name, command := range map[string]commit.Command[*ledger.Tx]{
 		"capture": capture("c", "h", "1"),
-		"reverse": &ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "fund", BizNo: "r"}},
-		"freeze":  state(user(0), ledger.Frozen),
+		"reverse": &ledger.ReverseCommand{Caller: caller,
+			ReverseParams: ledger.ReverseParams{TransferBizNo: "fund", BizNo: "r"}},
+		"freeze": state(user(0), ledger.Frozen),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			g := newGate(t)
-			g.want("before", g.start(transfer("fund", "world", user(0), "5"), hold("h", user(0), user(1), "1", time.Hour)), "ok", "ok")
+			g.want("before", g.start(transfer("fund", "world", user(0), "5"),
+				hold("h", user(0), user(1), "1", time.Hour)), "ok", "ok")
 			first := g.start(transfer("gate", "world", user(0), "5"))
 			g.waits()
 			second := g.start(command)

@@ -27,8 +27,8 @@ type Published struct {
 	Existed   []bool // it was accepted before
 }
 
-// Need names the tenant's endpoints, and the messages to those that the run before has found: which there are is known only
-// when the batch has begun.
+// Need names the tenant's endpoints, and the messages to those that the run before has found: which there are is known
+// only when the batch has begun.
 func (c *Publish) Need(tx *Tx) {
 	c.all = tx.Webhooks().All(c.Tenant)
 	if names, found := c.all.Wanting(c.Params.Content.Type); found {

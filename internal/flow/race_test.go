@@ -41,7 +41,8 @@ func newArena(t *testing.T) *arena {
 			if err := e.Drain(context.Background()); err != nil {
 				t.Error(err)
 			}
-			a.none(reg, "ledgerd_commit_deadlocks_total", "ledgerd_commit_panics_total", "ledgerd_commit_culprits_total")
+			a.none(reg, "ledgerd_commit_deadlocks_total", "ledgerd_commit_panics_total",
+				"ledgerd_commit_culprits_total")
 		})
 	}
 	world(t, a.engines[0], 8)
@@ -138,8 +139,9 @@ func (a *arena) one(query string, args ...any) (n int64) {
 func user(i int) string { return fmt.Sprintf("user:%d", i%8) }
 
 func hold(bizNo, from, to, n string, life time.Duration) *ledger.HoldCommand {
-	return &ledger.HoldCommand{Caller: caller, HoldParams: ledger.HoldParams{BizNo: bizNo, From: from, To: to, Asset: "CNY",
-		Amount: dec(n), Life: life}}
+	return &ledger.HoldCommand{Caller: caller,
+		HoldParams: ledger.HoldParams{BizNo: bizNo, From: from, To: to, Asset: "CNY",
+			Amount: dec(n), Life: life}}
 }
 
 func capture(bizNo, of, n string) *ledger.CaptureCommand {
@@ -150,7 +152,8 @@ func capture(bizNo, of, n string) *ledger.CaptureCommand {
 }
 
 func state(code, s string) *ledger.UpdateAccountCommand {
-	return &ledger.UpdateAccountCommand{Caller: caller, Code: code, Asset: "CNY", Change: ledger.AccountChange{State: s}}
+	return &ledger.UpdateAccountCommand{Caller: caller, Code: code, Asset: "CNY",
+		Change: ledger.AccountChange{State: s}}
 }
 
 func TestOneContentWinsABizNo(t *testing.T) {
@@ -163,7 +166,10 @@ func TestOneContentWinsABizNo(t *testing.T) {
 		if ends["ok"] != 1 || ends["existed"] != 3 { // 4 callers sent what won
 			t.Errorf("ended %v", ends)
 		}
-		ends = a.together(32, func(i int) commit.Command[*ledger.Tx] { return hold(name, "world", user(i), "1", time.Hour) })
+		ends = a.together(32, func(i int) commit.Command[*ledger.Tx] {
+			return hold(name, "world", user(i), "1",
+				time.Hour)
+		})
 		if ends["ok"] != 1 || ends["existed"] != 3 || ends["BIZ_NO_EXISTS_DIFFERENT"] != 28 {
 			t.Errorf("ended %v", ends)
 		}
@@ -226,8 +232,10 @@ func TestTransferNamedTwiceInABatchIsOneTransfer(t *testing.T) {
 	a := newArena(t)
 	first := a.must(transfer("t", "world", user(0), "5")).(*ledger.Transfer)
 	results := a.engines[0].DoAll(context.Background(), []flow.Submission{
-		submission(flow.Submission{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferID: first.ID, BizNo: "r"}})}),
-		submission(flow.Submission{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: "t", BizNo: "s"}})}),
+		submission(flow.Submission{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller,
+			ReverseParams: ledger.ReverseParams{TransferID: first.ID, BizNo: "r"}})}),
+		submission(flow.Submission{Command: flow.Ledger(&ledger.ReverseCommand{Caller: caller,
+			ReverseParams: ledger.ReverseParams{TransferBizNo: "t", BizNo: "s"}})}),
 	})
 	if results[0].Err != nil || !fault.Is(results[1].Err, ledger.AlreadyReversed) {
 		t.Errorf("results %+v", results)
@@ -246,8 +254,9 @@ func TestReversalRacesItsTransfer(t *testing.T) {
 			if i == 0 {
 				return transfer(fmt.Sprint("t", round), "world", user(round), "5")
 			}
-			return &ledger.ReverseCommand{Caller: caller, ReverseParams: ledger.ReverseParams{TransferBizNo: fmt.Sprint("t", round),
-				BizNo: fmt.Sprint("r", round, "-", i)}}
+			return &ledger.ReverseCommand{Caller: caller,
+				ReverseParams: ledger.ReverseParams{TransferBizNo: fmt.Sprint("t", round),
+					BizNo: fmt.Sprint("r", round, "-", i)}}
 		})
 		a.ended(ends, "ok", "TRANSFER_NOT_FOUND", "ALREADY_REVERSED")
 		if ends["ok"] > 2 {
@@ -286,12 +295,14 @@ func TestReleaseLocksTheHeldAccountAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background())
-	if _, err := tx.Exec(context.Background(), "select from ledger_accounts where code = $1 for no key update", user(1)); err != nil {
+	if _, err := tx.Exec(context.Background(), "select from ledger_accounts where code = $1 for no key update",
+		user(1)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	if _, err := a.engines[0].Do(ctx, submission(flow.Submission{Command: flow.Ledger(ledger.ReleaseOf(caller, 0, "h"))})); err != nil {
+	if _, err := a.engines[0].Do(ctx, submission(flow.Submission{Command: flow.Ledger(ledger.ReleaseOf(caller, 0,
+		"h"))})); err != nil {
 		t.Errorf("release: %v", err)
 	}
 }
@@ -313,7 +324,8 @@ func TestNothingGoesOutAfterAFreeze(t *testing.T) {
 		if int(after-before) != ends["ok"]-1 {
 			t.Errorf("%d entries; ended %v", after-before, ends)
 		}
-		if _, err := a.try(transfer(fmt.Sprint("late", round), user(0), user(1), "0.01")); !fault.Is(err, ledger.AccountFrozen) {
+		if _, err := a.try(transfer(fmt.Sprint("late", round), user(0), user(1), "0.01")); !fault.Is(err,
+			ledger.AccountFrozen) {
 			t.Errorf("after the freeze: %v", err)
 		}
 		a.must(state(user(0), ledger.Open))
@@ -331,7 +343,8 @@ func TestAccountCloseRacesMoneyComingIn(t *testing.T) {
 			return transfer(fmt.Sprint("t", i, "-", n), "world", user(i), "1")
 		})
 		a.ended(ends, "ok", "ACCOUNT_CLOSED", "ACCOUNT_NOT_EMPTY")
-		if (ends["ACCOUNT_CLOSED"] > 0) == (ends["ACCOUNT_NOT_EMPTY"] > 0) || ends["ACCOUNT_CLOSED"] > 0 && ends["ok"] != 1 {
+		if (ends["ACCOUNT_CLOSED"] > 0) == (ends["ACCOUNT_NOT_EMPTY"] > 0) || ends["ACCOUNT_CLOSED"] > 0 &&
+			ends["ok"] != 1 {
 			t.Errorf("ended %v", ends)
 		}
 	}
@@ -344,12 +357,14 @@ func TestAccountsAndAssetsAreMadeOnce(t *testing.T) {
 	for round := range 5 {
 		asset := fmt.Sprint("A", round)
 		a.ended(a.together(callers, func(int) commit.Command[*ledger.Tx] {
-			return &ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: asset, Scale: 2}, {Code: asset + "b", Scale: 0}}}
+			return &ledger.CreateAssetsCommand{Caller: caller,
+				Assets: []ledger.NewAsset{{Code: asset, Scale: 2}, {Code: asset + "b", Scale: 0}}}
 		}), "ok")
 		ends := a.together(callers, func(i int) commit.Command[*ledger.Tx] {
 			c := &ledger.CreateAccountsCommand{Caller: caller}
 			for _, n := range rand.Perm(codes) {
-				c.Accounts = append(c.Accounts, ledger.NewAccount{Code: fmt.Sprint("n", n), Asset: asset, Kind: "asset"})
+				c.Accounts = append(c.Accounts,
+					ledger.NewAccount{Code: fmt.Sprint("n", n), Asset: asset, Kind: "asset"})
 			}
 			return c
 		})
@@ -376,7 +391,8 @@ func TestCrossingTransfersNeverDeadlock(t *testing.T) {
 		c := transfer(fmt.Sprint("t", i%500), user(i), user(i+1+rand.IntN(6)), "0.01") // some names come twice
 		for range rand.IntN(3) {
 			from := rand.IntN(8)
-			c.Postings = append(c.Postings, ledger.Posting{From: user(from), To: user(from + 1 + rand.IntN(6)), Asset: "CNY", Amount: dec("0.01")})
+			c.Postings = append(c.Postings,
+				ledger.Posting{From: user(from), To: user(from + 1 + rand.IntN(6)), Asset: "CNY", Amount: dec("0.01")})
 		}
 		return c
 	})

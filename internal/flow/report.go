@@ -52,14 +52,16 @@ func Reported(p report.Placed, requestID string) Submission {
 		id = p.Key
 	}
 	return Submission{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &reported{
-		receive: inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: id, Part: p.Provider + "/" + kind},
+		receive: inbox.ReceiveCommand{Caller: caller,
+			Key:      inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: id, Part: p.Provider + "/" + kind},
 			Delivery: inbox.Delivery{Keep: keepReports, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
-		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider, ProviderMessageID: p.ProviderMessageID,
-			Delivered: p.Delivered, Code: p.Code, Error: p.Text}}}
+		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider,
+			ProviderMessageID: p.ProviderMessageID,
+			Delivered:         p.Delivered, Code: p.Code, Error: p.Text}}}
 }
 
-// TakeReports takes reports in, each for itself. A repeat is done with, and so is one about a message of ours that is not
-// there any more; its error is that of the first that has to come again.
+// TakeReports takes reports in, each for itself. A repeat is done with, and so is one about a message of ours that is
+// not there any more; its error is that of the first that has to come again.
 func TakeReports(ctx context.Context, e *Engine, requestID string, reports []report.Placed) error {
 	submissions := make([]Submission, len(reports))
 	for i, p := range reports {

@@ -31,7 +31,8 @@ func (c *SendCode) Need(tx *Tx) {
 	c.use = tx.Templates().Want(name)
 	never := time.Duration(0)
 	c.message = notify.SendCommand{Caller: c.Caller, Params: notify.Params{
-		Channel: c.Channel, Recipient: c.Recipient, Render: c.render, BusinessType: "code." + c.Type, Priority: notify.High, GiveUpAfter: c.Life,
+		Channel: c.Channel, Recipient: c.Recipient, Render: c.render, BusinessType: "code." +
+			c.Type, Priority: notify.High, GiveUpAfter: c.Life,
 		ContentLife: c.Life, OnUnknown: notify.Never, RepeatWindow: &never, ClientIP: c.ClientIP, Code: true}}
 	c.message.Need(tx.Messages())
 }
@@ -43,7 +44,8 @@ func (c *SendCode) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	if c.Suppress {
-		if _, err := c.render(); err != nil { // what is wrong with the template is told for every recipient, or for none
+		// what is wrong with the template is told for every recipient, or for none
+		if _, err := c.render(); err != nil {
 			return nil, err
 		}
 		if err := c.message.Count(tx.Messages()); err != nil {

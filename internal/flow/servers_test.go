@@ -20,8 +20,8 @@ import (
 )
 
 // BenchmarkServers has 256 callers in all transfer over one, two and four servers on one database, whose COMMIT takes
-// commit_delay longer: between 1,000 accounts (even), all into one (hot), and between accounts that one server alone uses
-// (apart). A failed call fails the benchmark.
+// commit_delay longer: between 1,000 accounts (even), all into one (hot), and between accounts that one server alone
+// uses (apart). A failed call fails the benchmark.
 // Compare within one run; one operation is one transfer.
 //
 //	go run ./internal/pgtest/cmd/withpg -- go test -run '^$' -bench Servers -benchtime 10000x ./internal/flow
@@ -123,7 +123,8 @@ func transferOver(b *testing.B, dsn string, servers int, pick func(server, serve
 				from, to := pick(c%servers, servers)
 				begun := time.Now()
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				_, err := engines[c%servers].Do(ctx, submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint(run, "-", i), from, to, "1"))}))
+				_, err := engines[c%servers].Do(ctx,
+					submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint(run, "-", i), from, to, "1"))}))
 				cancel()
 				if err != nil {
 					b.Errorf("a call failed: %v", err)

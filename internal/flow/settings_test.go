@@ -18,8 +18,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// till is a load of transfers through two servers, from several callers, while the database is in trouble. A caller repeats
-// a transfer, under its biz_no, until it is done.
+// till is a load of transfers through two servers, from several callers, while the database is in trouble. A caller
+// repeats a transfer, under its biz_no, until it is done.
 type till struct {
 	*testing.T
 	db      *pgtest.DB
@@ -40,7 +40,8 @@ const tillPatience = 90 * time.Second
 
 func newTill(t *testing.T, db *pgtest.DB) *till {
 	t.Helper()
-	l := &till{T: t, db: db, stop: make(chan struct{}), done: map[string]string{}, errors: map[string]int{}, text: map[string]string{}}
+	l := &till{T: t, db: db, stop: make(chan struct{}), done: map[string]string{}, errors: map[string]int{},
+		text: map[string]string{}}
 	for i := range l.engines {
 		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
 		if err != nil {
@@ -98,7 +99,8 @@ func (l *till) call(caller int) {
 func (l *till) try(n int, name string) (done bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	out, err := l.engines[n%2].Do(ctx, submission(flow.Submission{Command: flow.Ledger(transfer(name, "world", "user:"+name[:1], "1"))}))
+	out, err := l.engines[n%2].Do(ctx, submission(flow.Submission{Command: flow.Ledger(transfer(name, "world",
+		"user:"+name[:1], "1"))}))
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
@@ -251,13 +253,16 @@ func TestSettingsOfTheRoleLoseNothing(t *testing.T) {
 		fails    bool // calls, while they hold
 		slow     bool // the database: its statements take longer than they may
 	}{
-		"statement_timeout of 500 ms":   {map[string]string{"statement_timeout": "500"}, false, false},
-		"statement_timeout of 1 ms":     {map[string]string{"statement_timeout": "1"}, true, true},
-		"lock_timeout":                  {map[string]string{"lock_timeout": "1"}, false, false},
-		"idle sessions":                 {map[string]string{"idle_session_timeout": "20", "idle_in_transaction_session_timeout": "1"}, false, false},
-		"read only":                     {map[string]string{"default_transaction_read_only": "on"}, true, false},
-		"serializable, deferrable, off": {map[string]string{"default_transaction_isolation": "serializable", "default_transaction_deferrable": "on", "synchronous_commit": "off"}, false, false},
-		"repeatable read":               {map[string]string{"default_transaction_isolation": "repeatable read", "client_min_messages": "error"}, false, false},
+		"statement_timeout of 500 ms": {map[string]string{"statement_timeout": "500"}, false, false},
+		"statement_timeout of 1 ms":   {map[string]string{"statement_timeout": "1"}, true, true},
+		"lock_timeout":                {map[string]string{"lock_timeout": "1"}, false, false},
+		"idle sessions": {map[string]string{"idle_session_timeout": "20",
+			"idle_in_transaction_session_timeout": "1"}, false, false},
+		"read only": {map[string]string{"default_transaction_read_only": "on"}, true, false},
+		"serializable, deferrable, off": {map[string]string{"default_transaction_isolation": "serializable",
+			"default_transaction_deferrable": "on", "synchronous_commit": "off"}, false, false},
+		"repeatable read": {map[string]string{"default_transaction_isolation": "repeatable read",
+			"client_min_messages": "error"}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

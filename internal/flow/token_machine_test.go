@@ -80,8 +80,10 @@ type forms struct {
 
 func (f *forms) issue(r *rapid.T) {
 	c := &token.IssueCommand{Caller: caller, Tokens: []string{token.New()}, Life: time.Hour,
-		Subject: rapid.SampledFrom([]string{"", "ann"}).Draw(r, "subject"), SurvivesRefusal: rapid.Bool().Draw(r, "survives")}
-	if _, err := f.engines[0].Do(context.Background(), submission(flow.Submission{Command: flow.Token(c)})); err != nil {
+		Subject:         rapid.SampledFrom([]string{"", "ann"}).Draw(r, "subject"),
+		SurvivesRefusal: rapid.Bool().Draw(r, "survives")}
+	if _, err := f.engines[0].Do(context.Background(),
+		submission(flow.Submission{Command: flow.Token(c)})); err != nil {
 		f.Fatal(err)
 	}
 	f.add(c.Tokens[0], &paper{subject: c.Subject, survives: c.SurvivesRefusal, state: "open"})
@@ -97,14 +99,17 @@ func (f *forms) submit(r *rapid.T) {
 		r.Skip()
 	}
 	f.made++
-	f.waiting = append(f.waiting, attempt{token: rapid.SampledFrom(f.names).Draw(r, "token"), bizNo: fmt.Sprint(f.prefix, f.made),
+	f.waiting = append(f.waiting, attempt{token: rapid.SampledFrom(f.names).Draw(r, "token"),
+		bizNo:   fmt.Sprint(f.prefix, f.made),
 		subject: rapid.SampledFrom([]string{"ann", "ann", "ann", "bob"}).Draw(r, "subject"),
-		kind:    rapid.SampledFrom([]string{"well", "well", "refused", "bad"}).Draw(r, "kind"), next: rapid.Bool().Draw(r, "next")})
+		kind:    rapid.SampledFrom([]string{"well", "well", "refused", "bad"}).Draw(r, "kind"),
+		next:    rapid.Bool().Draw(r, "next")})
 }
 
 func (a attempt) submission() flow.Submission {
 	from := map[string]string{"well": "world", "refused": "user:0", "bad": "nobody"}[a.kind]
-	c := &flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: a.token, Subject: a.subject, Operation: "o", Next: a.next},
+	c := &flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: a.token, Subject: a.subject, Operation: "o",
+		Next: a.next},
 		Made: func(answer any, _ bool) map[string]string {
 			return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
 		}}
@@ -144,7 +149,9 @@ func toldOf(r commit.Result) string {
 	case f == nil:
 		return r.Err.Error()
 	case f.Reason == token.Spent:
-		return fmt.Sprint(f.Reason.Name, " ", map[string]string{"done": "spent", "refused": "refused"}[f.State["first_outcome"]], " ", f.State["first_biz_no"])
+		return fmt.Sprint(f.Reason.Name, " ",
+			map[string]string{"done": "spent", "refused": "refused"}[f.State["first_outcome"]], " ",
+			f.State["first_biz_no"])
 	case f.Reason == ledger.InsufficientFunds:
 		return f.Reason.Name + " " + f.State["submit_token"]
 	}
@@ -178,7 +185,8 @@ func (f *forms) clean(r *rapid.T) {
 }
 
 func (f *forms) row(name string) (state string) {
-	if err := f.pool.QueryRow(context.Background(), "select coalesce((select state from token_submit_tokens where token_hash = sha256($1)), '')", []byte(name)).
+	if err := f.pool.QueryRow(context.Background(),
+		"select coalesce((select state from token_submit_tokens where token_hash = sha256($1)), '')", []byte(name)).
 		Scan(&state); err != nil {
 		f.Fatal(err)
 	}
@@ -200,7 +208,8 @@ func (f *forms) compare(*rapid.T) {
 		}
 	}
 	var transfers int
-	if err := f.pool.QueryRow(context.Background(), "select count(*) from ledger_transfers where biz_no like $1 || '%'", f.prefix).Scan(&transfers); err != nil {
+	if err := f.pool.QueryRow(context.Background(), "select count(*) from ledger_transfers where biz_no like $1 || '%'",
+		f.prefix).Scan(&transfers); err != nil {
 		f.Fatal(err)
 	}
 	if transfers != spent {
@@ -217,8 +226,9 @@ func TestTokensDoWhatIsOnPaper(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		runs++
 		f := &forms{T: r, engines: engines, pool: pool, prefix: fmt.Sprintf("run%d-", runs), known: map[string]*paper{}}
-		r.Repeat(map[string]func(*rapid.T){"": f.compare, "issue": f.issue, "submit": f.submit, "submit too": f.submit, "and more": f.submit,
-			"commit": f.commit, "grow": f.grow, "clean": f.clean})
+		r.Repeat(map[string]func(*rapid.T){"": f.compare, "issue": f.issue, "submit": f.submit, "submit too": f.submit,
+			"and more": f.submit,
+			"commit":   f.commit, "grow": f.grow, "clean": f.clean})
 		f.commit(r)
 		f.compare(r)
 	})

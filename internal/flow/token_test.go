@@ -15,11 +15,12 @@ import (
 
 // submitted is a transfer with a token before it.
 func submitted(t, bizNo, from, n string) flow.Submission {
-	return submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(bizNo, from, "user:1", n)), &flow.SubmitToken{
-		Spend: token.Spend{Caller: caller, Token: t, Operation: "o"},
-		Made: func(answer any, _ bool) map[string]string {
-			return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
-		}})})
+	return submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(bizNo, from, "user:1", n)),
+		&flow.SubmitToken{
+			Spend: token.Spend{Caller: caller, Token: t, Operation: "o"},
+			Made: func(answer any, _ bool) map[string]string {
+				return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
+			}})})
 }
 
 func issue(t *testing.T, e *flow.Engine, c token.IssueCommand) string {
@@ -88,7 +89,8 @@ func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 		done := make(chan error, 8)
 		for i := range 8 {
 			go func() {
-				_, err := a.engines[i%2].Do(context.Background(), submitted(form, fmt.Sprint(round, "-", i), "world", "1"))
+				_, err := a.engines[i%2].Do(context.Background(),
+					submitted(form, fmt.Sprint(round, "-", i), "world", "1"))
 				done <- err
 			}()
 		}
@@ -139,7 +141,8 @@ func (g *gate) waiting() float64 {
 func TestBatchesWithTokensOverlap(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
-	a, b, c := issue(t, g.engine, token.IssueCommand{}), issue(t, g.engine, token.IssueCommand{}), issue(t, g.engine, token.IssueCommand{SurvivesRefusal: true})
+	a, b, c := issue(t, g.engine, token.IssueCommand{}), issue(t, g.engine, token.IssueCommand{}),
+		issue(t, g.engine, token.IssueCommand{SurvivesRefusal: true})
 	first := g.submit(submitted(a, "gate", "world", "5"))
 	g.waits()
 	second := g.submit(submitted(b, "b", "world", "4"), submitted(c, "c", "user:0", "2"))
@@ -175,7 +178,8 @@ func TestASecondSubmitDoesNotOverlapTheFirst(t *testing.T) {
 		g.until("the second submit is there", func() bool { return g.waiting() == 8 }) // rows, 4 of each
 		g.open()
 		err1, err2 := (<-first)[0], (<-second)[0]
-		if fails && (err1 == nil || err2 != nil) || !fails && (err1 != nil || !fault.Is(err2, token.Spent) || fault.Of(err2).State["first_biz_no"] != "gate") {
+		if fails && (err1 == nil || err2 != nil) || !fails &&
+			(err1 != nil || !fault.Is(err2, token.Spent) || fault.Of(err2).State["first_biz_no"] != "gate") {
 			t.Errorf("the first ended with %v, the second with %v", err1, err2)
 		}
 		if n := g.count("overlaps_total"); n != 0 {

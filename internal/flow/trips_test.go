@@ -19,10 +19,12 @@ func TestRoundTrips(t *testing.T) {
 	e := engineOn(t, pool)
 	world(t, e, 2)
 	use := func(key string) flow.Submission {
-		return submission(flow.Submission{Command: flow.Claim(&claim.Command{Caller: caller, Params: claim.Params{Scope: "page", Key: key, Life: time.Hour}})})
+		return submission(flow.Submission{Command: flow.Claim(&claim.Command{Caller: caller,
+			Params: claim.Params{Scope: "page", Key: key, Life: time.Hour}})})
 	}
 	keyed := func(w flow.Submission, key string) flow.Submission {
-		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize), Life: time.Hour}
+		w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize),
+			Life: time.Hour}
 		w.Encode = func(any) ([]byte, error) { return []byte("answer"), nil }
 		return w
 	}
@@ -32,13 +34,18 @@ func TestRoundTrips(t *testing.T) {
 		want int64
 	}{
 		{"a transfer", func(i int) flow.Submission {
-			return submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("t", i), "world", "user:0", "1"))})
+			return submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("t", i), "world", "user:0",
+				"1"))})
 		}, 2},
 		{"new tokens", func(int) flow.Submission {
-			return submission(flow.Submission{Command: flow.Token(&token.IssueCommand{Caller: caller, Tokens: []string{token.New(), token.New()}, Life: time.Hour})})
+			return submission(flow.Submission{Command: flow.Token(&token.IssueCommand{Caller: caller,
+				Tokens: []string{token.New(), token.New()}, Life: time.Hour})})
 		}, 2},
 		{"a new claim", func(i int) flow.Submission { return use(fmt.Sprint("k", i)) }, 2},
-		{"a new claim under a new key", func(i int) flow.Submission { return keyed(use(fmt.Sprint("l", i)), fmt.Sprint(i)) }, 2},
+		{"a new claim under a new key", func(i int) flow.Submission {
+			return keyed(use(fmt.Sprint("l", i)),
+				fmt.Sprint(i))
+		}, 2},
 		{"a claim that is known", func(int) flow.Submission { return use("k0") }, 2},
 	} {
 		for i := range 8 {

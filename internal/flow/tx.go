@@ -81,7 +81,8 @@ func (d *domain[P]) of(tx *Tx) P {
 	return p
 }
 
-// Tx is one batch's transaction: the domains' parts in it. A domain that no command of the batch needs costs it nothing.
+// Tx is one batch's transaction: the domains' parts in it. A domain that no command of the batch needs costs it
+// nothing.
 type Tx struct {
 	parts  []commit.Participant // by their place
 	outbox *notify.Outbox
@@ -149,7 +150,8 @@ func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log
 }
 
 // NewSendingEngine starts an engine over all domains, with an outbox for messages.
-func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger, outbox *notify.Outbox) *Engine {
+func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger,
+	outbox *notify.Outbox) *Engine {
 	return commit.New(commit.Config[*Tx]{
 		Pool: pool, NewTx: func() *Tx { return newTx(outbox) }, Instance: instance, Metrics: metrics, Log: log,
 		NameConstraints: nameConstraints,

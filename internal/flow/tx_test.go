@@ -76,9 +76,11 @@ func world(t *testing.T, e *flow.Engine, accounts int) {
 	must[[]ledger.Asset](t, e, submission(flow.Submission{Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
 		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})}))
 	zero := dec("0")
-	create := &ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"}}}
+	create := &ledger.CreateAccountsCommand{Caller: caller,
+		Accounts: []ledger.NewAccount{{Code: "world", Asset: "CNY", Kind: "equity"}}}
 	for i := range accounts {
-		create.Accounts = append(create.Accounts, ledger.NewAccount{Code: fmt.Sprintf("user:%d", i), Asset: "CNY", Kind: "liability", Min: &zero})
+		create.Accounts = append(create.Accounts,
+			ledger.NewAccount{Code: fmt.Sprintf("user:%d", i), Asset: "CNY", Kind: "liability", Min: &zero})
 	}
 	must[ledger.CreatedAccounts](t, e, submission(flow.Submission{Command: flow.Ledger(create)}))
 }
@@ -87,19 +89,23 @@ func TestTransferMovesMoneyOnce(t *testing.T) {
 	t.Parallel()
 	e := engine(t, pgtest.New(t))
 	world(t, e, 2)
-	got := must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0", "10"))}))
+	got := must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0",
+		"10"))}))
 	if len(got.Entries) != 2 || got.Entries[1].After.String() != "1000" {
 		t.Fatalf("entries %+v", got.Entries)
 	}
-	again, err := e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0", "10.00"))}))
+	again, err := e.Do(context.Background(),
+		submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0", "10.00"))}))
 	if err != nil || !again.Existed || again.Answer.(*ledger.Transfer).ID != got.ID {
 		t.Fatalf("again: %+v, %v", again, err)
 	}
-	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0", "11"))}))
+	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("a", "world", "user:0",
+		"11"))}))
 	if !fault.Is(err, ledger.BizNoExistsDifferent) || fault.Of(err).State["differs"] != "postings.amount" {
 		t.Fatalf("other amount: %v", err)
 	}
-	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("b", "user:0", "user:1", "10.01"))}))
+	_, err = e.Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(transfer("b", "user:0",
+		"user:1", "10.01"))}))
 	if !fault.Is(err, ledger.InsufficientFunds) || fault.Of(err).State["available"] != "10.00" {
 		t.Fatalf("too much: %v", err)
 	}
@@ -111,7 +117,9 @@ func TestConcurrentTransfersNeverOverdraw(t *testing.T) {
 	engines := []*flow.Engine{engine(t, db), engine(t, db)}
 	world(t, engines[0], 10)
 	for i := range 10 {
-		must[*ledger.Transfer](t, engines[0], submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("fund", i), "world", fmt.Sprintf("user:%d", i), "5"))}))
+		must[*ledger.Transfer](t, engines[0],
+			submission(flow.Submission{Command: flow.Ledger(transfer(fmt.Sprint("fund", i), "world",
+				fmt.Sprintf("user:%d", i), "5"))}))
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -155,9 +163,11 @@ func TestABookThatNobodyAskedForIsNotWorkedWith(t *testing.T) {
 	db := pgtest.New(t)
 	e := engine(t, db)
 	world(t, e, 2)
-	_, err := e.Do(context.Background(), submission(flow.Submission{Command: careless{flow.Ledger(transfer("x", "world", user(0), "1"))}}))
+	_, err := e.Do(context.Background(),
+		submission(flow.Submission{Command: careless{flow.Ledger(transfer("x", "world", user(0), "1"))}}))
 	if !fault.Is(err, fault.InternalError) {
 		t.Errorf("it ended %v", err)
 	}
-	must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("y", "world", user(0), "1"))}))
+	must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("y", "world", user(0),
+		"1"))}))
 }

@@ -61,7 +61,8 @@ func TestSlotsEndWithTheirBits(t *testing.T) {
 	if slotAt(Epoch.Add(-time.Hour)) != 0 || slotAt(Last.AddDate(1, 0, 0)) != maxSlot {
 		t.Error("times outside of the range")
 	}
-	for at, want := range map[time.Time]bool{Epoch.Add(-time.Second): false, Epoch.Add(time.Second): true, Last: true, Last.Add(time.Millisecond): false} {
+	for at, want := range map[time.Time]bool{Epoch.Add(-time.Second): false, Epoch.Add(time.Second): true, Last: true,
+		Last.Add(time.Millisecond): false} {
 		if hasIDs(at) != want {
 			t.Errorf("%v has ids: %v", at, !want)
 		}

@@ -57,7 +57,8 @@ const childTerm = 300 * time.Millisecond
 func child() {
 	pool, err := pgxpool.New(context.Background(), os.Getenv(childDSN))
 	check(err)
-	g := ids.New(ids.Options{Pool: pool, Holder: fmt.Sprint("child ", os.Getpid()), Term: childTerm, Ticks: childTicks()})
+	g := ids.New(ids.Options{Pool: pool, Holder: fmt.Sprint("child ", os.Getpid()), Term: childTerm,
+		Ticks: childTicks()})
 	go func() {
 		for range time.Tick(childTerm / 6) {
 			_ = g.Renew(context.Background()) // else ids end at the mark
@@ -207,7 +208,8 @@ func (b *bench) judge(all []*process, kills int) {
 	unique(b.t, lists...)
 	b.t.Logf("%d kills, %d of %d processes made %d ids with %d numbers", kills, busy, len(all), n, len(workers))
 	if !enough(b.t, all, kills) || len(workers) < 2 {
-		b.t.Errorf("the test tried too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy, workers, n)
+		b.t.Errorf("the test tried too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy,
+			workers, n)
 	}
 }
 

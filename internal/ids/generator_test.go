@@ -88,7 +88,8 @@ func unique(t testing.TB, lists ...[]ids.ID) {
 	slices.Sort(all)
 	for i := 1; i < len(all); i++ {
 		if all[i] == all[i-1] {
-			t.Fatalf("%d was given out twice: %v, worker %d, sequence %d; of %d", all[i], all[i].Time(), all[i].Worker(), all[i].Sequence(), len(all))
+			t.Fatalf("%d was given out twice: %v, worker %d, sequence %d; of %d", all[i], all[i].Time(),
+				all[i].Worker(), all[i].Sequence(), len(all))
 		}
 	}
 }
@@ -332,7 +333,8 @@ func TestIDsGrowOverAChangeOfTheNumber(t *testing.T) {
 	}
 	growing(t, append(made, more...))
 	// The renewal told the clock the time, which may have passed the ids meanwhile.
-	if first, last := more[0].Time(), made[len(made)-1].Time(); first.Sub(last) > time.Millisecond && first.After(time.Now()) {
+	if first, last := more[0].Time(), made[len(made)-1].Time(); first.Sub(last) > time.Millisecond &&
+		first.After(time.Now()) {
 		t.Errorf("%v comes after %v", first, last)
 	}
 }
@@ -390,7 +392,8 @@ func TestDatabaseThatCannotBeWrittenIsAClearError(t *testing.T) {
 	}
 	defer pool.Close()
 	g := b.generator(ids.Options{Pool: pool})
-	if made, err := g.Next(t.Context(), 1); !fault.Is(err, fault.DatabaseUnavailable) || !strings.Contains(err.Error(), "read-only") {
+	if made, err := g.Next(t.Context(), 1); !fault.Is(err, fault.DatabaseUnavailable) ||
+		!strings.Contains(err.Error(), "read-only") {
 		t.Errorf("%v, %v", made, err)
 	}
 	if err := g.Renew(t.Context()); err != nil {
@@ -411,8 +414,10 @@ func TestRenewalMovesTheMarkOn(t *testing.T) {
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	b.read("select fence, high_water_at, leased_until, clock_timestamp() from ids_workers where fence > 0", &fence, &late, &until, &now)
-	if fence != 1 || late.Sub(early) < 24*time.Second || until.Sub(now) < 25*time.Second || until.Sub(now) > 30*time.Second {
+	b.read("select fence, high_water_at, leased_until, clock_timestamp() from ids_workers where fence > 0", &fence,
+		&late, &until, &now)
+	if fence != 1 || late.Sub(early) < 24*time.Second || until.Sub(now) < 25*time.Second ||
+		until.Sub(now) > 30*time.Second {
 		t.Errorf("fence %d, mark %v after %v, leased until %v at %v", fence, late, early, until, now)
 	}
 	h.turn(28 * time.Second)
@@ -461,8 +466,12 @@ func TestEveryNumberHasOneHolder(t *testing.T) {
 		g := b.generator(ids.Options{})
 		wg.Go(func() {
 			made, err := g.Next(t.Context(), 1)
-			looked := func() bool { return fault.Is(err, ids.WorkersExhausted) && fault.Of(err).RetryAfter <= 20*time.Second }
-			for end := time.Now().Add(20 * time.Second); looked() && time.Now().Before(end); { // others looked at all that are free
+			looked := func() bool {
+				return fault.Is(err, ids.WorkersExhausted) &&
+					fault.Of(err).RetryAfter <= 20*time.Second
+			}
+			// others looked at all that are free
+			for end := time.Now().Add(20 * time.Second); looked() && time.Now().Before(end); {
 				<-time.After(time.Millisecond)
 				made, err = g.Next(t.Context(), 1)
 			}
@@ -506,7 +515,8 @@ func TestUUIDsGrowAndTellTheirTime(t *testing.T) {
 		}
 	}
 	p, err := ids.Parse(last.String())
-	if err != nil || p.Kind != ids.UUIDv7 || p.Text != last.String() || time.Since(p.Time) > time.Minute || time.Until(p.Time) > time.Minute {
+	if err != nil || p.Kind != ids.UUIDv7 || p.Text != last.String() || time.Since(p.Time) > time.Minute ||
+		time.Until(p.Time) > time.Minute {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

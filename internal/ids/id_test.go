@@ -52,8 +52,10 @@ func TestTextsSortAsTheNumbersDoAndComeBack(t *testing.T) {
 			t.Fatalf("%d is %s, after %s", id, text, last)
 		}
 		last = text
-		for _, form := range []string{text, strings.ToLower(text), strings.NewReplacer("1", "l", "0", "o").Replace(text)} {
-			if p, err := ids.Parse(form); err != nil || p.ID != id || p.Kind != ids.Snowflake || p.Text != text || !p.Time.Equal(id.Time()) {
+		for _, form := range []string{text, strings.ToLower(text),
+			strings.NewReplacer("1", "l", "0", "o").Replace(text)} {
+			if p, err := ids.Parse(form); err != nil || p.ID != id || p.Kind != ids.Snowflake || p.Text != text ||
+				!p.Time.Equal(id.Time()) {
 				t.Fatalf("%s: %+v, %v; want %d", form, p, err, id)
 			}
 		}
@@ -81,7 +83,8 @@ func TestOrderNumbersHaveTheDateOfTheirZone(t *testing.T) {
 	t.Parallel()
 	late := at(time.Date(2026, 1, 31, 20, 0, 0, 0, time.UTC), 3, 4)
 	for _, x := range []struct{ prefix, zone, want string }{
-		{"", "", "20260131"}, {"", "UTC", "20260131"}, {"ORD", "", "ORD20260131"}, {"ORD12345", "Asia/Shanghai", "ORD1234520260201"},
+		{"", "", "20260131"}, {"", "UTC", "20260131"}, {"ORD", "", "ORD20260131"}, {"ORD12345", "Asia/Shanghai",
+			"ORD1234520260201"},
 		{"A", "Pacific/Kiritimati", "A20260201"}, {"A", "Pacific/Pago_Pago", "A20260131"},
 	} {
 		no := form(t, x.prefix, x.zone).Write(late)
@@ -89,13 +92,16 @@ func TestOrderNumbersHaveTheDateOfTheirZone(t *testing.T) {
 			t.Errorf("%+v: %s", x, no)
 		}
 		p, err := ids.Parse(no)
-		if err != nil || p.Kind != ids.OrderNo || p.ID != late || p.Prefix != x.prefix || p.Prefix+p.Date != x.want || p.Text != no {
+		if err != nil || p.Kind != ids.OrderNo || p.ID != late || p.Prefix != x.prefix || p.Prefix+p.Date != x.want ||
+			p.Text != no {
 			t.Errorf("%s: %+v, %v", no, p, err)
 		}
 	}
-	for _, bad := range [][2]string{{"ord", ""}, {"ORD-", ""}, {"ORD123456", ""}, {"Ö", ""}, {"", "Mars/Olympus"}, {"", "Local"}, {"", "../etc/passwd"}, {"", "/etc/localtime"},
+	for _, bad := range [][2]string{{"ord", ""}, {"ORD-", ""}, {"ORD123456", ""}, {"Ö", ""}, {"", "Mars/Olympus"},
+		{"", "Local"}, {"", "../etc/passwd"}, {"", "/etc/localtime"},
 		{"", "Asia//Shanghai"}, {"", "Asia/./Shanghai"}, {"", "./UTC"}, {"", "Asia/Shanghai/"}, {"", "."}} {
-		if _, err := ids.NewOrderForm(bad[0], bad[1]); !fault.Is(err, fault.FieldInvalid) || len(fault.Of(err).Fields) != 1 {
+		if _, err := ids.NewOrderForm(bad[0], bad[1]); !fault.Is(err, fault.FieldInvalid) ||
+			len(fault.Of(err).Fields) != 1 {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -108,10 +114,13 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 	if p, err := ids.Parse(uuid); err != nil || p.Kind != ids.UUIDv7 {
 		t.Fatal(p, err)
 	}
-	for _, bad := range []string{"", "-1", "+1", "01", "1.5", "1e3", " 1", "१", "9223372036854775808", "99999999999999999999",
+	for _, bad := range []string{"", "-1", "+1", "01", "1.5", "1e3", " 1", "१", "9223372036854775808",
+		"99999999999999999999",
 		text + "0", text[1:] + "U", "8" + text[1:], text[:12] + "-", text[:12] + "\xff", text[:12],
-		"20260115" + text + "X", "20260117" + text, "20260113" + text, "20261315" + text, "ord20260115" + text, "ABCDEFGHI20260115" + text, "2026-1-5" + text,
-		strings.ReplaceAll(uuid, "-", ""), "{" + uuid + "}", strings.Replace(uuid, "-7aaa", "-4aaa", 1), strings.Replace(uuid, "-9bbb", "-1bbb", 1),
+		"20260115" + text + "X", "20260117" + text, "20260113" + text, "20261315" + text, "ord20260115" + text,
+		"ABCDEFGHI20260115" + text, "2026-1-5" + text,
+		strings.ReplaceAll(uuid, "-", ""), "{" + uuid + "}", strings.Replace(uuid, "-7aaa", "-4aaa", 1),
+		strings.Replace(uuid, "-9bbb", "-1bbb", 1),
 		strings.Replace(uuid, "0", "g", 1), strings.Replace(uuid, "-", "+", 1)} {
 		if p, err := ids.Parse(bad); !fault.Is(err, ids.Invalid) || len(fault.Of(err).Fields) != 1 {
 			t.Errorf("%q: %+v, %v", bad, p, err)
@@ -120,7 +129,8 @@ func TestWhatIsNoIDIsRefused(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"0", at(noon, 7, 9).Text(), at(noon, 7, 9).String(), "01941f29-7c00-7aaa-9bbb-0123456789ab", "ORD20260115" + at(noon, 7, 9).Text()} {
+	for _, s := range []string{"0", at(noon, 7, 9).Text(), at(noon, 7, 9).String(),
+		"01941f29-7c00-7aaa-9bbb-0123456789ab", "ORD20260115" + at(noon, 7, 9).Text()} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -88,7 +88,8 @@ func (g *Generator) leaseOrRenew(ctx context.Context) error {
 	err := g.renew(ctx, held)
 	if errors.Is(err, errLost) {
 		g.metrics.lease("lost")
-		g.log.WarnContext(ctx, "the worker number of ids was lost: another process has leased it", "worker", held.worker, "fence", held.fence)
+		g.log.WarnContext(ctx, "the worker number of ids was lost: another process has leased it", "worker",
+			held.worker, "fence", held.fence)
 		err = g.takeNumber(ctx)
 	}
 	if f := fault.Of(err); f != nil && f.Reason == fault.DatabaseUnavailable {
@@ -101,7 +102,8 @@ func (g *Generator) leaseOrRenew(ctx context.Context) error {
 func (g *Generator) takeNumber(ctx context.Context) error {
 	var row db.WorkerLeaseRow
 	err := g.ask(ctx, func(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
-		row, err = q.WorkerLease(ctx, conn, db.WorkerLeaseParams{Holder: g.o.Holder, ClockAt: g.reach(), TermMs: g.o.Term.Milliseconds()})
+		row, err = q.WorkerLease(ctx, conn,
+			db.WorkerLeaseParams{Holder: g.o.Holder, ClockAt: g.reach(), TermMs: g.o.Term.Milliseconds()})
 		return row.Now, err
 	})
 	switch {
@@ -126,8 +128,9 @@ func (g *Generator) takeNumber(ctx context.Context) error {
 func (g *Generator) renew(ctx context.Context, held lease) error {
 	var row db.WorkerRenewRow
 	err := g.ask(ctx, func(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
-		row, err = q.WorkerRenew(ctx, conn, db.WorkerRenewParams{Worker: int16(held.worker), Fence: held.fence, LeasedAt: held.since,
-			ClockAt: g.reach(), TermMs: g.o.Term.Milliseconds()})
+		row, err = q.WorkerRenew(ctx, conn,
+			db.WorkerRenewParams{Worker: int16(held.worker), Fence: held.fence, LeasedAt: held.since,
+				ClockAt: g.reach(), TermMs: g.o.Term.Milliseconds()})
 		return row.Now, err
 	})
 	switch {
@@ -217,6 +220,7 @@ func (g *Generator) Release(ctx context.Context) error {
 		return nil
 	}
 	g.metrics.worker.Set(-1)
-	_, err := q.WorkerRelease(ctx, g.o.Pool, db.WorkerReleaseParams{Worker: int16(held.worker), Fence: held.fence, LeasedAt: held.since, UsedAt: used})
+	_, err := q.WorkerRelease(ctx, g.o.Pool,
+		db.WorkerReleaseParams{Worker: int16(held.worker), Fence: held.fence, LeasedAt: held.since, UsedAt: used})
 	return err
 }

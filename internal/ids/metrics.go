@@ -21,9 +21,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg: reg, snowflake: made.WithLabelValues("snowflake"), uuids: made.WithLabelValues("uuid_v7"),
 		waits: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "waits_total",
 			Help: "Waits because all ids up to the present time were used."}),
-		leases: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "leases_total",
-			Help: "Attempts to lease or renew a worker number, by outcome: leased, renewed, lost, exhausted, failed."}, []string{"outcome"}),
-		offset: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "clock_offset_seconds",
+		leases: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids",
+			Name: "leases_total",
+			Help: "Attempts to lease or renew a worker number, by outcome: leased, renewed, lost, exhausted, failed."},
+			[]string{"outcome"}),
+		offset: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids",
+			Name: "clock_offset_seconds",
 			Help: "Lower bound of how far a clock is ahead of Postgres's clock: the machine's clock (wall), or the clock that ids are made from (ids). Measured at every lease and renewal."},
 			[]string{"clock"}),
 		worker: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "worker",
@@ -44,7 +47,9 @@ func (m *Metrics) lease(outcome string) { m.leases.WithLabelValues(outcome).Inc(
 // left shows how long the ids would last if no renewal came.
 func (m *Metrics) left(read func() float64) {
 	if m.reg != nil {
-		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "left_seconds",
-			Help: "How long ids can be made without another renewal of the worker number's lease; 0 without a lease."}, read))
+		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids",
+			Name: "left_seconds",
+			Help: "How long ids can be made without another renewal of the worker number's lease; 0 without a lease."},
+			read))
 	}
 }

@@ -49,7 +49,8 @@ func TestLeaseOutlivesThePowerOfTheDatabase(t *testing.T) {
 	d.Restart(t)
 	var fence int64
 	var mark time.Time
-	if err := pgtest.Pool(t, d.SuperDSN).QueryRow(context.Background(), "select fence, high_water_at from ids_workers where worker = $1", made[0].Worker()).
+	if err := pgtest.Pool(t, d.SuperDSN).QueryRow(context.Background(),
+		"select fence, high_water_at from ids_workers where worker = $1", made[0].Worker()).
 		Scan(&fence, &mark); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +73,8 @@ func TestLeaseThatDidNotWaitForTheStandbyIsNotUsed(t *testing.T) {
 	super := pgtest.Pool(t, d.SuperDSN)
 	standby := func(name string) {
 		t.Helper()
-		for _, sql := range []string{"alter system set synchronous_standby_names = '" + name + "'", "select pg_reload_conf()"} {
+		for _, sql := range []string{"alter system set synchronous_standby_names = '" + name + "'",
+			"select pg_reload_conf()"} {
 			if _, err := super.Exec(t.Context(), sql); err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +103,8 @@ func TestLeaseThatDidNotWaitForTheStandbyIsNotUsed(t *testing.T) {
 		_, err := g.Next(context.Background(), 1)
 		done <- err
 	}()
-	soon(t, "the lease waits, and no more", is("select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'"))
+	soon(t, "the lease waits, and no more",
+		is("select coalesce(bool_or(pg_cancel_backend(pid)), false) from pg_stat_activity where wait_event = 'SyncRep'"))
 	if err := <-done; !fault.Is(err, fault.DatabaseUnavailable) || !strings.Contains(err.Error(), "standby") {
 		t.Errorf("%v", err)
 	}

@@ -74,7 +74,8 @@ func pause(ctx context.Context, attempt int) error {
 }
 
 // Call makes one call under a request id, and repeats it while that may help.
-func Call[Q, R any](ctx context.Context, c *Client, requestID string, method func(context.Context, Q) (R, error), q Q) (R, error) {
+func Call[Q, R any](ctx context.Context, c *Client, requestID string, method func(context.Context, Q) (R, error),
+	q Q) (R, error) {
 	for attempt := 0; ; attempt++ {
 		callCtx, info := connect.NewClientContext(ctx)
 		if requestID != "" {
@@ -85,7 +86,8 @@ func Call[Q, R any](ctx context.Context, c *Client, requestID string, method fun
 			return r, err
 		}
 		if attempt+1 == attempts {
-			return r, fmt.Errorf("%s does not answer (%w): run the import again, and it continues where it stopped", c.server, err)
+			return r, fmt.Errorf("%s does not answer (%w): run the import again, and it continues where it stopped",
+				c.server, err)
 		}
 		if err := c.pause(ctx, attempt); err != nil {
 			return r, err
@@ -96,7 +98,8 @@ func Call[Q, R any](ctx context.Context, c *Client, requestID string, method fun
 // passing tells whether an error may be gone the next time.
 func passing(err error) bool {
 	switch connect.CodeOf(err) {
-	case connect.CodeUnavailable, connect.CodeResourceExhausted, connect.CodeAborted, connect.CodeDeadlineExceeded, connect.CodeUnknown:
+	case connect.CodeUnavailable, connect.CodeResourceExhausted, connect.CodeAborted, connect.CodeDeadlineExceeded,
+		connect.CodeUnknown:
 		return true
 	}
 	return false
@@ -142,7 +145,8 @@ func (c *Client) EnsureAssets(ctx context.Context, assets []*ledgerv1.Asset) err
 	}
 	for len(missing) > 0 {
 		n := min(len(missing), batchItems)
-		if _, err := Call(ctx, c, "", c.Ledger.CreateAssets, &ledgerv1.CreateAssetsRequest{Assets: missing[:n]}); err != nil {
+		if _, err := Call(ctx, c, "", c.Ledger.CreateAssets,
+			&ledgerv1.CreateAssetsRequest{Assets: missing[:n]}); err != nil {
 			return fmt.Errorf("make the assets: %w", err)
 		}
 		missing = missing[n:]
@@ -180,7 +184,8 @@ func (c *Client) ensureAccounts(ctx context.Context, accounts []*ledgerv1.NewAcc
 // Accounts calls see for every account that matches a pattern.
 func (c *Client) Accounts(ctx context.Context, pattern, asset string, see func(*ledgerv1.Account)) error {
 	for token := ""; ; {
-		page, err := Call(ctx, c, "", c.Ledger.ListAccounts, &ledgerv1.ListAccountsRequest{Pattern: pattern, Asset: asset, PageSize: 1000, PageToken: token})
+		page, err := Call(ctx, c, "", c.Ledger.ListAccounts,
+			&ledgerv1.ListAccountsRequest{Pattern: pattern, Asset: asset, PageSize: 1000, PageToken: token})
 		if err != nil {
 			return fmt.Errorf("list the accounts: %w", err)
 		}

@@ -59,13 +59,15 @@ func TestProgressElsewhereThanOnATerminalIsALineATenth(t *testing.T) {
 		p.Add(10)
 	}
 	p.End()
-	if n := strings.Count(b.String(), "\n"); n != 10 || strings.ContainsAny(b.String(), "\r\x1b") || !strings.Contains(b.String(), "1,000 of 1,000 (100 %)") {
+	if n := strings.Count(b.String(), "\n"); n != 10 || strings.ContainsAny(b.String(), "\r\x1b") ||
+		!strings.Contains(b.String(), "1,000 of 1,000 (100 %)") {
 		t.Fatalf("%d lines: %q", n, b.String())
 	}
 }
 
 func TestCountsHaveCommas(t *testing.T) {
-	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000",
+		-100: "-100"} {
 		if got := Count(n); got != want {
 			t.Errorf("%d: %s", n, got)
 		}

@@ -40,7 +40,8 @@ func (p *Progress) Add(n int) {
 	}
 	p.done += n
 	rate := float64(p.done) / max(time.Since(p.start).Seconds(), 0.001)
-	text := fmt.Sprintf("%s of %s (%d %%), %s a second", Count(p.done), Count(p.total), 100*p.done/p.total, Count(int(rate)))
+	text := fmt.Sprintf("%s of %s (%d %%), %s a second", Count(p.done), Count(p.total), 100*p.done/p.total,
+		Count(int(rate)))
 	if p.terminal {
 		full := min(barWidth*p.done/p.total, barWidth)
 		fmt.Fprintf(p.w, "\r[%s%s] %s\x1b[K", strings.Repeat("=", full), strings.Repeat(" ", barWidth-full), text)

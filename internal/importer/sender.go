@@ -65,7 +65,8 @@ func (c *Counts) String() string {
 	for _, p := range []struct {
 		n    int
 		what string
-	}{{c.Repeated, "have a biz_no that the file used before"}, {c.Refused, "refused by the ledger"}, {c.Skipped, "skipped"},
+	}{{c.Repeated, "have a biz_no that the file used before"}, {c.Refused, "refused by the ledger"}, {c.Skipped,
+		"skipped"},
 		{c.NotSent, "not sent"}} {
 		if p.n > 0 {
 			parts = append(parts, Count(p.n)+" "+p.what)
@@ -236,10 +237,12 @@ func (s *Sender[T]) judge(item Item[T], r *ledgerv1.TransferBatchResult) Outcome
 	bizNo := item.Transfer.GetBizNo()
 	switch {
 	case r == nil:
-		s.Log.Print(item.Place.Problem("the biz_no %s was used before, at %s: not posted a second time", bizNo, s.names[bizNo]))
+		s.Log.Print(item.Place.Problem("the biz_no %s was used before, at %s: not posted a second time", bizNo,
+			s.names[bizNo]))
 		return Repeated
 	case r.GetError() != nil:
-		s.Log.Print(item.Place.Problem("the ledger refuses %s: %s: %s", bizNo, r.GetError().GetReason(), r.GetError().GetMessage()))
+		s.Log.Print(item.Place.Problem("the ledger refuses %s: %s: %s", bizNo, r.GetError().GetReason(),
+			r.GetError().GetMessage()))
 		return Refused
 	case !r.GetExisted():
 		return Landed

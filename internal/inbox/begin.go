@@ -87,7 +87,8 @@ func (tx *Tx) held(r *row, fence int64) (*Message, error) {
 	case !ok:
 		return nil, NotFound.New("there is no message %s", r.Key.ID)
 	case m.State != Processing || m.Fence != fence:
-		return nil, about(LeaseLost.New("message %s is not being processed under fence %d", m.ID, fence), m).With("fence", m.Fence)
+		return nil, about(LeaseLost.New("message %s is not being processed under fence %d", m.ID, fence),
+			m).With("fence", m.Fence)
 	}
 	return tx.Change(r), nil
 }

@@ -41,7 +41,8 @@ func engine(t *testing.T, db *pgtest.DB, conns int32) *flow.Engine {
 }
 
 func do(e *flow.Engine, c commit.Command[*inbox.Tx]) (any, error) {
-	out, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Inbox(c), Rows: 1, Bytes: 100})
+	out, err := e.Do(context.Background(),
+		flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Inbox(c), Rows: 1, Bytes: 100})
 	return out.Answer, err
 }
 
@@ -70,7 +71,8 @@ func TestTwoProcessesWorkOnEachMessageOnce(t *testing.T) {
 			for i := range messages * 4 {
 				n := (i + w) % messages
 				k := inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", n)}
-				answer, err := do(e, &inbox.BeginCommand{Caller: who, Key: k, Holder: fmt.Sprint("w", w), Lease: 100 * time.Millisecond,
+				answer, err := do(e, &inbox.BeginCommand{Caller: who, Key: k, Holder: fmt.Sprint("w", w),
+					Lease:    100 * time.Millisecond,
 					Delivery: delivery(func(d *inbox.Delivery) { d.MaxAttempts = 1000 })})
 				if err != nil {
 					t.Error(err)
@@ -117,7 +119,9 @@ func TestTwoProcessesReceiveAMessageOnce(t *testing.T) {
 	for w := range workers {
 		wg.Go(func() {
 			for n := range messages {
-				_, err := do(engines[w%2], &inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", n)}, Delivery: delivery()})
+				_, err := do(engines[w%2],
+					&inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", n)},
+						Delivery: delivery()})
 				switch {
 				case err == nil:
 					first.Add(1)
@@ -143,8 +147,10 @@ func TestMessagesComeBackAsTheyWereWritten(t *testing.T) {
 	reader := inbox.NewReader(pgtest.Pool(t, db.AppDSN))
 	d := delivery(func(d *inbox.Delivery) { d.Content, d.Hash, d.Keep = []byte("a\x00b"), sum("a\x00b"), time.Hour })
 	k := inbox.Key{Tenant: 1, Group: "grüppe", ID: "topic-0-17", Part: "order:1"}
-	begun := must(t, e, &inbox.BeginCommand{Caller: who, Key: k, Delivery: d, Holder: "me", Lease: time.Minute}).(inbox.Begun)
-	failed := must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1, Principal: "other", RequestID: "r2"}, Key: k, Fence: begun.Message.Fence, Error: "why"}).(inbox.Message)
+	begun := must(t, e, &inbox.BeginCommand{Caller: who, Key: k, Delivery: d, Holder: "me",
+		Lease: time.Minute}).(inbox.Begun)
+	failed := must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1, Principal: "other", RequestID: "r2"},
+		Key: k, Fence: begun.Message.Fence, Error: "why"}).(inbox.Message)
 	got, err := reader.Get(t.Context(), k)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +163,8 @@ func TestMessagesComeBackAsTheyWereWritten(t *testing.T) {
 	if got.RequestID != "r1" || got.LastRequestID != "r2" || got.Principal != "worker" || got.Error != "why" {
 		t.Errorf("%+v", got)
 	}
-	for _, other := range []inbox.Key{{2, k.Group, k.ID, k.Part}, {1, "g", k.ID, k.Part}, {1, k.Group, "x", k.Part}, {1, k.Group, k.ID, ""}} {
+	for _, other := range []inbox.Key{{2, k.Group, k.ID, k.Part}, {1, "g", k.ID, k.Part}, {1, k.Group, "x", k.Part},
+		{1, k.Group, k.ID, ""}} {
 		if _, err := reader.Get(t.Context(), other); !fault.Is(err, inbox.NotFound) {
 			t.Errorf("%+v: %v", other, err)
 		}
@@ -171,7 +178,8 @@ func TestCleanTakesWhatIsOverAndNothingElse(t *testing.T) {
 	pool, super := pgtest.Pool(t, db.AppDSN), pgtest.Pool(t, db.SuperDSN)
 	for i := range 6 {
 		d := delivery(func(d *inbox.Delivery) { d.Keep = time.Hour })
-		must(t, e, &inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)}, Delivery: d})
+		must(t, e, &inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)},
+			Delivery: d})
 	}
 	exec(t, super, "update inbox_messages set expires_at = now() - interval '1 s' where message_id in ('m0', 'm1')")
 	exec(t, super, "update inbox_contents set expires_at = now() - interval '1 s' where message_id in ('m2', 'm3')")
@@ -209,8 +217,9 @@ func TestManyDeadAreRequeuedAThousandAtATime(t *testing.T) {
 	e := engine(t, db, 6)
 	var works []flow.Submission
 	for i := range 1200 {
-		works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Inbox(&inbox.FailCommand{Caller: who,
-			Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)}, Permanent: true, Delivery: delivery()})})
+		works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100,
+			Command: flow.Inbox(&inbox.FailCommand{Caller: who,
+				Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)}, Permanent: true, Delivery: delivery()})})
 	}
 	for _, r := range e.DoAll(t.Context(), works) {
 		if r.Err != nil {
@@ -239,7 +248,8 @@ func TestStatementsKeepTheirPaceOnFullTables(t *testing.T) {
 	round := func(tag string) (works []flow.Submission) {
 		for i := range 400 {
 			k := inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint(tag, i)}
-			works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Inbox(&inbox.FailCommand{Caller: who, Key: k, Delivery: delivery()})})
+			works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100,
+				Command: flow.Inbox(&inbox.FailCommand{Caller: who, Key: k, Delivery: delivery()})})
 		}
 		return works
 	}

@@ -48,7 +48,8 @@ func (p *paper) at(after time.Duration, c commit.Command[*inbox.Tx]) string {
 	}
 	switch a := answer.(type) {
 	case inbox.Begun:
-		verdict := map[inbox.Verdict]string{inbox.Run: "run", inbox.Done: "done", inbox.BusyUntil: "busy", inbox.Buried: "dead", inbox.LaterThan: "later"}[a.Verdict]
+		verdict := map[inbox.Verdict]string{inbox.Run: "run", inbox.Done: "done", inbox.BusyUntil: "busy",
+			inbox.Buried: "dead", inbox.LaterThan: "later"}[a.Verdict]
 		if !a.Until.IsZero() {
 			verdict += fmt.Sprint(" ", a.Until.Sub(p.now))
 		}
@@ -65,7 +66,8 @@ func (p *paper) at(after time.Duration, c commit.Command[*inbox.Tx]) string {
 func (p *paper) row() inbox.Message { return p.book.Want(key).Value }
 
 func delivery(change ...func(*inbox.Delivery)) inbox.Delivery {
-	d := inbox.Delivery{Topic: "orders", Content: []byte("x"), Hash: sum("x"), ContentLife: time.Hour, MaxAttempts: 3, Backoff: 8 * time.Second, MaxBackoff: 20 * time.Second}
+	d := inbox.Delivery{Topic: "orders", Content: []byte("x"), Hash: sum("x"), ContentLife: time.Hour, MaxAttempts: 3,
+		Backoff: 8 * time.Second, MaxBackoff: 20 * time.Second}
 	for _, f := range change {
 		f(&d)
 	}
@@ -73,7 +75,8 @@ func delivery(change ...func(*inbox.Delivery)) inbox.Delivery {
 }
 
 func begin(change ...func(*inbox.Delivery)) *inbox.BeginCommand {
-	return &inbox.BeginCommand{Caller: who, Key: key, Delivery: delivery(change...), Holder: "me", Lease: 30 * time.Second}
+	return &inbox.BeginCommand{Caller: who, Key: key, Delivery: delivery(change...), Holder: "me",
+		Lease: 30 * time.Second}
 }
 
 func receive(change ...func(*inbox.Delivery)) *inbox.ReceiveCommand {
@@ -85,7 +88,8 @@ func (p *paper) complete(fence int64) *inbox.CompleteCommand {
 }
 
 func (p *paper) fail(fence int64, permanent bool) *inbox.FailCommand {
-	return &inbox.FailCommand{Caller: who, Key: key, Fence: fence, Error: "no", Permanent: permanent, Delivery: delivery()}
+	return &inbox.FailCommand{Caller: who, Key: key, Fence: fence, Error: "no", Permanent: permanent,
+		Delivery: delivery()}
 }
 
 func (p *paper) want(t *testing.T, after time.Duration, c commit.Command[*inbox.Tx], want string) {
@@ -103,10 +107,12 @@ func TestOneWorksOnAMessageAtATime(t *testing.T) {
 	p.want(t, time.Second, receive(), "MESSAGE_BUSY 29s")
 	p.want(t, time.Second, p.fail(0, false), "MESSAGE_BUSY 29s")
 	p.want(t, time.Second, p.complete(fence+1), "MESSAGE_LEASE_LOST 0s")
-	p.want(t, 20*time.Second, &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: 30 * time.Second}, "processing, attempt 1")
+	p.want(t, 20*time.Second, &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: 30 * time.Second},
+		"processing, attempt 1")
 	p.want(t, 49*time.Second, begin(), "busy 1s, attempt 1")
 	p.want(t, 50*time.Second, begin(), "run, attempt 2") // lapsed
-	for _, c := range []commit.Command[*inbox.Tx]{p.complete(fence), p.fail(fence, true), &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: time.Hour}} {
+	for _, c := range []commit.Command[*inbox.Tx]{p.complete(fence), p.fail(fence, true),
+		&inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: time.Hour}} {
 		p.want(t, 51*time.Second, c, "MESSAGE_LEASE_LOST 0s")
 	}
 	second := p.row().Fence
@@ -178,7 +184,8 @@ func TestAnotherContentIsNotTheSameMessage(t *testing.T) {
 	p.want(t, time.Minute, begin(hash(1)), "run, attempt 2")
 	p.want(t, 2*time.Minute, begin(hash(2)), "MESSAGE_DIFFERS 0s")
 	p.want(t, 2*time.Minute, receive(hash(2)), "MESSAGE_DIFFERS 0s")
-	p.want(t, 2*time.Minute, &inbox.FailCommand{Caller: who, Key: key, Delivery: delivery(hash(2))}, "MESSAGE_DIFFERS 0s")
+	p.want(t, 2*time.Minute, &inbox.FailCommand{Caller: who, Key: key, Delivery: delivery(hash(2))},
+		"MESSAGE_DIFFERS 0s")
 	p.want(t, 2*time.Minute, begin(untold), "run, attempt 3") // who does not tell is believed
 	p.want(t, 3*time.Minute, receive(hash(1)), "succeeded, attempt 4")
 	p.want(t, 3*time.Minute, receive(hash(2)), "MESSAGE_DIFFERS 0s")
@@ -193,7 +200,8 @@ func TestAnExpiredMessageCountsAsNeverSeenButKeepsItsFence(t *testing.T) {
 	p.want(t, time.Hour-time.Second, begin(keep), "done, attempt 1")
 	p.want(t, time.Hour, p.complete(old.Fence), "MESSAGE_NOT_FOUND 0s")
 	p.want(t, time.Hour, begin(keep), "run, attempt 1")
-	if m := p.row(); m.Fence <= old.Fence || m.RowID == old.RowID || !m.ReceivedAt.Equal(p.now) || !m.ExpiresAt.IsZero() {
+	if m := p.row(); m.Fence <= old.Fence || m.RowID == old.RowID || !m.ReceivedAt.Equal(p.now) ||
+		!m.ExpiresAt.IsZero() {
 		t.Errorf("%+v\n%+v", old, m)
 	}
 	// When the cleaner has been there the fence of the new row is still greater: it is made of the time.

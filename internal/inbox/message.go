@@ -18,7 +18,8 @@ type Key struct {
 }
 
 func compareKeys(a, b Key) int {
-	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Group, b.Group), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Part, b.Part))
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Group, b.Group), cmp.Compare(a.ID, b.ID),
+		cmp.Compare(a.Part, b.Part))
 }
 
 // States of a message.

@@ -20,19 +20,24 @@ func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
 // Get shows a message with its content. Returns fault MESSAGE_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
-	rows, err := q.MessageGet(ctx, pg.Planned{DB: r.pool}, db.MessageGetParams{TenantID: k.Tenant, ConsumerGroup: k.Group, MessageID: k.ID, Part: k.Part})
+	rows, err := q.MessageGet(ctx, pg.Planned{DB: r.pool},
+		db.MessageGetParams{TenantID: k.Tenant, ConsumerGroup: k.Group, MessageID: k.ID, Part: k.Part})
 	if err != nil {
 		return nil, err
 	}
 	if len(rows) == 0 {
 		return nil, NotFound.New("there is no message %s", k.ID)
 	}
-	m := pageRow(k.Tenant, db.MessagePageRow{InboxID: rows[0].InboxID, ConsumerGroup: k.Group, MessageID: k.ID, Part: k.Part,
-		Topic: rows[0].Topic, ContentHash: rows[0].ContentHash, State: rows[0].State, Holder: rows[0].Holder, Fence: rows[0].Fence,
+	m := pageRow(k.Tenant, db.MessagePageRow{InboxID: rows[0].InboxID, ConsumerGroup: k.Group, MessageID: k.ID,
+		Part:  k.Part,
+		Topic: rows[0].Topic, ContentHash: rows[0].ContentHash, State: rows[0].State, Holder: rows[0].Holder,
+		Fence:          rows[0].Fence,
 		LeaseExpiresAt: rows[0].LeaseExpiresAt, Attempts: rows[0].Attempts, MaxAttempts: rows[0].MaxAttempts,
-		BackoffMs: rows[0].BackoffMs, MaxBackoffMs: rows[0].MaxBackoffMs, RetryAt: rows[0].RetryAt, Error: rows[0].Error,
+		BackoffMs: rows[0].BackoffMs, MaxBackoffMs: rows[0].MaxBackoffMs, RetryAt: rows[0].RetryAt,
+		Error:  rows[0].Error,
 		Result: rows[0].Result, KeepMs: rows[0].KeepMs, ReceivedAt: rows[0].ReceivedAt, StartedAt: rows[0].StartedAt,
-		FinishedAt: rows[0].FinishedAt, RequeuedAt: rows[0].RequeuedAt, ExpiresAt: rows[0].ExpiresAt, Principal: rows[0].Principal,
+		FinishedAt: rows[0].FinishedAt, RequeuedAt: rows[0].RequeuedAt, ExpiresAt: rows[0].ExpiresAt,
+		Principal: rows[0].Principal,
 		RequestID: rows[0].RequestID, LastRequestID: rows[0].LastRequestID})
 	m.Content = rows[0].Content
 	return m, nil
@@ -49,7 +54,8 @@ const (
 
 // List lists messages, newest first. A page looks at so many and no more, so one may be short while there
 // is a next. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, token string) (messages []*Message, next string, err error) {
+func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
+	token string) (messages []*Message, next string, err error) {
 	before, err := f.pages(tenant).AfterNumber(token, math.MaxInt64)
 	if err != nil {
 		return nil, "", err
@@ -76,16 +82,19 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, tok
 }
 
 // page reads one row more than asked for, if there is one.
-func (f Filter) page(ctx context.Context, d db.DBTX, tenant int32, before int64, size int) (rows []db.MessagePageRow, next string, err error) {
+func (f Filter) page(ctx context.Context, d db.DBTX, tenant int32, before int64,
+	size int) (rows []db.MessagePageRow, next string, err error) {
 	if f.State != "" && f.State != Succeeded {
-		open, err := q.MessagePageOpen(ctx, d, db.MessagePageOpenParams{TenantID: tenant, OnlyState: f.State, Before: before,
-			OnlyGroup: f.Group, OnlyTopic: f.Topic, Count: int32(size + 1)})
+		open, err := q.MessagePageOpen(ctx, d,
+			db.MessagePageOpenParams{TenantID: tenant, OnlyState: f.State, Before: before,
+				OnlyGroup: f.Group, OnlyTopic: f.Topic, Count: int32(size + 1)})
 		for _, row := range open {
 			rows = append(rows, db.MessagePageRow(row))
 		}
 		return rows, "", err
 	}
-	rows, err = q.MessagePage(ctx, d, db.MessagePageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyGroup: f.Group,
+	rows, err = q.MessagePage(ctx, d, db.MessagePageParams{TenantID: tenant, Before: before, Scan: scanMax,
+		OnlyGroup: f.Group,
 		OnlyTopic: f.Topic, OnlyState: f.State, Count: int32(size + 1)})
 	if err != nil || len(rows) > size {
 		return rows, "", err
@@ -112,7 +121,8 @@ type Waiting struct {
 // RequeuedDue lists messages of a group that were brought back from the dead and may be taken now, oldest
 // first, as long as their content is kept: no broker will deliver them again.
 func (r *Reader) RequeuedDue(ctx context.Context, tenant int32, group string, count int) (found []Waiting, err error) {
-	rows, err := q.RequeuedDue(ctx, pg.Planned{DB: r.pool}, db.RequeuedDueParams{TenantID: tenant, ConsumerGroup: group, Count: int32(count)})
+	rows, err := q.RequeuedDue(ctx, pg.Planned{DB: r.pool},
+		db.RequeuedDueParams{TenantID: tenant, ConsumerGroup: group, Count: int32(count)})
 	for _, row := range rows {
 		found = append(found, Waiting{Key{tenant, group, row.MessageID, row.Part}, row.Topic, row.Content})
 	}
@@ -120,11 +130,17 @@ func (r *Reader) RequeuedDue(ctx context.Context, tenant int32, group string, co
 }
 
 func pageRow(tenant int32, r db.MessagePageRow) *Message {
-	m := messageOf(Key{tenant, r.ConsumerGroup, r.MessageID, r.Part}, db.MessageLockRow{InboxID: r.InboxID, Topic: r.Topic,
-		ContentHash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence, LeaseExpiresAt: r.LeaseExpiresAt,
-		Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, BackoffMs: r.BackoffMs, MaxBackoffMs: r.MaxBackoffMs, RetryAt: r.RetryAt,
-		Error: r.Error, Result: r.Result, KeepMs: r.KeepMs, ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt, FinishedAt: r.FinishedAt,
-		RequeuedAt: r.RequeuedAt, ExpiresAt: r.ExpiresAt, Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID})
+	m := messageOf(Key{tenant, r.ConsumerGroup, r.MessageID, r.Part},
+		db.MessageLockRow{InboxID: r.InboxID, Topic: r.Topic,
+			ContentHash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence,
+			LeaseExpiresAt: r.LeaseExpiresAt,
+			Attempts:       r.Attempts, MaxAttempts: r.MaxAttempts, BackoffMs: r.BackoffMs,
+			MaxBackoffMs: r.MaxBackoffMs,
+			RetryAt:      r.RetryAt,
+			Error:        r.Error, Result: r.Result, KeepMs: r.KeepMs, ReceivedAt: r.ReceivedAt, StartedAt: r.StartedAt,
+			FinishedAt: r.FinishedAt,
+			RequeuedAt: r.RequeuedAt, ExpiresAt: r.ExpiresAt, Principal: r.Principal, RequestID: r.RequestID,
+			LastRequestID: r.LastRequestID})
 	return &m
 }
 

@@ -43,13 +43,15 @@ func (c *ReceiveCommand) Apply(tx *Tx) (any, error) {
 func refuse(m *Message, now time.Time) error {
 	switch {
 	case m.State == Succeeded:
-		return about(Duplicate.New("message %s was already processed", m.ID), m).With("first_request_id", m.LastRequestID)
+		return about(Duplicate.New("message %s was already processed", m.ID), m).With("first_request_id",
+			m.LastRequestID)
 	case m.State == Died:
 		return about(Dead.New("message %s is dead: %s", m.ID, m.Error), m)
 	case m.State == Processing && m.LeaseUntil.After(now):
 		return about(Busy.New("message %s is being processed by %s", m.ID, m.Holder), m).After(m.LeaseUntil.Sub(now))
 	case m.State == Failed && m.RetryAt.After(now):
-		return about(Later.New("message %s failed recently: try again after its backoff", m.ID), m).After(m.RetryAt.Sub(now))
+		return about(Later.New("message %s failed recently: try again after its backoff", m.ID),
+			m).After(m.RetryAt.Sub(now))
 	}
 	return nil
 }
@@ -57,7 +59,8 @@ func refuse(m *Message, now time.Time) error {
 // about adds how the message stands.
 func about(f *fault.Fault, m *Message) *fault.Fault {
 	f = f.With("message_state", m.State).With("attempts", m.Attempts)
-	for name, t := range map[string]time.Time{"lease_expire_time": m.LeaseUntil, "retry_time": m.RetryAt, "finish_time": m.FinishedAt} {
+	for name, t := range map[string]time.Time{"lease_expire_time": m.LeaseUntil, "retry_time": m.RetryAt,
+		"finish_time": m.FinishedAt} {
 		if !t.IsZero() {
 			f = f.With(name, t.Format(time.RFC3339Nano))
 		}

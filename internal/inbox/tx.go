@@ -114,7 +114,8 @@ func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	_, live := tx.live(r)
 	m := tx.Change(r)
 	if !live {
-		*m = Message{Key: r.Key, RowID: tx.ID(), anew: r.Found, Fence: m.Fence, Topic: d.Topic, ReceivedAt: tx.Now, Principal: c.Principal, RequestID: c.RequestID}
+		*m = Message{Key: r.Key, RowID: tx.ID(), anew: r.Found, Fence: m.Fence, Topic: d.Topic, ReceivedAt: tx.Now,
+			Principal: c.Principal, RequestID: c.RequestID}
 		if len(d.Content) > 0 && len(d.Content) <= MaxContent && d.ContentLife > 0 {
 			m.Content, m.ContentUntil = d.Content, tx.Now.Add(d.ContentLife)
 		}
@@ -203,11 +204,14 @@ func columns(rows []*row) (arg db.MessageInsertParams) {
 }
 
 func messageOf(k Key, r db.MessageLockRow) Message {
-	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder, Fence: r.Fence,
+	return Message{Key: k, RowID: r.InboxID, Topic: r.Topic, Hash: r.ContentHash, State: r.State, Holder: r.Holder,
+		Fence:      r.Fence,
 		LeaseUntil: at(r.LeaseExpiresAt), Attempts: r.Attempts, MaxAttempts: r.MaxAttempts, Backoff: ms(r.BackoffMs),
-		MaxBackoff: ms(r.MaxBackoffMs), RetryAt: at(r.RetryAt), Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result), Keep: ms(pg.OrZero(r.KeepMs)),
-		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: at(r.FinishedAt), RequeuedAt: at(r.RequeuedAt),
-		ExpiresAt: at(r.ExpiresAt), Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID}
+		MaxBackoff: ms(r.MaxBackoffMs), RetryAt: at(r.RetryAt), Error: pg.OrZero(r.Error), Result: pg.OrZero(r.Result),
+		Keep:       ms(pg.OrZero(r.KeepMs)),
+		ReceivedAt: r.ReceivedAt.UTC(), StartedAt: r.StartedAt.UTC(), FinishedAt: at(r.FinishedAt),
+		RequeuedAt: at(r.RequeuedAt),
+		ExpiresAt:  at(r.ExpiresAt), Principal: r.Principal, RequestID: r.RequestID, LastRequestID: r.LastRequestID}
 }
 
 func at(t *time.Time) time.Time {

@@ -101,7 +101,8 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 			continue
 		}
 		if lo != nil && lo.Sign() > 0 || hi != nil && hi.Sign() < 0 {
-			return nil, LimitViolated.New("account %s would start outside its limits: its first balance is 0", a.Code).With("account", a.Code)
+			return nil, LimitViolated.New("account %s would start outside its limits: its first balance is 0",
+				a.Code).With("account", a.Code)
 		}
 		tx.touch(a)
 		a.found, a.fresh, a.ID, a.Scale, a.Kind, a.State = true, true, tx.newID(), asset.Scale, want.Kind, Open
@@ -145,7 +146,8 @@ func (a *Account) sameAs(want NewAccount, lo, hi *amount.Int) error {
 	if len(fields) == 0 {
 		return nil
 	}
-	return AccountExistsDifferent.New("account %s exists with other content: %s differ", a.Code, strings.Join(fields, ", ")).
+	return AccountExistsDifferent.New("account %s exists with other content: %s differ", a.Code,
+		strings.Join(fields, ", ")).
 		With("account", a.Code).With("asset", a.Asset).With("differs", strings.Join(fields, ","))
 }
 
@@ -201,7 +203,8 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 		a.Max = hi
 	}
 	if !a.withinLimits() {
-		return nil, LimitViolated.New("account %s has balance %s, of which %s is held: not within the new limits", a.Code, a.Format(a.Balance), a.Format(a.Held)).
+		return nil, LimitViolated.New("account %s has balance %s, of which %s is held: not within the new limits",
+			a.Code, a.Format(a.Balance), a.Format(a.Held)).
 			With("account", a.Code).With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
 	}
 	if len(c.Change.Metadata) > 0 {

@@ -50,7 +50,8 @@ func TestAccountsAreMadeAllOrNone(t *testing.T) {
 		t.Error("x was made")
 	}
 	made := p.must(accounts(newAccount("x"), newAccount("y"))).(CreatedAccounts)
-	if made.Existed != 0 || made.Accounts[0].State != Open || made.Accounts[0].ID == made.Accounts[1].ID || made.Accounts[1].madeBy != "r" {
+	if made.Existed != 0 || made.Accounts[0].State != Open || made.Accounts[0].ID == made.Accounts[1].ID ||
+		made.Accounts[1].madeBy != "r" {
 		t.Errorf("made %+v", made)
 	}
 	p.give("world", "0", unbounded)
@@ -103,10 +104,13 @@ func TestLimitsMustHoldForTheAccountAsItStands(t *testing.T) {
 		{"unbounded", "ann", AccountChange{Unbounded: true, ClearMax: true}, nil},
 		{"too precise", "ann", AccountChange{Min: decOf("0.001")}, AmountTooPrecise},
 		{"least balance of a debtor", "world", AccountChange{Min: decOf("0")}, LimitViolated},
-		{"least balance 39 digits above", "abyss", AccountChange{Min: decOf("999999999999999999999999999999999999.99")}, LimitViolated},
+		{"least balance 39 digits above", "abyss", AccountChange{Min: decOf("999999999999999999999999999999999999.99")},
+			LimitViolated},
 		{"balance less held of 39 digits", "heavy", AccountChange{Min: decOf("0")}, LimitViolated},
-		{"held and least balance of 39 digits", "heavy", AccountChange{Min: decOf("999999999999999999999999999999999999.99")}, LimitViolated},
-		{"least balance 39 digits below", "rich", AccountChange{Min: decOf("-999999999999999999999999999999999999.99")}, nil},
+		{"held and least balance of 39 digits", "heavy",
+			AccountChange{Min: decOf("999999999999999999999999999999999999.99")}, LimitViolated},
+		{"least balance 39 digits below", "rich", AccountChange{Min: decOf("-999999999999999999999999999999999999.99")},
+			nil},
 		{"no such account", "nobody", AccountChange{}, AccountNotFound},
 		{"closed", "closed", AccountChange{ClearMax: true}, AccountClosed},
 		{"closed, to be frozen", "closed", AccountChange{State: Frozen}, AccountClosed},

@@ -15,7 +15,8 @@ import (
 
 // How accounts, which batches share, come into a batch and go back.
 
-var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
+var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
+	maphash.MakeSeed()
 
 // Latch shares the accounts, and owns the names of transfers, holds and assets.
 func (tx *Tx) Latch(l *commit.Latches) {
@@ -125,7 +126,8 @@ func accountNames(accounts []*Account) (arg db.AccountLockParams) {
 	pg.Grow(n, &arg.Tenants)
 	pg.Grow(n, &arg.Codes, &arg.Assets)
 	for _, a := range accounts {
-		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, a.Tenant), append(arg.Codes, a.Code), append(arg.Assets, a.Asset)
+		arg.Tenants, arg.Codes, arg.Assets = append(arg.Tenants, a.Tenant), append(arg.Codes, a.Code),
+			append(arg.Assets, a.Asset)
 	}
 	return arg
 }

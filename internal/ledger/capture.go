@@ -128,7 +128,8 @@ func (c *CaptureCommand) differences(t *Transfer, h *Hold) (fields []string) {
 	if t.Entries[1].Account != cmp.Or(c.To, h.To) {
 		fields = append(fields, "to")
 	}
-	if (c.Amount == nil) != (t.Forms == allHeld) || c.Amount != nil && amount.NewDecimal(t.Entries[1].Amount, h.Scale) != *c.Amount {
+	if (c.Amount == nil) != (t.Forms == allHeld) || c.Amount != nil &&
+		amount.NewDecimal(t.Entries[1].Amount, h.Scale) != *c.Amount {
 		fields = append(fields, "amount")
 	} else if c.form() != t.Forms {
 		fields = append(fields, "release_rest")

@@ -21,7 +21,8 @@ type DueHold struct {
 // DueHolds finds holds whose time has come, oldest first, behind the one given: a LapseCommand for each
 // account lets them lapse. Nothing depends on it being prompt: loading an account does the same.
 func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int32) ([]DueHold, error) {
-	rows, err := q.HoldDuePage(ctx, pg.Planned{DB: pool}, db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
+	rows, err := q.HoldDuePage(ctx, pg.Planned{DB: pool},
+		db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
 	holds := make([]DueHold, len(rows))
 	for i, r := range rows {
 		holds[i] = DueHold{AccountKey{r.TenantID, r.Code, r.Asset}, r.HoldID, r.ExpiresAt}

@@ -125,7 +125,8 @@ func (tx *Tx) insertTransfers(p *commit.Pipe) {
 		arg.Principals = append(arg.Principals, t.Principal)
 		arg.RequestIds = append(arg.RequestIds, t.RequestID)
 	}
-	arg.EffectiveAt, arg.ReversesIds, arg.HoldIds, arg.Forms = pg.OrNull(arg.EffectiveAt), pg.OrNull(arg.ReversesIds), pg.OrNull(arg.HoldIds), pg.OrNull(arg.Forms)
+	arg.EffectiveAt, arg.ReversesIds, arg.HoldIds, arg.Forms = pg.OrNull(arg.EffectiveAt), pg.OrNull(arg.ReversesIds),
+		pg.OrNull(arg.HoldIds), pg.OrNull(arg.Forms)
 	if !slices.ContainsFunc(arg.Metadata, func(m []byte) bool { return m != nil }) {
 		arg.Metadata = nil
 	}

@@ -76,11 +76,13 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	}
 	held, ok := c.from.Held.Add(n)
 	if !ok {
-		return nil, AmountTooLarge.New("the held balance of %s would have more than 38 digits", c.from.Code).With("account", c.from.Code)
+		return nil, AmountTooLarge.New("the held balance of %s would have more than 38 digits",
+			c.from.Code).With("account", c.from.Code)
 	}
 	h := &Hold{Tenant: c.Tenant, ID: tx.newID(), BizNo: c.BizNo, AccountID: c.from.ID, From: c.From, Asset: c.Asset,
-		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: tx.at.Now.Add(c.Life), CreatedAt: tx.at.Now,
-		Metadata: c.Metadata, Principal: c.Principal, RequestID: c.RequestID, fresh: true}
+		Scale: c.from.Scale, To: c.To, Amount: n, State: Held, Life: c.Life, ExpiresAt: tx.at.Now.Add(c.Life),
+		CreatedAt: tx.at.Now,
+		Metadata:  c.Metadata, Principal: c.Principal, RequestID: c.RequestID, fresh: true}
 	if c.Form != Exact {
 		h.Form = formText(c.Form, c.Amount)
 	}
@@ -210,7 +212,8 @@ func (c *ReleaseCommand) Apply(tx *Tx) (any, error) {
 	return h.copy(), nil
 }
 
-// end gives back what the hold still keeps. The state says which verb did it, so that the other one learns that it lost.
+// end gives back what the hold still keeps. The state says which verb did it, so that the other one learns that it
+// lost.
 func (tx *Tx) end(a *Account, h *Hold, state string) {
 	tx.touch(a)
 	tx.touchHold(h)

@@ -14,8 +14,10 @@ func restReleased(p *CaptureParams)       { p.ReleaseRest = true }
 // looks compares a hold's state and amounts.
 func looks(t *testing.T, h *Hold, state, captured, remaining string) {
 	t.Helper()
-	if h.State != state || h.Captured != units(captured) || h.Remaining() != units(remaining) || h.ClosedAt.IsZero() != (state == Held) {
-		t.Errorf("hold is %s, captured %s, remaining %s, closed at %v; want %s, %s, %s", h.State, h.Captured, h.Remaining(), h.ClosedAt,
+	if h.State != state || h.Captured != units(captured) || h.Remaining() != units(remaining) ||
+		h.ClosedAt.IsZero() != (state == Held) {
+		t.Errorf("hold is %s, captured %s, remaining %s, closed at %v; want %s, %s, %s", h.State, h.Captured,
+			h.Remaining(), h.ClosedAt,
 			state, captured, remaining)
 	}
 }
@@ -63,7 +65,8 @@ func TestHoldIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			p := oddTown(t)
-			p.give("heavy", "0", unbounded, func(a *Account) { a.Held = units("999999999999999999999999999999999999.99") })
+			p.give("heavy", "0", unbounded,
+				func(a *Account) { a.Held = units("999999999999999999999999999999999999.99") })
 			p.must(hold("taken", "bob", "", "1"))
 			p.refused(test.want, test.c)
 		})
@@ -75,7 +78,8 @@ func TestCapturePaysInPartsAndElsewhere(t *testing.T) {
 	p.must(hold("h", "ann", "bob", "60"))
 	got := p.must(capture("c1", "h", "10")).(Capture)
 	looks(t, got.Hold, Held, "10", "50")
-	if e := got.Transfer.Entries; len(e) != 2 || e[0].Account != "ann" || e[0].Amount != units("-10") || e[1].Account != "bob" ||
+	if e := got.Transfer.Entries; len(e) != 2 || e[0].Account != "ann" || e[0].Amount != units("-10") ||
+		e[1].Account != "bob" ||
 		got.Transfer.HoldID != got.Hold.ID {
 		t.Errorf("transfer %+v", got.Transfer)
 	}
@@ -196,7 +200,8 @@ func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
 	p.refused(HoldExpired, release("h"))
 	p.must(move("x", post("ann", "cid", "all")))
 	p.stands("ann 40.00 40.00 3")
-	looks(t, p.existed(&HoldCommand{Caller: me, HoldParams: hold("h", "ann", "bob", "60").HoldParams}).(*Hold), Expired, "20", "0")
+	looks(t, p.existed(&HoldCommand{Caller: me, HoldParams: hold("h", "ann", "bob", "60").HoldParams}).(*Hold), Expired,
+		"20", "0")
 
 	if next := p.Row(AccountKey{1, "ann", "CNY"}).NextLapseAt; !next.Equal(noon.Add(2 * time.Hour)) {
 		t.Errorf("next lapse at %v", next)

@@ -18,9 +18,11 @@ func BenchmarkHotPath(b *testing.B) {
 	commands := make([]*ledger.TransferCommand, transfers)
 	for i := range commands {
 		commands[i] = &ledger.TransferCommand{Caller: ledger.Caller{Tenant: 1, Principal: "p", RequestID: "request"},
-			TransferParams: ledger.TransferParams{BizNo: fmt.Sprintf("order-%09d", i), Type: "transfer", Postings: []ledger.Posting{{
-				From: fmt.Sprintf("user:%d:wallet", i*7919%accounts), To: fmt.Sprintf("user:%d:wallet", (i*104729+1)%accounts), Asset: "CNY",
-				Amount: number("1.5")}}}}
+			TransferParams: ledger.TransferParams{BizNo: fmt.Sprintf("order-%09d", i), Type: "transfer",
+				Postings: []ledger.Posting{{
+					From: fmt.Sprintf("user:%d:wallet", i*7919%accounts), To: fmt.Sprintf("user:%d:wallet",
+						(i*104729+1)%accounts), Asset: "CNY",
+					Amount: number("1.5")}}}}
 	}
 	b.ReportAllocs()
 	for b.Loop() {

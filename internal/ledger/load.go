@@ -95,8 +95,10 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 				r := &rows[i]
 				name := tx.nameList[r.N-1]
 				name.t = &Transfer{Tenant: name.tenant, ID: r.TransferID, BizNo: name.bizNo, Type: r.Type,
-					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
-					HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+					RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt),
+					ReversesID: pg.OrZero(r.ReversesID),
+					HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
+					RequestID: r.RequestID}
 			}
 			return err
 		})
@@ -117,8 +119,10 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 			r := &rows[i]
 			ref := refs[r.N-1]
 			ref.t = &Transfer{Tenant: ref.tenant, ID: ref.id, BizNo: r.BizNo, Type: r.Type,
-				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID),
-				HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
+				RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt),
+				ReversesID: pg.OrZero(r.ReversesID),
+				HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
+				RequestID: r.RequestID}
 			if n := tx.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
 				ref.t = n.t // one object a transfer
 			}
@@ -145,10 +149,13 @@ func (tx *Tx) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover b
 			rows, err := q.HoldLookup(p.Context(), d, byName)
 			for _, r := range rows {
 				n := names[r.N-1]
-				h := holdOf(n.tenant, n.bizNo, db.HoldLookupByIDRow{N: r.N, BizNo: n.bizNo, AccountID: r.AccountID, Code: r.Code,
-					Asset: r.Asset, Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount, Captured: r.Captured,
-					State: r.State, LifeMs: r.LifeMs, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt,
-					Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
+				h := holdOf(n.tenant, n.bizNo,
+					db.HoldLookupByIDRow{N: r.N, BizNo: n.bizNo, AccountID: r.AccountID, Code: r.Code,
+						Asset: r.Asset, Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount,
+						Captured: r.Captured,
+						State:    r.State, LifeMs: r.LifeMs, ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt,
+						ClosedAt: r.ClosedAt,
+						Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
 				if found != nil {
 					found(h, n.holdWants)
 					continue
@@ -185,8 +192,9 @@ func (tx *Tx) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover b
 
 func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold {
 	return &Hold{Tenant: tenant, ID: id, BizNo: bizNo, AccountID: r.AccountID, From: r.Code, Asset: r.Asset,
-		Scale: uint8(r.Scale), To: r.ToCode, Form: pg.OrZero(r.Form), Amount: r.Amount, Captured: r.Captured, State: r.State,
-		Life: time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt.UTC(), CreatedAt: r.CreatedAt.UTC(),
+		Scale: uint8(r.Scale), To: r.ToCode, Form: pg.OrZero(r.Form), Amount: r.Amount, Captured: r.Captured,
+		State: r.State,
+		Life:  time.Duration(r.LifeMs) * time.Millisecond, ExpiresAt: r.ExpiresAt.UTC(), CreatedAt: r.CreatedAt.UTC(),
 		ClosedAt: pg.OrZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 

@@ -42,7 +42,8 @@ func (p *play) ok(err error) {
 func (p *play) commit() {
 	works := make([]flow.Submission, len(p.waiting))
 	for i, o := range p.waiting {
-		works[i] = flow.Submission{Tenant: p.wish.Tenant, RequestID: "r", Command: flow.Ledger(p.wish.command(o)), Rows: 4, Bytes: 400}
+		works[i] = flow.Submission{Tenant: p.wish.Tenant, RequestID: "r", Command: flow.Ledger(p.wish.command(o)),
+			Rows: 4, Bytes: 400}
 	}
 	p.model.lapse()
 	for i, r := range p.engine.DoAll(context.Background(), works) {
@@ -102,8 +103,9 @@ func (p *play) lapseAll() {
 			break
 		}
 		for _, k := range ledger.AccountsOf(due) {
-			_, err := p.engine.Do(context.Background(), flow.Submission{Tenant: k.Tenant, RequestID: "r", Rows: 1, Bytes: 100,
-				Command: flow.Ledger(&ledger.LapseCommand{Account: k})})
+			_, err := p.engine.Do(context.Background(),
+				flow.Submission{Tenant: k.Tenant, RequestID: "r", Rows: 1, Bytes: 100,
+					Command: flow.Ledger(&ledger.LapseCommand{Account: k})})
 			p.ok(err)
 		}
 	}
@@ -151,8 +153,10 @@ func TestEngineAnswersAsTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := &play{T: t, engine: engine, pool: pool, model: newModel(time.Unix(0, 0)),
 			wish: wish{ledger.Caller{Tenant: tenants.Add(1), Principal: "p", RequestID: "r"}}}
-		_, err := engine.Do(context.Background(), flow.Submission{Tenant: p.wish.Tenant, RequestID: "r", Rows: 2, Bytes: 100,
-			Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.wish.Caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "ETH", Scale: 18}}})})
+		_, err := engine.Do(context.Background(),
+			flow.Submission{Tenant: p.wish.Tenant, RequestID: "r", Rows: 2, Bytes: 100,
+				Command: flow.Ledger(&ledger.CreateAssetsCommand{Caller: p.wish.Caller,
+					Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "ETH", Scale: 18}}})})
 		p.ok(err)
 		p.waiting = opening()
 		d := &dealer{lives: []time.Duration{brief, time.Hour, 1000 * time.Hour}}

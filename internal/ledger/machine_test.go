@@ -60,8 +60,9 @@ func (w wish) command(o op) ledgerCommandOf {
 		return all
 	case "hold":
 		p := o.posts[0]
-		return &ledger.HoldCommand{Caller: w.Caller, HoldParams: ledger.HoldParams{BizNo: o.biz, From: p.from, To: p.to, Asset: p.asset,
-			Amount: number(p.amount), Form: formOf[p.form], Life: o.life, Metadata: metadataOf(o.metadata)}}
+		return &ledger.HoldCommand{Caller: w.Caller,
+			HoldParams: ledger.HoldParams{BizNo: o.biz, From: p.from, To: p.to, Asset: p.asset,
+				Amount: number(p.amount), Form: formOf[p.form], Life: o.life, Metadata: metadataOf(o.metadata)}}
 	case "capture":
 		c := &ledger.CaptureCommand{Caller: w.Caller, CaptureParams: ledger.CaptureOf(0, o.target)}
 		c.BizNo, c.Amount, c.To, c.ReleaseRest = o.biz, numberOf(o.posts[0].amount), o.posts[0].to, o.rest
@@ -70,23 +71,26 @@ func (w wish) command(o op) ledgerCommandOf {
 	case "release":
 		return ledger.ReleaseOf(w.Caller, 0, o.target)
 	case "reverse":
-		return &ledger.ReverseCommand{Caller: w.Caller, ReverseParams: ledger.ReverseParams{TransferBizNo: o.target, BizNo: o.biz,
-			Metadata: metadataOf(o.metadata), EffectiveAt: o.effective}}
+		return &ledger.ReverseCommand{Caller: w.Caller,
+			ReverseParams: ledger.ReverseParams{TransferBizNo: o.target, BizNo: o.biz,
+				Metadata: metadataOf(o.metadata), EffectiveAt: o.effective}}
 	case "update":
 		code, asset, _ := strings.Cut(o.account, "/")
 		return &ledger.UpdateAccountCommand{Caller: w.Caller, Code: code, Asset: asset, Change: ledger.AccountChange{
 			Min: numberOf(o.least), Unbounded: o.least == "none", Max: numberOf(o.most), ClearMax: o.most == "none", State: o.state}}
 	}
 	code, asset, _ := strings.Cut(o.account, "/")
-	return &ledger.CreateAccountsCommand{Caller: w.Caller, Accounts: []ledger.NewAccount{{Code: code, Asset: asset, Kind: o.kind,
-		Min: numberOf(o.least), Max: numberOf(o.most)}}}
+	return &ledger.CreateAccountsCommand{Caller: w.Caller,
+		Accounts: []ledger.NewAccount{{Code: code, Asset: asset, Kind: o.kind,
+			Min: numberOf(o.least), Max: numberOf(o.most)}}}
 }
 
 func (w wish) transfer(o op) *ledger.TransferCommand {
 	c := &ledger.TransferCommand{Caller: w.Caller, TransferParams: ledger.TransferParams{BizNo: o.biz, Type: o.kind,
 		Metadata: metadataOf(o.metadata), EffectiveAt: o.effective}}
 	for _, p := range o.posts {
-		c.Postings = append(c.Postings, ledger.Posting{From: p.from, To: p.to, Asset: p.asset, Amount: number(p.amount), Form: formOf[p.form]})
+		c.Postings = append(c.Postings, ledger.Posting{From: p.from, To: p.to, Asset: p.asset, Amount: number(p.amount),
+			Form: formOf[p.form]})
 	}
 	for _, k := range o.conditions {
 		code, asset, _ := strings.Cut(k.account, "/")
@@ -136,13 +140,15 @@ func told(answer any, existed bool, err error) string {
 func transferLine(t *ledger.Transfer) string {
 	var entries []string
 	for _, e := range t.Entries {
-		entries = append(entries, fmt.Sprintf("%s/%s %d: %s %s>%s #%d", e.Account, e.Asset, e.Version, e.Amount, e.Before, e.After, e.Posting))
+		entries = append(entries, fmt.Sprintf("%s/%s %d: %s %s>%s #%d", e.Account, e.Asset, e.Version, e.Amount,
+			e.Before, e.After, e.Posting))
 	}
 	return fmt.Sprintf("%s %s: %s", t.Type, t.BizNo, strings.Join(entries, "; "))
 }
 
 func holdLine(h *ledger.Hold) string {
-	return fmt.Sprintf("hold %s of %s/%s for %q: %s of %s captured, %s", h.BizNo, h.From, h.Asset, h.To, h.Captured, h.Amount, h.State)
+	return fmt.Sprintf("hold %s of %s/%s for %q: %s of %s captured, %s", h.BizNo, h.From, h.Asset, h.To, h.Captured,
+		h.Amount, h.State)
 }
 
 func accountLine(a *ledger.Account) string {
@@ -152,7 +158,8 @@ func accountLine(a *ledger.Account) string {
 		}
 		return n.String()
 	}
-	return fmt.Sprintf("account %s/%s: %s %s, %s of which %s held, %s to %s, version %d", a.Code, a.Asset, a.Kind, a.State, a.Balance,
+	return fmt.Sprintf("account %s/%s: %s %s, %s of which %s held, %s to %s, version %d", a.Code, a.Asset, a.Kind,
+		a.State, a.Balance,
 		a.Held, bound(a.Min), bound(a.Max), a.Version)
 }
 
@@ -208,7 +215,8 @@ func seldom(t *rapid.T, what, usual string, others ...string) string {
 }
 
 func (d *dealer) post(t *rapid.T) opPost {
-	p := opPost{from: code(t, "from"), asset: seldom(t, "asset", "CNY", "ETH"), form: seldom(t, "form", "exact", "up to", "all"),
+	p := opPost{from: code(t, "from"), asset: seldom(t, "asset", "CNY", "ETH"),
+		form:   seldom(t, "form", "exact", "up to", "all"),
 		amount: quantity(t)}
 	if p.asset == "ETH" {
 		p.from = pick(t, "from", codes[:3]...)
@@ -223,7 +231,8 @@ func (d *dealer) post(t *rapid.T) opPost {
 }
 
 func (d *dealer) transfer(t *rapid.T) op {
-	o := op{what: "transfer", biz: fmt.Sprint("t", rapid.IntRange(0, 99).Draw(t, "biz")), kind: seldom(t, "type", "transfer", "fee"),
+	o := op{what: "transfer", biz: fmt.Sprint("t", rapid.IntRange(0, 99).Draw(t, "biz")),
+		kind:     seldom(t, "type", "transfer", "fee"),
 		metadata: seldom(t, "metadata", "", "x", "y")}
 	if seldom(t, "said", "no", "yes") == "yes" {
 		o.effective = time.Date(2025, 1, rapid.IntRange(1, 3).Draw(t, "day"), 0, 0, 0, 1000, time.UTC)
@@ -232,8 +241,9 @@ func (d *dealer) transfer(t *rapid.T) op {
 		o.posts = append(o.posts, d.post(t))
 	}
 	for range rapid.SampledFrom([]int{0, 0, 0, 0, 1, 2}).Draw(t, "conditions") {
-		o.conditions = append(o.conditions, opCondition{account: code(t, "on") + "/CNY", version: rapid.IntRange(-1, 3).Draw(t, "version"),
-			least: pick(t, "least", "", "", "0", "10", "-5.5", "0.001")})
+		o.conditions = append(o.conditions,
+			opCondition{account: code(t, "on") + "/CNY", version: rapid.IntRange(-1, 3).Draw(t, "version"),
+				least: pick(t, "least", "", "", "0", "10", "-5.5", "0.001")})
 	}
 	return o
 }
@@ -246,25 +256,32 @@ func (d *dealer) fresh(t *rapid.T) op {
 	case 4:
 		return op{what: "all", all: []op{d.transfer(t), d.transfer(t)}}
 	case 5, 6, 7:
-		o := op{what: "hold", biz: fmt.Sprint("h", rapid.IntRange(0, 30).Draw(t, "biz")), posts: []opPost{d.post(t)}, life: rapid.SampledFrom(d.lives).Draw(t, "life"),
+		o := op{what: "hold", biz: fmt.Sprint("h", rapid.IntRange(0, 30).Draw(t, "biz")), posts: []opPost{d.post(t)},
+			life:     rapid.SampledFrom(d.lives).Draw(t, "life"),
 			metadata: seldom(t, "metadata", "", "x")}
 		if seldom(t, "aimless", "no", "yes") == "yes" {
 			o.posts[0].to = ""
 		}
 		return o
 	case 8, 9, 10:
-		return op{what: "capture", biz: biz, target: d.known(t, "hold", "h", 30), kind: seldom(t, "type", "capture", "fee"), metadata: seldom(t, "metadata", "", "x"),
-			posts: []opPost{{to: pick(t, "to", append([]string{"", "", ""}, codes...)...), amount: pick(t, "amount", append([]string{"", "", quantity(t)}, usual[:5]...)...)}},
-			rest:  rapid.Bool().Draw(t, "rest")}
+		return op{what: "capture", biz: biz, target: d.known(t, "hold", "h", 30),
+			kind: seldom(t, "type", "capture", "fee"), metadata: seldom(t, "metadata", "", "x"),
+			posts: []opPost{{to: pick(t, "to", append([]string{"", "", ""}, codes...)...),
+				amount: pick(t, "amount", append([]string{"", "", quantity(t)}, usual[:5]...)...)}},
+			rest: rapid.Bool().Draw(t, "rest")}
 	case 11:
 		return op{what: "release", target: d.known(t, "hold", "h", 30)}
 	case 12:
-		return op{what: "reverse", biz: biz, target: d.known(t, "target", "t", 99), metadata: seldom(t, "metadata", "", "x")}
+		return op{what: "reverse", biz: biz, target: d.known(t, "target", "t", 99),
+			metadata: seldom(t, "metadata", "", "x")}
 	case 13, 14:
-		return op{what: "update", account: pick(t, "account", append(codes[1:], strange...)...) + "/CNY", state: pick(t, "state", "", "", "open", "open", "open", "open", "frozen", "closed"),
-			least: pick(t, "least", "", "", "0", "-50", "10", "none", "90000000000000000000"), most: pick(t, "most", "", "", "100", "none", "1000")}
+		return op{what: "update", account: pick(t, "account", append(codes[1:], strange...)...) + "/CNY",
+			state: pick(t, "state", "", "", "open", "open", "open", "open", "frozen", "closed"),
+			least: pick(t, "least", "", "", "0", "-50", "10", "none", "90000000000000000000"),
+			most:  pick(t, "most", "", "", "100", "none", "1000")}
 	}
-	return op{what: "create", account: "new/" + pick(t, "asset", "CNY", "ETH", "USD"), kind: pick(t, "kind", "liability", "asset"),
+	return op{what: "create", account: "new/" + pick(t, "asset", "CNY", "ETH", "USD"),
+		kind:  pick(t, "kind", "liability", "asset"),
 		least: pick(t, "least", "0", "none", "1"), most: pick(t, "most", "none", "none", "1000")}
 }
 
@@ -307,8 +324,10 @@ func (d *dealer) altered(t *rapid.T, o op) op {
 
 // opening are the accounts of every run.
 func opening() (ops []op) {
-	for _, a := range []op{{account: "world/CNY", least: "none"}, {account: "world/ETH", least: "none"}, {account: "ann/CNY", least: "0"},
-		{account: "ann/ETH", least: "0"}, {account: "bob/CNY", least: "0"}, {account: "bob/ETH", least: "0"}, {account: "cid/CNY", least: "0"},
+	for _, a := range []op{{account: "world/CNY", least: "none"}, {account: "world/ETH", least: "none"},
+		{account: "ann/CNY", least: "0"},
+		{account: "ann/ETH", least: "0"}, {account: "bob/CNY", least: "0"}, {account: "bob/ETH", least: "0"},
+		{account: "cid/CNY", least: "0"},
 		{account: "tap/CNY", least: "-50"}, {account: "jar/CNY", least: "0", most: "100"}} {
 		a.what, a.kind = "create", "liability"
 		ops = append(ops, a)
@@ -339,7 +358,8 @@ func TestBookAnswersAsTheModel(t *testing.T) {
 				t.Fatalf("%+v\n got %s\nwant %s", o, got, want)
 			}
 		}
-		if _, err := p.Do(&ledger.CreateAssetsCommand{Caller: w.Caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "ETH", Scale: 18}}}); err != nil {
+		if _, err := p.Do(&ledger.CreateAssetsCommand{Caller: w.Caller,
+			Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "ETH", Scale: 18}}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, o := range opening() {
@@ -349,14 +369,16 @@ func TestBookAnswersAsTheModel(t *testing.T) {
 			"command": func(t *rapid.T) { play(d.deal(t)) },
 			"again":   func(t *rapid.T) { play(d.deal(t)) },
 			"time passes": func(t *rapid.T) {
-				m.now = m.now.Add(rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 59 * time.Second, time.Hour}).Draw(t, "time"))
+				m.now = m.now.Add(rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 59 * time.Second,
+					time.Hour}).Draw(t, "time"))
 				m.lapse()
 				p.Tick(m.now)
 			},
 			"": func(t *rapid.T) {
 				for _, a := range m.accounts {
 					code, asset, _ := strings.Cut(a.key, "/")
-					if got := accountLine(p.Row(ledger.AccountKey{Tenant: 1, Code: code, Asset: asset})); got != a.line() {
+					if got := accountLine(p.Row(ledger.AccountKey{Tenant: 1, Code: code,
+						Asset: asset})); got != a.line() {
 						t.Fatalf("stands %s\nwant %s", got, a.line())
 					}
 				}

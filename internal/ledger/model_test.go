@@ -126,7 +126,8 @@ func (h *modelHold) account() string { return h.op.posts[0].from + "/" + h.op.po
 
 func (h *modelHold) line() string {
 	p := h.op.posts[0]
-	return fmt.Sprintf("hold %s of %s for %q: %s of %s captured, %s", h.op.biz, h.account(), p.to, h.captured, h.amount, h.state)
+	return fmt.Sprintf("hold %s of %s for %q: %s of %s captured, %s", h.op.biz, h.account(), p.to, h.captured, h.amount,
+		h.state)
 }
 
 // run does one command and says what it has to be answered with. A refusal changes nothing.
@@ -280,7 +281,8 @@ func (m *model) post(t *modelTransfer, from, to, form string, n *big.Int, hold *
 	}{{a, new(big.Int).Neg(n)}, {b, n}} {
 		after := plus(side.a.balance, side.n)
 		side.a.version++
-		entry := fmt.Sprintf("%s %d: %s %s>%s #%d", side.a.key, side.a.version, side.n, side.a.balance, after, len(t.moves))
+		entry := fmt.Sprintf("%s %d: %s %s>%s #%d", side.a.key, side.a.version, side.n, side.a.balance, after,
+			len(t.moves))
 		side.a.balance = after
 		m.entries[side.a.key] = append(m.entries[side.a.key], entry)
 		t.line += "; " + entry
@@ -339,7 +341,8 @@ func (t *modelTransfer) transferDiffers(o op) (fields []string) {
 	}
 	for i, p := range o.posts {
 		first := t.op.posts[i]
-		for name, differs := range map[string]bool{"from": p.from != first.from, "to": p.to != first.to, "asset": p.asset != first.asset} {
+		for name, differs := range map[string]bool{"from": p.from != first.from, "to": p.to != first.to,
+			"asset": p.asset != first.asset} {
 			if differs {
 				fields = append(fields, "postings."+name)
 			}
@@ -389,7 +392,8 @@ func (a *modelAccount) line() string {
 		}
 		return n.String()
 	}
-	return fmt.Sprintf("account %s: %s %s, %s of which %s held, %s to %s, version %d", a.key, a.kind, a.state, a.balance, a.held,
+	return fmt.Sprintf("account %s: %s %s, %s of which %s held, %s to %s, version %d", a.key, a.kind, a.state,
+		a.balance, a.held,
 		bound(a.least), bound(a.most), a.version)
 }
 

@@ -47,8 +47,9 @@ func (m *model) hold(o op) string {
 
 func (h *modelHold) differs(o op) (fields []string) {
 	p, first := o.posts[0], h.op.posts[0]
-	for name, differs := range map[string]bool{"from": p.from != first.from, "to": p.to != first.to, "asset": p.asset != first.asset,
-		"life": o.life != h.op.life, "metadata": o.metadata != h.op.metadata, "form": p.form != first.form} {
+	for name, differs := range map[string]bool{"from": p.from != first.from, "to": p.to != first.to,
+		"asset": p.asset != first.asset,
+		"life":  o.life != h.op.life, "metadata": o.metadata != h.op.metadata, "form": p.form != first.form} {
 		if differs {
 			fields = append(fields, name)
 		}

@@ -46,7 +46,8 @@ func (tx *Tx) enter(t *Transfer, a *Account, posting int16, n amount.Int) {
 	a.Balance, _ = before.Add(n) // within 38 digits: move saw to it
 	a.Version++
 	a.LastEntryAt = tx.at.Recorded
-	t.Entries = append(t.Entries, Entry{AccountID: a.ID, Account: a.Code, Asset: a.Asset, Scale: a.Scale, Version: a.Version,
+	t.Entries = append(t.Entries, Entry{AccountID: a.ID, Account: a.Code, Asset: a.Asset, Scale: a.Scale,
+		Version:    a.Version,
 		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: tx.at.Recorded,
 		EffectiveAt: t.EffectiveAt})
 }
@@ -83,7 +84,8 @@ func (a *Account) mayReceive(n amount.Int) error {
 	}
 	if after, ok := a.Balance.Add(n); !ok || after.Cmp(*a.Max) > 0 {
 		return BalanceLimitExceeded.New("account %s may have at most %s %s", a.Code, a.Format(*a.Max), a.Asset).
-			With("account", a.Code).With("asset", a.Asset).With("balance", a.Format(a.Balance)).With("max_balance", a.Format(*a.Max))
+			With("account", a.Code).With("asset", a.Asset).With("balance", a.Format(a.Balance)).With("max_balance",
+			a.Format(*a.Max))
 	}
 	return nil
 }
@@ -101,7 +103,8 @@ func (a *Account) resolve(form Form, n amount.Int) (amount.Int, error) {
 		case a.Min == nil:
 			return n, AvailableUnbounded.New("account %s has no min_balance, so its available balance is unlimited: name an amount", a.Code).With("account", a.Code).With("asset", a.Asset)
 		}
-		return n, AmountTooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account", a.Code)
+		return n, AmountTooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account",
+			a.Code)
 	}
 	if available.Sign() <= 0 {
 		return n, a.insufficient()

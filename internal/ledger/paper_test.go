@@ -116,7 +116,8 @@ type image struct {
 }
 
 func (p *Paper) image() image {
-	m := image{map[AccountKey]Account{}, map[assetKey]Asset{}, map[nameKey]*Transfer{}, map[nameKey]*Hold{}, map[idKey]Hold{},
+	m := image{map[AccountKey]Account{}, map[assetKey]Asset{}, map[nameKey]*Transfer{}, map[nameKey]*Hold{},
+		map[idKey]Hold{},
 		nil, nil, nil, nil}
 	for k, a := range p.accounts {
 		m.Accounts[k] = copyAccount(*a)
@@ -213,8 +214,9 @@ func newTown(t tester) *Paper {
 }
 
 func (p *Paper) give(code, balance string, change ...func(*Account)) {
-	a := Account{AccountKey: AccountKey{1, code, "CNY"}, Scale: 2, Kind: KindLiability, State: Open, Balance: units(balance),
-		Min: new(amount.Int)}
+	a := Account{AccountKey: AccountKey{1, code, "CNY"}, Scale: 2, Kind: KindLiability, State: Open,
+		Balance: units(balance),
+		Min:     new(amount.Int)}
 	for _, c := range change {
 		c(&a)
 	}
@@ -245,11 +247,13 @@ func form(n string) (amount.Decimal, Form) {
 }
 
 func move(bizNo string, postings ...Posting) *TransferCommand {
-	return &TransferCommand{Caller: me, TransferParams: TransferParams{BizNo: bizNo, Type: "transfer", Postings: postings}}
+	return &TransferCommand{Caller: me, TransferParams: TransferParams{BizNo: bizNo, Type: "transfer",
+		Postings: postings}}
 }
 
 func hold(bizNo, from, to, n string) *HoldCommand {
-	c := &HoldCommand{Caller: me, HoldParams: HoldParams{BizNo: bizNo, From: from, To: to, Asset: "CNY", Life: time.Hour}}
+	c := &HoldCommand{Caller: me, HoldParams: HoldParams{BizNo: bizNo, From: from, To: to, Asset: "CNY",
+		Life: time.Hour}}
 	c.Amount, c.Form = form(n)
 	return c
 }

@@ -34,7 +34,8 @@ func (r *Reader) Account(ctx context.Context, tenant int32, code, asset string) 
 
 // Accounts lists accounts whose codes match a pattern, by code and asset; only those of one asset
 // unless asset is empty. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
-func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string, page Page) ([]Account, string, error) {
+func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string,
+	page Page) ([]Account, string, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
 		return nil, "", err
@@ -47,8 +48,9 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	size := page.size()
 	var rows []db.AccountPageRow
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
-		rows, err = q.AccountPage(ctx, d, db.AccountPageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
-			Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
+		rows, err = q.AccountPage(ctx, d,
+			db.AccountPageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
+				Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
 		return err
 	})
 	if err != nil {
@@ -77,9 +79,11 @@ func afterAccount(l paging.List, token string, p pattern) (code, asset string, e
 }
 
 func accountOf(tenant int32, r db.AccountPageRow) Account {
-	return Account{AccountKey: AccountKey{tenant, r.Code, r.Asset}, ID: r.AccountID, Scale: uint8(r.Scale), Kind: r.Kind,
+	return Account{AccountKey: AccountKey{tenant, r.Code, r.Asset}, ID: r.AccountID, Scale: uint8(r.Scale),
+		Kind:  r.Kind,
 		State: r.State, Balance: r.Balance, Held: r.Held, Min: r.MinBalance, Max: r.MaxBalance, Version: r.Version,
-		LastEntryAt: pg.OrZero(r.LastEntryAt), NextLapseAt: pg.OrZero(r.NextLapseAt), Metadata: readMetadata(r.Metadata),
+		LastEntryAt: pg.OrZero(r.LastEntryAt), NextLapseAt: pg.OrZero(r.NextLapseAt),
+		Metadata:  readMetadata(r.Metadata),
 		CreatedAt: r.CreatedAt.UTC()}
 }
 
@@ -148,7 +152,8 @@ type TrialBalanceTotal struct {
 // TrialBalance lists the balances of the accounts whose codes match a pattern, by code and asset,
 // with the totals; only those of one asset unless asset is empty. Each page has the totals of its own
 // time. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
-func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset string, page Page) (*TrialBalance, error) {
+func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset string,
+	page Page) (*TrialBalance, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
 		return nil, err
@@ -162,8 +167,9 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 	var rows []db.TrialBalancePageRow
 	var totals []db.TrialBalanceTotalRow
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
-		rows, err = q.TrialBalancePage(ctx, d, db.TrialBalancePageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
-			Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
+		rows, err = q.TrialBalancePage(ctx, d,
+			db.TrialBalancePageParams{TenantID: tenant, AfterCode: code, AfterAsset: last, High: p.high,
+				Match: p.match, OnlyAsset: asset, Count: int32(size + 1)})
 		if err != nil {
 			return err
 		}
@@ -183,7 +189,8 @@ func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset st
 		b.Lines = append(b.Lines, TrialBalanceLine{row.Code, row.Asset, uint8(row.Scale), row.Kind, row.Balance})
 	}
 	for _, row := range totals {
-		b.Totals = append(b.Totals, TrialBalanceTotal{row.Asset, uint8(row.Scale), amount.Total(row.Debit), amount.Total(row.Credit)})
+		b.Totals = append(b.Totals, TrialBalanceTotal{row.Asset, uint8(row.Scale), amount.Total(row.Debit),
+			amount.Total(row.Credit)})
 	}
 	return b, nil
 }

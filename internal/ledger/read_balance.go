@@ -41,7 +41,8 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	arg := db.BalanceReadAtRecordParams{At: at, TenantID: tenant, Code: code, Asset: asset}
 	row, err := q.BalanceReadAtRecord(ctx, r.one(), arg)
 	if err == nil && row.Future {
-		return Balance{}, fault.FieldInvalid.New("record_time: must not be in the future").WithField("record_time", "must not be in the future")
+		return Balance{}, fault.FieldInvalid.New("record_time: must not be in the future").WithField("record_time",
+			"must not be in the future")
 	}
 	if err == nil && !row.Final {
 		// Nothing later is recorded, so a batch in flight may yet record something earlier.
@@ -57,9 +58,12 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 
 // BalanceAtEffective is the balance by when things happened, at a time, as known now: of all entries
 // whose effective time is not later, or whose recorded time when they have none. A time to come is
-// answered too. Version is that of the account now: what is recorded later may change the answer. Returns fault ACCOUNT_NOT_FOUND.
-func (r *Reader) BalanceAtEffective(ctx context.Context, tenant int32, code, asset string, at time.Time) (Balance, error) {
-	row, err := q.BalanceReadAtEffective(ctx, r.one(), db.BalanceReadAtEffectiveParams{At: at, TenantID: tenant, Code: code, Asset: asset})
+// answered too. Version is that of the account now: what is recorded later may change the answer. Returns fault
+// ACCOUNT_NOT_FOUND.
+func (r *Reader) BalanceAtEffective(ctx context.Context, tenant int32, code, asset string,
+	at time.Time) (Balance, error) {
+	row, err := q.BalanceReadAtEffective(ctx, r.one(),
+		db.BalanceReadAtEffectiveParams{At: at, TenantID: tenant, Code: code, Asset: asset})
 	if err != nil {
 		return Balance{}, orNotFound(err, tenant, code, asset)
 	}

@@ -36,7 +36,8 @@ func TestBalanceAtRecordIsThatOfTheLastEntryByThen(t *testing.T) {
 			t.Errorf("%s: %q, want %q, %v", c.name, got, c.want, err)
 		}
 	}
-	if _, err := w.BalanceAtRecord(w.ctx, 1, "user:1", "CNY", must(w.now()).Add(time.Hour)); !fault.Is(err, fault.FieldInvalid) {
+	if _, err := w.BalanceAtRecord(w.ctx, 1, "user:1", "CNY", must(w.now()).Add(time.Hour)); !fault.Is(err,
+		fault.FieldInvalid) {
 		t.Errorf("a time to come: %v", err)
 	}
 }
@@ -97,7 +98,9 @@ func TestBalanceAtRecordNeverChanges(t *testing.T) {
 		}
 		writers.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				if _, err := engine.Do(w.ctx, w.submission(w.transferCommand(fmt.Sprint(i, ".", n), "world", fmt.Sprintf("user:%d", 1+n%2), "1"))); err != nil {
+				if _, err := engine.Do(w.ctx,
+					w.submission(w.transferCommand(fmt.Sprint(i, ".", n), "world", fmt.Sprintf("user:%d", 1+n%2),
+						"1"))); err != nil {
 					t.Error(err)
 					return
 				}
@@ -147,11 +150,12 @@ func TestBalanceAtEffectiveIsTheSumOfWhatHadHappened(t *testing.T) {
 		var times []time.Time
 		for i := range rapid.IntRange(0, 8).Draw(t, "transfers") {
 			minutes := rapid.SampledFrom([]int{0, 0, -1, -1, -60, 60, -100_000}).Draw(t, "minutes")
-			made := w.transfer(fmt.Sprint(cases, ".", i), "world", code, fmt.Sprint(1+i*i), func(p *ledger.TransferParams) {
-				if minutes != 0 {
-					p.EffectiveAt = time.Now().Add(time.Duration(minutes) * time.Minute)
-				}
-			})
+			made := w.transfer(fmt.Sprint(cases, ".", i), "world", code, fmt.Sprint(1+i*i),
+				func(p *ledger.TransferParams) {
+					if minutes != 0 {
+						p.EffectiveAt = time.Now().Add(time.Duration(minutes) * time.Minute)
+					}
+				})
 			for _, d := range []time.Duration{0, -time.Microsecond, time.Microsecond} {
 				times = append(times, made.RecordedAt.Add(d))
 				if minutes != 0 {
@@ -208,7 +212,8 @@ func (b *handBatch) exec(sql string, args ...any) {
 func (b *handBatch) lock(codes ...string) {
 	b.w.Helper()
 	for _, code := range codes {
-		b.exec("select from ledger_accounts where tenant_id = 1 and code = $1 and asset = 'CNY' for no key update", code)
+		b.exec("select from ledger_accounts where tenant_id = 1 and code = $1 and asset = 'CNY' for no key update",
+			code)
 	}
 }
 
@@ -231,7 +236,8 @@ func (b *handBatch) post(from, to string, minor int) {
 
 func (b *handBatch) commit() {
 	b.w.Helper()
-	b.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, 1, 'by hand')", b.id, b.at)
+	b.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, 1, 'by hand')",
+		b.id, b.at)
 	if err := b.tx.Commit(b.w.ctx); err != nil {
 		b.w.Fatal(err)
 	}

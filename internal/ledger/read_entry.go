@@ -29,8 +29,10 @@ type StatementLine struct {
 // Statement lists the entries of an account, by version. A page looks at so many entries and no more,
 // so with a type one may be short while there is a next. Returns faults ACCOUNT_NOT_FOUND,
 // PAGE_TOKEN_INVALID.
-func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string, f StatementFilter, page Page) ([]StatementLine, string, error) {
-	l := paging.Of("statement", tenant, code, asset, f.Type, timeText(f.From), timeText(f.Before), strconv.FormatBool(f.Ascending))
+func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string, f StatementFilter,
+	page Page) ([]StatementLine, string, error) {
+	l := paging.Of("statement", tenant, code, asset, f.Type, timeText(f.From), timeText(f.Before),
+		strconv.FormatBool(f.Ascending))
 	after, err := l.AfterNumber(page.Token, -1)
 	if err != nil {
 		return nil, "", err
@@ -56,8 +58,9 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 			look = max(size, scanMaxStatement)
 		}
 		part := w.first(int64(look))
-		rows, err := q.EntryPage(ctx, d, db.EntryPageParams{TenantID: tenant, AccountID: a.AccountID, Low: part.low, High: part.high,
-			OnlyType: f.Type, Direction: part.direction(), Count: int32(size)})
+		rows, err := q.EntryPage(ctx, d,
+			db.EntryPageParams{TenantID: tenant, AccountID: a.AccountID, Low: part.low, High: part.high,
+				OnlyType: f.Type, Direction: part.direction(), Count: int32(size)})
 		if err != nil {
 			return err
 		}
@@ -80,7 +83,8 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 }
 
 // versions is the range (low, high] of the entries that were recorded in the filter's time.
-func (f *StatementFilter) versions(ctx context.Context, d db.DBTX, tenant int32, a db.BalanceReadRow) (low, high int64, err error) {
+func (f *StatementFilter) versions(ctx context.Context, d db.DBTX, tenant int32,
+	a db.BalanceReadRow) (low, high int64, err error) {
 	if f.From.IsZero() && f.Before.IsZero() {
 		return 0, a.Version, nil
 	}
@@ -135,7 +139,8 @@ func (w window) direction() int64 {
 func lineOf(code, asset string, a db.BalanceReadRow, r db.EntryPageRow) StatementLine {
 	return StatementLine{
 		Entry: Entry{AccountID: a.AccountID, Account: code, Asset: asset, Scale: uint8(a.Scale), Version: r.Version,
-			TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore, After: r.BalanceAfter,
+			TransferID: r.TransferID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
+			After:      r.BalanceAfter,
 			RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)},
 		BizNo: r.BizNo, Type: r.Type, Metadata: readMetadata(r.Metadata),
 	}

@@ -12,7 +12,8 @@ import (
 // until the next commit on its account, or the scheduler, lets it lapse. Returns fault HOLD_NOT_FOUND.
 func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string) (*Hold, error) {
 	if id != 0 {
-		rows, err := q.HoldLookupByID(ctx, r.one(), db.HoldLookupByIDParams{Tenants: []int32{tenant}, HoldIds: []int64{id}})
+		rows, err := q.HoldLookupByID(ctx, r.one(),
+			db.HoldLookupByIDParams{Tenants: []int32{tenant}, HoldIds: []int64{id}})
 		if err != nil {
 			return nil, err
 		}
@@ -29,9 +30,12 @@ func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string)
 		return nil, HoldNotFound.New("there is no hold %s", bizNo).With("biz_no", bizNo)
 	}
 	h := rows[0]
-	return holdOfPage(tenant, db.HoldPageRow{HoldID: h.HoldID, BizNo: bizNo, AccountID: h.AccountID, Code: h.Code, Asset: h.Asset,
-		Scale: h.Scale, ToCode: h.ToCode, Form: h.Form, Amount: h.Amount, Captured: h.Captured, State: h.State, LifeMs: h.LifeMs,
-		ExpiresAt: h.ExpiresAt, CreatedAt: h.CreatedAt, ClosedAt: h.ClosedAt, Metadata: h.Metadata, RequestID: h.RequestID}), nil
+	return holdOfPage(tenant, db.HoldPageRow{HoldID: h.HoldID, BizNo: bizNo, AccountID: h.AccountID, Code: h.Code,
+		Asset: h.Asset,
+		Scale: h.Scale, ToCode: h.ToCode, Form: h.Form, Amount: h.Amount, Captured: h.Captured, State: h.State,
+		LifeMs:    h.LifeMs,
+		ExpiresAt: h.ExpiresAt, CreatedAt: h.CreatedAt, ClosedAt: h.ClosedAt, Metadata: h.Metadata,
+		RequestID: h.RequestID}), nil
 }
 
 // HoldFilter says which holds to list. Zero values let all pass.
@@ -53,13 +57,15 @@ func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Pag
 	next := ""
 	err = r.snapshot(ctx, func(d db.DBTX) (err error) {
 		if f.From != "" && f.State == Held {
-			open, err := q.HoldPageOpen(ctx, d, db.HoldPageOpenParams{TenantID: tenant, Before: before, OnlyFrom: f.From, Count: int32(size + 1)})
+			open, err := q.HoldPageOpen(ctx, d,
+				db.HoldPageOpenParams{TenantID: tenant, Before: before, OnlyFrom: f.From, Count: int32(size + 1)})
 			for _, row := range open {
 				rows = append(rows, db.HoldPageRow(row))
 			}
 			return err
 		}
-		rows, err = q.HoldPage(ctx, d, db.HoldPageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyFrom: f.From,
+		rows, err = q.HoldPage(ctx, d, db.HoldPageParams{TenantID: tenant, Before: before, Scan: scanMax,
+			OnlyFrom:  f.From,
 			OnlyState: f.State, Count: int32(size + 1)})
 		if err != nil || len(rows) > size {
 			return err
@@ -85,7 +91,10 @@ func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Pag
 }
 
 func holdOfPage(tenant int32, r db.HoldPageRow) *Hold {
-	return holdOf(tenant, r.BizNo, db.HoldLookupByIDRow{BizNo: r.BizNo, AccountID: r.AccountID, Code: r.Code, Asset: r.Asset,
-		Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount, Captured: r.Captured, State: r.State, LifeMs: r.LifeMs,
-		ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt, Metadata: r.Metadata, RequestID: r.RequestID}, r.HoldID)
+	return holdOf(tenant, r.BizNo, db.HoldLookupByIDRow{BizNo: r.BizNo, AccountID: r.AccountID, Code: r.Code,
+		Asset: r.Asset,
+		Scale: r.Scale, ToCode: r.ToCode, Form: r.Form, Amount: r.Amount, Captured: r.Captured, State: r.State,
+		LifeMs:    r.LifeMs,
+		ExpiresAt: r.ExpiresAt, CreatedAt: r.CreatedAt, ClosedAt: r.ClosedAt, Metadata: r.Metadata,
+		RequestID: r.RequestID}, r.HoldID)
 }

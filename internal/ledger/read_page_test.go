@@ -96,8 +96,10 @@ func TestPagesTogetherAreTheWholeList(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.fill()
-	sizes := map[string]int{"accounts": 10, "trial balance": 10, "statement up": 10, "statement down": 10, "transfers": 10,
-		"statement of odd, up": 4, "statement of odd, down": 4, "odd transfers": 4, "holds": 7, "holds of one": 5, "open holds": 4,
+	sizes := map[string]int{"accounts": 10, "trial balance": 10, "statement up": 10, "statement down": 10,
+		"transfers":            10,
+		"statement of odd, up": 4, "statement of odd, down": 4, "odd transfers": 4, "holds": 7, "holds of one": 5,
+		"open holds":        4,
 		"open holds of one": 3}
 	for name, list := range w.lists() {
 		whole, next, err := list(ledger.Page{})
@@ -139,7 +141,8 @@ func TestTokenOfAnotherListOrTenantIsRefused(t *testing.T) {
 	for name, list := range w.lists() {
 		for from, token := range tokens {
 			w.tenant = 1
-			if _, _, err := list(ledger.Page{Size: 1, Token: token}); name != from && !fault.Is(err, paging.TokenInvalid) {
+			if _, _, err := list(ledger.Page{Size: 1, Token: token}); name != from &&
+				!fault.Is(err, paging.TokenInvalid) {
 				t.Errorf("%s takes a token of %s: %v", name, from, err)
 			}
 			w.tenant = 2
@@ -222,7 +225,8 @@ func TestStatementHasTheEntriesOfItsTime(t *testing.T) {
 		{"to come", t4.Add(time.Hour), time.Time{}, ""},
 	} {
 		got := ""
-		lines, _, err := w.Statement(w.ctx, 1, "user:1", "CNY", ledger.StatementFilter{From: c.from, Before: c.before, Ascending: true}, ledger.Page{})
+		lines, _, err := w.Statement(w.ctx, 1, "user:1", "CNY",
+			ledger.StatementFilter{From: c.from, Before: c.before, Ascending: true}, ledger.Page{})
 		for _, l := range lines {
 			got += fmt.Sprint(l.Version, " ")
 		}
@@ -231,7 +235,8 @@ func TestStatementHasTheEntriesOfItsTime(t *testing.T) {
 		}
 	}
 	lines, _, err := w.Statement(w.ctx, 1, "user:1", "CNY", ledger.StatementFilter{}, ledger.Page{Size: 2})
-	if err != nil || len(lines) != 2 || lines[0].After.String() != "6000" || lines[0].Amount.String() != "-3000" || lines[0].Account != "user:1" ||
+	if err != nil || len(lines) != 2 || lines[0].After.String() != "6000" || lines[0].Amount.String() != "-3000" ||
+		lines[0].Account != "user:1" ||
 		lines[1].Metadata["third"] != "2" || lines[1].BizNo != "t8" || lines[1].Type != "even" {
 		t.Errorf("newest lines %+v, %v", lines, err)
 	}

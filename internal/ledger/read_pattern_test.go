@@ -26,7 +26,8 @@ func TestPatternMatchesPartByPart(t *testing.T) {
 		{"user:1", []string{"user:1"}, []string{"user:10", "user:1:x", "user", "user:1."}},
 		{"user:*", []string{"user:1", "user:a_b"}, []string{"user", "user:1:wallet", "users:1"}},
 		{"user:**", []string{"user:1", "user:1:wallet"}, []string{"user", "users:1", "user;"}},
-		{"user:*:wallet", []string{"user:1:wallet"}, []string{"user:1:walleT", "user:1:2:wallet", "user:wallet", "user:1:wallet:x"}},
+		{"user:*:wallet", []string{"user:1:wallet"},
+			[]string{"user:1:walleT", "user:1:2:wallet", "user:wallet", "user:1:wallet:x"}},
 		{"*:1:**", []string{"a:1:x", "b:1:x:y"}, []string{"a:1", "a:2:x"}},
 		{"a.b:*", []string{"a.b:1"}, []string{"axb:1"}},
 		{"*:a.b", []string{"1:a.b"}, []string{"1:axb"}},
@@ -51,7 +52,8 @@ func TestPatternMatchesPartByPart(t *testing.T) {
 }
 
 func TestPatternWithHalfAStarIsRefused(t *testing.T) {
-	for _, text := range []string{"user*", "us*er:1", "user:**:x", "**:x", "user:***", "user:1*", ":user", "user:", "a::b", ":", "a:\xff", "a\x00"} {
+	for _, text := range []string{"user*", "us*er:1", "user:**:x", "**:x", "user:***", "user:1*", ":user", "user:",
+		"a::b", ":", "a:\xff", "a\x00"} {
 		if _, err := parsePattern(text); !fault.Is(err, fault.FieldInvalid) {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -120,26 +120,46 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 		rows   int
 		read   func() (int, error)
 	}{
-		{"account", 20, 1, func() (int, error) { _, err := r.Account(ctx, 1, "user:77777:wallet", "CNY"); return 1, err }},
-		{"accounts", 600, 100, func() (int, error) { a, n, err := r.Accounts(ctx, 1, "", "", hundred); next = n; return len(a), err }},
+		{"account", 20, 1, func() (int, error) {
+			_, err := r.Account(ctx, 1, "user:77777:wallet", "CNY")
+			return 1,
+				err
+		}},
+		{"accounts", 600, 100, func() (int, error) {
+			a, n,
+				err := r.Accounts(ctx, 1, "", "", hundred)
+			next = n
+			return len(a), err
+		}},
 		{"accounts, second page", 600, 100, func() (int, error) {
 			a, _, err := r.Accounts(ctx, 1, "", "", ledger.Page{Token: next})
 			return len(a), err
 		}},
-		{"accounts by prefix", 600, 100, func() (int, error) { a, _, err := r.Accounts(ctx, 1, "user:**", "", hundred); return len(a), err }},
+		{"accounts by prefix", 600, 100,
+			func() (int, error) { a, _, err := r.Accounts(ctx, 1, "user:**", "", hundred); return len(a), err }},
 		{"accounts of one asset by part", 600, 100, func() (int, error) {
 			a, _, err := r.Accounts(ctx, 1, "user:*:wallet", "CNY", hundred)
 			return len(a), err
 		}},
-		{"accounts of one user", 20, 1, func() (int, error) { a, _, err := r.Accounts(ctx, 1, "user:500:*", "", hundred); return len(a), err }},
+		{"accounts of one user", 20, 1, func() (int, error) {
+			a, _,
+				err := r.Accounts(ctx, 1, "user:500:*", "", hundred)
+			return len(a), err
+		}},
 		{"one account by pattern", 20, 1, func() (int, error) {
 			a, _, err := r.Accounts(ctx, 1, "user:500:wallet", "", hundred)
 			return len(a), err
 		}},
 		{"balance", 10, 1, func() (int, error) { _, err := r.Balance(ctx, 1, "world", "CNY"); return 1, err }},
-		{"balance at a recorded time", 200, 1, func() (int, error) { _, err := r.BalanceAtRecord(ctx, 1, "world", "CNY", day); return 1, err }},
-		{"balance at an effective time", 200, 1, func() (int, error) { _, err := r.BalanceAtEffective(ctx, 1, "world", "CNY", day); return 1, err }},
-		{"sums of one user", 20, 1, func() (int, error) { s, err := r.BalanceSums(ctx, 1, "user:500:*", ""); return len(s), err }},
+		{"balance at a recorded time", 200, 1,
+			func() (int, error) { _, err := r.BalanceAtRecord(ctx, 1, "world", "CNY", day); return 1, err }},
+		{"balance at an effective time", 200, 1,
+			func() (int, error) { _, err := r.BalanceAtEffective(ctx, 1, "world", "CNY", day); return 1, err }},
+		{"sums of one user", 20, 1, func() (int, error) {
+			s,
+				err := r.BalanceSums(ctx, 1, "user:500:*", "")
+			return len(s), err
+		}},
 		{"trial balance of one user", 40, 1, func() (int, error) {
 			s, err := r.TrialBalance(ctx, 1, "user:500:*", "", hundred)
 			return len(s.Lines), err
@@ -169,7 +189,8 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 			return len(got), err
 		}},
 		{"statement from a time", 800, 100, func() (int, error) {
-			got, _, err := r.Statement(ctx, 1, "world", "CNY", ledger.StatementFilter{From: day, Ascending: true}, hundred)
+			got, _, err := r.Statement(ctx, 1, "world", "CNY", ledger.StatementFilter{From: day, Ascending: true},
+				hundred)
 			return len(got), err
 		}},
 		{"hold", 10, 1, func() (int, error) { _, err := r.Hold(ctx, 1, 0, "hold 7"); return 1, err }},
@@ -188,12 +209,17 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 			}
 			return n, err
 		}},
-		{"commits of others", 700, 0, func() (int, error) { got, _, err := r.EntriesAfter(ctx, 2, "0", "", 100); return len(got), err }},
+		{"commits of others", 700, 0, func() (int, error) {
+			got, _,
+				err := r.EntriesAfter(ctx, 2, "0", "", 100)
+			return len(got), err
+		}},
 	} {
 		b.touched, b.plans = 0, nil
 		rows, err := c.read()
 		if err != nil || rows != c.rows || b.touched > c.blocks || b.touched == 0 {
-			t.Errorf("%s: %d rows touched %d blocks, not %d, %v\n%s", c.name, rows, b.touched, c.blocks, err, strings.Join(b.plans, "\n"))
+			t.Errorf("%s: %d rows touched %d blocks, not %d, %v\n%s", c.name, rows, b.touched, c.blocks, err,
+				strings.Join(b.plans, "\n"))
 		}
 		t.Logf("%-32s %5d rows %6d blocks", c.name, rows, b.touched)
 	}

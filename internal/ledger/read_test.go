@@ -42,7 +42,8 @@ func newReadWorld(t *testing.T) *readWorld {
 // setUp makes the tenant's assets and the account of the world.
 func (w *readWorld) setUp() {
 	w.Helper()
-	w.do(&ledger.CreateAssetsCommand{Caller: w.caller(), Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "JPY"}}})
+	w.do(&ledger.CreateAssetsCommand{Caller: w.caller(),
+		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}, {Code: "JPY"}}})
 	w.do(&ledger.CreateAccountsCommand{Caller: w.caller(), Accounts: []ledger.NewAccount{
 		{Code: "world", Asset: "CNY", Kind: "equity"}, {Code: "world", Asset: "JPY", Kind: "equity"}}})
 }
@@ -100,9 +101,11 @@ func (w *readWorld) transfer(bizNo, from, to, n string, change ...func(*ledger.T
 	return w.do(w.transferCommand(bizNo, from, to, n, change...)).(*ledger.Transfer)
 }
 
-func (w *readWorld) transferCommand(bizNo, from, to, n string, change ...func(*ledger.TransferParams)) *ledger.TransferCommand {
-	c := &ledger.TransferCommand{Caller: w.caller(), TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "transfer",
-		Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: dec(n)}}}}
+func (w *readWorld) transferCommand(bizNo, from, to, n string,
+	change ...func(*ledger.TransferParams)) *ledger.TransferCommand {
+	c := &ledger.TransferCommand{Caller: w.caller(),
+		TransferParams: ledger.TransferParams{BizNo: bizNo, Type: "transfer",
+			Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: dec(n)}}}}
 	for _, f := range change {
 		f(&c.TransferParams)
 	}
@@ -111,8 +114,9 @@ func (w *readWorld) transferCommand(bizNo, from, to, n string, change ...func(*l
 
 func (w *readWorld) hold(bizNo, from, n string) *ledger.Hold {
 	w.Helper()
-	return w.do(&ledger.HoldCommand{Caller: w.caller(), HoldParams: ledger.HoldParams{BizNo: bizNo, From: from, To: "world",
-		Asset: "CNY", Amount: dec(n), Life: time.Hour, Metadata: map[string]string{"for": bizNo}}}).(*ledger.Hold)
+	return w.do(&ledger.HoldCommand{Caller: w.caller(),
+		HoldParams: ledger.HoldParams{BizNo: bizNo, From: from, To: "world",
+			Asset: "CNY", Amount: dec(n), Life: time.Hour, Metadata: map[string]string{"for": bizNo}}}).(*ledger.Hold)
 }
 
 // must is for reads that cannot fail in their test.
@@ -139,11 +143,13 @@ func TestAccountIsReadWithItsMetadata(t *testing.T) {
 	w.hold("h", "user:1", "4")
 	a := must(w.Account(w.ctx, 1, "user:1", "CNY"))
 	if a.Balance.String() != "1000" || a.Held.String() != "400" || a.Version != 1 || a.Metadata["of"] != "user:1" ||
-		a.CreatedAt.IsZero() || a.LastEntryAt.IsZero() || a.Kind != "liability" || a.State != ledger.Open || a.Min == nil || a.Max != nil {
+		a.CreatedAt.IsZero() || a.LastEntryAt.IsZero() || a.Kind != "liability" || a.State != ledger.Open ||
+		a.Min == nil || a.Max != nil {
 		t.Errorf("account %+v", a)
 	}
 	b := must(w.Balance(w.ctx, 1, "user:1", "CNY"))
-	if b.Balance.String() != "1000" || b.Held.String() != "400" || b.Available == nil || b.Available.String() != "600" || b.Version != 1 {
+	if b.Balance.String() != "1000" || b.Held.String() != "400" || b.Available == nil ||
+		b.Available.String() != "600" || b.Version != 1 {
 		t.Errorf("balance %+v", b)
 	}
 	if b := must(w.Balance(w.ctx, 1, "world", "CNY")); b.Available != nil || b.Balance.String() != "-1000" {
@@ -156,16 +162,19 @@ func TestTransferIsReadByIDAndByBizNoAsItWasMade(t *testing.T) {
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1", "user:2")
 	made := w.transfer("two", "world", "user:1", "10", func(p *ledger.TransferParams) {
-		p.Postings = append(p.Postings, ledger.Posting{From: "user:1", To: "user:2", Asset: "CNY", Amount: dec("99"), Form: ledger.UpTo})
+		p.Postings = append(p.Postings, ledger.Posting{From: "user:1", To: "user:2", Asset: "CNY", Amount: dec("99"),
+			Form: ledger.UpTo})
 		p.Metadata = map[string]string{"order": "7"}
 		p.EffectiveAt = time.Now().Add(-time.Hour).UTC().Truncate(time.Microsecond)
 	})
-	reversal := w.do(&ledger.ReverseCommand{Caller: w.caller(), ReverseParams: ledger.ReverseParams{TransferID: made.ID, BizNo: "back"}}).(*ledger.Transfer)
+	reversal := w.do(&ledger.ReverseCommand{Caller: w.caller(),
+		ReverseParams: ledger.ReverseParams{TransferID: made.ID, BizNo: "back"}}).(*ledger.Transfer)
 	byID := must(w.Transfer(w.ctx, 1, made.ID, ""))
 	byName := must(w.Transfer(w.ctx, 1, 0, "two"))
 	for _, got := range []*ledger.Transfer{byID, byName} {
 		if got.ID != made.ID || got.BizNo != "two" || got.ReversedByID != reversal.ID || got.Metadata["order"] != "7" ||
-			!got.EffectiveAt.Equal(made.EffectiveAt) || !got.RecordedAt.Equal(made.RecordedAt) || got.Forms != made.Forms || got.Forms == "" {
+			!got.EffectiveAt.Equal(made.EffectiveAt) || !got.RecordedAt.Equal(made.RecordedAt) ||
+			got.Forms != made.Forms || got.Forms == "" {
 			t.Errorf("transfer %+v, made %+v", got, made)
 		}
 		if !slices.Equal(got.Entries, made.Entries) {
@@ -173,7 +182,8 @@ func TestTransferIsReadByIDAndByBizNoAsItWasMade(t *testing.T) {
 		}
 	}
 	both := must(w.TransfersByID(w.ctx, 1, []int64{reversal.ID, made.ID, reversal.ID}))
-	if len(both) != 3 || both[0].ID != reversal.ID || both[0].ReversesID != made.ID || both[1].ID != made.ID || both[2].ID != reversal.ID {
+	if len(both) != 3 || both[0].ID != reversal.ID || both[0].ReversesID != made.ID || both[1].ID != made.ID ||
+		both[2].ID != reversal.ID {
 		t.Errorf("by ids %+v", both)
 	}
 	if none := must(w.TransfersByID(w.ctx, 1, nil)); len(none) != 0 {
@@ -192,8 +202,10 @@ func TestHoldIsReadByIDAndByBizNo(t *testing.T) {
 	c.BizNo, c.Amount, c.Type = "c", &part, "capture"
 	w.do(&ledger.CaptureCommand{Caller: w.caller(), CaptureParams: c})
 	for _, h := range []*ledger.Hold{must(w.Hold(w.ctx, 1, made.ID, "")), must(w.Hold(w.ctx, 1, 0, "h"))} {
-		if h.ID != made.ID || h.BizNo != "h" || h.From != "user:1" || h.To != "world" || h.Remaining().String() != "300" ||
-			h.Captured.String() != "100" || h.State != ledger.Held || h.Metadata["for"] != "h" || !h.ExpiresAt.Equal(made.ExpiresAt) {
+		if h.ID != made.ID || h.BizNo != "h" || h.From != "user:1" || h.To != "world" ||
+			h.Remaining().String() != "300" ||
+			h.Captured.String() != "100" || h.State != ledger.Held || h.Metadata["for"] != "h" ||
+			!h.ExpiresAt.Equal(made.ExpiresAt) {
 			t.Errorf("hold %+v, made %+v", h, made)
 		}
 	}
@@ -295,7 +307,8 @@ func TestSumsAndTrialBalanceAddUp(t *testing.T) {
 		}
 	}
 	b := must(w.TrialBalance(w.ctx, 1, "", "CNY", ledger.Page{Size: 2}))
-	if len(b.Totals) != 1 || b.Totals[0].Debit.String() != "1000" || b.Totals[0].Credit.String() != "1000" || len(b.Lines) != 2 || b.Next == "" {
+	if len(b.Totals) != 1 || b.Totals[0].Debit.String() != "1000" || b.Totals[0].Credit.String() != "1000" ||
+		len(b.Lines) != 2 || b.Next == "" {
 		t.Errorf("trial balance %+v", b)
 	}
 	if assets := must(w.Assets(w.ctx, 1)); len(assets) != 2 || assets[0].Code != "CNY" || assets[0].Scale != 2 {
@@ -307,14 +320,16 @@ func TestSumsMayHaveMoreDigitsThanAmounts(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1", "user:2")
-	w.do(&ledger.CreateAccountsCommand{Caller: w.caller(), Accounts: []ledger.NewAccount{{Code: "world:2", Asset: "CNY", Kind: "equity"}}})
+	w.do(&ledger.CreateAccountsCommand{Caller: w.caller(),
+		Accounts: []ledger.NewAccount{{Code: "world:2", Asset: "CNY", Kind: "equity"}}})
 	w.transfer("1", "world", "user:1", "900000000000000000000000000000000000")
 	w.transfer("2", "world:2", "user:2", "900000000000000000000000000000000000")
 	const twice = "180000000000000000000000000000000000000"
 	if sums := must(w.BalanceSums(w.ctx, 1, "user:*", "")); len(sums) != 1 || sums[0].Balance != twice {
 		t.Errorf("sums: %+v", sums)
 	}
-	if b := must(w.TrialBalance(w.ctx, 1, "", "CNY", ledger.Page{})); len(b.Totals) != 1 || b.Totals[0].Debit != twice || b.Totals[0].Credit != twice {
+	if b := must(w.TrialBalance(w.ctx, 1, "", "CNY", ledger.Page{})); len(b.Totals) != 1 ||
+		b.Totals[0].Debit != twice || b.Totals[0].Credit != twice {
 		t.Errorf("trial balance: %+v", b.Totals)
 	}
 }

@@ -16,7 +16,8 @@ import (
 )
 
 // pagesOf reads the transfers of a filter to the end.
-func pagesOf(t *testing.T, r *ledger.Reader, tenant int32, f ledger.TransferFilter, size int) (pages [][]*ledger.Transfer) {
+func pagesOf(t *testing.T, r *ledger.Reader, tenant int32, f ledger.TransferFilter,
+	size int) (pages [][]*ledger.Transfer) {
 	t.Helper()
 	for token := ""; len(pages) == 0 || token != ""; {
 		page, next, err := r.Transfers(t.Context(), tenant, f, ledger.Page{Size: size, Token: token})
@@ -40,7 +41,8 @@ func TestTransfersOfATimeAreFoundWhicheverProcessMadeThem(t *testing.T) {
 		w.transfer(fmt.Sprint("t", i), "world", "user:1", "1")
 	}
 	all := slices.Concat(pagesOf(t, w.Reader, 1, ledger.TransferFilter{}, 100)...)
-	if len(all) != 12 || slices.IsSortedFunc(all, func(x, y *ledger.Transfer) int { return y.RecordedAt.Compare(x.RecordedAt) }) {
+	if len(all) != 12 || slices.IsSortedFunc(all,
+		func(x, y *ledger.Transfer) int { return y.RecordedAt.Compare(x.RecordedAt) }) {
 		t.Fatalf("%d transfers, whose numbers are in the order of their times", len(all))
 	}
 	for _, from := range all {
@@ -110,7 +112,8 @@ func TestTransfersOfATimeAreThoseThatSaySo(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	batches := randomBatches(rnd, start)
 	for _, b := range batches {
-		_, err := super.Exec(t.Context(), "insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'test')",
+		_, err := super.Exec(t.Context(),
+			"insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, $3, 'test')",
 			b.id, b.at, b.count[0]+b.count[1]+map[bool]int{false: 1}[b.void])
 		for i, n := range b.count {
 			if err == nil {
@@ -124,7 +127,8 @@ func TestTransfersOfATimeAreThoseThatSaySo(t *testing.T) {
 		}
 	}
 	r := ledger.NewReader(pgtest.Pool(t, db.AppDSN))
-	all := [][]*ledger.Transfer{slices.Concat(pagesOf(t, r, 1, ledger.TransferFilter{}, 1000)...), slices.Concat(pagesOf(t, r, 2, ledger.TransferFilter{}, 1000)...)}
+	all := [][]*ledger.Transfer{slices.Concat(pagesOf(t, r, 1, ledger.TransferFilter{}, 1000)...),
+		slices.Concat(pagesOf(t, r, 2, ledger.TransferFilter{}, 1000)...)}
 	some := func() time.Time {
 		if rnd.IntN(4) == 0 {
 			return time.Time{}
@@ -133,7 +137,8 @@ func TestTransfersOfATimeAreThoseThatSaySo(t *testing.T) {
 	}
 	for range 300 {
 		f, size, tenant := ledger.TransferFilter{From: some(), Before: some()}, 1+rnd.IntN(30), rnd.IntN(2)
-		if got, want := bizNos(pagesOf(t, r, int32(tenant+1), f, size)...), bizNos(within(all[tenant], f)); !slices.Equal(got, want) {
+		if got, want := bizNos(pagesOf(t, r, int32(tenant+1), f, size)...),
+			bizNos(within(all[tenant], f)); !slices.Equal(got, want) {
 			t.Fatalf("%+v of tenant %d by %d: %q, want %q", f, tenant+1, size, got, want)
 		}
 		below := batches[rnd.IntN(len(batches))].id + rnd.Int64N(3) - 1
@@ -144,7 +149,8 @@ func TestTransfersOfATimeAreThoseThatSaySo(t *testing.T) {
 			want = batches[i].id
 		}
 		var got int64
-		if err := super.QueryRow(t.Context(), "select commit_batch_before($1, $2, $3)", below, f.From, f.Before).Scan(&got); err != nil || got != want {
+		if err := super.QueryRow(t.Context(), "select commit_batch_before($1, $2, $3)", below, f.From,
+			f.Before).Scan(&got); err != nil || got != want {
 			t.Fatalf("batch below %d in %+v: %d, want %d, %v", below, f, got, want, err)
 		}
 	}
@@ -183,8 +189,10 @@ func TestTransfersOfATimeAreOnPagesThatFindThem(t *testing.T) {
 		rows   string // of each page
 		blocks int    // of all pages
 	}{
-		{"the last minute, with what the idle one made in it", ledger.TransferFilter{From: at(119), Before: at(120)}, "[1000 1000]", 14000},
-		{"some minutes, which the idle one was idle in", ledger.TransferFilter{From: at(117), Before: at(119)}, "[1000 1000]", 13500},
+		{"the last minute, with what the idle one made in it", ledger.TransferFilter{From: at(119), Before: at(120)},
+			"[1000 1000]", 14000},
+		{"some minutes, which the idle one was idle in", ledger.TransferFilter{From: at(117), Before: at(119)},
+			"[1000 1000]", 13500},
 		{"the first minute", ledger.TransferFilter{Before: at(1)}, "[1000 1000 1000]", 16000},
 		{"two minutes far back", ledger.TransferFilter{From: at(1), Before: at(3)}, "[1000 1000]", 11500},
 		{"before all", ledger.TransferFilter{Before: at(0)}, "[0]", 100},
@@ -199,7 +207,8 @@ func TestTransfersOfATimeAreOnPagesThatFindThem(t *testing.T) {
 			rows = append(rows, len(page))
 		}
 		if fmt.Sprint(rows) != c.rows || blocks.touched > c.blocks || blocks.touched == 0 {
-			t.Errorf("%s: pages of %v transfers, not %s; %d blocks, not %d", c.name, rows, c.rows, blocks.touched, c.blocks)
+			t.Errorf("%s: pages of %v transfers, not %s; %d blocks, not %d", c.name, rows, c.rows, blocks.touched,
+				c.blocks)
 		}
 		t.Logf("%-52s %v transfers %6d blocks", c.name, rows, blocks.touched)
 	}

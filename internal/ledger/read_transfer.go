@@ -23,14 +23,17 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 	}
 	var found []*Transfer
 	err := r.snapshot(ctx, func(d db.DBTX) error {
-		rows, err := q.TransferLookup(ctx, d, db.TransferLookupParams{Tenants: []int32{tenant}, BizNos: []string{bizNo}})
+		rows, err := q.TransferLookup(ctx, d,
+			db.TransferLookupParams{Tenants: []int32{tenant}, BizNos: []string{bizNo}})
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
-			found = append(found, transferOf(tenant, db.TransferPageRow{TransferID: row.TransferID, BizNo: bizNo, Type: row.Type,
-				RecordedAt: row.RecordedAt, EffectiveAt: row.EffectiveAt, ReversesID: row.ReversesID, HoldID: row.HoldID,
-				Forms: row.Forms, Metadata: row.Metadata, RequestID: row.RequestID}))
+			found = append(found, transferOf(tenant,
+				db.TransferPageRow{TransferID: row.TransferID, BizNo: bizNo, Type: row.Type,
+					RecordedAt: row.RecordedAt, EffectiveAt: row.EffectiveAt, ReversesID: row.ReversesID,
+					HoldID: row.HoldID,
+					Forms:  row.Forms, Metadata: row.Metadata, RequestID: row.RequestID}))
 		}
 		return complete(ctx, d, found)
 	})
@@ -48,14 +51,17 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 func (r *Reader) TransfersByID(ctx context.Context, tenant int32, ids []int64) ([]*Transfer, error) {
 	transfers := make([]*Transfer, len(ids))
 	err := r.snapshot(ctx, func(d db.DBTX) error {
-		rows, err := q.TransferLookupByID(ctx, d, db.TransferLookupByIDParams{Tenants: repeat(tenant, len(ids)), TransferIds: ids})
+		rows, err := q.TransferLookupByID(ctx, d,
+			db.TransferLookupByIDParams{Tenants: repeat(tenant, len(ids)), TransferIds: ids})
 		if err != nil {
 			return err
 		}
 		for _, row := range rows {
-			transfers[row.N-1] = transferOf(tenant, db.TransferPageRow{TransferID: ids[row.N-1], BizNo: row.BizNo, Type: row.Type,
-				RecordedAt: row.RecordedAt, EffectiveAt: row.EffectiveAt, ReversesID: row.ReversesID, HoldID: row.HoldID,
-				Forms: row.Forms, Metadata: row.Metadata, RequestID: row.RequestID})
+			transfers[row.N-1] = transferOf(tenant,
+				db.TransferPageRow{TransferID: ids[row.N-1], BizNo: row.BizNo, Type: row.Type,
+					RecordedAt: row.RecordedAt, EffectiveAt: row.EffectiveAt, ReversesID: row.ReversesID,
+					HoldID: row.HoldID,
+					Forms:  row.Forms, Metadata: row.Metadata, RequestID: row.RequestID})
 		}
 		if i := slices.Index(transfers, nil); i >= 0 {
 			return TransferNotFound.New("there is no transfer %d", ids[i]).With("transfer_id", ids[i])
@@ -78,7 +84,8 @@ type TransferFilter struct {
 
 // Transfers lists transfers by falling id. A page looks at so many transfers and no more, so one may
 // be short while there is a next. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, page Page) ([]*Transfer, string, error) {
+func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter,
+	page Page) ([]*Transfer, string, error) {
 	metadata := metadataOrEmpty(f.Metadata)
 	l := paging.Of("transfers", tenant, f.Type, string(metadata), timeText(f.From), timeText(f.Before))
 	before, err := l.AfterNumber(page.Token, math.MaxInt64)
@@ -94,15 +101,17 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter, 
 		if err != nil || before == 0 {
 			return err
 		}
-		rows, err := q.TransferPage(ctx, d, db.TransferPageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyType: f.Type,
-			StartAt: start, EndAt: end, OnlyMetadata: metadata, Count: int32(size + 1)})
+		rows, err := q.TransferPage(ctx, d,
+			db.TransferPageParams{TenantID: tenant, Before: before, Scan: scanMax, OnlyType: f.Type,
+				StartAt: start, EndAt: end, OnlyMetadata: metadata, Count: int32(size + 1)})
 		if err != nil {
 			return err
 		}
 		if len(rows) > size {
 			rows = rows[:size]
 			next = l.TokenNumber(rows[size-1].TransferID)
-		} else if seen, err := q.TransferPageEnd(ctx, d, db.TransferPageEndParams{TenantID: tenant, Before: before, Scan: scanMax}); err != nil {
+		} else if seen, err := q.TransferPageEnd(ctx, d,
+			db.TransferPageEndParams{TenantID: tenant, Before: before, Scan: scanMax}); err != nil {
 			return err
 		} else if seen.Scanned == scanMax {
 			rest, err := f.reach(ctx, d, seen.Last)
@@ -136,7 +145,8 @@ func (f *TransferFilter) reach(ctx context.Context, d db.DBTX, before int64) (in
 		return before, nil
 	}
 	start, end := span(f.From, f.Before)
-	batch, err := q.TransferBatchBefore(ctx, d, db.TransferBatchBeforeParams{Below: (before-1)>>14 + 1, StartAt: start, EndAt: end})
+	batch, err := q.TransferBatchBefore(ctx, d,
+		db.TransferBatchBeforeParams{Below: (before-1)>>14 + 1, StartAt: start, EndAt: end})
 	if err != nil || batch == 0 {
 		return 0, err
 	}
@@ -145,7 +155,8 @@ func (f *TransferFilter) reach(ctx context.Context, d db.DBTX, before int64) (in
 
 func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
 	return &Transfer{Tenant: tenant, ID: r.TransferID, BizNo: r.BizNo, Type: r.Type, RecordedAt: r.RecordedAt.UTC(),
-		EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID), HoldID: pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms),
+		EffectiveAt: pg.OrZero(r.EffectiveAt), ReversesID: pg.OrZero(r.ReversesID), HoldID: pg.OrZero(r.HoldID),
+		Forms:    pg.OrZero(r.Forms),
 		Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 
@@ -173,7 +184,8 @@ func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
 	if len(transfers) == 0 {
 		return nil
 	}
-	arg := db.EntryLookupParams{Tenants: repeat(transfers[0].Tenant, len(transfers)), Most: make([]int32, len(transfers))}
+	arg := db.EntryLookupParams{Tenants: repeat(transfers[0].Tenant, len(transfers)),
+		Most: make([]int32, len(transfers))}
 	for _, t := range transfers {
 		arg.TransferIds = append(arg.TransferIds, t.ID)
 	}
@@ -184,11 +196,13 @@ func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
 	for _, e := range entries {
 		t := transfers[e.N-1]
 		t.complete = true
-		t.Entries = append(t.Entries, Entry{AccountID: e.AccountID, Account: e.Code, Asset: e.Asset, Scale: uint8(e.Scale),
+		t.Entries = append(t.Entries, Entry{AccountID: e.AccountID, Account: e.Code, Asset: e.Asset,
+			Scale:   uint8(e.Scale),
 			Version: e.Version, TransferID: t.ID, Posting: e.Posting, Amount: e.Amount, Before: e.BalanceBefore,
 			After: e.BalanceAfter, RecordedAt: e.RecordedAt.UTC(), EffectiveAt: pg.OrZero(e.EffectiveAt)})
 	}
-	reversals, err := q.ReversalLookup(ctx, d, db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
+	reversals, err := q.ReversalLookup(ctx, d,
+		db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
 	for _, r := range reversals {
 		transfers[r.N-1].ReversedByID = r.TransferID
 	}

@@ -35,7 +35,8 @@ type Commit struct {
 // its first lock, and may then wait for another one with a higher number; commits that may have done
 // so are given together. Returns fault FIELD_INVALID for a cursor or pattern that cannot be read, and
 // CURSOR_HISTORY_ENDED for a cursor that was given in another epoch.
-func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes string, limit int) ([]Commit, string, error) {
+func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes string,
+	limit int) ([]Commit, string, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
 		return nil, "", err
@@ -112,7 +113,8 @@ func parseCursor(s string, now commit.Epoch) (p position, err error) {
 }
 
 func badCursor() error {
-	return fault.FieldInvalid.New("cursor: was not issued by this method").WithField("cursor", "was not issued by this method")
+	return fault.FieldInvalid.New("cursor: was not issued by this method").WithField("cursor",
+		"was not issued by this method")
 }
 
 // watchedBatch is a row of commit_batches as watching sees it.
@@ -125,7 +127,8 @@ type watchedBatch struct {
 }
 
 func watched(row db.CommitPageRow) (b watchedBatch, err error) {
-	b = watchedBatch{position: position{epoch: row.Epoch, batch: row.BatchID}, at: row.CommittedAt, settled: row.Settled}
+	b = watchedBatch{position: position{epoch: row.Epoch, batch: row.BatchID}, at: row.CommittedAt,
+		settled: row.Settled}
 	b.xid, err = strconv.ParseUint(row.Xid, 10, 64)
 	return b, err
 }
@@ -143,8 +146,10 @@ const (
 func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatch, error) {
 	for count := watchBatches; ; count *= 4 {
 		count = min(count, math.MaxInt32)
-		rows, err := q.CommitPage(ctx, d, db.CommitPageParams{AfterEpoch: after.epoch, AfterXid: strconv.FormatUint(after.xid, 10), AfterBatch: after.batch,
-			Count: int32(count)})
+		rows, err := q.CommitPage(ctx, d,
+			db.CommitPageParams{AfterEpoch: after.epoch, AfterXid: strconv.FormatUint(after.xid, 10),
+				AfterBatch: after.batch,
+				Count:      int32(count)})
 		if err != nil {
 			return nil, err
 		}
@@ -240,11 +245,13 @@ func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 
 // withEntries counts the tenant's entries of batches and keeps as many groups as have about limit. It
 // counts little further than that: who is far behind has all of them before him again with every call.
-func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch, limit int) ([]watchedBatch, error) {
+func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch,
+	limit int) ([]watchedBatch, error) {
 	var entries int64
 	for done, count := 0, countBatches; done < len(batches); count *= 2 {
 		part := batches[done:min(done+count, len(batches))]
-		counts, err := q.EntryCountOfBatch(ctx, d, db.EntryCountOfBatchParams{TenantID: tenant, BatchIds: batchIDs(part)})
+		counts, err := q.EntryCountOfBatch(ctx, d,
+			db.EntryCountOfBatchParams{TenantID: tenant, BatchIds: batchIDs(part)})
 		if err != nil {
 			return nil, err
 		}
@@ -265,7 +272,8 @@ func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watched
 // entriesOf reads the entries of whole groups of batches.
 func entriesOf(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch, p pattern,
 	epoch commit.Epoch) ([]Commit, error) {
-	rows, err := q.EntryOfBatch(ctx, d, db.EntryOfBatchParams{TenantID: tenant, BatchIds: batchIDs(batches), Low: p.low, High: p.high,
+	rows, err := q.EntryOfBatch(ctx, d, db.EntryOfBatchParams{TenantID: tenant, BatchIds: batchIDs(batches), Low: p.low,
+		High:  p.high,
 		Match: p.match})
 	if err != nil {
 		return nil, err
@@ -295,7 +303,8 @@ func entriesOf(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBa
 // account and version.
 func inTime(entries []Entry) {
 	slices.SortStableFunc(entries, func(x, y Entry) int {
-		return cmp.Or(x.RecordedAt.Compare(y.RecordedAt), cmp.Compare(x.AccountID, y.AccountID), cmp.Compare(x.Version, y.Version))
+		return cmp.Or(x.RecordedAt.Compare(y.RecordedAt), cmp.Compare(x.AccountID, y.AccountID),
+			cmp.Compare(x.Version, y.Version))
 	})
 }
 

@@ -65,7 +65,8 @@ func TestBatchesOneAfterTheOtherAreGroupsOfTheirOwn(t *testing.T) {
 func TestAnEpochEndsWithACut(t *testing.T) {
 	var batches []watchedBatch
 	for _, b := range []struct{ epoch, at int }{{1, 100}, {1, 101}, {2, 50}, {2, 51}} {
-		batches = append(batches, watchedBatch{position: position{epoch: int32(b.epoch)}, at: time.Unix(int64(b.at), 0), settled: true})
+		batches = append(batches, watchedBatch{position: position{epoch: int32(b.epoch)}, at: time.Unix(int64(b.at), 0),
+			settled: true})
 	}
 	if end := markCuts(batches, false); end != 4 || !batches[0].cut || !batches[1].cut || !batches[2].cut {
 		t.Errorf("end %d of %+v", end, batches)

@@ -119,7 +119,8 @@ func TestWatchingGoesOnAfterAStandbyIsPromoted(t *testing.T) {
 		}
 	}
 	old.poll("the standby is cut off", func() (gone bool) {
-		if err := pgtest.Pool(t, primary.SuperDSN).QueryRow(t.Context(), "select count(*) = 0 from pg_stat_replication").Scan(&gone); err != nil {
+		if err := pgtest.Pool(t, primary.SuperDSN).QueryRow(t.Context(),
+			"select count(*) = 0 from pg_stat_replication").Scan(&gone); err != nil {
 			t.Fatal(err)
 		}
 		return gone

@@ -66,7 +66,9 @@ func TestWatchingSkipsAndRepeatsNothing(t *testing.T) {
 		work.Go(func() {
 			for i := range each {
 				c := w.transferCommand(fmt.Sprint(n, ".", i), "world", codes[(n*7+i)%6], "5")
-				c.Postings = append(c.Postings, ledger.Posting{From: codes[(n*7+i)%6], To: codes[(n+i*5+1+(n*7+i)%6)%6], Asset: "CNY", Amount: dec("1")})
+				c.Postings = append(c.Postings,
+					ledger.Posting{From: codes[(n*7+i)%6], To: codes[(n+i*5+1+(n*7+i)%6)%6], Asset: "CNY",
+						Amount: dec("1")})
 				if c.Postings[1].From == c.Postings[1].To {
 					c.Postings = c.Postings[:1]
 				}
@@ -210,7 +212,8 @@ func (w *readWorld) watchAll(cursor, pattern string) (*watcher, error) {
 func TestCursorThatWasNotGivenIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
-	for _, cursor := range []string{"x", "1", "1.", ".1", "01.1", "1.1.1", "t.1.1.01", "t.1.-1.1", "t.9999999999.1.1", "t.0.0.0", "-1.1", "0.0", " 0", strings.Repeat("9", 30)} {
+	for _, cursor := range []string{"x", "1", "1.", ".1", "01.1", "1.1.1", "t.1.1.01", "t.1.-1.1", "t.9999999999.1.1",
+		"t.0.0.0", "-1.1", "0.0", " 0", strings.Repeat("9", 30)} {
 		if _, _, err := w.EntriesAfter(w.ctx, 1, cursor, "", 10); !fault.Is(err, fault.FieldInvalid) {
 			t.Errorf("%q: %v", cursor, err)
 		}
@@ -264,7 +267,8 @@ func TestCommitsStandInTheOrderOfNumbers(t *testing.T) {
 	}
 	part := strings.Split(now, ".")
 	history := part[0] + "." + part[1]
-	if _, next, err := w.EntriesAfter(w.ctx, 1, history+".2.1000000", "", 1); err != nil || strings.HasPrefix(next, history+".9.") {
+	if _, next, err := w.EntriesAfter(w.ctx, 1, history+".2.1000000", "", 1); err != nil ||
+		strings.HasPrefix(next, history+".9.") {
 		t.Errorf("after all commits the cursor is %s, %v", next, err)
 	}
 }

@@ -39,12 +39,18 @@ func TestRepeatedTransferAnswersTheFirstUnderEveryForm(t *testing.T) {
 	p := newTown(t)
 	yesterday := noon.Add(-24 * time.Hour)
 	tests := map[string]func() *TransferCommand{
-		"exact":             func() *TransferCommand { return move("exact", post("ann", "bob", "1.50")) },
-		"several":           func() *TransferCommand { return move("several", post("ann", "bob", "1"), post("bob", "cid", "2")) },
-		"up to, less":       func() *TransferCommand { return move("less", post("ann", "bob", "up to 2.50")) },
-		"up to, cut":        func() *TransferCommand { return move("cut", post("cid", "bob", "up to 50")) },
-		"metadata and time": func() *TransferCommand { return move("m", post("ann", "bob", "1")).with(dressed(yesterday)) },
-		"all":               func() *TransferCommand { return move("all", post("ann", "bob", "all")) },
+		"exact": func() *TransferCommand { return move("exact", post("ann", "bob", "1.50")) },
+		"several": func() *TransferCommand {
+			return move("several", post("ann", "bob", "1"),
+				post("bob", "cid", "2"))
+		},
+		"up to, less": func() *TransferCommand { return move("less", post("ann", "bob", "up to 2.50")) },
+		"up to, cut":  func() *TransferCommand { return move("cut", post("cid", "bob", "up to 50")) },
+		"metadata and time": func() *TransferCommand {
+			return move("m",
+				post("ann", "bob", "1")).with(dressed(yesterday))
+		},
+		"all": func() *TransferCommand { return move("all", post("ann", "bob", "all")) },
 	}
 	for _, name := range []string{"exact", "several", "up to, less", "up to, cut", "metadata and time", "all"} {
 		first := p.must(tests[name]())
@@ -62,7 +68,8 @@ func TestRepeatedTransferAnswersTheFirstUnderEveryForm(t *testing.T) {
 		move("exact", post("ann", "bob", "1.5")).when(on("ann", 77, "")), // what had to hold then
 		move("less", post("ann", "bob", "up to 2.5")),
 		move("m", post("ann", "bob", "1")).with(dressed(yesterday.In(time.FixedZone("", 3600)))),
-		move("m", post("ann", "bob", "1")).with(func(p *TransferParams) { p.Metadata = noted("b", "2", "a", "1") }), // time not said
+		// time not said
+		move("m", post("ann", "bob", "1")).with(func(p *TransferParams) { p.Metadata = noted("b", "2", "a", "1") }),
 	}
 	for _, c := range same {
 		p.existed(c)
@@ -114,7 +121,8 @@ func TestTransferUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 		{move("mixed", post("ann", "bob", "up to 1"), post("ann", "bob", "up to 2")), "postings.form"},
 		{move("all", post("cid", "ann", "all")), "postings.to"},
 		{move("dressed", post("ann", "bob", "1")).with(dressed(yesterday.Add(time.Microsecond))), "effective_time"},
-		{move("dressed", post("ann", "bob", "1")).with(dressed(yesterday), func(p *TransferParams) { p.Metadata["b"] = "3" }), "metadata"},
+		{move("dressed", post("ann", "bob", "1")).with(dressed(yesterday),
+			func(p *TransferParams) { p.Metadata["b"] = "3" }), "metadata"},
 		{move("dressed", post("ann", "bob", "1")), "metadata"},
 		{move("c", post("ann", "bob", "1")), "kind"},
 		{move("r", post("bob", "ann", "10")), "kind"},

@@ -49,14 +49,16 @@ func (tx *Tx) resolveTransfers(p *commit.Pipe) {
 		rows, err := q.EntryLookup(p.Context(), d, arg)
 		for _, r := range rows {
 			t := found[r.N-1]
-			t.Entries = append(t.Entries, Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
-				Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
-				After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)})
+			t.Entries = append(t.Entries,
+				Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
+					Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
+					After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)})
 		}
 		return err
 	})
 	p.Queue(func(d commit.DB) error {
-		rows, err := q.ReversalLookup(p.Context(), d, db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
+		rows, err := q.ReversalLookup(p.Context(), d,
+			db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
 		for _, r := range rows {
 			found[r.N-1].ReversedByID = r.TransferID
 		}
@@ -100,8 +102,9 @@ func (tx *Tx) resolveLapses(p *commit.Pipe) {
 				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
 				continue
 			}
-			tx.meet(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount, Captured: r.Captured,
-				State: Held, ExpiresAt: r.ExpiresAt.UTC()}))
+			tx.meet(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount,
+				Captured: r.Captured,
+				State:    Held, ExpiresAt: r.ExpiresAt.UTC()}))
 		}
 		return nil
 	})

@@ -107,7 +107,8 @@ func (c *ReverseCommand) differences(t, target *Transfer) (fields []string) {
 func bizNoTaken(what, bizNo string, id int64, fields []string) error {
 	slices.Sort(fields)
 	fields = slices.Compact(fields)
-	f := BizNoExistsDifferent.New("the biz_no %s is already used by another %s: %s differ", bizNo, what, strings.Join(fields, ", ")).
+	f := BizNoExistsDifferent.New("the biz_no %s is already used by another %s: %s differ", bizNo, what,
+		strings.Join(fields, ", ")).
 		With("biz_no", bizNo).With("first_id", id).With("differs", strings.Join(fields, ","))
 	for _, name := range fields {
 		f = f.WithField(name, "differs from the first request with this biz_no")
@@ -116,7 +117,8 @@ func bizNoTaken(what, bizNo string, id int64, fields []string) error {
 }
 
 func notFound(a *Account) error {
-	return AccountNotFound.New("there is no account %s in asset %s", a.Code, a.Asset).With("account", a.Code).With("asset", a.Asset)
+	return AccountNotFound.New("there is no account %s in asset %s", a.Code, a.Asset).With("account",
+		a.Code).With("asset", a.Asset)
 }
 
 func isTooPrecise(err error) bool { return errors.Is(err, amount.ErrTooPrecise) }

@@ -60,13 +60,17 @@ func TestReverseIsRefused(t *testing.T) {
 		want    *fault.Reason
 	}{
 		{"no such transfer", nil, nil, reverse("x", "none"), TransferNotFound},
-		{"no such id", nil, nil, &ReverseCommand{Caller: me, ReverseParams: ReverseParams{TransferID: 999, BizNo: "x"}}, TransferNotFound},
+		{"no such id", nil, nil, &ReverseCommand{Caller: me, ReverseParams: ReverseParams{TransferID: 999, BizNo: "x"}},
+			TransferNotFound},
 		{"biz_no of another thing before the target", nil, nil, reverse("t", "none"), BizNoExistsDifferent},
 		{"of itself", nil, nil, reverse("x", "x"), TransferNotFound},
 		{"the money is gone", nil, move("u", post("cid", "bob", "30")), reverse("x", "t"), InsufficientFunds},
-		{"payee frozen", []*UpdateAccountCommand{change("cid", AccountChange{State: Frozen})}, nil, reverse("x", "t"), AccountFrozen},
-		{"payer closed", []*UpdateAccountCommand{change("ann", AccountChange{State: Closed})}, move("u", post("bob", "world", "1")), reverse("x", "t"), AccountClosed},
-		{"payer full", []*UpdateAccountCommand{change("ann", AccountChange{Max: decOf("5")})}, nil, reverse("x", "t"), BalanceLimitExceeded},
+		{"payee frozen", []*UpdateAccountCommand{change("cid", AccountChange{State: Frozen})}, nil, reverse("x", "t"),
+			AccountFrozen},
+		{"payer closed", []*UpdateAccountCommand{change("ann", AccountChange{State: Closed})},
+			move("u", post("bob", "world", "1")), reverse("x", "t"), AccountClosed},
+		{"payer full", []*UpdateAccountCommand{change("ann", AccountChange{Max: decOf("5")})}, nil, reverse("x", "t"),
+			BalanceLimitExceeded},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

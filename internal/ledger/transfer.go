@@ -156,8 +156,9 @@ func (c *TransferCommand) check() error {
 // newTransfer takes the name and makes the transfer, still without entries.
 func (tx *Tx) newTransfer(c Caller, name *transferName, p TransferParams, postings int) *Transfer {
 	t := &Transfer{Tenant: c.Tenant, ID: tx.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: tx.at.Recorded,
-		EffectiveAt: p.EffectiveAt, Forms: p.forms(), Metadata: p.Metadata, Principal: c.Principal, RequestID: c.RequestID,
-		Entries: make([]Entry, 0, 2*postings), complete: true}
+		EffectiveAt: p.EffectiveAt, Forms: p.forms(), Metadata: p.Metadata, Principal: c.Principal,
+		RequestID: c.RequestID,
+		Entries:   make([]Entry, 0, 2*postings), complete: true}
 	name.t = t
 	tx.made = append(tx.made, madeTransfer{Transfer: t, name: name})
 	return t

@@ -76,17 +76,26 @@ func TestTransferIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 		{"biz_no before account", move("taken", post("nobody", "bob", "1")), BizNoExistsDifferent},
 		{"payer not found", move("x", post("nobody", "bob", "1")), AccountNotFound},
 		{"payee not found", move("x", post("ann", "nobody", "1")), AccountNotFound},
-		{"account of a condition not found", move("x", post("ann", "bob", "1")).when(on("nobody", 1, "")), AccountNotFound},
-		{"account of a later posting before precision", move("x", post("ann", "bob", "1.001"), post("ann", "nobody", "1")), AccountNotFound},
+		{"account of a condition not found", move("x", post("ann", "bob", "1")).when(on("nobody", 1, "")),
+			AccountNotFound},
+		{"account of a later posting before precision",
+			move("x", post("ann", "bob", "1.001"), post("ann", "nobody", "1")), AccountNotFound},
 		{"too precise", move("x", post("ann", "bob", "1.001")), AmountTooPrecise},
 		{"too precise up to", move("x", post("ann", "bob", "up to 1.001")), AmountTooPrecise},
-		{"later posting too precise before conditions", move("x", post("ann", "bob", "1"), post("ann", "bob", "1.001")).when(on("ann", 99, "")), AmountTooPrecise},
-		{"condition too precise before a stale version", move("x", post("ann", "bob", "1")).when(on("ann", 99, ""), on("bob", none, "1.001")), AmountTooPrecise},
-		{"amount of 39 digits in minor units", move("x", post("ann", "bob", "12345678901234567890123456789012345678")), AmountTooLarge},
-		{"condition of 39 digits", move("x", post("ann", "bob", "1")).when(on("ann", none, "12345678901234567890123456789012345678")), AmountTooLarge},
-		{"stale version before a lacking balance", move("x", post("ann", "bob", "1")).when(on("bob", none, "1000"), on("ann", 99, "")), StaleVersion},
-		{"stale version before a closed account", move("x", post("closed", "bob", "1")).when(on("ann", 99, "")), StaleVersion},
-		{"lacking balance before a closed account", move("x", post("closed", "bob", "1")).when(on("ann", none, "100.01")), BalanceConditionFailed},
+		{"later posting too precise before conditions",
+			move("x", post("ann", "bob", "1"), post("ann", "bob", "1.001")).when(on("ann", 99, "")), AmountTooPrecise},
+		{"condition too precise before a stale version",
+			move("x", post("ann", "bob", "1")).when(on("ann", 99, ""), on("bob", none, "1.001")), AmountTooPrecise},
+		{"amount of 39 digits in minor units", move("x", post("ann", "bob", "12345678901234567890123456789012345678")),
+			AmountTooLarge},
+		{"condition of 39 digits", move("x",
+			post("ann", "bob", "1")).when(on("ann", none, "12345678901234567890123456789012345678")), AmountTooLarge},
+		{"stale version before a lacking balance",
+			move("x", post("ann", "bob", "1")).when(on("bob", none, "1000"), on("ann", 99, "")), StaleVersion},
+		{"stale version before a closed account", move("x", post("closed", "bob", "1")).when(on("ann", 99, "")),
+			StaleVersion},
+		{"lacking balance before a closed account",
+			move("x", post("closed", "bob", "1")).when(on("ann", none, "100.01")), BalanceConditionFailed},
 		{"both of one condition", move("x", post("ann", "bob", "1")).when(on("ann", 99, "1000")), StaleVersion},
 		{"payer closed", move("x", post("closed", "bob", "1")), AccountClosed},
 		{"payer closed, all of nothing", move("x", post("closed", "bob", "all")), AccountClosed},
@@ -103,15 +112,18 @@ func TestTransferIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 		{"up to of nothing", move("x", post("cid", "bob", "up to 1")), InsufficientFunds},
 		{"all of nothing", move("x", post("cid", "bob", "all")), InsufficientFunds},
 		{"too little before payee full", move("x", post("ann", "full", "100.01")), InsufficientFunds},
-		{"far too little", move("x", post("credit", "bob", "999999999999999999999999999999999999.99")), InsufficientFunds},
+		{"far too little", move("x", post("credit", "bob", "999999999999999999999999999999999999.99")),
+			InsufficientFunds},
 		{"all without a least balance", move("x", post("world", "bob", "all")), AvailableUnbounded},
 		{"all that has 39 digits", move("x", post("deep", "bob", "all")), AmountTooLarge},
 		{"payee full", move("x", post("ann", "full", "10.01")), BalanceLimitExceeded},
-		{"payee far too full", move("x", post("rich", "full", "999999999999999999999999999999999999.99")), BalanceLimitExceeded},
+		{"payee far too full", move("x", post("rich", "full", "999999999999999999999999999999999999.99")),
+			BalanceLimitExceeded},
 		{"frozen payee is full all the same", move("x", post("ann", "full-frozen", "10.01")), BalanceLimitExceeded},
 		{"payee of 38 digits", move("x", post("ann", "richest", "0.01")), AmountTooLarge},
 		{"payer of -38 digits", move("x", post("poorest", "ann", "0.01")), AmountTooLarge},
-		{"first posting before the second", move("x", post("ann", "full", "10.01"), post("closed", "bob", "1")), BalanceLimitExceeded},
+		{"first posting before the second", move("x", post("ann", "full", "10.01"), post("closed", "bob", "1")),
+			BalanceLimitExceeded},
 		{"second posting", move("x", post("ann", "bob", "1"), post("frozen", "bob", "1")), AccountFrozen},
 	}
 	for _, test := range tests {
@@ -127,13 +139,16 @@ func TestTransferGoesThroughUpToEveryBound(t *testing.T) {
 	}{
 		{"all but nothing", move("x", post("ann", "bob", "100")), []string{"ann 0.00 0.00 3", "bob 200.00 0.00 3"}},
 		{"beside what is held", move("x", post("keeping", "bob", "2")), []string{"keeping 8.00 8.00 1"}},
-		{"all beside what is held", move("x", post("keeping", "bob", "all")), []string{"keeping 8.00 8.00 1", "bob 102.00 0.00 3"}},
+		{"all beside what is held", move("x", post("keeping", "bob", "all")),
+			[]string{"keeping 8.00 8.00 1", "bob 102.00 0.00 3"}},
 		{"the whole overdraft", move("x", post("credit", "bob", "50")), []string{"credit -50.00 0.00 1"}},
 		{"all of the overdraft", move("x", post("credit", "bob", "all")), []string{"credit -50.00 0.00 1"}},
 		{"up to more than there is", move("x", post("ann", "bob", "up to 100.01")), []string{"ann 0.00 0.00 3"}},
 		{"up to less than there is", move("x", post("ann", "bob", "up to 99.99")), []string{"ann 0.01 0.00 3"}},
-		{"up to, without a least balance", move("x", post("world", "bob", "up to 5000")), []string{"world -5200.00 0.00 1"}},
-		{"up to, where 39 digits are available", move("x", post("deep", "ann", "up to 7")), []string{"ann 107.00 0.00 3"}},
+		{"up to, without a least balance", move("x", post("world", "bob", "up to 5000")),
+			[]string{"world -5200.00 0.00 1"}},
+		{"up to, where 39 digits are available", move("x", post("deep", "ann", "up to 7")),
+			[]string{"ann 107.00 0.00 3"}},
 		{"exact, where 39 digits are available", move("x", post("deep", "ann", "7")), []string{"ann 107.00 0.00 3"}},
 		{"any depth", move("x", post("world", "bob", "5000")), []string{"world -5200.00 0.00 1"}},
 		{"to the brim", move("x", post("ann", "full", "10")), []string{"full 100.00 0.00 1"}},
@@ -145,9 +160,11 @@ func TestTransferGoesThroughUpToEveryBound(t *testing.T) {
 			[]string{"ann 95.00 0.00 3", "cid 0.00 0.00 2", "bob 105.00 0.00 3"}},
 		{"all of what the posting before brought", move("x", post("ann", "cid", "up to 3"), post("cid", "bob", "all")),
 			[]string{"ann 97.00 0.00 3", "bob 103.00 0.00 3"}},
-		{"conditions that are met", move("x", post("ann", "bob", "1")).when(on("ann", 2, "100"), on("cid", 0, "0"), on("world", -1, "-200")),
+		{"conditions that are met", move("x", post("ann", "bob", "1")).when(on("ann", 2, "100"), on("cid", 0, "0"),
+			on("world", -1, "-200")),
 			[]string{"ann 99.00 0.00 3"}},
-		{"conditions look before the postings", move("x", post("ann", "bob", "1"), post("ann", "bob", "1")).when(on("ann", 2, "100")),
+		{"conditions look before the postings",
+			move("x", post("ann", "bob", "1"), post("ann", "bob", "1")).when(on("ann", 2, "100")),
 			[]string{"ann 98.00 0.00 4"}},
 	}
 	for _, test := range tests {
@@ -161,7 +178,8 @@ func TestTransferGoesThroughUpToEveryBound(t *testing.T) {
 
 func TestEachPostingMustHoldByItself(t *testing.T) {
 	p := newTown(t)
-	p.refused(InsufficientFunds, move("x", post("cid", "bob", "5"), post("ann", "cid", "5"))) // in the end cid would have 0
+	// in the end cid would have 0
+	p.refused(InsufficientFunds, move("x", post("cid", "bob", "5"), post("ann", "cid", "5")))
 	p.give("full", "90", most("100"))
 	p.refused(BalanceLimitExceeded, move("x", post("ann", "full", "11"), post("full", "ann", "11")))
 	p.stands("ann 100.00 0.00 0", "bob 100.00 0.00 0", "cid 0.00 0.00 0")
@@ -176,7 +194,8 @@ func TestTransferOfSeveralAssetsKeepsTheScaleOfEach(t *testing.T) {
 	eth := Posting{From: "bob", To: "ann", Asset: "ETH", Amount: dec("0.000000000000000001")}
 	yen := Posting{From: "bob", To: "ann", Asset: "JPY", Amount: dec("5.0")}
 	p.must(move("x", post("ann", "bob", "12.30"), eth, yen))
-	for key, want := range map[AccountKey]string{{1, "ann", "CNY"}: "8770", {1, "ann", "ETH"}: "3000000000000000001", {1, "ann", "JPY"}: "10",
+	for key, want := range map[AccountKey]string{{1, "ann", "CNY"}: "8770", {1, "ann", "ETH"}: "3000000000000000001",
+		{1, "ann", "JPY"}: "10",
 		{1, "bob", "ETH"}: "2999999999999999999", {1, "bob", "JPY"}: "0"} {
 		if got := p.Row(key).Balance.String(); got != want {
 			t.Errorf("%v has %s, want %s", key, got, want)
@@ -195,12 +214,17 @@ func TestRefusalTellsTheStateThatItIsAbout(t *testing.T) {
 		c     *TransferCommand
 		state map[string]string
 	}{
-		{AccountNotFound, move("x", post("nobody", "bob", "1")), map[string]string{"account": "nobody", "asset": "CNY"}},
+		{AccountNotFound, move("x", post("nobody", "bob", "1")),
+			map[string]string{"account": "nobody", "asset": "CNY"}},
 		{InsufficientFunds, move("x", post("keeping", "bob", "3")),
-			map[string]string{"account": "keeping", "asset": "CNY", "available": "2.00", "balance": "10.00", "held": "8.00"}},
-		{BalanceLimitExceeded, move("x", post("ann", "full", "11")), map[string]string{"account": "full", "balance": "90.00", "max_balance": "100.00"}},
-		{StaleVersion, move("x", post("ann", "bob", "1")).when(on("ann", 1, "")), map[string]string{"account": "ann", "version": "2"}},
-		{BalanceConditionFailed, move("x", post("ann", "bob", "1")).when(on("bob", -1, "101")), map[string]string{"account": "bob", "balance": "100.00"}},
+			map[string]string{"account": "keeping", "asset": "CNY", "available": "2.00", "balance": "10.00",
+				"held": "8.00"}},
+		{BalanceLimitExceeded, move("x", post("ann", "full", "11")),
+			map[string]string{"account": "full", "balance": "90.00", "max_balance": "100.00"}},
+		{StaleVersion, move("x", post("ann", "bob", "1")).when(on("ann", 1, "")),
+			map[string]string{"account": "ann", "version": "2"}},
+		{BalanceConditionFailed, move("x", post("ann", "bob", "1")).when(on("bob", -1, "101")),
+			map[string]string{"account": "bob", "balance": "100.00"}},
 		{AmountTooPrecise, move("x", post("ann", "bob", "0.001")), map[string]string{"asset": "CNY", "scale": "2"}},
 		{AccountFrozen, move("x", post("frozen", "bob", "1")), map[string]string{"account": "frozen", "asset": "CNY"}},
 	}
@@ -231,14 +255,17 @@ func TestTransfersOfOneCommandAreAllOrNone(t *testing.T) {
 		}
 		return a
 	}
-	f := p.refused(InsufficientFunds, all(move("a", post("ann", "cid", "5")), move("b", post("cid", "bob", "5")), move("c", post("cid", "bob", "1"))))
+	f := p.refused(InsufficientFunds, all(move("a", post("ann", "cid", "5")), move("b", post("cid", "bob", "5")),
+		move("c", post("cid", "bob", "1"))))
 	if f.State["item"] != "2" || f.State["biz_no"] != "c" {
 		t.Errorf("state %v", f.State)
 	}
 	p.stands("ann 100.00 0.00 0", "bob 100.00 0.00 0", "cid 0.00 0.00 0")
 
-	made := p.must(all(move("a", post("ann", "cid", "5")), move("b", post("cid", "bob", "5")), move("a", post("ann", "cid", "5.00")))).([]TransferResult)
-	if len(made) != 3 || made[0].Existed || made[1].Existed || !made[2].Existed || made[2].Transfer != made[0].Transfer {
+	made := p.must(all(move("a", post("ann", "cid", "5")), move("b", post("cid", "bob", "5")),
+		move("a", post("ann", "cid", "5.00")))).([]TransferResult)
+	if len(made) != 3 || made[0].Existed || made[1].Existed || !made[2].Existed ||
+		made[2].Transfer != made[0].Transfer {
 		t.Errorf("made %+v", made)
 	}
 	p.stands("ann 95.00 0.00 1", "cid 0.00 0.00 2", "bob 105.00 0.00 1")

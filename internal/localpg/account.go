@@ -34,7 +34,8 @@ func serverAccount(dir string) (account, error) {
 			return account{}, err
 		}
 		if st := info.Sys().(*syscall.Stat_t); st.Uid != 0 {
-			return account{name: "uid " + strconv.Itoa(int(st.Uid)), uid: int(st.Uid), gid: int(st.Gid), drop: true}, nil
+			return account{name: "uid " + strconv.Itoa(int(st.Uid)), uid: int(st.Uid), gid: int(st.Gid), drop: true},
+				nil
 		}
 	}
 	for _, name := range []string{"postgres", "nobody"} {

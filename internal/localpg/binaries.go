@@ -71,7 +71,8 @@ func findBinaries(ctx context.Context, a account, data []int, log *logTail) (bin
 	}
 	if len(data) > 0 {
 		return binaries{}, fmt.Errorf("the directory holds data of PostgreSQL %d, which is not installed (found: %s): "+
-			"install that version, or move data-%d away to start with an empty database", data[0], describe(found), data[0])
+			"install that version, or move data-%d away to start with an empty database", data[0], describe(found),
+			data[0])
 	}
 	if len(found) > 0 {
 		return found[0], nil

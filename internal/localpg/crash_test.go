@@ -84,7 +84,8 @@ func TestKilledParentTakesPostgresAlong(t *testing.T) {
 	}
 	if runtime.GOOS == "linux" { // elsewhere only the next start ends it
 		dataDir := filepath.Join(dir, fmt.Sprintf("data-%d", dataMajors(dir)[0]))
-		ended, err := waitUntil(testContext(t), 30*time.Second, func() bool { return !isPostmaster(postmaster, dataDir) })
+		ended, err := waitUntil(testContext(t), 30*time.Second,
+			func() bool { return !isPostmaster(postmaster, dataDir) })
 		if !ended || err != nil {
 			t.Fatalf("postgres %d runs on without its parent (%v)", postmaster, err)
 		}

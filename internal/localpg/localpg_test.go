@@ -64,7 +64,8 @@ func TestSettingsReachTheServer(t *testing.T) {
 					t.Errorf("%s is %q, want %q", setting, got, want)
 				}
 			}
-			if got := queryText(t, srv.DSN(Superuser, "postgres"), "SHOW server_version"); !strings.HasPrefix(got, srv.Version) {
+			if got := queryText(t, srv.DSN(Superuser, "postgres"), "SHOW server_version"); !strings.HasPrefix(got,
+				srv.Version) {
 				t.Errorf("Version is %q, the server says %q", srv.Version, got)
 			}
 		})

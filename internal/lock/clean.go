@@ -34,7 +34,8 @@ func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed
 	}
 	seconds := int32(spare / time.Second)
 	for after := (Key{}); ; {
-		page, err := q.LockStalePage(ctx, pg.Planned{DB: pool}, db.LockStalePageParams{AfterTenant: after.Tenant, AfterName: after.Name, SpareS: seconds, Size: cleanBatch})
+		page, err := q.LockStalePage(ctx, pg.Planned{DB: pool},
+			db.LockStalePageParams{AfterTenant: after.Tenant, AfterName: after.Name, SpareS: seconds, Size: cleanBatch})
 		if err != nil || len(page) == 0 {
 			return lapsed, err
 		}

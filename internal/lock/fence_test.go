@@ -60,8 +60,10 @@ func TestFenceCheckRefusesOlderFences(t *testing.T) {
 		name  string
 		fence int
 		state string
-	}{{"a", 5, ""}, {"a", 5, ""}, {"b", 1, ""}, {"a", 4, olderFence}, {"a", 9, ""}, {"a", 5, olderFence}, {"a", 9, ""}} {
-		if _, err := pool.Exec(context.Background(), "select mine.fence_check($1, $2)", step.name, step.fence); sqlState(err) != step.state {
+	}{{"a", 5, ""}, {"a", 5, ""}, {"b", 1, ""}, {"a", 4, olderFence}, {"a", 9, ""}, {"a", 5, olderFence}, {"a", 9,
+		""}} {
+		if _, err := pool.Exec(context.Background(), "select mine.fence_check($1, $2)", step.name,
+			step.fence); sqlState(err) != step.state {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
@@ -120,7 +122,8 @@ func TestLeaseCheckHoldsTheLockUntilTheEnd(t *testing.T) {
 	})
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	if _, err := p.do(short, caller(1), &lock.AcquireCommand{Caller: caller(1), AcquireParams: params("a", "two", time.Minute)}); !fault.Is(err, fault.RowsLocked) {
+	if _, err := p.do(short, caller(1), &lock.AcquireCommand{Caller: caller(1),
+		AcquireParams: params("a", "two", time.Minute)}); !fault.Is(err, fault.RowsLocked) {
 		t.Errorf("taken over from a transaction that had checked it: %v", err)
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -132,9 +135,11 @@ func TestLeaseCheckHoldsTheLockUntilTheEnd(t *testing.T) {
 		name   string
 		fence  int64
 		state  string
-	}{"the holder": {1, "a", next.Fence, ""}, "the one before": {1, "a", l.Fence, notHeld}, "another tenant": {2, "a", next.Fence, notHeld},
+	}{"the holder": {1, "a", next.Fence, ""}, "the one before": {1, "a", l.Fence, notHeld}, "another tenant": {2, "a",
+		next.Fence, notHeld},
 		"another lock": {1, "b", next.Fence, notHeld}} {
-		if _, err := super.Exec(ctx, "select lock_check($1, $2, $3)", c.tenant, c.name, c.fence); sqlState(err) != c.state {
+		if _, err := super.Exec(ctx, "select lock_check($1, $2, $3)", c.tenant, c.name,
+			c.fence); sqlState(err) != c.state {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -191,7 +196,8 @@ func (c *counting) add(client int) {
 	defer c.mu.Unlock()
 	switch {
 	case err == nil:
-		c.history = append(c.history, porcupine.Operation{ClientId: client, Input: nil, Call: call.UnixNano(), Output: n, Return: time.Now().UnixNano()})
+		c.history = append(c.history, porcupine.Operation{ClientId: client, Input: nil, Call: call.UnixNano(),
+			Output: n, Return: time.Now().UnixNano()})
 	case sqlState(err) == olderFence:
 		c.refused++
 	default:
@@ -233,7 +239,8 @@ func TestFencesMakeWorkUnderALockOneByOne(t *testing.T) {
 		t.Run(fmt.Sprint("check=", check), func(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
-			c := &counting{t: t, servers: []*process{start(t, db.AppDSN), start(t, db.AppDSN)}, store: fenced(t), check: check}
+			c := &counting{t: t, servers: []*process{start(t, db.AppDSN), start(t, db.AppDSN)}, store: fenced(t),
+				check: check}
 			result := c.run(12, 3)
 			n := count(t, c.store, "select n from mine.counter")
 			t.Logf("%d writes, %d refused, counted to %d: %s", len(c.history), c.refused, n, result)

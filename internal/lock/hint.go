@@ -28,7 +28,8 @@ func (w *WaitQueue) tell(ctx context.Context) {
 			}
 			hintCtx, cancel := context.WithTimeout(ctx, time.Second)
 			if err := q.Hint(hintCtx, w.Reads, text); err != nil && ctx.Err() == nil {
-				w.Log.Debug("could not notify other servers; they find the change by polling", "error", err) // looking finds it
+				// looking finds it
+				w.Log.Debug("could not notify other servers; they find the change by polling", "error", err)
 			}
 			cancel()
 		}

@@ -55,7 +55,8 @@ func (p *AcquireParams) held(tx *Tx, l *lock, ticket int64) *fault.Fault {
 	}
 	f := reason.New("other callers wait for the lock %q", p.Name)
 	if tx.held(l) {
-		f = reason.New("another holder has the lock %q", p.Name).With("holder", l.Value.holder).With("principal", l.Value.principal).
+		f = reason.New("another holder has the lock %q", p.Name).With("holder", l.Value.holder).With("principal",
+			l.Value.principal).
 			With("expire_time", l.Value.expiresAt.Format(time.RFC3339Nano))
 	}
 	return f.With("position", tx.ahead(l, ticket)+1)

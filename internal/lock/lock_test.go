@@ -49,7 +49,8 @@ func start(t testing.TB, dsn string) *process {
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, log)
 	p.reader = lock.NewReader(p.pool)
-	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: p.pool, Instance: t.Name(), Closing: p.closing, Metrics: lock.NewMetrics(nil), Log: log})
+	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: p.pool, Instance: t.Name(), Closing: p.closing,
+		Metrics: lock.NewMetrics(nil), Log: log})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { defer close(ended); p.waiting.Run(ctx) }()
@@ -71,7 +72,8 @@ func (p *process) do(ctx context.Context, c commit.Caller, command commit.Comman
 		p.refused.Add(1)
 		return nil, fault.DatabaseUnavailable.New("it is away")
 	}
-	out, err := p.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lock(command), Rows: 1, Bytes: 512})
+	out, err := p.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lock(command),
+		Rows: 1, Bytes: 512})
 	if gone, ok := out.Answer.([]int64); ok && len(gone) > 0 {
 		p.left.Store(p.outage)
 	}
@@ -92,7 +94,8 @@ func (p *process) acquire(name string, holder any, term time.Duration) (lock.Loc
 }
 
 func (p *process) try(params lock.AcquireParams, ticket int64) (lock.Lock, error) {
-	answer, err := p.do(context.Background(), caller(1), &lock.AcquireCommand{Caller: caller(1), AcquireParams: params, Ticket: ticket})
+	answer, err := p.do(context.Background(), caller(1),
+		&lock.AcquireCommand{Caller: caller(1), AcquireParams: params, Ticket: ticket})
 	if err != nil {
 		return lock.Lock{}, err
 	}
@@ -101,10 +104,11 @@ func (p *process) try(params lock.AcquireParams, ticket int64) (lock.Lock, error
 
 // wait waits for a lock.
 func (p *process) wait(ctx context.Context, params lock.AcquireParams, wait time.Duration) (l lock.Lock, err error) {
-	err = p.waiting.Acquire(ctx, caller(1), params, wait, func(_ context.Context, ticket int64) (replayed bool, err error) {
-		l, err = p.try(params, ticket)
-		return false, err
-	})
+	err = p.waiting.Acquire(ctx, caller(1), params, wait,
+		func(_ context.Context, ticket int64) (replayed bool, err error) {
+			l, err = p.try(params, ticket)
+			return false, err
+		})
 	return l, err
 }
 
@@ -160,7 +164,8 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 	p := start(t, pgtest.New(t).AppDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	_, err := p.acquire("a", "two", time.Minute)
-	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["holder"] != "one" || f.State["position"] != "1" || f.State["expire_time"] == "" {
+	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["holder"] != "one" || f.State["position"] != "1" ||
+		f.State["expire_time"] == "" {
 		t.Errorf("held: %v", err)
 	}
 	page := params("a", "two", time.Minute)
@@ -257,7 +262,8 @@ func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
 		t.Errorf("another holder: %v", err)
 	}
 	stranger := commit.Caller{Tenant: 1, Principal: "q", RequestID: "r"}
-	if _, err := p.do(context.Background(), stranger, &lock.AcquireCommand{Caller: stranger, AcquireParams: again}); !fault.Is(err, lock.Held) {
+	if _, err := p.do(context.Background(), stranger,
+		&lock.AcquireCommand{Caller: stranger, AcquireParams: again}); !fault.Is(err, lock.Held) {
 		t.Errorf("another principal who calls himself the same: %v", err)
 	}
 	for left := 2; left >= 0; left-- {
@@ -365,7 +371,8 @@ func TestNoRowGoesWhileABatchMayHaveMissedIt(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() {
-		_, _ = p.do(ctx, caller(1), &lock.AcquireCommand{Caller: caller(1), AcquireParams: params("stays", "two", time.Minute)})
+		_, _ = p.do(ctx, caller(1), &lock.AcquireCommand{Caller: caller(1),
+			AcquireParams: params("stays", "two", time.Minute)})
 	}()
 	eventually(t, 5*time.Second, "the batch has entered", func() bool {
 		return count(t, super, `select count(*) from pg_locks where locktype = 'advisory' and classid = 77002 and mode = 'ShareLock' and granted

@@ -17,13 +17,16 @@ type Metrics struct {
 // NewMetrics makes them, and registers them if reg is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "wait_seconds",
+		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "lock",
+			Name: "wait_seconds",
 			Help: "Time that calls waited for locks, by outcome: acquired; held (the wait ran out); ended (the call or the server ended).", Buckets: prometheus.ExponentialBuckets(0.001, 3, 13)}, []string{"outcome"}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "waiting",
 			Help: "Calls in this process that wait for locks."}),
-		lapsed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "lapsed_total",
+		lapsed: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
+			Name: "lapsed_total",
 			Help: "Leases that lapsed without a release. Counted when another holder acquires the lock, or the cleaner deletes it."}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock", Name: "fence_refusals_total",
+		refused: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "lock",
+			Name: "fence_refusals_total",
 			Help: "Calls whose fence was no longer current (LOCK_LOST), by call."}, []string{"call"}),
 	}
 	for _, call := range []string{"renew", "release", "hold"} { // from 0 on, so that the first one is seen to come

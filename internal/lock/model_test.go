@@ -91,8 +91,9 @@ var modelCaller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
 func (w *world) acquire(t *rapid.T) {
 	c := &AcquireCommand{Caller: modelCaller, Ticket: w.ticket(t), AcquireParams: AcquireParams{Name: "a",
-		Holder: rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "holder"), Reentrant: rapid.Bool().Draw(t, "reentrant"),
-		Lease: time.Duration(rapid.IntRange(1, 10).Draw(t, "lease")) * time.Second}}
+		Holder:    rapid.SampledFrom([]string{"x", "y", "z"}).Draw(t, "holder"),
+		Reentrant: rapid.Bool().Draw(t, "reentrant"),
+		Lease:     time.Duration(rapid.IntRange(1, 10).Draw(t, "lease")) * time.Second}}
 	answer, err, took := w.apply(t, c)
 	live := w.live()
 	switch {
@@ -106,7 +107,8 @@ func (w *world) acquire(t *rapid.T) {
 		}
 	case w.held() || len(live) > 0 && live[0].ticket != c.Ticket:
 		f := fault.Of(err)
-		if f == nil || f.Reason != Held || f.State["position"] != fmt.Sprint(w.ahead(c.Ticket)+1) || w.held() != (f.State["holder"] == w.holder && w.holder != "") {
+		if f == nil || f.Reason != Held || f.State["position"] != fmt.Sprint(w.ahead(c.Ticket)+1) ||
+			w.held() != (f.State["holder"] == w.holder && w.holder != "") {
 			t.Fatalf("held by %q, %d before: %v %v", w.holder, w.ahead(c.Ticket), answer, err)
 		}
 	default:
@@ -114,7 +116,8 @@ func (w *world) acquire(t *rapid.T) {
 			t.Fatal(err)
 		}
 		a := answer.(Acquired)
-		if len(w.fences) > 0 && a.Fence <= slices.Max(w.fences) || a.Holds != 1 || a.Holder != c.Holder || a.Lapsed != (w.holder != "") {
+		if len(w.fences) > 0 && a.Fence <= slices.Max(w.fences) || a.Holds != 1 || a.Holder != c.Holder ||
+			a.Lapsed != (w.holder != "") {
 			t.Fatalf("%+v after %v", a, w.fences)
 		}
 		if took {
@@ -164,7 +167,8 @@ func (w *world) keep(t *rapid.T) {
 
 func (w *world) leave(t *rapid.T) {
 	ticket := w.ticket(t)
-	answer, err, took := w.apply(t, &leaveCommand{AcquireParams: AcquireParams{Name: "a"}, Key: Key{1, "a"}, ticket: ticket})
+	answer, err, took := w.apply(t, &leaveCommand{AcquireParams: AcquireParams{Name: "a"}, Key: Key{1, "a"},
+		ticket: ticket})
 	if err != nil || fault.Of(answer.(left).held).State["position"] != fmt.Sprint(w.ahead(ticket)+1) {
 		t.Fatal(answer, err)
 	}
@@ -187,7 +191,8 @@ func (w *world) turn(t *rapid.T, ticket int64) {
 }
 
 func (w *world) renew(t *rapid.T) {
-	c := &RenewCommand{Caller: modelCaller, Name: "a", Fence: w.anyFence(t), Lease: time.Duration(rapid.IntRange(0, 5).Draw(t, "lease")) * time.Second}
+	c := &RenewCommand{Caller: modelCaller, Name: "a", Fence: w.anyFence(t),
+		Lease: time.Duration(rapid.IntRange(0, 5).Draw(t, "lease")) * time.Second}
 	answer, err, took := w.apply(t, c)
 	if !w.held() || c.Fence != w.fence {
 		if !fault.Is(err, Lost) {

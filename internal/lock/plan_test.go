@@ -46,9 +46,11 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		return pool
 	}
 	pool, reads := open(), open() // the engine mends its plans, nobody those of reads
-	p := &process{t: t, pool: pool, engine: flow.NewEngine(pool, "plans", nil, nil), reader: lock.NewReader(reads), closing: make(chan struct{})}
+	p := &process{t: t, pool: pool, engine: flow.NewEngine(pool, "plans", nil, nil), reader: lock.NewReader(reads),
+		closing: make(chan struct{})}
 	defer p.engine.Drain(context.Background()) //nolint:errcheck // nothing is left
-	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: reads, Instance: "plans", Closing: p.closing, Metrics: lock.NewMetrics(nil)})
+	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: reads, Instance: "plans", Closing: p.closing,
+		Metrics: lock.NewMetrics(nil)})
 	everything := func(name string) {
 		t.Helper()
 		l := p.must(p.acquire(name, "one", time.Minute))

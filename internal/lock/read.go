@@ -26,7 +26,8 @@ func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
 		n, err := q.WaiterCount(ctx, r.reads, db.WaiterCountParams{TenantID: k.Tenant, Name: k.Name})
 		return Lock{Name: k.Name, Waiters: int(n)}, err
 	}
-	return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds), Lease: millis(l.LeaseMs),
+	return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
+		Lease:      millis(l.LeaseMs),
 		AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID, Waiters: int(l.Waiters)}, err
 }
 
@@ -37,7 +38,8 @@ const defaultPage = 100
 
 // List lists locks that are held now whose names begin with a prefix, by name. The token is that of the
 // page before, and next that of this one. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int, token string) (locks []Lock, next string, err error) {
+func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int,
+	token string) (locks []Lock, next string, err error) {
 	pages := paging.Of("locks", tenant, prefix)
 	place, err := pages.After(token, 1)
 	if err != nil {
@@ -50,12 +52,14 @@ func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int
 	if size == 0 {
 		size = defaultPage
 	}
-	rows, err := q.LockPage(ctx, r.reads, db.LockPageParams{TenantID: tenant, After: after, Prefix: prefix, Size: int32(size) + 1})
+	rows, err := q.LockPage(ctx, r.reads,
+		db.LockPageParams{TenantID: tenant, After: after, Prefix: prefix, Size: int32(size) + 1})
 	if err != nil {
 		return nil, "", err
 	}
 	for _, l := range rows[:min(len(rows), size)] {
-		locks = append(locks, Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
+		locks = append(locks, Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence,
+			Holds: int(l.Holds),
 			Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID})
 	}
 	if len(rows) > size {

@@ -186,7 +186,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.LockLock(p.Context(), d, arg)
 		for _, f := range found {
-			v := row{tid: f.Ctid, state: f.State, principal: f.Principal, holder: f.Holder, fence: f.Fence, holds: f.Holds,
+			v := row{tid: f.Ctid, state: f.State, principal: f.Principal, holder: f.Holder, fence: f.Fence,
+				holds:   f.Holds,
 				leaseMS: f.LeaseMs, acquiredAt: f.AcquiredAt, expiresAt: f.ExpiresAt, requestID: f.RequestID}
 			if f.FreedAt != nil {
 				v.freedAt = *f.FreedAt
@@ -273,9 +274,11 @@ func (tx *Tx) flushWaiters(p *commit.Pipe) {
 			switch f := w.fresh; {
 			case f != nil && !w.gone:
 				fresh.Tenants, fresh.Names = append(fresh.Tenants, l.Key.Tenant), append(fresh.Names, l.Key.Name)
-				fresh.Tickets, fresh.AliveUntil = append(fresh.Tickets, w.ticket), append(fresh.AliveUntil, w.aliveUntil)
+				fresh.Tickets, fresh.AliveUntil = append(fresh.Tickets, w.ticket),
+					append(fresh.AliveUntil, w.aliveUntil)
 				fresh.Principals, fresh.Holders = append(fresh.Principals, f.principal), append(fresh.Holders, f.holder)
-				fresh.Instances, fresh.RequestIds = append(fresh.Instances, f.instance), append(fresh.RequestIds, f.requestID)
+				fresh.Instances, fresh.RequestIds = append(fresh.Instances, f.instance),
+					append(fresh.RequestIds, f.requestID)
 			case f != nil:
 			case w.gone:
 				gone = append(gone, w.tid)

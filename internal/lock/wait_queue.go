@@ -65,7 +65,8 @@ type twin struct {
 
 // NewWaitQueue makes a wait queue. Run has to run beside it.
 func NewWaitQueue(c WaitQueueConfig) *WaitQueue {
-	return &WaitQueue{WaitQueueConfig: c, places: make(map[int64]*place), twins: make(map[twin][]*place), looks: make(chan struct{}, 1), tells: make(chan struct{}, 1),
+	return &WaitQueue{WaitQueueConfig: c, places: make(map[int64]*place), twins: make(map[twin][]*place),
+		looks: make(chan struct{}, 1), tells: make(chan struct{}, 1),
 		opened: make(chan struct{})}
 }
 
@@ -79,7 +80,8 @@ const answerTime = 250 * time.Millisecond
 // Acquire tries to acquire a lock, and waits for it in order of arrival while others have it: for wait,
 // and not past the end of ctx. It returns what the last try said, or, when the wait ends, Held or
 // PageHeld with the place that the caller had.
-func (w *WaitQueue) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wait time.Duration, try Try) (err error) {
+func (w *WaitQueue) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wait time.Duration,
+	try Try) (err error) {
 	start := time.Now()
 	if end, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(end)-answerTime)
@@ -118,7 +120,8 @@ func isHeld(err error) bool { return fault.Is(err, Held) || fault.Is(err, PageHe
 
 // queue waits once: until it has the lock, its place is lost, or the wait is over. again: it has waited before, and the
 // database may still be away.
-func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams, key twin, again bool, over <-chan time.Time, try Try) error {
+func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams, key twin, again bool,
+	over <-chan time.Time, try Try) error {
 	ticket, err := w.enqueue(ctx, c, p)
 	if f := fault.Of(err); again && f != nil && f.Reason.Class == fault.System {
 		select {
@@ -153,7 +156,8 @@ func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams,
 				return w.leave(ctx, c, p, ticket)
 			} // the same call may have got it in another process
 		case <-ctx.Done():
-			return w.give(ctx, c, p, ticket, fault.NotRun.New("the call timed out or was cancelled while it waited for the lock").Because(ctx.Err()))
+			return w.give(ctx, c, p, ticket,
+				fault.NotRun.New("the call timed out or was cancelled while it waited for the lock").Because(ctx.Err()))
 		case <-w.Closing:
 			return w.give(ctx, c, p, ticket, fault.ShuttingDown.New("the server is shutting down").After(time.Second))
 		}
@@ -178,7 +182,8 @@ var errPlaceLost = errors.New("lock: the place in the queue was lost")
 func (w *WaitQueue) enqueue(ctx context.Context, c commit.Caller, p AcquireParams) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()
-	answer, err := w.Do(ctx, c, &enqueueCommand{Caller: c, Key: Key{c.Tenant, p.Name}, holder: p.Holder, instance: w.Instance})
+	answer, err := w.Do(ctx, c, &enqueueCommand{Caller: c, Key: Key{c.Tenant, p.Name}, holder: p.Holder,
+		instance: w.Instance})
 	if err != nil {
 		return 0, err
 	}
@@ -374,9 +379,11 @@ func (w *WaitQueue) keep(ctx context.Context) {
 func (w *WaitQueue) keepQueue(ctx context.Context, k Key, tickets []int64) {
 	ctx, cancel := context.WithTimeout(ctx, placeLife)
 	defer cancel()
-	answer, err := w.Do(ctx, commit.Caller{Tenant: k.Tenant, RequestID: "waiting"}, &keepCommand{Key: k, tickets: tickets})
+	answer, err := w.Do(ctx, commit.Caller{Tenant: k.Tenant, RequestID: "waiting"},
+		&keepCommand{Key: k, tickets: tickets})
 	if err != nil {
-		w.Log.Debug("could not renew places in the queue of a lock", "error", err) // the next turn tries again, or they lapse
+		// the next turn tries again, or they lapse
+		w.Log.Debug("could not renew places in the queue of a lock", "error", err)
 		return
 	}
 	w.mu.Lock()

@@ -110,7 +110,8 @@ func TestAWaitEndsWithThePlaceAndTheHolder(t *testing.T) {
 			t.Errorf("who went away: %v", err)
 		}
 	})
-	eventually(t, 5*time.Second, "two waits", func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
+	eventually(t, 5*time.Second, "two waits",
+		func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 	_, err := p.wait(context.Background(), params("a", "three", time.Minute), 300*time.Millisecond)
 	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["position"] != "2" || f.State["holder"] != "one" {
 		t.Errorf("three: %v", err)
@@ -118,7 +119,8 @@ func TestAWaitEndsWithThePlaceAndTheHolder(t *testing.T) {
 	short, end := context.WithTimeout(context.Background(), 600*time.Millisecond)
 	defer end()
 	began := time.Now()
-	if _, err := p.wait(short, params("a", "four", time.Minute), time.Minute); !fault.Is(err, lock.Held) || time.Since(began) > 5*time.Second {
+	if _, err := p.wait(short, params("a", "four", time.Minute), time.Minute); !fault.Is(err, lock.Held) ||
+		time.Since(began) > 5*time.Second {
 		t.Errorf("bounded by the call's deadline: %v after %v", err, time.Since(began))
 	}
 	cancel()
@@ -183,7 +185,8 @@ func TestADeadWaiterHoldsTheQueueUpForSomeSecondsOnly(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { _, _ = dead.wait(ctx, params("a", "dead", time.Minute), time.Minute) }()
-	eventually(t, 5*time.Second, "the first waits", func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
+	eventually(t, 5*time.Second, "the first waits",
+		func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 	dead.stop() // keeps no place any more, and does not see that it is his turn
 	if _, err := alive.release("a", l.Fence); err != nil {
 		t.Fatal(err)
@@ -244,10 +247,12 @@ func TestAQueueIsBounded(t *testing.T) {
 		select 1, 'a', nextval('lock_fence_seq'), 'p', 'h', 'i', now(), now() + interval '1 h', 'r' from generate_series(1, 1000)`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.wait(context.Background(), params("a", "two", time.Minute), time.Minute); !fault.Is(err, lock.QueueFull) {
+	if _, err := p.wait(context.Background(), params("a", "two", time.Minute), time.Minute); !fault.Is(err,
+		lock.QueueFull) {
 		t.Errorf("the 1,001st: %v", err)
 	}
-	if _, err := super.Exec(context.Background(), "update lock_waiters set alive_until = now() - interval '1 min', queued_at = now() - interval '1 h'"); err != nil {
+	if _, err := super.Exec(context.Background(),
+		"update lock_waiters set alive_until = now() - interval '1 min', queued_at = now() - interval '1 h'"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lock.Clean(context.Background(), p.pool, time.Minute); err != nil {
@@ -265,10 +270,12 @@ func TestClosingEndsWaits(t *testing.T) {
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
 	go func() {
-		eventually(t, 5*time.Second, "somebody waits", func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
+		eventually(t, 5*time.Second, "somebody waits",
+			func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 		close(p.closing)
 	}()
-	if _, err := p.wait(context.Background(), params("a", "two", time.Minute), time.Minute); !fault.Is(err, fault.ShuttingDown) {
+	if _, err := p.wait(context.Background(), params("a", "two", time.Minute), time.Minute); !fault.Is(err,
+		fault.ShuttingDown) {
 		t.Error(err)
 	}
 	if n := count(t, super, "select count(*) from lock_waiters"); n != 0 {
@@ -348,7 +355,8 @@ func TestARefusedPartLeavesTheQueueAsItWas(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db.AppDSN)
-	c := &failsAfter{AcquireCommand: lock.AcquireCommand{Caller: caller(1), AcquireParams: params("a", "one", time.Minute)}}
+	c := &failsAfter{AcquireCommand: lock.AcquireCommand{Caller: caller(1),
+		AcquireParams: params("a", "one", time.Minute)}}
 	if _, err := p.do(context.Background(), caller(1), c); !fault.Is(err, lock.Lost) {
 		t.Fatal(err)
 	}

@@ -41,7 +41,8 @@ func (c *CancelCommand) Apply(tx *Tx) (any, error) {
 		return nil, about(NotCancellable.New("message %d is %s: it can no longer be cancelled", m.ID, m.State), m)
 	case m.State == Dead:
 	case m.State == Sending, v.holder != "" && (v.dueAt.After(tx.now) || v.onUnknown == Resend):
-		// One that is sent again when nobody knows is not marked before an attempt: whoever held it last may have sent it.
+		// One that is sent again when nobody knows is not marked before an attempt: whoever held it last may have sent
+		// it.
 		f := about(BeingSent.New("message %d is being sent", m.ID), m)
 		if wait := v.dueAt.Sub(tx.now); wait > 0 {
 			f = f.After(wait)

@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Tables are fingerprints and counters, as the cleaner sees them, and what of the queue nobody can send any more. Everything
-// else goes with its partition, or stays.
+// Tables are fingerprints and counters, as the cleaner sees them, and what of the queue nobody can send any more.
+// Everything else goes with its partition, or stays.
 func Tables() []clean.Table {
 	return []clean.Table{
 		{
@@ -38,8 +38,8 @@ func Tables() []clean.Table {
 	}
 }
 
-// KeepPartitions makes the partitions to come and drops those of contents on their day. What somebody uses is left over for
-// the next time. One process at a time does it.
+// KeepPartitions makes the partitions to come and drops those of contents on their day. What somebody uses is left over
+// for the next time. One process at a time does it.
 func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, leftOver int, err error) {
 	for {
 		r, err := q.PartitionsKeep(ctx, pool)
@@ -53,8 +53,8 @@ func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, lef
 	}
 }
 
-// DropProofs drops the proof of messages that is older than so many full months, 4 at least, and tells how many partitions that
-// were. The service may not: it is the owner's decision.
+// DropProofs drops the proof of messages that is older than so many full months, 4 at least, and tells how many
+// partitions that were. The service may not: it is the owner's decision.
 func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped int, err error) {
 	for tries := 0; ; {
 		r, err := q.ProofsDrop(ctx, owner, months)
@@ -66,7 +66,8 @@ func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped
 				return dropped, nil
 			}
 			if tries++; tries == mostTries { // each looks for 100 ms whether they are free
-				return dropped, fmt.Errorf("drop proofs of messages: other sessions use %d partitions: try again later", r.LeftOver)
+				return dropped, fmt.Errorf("drop proofs of messages: other sessions use %d partitions: try again later",
+					r.LeftOver)
 			}
 		}
 	}

@@ -22,7 +22,8 @@ func TestAMessageIsFoundAfterTheClockWasAhead(t *testing.T) {
 		t.Helper()
 		var submissions []flow.Submission
 		for _, c := range commands {
-			submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
+			submissions = append(submissions,
+				flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
 		}
 		results := p.engine.DoAll(t.Context(), submissions)
 		for _, r := range results {

@@ -113,9 +113,11 @@ func (tx *Tx) insertCounters(p *commit.Pipe) {
 	var arg db.CounterInsertParams
 	for _, r := range rows {
 		v := &r.Value
-		arg.Tenants, arg.Channels, arg.Scopes = append(arg.Tenants, r.Key.tenant), append(arg.Channels, r.Key.channel), append(arg.Scopes, r.Key.scope)
+		arg.Tenants, arg.Channels, arg.Scopes = append(arg.Tenants, r.Key.tenant), append(arg.Channels, r.Key.channel),
+			append(arg.Scopes, r.Key.scope)
 		arg.WindowsS, arg.Subjects = append(arg.WindowsS, r.Key.seconds), append(arg.Subjects, []byte(r.Key.subject))
-		arg.Slots, arg.Counts, arg.ExpiresAt = append(arg.Slots, v.slot), append(arg.Counts, v.text()), append(arg.ExpiresAt, v.expiresAt)
+		arg.Slots, arg.Counts, arg.ExpiresAt = append(arg.Slots, v.slot), append(arg.Counts, v.text()),
+			append(arg.ExpiresAt, v.expiresAt)
 	}
 	p.Queue(func(d commit.DB) error { return q.CounterInsert(p.Context(), d, arg) })
 }
@@ -125,12 +127,16 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 		return
 	}
 	month := date(monthOf(tx.recorded))
-	m, c, o := db.MessageInsertParams{Month: month, AcceptedAt: tx.recorded}, db.ContentInsertParams{}, db.QueueInsertParams{Month: month}
+	m, c, o := db.MessageInsertParams{Month: month, AcceptedAt: tx.recorded}, db.ContentInsertParams{},
+		db.QueueInsertParams{Month: month}
 	for _, x := range tx.made {
-		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID), append(m.Channels, string(x.Channel))
-		m.BusinessTypes, m.BizNos, m.Templates = append(m.BusinessTypes, x.BusinessType), append(m.BizNos, x.BizNo), append(m.Templates, x.Template)
+		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID),
+			append(m.Channels, string(x.Channel))
+		m.BusinessTypes, m.BizNos, m.Templates = append(m.BusinessTypes, x.BusinessType), append(m.BizNos, x.BizNo),
+			append(m.Templates, x.Template)
 		m.Locales, m.RecipientHashes = append(m.Locales, x.Locale), append(m.RecipientHashes, x.RecipientHash)
-		m.RecipientHints, m.ContentHashes = append(m.RecipientHints, x.RecipientHint), append(m.ContentHashes, x.ContentHash)
+		m.RecipientHints, m.ContentHashes = append(m.RecipientHints, x.RecipientHint),
+			append(m.ContentHashes, x.ContentHash)
 		m.Fingerprints, m.Priorities = append(m.Fingerprints, x.fingerprint), append(m.Priorities, int32(x.Priority))
 		m.OnUnknowns, m.MaxAttempts = append(m.OnUnknowns, x.OnUnknown), append(m.MaxAttempts, x.MaxAttempts)
 		m.NotBefore, m.GiveUpAt = append(m.NotBefore, x.NotBefore), append(m.GiveUpAt, x.GiveUpAt)
@@ -140,7 +146,8 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 		tx.queueUp(&o, x)
 	}
 	c.Tenants, c.MessageIds, c.ContentsUntil = m.Tenants, m.MessageIds, m.ContentsUntil
-	o.Tenants, o.MessageIds, o.Channels, o.Priorities, o.OnUnknowns = m.Tenants, m.MessageIds, m.Channels, m.Priorities, m.OnUnknowns
+	o.Tenants, o.MessageIds, o.Channels, o.Priorities, o.OnUnknowns = m.Tenants, m.MessageIds, m.Channels, m.Priorities,
+		m.OnUnknowns
 	o.MaxAttempts, o.GiveUpAt, o.ContentsUntil = m.MaxAttempts, m.GiveUpAt, m.ContentsUntil
 	p.Queue(func(d commit.DB) error { return q.MessageInsert(p.Context(), d, m) })
 	p.Queue(func(d commit.DB) error { return q.ContentInsert(p.Context(), d, c) })
@@ -165,8 +172,10 @@ func (tx *Tx) queueUp(o *db.QueueInsertParams, m *made) {
 // job is a message as it is handed over, leased.
 func (tx *Tx) job(m *made) *send.Job {
 	return &send.Job{Message: send.Message{Tenant: m.Tenant, ID: m.ID, Channel: m.Channel, Attempt: 1,
-		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1, Until: tx.opened.Add(send.Lease), Priority: m.Priority,
-		MaxAttempts: int(m.MaxAttempts), GiveUpAt: m.GiveUpAt, Month: m.Month, ContentsUntil: m.ContentsUntil, Never: m.OnUnknown == Never}
+		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1,
+		Until: tx.opened.Add(send.Lease), Priority: m.Priority,
+		MaxAttempts: int(m.MaxAttempts), GiveUpAt: m.GiveUpAt, Month: m.Month, ContentsUntil: m.ContentsUntil,
+		Never: m.OnUnknown == Never}
 }
 
 // isDue remembers to tell that a tenant has messages that anybody may take.
@@ -183,9 +192,11 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 	}
 	arg := db.EventInsertParams{Now: tx.now, Instance: tx.outbox.Instance}
 	for _, e := range tx.events {
-		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID), append(arg.Months, e.month)
+		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID),
+			append(arg.Months, e.month)
 		arg.Kinds, arg.Providers = append(arg.Kinds, e.kind), append(arg.Providers, e.provider)
-		arg.ProviderMessageIds, arg.Codes, arg.Errors = append(arg.ProviderMessageIds, e.providerID), append(arg.Codes, e.code), append(arg.Errors, e.error)
+		arg.ProviderMessageIds, arg.Codes, arg.Errors = append(arg.ProviderMessageIds, e.providerID),
+			append(arg.Codes, e.code), append(arg.Errors, e.error)
 		arg.Principals, arg.RequestIds = append(arg.Principals, e.by.Principal), append(arg.RequestIds, e.by.RequestID)
 	}
 	p.Queue(func(d commit.DB) error { return q.EventInsert(p.Context(), d, arg) })

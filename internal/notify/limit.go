@@ -73,7 +73,8 @@ func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) er
 
 // DeleteLimit removes a limit; ok is false when there is none.
 func DeleteLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) (ok bool, err error) {
-	n, err := q.LimitDelete(ctx, pool, db.LimitDeleteParams{TenantID: tenant, Channel: string(l.Channel), Scope: l.Scope,
+	n, err := q.LimitDelete(ctx, pool, db.LimitDeleteParams{TenantID: tenant, Channel: string(l.Channel),
+		Scope:   l.Scope,
 		WindowS: int32(l.Window / time.Second)})
 	return n > 0, err
 }
@@ -93,7 +94,8 @@ func ListLimits(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Limit,
 }
 
 func limitOf(r *db.LimitReadRow) Limit {
-	return Limit{Channel: send.Channel(r.Channel), Scope: r.Scope, Window: time.Duration(r.WindowS) * time.Second, Most: r.Most}
+	return Limit{Channel: send.Channel(r.Channel), Scope: r.Scope, Window: time.Duration(r.WindowS) * time.Second,
+		Most: r.Most}
 }
 
 // row is the counter of a limit that counts nothing apart.
@@ -131,7 +133,10 @@ func (c *limitCache) put(tenant int32, limits []Limit, asked time.Time) {
 		c.byTenant = map[int32]rememberedLimits{}
 	}
 	if len(c.byTenant) > 10_000 { // tenants come and go: what is old is read again
-		maps.DeleteFunc(c.byTenant, func(_ int32, r rememberedLimits) bool { return time.Since(r.read) > rememberLimits })
+		maps.DeleteFunc(c.byTenant, func(_ int32,
+			r rememberedLimits) bool {
+			return time.Since(r.read) > rememberLimits
+		})
 	}
 	c.byTenant[tenant] = rememberedLimits{limits, asked}
 }
@@ -203,8 +208,10 @@ func (l *limited) count(tx *Tx) error {
 		w.moveTo(tx.now, seconds)
 		if ok, at := w.room(l.most[i], seconds); !ok {
 			tx.limited = append(tx.limited, tally{l.channel, r.Key.scope})
-			f := Limited.New("no more than %d messages may be accepted in %v", l.most[i], time.Duration(seconds)*time.Second).
-				With("scope", r.Key.scope).With("channel", r.Key.channel).With("window_seconds", seconds).With("most", l.most[i])
+			f := Limited.New("no more than %d messages may be accepted in %v", l.most[i],
+				time.Duration(seconds)*time.Second).
+				With("scope", r.Key.scope).With("channel", r.Key.channel).With("window_seconds", seconds).With("most",
+				l.most[i])
 			if wait := at.Sub(tx.now); !at.IsZero() && wait > 0 {
 				f = f.After(wait).With("retry_after_seconds", int64((wait+time.Second-1)/time.Second))
 			}

@@ -26,7 +26,8 @@ func TestTwoProcessesKeepOneLimit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerTenant, Window: time.Hour, Most: 23})
-	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour, Most: 7})
+	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour,
+		Most: 7})
 	processes := []*process{start(t, db, 0), start(t, db, 0)}
 	var accepted, refused [6]atomic.Int32
 	var wg sync.WaitGroup
@@ -54,7 +55,8 @@ func TestTwoProcessesKeepOneLimit(t *testing.T) {
 	if n := count(t, db, "select count(*) from notify_messages"); sum != 23 || n != 23 {
 		t.Errorf("%d were accepted, %d are there", sum, n)
 	}
-	if _, existed, err := processes[0].send(says("mail"), func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "ada@example.com" }); err != nil || existed {
+	if _, existed, err := processes[0].send(says("mail"),
+		func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "ada@example.com" }); err != nil || existed {
 		t.Errorf("a letter is no SMS: %v", err)
 	}
 }
@@ -69,7 +71,8 @@ func TestEveryScopeCountsApart(t *testing.T) {
 		notify.PerPrefix:    {to("13812340000"), to("13899990000")},
 		notify.PerIP: {func(p *notify.Params) { p.ClientIP = "2001:db8:1:2::1" },
 			func(p *notify.Params) { p.ClientIP = "2001:db8:1:3::1" }},
-		notify.PerChannel: {func(*notify.Params) {}, func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "a@example.com" }},
+		notify.PerChannel: {func(*notify.Params) {},
+			func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "a@example.com" }},
 	} {
 		change(t, db, "delete from notify_limits")
 		change(t, db, "delete from notify_counters")
@@ -97,7 +100,8 @@ func TestEveryScopeCountsApart(t *testing.T) {
 	if _, _, err := p.send(says("no address")); err != nil {
 		t.Error(err)
 	}
-	if _, _, err := p.send(says("an address"), func(p *notify.Params) { p.ClientIP = "192.0.2.1" }); !fault.Is(err, notify.Limited) || fault.Of(err).RetryAfter != 0 {
+	if _, _, err := p.send(says("an address"), func(p *notify.Params) { p.ClientIP = "192.0.2.1" }); !fault.Is(err,
+		notify.Limited) || fault.Of(err).RetryAfter != 0 {
 		t.Errorf("there never is room for it: %v", err)
 	}
 }
@@ -159,7 +163,8 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
 	p := start(t, db, 0)
 	do := func(c *made) commit.Outcome {
-		out, err := p.engine.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
+		out, err := p.engine.Do(t.Context(),
+			flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +186,9 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	if n := count(t, db, "select count(*) from notify_messages"); n != 2 {
 		t.Errorf("%d messages", n)
 	}
-	if _, err := p.engine.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "third" }}, Rows: 1, Bytes: 100}); !fault.Is(err, notify.Limited) {
+	if _, err := p.engine.Do(t.Context(),
+		flow.Submission{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "third" }}, Rows: 1,
+			Bytes: 100}); !fault.Is(err, notify.Limited) {
 		t.Errorf("over the limit: %v", err)
 	}
 }
@@ -193,10 +200,12 @@ func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
 	p := start(t, db, 10)
 	submissions := make([]flow.Submission, 3)
 	for i := range submissions {
-		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r", Command: &made{says: func() string { return "the same" }, fails: i == 0}, Rows: 1, Bytes: 100}
+		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r",
+			Command: &made{says: func() string { return "the same" }, fails: i == 0}, Rows: 1, Bytes: 100}
 	}
 	r := p.engine.DoAll(t.Context(), submissions)
-	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil || !r[2].Outcome.Existed {
+	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil ||
+		!r[2].Outcome.Existed {
 		t.Errorf("%+v", r)
 	}
 	if n := count(t, db, "select count(*) from notify_messages m join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
@@ -206,7 +215,8 @@ func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
 		submissions[i].Command = &made{says: func() string { return "with a number" }, biz: "late", fails: i == 0}
 	}
 	r = p.engine.DoAll(t.Context(), submissions)
-	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil || !r[2].Outcome.Existed {
+	if !fault.Is(r[0].Err, notify.NotParked) || r[1].Err != nil || r[1].Outcome.Existed || r[2].Err != nil ||
+		!r[2].Outcome.Existed {
 		t.Errorf("%+v", r)
 	}
 	if n := count(t, db, "select count(*) from notify_names n join notify_messages m using (message_id) where m.biz_no = 'late'"); n != 1 {

@@ -16,7 +16,8 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 	if len(tx.dead) > 0 {
 		var arg db.DeadFindParams
 		for _, s := range tx.dead {
-			arg.Tenants, arg.Channels, arg.Codes = append(arg.Tenants, s.tenant), append(arg.Channels, string(s.channel)), append(arg.Codes, s.code)
+			arg.Tenants, arg.Channels, arg.Codes = append(arg.Tenants, s.tenant),
+				append(arg.Channels, string(s.channel)), append(arg.Codes, s.code)
 		}
 		p.Queue(func(d commit.DB) error {
 			found, err := q.DeadFind(p.Context(), d, arg)
@@ -130,7 +131,8 @@ func (tx *Tx) lockQueue(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.QueueLock(p.Context(), d, arg)
 		for _, f := range found {
-			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: pg.OrZero(f.DueAt).UTC(), holder: pg.OrZero(f.Holder), onUnknown: f.OnUnknown,
+			tx.queue.Load(rows[f.N-1], queued{state: f.State, dueAt: pg.OrZero(f.DueAt).UTC(),
+				holder: pg.OrZero(f.Holder), onUnknown: f.OnUnknown,
 				unsure: f.Unsure, giveUpAt: f.GiveUpAt.UTC(), tid: f.Ctid})
 		}
 		return err
@@ -144,7 +146,8 @@ func (tx *Tx) lockCounters(p *commit.Pipe) {
 	}
 	var arg db.CounterLockParams
 	for _, r := range rows {
-		arg.Tenants, arg.Channels, arg.Scopes = append(arg.Tenants, r.Key.tenant), append(arg.Channels, r.Key.channel), append(arg.Scopes, r.Key.scope)
+		arg.Tenants, arg.Channels, arg.Scopes = append(arg.Tenants, r.Key.tenant), append(arg.Channels, r.Key.channel),
+			append(arg.Scopes, r.Key.scope)
 		arg.WindowsS, arg.Subjects = append(arg.WindowsS, r.Key.seconds), append(arg.Subjects, []byte(r.Key.subject))
 	}
 	p.Queue(func(d commit.DB) error {

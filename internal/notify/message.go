@@ -86,10 +86,14 @@ func (m *Message) open() bool {
 }
 
 func messageOf(k Key, r *db.MessageLoadRow) *Message {
-	m := &Message{Key: k, Month: r.Month.Time, Channel: send.Channel(r.Channel), BusinessType: r.BusinessType, BizNo: pg.OrZero(r.BizNo),
-		Template: pg.OrZero(r.Template), Locale: pg.OrZero(r.Locale), RecipientHash: r.RecipientHash, RecipientHint: r.RecipientHint,
-		ContentHash: r.ContentHash, Priority: r.Priority, OnUnknown: r.OnUnknown, MaxAttempts: r.MaxAttempts, NotBefore: pg.OrZero(r.NotBefore).UTC(),
-		GiveUpAt: r.GiveUpAt.UTC(), ContentsUntil: r.ContentsUntil.Time, AcceptedAt: r.AcceptedAt.UTC(), Principal: r.Principal, RequestID: r.RequestID}
+	m := &Message{Key: k, Month: r.Month.Time, Channel: send.Channel(r.Channel), BusinessType: r.BusinessType,
+		BizNo:    pg.OrZero(r.BizNo),
+		Template: pg.OrZero(r.Template), Locale: pg.OrZero(r.Locale), RecipientHash: r.RecipientHash,
+		RecipientHint: r.RecipientHint,
+		ContentHash:   r.ContentHash, Priority: r.Priority, OnUnknown: r.OnUnknown, MaxAttempts: r.MaxAttempts,
+		NotBefore: pg.OrZero(r.NotBefore).UTC(),
+		GiveUpAt:  r.GiveUpAt.UTC(), ContentsUntil: r.ContentsUntil.Time, AcceptedAt: r.AcceptedAt.UTC(),
+		Principal: r.Principal, RequestID: r.RequestID}
 	if r.Ended == Delivered || r.Ended == Undelivered {
 		m.reported = r.Ended
 	}
@@ -97,7 +101,8 @@ func messageOf(k Key, r *db.MessageLoadRow) *Message {
 		m.State, m.Provider, m.Code = r.Ended, r.EndedProvider, r.EndedCode
 		return m
 	}
-	m.State, m.Attempts, m.MaxAttempts, m.Provider, m.Code = r.State, r.Attempts, r.OpenMaxAttempts, r.OpenProvider, r.OpenCode
+	m.State, m.Attempts, m.MaxAttempts, m.Provider, m.Code = r.State, r.Attempts, r.OpenMaxAttempts, r.OpenProvider,
+		r.OpenCode
 	m.GiveUpAt = r.OpenGiveUpAt.UTC()
 	if m.State == Queued || m.State == Failed {
 		m.DueAt = pg.OrZero(r.DueAt).UTC()

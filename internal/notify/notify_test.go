@@ -86,7 +86,8 @@ func start(t *testing.T, db *pgtest.DB, room int) *process {
 	}
 	p := &process{T: t, hand: &hand{room: room}, pool: pool}
 	p.engine = flow.NewSendingEngine(pool, "test", nil, slog.New(slog.DiscardHandler),
-		&notify.Outbox{Master: master, Handoff: p.hand, Instance: "test", Region: "CN", Metrics: notify.NewMetrics(nil)})
+		&notify.Outbox{Master: master, Handoff: p.hand, Instance: "test", Region: "CN",
+			Metrics: notify.NewMetrics(nil)})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -99,7 +100,8 @@ func start(t *testing.T, db *pgtest.DB, room int) *process {
 }
 
 func (p *process) do(c commit.Command[*notify.Tx]) (commit.Outcome, error) {
-	return p.engine.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+	return p.engine.Do(context.Background(),
+		flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 }
 
 // send sends a message, as changed, and tells whether it was there before.
@@ -122,8 +124,9 @@ func (p *process) mustSend(change ...func(*notify.Params)) *notify.Message {
 
 // text is an SMS that differs from every other one.
 func text(change ...func(*notify.Params)) *notify.SendCommand {
-	c := &notify.SendCommand{Caller: who, Params: notify.Params{Channel: send.SMS, Recipient: "138 1234 5678", Priority: notify.Normal,
-		Content: send.Content{Text: "hello"}}}
+	c := &notify.SendCommand{Caller: who,
+		Params: notify.Params{Channel: send.SMS, Recipient: "138 1234 5678", Priority: notify.Normal,
+			Content: send.Content{Text: "hello"}}}
 	for _, f := range change {
 		f(&c.Params)
 	}
@@ -191,18 +194,21 @@ func TestABizNoIsOneMessageForEver(t *testing.T) {
 	p := start(t, db, 0)
 	first := p.mustSend(bizNo("b1"))
 	change(t, db, "delete from notify_fingerprints")
-	if m, existed, err := p.send(bizNo("b1")); err != nil || !existed || m.ID != first.ID || m.RecipientHint != "+86138****5678" {
+	if m, existed, err := p.send(bizNo("b1")); err != nil || !existed || m.ID != first.ID ||
+		m.RecipientHint != "+86138****5678" {
 		t.Errorf("again: %+v, existed %v, %v", m, existed, err)
 	}
 	for want, f := range map[string]func(*notify.Params){"content": says("x"), "recipient": to("13900000000"),
-		"business_type": func(p *notify.Params) { p.BusinessType = "x" }, "channel": func(p *notify.Params) { p.Channel, p.Recipient = send.Push, "token" }} {
+		"business_type": func(p *notify.Params) { p.BusinessType = "x" },
+		"channel":       func(p *notify.Params) { p.Channel, p.Recipient = send.Push, "token" }} {
 		_, _, err := p.send(bizNo("b1"), f)
 		if !fault.Is(err, notify.BizNoExistsDifferent) || !strings.HasPrefix(fault.Of(err).State["differs"], want) {
 			t.Errorf("with another %s: %v, %v", want, err, fault.Of(err).State)
 		}
 	}
 	p.mustSend(bizNo("b2"), window(0))
-	if m, existed, err := p.send(bizNo("b2"), window(0), func(p *notify.Params) { p.Priority = notify.High }); err != nil || !existed || m.Priority != notify.Normal {
+	if m, existed, err := p.send(bizNo("b2"), window(0),
+		func(p *notify.Params) { p.Priority = notify.High }); err != nil || !existed || m.Priority != notify.Normal {
 		t.Errorf("how urgent it is, is not what it says: %v, %v", existed, err)
 	}
 }
@@ -222,12 +228,15 @@ func TestABizNoOfARepeatIsThatOfTheFirst(t *testing.T) {
 	if _, _, err := p.send(bizNo("b2"), says("another")); !fault.Is(err, notify.BizNoExistsDifferent) {
 		t.Errorf("another message: %v", err)
 	}
-	if got, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(t.Context(), notify.Key{Tenant: 1}, "b2", false); err != nil || got.ID != first.ID {
+	if got, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(t.Context(), notify.Key{Tenant: 1},
+		"b2", false); err != nil || got.ID != first.ID {
 		t.Errorf("by its biz_no: %v", err)
 	}
 	var submissions []flow.Submission
 	for _, n := range []string{"b3", "b4", "b4"} {
-		submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(bizNo(n), says("batch"))), Rows: 1, Bytes: 100})
+		submissions = append(submissions,
+			flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(bizNo(n), says("batch"))), Rows: 1,
+				Bytes: 100})
 	}
 	ids := map[int64]bool{}
 	for i, r := range p.engine.DoAll(t.Context(), submissions) {
@@ -254,8 +263,9 @@ func TestOneOfManyWhoSendTheSameSends(t *testing.T) {
 		wg.Go(func() {
 			for i := range things {
 				n := fmt.Sprint((i + c) % things)
-				for kind, f := range map[string][]func(*notify.Params){"biz " + n: {bizNo(n), says(n), window(0)}, "print " + n: {says("p" + n)},
-					"both " + n: {bizNo("both" + n), says("both" + n)}} {
+				for kind, f := range map[string][]func(*notify.Params){"biz " + n: {bizNo(n), says(n), window(0)},
+					"print " + n: {says("p" + n)},
+					"both " + n:  {bizNo("both" + n), says("both" + n)}} {
 					m, existed, err := processes[c%2].send(f...)
 					if err != nil {
 						t.Errorf("%s: %v", kind, err)
@@ -322,7 +332,10 @@ func TestWhatNoEndpointCouldGetIsRefused(t *testing.T) {
 		"no type":             {Data: []byte(`{}`)},
 		"too much":            {Type: "order.paid", Data: make([]byte, webhook.MaxBody+1)},
 	} {
-		if m, _, err := p.send(func(x *notify.Params) { x.Channel, x.Recipient, x.Content = send.Webhook, "shop", content }); !fault.Is(err, fault.FieldInvalid) {
+		if m, _, err := p.send(func(x *notify.Params) {
+			x.Channel, x.Recipient, x.Content = send.Webhook, "shop",
+				content
+		}); !fault.Is(err, fault.FieldInvalid) {
 			t.Errorf("%s: %v, %v", name, m, err)
 		}
 	}

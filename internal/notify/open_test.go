@@ -21,12 +21,14 @@ func (p *process) cancel(id int64) (commit.Outcome, error) {
 }
 
 func (p *process) report(id int64, delivered bool) (commit.Outcome, error) {
-	return p.do(&notify.ReportCommand{Caller: who, ID: id, Provider: "file", Delivered: delivered, Code: map[bool]string{false: "absent"}[delivered]})
+	return p.do(&notify.ReportCommand{Caller: who, ID: id, Provider: "file", Delivered: delivered,
+		Code: map[bool]string{false: "absent"}[delivered]})
 }
 
 func (p *process) state(id int64) *notify.Told {
 	p.Helper()
-	t, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(p.Context(), notify.Key{Tenant: 1, ID: id}, "", false)
+	t, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(p.Context(), notify.Key{Tenant: 1, ID: id},
+		"", false)
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -57,11 +59,14 @@ func TestWhatMayBeCancelled(t *testing.T) {
 		{"dead", "state = 'dead', due_at = null", nil},
 		{"unknown", "state = 'unknown', due_at = null", notify.NotCancellable},
 		{"on its way", "state = 'sending', holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
-		{"on its way, its lease over", "state = 'sending', holder = 'h', due_at = now() - interval '1 min'", notify.BeingSent},
+		{"on its way, its lease over", "state = 'sending', holder = 'h', due_at = now() - interval '1 min'",
+			notify.BeingSent},
 		{"leased", "holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
 		{"leased once, and not begun", "holder = 'h', due_at = now() - interval '1 min'", nil},
-		{"leased once, begun or not", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'", notify.BeingSent},
-		{"failed, and perhaps sent before", "state = 'failed', due_at = now() + interval '1 min', attempts = 2, unsure = true", notify.NotCancellable},
+		{"leased once, begun or not", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'",
+			notify.BeingSent},
+		{"failed, and perhaps sent before",
+			"state = 'failed', due_at = now() + interval '1 min', attempts = 2, unsure = true", notify.NotCancellable},
 		{"given back, and perhaps sent before", "due_at = now(), attempts = 2, unsure = true", notify.NotCancellable},
 	} {
 		m := p.mustSend(says(c.name), func(p *notify.Params) {
@@ -75,10 +80,12 @@ func TestWhatMayBeCancelled(t *testing.T) {
 		}
 		out, err := p.cancel(m.ID)
 		if c.want == nil {
-			if err != nil || out.Answer.(*notify.Message).State != notify.Cancelled || p.state(m.ID).State != notify.Cancelled {
+			if err != nil || out.Answer.(*notify.Message).State != notify.Cancelled ||
+				p.state(m.ID).State != notify.Cancelled {
 				t.Errorf("%s: %+v, %v", c.name, out, err)
 			}
-			if out, err := p.cancel(m.ID); err != nil || !out.Existed || out.Answer.(*notify.Message).State != notify.Cancelled {
+			if out, err := p.cancel(m.ID); err != nil || !out.Existed ||
+				out.Answer.(*notify.Message).State != notify.Cancelled {
 				t.Errorf("%s, again: %+v, %v", c.name, out, err)
 			}
 		} else if !fault.Is(err, c.want) {
@@ -87,7 +94,8 @@ func TestWhatMayBeCancelled(t *testing.T) {
 	}
 	m := p.mustSend()
 	sent(t, db, m.ID)
-	if _, err := p.cancel(m.ID); !fault.Is(err, notify.NotCancellable) || fault.Of(err).State["message_state"] != notify.Sent {
+	if _, err := p.cancel(m.ID); !fault.Is(err, notify.NotCancellable) ||
+		fault.Of(err).State["message_state"] != notify.Sent {
 		t.Errorf("sent: %v", err)
 	}
 	if _, err := p.cancel(12345); !fault.Is(err, notify.NotFound) {
@@ -132,7 +140,8 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	}
 	for i := range 5 {
 		m := p.mustSend(says(fmt.Sprint("many", i)))
-		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1", m.ID, []string{"a", "b"}[i%2])
+		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1", m.ID,
+			[]string{"a", "b"}[i%2])
 	}
 	all := func(code string, channel send.Channel) notify.Requeued {
 		out, err := p.do(&notify.RequeueAllCommand{Caller: who, Code: code, Channel: channel})
@@ -175,14 +184,16 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 	db := pgtest.New(t)
 	p := start(t, db, 0)
 	as := func(state string, m *notify.Message) *notify.Message {
-		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'x' where message_id = $1", m.ID, state)
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'x' where message_id = $1", m.ID,
+			state)
 		return m
 	}
 	both := func(first, second commit.Command[*notify.Tx]) commit.Result {
 		t.Helper()
 		var submissions []flow.Submission
 		for _, c := range []commit.Command[*notify.Tx]{first, second} {
-			submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
+			submissions = append(submissions,
+				flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 		}
 		r := p.engine.DoAll(t.Context(), submissions)
 		if r[0].Err != nil {
@@ -191,25 +202,30 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 		return r[1]
 	}
 	dead := as("dead", p.mustSend(says("dead")))
-	if r := both(&notify.RequeueCommand{Caller: who, ID: dead.ID}, text(says("dead"))); r.Err != nil || !r.Outcome.Existed || r.Outcome.Answer.(*notify.Message).State != notify.Queued {
+	if r := both(&notify.RequeueCommand{Caller: who, ID: dead.ID}, text(says("dead"))); r.Err != nil ||
+		!r.Outcome.Existed || r.Outcome.Answer.(*notify.Message).State != notify.Queued {
 		t.Errorf("sent again as it is brought back: %+v", r)
 	}
 	waits := p.mustSend(says("waits"), bizNo("waits"))
-	if r := both(&notify.CancelCommand{Caller: who, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil || !r.Outcome.Existed ||
+	if r := both(&notify.CancelCommand{Caller: who, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil ||
+		!r.Outcome.Existed ||
 		r.Outcome.Answer.(*notify.Message).State != notify.Cancelled {
 		t.Errorf("sent again as it is cancelled, by its number: %+v", r)
 	}
 	other := p.mustSend(says("other"))
-	if r := both(&notify.CancelCommand{Caller: who, ID: other.ID}, text(says("other"))); r.Err != nil || r.Outcome.Existed {
+	if r := both(&notify.CancelCommand{Caller: who, ID: other.ID}, text(says("other"))); r.Err != nil ||
+		r.Outcome.Existed {
 		t.Errorf("sent again as it is cancelled: %+v", r)
 	}
 	lost := as("unknown", p.mustSend(says("lost")))
-	if r := both(&notify.ReportCommand{Caller: who, ID: lost.ID}, &notify.RequeueCommand{Caller: who, ID: lost.ID}); !fault.Is(r.Err, notify.NotParked) {
+	if r := both(&notify.ReportCommand{Caller: who, ID: lost.ID},
+		&notify.RequeueCommand{Caller: who, ID: lost.ID}); !fault.Is(r.Err, notify.NotParked) {
 		t.Errorf("brought back as it is settled: %+v", r)
 	}
 	late := p.mustSend(says("late"))
 	sent(t, db, late.ID)
-	r := both(&notify.ReportCommand{Caller: who, ID: late.ID}, &notify.ReportCommand{Caller: who, ID: late.ID, Delivered: true})
+	r := both(&notify.ReportCommand{Caller: who, ID: late.ID},
+		&notify.ReportCommand{Caller: who, ID: late.ID, Delivered: true})
 	if r.Err != nil || r.Outcome.Existed || p.state(late.ID).State != notify.Delivered {
 		t.Errorf("reported on twice: %+v", r)
 	}
@@ -224,7 +240,8 @@ func TestWhatNobodyCanSendLeavesTheQueue(t *testing.T) {
 		m := p.mustSend(says(fmt.Sprint(state, days)))
 		change(t, db, `insert into notify_events (tenant_id, message_id, month, kind, attempt, code, at, instance)
 			select tenant_id, message_id, month, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
-		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'refused' where message_id = $1", m.ID, state)
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'refused' where message_id = $1", m.ID,
+			state)
 		change(t, db, fmt.Sprintf(`begin; set local session_replication_role = replica;
 			delete from notify_contents where message_id = %[1]d;
 			update notify_messages set contents_until = (now() at time zone 'UTC')::date - %[2]d where message_id = %[1]d;
@@ -272,9 +289,11 @@ func TestReportsSettleWhatIsUnknown(t *testing.T) {
 	for i, c := range []struct {
 		delivered, existed bool
 		want               string
-	}{{false, false, notify.Undelivered}, {false, true, notify.Undelivered}, {true, false, notify.Delivered}, {true, true, notify.Delivered}} {
+	}{{false, false, notify.Undelivered}, {false, true, notify.Undelivered}, {true, false, notify.Delivered}, {true,
+		true, notify.Delivered}} {
 		out, err := p.report(m.ID, c.delivered)
-		if err != nil || out.Existed != c.existed || out.Answer.(*notify.Message).State != c.want || p.state(m.ID).State != c.want {
+		if err != nil || out.Existed != c.existed || out.Answer.(*notify.Message).State != c.want ||
+			p.state(m.ID).State != c.want {
 			t.Errorf("%d: %+v, %v", i, out, err)
 		}
 	}
@@ -283,17 +302,20 @@ func TestReportsSettleWhatIsUnknown(t *testing.T) {
 	}
 	by := p.mustSend(says("by the provider's number"))
 	sent(t, db, by.ID)
-	out, err := p.do(&notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", by.ID), Delivered: true})
+	out, err := p.do(&notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", by.ID),
+		Delivered: true})
 	if err != nil || out.Answer.(*notify.Message).ID != by.ID || p.state(by.ID).State != notify.Delivered {
 		t.Errorf("by the provider's number: %+v, %v", out, err)
 	}
-	if _, err := p.do(&notify.ReportCommand{Caller: who, Provider: "other", ProviderMessageID: fmt.Sprint("f", by.ID)}); !fault.Is(err, notify.NotFound) {
+	if _, err := p.do(&notify.ReportCommand{Caller: who, Provider: "other",
+		ProviderMessageID: fmt.Sprint("f", by.ID)}); !fault.Is(err, notify.NotFound) {
 		t.Errorf("another provider's number: %v", err)
 	}
 	for state, c := range map[string]struct {
 		delivered bool
 		want      string
-	}{"unknown": {false, notify.Undelivered}, "dead": {true, notify.Delivered}, "unknown ": {true, notify.Delivered}, "failed": {false, notify.Failed},
+	}{"unknown": {false, notify.Undelivered}, "dead": {true, notify.Delivered}, "unknown ": {true,
+		notify.Delivered}, "failed": {false, notify.Failed},
 		"sending": {true, notify.Delivered}} {
 		m := p.mustSend(says("is " + state))
 		change(t, db, `update notify_queue set state = trim($2), due_at = case when trim($2) in ('failed', 'sending') then now() end where message_id = $1`, m.ID, state)
@@ -326,7 +348,8 @@ func TestTheSameReportIsWrittenDownOnce(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if n := count(t, db, "select count(*) from notify_events where kind = 'delivered'"); n != messages || first.Load() != messages {
+	if n := count(t, db, "select count(*) from notify_events where kind = 'delivered'"); n != messages ||
+		first.Load() != messages {
 		t.Errorf("%d events, %d were the first", n, first.Load())
 	}
 }
@@ -345,8 +368,10 @@ func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
 		t.Fatalf("%d were handed over, %d times due", len(p.hand.taken), p.hand.due[1])
 	}
 	j := p.hand.taken[0]
-	if j.ID != one.ID || j.Recipient != "+8613812345678" || j.Content.Text != "one" || j.Park || j.Fence != 1 || j.Attempt != 1 || j.Priority != 0 ||
-		j.Until.Before(before.Add(send.Lease)) || j.Until.After(time.Now().Add(send.Lease)) || !j.GiveUpAt.Equal(one.GiveUpAt) {
+	if j.ID != one.ID || j.Recipient != "+8613812345678" || j.Content.Text != "one" || j.Park || j.Fence != 1 ||
+		j.Attempt != 1 || j.Priority != 0 ||
+		j.Until.Before(before.Add(send.Lease)) || j.Until.After(time.Now().Add(send.Lease)) ||
+		!j.GiveUpAt.Equal(one.GiveUpAt) {
 		t.Errorf("%+v", j)
 	}
 	if n := count(t, db, `select count(*) from notify_queue where holder = 'test' and fence = 1 and attempts = 1 and due_at > now() + interval '50 s'`); n != 2 {
@@ -355,10 +380,13 @@ func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
 	if n := count(t, db, `select count(*) from notify_queue where holder is null and fence = 0 and attempts = 0 and due_at <= now()`); n != 1 {
 		t.Errorf("%d are due", n)
 	}
-	dry := flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(says("dry"))), Rows: 1, Bytes: 100, DryRun: true}
+	dry := flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text(says("dry"))), Rows: 1, Bytes: 100,
+		DryRun: true}
 	p.hand.room = 5
-	if _, err := p.engine.Do(t.Context(), dry); err != nil || len(p.hand.dropped) != 1 || len(p.hand.taken) != 2 || p.hand.reserved != 2 {
-		t.Errorf("a dry run: %v, %d dropped, %d taken, %d reserved", err, len(p.hand.dropped), len(p.hand.taken), p.hand.reserved)
+	if _, err := p.engine.Do(t.Context(), dry); err != nil || len(p.hand.dropped) != 1 || len(p.hand.taken) != 2 ||
+		p.hand.reserved != 2 {
+		t.Errorf("a dry run: %v, %d dropped, %d taken, %d reserved", err, len(p.hand.dropped), len(p.hand.taken),
+			p.hand.reserved)
 	}
 }
 
@@ -366,7 +394,8 @@ func TestWithoutAMasterKeyMessagesAreRefused(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.Pool(t, pgtest.New(t).AppDSN)
 	e := flow.NewEngine(pool, "test", nil, nil)
-	if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text()), Rows: 1, Bytes: 100}); err == nil ||
+	if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(text()), Rows: 1,
+		Bytes: 100}); err == nil ||
 		fault.Of(err) == nil || fault.Of(err).Reason.Name != "SECRET_NOT_CONFIGURED" {
 		t.Error(err)
 	}

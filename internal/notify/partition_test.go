@@ -17,8 +17,8 @@ import (
 // add makes a partition as of that many days ago.
 const add = `select public.notify_add_partition($1, $2, $3::text::date, $4::text::date)`
 
-// keep keeps partitions until nothing is left over: on a busy machine a lock may not be had in the short time that it is
-// waited for.
+// keep keeps partitions until nothing is left over: on a busy machine a lock may not be had in the short time that it
+// is waited for.
 func keep(t *testing.T, pool *pgxpool.Pool) (made, dropped int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -54,7 +54,8 @@ func TestContentsGoOnTheirDayAndProofsStay(t *testing.T) {
 	if made, _ := keep(t, pool); made != 1 {
 		t.Errorf("made %d", made)
 	}
-	for _, statement := range []string{"drop table notify_contents", "select notify_drop_partition('notify_contents', 'notify_contents_20260301')",
+	for _, statement := range []string{"drop table notify_contents",
+		"select notify_drop_partition('notify_contents', 'notify_contents_20260301')",
 		"select notify_keep_partitions(1)", "drop table notify_parts.notify_messages_202603"} {
 		if _, err := pool.Exec(t.Context(), statement); err == nil {
 			t.Errorf("the service may %s", statement)
@@ -100,7 +101,8 @@ func TestANumberStaysTakenWhenItsProofIsGone(t *testing.T) {
 	if dropped, err := notify.DropProofs(t.Context(), super, 4); err != nil || dropped != 2 {
 		t.Errorf("dropped %d, %v", dropped, err)
 	}
-	if again, existed, err := p.send(bizNo("old"), says("old")); err != nil || !existed || again.ID != m.ID || again.State != "" {
+	if again, existed, err := p.send(bizNo("old"), says("old")); err != nil || !existed || again.ID != m.ID ||
+		again.State != "" {
 		t.Errorf("the same again: %+v, %v, %v", again, existed, err)
 	}
 	if _, _, err := p.send(bizNo("old"), says("new")); !fault.Is(err, notify.BizNoExistsDifferent) {
@@ -108,7 +110,8 @@ func TestANumberStaysTakenWhenItsProofIsGone(t *testing.T) {
 	}
 }
 
-// Somebody reads for long: what he reads stays, and nobody who sends waits for him, or behind the one who would drop it.
+// Somebody reads for long: what he reads stays, and nobody who sends waits for him, or behind the one who would drop
+// it.
 func TestALongReaderKeepsNobodyFromSending(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

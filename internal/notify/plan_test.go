@@ -57,8 +57,8 @@ func (p *plans) blocks(call func()) int64 {
 	return touched() - before
 }
 
-// load makes messages (1 << 14) + from … to of one batch for each 16,000: half of them waiting, some dead, the rest sent,
-// each with a biz_no, a fingerprint and a counter.
+// load makes messages (1 << 14) + from … to of one batch for each 16,000: half of them waiting, some dead, the rest
+// sent, each with a biz_no, a fingerprint and a counter.
 func (p *plans) load(from, to int) {
 	p.exec(fmt.Sprintf(`
 		insert into commit_batches (batch_id, committed_at, commands, instance)
@@ -108,7 +108,8 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return &notify.CancelCommand{Caller: who, ID: id((from+i)&^3 | 2)}
 		}),
 		"4 report": commands(func(i int) commit.Command[*notify.Tx] {
-			return &notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1), Delivered: true}
+			return &notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1),
+				Delivered: true}
 		}),
 		"5 requeue": commands(func(i int) commit.Command[*notify.Tx] {
 			if i > 0 { // the others of the four are not dead
@@ -128,7 +129,8 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return &notify.RequeueAllCommand{Caller: who, Code: fmt.Sprint("none", i)}
 		}),
 		"8 list to": each(func(i int) error {
-			_, _, err := p.reader.List(context.Background(), 1, notify.Filter{Channel: "sms", Recipient: fmt.Sprintf("+8613812%06d", from+i)}, 10, "")
+			_, _, err := p.reader.List(context.Background(), 1,
+				notify.Filter{Channel: "sms", Recipient: fmt.Sprintf("+8613812%06d", from+i)}, 10, "")
 			return err
 		}),
 	}
@@ -145,7 +147,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	for _, table := range []string{"notify_queue", "notify_names", "notify_fingerprints", "notify_counters"} { // autovacuum's ANALYZE would hide the trap
+	// autovacuum's ANALYZE would hide the trap
+	for _, table := range []string{"notify_queue", "notify_names", "notify_fingerprints", "notify_counters"} {
 		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
 	p.exec("analyze")
@@ -178,7 +181,8 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Errorf("dead letters: %d blocks", got)
 	}
 	// What is found seldom is looked for in pages that are bounded, and empty until it is found or all is looked at.
-	for _, f := range []notify.Filter{{Channel: send.Push}, {State: notify.Failed}, {State: notify.Dead, Code: "none"}} {
+	for _, f := range []notify.Filter{{Channel: send.Push}, {State: notify.Failed},
+		{State: notify.Dead, Code: "none"}} {
 		token, pages := "", 0
 		for ; pages == 0 || token != ""; pages++ {
 			var list []*notify.Message

@@ -52,7 +52,8 @@ type Told struct {
 
 // read runs in one snapshot.
 func (r *Reader) read(ctx context.Context, f func(d db.DBTX) error) error {
-	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) error { return f(pg.Planned{DB: tx}) })
+	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead},
+		func(tx pgx.Tx) error { return f(pg.Planned{DB: tx}) })
 }
 
 // beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
@@ -91,15 +92,17 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 func (t *Told) events(ctx context.Context, d db.DBTX) error {
 	rows, err := q.EventList(ctx, d, db.EventListParams{TenantID: t.Tenant, MessageID: t.ID, Month: date(t.Month)})
 	for _, e := range slices.Backward(rows) {
-		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: pg.OrZero(e.Provider), ProviderMessageID: pg.OrZero(e.ProviderMessageID),
-			Code: pg.OrZero(e.Code), Error: pg.OrZero(e.Error), At: e.At.UTC(), Instance: e.Instance,
+		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: pg.OrZero(e.Provider),
+			ProviderMessageID: pg.OrZero(e.ProviderMessageID),
+			Code:              pg.OrZero(e.Code), Error: pg.OrZero(e.Error), At: e.At.UTC(), Instance: e.Instance,
 			Principal: pg.OrZero(e.Principal), RequestID: pg.OrZero(e.RequestID)})
 	}
 	return err
 }
 
 func (t *Told) content(ctx context.Context, d db.DBTX) error {
-	rows, err := q.ContentGet(ctx, d, db.ContentGetParams{TenantID: t.Tenant, MessageID: t.ID, ContentsUntil: date(t.ContentsUntil)})
+	rows, err := q.ContentGet(ctx, d, db.ContentGetParams{TenantID: t.Tenant, MessageID: t.ID,
+		ContentsUntil: date(t.ContentsUntil)})
 	if err != nil || len(rows) == 0 {
 		return err
 	}
@@ -119,7 +122,8 @@ func load(ctx context.Context, d db.DBTX, tenant int32, ids []int64) ([]*Message
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	rows, err := q.MessageLoad(ctx, d, db.MessageLoadParams{Tenants: slices.Repeat([]int32{tenant}, len(ids)), MessageIds: ids})
+	rows, err := q.MessageLoad(ctx, d, db.MessageLoadParams{Tenants: slices.Repeat([]int32{tenant}, len(ids)),
+		MessageIds: ids})
 	messages := make([]*Message, len(rows))
 	for i := range rows {
 		messages[i] = messageOf(Key{tenant, ids[rows[i].N-1]}, &rows[i])
@@ -143,8 +147,10 @@ const (
 
 // List lists messages, newest first. A page looks at so many and no more, so one may be short while there is a next.
 // Returns faults PAGE_TOKEN_INVALID, FIELD_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, token string) (messages []*Message, next string, err error) {
-	l := listing{Filter: f, tenant: tenant, size: size, pages: paging.Of("notify", tenant, string(f.Channel), f.Recipient, f.State, f.Code)}
+func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
+	token string) (messages []*Message, next string, err error) {
+	l := listing{Filter: f, tenant: tenant, size: size,
+		pages: paging.Of("notify", tenant, string(f.Channel), f.Recipient, f.State, f.Code)}
 	if l.before, err = l.pages.AfterNumber(token, math.MaxInt64); err != nil {
 		return nil, "", err
 	}
@@ -192,12 +198,15 @@ func (l *listing) find(ctx context.Context, d db.DBTX) ([]int64, error) {
 	count := int32(l.size + 1)
 	switch {
 	case l.hash != nil:
-		return q.MessagePageTo(ctx, d, db.MessagePageToParams{TenantID: l.tenant, RecipientHash: l.hash, Before: l.before, Count: count})
+		return q.MessagePageTo(ctx, d, db.MessagePageToParams{TenantID: l.tenant, RecipientHash: l.hash,
+			Before: l.before, Count: count})
 	case l.State != "":
-		return q.MessagePageOpen(ctx, d, db.MessagePageOpenParams{TenantID: l.tenant, Before: l.before, Scan: scanMax, OnlyState: l.State,
-			OnlyChannel: string(l.Channel), OnlyCode: l.Code, Count: count})
+		return q.MessagePageOpen(ctx, d,
+			db.MessagePageOpenParams{TenantID: l.tenant, Before: l.before, Scan: scanMax, OnlyState: l.State,
+				OnlyChannel: string(l.Channel), OnlyCode: l.Code, Count: count})
 	}
-	return q.MessagePage(ctx, d, db.MessagePageParams{TenantID: l.tenant, Before: l.before, Scan: scanMax, OnlyChannel: string(l.Channel), Count: count})
+	return q.MessagePage(ctx, d, db.MessagePageParams{TenantID: l.tenant, Before: l.before, Scan: scanMax,
+		OnlyChannel: string(l.Channel), Count: count})
 }
 
 // more is the token for where the page stopped looking, when there is more to look at.
@@ -207,13 +216,15 @@ func (l *listing) more(ctx context.Context, d db.DBTX) (token string, err error)
 	case l.hash != nil:
 		return "", nil
 	case l.State != "":
-		end, err := q.MessagePageOpenEnd(ctx, d, db.MessagePageOpenEndParams{TenantID: l.tenant, Before: l.before, Scan: scanMax})
+		end, err := q.MessagePageOpenEnd(ctx, d,
+			db.MessagePageOpenEndParams{TenantID: l.tenant, Before: l.before, Scan: scanMax})
 		if err != nil {
 			return "", err
 		}
 		scanned, last = end.Scanned, end.Last
 	default:
-		end, err := q.MessagePageEnd(ctx, d, db.MessagePageEndParams{TenantID: l.tenant, Before: l.before, Scan: scanMax})
+		end, err := q.MessagePageEnd(ctx, d,
+			db.MessagePageEndParams{TenantID: l.tenant, Before: l.before, Scan: scanMax})
 		if err != nil {
 			return "", err
 		}

@@ -33,7 +33,8 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 		case 0:
 			sent(t, db, m.ID)
 		case 1:
-			change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1", m.ID, fmt.Sprint("c", i%3))
+			change(t, db, "update notify_queue set state = 'dead', due_at = null, code = $2 where message_id = $1",
+				m.ID, fmt.Sprint("c", i%3))
 			want["dead"] = append(want["dead"], m.ID)
 			if i%3 == 1 {
 				want["c1"] = append(want["c1"], m.ID)
@@ -42,8 +43,10 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 			want["queued"] = append(want["queued"], m.ID)
 		}
 	}
-	for name, f := range map[string]notify.Filter{"all": {}, "email": {Channel: send.Email}, "ada": {Channel: send.Email, Recipient: "ada@EXAMPLE.com"},
-		"dead": {State: notify.Dead}, "c1": {State: notify.Dead, Code: "c1"}, "queued": {State: notify.Queued}, "none": {Channel: send.Push}} {
+	for name, f := range map[string]notify.Filter{"all": {}, "email": {Channel: send.Email},
+		"ada":  {Channel: send.Email, Recipient: "ada@EXAMPLE.com"},
+		"dead": {State: notify.Dead}, "c1": {State: notify.Dead, Code: "c1"}, "queued": {State: notify.Queued},
+		"none": {Channel: send.Push}} {
 		for _, size := range []int{1, 2, 5, 100} {
 			var got []int64
 			token := ""
@@ -67,13 +70,15 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := reader.List(t.Context(), 1, notify.Filter{Channel: send.SMS}, 2, token); !fault.Is(err, paging.TokenInvalid) {
+	if _, _, err := reader.List(t.Context(), 1, notify.Filter{Channel: send.SMS}, 2, token); !fault.Is(err,
+		paging.TokenInvalid) {
 		t.Errorf("the token of another list: %v", err)
 	}
 	if list, _, err := reader.List(t.Context(), 2, notify.Filter{}, 10, ""); err != nil || len(list) != 0 {
 		t.Errorf("another tenant sees %d, %v", len(list), err)
 	}
-	if _, _, err := reader.List(t.Context(), 1, notify.Filter{Channel: send.Email, Recipient: "ada"}, 2, ""); !fault.Is(err, fault.FieldInvalid) {
+	if _, _, err := reader.List(t.Context(), 1, notify.Filter{Channel: send.Email, Recipient: "ada"}, 2,
+		""); !fault.Is(err, fault.FieldInvalid) {
 		t.Errorf("no address: %v", err)
 	}
 }
@@ -87,7 +92,8 @@ func TestDeadLettersAreGroupedByWhatWentWrong(t *testing.T) {
 	for i, c := range []struct {
 		state, code string
 		channel     send.Channel
-	}{{"dead", "refused", send.SMS}, {"dead", "refused", send.SMS}, {"dead", "refused", send.SMS}, {"dead", "timeout", send.SMS}, {"dead", "refused", send.Push}, {"dead", "refused", send.Push},
+	}{{"dead", "refused", send.SMS}, {"dead", "refused", send.SMS}, {"dead", "refused", send.SMS}, {"dead", "timeout",
+		send.SMS}, {"dead", "refused", send.Push}, {"dead", "refused", send.Push},
 		{"unknown", "lost", send.SMS}, {"queued", "", send.SMS}} {
 		m := p.mustSend(says(fmt.Sprint(i)), func(p *notify.Params) {
 			if c.channel == send.Push {
@@ -97,12 +103,14 @@ func TestDeadLettersAreGroupedByWhatWentWrong(t *testing.T) {
 		if c.state == "queued" {
 			continue
 		}
-		change(t, db, "update notify_queue set state = $2, due_at = null, code = $3 where message_id = $1", m.ID, c.state, c.code)
+		change(t, db, "update notify_queue set state = $2, due_at = null, code = $3 where message_id = $1", m.ID,
+			c.state, c.code)
 		change(t, db, `insert into notify_events (tenant_id, message_id, month, kind, attempt, code, error, at, instance)
 			select tenant_id, message_id, month, 'dead', 1, code, 'words of ' || message_id, now(), 'test' from notify_queue where message_id = $1`, m.ID)
 		last[fmt.Sprint(c.state, c.code, c.channel)] = m.ID
 	}
-	for state, want := range map[string][]string{notify.Dead: {"refused sms 3", "refused push 2", "timeout sms 1"}, notify.Unknown: {"lost sms 1"}} {
+	for state, want := range map[string][]string{notify.Dead: {"refused sms 3", "refused push 2", "timeout sms 1"},
+		notify.Unknown: {"lost sms 1"}} {
 		groups, err := reader.DeadGroups(t.Context(), 1, state)
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +118,8 @@ func TestDeadLettersAreGroupedByWhatWentWrong(t *testing.T) {
 		var got []string
 		for _, g := range groups {
 			got = append(got, fmt.Sprint(g.Code, " ", g.Channel, " ", g.Count))
-			if id := last[fmt.Sprint(state, g.Code, g.Channel)]; g.Example.ID != id || g.Error != fmt.Sprint("words of ", id) {
+			if id := last[fmt.Sprint(state, g.Code, g.Channel)]; g.Example.ID != id ||
+				g.Error != fmt.Sprint("words of ", id) {
 				t.Errorf("%s %s: example %d, %q", g.Code, g.Channel, g.Example.ID, g.Error)
 			}
 		}

@@ -35,7 +35,8 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 		return nil, tx.unasked(Key{c.Tenant, c.ID})
 	}
 	if c.row == nil {
-		return nil, NotFound.New("there is no message with provider %s and provider_message_id %q", c.Provider, c.ProviderMessageID)
+		return nil, NotFound.New("there is no message with provider %s and provider_message_id %q", c.Provider,
+			c.ProviderMessageID)
 	}
 	m, err := tx.find(c.row)
 	if err != nil {
@@ -55,7 +56,8 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 		v.state, v.gone = kind, true
 		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
 	}
-	tx.events = append(tx.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider, providerID: c.ProviderMessageID,
-		code: c.Code, error: c.Error})
+	tx.events = append(tx.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider,
+		providerID: c.ProviderMessageID,
+		code:       c.Code, error: c.Error})
 	return m, nil
 }

@@ -70,7 +70,8 @@ const (
 )
 
 // repeatWindows are the defaults of RepeatWindow.
-var repeatWindows = map[send.Channel]time.Duration{send.SMS: time.Hour, send.Email: 24 * time.Hour, send.Push: time.Hour}
+var repeatWindows = map[send.Channel]time.Duration{send.SMS: time.Hour, send.Email: 24 * time.Hour,
+	send.Push: time.Hour}
 
 // onUnknowns are the defaults of OnUnknown: resend where the receiver knows the key of a message.
 var onUnknowns = map[send.Channel]string{send.SMS: Park, send.Email: Park, send.Push: Resend, send.Webhook: Resend}
@@ -115,10 +116,10 @@ func (c *SendCommand) Need(tx *Tx) {
 	tx.sends = append(tx.sends, &c.limited)
 }
 
-// needLate is Need when rows can no longer be asked for, as in an Execute whose references have just been filled in. The
-// sample that stood for the message until then has named all but its fingerprint, because what a message says is all
-// that a reference can change. What that is now, is not looked for: it is inserted, and if it was there the batch runs
-// again, where the command as it is now comes first.
+// needLate is Need when rows can no longer be asked for, as in an Execute whose references have just been filled in.
+// The sample that stood for the message until then has named all but its fingerprint, because what a message says is
+// all that a reference can change. What that is now, is not looked for: it is inserted, and if it was there the batch
+// runs again, where the command as it is now comes first.
 func (c *SendCommand) needLate(tx *Tx) {
 	c.limited.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Known)
 	c.name = tx.names.Known(nameKey{c.Tenant, c.BizNo})
@@ -143,7 +144,8 @@ func (c *SendCommand) prepare(o *Outbox) (err error) {
 	c.address = ""
 	if c.ClientIP != "" {
 		if c.address, err = addressOf(c.ClientIP); err != nil {
-			return fault.FieldInvalid.New("client_ip: must be an IP address").WithField("client_ip", "must be an IP address")
+			return fault.FieldInvalid.New("client_ip: must be an IP address").WithField("client_ip",
+				"must be an IP address")
 		}
 	}
 	says := c.Identity
@@ -171,7 +173,8 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) { // never of an Execute: its samples name them
+	// never of an Execute: its samples name them
+	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) {
 		return nil, commit.ErrMoreRows
 	}
 	if c.name != nil && c.name.Exists {
@@ -223,7 +226,8 @@ func (c *SendCommand) taken(tx *Tx) (*Message, error) {
 		}
 		return first, nil
 	}
-	f := BizNoExistsDifferent.New("biz_no %s is already used by another message", c.BizNo).With("biz_no", c.BizNo).With("first_id", n.id)
+	f := BizNoExistsDifferent.New("biz_no %s is already used by another message", c.BizNo).With("biz_no",
+		c.BizNo).With("first_id", n.id)
 	if first != nil {
 		f = f.With("differs", strings.Join(c.differences(tx.outbox, first), ",")).With("state", first.State)
 	}
@@ -235,7 +239,8 @@ func (c *SendCommand) differences(o *Outbox, m *Message) (fields []string) {
 	if c.Channel != m.Channel {
 		fields = append(fields, "channel")
 	}
-	if hash, err := o.RecipientHash(c.Tenant, c.Channel, c.to); err != nil || !bytes.Equal(hash, m.RecipientHash) && c.Channel == m.Channel {
+	if hash, err := o.RecipientHash(c.Tenant, c.Channel, c.to); err != nil || !bytes.Equal(hash, m.RecipientHash) &&
+		c.Channel == m.Channel {
 		fields = append(fields, "recipient")
 	}
 	if c.BusinessType != m.BusinessType {
@@ -293,7 +298,8 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 		return nil, err
 	}
 	if len(text) > MostContent {
-		return nil, ContentTooLarge.New("the message has %d bytes when stored, and at most %d are allowed", len(text), MostContent)
+		return nil, ContentTooLarge.New("the message has %d bytes when stored, and at most %d are allowed", len(text),
+			MostContent)
 	}
 	switch c.Channel {
 	case send.Email:
@@ -306,10 +312,14 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 	}
 	h := tx.outbox.hashing(c.Tenant)
 	m := &made{recipient: c.to, content: r.Content, text: text}
-	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.recorded), Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo,
-		Template: r.Template, Locale: r.Locale, RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
-		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)), Priority: c.Priority,
-		OnUnknown: cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]), MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
+	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.recorded), Channel: c.Channel,
+		BusinessType: c.BusinessType, BizNo: c.BizNo,
+		Template: r.Template, Locale: r.Locale,
+		RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
+		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)),
+		Priority:    c.Priority,
+		OnUnknown:   cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]),
+		MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: tx.recorded, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.now}
 	if c.Code {
 		// Else a code could be told by it: who may send has texts of his own hashed.
@@ -323,7 +333,8 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 		m.DueAt = m.NotBefore
 	}
 	if m.DueAt.Sub(tx.now) > MostAhead {
-		return nil, fault.FieldInvalid.New("not_before: must be at most %v in the future", MostAhead).WithField("not_before", "must be at most 30 days in the future")
+		return nil, fault.FieldInvalid.New("not_before: must be at most %v in the future",
+			MostAhead).WithField("not_before", "must be at most 30 days in the future")
 	}
 	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MostGiveUpAfter), DefaultGiveUpAfter))
 	until := tx.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))

@@ -91,14 +91,16 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 	var together, apart world
 	for _, w := range []*world{&together, &apart} {
 		w.db = pgtest.New(t)
-		setLimit(t, w.db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour, Most: 22})
+		setLimit(t, w.db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerRecipient, Window: 24 * time.Hour,
+			Most: 22})
 		w.process = start(t, w.db, 0)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
 	pick := func(of ...string) string { return of[r.IntN(len(of))] }
 	random := func(round int, what string) step {
-		return step{what: what, text: pick("a", "b", "c", fmt.Sprint("t", round)), biz: pick("", "", "1", "2", "3", fmt.Sprint(round)),
-			to: pick("13812345678", "13912345678", "13712345678"), again: r.IntN(4) == 0, delivered: r.IntN(2) == 0}
+		return step{what: what, text: pick("a", "b", "c", fmt.Sprint("t", round)),
+			biz: pick("", "", "1", "2", "3", fmt.Sprint(round)),
+			to:  pick("13812345678", "13912345678", "13712345678"), again: r.IntN(4) == 0, delivered: r.IntN(2) == 0}
 	}
 	for round := range 80 {
 		var steps []step
@@ -114,7 +116,8 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 				s.all = append(s.all, random(round, "send"))
 			}
 			steps = append(steps, s)
-			submissions = append(submissions, flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(s.in(&together)), Rows: 1, Bytes: 100})
+			submissions = append(submissions,
+				flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(s.in(&together)), Rows: 1, Bytes: 100})
 		}
 		for i, got := range together.engine.DoAll(t.Context(), submissions) {
 			out, err := apart.do(steps[i].in(&apart))
@@ -123,7 +126,8 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 				t.Fatalf("round %d: %+v of %+v: in a batch %s, by itself %s", round, steps[i], steps, a, b)
 			}
 		}
-		as := pick("", "state = 'dead', due_at = null, code = 'x'", "state = 'unknown', due_at = null, code = 'x'", "state = 'failed', unsure = true, code = 'x'", "sent")
+		as := pick("", "state = 'dead', due_at = null, code = 'x'", "state = 'unknown', due_at = null, code = 'x'",
+			"state = 'failed', unsure = true, code = 'x'", "sent")
 		at := r.IntN(len(apart.ids))
 		for _, w := range []*world{&together, &apart} {
 			switch as {
@@ -131,18 +135,22 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 			case "sent":
 				sent(t, w.db, w.ids[at])
 			default:
-				change(t, w.db, "update notify_queue set "+as+" where message_id = $1 and due_at is not null", w.ids[at])
+				change(t, w.db, "update notify_queue set "+as+" where message_id = $1 and due_at is not null",
+					w.ids[at])
 			}
 		}
 	}
 	for at := range apart.ids {
 		a, b := together.state(together.ids[at]), apart.state(apart.ids[at])
 		if a.State != b.State || len(a.Events) != len(b.Events) {
-			t.Errorf("message %d: in batches %s after %d events, by itself %s after %d", at, a.State, len(a.Events), b.State, len(b.Events))
+			t.Errorf("message %d: in batches %s after %d events, by itself %s after %d", at, a.State, len(a.Events),
+				b.State, len(b.Events))
 		}
 	}
-	for _, what := range []string{"notify_names", "notify_fingerprints", "notify_queue where state = 'queued'", "notify_counters c, unnest(c.counts) n, generate_series(1, n)"} {
-		if a, b := count(t, together.db, "select count(*) from "+what), count(t, apart.db, "select count(*) from "+what); a != b || a == 0 {
+	for _, what := range []string{"notify_names", "notify_fingerprints", "notify_queue where state = 'queued'",
+		"notify_counters c, unnest(c.counts) n, generate_series(1, n)"} {
+		if a, b := count(t, together.db, "select count(*) from "+what),
+			count(t, apart.db, "select count(*) from "+what); a != b || a == 0 {
 			t.Errorf("%s: %d in batches, %d by itself", what, a, b)
 		}
 	}

@@ -12,8 +12,8 @@ type Templated struct {
 	Variables     map[string]any
 }
 
-// need names the template. What a message will say is known by the template, its version if one is named, the locale and
-// the variables: so a repeat is one also when the template has changed meanwhile.
+// need names the template. What a message will say is known by the template, its version if one is named, the locale
+// and the variables: so a repeat is one also when the template has changed meanwhile.
 func (t *Templated) need(tx *Tx, p *Params) {
 	// Maps are written sorted by name; what came as JSON can be written as JSON.
 	p.Identity, _ = json.Marshal([]any{"template", t.Name.Name, t.Version, t.Locale, t.Variables})
@@ -23,7 +23,8 @@ func (t *Templated) need(tx *Tx, p *Params) {
 		if err != nil {
 			return Rendered{}, err
 		}
-		return Rendered{Content: r.Content, Template: r.Template, Locale: r.Locale, OnUnknown: r.OnUnknown, Priority: r.Priority,
+		return Rendered{Content: r.Content, Template: r.Template, Locale: r.Locale, OnUnknown: r.OnUnknown,
+			Priority:    r.Priority,
 			MaxAttempts: r.MaxAttempts, GiveUpAfter: r.Life()}, nil
 	}
 }

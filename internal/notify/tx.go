@@ -16,9 +16,9 @@ import (
 
 var q db.Queries
 
-// Tx has the messages of one batch's transaction. It is the outbox's commit.Participant. Whatever it locks are names to a batch that
-// overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and those of
-// others lock in the same order before all that many share.
+// Tx has the messages of one batch's transaction. It is the outbox's commit.Participant. Whatever it locks are names to
+// a batch that overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and
+// those of others lock in the same order before all that many share.
 type Tx struct {
 	commit.Base
 
@@ -121,7 +121,8 @@ func compareNames(a, b nameKey) int {
 }
 
 func comparePrints(a, b printKey) int {
-	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel), bytes.Compare(a.hash[:], b.hash[:]))
+	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel),
+		bytes.Compare(a.hash[:], b.hash[:]))
 }
 
 func compareKeys(a, b Key) int {
@@ -134,7 +135,8 @@ func compareCounters(a, b counterKey) int {
 }
 
 var (
-	nameSeed, printSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed()
+	nameSeed, printSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
+		maphash.MakeSeed()
 
 	_ commit.Participant = (*Tx)(nil)
 	_ commit.Observer    = (*Tx)(nil)
@@ -145,8 +147,9 @@ func NewTx(o *Outbox) *Tx {
 	if o == nil {
 		o = &Outbox{}
 	}
-	return &Tx{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed), prints: commit.NewRows[printKey, print](printSeed),
-		queue: commit.NewRows[Key, queued](queueSeed), counters: commit.NewRows[counterKey, counter](counterSeed),
+	return &Tx{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed),
+		prints: commit.NewRows[printKey, print](printSeed),
+		queue:  commit.NewRows[Key, queued](queueSeed), counters: commit.NewRows[counterKey, counter](counterSeed),
 		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[printKey]*printRow{}}
 }
 

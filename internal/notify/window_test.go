@@ -41,7 +41,8 @@ func TestNeverMoreThanALimitAllowsInAnyWindow(t *testing.T) {
 		w, e := counter{}, exact{}
 		var promised time.Time // when there is room again, of the last refusal
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
-			step := rapid.SampledFrom([]time.Duration{0, 0, time.Microsecond, length / 61, length / 60, length / 59, length / 7, length - time.Microsecond, length,
+			step := rapid.SampledFrom([]time.Duration{0, 0, time.Microsecond, length / 61, length / 60, length / 59,
+				length / 7, length - time.Microsecond, length,
 				length + length/60, 3 * length, -length / 60, -length / 3}).Draw(t, "step")
 			now = now.Add(step).Truncate(time.Microsecond)
 			e.now = later(e.now, now) // the time that is counted never goes back

@@ -14,7 +14,8 @@ import (
 )
 
 // TokenInvalid refuses a page token that was not made for this request.
-var TokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+var TokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest,
+	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The page token was issued by another method or for other parameters: start again without one."})
 
 // A page token is base64url of: a version, a binding, and the place after which the next page

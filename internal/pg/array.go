@@ -14,7 +14,8 @@ import (
 
 // registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time and [][]byte directly.
 func registerArrays(m *pgtype.Map) {
-	for _, oid := range []uint32{pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID, pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID} {
+	for _, oid := range []uint32{pgtype.TextArrayOID, pgtype.Int8ArrayOID, pgtype.Int4ArrayOID,
+		pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID} {
 		t, ok := m.TypeForOID(oid)
 		if !ok {
 			panic(fmt.Sprintf("pg: pgx does not know type %d", oid)) // it has them built in

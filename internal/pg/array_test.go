@@ -15,7 +15,8 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 	general, ours := pgtype.NewMap(), pgtype.NewMap()
 	registerArrays(ours)
 	times := rapid.Custom(func(t *rapid.T) time.Time {
-		at := time.Unix(rapid.Int64Range(-60_000_000_000, 250_000_000_000).Draw(t, "s"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns"))
+		at := time.Unix(rapid.Int64Range(-60_000_000_000, 250_000_000_000).Draw(t, "s"),
+			rapid.Int64Range(0, 999_999_999).Draw(t, "ns"))
 		if rapid.Bool().Draw(t, "zone") {
 			return at.In(time.FixedZone("", 3600))
 		}
@@ -48,13 +49,15 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 			}
 		}
 	})
-	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []string(nil), pgtype.Int8ArrayOID: []int64(nil), pgtype.ByteaArrayOID: [][]byte(nil)} {
+	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []string(nil), pgtype.Int8ArrayOID: []int64(nil),
+		pgtype.ByteaArrayOID: [][]byte(nil)} {
 		if got, err := ours.Encode(oid, pgtype.BinaryFormatCode, value, nil); got != nil || err != nil {
 			t.Errorf("%T that is nil is %x, %v, not null", value, got, err)
 		}
 	}
 	// Others go on as before.
-	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []*string{nil}, pgtype.Int8ArrayOID: []int{1, 2}, pgtype.Int4ArrayOID: []int16{3}} {
+	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []*string{nil}, pgtype.Int8ArrayOID: []int{1, 2},
+		pgtype.Int4ArrayOID: []int16{3}} {
 		want, _ := general.Encode(oid, pgtype.BinaryFormatCode, value, nil)
 		if got, err := ours.Encode(oid, pgtype.BinaryFormatCode, value, nil); !bytes.Equal(got, want) || err != nil {
 			t.Errorf("%T is %x, not %x, %v", value, got, want, err)

@@ -18,6 +18,7 @@ const (
 // dialer makes connections that notice a silent network. A proxy that still acknowledges packets is noticed by the
 // deadline of each round trip alone (internal/commit).
 var dialer = &net.Dialer{
-	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveCount},
-	Control:         control,
+	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval,
+		Count: keepAliveCount},
+	Control: control,
 }

@@ -97,7 +97,8 @@ func Pending(ctx context.Context, dsn string) (int, error) {
 		return 0, err
 	}
 	var empty bool
-	if err := db.QueryRowContext(ctx, "select to_regclass($1) is null", goose.DefaultTablename).Scan(&empty); err != nil {
+	if err := db.QueryRowContext(ctx, "select to_regclass($1) is null",
+		goose.DefaultTablename).Scan(&empty); err != nil {
 		return 0, err
 	}
 	if empty {

@@ -36,7 +36,8 @@ func runChecks(ctx context.Context, dsn string, files fs.FS) ([]string, error) {
 			continue
 		}
 		if shown[v.Check] == 1 {
-			messages = append(messages, fmt.Sprintf("check %s.sql is broken by %d rows:", v.Check, report.Found[v.Check]))
+			messages = append(messages, fmt.Sprintf("check %s.sql is broken by %d rows:", v.Check,
+				report.Found[v.Check]))
 		}
 		messages[len(messages)-1] += "\n  " + v.Detail()
 	}

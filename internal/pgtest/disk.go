@@ -29,7 +29,8 @@ func (d *Durable) WALDisk(t testing.TB, mib int) *Disk {
 	if err := os.Mkdir(k.dir, 0o700); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+strconv.Itoa(mib)+"m", "tmpfs", k.dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+strconv.Itoa(mib)+"m", "tmpfs",
+		k.dir).CombinedOutput(); err != nil {
 		t.Skipf("SKIPPED, NOT TESTED: no file system can be mounted: %v: %s", err, out)
 	}
 	if err := errors.Join(os.Chmod(k.dir, 0o700), sameOwner(k.dir, d.dataDir(t))); err != nil {

@@ -47,7 +47,8 @@ func (d *Durable) Standby(t testing.TB) *Durable {
 	}
 	primary := d.dataDir(t)
 	data := filepath.Join(dir, filepath.Base(primary))
-	program(ctx, t, "pg_basebackup", "--checkpoint=fast", "--write-recovery-conf", "--pgdata="+data, "--dbname="+d.SuperDSN)
+	program(ctx, t, "pg_basebackup", "--checkpoint=fast", "--write-recovery-conf", "--pgdata="+data,
+		"--dbname="+d.SuperDSN)
 	if err := sameOwner(data, primary); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}

@@ -142,8 +142,8 @@ func (db *DB) finish(t testing.TB) {
 	}
 }
 
-// Touched counts the table and index blocks of the tables whose names match a regular expression that were read or found in
-// memory, as the statistics tell, with what the last statement of each pool has not yet told.
+// Touched counts the table and index blocks of the tables whose names match a regular expression that were read or
+// found in memory, as the statistics tell, with what the last statement of each pool has not yet told.
 func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool.Pool) (blocks int64) {
 	t.Helper()
 	for _, pool := range append(pools, super) {
@@ -159,8 +159,8 @@ func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool
 	return blocks
 }
 
-// TouchedAtRest counts the blocks that something touches when what was deleted before is vacuumed away. Somebody's snapshot
-// may keep that for a moment: it tries again, for some seconds, while it is more than most.
+// TouchedAtRest counts the blocks that something touches when what was deleted before is vacuumed away. Somebody's
+// snapshot may keep that for a moment: it tries again, for some seconds, while it is more than most.
 func TouchedAtRest(t testing.TB, super *pgxpool.Pool, most int64, touched func() int64) (blocks int64) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {

@@ -65,7 +65,8 @@ func NewAdmission(reg prometheus.Registerer) *Admission {
 	a := &Admission{decoding: make(chan struct{}, turns), patience: admitWait, lanes: make(map[int32]*admissionLane)}
 	if reg != nil {
 		gauge := func(name, help string, read func() int) prometheus.Collector {
-			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "admission", Name: name, Help: help},
+			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "admission",
+				Name: name, Help: help},
 				func() float64 { a.mu.Lock(); defer a.mu.Unlock(); return float64(read()) })
 		}
 		reg.MustRegister(gauge("bytes", "Bytes of large requests in flight.", func() int { return a.bytes }),
@@ -81,7 +82,8 @@ func (a *Admission) waiting() (n int) {
 	return n
 }
 
-// enter admits a call of so many bytes, or of all that its tenant may have if they are more. Returns faults BUSY, NOT_RUN.
+// enter admits a call of so many bytes, or of all that its tenant may have if they are more. Returns faults BUSY,
+// NOT_RUN.
 func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
 	t.bytes, t.granted = min(bytes, admitTenantBytes), make(chan struct{})
 	a.line(t)

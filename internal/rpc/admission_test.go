@@ -217,7 +217,8 @@ func TestAdmissionKeepsItsBounds(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 || a.waiting() != 0 || len(a.decoding) != 0 || len(a.ring) != 0 {
+	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 || a.waiting() != 0 || len(a.decoding) != 0 ||
+		len(a.ring) != 0 {
 		t.Errorf("%d bytes of %d tenants are left, %d calls wait", bytes, tenants, a.waiting())
 	}
 	if admitted.Load() == 0 || gaveUp.Load() == 0 {

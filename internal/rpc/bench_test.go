@@ -45,7 +45,8 @@ func BenchmarkTransferEdge(b *testing.B) {
 		return res, err
 	}
 	method := ledgerv1.File_ledgerd_ledger_v1_ledger_service_proto.Services().ByName("LedgerService").Methods().ByName("Transfer")
-	h := Named(NewAdmission(nil).Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure, work,
+	h := Named(NewAdmission(nil).Bounded(connect.NewUnaryHandlerSimple(ledgerv1connect.LedgerServiceTransferProcedure,
+		work,
 		append(gate.Options(), connect.WithSchema(method))...)))
 	for _, codec := range []connect.Codec{protoCodec{}, jsonCodec{"json"}} {
 		body, err := codec.Marshal(simple())
@@ -56,8 +57,10 @@ func BenchmarkTransferEdge(b *testing.B) {
 			b.ReportAllocs()
 			w := &sink{header: http.Header{}}
 			for b.Loop() {
-				r := httptest.NewRequest(http.MethodPost, ledgerv1connect.LedgerServiceTransferProcedure, bytes.NewReader(body))
-				r.Header = http.Header{"Content-Type": {"application/" + codec.Name()}, "Authorization": {"Bearer k"}, KeyHeader: {"key"}}
+				r := httptest.NewRequest(http.MethodPost, ledgerv1connect.LedgerServiceTransferProcedure,
+					bytes.NewReader(body))
+				r.Header = http.Header{"Content-Type": {"application/" + codec.Name()}, "Authorization": {"Bearer k"},
+					KeyHeader: {"key"}}
 				clear(w.header)
 				h.ServeHTTP(w, r)
 				if w.code != 0 && w.code != 200 {

@@ -29,7 +29,8 @@ func silentEngine(t *testing.T) (e *flow.Engine, waiting func() float64) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
-	pool, err := pgxpool.New(context.Background(), "postgres://x@"+silent.Addr().String()+"/x?sslmode=disable&connect_timeout=60")
+	pool, err := pgxpool.New(context.Background(),
+		"postgres://x@"+silent.Addr().String()+"/x?sslmode=disable&connect_timeout=60")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,23 +56,29 @@ func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
 	engine, waiting := silentEngine(t)
 	mutations := &Mutations{Engine: engine, KeyLife: time.Hour}
 	gate := &Gate{Log: slog.New(slog.DiscardHandler), Metrics: NewMetrics(nil)}
-	c := &call{gate: gate, meter: gate.Metrics.of("x"), identity: access.Identity{Tenant: 1}, header: http.Header{}, requestID: "r", key: "k"}
+	c := &call{gate: gate, meter: gate.Metrics.of("x"), identity: access.Identity{Tenant: 1}, header: http.Header{},
+		requestID: "r", key: "k"}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), callKey{}, c))
 	full := make(chan error, 1)
 	go func() { // all that a tenant may have waiting
-		_, err := engine.Do(ctx, flow.Submission{Tenant: 1, Command: flow.Ledger(&ledger.TransferAllCommand{}), Rows: 100, Bytes: 32 << 20})
+		_, err := engine.Do(ctx, flow.Submission{Tenant: 1, Command: flow.Ledger(&ledger.TransferAllCommand{}),
+			Rows: 100, Bytes: 32 << 20})
 		full <- err
 	}()
 	for tick := time.NewTicker(time.Millisecond); waiting() < 100; <-tick.C {
 	}
 	transfers, messages := &ledgerv1.TransferBatchRequest{}, &notifyv1.SendBatchRequest{}
 	for range 3 {
-		transfers.Items = append(transfers.Items, &ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{BizNo: "n",
-			Postings: []*ledgerv1.Posting{{From: "a", To: "b", Asset: "CNY", Amount: "1"}}}})
+		transfers.Items = append(transfers.Items,
+			&ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{BizNo: "n",
+				Postings: []*ledgerv1.Posting{{From: "a", To: "b", Asset: "CNY", Amount: "1"}}}})
 		messages.Items = append(messages.Items, &notifyv1.SendRequest{BizNo: "n", Channel: notifyv1.Channel_CHANNEL_SMS,
-			Recipient: "+8613800138000", Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "hello"}}})
+			Recipient: "+8613800138000",
+			Says:      &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "hello"}}})
 	}
-	transfers.Items = append(transfers.Items, &ledgerv1.TransferBatchItem{IdempotencyKey: "\n", Transfer: transfers.Items[0].Transfer}) // bad by itself
+	// bad by itself
+	transfers.Items = append(transfers.Items,
+		&ledgerv1.TransferBatchItem{IdempotencyKey: "\n", Transfer: transfers.Items[0].Transfer})
 	res, err := (&Ledger{Mutations: mutations}).TransferBatch(ctx, transfers)
 	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter == 0 || res != nil || c.replayed {
 		t.Errorf("TransferBatch: %v, %v", res, err)

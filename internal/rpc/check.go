@@ -59,7 +59,8 @@ func describe(x *protovalidate.Violation) string {
 	for i := range f.Enum().Values().Len() {
 		v := f.Enum().Values().Get(i)
 		n := int32(v.Number())
-		if n == 0 || slices.Contains(allowed.GetNotIn(), n) || len(allowed.GetIn()) > 0 && !slices.Contains(allowed.GetIn(), n) {
+		if n == 0 || slices.Contains(allowed.GetNotIn(), n) || len(allowed.GetIn()) > 0 &&
+			!slices.Contains(allowed.GetIn(), n) {
 			continue // 0 is UNSPECIFIED: the default, if the field has one
 		}
 		names = append(names, string(v.Name()))

@@ -19,7 +19,8 @@ func TestABadEnumIsToldTheNamesThatAreAllowed(t *testing.T) {
 	}{
 		{&notifyv1.SendRequest{}, all},
 		{&notifyv1.ListMessagesRequest{Channel: 99}, all},
-		{&notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_PUSH}, "must be one of CHANNEL_SMS, CHANNEL_EMAIL"},
+		{&notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_PUSH},
+			"must be one of CHANNEL_SMS, CHANNEL_EMAIL"},
 	} {
 		var said string
 		for _, f := range fault.Of(check(c.request)).Fields {

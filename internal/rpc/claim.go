@@ -14,41 +14,48 @@ import (
 )
 
 // ClaimKey uses a key of which the first use wins.
-func (s *Idempotency) ClaimKey(ctx context.Context, r *idempotencyv1.ClaimKeyRequest) (*idempotencyv1.ClaimKeyResponse, error) {
+func (s *Idempotency) ClaimKey(ctx context.Context,
+	r *idempotencyv1.ClaimKeyRequest) (*idempotencyv1.ClaimKeyResponse, error) {
 	return run(ctx, s.Mutations, claimKeyCall, r)
 }
 
-var claimKeyCall = register("idempotency.claim_key", func(c *call, d *decoder, r *idempotencyv1.ClaimKeyRequest) mutation[*idempotencyv1.ClaimKeyResponse] {
-	p := d.claim("", r)
-	return mutation[*idempotencyv1.ClaimKeyResponse]{dry: r.GetDryRun(),
-		command: flow.Claim(&claim.Command{Caller: c.caller(), Params: p}),
-		render: func(answer any, _ bool) (*idempotencyv1.ClaimKeyResponse, error) {
-			u := answer.(claim.Use)
-			return &idempotencyv1.ClaimKeyResponse{Count: u.Count, Existed: u.Existed, Claim: renderClaim(p.Scope, p.Key, &u.First)}, nil
-		}}
-})
+var claimKeyCall = register("idempotency.claim_key",
+	func(c *call, d *decoder, r *idempotencyv1.ClaimKeyRequest) mutation[*idempotencyv1.ClaimKeyResponse] {
+		p := d.claim("", r)
+		return mutation[*idempotencyv1.ClaimKeyResponse]{dry: r.GetDryRun(),
+			command: flow.Claim(&claim.Command{Caller: c.caller(), Params: p}),
+			render: func(answer any, _ bool) (*idempotencyv1.ClaimKeyResponse, error) {
+				u := answer.(claim.Use)
+				return &idempotencyv1.ClaimKeyResponse{Count: u.Count, Existed: u.Existed,
+					Claim: renderClaim(p.Scope, p.Key, &u.First)}, nil
+			}}
+	})
 
 // ClaimKeys uses many keys, each for itself.
-func (s *Idempotency) ClaimKeys(ctx context.Context, r *idempotencyv1.ClaimKeysRequest) (*idempotencyv1.ClaimKeysResponse, error) {
+func (s *Idempotency) ClaimKeys(ctx context.Context,
+	r *idempotencyv1.ClaimKeysRequest) (*idempotencyv1.ClaimKeysResponse, error) {
 	return run(ctx, s.Mutations, claimKeysCall, r)
 }
 
-var claimKeysCall = register("idempotency.claim_keys", func(c *call, d *decoder, r *idempotencyv1.ClaimKeysRequest) mutation[*idempotencyv1.ClaimKeysResponse] {
-	cmd := &claim.EachCommand{Caller: c.caller(), Params: make([]claim.Params, len(r.GetClaims()))}
-	for i, x := range r.GetClaims() {
-		at := fmt.Sprintf("claims[%d].", i)
-		if cmd.Params[i] = d.claim(at, x); x.GetDryRun() {
-			d.bad(at+"dry_run", "must not be set on a claim of a list: set dry_run of the call")
+var claimKeysCall = register("idempotency.claim_keys",
+	func(c *call, d *decoder, r *idempotencyv1.ClaimKeysRequest) mutation[*idempotencyv1.ClaimKeysResponse] {
+		cmd := &claim.EachCommand{Caller: c.caller(), Params: make([]claim.Params, len(r.GetClaims()))}
+		for i, x := range r.GetClaims() {
+			at := fmt.Sprintf("claims[%d].", i)
+			if cmd.Params[i] = d.claim(at, x); x.GetDryRun() {
+				d.bad(at+"dry_run", "must not be set on a claim of a list: set dry_run of the call")
+			}
 		}
-	}
-	return mutation[*idempotencyv1.ClaimKeysResponse]{dry: r.GetDryRun(), rows: len(cmd.Params), command: flow.Claim(cmd),
-		render: func(answer any, _ bool) (*idempotencyv1.ClaimKeysResponse, error) {
-			return &idempotencyv1.ClaimKeysResponse{Results: renderClaims(cmd.Params, answer.([]claim.Result))}, nil
-		}}
-})
+		return mutation[*idempotencyv1.ClaimKeysResponse]{dry: r.GetDryRun(), rows: len(cmd.Params),
+			command: flow.Claim(cmd),
+			render: func(answer any, _ bool) (*idempotencyv1.ClaimKeysResponse, error) {
+				return &idempotencyv1.ClaimKeysResponse{Results: renderClaims(cmd.Params, answer.([]claim.Result))}, nil
+			}}
+	})
 
 // GetClaim shows a claim.
-func (s *Idempotency) GetClaim(ctx context.Context, r *idempotencyv1.GetClaimRequest) (*idempotencyv1.GetClaimResponse, error) {
+func (s *Idempotency) GetClaim(ctx context.Context,
+	r *idempotencyv1.GetClaimRequest) (*idempotencyv1.GetClaimResponse, error) {
 	var d decoder
 	scope, key := d.claimed("", r)
 	if err := d.err(); err != nil {
@@ -62,21 +69,23 @@ func (s *Idempotency) GetClaim(ctx context.Context, r *idempotencyv1.GetClaimReq
 }
 
 // DropClaim frees a key.
-func (s *Idempotency) DropClaim(ctx context.Context, r *idempotencyv1.DropClaimRequest) (*idempotencyv1.DropClaimResponse, error) {
+func (s *Idempotency) DropClaim(ctx context.Context,
+	r *idempotencyv1.DropClaimRequest) (*idempotencyv1.DropClaimResponse, error) {
 	return run(ctx, s.Mutations, dropClaimCall, r)
 }
 
-var dropClaimCall = register("idempotency.drop_claim", func(c *call, d *decoder, r *idempotencyv1.DropClaimRequest) mutation[*idempotencyv1.DropClaimResponse] {
-	p := claim.DropParams{Fence: r.GetFence(), Owner: r.GetOwner()}
-	if p.Scope, p.Key = d.claimed("", r); p.Fence == 0 && p.Owner == "" {
-		d.bad("fence", "must be set, or owner")
-	}
-	return mutation[*idempotencyv1.DropClaimResponse]{dry: r.GetDryRun(),
-		command: flow.Claim(&claim.DropCommand{Caller: c.caller(), Params: p}),
-		render: func(answer any, _ bool) (*idempotencyv1.DropClaimResponse, error) {
-			return &idempotencyv1.DropClaimResponse{Dropped: answer.(bool)}, nil
-		}}
-})
+var dropClaimCall = register("idempotency.drop_claim",
+	func(c *call, d *decoder, r *idempotencyv1.DropClaimRequest) mutation[*idempotencyv1.DropClaimResponse] {
+		p := claim.DropParams{Fence: r.GetFence(), Owner: r.GetOwner()}
+		if p.Scope, p.Key = d.claimed("", r); p.Fence == 0 && p.Owner == "" {
+			d.bad("fence", "must be set, or owner")
+		}
+		return mutation[*idempotencyv1.DropClaimResponse]{dry: r.GetDryRun(),
+			command: flow.Claim(&claim.DropCommand{Caller: c.caller(), Params: p}),
+			render: func(answer any, _ bool) (*idempotencyv1.DropClaimResponse, error) {
+				return &idempotencyv1.DropClaimResponse{Dropped: answer.(bool)}, nil
+			}}
+	})
 
 // claim reads one use of a key.
 func (d *decoder) claim(path string, r *idempotencyv1.ClaimKeyRequest) claim.Params {
@@ -126,8 +135,10 @@ func (d *decoder) printable(path, s string) string {
 }
 
 func renderClaim(scope, key string, c *claim.Claim) *idempotencyv1.Claim {
-	return &idempotencyv1.Claim{Scope: scope, Key: key, Parts: c.Parts, Owner: c.Owner, Result: c.Result, Uses: c.Uses, Fence: c.ID,
-		Principal: c.Principal, RequestId: c.RequestID, CreateTime: timestamp(c.ClaimedAt), ExpireTime: timestamp(c.ExpiresAt)}
+	return &idempotencyv1.Claim{Scope: scope, Key: key, Parts: c.Parts, Owner: c.Owner, Result: c.Result, Uses: c.Uses,
+		Fence:     c.ID,
+		Principal: c.Principal, RequestId: c.RequestID, CreateTime: timestamp(c.ClaimedAt),
+		ExpireTime: timestamp(c.ExpiresAt)}
 }
 
 func renderClaims(params []claim.Params, results []claim.Result) []*idempotencyv1.ClaimKeysResult {
@@ -144,7 +155,8 @@ func renderClaims(params []claim.Params, results []claim.Result) []*idempotencyv
 				r.Claim = renderClaim(params[i].Scope, params[i].Key, &x.First)
 			}
 		default:
-			r.Claim = &idempotencyv1.Claim{Fence: x.First.ID, RequestId: x.First.RequestID, CreateTime: timestamp(x.First.ClaimedAt),
+			r.Claim = &idempotencyv1.Claim{Fence: x.First.ID, RequestId: x.First.RequestID,
+				CreateTime: timestamp(x.First.ClaimedAt),
 				ExpireTime: timestamp(x.First.ExpiresAt)}
 		}
 		rendered[i] = r
@@ -189,7 +201,8 @@ func readClaim(header string) (claim.Params, error) {
 		case "first-only":
 			r.FirstOnly, ok = value.(bool)
 		default:
-			d.bad(ClaimHeader, fmt.Sprintf("has an unknown parameter, %s: use scope, owner, result, life or first-only", name))
+			d.bad(ClaimHeader, fmt.Sprintf("has an unknown parameter, %s: use scope, owner, result, life or first-only",
+				name))
 		}
 		if !ok {
 			d.bad(ClaimHeader, fmt.Sprintf("parameter %s has a wrong value: scope, owner and result take text, life takes seconds, first-only takes nothing", name))

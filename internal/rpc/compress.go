@@ -6,7 +6,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/compress"
 )
 
-// compressed is the first byte of a compressed answer. No message begins with a zero: it would be a field without number.
+// compressed is the first byte of a compressed answer. No message begins with a zero: it would be a field without
+// number.
 const compressed = 0
 
 // compressAnswer makes a large recorded answer small. One of 10,000 accounts has 2 MB, which are very much alike.

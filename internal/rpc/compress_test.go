@@ -14,7 +14,8 @@ func TestLargeAnswersAreRecordedSmallAndComeBackAsTheyWere(t *testing.T) {
 	for _, n := range []int{0, 1, 30, 10_000} {
 		r := &ledgerv1.CreateAccountsResponse{}
 		for i := range n {
-			r.Accounts = append(r.Accounts, &ledgerv1.Account{Code: fmt.Sprintf("user:%d", i), Asset: "CNY", Balance: "0.00", Held: "0.00"})
+			r.Accounts = append(r.Accounts,
+				&ledgerv1.Account{Code: fmt.Sprintf("user:%d", i), Asset: "CNY", Balance: "0.00", Held: "0.00"})
 		}
 		answer, err := marshal.Marshal(r)
 		if err != nil {

@@ -51,7 +51,8 @@ func checkField(t *testing.T, m protoreflect.MessageDescriptor, f protoreflect.F
 	if f.Message() != nil {
 		kind = string(f.Message().FullName())
 	}
-	ofTime := strings.HasSuffix(name, "_time") || strings.HasSuffix(name, "_since") || name == "not_before" || name == "time"
+	ofTime := strings.HasSuffix(name, "_time") || strings.HasSuffix(name, "_since") || name == "not_before" ||
+		name == "time"
 	if ofTime != (kind == "google.protobuf.Timestamp") {
 		t.Errorf("%s is a %s", f.FullName(), kind)
 	}
@@ -62,7 +63,8 @@ func checkField(t *testing.T, m protoreflect.MessageDescriptor, f protoreflect.F
 	}
 	// Ids that others give are text.
 	text := strings.HasSuffix(name, "request_id") || name == "provider_message_id"
-	if strings.HasSuffix(name, "_id") && kind != "int64" && !text && !strings.HasPrefix(string(m.FullName()), "ledgerd.inbox.") {
+	if strings.HasSuffix(name, "_id") && kind != "int64" && !text &&
+		!strings.HasPrefix(string(m.FullName()), "ledgerd.inbox.") {
 		t.Errorf("%s is a %s", f.FullName(), kind)
 	}
 }
@@ -74,7 +76,8 @@ func checkPages(t *testing.T, m protoreflect.MessageDescriptor) {
 		t.Errorf("%s.page_size is not bounded to 0 and 1,000: %v", m.FullName(), rules)
 	}
 	answer, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.TrimSuffix(string(m.FullName()), "Request") + "Response"))
-	if err != nil || answer.(protoreflect.MessageDescriptor).Fields().ByName("next_page_token") == nil || m.Fields().ByName("page_token") == nil {
+	if err != nil || answer.(protoreflect.MessageDescriptor).Fields().ByName("next_page_token") == nil ||
+		m.Fields().ByName("page_token") == nil {
 		t.Errorf("%s has no page_token, or its answer no next_page_token: %v", m.FullName(), err)
 	}
 }

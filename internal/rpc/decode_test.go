@@ -50,7 +50,8 @@ func TestTheFirstMomentIsNoEffectiveTime(t *testing.T) {
 	t.Parallel()
 	first := time.Time{}
 	var d decoder
-	if at := d.effective("effective_time", timestamppb.New(first.Add(time.Microsecond))); d.err() != nil || at.IsZero() {
+	if at := d.effective("effective_time", timestamppb.New(first.Add(time.Microsecond))); d.err() != nil ||
+		at.IsZero() {
 		t.Error(at, d.err())
 	}
 	if d.effective("effective_time", timestamppb.New(first)); d.err() == nil {

@@ -30,7 +30,8 @@ var codes = map[fault.Code]connect.Code{
 	fault.DeadlineExceeded: connect.CodeDeadlineExceeded, fault.NotFound: connect.CodeNotFound,
 	fault.AlreadyExists: connect.CodeAlreadyExists, fault.PermissionDenied: connect.CodePermissionDenied,
 	fault.ResourceExhausted: connect.CodeResourceExhausted, fault.FailedPrecondition: connect.CodeFailedPrecondition,
-	fault.Aborted: connect.CodeAborted, fault.Internal: connect.CodeInternal, fault.Unavailable: connect.CodeUnavailable,
+	fault.Aborted: connect.CodeAborted, fault.Internal: connect.CodeInternal,
+	fault.Unavailable:     connect.CodeUnavailable,
 	fault.Unauthenticated: connect.CodeUnauthenticated, fault.Unimplemented: connect.CodeUnimplemented,
 }
 
@@ -45,7 +46,8 @@ var classes = map[fault.Class]errorsv1.ErrorClass{
 var steps = map[fault.Step]errorsv1.NextStep{
 	fault.Fix: errorsv1.NextStep_NEXT_STEP_FIX, fault.Ignore: errorsv1.NextStep_NEXT_STEP_IGNORE,
 	fault.NewKey: errorsv1.NextStep_NEXT_STEP_NEW_KEY, fault.ReadAgain: errorsv1.NextStep_NEXT_STEP_READ_AGAIN,
-	fault.RetrySameKey: errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY, fault.NewToken: errorsv1.NextStep_NEXT_STEP_NEW_TOKEN,
+	fault.RetrySameKey: errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY,
+	fault.NewToken:     errorsv1.NextStep_NEXT_STEP_NEW_TOKEN,
 }
 
 // faultOf makes any error a fault. One that is none is the server's own: the caller is told nothing of it.
@@ -114,7 +116,8 @@ func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
 	e := &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: f.State,
 		Detail: detailOf(f, requestID)}
 	for _, v := range f.Fields {
-		e.FieldViolations = append(e.FieldViolations, &ledgerv1.FieldViolation{Field: v.Path, Description: v.Description})
+		e.FieldViolations = append(e.FieldViolations,
+			&ledgerv1.FieldViolation{Field: v.Path, Description: v.Description})
 	}
 	if f.RetryAfter > 0 {
 		e.RetryDelay = durationpb.New(f.RetryAfter)
@@ -123,6 +126,7 @@ func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
 }
 
 func detailOf(f *fault.Fault, requestID string) *errorsv1.ErrorDetail {
-	return &errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.NextStep()], ShowToUser: f.Reason.Show,
-		RequestId: cmp.Or(f.RequestID, requestID)}
+	return &errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.NextStep()],
+		ShowToUser: f.Reason.Show,
+		RequestId:  cmp.Or(f.RequestID, requestID)}
 }

@@ -27,7 +27,8 @@ func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv
 	return run(ctx, s.Mutations, executeOperation, r)
 }
 
-var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute", read: readExecute}
+var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteResponse]{name: "batch.execute",
+	read: readExecute}
 
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batchv1.ExecuteResponse] {
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
@@ -214,7 +215,8 @@ func (s *step) fails(err error) error {
 	own.Message = fmt.Sprintf("operation %d: %s", s.place, f.Message)
 	own.Fields = make([]fault.Field, len(f.Fields))
 	for i, x := range f.Fields {
-		own.Fields[i] = fault.Field{Path: fmt.Sprintf("operations[%d].request.%s", s.place, x.Path), Description: x.Description}
+		own.Fields[i] = fault.Field{Path: fmt.Sprintf("operations[%d].request.%s", s.place, x.Path),
+			Description: x.Description}
 	}
 	e := &own
 	for k, v := range f.State {

@@ -72,8 +72,9 @@ func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
 
 // admit lets a caller in, or not, by the header of his request.
 func (g *Gate) admit(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
-	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure), identity: g.Anyone,
-		header: h, requestID: h.Get(RequestIDHeader)}
+	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure),
+		identity: g.Anyone,
+		header:   h, requestID: h.Get(RequestIDHeader)}
 	err := g.enter(ctx, c, spec, h)
 	if err == nil && spec.StreamType&connect.StreamTypeClient == 0 { // one message is all there is to read
 		c.intake, _ = ctx.Value(intakeKey{}).(*intake)
@@ -250,7 +251,8 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
 			"first_request_id", f.State["first_request_id"], "request_id", c.requestID)
 	case f.Reason.Class == fault.Refusal && (f.RequestID == "" || f.RequestID == c.requestID):
-		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key, "request_id", c.requestID)
+		log.InfoContext(ctx, "call refused", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
+			"request_id", c.requestID)
 	}
 }
 

@@ -18,7 +18,8 @@ func answered() *ledger.Transfer {
 	n := func(s string) amount.Int { i, _ := amount.ParseInt(s); return i }
 	return &ledger.Transfer{Tenant: 1, ID: 99 << 14, BizNo: "order-1", Type: "charge", RecordedAt: at, RequestID: "r",
 		Metadata: map[string]string{"b": "2", "a": "1", "c": "3", "d": "4"}, ReversedByID: 7,
-		Entries: []ledger.Entry{{Account: "user:1", Asset: "CNY", Scale: 2, Version: 3, Amount: n("-1230"), Before: n("10000"), After: n("8770")},
+		Entries: []ledger.Entry{{Account: "user:1", Asset: "CNY", Scale: 2, Version: 3, Amount: n("-1230"),
+			Before: n("10000"), After: n("8770")},
 			{Account: "shop", Asset: "CNY", Scale: 2, Version: 1, Amount: n("1230"), After: n("1230")}}}
 }
 
@@ -45,14 +46,16 @@ func TestRecordedAnswersStayTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "answers.txt", strings.Join([]string{hex.EncodeToString(recorded), string(text), hex.EncodeToString(ids)}, "\n")+"\n")
+	golden(t, "answers.txt", strings.Join([]string{hex.EncodeToString(recorded), string(text), hex.EncodeToString(ids)},
+		"\n")+"\n")
 	if first, err := (jsonCodec{"json"}).Marshal(r); err != nil || string(first) != string(text) {
 		t.Errorf("the first answer differs from the replay:\n%s\n%s", first, text)
 	}
 }
 
 func TestRefusalsOnTheWireStayTheSame(t *testing.T) {
-	f := ledger.InsufficientFunds.New("account user:1 has 1.00 CNY available").With("available", "1.00").With("account", "user:1").With("asset", "CNY")
+	f := ledger.InsufficientFunds.New("account user:1 has 1.00 CNY available").With("available", "1.00").With("account",
+		"user:1").With("asset", "CNY")
 	f.RequestID = "r"
 	var lines []string
 	for range 20 { // maps have no order of their own

@@ -67,7 +67,8 @@ func onlyForOrders(r *idv1.GenerateRequest) error {
 	return d.err()
 }
 
-var idKinds = map[ids.Kind]idv1.IdKind{ids.Snowflake: idv1.IdKind_ID_KIND_SNOWFLAKE, ids.UUIDv7: idv1.IdKind_ID_KIND_UUID_V7,
+var idKinds = map[ids.Kind]idv1.IdKind{ids.Snowflake: idv1.IdKind_ID_KIND_SNOWFLAKE,
+	ids.UUIDv7:  idv1.IdKind_ID_KIND_UUID_V7,
 	ids.OrderNo: idv1.IdKind_ID_KIND_ORDER_NO}
 
 // Parse tells what stands in an id.
@@ -76,7 +77,8 @@ func (s *IDs) Parse(_ context.Context, r *idv1.ParseRequest) (*idv1.ParseRespons
 	if err != nil {
 		return nil, err
 	}
-	res := &idv1.ParseResponse{Kind: idKinds[p.Kind], Time: timestamppb.New(p.Time), Text: p.Text, Prefix: p.Prefix, Date: p.Date}
+	res := &idv1.ParseResponse{Kind: idKinds[p.Kind], Time: timestamppb.New(p.Time), Text: p.Text, Prefix: p.Prefix,
+		Date: p.Date}
 	if p.Kind != ids.UUIDv7 {
 		id, worker, sequence := int64(p.ID), int32(p.ID.Worker()), int32(p.ID.Sequence())
 		res.Id, res.Worker, res.Sequence = &id, &worker, &sequence

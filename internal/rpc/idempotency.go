@@ -32,7 +32,8 @@ type Records struct {
 // NewRecords makes them over the read pool. Who waits is sent away when closing is closed.
 func NewRecords(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, closing <-chan struct{}) *Records {
 	r := &Records{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
-		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "work", Name: "outcomes_total",
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "work",
+			Name: "outcomes_total",
 			Help: "Calls on work that callers do elsewhere, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
 			[]string{"call", "outcome"})}
 	r.outcomes.WithLabelValues("begin", "parked") // from 0 on, so that the first one is seen to come

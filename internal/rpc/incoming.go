@@ -65,14 +65,15 @@ func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent
 		return inbox.Message{}, err
 	}
 	var told inbox.Message
-	o := operation[*inboxv1.FailRequest, *inboxv1.FailResponse]{name: failMessageCall.name, read: func(c *call, d *decoder, r *inboxv1.FailRequest) mutation[*inboxv1.FailResponse] {
-		g := failMessageCall.read(c, d, r)
-		g.render = func(answer any, _ bool) (*inboxv1.FailResponse, error) {
-			told = answer.(inbox.Message)
-			return &inboxv1.FailResponse{}, nil
-		}
-		return g
-	}}
+	o := operation[*inboxv1.FailRequest, *inboxv1.FailResponse]{name: failMessageCall.name,
+		read: func(c *call, d *decoder, r *inboxv1.FailRequest) mutation[*inboxv1.FailResponse] {
+			g := failMessageCall.read(c, d, r)
+			g.render = func(answer any, _ bool) (*inboxv1.FailResponse, error) {
+				told = answer.(inbox.Message)
+				return &inboxv1.FailResponse{}, nil
+			}
+			return g
+		}}
 	_, err := run(in.call(ctx), s.Mutations, o, r)
 	return told, err
 }
@@ -91,8 +92,9 @@ func (in *Incoming) key() *inboxv1.MessageKey {
 
 func (in *Incoming) delivery() *inboxv1.Delivery {
 	d := &in.Delivery
-	r := &inboxv1.Delivery{Topic: d.Topic, Content: d.Content, ContentLife: durationpb.New(d.ContentLife), MaxAttempts: d.MaxAttempts,
-		Backoff: durationpb.New(d.Backoff), MaxBackoff: durationpb.New(d.MaxBackoff)}
+	r := &inboxv1.Delivery{Topic: d.Topic, Content: d.Content, ContentLife: durationpb.New(d.ContentLife),
+		MaxAttempts: d.MaxAttempts,
+		Backoff:     durationpb.New(d.Backoff), MaxBackoff: durationpb.New(d.MaxBackoff)}
 	if d.Keep > 0 {
 		r.Keep = durationpb.New(d.Keep)
 	}

@@ -23,7 +23,8 @@ func TestAMessageRunsAllThatItsBodySays(t *testing.T) {
 		"a request":  {"", transfer, nil},
 		"of a kind":  {"ledgerd.ledger.v1.TransferRequest", `{"bizNo": "p"}`, nil},
 	} {
-		in := &Incoming{Request: x.request, Key: inbox.Key{Group: "g", ID: "m"}, Delivery: inbox.Delivery{Content: []byte(x.body), ContentLife: time.Hour}}
+		in := &Incoming{Request: x.request, Key: inbox.Key{Group: "g", ID: "m"},
+			Delivery: inbox.Delivery{Content: []byte(x.body), ContentLife: time.Hour}}
 		r, err := in.execute()
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -32,7 +33,8 @@ func TestAMessageRunsAllThatItsBodySays(t *testing.T) {
 			t.Errorf("%s: %v", name, r)
 			continue
 		}
-		for i, want := range []proto.Message{&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()}, &ledgerv1.TransferRequest{BizNo: "p"}} {
+		for i, want := range []proto.Message{&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()},
+			&ledgerv1.TransferRequest{BizNo: "p"}} {
 			if got, err := r.GetOperations()[i].GetRequest().UnmarshalNew(); err != nil || !proto.Equal(got, want) {
 				t.Errorf("%s: operation %d is %v, %v", name, i, got, err)
 			}

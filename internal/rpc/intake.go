@@ -41,10 +41,11 @@ func (a *Admission) Bounded(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		in := &intake{raw: &body{r.Body, r.Header.Get(requestIDKey), maxRequestBytes}, length: length, zipped: zipped, admission: a}
+		in := &intake{raw: &body{r.Body, r.Header.Get(requestIDKey), maxRequestBytes}, length: length, zipped: zipped,
+			admission: a}
 		defer a.leave(&in.ticket)
-		// A copy, since net/http looks at the body of its own: without it a connection whose body was not read to the end
-		// would be used again, and the rest of the body taken for a request.
+		// A copy, since net/http looks at the body of its own: without it a connection whose body was not read to the
+		// end would be used again, and the rest of the body taken for a request.
 		r = r.WithContext(context.WithValue(r.Context(), intakeKey{}, in))
 		r.Body = in
 		next.ServeHTTP(w, r)

@@ -28,7 +28,8 @@ const (
 	ReplayedHeader = "Idempotency-Replayed"
 )
 
-var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+var keyUnsupported = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_UNSUPPORTED", Class: fault.BadRequest,
+	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The call records nothing, so it accepts no Idempotency-Key: send it without one."})
 
 // recordsNothing is for calls whose answer is another one each time, and is not recorded. It refuses what they
@@ -37,9 +38,11 @@ func (c *call) recordsNothing() error {
 	c.keyless = true
 	switch {
 	case c.key != "":
-		return keyUnsupported.New("%s records nothing, so it accepts no %s: send it without one", c.procedure, KeyHeader)
+		return keyUnsupported.New("%s records nothing, so it accepts no %s: send it without one", c.procedure,
+			KeyHeader)
 	case len(c.conditions) > 0:
-		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without", c.procedure)
+		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without",
+			c.procedure)
 	}
 	return nil
 }
@@ -74,7 +77,8 @@ func parseKeyHeader(s string) (key string, life time.Duration, err error) {
 		key, _ = f.text()
 		for name, value := range f.parameters() {
 			seconds, whole := value.(int64)
-			if life, _ = secondsOf(value); name != "life" || !whole || life < access.LeastKeyLife || life > access.GreatestKeyLife || seconds == 0 {
+			if life, _ = secondsOf(value); name != "life" || !whole || life < access.LeastKeyLife ||
+				life > access.GreatestKeyLife || seconds == 0 {
 				return "", 0, commit.KeyInvalid.New("a quoted Idempotency-Key may only be followed by ;life=N, where N is %.0f to %.0f seconds",
 					access.LeastKeyLife.Seconds(), access.GreatestKeyLife.Seconds())
 			}
@@ -111,8 +115,8 @@ func fingerprint(m proto.Message) []byte {
 	return f
 }
 
-// fingerprint is that of a request. Where it may name people, or say what they are told, it is made with a key: from a plain
-// hash whoever reads recorded keys would find a phone number, or a short text, by trying all there are.
+// fingerprint is that of a request. Where it may name people, or say what they are told, it is made with a key: from a
+// plain hash whoever reads recorded keys would find a phone number, or a short text, by trying all there are.
 func (s *Mutations) fingerprint(m proto.Message) []byte {
 	if s.Pepper == nil || !personal(m) {
 		return fingerprint(m)
@@ -126,7 +130,8 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 func personal(m proto.Message) bool {
 	const messages = "ledgerd.notify.v1"
 	if e, ok := m.(*batchv1.ExecuteRequest); ok {
-		return slices.ContainsFunc(e.GetOperations(), func(o *batchv1.Operation) bool { return o.GetRequest().MessageName().Parent() == messages })
+		return slices.ContainsFunc(e.GetOperations(),
+			func(o *batchv1.Operation) bool { return o.GetRequest().MessageName().Parent() == messages })
 	}
 	return m.ProtoReflect().Descriptor().FullName().Parent() == messages
 }
@@ -139,7 +144,8 @@ var canonicalBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); re
 func appendCanonical(b []byte, m protoreflect.Message) []byte {
 	if packed, ok := m.Interface().(*anypb.Any); ok {
 		if inner, err := packed.UnmarshalNew(); err == nil { // checked before; else its bytes are all there is
-			return appendCanonical(appendText(b, string(inner.ProtoReflect().Descriptor().FullName())), inner.ProtoReflect())
+			return appendCanonical(appendText(b, string(inner.ProtoReflect().Descriptor().FullName())),
+				inner.ProtoReflect())
 		}
 	}
 	for _, f := range fieldsOf(m.Descriptor()) {

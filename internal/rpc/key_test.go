@@ -43,19 +43,24 @@ func golden(t *testing.T, name, got string) {
 }
 
 func full() *ledgerv1.TransferRequest {
-	return &ledgerv1.TransferRequest{BizNo: "order-1", Type: "charge", Metadata: map[string]string{"b": "2", "a": "1", "": "empty"},
+	return &ledgerv1.TransferRequest{BizNo: "order-1", Type: "charge",
+		Metadata: map[string]string{"b": "2", "a": "1", "": "empty"},
 		Postings: []*ledgerv1.Posting{{From: "user:1", To: "shop", Asset: "CNY", Amount: "12.30"},
 			{From: "user:1", To: "fees", Asset: "CNY", Form: ledgerv1.AmountForm_AMOUNT_FORM_ALL_AVAILABLE}},
 		EffectiveTime: &timestamppb.Timestamp{Seconds: 1_700_000_000, Nanos: 123_000},
-		Conditions:    []*ledgerv1.Condition{{Account: &ledgerv1.AccountRef{Code: "user:1", Asset: "CNY"}, Version: proto.Int64(0), BalanceAtLeast: proto.String("-1.50")}}}
+		Conditions: []*ledgerv1.Condition{{Account: &ledgerv1.AccountRef{Code: "user:1", Asset: "CNY"},
+			Version: proto.Int64(0), BalanceAtLeast: proto.String("-1.50")}}}
 }
 
 func TestFingerprintStaysTheSame(t *testing.T) {
 	r := full()
 	lines := []string{hex.EncodeToString(appendCanonical(nil, r.ProtoReflect())), hex.EncodeToString(fingerprint(r)),
-		hex.EncodeToString(fingerprint(&ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{Transfer: r, IdempotencyKey: "k"}}})),
-		hex.EncodeToString(fingerprint(&ledgerv1.HoldRequest{BizNo: "h", From: "a", Asset: "CNY", Amount: "1.0", Life: durationpb.New(1500_000_000)})),
-		hex.EncodeToString(fingerprint(&ledgerv1.ReverseRequest{BizNo: "r", Target: &ledgerv1.ReverseRequest_TransferId{TransferId: -1}})),
+		hex.EncodeToString(fingerprint(&ledgerv1.TransferBatchRequest{AllOrNothing: true,
+			Items: []*ledgerv1.TransferBatchItem{{Transfer: r, IdempotencyKey: "k"}}})),
+		hex.EncodeToString(fingerprint(&ledgerv1.HoldRequest{BizNo: "h", From: "a", Asset: "CNY", Amount: "1.0",
+			Life: durationpb.New(1500_000_000)})),
+		hex.EncodeToString(fingerprint(&ledgerv1.ReverseRequest{BizNo: "r",
+			Target: &ledgerv1.ReverseRequest_TransferId{TransferId: -1}})),
 		hex.EncodeToString(fingerprint(&ledgerv1.ListAssetsRequest{}))}
 	golden(t, "fingerprints.txt", strings.Join(lines, "\n")+"\n")
 }
@@ -63,9 +68,14 @@ func TestFingerprintStaysTheSame(t *testing.T) {
 func TestFingerprintIsOfTheMeaning(t *testing.T) {
 	a := full()
 	for what, change := range map[string]func(r *ledgerv1.TransferRequest){
-		"biz_no": func(r *ledgerv1.TransferRequest) { r.BizNo = "order-2" }, "type": func(r *ledgerv1.TransferRequest) { r.Type = "" },
-		"amount": func(r *ledgerv1.TransferRequest) { r.Postings[0].Amount = "12.31" }, "form": func(r *ledgerv1.TransferRequest) { r.Postings[1].Form = 1 },
-		"order":              func(r *ledgerv1.TransferRequest) { r.Postings[0], r.Postings[1] = r.Postings[1], r.Postings[0] },
+		"biz_no": func(r *ledgerv1.TransferRequest) { r.BizNo = "order-2" },
+		"type":   func(r *ledgerv1.TransferRequest) { r.Type = "" },
+		"amount": func(r *ledgerv1.TransferRequest) { r.Postings[0].Amount = "12.31" },
+		"form":   func(r *ledgerv1.TransferRequest) { r.Postings[1].Form = 1 },
+		"order": func(r *ledgerv1.TransferRequest) {
+			r.Postings[0], r.Postings[1] = r.Postings[1],
+				r.Postings[0]
+		},
 		"one posting less":   func(r *ledgerv1.TransferRequest) { r.Postings = r.Postings[:1] },
 		"metadata value":     func(r *ledgerv1.TransferRequest) { r.Metadata["a"] = "2" },
 		"metadata name":      func(r *ledgerv1.TransferRequest) { delete(r.Metadata, "a"); r.Metadata["c"] = "1" },
@@ -75,7 +85,10 @@ func TestFingerprintIsOfTheMeaning(t *testing.T) {
 		"version 0 is said":  func(r *ledgerv1.TransferRequest) { r.Conditions[0].Version = nil },
 		"least balance":      func(r *ledgerv1.TransferRequest) { r.Conditions[0].BalanceAtLeast = proto.String("1.50") },
 		"dry run":            func(r *ledgerv1.TransferRequest) { r.DryRun = true },
-		"boundary":           func(r *ledgerv1.TransferRequest) { r.Postings[0].From, r.Postings[0].To = "user:1s", "hop" },
+		"boundary": func(r *ledgerv1.TransferRequest) {
+			r.Postings[0].From, r.Postings[0].To = "user:1s",
+				"hop"
+		},
 	} {
 		b := proto.Clone(a).(*ledgerv1.TransferRequest)
 		change(b)
@@ -102,7 +115,8 @@ func FuzzParseKey(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(key) < 1 || len(key) > 255 || strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
+		if len(key) < 1 || len(key) > 255 ||
+			strings.ContainsFunc(key, func(r rune) bool { return r < ' ' || r > '~' }) {
 			t.Fatalf("%q is accepted as %q", s, key)
 		}
 		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
@@ -136,7 +150,8 @@ func TestKeysMaySayHowLongTheyLive(t *testing.T) {
 // one that went through an encoding and back the same.
 func FuzzFingerprint(f *testing.F) {
 	seeds := []proto.Message{full(), &ledgerv1.TransferRequest{}, &ledgerv1.TransferRequest{BizNo: "\x02\x00"},
-		&ledgerv1.TransferRequest{Postings: []*ledgerv1.Posting{{}, {}}}, &ledgerv1.TransferRequest{Metadata: map[string]string{"a": "", "": "a"}}}
+		&ledgerv1.TransferRequest{Postings: []*ledgerv1.Posting{{}, {}}},
+		&ledgerv1.TransferRequest{Metadata: map[string]string{"a": "", "": "a"}}}
 	for _, a := range seeds {
 		for _, b := range seeds {
 			x, _ := proto.Marshal(a)
@@ -202,15 +217,19 @@ func TestFingerprintsDoNotTellPeople(t *testing.T) {
 	}
 	code := &notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678", Type: "login"}
 	with, other, none := &Mutations{Pepper: []byte("a key")}, &Mutations{Pepper: []byte("another")}, &Mutations{}
-	for _, m := range []proto.Message{code, &notifyv1.VerifyCodeRequest{Recipient: "+8613812345678", Code: "123456"}, &notifyv1.SendRequest{Recipient: "+8613812345678"},
-		&notifyv1.SendBatchRequest{}, &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full()), pack(code)}}} {
+	for _, m := range []proto.Message{code, &notifyv1.VerifyCodeRequest{Recipient: "+8613812345678", Code: "123456"},
+		&notifyv1.SendRequest{Recipient: "+8613812345678"},
+		&notifyv1.SendBatchRequest{}, &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full()),
+			pack(code)}}} {
 		a, b := with.fingerprint(m), other.fingerprint(m)
-		if len(a) != commit.FingerprintSize || bytes.Equal(a[1:], b[1:]) || bytes.Equal(a[1:], fingerprint(m)[1:]) || a[0] == fingerprintVersion || !bytes.Equal(a, with.fingerprint(m)) {
+		if len(a) != commit.FingerprintSize || bytes.Equal(a[1:], b[1:]) || bytes.Equal(a[1:], fingerprint(m)[1:]) ||
+			a[0] == fingerprintVersion || !bytes.Equal(a, with.fingerprint(m)) {
 			t.Errorf("%T: %x, with another key %x, without %x", m, a, b, fingerprint(m))
 		}
 	}
 	for _, m := range []proto.Message{full(), &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full())}}} {
-		if !bytes.Equal(with.fingerprint(m), fingerprint(m)) || !bytes.Equal(none.fingerprint(code), fingerprint(code)) {
+		if !bytes.Equal(with.fingerprint(m), fingerprint(m)) ||
+			!bytes.Equal(none.fingerprint(code), fingerprint(code)) {
 			t.Errorf("%T: it is not what it was", m)
 		}
 	}

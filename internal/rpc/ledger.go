@@ -26,8 +26,10 @@ func (c *call) caller() ledger.Caller {
 }
 
 // updateAccount is the change behind the four calls that change an account.
-func updateAccount[R proto.Message](caller *call, code, asset string, c ledger.AccountChange, wrap func(*ledgerv1.Account) R) mutation[R] {
+func updateAccount[R proto.Message](caller *call, code, asset string, c ledger.AccountChange,
+	wrap func(*ledgerv1.Account) R) mutation[R] {
 	return mutation[R]{
-		command: flow.Ledger(&ledger.UpdateAccountCommand{Caller: caller.caller(), Code: code, Asset: asset, Change: c}),
-		render:  func(answer any, _ bool) (R, error) { return wrap(renderAccount(answer.(*ledger.Account))), nil }}
+		command: flow.Ledger(&ledger.UpdateAccountCommand{Caller: caller.caller(), Code: code, Asset: asset,
+			Change: c}),
+		render: func(answer any, _ bool) (R, error) { return wrap(renderAccount(answer.(*ledger.Account))), nil }}
 }

@@ -20,7 +20,8 @@ const (
 )
 
 // TransferBatch makes many transfers, each for itself or all or none.
-func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+func (s *Ledger) TransferBatch(ctx context.Context,
+	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	if r.GetAllOrNothing() {
 		return s.transferAll(ctx, r)
 	}
@@ -39,7 +40,8 @@ func (s *Ledger) TransferBatch(ctx context.Context, r *ledgerv1.TransferBatchReq
 
 // transferEach runs every item as a work of its own. An item's key is the one it brings, or is made of
 // the call's key and its place, so that a batch that was cut off goes on where it was.
-func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+func (s *Ledger) transferEach(ctx context.Context,
+	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	c := callOf(ctx)
 	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(r.GetItems()))}
 	mutations := make([]mutation[*ledgerv1.TransferResponse], len(r.GetItems()))
@@ -83,7 +85,8 @@ func (s *Ledger) transferEach(ctx context.Context, r *ledgerv1.TransferBatchRequ
 }
 
 // readItem reads an item that stands for itself, its key first, as of a lone call.
-func (s *Ledger) readItem(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, ledger.TransferParams, error) {
+func (s *Ledger) readItem(c *call, item *ledgerv1.TransferBatchItem, i int,
+	whole []byte) (*commit.Key, ledger.TransferParams, error) {
 	if err := c.bad[i]; err != nil {
 		return nil, ledger.TransferParams{}, err
 	}
@@ -122,7 +125,8 @@ func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole
 		return nil, nil
 	}
 	// The fingerprint is that of the whole batch: the same key with another batch fits no item.
-	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
+	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation,
+		Key:         fmt.Sprintf("%s#%d", c.key, i),
 		Fingerprint: whole, Life: s.life(c, policy)}, nil
 }
 
@@ -134,14 +138,16 @@ func (c *call) itemError(ctx context.Context, err error) *ledgerv1.ItemError {
 
 // transferAll runs the batch as one command. What is recorded of its answer are the ids: the rows are
 // immutable, and are shown again from there.
-func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+func (s *Ledger) transferAll(ctx context.Context,
+	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	c := callOf(ctx)
 	cmd := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, len(r.GetItems()))}
 	var d decoder
 	rows := 0
 	for i, item := range r.GetItems() {
 		if item.GetIdempotencyKey() != "" {
-			d.bad(fmt.Sprintf("items[%d].idempotency_key", i), "must be empty with all_or_nothing: send the header Idempotency-Key instead")
+			d.bad(fmt.Sprintf("items[%d].idempotency_key", i),
+				"must be empty with all_or_nothing: send the header Idempotency-Key instead")
 		}
 		p := d.item(item, fmt.Sprintf("items[%d].transfer.", i))
 		rows += len(p.Postings)
@@ -160,7 +166,8 @@ func (s *Ledger) transferAll(ctx context.Context, r *ledgerv1.TransferBatchReque
 	}); err != nil {
 		return nil, err
 	}
-	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
+	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID,
+		Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
 		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
 	key, err := s.requestKey(c, batchOperation, policy, r)
 	if err != nil {

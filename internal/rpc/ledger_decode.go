@@ -186,9 +186,11 @@ func (d *decoder) time(path string, t *timestamppb.Timestamp) time.Time {
 const defaultType = "transfer"
 
 func (d *decoder) transfer(r *ledgerv1.TransferRequest, path string) ledger.TransferParams {
-	p := ledger.TransferParams{BizNo: d.bizNo(path+"biz_no", r.GetBizNo()), Type: d.kind(path+"type", r.GetType(), defaultType),
-		Metadata: d.metadata(path+"metadata", r.GetMetadata()), EffectiveAt: d.effective(path+"effective_time", r.GetEffectiveTime()),
-		Postings: make([]ledger.Posting, len(r.GetPostings()))}
+	p := ledger.TransferParams{BizNo: d.bizNo(path+"biz_no", r.GetBizNo()),
+		Type:        d.kind(path+"type", r.GetType(), defaultType),
+		Metadata:    d.metadata(path+"metadata", r.GetMetadata()),
+		EffectiveAt: d.effective(path+"effective_time", r.GetEffectiveTime()),
+		Postings:    make([]ledger.Posting, len(r.GetPostings()))}
 	for i, x := range r.GetPostings() {
 		at := func(field string) string { return fmt.Sprintf("%spostings[%d].%s", path, i, field) }
 		if x.GetFrom() == x.GetTo() {
@@ -196,7 +198,8 @@ func (d *decoder) transfer(r *ledgerv1.TransferRequest, path string) ledger.Tran
 		}
 		form := forms[x.GetForm()]
 		p.Postings[i] = ledger.Posting{From: x.GetFrom(), To: x.GetTo(), Asset: x.GetAsset(), Form: form}
-		if n, err := amount.ParseDecimal(x.GetAmount()); err == nil && n.Coef.Sign() > 0 && form != ledger.AllAvailable {
+		if n, err := amount.ParseDecimal(x.GetAmount()); err == nil && n.Coef.Sign() > 0 &&
+			form != ledger.AllAvailable {
 			p.Postings[i].Amount = n // the usual case, without making paths
 		} else {
 			p.Postings[i].Amount = d.positive(at("amount"), x.GetAmount(), form)

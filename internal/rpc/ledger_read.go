@@ -37,7 +37,8 @@ func (s *Ledger) GetAccount(ctx context.Context, r *ledgerv1.GetAccountRequest) 
 }
 
 // ListAccounts lists accounts by code and asset.
-func (s *Ledger) ListAccounts(ctx context.Context, r *ledgerv1.ListAccountsRequest) (*ledgerv1.ListAccountsResponse, error) {
+func (s *Ledger) ListAccounts(ctx context.Context,
+	r *ledgerv1.ListAccountsRequest) (*ledgerv1.ListAccountsResponse, error) {
 	accounts, next, err := s.Reader.Accounts(ctx, callOf(ctx).identity.Tenant, r.GetPattern(), r.GetAsset(), page(r))
 	res := &ledgerv1.ListAccountsResponse{NextPageToken: next}
 	for i := range accounts {
@@ -47,7 +48,8 @@ func (s *Ledger) ListAccounts(ctx context.Context, r *ledgerv1.ListAccountsReque
 }
 
 // GetTransfer shows a transfer.
-func (s *Ledger) GetTransfer(ctx context.Context, r *ledgerv1.GetTransferRequest) (*ledgerv1.GetTransferResponse, error) {
+func (s *Ledger) GetTransfer(ctx context.Context,
+	r *ledgerv1.GetTransferRequest) (*ledgerv1.GetTransferResponse, error) {
 	t, err := s.Reader.Transfer(ctx, callOf(ctx).identity.Tenant, r.GetTransferId(), r.GetBizNo())
 	if err != nil {
 		return nil, err
@@ -56,9 +58,11 @@ func (s *Ledger) GetTransfer(ctx context.Context, r *ledgerv1.GetTransferRequest
 }
 
 // ListTransfers lists transfers, nearly newest first.
-func (s *Ledger) ListTransfers(ctx context.Context, r *ledgerv1.ListTransfersRequest) (*ledgerv1.ListTransfersResponse, error) {
+func (s *Ledger) ListTransfers(ctx context.Context,
+	r *ledgerv1.ListTransfersRequest) (*ledgerv1.ListTransfersResponse, error) {
 	var d decoder
-	f := ledger.TransferFilter{Type: r.GetType(), Metadata: r.GetMetadata(), From: d.time("start_time", r.GetStartTime()),
+	f := ledger.TransferFilter{Type: r.GetType(), Metadata: r.GetMetadata(),
+		From:   d.time("start_time", r.GetStartTime()),
 		Before: d.time("end_time", r.GetEndTime())}
 	if err := d.err(); err != nil {
 		return nil, err
@@ -72,18 +76,21 @@ func (s *Ledger) ListTransfers(ctx context.Context, r *ledgerv1.ListTransfersReq
 }
 
 // ListEntries is the statement of an account.
-func (s *Ledger) ListEntries(ctx context.Context, r *ledgerv1.ListEntriesRequest) (*ledgerv1.ListEntriesResponse, error) {
+func (s *Ledger) ListEntries(ctx context.Context,
+	r *ledgerv1.ListEntriesRequest) (*ledgerv1.ListEntriesResponse, error) {
 	var d decoder
 	f := ledger.StatementFilter{Type: r.GetType(), From: d.time("start_time", r.GetStartTime()),
 		Before: d.time("end_time", r.GetEndTime()), Ascending: r.GetAscending()}
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	lines, next, err := s.Reader.Statement(ctx, callOf(ctx).identity.Tenant, r.GetAccount().GetCode(), r.GetAccount().GetAsset(), f, page(r))
+	lines, next, err := s.Reader.Statement(ctx, callOf(ctx).identity.Tenant, r.GetAccount().GetCode(),
+		r.GetAccount().GetAsset(), f, page(r))
 	res := &ledgerv1.ListEntriesResponse{NextPageToken: next}
 	for i := range lines {
 		l := &lines[i]
-		res.Lines = append(res.Lines, &ledgerv1.StatementLine{Entry: renderEntry(&l.Entry), BizNo: l.BizNo, Type: l.Type, Metadata: l.Metadata})
+		res.Lines = append(res.Lines, &ledgerv1.StatementLine{Entry: renderEntry(&l.Entry), BizNo: l.BizNo,
+			Type: l.Type, Metadata: l.Metadata})
 	}
 	return res, err
 }
@@ -126,7 +133,8 @@ func (s *Ledger) GetBalance(ctx context.Context, r *ledgerv1.GetBalanceRequest) 
 }
 
 // ListBalances adds up accounts by pattern.
-func (s *Ledger) ListBalances(ctx context.Context, r *ledgerv1.ListBalancesRequest) (*ledgerv1.ListBalancesResponse, error) {
+func (s *Ledger) ListBalances(ctx context.Context,
+	r *ledgerv1.ListBalancesRequest) (*ledgerv1.ListBalancesResponse, error) {
 	sums, err := s.Reader.BalanceSums(ctx, callOf(ctx).identity.Tenant, r.GetPattern(), r.GetAsset())
 	res := &ledgerv1.ListBalancesResponse{}
 	for _, b := range sums {
@@ -137,7 +145,8 @@ func (s *Ledger) ListBalances(ctx context.Context, r *ledgerv1.ListBalancesReque
 }
 
 // TrialBalance lists debit and credit balances with their totals.
-func (s *Ledger) TrialBalance(ctx context.Context, r *ledgerv1.TrialBalanceRequest) (*ledgerv1.TrialBalanceResponse, error) {
+func (s *Ledger) TrialBalance(ctx context.Context,
+	r *ledgerv1.TrialBalanceRequest) (*ledgerv1.TrialBalanceResponse, error) {
 	b, err := s.Reader.TrialBalance(ctx, callOf(ctx).identity.Tenant, r.GetPattern(), r.GetAsset(), page(r))
 	if err != nil {
 		return nil, err

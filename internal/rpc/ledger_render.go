@@ -18,9 +18,11 @@ func timestamp(t time.Time) *timestamppb.Timestamp {
 }
 
 var kinds = map[string]ledgerv1.AccountKind{
-	ledger.KindAsset: ledgerv1.AccountKind_ACCOUNT_KIND_ASSET, ledger.KindLiability: ledgerv1.AccountKind_ACCOUNT_KIND_LIABILITY,
-	ledger.KindEquity: ledgerv1.AccountKind_ACCOUNT_KIND_EQUITY, ledger.KindIncome: ledgerv1.AccountKind_ACCOUNT_KIND_INCOME,
-	ledger.KindExpense: ledgerv1.AccountKind_ACCOUNT_KIND_EXPENSE,
+	ledger.KindAsset:     ledgerv1.AccountKind_ACCOUNT_KIND_ASSET,
+	ledger.KindLiability: ledgerv1.AccountKind_ACCOUNT_KIND_LIABILITY,
+	ledger.KindEquity:    ledgerv1.AccountKind_ACCOUNT_KIND_EQUITY,
+	ledger.KindIncome:    ledgerv1.AccountKind_ACCOUNT_KIND_INCOME,
+	ledger.KindExpense:   ledgerv1.AccountKind_ACCOUNT_KIND_EXPENSE,
 }
 
 func kindName(k ledgerv1.AccountKind) string {
@@ -72,8 +74,10 @@ func renderEntry(e *ledger.Entry) *ledgerv1.Entry {
 }
 
 func sideOf(e *ledger.Entry) *ledgerv1.Entry {
-	return &ledgerv1.Entry{Account: e.Account, Asset: e.Asset, Version: e.Version, Amount: amount.Format(e.Amount, e.Scale),
-		BalanceBefore: amount.Format(e.Before, e.Scale), BalanceAfter: amount.Format(e.After, e.Scale), Posting: int32(e.Posting)}
+	return &ledgerv1.Entry{Account: e.Account, Asset: e.Asset, Version: e.Version,
+		Amount:        amount.Format(e.Amount, e.Scale),
+		BalanceBefore: amount.Format(e.Before, e.Scale), BalanceAfter: amount.Format(e.After, e.Scale),
+		Posting: int32(e.Posting)}
 }
 
 // renderTransfer shows a transfer. first shows it as it was when it was made: not reversed yet.
@@ -92,7 +96,8 @@ func renderTransfer(t *ledger.Transfer, first bool) *ledgerv1.Transfer {
 		x := sideOf(e)
 		r.Entries[i] = x
 		if i%2 == 1 {
-			r.Postings[i/2] = &ledgerv1.Posting{From: t.Entries[i-1].Account, To: e.Account, Asset: e.Asset, Amount: x.Amount}
+			r.Postings[i/2] = &ledgerv1.Posting{From: t.Entries[i-1].Account, To: e.Account, Asset: e.Asset,
+				Amount: x.Amount}
 		}
 	}
 	return r

@@ -42,7 +42,8 @@ func (s *Lock) Acquire(ctx context.Context, r *lockv1.AcquireRequest) (*lockv1.A
 }
 
 // take acquires a lock, and waits for it. Each try has the context that tries makes of its own.
-func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(context.Context) context.Context) (*lockv1.AcquireResponse, error) {
+func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest,
+	tries func(context.Context) context.Context) (*lockv1.AcquireResponse, error) {
 	c := callOf(ctx)
 	var d decoder
 	p := d.acquire(c, r)
@@ -66,23 +67,26 @@ func (s *Lock) take(ctx context.Context, r *lockv1.AcquireRequest, tries func(co
 func (s *Lock) acquire(ctx context.Context, r *lockv1.AcquireRequest, p lock.AcquireParams, wait time.Duration,
 	tries func(context.Context) context.Context) (res *lockv1.AcquireResponse, err error) {
 	c := callOf(ctx)
-	err = s.Waiting.Acquire(ctx, c.caller(), p, wait, func(ctx context.Context, ticket int64) (replayed bool, err error) {
-		var out commit.Outcome
-		res, out, err = submit(tries(ctx), s.Mutations, acquireCall.name, acquireChange(c, p, ticket), r, p.Lease+lockLife)
-		if a, ok := out.Answer.(lock.Acquired); ok && a.Lapsed {
-			s.Metrics.Lapsed(1)
-			s.Engine.Count(c.identity.Tenant, acquireCall.name, takenOver)
-		}
-		return out.Replayed, err
-	})
+	err = s.Waiting.Acquire(ctx, c.caller(), p, wait,
+		func(ctx context.Context, ticket int64) (replayed bool, err error) {
+			var out commit.Outcome
+			res, out, err = submit(tries(ctx), s.Mutations, acquireCall.name, acquireChange(c, p, ticket), r,
+				p.Lease+lockLife)
+			if a, ok := out.Answer.(lock.Acquired); ok && a.Lapsed {
+				s.Metrics.Lapsed(1)
+				s.Engine.Count(c.identity.Tenant, acquireCall.name, takenOver)
+			}
+			return out.Replayed, err
+		})
 	return res, err
 }
 
 // acquireCall is Acquire in an Execute, where nothing can wait.
-var acquireCall = register("lock.acquire", func(c *call, d *decoder, r *lockv1.AcquireRequest) mutation[*lockv1.AcquireResponse] {
-	d.noWait(r)
-	return acquireChange(c, d.acquire(c, r), 0)
-})
+var acquireCall = register("lock.acquire",
+	func(c *call, d *decoder, r *lockv1.AcquireRequest) mutation[*lockv1.AcquireResponse] {
+		d.noWait(r)
+		return acquireChange(c, d.acquire(c, r), 0)
+	})
 
 func acquireChange(c *call, p lock.AcquireParams, ticket int64) mutation[*lockv1.AcquireResponse] {
 	return mutation[*lockv1.AcquireResponse]{
@@ -97,7 +101,8 @@ func (d *decoder) acquire(c *call, r *lockv1.AcquireRequest) lock.AcquireParams 
 	if r.GetReentrant() && r.GetHolder() == "" {
 		d.bad("holder", "must be set when reentrant is true")
 	}
-	return lock.AcquireParams{Name: r.GetName(), Holder: cmp.Or(r.GetHolder(), c.requestID), Reentrant: r.GetReentrant(),
+	return lock.AcquireParams{Name: r.GetName(), Holder: cmp.Or(r.GetHolder(), c.requestID),
+		Reentrant:  r.GetReentrant(),
 		GuardsPage: r.GetGuardsPage(), Lease: leaseOf(r.GetLease(), defaultLockLease)}
 }
 
@@ -128,9 +133,11 @@ func (s *Lock) count(call string, err error) {
 	}
 }
 
-var renewCall = register("lock.renew", func(c *call, _ *decoder, r *lockv1.RenewRequest) mutation[*lockv1.RenewResponse] {
+var renewCall = register("lock.renew", func(c *call, _ *decoder,
+	r *lockv1.RenewRequest) mutation[*lockv1.RenewResponse] {
 	return mutation[*lockv1.RenewResponse]{
-		command: flow.Lock(&lock.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(), Lease: leaseOf(r.GetLease(), 0)}),
+		command: flow.Lock(&lock.RenewCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence(),
+			Lease: leaseOf(r.GetLease(), 0)}),
 		render: func(answer any, _ bool) (*lockv1.RenewResponse, error) {
 			return &lockv1.RenewResponse{Lock: renderLock(answer.(lock.Lock))}, nil
 		}}
@@ -148,13 +155,14 @@ func (s *Lock) Release(ctx context.Context, r *lockv1.ReleaseRequest) (*lockv1.R
 	return res, err
 }
 
-var releaseLockCall = register("lock.release", func(c *call, _ *decoder, r *lockv1.ReleaseRequest) mutation[*lockv1.ReleaseResponse] {
-	return mutation[*lockv1.ReleaseResponse]{
-		command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
-		render: func(answer any, existed bool) (*lockv1.ReleaseResponse, error) {
-			return &lockv1.ReleaseResponse{Lock: renderLock(answer.(lock.Released).Lock), Existed: existed}, nil
-		}}
-})
+var releaseLockCall = register("lock.release",
+	func(c *call, _ *decoder, r *lockv1.ReleaseRequest) mutation[*lockv1.ReleaseResponse] {
+		return mutation[*lockv1.ReleaseResponse]{
+			command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: r.GetName(), Fence: r.GetFence()}),
+			render: func(answer any, existed bool) (*lockv1.ReleaseResponse, error) {
+				return &lockv1.ReleaseResponse{Lock: renderLock(answer.(lock.Released).Lock), Existed: existed}, nil
+			}}
+	})
 
 // Get shows a lock.
 func (s *Lock) Get(ctx context.Context, r *lockv1.GetRequest) (*lockv1.GetResponse, error) {
@@ -167,7 +175,8 @@ func (s *Lock) Get(ctx context.Context, r *lockv1.GetRequest) (*lockv1.GetRespon
 
 // List lists the locks that are held.
 func (s *Lock) List(ctx context.Context, r *lockv1.ListRequest) (*lockv1.ListResponse, error) {
-	locks, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, r.GetPrefix(), int(r.GetPageSize()), r.GetPageToken())
+	locks, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, r.GetPrefix(), int(r.GetPageSize()),
+		r.GetPageToken())
 	res := &lockv1.ListResponse{NextPageToken: next}
 	for _, l := range locks {
 		res.Locks = append(res.Locks, renderLock(l))

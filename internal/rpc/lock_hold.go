@@ -15,11 +15,14 @@ import (
 )
 
 // Hold holds a lock while the stream lives.
-func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.ServerStream[lockv1.HoldResponse]) error {
+func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest,
+	stream *connect.ServerStream[lockv1.HoldResponse]) error {
 	c := callOf(ctx)
 	c.key, c.keyless = "", true // each renewal is another change, and a stream cannot be answered again
-	acquire := &lockv1.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(), GuardsPage: r.GetGuardsPage()}
-	res, err := s.take(ctx, acquire, context.WithoutCancel) // a try that is on its way is seen to its end: who else would give back what it brings?
+	acquire := &lockv1.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(),
+		GuardsPage: r.GetGuardsPage()}
+	// a try that is on its way is seen to its end: who else would give back what it brings?
+	res, err := s.take(ctx, acquire, context.WithoutCancel)
 	if err != nil {
 		return err
 	}
@@ -32,7 +35,8 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest, stream *connect.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	if releaseErr := s.releaseHeld(ctx, l); releaseErr != nil {
-		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will lapse", "lock", l.GetName(), "request_id", c.requestID, "error", releaseErr)
+		c.gate.Log.WarnContext(ctx, "could not release a lock; its lease will lapse", "lock", l.GetName(), "request_id",
+			c.requestID, "error", releaseErr)
 	}
 	return err
 }

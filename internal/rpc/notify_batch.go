@@ -45,11 +45,13 @@ var sendAllCall = operation[*notifyv1.SendBatchRequest, *notifyv1.SendBatchRespo
 				d.take(fmt.Sprintf("items[%d].", i), err)
 			}
 		}
-		return mutation[*notifyv1.SendBatchResponse]{command: flow.Notify(cmd), rows: sendRows * len(cmd.Sends), inner: []string{sendOperation},
+		return mutation[*notifyv1.SendBatchResponse]{command: flow.Notify(cmd), rows: sendRows * len(cmd.Sends),
+			inner: []string{sendOperation},
 			render: func(answer any, _ bool) (*notifyv1.SendBatchResponse, error) {
 				res := &notifyv1.SendBatchResponse{}
 				for _, m := range answer.([]notify.Accepted) {
-					res.Results = append(res.Results, &notifyv1.SendBatchResult{MessageId: m.Message.ID, Existed: m.Existed})
+					res.Results = append(res.Results,
+						&notifyv1.SendBatchResult{MessageId: m.Message.ID, Existed: m.Existed})
 				}
 				return res, nil
 			}}
@@ -78,7 +80,8 @@ func (s *Notify) sendEach(ctx context.Context, r *notifyv1.SendBatchRequest) (*n
 		}
 		var key *commit.Key
 		if c.key != "" {
-			key = &commit.Key{Principal: c.identity.Principal, Operation: sendBatchItemOperation, Key: fmt.Sprintf("%s#%d", c.key, i),
+			key = &commit.Key{Principal: c.identity.Principal, Operation: sendBatchItemOperation,
+				Key:         fmt.Sprintf("%s#%d", c.key, i),
 				Fingerprint: whole, Life: s.life(c, c.policy(sendBatchOperation, sendOperation))}
 		}
 		submissions, at = append(submissions, mutations[i].submission(c, key, &rendered[i])), append(at, i)

@@ -38,8 +38,9 @@ func (c *call) requireToken(r access.Policy) {
 func (s *Mutations) requestKey(c *call, operation string, r access.Policy, request proto.Message) (*commit.Key, error) {
 	switch {
 	case c.key != "":
-		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key, Fingerprint: s.fingerprint(request),
-			Life: s.life(c, r)}, nil
+		return &commit.Key{Principal: c.identity.Principal, Operation: operation, Key: c.key,
+			Fingerprint: s.fingerprint(request),
+			Life:        s.life(c, r)}, nil
 	case r.KeyRequired:
 		return nil, keyMissing(operation)
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-var referenceUnresolved = fault.Define(fault.Reason{Name: "REFERENCE_UNRESOLVED", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.Fix,
+var referenceUnresolved = fault.Define(fault.Reason{Name: "REFERENCE_UNRESOLVED", Class: fault.BadRequest,
+	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "A reference of an operation names a field that the earlier result does not have."})
 
 // reference fills a field of a request from the response of an earlier step.
@@ -85,7 +86,8 @@ func (r *reference) fill(request proto.Message) error {
 func variable(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.Value {
 	var value *structpb.Value
 	switch f.Kind() {
-	case protoreflect.StringKind, protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Uint32Kind, protoreflect.Uint64Kind:
+	case protoreflect.StringKind, protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Uint32Kind,
+		protoreflect.Uint64Kind:
 		value = structpb.NewStringValue(v.String()) // also of numbers: JSON's have 53 bits
 	case protoreflect.BoolKind:
 		value = structpb.NewBoolValue(v.IsValid() && v.Bool())

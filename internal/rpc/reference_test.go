@@ -12,11 +12,14 @@ import (
 // FuzzPath: a path that is read leads somewhere, is written as it was read, and can be followed in messages that lack
 // what it leads through.
 func FuzzPath(f *testing.F) {
-	for _, s := range []string{"transfer.id", "transfer.entries[0].amount", "transfer.entries[65535].version", "hold.metadata", "postings[0]", "[", "a[-1]", "..",
-		"transfer.entries[].amount", "transfer.entries[0]x.amount", "transfer[0].id", "transfer.entries[00].amount", "existed"} {
+	for _, s := range []string{"transfer.id", "transfer.entries[0].amount", "transfer.entries[65535].version",
+		"hold.metadata", "postings[0]", "[", "a[-1]", "..",
+		"transfer.entries[].amount", "transfer.entries[0]x.amount", "transfer[0].id", "transfer.entries[00].amount",
+		"existed"} {
 		f.Add(s)
 	}
-	full := &ledgerv1.CaptureResponse{Transfer: &ledgerv1.Transfer{Id: 7, Entries: []*ledgerv1.Entry{{Amount: "-1.00"}, {Amount: "1.00"}}}, Hold: &ledgerv1.Hold{Id: 8}}
+	full := &ledgerv1.CaptureResponse{Transfer: &ledgerv1.Transfer{Id: 7,
+		Entries: []*ledgerv1.Entry{{Amount: "-1.00"}, {Amount: "1.00"}}}, Hold: &ledgerv1.Hold{Id: 8}}
 	f.Fuzz(func(t *testing.T, s string) {
 		p, problem := parsePath(s, full.ProtoReflect().Descriptor())
 		if problem != "" {

@@ -55,11 +55,13 @@ var operations = map[protoreflect.FullName]operation[proto.Message, proto.Messag
 func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mutation[R]) operation[Q, R] {
 	var request Q
 	var response R
-	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name, response: response.ProtoReflect().Descriptor(),
+	operations[request.ProtoReflect().Descriptor().FullName()] = operation[proto.Message, proto.Message]{name: name,
+		response: response.ProtoReflect().Descriptor(),
 		read: func(c *call, d *decoder, q proto.Message) mutation[proto.Message] {
 			g := read(c, d, q.(Q))
-			return mutation[proto.Message]{command: g.command, request: g.request, rows: g.rows, dry: g.dry, earnest: g.earnest,
-				render: func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
+			return mutation[proto.Message]{command: g.command, request: g.request, rows: g.rows, dry: g.dry,
+				earnest: g.earnest,
+				render:  func(answer any, existed bool) (proto.Message, error) { return g.render(answer, existed) }}
 		}}
 	return operation[Q, R]{name: name, read: read}
 }
@@ -79,7 +81,8 @@ func run[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q, R
 
 // submit takes a change through the engine, and also tells how it ended. Its key, if it has one, lives most at
 // most; 0: as long as it is told.
-func submit[Q, R proto.Message](ctx context.Context, s *Mutations, name string, g mutation[R], q Q, most time.Duration) (R, commit.Outcome, error) {
+func submit[Q, R proto.Message](ctx context.Context, s *Mutations, name string, g mutation[R], q Q,
+	most time.Duration) (R, commit.Outcome, error) {
 	c := callOf(ctx)
 	var rendered, none R
 	g.request = q
@@ -127,8 +130,9 @@ func Operations() []string {
 
 // work prepares the engine's work; the rendered answer is left in *rendered when it was recorded.
 func (g *mutation[R]) submission(c *call, key *commit.Key, rendered *R) flow.Submission {
-	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Command: flow.Behind(g.command, c.conditions...),
-		Rows: max(g.rows, 1), Bytes: 512 + proto.Size(g.request), DryRun: g.dry}
+	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID,
+		Command: flow.Behind(g.command, c.conditions...),
+		Rows:    max(g.rows, 1), Bytes: 512 + proto.Size(g.request), DryRun: g.dry}
 	if key != nil {
 		w.Key = key
 		w.Encode = func(answer any) ([]byte, error) {

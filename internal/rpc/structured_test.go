@@ -33,7 +33,8 @@ func TestFieldsOfOneItem(t *testing.T) {
 			t.Errorf("%q is read as %+v", header, f)
 		}
 	}
-	for value, want := range map[any]time.Duration{int64(600): 10 * time.Minute, 0.5: 500 * time.Millisecond, int64(999_999_999_999_999): 1 << 33 * time.Second} {
+	for value, want := range map[any]time.Duration{int64(600): 10 * time.Minute, 0.5: 500 * time.Millisecond,
+		int64(999_999_999_999_999): 1 << 33 * time.Second} {
 		if d, ok := secondsOf(value); !ok || d != want {
 			t.Errorf("%v is %v", value, d)
 		}

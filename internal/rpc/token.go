@@ -24,7 +24,8 @@ const (
 )
 
 // IssueTokens issues submit tokens. Its answer is never recorded, so it cannot stand in an Execute either.
-func (s *Idempotency) IssueTokens(ctx context.Context, r *idempotencyv1.IssueTokensRequest) (*idempotencyv1.IssueTokensResponse, error) {
+func (s *Idempotency) IssueTokens(ctx context.Context,
+	r *idempotencyv1.IssueTokensRequest) (*idempotencyv1.IssueTokensResponse, error) {
 	c := callOf(ctx)
 	if err := c.recordsNothing(); err != nil {
 		return nil, err
@@ -33,10 +34,13 @@ func (s *Idempotency) IssueTokens(ctx context.Context, r *idempotencyv1.IssueTok
 	return run(ctx, s.Mutations, issueTokensCall, r)
 }
 
-var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv1.IssueTokensResponse]{name: "idempotency.issue_tokens",
+var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest,
+	*idempotencyv1.IssueTokensResponse]{name: "idempotency.issue_tokens",
 	read: func(c *call, d *decoder, r *idempotencyv1.IssueTokensRequest) mutation[*idempotencyv1.IssueTokensResponse] {
-		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())), Subject: d.label("subject", r.GetSubject()),
-			Purpose: d.label("purpose", r.GetPurpose()), Life: token.DefaultLife, SurvivesRefusal: r.GetSurvivesRefusal()}
+		cmd := &token.IssueCommand{Caller: c.caller(), Tokens: make([]string, max(1, r.GetCount())),
+			Subject: d.label("subject", r.GetSubject()),
+			Purpose: d.label("purpose", r.GetPurpose()), Life: token.DefaultLife,
+			SurvivesRefusal: r.GetSurvivesRefusal()}
 		if r.GetLife() != nil {
 			cmd.Life = r.GetLife().AsDuration().Truncate(time.Millisecond)
 		}
@@ -45,23 +49,28 @@ var issueTokensCall = operation[*idempotencyv1.IssueTokensRequest, *idempotencyv
 		}
 		return mutation[*idempotencyv1.IssueTokensResponse]{command: flow.Token(cmd), rows: len(cmd.Tokens),
 			render: func(answer any, _ bool) (*idempotencyv1.IssueTokensResponse, error) {
-				return &idempotencyv1.IssueTokensResponse{Tokens: cmd.Tokens, ExpireTime: timestamppb.New(answer.(token.Issued).ExpiresAt)}, nil
+				return &idempotencyv1.IssueTokensResponse{Tokens: cmd.Tokens,
+					ExpireTime: timestamppb.New(answer.(token.Issued).ExpiresAt)}, nil
 			}}
 	}}
 
 // SpendToken spends a submit token.
-func (s *Idempotency) SpendToken(ctx context.Context, r *idempotencyv1.SpendTokenRequest) (*idempotencyv1.SpendTokenResponse, error) {
+func (s *Idempotency) SpendToken(ctx context.Context,
+	r *idempotencyv1.SpendTokenRequest) (*idempotencyv1.SpendTokenResponse, error) {
 	return run(ctx, s.Mutations, spendTokenCall, r)
 }
 
-var spendTokenCall = register(spendTokenOperation, func(c *call, d *decoder, r *idempotencyv1.SpendTokenRequest) mutation[*idempotencyv1.SpendTokenResponse] {
-	cmd := &token.SpendCommand{Spend: token.Spend{Caller: c.caller(), Token: r.GetToken(), Subject: d.label("subject", r.GetSubject()),
-		Purpose: d.label("purpose", r.GetPurpose()), Operation: spendTokenOperation}, Result: d.label("result", r.GetResult())}
-	return mutation[*idempotencyv1.SpendTokenResponse]{command: flow.Token(cmd), earnest: true,
-		render: func(answer any, _ bool) (*idempotencyv1.SpendTokenResponse, error) {
-			return &idempotencyv1.SpendTokenResponse{SpendTime: timestamppb.New(answer.(token.Used).SpentAt)}, nil
-		}}
-})
+var spendTokenCall = register(spendTokenOperation,
+	func(c *call, d *decoder, r *idempotencyv1.SpendTokenRequest) mutation[*idempotencyv1.SpendTokenResponse] {
+		cmd := &token.SpendCommand{Spend: token.Spend{Caller: c.caller(), Token: r.GetToken(),
+			Subject: d.label("subject", r.GetSubject()),
+			Purpose: d.label("purpose", r.GetPurpose()), Operation: spendTokenOperation},
+			Result: d.label("result", r.GetResult())}
+		return mutation[*idempotencyv1.SpendTokenResponse]{command: flow.Token(cmd), earnest: true,
+			render: func(answer any, _ bool) (*idempotencyv1.SpendTokenResponse, error) {
+				return &idempotencyv1.SpendTokenResponse{SpendTime: timestamppb.New(answer.(token.Used).SpentAt)}, nil
+			}}
+	})
 
 const spendTokenOperation = "idempotency.spend_token"
 
@@ -141,7 +150,8 @@ func (c *call) spend(spec connect.Spec, values []string) error {
 
 // spendToken completes the token of the header, if there is one, for a change: made shows its answer as callers
 // get it.
-func (c *call) spendToken(operation string, dry bool, made func(answer any, existed bool) (proto.Message, error)) error {
+func (c *call) spendToken(operation string, dry bool,
+	made func(answer any, existed bool) (proto.Message, error)) error {
 	if c.token == nil {
 		return nil
 	}

@@ -35,13 +35,14 @@ const beginName = "work.begin"
 // beginAlone is a Begin as a call: it may wait. Behind a token or a claim it is a conflict that somebody holds the
 // work: nothing was done, so neither is used up.
 func beginAlone(held int64) operation[*beginRequest, *beginResponse] {
-	return operation[*beginRequest, *beginResponse]{name: beginName, read: func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
-		command := flow.Work(begin(c, r, held))
-		if len(c.conditions) > 0 {
-			command = runsOrFails{command, r, true}
-		}
-		return mutation[*beginResponse]{command: command, render: renderBegun}
-	}}
+	return operation[*beginRequest, *beginResponse]{name: beginName,
+		read: func(c *call, d *decoder, r *beginRequest) mutation[*beginResponse] {
+			command := flow.Work(begin(c, r, held))
+			if len(c.conditions) > 0 {
+				command = runsOrFails{command, r, true}
+			}
+			return mutation[*beginResponse]{command: command, render: renderBegun}
+		}}
 }
 
 // A Begin in an Execute is to run, or nothing is done.
@@ -53,8 +54,9 @@ var _ = register(beginName, func(c *call, d *decoder, r *beginRequest) mutation[
 })
 
 func begin(c *call, r *beginRequest, held int64) *work.BeginCommand {
-	cmd := &work.BeginCommand{Caller: c.caller(), Held: held, BeginParams: work.BeginParams{Scope: r.GetScope(), Key: r.GetKey(),
-		Fingerprint: r.GetFingerprint(), Lease: defaultLease, Life: defaultWorkLife, ParkLapsed: r.GetParkLapsed()}}
+	cmd := &work.BeginCommand{Caller: c.caller(), Held: held,
+		BeginParams: work.BeginParams{Scope: r.GetScope(), Key: r.GetKey(),
+			Fingerprint: r.GetFingerprint(), Lease: defaultLease, Life: defaultWorkLife, ParkLapsed: r.GetParkLapsed()}}
 	if r.GetLease() != nil {
 		cmd.Lease = r.GetLease().AsDuration().Truncate(time.Millisecond)
 	}
@@ -83,7 +85,8 @@ func (c runsOrFails) Apply(tx *flow.Tx) (any, error) {
 	}
 	f := work.WorkSettled.New("work %s %q is already %s", c.request.GetScope(), c.request.GetKey(), begun.State)
 	if begun.State == work.Running {
-		f = work.WorkRunning.New("another caller holds work %s %q", c.request.GetScope(), c.request.GetKey()).After(retryDelay(&begun))
+		f = work.WorkRunning.New("another caller holds work %s %q", c.request.GetScope(),
+			c.request.GetKey()).After(retryDelay(&begun))
 	}
 	return nil, f.With("state", begun.State).With("fence", begun.Fence).With("first_request_id", begun.FirstRequestID)
 }
@@ -95,11 +98,14 @@ func renderBegun(answer any, _ bool) (*beginResponse, error) {
 		return &beginResponse{Result: &idempotencyv1.BeginResponse_Run{Run: &idempotencyv1.WorkRun{Fence: b.Fence,
 			LeaseExpireTime: timestamppb.New(b.LeaseUntil), Attempt: b.Attempt, TookOver: b.TookOver}}}, nil
 	case b.State == work.Running:
-		return &beginResponse{Result: &idempotencyv1.BeginResponse_Wait{Wait: &idempotencyv1.WorkWait{Attempt: b.Attempt,
-			LeaseExpireTime: timestamppb.New(b.LeaseUntil), RetryDelay: durationpb.New(retryDelay(&b)), FirstRequestId: b.FirstRequestID}}}, nil
+		return &beginResponse{Result: &idempotencyv1.BeginResponse_Wait{
+			Wait: &idempotencyv1.WorkWait{Attempt: b.Attempt,
+				LeaseExpireTime: timestamppb.New(b.LeaseUntil), RetryDelay: durationpb.New(retryDelay(&b)),
+				FirstRequestId: b.FirstRequestID}}}, nil
 	case b.State == work.Parked:
-		return &beginResponse{Result: &idempotencyv1.BeginResponse_Parked{Parked: &idempotencyv1.WorkParked{Fence: b.Fence,
-			SettleTime: timeOrNil(b.SettledAt), FirstRequestId: b.FirstRequestID}}}, nil
+		return &beginResponse{Result: &idempotencyv1.BeginResponse_Parked{
+			Parked: &idempotencyv1.WorkParked{Fence: b.Fence,
+				SettleTime: timeOrNil(b.SettledAt), FirstRequestId: b.FirstRequestID}}}, nil
 	}
 	return &beginResponse{Result: &idempotencyv1.BeginResponse_Replay{Replay: &idempotencyv1.WorkReplay{Fence: b.Fence,
 		Outcome: workOutcomes[b.State], SettleTime: timeOrNil(b.SettledAt), FirstRequestId: b.FirstRequestID}}}, nil
@@ -194,50 +200,61 @@ func (r *Records) fill(ctx context.Context, k work.Key, replay *idempotencyv1.Wo
 }
 
 // Extend renews a lease.
-func (s *Idempotency) Extend(ctx context.Context, r *idempotencyv1.ExtendRequest) (*idempotencyv1.ExtendResponse, error) {
+func (s *Idempotency) Extend(ctx context.Context,
+	r *idempotencyv1.ExtendRequest) (*idempotencyv1.ExtendResponse, error) {
 	res, err := run(ctx, s.Mutations, extendCall, r)
 	s.Records.tell(callOf(ctx), "extend", r, err)
 	return res, err
 }
 
-var extendCall = register("work.extend", func(c *call, d *decoder, r *idempotencyv1.ExtendRequest) mutation[*idempotencyv1.ExtendResponse] {
-	return mutation[*idempotencyv1.ExtendResponse]{
-		command: flow.Work(&work.ExtendCommand{Caller: c.caller(), Held: heldBy(r), Lease: r.GetLease().AsDuration().Truncate(time.Millisecond)}),
-		render: func(answer any, _ bool) (*idempotencyv1.ExtendResponse, error) {
-			return &idempotencyv1.ExtendResponse{LeaseExpireTime: timestamppb.New(answer.(work.Begun).LeaseUntil)}, nil
-		}}
-})
+var extendCall = register("work.extend",
+	func(c *call, d *decoder, r *idempotencyv1.ExtendRequest) mutation[*idempotencyv1.ExtendResponse] {
+		return mutation[*idempotencyv1.ExtendResponse]{
+			command: flow.Work(&work.ExtendCommand{Caller: c.caller(), Held: heldBy(r),
+				Lease: r.GetLease().AsDuration().Truncate(time.Millisecond)}),
+			render: func(answer any, _ bool) (*idempotencyv1.ExtendResponse, error) {
+				return &idempotencyv1.ExtendResponse{LeaseExpireTime: timestamppb.New(answer.(work.Begun).LeaseUntil)},
+					nil
+			}}
+	})
 
 // Complete records how work ended.
-func (s *Idempotency) Complete(ctx context.Context, r *idempotencyv1.CompleteRequest) (*idempotencyv1.CompleteResponse, error) {
+func (s *Idempotency) Complete(ctx context.Context,
+	r *idempotencyv1.CompleteRequest) (*idempotencyv1.CompleteResponse, error) {
 	res, err := run(ctx, s.Mutations, completeCall, r)
 	s.Records.tell(callOf(ctx), "complete", r, err)
 	return res, err
 }
 
-var completeCall = register("work.complete", func(c *call, d *decoder, r *idempotencyv1.CompleteRequest) mutation[*idempotencyv1.CompleteResponse] {
-	return mutation[*idempotencyv1.CompleteResponse]{
-		command: flow.Work(&work.CompleteCommand{Caller: c.caller(), Held: heldBy(r), State: workStates[r.GetOutcome()],
-			Answer: d.answer("answer", r.GetAnswer())}),
-		render: func(answer any, existed bool) (*idempotencyv1.CompleteResponse, error) {
-			return &idempotencyv1.CompleteResponse{Existed: existed, ExpireTime: timeOrNil(answer.(work.Settled).ExpiresAt)}, nil
-		}}
-})
+var completeCall = register("work.complete",
+	func(c *call, d *decoder, r *idempotencyv1.CompleteRequest) mutation[*idempotencyv1.CompleteResponse] {
+		return mutation[*idempotencyv1.CompleteResponse]{
+			command: flow.Work(&work.CompleteCommand{Caller: c.caller(), Held: heldBy(r),
+				State:  workStates[r.GetOutcome()],
+				Answer: d.answer("answer", r.GetAnswer())}),
+			render: func(answer any, existed bool) (*idempotencyv1.CompleteResponse, error) {
+				return &idempotencyv1.CompleteResponse{Existed: existed,
+					ExpireTime: timeOrNil(answer.(work.Settled).ExpiresAt)}, nil
+			}}
+	})
 
 // Abandon gives work up.
-func (s *Idempotency) Abandon(ctx context.Context, r *idempotencyv1.AbandonRequest) (*idempotencyv1.AbandonResponse, error) {
+func (s *Idempotency) Abandon(ctx context.Context,
+	r *idempotencyv1.AbandonRequest) (*idempotencyv1.AbandonResponse, error) {
 	res, err := run(ctx, s.Mutations, abandonCall, r)
 	s.Records.tell(callOf(ctx), "abandon", r, err)
 	return res, err
 }
 
-var abandonCall = register("work.abandon", func(c *call, d *decoder, r *idempotencyv1.AbandonRequest) mutation[*idempotencyv1.AbandonResponse] {
-	return mutation[*idempotencyv1.AbandonResponse]{
-		command: flow.Work(&work.AbandonCommand{Caller: c.caller(), Held: heldBy(r), Forget: r.GetForget()}),
-		render: func(answer any, existed bool) (*idempotencyv1.AbandonResponse, error) {
-			return &idempotencyv1.AbandonResponse{Existed: existed, ExpireTime: timeOrNil(answer.(work.Settled).ExpiresAt)}, nil
-		}}
-})
+var abandonCall = register("work.abandon",
+	func(c *call, d *decoder, r *idempotencyv1.AbandonRequest) mutation[*idempotencyv1.AbandonResponse] {
+		return mutation[*idempotencyv1.AbandonResponse]{
+			command: flow.Work(&work.AbandonCommand{Caller: c.caller(), Held: heldBy(r), Forget: r.GetForget()}),
+			render: func(answer any, existed bool) (*idempotencyv1.AbandonResponse, error) {
+				return &idempotencyv1.AbandonResponse{Existed: existed,
+					ExpireTime: timeOrNil(answer.(work.Settled).ExpiresAt)}, nil
+			}}
+	})
 
 type holder interface {
 	GetScope() string

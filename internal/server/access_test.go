@@ -24,10 +24,13 @@ func TestNothingIsReachableWithoutAGoodKey(t *testing.T) {
 	good := s.key("mine", "boss", access.Admin)
 	part := strings.Split(good, "_")
 	bad := map[string]string{
-		"none": "", "empty": "Bearer ", "no scheme": good, "other scheme": "Basic " + good, "wrong secret": "Bearer " + good[:len(good)-1] + "!",
-		"other tenant": "Bearer " + strings.Join([]string{part[0], "999", part[2], part[3]}, "_"), "garbage": "Bearer x_y_z",
-		"other id": "Bearer " + strings.Join([]string{part[0], part[1], "nobody", part[3]}, "_"), "no number": "Bearer ldg_x_" + part[2] + "_" + part[3],
-		"too long": "Bearer " + strings.Repeat("k", 20_000), "not ASCII": "Bearer schlüssel",
+		"none": "", "empty": "Bearer ", "no scheme": good, "other scheme": "Basic " + good, "wrong secret": "Bearer " +
+			good[:len(good)-1] + "!",
+		"other tenant": "Bearer " + strings.Join([]string{part[0], "999", part[2], part[3]}, "_"),
+		"garbage":      "Bearer x_y_z",
+		"other id":     "Bearer " + strings.Join([]string{part[0], part[1], "nobody", part[3]}, "_"),
+		"no number":    "Bearer ldg_x_" + part[2] + "_" + part[3],
+		"too long":     "Bearer " + strings.Repeat("k", 20_000), "not ASCII": "Bearer schlüssel",
 		"not UTF-8": "Bearer " + strings.Join([]string{part[0], part[1], "\xff", part[3]}, "_"),
 	}
 	before := s.dump("mine")
@@ -51,14 +54,17 @@ func TestNothingIsReachableWithoutAGoodKey(t *testing.T) {
 			}
 		}
 	}
-	two := (&caller{site: s}).call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Authorization", "Bearer "+good, "Authorization", "Bearer x")
+	two := (&caller{site: s}).call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Authorization",
+		"Bearer "+good, "Authorization", "Bearer x")
 	if two.code != "unauthenticated" {
 		t.Errorf("two keys: %q", two.code)
 	}
-	if a := (&caller{site: s}).call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Authorization", "bearer "+good); a.code != "" {
+	if a := (&caller{site: s}).call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "Authorization",
+		"bearer "+good); a.code != "" {
 		t.Errorf("the scheme in lower case: %q", a.message)
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 401, "/": 404, "/debug/pprof/": 404,
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 401, "/": 404,
+		"/debug/pprof/": 404,
 		"/ledgerd.ledger.v1.LedgerService/Nothing": 404} {
 		res, err := http.Get(s.base + path)
 		if err != nil {
@@ -114,7 +120,8 @@ func TestKeysThatReadCannotChange(t *testing.T) {
 		if m.IsStreamingServer() {
 			continue
 		}
-		if a := writer.call(connectJSON, callName(m), examples[callName(m)](mine)[0]); (a.code == "permission_denied") != forAdmins(m) {
+		if a := writer.call(connectJSON, callName(m),
+			examples[callName(m)](mine)[0]); (a.code == "permission_denied") != forAdmins(m) {
 			t.Errorf("%s with a key that writes: %q %s", m.Name(), a.code, a.message)
 		}
 	}
@@ -168,10 +175,12 @@ func TestRevokedKeyEndsWithinFiveSeconds(t *testing.T) {
 		t.Errorf("revoked twice: %v, %v", ok, err)
 	}
 	keys, err := access.List(context.Background(), s.pool, tenant)
-	if err != nil || len(keys) != 2 || !slices.ContainsFunc(keys, func(k access.Key) bool { return k.KeyID == id && k.RevokedAt != nil }) {
+	if err != nil || len(keys) != 2 || !slices.ContainsFunc(keys,
+		func(k access.Key) bool { return k.KeyID == id && k.RevokedAt != nil }) {
 		t.Errorf("list: %+v, %v", keys, err)
 	}
-	if n := s.count("select count(*) from access_api_keys where position($1 in access_api_keys::text) > 0", strings.Split(c.apiKey, "_")[3]); n != 0 {
+	if n := s.count("select count(*) from access_api_keys where position($1 in access_api_keys::text) > 0",
+		strings.Split(c.apiKey, "_")[3]); n != 0 {
 		t.Error("the secret is in the database")
 	}
 }
@@ -217,7 +226,8 @@ func TestAnyoneIsLetInOnlyWhenToldSo(t *testing.T) {
 		t.Errorf("%s: %s", a.code, a.message)
 	}
 	port := s.base[strings.LastIndex(s.base, ":"):]
-	for host, want := range map[string]int{"localhost" + port: 200, "[::1]" + port: 200, "127.0.0.1": 200, "evil.example" + port: 403, "evil.example": 403, "10.0.0.1": 403} {
+	for host, want := range map[string]int{"localhost" + port: 200, "[::1]" + port: 200, "127.0.0.1": 200,
+		"evil.example" + port: 403, "evil.example": 403, "10.0.0.1": 403} {
 		req, _ := http.NewRequest(http.MethodGet, s.base+"/healthz", nil)
 		req.Host = host
 		res, err := http1.Do(req)
@@ -234,7 +244,8 @@ func TestAnyoneIsLetInOnlyWhenToldSo(t *testing.T) {
 func TestServiceRefusesAPowerfulRole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	if started, err := server.Start(context.Background(), server.Options{DatabaseURL: s.db.SuperDSN, Listen: "127.0.0.1:0"}); err == nil {
+	if started, err := server.Start(context.Background(),
+		server.Options{DatabaseURL: s.db.SuperDSN, Listen: "127.0.0.1:0"}); err == nil {
 		started.Stop()
 		t.Error("it serves as a superuser")
 	}

@@ -72,7 +72,8 @@ func (c *caller) flood(account string) (end func()) {
 // chunked sends a request of unknown length.
 func (c *caller) chunked(body []byte) answer {
 	c.t.Helper()
-	req, err := http.NewRequest(http.MethodPost, c.base+path(method(c.t, "TransferBatch")), io.MultiReader(bytes.NewReader(body)))
+	req, err := http.NewRequest(http.MethodPost, c.base+path(method(c.t, "TransferBatch")),
+		io.MultiReader(bytes.NewReader(body)))
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -105,15 +106,30 @@ func TestLargeCallsBeyondTheBoundAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 		send func() answer
 		want string
 	}{
-		"1 MiB":                           {func() answer { return c.send(connectProto, name, bytes.Repeat(garbage, 10)) }, "BUSY"},
-		"of unknown length":               {func() answer { return c.chunked(garbage) }, "BUSY"},
-		"compressed":                      {func() answer { return c.send(connectProto, name, zipped(garbage), "Content-Encoding", "gzip") }, "BUSY"},
-		"compressed gRPC":                 {func() answer { return c.send(grpc, name, garbage, "Grpc-Encoding", "gzip") }, "BUSY"},
-		"small":                           {func() answer { return c.send(connectJSON, name, garbage[:4<<10]) }, "FIELD_INVALID"},
-		"small, of unknown length":        {func() answer { return c.chunked(garbage[:4<<10]) }, "FIELD_INVALID"},
-		"of another tenant":               {func() answer { return other.send(connectJSON, name, garbage) }, "FIELD_INVALID"},
-		"of another tenant, compressed":   {func() answer { return other.send(connectJSON, name, zipped(garbage), "Content-Encoding", "gzip") }, "FIELD_INVALID"},
-		"without a key, with much to say": {func() answer { return (&caller{s, ""}).send(connectJSON, name, garbage) }, "UNAUTHENTICATED"},
+		"1 MiB": {func() answer {
+			return c.send(connectProto, name,
+				bytes.Repeat(garbage, 10))
+		}, "BUSY"},
+		"of unknown length": {func() answer { return c.chunked(garbage) }, "BUSY"},
+		"compressed": {func() answer {
+			return c.send(connectProto, name, zipped(garbage),
+				"Content-Encoding", "gzip")
+		}, "BUSY"},
+		"compressed gRPC": {func() answer {
+			return c.send(grpc, name, garbage, "Grpc-Encoding",
+				"gzip")
+		}, "BUSY"},
+		"small": {func() answer { return c.send(connectJSON, name, garbage[:4<<10]) },
+			"FIELD_INVALID"},
+		"small, of unknown length": {func() answer { return c.chunked(garbage[:4<<10]) }, "FIELD_INVALID"},
+		"of another tenant": {func() answer { return other.send(connectJSON, name, garbage) },
+			"FIELD_INVALID"},
+		"of another tenant, compressed": {func() answer {
+			return other.send(connectJSON, name, zipped(garbage),
+				"Content-Encoding", "gzip")
+		}, "FIELD_INVALID"},
+		"without a key, with much to say": {func() answer { return (&caller{s, ""}).send(connectJSON, name, garbage) },
+			"UNAUTHENTICATED"},
 	}
 	for _, p := range protocols {
 		x := calls["1 MiB"]
@@ -128,7 +144,8 @@ func TestLargeCallsBeyondTheBoundAreRefusedBeforeTheyAreDecoded(t *testing.T) {
 				t.Errorf("%s: %s %s, want %s", what, got, a.message, x.want)
 			}
 			info, found := detail(a, new(errdetails.RetryInfo))
-			if x.want == "BUSY" && (a.code != "resource_exhausted" || !found || info.GetRetryDelay().AsDuration() <= 0 || a.header.Get("Retry-After") != "1") {
+			if x.want == "BUSY" && (a.code != "resource_exhausted" || !found ||
+				info.GetRetryDelay().AsDuration() <= 0 || a.header.Get("Retry-After") != "1") {
 				t.Errorf("%s: %s, %v, Retry-After %q", what, a.code, info, a.header.Get("Retry-After"))
 			}
 		})

@@ -55,7 +55,8 @@ func TestAlertsAreOnMetricsThatAreThere(t *testing.T) {
 			t.Errorf("no metric is called %s", name)
 		}
 	}
-	if n := strings.Count(string(text), "- alert:"); n != strings.Count(string(text), "summary:") || n != strings.Count(string(text), "severity:") {
+	if n := strings.Count(string(text), "- alert:"); n != strings.Count(string(text), "summary:") ||
+		n != strings.Count(string(text), "severity:") {
 		t.Error("an alert lacks its summary or its severity")
 	}
 }

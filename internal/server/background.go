@@ -23,7 +23,8 @@ import (
 func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Second, "lapse holds", s.lapse)
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
-		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), work.Works(), code.Codes()}, inbox.Tables(), notify.Tables())}
+		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), work.Works(),
+			code.Codes()}, inbox.Tables(), notify.Tables())}
 	s.work.Go(func() { cleaner.Run(ctx) })
 	s.every(ctx, 10*time.Second, "save counts", s.engine.SaveCounts)
 	s.every(ctx, ids.RenewEvery, "renew the worker number of ids", s.ids.Renew)

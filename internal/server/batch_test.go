@@ -39,7 +39,8 @@ func TestItemsOfABatchStandForThemselves(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
-	lone := ok(c, "Transfer", item("lone", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse), "Idempotency-Key", "lone-key")
+	lone := ok(c, "Transfer", item("lone", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse),
+		"Idempotency-Key", "lone-key")
 	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{
 		item("one", "u:a", "1", "one-key"),
 		item("much", "u:a", "1000", "much-key"),
@@ -60,22 +61,27 @@ func TestItemsOfABatchStandForThemselves(t *testing.T) {
 		reason            string
 		existed, replayed bool
 	}
-	want := []row{{}, {reason: "INSUFFICIENT_FUNDS"}, {replayed: true}, {replayed: true}, {reason: "IDEMPOTENCY_KEY_REUSED"}, {}, {existed: true},
+	want := []row{{}, {reason: "INSUFFICIENT_FUNDS"}, {replayed: true}, {replayed: true},
+		{reason: "IDEMPOTENCY_KEY_REUSED"}, {}, {existed: true},
 		{reason: "FIELD_INVALID"}, {reason: "IDEMPOTENCY_KEY_INVALID"}, {reason: "ACCOUNT_NOT_FOUND"}}
 	for i, x := range res.GetResults() {
-		if got := (row{x.GetError().GetReason(), x.GetExisted(), x.GetReplayed()}); got != want[i] || (x.GetTransfer() == nil) == (got.reason == "") {
+		if got := (row{x.GetError().GetReason(), x.GetExisted(), x.GetReplayed()}); got != want[i] ||
+			(x.GetTransfer() == nil) == (got.reason == "") {
 			t.Errorf("item %d: %+v, want %+v (%v)", i, got, want[i], x.GetError())
 		}
 	}
-	if !proto.Equal(res.Results[3].GetTransfer(), lone.GetTransfer()) || !proto.Equal(res.Results[2].GetTransfer(), res.Results[0].GetTransfer()) {
+	if !proto.Equal(res.Results[3].GetTransfer(), lone.GetTransfer()) ||
+		!proto.Equal(res.Results[2].GetTransfer(), res.Results[0].GetTransfer()) {
 		t.Error("a replayed item differs from the first answer")
 	}
 	e := res.Results[1].GetError()
-	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" || e.GetDetail().GetNextStep() != errorsv1.NextStep_NEXT_STEP_NEW_KEY {
+	if e.GetCode() != "failed_precondition" || e.GetMetadata()["available"] == "" ||
+		e.GetDetail().GetNextStep() != errorsv1.NextStep_NEXT_STEP_NEW_KEY {
 		t.Errorf("the refused item: %v", e)
 	}
 	again, _ := c.batch(r)
-	if x := again.GetResults(); !x[0].GetReplayed() || !x[1].GetReplayed() || x[1].GetError().GetReason() != "INSUFFICIENT_FUNDS" || !x[5].GetExisted() {
+	if x := again.GetResults(); !x[0].GetReplayed() || !x[1].GetReplayed() ||
+		x[1].GetError().GetReason() != "INSUFFICIENT_FUNDS" || !x[5].GetExisted() {
 		t.Errorf("again: %v", again)
 	}
 	if a := c.call(connectJSON, "Transfer", r.Items[0].GetTransfer(), "Idempotency-Key", "one-key"); !a.replayed() {
@@ -95,11 +101,13 @@ func TestBatchThatWasCutOffGoesOn(t *testing.T) {
 	r.Items[7] = item("n7", "u:a", "1000", "") // refused
 	whole, first := c.batch(r, "Idempotency-Key", "k")
 	entries := s.count("select count(*) from ledger_entries")
-	if same, a := c.batch(r, "Idempotency-Key", "k"); !bytes.Equal(a.raw, first.raw) || !a.replayed() || !proto.Equal(same, whole) {
+	if same, a := c.batch(r, "Idempotency-Key", "k"); !bytes.Equal(a.raw, first.raw) || !a.replayed() ||
+		!proto.Equal(same, whole) {
 		t.Errorf("again: replayed %v", a.replayed())
 	}
 	// What a server that died after twelve items had left: as if the others had never come.
-	if _, err := s.pool.Exec(context.Background(), "delete from commit_keys where operation = 'ledger.transfer_batch_item' and split_part(key, '#', 2)::int >= 12"); err != nil {
+	if _, err := s.pool.Exec(context.Background(),
+		"delete from commit_keys where operation = 'ledger.transfer_batch_item' and split_part(key, '#', 2)::int >= 12"); err != nil {
 		t.Fatal(err)
 	}
 	rest, a := c.batch(r, "Idempotency-Key", "k")
@@ -130,12 +138,17 @@ func TestBatchOfAllOrNothing(t *testing.T) {
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
 	there := ok(c, "Transfer", item("there", "u:a", "1", "").GetTransfer(), new(ledgerv1.TransferResponse))
-	r := &ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), item("there", "u:a", "1", ""), item("y", "u:a", "2", "")}}
+	r := &ledgerv1.TransferBatchRequest{AllOrNothing: true,
+		Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), item("there", "u:a", "1", ""),
+			item("y", "u:a", "2", "")}}
 	first, a := c.batch(r, "Idempotency-Key", "k")
-	if !first.GetResults()[1].GetExisted() || first.GetResults()[1].GetTransfer().GetId() != there.GetTransfer().GetId() || first.GetResults()[0].GetExisted() {
+	if !first.GetResults()[1].GetExisted() ||
+		first.GetResults()[1].GetTransfer().GetId() != there.GetTransfer().GetId() ||
+		first.GetResults()[0].GetExisted() {
 		t.Errorf("first: %v", first)
 	}
-	ok(c, "Reverse", &ledgerv1.ReverseRequest{BizNo: "undo", Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "x"}}, new(ledgerv1.ReverseResponse))
+	ok(c, "Reverse", &ledgerv1.ReverseRequest{BizNo: "undo",
+		Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "x"}}, new(ledgerv1.ReverseResponse))
 	if _, again := c.batch(r, "Idempotency-Key", "k"); !bytes.Equal(a.raw, again.raw) || !again.replayed() {
 		t.Errorf("from the ids, after one was reversed:\n%q\n%q", a.raw, again.raw)
 	}
@@ -143,13 +156,16 @@ func TestBatchOfAllOrNothing(t *testing.T) {
 		t.Errorf("the recorded answer has %d bytes", n)
 	}
 	before := s.dump("mine")
-	no := &ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("p", "u:a", "1", ""), item("q", "u:a", "1000", "")}}
-	if a := c.call(connectJSON, "TransferBatch", no); a.code != "failed_precondition" || a.reason(t) != "INSUFFICIENT_FUNDS" || a.state("available") == "" {
+	no := &ledgerv1.TransferBatchRequest{AllOrNothing: true,
+		Items: []*ledgerv1.TransferBatchItem{item("p", "u:a", "1", ""), item("q", "u:a", "1000", "")}}
+	if a := c.call(connectJSON, "TransferBatch", no); a.code != "failed_precondition" ||
+		a.reason(t) != "INSUFFICIENT_FUNDS" || a.state("available") == "" {
 		t.Errorf("one fails: %s %s", a.code, a.message)
 	}
 	dry := proto.Clone(r).(*ledgerv1.TransferBatchRequest)
 	dry.DryRun, dry.Items[0].Transfer.BizNo = true, "dry"
-	if res, _ := c.batch(dry, "Idempotency-Key", "dry"); len(res.GetResults()) != 3 || res.GetResults()[0].GetTransfer() == nil {
+	if res, _ := c.batch(dry, "Idempotency-Key", "dry"); len(res.GetResults()) != 3 ||
+		res.GetResults()[0].GetTransfer() == nil {
 		t.Errorf("dry: %v", res)
 	}
 	for table, rows := range s.dump("mine") {
@@ -160,12 +176,16 @@ func TestBatchOfAllOrNothing(t *testing.T) {
 	for what, bad := range map[string]*ledgerv1.TransferBatchRequest{
 		"keys of items": {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "k")}},
 		"dry, each":     {DryRun: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "")}},
-		"dry, one":      {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{Transfer: &ledgerv1.TransferRequest{BizNo: "x", Postings: posting("u:a", "world", "COIN", "1"), DryRun: true}}}},
-		"no items":      {}, "no transfer": {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{}}},
-		"one is bad":  {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), item("", "u:a", "1", "")}},
+		"dry, one": {AllOrNothing: true,
+			Items: []*ledgerv1.TransferBatchItem{{Transfer: &ledgerv1.TransferRequest{BizNo: "x",
+				Postings: posting("u:a", "world", "COIN", "1"), DryRun: true}}}},
+		"no items": {}, "no transfer": {AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{}}},
+		"one is bad": {AllOrNothing: true,
+			Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), item("", "u:a", "1", "")}},
 		"10,001 more": {Items: slices.Repeat([]*ledgerv1.TransferBatchItem{item("x", "u:a", "1", "")}, 10_001)},
 		"10,001 bad":  {Items: slices.Repeat([]*ledgerv1.TransferBatchItem{{}}, 10_001)},
-		"a new field": unknownTo(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("x", "u:a", "1", ""), {}}}),
+		"a new field": unknownTo(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("x", "u:a",
+			"1", ""), {}}}),
 	} {
 		if a := c.call(grpc, "TransferBatch", bad); a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" {
 			t.Errorf("%s: %s %s", what, a.code, a.message)
@@ -199,21 +219,27 @@ func TestItemsThatBreakARuleFailAlone(t *testing.T) {
 	strangeInside := item("inside", "u:a", "1", "inside")
 	unknownTo(strangeInside.Transfer.Postings[0])
 	garbage := item("garbage", "u:a", "1", "garbage") // in the field that the server uses for what it cannot read
-	garbage.Transfer.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, protowire.MaxValidNumber, protowire.BytesType), "\xff"))
-	bad := []*ledgerv1.TransferBatchItem{garbage, item("", "u:a", "1", "empty"), item("nowhere", "", "x", "nowhere"), many, noted, strange, strangeInside,
-		item("number", "u:a", "1e3", "number"), item("control\n", "u:a", "1", "control"), item("key", "u:a", "1", "a\tb"),
+	garbage.Transfer.ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, protowire.MaxValidNumber,
+		protowire.BytesType), "\xff"))
+	bad := []*ledgerv1.TransferBatchItem{garbage, item("", "u:a", "1", "empty"), item("nowhere", "", "x", "nowhere"),
+		many, noted, strange, strangeInside,
+		item("number", "u:a", "1e3", "number"), item("control\n", "u:a", "1", "control"),
+		item("key", "u:a", "1", "a\tb"),
 		item("long", "u:a", "1", strings.Repeat("k", 256)), item("", "u:a", "1", strings.Repeat("k", 600))}
 	first := len(bad)
-	r := &ledgerv1.TransferBatchRequest{Items: append(bad, item("good", "u:a", "1", "good"), item("poor", "u:a", "1000", "poor"))}
+	r := &ledgerv1.TransferBatchRequest{Items: append(bad, item("good", "u:a", "1", "good"),
+		item("poor", "u:a", "1000", "poor"))}
 	res, a := c.batch(r, "X-Request-ID", "now")
 	for i, item := range bad {
 		got := res.GetResults()[i].GetError()
-		lone := c.call(connectProto, "Transfer", item.GetTransfer(), "Idempotency-Key", item.GetIdempotencyKey(), "X-Request-ID", "now")
+		lone := c.call(connectProto, "Transfer", item.GetTransfer(), "Idempotency-Key", item.GetIdempotencyKey(),
+			"X-Request-ID", "now")
 		want := &ledgerv1.ItemError{Code: lone.code, Reason: lone.reason(t), Message: lone.message}
 		want.Detail, _ = detail(lone, new(errorsv1.ErrorDetail))
 		fields, _ := detail(lone, new(errdetails.BadRequest))
 		for _, v := range fields.GetFieldViolations() {
-			want.FieldViolations = append(want.FieldViolations, &ledgerv1.FieldViolation{Field: v.GetField(), Description: v.GetDescription()})
+			want.FieldViolations = append(want.FieldViolations,
+				&ledgerv1.FieldViolation{Field: v.GetField(), Description: v.GetDescription()})
 		}
 		if !proto.Equal(got, want) || got.GetCode() != "invalid_argument" {
 			t.Errorf("item %d, %s:\n     %v\nlone %v", i, item.GetTransfer().GetBizNo(), got, want)
@@ -259,12 +285,14 @@ func TestItemsThatAreNoneFailAlone(t *testing.T) {
 	c.prepare("a")
 	dry := item("dry", "u:a", "1", "")
 	dry.Transfer.DryRun = true
-	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{}, unknownTo(item("strange", "u:a", "1", "")), dry, item("good", "u:a", "1", "")}}
+	r := &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{{},
+		unknownTo(item("strange", "u:a", "1", "")), dry, item("good", "u:a", "1", "")}}
 	for range 2 {
 		res, a := c.batch(r, "Idempotency-Key", "k")
 		for i, want := range []string{"transfer", "TransferBatchItem", "dry_run"} {
 			e := res.GetResults()[i].GetError()
-			if e.GetReason() != "FIELD_INVALID" || len(e.GetFieldViolations()) != 1 || e.GetFieldViolations()[0].GetField() != want {
+			if e.GetReason() != "FIELD_INVALID" || len(e.GetFieldViolations()) != 1 ||
+				e.GetFieldViolations()[0].GetField() != want {
 				t.Errorf("item %d: %v", i, e)
 			}
 		}
@@ -282,7 +310,8 @@ func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
-	for name, change := range map[string]change{"Transfer": changes["Transfer"], "Hold": changes["Hold"], "Capture": changes["Capture"], "Reverse": changes["Reverse"]} {
+	for name, change := range map[string]change{"Transfer": changes["Transfer"], "Hold": changes["Hold"],
+		"Capture": changes["Capture"], "Reverse": changes["Reverse"]} {
 		first := c.call(connectJSON, name, change.well("a"))
 		again := c.call(connectJSON, name, change.well("a"), "Idempotency-Key", "late")
 		if first.code != "" || again.code != "" || first.replayed() || !again.replayed() || !bytes.Contains(again.raw, []byte(`"existed":true`)) {
@@ -290,7 +319,8 @@ func TestBizNoRepeatsWithoutAKey(t *testing.T) {
 		}
 	}
 	other := payment("a", "6")
-	if a := c.call(connectJSON, "Transfer", other); a.code != "already_exists" || a.reason(t) != "BIZ_NO_EXISTS_DIFFERENT" || a.state("differs") != "postings.amount" {
+	if a := c.call(connectJSON, "Transfer", other); a.code != "already_exists" ||
+		a.reason(t) != "BIZ_NO_EXISTS_DIFFERENT" || a.state("differs") != "postings.amount" {
 		t.Errorf("another amount: %s", a.raw)
 	}
 }

@@ -25,7 +25,8 @@ func TestARightToRunIsGivenAgainWithoutASecondTokenOrClaim(t *testing.T) {
 	}
 	form := c.plain()
 	for _, operation := range []string{"work.begin", "inbox.begin"} {
-		if err := access.SetPolicy(t.Context(), super, tenant, access.Policy{Operation: operation, KeyRequired: true}); err != nil {
+		if err := access.SetPolicy(t.Context(), super, tenant,
+			access.Policy{Operation: operation, KeyRequired: true}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,7 +39,8 @@ func TestARightToRunIsGivenAgainWithoutASecondTokenOrClaim(t *testing.T) {
 	} {
 		work := &idempotencyv1.BeginRequest{Scope: "s", Key: name}
 		held := c.run(work, append([]string{"Idempotency-Key", "w-" + name}, headers...)...)
-		a := c.call(connectJSON, "Idempotency.Begin", work, append([]string{"Idempotency-Key", "w-" + name}, headers...)...)
+		a := c.call(connectJSON, "Idempotency.Begin", work,
+			append([]string{"Idempotency-Key", "w-" + name}, headers...)...)
 		a.wants(t, name+", work again", "")
 		if res := new(idempotencyv1.BeginResponse); a.code == "" {
 			if connectJSON.decode(t, a.raw, res); !a.replayed() || res.GetRun().GetFence() != held.GetFence() {
@@ -113,7 +115,8 @@ func TestARightToWorkOnAMessageIsGivenAgainAsLongAsItHolds(t *testing.T) {
 	if again, a := begin(); !a.replayed() || !proto.Equal(again, first) {
 		t.Errorf("the same call again: replayed %v, %v", a.replayed(), again)
 	}
-	if _, err := c.pool.Exec(t.Context(), "update inbox_messages set lease_expires_at = now() - interval '1 minute' where message_id = 'm'"); err != nil {
+	if _, err := c.pool.Exec(t.Context(),
+		"update inbox_messages set lease_expires_at = now() - interval '1 minute' where message_id = 'm'"); err != nil {
 		t.Fatal(err)
 	}
 	next, a := begin()

@@ -24,7 +24,8 @@ func (c *caller) claim(r *idempotencyv1.ClaimKeyRequest, headers ...string) *ide
 
 func (c *caller) claimed(scope, key string) *idempotencyv1.Claim {
 	c.t.Helper()
-	return ok(c, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Scope: scope, Key: key}, new(idempotencyv1.GetClaimResponse)).GetClaim()
+	return ok(c, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Scope: scope, Key: key},
+		new(idempotencyv1.GetClaimResponse)).GetClaim()
 }
 
 func TestClaimsAreCountedAndToldOverEveryProtocol(t *testing.T) {
@@ -35,10 +36,12 @@ func TestClaimsAreCountedAndToldOverEveryProtocol(t *testing.T) {
 		tag := strings.ReplaceAll(p.name, " ", "-")
 		r := &idempotencyv1.ClaimKeyRequest{Key: tag, Owner: "ann", Result: "order-1", Life: durationpb.New(time.Hour)}
 		for n := int64(1); n < 4; n++ {
-			a, res := c.call(p, "Idempotency.ClaimKey", r, "X-Request-ID", fmt.Sprint(tag, n)), new(idempotencyv1.ClaimKeyResponse)
+			a, res := c.call(p, "Idempotency.ClaimKey", r, "X-Request-ID", fmt.Sprint(tag, n)),
+				new(idempotencyv1.ClaimKeyResponse)
 			p.decode(t, a.raw, res)
 			x := res.GetClaim()
-			if res.GetCount() != n || res.GetExisted() != (n > 1) || x.GetUses() != n || x.GetScope() != "page" || x.GetKey() != tag || x.GetOwner() != "ann" ||
+			if res.GetCount() != n || res.GetExisted() != (n > 1) || x.GetUses() != n || x.GetScope() != "page" ||
+				x.GetKey() != tag || x.GetOwner() != "ann" ||
 				x.GetResult() != "order-1" || x.GetRequestId() != tag+"1" || x.GetPrincipal() != "boss" ||
 				x.GetExpireTime().AsTime().Sub(x.GetCreateTime().AsTime()) != time.Hour {
 				t.Errorf("%s: %v", p.name, res)
@@ -46,8 +49,10 @@ func TestClaimsAreCountedAndToldOverEveryProtocol(t *testing.T) {
 		}
 		r.FirstOnly = true
 		a := c.call(p, "Idempotency.ClaimKey", r)
-		if a.code != "already_exists" || a.reason(t) != "KEY_CLAIMED" || a.state("count") != "3" || a.state("owner") != "ann" ||
-			a.state("result") != "order-1" || a.state("first_request_id") != tag+"1" || a.state("first_time") == "" || a.state("expire_time") == "" {
+		if a.code != "already_exists" || a.reason(t) != "KEY_CLAIMED" || a.state("count") != "3" ||
+			a.state("owner") != "ann" ||
+			a.state("result") != "order-1" || a.state("first_request_id") != tag+"1" || a.state("first_time") == "" ||
+			a.state("expire_time") == "" {
 			t.Errorf("%s: %s %s %v", p.name, a.code, a.message, a.details)
 		}
 	}
@@ -109,12 +114,14 @@ func TestAClaimGuardsAnyChangingCall(t *testing.T) {
 				continue
 			}
 			if first.code != "" || first.header.Get("Claim-Count") != "1" {
-				t.Errorf("%s over %s: %s %s, counted %q", name, p.name, first.code, first.message, first.header.Get("Claim-Count"))
+				t.Errorf("%s over %s: %s %s, counted %q", name, p.name, first.code, first.message,
+					first.header.Get("Claim-Count"))
 			}
 			before := s.dump("mine")
 			for _, q := range protocols {
 				again := c.call(q, name, change.well(tag), "Claim-Key", header)
-				if again.code != "already_exists" || again.reason(t) != "KEY_CLAIMED" || again.state("owner") != "ann" || again.header.Get("Claim-Count") != "" {
+				if again.code != "already_exists" || again.reason(t) != "KEY_CLAIMED" ||
+					again.state("owner") != "ann" || again.header.Get("Claim-Count") != "" {
 					t.Errorf("%s over %s, again: %s %s", name, q.name, again.code, again.message)
 				}
 			}
@@ -132,7 +139,8 @@ func TestAClaimGuardsAnyChangingCall(t *testing.T) {
 			if a := c.call(p, name, change.refused(tag), "Claim-Key", header); a.reason(t) != change.reason {
 				t.Errorf("%s: %s", name, a.message)
 			}
-			if a := c.call(p, name, change.well(tag), "Claim-Key", header); a.reason(t) != "KEY_CLAIMED" || a.state("result") != "" {
+			if a := c.call(p, name, change.well(tag), "Claim-Key", header); a.reason(t) != "KEY_CLAIMED" ||
+				a.state("result") != "" {
 				t.Errorf("%s after a refusal: %s %s", name, a.code, a.message)
 			}
 		}
@@ -150,7 +158,8 @@ func TestHeadersOfClaims(t *testing.T) {
 		`%"%ff"`, `"` + strings.Repeat("k", 1025) + `"`, `"a"; scope=` + strings.Repeat("s", 65)} {
 		for _, p := range []protocol{connectJSON, grpc} {
 			a := c.call(p, "Transfer", payment("a", "5"), "Claim-Key", header)
-			if a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" || !strings.Contains(a.message, "Claim-Key") {
+			if a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" ||
+				!strings.Contains(a.message, "Claim-Key") {
 				t.Errorf("%q over %s: %s %s", header, p.name, a.code, a.message)
 			}
 		}
@@ -180,7 +189,8 @@ func TestHeadersOfClaims(t *testing.T) {
 		{`%"%c3%bcmlaut %25"; scope="page"; first-only`, &idempotencyv1.Claim{Scope: "page", Key: "ümlaut %"}, 10 * time.Minute},
 		{`"fact"; scope=like; owner=ann; owner=bob`, &idempotencyv1.Claim{Scope: "like", Key: "fact", Owner: "bob"}, 0},
 	} {
-		ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: fmt.Sprint("H", i)}}}, new(ledgerv1.CreateAssetsResponse), "Claim-Key", x.header)
+		ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: fmt.Sprint("H", i)}}},
+			new(ledgerv1.CreateAssetsResponse), "Claim-Key", x.header)
 		if n := s.count(`select count(*) from claim_keys where scope = $1 and key = $2 and coalesce(owner, '') = $3 and coalesce(result, '') = $4
 			and coalesce(expires_at - claimed_at, '0') = $5`, x.want.GetScope(), x.want.GetKey(), x.want.GetOwner(), x.want.GetResult(), x.life); n != 1 {
 			t.Errorf("%s: %d rows", x.header, n)
@@ -202,7 +212,8 @@ func TestClaimsInExecuteComeFirstAndFailTheWhole(t *testing.T) {
 	order.Operations[0] = operation("pay", pay("n-2", "u:a", "empty:a", "1"))
 	for range 2 {
 		a := c.call(connectJSON, "Batch.Execute", order, "Idempotency-Key", "k")
-		if a.reason(t) != "KEY_CLAIMED" || a.state("operation_name") != "page" || a.state("result") != "n-1" || a.replayed() {
+		if a.reason(t) != "KEY_CLAIMED" || a.state("operation_name") != "page" || a.state("result") != "n-1" ||
+			a.replayed() {
 			t.Errorf("%s %s %v", a.code, a.message, a.details)
 		}
 	}
@@ -210,7 +221,8 @@ func TestClaimsInExecuteComeFirstAndFailTheWhole(t *testing.T) {
 		t.Errorf("paid %s", b)
 	}
 	// Of two claims the first is given back when the second fails; when an operation is refused both stay.
-	both := execute(operation("", &idempotencyv1.ClaimKeyRequest{Key: "page-2"}), operation("", page), operation("", pay("n-3", "u:a", "empty:a", "1000")))
+	both := execute(operation("", &idempotencyv1.ClaimKeyRequest{Key: "page-2"}), operation("", page),
+		operation("", pay("n-3", "u:a", "empty:a", "1000")))
 	if a := c.call(connectJSON, "Batch.Execute", both); a.reason(t) != "KEY_CLAIMED" {
 		t.Errorf("%s", a.code)
 	}
@@ -223,11 +235,13 @@ func TestClaimsInExecuteComeFirstAndFailTheWhole(t *testing.T) {
 		t.Errorf("%v %v", x, y)
 	}
 	// Many at once, one of them refused, all in one transaction with an effect.
-	each := &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "page-3", FirstOnly: true}, {Key: "page-4"}}}
+	each := &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "page-3", FirstOnly: true},
+		{Key: "page-4"}}}
 	got, existed := c.executed(execute(operation("", each), operation("", pay("n-4", "u:a", "empty:a", "1")),
 		operation("fact", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: "a", Owner: "somebody"}),
 		operation("", &idempotencyv1.DropClaimRequest{Scope: "taken", Key: "a"}, "fence=fact:claim.fence")))
-	if r := got[0].(*idempotencyv1.ClaimKeysResponse).GetResults(); r[0].GetReason() != "KEY_CLAIMED" || r[0].GetClaim().GetKey() != "page-3" || r[1].GetCount() != 1 {
+	if r := got[0].(*idempotencyv1.ClaimKeysResponse).GetResults(); r[0].GetReason() != "KEY_CLAIMED" ||
+		r[0].GetClaim().GetKey() != "page-3" || r[1].GetCount() != 1 {
 		t.Errorf("%v", r)
 	}
 	if !existed[2] || !got[3].(*idempotencyv1.DropClaimResponse).GetDropped() {
@@ -252,8 +266,10 @@ func TestDryRunsOfClaimsCountNothing(t *testing.T) {
 		}
 		ok(c, "Idempotency.ClaimKeys", &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "p", FirstOnly: true}}, DryRun: true},
 			new(idempotencyv1.ClaimKeysResponse))
-		c.executed(&batchv1.ExecuteRequest{Operations: execute(operation("", &idempotencyv1.ClaimKeyRequest{Key: "p", FirstOnly: true})).GetOperations(), DryRun: true})
-		if d := ok(c, "Idempotency.DropClaim", &idempotencyv1.DropClaimRequest{Scope: "taken", Key: "a", Owner: "somebody", DryRun: true},
+		c.executed(&batchv1.ExecuteRequest{Operations: execute(operation("",
+			&idempotencyv1.ClaimKeyRequest{Key: "p", FirstOnly: true})).GetOperations(), DryRun: true})
+		if d := ok(c, "Idempotency.DropClaim",
+			&idempotencyv1.DropClaimRequest{Scope: "taken", Key: "a", Owner: "somebody", DryRun: true},
 			new(idempotencyv1.DropClaimResponse)); !d.GetDropped() {
 			t.Error("there was nothing to drop")
 		}
@@ -278,17 +294,21 @@ func TestBadClaimsAreNamed(t *testing.T) {
 		"parts: must not be set together with key": &idempotencyv1.ClaimKeyRequest{Key: "a", Parts: []string{"b"}},
 		"parts[1]":                                 &idempotencyv1.ClaimKeyRequest{Parts: []string{"b", ""}},
 		"scope":                                    &idempotencyv1.ClaimKeyRequest{Scope: "page/", Key: "a"},
-		"life":                                     &idempotencyv1.ClaimKeyRequest{Key: "a", Life: durationpb.New(time.Microsecond)},
-		"claims[1].key":                            &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a"}, {}}},
-		"claims[0].dry_run":                        &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a", DryRun: true}}},
-		"fence: must be set":                       &idempotencyv1.DropClaimRequest{Key: "a"},
+		"life": &idempotencyv1.ClaimKeyRequest{Key: "a",
+			Life: durationpb.New(time.Microsecond)},
+		"claims[1].key": &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a"}, {}}},
+		"claims[0].dry_run": &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "a",
+			DryRun: true}}},
+		"fence: must be set": &idempotencyv1.DropClaimRequest{Key: "a"},
 	} {
 		name := strings.TrimSuffix(string(r.ProtoReflect().Descriptor().Name()), "Request")
-		if a := c.call(connectProto, "Idempotency."+name, r); a.reason(t) != "FIELD_INVALID" || !strings.HasPrefix(a.message, want) {
+		if a := c.call(connectProto, "Idempotency."+name, r); a.reason(t) != "FIELD_INVALID" ||
+			!strings.HasPrefix(a.message, want) {
 			t.Errorf("%s: %s %s", want, a.code, a.message)
 		}
 	}
-	if a := c.call(connectJSON, "Idempotency.GetClaim", &idempotencyv1.GetClaimRequest{Key: "nobody"}); a.code != "not_found" || a.reason(t) != "CLAIM_NOT_FOUND" {
+	if a := c.call(connectJSON, "Idempotency.GetClaim",
+		&idempotencyv1.GetClaimRequest{Key: "nobody"}); a.code != "not_found" || a.reason(t) != "CLAIM_NOT_FOUND" {
 		t.Errorf("%s %s", a.code, a.message)
 	}
 }
@@ -299,7 +319,8 @@ func TestTenThousandKeysAreOneCommit(t *testing.T) {
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	r := &idempotencyv1.ClaimKeysRequest{}
 	for i := range 10_000 {
-		r.Claims = append(r.Claims, &idempotencyv1.ClaimKeyRequest{Scope: "like", Parts: []string{"post-7", fmt.Sprint("user-", i)}, Owner: fmt.Sprint("user-", i)})
+		r.Claims = append(r.Claims, &idempotencyv1.ClaimKeyRequest{Scope: "like",
+			Parts: []string{"post-7", fmt.Sprint("user-", i)}, Owner: fmt.Sprint("user-", i)})
 	}
 	first := c.call(connectProto, "Idempotency.ClaimKeys", r, "Idempotency-Key", "k")
 	again := c.call(connectProto, "Idempotency.ClaimKeys", r, "Idempotency-Key", "k")

@@ -14,7 +14,8 @@ import (
 )
 
 // brokers are those that consumers can be of.
-var brokers = map[string]consumer.Open{consumer.Kafka: kafka.Open, consumer.NATS: nats.Open, consumer.RabbitMQ: rabbitmq.Open}
+var brokers = map[string]consumer.Open{consumer.Kafka: kafka.Open, consumer.NATS: nats.Open,
+	consumer.RabbitMQ: rabbitmq.Open}
 
 // consume starts the consumers. A tenant that is not there is an error; a broker that cannot be reached is
 // tried again and again.
@@ -30,8 +31,9 @@ func (s *Server) consume(ctx, background context.Context) error {
 		if err != nil {
 			return fmt.Errorf("consumer %s: %w", settings.Name, err)
 		}
-		all = append(all, &consumer.Consumer{Settings: settings, Open: brokers[settings.Broker], Tenant: tenant, Messages: messages,
-			Reader: inbox.NewReader(s.reads), Metrics: metrics, Log: s.log})
+		all = append(all, &consumer.Consumer{Settings: settings, Open: brokers[settings.Broker], Tenant: tenant,
+			Messages: messages,
+			Reader:   inbox.NewReader(s.reads), Metrics: metrics, Log: s.log})
 	}
 	for _, c := range all {
 		s.work.Go(func() { c.Run(background) })

@@ -25,9 +25,11 @@ func crossOrigin(origins []string, next http.Handler) http.Handler {
 	return cors.New(cors.Options{
 		AllowedOrigins: origins,
 		AllowedMethods: connectcors.AllowedMethods(),
-		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", rpc.KeyHeader, rpc.TokenHeader, rpc.ClaimHeader, rpc.RequestIDHeader, "traceparent"),
-		ExposedHeaders: append(connectcors.ExposedHeaders(), rpc.ReplayedHeader, rpc.NextTokenHeader, rpc.ClaimCountHeader, rpc.RequestIDHeader),
-		MaxAge:         int(preflightLife / time.Second),
+		AllowedHeaders: append(connectcors.AllowedHeaders(), "Authorization", rpc.KeyHeader, rpc.TokenHeader,
+			rpc.ClaimHeader, rpc.RequestIDHeader, "traceparent"),
+		ExposedHeaders: append(connectcors.ExposedHeaders(), rpc.ReplayedHeader, rpc.NextTokenHeader,
+			rpc.ClaimCountHeader, rpc.RequestIDHeader),
+		MaxAge: int(preflightLife / time.Second),
 	}).Handler(next)
 }
 
@@ -39,7 +41,8 @@ func checkOrigins(origins []string, open bool) error {
 			return fmt.Errorf("origin *: not allowed without API keys, because any web page could call the server")
 		}
 		u, err := url.Parse(o)
-		if o != "*" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Contains(o, "*") || u.Scheme+"://"+u.Host != o) {
+		if o != "*" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+			strings.Contains(o, "*") || u.Scheme+"://"+u.Host != o) {
 			return fmt.Errorf("origin %q: must be an origin as browsers send it, such as https://shop.example.com", o)
 		}
 	}

@@ -36,14 +36,18 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 		}
 		return res.Header
 	}
-	if h := send(http.MethodOptions, shop, "Access-Control-Request-Method", "POST"); h.Get("Access-Control-Allow-Origin") != "" {
+	if h := send(http.MethodOptions, shop, "Access-Control-Request-Method",
+		"POST"); h.Get("Access-Control-Allow-Origin") != "" {
 		t.Errorf("nobody was allowed, and the preflight got %v", h)
 	}
 	s.server.Stop()
 	s.start(server.Options{Origins: []string{shop}})
-	asked := []string{"authorization", "claim-key", "connect-protocol-version", "content-type", "idempotency-key", "submit-token", "x-request-id"}
-	h := send(http.MethodOptions, shop, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", strings.Join(asked, ","))
-	if h.Get("Access-Control-Allow-Origin") != shop || h.Get("Access-Control-Allow-Credentials") != "" || h.Get("Access-Control-Max-Age") == "" {
+	asked := []string{"authorization", "claim-key", "connect-protocol-version", "content-type", "idempotency-key",
+		"submit-token", "x-request-id"}
+	h := send(http.MethodOptions, shop, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers",
+		strings.Join(asked, ","))
+	if h.Get("Access-Control-Allow-Origin") != shop || h.Get("Access-Control-Allow-Credentials") != "" ||
+		h.Get("Access-Control-Max-Age") == "" {
 		t.Errorf("the preflight got %v", h)
 	}
 	allowed := strings.Split(strings.ToLower(strings.Join(h.Values("Access-Control-Allow-Headers"), ",")), ",")
@@ -60,7 +64,8 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 		}
 	}
 	for _, other := range []string{"https://evil.example.com", "https://shop.example.com.evil.example.com", "null"} {
-		if h := send(http.MethodPost, other, "Authorization", "Bearer "+key); h.Get("Access-Control-Allow-Origin") != "" {
+		if h := send(http.MethodPost, other, "Authorization",
+			"Bearer "+key); h.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%s is allowed", other)
 		}
 	}
@@ -69,9 +74,11 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 func TestWhatIsNoOriginIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	for _, origin := range []string{"", "shop.example.com", "https://shop.example.com/", "ftp://shop.example.com", "https://", "*",
+	for _, origin := range []string{"", "shop.example.com", "https://shop.example.com/", "ftp://shop.example.com",
+		"https://", "*",
 		"http://*", "https://*.example.com"} { // which the library would take for patterns
-		o := server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0", Origins: []string{origin}, Anyone: &access.Identity{Tenant: 1, Principal: "dev", Role: access.Admin}}
+		o := server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0", Origins: []string{origin},
+			Anyone: &access.Identity{Tenant: 1, Principal: "dev", Role: access.Admin}}
 		if started, err := server.Start(t.Context(), o); err == nil {
 			started.Stop()
 			t.Errorf("%q was taken", origin)

@@ -52,28 +52,37 @@ func posting(from, to, asset, amount string) []*ledgerv1.Posting {
 // furnish gives a tenant its things.
 func furnish(s *site, tenant string) (*caller, things) {
 	c := &caller{s, s.key(tenant, "boss", access.Admin)}
-	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world", paid: tenant + "-paid", held: tenant + "-held", lock: tenant + "-lock"}
+	x := things{asset: "COIN", wallet: tenant + ":wallet", shop: tenant + ":shop", world: tenant + ":world",
+		paid: tenant + "-paid", held: tenant + "-held", lock: tenant + "-lock"}
 	note := map[string]string{"note": secretNote}
 	id := []string{"X-Request-Id", secretRequest}
-	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: x.asset, Scale: 2}}}, new(ledgerv1.CreateAssetsResponse), id...)
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: x.asset, Scale: 2}}},
+		new(ledgerv1.CreateAssetsResponse), id...)
 	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
 		{Code: x.wallet, Asset: x.asset, Metadata: note}, {Code: x.shop, Asset: x.asset, Metadata: note},
 		{Code: x.world, Asset: x.asset, Unbounded: true, Metadata: note}}}, new(ledgerv1.CreateAccountsResponse), id...)
-	x.paidID = ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: x.paid, Metadata: note, Postings: posting(x.world, x.wallet, x.asset, secretBalance)},
+	x.paidID = ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: x.paid, Metadata: note,
+		Postings: posting(x.world, x.wallet, x.asset, secretBalance)},
 		new(ledgerv1.TransferResponse), append(id, "Idempotency-Key", "furnish")...).GetTransfer().GetId()
-	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1", Metadata: note},
+	x.heldID = ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: x.held, From: x.wallet, To: x.shop, Asset: x.asset,
+		Amount: "1", Metadata: note},
 		new(ledgerv1.HoldResponse), id...).GetHold().GetId()
 	for _, more := range furnishers {
 		more(c, x, id)
 	}
-	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1}, new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
-	x.token = ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, new(idempotencyv1.IssueTokensResponse), id...).GetTokens()[0]
+	x.page = ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{PageSize: 1},
+		new(ledgerv1.ListAccountsResponse)).GetNextPageToken()
+	x.token = ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
+		new(idempotencyv1.IssueTokensResponse), id...).GetTokens()[0]
 	x.claimed = tenant + "-claimed"
-	x.fence = ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: tenant, Result: secretNote},
+	x.fence = ok(c, "Idempotency.ClaimKey",
+		&idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: tenant, Result: secretNote},
 		new(idempotencyv1.ClaimKeyResponse), id...).GetClaim().GetFence()
 	x.work = tenant + "-work"
-	x.workFence = ok(c, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "walk", Key: x.work}, new(idempotencyv1.BeginResponse), id...).GetRun().GetFence()
-	x.lockFence = ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: x.lock, Holder: "boss"}, new(lockv1.AcquireResponse), id...).GetLock().GetFence()
+	x.workFence = ok(c, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "walk", Key: x.work},
+		new(idempotencyv1.BeginResponse), id...).GetRun().GetFence()
+	x.lockFence = ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: x.lock, Holder: "boss"},
+		new(lockv1.AcquireResponse), id...).GetLock().GetFence()
 	if x.fence == 0 || x.workFence == 0 || x.lockFence == 0 || x.page == "" || x.paidID == 0 || x.heldID == 0 {
 		s.t.Fatalf("%+v", x)
 	}
@@ -94,10 +103,12 @@ var examples = map[string]func(x things) []proto.Message{
 		return all(&ledgerv1.GetAccountRequest{Account: ref(x.wallet, x.asset)})
 	},
 	"ListAccounts": func(x things) []proto.Message {
-		return all(&ledgerv1.ListAccountsRequest{}, &ledgerv1.ListAccountsRequest{Pattern: x.wallet}, &ledgerv1.ListAccountsRequest{PageSize: 1, PageToken: x.page})
+		return all(&ledgerv1.ListAccountsRequest{}, &ledgerv1.ListAccountsRequest{Pattern: x.wallet},
+			&ledgerv1.ListAccountsRequest{PageSize: 1, PageToken: x.page})
 	},
 	"UpdateAccount": func(x things) []proto.Message {
-		return all(&ledgerv1.UpdateAccountRequest{Account: ref(x.wallet, x.asset), Metadata: map[string]string{"touched": "yes"}})
+		return all(&ledgerv1.UpdateAccountRequest{Account: ref(x.wallet, x.asset),
+			Metadata: map[string]string{"touched": "yes"}})
 	},
 	"FreezeAccount": func(x things) []proto.Message {
 		return all(&ledgerv1.FreezeAccountRequest{Account: ref(x.wallet, x.asset)})
@@ -114,12 +125,16 @@ var examples = map[string]func(x things) []proto.Message{
 			&ledgerv1.TransferRequest{BizNo: "walk-2", DryRun: true, Postings: posting(x.wallet, x.shop, x.asset, "1")})
 	},
 	"TransferBatch": func(x things) []proto.Message {
-		items := []*ledgerv1.TransferBatchItem{{Transfer: &ledgerv1.TransferRequest{BizNo: "walk-3", Postings: posting(x.wallet, x.shop, x.asset, "1")}}}
-		return all(&ledgerv1.TransferBatchRequest{Items: items}, &ledgerv1.TransferBatchRequest{Items: items, AllOrNothing: true})
+		items := []*ledgerv1.TransferBatchItem{{Transfer: &ledgerv1.TransferRequest{BizNo: "walk-3",
+			Postings: posting(x.wallet, x.shop, x.asset, "1")}}}
+		return all(&ledgerv1.TransferBatchRequest{Items: items},
+			&ledgerv1.TransferBatchRequest{Items: items, AllOrNothing: true})
 	},
 	"Reverse": func(x things) []proto.Message {
-		return all(&ledgerv1.ReverseRequest{BizNo: "walk-4", Target: &ledgerv1.ReverseRequest_TransferId{TransferId: x.paidID}},
-			&ledgerv1.ReverseRequest{BizNo: "walk-5", Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: x.paid}})
+		return all(&ledgerv1.ReverseRequest{BizNo: "walk-4",
+			Target: &ledgerv1.ReverseRequest_TransferId{TransferId: x.paidID}},
+			&ledgerv1.ReverseRequest{BizNo: "walk-5",
+				Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: x.paid}})
 	},
 	"Hold": func(x things) []proto.Message {
 		return all(&ledgerv1.HoldRequest{BizNo: "walk-6", From: x.wallet, To: x.shop, Asset: x.asset, Amount: "1"},
@@ -145,7 +160,8 @@ var examples = map[string]func(x things) []proto.Message{
 			&ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_BizNo{BizNo: x.paid}})
 	},
 	"ListTransfers": func(things) []proto.Message {
-		return all(&ledgerv1.ListTransfersRequest{}, &ledgerv1.ListTransfersRequest{Metadata: map[string]string{"note": secretNote}})
+		return all(&ledgerv1.ListTransfersRequest{},
+			&ledgerv1.ListTransfersRequest{Metadata: map[string]string{"note": secretNote}})
 	},
 	"ListEntries": func(x things) []proto.Message {
 		return all(&ledgerv1.ListEntriesRequest{Account: ref(x.wallet, x.asset)})
@@ -160,7 +176,8 @@ var examples = map[string]func(x things) []proto.Message{
 		return all(&ledgerv1.TrialBalanceRequest{}, &ledgerv1.TrialBalanceRequest{Asset: x.asset})
 	},
 	"Batch.Execute": func(x things) []proto.Message {
-		return all(execute(operation("", &ledgerv1.TransferRequest{BizNo: "walk-9", Postings: posting(x.wallet, x.shop, x.asset, "1")}),
+		return all(execute(operation("",
+			&ledgerv1.TransferRequest{BizNo: "walk-9", Postings: posting(x.wallet, x.shop, x.asset, "1")}),
 			operation("", &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldId{HoldId: x.heldID}})))
 	},
 	"Idempotency.IssueTokens": func(things) []proto.Message {
@@ -174,7 +191,8 @@ var examples = map[string]func(x things) []proto.Message{
 			&idempotencyv1.ClaimKeyRequest{Scope: "walk", Key: x.claimed, Owner: "me", DryRun: true})
 	},
 	"Idempotency.ClaimKeys": func(x things) []proto.Message {
-		return all(&idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Scope: "walk", Key: x.claimed, Owner: "me"},
+		return all(&idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Scope: "walk",
+			Key: x.claimed, Owner: "me"},
 			{Scope: "walk", Key: "walk-11"}}})
 	},
 	"Idempotency.GetClaim": func(x things) []proto.Message {
@@ -189,10 +207,12 @@ var examples = map[string]func(x things) []proto.Message{
 			&idv1.GenerateRequest{Kind: idv1.IdKind_ID_KIND_ORDER_NO, Prefix: "ORD", TimeZone: "Asia/Shanghai"})
 	},
 	"Id.Parse": func(things) []proto.Message {
-		return all(&idv1.ParseRequest{Id: "2WQ3TN2G40001"}, &idv1.ParseRequest{Id: "01941f29-7c00-7aaa-9bbb-0123456789ab"})
+		return all(&idv1.ParseRequest{Id: "2WQ3TN2G40001"},
+			&idv1.ParseRequest{Id: "01941f29-7c00-7aaa-9bbb-0123456789ab"})
 	},
 	"Lock.Acquire": func(x things) []proto.Message {
-		return all(&lockv1.AcquireRequest{Name: x.lock, Wait: durationpb.New(0)}, &lockv1.AcquireRequest{Name: "walk-10"})
+		return all(&lockv1.AcquireRequest{Name: x.lock, Wait: durationpb.New(0)},
+			&lockv1.AcquireRequest{Name: "walk-10"})
 	},
 	"Lock.Renew": func(x things) []proto.Message {
 		return all(&lockv1.RenewRequest{Name: x.lock, Fence: x.lockFence})
@@ -223,7 +243,8 @@ func init() {
 			return all(&idempotencyv1.ExtendRequest{Scope: "walk", Key: x.work, Fence: x.workFence})
 		},
 		"Idempotency.Complete": func(x things) []proto.Message {
-			return all(&idempotencyv1.CompleteRequest{Scope: "walk", Key: x.work, Fence: x.workFence, Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE})
+			return all(&idempotencyv1.CompleteRequest{Scope: "walk", Key: x.work, Fence: x.workFence,
+				Outcome: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE})
 		},
 		"Idempotency.Abandon": func(x things) []proto.Message {
 			return all(&idempotencyv1.AbandonRequest{Scope: "walk", Key: x.work, Fence: x.workFence})
@@ -232,7 +253,8 @@ func init() {
 			return all(&idempotencyv1.GetRecordRequest{Scope: "walk", Key: x.work})
 		},
 		"Idempotency.ListRecords": func(things) []proto.Message {
-			return all(&idempotencyv1.ListRecordsRequest{}, &idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_RUNNING},
+			return all(&idempotencyv1.ListRecordsRequest{},
+				&idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_RUNNING},
 				&idempotencyv1.ListRecordsRequest{Scope: "walk"})
 		},
 		"Idempotency.ResolveRecord": func(x things) []proto.Message {

@@ -56,7 +56,8 @@ func (c *caller) executed(r *batchv1.ExecuteRequest, headers ...string) (respons
 
 func (c *caller) balance(code string) string {
 	c.t.Helper()
-	return ok(c, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref(code, "COIN")}, new(ledgerv1.GetBalanceResponse)).GetBalance()
+	return ok(c, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref(code, "COIN")},
+		new(ledgerv1.GetBalanceResponse)).GetBalance()
 }
 
 func TestOperationsSeeWhatThoseBeforeThemDid(t *testing.T) {
@@ -71,7 +72,8 @@ func TestOperationsSeeWhatThoseBeforeThemDid(t *testing.T) {
 		// What it has now goes on, to an account that the hold never named.
 		operation("again", keep("again", "u:a", "", "1")),
 		operation("elsewhere", &ledgerv1.CaptureRequest{BizNo: "elsewhere", To: "spent:a"}, "hold_id=again:hold.id"),
-		operation("rest", pay("rest", "empty:a", "spent:a", "1"), "postings[0].amount=take:transfer.entries[0].balance_after"),
+		operation("rest", pay("rest", "empty:a", "spent:a", "1"),
+			"postings[0].amount=take:transfer.entries[0].balance_after"),
 		operation("back", &ledgerv1.ReverseRequest{BizNo: "back"}, "transfer_id=rest:transfer.id"),
 	)
 	got, _ := c.executed(r, "Idempotency-Key", "once")
@@ -127,7 +129,8 @@ func TestARefusedOperationTakesAllBack(t *testing.T) {
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
 	before := c.dump("mine")
-	r := execute(operation("", pay("one", "u:a", "empty:a", "1")), operation("two", pay("two", "u:a", "empty:a", "1000")))
+	r := execute(operation("", pay("one", "u:a", "empty:a", "1")),
+		operation("two", pay("two", "u:a", "empty:a", "1000")))
 	for i, want := range []bool{false, true} {
 		a := c.call(connectJSON, "Batch.Execute", r, "Idempotency-Key", "refused")
 		if a.reason(t) != "INSUFFICIENT_FUNDS" || a.replayed() != want {
@@ -141,7 +144,8 @@ func TestARefusedOperationTakesAllBack(t *testing.T) {
 	if a := c.call(connectJSON, "Batch.Execute", r); a.reason(t) != "INSUFFICIENT_FUNDS" {
 		t.Errorf("the dry run ended %s", a.code)
 	}
-	dry, _ := c.executed(&batchv1.ExecuteRequest{Operations: r.GetOperations()[:1], DryRun: true}, "Idempotency-Key", "dry")
+	dry, _ := c.executed(&batchv1.ExecuteRequest{Operations: r.GetOperations()[:1], DryRun: true}, "Idempotency-Key",
+		"dry")
 	if dry[0].(*ledgerv1.TransferResponse).GetTransfer().GetBizNo() != "one" {
 		t.Errorf("a dry run answers %v", dry)
 	}
@@ -164,12 +168,14 @@ func TestBadOperationsAreNamed(t *testing.T) {
 		"operations[0].request.postings[0].amount": execute(operation("", pay("x", "u:a", "world", "-1"))),
 		"operations[1].request.biz_no":             execute(one, operation("", pay("", "u:a", "world", "1"))),
 		"operations[1].name":                       execute(one, one),
-		"operations[0].request":                    execute(operation("", &ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")})),
+		"operations[0].request": execute(operation("",
+			&ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")})),
 		"operations[0].request.dry_run": execute(operation("", &ledgerv1.TransferRequest{BizNo: "x", DryRun: true,
 			Postings: posting("u:a", "world", "COIN", "1")})),
 		"operations[1].references[0]": execute(one, operation("", take, "hold_id=two:hold.id")),
 		"operations[0].references[0]": execute(operation("self", take, "hold_id=self:hold.id")),
-		"operations[2].references[0]": execute(one, operation("t", take, "hold_id=one:hold.id"), operation("", take, "biz_no=one:hold.biz_no")),
+		"operations[2].references[0]": execute(one, operation("t", take, "hold_id=one:hold.id"),
+			operation("", take, "biz_no=one:hold.biz_no")),
 		"operations[1].references[1]": execute(one, operation("", take, "hold_id=one:hold.id", "amount=one:hold.id")),
 	} {
 		a := c.call(connectJSON, "Batch.Execute", r, "Idempotency-Key", "bad")
@@ -177,20 +183,25 @@ func TestBadOperationsAreNamed(t *testing.T) {
 			t.Errorf("%s: %s %s", field, a.code, a.message)
 		}
 	}
-	for _, reference := range []string{"hold_id=one:hold", "hold_id=one:hold.no", "hold_id=one:hold.id.x", "hold_id=one:hold.id[0]", "no=one:hold.id",
+	for _, reference := range []string{"hold_id=one:hold", "hold_id=one:hold.no", "hold_id=one:hold.id.x",
+		"hold_id=one:hold.id[0]", "no=one:hold.id",
 		"metadata[0]=one:hold.id", "=one:", "hold_id=one:hold.metadata"} {
-		if a := c.call(connectJSON, "Batch.Execute", execute(one, operation("", take, reference))); a.reason(t) != "FIELD_INVALID" {
+		if a := c.call(connectJSON, "Batch.Execute",
+			execute(one, operation("", take, reference))); a.reason(t) != "FIELD_INVALID" {
 			t.Errorf("%s: %s %s", reference, a.code, a.message)
 		}
 	}
-	unresolved := execute(operation("one", pay("one", "u:a", "world", "1")), operation("", pay("two", "u:a", "world", "1"),
-		"postings[0].amount=one:transfer.entries[2].amount"))
+	unresolved := execute(operation("one", pay("one", "u:a", "world", "1")),
+		operation("", pay("two", "u:a", "world", "1"),
+			"postings[0].amount=one:transfer.entries[2].amount"))
 	if a := c.call(connectJSON, "Batch.Execute", unresolved); a.reason(t) != "REFERENCE_UNRESOLVED" {
 		t.Errorf("%s %s", a.code, a.message)
 	}
-	negative := execute(operation("one", pay("one", "u:a", "world", "1")), operation("", pay("two", "u:a", "world", "1"),
-		"postings[0].amount=one:transfer.entries[0].amount"))
-	if a := c.call(connectJSON, "Batch.Execute", negative); a.reason(t) != "FIELD_INVALID" || !strings.Contains(a.message, "operation 1") {
+	negative := execute(operation("one", pay("one", "u:a", "world", "1")),
+		operation("", pay("two", "u:a", "world", "1"),
+			"postings[0].amount=one:transfer.entries[0].amount"))
+	if a := c.call(connectJSON, "Batch.Execute", negative); a.reason(t) != "FIELD_INVALID" ||
+		!strings.Contains(a.message, "operation 1") {
 		t.Errorf("%s %s", a.code, a.message)
 	}
 	if n := s.count("select count(*) from ledger_transfers where biz_no in ('one', 'two')"); n != 0 {

@@ -32,19 +32,22 @@ func (s *Server) health(mux *http.ServeMux) {
 		}
 		answer := map[string]any{"ready": len(wrong) == 0, "wrong": wrong}
 		if lead := s.engine.ClockLead(); lead > 0 {
-			answer["clock"] = "rows were recorded " + lead.Truncate(time.Second).String() + " ahead of the database's clock"
+			answer["clock"] = "rows were recorded " + lead.Truncate(time.Second).String() +
+				" ahead of the database's clock"
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	})
 	limit := connect.WithReadMaxBytes(4 << 10)
 	mux.Handle(health.Health_Check_FullMethodName, connect.NewUnaryHandler(health.Health_Check_FullMethodName,
-		func(ctx context.Context, r *connect.Request[health.HealthCheckRequest]) (*connect.Response[health.HealthCheckResponse], error) {
+		func(ctx context.Context,
+			r *connect.Request[health.HealthCheckRequest]) (*connect.Response[health.HealthCheckResponse], error) {
 			if name := r.Msg.GetService(); name != "" && !slices.Contains(s.services, name) {
 				return nil, connect.NewError(connect.CodeNotFound, errors.New("there is no such service"))
 			}
 			return connect.NewResponse(s.status(ctx)), nil
 		}, limit))
-	mux.Handle(health.Health_Watch_FullMethodName, connect.NewServerStreamHandler(health.Health_Watch_FullMethodName, s.watchHealth, limit))
+	mux.Handle(health.Health_Watch_FullMethodName,
+		connect.NewServerStreamHandler(health.Health_Watch_FullMethodName, s.watchHealth, limit))
 }
 
 // wrong tells what stands between the server and success.
@@ -148,8 +151,10 @@ type poolCollector struct {
 }
 
 var (
-	poolConnections = prometheus.NewDesc("ledgerd_pool_connections", "Connections of a pool, by state.", []string{"pool", "state"}, nil)
-	poolWaits       = prometheus.NewDesc("ledgerd_pool_waits_total", "Acquisitions of a connection that had to wait.", []string{"pool"}, nil)
+	poolConnections = prometheus.NewDesc("ledgerd_pool_connections", "Connections of a pool, by state.",
+		[]string{"pool", "state"}, nil)
+	poolWaits = prometheus.NewDesc("ledgerd_pool_waits_total", "Acquisitions of a connection that had to wait.",
+		[]string{"pool"}, nil)
 )
 
 func (p poolCollector) Describe(ch chan<- *prometheus.Desc) {

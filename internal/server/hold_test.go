@@ -16,7 +16,8 @@ func TestAReleaseSaysWhetherItOrACaptureEndedTheHold(t *testing.T) {
 		return &ledgerv1.ReleaseRequest{Hold: &ledgerv1.ReleaseRequest_HoldBizNo{HoldBizNo: bizNo}}
 	}
 	capture := func(bizNo string) *ledgerv1.CaptureRequest {
-		return &ledgerv1.CaptureRequest{Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: bizNo}, BizNo: bizNo + "-paid", To: "spent:a",
+		return &ledgerv1.CaptureRequest{Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: bizNo}, BizNo: bizNo +
+			"-paid", To: "spent:a",
 			Amount: "1", ReleaseRest: true}
 	}
 	late := func(name string, a answer, state string) {
@@ -30,7 +31,8 @@ func TestAReleaseSaysWhetherItOrACaptureEndedTheHold(t *testing.T) {
 	}
 
 	paid := ok(c, "Capture", capture("captured"), new(ledgerv1.CaptureResponse))
-	if h := paid.GetHold(); h.GetState() != ledgerv1.HoldState_HOLD_STATE_CAPTURED || h.GetCaptured() != "1.00" || h.GetRemaining() != "0.00" {
+	if h := paid.GetHold(); h.GetState() != ledgerv1.HoldState_HOLD_STATE_CAPTURED || h.GetCaptured() != "1.00" ||
+		h.GetRemaining() != "0.00" {
 		t.Errorf("captured, and the rest given back: %v", h)
 	}
 	late("a release after a capture", c.call(connectJSON, "Release", release("captured")), "captured")

@@ -40,7 +40,8 @@ func TestIDsOfEveryKindComeBackFromParse(t *testing.T) {
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	for _, kind := range []idv1.IdKind{0, snowflake} {
 		made := generate(c, &idv1.GenerateRequest{Kind: kind, Count: 3})
-		if len(made.GetIds()) != 3 || len(made.GetTexts()) != 3 || !slices.IsSorted(made.GetIds()) || !slices.IsSorted(made.GetTexts()) {
+		if len(made.GetIds()) != 3 || len(made.GetTexts()) != 3 || !slices.IsSorted(made.GetIds()) ||
+			!slices.IsSorted(made.GetTexts()) {
 			t.Fatal(made)
 		}
 		// In JSON the numbers are strings, which Parse takes.
@@ -64,10 +65,13 @@ func TestIDsOfEveryKindComeBackFromParse(t *testing.T) {
 			t.Errorf("%s: %v", id, p)
 		}
 	}
-	for _, no := range generate(c, &idv1.GenerateRequest{Kind: orderNo, Count: 3, Prefix: "ORDER123", TimeZone: "Asia/Shanghai"}).GetTexts() {
+	for _, no := range generate(c, &idv1.GenerateRequest{Kind: orderNo, Count: 3, Prefix: "ORDER123",
+		TimeZone: "Asia/Shanghai"}).GetTexts() {
 		p := parse(c, no)
 		zone := time.FixedZone("", 8*3600)
-		if p.GetKind() != orderNo || p.GetPrefix() != "ORDER123" || p.GetDate() != p.GetTime().AsTime().In(zone).Format("20060102") || p.GetText() != no || len(no) > 32 || p.Id == nil {
+		if p.GetKind() != orderNo || p.GetPrefix() != "ORDER123" ||
+			p.GetDate() != p.GetTime().AsTime().In(zone).Format("20060102") || p.GetText() != no || len(no) > 32 ||
+			p.Id == nil {
 			t.Errorf("%s: %v", no, p)
 		}
 	}
@@ -81,11 +85,14 @@ func TestBadRequestsForIDsNameTheField(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	for want, bad := range map[string][]proto.Message{
-		"kind":      {&idv1.GenerateRequest{Kind: 9}},
-		"count":     {&idv1.GenerateRequest{Count: -1}, &idv1.GenerateRequest{Count: 100_001}},
-		"prefix":    {&idv1.GenerateRequest{Prefix: "A"}, &idv1.GenerateRequest{Kind: uuidV7, Prefix: "A"}, &idv1.GenerateRequest{Kind: orderNo, Prefix: "a"}, &idv1.GenerateRequest{Kind: orderNo, Prefix: "ABCDEFGHI"}},
+		"kind":  {&idv1.GenerateRequest{Kind: 9}},
+		"count": {&idv1.GenerateRequest{Count: -1}, &idv1.GenerateRequest{Count: 100_001}},
+		"prefix": {&idv1.GenerateRequest{Prefix: "A"}, &idv1.GenerateRequest{Kind: uuidV7, Prefix: "A"},
+			&idv1.GenerateRequest{Kind: orderNo, Prefix: "a"},
+			&idv1.GenerateRequest{Kind: orderNo, Prefix: "ABCDEFGHI"}},
 		"time_zone": {&idv1.GenerateRequest{TimeZone: "UTC"}, &idv1.GenerateRequest{Kind: orderNo, TimeZone: "Mars"}},
-		"id":        {&idv1.ParseRequest{}, &idv1.ParseRequest{Id: "order-1"}, &idv1.ParseRequest{Id: strings.Repeat("1", 65)}},
+		"id": {&idv1.ParseRequest{}, &idv1.ParseRequest{Id: "order-1"},
+			&idv1.ParseRequest{Id: strings.Repeat("1", 65)}},
 	} {
 		for _, r := range bad {
 			name := "Id.Generate"
@@ -162,11 +169,13 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 	if leased() != 0 {
 		t.Error("UUIDs need a number")
 	}
-	if _, err := s.pool.Exec(t.Context(), "update ids_workers set fence = 1, holder = 'other', leased_until = now() + '1 hour'"); err != nil {
+	if _, err := s.pool.Exec(t.Context(),
+		"update ids_workers set fence = 1, holder = 'other', leased_until = now() + '1 hour'"); err != nil {
 		t.Fatal(err)
 	}
 	a := c.call(connectJSON, "Id.Generate", &idv1.GenerateRequest{})
-	if a.code != "resource_exhausted" || a.reason(t) != "ID_WORKERS_EXHAUSTED" || !strings.Contains(string(a.raw), "RetryInfo") {
+	if a.code != "resource_exhausted" || a.reason(t) != "ID_WORKERS_EXHAUSTED" ||
+		!strings.Contains(string(a.raw), "RetryInfo") {
 		t.Errorf("all numbers are held: %s", a.raw)
 	}
 	if _, err := s.pool.Exec(t.Context(), "update ids_workers set leased_until = now() where worker = 77"); err != nil {
@@ -177,7 +186,8 @@ func TestServerLeasesAWorkerNumberWithItsFirstID(t *testing.T) {
 	}
 	var renewed time.Time
 	read := func() (at time.Time) {
-		if err := s.pool.QueryRow(t.Context(), "select leased_until from ids_workers where worker = 77").Scan(&at); err != nil {
+		if err := s.pool.QueryRow(t.Context(),
+			"select leased_until from ids_workers where worker = 77").Scan(&at); err != nil {
 			t.Fatal(err)
 		}
 		return at

@@ -28,8 +28,10 @@ const heldFence = 7
 
 func init() {
 	furnishers = append(furnishers, func(c *caller, x things, id []string) {
-		ok(c, "Inbox.Receive", &inboxv1.ReceiveRequest{Key: message(x.paid), Delivery: saying(secretNote), Result: secretNote}, new(inboxv1.ReceiveResponse), id...)
-		ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(x.held), Error: secretNote, Permanent: true}, new(inboxv1.FailResponse), id...)
+		ok(c, "Inbox.Receive", &inboxv1.ReceiveRequest{Key: message(x.paid), Delivery: saying(secretNote),
+			Result: secretNote}, new(inboxv1.ReceiveResponse), id...)
+		ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(x.held), Error: secretNote, Permanent: true},
+			new(inboxv1.FailResponse), id...)
 	})
 	goWell = append(goWell, "Inbox.Receive", "Inbox.Begin", "Inbox.List")
 	for name, example := range map[string]func(x things) []proto.Message{
@@ -69,7 +71,8 @@ func init() {
 			}
 		}
 		for _, kind := range []string{"dead-", "requeue-"} {
-			ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(kind + tag), Error: "broken", Permanent: true}, new(inboxv1.FailResponse))
+			ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message(kind + tag), Error: "broken", Permanent: true},
+				new(inboxv1.FailResponse))
 		}
 		ok(c, "Inbox.Receive", &inboxv1.ReceiveRequest{Key: message("done-" + tag)}, new(inboxv1.ReceiveResponse))
 	})
@@ -90,9 +93,11 @@ func init() {
 			return &inboxv1.FailRequest{Key: message("failed-" + tag), Fence: heldFence, Error: "no"}
 		}},
 		"Inbox.Extend": {well: func(tag string) proto.Message {
-			return &inboxv1.ExtendRequest{Key: message("extend-" + tag), Fence: heldFence, Lease: durationpb.New(time.Minute)}
+			return &inboxv1.ExtendRequest{Key: message("extend-" + tag), Fence: heldFence,
+				Lease: durationpb.New(time.Minute)}
 		}},
-		"Inbox.Requeue": {reason: "MESSAGE_NOT_DEAD", well: func(tag string) proto.Message { return requeue("requeue-" + tag) },
+		"Inbox.Requeue": {reason: "MESSAGE_NOT_DEAD",
+			well:    func(tag string) proto.Message { return requeue("requeue-" + tag) },
 			refused: func(tag string) proto.Message { return requeue("done-" + tag) }},
 	} {
 		changes[name] = x
@@ -107,17 +112,22 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 	receive := &inboxv1.ReceiveRequest{Key: message("m1"), Delivery: saying("pay 5"), Result: "paid"}
 	// No operation is recognised by a name of its own: only the message keeps it from happening again.
 	refused := execute(operation("", receive), operation("", pay("p", "u:a", "world", "1000")))
-	if a := c.call(connectJSON, "Batch.Execute", refused); a.reason(t) != "INSUFFICIENT_FUNDS" || a.state("operation") != "1" {
+	if a := c.call(connectJSON, "Batch.Execute", refused); a.reason(t) != "INSUFFICIENT_FUNDS" ||
+		a.state("operation") != "1" {
 		t.Errorf("%s %s", a.code, a.message)
 	}
-	if a := c.call(connectJSON, "Inbox.Get", &inboxv1.GetRequest{Key: message("m1")}); a.reason(t) != "MESSAGE_NOT_FOUND" {
+	if a := c.call(connectJSON, "Inbox.Get",
+		&inboxv1.GetRequest{Key: message("m1")}); a.reason(t) != "MESSAGE_NOT_FOUND" {
 		t.Errorf("a refused effect left its message: %s", a.raw)
 	}
-	failed := ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message("m1"), Error: "no money", Delivery: saying("pay 5")}, new(inboxv1.FailResponse)).GetMessage()
-	if failed.GetState() != inboxv1.MessageState_MESSAGE_STATE_FAILED || failed.GetAttempts() != 1 || failed.GetRetryTime() == nil {
+	failed := ok(c, "Inbox.Fail", &inboxv1.FailRequest{Key: message("m1"), Error: "no money",
+		Delivery: saying("pay 5")}, new(inboxv1.FailResponse)).GetMessage()
+	if failed.GetState() != inboxv1.MessageState_MESSAGE_STATE_FAILED || failed.GetAttempts() != 1 ||
+		failed.GetRetryTime() == nil {
 		t.Errorf("failed: %v", failed)
 	}
-	later := c.call(connectJSON, "Batch.Execute", execute(operation("", receive), operation("", pay("p", "u:a", "world", "5"))))
+	later := c.call(connectJSON, "Batch.Execute",
+		execute(operation("", receive), operation("", pay("p", "u:a", "world", "5"))))
 	if later.reason(t) != "MESSAGE_LATER" || later.state("retry_time") == "" {
 		t.Errorf("before its wait is over: %s %s", later.code, later.message)
 	}
@@ -128,7 +138,8 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 	}
 	again := execute(operation("", receive), operation("", pay("another", "u:a", "world", "5")))
 	a := c.call(connectJSON, "Batch.Execute", again, "Idempotency-Key", "again")
-	if a.reason(t) != "MESSAGE_DUPLICATE" || a.code != "already_exists" || a.state("first_request_id") == "" || a.state("operation") != "0" {
+	if a.reason(t) != "MESSAGE_DUPLICATE" || a.code != "already_exists" || a.state("first_request_id") == "" ||
+		a.state("operation") != "0" {
 		t.Errorf("a repeat: %s %s", a.code, a.message)
 	}
 	receive.Delivery = saying("pay 6")
@@ -142,7 +153,8 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 		t.Error("a repeat was recorded under its key")
 	}
 	got := ok(c, "Inbox.Get", &inboxv1.GetRequest{Key: message("m1")}, new(inboxv1.GetResponse)).GetMessage()
-	if string(got.GetContent()) != "pay 5" || got.GetState() != inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED || got.GetResult() != "paid" {
+	if string(got.GetContent()) != "pay 5" || got.GetState() != inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED ||
+		got.GetResult() != "paid" {
 		t.Errorf("%v", got)
 	}
 }
@@ -150,7 +162,8 @@ func TestAMessageAndItsEffectCommitTogether(t *testing.T) {
 // due ends the wait of a message.
 func (c *caller) due(id string) {
 	c.t.Helper()
-	if _, err := c.pool.Exec(context.Background(), "update inbox_messages set retry_at = now() where message_id = $1 and state = 'failed'", id); err != nil {
+	if _, err := c.pool.Exec(context.Background(),
+		"update inbox_messages set retry_at = now() where message_id = $1 and state = 'failed'", id); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -221,7 +234,8 @@ func TestMessagesAreListedNewestFirst(t *testing.T) {
 		{&inboxv1.ListRequest{ConsumerGroup: "billing"}, "m5 m4 m3 m2 m1 m0"},
 		{&inboxv1.ListRequest{Topic: "t1"}, "m5 m3 m1"},
 		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD}, "m3 m2 m1 m0"},
-		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD, Topic: "t0", ConsumerGroup: "billing"}, "m2 m0"},
+		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_DEAD, Topic: "t0", ConsumerGroup: "billing"},
+			"m2 m0"},
 		{&inboxv1.ListRequest{State: inboxv1.MessageState_MESSAGE_STATE_SUCCEEDED}, "m6 m5 m4"},
 	} {
 		for _, size := range []int32{0, 1, 2, 3} {

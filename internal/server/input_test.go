@@ -75,7 +75,8 @@ func TestBadInputIsAClearErrorAndStoresNothing(t *testing.T) {
 	before := s.dump("mine")
 	check := func(what string, a answer) {
 		t.Helper()
-		if a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" || len(a.raw) > 8<<10 || strings.Contains(a.message, "\u00a0") {
+		if a.code != "invalid_argument" || a.reason(t) != "FIELD_INVALID" || len(a.raw) > 8<<10 ||
+			strings.Contains(a.message, "\u00a0") {
 			t.Errorf("%s: %s %.300s (%d bytes)", what, a.code, a.message, len(a.raw))
 		}
 		if a.header.Get("X-Request-Id") == "" {
@@ -91,9 +92,12 @@ func TestBadInputIsAClearErrorAndStoresNothing(t *testing.T) {
 	inPosting := protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), unknown)
 	for _, p := range []protocol{connectProto, grpc, grpcWeb} {
 		check("no proto", c.send(p, transfer, []byte("\xff\xff\xff"), "Idempotency-Key", "bad"))
-		check("invalid UTF-8", c.send(p, transfer, append(good[:len(good):len(good)], 0x0a, 1, 0xff), "Idempotency-Key", "bad"))
-		check("unknown field", c.send(p, transfer, append(good[:len(good):len(good)], unknown...), "Idempotency-Key", "bad"))
-		check("unknown field inside", c.send(p, transfer, append(good[:len(good):len(good)], inPosting...), "Idempotency-Key", "bad"))
+		check("invalid UTF-8", c.send(p, transfer, append(good[:len(good):len(good)], 0x0a, 1, 0xff), "Idempotency-Key",
+			"bad"))
+		check("unknown field", c.send(p, transfer, append(good[:len(good):len(good)], unknown...), "Idempotency-Key",
+			"bad"))
+		check("unknown field inside", c.send(p, transfer, append(good[:len(good):len(good)], inPosting...),
+			"Idempotency-Key", "bad"))
 	}
 	for _, p := range protocols {
 		a := c.send(p, transfer, bytes.Repeat([]byte(" "), 17<<20), "Idempotency-Key", "bad")
@@ -102,7 +106,8 @@ func TestBadInputIsAClearErrorAndStoresNothing(t *testing.T) {
 			t.Errorf("17 MiB over %s: %s", p.name, a.message)
 		}
 	}
-	for what, body := range map[string][]byte{"a bomb": zipped(bytes.Repeat([]byte(" "), 100<<20)), "no gzip": []byte("{}"), "nothing": {},
+	for what, body := range map[string][]byte{"a bomb": zipped(bytes.Repeat([]byte(" "), 100<<20)),
+		"no gzip": []byte("{}"), "nothing": {},
 		"half a zip": zipped([]byte(transferWith("amount", `"1"`)))[:60]} {
 		a := c.send(connectJSON, transfer, body, "Content-Encoding", "gzip")
 		info, _ := detail(a, new(errdetails.ErrorInfo))
@@ -158,8 +163,10 @@ func TestLongCodesAreAClearError(t *testing.T) {
 	for _, x := range []struct {
 		code string
 		want string
-	}{{strings.Repeat("帳", 85) + "a", ""}, {strings.Repeat("帳", 86), "FIELD_INVALID"}, {strings.Repeat("帳", 256), "FIELD_INVALID"}} {
-		a := c.call(connectProto, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: x.code, Asset: "COIN"}}})
+	}{{strings.Repeat("帳", 85) + "a", ""}, {strings.Repeat("帳", 86), "FIELD_INVALID"}, {strings.Repeat("帳", 256),
+		"FIELD_INVALID"}} {
+		a := c.call(connectProto, "CreateAccounts",
+			&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: x.code, Asset: "COIN"}}})
 		if x.want != "" && a.reason(t) != x.want || x.want == "" && a.code != "" {
 			t.Errorf("%d bytes: %s %s", len(x.code), a.code, a.message)
 		}
@@ -175,7 +182,8 @@ func TestCompressionBothWays(t *testing.T) {
 	for i := range 100 {
 		r.Items = append(r.Items, item("z"+strings.Repeat("i", i), "u:a", "0.01", ""))
 	}
-	a := c.send(connectJSON, path(method(t, "TransferBatch")), zipped(connectJSON.encode(t, r)), "Content-Encoding", "gzip", "Accept-Encoding", "gzip", "Idempotency-Key", "z")
+	a := c.send(connectJSON, path(method(t, "TransferBatch")), zipped(connectJSON.encode(t, r)), "Content-Encoding",
+		"gzip", "Accept-Encoding", "gzip", "Idempotency-Key", "z")
 	if a.status != http.StatusOK || a.header.Get("Content-Encoding") != "gzip" {
 		t.Fatalf("%d %v %.200s", a.status, a.header, a.raw)
 	}
@@ -187,7 +195,8 @@ func TestCompressionBothWays(t *testing.T) {
 	if _, err := plain.ReadFrom(zip); err != nil {
 		t.Fatal(err)
 	}
-	if again := c.call(connectJSON, "TransferBatch", r, "Idempotency-Key", "z"); !bytes.Equal(again.raw, plain.Bytes()) {
+	if again := c.call(connectJSON, "TransferBatch", r, "Idempotency-Key", "z"); !bytes.Equal(again.raw,
+		plain.Bytes()) {
 		t.Error("the replay without compression differs")
 	}
 }
@@ -196,8 +205,9 @@ func TestContentTypes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Read)}
-	for contentType, want := range map[string]int{"application/json": 200, "application/json; charset=utf-8": 200, "application/json;charset=UTF-8": 200,
-		"text/plain": 415, "application/xml": 415, "": 415} {
+	for contentType, want := range map[string]int{"application/json": 200, "application/json; charset=utf-8": 200,
+		"application/json;charset=UTF-8": 200,
+		"text/plain":                     415, "application/xml": 415, "": 415} {
 		a := c.send(protocol{contentType: contentType}, path(method(t, "ListAssets")), []byte("{}"))
 		if a.status != want {
 			t.Errorf("%q: %d %s", contentType, a.status, a.raw)
@@ -213,7 +223,8 @@ func TestReadsAnswerGet(t *testing.T) {
 		if m.IsStreamingServer() {
 			continue
 		}
-		q := url.Values{"connect": {"v1"}, "encoding": {"json"}, "message": {string(connectJSON.encode(t, examples[callName(m)](mine)[0]))}}
+		q := url.Values{"connect": {"v1"}, "encoding": {"json"},
+			"message": {string(connectJSON.encode(t, examples[callName(m)](mine)[0]))}}
 		req, _ := http.NewRequest(http.MethodGet, s.base+path(m)+"?"+q.Encode(), nil)
 		req.Header.Set("Authorization", "Bearer "+c.apiKey)
 		res, err := http1.Do(req)
@@ -223,7 +234,8 @@ func TestReadsAnswerGet(t *testing.T) {
 		var body bytes.Buffer
 		_, _ = body.ReadFrom(res.Body)
 		res.Body.Close()
-		if want := map[bool]int{true: 200, false: 405}[reads(m)]; res.StatusCode != want || want == 200 && !json.Valid(body.Bytes()) {
+		if want := map[bool]int{true: 200, false: 405}[reads(m)]; res.StatusCode != want || want == 200 &&
+			!json.Valid(body.Bytes()) {
 			t.Errorf("GET %s: %d %s", m.Name(), res.StatusCode, body.String())
 		}
 	}

@@ -27,16 +27,19 @@ type change struct {
 	reason  string
 }
 
-var manyNames = map[string]string{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"} // maps have no order of their own
+// maps have no order of their own
+var manyNames = map[string]string{"one": "1", "two": "2", "three": "3", "four": "4", "five": "5"}
 
 func payment(tag, amount string) *ledgerv1.TransferRequest {
-	return &ledgerv1.TransferRequest{BizNo: "pay-" + tag, Metadata: manyNames, Postings: posting("u:"+tag, "world", "COIN", amount)}
+	return &ledgerv1.TransferRequest{BizNo: "pay-" + tag, Metadata: manyNames,
+		Postings: posting("u:"+tag, "world", "COIN", amount)}
 }
 
 func batch(tag, amount string, together bool) *ledgerv1.TransferBatchRequest {
 	other := payment(tag, "1")
 	other.BizNo = "other-" + tag
-	return &ledgerv1.TransferBatchRequest{AllOrNothing: together, Items: []*ledgerv1.TransferBatchItem{{Transfer: other}, {Transfer: payment(tag, amount)}}}
+	return &ledgerv1.TransferBatchRequest{AllOrNothing: together,
+		Items: []*ledgerv1.TransferBatchItem{{Transfer: other}, {Transfer: payment(tag, amount)}}}
 }
 
 // changes are the changing methods; TransferBatch is there twice.
@@ -45,12 +48,15 @@ var changes = map[string]change{
 		return &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "A" + tag, Scale: 3}, {Code: "B" + tag}}}
 	}},
 	"CreateAccounts": {reason: "LIMIT_VIOLATED", well: func(tag string) proto.Message {
-		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN", Metadata: manyNames}}}
+		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN",
+			Metadata: manyNames}}}
 	}, refused: func(tag string) proto.Message {
-		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN", MinBalance: proto.String("5")}}}
+		return &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "new:" + tag, Asset: "COIN",
+			MinBalance: proto.String("5")}}}
 	}},
 	"UpdateAccount": {reason: "LIMIT_VIOLATED", well: func(tag string) proto.Message {
-		return &ledgerv1.UpdateAccountRequest{Account: ref("u:"+tag, "COIN"), MaxBalance: proto.String("5000"), Metadata: manyNames}
+		return &ledgerv1.UpdateAccountRequest{Account: ref("u:"+tag, "COIN"), MaxBalance: proto.String("5000"),
+			Metadata: manyNames}
 	}, refused: func(tag string) proto.Message {
 		return &ledgerv1.UpdateAccountRequest{Account: ref("u:"+tag, "COIN"), MaxBalance: proto.String("1")}
 	}},
@@ -72,22 +78,28 @@ var changes = map[string]change{
 	"Transfer": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message { return payment(tag, "5.5") },
 		refused: func(tag string) proto.Message { return payment(tag, "1000") }},
 	"TransferBatch": {well: func(tag string) proto.Message { return batch(tag, "5", false) }},
-	"TransferBatch together": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message { return batch(tag, "5", true) },
+	"TransferBatch together": {reason: "INSUFFICIENT_FUNDS",
+		well:    func(tag string) proto.Message { return batch(tag, "5", true) },
 		refused: func(tag string) proto.Message { return batch(tag, "1000", true) }},
 	"Reverse": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message {
-		return &ledgerv1.ReverseRequest{BizNo: "undo-" + tag, Metadata: manyNames, Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "fund-" + tag}}
+		return &ledgerv1.ReverseRequest{BizNo: "undo-" + tag, Metadata: manyNames,
+			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "fund-" + tag}}
 	}, refused: func(tag string) proto.Message {
-		return &ledgerv1.ReverseRequest{BizNo: "undo-" + tag, Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "spent-" + tag}}
+		return &ledgerv1.ReverseRequest{BizNo: "undo-" + tag,
+			Target: &ledgerv1.ReverseRequest_TransferBizNo{TransferBizNo: "spent-" + tag}}
 	}},
 	"Hold": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message {
-		return &ledgerv1.HoldRequest{BizNo: "keep-" + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "2", Metadata: manyNames}
+		return &ledgerv1.HoldRequest{BizNo: "keep-" + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "2",
+			Metadata: manyNames}
 	}, refused: func(tag string) proto.Message {
 		return &ledgerv1.HoldRequest{BizNo: "keep-" + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "1000"}
 	}},
 	"Capture": {reason: "CAPTURE_EXCEEDS_HOLD", well: func(tag string) proto.Message {
-		return &ledgerv1.CaptureRequest{BizNo: "take-" + tag, Amount: "3", Metadata: manyNames, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
+		return &ledgerv1.CaptureRequest{BizNo: "take-" + tag, Amount: "3", Metadata: manyNames,
+			Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
 	}, refused: func(tag string) proto.Message {
-		return &ledgerv1.CaptureRequest{BizNo: "take-" + tag, Amount: "1000", Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
+		return &ledgerv1.CaptureRequest{BizNo: "take-" + tag, Amount: "1000",
+			Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "hold-" + tag}}
 	}},
 	"Batch.Execute": {reason: "INSUFFICIENT_FUNDS", well: func(tag string) proto.Message {
 		return execute(operation("one", payment(tag, "5.5")), operation("", keep("keep-"+tag, "u:"+tag, "world", "2")))
@@ -101,7 +113,8 @@ var changes = map[string]change{
 		return &idempotencyv1.ClaimKeyRequest{Key: "page-" + tag, Owner: "me", Result: "pay-" + tag}
 	}},
 	"Idempotency.ClaimKeys": {well: func(tag string) proto.Message {
-		return &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "page-" + tag}, {Key: "page-" + tag, FirstOnly: true},
+		return &idempotencyv1.ClaimKeysRequest{Claims: []*idempotencyv1.ClaimKeyRequest{{Key: "page-" + tag},
+			{Key: "page-" + tag, FirstOnly: true},
 			{Scope: "taken", Key: tag, Owner: "me"}, {Scope: "like", Parts: []string{"post", tag}}}}
 	}},
 	"Idempotency.DropClaim": {reason: "CLAIM_FOREIGN", well: func(tag string) proto.Message {
@@ -139,24 +152,34 @@ func (c *caller) prepare(tag string) {
 		strings.Split(c.apiKey, "_")[1], []byte("st_"+tag), "user:"+tag); err != nil {
 		c.t.Fatal(err)
 	}
-	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
-	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
-		{Code: "u:" + tag, Asset: "COIN"}, {Code: "empty:" + tag, Asset: "COIN"}, {Code: "closed:" + tag, Asset: "COIN"},
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}},
+		new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world",
+		Asset: "COIN", Unbounded: true},
+		{Code: "u:" + tag, Asset: "COIN"}, {Code: "empty:" + tag, Asset: "COIN"},
+		{Code: "closed:" + tag, Asset: "COIN"},
 		{Code: "spent:" + tag, Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
-	ok(c, "CloseAccount", &ledgerv1.CloseAccountRequest{Account: ref("closed:"+tag, "COIN")}, new(ledgerv1.CloseAccountResponse))
+	ok(c, "CloseAccount", &ledgerv1.CloseAccountRequest{Account: ref("closed:"+tag, "COIN")},
+		new(ledgerv1.CloseAccountResponse))
 	move := func(bizNo, from, to, n string) *ledgerv1.TransferBatchItem {
-		return &ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{BizNo: bizNo + "-" + tag, Postings: posting(from, to, "COIN", n)}}
+		return &ledgerv1.TransferBatchItem{Transfer: &ledgerv1.TransferRequest{BizNo: bizNo + "-" + tag,
+			Postings: posting(from, to, "COIN", n)}}
 	}
 	ok(c, "TransferBatch", &ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{
-		move("base", "world", "u:"+tag, "50"), move("fund", "world", "u:"+tag, "50"), move("spent", "world", "spent:"+tag, "7"),
+		move("base", "world", "u:"+tag, "50"), move("fund", "world", "u:"+tag, "50"), move("spent", "world",
+			"spent:"+tag, "7"),
 		move("gone", "spent:"+tag, "world", "7")}}, new(ledgerv1.TransferBatchResponse))
 	for _, bizNo := range []string{"hold-", "over-"} {
-		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN", Amount: "5"}, new(ledgerv1.HoldResponse))
+		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: bizNo + tag, From: "u:" + tag, To: "world", Asset: "COIN",
+			Amount: "5"}, new(ledgerv1.HoldResponse))
 	}
-	fence := ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: "lock-" + tag}, new(lockv1.AcquireResponse)).GetLock().GetFence()
+	fence := ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: "lock-" + tag},
+		new(lockv1.AcquireResponse)).GetLock().GetFence()
 	c.fences.Store("lock-"+tag, fence)
-	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag, Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
-	ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: tag, Owner: "somebody"}, new(idempotencyv1.ClaimKeyResponse))
+	ok(c, "Capture", &ledgerv1.CaptureRequest{BizNo: "all-" + tag,
+		Hold: &ledgerv1.CaptureRequest_HoldBizNo{HoldBizNo: "over-" + tag}}, new(ledgerv1.CaptureResponse))
+	ok(c, "Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "taken", Key: tag, Owner: "somebody"},
+		new(idempotencyv1.ClaimKeyResponse))
 	c.prepareWork(tag)
 	for _, more := range preparers {
 		more(c, tag)
@@ -191,7 +214,8 @@ func TestCallsThatRecordNothingTakeNoKey(t *testing.T) {
 			for _, p := range protocols {
 				n++
 				before := s.dump("mine")
-				if a := c.call(p, callName(m), r, "Idempotency-Key", "key"); a.code != "invalid_argument" || a.reason(t) != "IDEMPOTENCY_KEY_UNSUPPORTED" {
+				if a := c.call(p, callName(m), r, "Idempotency-Key", "key"); a.code != "invalid_argument" ||
+					a.reason(t) != "IDEMPOTENCY_KEY_UNSUPPORTED" {
 					t.Errorf("%s over %s with a key: %s %s", m.FullName(), p.name, a.code, a.message)
 				}
 				first, again := c.call(p, callName(m), r), c.call(p, callName(m), r)
@@ -249,7 +273,8 @@ func TestAnswersComeBackByteForByte(t *testing.T) {
 				res := new(ledgerv1.TransferBatchResponse)
 				p.decode(t, other.raw, res)
 				for _, r := range res.GetResults() {
-					if r.GetError().GetReason() != "IDEMPOTENCY_KEY_REUSED" || r.GetError().GetDetail().GetClass() != errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST {
+					if r.GetError().GetReason() != "IDEMPOTENCY_KEY_REUSED" ||
+						r.GetError().GetDetail().GetClass() != errorsv1.ErrorClass_ERROR_CLASS_BAD_REQUEST {
 						t.Errorf("%s with other content: %v", name, r)
 					}
 				}
@@ -289,7 +314,8 @@ func TestRefusalsComeBackByteForByte(t *testing.T) {
 				}
 			}
 			again := c.call(p, name, change.refused(tag), "Idempotency-Key", tag, "X-Request-ID", "again-"+tag)
-			if !bytes.Equal(first.raw, again.raw) || !again.replayed() || again.header.Get("X-Request-Id") != "again-"+tag {
+			if !bytes.Equal(first.raw, again.raw) || !again.replayed() ||
+				again.header.Get("X-Request-Id") != "again-"+tag {
 				t.Errorf("%s over %s, again: replayed %v\n%q\n%q", name, p.name, again.replayed(), first.raw, again.raw)
 			}
 			if a := c.call(p, name, change.well(tag), "Idempotency-Key", tag+"-well"); a.code != "" {
@@ -310,10 +336,12 @@ func TestReplayOutlivesTheServer(t *testing.T) {
 	no := c.call(grpc, "Transfer", refused, "Idempotency-Key", "r")
 	s.server.Stop()
 	s.start(server.Options{})
-	if a := c.call(connectJSON, "Transfer", payment("a", "5.00"), "Idempotency-Key", "w"); !bytes.Equal(a.raw, well.raw) || !a.replayed() {
+	if a := c.call(connectJSON, "Transfer", payment("a", "5.00"), "Idempotency-Key", "w"); !bytes.Equal(a.raw,
+		well.raw) || !a.replayed() {
 		t.Errorf("%q\n%q", well.raw, a.raw)
 	}
-	if a := c.call(grpc, "Transfer", refused, "Idempotency-Key", "r"); !bytes.Equal(a.raw, no.raw) || !a.replayed() || a.code == "" {
+	if a := c.call(grpc, "Transfer", refused, "Idempotency-Key", "r"); !bytes.Equal(a.raw, no.raw) || !a.replayed() ||
+		a.code == "" {
 		t.Errorf("%q\n%q", no.raw, a.raw)
 	}
 }
@@ -328,7 +356,8 @@ func TestKeysAreScopedByTenantPrincipalAndOperation(t *testing.T) {
 	stranger := &caller{s, s.key("theirs", "boss", access.Write)}
 	stranger.prepare("a")
 	first := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
-	if a := rotated.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); !a.replayed() || !bytes.Equal(a.raw, first.raw) {
+	if a := rotated.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); !a.replayed() ||
+		!bytes.Equal(a.raw, first.raw) {
 		t.Errorf("another API key of the same principal: %s", a.raw)
 	}
 	other := payment("a", "5")
@@ -338,7 +367,8 @@ func TestKeysAreScopedByTenantPrincipalAndOperation(t *testing.T) {
 			t.Errorf("%s: %s", who, a.raw)
 		}
 	}
-	if a := c.call(connectJSON, "Hold", changes["Hold"].well("a"), "Idempotency-Key", "k"); a.replayed() || a.code != "" {
+	if a := c.call(connectJSON, "Hold", changes["Hold"].well("a"), "Idempotency-Key", "k"); a.replayed() ||
+		a.code != "" {
 		t.Errorf("another operation: %s", a.raw)
 	}
 }
@@ -351,12 +381,14 @@ func TestBadKeysAreRefusedAndNothingIsDone(t *testing.T) {
 	before := s.dump("mine")
 	for _, key := range []string{"", `"`, `""`, `"a`, `"a"b"`, `"a\b"`, "ümlaut", "tab\there", strings.Repeat("k", 256), `"` + strings.Repeat("k", 256) + `"`} {
 		for _, p := range protocols {
-			if a := c.call(p, "Transfer", payment("a", "5"), "Idempotency-Key", key); a.code != "invalid_argument" || a.reason(t) != "IDEMPOTENCY_KEY_INVALID" {
+			if a := c.call(p, "Transfer", payment("a", "5"), "Idempotency-Key", key); a.code != "invalid_argument" ||
+				a.reason(t) != "IDEMPOTENCY_KEY_INVALID" {
 				t.Errorf("key %q over %s: %s %s", key, p.name, a.code, a.message)
 			}
 		}
 	}
-	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "a", "Idempotency-Key", "b"); a.code != "invalid_argument" {
+	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "a", "Idempotency-Key",
+		"b"); a.code != "invalid_argument" {
 		t.Errorf("two keys: %s", a.raw)
 	}
 	for table, rows := range s.dump("mine") {
@@ -415,7 +447,8 @@ func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []access.Policy{{Operation: "ledger.transfer", KeyRequired: true, KeyLife: 48 * time.Hour}, {Operation: access.Others, KeyLife: time.Hour}} {
+	for _, r := range []access.Policy{{Operation: "ledger.transfer", KeyRequired: true, KeyLife: 48 * time.Hour},
+		{Operation: access.Others, KeyLife: time.Hour}} {
 		if err := access.SetPolicy(t.Context(), super, tenant, r); err != nil {
 			t.Fatal(err)
 		}
@@ -431,13 +464,16 @@ func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
 			t.Errorf("%s ended %s", name, a.message)
 		}
 	}
-	for name, r := range map[string]proto.Message{"TransferBatch": batch("a", "1", true), "Batch.Execute": execute(operation("", payment("a", "1")))} {
+	for name, r := range map[string]proto.Message{"TransferBatch": batch("a", "1", true),
+		"Batch.Execute": execute(operation("", payment("a", "1")))} {
 		if a := c.call(connectJSON, name, r); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
 			t.Errorf("transfers inside of %s ended %q %s", name, a.code, a.message)
 		}
 	}
-	res, _ := c.batch(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("i1", "u:a", "1", ""), item("i2", "u:a", "1", "own")}})
-	if r := res.GetResults()[0].GetError().GetReason(); r != "IDEMPOTENCY_KEY_MISSING" || res.GetResults()[1].GetError() != nil {
+	res, _ := c.batch(&ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{item("i1", "u:a", "1", ""),
+		item("i2", "u:a", "1", "own")}})
+	if r := res.GetResults()[0].GetError().GetReason(); r != "IDEMPOTENCY_KEY_MISSING" ||
+		res.GetResults()[1].GetError() != nil {
 		t.Errorf("items ended %v", res.GetResults())
 	}
 	if a := other.call(connectJSON, "Transfer", payment("a", "1")); a.code != "" {
@@ -448,7 +484,8 @@ func TestATenantMayDemandKeysAndSayHowLongTheyLive(t *testing.T) {
 		r      proto.Message
 		header string
 		hours  int
-	}{{"Transfer", item("l1", "u:a", "1", "").GetTransfer(), "%s", 48}, {"Hold", keep("l2", "u:a", "world", "1"), "%s", 1},
+	}{{"Transfer", item("l1", "u:a", "1", "").GetTransfer(), "%s", 48}, {"Hold", keep("l2", "u:a", "world", "1"), "%s",
+		1},
 		{"Transfer", item("l3", "u:a", "1", "").GetTransfer(), `"%s";life=7200`, 2}} {
 		key := fmt.Sprint("live-", i)
 		if a := c.call(connectJSON, x.call, x.r, "Idempotency-Key", fmt.Sprintf(x.header, key)); a.code != "" {
@@ -474,7 +511,9 @@ func TestATenantMayDemandTokens(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, operation := range []string{"ledger.transfer", access.Others} {
-		if err := access.SetPolicy(t.Context(), super, tenant, access.Policy{Operation: operation, TokenRequired: true, KeyRequired: operation == access.Others}); err != nil {
+		if err := access.SetPolicy(t.Context(), super, tenant,
+			access.Policy{Operation: operation, TokenRequired: true,
+				KeyRequired: operation == access.Others}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -482,7 +521,8 @@ func TestATenantMayDemandTokens(t *testing.T) {
 		return c.call(connectJSON, "Transfer", payment("a", "1000")).reason(t) == "TOKEN_MISSING"
 	})
 	fresh := func() string { // for which nothing is demanded
-		return ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{}, new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
+		return ok(c, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{},
+			new(idempotencyv1.IssueTokensResponse)).GetTokens()[0]
 	}
 	const key = "Idempotency-Key"
 	dry := payment("a", "1")
@@ -503,11 +543,14 @@ func TestATenantMayDemandTokens(t *testing.T) {
 		{"TransferBatch", batch("a", "1", false), "FIELD_INVALID", []string{key, "k2"}},
 		{"TransferBatch", batch("a", "1", true), "TOKEN_MISSING", []string{key, "k3"}},
 		{"TransferBatch", batch("a", "1", true), "", []string{key, "k3", "Submit-Token", fresh()}},
-		{"Batch.Execute", execute(operation("", item("two", "u:a", "1", "").GetTransfer())), "TOKEN_MISSING", []string{key, "k4"}},
-		{"Batch.Execute", execute(operation("", item("two", "u:a", "1", "").GetTransfer()), operation("", &idempotencyv1.SpendTokenRequest{Token: fresh()})), "",
+		{"Batch.Execute", execute(operation("", item("two", "u:a", "1", "").GetTransfer())), "TOKEN_MISSING",
+			[]string{key, "k4"}},
+		{"Batch.Execute", execute(operation("", item("two", "u:a", "1", "").GetTransfer()),
+			operation("", &idempotencyv1.SpendTokenRequest{Token: fresh()})), "",
 			[]string{key, "k5"}},
 	} {
-		if a := c.call(connectJSON, x.call, x.r, x.headers...); a.code != "" && a.reason(t) != x.reason || a.code == "" && x.reason != "" {
+		if a := c.call(connectJSON, x.call, x.r, x.headers...); a.code != "" && a.reason(t) != x.reason ||
+			a.code == "" && x.reason != "" {
 			t.Errorf("%d: %s ended %q %s, not %s", i, x.call, a.code, a.message, x.reason)
 		}
 	}

@@ -60,7 +60,8 @@ func (s *site) fenced(m proto.Message) proto.Message {
 
 // locks is the generated client, with the caller's key, over gRPC.
 func (c *caller) locks() lockv1connect.LockServiceClient {
-	return lockv1connect.NewLockServiceClient(http2, c.base, connect.WithGRPC(), connect.WithInterceptors(withKey(c.apiKey)))
+	return lockv1connect.NewLockServiceClient(http2, c.base, connect.WithGRPC(),
+		connect.WithInterceptors(withKey(c.apiKey)))
 }
 
 // holdOnce holds a lock until its first message, and writes that down.
@@ -96,7 +97,8 @@ func (s *site) beside() *site {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(other.Stop)
-	return &site{t: s.t, db: s.db, pool: s.pool, server: other, base: "http://" + other.Addr(), log: s.log, fences: s.fences}
+	return &site{t: s.t, db: s.db, pool: s.pool, server: other, base: "http://" + other.Addr(), log: s.log,
+		fences: s.fences}
 }
 
 func (c *caller) acquire(name string) *lockv1.Lock {
@@ -125,7 +127,8 @@ func TestTwoServersServeOneQueue(t *testing.T) {
 	for n := range 30 {
 		c := callers[n%2]
 		work.Go(func() {
-			res, err := c.locks().Acquire(context.Background(), &lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(time.Minute)})
+			res, err := c.locks().Acquire(context.Background(),
+				&lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(time.Minute)})
 			if err != nil {
 				t.Error(err)
 				return
@@ -133,13 +136,15 @@ func TestTwoServersServeOneQueue(t *testing.T) {
 			mu.Lock()
 			order = append(order, n)
 			mu.Unlock()
-			if _, err := c.locks().Release(context.Background(), &lockv1.ReleaseRequest{Name: "a", Fence: res.GetLock().GetFence()}); err != nil {
+			if _, err := c.locks().Release(context.Background(),
+				&lockv1.ReleaseRequest{Name: "a", Fence: res.GetLock().GetFence()}); err != nil {
 				t.Error(err)
 			}
 		})
 		soon(t, 5*time.Second, "the caller has his place", s.waiting(n+1))
 	}
-	if got := ok(callers[1], "Lock.Get", &lockv1.GetRequest{Name: "a"}, new(lockv1.GetResponse)).GetLock(); got.GetWaiters() != 30 || got.GetFence() != first.GetFence() {
+	if got := ok(callers[1], "Lock.Get", &lockv1.GetRequest{Name: "a"},
+		new(lockv1.GetResponse)).GetLock(); got.GetWaiters() != 30 || got.GetFence() != first.GetFence() {
 		t.Errorf("%v", got)
 	}
 	callers[0].releaseLock("a", first.GetFence())
@@ -159,7 +164,8 @@ func TestAServerThatEndsGivesItsPlacesUp(t *testing.T) {
 	first := c.acquire("a")
 	gone := make(chan error, 1)
 	go func() {
-		_, err := away.locks().Acquire(context.Background(), &lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(time.Minute)})
+		_, err := away.locks().Acquire(context.Background(),
+			&lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(time.Minute)})
 		gone <- err
 	}()
 	soon(t, 5*time.Second, "he waits", s.waiting(1))
@@ -192,7 +198,8 @@ func TestAnAcquisitionThatWaitedIsRecorded(t *testing.T) {
 	}
 	// One that ended without the lock is not recorded: the same key may have it later.
 	late := &lockv1.AcquireRequest{Name: "a", Holder: "late", Wait: durationpb.New(100 * time.Millisecond)}
-	if a := c.call(connectProto, "Lock.Acquire", late, "Idempotency-Key", "l"); a.code != "aborted" || a.reason(t) != "LOCK_HELD" {
+	if a := c.call(connectProto, "Lock.Acquire", late, "Idempotency-Key", "l"); a.code != "aborted" ||
+		a.reason(t) != "LOCK_HELD" {
 		t.Errorf("%s %s", a.code, a.message)
 	}
 	var held lockv1.AcquireResponse
@@ -258,7 +265,8 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 			t.Fatal(stream.Err())
 		}
 		l := stream.Msg().GetLock()
-		if n > 0 && (l.GetFence() != last.GetFence() || !l.GetExpireTime().AsTime().After(last.GetExpireTime().AsTime())) {
+		if n > 0 && (l.GetFence() != last.GetFence() ||
+			!l.GetExpireTime().AsTime().After(last.GetExpireTime().AsTime())) {
 			t.Errorf("%v after %v", l, last)
 		}
 		last = l
@@ -268,20 +276,24 @@ func TestALockIsHeldWhileTheStreamLives(t *testing.T) {
 		t.Errorf("while it is held: %s %s", a.code, a.message)
 	}
 	cancel()
-	soon(t, 2*time.Second, "it is free", func() bool { return s.count("select count(*) from lock_locks where state = 'held'") == 0 })
+	soon(t, 2*time.Second, "it is free",
+		func() bool { return s.count("select count(*) from lock_locks where state = 'held'") == 0 })
 
 	// A stream whose lock is taken from it ends.
-	stream, err = c.locks().Hold(context.Background(), &lockv1.HoldRequest{Name: "a", Lease: durationpb.New(time.Second)})
+	stream, err = c.locks().Hold(context.Background(),
+		&lockv1.HoldRequest{Name: "a", Lease: durationpb.New(time.Second)})
 	if err != nil || !stream.Receive() {
 		t.Fatal(err, stream.Err())
 	}
 	defer stream.Close()
-	if _, err := s.pool.Exec(context.Background(), "update lock_locks set fence = nextval('lock_fence_seq')"); err != nil {
+	if _, err := s.pool.Exec(context.Background(),
+		"update lock_locks set fence = nextval('lock_fence_seq')"); err != nil {
 		t.Fatal(err)
 	}
 	for stream.Receive() {
 	}
-	if err := stream.Err(); connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "not held under fence") {
+	if err := stream.Err(); connect.CodeOf(err) != connect.CodeFailedPrecondition ||
+		!strings.Contains(err.Error(), "not held under fence") {
 		t.Errorf("a lost lock: %v", err)
 	}
 }
@@ -292,7 +304,8 @@ func TestAStreamEndsBeforeItsLease(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
-	stream, err := c.locks().Hold(context.Background(), &lockv1.HoldRequest{Name: "a", Lease: durationpb.New(6 * time.Second)})
+	stream, err := c.locks().Hold(context.Background(),
+		&lockv1.HoldRequest{Name: "a", Lease: durationpb.New(6 * time.Second)})
 	if err != nil || !stream.Receive() {
 		t.Fatal(err, stream.Err())
 	}
@@ -302,7 +315,8 @@ func TestAStreamEndsBeforeItsLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background()) //nolint:errcheck // it changed nothing
-	if _, err := tx.Exec(context.Background(), "lock table access_api_keys; select from lock_locks for update"); err != nil {
+	if _, err := tx.Exec(context.Background(),
+		"lock table access_api_keys; select from lock_locks for update"); err != nil {
 		t.Fatal(err)
 	}
 	last := stream.Msg().GetLock()
@@ -326,7 +340,8 @@ func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []access.Policy{{Operation: access.Others, KeyRequired: true}, {Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
+	for _, r := range []access.Policy{{Operation: access.Others, KeyRequired: true},
+		{Operation: "lock.release", KeyRequired: true, TokenRequired: true}} {
 		if err := access.SetPolicy(t.Context(), super, tenant, r); err != nil {
 			t.Fatal(err)
 		}
@@ -334,8 +349,10 @@ func TestAStreamReleasesWhateverIsDemanded(t *testing.T) {
 	if text := holdOnce(c, &lockv1.HoldRequest{Name: "a"}); strings.HasPrefix(text, "error") {
 		t.Fatal(text)
 	}
-	soon(t, 5*time.Second, "it is released", func() bool { return s.count("select count(*) from lock_locks where state = 'free'") == 1 })
-	if a := c.call(connectProto, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a"}); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
+	soon(t, 5*time.Second, "it is released",
+		func() bool { return s.count("select count(*) from lock_locks where state = 'free'") == 1 })
+	if a := c.call(connectProto, "Lock.Acquire",
+		&lockv1.AcquireRequest{Name: "a"}); a.reason(t) != "IDEMPOTENCY_KEY_MISSING" {
 		t.Errorf("a call without key: %s %s", a.code, a.message)
 	}
 }
@@ -351,7 +368,8 @@ func TestACallerWhoGoesAwayLeavesNoLock(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(n%100)*200*time.Microsecond)
 		work.Go(func() {
 			defer cancel()
-			if stream, err := c.locks().Hold(ctx, &lockv1.HoldRequest{Name: fmt.Sprint("a", n), Lease: durationpb.New(time.Hour)}); err == nil {
+			if stream, err := c.locks().Hold(ctx,
+				&lockv1.HoldRequest{Name: fmt.Sprint("a", n), Lease: durationpb.New(time.Hour)}); err == nil {
 				for stream.Receive() {
 				}
 				_ = stream.Close()
@@ -361,7 +379,8 @@ func TestACallerWhoGoesAwayLeavesNoLock(t *testing.T) {
 			work.Wait()
 		}
 	}
-	soon(t, 5*time.Second, "none is held", func() bool { return s.count("select count(*) from lock_locks where state = 'held'") == 0 })
+	soon(t, 5*time.Second, "none is held",
+		func() bool { return s.count("select count(*) from lock_locks where state = 'held'") == 0 })
 	if n := s.count("select count(*) from lock_locks"); n < 20 {
 		t.Errorf("only %d were ever held", n)
 	}
@@ -372,16 +391,21 @@ func TestAnOperationDependsOnALock(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
-	taken, _ := c.executed(execute(operation("lock", &lockv1.AcquireRequest{Name: "a"}), operation("", pay("one", "u:a", "world", "1"))))
+	taken, _ := c.executed(execute(operation("lock", &lockv1.AcquireRequest{Name: "a"}),
+		operation("", pay("one", "u:a", "world", "1"))))
 	fence := taken[0].(*lockv1.AcquireResponse).GetLock().GetFence()
-	c.executed(execute(operation("", &lockv1.RenewRequest{Name: "a", Fence: fence}), operation("", pay("two", "u:a", "world", "1"))))
+	c.executed(execute(operation("", &lockv1.RenewRequest{Name: "a", Fence: fence}),
+		operation("", pay("two", "u:a", "world", "1"))))
 	for what, r := range map[string]*batchv1.ExecuteRequest{
-		"LOCK_LOST": execute(operation("", &lockv1.RenewRequest{Name: "a", Fence: fence - 1}), operation("", pay("three", "u:a", "world", "1"))),
-		"LOCK_HELD": execute(operation("", pay("three", "u:a", "world", "1")), operation("", &lockv1.AcquireRequest{Name: "a"})),
+		"LOCK_LOST": execute(operation("", &lockv1.RenewRequest{Name: "a", Fence: fence - 1}),
+			operation("", pay("three", "u:a", "world", "1"))),
+		"LOCK_HELD": execute(operation("", pay("three", "u:a", "world", "1")),
+			operation("", &lockv1.AcquireRequest{Name: "a"})),
 		"FIELD_INVALID": execute(operation("", &lockv1.AcquireRequest{Name: "b", Wait: durationpb.New(time.Second)}),
 			operation("", pay("three", "u:a", "world", "1"))),
 		// What an operation takes is taken back with the others: here it was acquired first.
-		"INSUFFICIENT_FUNDS": execute(operation("", &lockv1.AcquireRequest{Name: "c"}), operation("", pay("three", "u:a", "world", "1000"))),
+		"INSUFFICIENT_FUNDS": execute(operation("", &lockv1.AcquireRequest{Name: "c"}),
+			operation("", pay("three", "u:a", "world", "1000"))),
 	} {
 		if a := c.call(connectProto, "Batch.Execute", r); a.code == "" || a.reason(t) != what {
 			t.Errorf("%s: %q %s", what, a.code, a.message)
@@ -390,9 +414,11 @@ func TestAnOperationDependsOnALock(t *testing.T) {
 	if b := c.balance("u:a"); b != "93.00" { // of 95, of which 5 are held
 		t.Errorf("the balance is %s", b)
 	}
-	c.executed(execute(operation("", pay("last", "u:a", "world", "1")), operation("", &lockv1.ReleaseRequest{Name: "a", Fence: fence})))
+	c.executed(execute(operation("", pay("last", "u:a", "world", "1")),
+		operation("", &lockv1.ReleaseRequest{Name: "a", Fence: fence})))
 	for _, name := range []string{"a", "b", "c"} {
-		if l := ok(c, "Lock.Get", &lockv1.GetRequest{Name: name}, new(lockv1.GetResponse)).GetLock(); l.GetState() != lockv1.LockState_LOCK_STATE_FREE {
+		if l := ok(c, "Lock.Get", &lockv1.GetRequest{Name: name},
+			new(lockv1.GetResponse)).GetLock(); l.GetState() != lockv1.LockState_LOCK_STATE_FREE {
 			t.Errorf("%v", l)
 		}
 	}
@@ -403,10 +429,13 @@ func TestLocksAreCounted(t *testing.T) {
 	s := newSite(t)
 	key := s.key("mine", "boss", access.Write)
 	c := &caller{s, key}
-	ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a", Lease: durationpb.New(time.Second)}, new(lockv1.AcquireResponse))
+	ok(c, "Lock.Acquire", &lockv1.AcquireRequest{Name: "a", Lease: durationpb.New(time.Second)},
+		new(lockv1.AcquireResponse))
 	c.acquire("a") // waits for its end
-	for _, r := range []proto.Message{&lockv1.RenewRequest{Name: "a", Fence: 1}, &lockv1.ReleaseRequest{Name: "b", Fence: 1}} {
-		name := map[bool]string{true: "Lock.Renew", false: "Lock.Release"}[r.ProtoReflect().Descriptor().Name() == "RenewRequest"]
+	for _, r := range []proto.Message{&lockv1.RenewRequest{Name: "a", Fence: 1},
+		&lockv1.ReleaseRequest{Name: "b", Fence: 1}} {
+		name := map[bool]string{true: "Lock.Renew",
+			false: "Lock.Release"}[r.ProtoReflect().Descriptor().Name() == "RenewRequest"]
 		if a := c.call(connectProto, name, r); a.reason(t) != "LOCK_LOST" {
 			t.Errorf("%s: %s", name, a.message)
 		}
@@ -455,7 +484,8 @@ func TestLockKeysKeepExecutesApart(t *testing.T) {
 		return r
 	}
 	for n, c := range callers {
-		a := c.call(connectProto, "Batch.Execute", with(fmt.Sprint("held", n), "k3", "k2", "k1"), "Connect-Timeout-Ms", "400")
+		a := c.call(connectProto, "Batch.Execute", with(fmt.Sprint("held", n), "k3", "k2", "k1"), "Connect-Timeout-Ms",
+			"400")
 		if a.code != "aborted" || a.reason(t) != "ROWS_LOCKED" {
 			t.Errorf("server %d: %s %s", n, a.code, a.message)
 		}
@@ -482,7 +512,8 @@ func TestLockKeysKeepExecutesApart(t *testing.T) {
 	if b := callers[0].balance("u:a"); b != "51.00" { // 95 - 4 - 40
 		t.Errorf("the balance is %s", b)
 	}
-	if a := callers[0].call(connectProto, "Batch.Execute", with("bad", strings.Split(strings.Repeat("k,", 32)+"k", ",")...)); a.code != "invalid_argument" {
+	if a := callers[0].call(connectProto, "Batch.Execute",
+		with("bad", strings.Split(strings.Repeat("k,", 32)+"k", ",")...)); a.code != "invalid_argument" {
 		t.Errorf("33 keys: %s", a.code)
 	}
 }

@@ -20,9 +20,12 @@ type locks struct {
 
 func newLocks(s *Server, instance string) *locks {
 	l := &locks{reads: s.reads, metrics: lock.NewMetrics(s.registry)}
-	l.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Reads: s.reads, Instance: instance, Closing: s.closing, Metrics: l.metrics, Log: s.log,
+	l.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Reads: s.reads, Instance: instance, Closing: s.closing,
+		Metrics: l.metrics, Log: s.log,
 		Do: func(ctx context.Context, c commit.Caller, command commit.Command[*lock.Tx]) (any, error) {
-			out, err := s.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lock(command), Rows: 1, Bytes: 512})
+			out, err := s.engine.Do(ctx,
+				flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lock(command), Rows: 1,
+					Bytes: 512})
 			return out.Answer, err
 		}})
 	return l

@@ -101,7 +101,8 @@ func (s *site) dump(tenant string) map[string]string {
 	rows, _ = s.pool.Query(ctx, strings.Join(all, " union all "), tenant)
 	found := map[string]string{}
 	var table, text string
-	if _, err := pgx.ForEachRow(rows, []any{&table, &text}, func() error { found[table] = text; return nil }); err != nil {
+	if _, err := pgx.ForEachRow(rows, []any{&table, &text},
+		func() error { found[table] = text; return nil }); err != nil {
 		s.t.Fatal(err)
 	}
 	if len(found) < 8 {

@@ -23,10 +23,14 @@ const (
 )
 
 func putTemplate(name, text string) *notifyv1.PutTemplateRequest {
-	return &notifyv1.PutTemplateRequest{Channel: bySMS, Name: name, Locale: "en", Definition: &notifyv1.TemplateDefinition{Text: text,
-		Variables:         []*notifyv1.Variable{{Name: "name", Kind: notifyv1.VariableKind_VARIABLE_KIND_STRING}, {Name: "total", Kind: notifyv1.VariableKind_VARIABLE_KIND_AMOUNT, Optional: true}},
-		ProviderTemplates: map[string]*notifyv1.ProviderTemplate{"one": {Id: "1"}, "two": {Id: "2", Params: []*notifyv1.Param{{Name: "n", Value: "{{.name}}"}}}, "three": {Id: "3"}},
-		Priority:          notifyv1.Priority_PRIORITY_LOW, OnUnknown: notifyv1.OnUnknown_ON_UNKNOWN_RESEND, MaxAttempts: 3}}
+	return &notifyv1.PutTemplateRequest{Channel: bySMS, Name: name, Locale: "en",
+		Definition: &notifyv1.TemplateDefinition{Text: text,
+			Variables: []*notifyv1.Variable{{Name: "name", Kind: notifyv1.VariableKind_VARIABLE_KIND_STRING},
+				{Name: "total", Kind: notifyv1.VariableKind_VARIABLE_KIND_AMOUNT, Optional: true}},
+			ProviderTemplates: map[string]*notifyv1.ProviderTemplate{"one": {Id: "1"},
+				"two": {Id: "2", Params: []*notifyv1.Param{{Name: "n", Value: "{{.name}}"}}}, "three": {Id: "3"}},
+			Priority: notifyv1.Priority_PRIORITY_LOW, OnUnknown: notifyv1.OnUnknown_ON_UNKNOWN_RESEND,
+			MaxAttempts: 3}}
 }
 
 func use(name string, values map[string]any) *notifyv1.TemplateUse {
@@ -58,11 +62,13 @@ func init() {
 			return all(&notifyv1.DeleteTemplateRequest{Channel: bySMS, Name: x.paid})
 		},
 		"Notify.GetTemplate": func(x things) []proto.Message {
-			return all(&notifyv1.GetTemplateRequest{Channel: bySMS, Name: x.paid}, &notifyv1.GetTemplateRequest{Channel: bySMS, Name: x.paid, Version: 1})
+			return all(&notifyv1.GetTemplateRequest{Channel: bySMS, Name: x.paid},
+				&notifyv1.GetTemplateRequest{Channel: bySMS, Name: x.paid, Version: 1})
 		},
 		"Notify.ListTemplates": func(things) []proto.Message { return all(&notifyv1.ListTemplatesRequest{}) },
 		"Notify.PreviewTemplate": func(x things) []proto.Message {
-			return all(&notifyv1.PreviewTemplateRequest{Channel: bySMS, Template: use(x.paid, map[string]any{"name": "Ada"})})
+			return all(&notifyv1.PreviewTemplateRequest{Channel: bySMS,
+				Template: use(x.paid, map[string]any{"name": "Ada"})})
 		},
 		"Notify.SendCode":   func(x things) []proto.Message { return all(sendCode(x.paid + "-walk")) },
 		"Notify.VerifyCode": func(x things) []proto.Message { return all(verifyCode(x.paid, "000000")) },
@@ -121,14 +127,16 @@ func TestACodeGuardsWhatStandsBesideIt(t *testing.T) {
 		return v
 	}
 	run := func(digits, bizNo, amount string) string {
-		a := c.call(connectJSON, "Batch.Execute", execute(operation("", demand(digits)), operation("", pay(bizNo, "u:a", "world", amount))))
+		a := c.call(connectJSON, "Batch.Execute",
+			execute(operation("", demand(digits)), operation("", pay(bizNo, "u:a", "world", amount))))
 		if a.code == "" {
 			return ""
 		}
 		return a.reason(t)
 	}
 	for _, step := range []struct{ digits, bizNo, amount, reason string }{
-		{otherThan(code), "one", "1", "CODE_WRONG"}, {code, "two", "1000", "INSUFFICIENT_FUNDS"}, {otherThan(code), "two", "1000", "CODE_WRONG"},
+		{otherThan(code), "one", "1", "CODE_WRONG"}, {code, "two", "1000", "INSUFFICIENT_FUNDS"}, {otherThan(code),
+			"two", "1000", "CODE_WRONG"},
 		{code, "three", "1", ""}, {code, "four", "1", "CODE_WRONG"},
 	} {
 		if got := run(step.digits, step.bizNo, step.amount); got != step.reason {
@@ -141,7 +149,8 @@ func TestACodeGuardsWhatStandsBesideIt(t *testing.T) {
 	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com' and type <> '*'"); n != 3 {
 		t.Errorf("%d tries were counted, not three", n)
 	}
-	c.call(connectJSON, "Notify.VerifyCode", demand(otherThan(code)), tokenHeader, c.plain()).wants(t, "with a token", "CODE_WRONG")
+	c.call(connectJSON, "Notify.VerifyCode", demand(otherThan(code)), tokenHeader, c.plain()).wants(t, "with a token",
+		"CODE_WRONG")
 	if n := s.count("select tries from notify_codes where recipient_hint = 'a***@example.com' and type <> '*'"); n != 4 {
 		t.Errorf("%d tries were counted, not four", n)
 	}
@@ -155,16 +164,20 @@ func TestACodeGuardsWhatStandsBesideIt(t *testing.T) {
 	stale := pay("no", "u:a", "world", "1")
 	stale.Conditions = []*ledgerv1.Condition{{Account: ref("u:a", "COIN"), Version: proto.Int64(77)}}
 	for reason, beside := range map[string]*ledgerv1.TransferRequest{
-		"INSUFFICIENT_FUNDS": pay("no", "u:a", "world", "1000"), "STALE_VERSION": stale, "ACCOUNT_NOT_FOUND": pay("no", "u:a", "nobody", "1"),
+		"INSUFFICIENT_FUNDS": pay("no", "u:a", "world", "1000"), "STALE_VERSION": stale, "ACCOUNT_NOT_FOUND": pay("no",
+			"u:a", "nobody", "1"),
 	} {
-		a := c.call(connectJSON, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob")))), operation("", beside)))
+		a := c.call(connectJSON, "Batch.Execute",
+			execute(operation("", verifyCode("bob", otherThan(s.mailed("bob")))), operation("", beside)))
 		if a.reason(t) != reason {
 			t.Error(a.code, a.message)
 		}
 	}
-	got := ok(c, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob"))))), new(batchv1.ExecuteResponse))
+	got := ok(c, "Batch.Execute", execute(operation("", verifyCode("bob", otherThan(s.mailed("bob"))))),
+		new(batchv1.ExecuteResponse))
 	answer := new(notifyv1.VerifyCodeResponse)
-	if err := got.GetResults()[0].GetResponse().UnmarshalTo(answer); err != nil || answer.GetValid() || answer.GetTriesLeft() != 1 {
+	if err := got.GetResults()[0].GetResponse().UnmarshalTo(answer); err != nil || answer.GetValid() ||
+		answer.GetTriesLeft() != 1 {
 		t.Error(answer, err)
 	}
 }
@@ -178,13 +191,17 @@ func TestSendingACodeAgainUnderItsKeySendsNone(t *testing.T) {
 	if first.code != "" || string(first.raw) != string(again.raw) || !again.replayed() {
 		t.Errorf("%s %s", first.raw, again.raw)
 	}
-	if a := c.call(connectJSON, "Notify.SendCode", sendCode("ada")); a.reason(t) != "CODE_TOO_SOON" || a.code != "resource_exhausted" {
+	if a := c.call(connectJSON, "Notify.SendCode", sendCode("ada")); a.reason(t) != "CODE_TOO_SOON" ||
+		a.code != "resource_exhausted" {
 		t.Error(a.code, a.message)
 	}
 	code := s.mailed("ada")
 	boss := &caller{s, s.key("mine", "boss", access.Admin)}
-	mailed := ok(boss, "Notify.ListMessages", &notifyv1.ListMessagesRequest{}, new(notifyv1.ListMessagesResponse)).GetMessages()[0]
-	if got := ok(boss, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: mailed.GetMessageId()}, WithContent: true},
+	mailed := ok(boss, "Notify.ListMessages", &notifyv1.ListMessagesRequest{},
+		new(notifyv1.ListMessagesResponse)).GetMessages()[0]
+	if got := ok(boss, "Notify.GetMessage",
+		&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: mailed.GetMessageId()},
+			WithContent: true},
 		new(notifyv1.GetMessageResponse)); got.GetRecipient() != "ada@example.com" || got.GetContent() != nil {
 		t.Errorf("an administrator reads the code: %v", got)
 	}
@@ -200,7 +217,8 @@ func TestSendingACodeAgainUnderItsKeySendsNone(t *testing.T) {
 			t.Errorf("the log has the code or the address: %s", line)
 		}
 	}
-	if a := c.call(connectJSON, "Notify.SendCode", sendCode("not an address")); a.reason(t) != "FIELD_INVALID" || strings.Contains(a.message, "not an address") {
+	if a := c.call(connectJSON, "Notify.SendCode", sendCode("not an address")); a.reason(t) != "FIELD_INVALID" ||
+		strings.Contains(a.message, "not an address") {
 		t.Error(a.code, a.message)
 	}
 }
@@ -209,28 +227,35 @@ func TestAMessageIsWrittenByATemplate(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Admin)}
-	ok(c, "Notify.PutTemplate", putTemplate("paid", "{{.name}} paid{{if .total}} {{.total}}{{end}}."), new(notifyv1.PutTemplateResponse))
+	ok(c, "Notify.PutTemplate", putTemplate("paid", "{{.name}} paid{{if .total}} {{.total}}{{end}}."),
+		new(notifyv1.PutTemplateResponse))
 	request := func(name string, values map[string]any) *notifyv1.SendRequest {
-		return &notifyv1.SendRequest{Channel: bySMS, Recipient: "+8613812345678", Says: &notifyv1.SendRequest_Template{Template: use(name, values)}}
+		return &notifyv1.SendRequest{Channel: bySMS, Recipient: "+8613812345678",
+			Says: &notifyv1.SendRequest_Template{Template: use(name, values)}}
 	}
 	ada := map[string]any{"name": "Ada", "total": map[string]any{"amount": "1234.50", "asset": "CNY"}}
 	sent := ok(c, "Notify.Send", request("paid", ada), new(notifyv1.SendResponse)).GetMessage()
-	if sent.GetTemplate() != "paid@1" || sent.GetLocale() != "en" || sent.GetPriority() != notifyv1.Priority_PRIORITY_LOW || sent.GetMaxAttempts() != 3 ||
+	if sent.GetTemplate() != "paid@1" || sent.GetLocale() != "en" ||
+		sent.GetPriority() != notifyv1.Priority_PRIORITY_LOW || sent.GetMaxAttempts() != 3 ||
 		sent.GetOnUnknown() != notifyv1.OnUnknown_ON_UNKNOWN_RESEND {
 		t.Errorf("%v", sent)
 	}
-	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()}, WithContent: true},
+	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()},
+		WithContent: true},
 		new(notifyv1.GetMessageResponse))
 	if got.GetContent().GetText() != "Ada paid 1,234.50\u00a0CNY." {
 		t.Errorf("%v", got.GetContent())
 	}
 	ok(c, "Notify.PutTemplate", putTemplate("paid", "changed {{.name}}{{.total}}"), new(notifyv1.PutTemplateResponse))
-	if again := ok(c, "Notify.Send", request("paid", ada), new(notifyv1.SendResponse)); !again.GetExisted() || again.GetMessage().GetMessageId() != sent.GetMessageId() {
+	if again := ok(c, "Notify.Send", request("paid", ada), new(notifyv1.SendResponse)); !again.GetExisted() ||
+		again.GetMessage().GetMessageId() != sent.GetMessageId() {
 		t.Errorf("the same order is told twice since the template has changed: %v", again)
 	}
 	own := request("paid", map[string]any{"name": "Bob"})
-	own.Priority, own.MaxAttempts, own.OnUnknown = notifyv1.Priority_PRIORITY_HIGH, 7, notifyv1.OnUnknown_ON_UNKNOWN_NEVER
-	if m := ok(c, "Notify.Send", own, new(notifyv1.SendResponse)).GetMessage(); m.GetPriority() != own.Priority || m.GetMaxAttempts() != 7 || m.GetOnUnknown() != own.OnUnknown || m.GetTemplate() != "paid@2" {
+	own.Priority, own.MaxAttempts, own.OnUnknown = notifyv1.Priority_PRIORITY_HIGH, 7,
+		notifyv1.OnUnknown_ON_UNKNOWN_NEVER
+	if m := ok(c, "Notify.Send", own, new(notifyv1.SendResponse)).GetMessage(); m.GetPriority() != own.Priority ||
+		m.GetMaxAttempts() != 7 || m.GetOnUnknown() != own.OnUnknown || m.GetTemplate() != "paid@2" {
 		t.Errorf("the caller's own wishes count before the template's: %v", m)
 	}
 	before := s.count("select count(*) from notify_messages")
@@ -238,14 +263,18 @@ func TestAMessageIsWrittenByATemplate(t *testing.T) {
 		r      *notifyv1.SendRequest
 		reason string
 	}{
-		{request("none", ada), "TEMPLATE_NOT_FOUND"}, {request("", ada), "FIELD_INVALID"}, {request("paid", map[string]any{"nmae": "Ada", "total": "x"}), "TEMPLATE_VARIABLES_INVALID"},
-		{&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "e", Says: &notifyv1.SendRequest_Template{Template: use("paid", ada)}}, "TEMPLATE_NOT_FOUND"},
+		{request("none", ada), "TEMPLATE_NOT_FOUND"}, {request("", ada),
+			"FIELD_INVALID"}, {request("paid", map[string]any{"nmae": "Ada", "total": "x"}),
+			"TEMPLATE_VARIABLES_INVALID"},
+		{&notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "e",
+			Says: &notifyv1.SendRequest_Template{Template: use("paid", ada)}}, "TEMPLATE_NOT_FOUND"},
 	} {
 		if a := c.call(connectJSON, "Notify.Send", x.r); a.reason(t) != x.reason {
 			t.Errorf("%s %s, not %s", a.code, a.message, x.reason)
 		}
 	}
-	together := &notifyv1.SendBatchRequest{AllOrNothing: true, Items: []*notifyv1.SendRequest{request("paid", map[string]any{"name": "Eve"}), request("paid", nil)}}
+	together := &notifyv1.SendBatchRequest{AllOrNothing: true,
+		Items: []*notifyv1.SendRequest{request("paid", map[string]any{"name": "Eve"}), request("paid", nil)}}
 	if a := c.call(connectJSON, "Notify.SendBatch", together); a.reason(t) != "TEMPLATE_VARIABLES_INVALID" {
 		t.Error(a.code, a.message)
 	}
@@ -272,7 +301,8 @@ func TestRequestKeysDoNotTellPeople(t *testing.T) {
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	ok(c, "Notify.SendCode", sendCode("ada"), new(notifyv1.SendCodeResponse), "Idempotency-Key", "a")
 	ok(c, "Notify.VerifyCode", verifyCode("ada", "12"), new(notifyv1.VerifyCodeResponse), "Idempotency-Key", "b")
-	ok(c, "Notify.SendBatch", &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1")}}, new(notifyv1.SendBatchResponse), "Idempotency-Key", "c")
+	ok(c, "Notify.SendBatch", &notifyv1.SendBatchRequest{Items: []*notifyv1.SendRequest{sms("1")}},
+		new(notifyv1.SendBatchResponse), "Idempotency-Key", "c")
 	c.executed(execute(operation("", sms("2"))), "Idempotency-Key", "d")
 	if n := s.count("select count(*) from commit_keys where get_byte(fingerprint, 0) = 2"); n != 4 {
 		t.Errorf("%d of 4 are", n)
@@ -292,54 +322,69 @@ func TestAMessageSaysWhatEarlierOperationsMade(t *testing.T) {
 		t.Fatal(a.code, a.message)
 	}
 	told := func(name string, values map[string]any) *notifyv1.SendRequest {
-		return &notifyv1.SendRequest{Channel: bySMS, Recipient: "+8613812345678", Says: &notifyv1.SendRequest_Template{Template: use(name, values)}}
+		return &notifyv1.SendRequest{Channel: bySMS, Recipient: "+8613812345678",
+			Says: &notifyv1.SendRequest_Template{Template: use(name, values)}}
 	}
 	left := operation("told", told("left", map[string]any{"name": "Ada", "total": map[string]any{"asset": "COIN"}}),
 		"template.variables.total.amount=pay:transfer.entries[0].balance_after")
-	if a := c.call(connectJSON, "Batch.Execute", execute(operation("pay", pay("p1", "u:a", "world", "1")), left)); a.reason(t) != "TEMPLATE_NOT_FOUND" {
+	if a := c.call(connectJSON, "Batch.Execute",
+		execute(operation("pay", pay("p1", "u:a", "world", "1")), left)); a.reason(t) != "TEMPLATE_NOT_FOUND" {
 		t.Errorf("a template of what was refused: %s %s", a.code, a.message)
 	}
 	says := func(r *notifyv1.SendResponse) string {
 		t.Helper()
-		return ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().GetMessageId()}, WithContent: true},
+		return ok(c, "Notify.GetMessage",
+			&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: r.GetMessage().GetMessageId()}, WithContent: true},
 			new(notifyv1.GetMessageResponse)).GetContent().GetText()
 	}
 	whole := execute(operation("pay", pay("p1", "u:a", "world", "1")), operation("put", put), left)
 	got, _ := c.executed(whole)
-	rest, sent := got[0].(*ledgerv1.TransferResponse).GetTransfer().GetEntries()[0].GetBalanceAfter(), got[2].(*notifyv1.SendResponse)
+	rest, sent := got[0].(*ledgerv1.TransferResponse).GetTransfer().GetEntries()[0].GetBalanceAfter(),
+		got[2].(*notifyv1.SendResponse)
 	if text := says(sent); text != "Ada has "+rest+"\u00a0COIN left" || sent.GetMessage().GetTemplate() != "left@1" {
 		t.Errorf("%q by %s", text, sent.GetMessage().GetTemplate())
 	}
 	// The same again says the same, and is found by it.
-	if again, existed := c.executed(whole); fmt.Sprint(existed) != "[true true true]" || again[2].(*notifyv1.SendResponse).GetMessage().GetMessageId() != sent.GetMessage().GetMessageId() {
+	if again, existed := c.executed(whole); fmt.Sprint(existed) != "[true true true]" ||
+		again[2].(*notifyv1.SendResponse).GetMessage().GetMessageId() != sent.GetMessage().GetMessageId() {
 		t.Errorf("existed %v", existed)
 	}
 	// What stands before it is seen, and nothing else.
 	changed := putTemplate("left", "{{.name}}")
-	got, _ = c.executed(execute(operation("", told("left", map[string]any{"name": "Bob"})), operation("", changed), operation("", told("left", map[string]any{"name": "Eve"}))))
+	got, _ = c.executed(execute(operation("", told("left", map[string]any{"name": "Bob"})), operation("", changed),
+		operation("", told("left", map[string]any{"name": "Eve"}))))
 	for i, want := range map[int]string{0: "Bob has  left", 2: "Eve"} {
 		if text := says(got[i].(*notifyv1.SendResponse)); text != want {
 			t.Errorf("%q, not %q", text, want)
 		}
 	}
-	gone := execute(operation("", &notifyv1.DeleteTemplateRequest{Channel: bySMS, Name: "left"}), operation("", told("left", map[string]any{"name": "Zoe"})))
+	gone := execute(operation("", &notifyv1.DeleteTemplateRequest{Channel: bySMS, Name: "left"}),
+		operation("", told("left", map[string]any{"name": "Zoe"})))
 	if a := c.call(connectJSON, "Batch.Execute", gone); a.reason(t) != "TEMPLATE_NOT_FOUND" {
 		t.Errorf("%s %s", a.code, a.message)
 	}
 	facts := putTemplate("facts", "{{.no}} {{.id}} {{.at}} {{.again}}")
 	facts.Definition.ProviderTemplates = nil
-	facts.Definition.Variables = []*notifyv1.Variable{{Name: "no", Kind: notifyv1.VariableKind_VARIABLE_KIND_STRING}, {Name: "id", Kind: notifyv1.VariableKind_VARIABLE_KIND_INTEGER},
-		{Name: "at", Kind: notifyv1.VariableKind_VARIABLE_KIND_TIME, Pattern: "yyyy"}, {Name: "again", Kind: notifyv1.VariableKind_VARIABLE_KIND_BOOL}}
+	facts.Definition.Variables = []*notifyv1.Variable{{Name: "no", Kind: notifyv1.VariableKind_VARIABLE_KIND_STRING},
+		{Name: "id", Kind: notifyv1.VariableKind_VARIABLE_KIND_INTEGER},
+		{Name: "at", Kind: notifyv1.VariableKind_VARIABLE_KIND_TIME, Pattern: "yyyy"},
+		{Name: "again", Kind: notifyv1.VariableKind_VARIABLE_KIND_BOOL}}
 	ok(c, "Notify.PutTemplate", facts, new(notifyv1.PutTemplateResponse))
-	got, _ = c.executed(execute(operation("pay", pay("p2", "u:a", "world", "1")), operation("", told("facts", nil), "template.variables.no=pay:transfer.biz_no",
-		"template.variables.id=pay:transfer.id", "template.variables.at=pay:transfer.record_time", "template.variables.again=pay:existed")))
+	got, _ = c.executed(execute(operation("pay", pay("p2", "u:a", "world", "1")),
+		operation("", told("facts", nil), "template.variables.no=pay:transfer.biz_no",
+			"template.variables.id=pay:transfer.id", "template.variables.at=pay:transfer.record_time",
+			"template.variables.again=pay:existed")))
 	paid := got[0].(*ledgerv1.TransferResponse).GetTransfer()
-	if text, want := says(got[1].(*notifyv1.SendResponse)), fmt.Sprintf("p2 %d %d false", paid.GetId(), paid.GetRecordTime().AsTime().Year()); text != want {
+	if text, want := says(got[1].(*notifyv1.SendResponse)),
+		fmt.Sprintf("p2 %d %d false", paid.GetId(), paid.GetRecordTime().AsTime().Year()); text != want {
 		t.Errorf("%q, not %q", text, want)
 	}
-	for _, reference := range []string{"template.variables=pay:transfer.id", "template.variables.=pay:transfer.id", "template.variables.a[0]=pay:transfer.id",
-		"template.variables.a=pay:transfer", "template.variables.a=pay:transfer.metadata", "template.name=pay:transfer.biz_no", "content.text=pay:transfer.biz_no"} {
-		a := c.call(connectJSON, "Batch.Execute", execute(operation("pay", pay("p3", "u:a", "world", "1")), operation("", told("facts", nil), reference)))
+	for _, reference := range []string{"template.variables=pay:transfer.id", "template.variables.=pay:transfer.id",
+		"template.variables.a[0]=pay:transfer.id",
+		"template.variables.a=pay:transfer", "template.variables.a=pay:transfer.metadata",
+		"template.name=pay:transfer.biz_no", "content.text=pay:transfer.biz_no"} {
+		a := c.call(connectJSON, "Batch.Execute",
+			execute(operation("pay", pay("p3", "u:a", "world", "1")), operation("", told("facts", nil), reference)))
 		if a.reason(t) != "FIELD_INVALID" || !strings.Contains(a.message, "operations[1].references[0]") {
 			t.Errorf("%s: %s %s", reference, a.code, a.message)
 		}
@@ -353,13 +398,16 @@ func TestARecipientHasSoManyWrongTriesADay(t *testing.T) {
 	for i := range code.MostWrong {
 		v := verifyCode("ada", "000000")
 		v.Type = fmt.Sprint("type-", i/code.MaxTries)
-		if res := ok(c, "Notify.VerifyCode", v, new(notifyv1.VerifyCodeResponse)); res.GetValid() || int(res.GetTriesLeft()) != code.MaxTries-1-i%code.MaxTries {
+		if res := ok(c, "Notify.VerifyCode", v, new(notifyv1.VerifyCodeResponse)); res.GetValid() ||
+			int(res.GetTriesLeft()) != code.MaxTries-1-i%code.MaxTries {
 			t.Errorf("try %d: %v", i, res)
 		}
 	}
-	for name, m := range map[string]proto.Message{"Notify.VerifyCode": verifyCode("ada", "000000"), "Notify.SendCode": sendCode("ada")} {
+	for name, m := range map[string]proto.Message{"Notify.VerifyCode": verifyCode("ada", "000000"),
+		"Notify.SendCode": sendCode("ada")} {
 		a := c.call(connectJSON, name, m)
-		if a.reason(t) != "CODE_TRIES_SPENT" || a.state("retry_after_seconds") == "" || !strings.Contains(string(a.raw), "RetryInfo") {
+		if a.reason(t) != "CODE_TRIES_SPENT" || a.state("retry_after_seconds") == "" ||
+			!strings.Contains(string(a.raw), "RetryInfo") {
 			t.Errorf("%s: %s", name, a.raw)
 		}
 	}

@@ -22,13 +22,16 @@ import (
 var testSecret = secret.New()
 
 func sms(tag string) *notifyv1.SendRequest {
-	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678", BusinessType: "order.paid", BizNo: "sms-" + tag,
+	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678",
+		BusinessType: "order.paid", BizNo: "sms-" + tag,
 		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "paid " + tag}}}
 }
 
 func mail(tag string) *notifyv1.SendRequest {
-	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL, Recipient: "ada@example.com", BusinessType: "order.paid", BizNo: "mail-" + tag,
-		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Subject: "Paid", Text: "paid " + tag, Headers: manyNames}}}
+	return &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_EMAIL, Recipient: "ada@example.com",
+		BusinessType: "order.paid", BizNo: "mail-" + tag,
+		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Subject: "Paid", Text: "paid " + tag,
+			Headers: manyNames}}}
 }
 
 func requeueNotice(id int64) *notifyv1.RequeueMessagesRequest {
@@ -36,7 +39,8 @@ func requeueNotice(id int64) *notifyv1.RequeueMessagesRequest {
 }
 
 func reportNotice(id int64) *notifyv1.ReportDeliveryRequest {
-	return &notifyv1.ReportDeliveryRequest{Target: &notifyv1.ReportDeliveryRequest_MessageId{MessageId: id}, Delivered: true}
+	return &notifyv1.ReportDeliveryRequest{Target: &notifyv1.ReportDeliveryRequest_MessageId{MessageId: id},
+		Delivered: true}
 }
 
 // notice is what requests call a message of a tag whose number they do not know: the site does.
@@ -73,7 +77,8 @@ func init() {
 			return all(&notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_BizNo{BizNo: "sms-" + x.paid}})
 		},
 		"Notify.ListMessages": func(things) []proto.Message {
-			return all(&notifyv1.ListMessagesRequest{}, &notifyv1.ListMessagesRequest{State: notifyv1.MessageState_MESSAGE_STATE_DEAD},
+			return all(&notifyv1.ListMessagesRequest{},
+				&notifyv1.ListMessagesRequest{State: notifyv1.MessageState_MESSAGE_STATE_DEAD},
 				&notifyv1.ListMessagesRequest{Channel: notifyv1.Channel_CHANNEL_SMS, Recipient: "+8613812345678"})
 		},
 		"Notify.ListDeadLetters": func(things) []proto.Message { return all(&notifyv1.ListDeadLettersRequest{}) },
@@ -99,14 +104,16 @@ func init() {
 	for name, x := range map[string]change{
 		"Notify.Send": {well: func(tag string) proto.Message { return sms("new-" + tag) }},
 		"Notify.SendBatch": {well: func(tag string) proto.Message {
-			return &notifyv1.SendBatchRequest{AllOrNothing: true, Items: []*notifyv1.SendRequest{sms("one-" + tag), mail("two-" + tag)}}
+			return &notifyv1.SendBatchRequest{AllOrNothing: true,
+				Items: []*notifyv1.SendRequest{sms("one-" + tag), mail("two-" + tag)}}
 		}},
 		"Notify.CancelMessage": {reason: "NOTIFY_NOT_CANCELLABLE", well: func(tag string) proto.Message {
 			return &notifyv1.CancelMessageRequest{MessageId: notice("cancel-", tag)}
 		}, refused: func(tag string) proto.Message {
 			return &notifyv1.CancelMessageRequest{MessageId: notice("sent-", tag)}
 		}},
-		"Notify.RequeueMessages": {reason: "NOTIFY_NOT_PARKED", well: func(tag string) proto.Message { return requeueNotice(notice("requeue-", tag)) },
+		"Notify.RequeueMessages": {reason: "NOTIFY_NOT_PARKED",
+			well:    func(tag string) proto.Message { return requeueNotice(notice("requeue-", tag)) },
 			refused: func(tag string) proto.Message { return requeueNotice(notice("sent-", tag)) }},
 		"Notify.ReportDelivery": {well: func(tag string) proto.Message { return reportNotice(notice("report-", tag)) }},
 	} {
@@ -127,9 +134,11 @@ func TestAMessageIsPartOfTheCommitOfItsCause(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("mine", "boss", access.Write)}
 	c.prepare("a")
-	limit(t, s, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: notify.GreatestWindow, Most: 8})
+	limit(t, s, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: notify.GreatestWindow,
+		Most: 8})
 	before := s.count("select count(*) from notify_messages")
-	refused := execute(operation("", sms("x")), operation("", mail("x")), operation("", pay("no", "u:a", "world", "1000")))
+	refused := execute(operation("", sms("x")), operation("", mail("x")),
+		operation("", pay("no", "u:a", "world", "1000")))
 	for range 20 { // more often than the limit allows: what is rolled back is not counted
 		if a := c.call(connectJSON, "Batch.Execute", refused); a.reason(t) != "INSUFFICIENT_FUNDS" {
 			t.Fatalf("%s %s", a.code, a.message)
@@ -205,13 +214,16 @@ func TestWhoChangedAMessageIsKnown(t *testing.T) {
 	c.prepare("a")
 	for kind, call := range map[string]func(id string){
 		"cancelled": func(id string) {
-			ok(c, "Notify.CancelMessage", &notifyv1.CancelMessageRequest{MessageId: notice("cancel-", "a")}, new(notifyv1.CancelMessageResponse), "X-Request-ID", id)
+			ok(c, "Notify.CancelMessage", &notifyv1.CancelMessageRequest{MessageId: notice("cancel-", "a")},
+				new(notifyv1.CancelMessageResponse), "X-Request-ID", id)
 		},
 		"requeued": func(id string) {
-			ok(c, "Notify.RequeueMessages", requeueNotice(notice("requeue-", "a")), new(notifyv1.RequeueMessagesResponse), "X-Request-ID", id)
+			ok(c, "Notify.RequeueMessages", requeueNotice(notice("requeue-", "a")),
+				new(notifyv1.RequeueMessagesResponse), "X-Request-ID", id)
 		},
 		"delivered": func(id string) {
-			ok(c, "Notify.ReportDelivery", reportNotice(notice("report-", "a")), new(notifyv1.ReportDeliveryResponse), "X-Request-ID", id)
+			ok(c, "Notify.ReportDelivery", reportNotice(notice("report-", "a")), new(notifyv1.ReportDeliveryResponse),
+				"X-Request-ID", id)
 		},
 	} {
 		call("who-" + kind)
@@ -224,11 +236,14 @@ func TestWhoChangedAMessageIsKnown(t *testing.T) {
 			t.Errorf("%s: %s", kind, did)
 		}
 	}
-	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "hook-a", Url: proto.String("https://eve.example.com")}, new(notifyv1.UpdateEndpointResponse), "X-Request-ID", "who-moved")
+	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "hook-a",
+		Url: proto.String("https://eve.example.com")}, new(notifyv1.UpdateEndpointResponse), "X-Request-ID",
+		"who-moved")
 	if n := s.count(`select count(*) from audit.requests where request_id = 'who-moved' and what = 'endpoint' and name = 'hook-a' and principal = 'boss' and at > now() - interval '1 min'`); n != 1 {
 		t.Error("nobody knows who moved an endpoint")
 	}
-	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_BizNo{BizNo: "sms-cancel-a"}}, new(notifyv1.GetMessageResponse)).GetEvents()
+	got := ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_BizNo{BizNo: "sms-cancel-a"}},
+		new(notifyv1.GetMessageResponse)).GetEvents()
 	if len(got) != 1 || got[0].GetPrincipal() != "boss" || got[0].GetRequestId() != "who-cancelled" {
 		t.Errorf("%v", got)
 	}
@@ -242,7 +257,8 @@ func TestContentsAreForAdministratorsAndInNoLog(t *testing.T) {
 	r := sms("secret")
 	r.GetContent().Text = "the eagle has landed"
 	sent := ok(clerk, "Notify.Send", r, new(notifyv1.SendResponse)).GetMessage()
-	with := &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()}, WithContent: true}
+	with := &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: sent.GetMessageId()},
+		WithContent: true}
 	if a := clerk.call(connectJSON, "Notify.GetMessage", with); a.reason(t) != "PERMISSION_DENIED" {
 		t.Errorf("a clerk reads it: %s", a.raw)
 	}
@@ -250,7 +266,8 @@ func TestContentsAreForAdministratorsAndInNoLog(t *testing.T) {
 		t.Errorf("what it says may be stored on the way: %v", a.header)
 	}
 	got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse))
-	if got.GetRecipient() != "+8613812345678" || got.GetContent().GetText() != "the eagle has landed" || !proto.Equal(got.GetMessage(), sent) {
+	if got.GetRecipient() != "+8613812345678" || got.GetContent().GetText() != "the eagle has landed" ||
+		!proto.Equal(got.GetMessage(), sent) {
 		t.Errorf("%v", got)
 	}
 	r.GetContent().Text = "the eagle crashed"
@@ -267,14 +284,16 @@ func TestContentsAreForAdministratorsAndInNoLog(t *testing.T) {
 		}
 		// It is in notify_contents alone, which is dropped: as text in JSON in bytes, so in hex.
 		s.alter("delete from notify_contents")
-		if dump := fmt.Sprint(s.dump("mine")); strings.Contains(dump, told) || strings.Contains(dump, fmt.Sprintf("%x", told)) {
+		if dump := fmt.Sprint(s.dump("mine")); strings.Contains(dump, told) ||
+			strings.Contains(dump, fmt.Sprintf("%x", told)) {
 			t.Errorf("%q stands in what stays", told)
 		}
 	}
 	if !strings.Contains(string(kept), "3812345678") {
 		t.Error("the test shows nothing")
 	}
-	if got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse)); got.GetRecipient() != "" || got.GetContent() != nil || got.GetMessage().GetRecipientHint() != "+86138****5678" {
+	if got := ok(boss, "Notify.GetMessage", with, new(notifyv1.GetMessageResponse)); got.GetRecipient() != "" ||
+		got.GetContent() != nil || got.GetMessage().GetRecipientHint() != "+86138****5678" {
 		t.Errorf("afterwards: %v", got)
 	}
 }
@@ -290,7 +309,8 @@ func TestItemsOfABatchFailForThemselves(t *testing.T) {
 	for i := range 2 {
 		res := ok(c, "Notify.SendBatch", r, new(notifyv1.SendBatchResponse), "Idempotency-Key", "k")
 		x := res.GetResults()
-		if x[0].GetMessageId() == 0 || x[2].GetMessageId() == 0 || x[4].GetMessageId() != x[0].GetMessageId() || !x[4].GetExisted() || x[0].GetExisted() ||
+		if x[0].GetMessageId() == 0 || x[2].GetMessageId() == 0 || x[4].GetMessageId() != x[0].GetMessageId() ||
+			!x[4].GetExisted() || x[0].GetExisted() ||
 			x[1].GetError().GetReason() != "FIELD_INVALID" || x[3].GetError().GetReason() != "FIELD_INVALID" {
 			t.Errorf("run %d: %v", i, res)
 		}

@@ -71,7 +71,8 @@ func (s *site) sending(file string, guard webhook.Guard) {
 }
 
 func smtpProvider(name string, s *emailtest.Server) string {
-	return fmt.Sprintf("  - {kind: smtp, name: %s, host: %s, port: %d, tls: none, from: no-reply@shop.example}\n", name, s.Host, s.Port)
+	return fmt.Sprintf("  - {kind: smtp, name: %s, host: %s, port: %d, tls: none, from: no-reply@shop.example}\n", name,
+		s.Host, s.Port)
 }
 
 func written(channel notifyv1.Channel, to, text string) *notifyv1.SendRequest {
@@ -81,7 +82,8 @@ func written(channel notifyv1.Channel, to, text string) *notifyv1.SendRequest {
 
 func (c *caller) message(id int64) *notifyv1.Message {
 	c.t.Helper()
-	return ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: id}}, new(notifyv1.GetMessageResponse)).GetMessage()
+	return ok(c, "Notify.GetMessage", &notifyv1.GetMessageRequest{Target: &notifyv1.GetMessageRequest_MessageId{MessageId: id}},
+		new(notifyv1.GetMessageResponse)).GetMessage()
 }
 
 func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
@@ -97,17 +99,22 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 	s.sending("email:\n"+smtpProvider("main", mail)+smtpProvider("spare", spare)+
 		"sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id,\n"+
 		"     report_secret: s3cret, reports: {id_at: /id, status_at: /status, delivered: [ok]}}\n",
-		webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true, Ports: []uint16{uint16(port)}})
+		webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true,
+			Ports: []uint16{uint16(port)}})
 	c := &caller{s, key}
-	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
-	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}},
+		new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world",
+		Asset: "COIN", Unbounded: true},
 		{Code: "ada", Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
-	ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: web.URL + "/hook"}, new(notifyv1.CreateEndpointResponse))
+	ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: web.URL + "/hook"},
+		new(notifyv1.CreateEndpointResponse))
 	hook := &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "shop",
 		Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid", Data: []byte(`{"order":"o1"}`)}}}
 	paid := execute(operation("pay", pay("o1", "world", "ada", "5")),
 		operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "ada@customer.example", "It is paid.")),
-		operation("text", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid.")), operation("hook", hook))
+		operation("text", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid.")),
+		operation("hook", hook))
 	first, _ := c.executed(paid, "Idempotency-Key", "paid-o1")
 	second, _ := c.executed(paid, "Idempotency-Key", "paid-o1")
 	var ids []int64
@@ -133,7 +140,8 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		t.Errorf("%d e-mails, %q", len(mail.Messages()), got)
 	}
 	// Whoever knows the secret reports.
-	for path, status := range map[string]int{"/notify/reports/gateway/wrong": http.StatusForbidden, "/notify/reports/main/s3cret": http.StatusForbidden,
+	for path, status := range map[string]int{"/notify/reports/gateway/wrong": http.StatusForbidden,
+		"/notify/reports/main/s3cret":    http.StatusForbidden,
 		"/notify/reports/gateway/s3cret": http.StatusNoContent} {
 		res, err := http.Post(s.base+path, "application/json", strings.NewReader(`{"id": "n1", "status": "ok"}`))
 		if err != nil {
@@ -148,8 +156,9 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		t.Errorf("%v", m)
 	}
 	// What is refused sends nothing; what its provider cannot send goes by the spare one.
-	if a := c.call(connectProto, "Batch.Execute", execute(operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "It is paid.")),
-		operation("pay", pay("o2", "ada", "world", "5000000")))); a.code == "" {
+	if a := c.call(connectProto, "Batch.Execute",
+		execute(operation("mail", written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "It is paid.")),
+			operation("pay", pay("o2", "ada", "world", "5000000")))); a.code == "" {
 		t.Errorf("%+v", a)
 	}
 	bad := written(notifyv1.Channel_CHANNEL_EMAIL, "bob@customer.example", "hello")
@@ -158,7 +167,8 @@ func TestATransferAndItsMessagesTakeEffectTogetherOnce(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	mail.Kill()
-	sent := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, "eve@customer.example", "It is paid."), new(notifyv1.SendResponse)).GetMessage()
+	sent := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, "eve@customer.example", "It is paid."),
+		new(notifyv1.SendResponse)).GetMessage()
 	soon(t, 20*time.Second, "the spare one sent it", func() bool { return len(spare.Messages()) == 1 })
 	if to := spare.Messages()[0].To; to != "eve@customer.example" {
 		t.Errorf("to %s", to)
@@ -201,7 +211,8 @@ func TestAttemptsEndWhileCallsDo(t *testing.T) {
 	s.server.Stop()
 	const drain = 3 * time.Second
 	s.start(server.Options{Notify: f, DrainTimeout: drain})
-	ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."), new(notifyv1.SendResponse))
+	ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."),
+		new(notifyv1.SendResponse))
 	<-asked
 	call, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
 	if err != nil {
@@ -232,7 +243,8 @@ func TestATenantOfAProviderHasToBeThere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	started, err := server.Start(t.Context(), server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0", Secret: secret.New(), Notify: f})
+	started, err := server.Start(t.Context(),
+		server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0", Secret: secret.New(), Notify: f})
 	if err == nil || !strings.Contains(err.Error(), "email[0], line 1: tenant nobody: there is no such tenant") {
 		t.Errorf("%v", err)
 	}
@@ -247,11 +259,14 @@ func TestABounceMakesItsMessageUndelivered(t *testing.T) {
 	s := newSite(t)
 	c := &caller{s, s.key("one", "till", access.Write)}
 	mail := emailtest.Start(t, emailtest.Options{})
-	s.sending("email:\n"+strings.Replace(smtpProvider("main", mail), "}", ", report_secret: s3cret}", 1), webhook.Guard{})
+	s.sending("email:\n"+strings.Replace(smtpProvider("main", mail), "}", ", report_secret: s3cret}", 1),
+		webhook.Guard{})
 	var ids []int64
 	for _, name := range []string{"ada", "bob"} {
-		id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, name+"@customer.example", "It is paid."), new(notifyv1.SendResponse)).GetMessage().GetMessageId()
-		soon(t, 20*time.Second, "it is sent", func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
+		id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_EMAIL, name+"@customer.example", "It is paid."),
+			new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+		soon(t, 20*time.Second, "it is sent",
+			func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
 		ids = append(ids, id)
 	}
 	header, _, _ := strings.Cut(string(mail.Messages()[0].Text), "\r\n\r\n")
@@ -269,7 +284,8 @@ func TestABounceMakesItsMessageUndelivered(t *testing.T) {
 		}
 	}
 	first, second := c.message(ids[0]), c.message(ids[1])
-	if first.GetState() != notifyv1.MessageState_MESSAGE_STATE_UNDELIVERED || first.GetCode() != "smtp_5.1.1" || second.GetState() != notifyv1.MessageState_MESSAGE_STATE_SENT {
+	if first.GetState() != notifyv1.MessageState_MESSAGE_STATE_UNDELIVERED || first.GetCode() != "smtp_5.1.1" ||
+		second.GetState() != notifyv1.MessageState_MESSAGE_STATE_SENT {
 		t.Errorf("%v, %v", first, second)
 	}
 	if n := s.count("select count(*) from notify_events where kind = 'undelivered'"); n != 1 {

@@ -120,7 +120,8 @@ func TestAServerBehindAPoolerWorksOrSaysWhatToSet(t *testing.T) {
 	}
 	start := func(mode string) (*server.Server, error) {
 		return server.Start(t.Context(), server.Options{DatabaseURL: through(u, mode), Listen: "127.0.0.1:0",
-			Anyone: &access.Identity{Tenant: tenant, Principal: "shop", Role: access.Admin}, Log: slog.New(slog.DiscardHandler)})
+			Anyone: &access.Identity{Tenant: tenant, Principal: "shop", Role: access.Admin},
+			Log:    slog.New(slog.DiscardHandler)})
 	}
 	for _, mode := range []string{"", "exec", "simple_protocol"} {
 		if s, err := start(mode); !errors.Is(err, pg.ErrMode) {
@@ -143,7 +144,8 @@ func TestAServerBehindAPoolerWorksOrSaysWhatToSet(t *testing.T) {
 // transfers moves money by many callers at a time.
 func transfers(t *testing.T, c *client.Client, mode, asset string) {
 	t.Helper()
-	if _, err := c.Ledger.CreateAssets(t.Context(), &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: asset, Scale: 2}}}); err != nil {
+	if _, err := c.Ledger.CreateAssets(t.Context(),
+		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: asset, Scale: 2}}}); err != nil {
 		t.Fatal(err)
 	}
 	accounts := []*ledgerv1.NewAccount{{Code: "world", Asset: asset, Unbounded: true}}
@@ -157,8 +159,10 @@ func transfers(t *testing.T, c *client.Client, mode, asset string) {
 	for i := range 8 {
 		wg.Go(func() {
 			for n := range 50 {
-				if _, err := c.Ledger.Transfer(context.Background(), &ledgerv1.TransferRequest{BizNo: fmt.Sprint(mode, i, "-", n),
-					Postings: []*ledgerv1.Posting{{From: "world", To: fmt.Sprint("user:", i), Asset: asset, Amount: "1.00"}}}); err != nil {
+				if _, err := c.Ledger.Transfer(context.Background(),
+					&ledgerv1.TransferRequest{BizNo: fmt.Sprint(mode, i, "-", n),
+						Postings: []*ledgerv1.Posting{{From: "world", To: fmt.Sprint("user:", i), Asset: asset,
+							Amount: "1.00"}}}); err != nil {
 					t.Errorf("mode %s: %v", mode, err)
 					return
 				}
@@ -167,7 +171,8 @@ func transfers(t *testing.T, c *client.Client, mode, asset string) {
 	}
 	wg.Wait()
 	for i := range 8 {
-		b, err := c.Ledger.GetBalance(t.Context(), &ledgerv1.GetBalanceRequest{Account: &ledgerv1.AccountRef{Code: fmt.Sprint("user:", i), Asset: asset}})
+		b, err := c.Ledger.GetBalance(t.Context(),
+			&ledgerv1.GetBalanceRequest{Account: &ledgerv1.AccountRef{Code: fmt.Sprint("user:", i), Asset: asset}})
 		if err != nil || b.Balance != "50.00" {
 			t.Errorf("mode %s: user %d has %v, %v", mode, i, b, err)
 		}

@@ -62,8 +62,8 @@ type Options struct {
 	Origins []string
 	// KeyLife is how long request keys are kept, default 24 h.
 	KeyLife time.Duration
-	// DrainTimeout bounds the orderly end of calls and of attempts to send messages, default 15 s: with what commits after it
-	// below the 30 s that Kubernetes grants.
+	// DrainTimeout bounds the orderly end of calls and of attempts to send messages, default 15 s: with what commits
+	// after it below the 30 s that Kubernetes grants.
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
@@ -137,12 +137,14 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 		s.closePools()
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
-	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	s.registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		poolCollector{"engine", s.batches}, poolCollector{"read", s.reads})
 	s.engine = flow.NewSendingEngine(s.batches, instance, commit.NewMetrics(s.registry), s.log, s.outbox)
 	s.ids = ids.New(ids.Options{Pool: s.batches, Holder: instance, Metrics: ids.NewMetrics(s.registry), Log: s.log})
 	s.locks = newLocks(s, instance)
-	s.mutations = &rpc.Mutations{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour), Tokens: token.NewReader(s.reads)}
+	s.mutations = &rpc.Mutations{Engine: s.engine, KeyLife: cmp.Or(s.options.KeyLife, 24*time.Hour),
+		Tokens: token.NewReader(s.reads)}
 	if o.Secret != nil {
 		s.mutations.Pepper = o.Secret.Derive("rpc.fingerprint")
 	}
@@ -229,14 +231,19 @@ func (s *Server) routes() http.Handler {
 	serve(ledgerv1connect.NewLedgerServiceHandler(
 		&rpc.Ledger{Mutations: mutations, Reader: ledger.NewReader(s.reads), Closing: s.closing}, options...))
 	serve(batchv1connect.NewBatchServiceHandler(&rpc.Batch{Mutations: mutations}, options...))
-	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations, Claims: claim.NewReader(s.reads),
+	serve(idempotencyv1connect.NewIdempotencyServiceHandler(&rpc.Idempotency{Mutations: mutations,
+		Claims:  claim.NewReader(s.reads),
 		Records: rpc.NewRecords(s.reads, s.registry, s.log, s.closing)}, options...))
 	serve(idv1connect.NewIdServiceHandler(&rpc.IDs{Generator: s.ids}, options...))
-	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Mutations: mutations, Reader: lock.NewReader(s.reads), Waiting: s.locks.waiting,
+	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Mutations: mutations, Reader: lock.NewReader(s.reads),
+		Waiting: s.locks.waiting,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
-	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Mutations: mutations, Reader: inbox.NewReader(s.reads)}, options...))
-	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations, Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
-	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations, Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
+	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Mutations: mutations, Reader: inbox.NewReader(s.reads)},
+		options...))
+	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations,
+		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
+	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,
+		Reader: notify.NewReader(s.reads, s.outbox), Templates: template.NewReader(s.reads)}, options...))
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
@@ -253,7 +260,8 @@ func (s *Server) routes() http.Handler {
 // newHTTP makes a server of HTTP/1 and HTTP/2 without TLS. ReadTimeout is for the request: it does not
 // end the stream that answers one.
 func newHTTP(h http.Handler, bodyTimeout time.Duration) *http.Server {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: bodyTimeout, IdleTimeout: 2 * time.Minute,
+	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: bodyTimeout,
+		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000,
 			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
 	s.Protocols.SetHTTP1(true)

@@ -53,7 +53,8 @@ func (s *site) closeDatabase() (reopen func()) {
 	s.t.Helper()
 	limit := func(n string) {
 		s.t.Helper()
-		if _, err := s.pool.Exec(context.Background(), "alter database "+pgx.Identifier{s.db.Name}.Sanitize()+" connection limit "+n); err != nil {
+		if _, err := s.pool.Exec(context.Background(),
+			"alter database "+pgx.Identifier{s.db.Name}.Sanitize()+" connection limit "+n); err != nil {
 			s.t.Fatal(err)
 		}
 	}
@@ -82,9 +83,11 @@ func TestReadyTellsWhatIsNotReady(t *testing.T) {
 	if status := c.healthCheck("").GetStatus(); status != health.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("gRPC health: %v", status)
 	}
-	for name, r := range map[string]proto.Message{"ListAssets": &ledgerv1.ListAssetsRequest{}, "Transfer": payment("a", "5")} {
+	for name, r := range map[string]proto.Message{"ListAssets": &ledgerv1.ListAssetsRequest{},
+		"Transfer": payment("a", "5")} {
 		a := c.call(connectJSON, name, r, "Idempotency-Key", "k", "Connect-Timeout-Ms", "500")
-		if reason := a.reason(t); reason != "DATABASE_UNAVAILABLE" && reason != "NOT_RUN" || strings.Contains(a.message, "connect") {
+		if reason := a.reason(t); reason != "DATABASE_UNAVAILABLE" && reason != "NOT_RUN" ||
+			strings.Contains(a.message, "connect") {
 			t.Errorf("%s without a database: %s %s %s", name, a.code, reason, a.message)
 		}
 	}
@@ -97,7 +100,8 @@ func TestReadyTellsWhatIsNotReady(t *testing.T) {
 
 func (s *site) healthCheck(service string) *health.HealthCheckResponse {
 	s.t.Helper()
-	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](http2, s.base+health.Health_Check_FullMethodName, connect.WithGRPC())
+	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](http2,
+		s.base+health.Health_Check_FullMethodName, connect.WithGRPC())
 	res, err := client.CallUnary(context.Background(), connect.NewRequest(&health.HealthCheckRequest{Service: service}))
 	if err != nil {
 		if connect.CodeOf(err) != connect.CodeNotFound {
@@ -119,7 +123,8 @@ func TestHealthAndReflectionSpeakGRPC(t *testing.T) {
 	if s.healthCheck("other") != nil {
 		t.Error("a service that is not there has health")
 	}
-	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](http2, s.base+health.Health_Watch_FullMethodName, connect.WithGRPC())
+	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](http2,
+		s.base+health.Health_Watch_FullMethodName, connect.WithGRPC())
 	stream, err := client.CallServerStream(context.Background(), connect.NewRequest(&health.HealthCheckRequest{}))
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +135,8 @@ func TestHealthAndReflectionSpeakGRPC(t *testing.T) {
 	}
 	for key, good := range map[string]bool{s.key("mine", "boss", access.Read): true, "": false} {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		reflection := grpcreflect.NewClient(http2, s.base, connect.WithGRPC(), connect.WithInterceptors(withKey(key))).NewStream(ctx)
+		reflection := grpcreflect.NewClient(http2, s.base, connect.WithGRPC(),
+			connect.WithInterceptors(withKey(key))).NewStream(ctx)
 		names, err := reflection.ListServices()
 		if good != (err == nil) || good && !slices.Equal(slices.Sorted(slices.Values(names)), services()) {
 			t.Errorf("reflection with key %v: %v, %v", good, names, err)
@@ -184,7 +190,8 @@ func TestRequestIDIsInEveryAnswerRowAndLogLine(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, bad := range []string{"", "with space", strings.Repeat("i", 129), "größe"} {
-		id := c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "X-Request-ID", bad).header.Get("X-Request-Id")
+		id := c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "X-Request-ID",
+			bad).header.Get("X-Request-Id")
 		if len(id) != 24 || seen[id] {
 			t.Errorf("for %q: %q", bad, id)
 		}
@@ -257,7 +264,8 @@ func TestServerThatDoesNotStartLeavesItsPort(t *testing.T) {
 	}
 	address := free.Addr().String()
 	free.Close()
-	_, err = server.Start(t.Context(), server.Options{DatabaseURL: s.db.AppDSN, Listen: address, MetricsListen: taken.Addr().String()})
+	_, err = server.Start(t.Context(), server.Options{DatabaseURL: s.db.AppDSN, Listen: address,
+		MetricsListen: taken.Addr().String()})
 	if err == nil {
 		t.Fatal("it started")
 	}
@@ -371,9 +379,11 @@ func TestHoldsLapseAndKeysAndClaimsGoByThemselves(t *testing.T) {
 	soon(t, 20*time.Second, "the hold lapses", func() bool {
 		return s.count("select count(*) from ledger_holds where biz_no = 'short' and state = 'expired'") == 1
 	})
-	if a := c.call(connectJSON, "Hold", &ledgerv1.HoldRequest{BizNo: "other", From: "u:a", Asset: "COIN", Amount: "1"}, "Idempotency-Key", "k"); a.code != "" || a.replayed() {
+	if a := c.call(connectJSON, "Hold", &ledgerv1.HoldRequest{BizNo: "other", From: "u:a", Asset: "COIN", Amount: "1"},
+		"Idempotency-Key", "k"); a.code != "" || a.replayed() {
 		t.Errorf("the expired key counts still: %s", a.raw)
 	}
 	soon(t, 30*time.Second, "the keys go", func() bool { return s.count("select count(*) from commit_keys") == 0 })
-	soon(t, 30*time.Second, "the claim goes", func() bool { return s.count("select count(*) from claim_keys where key = 'short'") == 0 })
+	soon(t, 30*time.Second, "the claim goes",
+		func() bool { return s.count("select count(*) from claim_keys where key = 'short'") == 0 })
 }

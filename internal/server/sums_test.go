@@ -27,7 +27,8 @@ var greatest = map[string]struct {
 }{
 	"UNIT": {0, strings.Repeat("9", 38), "1" + strings.Repeat("9", 37) + "8"},
 	"CENT": {2, strings.Repeat("9", 36) + ".99", "1" + strings.Repeat("9", 36) + ".98"},
-	"ATTO": {18, strings.Repeat("9", 20) + "." + strings.Repeat("9", 18), "1" + strings.Repeat("9", 20) + "." + strings.Repeat("9", 17) + "8"},
+	"ATTO": {18, strings.Repeat("9", 20) + "." + strings.Repeat("9", 18), "1" + strings.Repeat("9", 20) + "." +
+		strings.Repeat("9", 17) + "8"},
 }
 
 // beyond makes accounts whose sums pass 38 digits: balances, what is held, and one balance by when things happened.
@@ -35,14 +36,17 @@ func beyond(c *caller, asset string) {
 	c.t.Helper()
 	big := greatest[asset]
 	code := func(name string) string { return name + ":" + asset }
-	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: asset, Scale: big.scale}}}, new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: asset, Scale: big.scale}}},
+		new(ledgerv1.CreateAssetsResponse))
 	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
 		{Code: code("world:1"), Asset: asset, Unbounded: true}, {Code: code("world:2"), Asset: asset, Unbounded: true},
-		{Code: code("rich:1"), Asset: asset, MinBalance: proto.String("-" + big.one), MaxBalance: &big.one}, {Code: code("rich:2"), Asset: asset},
+		{Code: code("rich:1"), Asset: asset, MinBalance: proto.String("-" + big.one), MaxBalance: &big.one},
+		{Code: code("rich:2"), Asset: asset},
 		{Code: code("early"), Asset: asset}}}, new(ledgerv1.CreateAccountsResponse))
 	move := func(from, to string, effective *timestamppb.Timestamp) {
-		ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: code(from + to + effective.String()), EffectiveTime: effective,
-			Postings: posting(code(from), code(to), asset, big.one)}, new(ledgerv1.TransferResponse))
+		ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: code(from + to + effective.String()),
+			EffectiveTime: effective,
+			Postings:      posting(code(from), code(to), asset, big.one)}, new(ledgerv1.TransferResponse))
 	}
 	// It comes and goes and comes, and the second coming happened before it went.
 	on := func(day int) *timestamppb.Timestamp {
@@ -54,7 +58,8 @@ func beyond(c *caller, asset string) {
 	move("early", "world:1", on(21))
 	for _, n := range []string{"1", "2"} {
 		move("world:"+n, "rich:"+n, nil)
-		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: code("hold" + n), From: code("rich:" + n), Asset: asset, Amount: big.one}, new(ledgerv1.HoldResponse))
+		ok(c, "Hold", &ledgerv1.HoldRequest{BizNo: code("hold" + n), From: code("rich:" + n), Asset: asset,
+			Amount: big.one}, new(ledgerv1.HoldResponse))
 	}
 }
 
@@ -67,13 +72,15 @@ func TestSumsBeyondThatOfAnAmountBreakNoRead(t *testing.T) {
 		beyond(c, asset)
 	}
 	for asset, big := range greatest {
-		for _, x := range ok(c, "ListBalances", &ledgerv1.ListBalancesRequest{Pattern: "rich:**", Asset: asset}, new(ledgerv1.ListBalancesResponse)).GetSums() {
+		for _, x := range ok(c, "ListBalances", &ledgerv1.ListBalancesRequest{Pattern: "rich:**", Asset: asset},
+			new(ledgerv1.ListBalancesResponse)).GetSums() {
 			if x.GetBalance() != big.twice || x.GetHeld() != big.twice {
 				t.Errorf("%s: sums %v", asset, x)
 			}
 		}
 		early := ok(c, "GetBalance", &ledgerv1.GetBalanceRequest{Account: ref("early:"+asset, asset),
-			At: &ledgerv1.GetBalanceRequest_EffectiveTime{EffectiveTime: timestamppb.New(time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC))}}, new(ledgerv1.GetBalanceResponse))
+			At: &ledgerv1.GetBalanceRequest_EffectiveTime{EffectiveTime: timestamppb.New(time.Date(2026, 1, 3, 0, 0, 0,
+				0, time.UTC))}}, new(ledgerv1.GetBalanceResponse))
 		if early.GetBalance() != big.twice {
 			t.Errorf("%s: balance by effective time %v", asset, early)
 		}
@@ -119,19 +126,23 @@ func readsAll(c *caller) {
 	for _, x := range ok(c, "ListHolds", &ledgerv1.ListHoldsRequest{}, new(ledgerv1.ListHoldsResponse)).GetHolds() {
 		read("GetHold", &ledgerv1.GetHoldRequest{Hold: &ledgerv1.GetHoldRequest_HoldId{HoldId: x.GetId()}})
 	}
-	for _, x := range ok(c, "ListTransfers", &ledgerv1.ListTransfersRequest{}, new(ledgerv1.ListTransfersResponse)).GetTransfers() {
+	for _, x := range ok(c, "ListTransfers", &ledgerv1.ListTransfersRequest{},
+		new(ledgerv1.ListTransfersResponse)).GetTransfers() {
 		read("GetTransfer", &ledgerv1.GetTransferRequest{Target: &ledgerv1.GetTransferRequest_TransferId{TransferId: x.GetId()}})
 	}
 	now := timestamppb.New(time.Now().Add(-time.Second).Truncate(time.Second))
-	for _, x := range ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{}, new(ledgerv1.ListAccountsResponse)).GetAccounts() {
+	for _, x := range ok(c, "ListAccounts", &ledgerv1.ListAccountsRequest{},
+		new(ledgerv1.ListAccountsResponse)).GetAccounts() {
 		account := ref(x.GetCode(), x.GetAsset())
 		read("GetAccount", &ledgerv1.GetAccountRequest{Account: account})
 		read("ListEntries", &ledgerv1.ListEntriesRequest{Account: account})
 		read("GetBalance", &ledgerv1.GetBalanceRequest{Account: account})
-		read("GetBalance", &ledgerv1.GetBalanceRequest{Account: account, At: &ledgerv1.GetBalanceRequest_RecordTime{RecordTime: now}})
+		read("GetBalance", &ledgerv1.GetBalanceRequest{Account: account,
+			At: &ledgerv1.GetBalanceRequest_RecordTime{RecordTime: now}})
 		for _, day := range []time.Duration{-400, -30, 0, 400} {
 			at := timestamppb.New(now.AsTime().Add(day * 24 * time.Hour))
-			read("GetBalance", &ledgerv1.GetBalanceRequest{Account: account, At: &ledgerv1.GetBalanceRequest_EffectiveTime{EffectiveTime: at}})
+			read("GetBalance", &ledgerv1.GetBalanceRequest{Account: account,
+				At: &ledgerv1.GetBalanceRequest_EffectiveTime{EffectiveTime: at}})
 		}
 		read("TrialBalance", &ledgerv1.TrialBalanceRequest{Pattern: x.GetCode()})
 	}

@@ -23,8 +23,10 @@ import (
 
 // The calls that make or list, and so go well on names of another tenant: what they answer is the
 // caller's own, and fresh.
-var goWell = []string{"CreateAssets", "ListAssets", "CreateAccounts", "ListAccounts", "TransferBatch", "ListHolds", "ListTransfers",
-	"ListBalances", "TrialBalance", "WatchEntries", "Idempotency.ClaimKey", "Idempotency.ClaimKeys", "Idempotency.DropClaim", "Id.Parse",
+var goWell = []string{"CreateAssets", "ListAssets", "CreateAccounts", "ListAccounts", "TransferBatch", "ListHolds",
+	"ListTransfers",
+	"ListBalances", "TrialBalance", "WatchEntries", "Idempotency.ClaimKey", "Idempotency.ClaimKeys",
+	"Idempotency.DropClaim", "Id.Parse",
 	"Idempotency.Begin", "Idempotency.ListRecords", "Lock.Acquire", "Lock.Get", "Lock.List", "Lock.Hold"}
 
 func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
@@ -33,11 +35,15 @@ func TestNoCallSeesOrTouchesAnotherTenant(t *testing.T) {
 	_, theirs := furnish(s, "theirs")
 	before := s.dump("theirs")
 	for _, m := range methods(t) {
-		empty := &caller{s, s.key("empty-"+strings.ReplaceAll(strings.ToLower(callName(m)), ".", "-"), "boss", access.Admin)}
-		alike := &caller{s, s.key("alike-"+strings.ReplaceAll(strings.ToLower(callName(m)), ".", "-"), "boss", access.Admin)}
-		ok(alike, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: theirs.asset, Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
+		empty := &caller{s, s.key("empty-"+strings.ReplaceAll(strings.ToLower(callName(m)), ".", "-"), "boss",
+			access.Admin)}
+		alike := &caller{s, s.key("alike-"+strings.ReplaceAll(strings.ToLower(callName(m)), ".", "-"), "boss",
+			access.Admin)}
+		ok(alike, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: theirs.asset,
+			Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
 		ok(alike, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: theirs.wallet, Asset: theirs.asset},
-			{Code: theirs.shop, Asset: theirs.asset}, {Code: theirs.world, Asset: theirs.asset, Unbounded: true}}}, new(ledgerv1.CreateAccountsResponse))
+			{Code: theirs.shop, Asset: theirs.asset}, {Code: theirs.world, Asset: theirs.asset, Unbounded: true}}},
+			new(ledgerv1.CreateAccountsResponse))
 		for _, me := range []*caller{empty, alike} { // who has nothing, and who has things of the same names
 			for i, r := range examples[callName(m)](theirs) {
 				got := reach(me, m, r, "Idempotency-Key", "furnish")
@@ -72,7 +78,8 @@ func TestTheWalkWouldNotice(t *testing.T) {
 		var seen bool
 		for _, r := range examples[callName(m)](mine) {
 			got := reach(me, m, r)
-			seen = seen || strings.Contains(got, secretNote) || strings.Contains(got, secretBalance) || strings.Contains(got, secretRequest) || strings.Contains(got, secretKey)
+			seen = seen || strings.Contains(got, secretNote) || strings.Contains(got, secretBalance) ||
+				strings.Contains(got, secretRequest) || strings.Contains(got, secretKey)
 		}
 		if !seen {
 			t.Errorf("%s shows its owner none of the secrets", m.FullName())
@@ -128,8 +135,10 @@ func watchAll(c *caller, r *ledgerv1.WatchEntriesRequest) string {
 // mark makes an entry that a watcher recognises.
 func (c *caller) mark() {
 	c.t.Helper()
-	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "MARK"}}}, new(ledgerv1.CreateAssetsResponse))
-	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "mark:a", Asset: "MARK", Unbounded: true},
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "MARK"}}},
+		new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "mark:a",
+		Asset: "MARK", Unbounded: true},
 		{Code: "mark:b", Asset: "MARK", Unbounded: true}}}, new(ledgerv1.CreateAccountsResponse))
 	ok(c, "Transfer", &ledgerv1.TransferRequest{BizNo: "mark" + time.Now().Format(time.RFC3339Nano),
 		Postings: posting("mark:a", "mark:b", "MARK", "1")}, new(ledgerv1.TransferResponse))
@@ -137,7 +146,8 @@ func (c *caller) mark() {
 
 // client is the generated client, with the caller's key, over gRPC.
 func (c *caller) client() ledgerv1connect.LedgerServiceClient {
-	return ledgerv1connect.NewLedgerServiceClient(http2, c.base, connect.WithGRPC(), connect.WithInterceptors(withKey(c.apiKey)))
+	return ledgerv1connect.NewLedgerServiceClient(http2, c.base, connect.WithGRPC(),
+		connect.WithInterceptors(withKey(c.apiKey)))
 }
 
 // withKey sends an API key along.
@@ -166,16 +176,19 @@ func TestWatchGoesOnAfterItsCursorAndEndsWithTheServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	me, mine := furnish(s, "mine")
-	stream, err := me.client().WatchEntries(context.Background(), &ledgerv1.WatchEntriesRequest{Cursor: "0", Pattern: "mine:wallet"})
+	stream, err := me.client().WatchEntries(context.Background(),
+		&ledgerv1.WatchEntriesRequest{Cursor: "0", Pattern: "mine:wallet"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stream.Close()
-	if !nextEntries(stream) || len(stream.Msg().GetEntries()) != 1 || stream.Msg().GetEntries()[0].GetTransferId() != mine.paidID {
+	if !nextEntries(stream) || len(stream.Msg().GetEntries()) != 1 ||
+		stream.Msg().GetEntries()[0].GetTransferId() != mine.paidID {
 		t.Fatalf("first %v, %v", stream.Msg(), stream.Err())
 	}
 	cursor := stream.Msg().GetCursor()
-	ok(me, "Transfer", &ledgerv1.TransferRequest{BizNo: "next", Postings: posting(mine.wallet, mine.shop, mine.asset, "1")}, new(ledgerv1.TransferResponse))
+	ok(me, "Transfer", &ledgerv1.TransferRequest{BizNo: "next",
+		Postings: posting(mine.wallet, mine.shop, mine.asset, "1")}, new(ledgerv1.TransferResponse))
 	again, err := me.client().WatchEntries(context.Background(), &ledgerv1.WatchEntriesRequest{Cursor: cursor})
 	if err != nil {
 		t.Fatal(err)

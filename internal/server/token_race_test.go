@@ -21,15 +21,19 @@ func TestATokenGuardsTheOperationsOfAnExecute(t *testing.T) {
 	c := boss(t)
 	for _, p := range protocols {
 		token, tag := c.plain(), p.contentType
-		c.call(p, "Batch.Execute", execute(operation("", pay(tag+"1", "u:a", "world", "1")), operation("", spendToken(token, "order 1"))),
+		c.call(p, "Batch.Execute", execute(operation("", pay(tag+"1", "u:a", "world", "1")),
+			operation("", spendToken(token, "order 1"))),
 			"X-Request-ID", "first-"+p.contentType).wants(t, p.name, "")
-		again := c.call(p, "Batch.Execute", execute(operation("", pay(tag+"2", "u:a", "world", "1")), operation("token", spendToken(token, "order 2"))))
+		again := c.call(p, "Batch.Execute",
+			execute(operation("", pay(tag+"2", "u:a", "world", "1")), operation("token", spendToken(token, "order 2"))))
 		again.wants(t, "again", "TOKEN_SPENT")
-		again.wantsState(t, map[string]string{"operation": "1", "operation_name": "token", "first_result": "order 1", "first_outcome": "done",
+		again.wantsState(t, map[string]string{"operation": "1", "operation_name": "token", "first_result": "order 1",
+			"first_outcome":   "done",
 			"first_operation": "idempotency.spend_token", "first_request_id": "first-" + p.contentType})
 
 		refused := c.plain()
-		no := c.call(p, "Batch.Execute", execute(operation("", spendToken(refused, "x")), operation("", pay(tag+"3", "u:a", "world", "1000"))))
+		no := c.call(p, "Batch.Execute",
+			execute(operation("", spendToken(refused, "x")), operation("", pay(tag+"3", "u:a", "world", "1000"))))
 		no.wants(t, "refused", "INSUFFICIENT_FUNDS")
 		no.wantsState(t, map[string]string{"submit_token": "spent", "operation": "1"})
 		if no.step() != errorsv1.NextStep_NEXT_STEP_NEW_TOKEN {
@@ -40,12 +44,15 @@ func TestATokenGuardsTheOperationsOfAnExecute(t *testing.T) {
 		again.wantsState(t, map[string]string{"first_outcome": "refused", "first_result": ""})
 
 		survives := c.token(&idempotencyv1.IssueTokensRequest{SurvivesRefusal: true})
-		no = c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")), operation("", pay(tag+"3", "u:a", "world", "1000"))))
+		no = c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")),
+			operation("", pay(tag+"3", "u:a", "world", "1000"))))
 		no.wants(t, "refused", "INSUFFICIENT_FUNDS")
 		no.wantsState(t, map[string]string{"submit_token": "kept"})
-		c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")), operation("", pay(tag+"3", "u:a", "world", "1000.001")))).
+		c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")),
+			operation("", pay(tag+"3", "u:a", "world", "1000.001")))).
 			wants(t, "a bad request", "AMOUNT_TOO_PRECISE")
-		c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")), operation("", spendToken(survives, "y")))).
+		c.call(p, "Batch.Execute", execute(operation("", spendToken(survives, "x")),
+			operation("", spendToken(survives, "y")))).
 			wants(t, "twice in one", "TOKEN_SPENT")
 		c.call(p, "Idempotency.SpendToken", spendToken(survives, "x")).wants(t, "it survived", "")
 	}
@@ -55,13 +62,17 @@ func TestATokenBeforeAnExecuteNamesWhatItMadeFirst(t *testing.T) {
 	t.Parallel()
 	c := boss(t)
 	token, other := c.plain(), c.plain()
-	c.call(grpc, "Batch.Execute", execute(operation("", spendToken(other, "nothing with a name")), operation("", keep("kept", "u:a", "", "1")),
-		operation("", pay("paid", "u:a", "world", "1"))), tokenHeader, token, "X-Request-ID", "both").wants(t, "both tokens", "")
+	c.call(grpc, "Batch.Execute", execute(operation("", spendToken(other, "nothing with a name")),
+		operation("", keep("kept", "u:a", "", "1")),
+		operation("", pay("paid", "u:a", "world", "1"))), tokenHeader, token, "X-Request-ID", "both").wants(t,
+		"both tokens", "")
 	again := c.call(grpc, "Batch.Execute", execute(operation("", keep("again", "u:a", "", "1"))), tokenHeader, token)
 	again.wants(t, "the header's", "TOKEN_SPENT")
-	again.wantsState(t, map[string]string{"first_operation": "batch.execute", "first_resource": "hold", "first_biz_no": "kept", "first_request_id": "both", "operation": ""})
+	again.wantsState(t, map[string]string{"first_operation": "batch.execute", "first_resource": "hold",
+		"first_biz_no": "kept", "first_request_id": "both", "operation": ""})
 	one := c.plain()
-	c.call(grpc, "Batch.Execute", execute(operation("", spendToken(one, "x"))), tokenHeader, one).wants(t, "one token, spent twice", "TOKEN_SPENT")
+	c.call(grpc, "Batch.Execute", execute(operation("", spendToken(one, "x"))), tokenHeader, one).wants(t,
+		"one token, spent twice", "TOKEN_SPENT")
 	c.call(grpc, "Idempotency.SpendToken", spendToken(one, "x")).wants(t, "and so not at all", "")
 }
 
@@ -77,7 +88,8 @@ func TestSpendingATokenCannotBeTried(t *testing.T) {
 	r.DryRun = true
 	c.call(connectJSON, "Batch.Execute", r, tokenHeader, token).wants(t, "by the header", "FIELD_INVALID")
 	c.call(connectJSON, "Batch.Execute", r).wants(t, "without a token", "")
-	c.call(connectJSON, "Batch.Execute", execute(operation("", &idempotencyv1.IssueTokensRequest{}))).wants(t, "issuing, which would be recorded", "FIELD_INVALID")
+	c.call(connectJSON, "Batch.Execute", execute(operation("", &idempotencyv1.IssueTokensRequest{}))).wants(t,
+		"issuing, which would be recorded", "FIELD_INVALID")
 	if !maps.Equal(before, c.dump("mine")) {
 		t.Error("something changed")
 	}
@@ -98,7 +110,8 @@ func TestATokenWhoseTransactionFailedIsNotSpent(t *testing.T) {
 			token := c.token(r)
 			before := c.dump("mine")
 			for range 2 {
-				a := c.call(p, "Transfer", pay("poison", "u:a", "world", "0.01"), tokenHeader, token+"; next", "Idempotency-Key", token[3:])
+				a := c.call(p, "Transfer", pay("poison", "u:a", "world", "0.01"), tokenHeader, token+"; next",
+					"Idempotency-Key", token[3:])
 				if a.wants(t, p.name, "INTERNAL"); a.header.Get("Submit-Token-Next") != "" {
 					t.Error("a failed submit carries a next token")
 				}
@@ -107,7 +120,8 @@ func TestATokenWhoseTransactionFailedIsNotSpent(t *testing.T) {
 				t.Error("something changed")
 			}
 			r := pay(p.name+fmt.Sprint(r), "u:a", "world", "0.01")
-			c.call(p, "Transfer", r, tokenHeader, token+"; next", "Idempotency-Key", token[3:]).wants(t, "sound again", "")
+			c.call(p, "Transfer", r, tokenHeader, token+"; next", "Idempotency-Key", token[3:]).wants(t, "sound again",
+				"")
 		}
 	}
 }
@@ -123,7 +137,8 @@ func TestThousandSubmitsOfOneFormOverTwoServersAreOne(t *testing.T) {
 	t.Parallel()
 	c := boss(t)
 	callers := []*caller{c, c.second()}
-	for name, request := range map[string]*idempotencyv1.IssueTokensRequest{"plain": {}, "survives": {SurvivesRefusal: true}} {
+	for name, request := range map[string]*idempotencyv1.IssueTokensRequest{"plain": {},
+		"survives": {SurvivesRefusal: true}} {
 		token := c.token(request)
 		bodies := make([][]byte, 1000)
 		for i := range bodies {
@@ -189,7 +204,8 @@ func TestATokenFromTheFutureIsSpentWhenItWasIssued(t *testing.T) {
 		forget_at = forget_at + interval '1 min' where token_hash = sha256($1)`, []byte(token)); err != nil {
 		t.Fatal(err)
 	}
-	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token).wants(t, "with another clock", "")
+	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token).wants(t, "with another clock",
+		"")
 	if n := c.count("select count(*) from token_submit_tokens where state = 'spent' and spent_at = issued_at"); n != 1 {
 		t.Errorf("%d tokens were spent at their issue", n)
 	}

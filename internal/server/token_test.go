@@ -72,7 +72,8 @@ func TestIssuedTokensAreToldOnceAndKeptAsHashes(t *testing.T) {
 	form := regexp.MustCompile(`^st_[0-9a-z]{32}$`)
 	seen := map[string]bool{}
 	for _, p := range protocols {
-		a := c.call(p, "Idempotency.IssueTokens", &idempotencyv1.IssueTokensRequest{Count: 1000, Subject: "user:1", Life: durationpb.New(time.Hour)})
+		a := c.call(p, "Idempotency.IssueTokens",
+			&idempotencyv1.IssueTokensRequest{Count: 1000, Subject: "user:1", Life: durationpb.New(time.Hour)})
 		res := new(idempotencyv1.IssueTokensResponse)
 		p.decode(t, a.raw, res)
 		if len(res.GetTokens()) != 1000 || a.header.Get("Cache-Control") != "no-store" {
@@ -99,7 +100,8 @@ func TestIssuedTokensAreToldOnceAndKeptAsHashes(t *testing.T) {
 	}
 	for what, r := range map[string]*idempotencyv1.IssueTokensRequest{
 		"too many": {Count: 1001}, "less than none": {Count: -1}, "too short": {Life: durationpb.New(time.Millisecond)},
-		"too long": {Life: durationpb.New(25 * time.Hour)}, "control character": {Subject: "a\nb"}, "long": {Purpose: strings.Repeat("é", 128)},
+		"too long": {Life: durationpb.New(25 * time.Hour)}, "control character": {Subject: "a\nb"},
+		"long": {Purpose: strings.Repeat("é", 128)},
 	} {
 		c.call(connectJSON, "Idempotency.IssueTokens", r).wants(t, what, "FIELD_INVALID")
 	}
@@ -109,7 +111,8 @@ func TestOneFormIsSubmittedOnce(t *testing.T) {
 	t.Parallel()
 	c := boss(t)
 	for i, p := range protocols {
-		token, tag := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:1001", Purpose: "order"}), fmt.Sprint("order-", i)
+		token, tag := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:1001", Purpose: "order"}),
+			fmt.Sprint("order-", i)
 		header := token + `; subject="user:1001"; purpose=order`
 		first := c.call(p, "Transfer", pay(tag, "u:a", "world", "1"), tokenHeader, header, "X-Request-ID", "first-"+tag)
 		first.wants(t, p.name, "")
@@ -121,13 +124,17 @@ func TestOneFormIsSubmittedOnce(t *testing.T) {
 		for _, p := range protocols {
 			again := c.call(p, "Hold", keep(tag+"-again", "u:a", "", "1"), tokenHeader, header)
 			again.wants(t, p.name, "TOKEN_SPENT")
-			again.wantsState(t, map[string]string{"first_outcome": "done", "first_operation": "ledger.transfer", "first_request_id": "first-" + tag,
-				"first_resource": "transfer", "first_biz_no": tag, "first_id": fmt.Sprint(made.GetTransfer().GetId())})
+			again.wantsState(t, map[string]string{"first_outcome": "done", "first_operation": "ledger.transfer",
+				"first_request_id": "first-" + tag,
+				"first_resource":   "transfer", "first_biz_no": tag,
+				"first_id": fmt.Sprint(made.GetTransfer().GetId())})
 			if d, _ := detail(again, new(errorsv1.ErrorDetail)); d.GetClass() != errorsv1.ErrorClass_ERROR_CLASS_DUPLICATE ||
-				d.GetNextStep() != errorsv1.NextStep_NEXT_STEP_IGNORE || !d.GetShowToUser() || again.code != "already_exists" {
+				d.GetNextStep() != errorsv1.NextStep_NEXT_STEP_IGNORE || !d.GetShowToUser() ||
+				again.code != "already_exists" {
 				t.Errorf("%s %v", again.code, d)
 			}
-			if at, err := time.Parse(time.RFC3339Nano, again.state("first_time")); err != nil || time.Since(at).Abs() > time.Minute {
+			if at, err := time.Parse(time.RFC3339Nano, again.state("first_time")); err != nil ||
+				time.Since(at).Abs() > time.Minute {
 				t.Errorf("first_time is %q", again.state("first_time"))
 			}
 		}
@@ -138,7 +145,8 @@ func TestOneFormIsSubmittedOnce(t *testing.T) {
 	if b := c.balance("u:a"); b != "91.00" { // 95 of which 5 are held
 		t.Errorf("u:a has %s", b)
 	}
-	if lines := c.log.with("first_request_id", "first-order-0"); len(lines) != len(protocols) || lines[0]["reason"] != "TOKEN_SPENT" {
+	if lines := c.log.with("first_request_id", "first-order-0"); len(lines) != len(protocols) ||
+		lines[0]["reason"] != "TOKEN_SPENT" {
 		t.Errorf("the log has %v", lines)
 	}
 }
@@ -150,7 +158,8 @@ func TestWhatIsWrongWithATokenHasItsReason(t *testing.T) {
 	bound := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:ä", Purpose: "order"})
 	subject := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:1"})
 	expired, late, forgotten := c.plain(), c.plain(), c.plain()
-	c.call(connectJSON, "Idempotency.SpendToken", &idempotencyv1.SpendTokenRequest{Token: late, Result: "order 7"}).wants(t, "spend", "")
+	c.call(connectJSON, "Idempotency.SpendToken",
+		&idempotencyv1.SpendTokenRequest{Token: late, Result: "order 7"}).wants(t, "spend", "")
 	age := func(token, back string) {
 		t.Helper()
 		if n, err := c.pool.Exec(t.Context(), `update token_submit_tokens set issued_at = issued_at - $2::interval, expires_at = expires_at - $2::interval,
@@ -164,20 +173,24 @@ func TestWhatIsWrongWithATokenHasItsReason(t *testing.T) {
 	before := c.dump("mine")
 	for i, x := range []struct{ header, reason string }{
 		{"", "TOKEN_MISSING"}, {`""`, "TOKEN_MISSING"}, {`; subject="user:ä"`, "FIELD_INVALID"}, {`;subject="user:1"`, "TOKEN_MISSING"},
-		{"st_" + strings.Repeat("0", 32), "TOKEN_UNKNOWN"}, {"other", "TOKEN_UNKNOWN"}, {strings.ToUpper(bound), "TOKEN_UNKNOWN"},
+		{"st_" + strings.Repeat("0", 32), "TOKEN_UNKNOWN"}, {"other", "TOKEN_UNKNOWN"},
+		{strings.ToUpper(bound), "TOKEN_UNKNOWN"},
 		{stranger.plain(), "TOKEN_UNKNOWN"}, {forgotten, "TOKEN_UNKNOWN"},
 		{bound, "TOKEN_FOREIGN"}, {bound + `; subject=%"user:%c3%a4"`, "TOKEN_FOREIGN"}, {bound + `; purpose="order"`, "TOKEN_FOREIGN"},
 		{bound + `; subject="user:a"; purpose="order"`, "TOKEN_FOREIGN"}, {subject + "; subject=user:2", "TOKEN_FOREIGN"}, {subject, "TOKEN_FOREIGN"},
 		{expired, "TOKEN_EXPIRED"}, {late, "TOKEN_SPENT"},
 	} {
 		for _, p := range protocols {
-			a := c.call(p, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, x.header, "Idempotency-Key", fmt.Sprint("k", i))
+			a := c.call(p, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, x.header, "Idempotency-Key",
+				fmt.Sprint("k", i))
 			a.wants(t, x.header+" over "+p.name, x.reason)
-			if x.reason != "FIELD_INVALID" && x.reason != "TOKEN_SPENT" && a.step() != errorsv1.NextStep_NEXT_STEP_NEW_TOKEN {
+			if x.reason != "FIELD_INVALID" && x.reason != "TOKEN_SPENT" &&
+				a.step() != errorsv1.NextStep_NEXT_STEP_NEW_TOKEN {
 				t.Errorf("after %s: %s", x.reason, a.step())
 			}
 			if x.reason == "TOKEN_SPENT" {
-				a.wantsState(t, map[string]string{"first_result": "order 7", "first_operation": "idempotency.spend_token"})
+				a.wantsState(t, map[string]string{"first_result": "order 7",
+					"first_operation": "idempotency.spend_token"})
 			}
 		}
 	}
@@ -189,7 +202,8 @@ func TestWhatIsWrongWithATokenHasItsReason(t *testing.T) {
 	a := c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, bound)
 	a.wantsState(t, map[string]string{"differs": "subject,purpose"})
 	// The same request key with a good token: nothing was recorded under it. What was not bound is not asked for.
-	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, subject+"; subject=user:1; purpose=anything", "Idempotency-Key", "k0").wants(t, "corrected", "")
+	c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader,
+		subject+"; subject=user:1; purpose=anything", "Idempotency-Key", "k0").wants(t, "corrected", "")
 	c.call(connectJSON, "Transfer", pay("y", "u:a", "world", "1"), tokenHeader, bound+`; subject=%"user:%c3%a4"; purpose=order`).wants(t, "with its names", "")
 	for reason, r := range map[string]*idempotencyv1.SpendTokenRequest{
 		"TOKEN_MISSING": {}, "TOKEN_UNKNOWN": {Token: "st_x"}, "TOKEN_FOREIGN": {Token: bound}, "TOKEN_EXPIRED": {Token: expired},
@@ -209,7 +223,8 @@ func TestTokenHeadersThatCannotBeMeantAreRefused(t *testing.T) {
 		token + `; subject="ä"`, token + `; subject=%"%c3"`, token + `; subject=%"%C3%A4"`, token + `; subject="a\b"`,
 		token + `; subject="` + strings.Repeat("s", 256) + `"`, token + `; subject=%"%0a"`} {
 		for _, p := range protocols {
-			c.call(p, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, header).wants(t, header+" over "+p.name, "FIELD_INVALID")
+			c.call(p, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, header).wants(t, header+" over "+p.name,
+				"FIELD_INVALID")
 		}
 	}
 	dry := pay("x", "u:a", "world", "1")
@@ -217,7 +232,8 @@ func TestTokenHeadersThatCannotBeMeantAreRefused(t *testing.T) {
 	together := batch("a", "5", true)
 	together.DryRun = true
 	for name, requests := range map[string][]proto.Message{
-		"Transfer": {dry}, "TransferBatch": {batch("a", "5", false), together}, "GetBalance": {&ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")}},
+		"Transfer": {dry}, "TransferBatch": {batch("a", "5", false),
+			together}, "GetBalance": {&ledgerv1.GetBalanceRequest{Account: ref("u:a", "COIN")}},
 		"ListAssets": {&ledgerv1.ListAssetsRequest{}},
 	} {
 		for _, r := range requests {
@@ -235,9 +251,11 @@ func TestTokenHeadersThatCannotBeMeantAreRefused(t *testing.T) {
 	}
 	_ = stream.Close()
 	c.send(grpc, path(method(t, "WatchEntries")), nil, tokenHeader, token).wants(t, "a stream", "FIELD_INVALID")
-	c.call(connectJSON, "TransferBatch", batch("a", "5", true), tokenHeader, token, "X-Request-ID", "all").wants(t, "all or nothing", "")
+	c.call(connectJSON, "TransferBatch", batch("a", "5", true), tokenHeader, token, "X-Request-ID", "all").wants(t,
+		"all or nothing", "")
 	again := c.call(connectJSON, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token)
-	again.wantsState(t, map[string]string{"first_operation": "ledger.transfer_batch", "first_biz_no": "other-a", "first_request_id": "all"})
+	again.wantsState(t, map[string]string{"first_operation": "ledger.transfer_batch", "first_biz_no": "other-a",
+		"first_request_id": "all"})
 }
 
 func TestARefusalSpendsTheTokenUnlessItSurvives(t *testing.T) {
@@ -246,16 +264,19 @@ func TestARefusalSpendsTheTokenUnlessItSurvives(t *testing.T) {
 	for _, p := range protocols {
 		token := c.plain()
 		for i := range 2 { // the recorded refusal says it too
-			no := c.call(p, "Transfer", pay("no", "u:a", "world", "1000"), tokenHeader, token+";next", "Idempotency-Key", "no-"+p.name)
+			no := c.call(p, "Transfer", pay("no", "u:a", "world", "1000"), tokenHeader, token+";next",
+				"Idempotency-Key", "no-"+p.name)
 			no.wants(t, p.name, "INSUFFICIENT_FUNDS")
 			no.wantsState(t, map[string]string{"submit_token": "spent", "available": "90.00"})
-			if no.step() != errorsv1.NextStep_NEXT_STEP_NEW_TOKEN || no.header.Get("Submit-Token-Next") != "" || no.replayed() != (i == 1) {
+			if no.step() != errorsv1.NextStep_NEXT_STEP_NEW_TOKEN || no.header.Get("Submit-Token-Next") != "" ||
+				no.replayed() != (i == 1) {
 				t.Errorf("the next step is %s, in %v", no.step(), no.header)
 			}
 		}
 		again := c.call(p, "Transfer", pay("yes", "u:a", "world", "1"), tokenHeader, token)
 		again.wants(t, p.name, "TOKEN_SPENT")
-		again.wantsState(t, map[string]string{"first_outcome": "refused", "first_operation": "ledger.transfer", "first_biz_no": ""})
+		again.wantsState(t, map[string]string{"first_outcome": "refused", "first_operation": "ledger.transfer",
+			"first_biz_no": ""})
 		if again.step() != errorsv1.NextStep_NEXT_STEP_NEW_TOKEN {
 			t.Errorf("the next step is %s", again.step())
 		}
@@ -267,7 +288,8 @@ func TestARefusalSpendsTheTokenUnlessItSurvives(t *testing.T) {
 		if no.step() != errorsv1.NextStep_NEXT_STEP_NEW_KEY {
 			t.Errorf("the next step is %s", no.step())
 		}
-		c.call(p, "Transfer", pay("yes-"+p.name, "u:a", "u:a2", "1"), tokenHeader, token).wants(t, "a bad request", "ACCOUNT_NOT_FOUND")
+		c.call(p, "Transfer", pay("yes-"+p.name, "u:a", "u:a2", "1"), tokenHeader, token).wants(t, "a bad request",
+			"ACCOUNT_NOT_FOUND")
 		c.call(p, "Transfer", pay("yes-"+p.name, "u:a", "spent:a", "1"), tokenHeader, token).wants(t, "corrected", "")
 		c.call(p, "Transfer", pay("more", "u:a", "world", "1"), tokenHeader, token).wants(t, "once more", "TOKEN_SPENT")
 		c.call(p, "Transfer", pay("back-"+p.name, "spent:a", "u:a", "1")).wants(t, "back", "")
@@ -285,15 +307,18 @@ func TestBadRequestsAndConflictsLeaveTheToken(t *testing.T) {
 	stale.Conditions = []*ledgerv1.Condition{{Account: ref("u:a", "COIN"), Version: proto.Int64(77)}}
 	before := c.dump("mine")
 	for reason, r := range map[string]proto.Message{
-		"FIELD_INVALID": pay("", "u:a", "world", "1"), "ACCOUNT_NOT_FOUND": pay("x", "u:a", "nobody", "1"), "STALE_VERSION": stale,
-		"BIZ_NO_EXISTS_DIFFERENT": pay("fund-a", "u:a", "world", "1"), "AMOUNT_TOO_PRECISE": pay("x", "u:a", "world", "1.001"),
+		"FIELD_INVALID": pay("", "u:a", "world", "1"), "ACCOUNT_NOT_FOUND": pay("x", "u:a", "nobody",
+			"1"), "STALE_VERSION": stale,
+		"BIZ_NO_EXISTS_DIFFERENT": pay("fund-a", "u:a", "world", "1"),
+		"AMOUNT_TOO_PRECISE":      pay("x", "u:a", "world", "1.001"),
 	} {
 		c.call(grpc, "Transfer", r, tokenHeader, token, "Idempotency-Key", "k").wants(t, "with a good token", reason)
 	}
 	if !maps.Equal(before, c.dump("mine")) {
 		t.Error("something changed")
 	}
-	c.call(grpc, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token, "Idempotency-Key", "k").wants(t, "corrected", "")
+	c.call(grpc, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token, "Idempotency-Key", "k").wants(t,
+		"corrected", "")
 	// What was there before, under its own name, is what the form was for: it spends the token.
 	other := c.plain()
 	a := c.call(grpc, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, other)
@@ -313,10 +338,12 @@ func TestARetryWithItsKeyReplaysThoughTheTokenIsSpent(t *testing.T) {
 		r := pay(p.name, "u:a", "world", "1")
 		first := c.call(p, "Transfer", r, tokenHeader, token+"; next", "Idempotency-Key", key)
 		next := first.header.Get("Submit-Token-Next")
-		if first.wants(t, p.name, ""); !strings.HasPrefix(next, "st_") || first.header.Get("Cache-Control") != "no-store" {
+		if first.wants(t, p.name, ""); !strings.HasPrefix(next, "st_") ||
+			first.header.Get("Cache-Control") != "no-store" {
 			t.Fatalf("%s: %v", p.name, first.header)
 		}
-		for what, token := range map[string]string{"the same token": token, "no token": "", "the spent one of another": c.plain()} {
+		for what, token := range map[string]string{"the same token": token, "no token": "",
+			"the spent one of another": c.plain()} {
 			again := c.call(p, "Transfer", r, tokenHeader, token+"; next", "Idempotency-Key", key)
 			if again.wants(t, what, ""); !again.replayed() || string(again.raw) != string(first.raw) {
 				t.Errorf("%s: %v", what, again.header)
@@ -329,10 +356,12 @@ func TestARetryWithItsKeyReplaysThoughTheTokenIsSpent(t *testing.T) {
 				t.Errorf("with %s the next one is %q, not %q", what, got, want)
 			}
 		}
-		if a := c.call(p, "Transfer", r, tokenHeader, token, "Idempotency-Key", key); a.header.Get("Submit-Token-Next") != "" {
+		if a := c.call(p, "Transfer", r, tokenHeader, token, "Idempotency-Key",
+			key); a.header.Get("Submit-Token-Next") != "" {
 			t.Error("nobody asked for the next token")
 		}
-		c.call(p, "Transfer", pay("other", "u:a", "world", "1"), tokenHeader, token, "Idempotency-Key", key+"2").wants(t, "another key", "TOKEN_SPENT")
+		c.call(p, "Transfer", pay("other", "u:a", "world", "1"), tokenHeader, token, "Idempotency-Key",
+			key+"2").wants(t, "another key", "TOKEN_SPENT")
 		if strings.Contains(fmt.Sprint(c.dump("mine")), next[3:]) {
 			t.Error("the next token is in the database")
 		}
@@ -342,16 +371,19 @@ func TestARetryWithItsKeyReplaysThoughTheTokenIsSpent(t *testing.T) {
 func TestAnOpenPageSubmitsOnWithTheNextToken(t *testing.T) {
 	t.Parallel()
 	c := boss(t)
-	first := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:1", Purpose: "gift", Life: durationpb.New(2 * time.Hour), SurvivesRefusal: true})
+	first := c.token(&idempotencyv1.IssueTokensRequest{Subject: "user:1", Purpose: "gift",
+		Life: durationpb.New(2 * time.Hour), SurvivesRefusal: true})
 	token, names := first, "; subject=user:1; purpose=gift; next"
 	for i := range 5 {
 		p := protocols[i%len(protocols)]
-		a := c.call(p, "Transfer", pay(fmt.Sprint("gift-", i), "u:a", "world", "1"), tokenHeader, token+names, "X-Request-ID", fmt.Sprint("gift-", i))
+		a := c.call(p, "Transfer", pay(fmt.Sprint("gift-", i), "u:a", "world", "1"), tokenHeader, token+names,
+			"X-Request-ID", fmt.Sprint("gift-", i))
 		a.wants(t, fmt.Sprint("gift ", i), "")
 		if token = a.header.Get("Submit-Token-Next"); token == "" {
 			t.Fatal("no next token")
 		}
-		c.call(p, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token).wants(t, "without its names", "TOKEN_FOREIGN")
+		c.call(p, "Transfer", pay("x", "u:a", "world", "1"), tokenHeader, token).wants(t, "without its names",
+			"TOKEN_FOREIGN")
 		no := c.call(p, "Transfer", pay("x", "u:a", "world", "1000"), tokenHeader, token+names)
 		if no.wants(t, "refused", "INSUFFICIENT_FUNDS"); no.header.Get("Submit-Token-Next") != "" {
 			t.Error("a refused submit carries a next token")
@@ -375,7 +407,8 @@ func TestEveryChangeOfTheLedgerIsNamed(t *testing.T) {
 		name, _, _ = strings.Cut(name, " ")
 		tag := fmt.Sprint("n", n)
 		r := change.well(tag)
-		if b, ok := r.(*ledgerv1.TransferBatchRequest); strings.Contains(name, ".") && name != "Batch.Execute" || ok && !b.GetAllOrNothing() {
+		if b, ok := r.(*ledgerv1.TransferBatchRequest); strings.Contains(name, ".") && name != "Batch.Execute" || ok &&
+			!b.GetAllOrNothing() {
 			continue
 		}
 		n++
@@ -407,7 +440,8 @@ func TestATokenBeforeABeginIsSpentOnce(t *testing.T) {
 	other := &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Wait: durationpb.New(100 * time.Millisecond)}
 	headers := []string{tokenHeader, c.plain() + "; next", "Claim-Key", `"p"; first-only`}
 	c.call(grpc, "Idempotency.Begin", other, headers...).wants(t, "a wait", "WORK_RUNNING")
-	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: first.GetFence()}, new(idempotencyv1.AbandonResponse))
+	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
+		new(idempotencyv1.AbandonResponse))
 	waited := c.call(grpc, "Idempotency.Begin", other, headers...)
 	waited.wants(t, "after the wait", "")
 	if next := waited.header.Get("Submit-Token-Next"); next == "" || waited.header.Get("Claim-Count") != "1" {

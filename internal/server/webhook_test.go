@@ -23,7 +23,8 @@ import (
 )
 
 func endpoint(name string) *notifyv1.CreateEndpointRequest {
-	return &notifyv1.CreateEndpointRequest{Name: name, Url: "https://hooks.example.com/" + name, Description: secretNote}
+	return &notifyv1.CreateEndpointRequest{Name: name, Url: "https://hooks.example.com/" + name,
+		Description: secretNote}
 }
 
 func init() {
@@ -58,7 +59,8 @@ func init() {
 	for name, c := range map[string]change{
 		"Webhook.CreateEndpoint": {well: func(tag string) proto.Message { return endpoint("new-" + hook(tag)) }},
 		"Webhook.UpdateEndpoint": {well: func(tag string) proto.Message {
-			return &notifyv1.UpdateEndpointRequest{Name: hook(tag), Types: &notifyv1.EventTypes{Types: []string{"b", "a"}}}
+			return &notifyv1.UpdateEndpointRequest{Name: hook(tag),
+				Types: &notifyv1.EventTypes{Types: []string{"b", "a"}}}
 		}},
 		"Webhook.RotateSecret": {well: func(tag string) proto.Message {
 			return &notifyv1.RotateSecretRequest{Name: hook(tag), SecretVersion: 1}
@@ -79,23 +81,30 @@ func TestSecretsOfEndpointsAreForAdmins(t *testing.T) {
 	s.start(server.Options{Secret: secret.New()})
 	admin, writer := &caller{s, s.key("one", "boss", access.Admin)}, &caller{s, s.key("one", "till", access.Write)}
 	ok(writer, "Webhook.CreateEndpoint", endpoint("shop"), new(notifyv1.CreateEndpointResponse))
-	first := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}, new(notifyv1.GetSecretResponse)).GetSecrets()
-	moved := ok(writer, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1}, new(notifyv1.RotateSecretResponse)).GetEndpoint()
-	both := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}, new(notifyv1.GetSecretResponse)).GetSecrets()
-	if len(first) != 1 || len(both) != 2 || both[1].GetSecret() != first[0].GetSecret() || both[0].GetSecret() == first[0].GetSecret() || both[0].GetVersion() != 2 ||
-		!strings.HasPrefix(first[0].GetSecret(), "whsec_") || time.Until(moved.GetPreviousExpireTime().AsTime()) < 23*time.Hour {
+	first := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
+		new(notifyv1.GetSecretResponse)).GetSecrets()
+	moved := ok(writer, "Webhook.RotateSecret", &notifyv1.RotateSecretRequest{Name: "shop", SecretVersion: 1},
+		new(notifyv1.RotateSecretResponse)).GetEndpoint()
+	both := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
+		new(notifyv1.GetSecretResponse)).GetSecrets()
+	if len(first) != 1 || len(both) != 2 || both[1].GetSecret() != first[0].GetSecret() ||
+		both[0].GetSecret() == first[0].GetSecret() || both[0].GetVersion() != 2 ||
+		!strings.HasPrefix(first[0].GetSecret(), "whsec_") ||
+		time.Until(moved.GetPreviousExpireTime().AsTime()) < 23*time.Hour {
 		t.Errorf("%v, then %v, %v", first, both, moved)
 	}
-	if a := writer.call(connectProto, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}); a.code != "permission_denied" {
+	if a := writer.call(connectProto, "Webhook.GetSecret",
+		&notifyv1.GetSecretRequest{Name: "shop"}); a.code != "permission_denied" {
 		t.Errorf("a key that may write gets the secret: %+v", a)
 	}
-	if a := admin.call(connectProto, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}); a.header.Get("Cache-Control") != "no-store" {
+	if a := admin.call(connectProto, "Webhook.GetSecret",
+		&notifyv1.GetSecretRequest{Name: "shop"}); a.header.Get("Cache-Control") != "no-store" {
 		t.Errorf("secrets may be stored on the way: %v", a.header)
 	}
 }
 
-// TestAWebhookIsPostedUntilItIsTaken, under one id and with good signatures, whatever the endpoint does; and not to one that
-// wants no more.
+// TestAWebhookIsPostedUntilItIsTaken, under one id and with good signatures, whatever the endpoint does; and not to one
+// that wants no more.
 func TestAWebhookIsPostedUntilItIsTaken(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -124,17 +133,24 @@ func TestAWebhookIsPostedUntilItIsTaken(t *testing.T) {
 	}))
 	t.Cleanup(receiver.Close)
 	s.server.Stop()
-	s.start(server.Options{Secret: secret.New(), Webhooks: webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true, Ports: []uint16{0}}})
-	ok(admin, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: receiver.URL}, new(notifyv1.CreateEndpointResponse))
-	told := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"}, new(notifyv1.GetSecretResponse)).GetSecrets()[0].GetSecret()
+	s.start(server.Options{Secret: secret.New(),
+		Webhooks: webhook.Guard{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, HTTP: true,
+			Ports: []uint16{0}}})
+	ok(admin, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: receiver.URL},
+		new(notifyv1.CreateEndpointResponse))
+	told := ok(admin, "Webhook.GetSecret", &notifyv1.GetSecretRequest{Name: "shop"},
+		new(notifyv1.GetSecretResponse)).GetSecrets()[0].GetSecret()
 	library, err := standardwebhooks.NewWebhook(told)
 	if err != nil {
 		t.Fatal(err)
 	}
 	verify = library.Verify
 	post := func(body string) int64 {
-		return ok(admin, "Notify.Send", &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK, Recipient: "shop",
-			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid", Data: []byte(body)}}}, new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+		return ok(admin, "Notify.Send", &notifyv1.SendRequest{Channel: notifyv1.Channel_CHANNEL_WEBHOOK,
+			Recipient: "shop",
+			Says: &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Type: "order.paid",
+				Data: []byte(body)}}},
+			new(notifyv1.SendResponse)).GetMessage().GetMessageId()
 	}
 	state := func(id int64) notifyv1.MessageState { return admin.message(id).GetState() }
 	first := post(`{"order":1}`)
@@ -145,7 +161,8 @@ func TestAWebhookIsPostedUntilItIsTaken(t *testing.T) {
 	mu.Unlock()
 	second := post(`{"order":2}`)
 	soon(t, time.Minute, "it is dead", func() bool { return state(second) == notifyv1.MessageState_MESSAGE_STATE_DEAD })
-	gone := ok(admin, "Webhook.GetEndpoint", &notifyv1.GetEndpointRequest{Name: "shop"}, new(notifyv1.GetEndpointResponse)).GetEndpoint()
+	gone := ok(admin, "Webhook.GetEndpoint", &notifyv1.GetEndpointRequest{Name: "shop"},
+		new(notifyv1.GetEndpointResponse)).GetEndpoint()
 	if gone.GetDisabledReason() != notifyv1.DisabledReason_DISABLED_REASON_GONE {
 		t.Errorf("%v", gone)
 	}
@@ -158,9 +175,12 @@ func TestAReportSaysThatATextArrived(t *testing.T) {
 	c := &caller{s, s.key("one", "till", access.Write)}
 	web := newPosts(t) // its number for every message is n1
 	s.sending("sms:\n  - {kind: http, name: gateway, url: '"+web.URL+"/sms', json: {to: '{recipient}', say: '{text}'}, id_at: /id, report_secret: s3cret,\n"+
-		"     reports: {id_at: /id, status_at: /status, delivered: [DELIVERED], undelivered: [REJECTED]}}\n", webhook.Guard{})
-	id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."), new(notifyv1.SendResponse)).GetMessage().GetMessageId()
-	soon(t, 20*time.Second, "it is sent", func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
+		"     reports: {id_at: /id, status_at: /status, delivered: [DELIVERED], undelivered: [REJECTED]}}\n",
+		webhook.Guard{})
+	id := ok(c, "Notify.Send", written(notifyv1.Channel_CHANNEL_SMS, "+8613812345678", "It is paid."),
+		new(notifyv1.SendResponse)).GetMessage().GetMessageId()
+	soon(t, 20*time.Second, "it is sent",
+		func() bool { return c.message(id).GetState() == notifyv1.MessageState_MESSAGE_STATE_SENT })
 	post := func(path, body string) int {
 		r, err := http.Post(s.base+"/notify/reports/"+path, "application/json", strings.NewReader(body))
 		if err != nil {
@@ -189,19 +209,22 @@ func TestAReportSaysThatATextArrived(t *testing.T) {
 	}
 }
 
-// TestAnEventGoesToAllEndpointsThatWantIt, alone and in an Execute with its cause: once to each by its biz_no, and to none when
-// the cause fails.
+// TestAnEventGoesToAllEndpointsThatWantIt, alone and in an Execute with its cause: once to each by its biz_no, and to
+// none when the cause fails.
 func TestAnEventGoesToAllEndpointsThatWantIt(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
 	c := &caller{s, s.key("one", "till", access.Write)}
 	s.server.Stop()
 	s.start(server.Options{Secret: secret.New()})
-	for name, types := range map[string][]string{"all": nil, "paid": {"order.made", "order.paid"}, "made": {"order.made"}, "off": nil} {
-		ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: name, Url: "https://" + name + ".example.com", Types: &notifyv1.EventTypes{Types: types}},
+	for name, types := range map[string][]string{"all": nil, "paid": {"order.made", "order.paid"},
+		"made": {"order.made"}, "off": nil} {
+		ok(c, "Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: name, Url: "https://" + name +
+			".example.com", Types: &notifyv1.EventTypes{Types: types}},
 			new(notifyv1.CreateEndpointResponse))
 	}
-	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "off", Enabled: proto.Bool(false)}, new(notifyv1.UpdateEndpointResponse))
+	ok(c, "Webhook.UpdateEndpoint", &notifyv1.UpdateEndpointRequest{Name: "off", Enabled: proto.Bool(false)},
+		new(notifyv1.UpdateEndpointResponse))
 	other := &caller{s, s.key("two", "till", access.Write)}
 	ok(other, "Webhook.CreateEndpoint", endpoint("theirs"), new(notifyv1.CreateEndpointResponse))
 	told := func(r *notifyv1.PublishResponse) (names string) {
@@ -232,16 +255,20 @@ func TestAnEventGoesToAllEndpointsThatWantIt(t *testing.T) {
 	want(publish(paid), "all existed;late;paid existed;")
 	want(publish(&notifyv1.PublishRequest{Type: "order.made", Data: []byte(`{}`)}), "all;late;made;paid;")
 	want(told(ok(other, "Webhook.Publish", paid, new(notifyv1.PublishResponse))), "theirs;")
-	if a := c.call(connectProto, "Webhook.Publish", &notifyv1.PublishRequest{Type: "x", Data: []byte("{")}); a.code != "invalid_argument" {
+	if a := c.call(connectProto, "Webhook.Publish",
+		&notifyv1.PublishRequest{Type: "x", Data: []byte("{")}); a.code != "invalid_argument" {
 		t.Errorf("%+v", a)
 	}
 
-	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}}, new(ledgerv1.CreateAssetsResponse))
-	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world", Asset: "COIN", Unbounded: true},
+	ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}},
+		new(ledgerv1.CreateAssetsResponse))
+	ok(c, "CreateAccounts", &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "world",
+		Asset: "COIN", Unbounded: true},
 		{Code: "ada", Asset: "COIN"}}}, new(ledgerv1.CreateAccountsResponse))
 	event := operation("event", &notifyv1.PublishRequest{Type: "order.paid", Data: []byte(`{"order":2}`), BizNo: "e2"})
 	before := s.count("select count(*) from notify_messages")
-	if a := c.call(connectProto, "Batch.Execute", execute(event, operation("pay", pay("o1", "ada", "world", "5")))); a.code == "" {
+	if a := c.call(connectProto, "Batch.Execute",
+		execute(event, operation("pay", pay("o1", "ada", "world", "5")))); a.code == "" {
 		t.Errorf("%+v", a)
 	}
 	if n := s.count("select count(*) from notify_messages"); n != before {

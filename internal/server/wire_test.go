@@ -43,7 +43,8 @@ var (
 )
 
 var (
-	http1 = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true}, Timeout: time.Minute}
+	http1 = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 100, DisableCompression: true},
+		Timeout: time.Minute}
 	http2 = &http.Client{Transport: h2c(), Timeout: time.Minute}
 )
 
@@ -208,7 +209,8 @@ func (a *answer) readGRPCStatus(t testing.TB) {
 	if status == "0" {
 		return
 	}
-	n := slices.Index([]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16"}, status)
+	n := slices.Index([]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15",
+		"16"}, status)
 	if n < 0 {
 		t.Fatalf("no status in %v", a.header)
 	}

@@ -41,9 +41,13 @@ func workFence(kind, tag string) int64 {
 
 func init() {
 	maps.Copy(changes, map[string]change{
-		"Idempotency.Begin": {well: func(tag string) proto.Message { return &idempotencyv1.BeginRequest{Scope: "new", Key: tag} }},
+		"Idempotency.Begin": {well: func(tag string) proto.Message {
+			return &idempotencyv1.BeginRequest{Scope: "new",
+				Key: tag}
+		}},
 		"Idempotency.Extend": {well: func(tag string) proto.Message {
-			return &idempotencyv1.ExtendRequest{Scope: "runs", Key: tag, Fence: workFence("runs", tag), Lease: durationpb.New(time.Minute)}
+			return &idempotencyv1.ExtendRequest{Scope: "runs", Key: tag, Fence: workFence("runs", tag),
+				Lease: durationpb.New(time.Minute)}
 		}},
 		"Idempotency.Complete": {well: func(tag string) proto.Message {
 			return &idempotencyv1.CompleteRequest{Scope: "runs", Key: tag, Fence: workFence("runs", tag), Outcome: done,
@@ -89,20 +93,25 @@ func (c *caller) run(r *idempotencyv1.BeginRequest, headers ...string) *idempote
 	return res.GetRun()
 }
 
-func completion(scope, key string, fence int64, o idempotencyv1.WorkOutcome, body string) *idempotencyv1.CompleteRequest {
-	return &idempotencyv1.CompleteRequest{Scope: scope, Key: key, Fence: fence, Outcome: o, Answer: &idempotencyv1.RecordedAnswer{Status: 201,
-		Headers: []*idempotencyv1.RecordedHeader{{Name: "Location", Value: "/orders/7"}, {Name: "Vary", Value: "a"}, {Name: "Vary", Value: "b<\""}},
-		Body:    []byte(body)}}
+func completion(scope, key string, fence int64, o idempotencyv1.WorkOutcome,
+	body string) *idempotencyv1.CompleteRequest {
+	return &idempotencyv1.CompleteRequest{Scope: scope, Key: key, Fence: fence, Outcome: o,
+		Answer: &idempotencyv1.RecordedAnswer{Status: 201,
+			Headers: []*idempotencyv1.RecordedHeader{{Name: "Location", Value: "/orders/7"}, {Name: "Vary", Value: "a"},
+				{Name: "Vary", Value: "b<\""}},
+			Body: []byte(body)}}
 }
 
-func (c *caller) complete(scope, key string, fence int64, o idempotencyv1.WorkOutcome, body string) *idempotencyv1.CompleteResponse {
+func (c *caller) complete(scope, key string, fence int64, o idempotencyv1.WorkOutcome,
+	body string) *idempotencyv1.CompleteResponse {
 	c.t.Helper()
 	return ok(c, "Idempotency.Complete", completion(scope, key, fence, o, body), new(idempotencyv1.CompleteResponse))
 }
 
 func (c *caller) record(scope, key string) *idempotencyv1.Record {
 	c.t.Helper()
-	return ok(c, "Idempotency.GetRecord", &idempotencyv1.GetRecordRequest{Scope: scope, Key: key}, new(idempotencyv1.GetRecordResponse)).GetRecord()
+	return ok(c, "Idempotency.GetRecord", &idempotencyv1.GetRecordRequest{Scope: scope, Key: key},
+		new(idempotencyv1.GetRecordResponse)).GetRecord()
 }
 
 // age moves all times of a piece of work into the past.
@@ -131,7 +140,8 @@ func TestOneOfAThousandRunsAndTheOthersGetItsAnswer(t *testing.T) {
 	for i := range 1000 {
 		wg.Go(func() {
 			c := servers[i%2]
-			res := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: fingerprint, Wait: durationpb.New(50 * time.Second)})
+			res := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: fingerprint,
+				Wait: durationpb.New(50 * time.Second)})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -161,7 +171,8 @@ func TestReplayIsByteForByteAndMarked(t *testing.T) {
 	for i := range noise {
 		noise[i] = byte(rand.IntN(256))
 	}
-	for name, body := range map[string]string{"empty": "", "zero-first": "\x00\x01", "alike": strings.Repeat("alike ", 100_000), "noise": string(noise)} {
+	for name, body := range map[string]string{"empty": "", "zero-first": "\x00\x01",
+		"alike": strings.Repeat("alike ", 100_000), "noise": string(noise)} {
 		fence := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: name}, "X-Request-ID", "first-"+name).GetFence()
 		c.complete("s", name, fence, refused, body)
 		a := c.call(grpc, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "s", Key: name})
@@ -171,16 +182,19 @@ func TestReplayIsByteForByteAndMarked(t *testing.T) {
 		want := completion("s", name, fence, refused, body).GetAnswer()
 		if !a.replayed() || replay.GetOutcome() != refused || replay.GetFirstRequestId() != "first-"+name ||
 			!proto.Equal(replay.GetAnswer(), want) || replay.GetSettleTime() == nil {
-			t.Errorf("%s: replayed %v, %d bytes for %d, %.300v", name, a.replayed(), len(replay.GetAnswer().GetBody()), len(body), replay)
+			t.Errorf("%s: replayed %v, %d bytes for %d, %.300v", name, a.replayed(), len(replay.GetAnswer().GetBody()),
+				len(body), replay)
 		}
-		if rec := c.record("s", name); !proto.Equal(rec.GetAnswer(), want) || rec.GetState() != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
+		if rec := c.record("s", name); !proto.Equal(rec.GetAnswer(), want) ||
+			rec.GetState() != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
 			t.Errorf("%s: record %.300v", name, rec)
 		}
 	}
 	worst := completion("s", "worst", c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "worst"}).GetFence(), done, "")
 	worst.Answer.Headers = nil
 	for range 7 { // as large as it may be, of what takes most room
-		worst.Answer.Headers = append(worst.Answer.Headers, &idempotencyv1.RecordedHeader{Name: "X", Value: strings.Repeat("\x01\"", 4096)})
+		worst.Answer.Headers = append(worst.Answer.Headers,
+			&idempotencyv1.RecordedHeader{Name: "X", Value: strings.Repeat("\x01\"", 4096)})
 	}
 	ok(c, "Idempotency.Complete", worst, new(idempotencyv1.CompleteResponse))
 	if got := c.record("s", "worst").GetAnswer(); !proto.Equal(got, worst.GetAnswer()) {
@@ -193,7 +207,8 @@ func TestReplayIsByteForByteAndMarked(t *testing.T) {
 	if n := c.count("select sum(octet_length(body)) from work_records where key = 'alike'"); n > 20_000 {
 		t.Errorf("what is alike takes %d bytes", n)
 	}
-	if a := c.call(connectJSON, "Idempotency.Complete", completion("s", "k", 1, done, string(noise)+"x")); a.reason(t) != "FIELD_INVALID" {
+	if a := c.call(connectJSON, "Idempotency.Complete",
+		completion("s", "k", 1, done, string(noise)+"x")); a.reason(t) != "FIELD_INVALID" {
 		t.Errorf("more than 1 MiB: %s", a.code)
 	}
 }
@@ -206,7 +221,8 @@ func TestOtherContentIsRefusedBeforeAnythingElse(t *testing.T) {
 	}
 	other := func(when string) {
 		t.Helper()
-		if a := c.call(connectJSON, "Idempotency.Begin", r("other")); a.reason(t) != "WORK_KEY_REUSED" || a.state("first_request_id") != "the-first" {
+		if a := c.call(connectJSON, "Idempotency.Begin", r("other")); a.reason(t) != "WORK_KEY_REUSED" ||
+			a.state("first_request_id") != "the-first" {
 			t.Errorf("%s: %s %s", when, a.code, a.message)
 		}
 	}
@@ -216,7 +232,8 @@ func TestOtherContentIsRefusedBeforeAnythingElse(t *testing.T) {
 	other("lapsed")
 	c.complete("s", "k", fence, unknown, "")
 	other("parked")
-	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: fence}, new(idempotencyv1.AbandonResponse))
+	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: fence},
+		new(idempotencyv1.AbandonResponse))
 	other("free")
 	fence = c.run(r("this")).GetFence()
 	c.complete("s", "k", fence, done, "")
@@ -227,7 +244,8 @@ func TestOtherContentIsRefusedBeforeAnythingElse(t *testing.T) {
 	}
 	// What was given up to be corrected may come with any content, and only then.
 	fence = c.record("s", "k").GetFence()
-	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: fence, Forget: true}, new(idempotencyv1.AbandonResponse))
+	ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: fence, Forget: true},
+		new(idempotencyv1.AbandonResponse))
 	if run := c.run(r("corrected")); run.GetAttempt() != 2 {
 		t.Errorf("corrected: %v", run)
 	}
@@ -241,7 +259,8 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 	c := newWorker(t)
 	r := &idempotencyv1.BeginRequest{Scope: "s", Key: "k"}
 	first := c.run(r)
-	if wait := c.begin(r).GetWait(); wait.GetRetryDelay().AsDuration() <= 0 || !wait.GetLeaseExpireTime().AsTime().Equal(first.GetLeaseExpireTime().AsTime()) {
+	if wait := c.begin(r).GetWait(); wait.GetRetryDelay().AsDuration() <= 0 ||
+		!wait.GetLeaseExpireTime().AsTime().Equal(first.GetLeaseExpireTime().AsTime()) {
 		t.Errorf("while it runs: %v", wait)
 	}
 	c.age("k", 31*time.Second)
@@ -249,7 +268,8 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 		t.Errorf("it is %v", state)
 	}
 	// Nobody took it over: its holder may go on, and even end it.
-	extended := ok(c, "Idempotency.Extend", &idempotencyv1.ExtendRequest{Scope: "s", Key: "k", Fence: first.GetFence()}, new(idempotencyv1.ExtendResponse))
+	extended := ok(c, "Idempotency.Extend", &idempotencyv1.ExtendRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
+		new(idempotencyv1.ExtendResponse))
 	if left := time.Until(extended.GetLeaseExpireTime().AsTime()); left < 25*time.Second || left > 31*time.Second {
 		t.Errorf("extended by %v", left)
 	}
@@ -259,13 +279,15 @@ func TestLapsedLeaseIsTakenOverAndTheFormerHolderLosesItsFence(t *testing.T) {
 		t.Errorf("first %v, second %v", first, second)
 	}
 	for name, m := range map[string]proto.Message{
-		"Extend":        &idempotencyv1.ExtendRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
-		"Complete":      completion("s", "k", first.GetFence(), done, "old"),
-		"Abandon":       &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
-		"ResolveRecord": &idempotencyv1.ResolveRecordRequest{Scope: "s", Key: "k", Fence: first.GetFence(), Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE},
+		"Extend":   &idempotencyv1.ExtendRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
+		"Complete": completion("s", "k", first.GetFence(), done, "old"),
+		"Abandon":  &idempotencyv1.AbandonRequest{Scope: "s", Key: "k", Fence: first.GetFence()},
+		"ResolveRecord": &idempotencyv1.ResolveRecordRequest{Scope: "s", Key: "k", Fence: first.GetFence(),
+			Resolution: idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE},
 	} {
 		a := c.call(connectJSON, "Idempotency."+name, m)
-		if a.reason(t) != "FENCE_LOST" || a.code != "aborted" || a.state("newest_fence") != fmt.Sprint(second.GetFence()) {
+		if a.reason(t) != "FENCE_LOST" || a.code != "aborted" ||
+			a.state("newest_fence") != fmt.Sprint(second.GetFence()) {
 			t.Errorf("%s: %s %s", name, a.code, a.message)
 		}
 	}
@@ -283,7 +305,8 @@ func TestFencesGrowAlsoWhenTheRowIsGone(t *testing.T) {
 	last := int64(0)
 	for i := range 20 {
 		c := servers[i%2]
-		fence := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second), Life: durationpb.New(time.Second)}).GetFence()
+		fence := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second),
+			Life: durationpb.New(time.Second)}).GetFence()
 		if fence <= last {
 			t.Fatalf("fence %d after %d", fence, last)
 		}
@@ -294,7 +317,8 @@ func TestFencesGrowAlsoWhenTheRowIsGone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if a := c.call(connectJSON, "Idempotency.Complete", completion("s", "k", fence, done, "late")); a.reason(t) != "FENCE_LOST" {
+		if a := c.call(connectJSON, "Idempotency.Complete",
+			completion("s", "k", fence, done, "late")); a.reason(t) != "FENCE_LOST" {
 			t.Errorf("after the end of its life: %s", a.code)
 		}
 	}
@@ -321,15 +345,18 @@ func TestLostAnswersAreAskedForAgain(t *testing.T) {
 	if res := c.begin(r, "Idempotency-Key", "try-1"); string(res.GetReplay().GetAnswer().GetBody()) != "a" {
 		t.Errorf("after it ended: %v", res)
 	}
-	for name, m := range map[string]*idempotencyv1.CompleteRequest{"another body": completion("s", "k", fence, done, "b"),
-		"another outcome": completion("s", "k", fence, refused, "a"), "unknown": completion("s", "k", fence, unknown, "a")} {
+	for name, m := range map[string]*idempotencyv1.CompleteRequest{"another body": completion("s", "k", fence, done,
+		"b"),
+		"another outcome": completion("s", "k", fence, refused, "a"),
+		"unknown":         completion("s", "k", fence, unknown, "a")} {
 		if a := c.call(connectJSON, "Idempotency.Complete", m); a.reason(t) != "ANSWER_DIFFERS" {
 			t.Errorf("%s: %s %s", name, a.code, a.message)
 		}
 	}
 	lapsed := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "l"}, "Idempotency-Key", "try-2")
 	c.age("l", time.Minute)
-	if run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "l"}, "Idempotency-Key", "try-2"); run.GetFence() <= lapsed.GetFence() || !run.GetTookOver() {
+	if run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "l"}, "Idempotency-Key",
+		"try-2"); run.GetFence() <= lapsed.GetFence() || !run.GetTookOver() {
 		t.Errorf("a lapsed right was given again: %v, then %v", lapsed, run)
 	}
 }
@@ -353,7 +380,9 @@ func TestParkedWorkWaitsForAPerson(t *testing.T) {
 	c.age("told", 3000*time.Hour)
 	parked := map[string]int64{}
 	for token := ""; ; {
-		page := ok(c, "Idempotency.ListRecords", &idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_PARKED, PageSize: 1, PageToken: token},
+		page := ok(c, "Idempotency.ListRecords",
+			&idempotencyv1.ListRecordsRequest{State: idempotencyv1.RecordState_RECORD_STATE_PARKED, PageSize: 1,
+				PageToken: token},
 			new(idempotencyv1.ListRecordsResponse))
 		for _, r := range page.GetRecords() {
 			parked[r.GetKey()] = r.GetFence()
@@ -366,37 +395,47 @@ func TestParkedWorkWaitsForAPerson(t *testing.T) {
 		t.Errorf("parked %v", parked)
 	}
 	for key, fence := range parked {
-		if res := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: key, Wait: durationpb.New(time.Second)}); res.GetParked().GetFence() != fence {
+		if res := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: key,
+			Wait: durationpb.New(time.Second)}); res.GetParked().GetFence() != fence {
 			t.Errorf("%s: %v", key, res)
 		}
 	}
-	if a := resolve("told", told-1, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, "x"); told > 1 && a.reason(t) != "FENCE_LOST" {
+	if a := resolve("told", told-1, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, "x"); told > 1 &&
+		a.reason(t) != "FENCE_LOST" {
 		t.Errorf("another fence: %s", a.code)
 	}
-	if a := resolve("alive", alive, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, "x"); a.reason(t) != "RECORD_NOT_PARKED" || a.state("state") != "running" {
+	if a := resolve("alive", alive, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+		"x"); a.reason(t) != "RECORD_NOT_PARKED" || a.state("state") != "running" {
 		t.Errorf("what runs: %s %s", a.code, a.message)
 	}
-	if a := resolve("nowhere", 1, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, "x"); a.reason(t) != "RECORD_NOT_FOUND" {
+	if a := resolve("nowhere", 1, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+		"x"); a.reason(t) != "RECORD_NOT_FOUND" {
 		t.Errorf("nothing: %s", a.code)
 	}
-	if a := resolve("told", told, idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE, "x"); a.reason(t) != "FIELD_INVALID" {
+	if a := resolve("told", told, idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE,
+		"x"); a.reason(t) != "FIELD_INVALID" {
 		t.Errorf("free with an answer: %s", a.code)
 	}
 	for i, want := range []string{"", `"existed":true`} {
-		if a := resolve("told", told, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE, "it was paid"); a.code != "" || !bytes.Contains(a.raw, []byte(want)) {
+		if a := resolve("told", told, idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE,
+			"it was paid"); a.code != "" || !bytes.Contains(a.raw, []byte(want)) {
 			t.Errorf("resolve %d: %s %s", i, a.code, a.raw)
 		}
 	}
-	if body := c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "told"}).GetReplay().GetAnswer().GetBody(); string(body) != "it was paid" {
+	if body := c.begin(&idempotencyv1.BeginRequest{Scope: "s",
+		Key: "told"}).GetReplay().GetAnswer().GetBody(); string(body) != "it was paid" {
 		t.Errorf("resolved to %q", body)
 	}
 	if a := resolve("silent", silent, idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE, ""); a.code != "" {
 		t.Errorf("free: %s", a.message)
 	}
-	if a := c.call(connectJSON, "Idempotency.Complete", completion("s", "silent", silent, done, "after all")); a.reason(t) != "FENCE_LOST" || a.state("state") != "free" {
+	if a := c.call(connectJSON, "Idempotency.Complete",
+		completion("s", "silent", silent, done, "after all")); a.reason(t) != "FENCE_LOST" ||
+		a.state("state") != "free" {
 		t.Errorf("completed after it was freed: %s", a.code)
 	}
-	if run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "silent"}); run.GetFence() <= silent || run.GetTookOver() {
+	if run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "silent"}); run.GetFence() <= silent ||
+		run.GetTookOver() {
 		t.Errorf("freed: %v", run)
 	}
 	if n := c.count("select count(*) from audit.works where state = 'parked'"); n != 0 {
@@ -412,10 +451,12 @@ func TestWhoWaitsIsToldWhenTheHolderEnds(t *testing.T) {
 		fence := one.run(&idempotencyv1.BeginRequest{Scope: "s", Key: name}).GetFence()
 		got, start := make(chan *idempotencyv1.BeginResponse, 1), one.now()
 		go func() {
-			got <- other.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: name, Wait: durationpb.New(50 * time.Second)})
+			got <- other.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: name,
+				Wait: durationpb.New(50 * time.Second)})
 		}()
 		one.waited(start)
-		ok(one, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: name, Fence: fence}, new(idempotencyv1.AbandonResponse))
+		ok(one, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: name, Fence: fence},
+			new(idempotencyv1.AbandonResponse))
 		select {
 		case res := <-got:
 			if res.GetRun().GetFence() <= fence || res.GetRun().GetTookOver() {
@@ -462,13 +503,16 @@ func TestAnExecuteRunsOrDoesNothing(t *testing.T) {
 	begin := operation("begin", &idempotencyv1.BeginRequest{Scope: "s", Key: "k"})
 	whole := func(bizNo string) *batchv1.ExecuteRequest {
 		return execute(begin, operation("", pay(bizNo, "u:a", "empty:a", "1")),
-			operation("", &idempotencyv1.CompleteRequest{Scope: "s", Key: "k", Outcome: done, Answer: &idempotencyv1.RecordedAnswer{Body: []byte("paid")}}, "fence=begin:run.fence"))
+			operation("", &idempotencyv1.CompleteRequest{Scope: "s", Key: "k", Outcome: done,
+				Answer: &idempotencyv1.RecordedAnswer{Body: []byte("paid")}}, "fence=begin:run.fence"))
 	}
 	c.executed(whole("one"))
-	if rec := c.record("s", "k"); rec.GetState() != idempotencyv1.RecordState_RECORD_STATE_DONE || string(rec.GetAnswer().GetBody()) != "paid" {
+	if rec := c.record("s", "k"); rec.GetState() != idempotencyv1.RecordState_RECORD_STATE_DONE ||
+		string(rec.GetAnswer().GetBody()) != "paid" {
 		t.Errorf("record %v", rec)
 	}
-	if a := c.call(connectJSON, "Batch.Execute", whole("two")); a.reason(t) != "WORK_SETTLED" || a.state("state") != "done" {
+	if a := c.call(connectJSON, "Batch.Execute", whole("two")); a.reason(t) != "WORK_SETTLED" ||
+		a.state("state") != "done" {
 		t.Errorf("again: %s %s", a.code, a.message)
 	}
 	c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "held"})
@@ -476,7 +520,9 @@ func TestAnExecuteRunsOrDoesNothing(t *testing.T) {
 		operation("", &idempotencyv1.BeginRequest{Scope: "s", Key: "held"}))); a.reason(t) != "WORK_RUNNING" {
 		t.Errorf("held: %s %s", a.code, a.message)
 	}
-	if a := c.call(connectJSON, "Batch.Execute", execute(operation("", &idempotencyv1.BeginRequest{Scope: "s", Key: "w", Wait: durationpb.New(time.Second)}))); a.reason(t) != "FIELD_INVALID" {
+	if a := c.call(connectJSON, "Batch.Execute",
+		execute(operation("", &idempotencyv1.BeginRequest{Scope: "s", Key: "w",
+			Wait: durationpb.New(time.Second)}))); a.reason(t) != "FIELD_INVALID" {
 		t.Errorf("waiting: %s %s", a.code, a.message)
 	}
 	if b := c.balance("empty:a"); b != "1.00" {
@@ -485,9 +531,11 @@ func TestAnExecuteRunsOrDoesNothing(t *testing.T) {
 	dry := whole("four")
 	dry.DryRun = true
 	dry.Operations[0] = operation("begin", &idempotencyv1.BeginRequest{Scope: "s", Key: "dry"})
-	dry.Operations[2] = operation("", &idempotencyv1.CompleteRequest{Scope: "s", Key: "dry", Outcome: done}, "fence=begin:run.fence")
+	dry.Operations[2] = operation("", &idempotencyv1.CompleteRequest{Scope: "s", Key: "dry", Outcome: done},
+		"fence=begin:run.fence")
 	c.executed(dry)
-	if a := c.call(connectJSON, "Idempotency.GetRecord", &idempotencyv1.GetRecordRequest{Scope: "s", Key: "dry"}); a.reason(t) != "RECORD_NOT_FOUND" {
+	if a := c.call(connectJSON, "Idempotency.GetRecord",
+		&idempotencyv1.GetRecordRequest{Scope: "s", Key: "dry"}); a.reason(t) != "RECORD_NOT_FOUND" {
 		t.Errorf("a dry run left %s", a.raw)
 	}
 }
@@ -495,8 +543,10 @@ func TestAnExecuteRunsOrDoesNothing(t *testing.T) {
 func TestOnlyWhatIsOverIsCleaned(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
-	for i, state := range []string{"running", "lapsed", "parked", "parked by lapse", "done", "refused", "free", "fresh"} {
-		fence := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: state, ParkLapsed: state == "parked by lapse", Lease: durationpb.New(time.Hour), Life: durationpb.New(time.Second)}).GetFence()
+	for i, state := range []string{"running", "lapsed", "parked", "parked by lapse", "done", "refused", "free",
+		"fresh"} {
+		fence := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: state, ParkLapsed: state == "parked by lapse",
+			Lease: durationpb.New(time.Hour), Life: durationpb.New(time.Second)}).GetFence()
 		switch state {
 		case "parked":
 			c.complete("s", state, fence, unknown, "")
@@ -505,7 +555,8 @@ func TestOnlyWhatIsOverIsCleaned(t *testing.T) {
 		case "refused":
 			c.complete("s", state, fence, refused, "")
 		case "free":
-			ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: state, Fence: fence}, new(idempotencyv1.AbandonResponse))
+			ok(c, "Idempotency.Abandon", &idempotencyv1.AbandonRequest{Scope: "s", Key: state, Fence: fence},
+				new(idempotencyv1.AbandonResponse))
 		}
 		switch state {
 		case "running":
@@ -516,10 +567,13 @@ func TestOnlyWhatIsOverIsCleaned(t *testing.T) {
 			c.age(state, 3*time.Hour)
 		}
 	}
-	if a := c.call(connectJSON, "Idempotency.GetRecord", &idempotencyv1.GetRecordRequest{Scope: "s", Key: "done"}); a.code != "" && a.reason(t) != "RECORD_NOT_FOUND" || a.code == "" {
+	if a := c.call(connectJSON, "Idempotency.GetRecord",
+		&idempotencyv1.GetRecordRequest{Scope: "s", Key: "done"}); a.code != "" && a.reason(t) != "RECORD_NOT_FOUND" ||
+		a.code == "" {
 		t.Errorf("what is over is still there: %s", a.raw)
 	}
-	soon(t, 40*time.Second, "what is over is cleaned", func() bool { return c.count("select count(*) from work_records where expires_at < now()") == 0 })
+	soon(t, 40*time.Second, "what is over is cleaned",
+		func() bool { return c.count("select count(*) from work_records where expires_at < now()") == 0 })
 	if n := c.count("select count(*) from work_records where key in ('running', 'parked', 'parked by lapse', 'fresh')"); n != 4 {
 		t.Errorf("%d of 4 are left", n)
 	}
@@ -534,7 +588,8 @@ func TestWhatBecomesOfWorkIsCountedAndLogged(t *testing.T) {
 	c.age("secret-key", time.Minute)
 	second := c.run(r).GetFence()
 	c.call(connectJSON, "Idempotency.Extend", &idempotencyv1.ExtendRequest{Scope: "s", Key: "secret-key", Fence: first})
-	c.call(connectJSON, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "s", Key: "secret-key", Fingerprint: []byte("b")})
+	c.call(connectJSON, "Idempotency.Begin",
+		&idempotencyv1.BeginRequest{Scope: "s", Key: "secret-key", Fingerprint: []byte("b")})
 	c.complete("s", "secret-key", second, done, "")
 	c.complete("s", "secret-key", second, done, "")
 	c.begin(r, "X-Request-ID", "the-last")
@@ -549,18 +604,22 @@ func TestWhatBecomesOfWorkIsCountedAndLogged(t *testing.T) {
 	}
 	defer res.Body.Close()
 	text, _ := io.ReadAll(res.Body)
-	for what, n := range map[string]int{"begin run": 1, "begin wait": 1, "begin takeover": 1, "begin mismatch": 1, "begin replay": 1, "extend fence_lost": 1,
+	for what, n := range map[string]int{"begin run": 1, "begin wait": 1, "begin takeover": 1, "begin mismatch": 1,
+		"begin replay": 1, "extend fence_lost": 1,
 		"complete ok": 1, "complete repeat": 1} {
 		call, outcome, _ := strings.Cut(what, " ")
-		if line := fmt.Sprintf("ledgerd_work_outcomes_total{call=%q,outcome=%q} %d\n", call, outcome, n); !strings.Contains(string(text), line) {
+		if line := fmt.Sprintf("ledgerd_work_outcomes_total{call=%q,outcome=%q} %d\n", call, outcome,
+			n); !strings.Contains(string(text), line) {
 			t.Errorf("no %s", line)
 		}
 	}
 	if strings.Contains(string(text), "secret-key") {
 		t.Error("keys are labels")
 	}
-	for msg, want := range map[string]string{"work replayed": "the-first", "work begun with another fingerprint": "the-first"} {
-		if lines := c.log.with("msg", msg); len(lines) != 1 || lines[0]["first_request_id"] != want || lines[0]["key"] != "secret-key" || lines[0]["request_id"] == "" {
+	for msg, want := range map[string]string{"work replayed": "the-first",
+		"work begun with another fingerprint": "the-first"} {
+		if lines := c.log.with("msg", msg); len(lines) != 1 || lines[0]["first_request_id"] != want ||
+			lines[0]["key"] != "secret-key" || lines[0]["request_id"] == "" {
 			t.Errorf("%s: %v", msg, lines)
 		}
 	}
@@ -611,8 +670,10 @@ func TestRecordsAreListedByScopeAndKey(t *testing.T) {
 			t.Errorf("%v: %s, not %s", r, got, want)
 		}
 	}
-	page := ok(c, "Idempotency.ListRecords", &idempotencyv1.ListRecordsRequest{PageSize: 1}, new(idempotencyv1.ListRecordsResponse))
-	for _, r := range []*idempotencyv1.ListRecordsRequest{{Scope: "a", PageToken: page.GetNextPageToken()}, {PageToken: "x"},
+	page := ok(c, "Idempotency.ListRecords", &idempotencyv1.ListRecordsRequest{PageSize: 1},
+		new(idempotencyv1.ListRecordsResponse))
+	for _, r := range []*idempotencyv1.ListRecordsRequest{{Scope: "a", PageToken: page.GetNextPageToken()},
+		{PageToken: "x"},
 		{State: idempotencyv1.RecordState_RECORD_STATE_DONE, PageToken: page.GetNextPageToken()}} {
 		if a := c.call(connectJSON, "Idempotency.ListRecords", r); a.reason(t) != "PAGE_TOKEN_INVALID" {
 			t.Errorf("%v: %s", r, a.code)
@@ -624,21 +685,26 @@ func TestRecordsAreListedByScopeAndKey(t *testing.T) {
 func TestOutcomesOfWorkAndMessagesAreInSQL(t *testing.T) {
 	t.Parallel()
 	c := newWorker(t)
-	c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second), Fingerprint: []byte("a")})
-	if _, err := c.pool.Exec(t.Context(), "update work_records set begun_at = begun_at - interval '1 min', lease_until = lease_until - interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
+	c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Lease: durationpb.New(time.Second),
+		Fingerprint: []byte("a")})
+	if _, err := c.pool.Exec(t.Context(),
+		"update work_records set begun_at = begun_at - interval '1 min', lease_until = lease_until - interval '1 min', created_at = created_at - interval '1 min'"); err != nil {
 		t.Fatal(err)
 	}
 	run := c.run(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("a")})
 	c.complete("s", "k", run.GetFence(), done, "")
 	c.begin(&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("a")})
-	c.call(connectJSON, "Idempotency.Begin", &idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("b")})
+	c.call(connectJSON, "Idempotency.Begin",
+		&idempotencyv1.BeginRequest{Scope: "s", Key: "k", Fingerprint: []byte("b")})
 	message := func(content string) *inboxv1.ReceiveRequest {
-		return &inboxv1.ReceiveRequest{Key: &inboxv1.MessageKey{ConsumerGroup: "g", MessageId: "m"}, Delivery: &inboxv1.Delivery{Topic: "t", Content: []byte(content)}}
+		return &inboxv1.ReceiveRequest{Key: &inboxv1.MessageKey{ConsumerGroup: "g", MessageId: "m"},
+			Delivery: &inboxv1.Delivery{Topic: "t", Content: []byte(content)}}
 	}
 	for _, content := range []string{"a", "a", "b"} {
 		c.call(connectJSON, "Inbox.Receive", message(content))
 	}
-	soon(t, 30*time.Second, "the counts are saved", func() bool { return c.count("select count(*) from commit_counts") >= 7 })
+	soon(t, 30*time.Second, "the counts are saved",
+		func() bool { return c.count("select count(*) from commit_counts") >= 7 })
 	var got string
 	if err := c.pool.QueryRow(t.Context(), `select string_agg(concat_ws(' ', operation, first, replayed, mismatched, taken_over), ', ' order by operation)
 		from audit.key_outcomes`).Scan(&got); err != nil || got != "idempotency.work 1 1 1 0, inbox.message 1 1 1 0, work.begin 0 0 0 1" {
@@ -657,7 +723,8 @@ func TestTakingOverIsCountedForAuditors(t *testing.T) {
 	c.run(r, "Idempotency-Key", "2") // which is a replay, not another taking
 	lock := &lockv1.AcquireRequest{Name: "l"}
 	ok(c, "Lock.Acquire", lock, new(lockv1.AcquireResponse))
-	if _, err := c.pool.Exec(t.Context(), "update lock_locks set acquired_at = acquired_at - interval '1 min', expires_at = expires_at - interval '1 min'"); err != nil {
+	if _, err := c.pool.Exec(t.Context(),
+		"update lock_locks set acquired_at = acquired_at - interval '1 min', expires_at = expires_at - interval '1 min'"); err != nil {
 		t.Fatal(err)
 	}
 	ok(c, "Lock.Acquire", lock, new(lockv1.AcquireResponse))

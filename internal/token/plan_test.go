@@ -53,7 +53,8 @@ func (p *plans) do(commands ...commit.Command[*token.Tx]) {
 }
 
 func spendOf(t string) *token.SpendCommand {
-	return &token.SpendCommand{Spend: token.Spend{Caller: caller, Token: t, Subject: "user:1", Operation: "o"}, Result: "order"}
+	return &token.SpendCommand{Spend: token.Spend{Caller: caller, Token: t, Subject: "user:1", Operation: "o"},
+		Result: "order"}
 }
 
 func (p *plans) issue(n int) *token.IssueCommand {

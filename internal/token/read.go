@@ -26,8 +26,11 @@ func (r *Reader) Known(ctx context.Context, tenant int32, token string) (bool, e
 // Tokens are the submit tokens, as the cleaner sees them.
 func Tokens() clean.Table {
 	return clean.Table{
-		Name:    "token_submit_tokens",
-		Delete:  func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) { return q.TokenClean(ctx, tx, limit) },
+		Name: "token_submit_tokens",
+		Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64,
+			error) {
+			return q.TokenClean(ctx, tx, limit)
+		},
 		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.TokenOverdue(ctx, tx) },
 	}
 }

@@ -5,14 +5,19 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 // The reasons why a token cannot be spent, in the order in which they are looked for. All but Spent are bad
 // requests: nothing is recorded under the request key, which may run again with a good token.
 var (
-	Missing = fault.Define(fault.Reason{Name: "TOKEN_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument, Step: fault.NewToken,
-		Doc: "The call requires a submit token, and none was sent: fetch one with IssueTokens."})
-	Unknown = fault.Define(fault.Reason{Name: "TOKEN_UNKNOWN", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.NewToken,
-		Doc: "There is no such submit token, or it was spent or expired so long ago that it was deleted."})
-	Foreign = fault.Define(fault.Reason{Name: "TOKEN_FOREIGN", Class: fault.BadRequest, Code: fault.PermissionDenied, Step: fault.NewToken,
-		Doc: "The submit token was issued for another subject or purpose than the call names: the state lists which differs."})
-	Spent = fault.Define(fault.Reason{Name: "TOKEN_SPENT", Class: fault.Duplicate, Code: fault.AlreadyExists, Step: fault.Ignore, Show: true,
+	Missing = fault.Define(fault.Reason{Name: "TOKEN_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument,
+		Step: fault.NewToken,
+		Doc:  "The call requires a submit token, and none was sent: fetch one with IssueTokens."})
+	Unknown = fault.Define(fault.Reason{Name: "TOKEN_UNKNOWN", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.NewToken,
+		Doc:  "There is no such submit token, or it was spent or expired so long ago that it was deleted."})
+	Foreign = fault.Define(fault.Reason{Name: "TOKEN_FOREIGN", Class: fault.BadRequest, Code: fault.PermissionDenied,
+		Step: fault.NewToken,
+		Doc:  "The submit token was issued for another subject or purpose than the call names: the state lists which differs."})
+	Spent = fault.Define(fault.Reason{Name: "TOKEN_SPENT", Class: fault.Duplicate, Code: fault.AlreadyExists,
+		Step: fault.Ignore, Show: true,
 		Doc: "The form was already submitted: the state names the first submit and its result. If it was refused (first_outcome), the next step is new_token."})
-	Expired = fault.Define(fault.Reason{Name: "TOKEN_EXPIRED", Class: fault.BadRequest, Code: fault.FailedPrecondition, Step: fault.NewToken, Show: true,
+	Expired = fault.Define(fault.Reason{Name: "TOKEN_EXPIRED", Class: fault.BadRequest, Code: fault.FailedPrecondition,
+		Step: fault.NewToken, Show: true,
 		Doc: "The submit token expired before it was spent."})
 )

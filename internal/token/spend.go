@@ -101,14 +101,16 @@ func (s *Spend) good(tx *Tx) error {
 	case r.state != open:
 		return r.first()
 	case !tx.Now.Before(r.expiresAt):
-		return Expired.New("the form has expired: load it again").With("expire_time", r.expiresAt.UTC().Format(time.RFC3339Nano))
+		return Expired.New("the form has expired: load it again").With("expire_time",
+			r.expiresAt.UTC().Format(time.RFC3339Nano))
 	}
 	return nil
 }
 
 // first names the submit that spent the token, and what it made.
 func (r *row) first() error {
-	f := Spent.New("the form was already submitted").With("first_operation", r.operation).With("first_request_id", r.requestID).
+	f := Spent.New("the form was already submitted").With("first_operation", r.operation).With("first_request_id",
+		r.requestID).
 		With("first_time", r.spentAt.UTC().Format(time.RFC3339Nano))
 	if r.state == refused {
 		f.Message = "the form was already submitted, and refused: load it again"

@@ -95,7 +95,8 @@ func explain(t *testing.T, conn *pgx.Conn, sql, column string) (rows float64, ta
 		t.Fatal(err)
 	}
 	var text string
-	err = tx.QueryRow(t.Context(), "explain (analyze, format json) "+sql, pgx.QueryExecModeExec, int32(1), first, last).Scan(&text)
+	err = tx.QueryRow(t.Context(), "explain (analyze, format json) "+sql, pgx.QueryExecModeExec, int32(1), first,
+		last).Scan(&text)
 	if err != nil {
 		t.Fatal(err)
 	}

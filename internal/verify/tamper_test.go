@@ -36,15 +36,18 @@ var tamperings = []struct {
 }{
 	{"an amount is changed", `alter table ledger_entries drop constraint ledger_entries_sum_check;
 		update ledger_entries set amount = amount + 1 where tenant_id = 1 and account_id = ` + fees + ` and version = 1`,
-		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance",
+			"ledger_transfers_have_entries"},
 		[]string{"tenant=demo", "account_id={" + fees + "}", "transfer_id={" + pay + "}", "code=fees", "biz_no=pay-1",
 			"balance=105 (should be 106)", "balance_after=5 (should be 6)", "total=1 (should be 0)"}},
 	{"an amount is changed with its balances", `update ledger_entries set amount = amount + 1, balance_after = balance_after + 1
 		where tenant_id = 1 and account_id = ` + fees + ` and version = 1`,
-		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance",
+			"ledger_transfers_have_entries"},
 		[]string{"balance_before=5 (should be 6)"}},
 	{"an entry is deleted", `delete from ledger_entries where tenant_id = 1 and account_id = ` + wallet + ` and version = 2`,
-		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain", "ledger_transfers_balance",
+			"ledger_transfers_have_entries"},
 		[]string{"version=3 (should be 2)", "account_id={" + wallet + "}", "transfer_id={" + pay + "}"}},
 	{"the newest entry is deleted", `delete from ledger_entries where tenant_id = 1 and account_id = ` + fees + ` and version = 2`,
 		[]string{"ledger_accounts_match_entries", "ledger_transfers_balance", "ledger_transfers_have_entries"},
@@ -54,13 +57,15 @@ var tamperings = []struct {
 		[]string{"code=fees", "balance=205 (should be 105)", "balance=100 (should be 0)"}},
 	{"money is moved between balances", `update ledger_accounts set balance = balance + case code when 'fees' then -5 else 5 end
 		where tenant_id = 1 and code in ('fees', 'user:2:wallet')`,
-		[]string{"ledger_accounts_match_entries"}, []string{"code=fees", "code=user:2:wallet", "balance=100 (should be 105)"}},
+		[]string{"ledger_accounts_match_entries"},
+		[]string{"code=fees", "code=user:2:wallet", "balance=100 (should be 105)"}},
 	{"a transfer is deleted", `delete from ledger_transfers where tenant_id = 1 and biz_no = 'fund-1'`,
 		[]string{"ledger_entries_belong"}, []string{`problem="there is no such transfer"`, "account_id={" + wallet + "}", "version=1"}},
 	{"a transfer is deleted with its entries", `create temp table gone as select ` + fund + ` as id;
 		delete from ledger_entries where tenant_id = 1 and transfer_id = (select id from gone);
 		delete from ledger_transfers where tenant_id = 1 and transfer_id = (select id from gone)`,
-		[]string{"ledger_accounts_match_entries", "ledger_entries_chain"}, []string{"version=2 (should be 1)", "balance_before=10000 (should be 0)"}},
+		[]string{"ledger_accounts_match_entries", "ledger_entries_chain"},
+		[]string{"version=2 (should be 1)", "balance_before=10000 (should be 0)"}},
 	{"an account is deleted", `delete from ledger_accounts where tenant_id = 1 and code = 'fees'`,
 		[]string{"ledger_assets_balance", "ledger_entries_belong"}, []string{`problem="there is no such account"`, "balance=-105 (should be 0)"}},
 	{"what is held is changed", `update ledger_accounts set held = 0 where tenant_id = 1 and code = 'user:1:wallet'`,
@@ -68,7 +73,8 @@ var tamperings = []struct {
 	{"a hold is made smaller", `update ledger_holds set amount = amount - 100 where tenant_id = 1 and biz_no = 'hold-1'`,
 		[]string{"ledger_accounts_match_holds"}, []string{"held=1499 (should be 1399)"}},
 	{"a hold says that more was captured", `update ledger_holds set captured = captured + 1 where tenant_id = 1 and biz_no = 'hold-1'`,
-		[]string{"ledger_accounts_match_holds", "ledger_holds_match_captures"}, []string{"biz_no=hold-1", "captured=502 (should be 501)"}},
+		[]string{"ledger_accounts_match_holds", "ledger_holds_match_captures"},
+		[]string{"biz_no=hold-1", "captured=502 (should be 501)"}},
 	{"a hold lives on after its capture", `update ledger_holds set state = 'held', closed_at = null where tenant_id = 1 and biz_no = 'hold-2'`,
 		[]string{"ledger_holds_match_captures"}, []string{"biz_no=hold-2", "state=held"}},
 	{"a released hold looks captured", `update ledger_holds set state = 'captured' where tenant_id = 1 and biz_no = 'hold-3'`,
@@ -96,10 +102,12 @@ var tamperings = []struct {
 		[]string{"account_id={" + wallet + "}", "account_id={" + fees + "}", "balance_before=10000 (should be 105)"}},
 	{"an entry is moved to another transfer", `update ledger_entries set transfer_id = ` + keyed + `
 		where tenant_id = 1 and account_id = ` + wallet + ` and version = 2`,
-		[]string{"ledger_entries_belong", "ledger_transfers_balance", "ledger_transfers_have_entries"}, []string{"biz_no=keyed-1"}},
+		[]string{"ledger_entries_belong", "ledger_transfers_balance", "ledger_transfers_have_entries"},
+		[]string{"biz_no=keyed-1"}},
 	{"a balanced pair of entries is forged", forgedPair,
 		[]string{"ledger_accounts_match_entries", "ledger_transfers_have_entries"},
-		[]string{"code=fees", "code=user:1:wallet", "balance=105 (should be 205)", "biz_no=keyed-1", "uneven=1 (should be 0)"}},
+		[]string{"code=fees", "code=user:1:wallet", "balance=105 (should be 205)", "biz_no=keyed-1",
+			"uneven=1 (should be 0)"}},
 	{"a balanced pair of entries is forged, and the balances too", forgedPair + `;
 		update ledger_accounts a set balance = e.balance_after, version = e.version, last_entry_at = e.recorded_at from ledger_entries e
 		where e.tenant_id = 1 and a.tenant_id = 1 and e.account_id = a.account_id and e.version = a.version + 1`,
@@ -132,7 +140,8 @@ var tamperings = []struct {
 		values (1, 'phone', '1', 16384000000 + 1, 1, 'me', 'r', now())`,
 		[]string{"claim_keys_belong"}, []string{"scope=phone", `problem="no batch made it"`}},
 	{"a business key gets another part", `update claim_keys set parts = '["user:1", "product-8"]' where parts is not null`,
-		[]string{"claim_keys_match_parts"}, []string{"scope=purchase", "key=6:user:1,9:product-7, (should be 6:user:1,9:product-8,)"}},
+		[]string{"claim_keys_match_parts"},
+		[]string{"scope=purchase", "key=6:user:1,9:product-7, (should be 6:user:1,9:product-8,)"}},
 	{"another tenant's entries get lost", `delete from ledger_entries where tenant_id = 2; delete from ledger_transfers where tenant_id = 2`,
 		[]string{"ledger_accounts_match_entries"}, []string{"tenant=other", "balance=100 (should be 0)"}},
 	{"entries of no tenant appear", `insert into ledger_entries select 99, account_id, version, transfer_id, recorded_at, effective_at,
@@ -198,7 +207,8 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if found := slices.Sorted(maps.Keys(whole.Found)); !slices.Equal(found, slices.Sorted(slices.Values(c.checks))) {
+			if found := slices.Sorted(maps.Keys(whole.Found)); !slices.Equal(found,
+				slices.Sorted(slices.Values(c.checks))) {
 				t.Errorf("whole, %v are broken", found)
 			}
 			viewsAgree(t, conn, whole)

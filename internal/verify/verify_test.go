@@ -96,10 +96,12 @@ func TestReportCountsWhatWasLookedAt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !got.OK() || got.Tenants != 2 || got.Accounts != 6 || got.Transfers != 8 || got.Holds != 3 || got.Checks != len(files) {
+		if !got.OK() || got.Tenants != 2 || got.Accounts != 6 || got.Transfers != 8 || got.Holds != 3 ||
+			got.Checks != len(files) {
 			t.Errorf("in slices of %d: %+v", size, got)
 		}
-		if last["accounts"] != 6 || last["transfers"] != 8 || last["holds"] != 3 || last["checks"] != int64(len(files)) {
+		if last["accounts"] != 6 || last["transfers"] != 8 || last["holds"] != 3 ||
+			last["checks"] != int64(len(files)) {
 			t.Errorf("in slices of %d progress ended at %v", size, last)
 		}
 	}
@@ -146,7 +148,8 @@ func TestErrorsAreNotViolations(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if _, err = verify.Run(t.Context(), pool, verify.Options{}); err == nil || !strings.Contains(err.Error(), "permission denied") {
+	if _, err = verify.Run(t.Context(), pool, verify.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("without rights: %v", err)
 	}
 }

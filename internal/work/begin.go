@@ -90,6 +90,7 @@ func (c *BeginCommand) run(tx *Tx, fresh, lapsed bool) (any, error) {
 }
 
 func (w *work) begun(now time.Time, s State, mine bool) Begun {
-	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseUntil: w.leaseUntil, SettledAt: w.settledAt,
+	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseUntil: w.leaseUntil,
+		SettledAt:      w.settledAt,
 		FirstRequestID: w.firstRequestID, Now: now}
 }

@@ -12,8 +12,11 @@ import (
 // of life.
 func Works() clean.Table {
 	return clean.Table{
-		Name:    "work_records",
-		Delete:  func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) { return q.WorkClean(ctx, tx, limit) },
+		Name: "work_records",
+		Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64,
+			error) {
+			return q.WorkClean(ctx, tx, limit)
+		},
 		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.WorkOverdue(ctx, tx) },
 	}
 }

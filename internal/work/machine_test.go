@@ -85,8 +85,9 @@ func (m *machine) begin(t *rapid.T) {
 	content := rapid.SampledFrom([]string{"a", "b"}).Draw(t, "content")
 	length, life := rapid.SampledFrom([]int{10, 50}).Draw(t, "lease"), rapid.SampledFrom([]int{15, 300}).Draw(t, "life")
 	park := rapid.Bool().Draw(t, "park")
-	answer, _, reason := m.run(t, submission(&work.BeginCommand{Caller: caller, BeginParams: work.BeginParams{Scope: "s", Key: m.key,
-		Fingerprint: []byte(content), Lease: minutes(length), Life: minutes(life), ParkLapsed: park}}))
+	answer, _, reason := m.run(t, submission(&work.BeginCommand{Caller: caller,
+		BeginParams: work.BeginParams{Scope: "s", Key: m.key,
+			Fingerprint: []byte(content), Lease: minutes(length), Life: minutes(life), ParkLapsed: park}}))
 	if !m.gone() && m.content != "" && m.content != content {
 		if reason != "WORK_KEY_REUSED" {
 			t.Fatalf("other content: %v %s", answer, reason)
@@ -112,7 +113,8 @@ func (m *machine) begin(t *rapid.T) {
 	if !begun.Mine || begun.Fence <= m.top || begun.Attempt != m.attempt+1 || begun.TookOver != (was == work.Lapsed) {
 		t.Fatalf("begin of what is %s, attempt %d, greatest fence %d: %+v", was, m.attempt, m.top, begun)
 	}
-	m.there, m.content, m.state, m.fence, m.top, m.attempt, m.begun = true, content, work.Running, begun.Fence, begun.Fence, begun.Attempt, m.now
+	m.there, m.content, m.state, m.fence, m.top, m.attempt, m.begun = true, content, work.Running, begun.Fence,
+		begun.Fence, begun.Attempt, m.now
 	m.length, m.life, m.park = length, life, park
 	m.fences = append(m.fences, begun.Fence)
 	m.extendTo()
@@ -164,7 +166,8 @@ func (m *machine) complete(t *rapid.T) {
 		m.settle(state, body)
 	}
 	if reason != want || existed != again {
-		t.Fatalf("complete %d as %s %s: %q, existed %v, wanted %q, %v", h.Fence, state, body, reason, existed, want, again)
+		t.Fatalf("complete %d as %s %s: %q, existed %v, wanted %q, %v", h.Fence, state, body, reason, existed, want,
+			again)
 	}
 }
 
@@ -268,8 +271,9 @@ func TestWorkBehavesLikeItsModel(t *testing.T) {
 	var n atomic.Int64
 	rapid.Check(t, func(t *rapid.T) {
 		m := &machine{engines: engines, pool: super, key: fmt.Sprint("k", n.Add(1)), machineT: t}
-		t.Repeat(map[string]func(*rapid.T){"begin": m.begin, "begin again": m.begin, "extend": m.extend, "complete": m.complete,
-			"abandon": m.abandon, "resolve": m.resolve, "wait": m.wait, "clean": m.clean, "": m.check})
+		t.Repeat(map[string]func(*rapid.T){"begin": m.begin, "begin again": m.begin, "extend": m.extend,
+			"complete": m.complete,
+			"abandon":  m.abandon, "resolve": m.resolve, "wait": m.wait, "clean": m.clean, "": m.check})
 	})
 }
 

@@ -26,7 +26,8 @@ func submission(c commit.Command[*work.Tx]) flow.Submission {
 }
 
 func begin(key string) *work.BeginCommand {
-	return &work.BeginCommand{Caller: caller, BeginParams: work.BeginParams{Scope: "s", Key: key, Lease: time.Hour, Life: time.Hour}}
+	return &work.BeginCommand{Caller: caller,
+		BeginParams: work.BeginParams{Scope: "s", Key: key, Lease: time.Hour, Life: time.Hour}}
 }
 
 func complete(t interface{ Fatal(...any) }, key string, fence int64, body string) *work.CompleteCommand {
@@ -34,7 +35,8 @@ func complete(t interface{ Fatal(...any) }, key string, fence int64, body string
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &work.CompleteCommand{Caller: caller, Held: work.Held{Scope: "s", Key: key, Fence: fence}, State: work.Done, Answer: a}
+	return &work.CompleteCommand{Caller: caller, Held: work.Held{Scope: "s", Key: key, Fence: fence}, State: work.Done,
+		Answer: a}
 }
 
 // plans drives commands over one connection, so that every statement keeps the plan that it got when the
@@ -94,11 +96,18 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 	return map[string]func(){
 		"1 begin new":  each(func(i int) commit.Command[*work.Tx] { return begin(fmt.Sprint(tag, i)) }),
 		"2 begin held": each(func(i int) commit.Command[*work.Tx] { return begin(fmt.Sprint("k", i)) }),
-		"3 extend":     each(func(i int) commit.Command[*work.Tx] { return &work.ExtendCommand{Caller: caller, Held: held(i)} }),
-		"4 complete":   each(func(i int) commit.Command[*work.Tx] { return complete(p, fmt.Sprint("k", i), int64(i), tag) }),
+		"3 extend": each(func(i int) commit.Command[*work.Tx] {
+			return &work.ExtendCommand{Caller: caller,
+				Held: held(i)}
+		}),
+		"4 complete": each(func(i int) commit.Command[*work.Tx] {
+			return complete(p, fmt.Sprint("k", i), int64(i),
+				tag)
+		}),
 		"5 read": func() {
 			for i := range n {
-				if _, err := p.reader.Get(ctx, work.Key{Tenant: 1, Scope: "s", Name: fmt.Sprint("k", from+i)}); err != nil {
+				if _, err := p.reader.Get(ctx,
+					work.Key{Tenant: 1, Scope: "s", Name: fmt.Sprint("k", from+i)}); err != nil {
 					p.Fatal(err)
 				}
 			}
@@ -136,7 +145,8 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	p.exec("alter table work_records set (autovacuum_enabled = false); analyze") // autovacuum's ANALYZE would hide the trap
+	// autovacuum's ANALYZE would hide the trap
+	p.exec("alter table work_records set (autovacuum_enabled = false); analyze")
 	p.engine, p.reader = flow.NewEngine(p.pool, t.Name(), nil, nil), work.NewReader(p.pool)
 	defer p.engine.Drain(context.Background())
 	load := func(from, to int) {

@@ -47,33 +47,43 @@ type Record struct {
 
 // Get reads a piece of work with its answer. Returns fault RECORD_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
-	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool}, db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
+	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool},
+		db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, RecordNotFound.New("there is no record of work %s %q", k.Scope, k.Name).With("scope", k.Scope).With("key", k.Name)
+		return nil, RecordNotFound.New("there is no record of work %s %q", k.Scope, k.Name).With("scope",
+			k.Scope).With("key", k.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	rec := recordOf(&db.WorkPageRow{Scope: row.Scope, Key: row.Key, Fingerprint: row.Fingerprint, State: row.State, Fence: row.Fence,
-		Attempt: row.Attempt, LeaseUntil: row.LeaseUntil, ParkLapsed: row.ParkLapsed, Principal: row.Principal, RequestID: row.RequestID,
-		FirstRequestID: row.FirstRequestID, CreatedAt: row.CreatedAt, BegunAt: row.BegunAt, SettledAt: row.SettledAt, SettledBy: row.SettledBy,
-		SettledRequestID: row.SettledRequestID, Status: row.Status, BodyBytes: row.BodyBytes, ExpiresAt: row.ExpiresAt, Now: row.Now})
+	rec := recordOf(&db.WorkPageRow{Scope: row.Scope, Key: row.Key, Fingerprint: row.Fingerprint, State: row.State,
+		Fence:   row.Fence,
+		Attempt: row.Attempt, LeaseUntil: row.LeaseUntil, ParkLapsed: row.ParkLapsed, Principal: row.Principal,
+		RequestID:      row.RequestID,
+		FirstRequestID: row.FirstRequestID, CreatedAt: row.CreatedAt, BegunAt: row.BegunAt, SettledAt: row.SettledAt,
+		SettledBy:        row.SettledBy,
+		SettledRequestID: row.SettledRequestID, Status: row.Status, BodyBytes: row.BodyBytes, ExpiresAt: row.ExpiresAt,
+		Now: row.Now})
 	if row.Headers != nil {
 		headers, err := decodeHeaders(row.Headers)
 		if err != nil {
 			return nil, fmt.Errorf("read the headers of a recorded answer: %w", err)
 		}
-		rec.Answer = &Answer{Status: rec.Status, Headers: headers, bytes: int(rec.BodyBytes), body: row.Body, packed: row.BodyCompressed}
+		rec.Answer = &Answer{Status: rec.Status, Headers: headers, bytes: int(rec.BodyBytes), body: row.Body,
+			packed: row.BodyCompressed}
 	}
 	return rec, nil
 }
 
 func recordOf(r *db.WorkPageRow) *Record {
 	return &Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, Fence: r.Fence, Attempt: r.Attempt,
-		State: stateAt(State(r.State), pg.OrZero(r.LeaseUntil), r.ParkLapsed, r.Now), LeaseUntil: pg.OrZero(r.LeaseUntil), ParkLapsed: r.ParkLapsed,
-		Principal: r.Principal, RequestID: r.RequestID, FirstRequestID: r.FirstRequestID, CreatedAt: r.CreatedAt, BegunAt: r.BegunAt,
-		SettledAt: pg.OrZero(r.SettledAt), SettledBy: pg.OrZero(r.SettledBy), SettledRequest: pg.OrZero(r.SettledRequestID),
-		ExpiresAt: pg.OrZero(r.ExpiresAt), Status: pg.OrZero(r.Status), BodyBytes: pg.OrZero(r.BodyBytes)}
+		State:      stateAt(State(r.State), pg.OrZero(r.LeaseUntil), r.ParkLapsed, r.Now),
+		LeaseUntil: pg.OrZero(r.LeaseUntil), ParkLapsed: r.ParkLapsed,
+		Principal: r.Principal, RequestID: r.RequestID, FirstRequestID: r.FirstRequestID, CreatedAt: r.CreatedAt,
+		BegunAt:   r.BegunAt,
+		SettledAt: pg.OrZero(r.SettledAt), SettledBy: pg.OrZero(r.SettledBy),
+		SettledRequest: pg.OrZero(r.SettledRequestID),
+		ExpiresAt:      pg.OrZero(r.ExpiresAt), Status: pg.OrZero(r.Status), BodyBytes: pg.OrZero(r.BodyBytes)}
 }
 
 // Filter says which work to list. Empty fields let all pass.
@@ -94,7 +104,8 @@ const beginRead = "begin isolation level repeatable read read only; set local en
 
 // List lists work by scope and key, without answers. A page looks at so many rows and no more, so one may
 // be short, even empty, while there is a next. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, token string) (list []*Record, next string, err error) {
+func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
+	token string) (list []*Record, next string, err error) {
 	l := paging.Of("records", tenant, f.Scope, string(f.State))
 	place, err := l.After(token, 2)
 	if err != nil {
@@ -113,8 +124,9 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, tok
 	size = min(size, pageMax)
 	var rows []db.WorkPageRow
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
-		rows, err = pages(ctx, pg.Planned{DB: tx}, f.State, db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
-			Count: int32(size + 1)})
+		rows, err = pages(ctx, pg.Planned{DB: tx}, f.State,
+			db.WorkPageParams{TenantID: tenant, AfterScope: place[0], AfterKey: place[1], LastScope: last,
+				Count: int32(size + 1)})
 		return err
 	})
 	if err != nil {
@@ -137,8 +149,9 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int, tok
 // pages reads rows among which are all of a state. Parked is two kinds of rows, which are read in step.
 func pages(ctx context.Context, d db.DBTX, s State, arg db.WorkPageParams) ([]db.WorkPageRow, error) {
 	open := func(s State) (rows []db.WorkPageRow, err error) {
-		found, err := q.WorkPageOpen(ctx, d, db.WorkPageOpenParams{TenantID: arg.TenantID, State: string(s), AfterScope: arg.AfterScope,
-			AfterKey: arg.AfterKey, LastScope: arg.LastScope, Count: arg.Count})
+		found, err := q.WorkPageOpen(ctx, d,
+			db.WorkPageOpenParams{TenantID: arg.TenantID, State: string(s), AfterScope: arg.AfterScope,
+				AfterKey: arg.AfterKey, LastScope: arg.LastScope, Count: arg.Count})
 		for _, r := range found {
 			rows = append(rows, db.WorkPageRow(r))
 		}

@@ -4,16 +4,22 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 
 // Reasons of work done elsewhere; a lost fence is fault.FenceLost.
 var (
-	WorkKeyReused = fault.Define(fault.Reason{Name: "WORK_KEY_REUSED", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+	WorkKeyReused = fault.Define(fault.Reason{Name: "WORK_KEY_REUSED", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The key was already used to begin work with another fingerprint. Nothing was done; the state names the first request."})
-	RecordNotFound = fault.Define(fault.Reason{Name: "RECORD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
-		Doc: "There is no record of the work, or the record has expired."})
-	RecordNotParked = fault.Define(fault.Reason{Name: "RECORD_NOT_PARKED", Class: fault.Refusal, Code: fault.FailedPrecondition, Step: fault.NewKey,
+	RecordNotFound = fault.Define(fault.Reason{Name: "RECORD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix,
+		Doc:  "There is no record of the work, or the record has expired."})
+	RecordNotParked = fault.Define(fault.Reason{Name: "RECORD_NOT_PARKED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The work is neither parked nor abandoned by its holder (its lease lapsed), so there is nothing to resolve: the state has the work's state."})
-	AnswerDiffers = fault.Define(fault.Reason{Name: "ANSWER_DIFFERS", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+	AnswerDiffers = fault.Define(fault.Reason{Name: "ANSWER_DIFFERS", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The work has already ended, under the same fence, with another answer. The first answer stays."})
-	WorkRunning = fault.Define(fault.Reason{Name: "WORK_RUNNING", Class: fault.Conflict, Code: fault.Aborted, Step: fault.RetrySameKey,
-		Doc: "Only of a Begin in an Execute, or with a submit token or a claim: another caller holds the work, so nothing was done, and the token is not spent."})
-	WorkSettled = fault.Define(fault.Reason{Name: "WORK_SETTLED", Class: fault.Duplicate, Code: fault.AlreadyExists, Step: fault.Ignore,
-		Doc: "Only of a Begin in an Execute: the work has already ended, or is parked, so nothing of the Execute was done. The state says which, and names the first request."})
+	WorkRunning = fault.Define(fault.Reason{Name: "WORK_RUNNING", Class: fault.Conflict, Code: fault.Aborted,
+		Step: fault.RetrySameKey,
+		Doc:  "Only of a Begin in an Execute, or with a submit token or a claim: another caller holds the work, so nothing was done, and the token is not spent."})
+	WorkSettled = fault.Define(fault.Reason{Name: "WORK_SETTLED", Class: fault.Duplicate, Code: fault.AlreadyExists,
+		Step: fault.Ignore,
+		Doc:  "Only of a Begin in an Execute: the work has already ended, or is parked, so nothing of the Execute was done. The state says which, and names the first request."})
 )

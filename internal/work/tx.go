@@ -81,10 +81,14 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 }
 
 func workOf(r *db.WorkLockRow) work {
-	w := work{fingerprint: r.Fingerprint, bound: r.Fingerprint != nil, state: State(r.State), fence: r.Fence, attempt: r.Attempt,
-		lease: time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed, life: time.Duration(r.LifeMs) * time.Millisecond,
-		principal: r.Principal, requestID: r.RequestID, firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt, begunAt: r.BegunAt,
-		answerHash: r.AnswerHash, tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseUntil), settledAt: pg.OrZero(r.SettledAt), expiresAt: pg.OrZero(r.ExpiresAt)}
+	w := work{fingerprint: r.Fingerprint, bound: r.Fingerprint != nil, state: State(r.State), fence: r.Fence,
+		attempt: r.Attempt,
+		lease:   time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed,
+		life:      time.Duration(r.LifeMs) * time.Millisecond,
+		principal: r.Principal, requestID: r.RequestID, firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt,
+		begunAt:    r.BegunAt,
+		answerHash: r.AnswerHash, tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseUntil), settledAt: pg.OrZero(r.SettledAt),
+		expiresAt: pg.OrZero(r.ExpiresAt)}
 	if r.SettledBy != nil {
 		w.settledBy, w.settledRequest = *r.SettledBy, *r.SettledRequestID
 	}
@@ -100,13 +104,20 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	if rows := tx.Changed(compareKeys); len(rows) > 0 {
 		arg, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
-			_, err := q.WorkUpdate(p.Context(), d, db.WorkUpdateParams{Tids: tids, Tenants: arg.Tenants, Scopes: arg.Scopes, Keys: arg.Keys,
-				Bound: arg.Bound, Fingerprints: arg.Fingerprints, States: arg.States, Fences: arg.Fences, Attempts: arg.Attempts,
-				LeaseMs: arg.LeaseMs, LeaseUntil: arg.LeaseUntil, ParkLapsed: arg.ParkLapsed, LifeMs: arg.LifeMs, Principals: arg.Principals,
-				RequestIds: arg.RequestIds, FirstRequestIds: arg.FirstRequestIds, CreatedAt: arg.CreatedAt, BegunAt: arg.BegunAt,
-				SettledAt: arg.SettledAt, SettledBy: arg.SettledBy, SettledRequestIds: arg.SettledRequestIds, Answered: arg.Answered,
-				Statuses: arg.Statuses, Headers: arg.Headers, Bodies: arg.Bodies, BodyCompressed: arg.BodyCompressed, BodyBytes: arg.BodyBytes,
-				AnswerHashes: arg.AnswerHashes, ExpiresAt: arg.ExpiresAt})
+			_, err := q.WorkUpdate(p.Context(), d,
+				db.WorkUpdateParams{Tids: tids, Tenants: arg.Tenants, Scopes: arg.Scopes, Keys: arg.Keys,
+					Bound: arg.Bound, Fingerprints: arg.Fingerprints, States: arg.States, Fences: arg.Fences,
+					Attempts: arg.Attempts,
+					LeaseMs:  arg.LeaseMs, LeaseUntil: arg.LeaseUntil, ParkLapsed: arg.ParkLapsed, LifeMs: arg.LifeMs,
+					Principals: arg.Principals,
+					RequestIds: arg.RequestIds, FirstRequestIds: arg.FirstRequestIds, CreatedAt: arg.CreatedAt,
+					BegunAt:   arg.BegunAt,
+					SettledAt: arg.SettledAt, SettledBy: arg.SettledBy, SettledRequestIds: arg.SettledRequestIds,
+					Answered: arg.Answered,
+					Statuses: arg.Statuses, Headers: arg.Headers, Bodies: arg.Bodies,
+					BodyCompressed: arg.BodyCompressed,
+					BodyBytes:      arg.BodyBytes,
+					AnswerHashes:   arg.AnswerHashes, ExpiresAt: arg.ExpiresAt})
 			return err
 		})
 	}

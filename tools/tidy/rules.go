@@ -111,7 +111,8 @@ func (s *source) functionLength(lim limits) []finding {
 		}
 		lines := s.fset.Position(n.End()).Line - s.fset.Position(n.Pos()).Line + 1
 		if lines > lim.function {
-			found = append(found, s.finding(n.Pos(), "function-length", "%s has %d lines, at most %d", name, lines, lim.function))
+			found = append(found, s.finding(n.Pos(), "function-length", "%s has %d lines, at most %d", name, lines,
+				lim.function))
 		}
 		return false
 	})
@@ -123,7 +124,8 @@ func (s *source) packageName() []finding {
 	if !slices.Contains(emptyNames, name) {
 		return nil
 	}
-	return []finding{s.finding(s.file.Package, "package-name", "package %s says nothing: name it after what it is about", name)}
+	return []finding{s.finding(s.file.Package, "package-name",
+		"package %s says nothing: name it after what it is about", name)}
 }
 
 func (s *source) mocks() []finding {
@@ -131,7 +133,8 @@ func (s *source) mocks() []finding {
 	for _, imp := range s.file.Imports {
 		for _, lib := range mockLibraries {
 			if target := importPath(imp); within(target, lib) {
-				found = append(found, s.finding(imp.Pos(), "mock-library", "imports %s: test against the real thing", target))
+				found = append(found, s.finding(imp.Pos(), "mock-library", "imports %s: test against the real thing",
+					target))
 			}
 		}
 	}
@@ -163,7 +166,8 @@ func (s *source) sleeps() []finding {
 			}
 		}
 		if name != nil && name.Name == "Sleep" {
-			found = append(found, s.finding(name.Pos(), "test-sleep", "a test that sleeps is slow or flaky: wait for the event"))
+			found = append(found, s.finding(name.Pos(), "test-sleep",
+				"a test that sleeps is slow or flaky: wait for the event"))
 		}
 		return true
 	})

@@ -18,21 +18,26 @@ const longLiteral = 40
 func (s *source) lineWidth(lim limits) []finding {
 	exempt := map[int]bool{}
 	ast.Inspect(s.file, func(n ast.Node) bool {
-		if b, ok := n.(*ast.BasicLit); ok && b.Kind == token.STRING && (b.Value[0] == '`' || len(b.Value) >= longLiteral) {
+		if b, ok := n.(*ast.BasicLit); ok && b.Kind == token.STRING &&
+			(b.Value[0] == '`' || len(b.Value) >= longLiteral) {
 			for line := s.fset.Position(b.Pos()).Line; line <= s.fset.Position(b.End()).Line; line++ {
 				exempt[line] = true
 			}
 		}
 		return true
 	})
+	limit := lim.width
+	if s.test {
+		limit = lim.testWidth
+	}
 	var found []finding
 	line := 0
 	for text := range bytes.Lines(s.text) {
 		line++
 		width := utf8.RuneCount(bytes.TrimRight(text, "\n")) + (tabWidth-1)*bytes.Count(text, []byte("\t"))
-		if width > lim.width && !exempt[line] && !bytes.Contains(text, []byte("://")) {
+		if width > limit && !exempt[line] && !bytes.Contains(text, []byte("://")) {
 			found = append(found, s.finding(s.fset.File(s.file.FileStart).LineStart(line), "line-width",
-				"%d columns, at most %d", width, lim.width))
+				"%d columns, at most %d", width, limit))
 		}
 	}
 	return found

@@ -35,7 +35,8 @@ func (c *clientCaller) call() outcome {
 		return outcome{succeeded: 1}
 	}
 	switch connect.CodeOf(err) {
-	case connect.CodeUnknown, connect.CodeInternal, connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeCanceled,
+	case connect.CodeUnknown, connect.CodeInternal, connect.CodeUnavailable, connect.CodeDeadlineExceeded,
+		connect.CodeCanceled,
 		connect.CodeDataLoss:
 		return outcome{unknown: 1, err: err}
 	}

@@ -120,7 +120,8 @@ func newConnectCaller(spec *Spec, n int) (*connectCaller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connectCaller{conn: httpConn{address: to.Host, patience: spec.Patience}, request: r, maker: newMaker(spec, n), obey: spec.Obey}
+	c := &connectCaller{conn: httpConn{address: to.Host, patience: spec.Patience}, request: r, maker: newMaker(spec, n),
+		obey: spec.Obey}
 	return c, c.conn.dial()
 }
 
@@ -162,7 +163,8 @@ func retryOf(body []byte) time.Duration {
 	for _, d := range e.Details {
 		if d.Type == "google.rpc.RetryInfo" {
 			info := &errdetails.RetryInfo{}
-			if value, err := base64.RawStdEncoding.DecodeString(d.Value); err == nil && proto.Unmarshal(value, info) == nil {
+			if value, err := base64.RawStdEncoding.DecodeString(d.Value); err == nil &&
+				proto.Unmarshal(value, info) == nil {
 				return info.GetRetryDelay().AsDuration()
 			}
 		}

@@ -114,8 +114,9 @@ func run(ctx context.Context, spec *Spec, mark func(string)) (*Result, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return &Result{Succeeded: m.succeeded.Load(), Refused: m.refused.Load(), Unknown: m.unknown.Load(), FirstError: m.firstError,
-		Measured: m.measured.Load(), RefusedCalls: m.refusedCalls.Load(), Seconds: seconds,
+	return &Result{Succeeded: m.succeeded.Load(), Refused: m.refused.Load(), Unknown: m.unknown.Load(),
+		FirstError: m.firstError,
+		Measured:   m.measured.Load(), RefusedCalls: m.refusedCalls.Load(), Seconds: seconds,
 		P50: m.latency.Quantile(0.5), P99: m.latency.Quantile(0.99), Max: m.latency.Max()}, nil
 }
 

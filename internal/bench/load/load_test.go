@@ -44,7 +44,8 @@ func TestHistogramBucketsFollowOneAnother(t *testing.T) {
 	for bucket := range buckets - 1 {
 		top := topOf(bucket)
 		if bucketOf(top) != bucket || bucketOf(top+1) != bucket+1 {
-			t.Fatalf("bucket %d ends at %d, which is in %d, and the next in %d", bucket, top, bucketOf(top), bucketOf(top+1))
+			t.Fatalf("bucket %d ends at %d, which is in %d, and the next in %d", bucket, top, bucketOf(top),
+				bucketOf(top+1))
 		}
 	}
 	if (&Histogram{}).Quantile(0.5) != 0 {
@@ -165,7 +166,8 @@ func TestRequestsAreWhatTheServerReads(t *testing.T) {
 			}
 			got = append(got, &one)
 		}))
-		spec.URL, spec.APIKey, spec.Run, spec.Accounts, spec.Stride, spec.Patience = s.URL, "secret", "r001", 10, 700, time.Second
+		spec.URL, spec.APIKey, spec.Run, spec.Accounts, spec.Stride, spec.Patience = s.URL, "secret", "r001", 10, 700,
+			time.Second
 		c, err := newConnectCaller(&spec, 0x2f)
 		if err != nil {
 			t.Fatal(err)
@@ -186,7 +188,8 @@ func checkRequests(t *testing.T, spec *Spec, got []*ledgerv1.TransferRequest) {
 	}
 	used := map[string]bool{}
 	for _, r := range got {
-		if p := r.GetPostings()[0]; p.GetFrom() == p.GetTo() || spec.Hot >= 0 && p.GetTo() != Code(spec.Hot) || p.GetAmount() < "1.00" {
+		if p := r.GetPostings()[0]; p.GetFrom() == p.GetTo() || spec.Hot >= 0 && p.GetTo() != Code(spec.Hot) ||
+			p.GetAmount() < "1.00" {
 			t.Errorf("posting %v", p)
 		}
 		if !strings.HasPrefix(r.GetBizNo(), "r001-000000") || !strings.HasSuffix(r.GetBizNo(), "-002f") {
@@ -232,11 +235,13 @@ func TestBatchOutcomeCountsResults(t *testing.T) {
 	t.Parallel()
 	made := &ledgerv1.TransferBatchResult{Transfer: &ledgerv1.Transfer{Id: 1, BizNo: "x"}, Existed: true}
 	bad := &ledgerv1.TransferBatchResult{Error: &ledgerv1.ItemError{Reason: "INSUFFICIENT_FUNDS"}}
-	body, err := proto.Marshal(&ledgerv1.TransferBatchResponse{Results: []*ledgerv1.TransferBatchResult{made, bad, made}})
+	body, err := proto.Marshal(&ledgerv1.TransferBatchResponse{Results: []*ledgerv1.TransferBatchResult{made, bad,
+		made}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := batchOutcome(body, 3); o.succeeded != 2 || o.refused != 1 || o.unknown != 0 || !strings.Contains(o.err.Error(), "INSUFFICIENT") {
+	if o := batchOutcome(body, 3); o.succeeded != 2 || o.refused != 1 || o.unknown != 0 ||
+		!strings.Contains(o.err.Error(), "INSUFFICIENT") {
 		t.Errorf("outcome %+v", o)
 	}
 	if o := batchOutcome(body, 4); o.unknown != 1 || o.err == nil {

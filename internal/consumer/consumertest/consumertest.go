@@ -63,7 +63,8 @@ func NewWorld(t *testing.T) *World {
 // File writes a file of settings with one consumer.
 func (w *World) File(b Broker, more ...string) string {
 	w.T.Helper()
-	lines := append([]string{"name: it", "group: billing", "tenant: shop", "message_id: header:" + IDHeader, "backoff: 20ms", "max_backoff: 100ms",
+	lines := append([]string{"name: it", "group: billing", "tenant: shop", "message_id: header:" + IDHeader,
+		"backoff: 20ms", "max_backoff: 100ms",
 		"max_attempts: 3"}, append(b.Settings, more...)...)
 	last := map[string]string{}
 	var order []string
@@ -96,8 +97,9 @@ func (w *World) Serve(file string) *server.Server {
 	if err != nil {
 		w.T.Fatal(err)
 	}
-	s, err := server.Start(context.Background(), server.Options{DatabaseURL: w.DB.AppDSN, Listen: "127.0.0.1:0", Consume: settings,
-		Log: slog.New(slog.NewJSONHandler(w.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	s, err := server.Start(context.Background(),
+		server.Options{DatabaseURL: w.DB.AppDSN, Listen: "127.0.0.1:0", Consume: settings,
+			Log: slog.New(slog.NewJSONHandler(w.Log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 	if err != nil {
 		w.T.Fatal(err)
 	}
@@ -109,7 +111,8 @@ func (w *World) Serve(file string) *server.Server {
 func (w *World) runOnce(t *testing.T, body string) {
 	t.Helper()
 	source := &once{body: body, done: make(chan struct{})}
-	file := w.File(Broker{Settings: []string{"broker: rabbitmq", "url: amqp://nowhere", "queue: q"}}, "group: setup", "message_id: broker")
+	file := w.File(Broker{Settings: []string{"broker: rabbitmq", "url: amqp://nowhere", "queue: q"}}, "group: setup",
+		"message_id: broker")
 	settings, err := consumer.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -50,8 +50,10 @@ func (w *World) consumeFrom(t *testing.T, s *consumer.Settings, o *once) {
 	defer pool.Close()
 	engine := flow.NewEngine(pool, "setup", nil, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	c := &consumer.Consumer{Settings: s, Tenant: w.Tenant, Messages: &rpc.Messages{Mutations: &rpc.Mutations{Engine: engine, KeyLife: time.Hour}},
-		Reader: inbox.NewReader(pool), Metrics: consumer.NewMetrics(prometheus.NewRegistry()), Log: slog.New(slog.DiscardHandler),
+	c := &consumer.Consumer{Settings: s, Tenant: w.Tenant,
+		Messages: &rpc.Messages{Mutations: &rpc.Mutations{Engine: engine, KeyLife: time.Hour}},
+		Reader:   inbox.NewReader(pool), Metrics: consumer.NewMetrics(prometheus.NewRegistry()),
+		Log:  slog.New(slog.DiscardHandler),
 		Open: func(context.Context, *consumer.Settings) (consumer.Source, error) { return o, nil }}
 	var running sync.WaitGroup
 	running.Go(func() { c.Run(ctx) })

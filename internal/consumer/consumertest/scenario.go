@@ -104,7 +104,8 @@ func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) 
 	for range kills {
 		before := succeeded()
 		p.start()
-		w.Eventually(60*time.Second, "the process consumes", func() bool { return succeeded() > before || succeeded() == messages })
+		w.Eventually(60*time.Second, "the process consumes",
+			func() bool { return succeeded() > before || succeeded() == messages })
 		<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
 		if succeeded() < messages {
 			busy++

@@ -191,8 +191,8 @@ func (g *gate) syncs(k kind, request []byte) member {
 	return member{r.MemberID, r.Generation}
 }
 
-// rewrite puts the gate's address in place of the broker's, and mends what the mock cluster gets wrong. The mock cluster has no versions with tags here, so the
-// header of a response is its correlation id.
+// rewrite puts the gate's address in place of the broker's, and mends what the mock cluster gets wrong. The mock
+// cluster has no versions with tags here, so the header of a response is its correlation id.
 func (g *gate) rewrite(q question, response []byte) []byte {
 	r := kmsg.ResponseForKey(q.key)
 	r.SetVersion(q.version)
@@ -222,7 +222,8 @@ func (g *gate) rewrite(q question, response []byte) []byte {
 			}
 		}
 		if g.passwords != nil {
-			r.ApiKeys = append(r.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: kmsg.SASLHandshake.Int16(), MaxVersion: 1},
+			r.ApiKeys = append(r.ApiKeys,
+				kmsg.ApiVersionsResponseApiKey{ApiKey: kmsg.SASLHandshake.Int16(), MaxVersion: 1},
 				kmsg.ApiVersionsResponseApiKey{ApiKey: kmsg.SASLAuthenticate.Int16(), MaxVersion: 1})
 		}
 	}
@@ -260,7 +261,8 @@ func (l *login) answer(k kind, frame []byte) (kmsg.Response, error) {
 
 func (l *login) handshake(r *kmsg.SASLHandshakeRequest) (kmsg.Response, error) {
 	l.mechanism = r.Mechanism
-	if hash := map[string]scram.HashGeneratorFcn{"SCRAM-SHA-256": scram.SHA256, "SCRAM-SHA-512": scram.SHA512}[r.Mechanism]; hash != nil {
+	if hash := map[string]scram.HashGeneratorFcn{"SCRAM-SHA-256": scram.SHA256,
+		"SCRAM-SHA-512": scram.SHA512}[r.Mechanism]; hash != nil {
 		client, err := hash.NewClient("me", l.passwords[r.Mechanism], "")
 		if err != nil {
 			return nil, err

@@ -21,11 +21,15 @@ func TestPasswordsOfAllKindsLetIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	if err := client.ProduceSync(t.Context(), &kgo.Record{Topic: topic, Partition: 0, Value: []byte("body"), Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}).FirstErr(); err != nil {
+	if err := client.ProduceSync(t.Context(),
+		&kgo.Record{Topic: topic, Partition: 0, Value: []byte("body"),
+			Headers: []kgo.RecordHeader{{Key: "h", Value: []byte("v")}}}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	for how, password := range map[string]string{consumer.Plain: "p", consumer.ScramSHA256: "s256", consumer.ScramSHA512: "s512"} {
-		s := &consumer.Settings{Name: how, URL: address, Topics: []string{topic}, Group: how, SASL: how, Username: "me", Password: password}
+	for how, password := range map[string]string{consumer.Plain: "p", consumer.ScramSHA256: "s256",
+		consumer.ScramSHA512: "s512"} {
+		s := &consumer.Settings{Name: how, URL: address, Topics: []string{topic}, Group: how, SASL: how, Username: "me",
+			Password: password}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		source, err := kafka.Open(ctx, s)
@@ -34,7 +38,8 @@ func TestPasswordsOfAllKindsLetIn(t *testing.T) {
 			continue
 		}
 		got, err := source.Receive(ctx)
-		if err != nil || len(got) != 1 || string(got[0].Body) != "body" || got[0].Header["h"] != "v" || got[0].Position != "events-0-0" || got[0].Lane != "events-0" {
+		if err != nil || len(got) != 1 || string(got[0].Body) != "body" || got[0].Header["h"] != "v" ||
+			got[0].Position != "events-0-0" || got[0].Lane != "events-0" {
 			t.Errorf("%s: %+v, %v", how, got, err)
 		}
 		source.Close()

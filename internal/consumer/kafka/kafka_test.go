@@ -33,7 +33,8 @@ func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, address: startGate(t, nil), ends: map[int32]int64{}}
 	var err error
-	c.client, err = kgo.NewClient(kgo.SeedBrokers(c.address), kgo.DefaultProduceTopic(topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	c.client, err = kgo.NewClient(kgo.SeedBrokers(c.address), kgo.DefaultProduceTopic(topic),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,8 @@ func TestMembersComeAndGo(t *testing.T) {
 			}
 		}
 	}()
-	w.Eventually(30*time.Second, "some are done", func() bool { return w.Count("select count(*) from ledger_transfers") > each/2 })
+	w.Eventually(30*time.Second, "some are done",
+		func() bool { return w.Count("select count(*) from ledger_transfers") > each/2 })
 	first.Stop()
 	<-sent
 	w.Serve(file)

@@ -39,7 +39,8 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	}
 	js, err := jetstream.New(conn)
 	if err == nil {
-		durable := jetstream.ConsumerConfig{Durable: durableName(s.Group), AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
+		durable := jetstream.ConsumerConfig{Durable: durableName(s.Group), AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait:    ackWait,
 			MaxDeliver: -1, MaxAckPending: inFlight, FilterSubject: s.Subject}
 		var c jetstream.Consumer
 		if c, err = js.CreateOrUpdateConsumer(ctx, s.Stream, durable); err == nil {
@@ -101,7 +102,8 @@ func (s *source) delivery(m jetstream.Msg) (d consumer.Delivery, err error) {
 	if err != nil {
 		return d, err
 	}
-	d = consumer.Delivery{Topic: m.Subject(), Header: make(map[string]string, len(m.Headers())), Body: m.Data(), ID: m.Headers().Get(nats.MsgIdHdr),
+	d = consumer.Delivery{Topic: m.Subject(), Header: make(map[string]string, len(m.Headers())), Body: m.Data(),
+		ID:       m.Headers().Get(nats.MsgIdHdr),
 		Position: fmt.Sprintf("%s-%d", s.stream, meta.Sequence.Stream), Handle: m}
 	for name := range m.Headers() {
 		d.Header[name] = m.Headers().Get(name)

@@ -31,7 +31,8 @@ func startServer(t *testing.T) (url string) {
 		t.Skip("SKIPPED, NOT TESTED: nats-server is not here (apt-get install nats-server)")
 	}
 	dir := t.TempDir()
-	cmd := exec.Command(program, "--addr", "127.0.0.1", "--port", "-1", "--jetstream", "--store_dir", dir, "--ports_file_dir", dir)
+	cmd := exec.Command(program, "--addr", "127.0.0.1", "--port", "-1", "--jetstream", "--store_dir", dir,
+		"--ports_file_dir", dir)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -71,7 +72,8 @@ func start(t *testing.T) consumertest.Broker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stream, err := js.CreateStream(context.Background(), jetstream.StreamConfig{Name: "EVENTS", Subjects: []string{"events.>"}})
+	stream, err := js.CreateStream(context.Background(),
+		jetstream.StreamConfig{Name: "EVENTS", Subjects: []string{"events.>"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,7 +34,8 @@ type source struct {
 
 // Open connects and consumes from the queue, which has to be there.
 func Open(_ context.Context, s *consumer.Settings) (consumer.Source, error) {
-	config := amqp.Config{Heartbeat: 10 * time.Second, Locale: "en_US", Dial: amqp.DefaultDial(5 * time.Second), Properties: amqp.NewConnectionProperties()}
+	config := amqp.Config{Heartbeat: 10 * time.Second, Locale: "en_US", Dial: amqp.DefaultDial(5 * time.Second),
+		Properties: amqp.NewConnectionProperties()}
 	config.Properties.SetClientConnectionName("ledgerd " + s.Name)
 	conn, err := amqp.DialConfig(s.URL, config)
 	if err != nil {
@@ -81,7 +82,8 @@ func (s *source) Receive(ctx context.Context) (list []consumer.Delivery, err err
 }
 
 func delivery(m amqp.Delivery) consumer.Delivery {
-	d := consumer.Delivery{Topic: m.RoutingKey, Header: make(map[string]string, len(m.Headers)), Body: m.Body, ID: m.MessageId, Handle: m}
+	d := consumer.Delivery{Topic: m.RoutingKey, Header: make(map[string]string, len(m.Headers)), Body: m.Body,
+		ID: m.MessageId, Handle: m}
 	for name, value := range m.Headers {
 		switch v := value.(type) {
 		case string:

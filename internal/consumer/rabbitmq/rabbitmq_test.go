@@ -51,17 +51,21 @@ func startServer(t *testing.T) (url string) {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	port, distPort, epmdPort := freePort(t), freePort(t), freePort(t)
 	config := filepath.Join(dir, "rabbitmq.conf")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "listeners.tcp.1 = 127.0.0.1:%d\nlog.file.level = warning\n", port), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, "listeners.tcp.1 = 127.0.0.1:%d\nlog.file.level = warning\n", port),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "enabled_plugins"), []byte("[].\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "ERL_EPMD_PORT=" + strconv.Itoa(epmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
+	env := []string{"HOME=" + dir, "PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "ERL_EPMD_PORT=" +
+		strconv.Itoa(epmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
 		fmt.Sprintf("RABBITMQ_NODENAME=ledgerd%d@localhost", port), "RABBITMQ_DIST_PORT=" + strconv.Itoa(distPort),
 		"RABBITMQ_MNESIA_BASE=" + filepath.Join(dir, "mnesia"), "RABBITMQ_LOG_BASE=" + filepath.Join(dir, "log"),
-		"RABBITMQ_PID_FILE=" + filepath.Join(dir, "pid"), "RABBITMQ_CONFIG_FILE=" + config, "RABBITMQ_CONF_ENV_FILE=" + filepath.Join(dir, "none"),
-		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "enabled_plugins"), "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}"}
+		"RABBITMQ_PID_FILE=" + filepath.Join(dir, "pid"), "RABBITMQ_CONFIG_FILE=" + config, "RABBITMQ_CONF_ENV_FILE=" +
+			filepath.Join(dir, "none"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + filepath.Join(dir, "enabled_plugins"),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}"}
 	attributes := &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
 		attributes.Credential = ordinaryUser(t, dir)
@@ -166,7 +170,8 @@ func queueOf(url, queue string) func(t *testing.T) consumertest.Broker {
 				if id != "" {
 					m.Headers = amqp.Table{consumertest.IDHeader: id}
 				}
-				confirmed, err := sender.PublishWithDeferredConfirmWithContext(context.Background(), "", queue, false, false, m)
+				confirmed, err := sender.PublishWithDeferredConfirmWithContext(context.Background(), "", queue, false,
+					false, m)
 				if err != nil || !confirmed.Wait() {
 					t.Errorf("publish: %v", err)
 				}

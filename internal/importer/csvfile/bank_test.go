@@ -26,8 +26,9 @@ const childEnv = "LEDGERD_TEST_IMPORT"
 func TestMain(m *testing.M) {
 	if child := os.Getenv(childEnv); child != "" {
 		args := strings.Split(child, "\n")
-		err := csvfile.Run(context.Background(), csvfile.Options{Path: args[2], Mapping: args[1], Client: importertest.Dial(args[0]),
-			Out: os.Stdout, Err: os.Stderr})
+		err := csvfile.Run(context.Background(),
+			csvfile.Options{Path: args[2], Mapping: args[1], Client: importertest.Dial(args[0]),
+				Out: os.Stdout, Err: os.Stderr})
 		fmt.Fprintln(os.Stderr, "ended:", err)
 		os.Exit(0)
 	}
@@ -59,7 +60,8 @@ func TestTheBankLandsAndTheReportListsWhatDiffers(t *testing.T) {
 	data := importertest.Data(t, "bank-1993-1994.csv")
 	url := importertest.Serve(t)
 	report := filepath.Join(t.TempDir(), "report.csv")
-	for _, counts := range []string{"49,102 posted, 0 existed already", "0 posted, 49,102 existed already: this run changed nothing"} {
+	for _, counts := range []string{"49,102 posted, 0 existed already",
+		"0 posted, 49,102 existed already: this run changed nothing"} {
 		out, err := do(t, url, csvfile.Options{Path: data, Mapping: bankMapping, Report: report})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -165,7 +167,8 @@ func firstLines(t *testing.T, path string, n int) string {
 func TestTheExampleInTheDocumentationLands(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
-	out, err := do(t, url, csvfile.Options{Path: "../../../examples/import/statement.csv", Mapping: "../../../examples/import/statement.yaml"})
+	out, err := do(t, url, csvfile.Options{Path: "../../../examples/import/statement.csv",
+		Mapping: "../../../examples/import/statement.yaml"})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -188,7 +191,8 @@ func TestABadFileIsNotSentAtAll(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	mapping := importertest.Write(t, "m.yaml", small)
-	file := importertest.Write(t, "f.csv", "1,7,2020-01-01,5.00,5.00\n2,7,2020-01-01,5.001,10.00\n3,7,2020-01-01,1.00\n4,7,2020-01-02,2.00,7.00\n")
+	file := importertest.Write(t, "f.csv",
+		"1,7,2020-01-01,5.00,5.00\n2,7,2020-01-01,5.001,10.00\n3,7,2020-01-01,1.00\n4,7,2020-01-02,2.00,7.00\n")
 	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping})
 	if err == nil || !strings.Contains(err.Error(), "has 2 bad rows: nothing was sent") {
 		t.Error(err)
@@ -202,7 +206,8 @@ func TestABadFileIsNotSentAtAll(t *testing.T) {
 	if !errors.Is(err, importer.ErrIncomplete) {
 		t.Error(err)
 	}
-	wantLines(t, out, "line 2, column amount", "line 3: has 4 columns, not 5: skipped", "2 posted, 0 existed already, 2 skipped",
+	wantLines(t, out, "line 2, column amount", "line 3: has 4 columns, not 5: skipped",
+		"2 posted, 0 existed already, 2 skipped",
 		"2 follow exactly, 0 differ", "on 1 of 1 account")
 }
 
@@ -223,19 +228,22 @@ func TestABizNoThatStandsTwiceInAFileIsTold(t *testing.T) {
 		fmt.Fprintf(&rows, "%d,7,2020-01-01,1.00,%d.00\n", i, i+1)
 	}
 	// Once far from the first, in another batch, and once beside it.
-	file := importertest.Write(t, "f.csv", rows.String()+"17,7,2020-01-01,1.00,0\n8,8,2020-01-02,1.00,1.00\nz,8,2020-01-02,1.00,2.00\nz,8,2020-01-02,1.00,3.00\n")
+	file := importertest.Write(t, "f.csv",
+		rows.String()+"17,7,2020-01-01,1.00,0\n8,8,2020-01-02,1.00,1.00\nz,8,2020-01-02,1.00,2.00\nz,8,2020-01-02,1.00,3.00\n")
 	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping})
 	if err == nil || !strings.Contains(err.Error(), "3 bad rows: nothing was sent") || accounts(t, url) != 0 {
 		t.Errorf("%v\n%s", err, out)
 	}
-	wantLines(t, out, "line 2501: the biz_no x:17 was used before, at line 18", "line 2504: the biz_no x:z was used before, at line 2503")
+	wantLines(t, out, "line 2501: the biz_no x:17 was used before, at line 18",
+		"line 2504: the biz_no x:z was used before, at line 2503")
 	for range 2 { // a second run says it again
 		out, err = do(t, url, csvfile.Options{Path: file, Mapping: mapping, KeepGoing: true})
 		if !errors.Is(err, importer.ErrIncomplete) {
 			t.Error(err)
 		}
 		wantLines(t, out, "2 have a biz_no that the file used before, 1 refused by the ledger",
-			"line 2501: the biz_no x:17 was used before in the file", "line 2504: the biz_no x:z was used before, at line 2503",
+			"line 2501: the biz_no x:17 was used before in the file",
+			"line 2504: the biz_no x:z was used before, at line 2503",
 			"line 2502: the ledger refuses x:8: BIZ_NO_EXISTS_DIFFERENT")
 	}
 }
@@ -244,27 +252,31 @@ func TestWhatTheLedgerRefusesIsTold(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	mapping := importertest.Write(t, "m.yaml", small)
-	file := importertest.Write(t, "f.csv", "1,7,2020-01-01,5.00,5.00\n2,7,2020-01-02,-6.00,-1.00\n3,7,2020-01-03,1.00,0.00\n")
+	file := importertest.Write(t, "f.csv",
+		"1,7,2020-01-01,5.00,5.00\n2,7,2020-01-02,-6.00,-1.00\n3,7,2020-01-03,1.00,0.00\n")
 	report := filepath.Join(t.TempDir(), "r.csv")
 	out, err := do(t, url, csvfile.Options{Path: file, Mapping: mapping, KeepGoing: true, Report: report})
 	if !errors.Is(err, importer.ErrIncomplete) {
 		t.Error(err)
 	}
-	wantLines(t, out, "line 2: the ledger refuses x:2: INSUFFICIENT_FUNDS", "2 posted, 0 existed already, 1 refused by the ledger",
+	wantLines(t, out, "line 2: the ledger refuses x:2: INSUFFICIENT_FUNDS",
+		"2 posted, 0 existed already, 1 refused by the ledger",
 		"the ledger's balance is the sum of the file on 1 of 1 account")
 	// An account that has other limits stays as it is; and what was refused is tried again.
 	mapping = importertest.Write(t, "n.yaml", strings.Replace(small, `, floor: "0"`, "", 1))
 	if out, err = do(t, url, csvfile.Options{Path: file, Mapping: mapping}); err != nil {
 		t.Error(err)
 	}
-	wantLines(t, out, "a:7 exists with other limits or of another kind, and was not changed", "1 posted, 2 existed already")
+	wantLines(t, out, "a:7 exists with other limits or of another kind, and was not changed",
+		"1 posted, 2 existed already")
 }
 
 func TestInputFromAPipe(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	mapping := importertest.Write(t, "m.yaml", small)
-	out, err := do(t, url, csvfile.Options{Path: "-", Stdin: strings.NewReader("1,7,2020-01-01,5.00,5.00\n"), Mapping: mapping})
+	out, err := do(t, url, csvfile.Options{Path: "-", Stdin: strings.NewReader("1,7,2020-01-01,5.00,5.00\n"),
+		Mapping: mapping})
 	if err != nil {
 		t.Fatal(err)
 	}

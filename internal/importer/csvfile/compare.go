@@ -32,7 +32,8 @@ func newComparison(m *Mapping, report io.Writer) (*comparison, error) {
 		return c, nil
 	}
 	c.report = csv.NewWriter(report)
-	return c, c.report.Write([]string{"line", "biz_no", "account", "date", "amount", "bank_balance", "follows", "difference",
+	return c, c.report.Write([]string{"line", "biz_no", "account", "date", "amount", "bank_balance", "follows",
+		"difference",
 		"ledger_balance", "drift"})
 }
 
@@ -93,19 +94,22 @@ func (c *comparison) done(v *movement, o importer.Outcome) error {
 		return nil
 	}
 	f := func(n amount.Int) string { return amount.Format(n, c.m.scale) }
-	return c.report.Write([]string{strconv.Itoa(v.line), v.bizNo, v.account, v.at.Format("2006-01-02"), f(v.amount), f(v.balance),
+	return c.report.Write([]string{strconv.Itoa(v.line), v.bizNo, v.account, v.at.Format("2006-01-02"), f(v.amount),
+		f(v.balance),
 		f(v.follows), f(difference), f(b.ours), f(sub(v.balance, b.ours))})
 }
 
 // String sums the comparison up.
 func (c *comparison) String() string {
 	differ := c.within + c.more
-	s := fmt.Sprintf("the bank's running balance: %s follow exactly, %s differ", importer.Count(c.exact), importer.Count(differ))
+	s := fmt.Sprintf("the bank's running balance: %s follow exactly, %s differ", importer.Count(c.exact),
+		importer.Count(differ))
 	if differ == 0 {
 		return s
 	}
 	if t := c.m.balance.tolerance; !t.IsZero() {
-		s += fmt.Sprintf(" (%s by no more than %s, %s by more)", importer.Count(c.within), amount.Format(t, c.m.scale), importer.Count(c.more))
+		s += fmt.Sprintf(" (%s by no more than %s, %s by more)", importer.Count(c.within), amount.Format(t, c.m.scale),
+			importer.Count(c.more))
 	}
 	return s + ", at most by " + amount.Format(c.most, c.m.scale)
 }

@@ -132,7 +132,8 @@ func (c *checker) mapping(f *file) *Mapping {
 	m.delimiter = ','
 	if f.Delimiter != "" {
 		var size int
-		if m.delimiter, size = utf8.DecodeRuneInString(f.Delimiter); size != len(f.Delimiter) || m.delimiter == '"' || m.delimiter == '\n' || m.delimiter == '\r' {
+		if m.delimiter, size = utf8.DecodeRuneInString(f.Delimiter); size != len(f.Delimiter) || m.delimiter == '"' ||
+			m.delimiter == '\n' || m.delimiter == '\r' {
 			c.bad("delimiter", "must be one character, and no quote or line end, not %q", f.Delimiter)
 		}
 	}
@@ -220,8 +221,10 @@ func (c *checker) amount(f *file, m *Mapping) {
 	if m.decimal != "." && m.decimal != "," {
 		c.bad("amount.decimal", `must be "." or ",", not %q`, a.Decimal)
 	}
-	if m.group != "" && (utf8.RuneCountInString(m.group) != 1 || m.group == m.decimal || strings.ContainsAny(m.group, "0123456789+-")) {
-		c.bad("amount.group", "must be one character that separates thousands, other than the decimal mark, not %q", a.Group)
+	if m.group != "" && (utf8.RuneCountInString(m.group) != 1 || m.group == m.decimal ||
+		strings.ContainsAny(m.group, "0123456789+-")) {
+		c.bad("amount.group", "must be one character that separates thousands, other than the decimal mark, not %q",
+			a.Group)
 	}
 	switch {
 	case a.Column == "" && a.Credit == "" && a.Debit == "":

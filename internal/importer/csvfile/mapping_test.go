@@ -73,7 +73,8 @@ func TestABadMappingIsRefusedByItsField(t *testing.T) {
 
 func TestAllThatIsWrongWithAMappingIsToldAtOnce(t *testing.T) {
 	_, err := ReadMapping(strings.NewReader("type: x"))
-	for _, field := range []string{"biz_no", "asset.code", "asset.scale", "account.code", "counter.code", "date.column", "date.format", "amount.column"} {
+	for _, field := range []string{"biz_no", "asset.code", "asset.scale", "account.code", "counter.code", "date.column",
+		"date.format", "amount.column"} {
 		if err == nil || !strings.Contains(err.Error(), "field "+field+": is missing") {
 			t.Errorf("nothing of %s in: %v", field, err)
 		}

@@ -37,7 +37,8 @@ func TestADayIsOrderedByItsBalances(t *testing.T) {
 		{"nothing follows: as the file has it", &start, day([2]int64{1, 50}, [2]int64{1, 500}), "[0 1]"},
 		{"the nearest fit first would end in a gap", &start,
 			day([2]int64{10, 110}, [2]int64{10, 120}, [2]int64{-20, 100}, [2]int64{7, 107}), "[0 1 2 3]"},
-		{"one does not follow, and the others do around it", &start, day([2]int64{3, 218}, [2]int64{5, 115}, [2]int64{10, 110}), "[2 1 0]"},
+		{"one does not follow, and the others do around it", &start,
+			day([2]int64{3, 218}, [2]int64{5, 115}, [2]int64{10, 110}), "[2 1 0]"},
 		{"the smaller differences, when as many differ", &start, day([2]int64{0, 300}, [2]int64{0, 101}), "[1 0]"},
 		{"the beginning is not known", nil, day([2]int64{5, 25}, [2]int64{10, 20}), "[1 0]"},
 	} {

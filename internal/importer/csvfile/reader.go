@@ -59,7 +59,8 @@ func (r *reader) next() (*movement, *importer.Problem, error) {
 	var wrong *csv.ParseError
 	switch {
 	case errors.As(err, &wrong) && errors.Is(err, csv.ErrFieldCount):
-		return nil, importer.Place{Line: wrong.StartLine}.Problem("has %d columns, not %d", len(record), r.csv.FieldsPerRecord), nil
+		return nil, importer.Place{Line: wrong.StartLine}.Problem("has %d columns, not %d", len(record),
+			r.csv.FieldsPerRecord), nil
 	case errors.As(err, &wrong) && wrong.Line > wrong.StartLine:
 		return nil, importer.Place{Line: wrong.StartLine}.Problem("a quote is not closed properly before line %d: the rows up to there cannot be read (%v)", wrong.Line, wrong.Err), nil
 	case errors.As(err, &wrong):

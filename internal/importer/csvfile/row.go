@@ -238,7 +238,8 @@ func (v *movement) transfer(m *Mapping) *ledgerv1.TransferRequest {
 		p.From, p.To, n = p.To, p.From, n.Neg()
 	}
 	p.Amount = amount.Format(n, m.scale)
-	return &ledgerv1.TransferRequest{BizNo: v.bizNo, Type: v.kind, Postings: []*ledgerv1.Posting{p}, Metadata: v.metadata,
+	return &ledgerv1.TransferRequest{BizNo: v.bizNo, Type: v.kind, Postings: []*ledgerv1.Posting{p},
+		Metadata:      v.metadata,
 		EffectiveTime: timestamppb.New(v.at)}
 }
 

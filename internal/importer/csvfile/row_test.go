@@ -23,8 +23,10 @@ func TestNumbersAreReadAsBanksWriteThem(t *testing.T) {
 	}
 	for text, want := range map[string]error{
 		"": amount.ErrSyntax, "-": amount.ErrSyntax, ".": amount.ErrSyntax, "1e3": amount.ErrSyntax, "1.2.3": amount.ErrSyntax,
-		"--1": amount.ErrSyntax, "1,5": amount.ErrSyntax, "1,5000": amount.ErrSyntax, ",500": amount.ErrSyntax, "0x1f": amount.ErrSyntax,
-		"0.001": amount.ErrTooPrecise, strings.Repeat("9", 37): amount.ErrOverflow, strings.Repeat("9", 39): amount.ErrTooManyDigits,
+		"--1": amount.ErrSyntax, "1,5": amount.ErrSyntax, "1,5000": amount.ErrSyntax, ",500": amount.ErrSyntax,
+		"0x1f":  amount.ErrSyntax,
+		"0.001": amount.ErrTooPrecise, strings.Repeat("9", 37): amount.ErrOverflow,
+		strings.Repeat("9", 39): amount.ErrTooManyDigits,
 	} {
 		if n, err := parseNumber(text, ".", ",", 2); !errors.Is(err, want) {
 			t.Errorf("%q: %s, %v, not %v", text, n, err, want)
@@ -92,7 +94,8 @@ func TestABadRowIsToldByLineAndColumn(t *testing.T) {
 func TestAmountsHaveTheirSignFromWhereTheMappingSays(t *testing.T) {
 	base := strings.Replace(good, "direction: {column: kind, credit: [in], debit: [out]}\n", "", 1)
 	signed := parse(t, base)
-	columns := parse(t, strings.Replace(base, "amount: {column: amount}", "amount: {credit_column: amount, debit_column: kind}", 1))
+	columns := parse(t, strings.Replace(base, "amount: {column: amount}",
+		"amount: {credit_column: amount, debit_column: kind}", 1))
 	said := parse(t, good)
 	for _, test := range []struct {
 		m    *Mapping
@@ -109,7 +112,8 @@ func TestAmountsHaveTheirSignFromWhereTheMappingSays(t *testing.T) {
 		}
 		v := movements[0]
 		p := v.transfer(test.m).GetPostings()[0]
-		if from, to := p.GetFrom(), p.GetTo(); (to == "a:7") != (v.amount.Sign() > 0) || (from == "a:7") != (v.amount.Sign() < 0) || p.GetAmount() != "5.00" {
+		if from, to := p.GetFrom(), p.GetTo(); (to == "a:7") != (v.amount.Sign() > 0) ||
+			(from == "a:7") != (v.amount.Sign() < 0) || p.GetAmount() != "5.00" {
 			t.Errorf("%q: %v", test.row, p)
 		}
 	}

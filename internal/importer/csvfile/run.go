@@ -98,7 +98,8 @@ func (r *run) check(source *importer.Source) error {
 		if err == nil && problem == nil {
 			hash := maphash.String(seed, v.bizNo)
 			if first, twice := lines[hash]; twice && !r.KeepGoing { // else the sender tells
-				problem = importer.Place{Line: v.line}.Problem("the biz_no %s was used before, at line %d", v.bizNo, first)
+				problem = importer.Place{Line: v.line}.Problem("the biz_no %s was used before, at line %d", v.bizNo,
+					first)
 			}
 			lines[hash] = v.line
 		}
@@ -108,7 +109,8 @@ func (r *run) check(source *importer.Source) error {
 				return nil
 			}
 			problems.Rest()
-			return fmt.Errorf("%s has %s: nothing was sent (--keep-going sends the rest)", r.Path, importer.Plural(problems.N, "bad row"))
+			return fmt.Errorf("%s has %s: nothing was sent (--keep-going sends the rest)", r.Path,
+				importer.Plural(problems.N, "bad row"))
 		case err != nil:
 			return fmt.Errorf("read %s: %w", r.Path, err)
 		case problem != nil && r.KeepGoing: // printed when it is skipped
@@ -224,7 +226,8 @@ func (r *run) day(ctx context.Context, day []*movement) error {
 // summary tells what became of the file.
 func (r *run) summary(ctx context.Context, err error) {
 	p := func(format string, args ...any) { fmt.Fprintf(r.Out, format+"\n", args...) }
-	p("%s: %s on %s, %s to %s", r.Path, importer.Plural(r.rows, "movement"), importer.Plural(len(r.comparison.accounts), "account"),
+	p("%s: %s on %s, %s to %s", r.Path, importer.Plural(r.rows, "movement"),
+		importer.Plural(len(r.comparison.accounts), "account"),
 		r.first.Format(time.DateOnly), r.last.Format(time.DateOnly))
 	p("  %s", &r.sender.Counts)
 	if r.m.balance != nil {
@@ -266,7 +269,8 @@ func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error 
 			unopened++
 		default:
 			if told++; told <= 5 {
-				p("  %s has %s in the ledger and %s by this file: the difference comes from other transfers", a.GetCode(), a.GetBalance(),
+				p("  %s has %s in the ledger and %s by this file: the difference comes from other transfers",
+					a.GetCode(), a.GetBalance(),
 					amount.Format(b.ours, r.m.scale))
 			}
 		}
@@ -274,7 +278,8 @@ func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error 
 	if err != nil {
 		return err
 	}
-	p("  the ledger's balance is the sum of the file on %s of %s", importer.Count(agree), importer.Plural(len(r.comparison.accounts), "account"))
+	p("  the ledger's balance is the sum of the file on %s of %s", importer.Count(agree),
+		importer.Plural(len(r.comparison.accounts), "account"))
 	if unopened > 0 {
 		p("  %s of them without the opening balance, which is not in this file", importer.Count(unopened))
 	}

@@ -13,10 +13,12 @@ import (
 )
 
 // symbols are the signs of one currency each, unless the command line says otherwise.
-var symbols = map[string]string{"$": "USD", "€": "EUR", "£": "GBP", "₿": "BTC", "₹": "INR", "₩": "KRW", "₽": "RUB", "zł": "PLN"}
+var symbols = map[string]string{"$": "USD", "€": "EUR", "£": "GBP", "₿": "BTC", "₹": "INR", "₩": "KRW", "₽": "RUB",
+	"zł": "PLN"}
 
 // ambiguous signs stand for several.
-var ambiguous = map[string]string{"¥": "JPY or CNY", "￥": "JPY or CNY", "₨": "one of several rupees", "﷼": "one of several rials"}
+var ambiguous = map[string]string{"¥": "JPY or CNY", "￥": "JPY or CNY", "₨": "one of several rupees",
+	"﷼": "one of several rials"}
 
 var assetCode = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,31}$`)
 
@@ -63,7 +65,8 @@ func (c *commodities) asset(commodity string) (*assetOf, error) {
 	case commodity == "":
 		return nil, fmt.Errorf("an amount has no commodity: name its asset with --commodity '=CODE'")
 	case ambiguous[commodity] != "":
-		return nil, fmt.Errorf("%s may mean %s: choose one with --commodity '%s=CODE'", commodity, ambiguous[commodity], commodity)
+		return nil, fmt.Errorf("%s may mean %s: choose one with --commodity '%s=CODE'", commodity, ambiguous[commodity],
+			commodity)
 	case symbols[commodity] != "":
 		code = symbols[commodity]
 	case assetCode.MatchString(commodity):

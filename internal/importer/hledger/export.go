@@ -45,7 +45,8 @@ func Export(ctx context.Context, o ExportOptions) (n int, err error) {
 	}
 	fmt.Fprint(e.w, "; Written by ledgerd export hledger.\ndecimal-mark .\n")
 	for token := ""; ; {
-		page, err := importer.Call(ctx, o.Client, "", o.Client.Ledger.ListTransfers, &ledgerv1.ListTransfersRequest{PageSize: pageSize, PageToken: token})
+		page, err := importer.Call(ctx, o.Client, "", o.Client.Ledger.ListTransfers,
+			&ledgerv1.ListTransfersRequest{PageSize: pageSize, PageToken: token})
 		if err != nil {
 			return n, fmt.Errorf("list the transfers: %w", err)
 		}

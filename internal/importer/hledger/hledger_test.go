@@ -41,7 +41,8 @@ func run(t *testing.T, args ...string) string {
 // balanceOf asks hledger.
 func balanceOf(t *testing.T, journal string) balances {
 	t.Helper()
-	rows, err := csv.NewReader(strings.NewReader(run(t, "balance", "--file", journal, "--flat", "--no-total", "--layout", "bare", "-O", "csv"))).ReadAll()
+	rows, err := csv.NewReader(strings.NewReader(run(t, "balance", "--file", journal, "--flat", "--no-total",
+		"--layout", "bare", "-O", "csv"))).ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +146,8 @@ func TestJournalExportAndTrialBalanceAgree(t *testing.T) {
 			data := importertest.Data(t, name+".journal")
 			original := balanceOf(t, data)
 			url := importertest.Serve(t)
-			for _, counts := range []string{size + " posted, 0 existed already", "0 posted, " + size + " existed already: this run changed nothing"} {
+			for _, counts := range []string{size + " posted, 0 existed already", "0 posted, " + size +
+				" existed already: this run changed nothing"} {
 				out, err := do(t, url, hledger.ImportOptions{Path: data})
 				if err != nil || !strings.Contains(out, counts) {
 					t.Fatalf("%v, and not %q:\n%s", err, counts, out)
@@ -159,7 +161,8 @@ func TestJournalExportAndTrialBalanceAgree(t *testing.T) {
 
 			// The export is a journal like any other: in a ledger of its own it gives the same again.
 			again := importertest.Serve(t)
-			if out, err := do(t, again, hledger.ImportOptions{Path: export(t, url, hledger.ExportOptions{})}); err != nil {
+			if out, err := do(t, again, hledger.ImportOptions{Path: export(t, url,
+				hledger.ExportOptions{})}); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			same(t, "the export, imported", trialBalance(t, again), ours)
@@ -197,18 +200,21 @@ func TestWhatAJournalSaysComesBack(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, line := range []string{"2 posted", "1 of them exchange commodities", "1 of them move no amounts", "2 [virtual] postings became ordinary postings"} {
+	for _, line := range []string{"2 posted", "1 of them exchange commodities", "1 of them move no amounts",
+		"2 [virtual] postings became ordinary postings"} {
 		if !strings.Contains(out, line) {
 			t.Errorf("%q is not in:\n%s", line, out)
 		}
 	}
-	r, err := importertest.Dial(url).Ledger.ListTransfers(t.Context(), &ledgerv1.ListTransfersRequest{Metadata: map[string]string{"code": "c1"}})
+	r, err := importertest.Dial(url).Ledger.ListTransfers(t.Context(),
+		&ledgerv1.ListTransfersRequest{Metadata: map[string]string{"code": "c1"}})
 	if err != nil || len(r.GetTransfers()) != 1 {
 		t.Fatal(r, err)
 	}
 	first := r.GetTransfers()[0]
 	m := first.GetMetadata()
-	for name, value := range map[string]string{"description": "Shop | food", "code": "c1", "status": "cleared", "tag.trip": "rome", "tag.who": "me",
+	for name, value := range map[string]string{"description": "Shop | food", "code": "c1", "status": "cleared",
+		"tag.trip": "rome", "tag.who": "me",
 		"comment": "trip:rome, who:me\nsecond line"} {
 		if m[name] != value {
 			t.Errorf("the metadata %s is %q", name, m[name])
@@ -220,7 +226,8 @@ func TestWhatAJournalSaysComesBack(t *testing.T) {
 	o := hledger.ExportOptions{Costs: true, Commodities: map[string]string{"$": "USD", "gold bar": "GOLD"}}
 	same(t, "the export", balanceOf(t, export(t, url, o)), want)
 	printed := run(t, "print", "--file", export(t, url, o))
-	for _, line := range []string{"2020-01-01 * (" + first.GetBizNo() + ") Shop | food", "2020-01-02=2020-01-05 ! (hledger:home:", ":1) two, with: signs (and) more",
+	for _, line := range []string{"2020-01-01 * (" + first.GetBizNo() + ") Shop | food",
+		"2020-01-02=2020-01-05 ! (hledger:home:", ":1) two, with: signs (and) more",
 		"code: c1", "trip:rome, who:me"} {
 		if !strings.Contains(printed, line) {
 			t.Errorf("%q is not in:\n%s", line, printed)
@@ -231,12 +238,14 @@ func TestWhatAJournalSaysComesBack(t *testing.T) {
 func TestStdinNeedsAName(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
-	if _, err := do(t, url, hledger.ImportOptions{Path: "-", Stdin: strings.NewReader("[]")}); err == nil || !strings.Contains(err.Error(), "--name") {
+	if _, err := do(t, url, hledger.ImportOptions{Path: "-", Stdin: strings.NewReader("[]")}); err == nil ||
+		!strings.Contains(err.Error(), "--name") {
 		t.Error("stdin needs no name: ", err)
 	}
 	home := run(t, "print", "-O", "json", "-f", importertest.Write(t, "x.journal", rent))
 	for _, counts := range []string{"1 posted", "0 posted, 1 existed already: this run changed nothing"} {
-		if out, err := do(t, url, hledger.ImportOptions{Path: "-", Name: "x", Stdin: strings.NewReader(home)}); err != nil || !strings.Contains(out, counts) {
+		if out, err := do(t, url, hledger.ImportOptions{Path: "-", Name: "x",
+			Stdin: strings.NewReader(home)}); err != nil || !strings.Contains(out, counts) {
 			t.Fatalf("%v, and not %q\n%s", err, counts, out)
 		}
 	}
@@ -246,13 +255,17 @@ func TestANewDecimalIsRefusedUnlessTheAssetHasIt(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	c := importertest.Dial(url)
-	if err := c.EnsureAssets(t.Context(), []*ledgerv1.Asset{{Code: "EUR", Scale: 2}, {Code: "CHF", Scale: 6}}); err != nil {
+	if err := c.EnsureAssets(t.Context(),
+		[]*ledgerv1.Asset{{Code: "EUR", Scale: 2}, {Code: "CHF", Scale: 6}}); err != nil {
 		t.Fatal(err)
 	}
 	file := func(name, amount string) string {
-		return importertest.Write(t, name, run(t, "print", "-O", "json", "-f", importertest.Write(t, "x.journal", "2020-01-01 x\n    a  "+amount+"\n    b\n")))
+		return importertest.Write(t, name,
+			run(t, "print", "-O", "json", "-f",
+				importertest.Write(t, "x.journal", "2020-01-01 x\n    a  "+amount+"\n    b\n")))
 	}
-	if out, err := do(t, url, hledger.ImportOptions{Path: file("a.json", "1.005 EUR")}); err == nil || !strings.Contains(err.Error(), "EUR has 2 decimals in the ledger and 3 in the file") {
+	if out, err := do(t, url, hledger.ImportOptions{Path: file("a.json", "1.005 EUR")}); err == nil ||
+		!strings.Contains(err.Error(), "EUR has 2 decimals in the ledger and 3 in the file") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	if out, err := do(t, url, hledger.ImportOptions{Path: file("b.json", "1.005 CHF")}); err != nil {
@@ -269,14 +282,18 @@ func TestExportWritesTransfersOfOthersToo(t *testing.T) {
 	}
 	codes := []string{"(odd)", "two  spaces", "semi;colon:x", "!mark"}
 	for _, code := range codes {
-		_, err := c.Ledger.CreateAccounts(t.Context(), &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: code, Asset: "P1", Unbounded: true}}})
+		_, err := c.Ledger.CreateAccounts(t.Context(),
+			&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: code, Asset: "P1",
+				Unbounded: true}}})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	r := &ledgerv1.TransferRequest{BizNo: "x (1) ;", Type: "my type", Metadata: map[string]string{"a b:c": "1,2\n3", "description": "d; not a comment", "date": "never"}}
+	r := &ledgerv1.TransferRequest{BizNo: "x (1) ;", Type: "my type",
+		Metadata: map[string]string{"a b:c": "1,2\n3", "description": "d; not a comment", "date": "never"}}
 	for i := range codes {
-		r.Postings = append(r.Postings, &ledgerv1.Posting{From: codes[i], To: codes[(i+1)%len(codes)], Asset: "P1", Amount: fmt.Sprintf("1%d.005", i)})
+		r.Postings = append(r.Postings, &ledgerv1.Posting{From: codes[i], To: codes[(i+1)%len(codes)], Asset: "P1",
+			Amount: fmt.Sprintf("1%d.005", i)})
 	}
 	if _, err := c.Ledger.Transfer(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -286,7 +303,8 @@ func TestExportWritesTransfersOfOthersToo(t *testing.T) {
 	want := balances{}
 	for name, d := range trialBalance(t, url) {
 		code, asset, _ := strings.Cut(name, " P1")
-		name = map[string]string{"(odd)": "%28odd)", "two  spaces": "two %20spaces", "semi;colon:x": "semi%3Bcolon:x", "!mark": "%21mark"}[code] + " P1" + asset
+		name = map[string]string{"(odd)": "%28odd)", "two  spaces": "two %20spaces", "semi;colon:x": "semi%3Bcolon:x",
+			"!mark": "%21mark"}[code] + " P1" + asset
 		want[name] = d
 	}
 	same(t, "the export", got, want)

@@ -207,7 +207,8 @@ func (v *inventory) compare(ctx context.Context, c *importer.Client, journal str
 			}
 			if wrong := v.meet(i, all); wrong != "" && (!part || i.tag != "" && v.tags[i.tag] != nil) {
 				date := t.GetEffectiveTime().AsTime().Format(time.DateOnly)
-				problems.Print(importer.Place{Name: t.GetBizNo()}.Problem("%s: %s %q", wrong, date, t.GetMetadata()[metaDescription]))
+				problems.Print(importer.Place{Name: t.GetBizNo()}.Problem("%s: %s %q", wrong, date,
+					t.GetMetadata()[metaDescription]))
 			}
 		}
 		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {

@@ -76,7 +76,8 @@ func TestATransactionInsertedInTheMiddleIsTheOnlyNewOne(t *testing.T) {
 func TestTransactionsThatMoveInTheJournalAreNotNew(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "4 posted, 0 existed already", rent, gift, coffee, salary)
-	b.is(t, "0 posted, 4 existed already: this run changed nothing", "; a new first line\n\n", salary, coffee, gift, rent)
+	b.is(t, "0 posted, 4 existed already: this run changed nothing", "; a new first line\n\n", salary, coffee, gift,
+		rent)
 }
 
 func TestEqualTransactionsStayAsManyAsThereAre(t *testing.T) {
@@ -100,12 +101,14 @@ func TestAnEditedTransactionIsNoticedBeforeAnythingIsSent(t *testing.T) {
 			b.refuses(t, gift+edited+coffee+salary, `was imported, and is no longer in the journal: 2020-01-01 "rent"`, "1 transaction")
 		})
 	}
-	b.refuses(t, rent+coffee+coffee+salary+strings.Replace(coffee, "2.50", "2.505", 1), "EUR has 2 decimals in the ledger and 3 in the file")
+	b.refuses(t, rent+coffee+coffee+salary+strings.Replace(coffee, "2.50", "2.505", 1),
+		"EUR has 2 decimals in the ledger and 3 in the file")
 }
 
 // long are amounts that hledger's JSON rounds. The JSON has the first as zero.
 var long = rent + entry("2020-01-04 tiny", "a  0.000000000001 BTC", "b") +
-	entry("2020-01-05 long", "(v)  0.1234567890123456 BTC", "a  1.000000000001 XYZ @ 1.12 EUR", "a  2.000000000002 XYZ", "[b]  -0.12345678999 BTC",
+	entry("2020-01-05 long", "(v)  0.1234567890123456 BTC", "a  1.000000000001 XYZ @ 1.12 EUR", "a  2.000000000002 XYZ",
+		"[b]  -0.12345678999 BTC",
 		"[c]", "d")
 
 func TestAmountsWithMoreThanTenDecimalsAreExact(t *testing.T) {
@@ -116,14 +119,17 @@ func TestAmountsWithMoreThanTenDecimalsAreExact(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	got := trialBalance(t, b.url).without("virtual").without(conversion)
-	same(t, "the trial balance", got.without("d"), balanceOf(t, b.Path).without("d")) // hledger rounds computed ones here
+	// hledger rounds computed ones here
+	same(t, "the trial balance", got.without("d"), balanceOf(t, b.Path).without("d"))
 	for name, want := range map[string]string{"v BTC": "0.1234567890123456", "d EUR": "-1.12000000000112"} {
 		if d := got[name].String(); d != want {
 			t.Errorf("%s has %s, not %s", name, d, want)
 		}
 	}
-	b.Path = importertest.Write(t, "comma.journal", long+"commodity 1.000,00 CHF\n"+entry("2020-01-06 comma", "a  1.234,123456789012 CHF", "b"))
-	if out, err := do(t, b.url, b.ImportOptions); err != nil || trialBalance(t, b.url)["a CHF"].String() != "1234.123456789012" {
+	b.Path = importertest.Write(t, "comma.journal",
+		long+"commodity 1.000,00 CHF\n"+entry("2020-01-06 comma", "a  1.234,123456789012 CHF", "b"))
+	if out, err := do(t, b.url, b.ImportOptions); err != nil ||
+		trialBalance(t, b.url)["a CHF"].String() != "1234.123456789012" {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
@@ -134,7 +140,8 @@ func TestAmountsThatTheJSONRoundsAreRefusedWithTheirLine(t *testing.T) {
 		journal := rent + entry("2020-01-04 x", "a  "+amount, "b")
 		return run(t, "print", "-O", "json", "-f", importertest.Write(t, "x.journal", journal))
 	}
-	for amount, account := range map[string]string{"0.1234567890123456 BTC": "a", "0.000000000001 BTC": "a", "1.123456 EUR @ 1.1234567 USD": "b"} {
+	for amount, account := range map[string]string{"0.1234567890123456 BTC": "a", "0.000000000001 BTC": "a",
+		"1.123456 EUR @ 1.1234567 USD": "b"} {
 		b.Path = "-"
 		b.Stdin = strings.NewReader(json(amount))
 		out, err := do(t, b.url, b.ImportOptions)
@@ -157,13 +164,16 @@ func TestAmountsThatTheJSONWritesWithAnExponentAreExact(t *testing.T) {
 
 func TestEditsOfCommentsTagsAndStatusesMoveNothing(t *testing.T) {
 	b := newBook(t)
-	b.is(t, "3 posted, 0 existed already", rent, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):], coffee)
+	b.is(t, "3 posted, 0 existed already", rent, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):],
+		coffee)
 	// The two coffees change places.
-	out := b.is(t, "0 posted, 3 existed already: this run changed nothing", rent, coffee, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):])
+	out := b.is(t, "0 posted, 3 existed already: this run changed nothing", rent, coffee,
+		"2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):])
 	if strings.Contains(out, "another comment") {
 		t.Errorf("what moves was taken for edited:\n%s", out)
 	}
-	out = b.is(t, "1 posted, 3 existed already", strings.Replace(rent, "rent\n", "rent  ; paid, by:me\n", 1), coffee, coffee, coffee)
+	out = b.is(t, "1 posted, 3 existed already", strings.Replace(rent, "rent\n", "rent  ; paid, by:me\n", 1), coffee,
+		coffee, coffee)
 	if !strings.Contains(out, "1 were imported with another comment, tag or status") {
 		t.Errorf("an edited comment is not told:\n%s", out)
 	}
@@ -175,11 +185,13 @@ func TestATagIdentifiesATransactionThatIsEdited(t *testing.T) {
 	other := entry("2020-02-01 rent  ; biz_no:rent-2", "expenses:rent  700.00 EUR", "assets:bank")
 	b.is(t, "2 posted, 0 existed already", marked, coffee)
 	b.is(t, "1 posted, 2 existed already", coffee, other, marked)
-	b.refuses(t, strings.Replace(marked, "700", "750", 1)+other+coffee+gift, "hledger:home:id:rent-1: was imported, and was edited since, at line 1")
+	b.refuses(t, strings.Replace(marked, "700", "750", 1)+other+coffee+gift,
+		"hledger:home:id:rent-1: was imported, and was edited since, at line 1")
 	b.refuses(t, marked+coffee+other+strings.Replace(other, "700", "750", 1), "line 13", `"rent-2", as has the tag of the transaction at line 9`)
 	b.refuses(t, other+coffee+gift, "hledger:home:id:rent-1: was imported, and is no longer in the journal")
 	b.refuses(t, strings.Replace(marked, "rent-1", strings.Repeat("x", 200), 1), "line 1", "at most 112 bytes")
-	b.is(t, "0 posted, 3 existed already: this run changed nothing", strings.Replace(marked, "rent-1", "rent-1, a:b", 1), other, coffee)
+	b.is(t, "0 posted, 3 existed already: this run changed nothing",
+		strings.Replace(marked, "rent-1", "rent-1, a:b", 1), other, coffee)
 }
 
 func TestAPartOfAJournalLeavesTheRestAlone(t *testing.T) {
@@ -223,18 +235,21 @@ func TestTransactionsBehindARefusalAreCountedAsNotSent(t *testing.T) {
 	if err := c.EnsureAssets(t.Context(), []*ledgerv1.Asset{{Code: "EUR", Scale: 2}}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := c.Ledger.CreateAccounts(t.Context(), &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "expenses:rent", Asset: "EUR"}}})
+	_, err := c.Ledger.CreateAccounts(t.Context(),
+		&ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{{Code: "expenses:rent", Asset: "EUR"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Path = importertest.Write(t, "home.journal", rent+strings.Repeat(coffee, 1500))
 	out, err := do(t, b.url, b.ImportOptions)
-	if !errors.Is(err, importer.ErrStopped) || !strings.Contains(out, "999 posted, 0 existed already, 1 refused by the ledger, 501 not sent\n") {
+	if !errors.Is(err, importer.ErrStopped) ||
+		!strings.Contains(out, "999 posted, 0 existed already, 1 refused by the ledger, 501 not sent\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	b.KeepGoing = true
 	out, err = do(t, b.url, b.ImportOptions)
-	if !errors.Is(err, importer.ErrIncomplete) || !strings.Contains(out, "501 posted, 999 existed already, 1 refused by the ledger\n") {
+	if !errors.Is(err, importer.ErrIncomplete) ||
+		!strings.Contains(out, "501 posted, 999 existed already, 1 refused by the ledger\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -67,7 +67,8 @@ const jsonPlaces = 10
 // rounded tells whether the JSON has less of an amount than the journal. The amount's precision is at
 // least that of the journal, so ten decimals of which the precision says no more are exact.
 func (a commodityAmount) rounded() bool {
-	return a.Quantity.whole == nil && a.Quantity.wrong == nil && a.Quantity.Places >= jsonPlaces && (a.Style.Precision == nil || *a.Style.Precision > jsonPlaces)
+	return a.Quantity.whole == nil && a.Quantity.wrong == nil && a.Quantity.Places >= jsonPlaces &&
+		(a.Style.Precision == nil || *a.Style.Precision > jsonPlaces)
 }
 
 type price struct {

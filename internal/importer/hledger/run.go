@@ -60,8 +60,9 @@ func Import(ctx context.Context, o ImportOptions) error {
 		return err
 	}
 	defer source.Close()
-	r := &run{ImportOptions: o, exact: exact, inventory: newInventory(), builder: builder{name: name, idTag: o.IDTag, conversion: o.Conversion,
-		virtual: o.Virtual, commodities: newCommodities(o.Commodities)}}
+	r := &run{ImportOptions: o, exact: exact, inventory: newInventory(),
+		builder: builder{name: name, idTag: o.IDTag, conversion: o.Conversion,
+			virtual: o.Virtual, commodities: newCommodities(o.Commodities)}}
 	settings := append([]string{version, name, o.IDTag, o.Conversion, o.Virtual}, sorted(o.Commodities)...)
 	in, err := source.First(settings...)
 	if err != nil {
@@ -81,8 +82,9 @@ func Import(ctx context.Context, o ImportOptions) error {
 		return err
 	}
 	progress := importer.NewProgress(o.Err, r.transfers)
-	r.sender = &importer.Sender[built]{Client: o.Client, File: hash, Unique: true, KeepGoing: o.KeepGoing, Progress: progress,
-		Log: &importer.Problems{W: o.Err, Progress: progress}, Done: func(built, importer.Outcome) {}}
+	r.sender = &importer.Sender[built]{Client: o.Client, File: hash, Unique: true, KeepGoing: o.KeepGoing,
+		Progress: progress,
+		Log:      &importer.Problems{W: o.Err, Progress: progress}, Done: func(built, importer.Outcome) {}}
 	err = r.send(ctx, in)
 	progress.End()
 	r.sender.Stop(r.transfers)
@@ -224,7 +226,8 @@ func (r *run) send(ctx context.Context, in io.Reader) error {
 		for _, p := range x.transfer.GetPostings() {
 			for _, account := range []string{p.GetFrom(), p.GetTo()} {
 				if !r.sender.Has(account, p.GetAsset()) {
-					r.sender.Need(&ledgerv1.NewAccount{Code: account, Asset: p.GetAsset(), Kind: kindOf(account), Unbounded: true})
+					r.sender.Need(&ledgerv1.NewAccount{Code: account, Asset: p.GetAsset(), Kind: kindOf(account),
+						Unbounded: true})
 				}
 			}
 		}
@@ -239,14 +242,16 @@ func (r *run) send(ctx context.Context, in io.Reader) error {
 // summary tells what became of the journal, and what the ledger has otherwise.
 func (r *run) summary() {
 	p := func(format string, args ...any) { fmt.Fprintf(r.Out, format+"\n", args...) }
-	p("%s: %s in %s", r.Path, importer.Plural(r.rows, "transaction"), importer.Plural(len(r.builder.commodities.list()), "asset"))
+	p("%s: %s in %s", r.Path, importer.Plural(r.rows, "transaction"),
+		importer.Plural(len(r.builder.commodities.list()), "asset"))
 	p("  %s", &r.sender.Counts)
 	n := r.builder.notes
 	for _, note := range []struct {
 		n    int
 		text string
 	}{
-		{n.exchanges, "of them exchange commodities, or balance after rounding only: the difference went through " + r.Conversion},
+		{n.exchanges, "of them exchange commodities, or balance after rounding only: the difference went through " +
+			r.Conversion},
 		{n.nothing, "of them move no amounts, and are not in the ledger"},
 		{n.balancedVirtual, "[virtual] postings became ordinary postings in the ledger"},
 		{n.ownDates, "postings with a date of their own got the date of their transaction"},

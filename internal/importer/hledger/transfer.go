@@ -96,7 +96,8 @@ func (b *builder) look(t *transaction) *importer.Problem {
 		}
 	}
 	if id := b.tagOf(t); importer.BadName(id) != "" || len(prefix(b.name)+tagged+id) > maxBizNo {
-		return t.problem("the tag %s: is part of its biz_no, and must be printable ASCII, at most %d bytes: %q", b.idTag,
+		return t.problem("the tag %s: is part of its biz_no, and must be printable ASCII, at most %d bytes: %q",
+			b.idTag,
 			maxBizNo-len(prefix(b.name)+tagged), id)
 	}
 	return metadataProblem(t)
@@ -206,7 +207,8 @@ func (b *builder) transfer(t *transaction) (built, *importer.Problem) {
 	if err != nil {
 		return x, t.problem("%q is not a date", t.Date)
 	}
-	x.transfer = &ledgerv1.TransferRequest{BizNo: x.identity.bizNo(b.name), Type: transferType, Postings: postings, Metadata: meta,
+	x.transfer = &ledgerv1.TransferRequest{BizNo: x.identity.bizNo(b.name), Type: transferType, Postings: postings,
+		Metadata:      meta,
 		EffectiveTime: timestamppb.New(at)}
 	return x, nil
 }
@@ -338,7 +340,8 @@ func (s *sheet) pair() []*ledgerv1.Posting {
 		for len(debits) > 0 && len(credits) > 0 {
 			from, to := debits[0], credits[0]
 			n := amount.Lesser(c.sums[from], c.sums[to].Neg())
-			postings = append(postings, &ledgerv1.Posting{From: from, To: to, Asset: c.asset.code, Amount: amount.Format(n, c.asset.scale)})
+			postings = append(postings, &ledgerv1.Posting{From: from, To: to, Asset: c.asset.code,
+				Amount: amount.Format(n, c.asset.scale)})
 			// Neither can overflow: both go towards zero.
 			c.sums[from], _ = c.sums[from].Sub(n)
 			c.sums[to], _ = c.sums[to].Add(n)

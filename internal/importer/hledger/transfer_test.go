@@ -39,7 +39,8 @@ func tx(t *testing.T, postings ...string) *transaction {
 }
 
 func newBuilder() *builder {
-	return &builder{name: "j", conversion: "equity:conversion", commodities: newCommodities(nil), ordinals: map[content]int{}}
+	return &builder{name: "j", conversion: "equity:conversion", commodities: newCommodities(nil),
+		ordinals: map[content]int{}}
 }
 
 func build(t *testing.T, b *builder, x *transaction) string {
@@ -72,7 +73,8 @@ func TestDebitsPayCreditsInOrder(t *testing.T) {
 		// One A is bought for 0.71 B.
 		{[]string{"a 1 A", "b -0.71 B"}, "a>equity:conversion 1 A; equity:conversion>b 0.71 B"},
 		// The conversion account is in the journal itself.
-		{[]string{"a 1 A", "equity:conversion -1 A", "equity:conversion 2 B", "b -2 B"}, "a>equity:conversion 1 A; equity:conversion>b 2 B"},
+		{[]string{"a 1 A", "equity:conversion -1 A", "equity:conversion 2 B", "b -2 B"},
+			"a>equity:conversion 1 A; equity:conversion>b 2 B"},
 		// It balances after rounding only.
 		{[]string{"a 10.00 EUR", "b -9.999 EUR"}, "a>b 9.999 EUR; a>equity:conversion 0.001 EUR"},
 		{[]string{"(a) 5 EUR"}, "transaction 7 of 2020-01-31 \"test\": the posting (a) is not balanced"},
@@ -84,7 +86,8 @@ func TestDebitsPayCreditsInOrder(t *testing.T) {
 		{[]string{"a 999999999999999999999999999999999999999 EUR", "b -1 EUR"}, "more than 38 significant digits"},
 	} {
 		b := newBuilder()
-		if got := build(t, b, tx(t, test.postings...)); got != test.want && !(test.want != "" && strings.Contains(got, test.want)) {
+		if got := build(t, b, tx(t, test.postings...)); got != test.want &&
+			!(test.want != "" && strings.Contains(got, test.want)) {
 			t.Errorf("%q: %q, not %q", test.postings, got, test.want)
 		}
 	}

@@ -11,8 +11,11 @@ import (
 // Codes are the codes, as the cleaner sees them.
 func Codes() clean.Table {
 	return clean.Table{
-		Name:    "notify_codes",
-		Delete:  func(ctx context.Context, tx pgx.Tx, limit int32) (int64, error) { return q.CodeClean(ctx, tx, limit) },
+		Name: "notify_codes",
+		Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64,
+			error) {
+			return q.CodeClean(ctx, tx, limit)
+		},
 		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.CodeOverdue(ctx, tx) },
 	}
 }

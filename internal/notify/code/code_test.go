@@ -72,8 +72,10 @@ func (d *desk) do(c flow.Command) (any, error) {
 
 // request is a SendCode with the defaults.
 func request(to, digits string) *flow.SendCode {
-	return &flow.SendCode{Issue: code.Issue{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits, Nonce: code.NewNonce(),
-		Life: code.DefaultLife, Interval: code.DefaultInterval, Daily: code.DefaultDaily}, Template: template.Name{Tenant: 1, Channel: send.SMS, Locale: "en"}}
+	return &flow.SendCode{Issue: code.Issue{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
+		Nonce: code.NewNonce(),
+		Life:  code.DefaultLife, Interval: code.DefaultInterval, Daily: code.DefaultDaily},
+		Template: template.Name{Tenant: 1, Channel: send.SMS, Locale: "en"}}
 }
 
 func (d *desk) send(c *flow.SendCode) error {
@@ -89,7 +91,8 @@ func (d *desk) mustSend(c *flow.SendCode) {
 }
 
 func try(to, digits string) *code.VerifyCommand {
-	return &code.VerifyCommand{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits, Ghost: code.NewNonce()}
+	return &code.VerifyCommand{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
+		Ghost: code.NewNonce()}
 }
 
 func (d *desk) verify(to, digits string) code.Verified {
@@ -159,7 +162,9 @@ func TestACodeIsGoodOnce(t *testing.T) {
 	if v := d.verify(ada, "123456"); v.Valid {
 		t.Error("used twice")
 	}
-	for _, c := range []*code.VerifyCommand{{Type: "pay", Channel: send.SMS, Recipient: ada}, {Type: "login", Channel: send.SMS, Recipient: "+8613812345679"}, {Type: "login", Channel: send.Email, Recipient: "ada@example.com"}} {
+	for _, c := range []*code.VerifyCommand{{Type: "pay", Channel: send.SMS, Recipient: ada},
+		{Type: "login", Channel: send.SMS, Recipient: "+8613812345679"},
+		{Type: "login", Channel: send.Email, Recipient: "ada@example.com"}} {
 		d.later(2 * time.Minute)
 		d.mustSend(request(ada, "222222"))
 		c.Caller, c.Code = who, "222222"
@@ -211,7 +216,8 @@ func TestThereIsOneCodeAMinute(t *testing.T) {
 	d.mustSend(request(ada, "123456"))
 	d.later(20 * time.Second)
 	err := d.send(request(ada, "222222"))
-	if f := fault.Of(err); !fault.Is(err, code.TooSoon) || f.State["retry_after_seconds"] != "40" || f.RetryAfter < 38*time.Second || f.RetryAfter > 40*time.Second {
+	if f := fault.Of(err); !fault.Is(err, code.TooSoon) || f.State["retry_after_seconds"] != "40" ||
+		f.RetryAfter < 38*time.Second || f.RetryAfter > 40*time.Second {
 		t.Errorf("%v %v", err, f)
 	}
 	if v := d.verify(ada, "123456"); !v.Valid {
@@ -262,7 +268,8 @@ func TestADayHasTenCodes(t *testing.T) {
 		d.later(time.Hour)
 	}
 	err := d.send(request(ada, "123456"))
-	if f := fault.Of(err); !fault.Is(err, code.TooMany) || f.RetryAfter < 14*time.Hour-time.Minute || f.RetryAfter > 14*time.Hour {
+	if f := fault.Of(err); !fault.Is(err, code.TooMany) || f.RetryAfter < 14*time.Hour-time.Minute ||
+		f.RetryAfter > 14*time.Hour {
 		t.Error(err, f)
 	}
 	d.later(14 * time.Hour)
@@ -330,7 +337,8 @@ func (f failing) Apply(tx *flow.Tx) (any, error) {
 // broken has a reason of each class that takes a change back.
 var broken = func() (list []*fault.Reason) {
 	for _, class := range []fault.Class{fault.Refusal, fault.Conflict, fault.BadRequest, fault.System} {
-		list = append(list, fault.Define(fault.Reason{Name: "TEST_BROKE_" + class.String(), Class: class, Code: fault.FailedPrecondition, Step: fault.NewKey}))
+		list = append(list, fault.Define(fault.Reason{Name: "TEST_BROKE_" + class.String(), Class: class,
+			Code: fault.FailedPrecondition, Step: fault.NewKey}))
 	}
 	return list
 }()
@@ -448,7 +456,8 @@ func TestWhoReadsTheDatabaseFindsNoCode(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, 1)
 	d.mustSend(request(ada, "8472913650"))
-	for _, table := range []string{"notify_codes", "notify_contents", "notify_messages", "notify_queue", "notify_events", "notify_fingerprints", "notify_counters", "commit_keys"} {
+	for _, table := range []string{"notify_codes", "notify_contents", "notify_messages", "notify_queue",
+		"notify_events", "notify_fingerprints", "notify_counters", "commit_keys"} {
 		var text string
 		if err := d.super.QueryRow(t.Context(), `select coalesce(string_agg(r::text, ' '), '') from `+table+` r`).Scan(&text); err != nil {
 			t.Fatal(err)
@@ -487,7 +496,8 @@ func TestCodesFromOneAddressAndToOneBlockAreLimited(t *testing.T) {
 		}
 	}
 	for _, suppress := range []bool{true, false} {
-		if err := ask(30, "192.0.2.1", suppress); !fault.Is(err, notify.Limited) || fault.Of(err).State["scope"] != "ip" {
+		if err := ask(30, "192.0.2.1", suppress); !fault.Is(err, notify.Limited) ||
+			fault.Of(err).State["scope"] != "ip" {
 			t.Error(err)
 		}
 	}
@@ -505,7 +515,8 @@ func TestCodesFromOneAddressAndToOneBlockAreLimited(t *testing.T) {
 		}
 	}
 	own := newDesk(t, 1)
-	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, Most: 70}, {Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, Most: 1000}} {
+	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, Most: 70},
+		{Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, Most: 1000}} {
 		if err := notify.SetLimit(t.Context(), own.pool, 1, l); err != nil {
 			t.Fatal(err)
 		}
@@ -591,7 +602,8 @@ func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
 	e := flow.NewEngine(pool, "test", nil, nil)
 	defer e.Drain(context.Background())
 	for _, c := range []flow.Command{request(ada, "123456"), flow.Code(try(ada, "123456"))} {
-		if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); !fault.Is(err, secret.Missing) {
+		if _, err := e.Do(t.Context(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1,
+			Bytes: 1}); !fault.Is(err, secret.Missing) {
 			t.Errorf("%T: %v", c, err)
 		}
 	}
@@ -612,7 +624,8 @@ func TestAHashTellsNoCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.do(flow.Notify(&notify.SendCommand{Caller: who, Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345679", Content: same.Content}})); err != nil {
+	if _, err := d.do(flow.Notify(&notify.SendCommand{Caller: who,
+		Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345679", Content: same.Content}})); err != nil {
 		t.Fatal(err)
 	}
 	if n := d.count("select count(distinct content_hash) from notify_messages"); n != 2 {

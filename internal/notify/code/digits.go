@@ -12,7 +12,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 )
 
-// What codes are like. How many wrong tries one bears is no setting: an answer would tell by it whether a code was sent.
+// What codes are like. How many wrong tries one bears is no setting: an answer would tell by it whether a code was
+// sent.
 const (
 	DefaultDigits   = 6
 	MinDigits       = 4
@@ -22,13 +23,15 @@ const (
 	MaxLife         = time.Hour
 	DefaultInterval = time.Minute
 	MaxTries        = 5
-	// DefaultDaily is how many codes one recipient may get for the same in any 24 hours, MaxDaily how many a call may allow.
+	// DefaultDaily is how many codes one recipient may get for the same in any 24 hours, MaxDaily how many a call may
+	// allow.
 	DefaultDaily = 10
 	MaxDaily     = 100
 	day          = 24 * time.Hour
-	// MostWrong is how many wrong tries one recipient has in any 24 hours, over all codes and types. So one recipient's codes are
-	// guessed with a chance of 1 in 500 a day when they have 4 digits, 1 in 50,000 with 6 (in a year 1 in 140), and 1 in 500 million with 10.
-	// Without a budget the chance grows with the types that a tenant has: 50 tries a day for each.
+	// MostWrong is how many wrong tries one recipient has in any 24 hours, over all codes and types. So one recipient's
+	// codes are guessed with a chance of 1 in 500 a day when they have 4 digits, 1 in 50,000 with 6 (in a year 1 in
+	// 140), and 1 in 500 million with 10. Without a budget the chance grows with the types that a tenant has: 50 tries
+	// a day for each.
 	MostWrong = 20
 )
 

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Every digit is as likely as any other, in every place. With nine degrees of freedom chi-square passes 40.5 once in 160,000 runs of
-// one place by chance; of a byte taken modulo 10 it is some 190 here.
+// Every digit is as likely as any other, in every place. With nine degrees of freedom chi-square passes 40.5 once in
+// 160,000 runs of one place by chance; of a byte taken modulo 10 it is some 190 here.
 func TestCodesAreUniform(t *testing.T) {
 	t.Parallel()
 	const codes, digits = 200_000, 6
@@ -43,8 +43,10 @@ func TestHashesDependOnEverything(t *testing.T) {
 	n := NewNonce()
 	base := hashOf(one, "login", "+861", n, "123456")
 	for _, other := range [][32]byte{
-		hashOf(two, "login", "+861", n, "123456"), hashOf(keysOf(secret.New(), 1), "login", "+861", n, "123456"), hashOf(one, "logi", "n+861", n, "123456"),
-		hashOf(one, "login", "+862", n, "123456"), hashOf(one, "login", "+861", NewNonce(), "123456"), hashOf(one, "login", "+861", n, "123457"),
+		hashOf(two, "login", "+861", n, "123456"), hashOf(keysOf(secret.New(), 1), "login", "+861", n,
+			"123456"), hashOf(one, "logi", "n+861", n, "123456"),
+		hashOf(one, "login", "+862", n, "123456"), hashOf(one, "login", "+861", NewNonce(), "123456"),
+		hashOf(one, "login", "+861", n, "123457"),
 	} {
 		if other == base {
 			t.Error("two hashes are the same")
@@ -60,13 +62,16 @@ func TestBuiltInTextsSayTheCode(t *testing.T) {
 	for locale := range texts {
 		for _, channel := range []send.Channel{send.SMS, send.Email} {
 			r, err := BuiltIn(channel, locale, Variables("0123456789", MaxLife))
-			if err != nil || r.Locale != locale || !strings.Contains(r.Content.Text, "0123456789") || !strings.Contains(r.Content.Text, "60") || channel == send.Email && !strings.Contains(r.Content.Subject, "0123456789") {
+			if err != nil || r.Locale != locale || !strings.Contains(r.Content.Text, "0123456789") ||
+				!strings.Contains(r.Content.Text, "60") || channel == send.Email &&
+				!strings.Contains(r.Content.Subject, "0123456789") {
 				t.Error(locale, channel, r.Content, err)
 			}
 		}
 	}
 	for asked, got := range map[string]string{"zh-TW": "zh-Hant", "zh-CN": "zh", "de-AT": "de", "sw": "en", "": "en"} {
-		if r, err := BuiltIn(send.SMS, asked, Variables("1234", MinLife)); err != nil || r.Locale != got || !strings.Contains(r.Content.Text, "1") {
+		if r, err := BuiltIn(send.SMS, asked, Variables("1234", MinLife)); err != nil || r.Locale != got ||
+			!strings.Contains(r.Content.Text, "1") {
 			t.Error(asked, r.Locale, err)
 		}
 	}

@@ -108,7 +108,8 @@ func TestWrongTriesHaveABudgetOfADayForARecipientWhateverTheyAreFor(t *testing.T
 			d.mustSend(c)
 		}
 		// Also those that stand beside what fails.
-		if _, err := d.do(failing{flow.Code(typed(kind, ada, "000000")), broken[i%len(broken)].New("no")}); !fault.Is(err, broken[i%len(broken)]) {
+		if _, err := d.do(failing{flow.Code(typed(kind, ada, "000000")),
+			broken[i%len(broken)].New("no")}); !fault.Is(err, broken[i%len(broken)]) {
 			t.Fatal(i, err)
 		}
 		d.later(time.Minute)

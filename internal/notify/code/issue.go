@@ -51,7 +51,8 @@ func (i *Issue) Allowed(tx *Tx) error {
 	}
 	if sent := v.lately(tx.Now); len(sent) >= i.Daily {
 		tx.refused = append(tx.refused, tallyOf("too_many", i.Channel, i.to))
-		return wait(TooMany.New("no more than %d codes may be sent in 24 hours", i.Daily), sent[len(sent)-i.Daily].Add(day).Sub(tx.Now))
+		return wait(TooMany.New("no more than %d codes may be sent in 24 hours", i.Daily),
+			sent[len(sent)-i.Daily].Add(day).Sub(tx.Now))
 	}
 	return nil
 }
@@ -67,8 +68,10 @@ type Issued struct{ ExpiresAt, NextAt time.Time }
 func (i *Issue) Done(tx *Tx, messageID int64) Issued {
 	v := i.row.Value
 	sent := append(v.lately(tx.Now), tx.Now)
-	next := row{channel: string(i.Channel), hint: recipient.Mask(i.Channel, i.to), state: open, nonce: i.Nonce, maxTries: MaxTries, messageID: messageID,
-		sentAt: sent[max(0, len(sent)-MaxDaily):], expiresAt: tx.Now.Add(i.Life), principal: i.Principal, requestID: i.RequestID, tid: v.tid}
+	next := row{channel: string(i.Channel), hint: recipient.Mask(i.Channel, i.to), state: open, nonce: i.Nonce,
+		maxTries: MaxTries, messageID: messageID,
+		sentAt: sent[max(0, len(sent)-MaxDaily):], expiresAt: tx.Now.Add(i.Life), principal: i.Principal,
+		requestID: i.RequestID, tid: v.tid}
 	next.hash = i.hash(tx, i.Code)
 	what := "sent"
 	if messageID == 0 {

@@ -52,7 +52,8 @@ func (m *model) send(digits string, suppress bool) (reason string) {
 	if len(m.lately(m.sent)) >= code.DefaultDaily {
 		return "CODE_TOO_MANY"
 	}
-	*m = model{now: m.now, there: true, open: !suppress, digits: digits, expires: m.now + code.DefaultLife, sent: append(m.lately(m.sent), m.now),
+	*m = model{now: m.now, there: true, open: !suppress, digits: digits, expires: m.now + code.DefaultLife,
+		sent:    append(m.lately(m.sent), m.now),
 		message: !suppress, codes: append(m.codes, digits), wrong: m.wrong}
 	return ""
 }
@@ -150,7 +151,8 @@ func TestCodesFollowTheirRules(t *testing.T) {
 				}
 			},
 			"time passes": func(rt *rapid.T) {
-				later(time.Duration(rapid.SampledFrom([]int{1, 2, 3, 6, 12, 24, 30, 180, 360 * 5}).Draw(rt, "by")) * 10 * time.Second)
+				later(time.Duration(rapid.SampledFrom([]int{1, 2, 3, 6, 12, 24, 30, 180, 360 * 5}).Draw(rt,
+					"by")) * 10 * time.Second)
 			},
 			"clean": func(rt *rapid.T) {
 				if _, err := cleaner.Clean(t.Context(), &codes); err != nil {

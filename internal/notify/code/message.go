@@ -61,7 +61,9 @@ func compileBuiltIn() (map[send.Channel]map[string]*template.Compiled, []string)
 	for locale, t := range texts {
 		locales = append(locales, locale)
 		for channel := range all {
-			d := &template.Definition{Text: t[1], Variables: []template.Variable{{Name: "code", Kind: template.String, MaxLength: MaxDigits}, {Name: "minutes", Kind: template.Integer}}}
+			d := &template.Definition{Text: t[1],
+				Variables: []template.Variable{{Name: "code", Kind: template.String, MaxLength: MaxDigits},
+					{Name: "minutes", Kind: template.Integer}}}
 			if channel == send.Email {
 				d.Subject = t[0]
 			}

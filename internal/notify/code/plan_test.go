@@ -27,8 +27,8 @@ func blocks(t *testing.T, super, pool *pgxpool.Pool, call func()) int64 {
 	return touched() - before
 }
 
-// However many codes and templates there are, a call goes down an index to its own, also by a plan that was made when the
-// tables were empty.
+// However many codes and templates there are, a call goes down an index to its own, also by a plan that was made when
+// the tables were empty.
 func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -53,13 +53,15 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 	defer e.Drain(context.Background())
 	do := func(c flow.Command) {
 		t.Helper()
-		if _, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); err != nil {
+		if _, err := e.Do(context.Background(),
+			flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	put := func(name, text string) {
 		t.Helper()
-		c, err := template.NewPut(who, send.SMS, name, "en", &template.Definition{Text: text, Variables: []template.Variable{{Name: "code", Kind: template.String}}})
+		c, err := template.NewPut(who, send.SMS, name, "en",
+			&template.Definition{Text: text, Variables: []template.Variable{{Name: "code", Kind: template.String}}})
 		if err != nil {
 			t.Fatal(err)
 		}

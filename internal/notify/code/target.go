@@ -17,7 +17,8 @@ type target struct {
 	wrong *commit.Row[key, row]
 }
 
-// everyType is the type of the row whose times are those of wrong tries, whatever these were for. No caller can name it.
+// everyType is the type of the row whose times are those of wrong tries, whatever these were for. No caller can name
+// it.
 const everyType = "*"
 
 // asked is a code of which it has to be known whether its message died.
@@ -46,7 +47,8 @@ func (tx *Tx) want(tenant int32, kind string, channel send.Channel, written stri
 // full tells whether there are as many wrong tries as a day may have.
 func (r *row) full(now time.Time) bool { return len(r.lately(now)) >= MostWrong }
 
-// spent refuses what has no more wrong tries to spare: also the right code, or guessing would go on. Returns fault CODE_TRIES_SPENT.
+// spent refuses what has no more wrong tries to spare: also the right code, or guessing would go on. Returns fault
+// CODE_TRIES_SPENT.
 func (t *target) spent(tx *Tx, channel send.Channel) error {
 	v := &t.wrong.Value
 	if !v.full(tx.Now) {
@@ -54,5 +56,6 @@ func (t *target) spent(tx *Tx, channel send.Channel) error {
 	}
 	tries := v.lately(tx.Now)
 	tx.refused = append(tx.refused, tallyOf("tries_spent", channel, t.to))
-	return wait(TriesSpent.New("no more than %d wrong codes may be tried in 24 hours", MostWrong), tries[len(tries)-MostWrong].Add(day).Sub(tx.Now))
+	return wait(TriesSpent.New("no more than %d wrong codes may be tried in 24 hours", MostWrong),
+		tries[len(tries)-MostWrong].Add(day).Sub(tx.Now))
 }

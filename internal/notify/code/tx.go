@@ -139,8 +139,10 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 		found, err := q.CodeLock(p.Context(), d, arg)
 		for i := range found {
 			f := &found[i]
-			v := row{channel: f.Channel, hint: f.RecipientHint, state: f.State, nonce: Nonce(f.Nonce), hash: [sha256.Size]byte(f.CodeHash), tries: f.Tries,
-				maxTries: f.MaxTries, sentAt: f.SentAt, expiresAt: f.ExpiresAt, forgetAt: f.ForgetAt, principal: f.Principal, requestID: f.RequestID, tid: f.Ctid}
+			v := row{channel: f.Channel, hint: f.RecipientHint, state: f.State, nonce: Nonce(f.Nonce),
+				hash: [sha256.Size]byte(f.CodeHash), tries: f.Tries,
+				maxTries: f.MaxTries, sentAt: f.SentAt, expiresAt: f.ExpiresAt, forgetAt: f.ForgetAt,
+				principal: f.Principal, requestID: f.RequestID, tid: f.Ctid}
 			if f.MessageID != nil {
 				v.messageID = *f.MessageID
 			}
@@ -150,17 +152,20 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// Resolve finds out whether the messages of the last codes died: such a code is void, and the next one need not wait for it.
+// Resolve finds out whether the messages of the last codes died: such a code is void, and the next one need not wait
+// for it.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	var arg db.CodeUnsentParams
 	var of []*commit.Row[key, row]
 	for _, a := range tx.asked {
 		r := &a.row.Value
-		if a.row.Found && r.messageID != 0 && (tx.Now.Before(r.sent().Add(a.interval)) || r.state == open && tx.Now.Before(r.expiresAt)) {
+		if a.row.Found && r.messageID != 0 &&
+			(tx.Now.Before(r.sent().Add(a.interval)) || r.state == open && tx.Now.Before(r.expiresAt)) {
 			year, month, _ := r.sent().UTC().Date()
 			of = append(of, a.row)
 			arg.Tenants, arg.MessageIds = append(arg.Tenants, a.tenant), append(arg.MessageIds, r.messageID)
-			arg.Months = append(arg.Months, pgtype.Date{Time: time.Date(year, month, 1, 0, 0, 0, 0, time.UTC), Valid: true})
+			arg.Months = append(arg.Months,
+				pgtype.Date{Time: time.Date(year, month, 1, 0, 0, 0, 0, time.UTC), Valid: true})
 		}
 	}
 	tx.asked = nil
@@ -196,9 +201,11 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	}
 	if changed := tx.Changed(compareKeys); len(changed) > 0 {
 		w := written(changed)
-		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints, States: w.States, Nonces: w.Nonces,
-			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, MessageIds: w.MessageIds, SentAt: w.SentAt, ExpiresAt: w.ExpiresAt,
-			ForgetAt: w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
+		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints,
+			States: w.States, Nonces: w.Nonces,
+			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, MessageIds: w.MessageIds, SentAt: w.SentAt,
+			ExpiresAt: w.ExpiresAt,
+			ForgetAt:  w.ForgetAt, Principals: w.Principals, RequestIds: w.RequestIds}
 		for _, r := range changed {
 			arg.Tids = append(arg.Tids, r.Value.tid)
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// VerifyCommand tries a code. Its answer is Verified. A wrong try stays counted whatever becomes of what stands beside it:
-// its failure could tell whether the code was right.
+// VerifyCommand tries a code. Its answer is Verified. A wrong try stays counted whatever becomes of what stands beside
+// it: its failure could tell whether the code was right.
 type VerifyCommand struct {
 	commit.Caller
 	Type      string
@@ -52,7 +52,8 @@ func (c *VerifyCommand) right(tx *Tx) bool {
 	v := &c.row.Value
 	sum := hashOf(tx.keysOf(c.Tenant), c.Type, recipient.Same(c.Channel, c.to), v.nonce, c.Code)
 	same := hmac.Equal(sum[:], v.hash[:])
-	return c.row.Exists && same && c.Code != "" && v.state == open && !v.unsent && v.tries < v.maxTries && tx.Now.Before(v.expiresAt)
+	return c.row.Exists && same && c.Code != "" && v.state == open && !v.unsent && v.tries < v.maxTries &&
+		tx.Now.Before(v.expiresAt)
 }
 
 func (c *VerifyCommand) count(tx *Tx) {
@@ -60,20 +61,24 @@ func (c *VerifyCommand) count(tx *Tx) {
 	v := c.row.Value
 	switch {
 	case !c.row.Exists || !tx.Now.Before(v.expiresAt):
-		*tx.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, nonce: c.Ghost, tries: 1, maxTries: MaxTries,
-			sentAt: v.sentAt, expiresAt: tx.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID, tid: v.tid, messageID: v.messageID, unsent: v.unsent}
+		*tx.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none,
+			nonce: c.Ghost, tries: 1, maxTries: MaxTries,
+			sentAt: v.sentAt, expiresAt: tx.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID,
+			tid: v.tid, messageID: v.messageID, unsent: v.unsent}
 	case v.tries < v.maxTries:
 		tx.Change(c.row).tries++
 	default:
 		return // the code is spoilt: there is nothing to guess
 	}
 	w := c.wrong.Value
-	*tx.Change(c.wrong) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none, maxTries: MaxTries,
-		sentAt: append(w.lately(tx.Now), tx.Now), expiresAt: tx.Now, principal: c.Principal, requestID: c.RequestID, tid: w.tid}
+	*tx.Change(c.wrong) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none,
+		maxTries: MaxTries,
+		sentAt:   append(w.lately(tx.Now), tx.Now), expiresAt: tx.Now, principal: c.Principal, requestID: c.RequestID,
+		tid: w.tid}
 }
 
-// Apply uses the code up. Returns faults CODE_TRIES_SPENT, CODE_WRONG, if it is required to be right, SECRET_NOT_CONFIGURED
-// and FIELD_INVALID.
+// Apply uses the code up. Returns faults CODE_TRIES_SPENT, CODE_WRONG, if it is required to be right,
+// SECRET_NOT_CONFIGURED and FIELD_INVALID.
 func (c *VerifyCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err

@@ -48,7 +48,8 @@ func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, fai
 	defer cancel()
 	defer func() {
 		if r := recover(); r != nil {
-			p.Log.Error("panic in a sender", "channel", l.channel, "tenant_id", j.Tenant, "message_id", j.ID, "panic", fmt.Sprintf("%T", r),
+			p.Log.Error("panic in a sender", "channel", l.channel, "tenant_id", j.Tenant, "message_id", j.ID, "panic",
+				fmt.Sprintf("%T", r),
 				"stack", string(debug.Stack()))
 			failure = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
 		}
@@ -68,9 +69,11 @@ func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, fai
 		switch {
 		case failure.Code != "unexpected":
 		case p.sending.Err() != nil:
-			failure = &send.Failure{Outcome: send.Unknown, Code: "cut_off", Text: "the server was shut down during the attempt"}
+			failure = &send.Failure{Outcome: send.Unknown, Code: "cut_off",
+				Text: "the server was shut down during the attempt"}
 		default: // its words may name the recipient
-			failure = &send.Failure{Outcome: send.Unknown, Code: "unexpected", Text: fmt.Sprintf("the sender returned an unexpected error: %T", err)}
+			failure = &send.Failure{Outcome: send.Unknown, Code: "unexpected",
+				Text: fmt.Sprintf("the sender returned an unexpected error: %T", err)}
 		}
 	}
 	return receipt, failure
@@ -86,7 +89,8 @@ func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {
 	if f == nil {
 		return &result{job: j, sent: true, provider: receipt.Provider, providerMessageID: receipt.ProviderMessageID}
 	}
-	r := &result{job: j, state: failed, kind: failed, provider: f.Provider, code: f.Code, text: f.Text, unsure: j.Unsure, wait: l.wait(j.Attempt, f)}
+	r := &result{job: j, state: failed, kind: failed, provider: f.Provider, code: f.Code, text: f.Text,
+		unsure: j.Unsure, wait: l.wait(j.Attempt, f)}
 	if r.provider == "" || j.Unsure {
 		r.provider = j.LastProvider // who may have sent it is asked again
 	}

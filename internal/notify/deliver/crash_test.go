@@ -88,8 +88,8 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// notTwice fails the test unless all arrived that may be sent again, and those that may not were asked for at most once;
-// it tells how many of these are unknown.
+// notTwice fails the test unless all arrived that may be sent again, and those that may not were asked for at most
+// once; it tells how many of these are unknown.
 func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int) {
 	t.Helper()
 	s.mu.Lock()
@@ -104,7 +104,8 @@ func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int)
 		isUnknown := o.count("notify_queue where message_id = $1 and state = 'unknown'", id)
 		proofs := o.count("notify_events where message_id = $1 and kind = 'sent'", id)
 		if asked > 1 || proofs+isUnknown != 1 || proofs > s.arrived[send.Keys("").Of(1, id)] {
-			t.Errorf("message %d was asked for %d times, arrived %d times, has %d proofs, is unknown %d times", id, asked, s.arrived[send.Keys("").Of(1, id)], proofs, isUnknown)
+			t.Errorf("message %d was asked for %d times, arrived %d times, has %d proofs, is unknown %d times", id,
+				asked, s.arrived[send.Keys("").Of(1, id)], proofs, isUnknown)
 		}
 		lost += isUnknown
 	}
@@ -145,14 +146,15 @@ func TestKilledProcessesLoseNothing(t *testing.T) {
 	o.waitFor(0, 60*time.Second, "notify_queue where due_at is not null")
 	lost := s.notTwice(t, o, again, park)
 	_, asked := s.count()
-	t.Logf("%d messages, %d that may not be sent twice, %d of them unknown, asked for %d times, %d kills", len(again)+len(park), len(park), lost, asked, kills)
+	t.Logf("%d messages, %d that may not be sent twice, %d of them unknown, asked for %d times, %d kills",
+		len(again)+len(park), len(park), lost, asked, kills)
 	if lost == len(park) {
 		t.Error("the test tried too little")
 	}
 }
 
-// Postgres is killed again and again. What was sent meanwhile is kept in memory until it can be written, so that nothing
-// is even asked for twice.
+// Postgres is killed again and again. What was sent meanwhile is kept in memory until it can be written, so that
+// nothing is even asked for twice.
 func TestAKilledDatabaseLosesNothing(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.NewDurable(t), newSink(t)
@@ -213,8 +215,8 @@ func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
 	}
 	p.signal(t, syscall.SIGSTOP)
 	pass(100 * time.Millisecond)
-	// One whose time was over just then has made room for another, which may be between its last look and its socket: nothing
-	// can keep that from going out.
+	// One whose time was over just then has made room for another, which may be between its last look and its socket:
+	// nothing can keep that from going out.
 	begun := most - int(held.Load())
 	close(open) // the answers come while it cannot read them
 	sending := o.count("notify_queue where state = 'sending'")
@@ -228,7 +230,8 @@ func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
 	if after-before > begun {
 		t.Error("it sent what it had not begun")
 	}
-	if lost := s.notTwice(t, o, again, park); sending == 0 || lost > sending+o.count("notify_events where kind = 'unknown' and code = 'timeout'") {
+	if lost := s.notTwice(t, o, again, park); sending == 0 ||
+		lost > sending+o.count("notify_events where kind = 'unknown' and code = 'timeout'") {
 		t.Errorf("%d are unknown, of %d that it was sending", lost, sending)
 	}
 }

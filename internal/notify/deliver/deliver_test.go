@@ -24,7 +24,8 @@ type running struct {
 }
 
 // fast are waits that a test can wait for.
-var fast = deliver.Policy{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond, Max: 100 * time.Millisecond}
+var fast = deliver.Policy{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond,
+	Max: 100 * time.Millisecond}
 
 func run(t testing.TB, db *pgtest.DB, url string, change func(*deliver.Config)) *running {
 	t.Helper()
@@ -77,7 +78,8 @@ func TestManyPoolsShareTheWork(t *testing.T) {
 	}
 	var ids []int64
 	pools := 0
-	for end := time.Now().Add(30 * time.Second); pools < 3 && time.Now().Before(end); { // a quick one may do all that it finds
+	// a quick one may do all that it finds
+	for end := time.Now().Add(30 * time.Second); pools < 3 && time.Now().Before(end); {
 		for range 20 {
 			ids = append(ids, o.put(100, message{})...)
 			ids = append(ids, o.put(20, message{park: true})...)
@@ -177,7 +179,8 @@ func TestWhatNobodyWillSendIsDeadAtOnce(t *testing.T) {
 		}
 		return send.Receipt{}, f
 	}}
-	if _, err := o.pool.Exec(t.Context(), "update notify_queue set holder = 'ended', attempts = 1 where message_id = $1", ids[3]); err != nil {
+	if _, err := o.pool.Exec(t.Context(),
+		"update notify_queue set holder = 'ended', attempts = 1 where message_id = $1", ids[3]); err != nil {
 		t.Fatal(err)
 	}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
@@ -224,7 +227,8 @@ func TestContentsOfNoUseAreForgotten(t *testing.T) {
 		case codes[2]:
 			return send.Receipt{}, &send.Failure{Outcome: send.Unknown, Code: "no", Provider: "p"}
 		case codes[3]:
-			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "later", Provider: "p", RetryAfter: 10 * time.Minute}
+			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "later", Provider: "p",
+				RetryAfter: 10 * time.Minute}
 		}
 		return send.Receipt{Provider: "p"}, nil
 	}}
@@ -238,7 +242,8 @@ func TestContentsOfNoUseAreForgotten(t *testing.T) {
 	}
 }
 
-// A result that is written again, since its answer was lost, counts once; and what was given back is not marked any more.
+// A result that is written again, since its answer was lost, counts once; and what was given back is not marked any
+// more.
 func TestAResultCountsOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -253,7 +258,8 @@ func TestAResultCountsOnce(t *testing.T) {
 			t.Error(done, err)
 		}
 	}
-	if o.count("notify_queue where message_id = $1 and state = 'sending' and provider = 'b' and unsure", unasked.ID) != 1 {
+	if o.count("notify_queue where message_id = $1 and state = 'sending' and provider = 'b' and unsure",
+		unasked.ID) != 1 {
 		t.Error(o.states())
 	}
 	if err := p.FailTwice(failed, unasked); err != nil {
@@ -298,7 +304,8 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 			t.Errorf("%d was asked for %d times, and arrived %d times", id, s.asked[key], s.arrived[key])
 		}
 	}
-	if o.count("notify_events where kind = 'unknown'") != 40 || o.count("notify_events where kind = 'sent' and attempt = 2") != 20 {
+	if o.count("notify_events where kind = 'unknown'") != 40 ||
+		o.count("notify_events where kind = 'sent' and attempt = 2") != 20 {
 		t.Error(o.states())
 	}
 }
@@ -319,14 +326,16 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 	o.put(1, message{attempts: 2})
 	// Another process marked these, and ended: one may be sent again by a person alone, one's time was over before.
 	ids := o.put(2, message{park: true})
-	if _, err := o.pool.Exec(context.Background(), "update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
+	if _, err := o.pool.Exec(context.Background(),
+		"update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
 		t.Fatal(err)
 	}
 	expired := o.put(1, message{life: -time.Second})
 	run(t, db, s.URL, nil)
 	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
 	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
-	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)", expired)
+	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)",
+		expired)
 	if _, asked := s.count(); asked != 2 {
 		t.Errorf("asked %d times", asked)
 	}
@@ -397,7 +406,8 @@ func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
 			t.Errorf("attempt %d after %q", m.Attempt, m.LastProvider)
 		}
 		if asked.Add(1) <= 8 {
-			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "busy", RetryAfter: 50 * time.Millisecond}
+			return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "busy",
+				RetryAfter: 50 * time.Millisecond}
 		}
 		return send.Receipt{Provider: "p"}, nil
 	}}
@@ -420,7 +430,8 @@ func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 	db := pgtest.New(t)
 	o, master := newOutbox(t, db), secret.New()
 	id := o.put(1, message{after: time.Second})[0]
-	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), "update notify_contents set content = $2 where message_id = $1", id,
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(),
+		"update notify_contents set content = $2 where message_id = $1", id,
 		send.SealContent(master, 1, id, []byte(`{"text":"123456"}`))); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,6 @@
 //	finish   many results in one statement each for those sent and those not; every write names the fence
 //
 // Its promises: what is in the queue is sent, or parked as unknown or dead with the reason, whatever dies on the way;
-// one that may not be sent twice never is; any other is sent again only with the same key for the provider. A tenant that
-// floods, a provider that hangs, or an endpoint that is slow, holds up itself alone.
+// one that may not be sent twice never is; any other is sent again only with the same key for the provider. A tenant
+// that floods, a provider that hangs, or an endpoint that is slow, holds up itself alone.
 package deliver

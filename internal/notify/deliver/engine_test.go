@@ -58,8 +58,10 @@ func TestWhatEnginesAcceptArrivesOnce(t *testing.T) {
 	for caller := range 40 {
 		all.Go(func() {
 			for n := range 25 {
-				c := notify.SendCommand{Caller: commit.Caller{Tenant: 1, Principal: "test", RequestID: "test"}, Params: notify.Params{Channel: send.Webhook,
-					Recipient: "endpoint", BusinessType: "test", Priority: int16(n % 3), Content: send.Content{Type: "test", Text: fmt.Sprint(caller, n)}}}
+				c := notify.SendCommand{Caller: commit.Caller{Tenant: 1, Principal: "test", RequestID: "test"},
+					Params: notify.Params{Channel: send.Webhook,
+						Recipient: "endpoint", BusinessType: "test", Priority: int16(n % 3),
+						Content: send.Content{Type: "test", Text: fmt.Sprint(caller, n)}}}
 				work := flow.Submission{Tenant: 1, RequestID: "test", Command: flow.Notify(&c), Rows: 4, Bytes: 512}
 				refuse := n%5 == 0
 				if refuse {

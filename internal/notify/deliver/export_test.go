@@ -22,7 +22,8 @@ func (p *Pool) Wait(c send.Channel, attempt int, f *send.Failure) time.Duration 
 
 // FailTwice writes twice that an attempt failed, and twice that nobody was asked, as after answers that were lost.
 func (p *Pool) FailTwice(failed, unasked *send.Job) error {
-	batch := []*result{{job: &job{Job: failed}, state: "failed", kind: "failed", code: "x", wait: time.Minute}, (&job{Job: unasked, was: queued}).unsent()}
+	batch := []*result{{job: &job{Job: failed}, state: "failed", kind: "failed", code: "x", wait: time.Minute},
+		(&job{Job: unasked, was: queued}).unsent()}
 	return errors.Join(p.write.once(slices.Clone(batch)), p.write.once(batch))
 }
 
@@ -55,7 +56,8 @@ func (l Lane) Reserve(tenant int32, n int) int { return l.reserve(tenant, n, ass
 
 // Add queues a message that is leased for so long.
 func (l Lane) Add(tenant int32, priority int16, lease time.Duration) {
-	l.add(&job{Job: &send.Job{Message: send.Message{Tenant: tenant}, Priority: priority, Until: time.Now().Add(lease)}, size: assumed})
+	l.add(&job{Job: &send.Job{Message: send.Message{Tenant: tenant}, Priority: priority, Until: time.Now().Add(lease)},
+		size: assumed})
 }
 
 // AddTo queues one for an endpoint, unless it is crowded.
@@ -68,7 +70,8 @@ func (l Lane) AddTo(tenant int32, endpoint string) (goesBackFor time.Duration) {
 }
 
 func hook(tenant int32, endpoint string) *job {
-	return &job{Job: &send.Job{Message: send.Message{Tenant: tenant, Channel: send.Webhook, Recipient: endpoint}, Until: time.Now().Add(time.Minute)}, size: assumed}
+	return &job{Job: &send.Job{Message: send.Message{Tenant: tenant, Channel: send.Webhook, Recipient: endpoint},
+		Until: time.Now().Add(time.Minute)}, size: assumed}
 }
 
 // NextTo begins an attempt, and tells at which endpoint.

@@ -88,7 +88,8 @@ func (h *hints) send(ctx context.Context, text string) {
 	}
 }
 
-// listen hears hints over a connection of its own. Behind a pooler that does not pass notifications on it hears nothing.
+// listen hears hints over a connection of its own. Behind a pooler that does not pass notifications on it hears
+// nothing.
 func (h *hints) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.listenOnce(ctx)

@@ -8,8 +8,8 @@ import (
 )
 
 // lane is a channel in this process. A tenant has at most as much of it, of room and of attempts, as is left free: one
-// that floods gets half, two a third each, and there is always some for the next. So it is with attempts among the endpoints of
-// a tenant too, each of which is a server of its own. Guarded by Pool.mu.
+// that floods gets half, two a third each, and there is always some for the next. So it is with attempts among the
+// endpoints of a tenant too, each of which is a server of its own. Guarded by Pool.mu.
 type lane struct {
 	Policy
 	channel send.Channel
@@ -58,8 +58,9 @@ type endpoint struct {
 
 func newLane(c send.Channel, s send.Sender, m Policy, room int, bytes int64, lease time.Duration) *lane {
 	need := m.Timeout + lease/12
-	return &lane{Policy: m, channel: c, sender: s, need: need, soon: (lease - need) / 2, lines: make(map[int32]*line), behind: make(map[int32]bool),
-		most: share{room, bytes}, usual: firstUsual}
+	return &lane{Policy: m, channel: c, sender: s, need: need, soon: (lease - need) / 2, lines: make(map[int32]*line),
+		behind: make(map[int32]bool),
+		most:   share{room, bytes}, usual: firstUsual}
 }
 
 // reserve takes room for up to n messages of so many bytes each, and tells for how many there is.
@@ -244,8 +245,8 @@ func putOff(at *time.Time, least, each time.Duration) time.Duration {
 // slow is an endpoint whose attempts take so long: of any other the machine may be slow.
 const slow = time.Second
 
-// crowded tells for how long a message is to go back, since its endpoint is so slow that others wait for it already for as
-// long as they can; 0: it may wait too.
+// crowded tells for how long a message is to go back, since its endpoint is so slow that others wait for it already for
+// as long as they can; 0: it may wait too.
 func (l *lane) crowded(j *job) time.Duration {
 	e := l.lines[j.Tenant].endpoint(j)
 	at := max(e.running, 1)
@@ -283,9 +284,9 @@ func (x *line) take(holds func(*job) bool) (all []*job) {
 	return all
 }
 
-// late, called every second, takes the messages whose lease has not enough left for an attempt, and has tenants hold no more than
-// is sent in time: what waits in the database instead keeps its place there. The first messages of each queue came first,
-// and nearly all leases are equally long.
+// late, called every second, takes the messages whose lease has not enough left for an attempt, and has tenants hold no
+// more than is sent in time: what waits in the database instead keeps its place there. The first messages of each queue
+// came first, and nearly all leases are equally long.
 func (l *lane) late() (all []*job) {
 	for _, x := range l.lines {
 		late := x.take(func(j *job) bool { return !j.lasts(l.need) })

@@ -122,8 +122,10 @@ func TestALaneForgetsNothing(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				held, lines, now, bytes := l.Left()
-				if held != total(waiting)+total(running) || now != total(running) || held > room || now > attempts || bytes != int64(held)<<12 || (held == 0) != (lines == 0) {
-					t.Fatalf("%d held of %d tenants in %d bytes, %d running; in truth %v wait and %v run", held, lines, bytes, now, waiting, running)
+				if held != total(waiting)+total(running) || now != total(running) || held > room || now > attempts ||
+					bytes != int64(held)<<12 || (held == 0) != (lines == 0) {
+					t.Fatalf("%d held of %d tenants in %d bytes, %d running; in truth %v wait and %v run", held, lines,
+						bytes, now, waiting, running)
 				}
 			},
 		})
@@ -133,7 +135,8 @@ func TestALaneForgetsNothing(t *testing.T) {
 func TestWhatCannotBeginInTimeLeavesTheLane(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(1, 10, 1<<20)
-	for _, lease := range []time.Duration{time.Second, 2 * time.Second, time.Minute, time.Second} { // an attempt needs 6 s
+	// an attempt needs 6 s
+	for _, lease := range []time.Duration{time.Second, 2 * time.Second, time.Minute, time.Second} {
 		l.Reserve(1, 1)
 		l.Add(1, 1, lease)
 	}
@@ -271,9 +274,11 @@ func TestWhatNobodyWasAskedForIsSpread(t *testing.T) {
 func TestWaitsGrowAndAreSpread(t *testing.T) {
 	t.Parallel()
 	m := deliver.Policy{Base: time.Second, Max: 10 * time.Second}
-	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, pgtest.New(t).AppDSN), Senders: map[send.Channel]send.Sender{send.SMS: newSender("")},
+	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, pgtest.New(t).AppDSN),
+		Senders:  map[send.Channel]send.Sender{send.SMS: newSender("")},
 		Policies: map[send.Channel]deliver.Policy{send.SMS: m}})
-	for attempt, most := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second, 5: 10 * time.Second, 90: 10 * time.Second} {
+	for attempt, most := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 4: 8 * time.Second,
+		5: 10 * time.Second, 90: 10 * time.Second} {
 		var least, greatest time.Duration = time.Hour, 0
 		for range 2000 {
 			w := p.Wait(send.SMS, attempt, &send.Failure{})

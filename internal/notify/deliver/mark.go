@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 )
 
-// marker writes down what is about to be asked: that a message which may not be sent twice is being sent, or which provider
-// is asked for any other. What gathers while one round is on its way goes together in the next.
+// marker writes down what is about to be asked: that a message which may not be sent twice is being sent, or which
+// provider is asked for any other. What gathers while one round is on its way goes together in the next.
 type marker struct {
 	pool *Pool
 

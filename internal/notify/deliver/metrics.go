@@ -44,23 +44,30 @@ func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 // NewMetrics makes them, and registers them if reg is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		attempts: counters("attempts_total", "Attempts to send, by channel, provider and outcome: sent, temporary, refused, permanent, unknown.",
+		attempts: counters("attempts_total",
+			"Attempts to send, by channel, provider and outcome: sent, temporary, refused, permanent, unknown.",
 			"channel", "provider", "outcome"),
-		seconds: prometheus.NewHistogramVec(histogram("attempt_seconds", "Duration of attempts.", prometheus.ExponentialBuckets(0.001, 2, 16)), []string{"channel"}),
-		pickup: prometheus.NewHistogramVec(histogram("pickup_seconds", "Time from when a message was due to the start of its attempt.",
+		seconds: prometheus.NewHistogramVec(histogram("attempt_seconds", "Duration of attempts.",
+			prometheus.ExponentialBuckets(0.001, 2, 16)), []string{"channel"}),
+		pickup: prometheus.NewHistogramVec(histogram("pickup_seconds",
+			"Time from when a message was due to the start of its attempt.",
 			prometheus.ExponentialBuckets(0.0005, 2, 20)), []string{"channel"}),
 		ended: counters("ended_total", "Messages that became dead or unknown, by channel: an operator or a delivery report settles them.", "channel", "state"),
 		lag: gauges("lag_seconds", "How long the oldest due message of a channel has waited for a process to take it; 0: none waits.",
 			"channel"),
-		parked: gauges("parked", "Messages that are dead or unknown now; at most 10,000 are counted.", "channel", "state"),
+		parked: gauges("parked", "Messages that are dead or unknown now; at most 10,000 are counted.", "channel",
+			"state"),
 		memory: gauges("held", "Messages that this process has leased: running are being sent, the others wait for an attempt or for their result to be written.",
 			"channel", "state"),
-		fences: counters("lost_fences_total", "Messages that another process had taken over when this one came to mark or finish them: this process was stalled, or its leases are too short.",
+		fences: counters("lost_fences_total",
+			"Messages that another process had taken over when this one came to mark or finish them: this process was stalled, or its leases are too short.",
 			"at"),
 		leases:   counters("lapsed_leases_total", "Messages taken over from processes whose leases lapsed.", "channel"),
 		failures: counters("database_failures_total", "Polls and writes that failed, and are retried.", "of"),
-		batch:    prometheus.NewHistogram(histogram("finish_batch_messages", "Messages per write of results.", prometheus.ExponentialBuckets(1, 2, 11))),
-		writes:   prometheus.NewHistogram(histogram("finish_seconds", "Duration of writes of results.", prometheus.ExponentialBuckets(0.0005, 2, 16))),
+		batch: prometheus.NewHistogram(histogram("finish_batch_messages", "Messages per write of results.",
+			prometheus.ExponentialBuckets(1, 2, 11))),
+		writes: prometheus.NewHistogram(histogram("finish_seconds", "Duration of writes of results.",
+			prometheus.ExponentialBuckets(0.0005, 2, 16))),
 	}
 	for _, at := range []string{"mark", "finish"} { // from 0 on, so that the first one is seen to come
 		m.fences.WithLabelValues(at)
@@ -69,7 +76,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.failures.WithLabelValues(of)
 	}
 	if reg != nil {
-		reg.MustRegister(m.attempts, m.seconds, m.pickup, m.ended, m.lag, m.parked, m.memory, m.fences, m.leases, m.failures, m.batch, m.writes)
+		reg.MustRegister(m.attempts, m.seconds, m.pickup, m.ended, m.lag, m.parked, m.memory, m.fences, m.leases,
+			m.failures, m.batch, m.writes)
 	}
 	return m
 }

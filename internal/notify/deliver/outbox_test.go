@@ -112,11 +112,13 @@ func (o *outbox) handOver(m message, instance string, lease time.Duration) *send
 	var channel, policy string
 	err := o.pool.QueryRow(context.Background(), `update notify_queue set holder = $2, fence = 1, attempts = 1, due_at = due_at + $3::float8 * interval '1 s' where message_id = $1
 		returning tenant_id, message_id, channel, fence, priority, max_attempts, on_unknown, give_up_at, month, contents_until`, id, instance, lease.Seconds()).
-		Scan(&j.Tenant, &j.ID, &channel, &j.Fence, &j.Priority, &j.MaxAttempts, &policy, &j.GiveUpAt, &j.Month, &j.ContentsUntil)
+		Scan(&j.Tenant, &j.ID, &channel, &j.Fence, &j.Priority, &j.MaxAttempts, &policy, &j.GiveUpAt, &j.Month,
+			&j.ContentsUntil)
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	j.Channel, j.Park, j.Attempt, j.Recipient, j.Content = send.Channel(channel), policy == "park", 1, "somebody", send.Content{Text: "to you"}
+	j.Channel, j.Park, j.Attempt, j.Recipient, j.Content = send.Channel(channel), policy == "park", 1, "somebody",
+		send.Content{Text: "to you"}
 	return j
 }
 

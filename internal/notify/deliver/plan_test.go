@@ -76,32 +76,41 @@ func (w *works) all(n int32) map[string]time.Duration {
 	run("discover", func(d db.DBTX) error { _, err := w.q.LanesDiscover(ctx, d); return err })
 	var rows []db.QueueTakeRow
 	run("take", func(d db.DBTX) (err error) {
-		rows, err = w.q.QueueTake(ctx, d, db.QueueTakeParams{Holder: "test", LeaseS: 60, Tenants: []int32{1}, Channels: []string{"webhook"}, Priorities: []int32{1},
-			Since: []time.Time{{}}, Most: []int32{n}})
+		rows, err = w.q.QueueTake(ctx, d,
+			db.QueueTakeParams{Holder: "test", LeaseS: 60, Tenants: []int32{1}, Channels: []string{"webhook"},
+				Priorities: []int32{1},
+				Since:      []time.Time{{}}, Most: []int32{n}})
 		return err
 	})
 	if len(rows) != int(n) {
 		w.t.Fatalf("%d of %d were taken", len(rows), n)
 	}
 	half := n / 2
-	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true}, MostBytes: 1 << 20}
+	contents := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: rows[0].ContentsUntil.Time, Valid: true},
+		MostBytes: 1 << 20}
 	var mark db.AttemptMarkParams
 	var over db.ContentsForgetParams
 	var sent db.SentFinishParams
 	var lost db.FailedFinishParams
 	for i, r := range rows {
-		contents.Tenants, contents.MessageIds = append(contents.Tenants, r.TenantID), append(contents.MessageIds, r.MessageID)
+		contents.Tenants, contents.MessageIds = append(contents.Tenants, r.TenantID),
+			append(contents.MessageIds, r.MessageID)
 		mark.Tenants, mark.MessageIds = append(mark.Tenants, r.TenantID), append(mark.MessageIds, r.MessageID)
 		mark.Fences, mark.NeedUs = append(mark.Fences, r.Fence), append(mark.NeedUs, 1)
 		mark.Providers = append(mark.Providers, []string{"", "p"}[i%2])
 		if i < int(half) {
-			sent.Tenants, sent.MessageIds, sent.Fences = append(sent.Tenants, r.TenantID), append(sent.MessageIds, r.MessageID), append(sent.Fences, r.Fence)
-			sent.Providers, sent.ProviderMessageIds = append(sent.Providers, "p"), append(sent.ProviderMessageIds, fmt.Sprint(i))
+			sent.Tenants, sent.MessageIds, sent.Fences = append(sent.Tenants, r.TenantID),
+				append(sent.MessageIds, r.MessageID), append(sent.Fences, r.Fence)
+			sent.Providers, sent.ProviderMessageIds = append(sent.Providers, "p"),
+				append(sent.ProviderMessageIds, fmt.Sprint(i))
 			continue
 		}
-		lost.Tenants, lost.MessageIds, lost.Fences = append(lost.Tenants, r.TenantID), append(lost.MessageIds, r.MessageID), append(lost.Fences, r.Fence)
-		lost.States, lost.Kinds, lost.WaitUs = append(lost.States, "dead"), append(lost.Kinds, "dead"), append(lost.WaitUs, 0)
-		lost.Providers, lost.ProviderMessageIds, lost.Unsure = append(lost.Providers, "p"), append(lost.ProviderMessageIds, ""), append(lost.Unsure, false)
+		lost.Tenants, lost.MessageIds, lost.Fences = append(lost.Tenants, r.TenantID),
+			append(lost.MessageIds, r.MessageID), append(lost.Fences, r.Fence)
+		lost.States, lost.Kinds, lost.WaitUs = append(lost.States, "dead"), append(lost.Kinds, "dead"),
+			append(lost.WaitUs, 0)
+		lost.Providers, lost.ProviderMessageIds, lost.Unsure = append(lost.Providers, "p"),
+			append(lost.ProviderMessageIds, ""), append(lost.Unsure, false)
 		lost.Codes, lost.Errors = append(lost.Codes, "no"), append(lost.Errors, "no")
 	}
 	counts := map[string]int{}

@@ -13,8 +13,8 @@ import (
 )
 
 // poller finds messages in the database: those that nobody was handed, retries, and what dead processes left. It
-// remembers how far it has taken each lane of a tenant, so that it does not walk over dead entries of the index again, which
-// stay while somebody holds an old snapshot. Discovery finds what is older than that after all.
+// remembers how far it has taken each lane of a tenant, so that it does not walk over dead entries of the index again,
+// which stay while somebody holds an old snapshot. Discovery finds what is older than that after all.
 type poller struct {
 	pool *Pool
 
@@ -74,7 +74,8 @@ const (
 )
 
 func newPoller(p *Pool) *poller {
-	return &poller{pool: p, cursors: make(map[place]*cursor), active: make(map[place]*cursor), wakes: make(map[int32]struct{}), woken: make(chan struct{}, 1)}
+	return &poller{pool: p, cursors: make(map[place]*cursor), active: make(map[place]*cursor),
+		wakes: make(map[int32]struct{}), woken: make(chan struct{}, 1)}
 }
 
 // wake has all places of a tenant polled at once.
@@ -167,8 +168,8 @@ func (o *poller) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// turn discovers, if it is time, and takes what there is room for. It tells when to come again. When the database has been
-// away leases have ended of which processes know that their messages were sent: they get a moment to write so.
+// turn discovers, if it is time, and takes what there is room for. It tells when to come again. When the database has
+// been away leases have ended of which processes know that their messages were sent: they get a moment to write so.
 func (o *poller) turn(ctx context.Context, wasAway bool) (next time.Time, err error) {
 	o.mu.Lock()
 	at := o.discoverAt
@@ -254,15 +255,16 @@ type pick struct {
 	each  int64 // bytes reserved for each
 }
 
-// pick chooses among the places whose time has come, as far as there is room: tenants in turn, and of one tenant the more
-// urgent before the others.
+// pick chooses among the places whose time has come, as far as there is room: tenants in turn, and of one tenant the
+// more urgent before the others.
 func (o *poller) pick() (picks []pick) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
 	due := o.due(now)
 	slices.SortFunc(due, func(a, b place) int {
-		return cmp.Or(o.cursors[a].next.Compare(o.cursors[b].next), cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.priority, b.priority))
+		return cmp.Or(o.cursors[a].next.Compare(o.cursors[b].next), cmp.Compare(a.tenant, b.tenant),
+			cmp.Compare(a.priority, b.priority))
 	})
 	for _, at := range due {
 		if len(picks) == mostPlaces {

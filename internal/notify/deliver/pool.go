@@ -119,7 +119,8 @@ func New(c Config) *Pool {
 	p := &Pool{Config: c, lanes: make(map[send.Channel]*lane)}
 	p.sending, p.cut = context.WithCancel(context.Background())
 	for channel, sender := range c.Senders {
-		p.lanes[channel] = newLane(channel, sender, c.Policies[channel].defaults(channel, c.Lease), c.Room, c.Bytes/int64(len(c.Senders)), c.Lease)
+		p.lanes[channel] = newLane(channel, sender, c.Policies[channel].defaults(channel, c.Lease), c.Room,
+			c.Bytes/int64(len(c.Senders)), c.Lease)
 		c.Metrics.channel(channel)
 	}
 	p.poll, p.mark, p.write, p.hints = newPoller(p), newMarker(p), newWriter(p), newHints(p)
@@ -313,7 +314,11 @@ func (p *Pool) countParked(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var rows []db.ParkedCountRow
-	if _, err := p.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.ParkedCount(ctx, d); return err }); err != nil {
+	if _, err := p.steered(ctx, func(d db.DBTX) (err error) {
+		rows,
+			err = q.ParkedCount(ctx, d)
+		return err
+	}); err != nil {
 		p.Log.Debug("could not count dead and unknown messages", "error", err)
 		return
 	}

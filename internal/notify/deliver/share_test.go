@@ -71,7 +71,8 @@ func TestASlowEndpointHoldsUpItselfAlone(t *testing.T) {
 	}}
 	run(t, db, "", func(c *deliver.Config) {
 		c.Senders, c.Room, c.Lease = map[send.Channel]send.Sender{send.Webhook: says}, 300, 6*time.Second
-		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: {Attempts: 30, Timeout: 2 * time.Second, Base: time.Second}}
+		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: {Attempts: 30, Timeout: 2 * time.Second,
+			Base: time.Second}}
 	})
 	o.waitFor(1, 10*time.Second, "(select 1 from notify_events limit 1) x")
 	begun := time.Now()
@@ -201,7 +202,8 @@ func TestAnEndingPoolCutsOffWhatHangs(t *testing.T) {
 		pass(time.Millisecond)
 	}
 	p.stop()
-	if o.count("notify_queue where state = 'unknown'") != 3 || o.count("notify_queue where state = 'failed' and due_at is not null and unsure") != 3 {
+	if o.count("notify_queue where state = 'unknown'") != 3 ||
+		o.count("notify_queue where state = 'failed' and due_at is not null and unsure") != 3 {
 		t.Error(o.states())
 	}
 }
@@ -256,7 +258,8 @@ func TestWhoKnowsThatItWasSentSettlesIt(t *testing.T) {
 	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed'")
 	close(late.answer)
 	o.waitFor(0, 10*time.Second, "notify_queue")
-	if o.count("notify_events where kind = 'unknown'") != 1 || o.count("notify_events where kind = 'sent' and provider = 'late' and attempt = 1") != 1 {
+	if o.count("notify_events where kind = 'unknown'") != 1 ||
+		o.count("notify_events where kind = 'sent' and provider = 'late' and attempt = 1") != 1 {
 		t.Error(o.states())
 	}
 	if _, asked := s.count(); asked != 0 || late.asked.Load() != 1 {
@@ -273,7 +276,8 @@ func TestWhoKnowsThatItWasSentComesFirst(t *testing.T) {
 	late := &unwilling{began: make(chan struct{}), answer: make(chan struct{})}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: late} })
 	<-late.began
-	if _, err := o.pool.Exec(t.Context(), "update notify_queue set fence = fence + 1, holder = 'other', due_at = now() + interval '1 minute'"); err != nil {
+	if _, err := o.pool.Exec(t.Context(),
+		"update notify_queue set fence = fence + 1, holder = 'other', due_at = now() + interval '1 minute'"); err != nil {
 		t.Fatal(err)
 	}
 	close(late.answer)
@@ -297,9 +301,11 @@ func TestWhatProvidersSayHoldsUpNobody(t *testing.T) {
 	talks := talker{func(m *send.Message) (send.Receipt, error) {
 		switch m.ID {
 		case ids[1]:
-			return send.Receipt{Provider: "a\x00\xff" + strings.Repeat("ä", 60), ProviderMessageID: strings.Repeat("ü", 200)}, nil
+			return send.Receipt{Provider: "a\x00\xff" + strings.Repeat("ä", 60),
+				ProviderMessageID: strings.Repeat("ü", 200)}, nil
 		case ids[2]:
-			return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: strings.Repeat("x", 100), Text: "\x00" + strings.Repeat("€", 2000)}
+			return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: strings.Repeat("x", 100), Text: "\x00" +
+				strings.Repeat("€", 2000)}
 		case ids[50]:
 			return send.Receipt{Provider: "p", ProviderMessageID: "refused"}, nil
 		case ids[51]:

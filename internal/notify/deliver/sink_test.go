@@ -97,7 +97,8 @@ func newSender(url string) *sender {
 }
 
 func (s *sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, io.MultiReader(strings.NewReader(m.Recipient), strings.NewReader(m.Content.Text)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url,
+		io.MultiReader(strings.NewReader(m.Recipient), strings.NewReader(m.Content.Text)))
 	if err != nil {
 		return send.Receipt{}, err
 	}
@@ -107,16 +108,20 @@ func (s *sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	var dial *net.OpError
 	switch {
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "dial", Text: "no connection", Provider: "sink"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "dial", Text: "no connection",
+			Provider: "sink"}
 	case errors.Is(err, context.DeadlineExceeded):
-		return send.Receipt{}, &send.Failure{Outcome: send.Unknown, Code: "timeout", Text: "no answer in time", Provider: "sink"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Unknown, Code: "timeout", Text: "no answer in time",
+			Provider: "sink"}
 	case err != nil:
-		return send.Receipt{}, &send.Failure{Outcome: send.Unknown, Code: "reset", Text: "the connection broke", Provider: "sink"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Unknown, Code: "reset", Text: "the connection broke",
+			Provider: "sink"}
 	}
 	defer res.Body.Close()
 	_, _ = io.Copy(io.Discard, res.Body)
 	after, _ := strconv.Atoi(res.Header.Get("Retry-After"))
-	f := &send.Failure{Code: fmt.Sprint("http_", res.StatusCode), Provider: "sink", RetryAfter: time.Duration(after) * time.Second}
+	f := &send.Failure{Code: fmt.Sprint("http_", res.StatusCode), Provider: "sink",
+		RetryAfter: time.Duration(after) * time.Second}
 	switch {
 	case res.StatusCode < 300:
 		return send.Receipt{Provider: "sink", ProviderMessageID: res.Header.Get("X-Id")}, nil

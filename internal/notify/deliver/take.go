@@ -54,7 +54,8 @@ func (o *poller) rows(ctx context.Context, picks []pick) (rows []db.QueueTakeRow
 	arg := db.QueueTakeParams{Holder: o.pool.Instance, LeaseS: o.pool.Lease.Seconds()}
 	for _, k := range picks {
 		arg.Tenants, arg.Channels = append(arg.Tenants, k.tenant), append(arg.Channels, string(k.channel))
-		arg.Priorities, arg.Since, arg.Most = append(arg.Priorities, int32(k.priority)), append(arg.Since, k.since), append(arg.Most, int32(k.room))
+		arg.Priorities, arg.Since, arg.Most = append(arg.Priorities, int32(k.priority)), append(arg.Since, k.since),
+			append(arg.Most, int32(k.room))
 	}
 	now, err = o.pool.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.QueueTake(ctx, d, arg); return err })
 	return rows, now, err
@@ -63,15 +64,18 @@ func (o *poller) rows(ctx context.Context, picks []pick) (rows []db.QueueTakeRow
 // newJob makes the job of a row. Its lease is counted from before the statement began.
 func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	s := &send.Job{
-		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel), Attempt: int(row.Attempts),
-			Park: row.OnUnknown != "resend", Unsure: row.Unsure},
-		Fence: row.Fence, Until: begun.Add(p.Lease), Priority: row.Priority, MaxAttempts: int(row.MaxAttempts), GiveUpAt: row.GiveUpAt,
-		Month: row.Month.Time, ContentsUntil: row.ContentsUntil.Time, Never: row.OnUnknown == "never",
+		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel),
+			Attempt: int(row.Attempts),
+			Park:    row.OnUnknown != "resend", Unsure: row.Unsure},
+		Fence: row.Fence, Until: begun.Add(p.Lease), Priority: row.Priority, MaxAttempts: int(row.MaxAttempts),
+		GiveUpAt: row.GiveUpAt,
+		Month:    row.Month.Time, ContentsUntil: row.ContentsUntil.Time, Never: row.OnUnknown == "never",
 	}
 	if row.Provider != nil {
 		s.LastProvider = *row.Provider
 	}
-	if row.Lapsed && !s.Park && !s.Unsure { // whoever had it may have asked the first provider: another one would have been written down
+	// whoever had it may have asked the first provider: another one would have been written down
+	if row.Lapsed && !s.Park && !s.Unsure {
 		s.LastProvider, s.Unsure = "", true
 	}
 	return &job{Job: s, was: row.State, begun: begun.Add(row.DueAt.Sub(now))}
@@ -81,7 +85,8 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *result {
 	switch {
 	case j.was == sending:
-		return &result{job: j, state: unknown, kind: unknown, code: "lapsed", text: "the lease of the process that was sending it lapsed", provider: j.LastProvider,
+		return &result{job: j, state: unknown, kind: unknown, code: "lapsed",
+			text: "the lease of the process that was sending it lapsed", provider: j.LastProvider,
 			unsure: j.Unsure}
 	case row.GivenUp:
 		return j.end("expired", "it was not sent before its give_up_after")
@@ -107,9 +112,10 @@ const (
 // leastRead is what is read in any case, in bytes: no message has more.
 const leastRead = 1 << 20
 
-// contents reads what messages say, by the days of their partitions, as far as there is room: they may be greater than was
-// thought when it was reserved.
-func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTakeRow, jobs []*job) (found []contents, err error) {
+// contents reads what messages say, by the days of their partitions, as far as there is room: they may be greater than
+// was thought when it was reserved.
+func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTakeRow,
+	jobs []*job) (found []contents, err error) {
 	found = make([]contents, len(rows))
 	days := make(map[time.Time][]int)
 	for i := range rows {
@@ -120,7 +126,8 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 	for day, all := range days {
 		arg := db.ContentsReadParams{ContentsUntil: pgtype.Date{Time: day, Valid: true}}
 		for _, i := range all {
-			arg.Tenants, arg.MessageIds = append(arg.Tenants, rows[i].TenantID), append(arg.MessageIds, rows[i].MessageID)
+			arg.Tenants, arg.MessageIds = append(arg.Tenants, rows[i].TenantID),
+				append(arg.MessageIds, rows[i].MessageID)
 			arg.MostBytes += picks[rows[i].N-1].each
 		}
 		arg.MostBytes = max(arg.MostBytes, leastRead)
@@ -131,7 +138,8 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 				jobs[i].Recipient = t.Recipient
 				if len(t.Content) == 0 {
 					found[i] = tooMuch
-				} else if content, err := send.ReadContent(o.pool.Secret, jobs[i].Tenant, jobs[i].ID, t.Content); err == nil {
+				} else if content, err := send.ReadContent(o.pool.Secret, jobs[i].Tenant, jobs[i].ID,
+					t.Content); err == nil {
 					jobs[i].Content, found[i] = content, known
 				}
 			}

@@ -36,19 +36,23 @@ func TestWhatADeadProcessHadIsAskedOfNobodyElse(t *testing.T) {
 	o := newOutbox(t, db)
 	ids := o.put(6, message{})
 	change := func(id int64, set string) {
-		if _, err := o.pool.Exec(t.Context(), "update notify_queue set attempts = 1, due_at = now() - interval '1 s', "+set+" where message_id = $1", id); err != nil {
+		if _, err := o.pool.Exec(t.Context(),
+			"update notify_queue set attempts = 1, due_at = now() - interval '1 s', "+set+" where message_id = $1",
+			id); err != nil {
 			t.Fatal(err)
 		}
 	}
 	change(ids[0], "holder = 'dead'")
-	change(ids[1], "holder = 'dead', provider = 'a'") // which had surely not sent it when b was to be asked, and wrote nothing down
+	// which had surely not sent it when b was to be asked, and wrote nothing down
+	change(ids[1], "holder = 'dead', provider = 'a'")
 	change(ids[2], "holder = 'dead', provider = 'b', unsure = true")
 	change(ids[3], "provider = 'a', state = 'failed'")
 	change(ids[4], "provider = 'a', unsure = true, state = 'failed'")
 	s := &told{heard: map[int64]string{}, turn: func(*send.Message) error { return nil }}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: s} })
 	o.waitFor(0, 20*time.Second, "notify_queue")
-	for i, want := range []string{" true <nil>", " true <nil>", "b true <nil>", "a false <nil>", "a true <nil>", " false <nil>"} {
+	for i, want := range []string{" true <nil>", " true <nil>", "b true <nil>", "a false <nil>", "a true <nil>",
+		" false <nil>"} {
 		if got := s.heard[ids[i]]; got != want {
 			t.Errorf("message %d was asked for with %q, not %q", i, got, want)
 		}
@@ -65,7 +69,8 @@ func TestATurnIsWrittenDownUnderTheFence(t *testing.T) {
 	s := &told{heard: map[int64]string{}}
 	s.turn = func(m *send.Message) error {
 		if m.ID == ids[1] {
-			if _, err := o.pool.Exec(context.Background(), "update notify_queue set fence = fence + 1 where message_id = $1", m.ID); err != nil {
+			if _, err := o.pool.Exec(context.Background(),
+				"update notify_queue set fence = fence + 1 where message_id = $1", m.ID); err != nil {
 				return err
 			}
 		}
@@ -87,7 +92,8 @@ func TestATurnIsWrittenDownUnderTheFence(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Equal(seen, []string{"true 1"}) || !strings.Contains(s.heard[ids[1]], "another process has the message") {
+	if !slices.Equal(seen, []string{"true 1"}) ||
+		!strings.Contains(s.heard[ids[1]], "another process has the message") {
 		t.Errorf("%v, %v", seen, s.heard)
 	}
 }

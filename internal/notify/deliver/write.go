@@ -94,7 +94,8 @@ func (w *writer) write(batch []*result) {
 		}
 		select {
 		case <-w.ctx.Done():
-			w.pool.Log.Error("the results of messages were not written; another process will settle the messages", "messages", len(batch))
+			w.pool.Log.Error("the results of messages were not written; another process will settle the messages",
+				"messages", len(batch))
 			return
 		case <-time.After(pause):
 		}
@@ -110,14 +111,16 @@ func isData(err error) bool {
 // writeBare writes a result without the provider's texts, which the database did not take.
 func (w *writer) writeBare(r *result, err error) {
 	j := r.job
-	w.pool.Log.Error("the database rejected the response of a provider", "tenant_id", j.Tenant, "message_id", j.ID, "error", err)
+	w.pool.Log.Error("the database rejected the response of a provider", "tenant_id", j.Tenant, "message_id", j.ID,
+		"error", err)
 	bare := *r
 	bare.provider, bare.providerMessageID, bare.text = "", "", ""
 	if bare.code != "" {
 		bare.code = "unprintable"
 	}
 	if err := w.once([]*result{&bare}); err != nil {
-		w.pool.Log.Error("a message could not be settled: it stays leased until the lease lapses", "tenant_id", j.Tenant, "message_id", j.ID, "error", err)
+		w.pool.Log.Error("a message could not be settled: it stays leased until the lease lapses", "tenant_id",
+			j.Tenant, "message_id", j.ID, "error", err)
 	}
 }
 
@@ -171,7 +174,8 @@ func (w *writer) lost(ctx context.Context, batch []*result, written map[*result]
 		}
 		if !r.again { // else it was written before, as far as anybody knows
 			w.pool.Metrics.lost("finish")
-			w.pool.Log.Warn("a message was taken over by another process before its result was written", "tenant_id", r.job.Tenant,
+			w.pool.Log.Warn("a message was taken over by another process before its result was written", "tenant_id",
+				r.job.Tenant,
 				"message_id", r.job.ID, "sent", r.sent)
 		}
 		if r.sent && r.job.Park {
@@ -182,8 +186,13 @@ func (w *writer) lost(ctx context.Context, batch []*result, written map[*result]
 		return
 	}
 	arg := db.SentSettleParams(sentParams(sent, w.pool.Instance))
-	if _, err := w.pool.steered(ctx, func(d db.DBTX) error { _, err := q.SentSettle(ctx, d, arg); return err }); err != nil {
-		w.pool.Log.Warn("could not settle messages that were sent: they stay unknown", "messages", len(sent), "error", err)
+	if _, err := w.pool.steered(ctx, func(d db.DBTX) error {
+		_,
+			err := q.SentSettle(ctx, d, arg)
+		return err
+	}); err != nil {
+		w.pool.Log.Warn("could not settle messages that were sent: they stay unknown", "messages", len(sent), "error",
+			err)
 	}
 }
 
@@ -202,7 +211,8 @@ func split(batch []*result) (sent, others []*result) {
 func sentParams(batch []*result, instance string) (arg db.SentFinishParams) {
 	arg.Instance = instance
 	for _, r := range batch {
-		arg.Tenants, arg.MessageIds, arg.Fences = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID), append(arg.Fences, r.job.Fence)
+		arg.Tenants, arg.MessageIds, arg.Fences = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID),
+			append(arg.Fences, r.job.Fence)
 		arg.Providers = append(arg.Providers, printable(r.provider, 64))
 		arg.ProviderMessageIds = append(arg.ProviderMessageIds, printable(r.providerMessageID, 256))
 	}
@@ -212,8 +222,10 @@ func sentParams(batch []*result, instance string) (arg db.SentFinishParams) {
 func failedParams(batch []*result, instance string) (arg db.FailedFinishParams) {
 	arg.Instance = instance
 	for _, r := range batch {
-		arg.Tenants, arg.MessageIds, arg.Fences = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID), append(arg.Fences, r.job.Fence)
-		arg.States, arg.Kinds, arg.WaitUs = append(arg.States, r.state), append(arg.Kinds, r.kind), append(arg.WaitUs, r.wait.Microseconds())
+		arg.Tenants, arg.MessageIds, arg.Fences = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID),
+			append(arg.Fences, r.job.Fence)
+		arg.States, arg.Kinds, arg.WaitUs = append(arg.States, r.state), append(arg.Kinds, r.kind),
+			append(arg.WaitUs, r.wait.Microseconds())
 		arg.Providers, arg.Unsure = append(arg.Providers, printable(r.provider, 64)), append(arg.Unsure, r.unsure)
 		arg.ProviderMessageIds = append(arg.ProviderMessageIds, printable(r.providerMessageID, 256))
 		arg.Codes, arg.Errors = append(arg.Codes, printable(r.code, 64)), append(arg.Errors, printable(r.text, 2048))

@@ -21,8 +21,8 @@ import (
 
 var _ report.Source = (*Sender)(nil)
 
-// name is what stands in a message's Message-ID before the @: its key, and where bounces are read a signature of it. Whoever got
-// one message could count on to the keys of others, and send in bounces of them.
+// name is what stands in a message's Message-ID before the @: its key, and where bounces are read a signature of it.
+// Whoever got one message could count on to the keys of others, and send in bounces of them.
 func (s *Sender) name(key string) string {
 	if s.config.ReportSecret == "" {
 		return key
@@ -42,7 +42,8 @@ func (s *Sender) keyOf(messageID string) string {
 	return key
 }
 
-// Reports reads what came back: an e-mail as the server of the envelope's address got it, or the JSON that Config.Reports describes.
+// Reports reads what came back: an e-mail as the server of the envelope's address got it, or the JSON that
+// Config.Reports describes.
 func (s *Sender) Reports(_ *http.Request, secret string, body []byte) ([]report.Report, error) {
 	if err := report.Secret(secret, s.config.ReportSecret); err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func (s *Sender) Acknowledge(w http.ResponseWriter) { w.WriteHeader(http.StatusN
 
 var errNoMail = errors.New("email: the report is neither an e-mail nor JSON")
 
-// bounce reads an e-mail. What is not the report of a server (RFC 3464) that it has given up says nothing: whoever answers, or
-// writes to the address.
+// bounce reads an e-mail. What is not the report of a server (RFC 3464) that it has given up says nothing: whoever
+// answers, or writes to the address.
 func (s *Sender) bounce(text []byte) ([]report.Report, error) {
 	m, err := mail.ReadMessage(bytes.NewReader(text))
 	if err != nil {

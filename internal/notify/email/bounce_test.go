@@ -58,7 +58,8 @@ func TestBouncesAreReports(t *testing.T) {
 	server := emailtest.Start(t, emailtest.Options{})
 	c := config(server)
 	c.ReportSecret = "path"
-	c.Reports = report.JSON{KeyAt: "/data/message-id", IDAt: "/data/id", StatusAt: "/event", Delivered: []string{"delivered"}, Undelivered: []string{"failed"}, CodeAt: "/data/code"}
+	c.Reports = report.JSON{KeyAt: "/data/message-id", IDAt: "/data/id", StatusAt: "/event",
+		Delivered: []string{"delivered"}, Undelivered: []string{"failed"}, CodeAt: "/data/code"}
 	s := sender(t, c)
 	deliver(t, s, message("hello"))
 	sent, err := mail.ReadMessage(bytes.NewReader(server.Messages()[0].Text))
@@ -70,19 +71,21 @@ func TestBouncesAreReports(t *testing.T) {
 		t.Fatal(id)
 	}
 	header := "Subject: hello\nMessage-ID: " + id + "\n"
-	failed := []report.Report{{Key: "k-7", Code: "smtp_5.1.1", Text: "550 5.1.1 <…>: user … unknown in virtual mailbox table"}}
+	failed := []report.Report{{Key: "k-7", Code: "smtp_5.1.1",
+		Text: "550 5.1.1 <…>: user … unknown in virtual mailbox table"}}
 	for name, x := range map[string]struct {
 		body string
 		want []report.Report
 	}{
-		"a server has given up":         {returned("failed", header), failed},
-		"a server still tries":          {returned("delayed", header), nil},
-		"a server has passed it on":     {returned("relayed", header), nil},
-		"somebody made up a bounce":     {returned("failed", "Message-ID: <k-8@shop.example>\n"), nil},
-		"somebody counted on":           {returned("failed", strings.Replace(header, "k-7", "k-8", 1)), nil},
-		"it is of another message":      {returned("failed", "Message-ID: <1@other.example>\n"), nil},
-		"it has no message":             {returned("failed", "\n"), nil},
-		"somebody answers":              {"From: ada@customer.example\r\nSubject: Re: hello\r\nIn-Reply-To: " + id + "\r\n\r\nThank you\r\n", nil},
+		"a server has given up":     {returned("failed", header), failed},
+		"a server still tries":      {returned("delayed", header), nil},
+		"a server has passed it on": {returned("relayed", header), nil},
+		"somebody made up a bounce": {returned("failed", "Message-ID: <k-8@shop.example>\n"), nil},
+		"somebody counted on":       {returned("failed", strings.Replace(header, "k-7", "k-8", 1)), nil},
+		"it is of another message":  {returned("failed", "Message-ID: <1@other.example>\n"), nil},
+		"it has no message":         {returned("failed", "\n"), nil},
+		"somebody answers": {"From: ada@customer.example\r\nSubject: Re: hello\r\nIn-Reply-To: " + id +
+			"\r\n\r\nThank you\r\n", nil},
 		"it is cut":                     {returned("failed", header)[:700], nil},
 		"JSON by our number":            {`{"event":"failed","data":{"message-id":"` + strings.Trim(id, "<>") + `","code":605}}`, []report.Report{{Key: "k-7", Code: "smtp_605"}}},
 		"JSON by the provider's":        {`{"event":"delivered","data":{"id":"e-1"}}`, []report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
@@ -101,7 +104,8 @@ func TestBouncesAreReports(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	c.ReportSecret = ""
-	if got, err := sender(t, c).Reports(nil, "", []byte(returned("failed", "Message-ID: <k-7@shop.example>\n"))); !errors.Is(err, report.ErrForbidden) {
+	if got, err := sender(t, c).Reports(nil, "",
+		[]byte(returned("failed", "Message-ID: <k-7@shop.example>\n"))); !errors.Is(err, report.ErrForbidden) {
 		t.Errorf("without a secret: %+v, %v", got, err)
 	}
 }

@@ -23,8 +23,8 @@ const (
 
 const anyType = "application/octet-stream"
 
-// Check tells what is wrong with a message that nobody could send by e-mail. Its error names nothing of what the message says but
-// names of header fields.
+// Check tells what is wrong with a message that nobody could send by e-mail. Its error names nothing of what the
+// message says but names of header fields.
 func Check(c *send.Content) error {
 	switch {
 	case len(c.Subject) > maxSubject:
@@ -49,7 +49,8 @@ func Check(c *send.Content) error {
 func checkAttachment(a *send.Attachment) error {
 	kind, _, err := mime.ParseMediaType(a.Type)
 	switch {
-	case a.Type != "" && (err != nil || len(a.Type) > 200 || !strings.Contains(kind, "/") || strings.HasPrefix(kind, "multipart/")):
+	case a.Type != "" && (err != nil || len(a.Type) > 200 || !strings.Contains(kind, "/") ||
+		strings.HasPrefix(kind, "multipart/")):
 		return errors.New("the type must be a media type such as application/pdf, of at most 200 bytes, and not multipart")
 	case a.Name == "" || len(a.Name) > maxFileName || !isLine(a.Name) || strings.ContainsAny(a.Name, `/\`):
 		return fmt.Errorf("the name must have 1 to %d bytes and no slash", maxFileName)
@@ -59,8 +60,8 @@ func checkAttachment(a *send.Attachment) error {
 	return nil
 }
 
-// ours are header fields that a message may not bring along: we write them, or servers do; the last are those by which services
-// (SendGrid, Mandrill, SparkPost) send to others, whom no limit would count.
+// ours are header fields that a message may not bring along: we write them, or servers do; the last are those by which
+// services (SendGrid, Mandrill, SparkPost) send to others, whom no limit would count.
 var ours = []string{
 	"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "return-path", "received",
 	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to", "auto-submitted",
@@ -115,7 +116,8 @@ func unsubscribe(value string) (all []string, oneClick bool, err error) {
 	for part := range strings.SplitSeq(value, ",") {
 		part = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(part), "<"), ">")
 		u, err := url.Parse(part)
-		if err != nil || !slices.Contains([]string{"https", "http", "mailto"}, u.Scheme) || strings.ContainsAny(part, "<> ") || !isASCII(part) {
+		if err != nil || !slices.Contains([]string{"https", "http", "mailto"}, u.Scheme) ||
+			strings.ContainsAny(part, "<> ") || !isASCII(part) {
 			return nil, false, errors.New("must have URLs of https, http or mailto")
 		}
 		all = append(all, "<"+part+">")
@@ -130,18 +132,21 @@ func isASCII(text string) bool {
 
 // isLine tells whether text can stand in a header: UTF-8, no line ends, no control characters.
 func isLine(text string) bool {
-	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 || r == 0x85 })
+	return utf8.ValidString(text) && !strings.ContainsFunc(text,
+		func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 || r == 0x85 })
 }
 
 // isToken: the name of a header field (RFC 5322, of the characters that all servers take).
 func isToken(name string) bool {
-	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !isAlphanumeric(r) && r != '-' && r != '_' })
+	return name != "" && !strings.ContainsFunc(name,
+		func(r rune) bool { return !isAlphanumeric(r) && r != '-' && r != '_' })
 }
 
 func isKey(key string) bool { return len(key) <= 64 && isToken(key) }
 
 func isContentID(id string) bool {
-	return len(id) <= 200 && !strings.ContainsFunc(id, func(r rune) bool { return !isAlphanumeric(r) && !strings.ContainsRune("-_.@+=$", r) })
+	return len(id) <= 200 && !strings.ContainsFunc(id,
+		func(r rune) bool { return !isAlphanumeric(r) && !strings.ContainsRune("-_.@+=$", r) })
 }
 
 func isAlphanumeric(r rune) bool {

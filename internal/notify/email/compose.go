@@ -84,7 +84,8 @@ var signed = []string{
 // sign puts a signature before a message. go-mail's own folds the names of fields in the middle, which no
 // longer hold then.
 func (d *DKIM) sign(text []byte) ([]byte, error) {
-	signer, err := dkim.NewSigner(&dkim.SignOptions{Domain: d.Domain, Selector: d.Selector, Signer: d.Key, HeaderKeys: signed,
+	signer, err := dkim.NewSigner(&dkim.SignOptions{Domain: d.Domain, Selector: d.Selector, Signer: d.Key,
+		HeaderKeys:             signed,
 		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed})
 	if err != nil {
 		return nil, err

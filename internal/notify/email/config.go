@@ -60,8 +60,8 @@ type Config struct {
 	KeyHeader string
 	DKIM      *DKIM
 
-	// ReportSecret is the last part of the path where bounces are posted; empty: they are refused. It also signs Message-IDs, so that nobody
-	// makes bounces up. Reports describes those that are JSON.
+	// ReportSecret is the last part of the path where bounces are posted; empty: they are refused. It also signs
+	// Message-IDs, so that nobody makes bounces up. Reports describes those that are JSON.
 	ReportSecret string
 	Reports      report.JSON
 
@@ -124,7 +124,8 @@ func (c *Config) complete() error {
 	}
 	switch {
 	case !slices.Contains([]string{"", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2}, c.Auth):
-		return fmt.Errorf("auth: must be %s, %s, %s, %s or %s, not %q", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2, c.Auth)
+		return fmt.Errorf("auth: must be %s, %s, %s, %s or %s, not %q", Plain, Login, ScramSHA1, ScramSHA256, XOAuth2,
+			c.Auth)
 	case (c.Username == "") != (c.Password == nil):
 		return errors.New("username, password: set both or neither")
 	case c.Auth != "" && c.Username == "":

@@ -26,7 +26,8 @@ import (
 )
 
 func config(s *emailtest.Server) email.Config {
-	return email.Config{Host: s.Host, Port: s.Port, TLS: email.None, Identity: email.Identity{From: "Shop <no-reply@shop.example>"}}
+	return email.Config{Host: s.Host, Port: s.Port, TLS: email.None,
+		Identity: email.Identity{From: "Shop <no-reply@shop.example>"}}
 }
 
 func sender(t *testing.T, c email.Config) *email.Sender {
@@ -40,8 +41,9 @@ func sender(t *testing.T, c email.Config) *email.Sender {
 }
 
 func message(text string) *send.Message {
-	return &send.Message{Tenant: 1, ID: 7, Key: "k-7", Channel: send.Email, Attempt: 1, Recipient: "ada@customer.example",
-		Content: send.Content{Subject: "Your order", Text: text}}
+	return &send.Message{Tenant: 1, ID: 7, Key: "k-7", Channel: send.Email, Attempt: 1,
+		Recipient: "ada@customer.example",
+		Content:   send.Content{Subject: "Your order", Text: text}}
 }
 
 func deliver(t *testing.T, s send.Sender, m *send.Message) send.Receipt {
@@ -123,14 +125,16 @@ func TestAMessageArrivesAsItWasWritten(t *testing.T) {
 		{Name: "naked.txt", Type: "text/plain; charset=utf-8", Data: []byte("one\ntwo\r\nthree\r.\r\n")},
 	}
 	m.Content.Headers = map[string]string{"List-Unsubscribe": "<https://shop.example/u?t=1&x=,2>, mailto:leave@shop.example",
-		"list-unsubscribe-post": "List-Unsubscribe=One-Click", "X-Campaign": "Grüße", "Reply-To": "Help <help@shop.example>"}
+		"list-unsubscribe-post": "List-Unsubscribe=One-Click", "X-Campaign": "Grüße",
+		"Reply-To": "Help <help@shop.example>"}
 	m.Content.Headers["List-Unsubscribe"] = "<https://shop.example/u?t=1>, mailto:leave@shop.example"
 	ways := map[string]struct {
 		options emailtest.Options
 		tls     string
 	}{
 		"clear": {emailtest.Options{}, email.None}, "starttls": {emailtest.Options{TLS: true}, email.StartTLS},
-		"implicit": {emailtest.Options{Only: true}, email.Implicit}, "serial": {emailtest.Options{Serial: true}, email.None},
+		"implicit": {emailtest.Options{Only: true}, email.Implicit},
+		"serial":   {emailtest.Options{Serial: true}, email.None},
 	}
 	for name, way := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +146,8 @@ func TestAMessageArrivesAsItWasWritten(t *testing.T) {
 				t.Errorf("the server's number is %q", r.ProviderMessageID)
 			}
 			all := server.Messages()
-			if len(all) != 1 || all[0].From != "no-reply@shop.example" || all[0].To != "ada@customer.example" || all[0].TLS != (way.tls != email.None) || all[0].UTF8 {
+			if len(all) != 1 || all[0].From != "no-reply@shop.example" || all[0].To != "ada@customer.example" ||
+				all[0].TLS != (way.tls != email.None) || all[0].UTF8 {
 				t.Fatalf("%d messages: %+v", len(all), all)
 			}
 			checkArrived(t, m, all[0].Text)
@@ -164,10 +169,13 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 	var decoder mime.WordDecoder
 	for name, want := range map[string]string{
 		"Subject": m.Content.Subject, "From": `"Shop" <no-reply@shop.example>`, "To": "<ada@customer.example>", "Reply-To": `"Help" <help@shop.example>`,
-		"Message-ID": "<k-7@shop.example>", "X-Idempotency-Key": "k-7", "X-Campaign": "Grüße", "MIME-Version": "1.0", "Auto-Submitted": "auto-generated",
-		"List-Unsubscribe": "<https://shop.example/u?t=1>, <mailto:leave@shop.example>", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click",
+		"Message-ID": "<k-7@shop.example>", "X-Idempotency-Key": "k-7", "X-Campaign": "Grüße", "MIME-Version": "1.0",
+		"Auto-Submitted":        "auto-generated",
+		"List-Unsubscribe":      "<https://shop.example/u?t=1>, <mailto:leave@shop.example>",
+		"List-Unsubscribe-Post": "List-Unsubscribe=One-Click",
 	} {
-		if value, err := decoder.DecodeHeader(got.Header.Get(name)); err != nil || value != want || len(got.Header[name]) > 1 {
+		if value, err := decoder.DecodeHeader(got.Header.Get(name)); err != nil || value != want ||
+			len(got.Header[name]) > 1 {
 			t.Errorf("%s: %q, not %q: %v", name, value, want, err)
 		}
 	}
@@ -181,13 +189,17 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 	crlf := strings.NewReplacer("\r\n", "\r\n", "\n", "\r\n")
 	a := m.Content.Attachments
 	for i, want := range []leaf{
-		{"text/plain", "", "", "", []byte(crlf.Replace(m.Content.Text))}, {"text/html", "", "", "", []byte(crlf.Replace(m.Content.HTML))},
-		{"image/png", "logo.png", "inline", "<logo@shop>", a[1].Data}, {"application/pdf", a[0].Name, "attachment", "", a[0].Data},
+		{"text/plain", "", "", "", []byte(crlf.Replace(m.Content.Text))}, {"text/html", "", "", "",
+			[]byte(crlf.Replace(m.Content.HTML))},
+		{"image/png", "logo.png", "inline", "<logo@shop>", a[1].Data},
+		{"application/pdf", a[0].Name, "attachment", "", a[0].Data},
 		{"text/plain", "naked.txt", "attachment", "", a[2].Data},
 	} {
 		p := parts[i]
-		if p.kind != want.kind || p.name != want.name || p.disposition != want.disposition || p.id != want.id || !bytes.Equal(p.body, want.body) {
-			t.Errorf("part %d: %s %q %s %s, %d bytes, not %d", i, p.kind, p.name, p.disposition, p.id, len(p.body), len(want.body))
+		if p.kind != want.kind || p.name != want.name || p.disposition != want.disposition || p.id != want.id ||
+			!bytes.Equal(p.body, want.body) {
+			t.Errorf("part %d: %s %q %s %s, %d bytes, not %d", i, p.kind, p.name, p.disposition, p.id, len(p.body),
+				len(want.body))
 		}
 	}
 }
@@ -210,7 +222,8 @@ func TestSignaturesHold(t *testing.T) {
 		} else if public, err = x509.MarshalPKIXPublicKey(key.Public()); err != nil {
 			t.Fatal(err)
 		}
-		records[selector+"._domainkey.shop.example"] = "v=DKIM1; k=" + kind + "; p=" + base64.StdEncoding.EncodeToString(public)
+		records[selector+"._domainkey.shop.example"] = "v=DKIM1; k=" + kind + "; p=" +
+			base64.StdEncoding.EncodeToString(public)
 	}
 	server := emailtest.Start(t, emailtest.Options{})
 	for selector, key := range map[string]crypto.Signer{"e1": edwards, "r1": rivest} {
@@ -250,11 +263,13 @@ func TestATenantSendsInItsOwnName(t *testing.T) {
 	server := emailtest.Start(t, emailtest.Options{})
 	c := config(server)
 	c.ReplyTo = "help@shop.example"
-	c.Identities = map[int32]email.Identity{2: {From: "Büro <post@bücher.example>"}, 3: {Envelope: "bounce@shop.example"}}
+	c.Identities = map[int32]email.Identity{2: {From: "Büro <post@bücher.example>"},
+		3: {Envelope: "bounce@shop.example"}}
 	s := sender(t, c)
 	for tenant, want := range map[int32][3]string{
 		1: {"no-reply@shop.example", `"Shop" <no-reply@shop.example>`, "<k-7@shop.example>"},
-		2: {"post@xn--bcher-kva.example", "=?utf-8?q?B=C3=BCro?= <post@xn--bcher-kva.example>", "<k-7@xn--bcher-kva.example>"},
+		2: {"post@xn--bcher-kva.example", "=?utf-8?q?B=C3=BCro?= <post@xn--bcher-kva.example>",
+			"<k-7@xn--bcher-kva.example>"},
 		3: {"bounce@shop.example", `"Shop" <no-reply@shop.example>`, "<k-7@shop.example>"},
 	} {
 		m := message("hello")
@@ -266,7 +281,8 @@ func TestATenantSendsInItsOwnName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if last.From != want[0] || got.Header.Get("From") != want[1] || got.Header.Get("Message-ID") != want[2] || got.Header.Get("Reply-To") != "<help@shop.example>" {
+		if last.From != want[0] || got.Header.Get("From") != want[1] || got.Header.Get("Message-ID") != want[2] ||
+			got.Header.Get("Reply-To") != "<help@shop.example>" {
 			t.Errorf("tenant %d: %s, %v", tenant, last.From, got.Header)
 		}
 		if last.To != "ada@xn--mller-kva.example" || got.Header.Get("To") != "<ada@xn--mller-kva.example>" {
@@ -281,11 +297,13 @@ func TestAddressesBeyondASCIINeedAServerThatTakesThem(t *testing.T) {
 	m.Recipient = "jörg@müller.example"
 	knows := emailtest.Start(t, emailtest.Options{})
 	deliver(t, sender(t, config(knows)), m)
-	if all := knows.Messages(); len(all) != 1 || all[0].To != "jörg@xn--mller-kva.example" || !all[0].UTF8 || !bytes.Contains(all[0].Text, []byte("To: <jörg@xn--mller-kva.example>")) {
+	if all := knows.Messages(); len(all) != 1 || all[0].To != "jörg@xn--mller-kva.example" || !all[0].UTF8 ||
+		!bytes.Contains(all[0].Text, []byte("To: <jörg@xn--mller-kva.example>")) {
 		t.Errorf("%+v", all)
 	}
 	knowsNot := emailtest.Start(t, emailtest.Options{ASCII: true})
-	if f := fail(t, t.Context(), sender(t, config(knowsNot)), m); f.Outcome != send.Refused || f.Code != "smtp_553_5.6.7" || f.Down {
+	if f := fail(t, t.Context(), sender(t, config(knowsNot)), m); f.Outcome != send.Refused ||
+		f.Code != "smtp_553_5.6.7" || f.Down {
 		t.Errorf("%+v", f)
 	}
 }
@@ -317,10 +335,14 @@ func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 		"a header's name of two lines": func(m *send.Message) { m.Content.Headers = map[string]string{"X-A: b\r\nBcc": "eve@evil.example"} },
 		"a header of ours":             func(m *send.Message) { m.Content.Headers = map[string]string{"BCC": "eve@evil.example"} },
 		"a header of the body":         func(m *send.Message) { m.Content.Headers = map[string]string{"Content-Type": "text/html"} },
-		"a header twice":               func(m *send.Message) { m.Content.Headers = map[string]string{"X-A": "1", "x-a": "2"} },
-		"a script to unsubscribe":      func(m *send.Message) { m.Content.Headers = map[string]string{"List-Unsubscribe": "<javascript:x>"} },
+		"a header twice": func(m *send.Message) {
+			m.Content.Headers = map[string]string{"X-A": "1",
+				"x-a": "2"}
+		},
+		"a script to unsubscribe": func(m *send.Message) { m.Content.Headers = map[string]string{"List-Unsubscribe": "<javascript:x>"} },
 		"one click without https": func(m *send.Message) {
-			m.Content.Headers = map[string]string{"List-Unsubscribe": "mailto:a@shop.example", "List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
+			m.Content.Headers = map[string]string{"List-Unsubscribe": "mailto:a@shop.example",
+				"List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
 		},
 		"two to answer to": func(m *send.Message) { m.Content.Headers = map[string]string{"Reply-To": "a@b.example, c@d.example"} },
 		"a file in a folder": func(m *send.Message) {

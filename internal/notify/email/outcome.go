@@ -32,7 +32,8 @@ func failed(at phase, err error) *send.Failure {
 	if reply := (*textproto.Error)(nil); errors.As(err, &reply) {
 		return refused(at, reply)
 	}
-	f := &send.Failure{Outcome: send.Temporary, Code: "connection", Text: "the connection was lost", Down: at <= loggingIn}
+	f := &send.Failure{Outcome: send.Temporary, Code: "connection", Text: "the connection was lost",
+		Down: at <= loggingIn}
 	var timeout net.Error
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -109,7 +110,8 @@ func private(text string, m *send.Message) string {
 	for i, word := range words {
 		bare := strings.Trim(word, `.,;:!?()[]<>"'`)
 		// What tells something: a code, a link, a name with a number. Plain words may stay.
-		if len(bare) >= 4 && strings.ContainsAny(bare, "0123456789/.=") && !enhanced.MatchString(bare) && says(&m.Content, bare) {
+		if len(bare) >= 4 && strings.ContainsAny(bare, "0123456789/.=") && !enhanced.MatchString(bare) &&
+			says(&m.Content, bare) {
 			words[i] = "…"
 		}
 	}

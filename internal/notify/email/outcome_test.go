@@ -80,11 +80,13 @@ func TestEveryEndIsToldForWhatItIs(t *testing.T) {
 				server := emailtest.Start(t, emailtest.Options{Serial: serial})
 				server.Do(c.phase, c.does)
 				settings := config(server)
-				settings.Timeouts = email.Timeouts{Command: 500 * time.Millisecond, Submit: 500 * time.Millisecond, Data: 500 * time.Millisecond}
+				settings.Timeouts = email.Timeouts{Command: 500 * time.Millisecond, Submit: 500 * time.Millisecond,
+					Data: 500 * time.Millisecond}
 				s := sender(t, settings)
 				if c.want < 0 {
 					deliver(t, s, message("hello"))
-				} else if f := fail(t, t.Context(), s, message("hello")); f.Outcome != c.want || f.Code != c.code || f.Down != c.down || f.Text == "" {
+				} else if f := fail(t, t.Context(), s, message("hello")); f.Outcome != c.want || f.Code != c.code ||
+					f.Down != c.down || f.Text == "" {
 					t.Errorf("%+v", f)
 				}
 				if n := len(server.Messages()); n != c.taken {
@@ -122,7 +124,8 @@ func TestAConnectionLostBeforeTheEndOfAMessageLeavesNothingOpen(t *testing.T) {
 				server.Do(emailtest.Body, does)
 			}
 			f := fail(t, t.Context(), sender(t, settings), large())
-			if f.Outcome != send.Temporary || f.Code != map[string]string{"reset": "connection", "stall": "timeout", "kill": "connection"}[does] {
+			if f.Outcome != send.Temporary ||
+				f.Code != map[string]string{"reset": "connection", "stall": "timeout", "kill": "connection"}[does] {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -139,7 +142,8 @@ func TestAServerKilledAfterTheEndLeavesItOpen(t *testing.T) {
 			server.Wait(phase)
 			server.Kill()
 		})
-		if f := fail(t, t.Context(), sender(t, config(server)), message("hello")); f.Outcome != send.Unknown || f.Code != "connection" {
+		if f := fail(t, t.Context(), sender(t, config(server)), message("hello")); f.Outcome != send.Unknown ||
+			f.Code != "connection" {
 			t.Errorf("%s: %+v", phase, f)
 		}
 		kill.Wait()
@@ -154,12 +158,14 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 	for _, c := range []struct {
 		phase string
 		want  send.Outcome
-	}{{emailtest.Login, send.Temporary}, {emailtest.Mail, send.Temporary}, {emailtest.Rcpt, send.Temporary}, {emailtest.End, send.Unknown}} {
+	}{{emailtest.Login, send.Temporary}, {emailtest.Mail, send.Temporary}, {emailtest.Rcpt,
+		send.Temporary}, {emailtest.End, send.Unknown}} {
 		for _, cancelled := range []bool{false, true} {
 			server := emailtest.Start(t, emailtest.Options{Auth: []string{"PLAIN"}})
 			server.Do(c.phase, "stall")
 			settings := config(server)
-			settings.Username, settings.Password = emailtest.User, func() (string, error) { return emailtest.Password, nil }
+			settings.Username, settings.Password = emailtest.User,
+				func() (string, error) { return emailtest.Password, nil }
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			code := "timeout"
 			if cancelled {
@@ -171,7 +177,8 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 				}()
 			}
 			start := time.Now()
-			if f := fail(t, ctx, sender(t, settings), message("hello")); f.Outcome != c.want || f.Code != code || f.Down {
+			if f := fail(t, ctx, sender(t, settings), message("hello")); f.Outcome != c.want || f.Code != code ||
+				f.Down {
 				t.Errorf("%s, cancelled: %v: %+v", c.phase, cancelled, f)
 			}
 			if took := time.Since(start); took > 8*time.Second { // 10 s is what the server gets otherwise
@@ -227,7 +234,8 @@ func TestOnlyTheRightPasswordGetsIn(t *testing.T) {
 			}
 			continue
 		}
-		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Refused || f.Code != c.code || !f.Down || strings.Contains(f.Text, "pencil") {
+		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Refused || f.Code != c.code || !f.Down ||
+			strings.Contains(f.Text, "pencil") {
 			t.Errorf("%v %s: %+v", c.offered, c.auth, f)
 		}
 	}
@@ -271,10 +279,13 @@ func TestNobodyListensIn(t *testing.T) {
 		change  func(*email.Config)
 		code    string
 	}{
-		"no STARTTLS":                        {emailtest.Options{}, email.StartTLS, nil, "smtp_538"},
-		"a certificate that nobody signed":   {emailtest.Options{TLS: true}, email.StartTLS, func(c *email.Config) { c.Roots = other.Roots }, "tls_certificate"},
-		"a certificate for another":          {emailtest.Options{TLS: true}, email.StartTLS, func(c *email.Config) { c.ServerName = "mail.other.example" }, "tls_certificate"},
-		"a certificate for another, at once": {emailtest.Options{Only: true}, email.Implicit, func(c *email.Config) { c.ServerName = "mail.other.example" }, "tls_certificate"},
+		"no STARTTLS": {emailtest.Options{}, email.StartTLS, nil, "smtp_538"},
+		"a certificate that nobody signed": {emailtest.Options{TLS: true}, email.StartTLS,
+			func(c *email.Config) { c.Roots = other.Roots }, "tls_certificate"},
+		"a certificate for another": {emailtest.Options{TLS: true}, email.StartTLS,
+			func(c *email.Config) { c.ServerName = "mail.other.example" }, "tls_certificate"},
+		"a certificate for another, at once": {emailtest.Options{Only: true}, email.Implicit,
+			func(c *email.Config) { c.ServerName = "mail.other.example" }, "tls_certificate"},
 	} {
 		server := emailtest.Start(t, c.options)
 		settings := config(server)
@@ -282,7 +293,8 @@ func TestNobodyListensIn(t *testing.T) {
 		if c.change != nil {
 			c.change(&settings)
 		}
-		if f := fail(t, t.Context(), sender(t, settings), message("hello")); f.Outcome != send.Refused || f.Code != c.code || !f.Down {
+		if f := fail(t, t.Context(), sender(t, settings), message("hello")); f.Outcome != send.Refused ||
+			f.Code != c.code || !f.Down {
 			t.Errorf("%s: %+v", name, f)
 		}
 		if n := len(server.Messages()); n != 0 {
@@ -299,7 +311,8 @@ func TestNobodyListensAtAll(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	server.Kill()
-	if f := fail(t, t.Context(), sender(t, config(server)), message("hello")); f.Outcome != send.Temporary || f.Code != "connect" || !f.Down {
+	if f := fail(t, t.Context(), sender(t, config(server)), message("hello")); f.Outcome != send.Temporary ||
+		f.Code != "connect" || !f.Down {
 		t.Errorf("%+v", f)
 	}
 	settings := config(server)
@@ -334,7 +347,8 @@ func TestAMessageThatIsTooLargeForTheServerIsNotHandedOver(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{Largest: 100_000})
 	s := sender(t, config(server))
-	if f := fail(t, t.Context(), s, large()); f.Outcome != send.Refused || f.Code != "smtp_552_5.3.4" || f.Down || server.Count(emailtest.Mail) != 0 {
+	if f := fail(t, t.Context(), s, large()); f.Outcome != send.Refused || f.Code != "smtp_552_5.3.4" || f.Down ||
+		server.Count(emailtest.Mail) != 0 {
 		t.Errorf("%+v, %d times asked", f, server.Count(emailtest.Mail))
 	}
 	deliver(t, s, message("hello"))
@@ -378,7 +392,8 @@ func scripted(t *testing.T, answers map[string]string) (settings email.Config, h
 // TestAServerThatWaitsForAMessageToNobodyGetsNone: RFC 2920 lets it, after commands that went out together.
 func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
 	t.Parallel()
-	settings, heard := scripted(t, map[string]string{"EHLO": "250-hello\r\n250 PIPELINING", "MAIL": "250 ok", "RCPT": "550 5.1.1 no such user", "DATA": "354 go on"})
+	settings, heard := scripted(t, map[string]string{"EHLO": "250-hello\r\n250 PIPELINING", "MAIL": "250 ok",
+		"RCPT": "550 5.1.1 no such user", "DATA": "354 go on"})
 	s := sender(t, settings)
 	for range 2 {
 		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Permanent || f.Code != "smtp_550_5.1.1" {
@@ -400,10 +415,12 @@ func TestWhatARefusalLeftIsTakenBackBeforeTheNextMessage(t *testing.T) {
 		if together {
 			hello, data = "250-hello\r\n250 PIPELINING", "DATA\n"
 		}
-		settings, heard := scripted(t, map[string]string{"EHLO": hello, "MAIL": "250 ok", "RCPT": "450 4.2.0 later", "DATA": "503 to whom?", "RSET": "250 ok", "QUIT": "221 bye"})
+		settings, heard := scripted(t, map[string]string{"EHLO": hello, "MAIL": "250 ok", "RCPT": "450 4.2.0 later",
+			"DATA": "503 to whom?", "RSET": "250 ok", "QUIT": "221 bye"})
 		s := sender(t, settings)
 		for range 2 {
-			if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Temporary || f.Code != "smtp_450_4.2.0" {
+			if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Temporary ||
+				f.Code != "smtp_450_4.2.0" {
 				t.Errorf("%+v", f)
 			}
 		}

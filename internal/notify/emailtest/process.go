@@ -115,7 +115,8 @@ func (d *door) Accept() (net.Conn, error) {
 		fmt.Println("connection", d.p.conns)
 		d.p.mu.Unlock()
 		if reply := d.p.at(Connect, c); reply != nil {
-			_, _ = fmt.Fprintf(c, "%d %d.%d.%d %s\r\n", reply.Code, reply.EnhancedCode[0], reply.EnhancedCode[1], reply.EnhancedCode[2], reply.Message)
+			_, _ = fmt.Fprintf(c, "%d %d.%d.%d %s\r\n", reply.Code, reply.EnhancedCode[0], reply.EnhancedCode[1],
+				reply.EnhancedCode[2], reply.Message)
 			_ = c.Close()
 			continue
 		}

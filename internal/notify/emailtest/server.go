@@ -105,7 +105,8 @@ func (s *Server) start(port int) {
 		s.t.Fatal(err)
 	}
 	s.process = exec.Command(os.Args[0])
-	s.process.Env = append(os.Environ(), variable+"="+string(options), variable+"_DIR="+s.dir, fmt.Sprintf("%s_PORT=%d", variable, port))
+	s.process.Env = append(os.Environ(), variable+"="+string(options), variable+"_DIR="+s.dir,
+		fmt.Sprintf("%s_PORT=%d", variable, port))
 	s.process.Stderr = os.Stderr
 	if s.stdin, err = s.process.StdinPipe(); err != nil {
 		s.t.Fatal(err)

@@ -78,11 +78,13 @@ func New(name string) (*Sender, error) {
 // Send writes a message down, unless its key has been.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if ctx.Err() != nil {
-		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was cancelled"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "cancelled",
+			Text: "the attempt was cancelled"}
 	}
 	text, err := encode(m)
 	if err != nil {
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: "the message cannot be written as JSON"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content",
+			Text: "the message cannot be written as JSON"}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,8 +170,10 @@ func (s *Sender) Close() error {
 
 func encode(m *send.Message) ([]byte, error) {
 	c := &m.Content
-	l := line{At: time.Now().UTC(), Channel: m.Channel, Tenant: m.Tenant, ID: m.ID, Key: m.Key, Attempt: m.Attempt, Recipient: m.Recipient,
-		Subject: c.Subject, Text: c.Text, HTML: c.HTML, Template: c.Template, Params: c.Params, Type: c.Type, Data: c.Data, Headers: c.Headers}
+	l := line{At: time.Now().UTC(), Channel: m.Channel, Tenant: m.Tenant, ID: m.ID, Key: m.Key, Attempt: m.Attempt,
+		Recipient: m.Recipient,
+		Subject:   c.Subject, Text: c.Text, HTML: c.HTML, Template: c.Template, Params: c.Params, Type: c.Type,
+		Data: c.Data, Headers: c.Headers}
 	for _, a := range c.Attachments {
 		l.Attachments = append(l.Attachments, attachment{a.Name, a.Type, len(a.Data)})
 	}

@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 }
 
 func message(key string) *send.Message {
-	return &send.Message{Tenant: 1, ID: 7, Key: key, Channel: send.SMS, Attempt: 1, Recipient: "+8613812345678", Content: send.Content{Text: "<hello>\n"}}
+	return &send.Message{Tenant: 1, ID: 7, Key: key, Channel: send.SMS, Attempt: 1, Recipient: "+8613812345678",
+		Content: send.Content{Text: "<hello>\n"}}
 }
 
 func open(t *testing.T, name string) *filelog.Sender {
@@ -83,8 +84,9 @@ func TestAMessageIsALine(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "new", "messages.json")
 	s := open(t, name)
 	m := message("k")
-	m.Content = send.Content{Subject: "s", Text: "<t>\n", HTML: "<p>", Attachments: []send.Attachment{{Name: "a", Type: "b/c", Data: []byte("123")}},
-		Template: map[string]string{"p": "T1"}, Params: []send.Param{{Name: "n", Value: "v"}}, Type: "order.paid", Data: []byte(`{"a": 1}`), Headers: map[string]string{"X": "y"}}
+	m.Content = send.Content{Subject: "s", Text: "<t>\n", HTML: "<p>",
+		Attachments: []send.Attachment{{Name: "a", Type: "b/c", Data: []byte("123")}},
+		Template:    map[string]string{"p": "T1"}, Params: []send.Param{{Name: "n", Value: "v"}}, Type: "order.paid", Data: []byte(`{"a": 1}`), Headers: map[string]string{"X": "y"}}
 	write(t, s, m)
 	text, err := os.ReadFile(name)
 	if err != nil {

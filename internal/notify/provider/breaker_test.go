@@ -83,7 +83,8 @@ func (panicking) Send(context.Context, *send.Message) (send.Receipt, error) { pa
 
 func TestNobodyKnowsWhatASenderDidThatPanicked(t *testing.T) {
 	var log bytes.Buffer
-	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{panicking{}, newBreaker()}, slots: make(chan struct{}, 1),
+	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{panicking{}, newBreaker()},
+		slots:   make(chan struct{}, 1),
 		metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.NewTextHandler(&log, nil))}
 	o := &Order{all: []*provider{p}}
 	for range 2 { // it leaves its slot
@@ -105,11 +106,13 @@ func (s failingSender) Send(context.Context, *send.Message) (send.Receipt, error
 
 func TestOneEndpointThatIsDownSaysNothingOfOthers(t *testing.T) {
 	for _, many := range []bool{false, true} {
-		f := File{channels: map[send.Channel][]*Settings{send.Webhook: {{Kind: "webhook", Name: "w", Concurrency: 1, Timeout: time.Second}}}}
+		f := File{channels: map[send.Channel][]*Settings{send.Webhook: {{Kind: "webhook", Name: "w", Concurrency: 1,
+			Timeout: time.Second}}}}
 		if !many {
 			f.channels[send.Webhook][0].Kind = "file"
 		}
-		senders, err := f.Build(&Env{Log: slog.New(slog.DiscardHandler), Webhooks: failingSender{send.Failure{Outcome: send.Unknown, Code: "timeout"}}})
+		senders, err := f.Build(&Env{Log: slog.New(slog.DiscardHandler),
+			Webhooks: failingSender{send.Failure{Outcome: send.Unknown, Code: "timeout"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +132,8 @@ func TestOneEndpointThatIsDownSaysNothingOfOthers(t *testing.T) {
 // A wrong password of one tenant's passes the provider over for that tenant alone.
 func TestAnAccountThatIsDownIsPassedOverAlone(t *testing.T) {
 	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()},
-		own:   map[int32]*account{2: {failingSender{send.Failure{Outcome: send.Refused, Code: "login", Down: true}}, newBreaker()}},
+		own: map[int32]*account{2: {failingSender{send.Failure{Outcome: send.Refused, Code: "login", Down: true}},
+			newBreaker()}},
 		slots: make(chan struct{}, 1), metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.DiscardHandler)}
 	o := &Order{all: []*provider{p}}
 	for range 3 {
@@ -151,8 +155,10 @@ func (takes) Send(context.Context, *send.Message) (send.Receipt, error) { return
 
 // However many ask at once, a provider gets as many a second as it takes, no less and no more.
 func TestARateIsUsedUp(t *testing.T) {
-	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()}, limit: rate.NewLimiter(200, 20),
-		slots: make(chan struct{}, 1000), metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.DiscardHandler)}
+	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()},
+		limit: rate.NewLimiter(200, 20),
+		slots: make(chan struct{}, 1000), metrics: newMetrics(nil).of("a", send.SMS),
+		log: slog.New(slog.DiscardHandler)}
 	o := &Order{all: []*provider{p}}
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()

@@ -46,7 +46,8 @@ func (s *Senders) Close() error {
 
 // Build makes the senders. It connects to nobody. Of a file that is nil nobody is made but the sender of webhooks.
 func (f *File) Build(e *Env) (_ *Senders, err error) {
-	out := &Senders{ByChannel: map[send.Channel]send.Sender{}, Concurrency: map[send.Channel]int{}, Reports: map[string]report.Source{}}
+	out := &Senders{ByChannel: map[send.Channel]send.Sender{}, Concurrency: map[send.Channel]int{},
+		Reports: map[string]report.Source{}}
 	defer func() {
 		if err != nil {
 			_ = out.Close()
@@ -86,7 +87,8 @@ func (f *File) Build(e *Env) (_ *Senders, err error) {
 func Development(path string) *File {
 	f := &File{name: "development", channels: map[send.Channel][]*Settings{}}
 	for _, channel := range channels {
-		f.channels[channel] = []*Settings{{Kind: "file", Name: "file-" + string(channel), Concurrency: DefaultConcurrency, Timeout: DefaultTimeout,
+		f.channels[channel] = []*Settings{{Kind: "file", Name: "file-" + string(channel),
+			Concurrency: DefaultConcurrency, Timeout: DefaultTimeout,
 			Options: map[string]any{"path": path}, channel: channel}}
 	}
 	return f
@@ -117,7 +119,8 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 		numbers[name] = n
 	}
 	k := kinds[s.Kind]
-	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), many: k.many, own: map[int32]*account{}}
+	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), many: k.many,
+		own: map[int32]*account{}}
 	if s.Rate > 0 {
 		p.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/10)))
 	}

@@ -12,8 +12,10 @@ import (
 // Fields are the names of all that can be set, by kind.
 func Fields() map[string][]string {
 	all := map[string][]string{}
-	for kind, settings := range map[string]any{"": Settings{}, "smtp": smtpSettings{}, "dkim": dkimSettings{}, "file": fileSettings{}, "webhook": webhookSettings{},
-		"timeouts": smtpSettings{}.Timeouts, "twilio": sms.TwilioSettings{}, "aliyun": sms.AliyunSettings{}, "tencent": sms.TencentSettings{}, "http": sms.HTTPSettings{}, "reports": report.JSON{},
+	for kind, settings := range map[string]any{"": Settings{}, "smtp": smtpSettings{}, "dkim": dkimSettings{},
+		"file": fileSettings{}, "webhook": webhookSettings{},
+		"timeouts": smtpSettings{}.Timeouts, "twilio": sms.TwilioSettings{}, "aliyun": sms.AliyunSettings{},
+		"tencent": sms.TencentSettings{}, "http": sms.HTTPSettings{}, "reports": report.JSON{},
 		"fcm": push.FCMSettings{}, "apns": push.APNsSettings{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(settings)) {
 			tag := f.Tag.Get("json") + f.Tag.Get("yaml")

@@ -15,7 +15,8 @@ func checkOf[S any](build func(s S, name string) (send.Sender, error)) func(*Set
 	}
 }
 
-func buildOf[S any](build func(s S, name string) (send.Sender, error)) func(*Env, *Settings, map[string]any, map[int32]map[string]any) (send.Sender, error) {
+func buildOf[S any](build func(s S, name string) (send.Sender, error)) func(*Env, *Settings, map[string]any,
+	map[int32]map[string]any) (send.Sender, error) {
 	return func(_ *Env, s *Settings, options map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
 		var own S
 		if err := decode(options, &own); err != nil {

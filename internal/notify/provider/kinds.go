@@ -24,15 +24,17 @@ type kind struct {
 }
 
 var kinds = map[string]kind{
-	"smtp":    {channels: []send.Channel{send.Email}, check: checkSMTP, build: buildSMTP, identity: []string{"from", "reply_to", "envelope"}},
+	"smtp": {channels: []send.Channel{send.Email}, check: checkSMTP, build: buildSMTP,
+		identity: []string{"from", "reply_to", "envelope"}},
 	"twilio":  {channels: []send.Channel{send.SMS}, check: checkOf(newTwilio), build: buildOf(newTwilio)},
 	"aliyun":  {channels: []send.Channel{send.SMS}, check: checkOf(newAliyun), build: buildOf(newAliyun)},
 	"tencent": {channels: []send.Channel{send.SMS}, check: checkOf(newTencent), build: buildOf(newTencent)},
 	"http":    {channels: []send.Channel{send.SMS}, check: checkOf(newHTTP), build: buildOf(newHTTP)},
 	"fcm":     {channels: []send.Channel{send.Push}, check: checkOf(newFCM), build: buildOf(newFCM)},
 	"apns":    {channels: []send.Channel{send.Push}, check: checkOf(newAPNs), build: buildOf(newAPNs)},
-	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true, concurrency: 256},
-	"file":    {channels: channels, check: checkFile, build: buildFile},
+	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true,
+		concurrency: 256},
+	"file": {channels: channels, check: checkFile, build: buildFile},
 }
 
 // fileSettings are those of a file that messages are written to, for development.

@@ -19,13 +19,19 @@ type metrics struct {
 // newMetrics makes them, and registers them unless reg is nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
-		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "notify_provider_attempts_total",
-			Help: "Attempts by provider and outcome: sent, temporary, refused, permanent, unknown."}, []string{"provider", "channel", "outcome"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Name: "notify_provider_seconds",
-			Help: "Duration of attempts.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd",
+			Name: "notify_provider_attempts_total",
+			Help: "Attempts by provider and outcome: sent, temporary, refused, permanent, unknown."},
+			[]string{"provider", "channel", "outcome"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd",
+			Name:    "notify_provider_seconds",
+			Help:    "Duration of attempts.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}},
 			[]string{"provider", "channel"}),
-		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "notify_provider_skipped_total",
-			Help: "Attempts that skipped the provider because it had failed recently."}, []string{"provider", "channel"}),
+		skipped: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd",
+			Name: "notify_provider_skipped_total",
+			Help: "Attempts that skipped the provider because it had failed recently."},
+			[]string{"provider", "channel"}),
 		opened: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "notify_provider_passed_over",
 			Help: "1 while the provider is skipped after failures."}, []string{"provider", "channel"}),
 	}
@@ -45,7 +51,8 @@ type gauges struct {
 
 func (m *metrics) of(name string, channel send.Channel) *gauges {
 	g := &gauges{outcome: map[string]prometheus.Counter{}, seconds: m.seconds.WithLabelValues(name, string(channel)),
-		skipped: m.skipped.WithLabelValues(name, string(channel)), opened: m.opened.WithLabelValues(name, string(channel))}
+		skipped: m.skipped.WithLabelValues(name, string(channel)),
+		opened:  m.opened.WithLabelValues(name, string(channel))}
 	for _, outcome := range []string{"sent", "temporary", "refused", "permanent", "unknown"} { // from 0 on
 		g.outcome[outcome] = m.attempts.WithLabelValues(name, string(channel), outcome)
 	}

@@ -67,7 +67,8 @@ func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error)
 	}
 	for i, p := range list {
 		if i > 0 && lacksTime(ctx) {
-			sum.add(&send.Failure{Outcome: send.Temporary, Code: "late", Text: "there was no time left to try the next provider"})
+			sum.add(&send.Failure{Outcome: send.Temporary, Code: "late",
+				Text: "there was no time left to try the next provider"})
 			break
 		}
 		r, f := p.ask(ctx, m, &asked)
@@ -91,7 +92,8 @@ func (o *Order) list(m *send.Message) (list []*provider, first *provider, f *sen
 		}
 	}
 	if len(list) == 0 {
-		return nil, nil, &send.Failure{Outcome: send.Refused, Code: "no_provider", Text: "the tenant has no provider for this channel"}
+		return nil, nil, &send.Failure{Outcome: send.Refused, Code: "no_provider",
+			Text: "the tenant has no provider for this channel"}
 	}
 	first = list[0]
 	if m.Unsure && m.LastProvider == "" && !first.ResendUnknown {
@@ -127,7 +129,8 @@ func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (
 	ok, probe, wait := a.breaker.permit()
 	if !ok {
 		p.metrics.skipped.Inc()
-		return r, &send.Failure{Outcome: send.Temporary, Code: "passed_over", Text: "the provider is skipped because it failed recently", RetryAfter: wait}
+		return r, &send.Failure{Outcome: send.Temporary, Code: "passed_over",
+			Text: "the provider is skipped because it failed recently", RetryAfter: wait}
 	}
 	v := nothing
 	defer func() { p.settle(a, probe, v, f) }()
@@ -156,7 +159,8 @@ func (p *provider) turn(ctx context.Context, m *send.Message, asked **provider) 
 		return nil
 	}
 	if err := m.Turn(ctx, p.Name); err != nil {
-		return &send.Failure{Outcome: send.Temporary, Code: "turn", Text: "the provider to be tried could not be recorded", RetryAfter: time.Second}
+		return &send.Failure{Outcome: send.Temporary, Code: "turn",
+			Text: "the provider to be tried could not be recorded", RetryAfter: time.Second}
 	}
 	*asked = p
 	return nil
@@ -193,7 +197,8 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 		select {
 		case p.slots <- struct{}{}:
 		case <-within.Done():
-			return nil, &send.Failure{Outcome: send.Temporary, Code: "busy", Text: "the provider's concurrency limit is reached", RetryAfter: time.Second}
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "busy",
+				Text: "the provider's concurrency limit is reached", RetryAfter: time.Second}
 		}
 	}
 	free = func() { <-p.slots }
@@ -203,7 +208,8 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 	turn, wait, ok := p.next(within)
 	if !ok {
 		free()
-		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider's rate limit is reached", RetryAfter: wait}
+		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider's rate limit is reached",
+			RetryAfter: wait}
 	}
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -213,14 +219,15 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 		case <-within.Done():
 			turn.Cancel()
 			free()
-			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was cancelled", RetryAfter: time.Second}
+			return nil, &send.Failure{Outcome: send.Temporary, Code: "cancelled", Text: "the attempt was cancelled",
+				RetryAfter: time.Second}
 		}
 	}
 	return free, nil
 }
 
-// next takes a place in the rate, unless that comes too late. In one step: what is given back while others take is counted
-// wrong, and many who do so got twice the rate.
+// next takes a place in the rate, unless that comes too late. In one step: what is given back while others take is
+// counted wrong, and many who do so got twice the rate.
 func (p *provider) next(ctx context.Context) (turn *rate.Reservation, wait time.Duration, ok bool) {
 	p.limiting.Lock()
 	defer p.limiting.Unlock()
@@ -258,7 +265,8 @@ func (p *provider) settle(a *account, probe bool, v verdict, f *send.Failure) {
 	}
 	switch {
 	case opened > 0 && f != nil:
-		p.log.Warn("a provider is skipped after failures", "provider", p.Name, "for", opened.Round(time.Millisecond), "code", f.Code, "error", f.Text)
+		p.log.Warn("a provider is skipped after failures", "provider", p.Name, "for", opened.Round(time.Millisecond),
+			"code", f.Code, "error", f.Text)
 	case closed:
 		p.log.Info("a provider works again", "provider", p.Name)
 	}
@@ -303,7 +311,8 @@ func (s *summary) failure() *send.Failure {
 	switch {
 	case s.unknown != nil: // whatever the others said: it may have been sent
 		return s.unknown
-	case s.last == nil, s.notYet != nil && !s.tried && s.last.Outcome == send.Refused: // who might take it was not asked
+	case s.last == nil, s.notYet != nil && !s.tried &&
+		s.last.Outcome == send.Refused: // who might take it was not asked
 		f := *s.notYet
 		f.RetryAfter = s.later.RetryAfter
 		return &f

@@ -63,7 +63,8 @@ func build(t *testing.T, text string) (*provider.Senders, *prometheus.Registry, 
 	}
 	var log bytes.Buffer
 	reg := prometheus.NewPedanticRegistry()
-	senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Registerer: reg, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	senders, err := f.Build(&provider.Env{Tenant: tenantNumber, Registerer: reg,
+		Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +82,9 @@ func newPair(t *testing.T, ofA, ofB []string) *pair {
 }
 
 func message() *send.Message {
-	return &send.Message{Tenant: 1, ID: 7, Key: "k-7", Channel: send.Email, Attempt: 1, Recipient: "ada@customer.example",
-		Content: send.Content{Subject: "Your order", Text: "hello"}}
+	return &send.Message{Tenant: 1, ID: 7, Key: "k-7", Channel: send.Email, Attempt: 1,
+		Recipient: "ada@customer.example",
+		Content:   send.Content{Subject: "Your order", Text: "hello"}}
 }
 
 // try sends a message, and tells who took it, or who failed how.
@@ -230,7 +232,8 @@ func TestWhatAllRefuseIsRefusedAndAWrongPasswordIsNot(t *testing.T) {
 	// Nobody is asked for a while.
 	r, err := p.sender.Send(t.Context(), message())
 	f := send.Failed(err)
-	if err == nil || f.Provider != "" || f.Code != "passed_over" || f.Outcome != send.Temporary || f.RetryAfter <= 0 || f.RetryAfter > 2*time.Second {
+	if err == nil || f.Provider != "" || f.Code != "passed_over" || f.Outcome != send.Temporary || f.RetryAfter <= 0 ||
+		f.RetryAfter > 2*time.Second {
 		t.Errorf("%+v, %+v", r, f)
 	}
 }
@@ -300,7 +303,9 @@ func (p *pair) sent(t *testing.T) map[string]float64 {
 
 func TestTenantsHaveProvidersAndNamesOfTheirOwn(t *testing.T) {
 	t.Parallel()
-	p := newPair(t, []string{"tenants: [shop-eu]"}, []string{"overrides:", "  shop-eu: {from: post@shop-eu.example, reply_to: help@shop-eu.example}", "  shop: {hello: other.example, from: own@shop.example}"})
+	p := newPair(t, []string{"tenants: [shop-eu]"},
+		[]string{"overrides:", "  shop-eu: {from: post@shop-eu.example, reply_to: help@shop-eu.example}",
+			"  shop: {hello: other.example, from: own@shop.example}"})
 	one, two, three := message(), message(), message()
 	two.Tenant, three.Tenant = 2, 3
 	p.expect(t, one, "b took it", 0, 1)
@@ -316,7 +321,8 @@ func TestTenantsHaveProvidersAndNamesOfTheirOwn(t *testing.T) {
 		t.Errorf("from %v", from)
 	}
 	senders, _, _ := build(t, "email:\n"+settings("a", p.a, "tenants: [shop-eu]"))
-	if _, err := senders.ByChannel[send.Email].Send(t.Context(), one); send.Failed(err).Code != "no_provider" || send.Failed(err).Outcome != send.Refused {
+	if _, err := senders.ByChannel[send.Email].Send(t.Context(), one); send.Failed(err).Code != "no_provider" ||
+		send.Failed(err).Outcome != send.Refused {
 		t.Errorf("%v", err)
 	}
 }
@@ -389,7 +395,8 @@ func TestAnAttemptWithoutTimeAsksNobodyElse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
 	defer cancel()
 	_, err := p.sender.Send(ctx, message())
-	if f := send.Failed(err); err == nil || f.Provider != "a" || f.Code != "timeout" || f.Outcome != send.Temporary || len(p.b.Messages()) != 0 {
+	if f := send.Failed(err); err == nil || f.Provider != "a" || f.Code != "timeout" || f.Outcome != send.Temporary ||
+		len(p.b.Messages()) != 0 {
 		t.Errorf("%v", err)
 	}
 	p.expect(t, message(), "b took it", 0, 1)

@@ -84,7 +84,8 @@ func ReadFile(name string) (*File, error) {
 				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", name, channel, i, node.Line, err)
 			}
 			if kinds[s.Kind].many && i > 0 {
-				return nil, fmt.Errorf("%s: %s[%d], line %d: %s must be the only provider of its channel", name, channel, i, node.Line, s.Kind)
+				return nil, fmt.Errorf("%s: %s[%d], line %d: %s must be the only provider of its channel", name,
+					channel, i, node.Line, s.Kind)
 			}
 			names[s.Name] = true
 			f.channels[channel] = append(f.channels[channel], s)
@@ -104,7 +105,8 @@ var properName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 func (s *Settings) complete() error {
 	k, ok := kinds[s.Kind]
 	if !ok {
-		return fmt.Errorf("kind: must be one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "), s.Kind)
+		return fmt.Errorf("kind: must be one of %s, not %q", strings.Join(slices.Sorted(maps.Keys(kinds)), ", "),
+			s.Kind)
 	}
 	if !slices.Contains(k.channels, s.channel) {
 		return fmt.Errorf("kind: %s does not support channel %s", s.Kind, s.channel)

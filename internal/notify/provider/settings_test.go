@@ -94,7 +94,8 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default()}); err == nil || !strings.Contains(err.Error(), "email[0], line 2: tenant nobody: there is none") {
+	if _, err := f.Build(&provider.Env{Tenant: tenantNumber, Log: slog.Default()}); err == nil ||
+		!strings.Contains(err.Error(), "email[0], line 2: tenant nobody: there is none") {
 		t.Errorf("%v", err)
 	}
 }
@@ -109,7 +110,8 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "key.pem"), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "key.pem"),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	page, err := os.ReadFile("../../../docs/providers.md")
@@ -176,7 +178,8 @@ func secretFile(t *testing.T, name string) string {
 		return der(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	case ".json":
 		key, err := rsa.GenerateKey(rand.Reader, 2048)
-		account, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e", "token_uri": "https://oauth2.googleapis.com/token", "private_key": der(key, err)})
+		account, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e",
+			"token_uri": "https://oauth2.googleapis.com/token", "private_key": der(key, err)})
 		return string(account)
 	}
 	return "secret\n"
@@ -215,7 +218,8 @@ func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
 	for i, channel := range []send.Channel{send.Email, send.SMS, send.Push, send.Webhook} {
 		m := message()
 		m.Channel, m.Key = channel, "k"+string(rune('0'+i))
-		if r, err := senders.ByChannel[channel].Send(t.Context(), m); err != nil || r.Provider != "file-"+string(channel) {
+		if r, err := senders.ByChannel[channel].Send(t.Context(), m); err != nil ||
+			r.Provider != "file-"+string(channel) {
 			t.Errorf("%s: %+v, %v", channel, r, err)
 		}
 	}
@@ -231,7 +235,8 @@ func TestWhatTheFileDoesNotNameIsSentOtherwise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for other, want := range map[*provider.File]string{provider.Development(filepath.Join(dir, "all")): "sms own, email file-email, push file-push, ", nil: "sms own, "} {
+	for other, want := range map[*provider.File]string{provider.Development(filepath.Join(dir,
+		"all")): "sms own, email file-email, push file-push, ", nil: "sms own, "} {
 		senders, err := f.Else(other).Build(&provider.Env{Log: slog.Default()})
 		if err != nil {
 			t.Fatal(err)
@@ -264,7 +269,8 @@ func TestReportsOfEveryAccountAreRead(t *testing.T) {
 	for _, secret := range []string{"one", "two", "three", ""} {
 		r := httptest.NewRequest(http.MethodPost, "/notify/reports/gateway/"+secret, strings.NewReader(body))
 		got, err := senders.Reports["gateway"].Reports(r, secret, []byte(body))
-		if known := secret == "one" || secret == "two"; known != (err == nil) || !known && !errors.Is(err, report.ErrForbidden) || known && (len(got) != 1 || !got[0].Delivered) {
+		if known := secret == "one" || secret == "two"; known != (err == nil) || !known &&
+			!errors.Is(err, report.ErrForbidden) || known && (len(got) != 1 || !got[0].Delivered) {
 			t.Errorf("%q: %v, %v", secret, got, err)
 		}
 	}

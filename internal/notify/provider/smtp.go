@@ -61,10 +61,14 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 	if err := decode(options, &o); err != nil {
 		return nil, err
 	}
-	c := email.Config{Host: o.Host, Port: o.Port, TLS: o.TLS, Insecure: o.Insecure, ServerName: o.ServerName, Hello: o.Hello,
-		Auth: o.Auth, Username: o.Username, Identity: email.Identity{From: o.From, ReplyTo: o.ReplyTo, Envelope: o.Envelope},
-		KeyHeader: o.KeyHeader, ReportSecret: o.ReportSecret, Reports: o.Reports, Connections: s.Concurrency, Idle: o.Idle.value(), PerConnection: o.PerConnection,
-		Timeouts: email.Timeouts{Connect: o.Timeouts.Connect.value(), Command: o.Timeouts.Command.value(), Data: o.Timeouts.Data.value(),
+	c := email.Config{Host: o.Host, Port: o.Port, TLS: o.TLS, Insecure: o.Insecure, ServerName: o.ServerName,
+		Hello: o.Hello,
+		Auth:  o.Auth, Username: o.Username,
+		Identity:  email.Identity{From: o.From, ReplyTo: o.ReplyTo, Envelope: o.Envelope},
+		KeyHeader: o.KeyHeader, ReportSecret: o.ReportSecret, Reports: o.Reports, Connections: s.Concurrency,
+		Idle: o.Idle.value(), PerConnection: o.PerConnection,
+		Timeouts: email.Timeouts{Connect: o.Timeouts.Connect.value(), Command: o.Timeouts.Command.value(),
+			Data:   o.Timeouts.Data.value(),
 			Submit: o.Timeouts.Submit.value()}}
 	if o.Password != "" {
 		// As it is written: a file may change, as those of access tokens do.

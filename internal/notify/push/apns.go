@@ -59,9 +59,11 @@ func NewAPNs(s APNsSettings) (*APNs, error) {
 		client: httpsend.New(httpsend.Settings{TLS: s.TLS, Proxy: http.ProxyFromEnvironment, HTTP2: true})}
 	a.access.make = func(context.Context) (string, time.Time, *send.Failure) {
 		now := time.Now()
-		token, err := jwt(map[string]string{"alg": "ES256", "kid": s.KeyID}, map[string]any{"iss": s.TeamID, "iat": now.Unix()}, es256(key))
+		token, err := jwt(map[string]string{"alg": "ES256", "kid": s.KeyID},
+			map[string]any{"iss": s.TeamID, "iat": now.Unix()}, es256(key))
 		if err != nil {
-			return "", now, &send.Failure{Outcome: send.Refused, Code: "apns_token", Text: "the provider token could not be signed", Down: true}
+			return "", now, &send.Failure{Outcome: send.Refused, Code: "apns_token",
+				Text: "the provider token could not be signed", Down: true}
 		}
 		return token, now.Add(tokenLife), nil
 	}
@@ -102,7 +104,8 @@ func (s *APNs) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 		return send.Receipt{}, failed
 	}
 	if !hexToken.MatchString(device) { // it stands in the path
-		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "other_platform", Text: "the device token is not an APNs token"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "other_platform",
+			Text: "the device token is not an APNs token"}
 	}
 	body, kind, failed := apnsPayload(m)
 	if failed != nil {
@@ -113,7 +116,8 @@ func (s *APNs) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 		return send.Receipt{}, failed
 	}
 	id := apnsID(m.Key)
-	h := http.Header{"Authorization": {"bearer " + access}, "Apns-Id": {id}, "Apns-Topic": {s.topic}, "Apns-Push-Type": {kind},
+	h := http.Header{"Authorization": {"bearer " + access}, "Apns-Id": {id}, "Apns-Topic": {s.topic},
+		"Apns-Push-Type":   {kind},
 		"Apns-Collapse-Id": {m.Key}, "Apns-Priority": {"10"}, "Content-Type": {"application/json"}}
 	if kind == "background" {
 		h.Set("Apns-Priority", "5")
@@ -160,7 +164,8 @@ func apnsPayload(m *send.Message) (body []byte, kind string, failed *send.Failur
 	members := data(m)
 	kind, aps := "alert", `{"content-available":1}`
 	if m.Content.Subject != "" || m.Content.Text != "" {
-		alert, _ := json.Marshal(map[string]map[string]string{"alert": {"title": m.Content.Subject, "body": m.Content.Text}})
+		alert, _ := json.Marshal(map[string]map[string]string{"alert": {"title": m.Content.Subject,
+			"body": m.Content.Text}})
 		aps = string(alert)
 	} else {
 		kind = "background"
@@ -168,7 +173,8 @@ func apnsPayload(m *send.Message) (body []byte, kind string, failed *send.Failur
 	members["aps"] = json.RawMessage(aps)
 	body, err := json.Marshal(members)
 	if err != nil {
-		return nil, "", &send.Failure{Outcome: send.Permanent, Code: "bad_content", Text: "the message cannot be written as JSON"}
+		return nil, "", &send.Failure{Outcome: send.Permanent, Code: "bad_content",
+			Text: "the message cannot be written as JSON"}
 	}
 	return body, kind, nil
 }

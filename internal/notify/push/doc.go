@@ -1,10 +1,10 @@
-// Package push sends push messages to devices: Android and web by Firebase Cloud Messaging (HTTP v1), Apple's by APNs. It owns
-// no tables.
+// Package push sends push messages to devices: Android and web by Firebase Cloud Messaging (HTTP v1), Apple's by APNs.
+// It owns no tables.
 //
-// What it promises: one call is at most one request, but for what HTTP/2 itself says was not processed. Devices are told the
-// message's key, by which an app can tell a repeat. A device that is not registered any more is Permanent and Disable. A
-// recipient is a token, with "fcm:" or "apns:" before it where a tenant has devices of both: the other sender
-// refuses it, so the next one in the order gets it.
+// What it promises: one call is at most one request, but for what HTTP/2 itself says was not processed. Devices are
+// told the message's key, by which an app can tell a repeat. A device that is not registered any more is Permanent and
+// Disable. A recipient is a token, with "fcm:" or "apns:" before it where a tenant has devices of both: the other
+// sender refuses it, so the next one in the order gets it.
 package push
 
 import (
@@ -24,7 +24,8 @@ const (
 // token is the device's, if the recipient is one for the prefix, or has none.
 func token(recipient, prefix, other string) (string, *send.Failure) {
 	if strings.HasPrefix(recipient, other) {
-		return "", &send.Failure{Outcome: send.Refused, Code: "other_platform", Text: "the device token belongs to another provider"}
+		return "", &send.Failure{Outcome: send.Refused, Code: "other_platform",
+			Text: "the device token belongs to another provider"}
 	}
 	return strings.TrimPrefix(recipient, prefix), nil
 }

@@ -55,7 +55,8 @@ func NewFCM(s FCMSettings) (*FCM, error) {
 	if err != nil {
 		return nil, fmt.Errorf("service_account: %w", err)
 	}
-	f := &FCM{url: cmp.Or(s.URL, "https://fcm.googleapis.com") + "/v1/projects/" + url.PathEscape(a.ProjectID) + "/messages:send",
+	f := &FCM{url: cmp.Or(s.URL, "https://fcm.googleapis.com") + "/v1/projects/" + url.PathEscape(a.ProjectID) +
+		"/messages:send",
 		client: httpsend.New(httpsend.Settings{TLS: s.TLS, Proxy: http.ProxyFromEnvironment, HTTP2: true})}
 	f.access.make = func(ctx context.Context) (string, time.Time, *send.Failure) { return f.login(ctx, &a, key) }
 	return f, nil
@@ -65,8 +66,10 @@ func NewFCM(s FCMSettings) (*FCM, error) {
 // https://developers.google.com/identity/protocols/oauth2/service-account#httprest
 func (f *FCM) login(ctx context.Context, a *account, key *rsa.PrivateKey) (string, time.Time, *send.Failure) {
 	now := time.Now()
-	claim, err := jwt(map[string]string{"alg": "RS256", "typ": "JWT", "kid": a.PrivateKeyID}, map[string]any{"iss": a.ClientEmail, "aud": a.TokenURI,
-		"scope": "https://www.googleapis.com/auth/firebase.messaging", "iat": now.Unix(), "exp": now.Add(time.Hour).Unix()}, rs256(key))
+	claim, err := jwt(map[string]string{"alg": "RS256", "typ": "JWT", "kid": a.PrivateKeyID},
+		map[string]any{"iss": a.ClientEmail, "aud": a.TokenURI,
+			"scope": "https://www.googleapis.com/auth/firebase.messaging", "iat": now.Unix(),
+			"exp": now.Add(time.Hour).Unix()}, rs256(key))
 	refused := &send.Failure{Outcome: send.Refused, Code: "fcm_login", Down: true}
 	if err != nil {
 		refused.Text = "the claim could not be signed"
@@ -114,14 +117,16 @@ func (f *FCM) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	}
 	body, err := json.Marshal(map[string]any{"message": fcmMessage(m, device)})
 	if err != nil {
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "bad_content", Text: "the message cannot be written as JSON"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "bad_content",
+			Text: "the message cannot be written as JSON"}
 	}
 	access, failed := f.access.get(ctx)
 	if failed != nil {
 		return send.Receipt{}, failed
 	}
 	a, failed := f.client.Do(ctx, &httpsend.Request{URL: f.url, Body: body,
-		Header: http.Header{"Authorization": {"Bearer " + access}, "Content-Type": {"application/json; charset=utf-8"}}})
+		Header: http.Header{"Authorization": {"Bearer " + access},
+			"Content-Type": {"application/json; charset=utf-8"}}})
 	if failed != nil {
 		failed.Down = failed.Outcome == send.Temporary && ctx.Err() == nil
 		return send.Receipt{}, failed

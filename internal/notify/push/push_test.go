@@ -72,8 +72,9 @@ func claims(t *testing.T, token string, check func(hash, signature []byte) bool)
 }
 
 func message() *send.Message {
-	return &send.Message{Key: "msg_1_cn5", Channel: send.Push, Recipient: "abcdef0123", Content: send.Content{Subject: "Paid", Text: "Thank you, Ada",
-		Type: "order.paid", Data: []byte(`{"order":"77","n":5,"deep":{"a":[1]}}`)}}
+	return &send.Message{Key: "msg_1_cn5", Channel: send.Push, Recipient: "abcdef0123",
+		Content: send.Content{Subject: "Paid", Text: "Thank you, Ada",
+			Type: "order.paid", Data: []byte(`{"order":"77","n":5,"deep":{"a":[1]}}`)}}
 }
 
 func failed(t *testing.T, err error) *send.Failure {
@@ -120,9 +121,12 @@ func (g *google) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header, body := claims(g.T, assertion, func(hash, signature []byte) bool {
 			return rsa.VerifyPKCS1v15(&g.key.PublicKey, crypto.SHA256, hash, signature) == nil
 		})
-		if now := float64(time.Now().Unix()); !found || grant != "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer" || header["alg"] != "RS256" ||
-			header["kid"] != "k1" || body["iss"] != "robot@p.example" || body["aud"] != g.url+"/token" || body["iat"].(float64) > now+1 ||
-			body["exp"].(float64) != body["iat"].(float64)+3600 || body["scope"] != "https://www.googleapis.com/auth/firebase.messaging" {
+		if now := float64(time.Now().Unix()); !found ||
+			grant != "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer" || header["alg"] != "RS256" ||
+			header["kid"] != "k1" || body["iss"] != "robot@p.example" || body["aud"] != g.url+"/token" ||
+			body["iat"].(float64) > now+1 ||
+			body["exp"].(float64) != body["iat"].(float64)+3600 ||
+			body["scope"] != "https://www.googleapis.com/auth/firebase.messaging" {
 			g.Errorf("%s %v %v", form, header, body)
 		}
 		access := "good"
@@ -160,7 +164,8 @@ func newGoogle(t *testing.T) (*google, *push.FCM) {
 	g := &google{T: t, key: key, status: 200, body: `{"name":"projects/p1/messages/0:1"}`}
 	var roots *tls.Config
 	g.url, roots = start(t, g.ServeHTTP)
-	account, _ := json.Marshal(map[string]string{"type": "service_account", "project_id": "p1", "private_key_id": "k1", "private_key": pemOf(t, key),
+	account, _ := json.Marshal(map[string]string{"type": "service_account", "project_id": "p1", "private_key_id": "k1",
+		"private_key":  pemOf(t, key),
 		"client_email": "robot@p.example", "token_uri": g.url + "/token"})
 	f, err := push.NewFCM(push.FCMSettings{ServiceAccount: string(account), URL: g.url, TLS: roots})
 	if err != nil {
@@ -174,7 +179,8 @@ func TestFCM(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 { // one login for all
 		wg.Go(func() {
-			if r, err := f.Send(t.Context(), message()); err != nil || r.ProviderMessageID != "projects/p1/messages/0:1" {
+			if r, err := f.Send(t.Context(), message()); err != nil ||
+				r.ProviderMessageID != "projects/p1/messages/0:1" {
 				t.Errorf("%+v %v", r, err)
 			}
 		})
@@ -216,12 +222,18 @@ func TestWhatFCMAnswersMeans(t *testing.T) {
 		body   string
 		want   send.Failure
 	}{
-		{404, "", says("NOT_FOUND", "UNREGISTERED"), send.Failure{Outcome: send.Permanent, Code: "fcm_UNREGISTERED", Disable: true}},
-		{400, "", says("INVALID_ARGUMENT", "INVALID_ARGUMENT"), send.Failure{Outcome: send.Permanent, Code: "fcm_INVALID_ARGUMENT"}},
-		{403, "", says("PERMISSION_DENIED", "SENDER_ID_MISMATCH"), send.Failure{Outcome: send.Refused, Code: "fcm_SENDER_ID_MISMATCH"}},
-		{429, "90", says("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"), send.Failure{Outcome: send.Temporary, Code: "fcm_QUOTA_EXCEEDED", RetryAfter: 90 * time.Second}},
-		{429, "", says("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"), send.Failure{Outcome: send.Temporary, Code: "fcm_QUOTA_EXCEEDED", RetryAfter: time.Minute}},
-		{503, "7", says("UNAVAILABLE", "UNAVAILABLE"), send.Failure{Outcome: send.Temporary, Code: "fcm_UNAVAILABLE", RetryAfter: 7 * time.Second, Down: true}},
+		{404, "", says("NOT_FOUND", "UNREGISTERED"),
+			send.Failure{Outcome: send.Permanent, Code: "fcm_UNREGISTERED", Disable: true}},
+		{400, "", says("INVALID_ARGUMENT", "INVALID_ARGUMENT"),
+			send.Failure{Outcome: send.Permanent, Code: "fcm_INVALID_ARGUMENT"}},
+		{403, "", says("PERMISSION_DENIED", "SENDER_ID_MISMATCH"),
+			send.Failure{Outcome: send.Refused, Code: "fcm_SENDER_ID_MISMATCH"}},
+		{429, "90", says("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
+			send.Failure{Outcome: send.Temporary, Code: "fcm_QUOTA_EXCEEDED", RetryAfter: 90 * time.Second}},
+		{429, "", says("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED"),
+			send.Failure{Outcome: send.Temporary, Code: "fcm_QUOTA_EXCEEDED", RetryAfter: time.Minute}},
+		{503, "7", says("UNAVAILABLE", "UNAVAILABLE"),
+			send.Failure{Outcome: send.Temporary, Code: "fcm_UNAVAILABLE", RetryAfter: 7 * time.Second, Down: true}},
 		{500, "", says("INTERNAL", "INTERNAL"), send.Failure{Outcome: send.Unknown, Code: "fcm_INTERNAL"}},
 		{403, "", `{"error":{"status":"PERMISSION_DENIED"}}`, send.Failure{Outcome: send.Refused, Code: "fcm_PERMISSION_DENIED", Down: true}},
 		{404, "", `<html>`, send.Failure{Outcome: send.Refused, Code: "fcm_http_404"}},
@@ -282,9 +294,12 @@ func TestAPNs(t *testing.T) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "bearer ")
 		tokens[token] = true
 		header, c := claims(t, token, func(hash, signature []byte) bool {
-			return len(signature) == 64 && ecdsa.Verify(&key.PublicKey, hash, new(big.Int).SetBytes(signature[:32]), new(big.Int).SetBytes(signature[32:]))
+			return len(signature) == 64 &&
+				ecdsa.Verify(&key.PublicKey, hash, new(big.Int).SetBytes(signature[:32]),
+					new(big.Int).SetBytes(signature[32:]))
 		})
-		if header["alg"] != "ES256" || header["kid"] != "K1" || c["iss"] != "T1" || c["iat"].(float64) > float64(time.Now().Unix()) {
+		if header["alg"] != "ES256" || header["kid"] != "K1" || c["iss"] != "T1" ||
+			c["iat"].(float64) > float64(time.Now().Unix()) {
 			t.Errorf("%v %v", header, c)
 		}
 		w.Header().Set("apns-id", strings.ToUpper(r.Header.Get("apns-id")))
@@ -296,15 +311,18 @@ func TestAPNs(t *testing.T) {
 			_, _ = io.WriteString(w, `{"reason":"`+now.reason+`"}`)
 		}
 	})
-	s, err := push.NewAPNs(push.APNsSettings{TeamID: "T1", KeyID: "K1", Key: pemOf(t, key), Topic: "com.example.shop", URL: url, TLS: roots})
+	s, err := push.NewAPNs(push.APNsSettings{TeamID: "T1", KeyID: "K1", Key: pemOf(t, key), Topic: "com.example.shop",
+		URL: url, TLS: roots})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := s.Send(t.Context(), message())
 	h := func(name string) string { return last.Header.Get(name) }
 	id := h("apns-id")
-	if err != nil || r.ProviderMessageID != strings.ToUpper(id) || last.URL.Path != "/3/device/abcdef0123" || h("apns-topic") != "com.example.shop" ||
-		h("apns-push-type") != "alert" || h("apns-priority") != "10" || h("apns-collapse-id") != "msg_1_cn5" || len(id) != 36 || id[14] != '8' {
+	if err != nil || r.ProviderMessageID != strings.ToUpper(id) || last.URL.Path != "/3/device/abcdef0123" ||
+		h("apns-topic") != "com.example.shop" ||
+		h("apns-push-type") != "alert" || h("apns-priority") != "10" || h("apns-collapse-id") != "msg_1_cn5" ||
+		len(id) != 36 || id[14] != '8' {
 		t.Errorf("%+v %v %v %s", r, err, last.Header, last.URL)
 	}
 	if want := `{"aps":{"alert":{"body":"Thank you, Ada","title":"Paid"}},"deep":{"a":[1]},"message_key":"msg_1_cn5","n":5,"order":"77","type":"order.paid"}`; body != want {
@@ -312,7 +330,8 @@ func TestAPNs(t *testing.T) {
 	}
 	m := message()
 	m.Recipient, m.Content.Subject, m.Content.Text, m.Content.Data = "apns:ABC", "", "", []byte(`[1]`)
-	if _, err := s.Send(t.Context(), m); err != nil || h("apns-push-type") != "background" || h("apns-priority") != "5" || last.URL.Path != "/3/device/ABC" ||
+	if _, err := s.Send(t.Context(), m); err != nil || h("apns-push-type") != "background" ||
+		h("apns-priority") != "5" || last.URL.Path != "/3/device/ABC" ||
 		body != `{"aps":{"content-available":1},"data":[1],"message_key":"msg_1_cn5","type":"order.paid"}` || h("apns-id") != id {
 		t.Errorf("%v %v %s", err, last.Header, body)
 	}
@@ -323,18 +342,25 @@ func TestAPNs(t *testing.T) {
 		said
 		want send.Failure
 	}{
-		{said{410, "", "Unregistered"}, send.Failure{Outcome: send.Permanent, Code: "apns_Unregistered", Disable: true}},
+		{said{410, "", "Unregistered"}, send.Failure{Outcome: send.Permanent, Code: "apns_Unregistered",
+			Disable: true}},
 		{said{410, "", ""}, send.Failure{Outcome: send.Permanent, Code: "apns_http_410", Disable: true}},
 		{said{400, "", "BadDeviceToken"}, send.Failure{Outcome: send.Permanent, Code: "apns_BadDeviceToken"}},
-		{said{400, "", "DeviceTokenNotForTopic"}, send.Failure{Outcome: send.Refused, Code: "apns_DeviceTokenNotForTopic"}},
+		{said{400, "", "DeviceTokenNotForTopic"},
+			send.Failure{Outcome: send.Refused, Code: "apns_DeviceTokenNotForTopic"}},
 		{said{413, "", "PayloadTooLarge"}, send.Failure{Outcome: send.Permanent, Code: "apns_PayloadTooLarge"}},
-		{said{403, "", "InvalidProviderToken"}, send.Failure{Outcome: send.Refused, Code: "apns_InvalidProviderToken", Down: true}},
-		{said{429, "", "TooManyRequests"}, send.Failure{Outcome: send.Temporary, Code: "apns_TooManyRequests", RetryAfter: time.Minute}},
-		{said{503, "30", "ServiceUnavailable"}, send.Failure{Outcome: send.Temporary, Code: "apns_ServiceUnavailable", RetryAfter: 30 * time.Second, Down: true}},
+		{said{403, "", "InvalidProviderToken"},
+			send.Failure{Outcome: send.Refused, Code: "apns_InvalidProviderToken", Down: true}},
+		{said{429, "", "TooManyRequests"},
+			send.Failure{Outcome: send.Temporary, Code: "apns_TooManyRequests", RetryAfter: time.Minute}},
+		{said{503, "30", "ServiceUnavailable"},
+			send.Failure{Outcome: send.Temporary, Code: "apns_ServiceUnavailable", RetryAfter: 30 * time.Second,
+				Down: true}},
 		{said{500, "", "InternalServerError"}, send.Failure{Outcome: send.Unknown, Code: "apns_InternalServerError"}},
 		{said{400, "", "SomethingNew"}, send.Failure{Outcome: send.Refused, Code: "apns_SomethingNew"}},
 		{said{502, "", ""}, send.Failure{Outcome: send.Unknown, Code: "apns_http_502"}},
-		{said{403, "", "ExpiredProviderToken"}, send.Failure{Outcome: send.Temporary, Code: "apns_ExpiredProviderToken", Down: true}},
+		{said{403, "", "ExpiredProviderToken"},
+			send.Failure{Outcome: send.Temporary, Code: "apns_ExpiredProviderToken", Down: true}},
 	} {
 		now = c.said
 		_, err := s.Send(t.Context(), message())
@@ -361,7 +387,8 @@ func TestSettingsAreChecked(t *testing.T) {
 	small, _ := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	good, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	account := func(key string) string {
-		b, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e", "token_uri": "u", "private_key": key})
+		b, _ := json.Marshal(map[string]string{"project_id": "p", "client_email": "e", "token_uri": "u",
+			"private_key": key})
 		return string(b)
 	}
 	for name, err := range map[string]error{
@@ -370,8 +397,10 @@ func TestSettingsAreChecked(t *testing.T) {
 		"fcm, no PEM":       second(push.NewFCM(push.FCMSettings{ServiceAccount: account("secret")})),
 		"fcm, another kind": second(push.NewFCM(push.FCMSettings{ServiceAccount: account(pemOf(t, good))})),
 		"apns, nothing":     second(push.NewAPNs(push.APNsSettings{})),
-		"apns, no PEM":      second(push.NewAPNs(push.APNsSettings{TeamID: "a", KeyID: "b", Topic: "c", Key: "secret"})),
-		"apns, curve":       second(push.NewAPNs(push.APNsSettings{TeamID: "a", KeyID: "b", Topic: "c", Key: pemOf(t, small)})),
+		"apns, no PEM": second(push.NewAPNs(push.APNsSettings{TeamID: "a", KeyID: "b", Topic: "c",
+			Key: "secret"})),
+		"apns, curve": second(push.NewAPNs(push.APNsSettings{TeamID: "a", KeyID: "b", Topic: "c",
+			Key: pemOf(t, small)})),
 	} {
 		if err == nil || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)

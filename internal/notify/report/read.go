@@ -17,7 +17,8 @@ func NewFinder(pool *pgxpool.Pool) *Finder { return &Finder{pool} }
 
 // Tenant gives the tenant whose message has a number at a provider. 0: there is none, or more than one has it.
 func (f *Finder) Tenant(ctx context.Context, provider, providerMessageID string) (int32, error) {
-	found, err := db.New().SentTenant(ctx, pg.Planned{DB: f.pool}, db.SentTenantParams{Provider: &provider, ProviderMessageID: &providerMessageID})
+	found, err := db.New().SentTenant(ctx, pg.Planned{DB: f.pool},
+		db.SentTenantParams{Provider: &provider, ProviderMessageID: &providerMessageID})
 	if err != nil || len(found) != 1 {
 		return 0, err
 	}

@@ -1,8 +1,8 @@
 // Package report takes in what providers say became of messages: over HTTP, from each in its own form. It owns no
 // tables.
 //
-// What it promises: a report counts only if its sender proved who it is, by a signature or by a secret in the path. It is
-// acknowledged only when what it says is committed, or when it says nothing of ours: whatever is lost on the way the
+// What it promises: a report counts only if its sender proved who it is, by a signature or by a secret in the path. It
+// is acknowledged only when what it says is committed, or when it says nothing of ours: whatever is lost on the way the
 // provider posts again, and the inbox makes the repeat one.
 package report
 
@@ -33,8 +33,8 @@ type Report struct {
 
 // Source reads what one provider posts.
 type Source interface {
-	// Reports reads a request, whose body it gets beside. secret is the part of the path behind the provider's name. States on
-	// the way, such as "sent", are left out. Its error is ErrForbidden when nobody proved to be the provider.
+	// Reports reads a request, whose body it gets beside. secret is the part of the path behind the provider's name.
+	// States on the way, such as "sent", are left out. Its error is ErrForbidden when nobody proved to be the provider.
 	Reports(r *http.Request, secret string, body []byte) ([]Report, error)
 	// Acknowledge answers that all was taken in.
 	Acknowledge(w http.ResponseWriter)
@@ -52,8 +52,8 @@ func Secret(got, want string) error {
 	return nil
 }
 
-// Either is one provider under two accounts: a request is read as the first reads it that it is proved to. nil: there is
-// only one.
+// Either is one provider under two accounts: a request is read as the first reads it that it is proved to. nil: there
+// is only one.
 func Either(a, b Source) Source {
 	if a == nil {
 		return b
@@ -129,13 +129,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "wrong signature or secret", http.StatusForbidden)
 		return
 	case err != nil || len(reports) > maxReports:
-		h.Log.WarnContext(r.Context(), "a delivery report is not in the provider's format", "provider", name) // the error may quote it
+		// the error may quote it
+		h.Log.WarnContext(r.Context(), "a delivery report is not in the provider's format", "provider", name)
 		http.Error(w, "the report is not in the provider's format", http.StatusBadRequest)
 		return
 	}
 	requestID := rand.Text()
 	if err := h.take(r.Context(), name, requestID, reports); err != nil {
-		h.Log.ErrorContext(r.Context(), "delivery reports were not recorded", "provider", name, "request_id", requestID, "error", err)
+		h.Log.ErrorContext(r.Context(), "delivery reports were not recorded", "provider", name, "request_id", requestID,
+			"error", err)
 		http.Error(w, "the report could not be recorded: send it again", http.StatusServiceUnavailable)
 		return
 	}
@@ -149,7 +151,8 @@ func (h *Handler) take(ctx context.Context, provider, requestID string, reports 
 		var ours bool
 		switch p.Tenant, p.MessageID, ours = h.Keys.Parse(r.Key); {
 		case ours:
-		case r.Key != "" || r.ProviderMessageID == "", !utf8.ValidString(r.ProviderMessageID), strings.ContainsRune(r.ProviderMessageID, 0):
+		case r.Key != "" || r.ProviderMessageID == "", !utf8.ValidString(r.ProviderMessageID),
+			strings.ContainsRune(r.ProviderMessageID, 0):
 			continue // of somebody else who uses the same account, or nonsense
 		default:
 			var err error

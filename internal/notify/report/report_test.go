@@ -59,7 +59,8 @@ func newDesk(t *testing.T) *desk {
 		})
 		d.engines[i] = e
 	}
-	aliyun, err := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z", ReportSecret: "path"})
+	aliyun, err := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z",
+		ReportSecret: "path"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,8 @@ func newDesk(t *testing.T) *desk {
 	}
 	var turn int
 	var mu sync.Mutex
-	h := &report.Handler{Sources: map[string]report.Source{"main": aliyun, "tencent": tencent}, Find: report.NewFinder(app).Tenant,
+	h := &report.Handler{Sources: map[string]report.Source{"main": aliyun, "tencent": tencent},
+		Find: report.NewFinder(app).Tenant,
 		Take: func(ctx context.Context, requestID string, reports []report.Placed) error {
 			mu.Lock()
 			turn++
@@ -87,10 +89,14 @@ func newDesk(t *testing.T) *desk {
 // send makes a message, which a provider has taken under a number if one is given.
 func (d *desk) send(tenant int32, provider, number string) *notify.Message {
 	d.Helper()
-	out, err := d.engines[0].Do(d.Context(), flow.Submission{Tenant: tenant, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Notify(&notify.SendCommand{
-		Caller: commit.Caller{Tenant: tenant, Principal: "p", RequestID: "r"}, Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345678",
-			Content: send.Content{Text: "x"}, BusinessType: "t", Priority: notify.Normal, OnUnknown: "park", MaxAttempts: 3, GiveUpAfter: time.Hour,
-			ContentLife: time.Hour, RepeatWindow: new(time.Duration)}})})
+	out, err := d.engines[0].Do(d.Context(),
+		flow.Submission{Tenant: tenant, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Notify(&notify.SendCommand{
+			Caller: commit.Caller{Tenant: tenant, Principal: "p",
+				RequestID: "r"}, Params: notify.Params{Channel: send.SMS,
+				Recipient: "+8613812345678",
+				Content:   send.Content{Text: "x"}, BusinessType: "t", Priority: notify.Normal, OnUnknown: "park",
+				MaxAttempts: 3, GiveUpAfter: time.Hour,
+				ContentLife: time.Hour, RepeatWindow: new(time.Duration)}})})
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -187,7 +193,8 @@ func TestReportsByTheProvidersNumber(t *testing.T) {
 	d.want(d.events(third), "sent, delivered")
 }
 
-// TestTheTenantOfANumberIsFoundAtOnce, however many tenants and events there are, by a plan that was made when there were none.
+// TestTheTenantOfANumberIsFoundAtOnce, however many tenants and events there are, by a plan that was made when there
+// were none.
 func TestTheTenantOfANumberIsFoundAtOnce(t *testing.T) {
 	d := newDesk(t)
 	d.db.SkipChecks() // events without messages

@@ -28,8 +28,9 @@ import (
 const Size = 32
 
 // Missing is why a call is refused that needs the master key of a server that has none.
-var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable, Step: fault.RetrySameKey,
-	Doc: "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
+var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable,
+	Step: fault.RetrySameKey,
+	Doc:  "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
 
 // Master is a master key. It is never printed. A nil *Master is none: Check tells.
 type Master struct{ key func() []byte } // not the bytes: what prints a struct with a Master in it prints none of them

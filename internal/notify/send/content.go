@@ -7,8 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 )
 
-// SealContent hides a content, written as JSON, from who has the database alone: that of a code, which is worth something
-// as long as it is not used. Each message has a key of its own.
+// SealContent hides a content, written as JSON, from who has the database alone: that of a code, which is worth
+// something as long as it is not used. Each message has a key of its own.
 func SealContent(m *secret.Master, tenant int32, id int64, text []byte) []byte {
 	return m.Seal(text, "notify.contents", strconv.Itoa(int(tenant)), strconv.FormatInt(id, 10))
 }

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Keys makes the keys of messages. Its text is the origin: what tells the messages of one database from those of another
-// that uses the same account at a provider, since the numbers of both begin at the same place, and a provider that honours
-// keys would take the one for a repeat of the other. Empty: there is only one.
+// Keys makes the keys of messages. Its text is the origin: what tells the messages of one database from those of
+// another that uses the same account at a provider, since the numbers of both begin at the same place, and a provider
+// that honours keys would take the one for a repeat of the other. Empty: there is only one.
 type Keys string
 
 // NewKeys makes an origin of a secret, such as one derived of the master key, which it does not give away.

@@ -40,7 +40,8 @@ func TestKeysOfTwoDatabasesAreNeverEqual(t *testing.T) {
 }
 
 func TestWhatIsNoKeyIsRefused(t *testing.T) {
-	for _, key := range []string{"", "msg_", "msg_1", "msg_1_", "msg__1", "msg_01_1", "msg_1_1_1", "msg_A_1", "msg_+1_1", "1_1",
+	for _, key := range []string{"", "msg_", "msg_1", "msg_1_", "msg__1", "msg_01_1", "msg_1_1_1", "msg_A_1",
+		"msg_+1_1", "1_1",
 		"msg_zzzzzzzzzzzz_1", "msg_1_zzzzzzzzzzzzzzz"} {
 		if _, _, ok := send.Keys("").Parse(key); ok {
 			t.Errorf("%q was taken for a key", key)

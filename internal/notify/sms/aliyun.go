@@ -44,7 +44,8 @@ type Aliyun struct {
 
 // NewAliyun makes a sender.
 func NewAliyun(s AliyunSettings) (*Aliyun, error) {
-	if err := need("access_key_id", s.AccessKeyID, "access_key_secret", s.AccessKeySecret, "sign_name", s.SignName); err != nil {
+	if err := need("access_key_id", s.AccessKeyID, "access_key_secret", s.AccessKeySecret, "sign_name",
+		s.SignName); err != nil {
 		return nil, err
 	}
 	if s.URL == "" {
@@ -108,7 +109,8 @@ func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	}
 	var said struct{ Code, Message, BizId string }
 	if err := json.Unmarshal(a.Body, &said); err != nil || said.Code == "" {
-		return send.Receipt{}, byAnswer(a).failed(m, a, "aliyun", "http_"+strconv.Itoa(a.Status), "the provider's response has no code")
+		return send.Receipt{}, byAnswer(a).failed(m, a, "aliyun", "http_"+strconv.Itoa(a.Status),
+			"the provider's response has no code")
 	}
 	if said.Code == "OK" && a.Status == http.StatusOK {
 		return send.Receipt{ProviderMessageID: httpsend.Cut(said.BizId, 256)}, nil
@@ -148,7 +150,8 @@ func quote(text string) string {
 
 // acs3 makes a request signed by ACS3-HMAC-SHA256: all parameters in the query, no body.
 // https://help.aliyun.com/zh/sdk/product-overview/v3-request-structure-and-signature
-func acs3(endpoint *url.URL, action, version string, query map[string]string, id, secret string, now time.Time, nonce string) *httpsend.Request {
+func acs3(endpoint *url.URL, action, version string, query map[string]string, id, secret string, now time.Time,
+	nonce string) *httpsend.Request {
 	u := *endpoint
 	names := make([]string, 0, len(query))
 	for name := range query {
@@ -161,8 +164,10 @@ func acs3(endpoint *url.URL, action, version string, query map[string]string, id
 	}
 	u.RawQuery = strings.Join(pairs, "&")
 	empty := sha256.Sum256(nil)
-	signed := [][2]string{{"host", u.Host}, {"x-acs-action", action}, {"x-acs-content-sha256", hex.EncodeToString(empty[:])},
-		{"x-acs-date", now.UTC().Format("2006-01-02T15:04:05Z")}, {"x-acs-signature-nonce", nonce}, {"x-acs-version", version}}
+	signed := [][2]string{{"host", u.Host}, {"x-acs-action", action},
+		{"x-acs-content-sha256", hex.EncodeToString(empty[:])},
+		{"x-acs-date", now.UTC().Format("2006-01-02T15:04:05Z")}, {"x-acs-signature-nonce", nonce},
+		{"x-acs-version", version}}
 	var headers, list strings.Builder
 	h := http.Header{"Accept": {"application/json"}}
 	for i, s := range signed {
@@ -173,11 +178,13 @@ func acs3(endpoint *url.URL, action, version string, query map[string]string, id
 		}
 		list.WriteString(s[0])
 	}
-	canonical := strings.Join([]string{"POST", "/", u.RawQuery, headers.String(), list.String(), hex.EncodeToString(empty[:])}, "\n")
+	canonical := strings.Join([]string{"POST", "/", u.RawQuery, headers.String(), list.String(),
+		hex.EncodeToString(empty[:])}, "\n")
 	hash := sha256.Sum256([]byte(canonical))
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte("ACS3-HMAC-SHA256\n" + hex.EncodeToString(hash[:])))
-	h.Set("Authorization", "ACS3-HMAC-SHA256 Credential="+id+",SignedHeaders="+list.String()+",Signature="+hex.EncodeToString(mac.Sum(nil)))
+	h.Set("Authorization", "ACS3-HMAC-SHA256 Credential="+id+",SignedHeaders="+list.String()+
+		",Signature="+hex.EncodeToString(mac.Sum(nil)))
 	return &httpsend.Request{URL: u.String(), Header: h}
 }
 

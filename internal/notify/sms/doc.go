@@ -2,8 +2,8 @@
 // request can be written down in the configuration. It owns no tables.
 //
 // What it promises: one call is at most one request to the provider. A provider's refusal is told apart by its own
-// error codes; what is not surely "not sent" is Unknown. None of these providers dedupes by itself, but for a generic one
-// whose header for keys is configured. What is kept of a provider's words names neither the number nor the text.
+// error codes; what is not surely "not sent" is Unknown. None of these providers dedupes by itself, but for a generic
+// one whose header for keys is configured. What is kept of a provider's words names neither the number nor the text.
 package sms
 
 import (
@@ -29,7 +29,8 @@ func base(text string, plain bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
-		return nil, errors.New("the URL is invalid, or has a user or a fragment") // without what was given: a password perhaps
+		// without what was given: a password perhaps
+		return nil, errors.New("the URL is invalid, or has a user or a fragment")
 	case u.Scheme == "https", u.Scheme == "http" && (plain || loopback(u.Hostname())):
 		return u, nil
 	}

@@ -40,7 +40,8 @@ type HTTPSettings struct {
 
 	// Statuses that say that it was taken; none: all of 200 to 299.
 	Statuses []int `json:"statuses"`
-	// CodeAt is where an answer in JSON has its code, as a JSON pointer such as /result/0/status. Empty: the status alone counts.
+	// CodeAt is where an answer in JSON has its code, as a JSON pointer such as /result/0/status. Empty: the status
+	// alone counts.
 	CodeAt string `json:"code_at"`
 	// Codes that say that it was taken, if CodeAt is given.
 	Codes []string `json:"codes"`
@@ -121,7 +122,8 @@ func (p *HTTP) Send(ctx context.Context, m *send.Message) (send.Receipt, error) 
 	f := filler{m: m, name: p.s.Name}
 	r := p.request(&f)
 	if len(f.bad) > 0 {
-		return send.Receipt{}, failure(send.Refused, "no_value", "the message has no value for "+strings.Join(f.bad, ", "))
+		return send.Receipt{}, failure(send.Refused, "no_value",
+			"the message has no value for "+strings.Join(f.bad, ", "))
 	}
 	a, failed := ask(ctx, p.client, r)
 	if failed != nil {

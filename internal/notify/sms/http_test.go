@@ -14,10 +14,12 @@ import (
 
 func TestHTTPWithJSON(t *testing.T) {
 	p := serve(t)
-	s, err := sms.NewHTTP(sms.HTTPSettings{Name: "main", URL: p.URL + "/send?v=2", TLS: p.roots(), KeyHeader: "Idempotency-Key",
-		Header: map[string]string{"X-Api-Key": "secret", "X-To": "{number}"}, Query: map[string]string{"ref": "{key}"},
-		JSON:   json.RawMessage(`{"to":["{recipient}"],"n":1.50,"msg":{"text":"{text}!","code":"{param:code}","t":"{template}","again":true}}`),
-		CodeAt: "/result/0/status", Codes: []string{"0", "ok"}, IDAt: "/result/0/id", TextAt: "/error/a~1b",
+	s, err := sms.NewHTTP(sms.HTTPSettings{Name: "main", URL: p.URL + "/send?v=2", TLS: p.roots(),
+		KeyHeader: "Idempotency-Key",
+		Header:    map[string]string{"X-Api-Key": "secret", "X-To": "{number}"},
+		Query:     map[string]string{"ref": "{key}"},
+		JSON:      json.RawMessage(`{"to":["{recipient}"],"n":1.50,"msg":{"text":"{text}!","code":"{param:code}","t":"{template}","again":true}}`),
+		CodeAt:    "/result/0/status", Codes: []string{"0", "ok"}, IDAt: "/result/0/id", TextAt: "/error/a~1b",
 		Outcomes: map[string]string{"7": "permanent", "8": "refused", "9": "temporary", "http_503": "temporary"}})
 	if err != nil {
 		t.Fatal(err)
@@ -37,11 +39,13 @@ func TestHTTPWithJSON(t *testing.T) {
 			Again         bool
 		}
 	}
-	if err := json.Unmarshal([]byte(q.Header.Get("Body")), &body); err != nil || body.To[0] != m.Recipient || body.N != "1.50" || !body.Msg.Again ||
+	if err := json.Unmarshal([]byte(q.Header.Get("Body")), &body); err != nil || body.To[0] != m.Recipient ||
+		body.N != "1.50" || !body.Msg.Again ||
 		body.Msg.Text != m.Content.Text+"!" || body.Msg.Code != "073911" || body.Msg.T != "SMS_1" {
 		t.Errorf("%s %v", q.Header.Get("Body"), err)
 	}
-	if q.URL.Query().Get("ref") != m.Key || q.URL.Query().Get("v") != "2" || q.Header.Get("Idempotency-Key") != m.Key || q.Header.Get("X-Api-Key") != "secret" ||
+	if q.URL.Query().Get("ref") != m.Key || q.URL.Query().Get("v") != "2" || q.Header.Get("Idempotency-Key") != m.Key ||
+		q.Header.Get("X-Api-Key") != "secret" ||
 		q.Header.Get("X-To") != "8613812345678" {
 		t.Errorf("%s %v", q.URL, q.Header)
 	}
@@ -64,7 +68,8 @@ func TestHTTPWithFormAndByGET(t *testing.T) {
 	for _, method := range []string{"POST", "GET"} {
 		p := serve(t)
 		fields := map[string]string{"to": "{number}", "text": "{text}", "plain": "a{b"}
-		settings := sms.HTTPSettings{Method: method, URL: p.URL, TLS: p.roots(), User: "u", Password: "p", Statuses: []int{202}}
+		settings := sms.HTTPSettings{Method: method, URL: p.URL, TLS: p.roots(), User: "u", Password: "p",
+			Statuses: []int{202}}
 		if method == "GET" {
 			settings.Query = fields
 		} else {
@@ -85,7 +90,8 @@ func TestHTTPWithFormAndByGET(t *testing.T) {
 			got, _ = url.ParseQuery(q.Header.Get("Body"))
 		}
 		user, password, _ := q.BasicAuth()
-		if q.Method != method || got.Get("to") != "8613812345678" || got.Get("text") != m.Content.Text || got.Get("plain") != "a{b" || user+password != "up" {
+		if q.Method != method || got.Get("to") != "8613812345678" || got.Get("text") != m.Content.Text ||
+			got.Get("plain") != "a{b" || user+password != "up" {
 			t.Errorf("%s %v", q.Method, got)
 		}
 		m.Content.Text = ""

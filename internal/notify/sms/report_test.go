@@ -26,13 +26,16 @@ func acknowledged(s report.Source) string {
 }
 
 func TestTwilioReports(t *testing.T) {
-	s, err := sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "12345", From: "x", ReportURL: "https://mycompany.com/myapp.php"})
+	s, err := sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "12345", From: "x",
+		ReportURL: "https://mycompany.com/myapp.php"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The vectors of Twilio's own libraries: spec/request_validator of twilio-ruby, tests/unit/test_request_validator of
-	// twilio-python, RequestValidatorTest of twilio-php. They are of calls, so what is signed says nothing of a message.
-	vector := url.Values{"CallSid": {"CA1234567890ABCDE"}, "Caller": {"+14158675309"}, "Digits": {"1234"}, "From": {"+14158675309"}, "To": {"+18005551212"}}
+	// The vectors of Twilio's own libraries: spec/request_validator of twilio-ruby, tests/unit/test_request_validator
+	// of twilio-python, RequestValidatorTest of twilio-php. They are of calls, so what is signed says nothing of a
+	// message.
+	vector := url.Values{"CallSid": {"CA1234567890ABCDE"}, "Caller": {"+14158675309"}, "Digits": {"1234"},
+		"From": {"+14158675309"}, "To": {"+18005551212"}}
 	const signature = "RSOYDt4T1cUTdK1PDd93/VVr8B8="
 	if got, err := read(s, "", "?foo=1&bar=2", vector.Encode(), signature); err != nil || got != nil {
 		t.Errorf("%v, %v", got, err)
@@ -53,10 +56,12 @@ func TestTwilioReports(t *testing.T) {
 		"MessageSid=SM1&MessageStatus=delivered": {{Key: "msg_1_cn5", ProviderMessageID: "SM1", Delivered: true}},
 		"MessageSid=SM1&MessageStatus=undelivered&ErrorCode=30003&ErrorMessage=to+%2B8613812345678": {
 			{Key: "msg_1_cn5", ProviderMessageID: "SM1", Code: "twilio_30003", Text: "to …"}},
-		"MessageSid=SM1&MessageStatus=failed&ErrorCode=30008": {{Key: "msg_1_cn5", ProviderMessageID: "SM1", Code: "twilio_30008"}},
+		"MessageSid=SM1&MessageStatus=failed&ErrorCode=30008": {{Key: "msg_1_cn5", ProviderMessageID: "SM1",
+			Code: "twilio_30008"}},
 	} {
 		form, _ := url.ParseQuery(body)
-		got, err := read(s, "", "?message=msg_1_cn5", body, sms.TwilioSignature("12345", "https://mycompany.com/myapp.php?message=msg_1_cn5", form))
+		got, err := read(s, "", "?message=msg_1_cn5", body,
+			sms.TwilioSignature("12345", "https://mycompany.com/myapp.php?message=msg_1_cn5", form))
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", body, got, err)
 		}
@@ -66,13 +71,15 @@ func TestTwilioReports(t *testing.T) {
 // TestTwilioSignsRepeatedParametersOnce is the vector of twilio-python's tests with values that are there twice.
 func TestTwilioSignsRepeatedParametersOnce(t *testing.T) {
 	form := url.Values{"Sid": {"CA123"}, "SidAccount": {"AC123"}, "Digits": {"5678", "1234", "1234"}}
-	if got := sms.TwilioSignature("12345", "https://mycompany.com/myapp.php?foo=1&bar=2", form); got != "IK+Dwps556ElfBT0I3Rgjkr1wJU=" {
+	if got := sms.TwilioSignature("12345", "https://mycompany.com/myapp.php?foo=1&bar=2",
+		form); got != "IK+Dwps556ElfBT0I3Rgjkr1wJU=" {
 		t.Error(got)
 	}
 }
 
 func TestAliyunReports(t *testing.T) {
-	s, err := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z", ReportSecret: "path"})
+	s, err := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z",
+		ReportSecret: "path"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +88,8 @@ func TestAliyunReports(t *testing.T) {
 		"err_msg":"用户接收成功","sms_size":"1","biz_id":"12345","out_id":"msg_1_cn5"},
 		{"phone_number":"13811111111","success":false,"err_code":"MK:1008","err_msg":"13811111111 空号","biz_id":"12346","out_id":"67890"},
 		{"phone_number":"13811111111","success":true,"biz_id":"12347"}]`
-	want := []report.Report{{Key: "msg_1_cn5", ProviderMessageID: "12345", Delivered: true}, {Key: "67890", ProviderMessageID: "12346", Code: "aliyun_MK_1008", Text: "… 空号"}}
+	want := []report.Report{{Key: "msg_1_cn5", ProviderMessageID: "12345", Delivered: true},
+		{Key: "67890", ProviderMessageID: "12346", Code: "aliyun_MK_1008", Text: "… 空号"}}
 	if got, err := read(s, "path", "", body, ""); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -98,7 +106,8 @@ func TestTencentReports(t *testing.T) {
 	}
 	const body = `[{"user_receive_time":"2015-10-17 08:03:04","nationcode":"86","mobile":"13xxxxxxxxx","report_status":"SUCCESS","errmsg":"DELIVRD",
 		"description":"用户短信送达成功","sid":"5000:1"},{"report_status":"FAIL","errmsg":"002","description":"13811111111 关机","sid":"5000:2"}]`
-	want := []report.Report{{ProviderMessageID: "5000:1", Delivered: true}, {ProviderMessageID: "5000:2", Code: "tencent_002", Text: "… 关机"}}
+	want := []report.Report{{ProviderMessageID: "5000:1", Delivered: true},
+		{ProviderMessageID: "5000:2", Code: "tencent_002", Text: "… 关机"}}
 	if got, err := read(s, "path", "", body, ""); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -109,14 +118,16 @@ func TestTencentReports(t *testing.T) {
 }
 
 func TestHTTPReports(t *testing.T) {
-	settings := sms.HTTPSettings{URL: "https://sms.example.com", ReportSecret: "path", Reports: report.JSON{ListAt: "/a/list", KeyAt: "/ref", IDAt: "/id",
-		StatusAt: "/s/0", Delivered: []string{"ok", "1"}, Undelivered: []string{"bad"}, CodeAt: "/e", TextAt: "/m"}}
+	settings := sms.HTTPSettings{URL: "https://sms.example.com", ReportSecret: "path",
+		Reports: report.JSON{ListAt: "/a/list", KeyAt: "/ref", IDAt: "/id",
+			StatusAt: "/s/0", Delivered: []string{"ok", "1"}, Undelivered: []string{"bad"}, CodeAt: "/e", TextAt: "/m"}}
 	s, err := sms.NewHTTP(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := read(s, "path", "", `{"a":{"list":[{"ref":"msg_1_cn5","s":["ok"]},{"id":77,"s":[1]},{"id":"x","s":["bad"],"e":5,"m":"number 13811111111"},{"id":"y","s":["sent"]},{}]}}`, "")
-	want := []report.Report{{Key: "msg_1_cn5", Delivered: true}, {ProviderMessageID: "77", Delivered: true}, {ProviderMessageID: "x", Code: "sms_5", Text: "number …"}}
+	want := []report.Report{{Key: "msg_1_cn5", Delivered: true}, {ProviderMessageID: "77", Delivered: true},
+		{ProviderMessageID: "x", Code: "sms_5", Text: "number …"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -148,7 +159,8 @@ func TestReportsWithoutASecretAreRefused(t *testing.T) {
 	aliyun, _ := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z"})
 	twilio, _ := sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "12345", From: "x"})
 	for _, s := range []report.Source{aliyun, twilio} {
-		if _, err := read(s, "", "", "[]", sms.TwilioSignature("12345", "", nil)); !errors.Is(err, report.ErrForbidden) {
+		if _, err := read(s, "", "", "[]", sms.TwilioSignature("12345", "", nil)); !errors.Is(err,
+			report.ErrForbidden) {
 			t.Errorf("%T: %v", s, err)
 		}
 	}

@@ -89,7 +89,8 @@ func (p *provider) roots() *tls.Config {
 
 // sample has characters that each way of encoding has to take care of.
 func sample() *send.Message {
-	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.SMS, Recipient: "+8613812345678",
+	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.SMS,
+		Recipient: "+8613812345678",
 		Content: send.Content{Text: `Hi "Ada" & <Bob>+100%, 你好 {text}`, Template: map[string]string{"main": "SMS_1"},
 			Params:         []send.Param{{Name: "code", Value: "of another provider"}},
 			ProviderParams: map[string][]send.Param{"main": {{Name: "name", Value: `A"d&a<+你`}, {Name: "code", Value: "073911"}}}}}
@@ -135,7 +136,8 @@ func (as answers) check(t *testing.T, p *provider, s send.Sender) {
 			t.Errorf("%d %s is about the provider: %v", a.status, a.body, f.Down)
 		}
 		if f.Outcome != a.outcome || f.Code != a.code || f.RetryAfter != a.wait {
-			t.Errorf("%d %s is %v, %q, %v instead of %v, %q, %v", a.status, a.body, f.Outcome, f.Code, f.RetryAfter, a.outcome, a.code, a.wait)
+			t.Errorf("%d %s is %v, %q, %v instead of %v, %q, %v", a.status, a.body, f.Outcome, f.Code, f.RetryAfter,
+				a.outcome, a.code, a.wait)
 		}
 	}
 	// A connection that breaks after the request: nobody knows, and it is not asked again.
@@ -182,9 +184,11 @@ func TestTwilio(t *testing.T) {
 	q := p.last(t)
 	form, err := url.ParseQuery(q.Header.Get("Body"))
 	user, password, _ := q.BasicAuth()
-	if err != nil || q.Method != "POST" || q.URL.Path != "/2010-04-01/Accounts/AC1/Messages.json" || user != "AC1" || password != "secret" ||
+	if err != nil || q.Method != "POST" || q.URL.Path != "/2010-04-01/Accounts/AC1/Messages.json" || user != "AC1" ||
+		password != "secret" ||
 		form.Get("To") != m.Recipient || form.Get("From") != "+15005550006" || form.Get("Body") != m.Content.Text ||
-		form.Get("StatusCallback") != "https://pay.example.com/notify/reports/twilio?message="+m.Key+"&x=1" || len(form) != 4 {
+		form.Get("StatusCallback") != "https://pay.example.com/notify/reports/twilio?message="+m.Key+"&x=1" ||
+		len(form) != 4 {
 		t.Errorf("%s %s %v", q.Method, q.URL, form)
 	}
 	answers{
@@ -205,7 +209,8 @@ func TestTwilio(t *testing.T) {
 
 func TestAliyun(t *testing.T) {
 	p := serve(t)
-	s, err := sms.NewAliyun(sms.AliyunSettings{Name: "main", AccessKeyID: "id", AccessKeySecret: "secret", SignName: "阿里云", URL: p.URL, TLS: p.roots()})
+	s, err := sms.NewAliyun(sms.AliyunSettings{Name: "main", AccessKeyID: "id", AccessKeySecret: "secret",
+		SignName: "阿里云", URL: p.URL, TLS: p.roots()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,11 +223,14 @@ func TestAliyun(t *testing.T) {
 	q := p.last(t)
 	get := q.URL.Query()
 	var params map[string]string
-	if err := json.Unmarshal([]byte(get.Get("TemplateParam")), &params); err != nil || params["name"] != m.Content.ProviderParams["main"][0].Value || params["code"] != "073911" {
+	if err := json.Unmarshal([]byte(get.Get("TemplateParam")), &params); err != nil ||
+		params["name"] != m.Content.ProviderParams["main"][0].Value || params["code"] != "073911" {
 		t.Errorf("%s %v", get.Get("TemplateParam"), err)
 	}
-	if q.Method != "POST" || q.URL.Path != "/" || q.Header.Get("Body") != "" || q.Header.Get("x-acs-action") != "SendSms" || q.Header.Get("x-acs-version") != "2017-05-25" ||
-		get.Get("PhoneNumbers") != "8613812345678" || get.Get("SignName") != "阿里云" || get.Get("TemplateCode") != "SMS_1" || get.Get("OutId") != m.Key || len(get) != 5 {
+	if q.Method != "POST" || q.URL.Path != "/" || q.Header.Get("Body") != "" ||
+		q.Header.Get("x-acs-action") != "SendSms" || q.Header.Get("x-acs-version") != "2017-05-25" ||
+		get.Get("PhoneNumbers") != "8613812345678" || get.Get("SignName") != "阿里云" ||
+		get.Get("TemplateCode") != "SMS_1" || get.Get("OutId") != m.Key || len(get) != 5 {
 		t.Errorf("%s %s %v", q.Method, q.URL, q.Header)
 	}
 	signed := "POST\n/\n" + q.URL.RawQuery + "\n"
@@ -231,10 +239,12 @@ func TestAliyun(t *testing.T) {
 		signed += name + ":" + cmp.Or(q.Header.Get(name), q.Host) + "\n"
 	}
 	signed += "\n" + strings.Join(names, ";") + "\n" + sha(q.Header.Get("Body"))
-	if want := mac([]byte("secret"), "ACS3-HMAC-SHA256\n"+sha(signed)); !strings.HasSuffix(q.Header.Get("Authorization"), "Signature="+hex.EncodeToString(want)) {
+	if want := mac([]byte("secret"), "ACS3-HMAC-SHA256\n"+sha(signed)); !strings.HasSuffix(q.Header.Get("Authorization"),
+		"Signature="+hex.EncodeToString(want)) {
 		t.Errorf("what arrived is not what was signed: %s", q.Header.Get("Authorization"))
 	}
-	if _, err := s.Send(t.Context(), &send.Message{Recipient: "+861", Content: send.Content{Text: "x"}}); outcome(t, err).Outcome != send.Refused {
+	if _, err := s.Send(t.Context(), &send.Message{Recipient: "+861", Content: send.Content{Text: "x"}}); outcome(t,
+		err).Outcome != send.Refused {
 		t.Error("it sends without a template")
 	}
 	answers{
@@ -258,7 +268,8 @@ func TestAliyun(t *testing.T) {
 
 func TestTencent(t *testing.T) {
 	p := serve(t)
-	s, err := sms.NewTencent(sms.TencentSettings{Name: "main", SecretID: "id", SecretKey: "secret", AppID: "1400006666", SignName: "腾讯云", URL: p.URL, TLS: p.roots()})
+	s, err := sms.NewTencent(sms.TencentSettings{Name: "main", SecretID: "id", SecretKey: "secret", AppID: "1400006666",
+		SignName: "腾讯云", URL: p.URL, TLS: p.roots()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,16 +291,20 @@ func TestTencent(t *testing.T) {
 		PhoneNumberSet, TemplateParamSet                  []string
 		SmsSdkAppId, SignName, TemplateId, SessionContext string
 	}
-	if err := json.Unmarshal([]byte(q.Header.Get("Body")), &body); err != nil || q.Method != "POST" || q.Header.Get("X-TC-Action") != "SendSms" ||
-		q.Header.Get("X-TC-Version") != "2021-01-11" || q.Header.Get("X-TC-Region") != "ap-guangzhou" || q.Header.Get("X-TC-Timestamp") == "" ||
-		q.Header.Get("Content-Type") != "application/json; charset=utf-8" || body.PhoneNumberSet[0] != m.Recipient || body.TemplateId != "SMS_1" ||
+	if err := json.Unmarshal([]byte(q.Header.Get("Body")), &body); err != nil || q.Method != "POST" ||
+		q.Header.Get("X-TC-Action") != "SendSms" ||
+		q.Header.Get("X-TC-Version") != "2021-01-11" || q.Header.Get("X-TC-Region") != "ap-guangzhou" ||
+		q.Header.Get("X-TC-Timestamp") == "" ||
+		q.Header.Get("Content-Type") != "application/json; charset=utf-8" || body.PhoneNumberSet[0] != m.Recipient ||
+		body.TemplateId != "SMS_1" ||
 		body.SmsSdkAppId != "1400006666" || body.SignName != "腾讯云" || body.SessionContext != m.Key ||
 		strings.Join(body.TemplateParamSet, "|") != m.Content.ProviderParams["main"][0].Value+"|073911" {
 		t.Errorf("%v %s %+v %v", q.Header, q.Header.Get("Body"), body, err)
 	}
 	stamp, _ := strconv.ParseInt(q.Header.Get("X-TC-Timestamp"), 10, 64)
 	day := time.Unix(stamp, 0).UTC().Format(time.DateOnly)
-	signed := "POST\n/\n\ncontent-type:" + q.Header.Get("Content-Type") + "\nhost:" + q.Host + "\nx-tc-action:sendsms\n\n" +
+	signed := "POST\n/\n\ncontent-type:" + q.Header.Get("Content-Type") + "\nhost:" + q.Host +
+		"\nx-tc-action:sendsms\n\n" +
 		"content-type;host;x-tc-action\n" + sha(q.Header.Get("Body"))
 	want := mac(mac(mac(mac([]byte("TC3secret"), day), "sms"), "tc3_request"),
 		"TC3-HMAC-SHA256\n"+q.Header.Get("X-TC-Timestamp")+"\n"+day+"/sms/tc3_request\n"+sha(signed))
@@ -297,15 +312,22 @@ func TestTencent(t *testing.T) {
 		t.Errorf("what arrived is not what was signed: %s", q.Header.Get("Authorization"))
 	}
 	answers{
-		{200, status("LimitExceeded.PhoneNumberThirtySecondLimit"), send.Temporary, "tencent_LimitExceeded.PhoneNumberThirtySecondLimit", 30 * time.Second},
-		{200, status("LimitExceeded.DeliveryFrequencyLimit"), send.Temporary, "tencent_LimitExceeded.DeliveryFrequencyLimit", time.Minute},
-		{200, status("InvalidParameterValue.IncorrectPhoneNumber"), send.Permanent, "tencent_InvalidParameterValue.IncorrectPhoneNumber", 0},
-		{200, status("FailedOperation.PhoneNumberInBlacklist"), send.Permanent, "tencent_FailedOperation.PhoneNumberInBlacklist", 0},
-		{200, ours(status("FailedOperation.InsufficientBalanceInSmsPackage")), send.Refused, "tencent_FailedOperation.InsufficientBalanceInSmsPackage", 0},
-		{200, status("FailedOperation.SignatureIncorrectOrUnapproved"), send.Refused, "tencent_FailedOperation.SignatureIncorrectOrUnapproved", 0},
+		{200, status("LimitExceeded.PhoneNumberThirtySecondLimit"), send.Temporary,
+			"tencent_LimitExceeded.PhoneNumberThirtySecondLimit", 30 * time.Second},
+		{200, status("LimitExceeded.DeliveryFrequencyLimit"), send.Temporary,
+			"tencent_LimitExceeded.DeliveryFrequencyLimit", time.Minute},
+		{200, status("InvalidParameterValue.IncorrectPhoneNumber"), send.Permanent,
+			"tencent_InvalidParameterValue.IncorrectPhoneNumber", 0},
+		{200, status("FailedOperation.PhoneNumberInBlacklist"), send.Permanent,
+			"tencent_FailedOperation.PhoneNumberInBlacklist", 0},
+		{200, ours(status("FailedOperation.InsufficientBalanceInSmsPackage")), send.Refused,
+			"tencent_FailedOperation.InsufficientBalanceInSmsPackage", 0},
+		{200, status("FailedOperation.SignatureIncorrectOrUnapproved"), send.Refused,
+			"tencent_FailedOperation.SignatureIncorrectOrUnapproved", 0},
 		{200, status("InternalError.Timeout"), send.Unknown, "tencent_InternalError.Timeout", 0},
 		{200, ours(failed("AuthFailure.SignatureFailure")), send.Refused, "tencent_AuthFailure.SignatureFailure", 0},
-		{200, failed("RequestLimitExceeded.UinLimitExceeded"), send.Temporary, "tencent_RequestLimitExceeded.UinLimitExceeded", time.Second},
+		{200, failed("RequestLimitExceeded.UinLimitExceeded"), send.Temporary,
+			"tencent_RequestLimitExceeded.UinLimitExceeded", time.Second},
 		{200, failed("InternalError"), send.Unknown, "tencent_InternalError", 0},
 		{200, failed("SomethingNew"), send.Unknown, "tencent_SomethingNew", 0},
 		{200, `{"Response":{"SendStatusSet":[]}}`, send.Unknown, "tencent_http_200", 0},
@@ -322,20 +344,27 @@ func TestSettingsAreChecked(t *testing.T) {
 	for name, err := range map[string]error{
 		"twilio, empty":       second(sms.NewTwilio(sms.TwilioSettings{})),
 		"twilio, no password": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", From: "x"})),
-		"twilio, two senders": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x", MessagingService: "y"})),
-		"twilio, in clear":    second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x", URL: "http://api.twilio.com"})),
-		"aliyun, empty":       second(sms.NewAliyun(sms.AliyunSettings{})),
-		"tencent, empty":      second(sms.NewTencent(sms.TencentSettings{})),
-		"http, empty":         second(sms.NewHTTP(sms.HTTPSettings{})),
-		"http, user in URL":   second(sms.NewHTTP(sms.HTTPSettings{URL: "https://u:hunter2@example.com"})),
-		"http, in clear":      second(sms.NewHTTP(sms.HTTPSettings{URL: "http://example.com/?key=hunter2"})),
-		"http, placeholder":   second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", Form: map[string]string{"a": "{recipent}"}})),
-		"http, two bodies":    second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", Form: map[string]string{"a": "b"}, JSON: json.RawMessage("{}")})),
-		"http, no JSON":       second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", JSON: json.RawMessage("{")})),
-		"http, outcome":       second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", Outcomes: map[string]string{"1": "maybe"}})),
-		"http, pointer":       second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", CodeAt: "code", Codes: []string{"0"}})),
-		"http, no codes":      second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", CodeAt: "/code"})),
-		"http, method":        second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", Method: "DELETE"})),
+		"twilio, two senders": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x",
+			MessagingService: "y"})),
+		"twilio, in clear": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x",
+			URL: "http://api.twilio.com"})),
+		"aliyun, empty":     second(sms.NewAliyun(sms.AliyunSettings{})),
+		"tencent, empty":    second(sms.NewTencent(sms.TencentSettings{})),
+		"http, empty":       second(sms.NewHTTP(sms.HTTPSettings{})),
+		"http, user in URL": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://u:hunter2@example.com"})),
+		"http, in clear":    second(sms.NewHTTP(sms.HTTPSettings{URL: "http://example.com/?key=hunter2"})),
+		"http, placeholder": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com",
+			Form: map[string]string{"a": "{recipent}"}})),
+		"http, two bodies": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com",
+			Form: map[string]string{"a": "b"}, JSON: json.RawMessage("{}")})),
+		"http, no JSON": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com",
+			JSON: json.RawMessage("{")})),
+		"http, outcome": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com",
+			Outcomes: map[string]string{"1": "maybe"}})),
+		"http, pointer": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", CodeAt: "code",
+			Codes: []string{"0"}})),
+		"http, no codes": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", CodeAt: "/code"})),
+		"http, method":   second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com", Method: "DELETE"})),
 	} {
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)

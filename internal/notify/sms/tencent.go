@@ -95,13 +95,14 @@ var tencentVerdicts = verdicts{
 	"LimitExceeded.AppGlobalDailyLimit":               later(time.Hour),
 	"LimitExceeded.AppMainlandChinaDailyLimit":        later(time.Hour),
 	"LimitExceeded.AppCountryOrRegionDailyLimit":      later(time.Hour),
-	"InternalError":                                   unknown, // InternalError.Timeout among them: it may have been sent
-	"InternalError.SigVerificationFail":               account,
-	"InternalError.SigFieldMissing":                   refused,
-	"InternalError.RequestTimeException":              account,
-	"InternalError.RestApiInterfaceNotExist":          refused,
-	"ResourceUnavailable":                             unknown,
-	"ServiceUnavailable":                              unknown,
+	// InternalError.Timeout among them: it may have been sent
+	"InternalError":                          unknown,
+	"InternalError.SigVerificationFail":      account,
+	"InternalError.SigFieldMissing":          refused,
+	"InternalError.RequestTimeException":     account,
+	"InternalError.RestApiInterfaceNotExist": refused,
+	"ResourceUnavailable":                    unknown,
+	"ServiceUnavailable":                     unknown,
 }
 
 // Send asks SendSms.
@@ -126,7 +127,8 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 	if err != nil {
 		return send.Receipt{}, failure(send.Permanent, "bad_content", "the message cannot be written as JSON")
 	}
-	a, f := ask(ctx, s.client, tc3(s.url, "sms", "SendSms", "2021-01-11", s.s.Region, body, s.s.SecretID, s.s.SecretKey, time.Now()))
+	a, f := ask(ctx, s.client, tc3(s.url, "sms", "SendSms", "2021-01-11", s.s.Region, body, s.s.SecretID, s.s.SecretKey,
+		time.Now()))
 	if f != nil {
 		return send.Receipt{}, f
 	}
@@ -145,7 +147,8 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 		}
 	}
 	if err != nil || code == "" {
-		return send.Receipt{}, byAnswer(a).failed(m, a, "tencent", "http_"+strconv.Itoa(a.Status), "the provider's response has no code")
+		return send.Receipt{}, byAnswer(a).failed(m, a, "tencent", "http_"+strconv.Itoa(a.Status),
+			"the provider's response has no code")
 	}
 	v, known := tencentVerdicts.of(code)
 	if !known {
@@ -155,7 +158,8 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 }
 
 // tc3 makes a request signed by TC3-HMAC-SHA256. https://cloud.tencent.com/document/api/382/52072
-func tc3(endpoint *url.URL, service, action, version, region string, body []byte, id, key string, now time.Time) *httpsend.Request {
+func tc3(endpoint *url.URL, service, action, version, region string, body []byte, id, key string,
+	now time.Time) *httpsend.Request {
 	const contentType = "application/json; charset=utf-8"
 	const signed = "content-type;host;x-tc-action"
 	payload := sha256.Sum256(body)
@@ -166,13 +170,16 @@ func tc3(endpoint *url.URL, service, action, version, region string, body []byte
 	scope := day + "/" + service + "/tc3_request"
 	stamp := strconv.FormatInt(now.Unix(), 10)
 	derived := []byte("TC3" + key)
-	for _, part := range []string{day, service, "tc3_request", "TC3-HMAC-SHA256\n" + stamp + "\n" + scope + "\n" + hex.EncodeToString(hash[:])} {
+	for _, part := range []string{day, service, "tc3_request", "TC3-HMAC-SHA256\n" + stamp + "\n" + scope + "\n" +
+		hex.EncodeToString(hash[:])} {
 		mac := hmac.New(sha256.New, derived)
 		mac.Write([]byte(part))
 		derived = mac.Sum(nil)
 	}
-	h := http.Header{"Content-Type": {contentType}, "X-Tc-Action": {action}, "X-Tc-Version": {version}, "X-Tc-Timestamp": {stamp},
-		"Authorization": {"TC3-HMAC-SHA256 Credential=" + id + "/" + scope + ", SignedHeaders=" + signed + ", Signature=" + hex.EncodeToString(derived)}}
+	h := http.Header{"Content-Type": {contentType}, "X-Tc-Action": {action}, "X-Tc-Version": {version},
+		"X-Tc-Timestamp": {stamp},
+		"Authorization": {"TC3-HMAC-SHA256 Credential=" + id + "/" + scope + ", SignedHeaders=" + signed +
+			", Signature=" + hex.EncodeToString(derived)}}
 	if region != "" {
 		h.Set("X-Tc-Region", region)
 	}

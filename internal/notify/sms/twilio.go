@@ -66,7 +66,8 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 		return nil, err
 	}
 	t := &Twilio{url: u.JoinPath("2010-04-01", "Accounts", s.AccountSID, "Messages.json").String(),
-		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), token: s.AuthToken, form: url.Values{}, client: client(s.TLS)}
+		auth: "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password)), token: s.AuthToken,
+		form: url.Values{}, client: client(s.TLS)}
 	if s.From != "" {
 		t.form.Set("From", s.From)
 	} else {
@@ -115,7 +116,8 @@ var twilioVerdicts = verdicts{
 // Send creates a message.
 func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if m.Content.Text == "" {
-		return send.Receipt{}, failure(send.Refused, "no_text", "the message has neither a text nor a template for Twilio")
+		return send.Receipt{}, failure(send.Refused, "no_text",
+			"the message has neither a text nor a template for Twilio")
 	}
 	form := url.Values{"To": {m.Recipient}, "Body": {m.Content.Text}}
 	for name, values := range t.form {
@@ -129,7 +131,8 @@ func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 		form.Set("StatusCallback", u.String())
 	}
 	a, f := ask(ctx, t.client, &httpsend.Request{URL: t.url, Body: []byte(form.Encode()), Header: http.Header{
-		"Authorization": {t.auth}, "Content-Type": {"application/x-www-form-urlencoded"}, "Accept": {"application/json"}}})
+		"Authorization": {t.auth}, "Content-Type": {"application/x-www-form-urlencoded"},
+		"Accept": {"application/json"}}})
 	if f != nil {
 		return send.Receipt{}, f
 	}
@@ -141,7 +144,8 @@ func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	err := json.Unmarshal(a.Body, &said)
 	if a.Status == http.StatusCreated || a.Status == http.StatusOK {
 		if err != nil || said.SID == "" {
-			return send.Receipt{}, failure(send.Unknown, "twilio_bad_answer", "the provider's response has no message id")
+			return send.Receipt{}, failure(send.Unknown, "twilio_bad_answer",
+				"the provider's response has no message id")
 		}
 		return send.Receipt{ProviderMessageID: httpsend.Cut(said.SID, 256)}, nil
 	}

@@ -9,7 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// maxCached bounds the sources of the texts that are kept compiled, in bytes: compiled, they take some ten times as much.
+// maxCached bounds the sources of the texts that are kept compiled, in bytes: compiled, they take some ten times as
+// much.
 const maxCached = 16 << 20
 
 // cacheKey tells compiled texts apart by what they say: a version that another database has under the same number,

@@ -98,7 +98,8 @@ func Compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 }
 
 // builtins are the names that text/template knows: the parser wants them told.
-var builtins = map[string]any{"and": 0, "or": 0, "not": 0, "eq": 0, "ne": 0, "lt": 0, "le": 0, "gt": 0, "ge": 0, "len": 0}
+var builtins = map[string]any{"and": 0, "or": 0, "not": 0, "eq": 0, "ne": 0, "lt": 0, "le": 0, "gt": 0, "ge": 0,
+	"len": 0}
 
 func parseText(text string, vars []Variable, funcs map[string]any, html, lines bool) (renderer, string) {
 	trees, err := parse.Parse("t", text, "", "", funcs, builtins)
@@ -216,7 +217,8 @@ func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
 		p.add("subject", "would contain a line break")
 	case out.Subject == "" && c.channel == send.Email && len(p) == 0:
 		p.add("subject", "would be empty")
-	case strings.TrimSpace(out.Text+out.HTML) == "" && (c.channel != send.Push || out.Subject == "") && len(out.Template) == 0 && len(p) == 0:
+	case strings.TrimSpace(out.Text+out.HTML) == "" && (c.channel != send.Push || out.Subject == "") &&
+		len(out.Template) == 0 && len(p) == 0:
 		p.add("text", "would be empty")
 	}
 	if c.channel == send.SMS && utf8.RuneCountInString(out.Text) > MaxRenderedSMS {

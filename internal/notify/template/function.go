@@ -95,7 +95,8 @@ func own(locale language.Tag, d digits) map[string]any {
 }
 
 var pluralForms = map[plural.Form]string{
-	plural.Other: "other", plural.Zero: "zero", plural.One: "one", plural.Two: "two", plural.Few: "few", plural.Many: "many",
+	plural.Other: "other", plural.Zero: "zero", plural.One: "one", plural.Two: "two",
+	plural.Few: "few", plural.Many: "many",
 }
 
 func pluralForm(locale language.Tag, n int64, forms []string) (string, error) {

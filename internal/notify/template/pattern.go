@@ -14,7 +14,8 @@ import (
 // z for the zone. Other letters stand between single quotes, everything else for itself. The words date, time
 // and datetime mean the locale's own way in numbers.
 var fields = map[string]string{
-	"yyyy": "2006", "yy": "06", "MM": "01", "M": "1", "dd": "02", "d": "2", "HH": "15", "hh": "03", "h": "3", "mm": "04", "ss": "05", "a": "PM", "z": "MST",
+	"yyyy": "2006", "yy": "06", "MM": "01", "M": "1", "dd": "02", "d": "2", "HH": "15",
+	"hh": "03", "h": "3", "mm": "04", "ss": "05", "a": "PM", "z": "MST",
 	"H": "", // which Go's layouts do not have
 }
 
@@ -109,13 +110,17 @@ func show(t time.Time, parts []part, locale language.Tag) string {
 	return b.String()
 }
 
-// localDates are the ways of CLDR to write a date in numbers with a whole year. Who is not here writes as ISO 8601 says.
+// localDates are the ways of CLDR to write a date in numbers with a whole year. Who is not here writes as ISO 8601
+// says.
 var localDates = map[string]string{
 	"en": "02/01/2006", "en-US": "01/02/2006", "en-CA": "2006-01-02", "en-ZA": "2006/01/02",
 	"zh": "2006/1/2", "zh-HK": "2/1/2006", "ja": "2006/01/02", "ko": "2006. 1. 2.",
-	"de": "02.01.2006", "fr": "02/01/2006", "fr-CA": "2006-01-02", "es": "2/1/2006", "it": "02/01/2006", "pt": "02/01/2006", "nl": "02-01-2006",
-	"ru": "02.01.2006", "uk": "02.01.2006", "pl": "02.01.2006", "cs": "02. 01. 2006", "tr": "02.01.2006", "da": "02.01.2006", "nb": "02.01.2006",
-	"fi": "2.1.2006", "el": "02/01/2006", "ro": "02.01.2006", "hi": "02/01/2006", "id": "02/01/2006", "vi": "02/01/2006", "th": "2/1/2006", "ms": "02/01/2006",
+	"de": "02.01.2006", "fr": "02/01/2006", "fr-CA": "2006-01-02", "es": "2/1/2006", "it": "02/01/2006",
+	"pt": "02/01/2006", "nl": "02-01-2006",
+	"ru": "02.01.2006", "uk": "02.01.2006", "pl": "02.01.2006", "cs": "02. 01. 2006", "tr": "02.01.2006",
+	"da": "02.01.2006", "nb": "02.01.2006",
+	"fi": "2.1.2006", "el": "02/01/2006", "ro": "02.01.2006", "hi": "02/01/2006", "id": "02/01/2006",
+	"vi": "02/01/2006", "th": "2/1/2006", "ms": "02/01/2006",
 }
 
 func localDate(tag language.Tag) string {

@@ -67,9 +67,12 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 		return nil, fmt.Errorf("write a template: %w", err)
 	}
 	if len(text) > maxDefinition {
-		return nil, invalid(fault.FieldInvalid, "the template cannot be stored", []Problem{{"definition", fmt.Sprintf("has %d bytes when stored, and at most %d are allowed", len(text), maxDefinition)}})
+		return nil, invalid(fault.FieldInvalid, "the template cannot be stored",
+			[]Problem{{"definition", fmt.Sprintf("has %d bytes when stored, and at most %d are allowed", len(text),
+				maxDefinition)}})
 	}
-	return &PutCommand{Caller: c, Channel: channel, Name: name, Locale: canonical, definition: text, hash: sha256.Sum256(text), compiled: compiled}, nil
+	return &PutCommand{Caller: c, Channel: channel, Name: name, Locale: canonical, definition: text,
+		hash: sha256.Sum256(text), compiled: compiled}, nil
 }
 
 // Need names the template.
@@ -82,7 +85,8 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	at := slices.Index(r.locales, c.Locale)
 	gone := !r.deletedAt.IsZero()
-	if c.row.Exists && !gone && at >= 0 && r.hashes[r.versions[at]] == c.hash && (!c.Default || r.defaultLocale == c.Locale) {
+	if c.row.Exists && !gone && at >= 0 && r.hashes[r.versions[at]] == c.hash &&
+		(!c.Default || r.defaultLocale == c.Locale) {
 		return commit.Repeat{First: Put{r.versions[at], c.Locale, r.defaultLocale == c.Locale}}, nil
 	}
 	if gone { // it begins anew, with numbers that no version ever had
@@ -91,7 +95,9 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r.last++
 	if at < 0 {
 		if len(r.locales) == maxLocales {
-			return nil, invalid(fault.FieldInvalid, "the template cannot be stored", []Problem{{"locale", fmt.Sprintf("is one too many: a template can have at most %d locales", maxLocales)}})
+			return nil, invalid(fault.FieldInvalid, "the template cannot be stored",
+				[]Problem{{"locale", fmt.Sprintf("is one too many: a template can have at most %d locales",
+					maxLocales)}})
 		}
 		r.locales, r.versions = append(slices.Clone(r.locales), c.Locale), append(slices.Clone(r.versions), r.last)
 	} else {
@@ -110,8 +116,8 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	return Put{r.last, c.Locale, r.defaultLocale == c.Locale}, nil
 }
 
-// DeleteCommand deletes a template, or one locale of it: nothing is sent with it any more. What it said stays to be read.
-// To delete it again is no error. Its answer is Deleted.
+// DeleteCommand deletes a template, or one locale of it: nothing is sent with it any more. What it said stays to be
+// read. To delete it again is no error. Its answer is Deleted.
 type DeleteCommand struct {
 	commit.Caller
 	Channel send.Channel
@@ -146,9 +152,12 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	case at < 0:
 		return commit.Repeat{First: Deleted{r.changedAt}}, nil
 	case c.Locale == r.defaultLocale:
-		return nil, invalid(fault.FieldInvalid, "the default locale cannot be deleted while the template has other locales", []Problem{{"locale", "is the default: make another locale the default first"}})
+		return nil, invalid(fault.FieldInvalid,
+			"the default locale cannot be deleted while the template has other locales",
+			[]Problem{{"locale", "is the default: make another locale the default first"}})
 	default:
-		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1), slices.Delete(slices.Clone(r.versions), at, at+1)
+		r.locales, r.versions = slices.Delete(slices.Clone(r.locales), at, at+1),
+			slices.Delete(slices.Clone(r.versions), at, at+1)
 	}
 	r.changedAt = tx.Now
 	*tx.Change(c.row) = r

@@ -35,7 +35,8 @@ type Version struct {
 
 // Get shows a template: in all its locales, or one version, deleted or not. Returns fault TEMPLATE_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
-	rows, err := q.TemplateGet(ctx, pg.Planned{DB: r.pool}, db.TemplateGetParams{TenantID: n.Tenant, Channel: string(n.Channel), Name: n.Name, Version: n.Version})
+	rows, err := q.TemplateGet(ctx, pg.Planned{DB: r.pool},
+		db.TemplateGetParams{TenantID: n.Tenant, Channel: string(n.Channel), Name: n.Name, Version: n.Version})
 	if err != nil {
 		return nil, err
 	}
@@ -45,7 +46,8 @@ func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
 	versions := make([]Version, len(rows))
 	for i := range rows {
 		row := &rows[i]
-		v := Version{Number: row.Version, Locale: row.Locale, Default: row.Locale == row.DefaultLocale, Principal: row.Principal, RequestID: row.RequestID, CreatedAt: row.CreatedAt}
+		v := Version{Number: row.Version, Locale: row.Locale, Default: row.Locale == row.DefaultLocale,
+			Principal: row.Principal, RequestID: row.RequestID, CreatedAt: row.CreatedAt}
 		if row.DeletedAt != nil {
 			v.DeletedAt = *row.DeletedAt
 		}
@@ -77,7 +79,8 @@ const (
 )
 
 // List lists templates by channel and name; of one channel, if it is named. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, size int, token string) (list []Listed, next string, err error) {
+func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, size int,
+	token string) (list []Listed, next string, err error) {
 	pages := paging.Of("templates", tenant, string(channel))
 	after, err := pages.After(token, 2)
 	if err != nil {
@@ -91,8 +94,9 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 	}
 	var rows []db.TemplatePageRow
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead}, func(tx pgx.Tx) (err error) {
-		rows, err = q.TemplatePage(ctx, pg.Planned{DB: tx}, db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
-			Channel: string(channel), Size: int32(size) + 1})
+		rows, err = q.TemplatePage(ctx, pg.Planned{DB: tx},
+			db.TemplatePageParams{TenantID: tenant, AfterChannel: after[0], AfterName: after[1],
+				Channel: string(channel), Size: int32(size) + 1})
 		return err
 	})
 	if err != nil {
@@ -104,23 +108,27 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 	}
 	for i := range rows {
 		row := &rows[i]
-		list = append(list, Listed{send.Channel(row.Channel), row.Name, row.DefaultLocale, row.Locales, row.Versions, row.ChangedAt})
+		list = append(list, Listed{send.Channel(row.Channel), row.Name, row.DefaultLocale, row.Locales, row.Versions,
+			row.ChangedAt})
 	}
 	return list, next, nil
 }
 
 // Preview writes what a message would say, with all problems at once, and sends nothing. Of a stored template that is
 // named, or of d, if that is not nil.
-func (r *Reader) Preview(ctx context.Context, n Name, d *Definition, values map[string]any) (Rendered, []Problem, error) {
+func (r *Reader) Preview(ctx context.Context, n Name, d *Definition,
+	values map[string]any) (Rendered, []Problem, error) {
 	locale, version := n.Locale, int32(0)
 	if d == nil {
-		rows, err := q.TemplateFind(ctx, pg.Planned{DB: r.pool}, db.TemplateFindParams{Tenants: []int32{n.Tenant}, Channels: []string{string(n.Channel)},
-			Names: []string{n.Name}, Locales: []string{joined(n.Locale)}, Versions: []int32{n.Version}})
+		rows, err := q.TemplateFind(ctx, pg.Planned{DB: r.pool},
+			db.TemplateFindParams{Tenants: []int32{n.Tenant}, Channels: []string{string(n.Channel)},
+				Names: []string{n.Name}, Locales: []string{joined(n.Locale)}, Versions: []int32{n.Version}})
 		if err != nil {
 			return Rendered{}, nil, err
 		}
 		if len(rows) == 0 {
-			return Rendered{}, nil, NotFound.New("there is no template %s for %s", n.Name, n.Channel).With("template", n.Name)
+			return Rendered{}, nil, NotFound.New("there is no template %s for %s", n.Name, n.Channel).With("template",
+				n.Name)
 		}
 		n.Version, locale, version = rows[0].Version, rows[0].Locale, rows[0].Version
 		found, err := r.Get(ctx, n)

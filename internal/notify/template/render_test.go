@@ -20,10 +20,12 @@ var order = Definition{
 Note: {{.note}}{{end}}`,
 	HTML: `<p title="{{.name}}">Dear {{.name}}</p>{{range .lines}}<b>{{.name}}</b>{{end}}<a href="{{.link}}">see</a>`,
 	Variables: []Variable{
-		{Name: "number", Kind: Integer}, {Name: "name", Kind: String, MaxLength: 40}, {Name: "placed", Kind: Time, Zone: "Asia/Shanghai"},
+		{Name: "number", Kind: Integer}, {Name: "name", Kind: String, MaxLength: 40}, {Name: "placed", Kind: Time,
+			Zone: "Asia/Shanghai"},
 		{Name: "lines", Kind: Record, List: true, MaxItems: 5, Fields: []Variable{
 			{Name: "name", Kind: String}, {Name: "count", Kind: Integer}, {Name: "price", Kind: Amount, Asset: "CNY"}}},
-		{Name: "total", Kind: Amount}, {Name: "link", Kind: URL}, {Name: "note", Kind: String, Optional: true, Multiline: true},
+		{Name: "total", Kind: Amount}, {Name: "link", Kind: URL},
+		{Name: "note", Kind: String, Optional: true, Multiline: true},
 	},
 }
 
@@ -34,7 +36,8 @@ func values() map[string]any {
 			map[string]any{"name": "Tea & cake", "count": "2", "price": "1234.50"},
 			map[string]any{"name": "Pot", "count": 1.0, "price": map[string]any{"amount": "0.10", "asset": "USD"}},
 		},
-		"total": map[string]any{"amount": "12345678901234567890.10", "asset": "CNY"}, "link": "https://example.com/a?b=1&c=%202",
+		"total": map[string]any{"amount": "12345678901234567890.10", "asset": "CNY"},
+		"link":  "https://example.com/a?b=1&c=%202",
 	}
 }
 
@@ -71,7 +74,8 @@ func TestAMessageIsWritten(t *testing.T) {
 func TestLocalesWriteNumbersAndTimesInTheirWays(t *testing.T) {
 	t.Parallel()
 	d := Definition{Text: `{{.a}}|{{number .n}}|{{.t}}|{{plural .n "one" "eins" "few" "wenige" "other" "viele"}}|{{.p}}`, Variables: []Variable{
-		{Name: "a", Kind: Amount, Asset: "INR"}, {Name: "n", Kind: Integer}, {Name: "t", Kind: Time}, {Name: "p", Kind: Time, Pattern: "d'.' MMM' yyyy"}}}
+		{Name: "a", Kind: Amount, Asset: "INR"}, {Name: "n", Kind: Integer}, {Name: "t", Kind: Time}, {Name: "p",
+			Kind: Time, Pattern: "d'.' MMM' yyyy"}}}
 	if p := d.Check(send.SMS); len(p) != 1 || p[0].Path != "variables[3].pattern" {
 		t.Fatal(p)
 	}
@@ -87,7 +91,9 @@ func TestLocalesWriteNumbersAndTimesInTheirWays(t *testing.T) {
 		"pl":         "1\u00a0234\u00a0567,50\u00a0INR|2|31.01.2026 09:05|wenige|31/1 26 o'clock 9:05 AM",
 		"zh-Hant-TW": "1,234,567.50\u00a0INR|2|2026/1/31 09:05|viele|31/1 26 o'clock 9:05 AM",
 	} {
-		got, problems := compiled(t, &d, send.SMS, locale).Render(map[string]any{"a": "1234567.50", "n": int64(2), "t": "2026-01-31T09:05:00+08:00", "p": "2026-01-31T09:05:00+08:00"})
+		got, problems := compiled(t, &d, send.SMS,
+			locale).Render(map[string]any{"a": "1234567.50", "n": int64(2), "t": "2026-01-31T09:05:00+08:00",
+			"p": "2026-01-31T09:05:00+08:00"})
 		if len(problems) > 0 || got.Text != want {
 			t.Errorf("%s: %q, not %q, %v", locale, got.Text, want, problems)
 		}
@@ -98,7 +104,8 @@ func TestNumbersOfAnyLengthAreWrittenExactly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ locale, of, want string }{
 		{"en", "99999999999999999999999999999999999999", "99,999,999,999,999,999,999,999,999,999,999,999,999"},
-		{"en", "-1234.000000000000000001", "-1,234.000000000000000001"}, {"en", "999", "999"}, {"en", "1000", "1,000"}, {"en", "0.5", "0.5"},
+		{"en", "-1234.000000000000000001", "-1,234.000000000000000001"}, {"en", "999", "999"}, {"en", "1000", "1,000"},
+		{"en", "0.5", "0.5"},
 		{"es", "12345", "12.345"}, {"hi", "1234567", "12,34,567"}, {"de-CH", "1234567.5", "1’234’567.5"},
 		{"fa", "1234", "۱٬۲۳۴"},
 	} {
@@ -116,19 +123,24 @@ func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
 		value any
 	}{
 		{"number", 1.5}, {"number", "1e3"}, {"number", "+1"}, {"number", 1e17}, {"number", true}, {"number", nil},
-		{"name", 7.0}, {"name", strings.Repeat("ä", 41)}, {"name", "a\r\nBcc: x"}, {"name", "a\x00"}, {"name", "a\u2028b"}, {"name", "\xff"},
+		{"name", 7.0}, {"name", strings.Repeat("ä", 41)}, {"name", "a\r\nBcc: x"}, {"name", "a\x00"},
+		{"name", "a\u2028b"}, {"name", "\xff"},
 		{"placed", "yesterday"}, {"placed", "2026-01-30"}, {"placed", 0.0},
-		{"total", "12.30"}, {"total", 12.3}, {"total", map[string]any{"amount": "1e5", "asset": "CNY"}}, {"total", map[string]any{"amount": "1", "asset": "<b>"}},
+		{"total", "12.30"}, {"total", 12.3}, {"total", map[string]any{"amount": "1e5", "asset": "CNY"}},
+		{"total", map[string]any{"amount": "1", "asset": "<b>"}},
 		{"total", map[string]any{"amount": "1", "asset": "CNY", "x": "y"}}, {"total", map[string]any{"asset": "CNY"}},
-		{"link", "javascript:alert(1)"}, {"link", "JaVaScRiPt:alert(1)"}, {"link", "data:text/html,x"}, {"link", "//example.com"}, {"link", "/a"}, {"link", "https://"},
-		{"link", "https://user:pass@example.com"}, {"link", "https://example.com/\n"}, {"link", "https://example.com/\"onclick=x"}, {"link", "mailto:x"},
+		{"link", "javascript:alert(1)"}, {"link", "JaVaScRiPt:alert(1)"}, {"link", "data:text/html,x"},
+		{"link", "//example.com"}, {"link", "/a"}, {"link", "https://"},
+		{"link", "https://user:pass@example.com"}, {"link", "https://example.com/\n"},
+		{"link", "https://example.com/\"onclick=x"}, {"link", "mailto:x"},
 		{"lines", "none"}, {"lines", []any{1.0}}, {"lines", make([]any, 6)}, {"unknown", "x"},
 		{"note", "a\x1b[0m"},
 	} {
 		v := values()
 		v[x.path] = x.value
 		got, problems := c.Render(v)
-		if len(problems) == 0 || !strings.HasPrefix(problems[0].Path, "variables."+x.path) || got.Text != "" || got.HTML != "" {
+		if len(problems) == 0 || !strings.HasPrefix(problems[0].Path, "variables."+x.path) || got.Text != "" ||
+			got.HTML != "" {
 			t.Errorf("%s = %v: %v, %v", x.path, x.value, problems, got)
 		}
 		for _, p := range problems {
@@ -148,7 +160,8 @@ func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
 		paths = append(paths, p.Path)
 	}
 	slices.Sort(paths)
-	if want := []string{"variables.lines[1].count", "variables.more", "variables.name", "variables.total"}; !slices.Equal(paths, want) {
+	if want := []string{"variables.lines[1].count", "variables.more", "variables.name",
+		"variables.total"}; !slices.Equal(paths, want) {
 		t.Errorf("problems at %v, not at %v", paths, want)
 	}
 }
@@ -174,8 +187,10 @@ func TestWhatWasNotToldIsFalseAndEmpty(t *testing.T) {
 func TestTemplatesThatDoMoreThanTheyMayAreRefused(t *testing.T) {
 	t.Parallel()
 	vars := []Variable{
-		{Name: "s", Kind: String}, {Name: "m", Kind: String, Multiline: true}, {Name: "n", Kind: Integer}, {Name: "a", Kind: Amount}, {Name: "t", Kind: Time},
-		{Name: "l", Kind: String, List: true, MaxItems: 1000}, {Name: "k", Kind: String, List: true, MaxItems: 1}, {Name: "r", Kind: Record, List: true, Fields: []Variable{{Name: "x", Kind: String}}},
+		{Name: "s", Kind: String}, {Name: "m", Kind: String, Multiline: true}, {Name: "n", Kind: Integer}, {Name: "a",
+			Kind: Amount}, {Name: "t", Kind: Time},
+		{Name: "l", Kind: String, List: true, MaxItems: 1000}, {Name: "k", Kind: String, List: true, MaxItems: 1},
+		{Name: "r", Kind: Record, List: true, Fields: []Variable{{Name: "x", Kind: String}}},
 	}
 	for _, text := range []string{
 		`{{.unknown}}`, `{{$.unknown}}`, `{{.s.Foo}}`, `{{.a.String}}`, `{{.t.Add}}`, `{{.}}`, `{{$}}`, `{{.l}}`, `{{.r}}`, `{{range .s}}{{end}}`, `{{range .n}}{{end}}`,
@@ -220,21 +235,25 @@ func TestValuesDoNotBecomeHTML(t *testing.T) {
 	t.Parallel()
 	attacks := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='x`, `javascript:alert(1)`, `</title><b>`, `{{.secret}}`, `expression(alert(1))`, `&lt;b&gt;`, "`x", `--><b>`}
 	for _, html := range []string{`<p>{{.s}}</p>`, `<p title="{{.s}}">x</p>`, `<p title='{{.s}}'>x</p>`, `<p title={{.s}}>x</p>`, `<title>{{.s}}</title>`, `<!-- {{.s}} -->`, `<textarea>{{.s}}</textarea>`} {
-		c := compiled(t, &Definition{Subject: "x", HTML: html, Variables: []Variable{{Name: "s", Kind: String}}}, send.Email, "en")
+		c := compiled(t, &Definition{Subject: "x", HTML: html, Variables: []Variable{{Name: "s", Kind: String}}},
+			send.Email, "en")
 		for _, attack := range attacks {
 			got, problems := c.Render(map[string]any{"s": attack})
 			if len(problems) > 0 {
 				continue // refused whole, which is as good
 			}
-			if strings.Contains(got.HTML, "<script") || strings.Contains(got.HTML, "<img") || strings.Contains(got.HTML, "<b>") ||
+			if strings.Contains(got.HTML, "<script") || strings.Contains(got.HTML, "<img") ||
+				strings.Contains(got.HTML, "<b>") ||
 				strings.Count(got.HTML, `"`) > 2 || strings.Count(got.HTML, `'`) > 2 {
 				t.Errorf("%s with %s: %s", html, attack, got.HTML)
 			}
 		}
 	}
 	for _, html := range []string{`<a href="{{.s}}">x</a>`, `<img src={{.s}}>`, `<p style="background:url('{{.s}}')">x</p>`} {
-		c := compiled(t, &Definition{Subject: "x", HTML: html, Variables: []Variable{{Name: "s", Kind: String}}}, send.Email, "en")
-		if got, problems := c.Render(map[string]any{"s": "javascript:alert(1)"}); len(problems) != 1 || problems[0].Path != "html" || got.HTML != "" {
+		c := compiled(t, &Definition{Subject: "x", HTML: html, Variables: []Variable{{Name: "s", Kind: String}}},
+			send.Email, "en")
+		if got, problems := c.Render(map[string]any{"s": "javascript:alert(1)"}); len(problems) != 1 ||
+			problems[0].Path != "html" || got.HTML != "" {
 			t.Errorf("%s: %v %v", html, problems, got.HTML)
 		}
 	}
@@ -255,10 +274,12 @@ func TestAMessageThatGrowsTooLongIsRefused(t *testing.T) {
 	if _, p := sms.Render(map[string]any{"l": []any{strings.Repeat("界", 1601)}}); len(p) != 1 {
 		t.Error(p)
 	}
-	if got, p := sms.Render(map[string]any{"l": []any{strings.Repeat("界", 1600)}}); len(p) != 0 || len(got.Text) != 4800 {
+	if got, p := sms.Render(map[string]any{"l": []any{strings.Repeat("界", 1600)}}); len(p) != 0 ||
+		len(got.Text) != 4800 {
 		t.Error(p)
 	}
-	if _, p := sms.Render(map[string]any{"l": slices.Repeat([]any{strings.Repeat("x", 10000)}, 30)}); len(p) == 0 || !strings.Contains(p[0].Text, "256 KiB") {
+	if _, p := sms.Render(map[string]any{"l": slices.Repeat([]any{strings.Repeat("x", 10000)}, 30)}); len(p) == 0 ||
+		!strings.Contains(p[0].Text, "256 KiB") {
 		t.Error(p)
 	}
 }
@@ -266,7 +287,8 @@ func TestAMessageThatGrowsTooLongIsRefused(t *testing.T) {
 // The most that a text may do is done in the time that a batch has.
 func TestTheLongestTextTakesMilliseconds(t *testing.T) {
 	text := `.{{range .l}}{{range $.k}}{{if and (eq .x $.s) (gt $.n 3) (lt $.n 4)}}x{{end}}{{end}}{{end}}`
-	d := Definition{Text: text, Variables: []Variable{{Name: "l", Kind: Integer, List: true, MaxItems: 70}, {Name: "s", Kind: String}, {Name: "n", Kind: Integer},
+	d := Definition{Text: text, Variables: []Variable{{Name: "l", Kind: Integer, List: true, MaxItems: 70},
+		{Name: "s", Kind: String}, {Name: "n", Kind: Integer},
 		{Name: "k", Kind: Record, List: true, MaxItems: 70, Fields: []Variable{{Name: "x", Kind: String}}}}}
 	l, k := []any{}, []any{}
 	for range 70 {
@@ -288,7 +310,8 @@ func TestProvidersGetTheirVariablesInTheirOrder(t *testing.T) {
 	t.Parallel()
 	d := Definition{
 		Providers: map[string]Provider{
-			"aliyun":  {ID: "SMS_1", Params: []send.Param{{Name: "code", Value: "{{.code}}"}, {Name: "sum", Value: "{{number .sum}}"}}},
+			"aliyun": {ID: "SMS_1", Params: []send.Param{{Name: "code", Value: "{{.code}}"},
+				{Name: "sum", Value: "{{number .sum}}"}}},
 			"tencent": {ID: "42", Params: []send.Param{{Value: "{{number .sum}}元"}, {Value: " {{.code}} "}}},
 		},
 		Variables: []Variable{{Name: "code", Kind: String, MaxLength: 10}, {Name: "sum", Kind: Amount, Asset: "CNY"}},
@@ -297,7 +320,8 @@ func TestProvidersGetTheirVariablesInTheirOrder(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if s := fmt.Sprint(got.Template, got.ParamsFor("aliyun"), got.ParamsFor("tencent"), got.ParamsFor("twilio")); s != "map[aliyun:SMS_1 tencent:42] [{code 012345} {sum 1,234.50}] [{ 1,234.50元} { 012345}] []" {
+	if s := fmt.Sprint(got.Template, got.ParamsFor("aliyun"), got.ParamsFor("tencent"),
+		got.ParamsFor("twilio")); s != "map[aliyun:SMS_1 tencent:42] [{code 012345} {sum 1,234.50}] [{ 1,234.50元} { 012345}] []" {
 		t.Error(s)
 	}
 	d.Providers["aliyun"] = Provider{ID: "SMS_1", Params: []send.Param{{Name: "code", Value: "{{.cod}}"}}}
@@ -310,12 +334,20 @@ func TestDefinitionsThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()
 	p9 := int16(9)
 	for path, d := range map[string]Definition{
-		"text": {}, "subject": {Text: "x", Subject: "x"}, "html": {Text: "x", HTML: "x"}, "priority": {Text: "x", Priority: &p9}, "on_unknown": {Text: "x", OnUnknown: "maybe"},
-		"max_attempts": {Text: "x", MaxAttempts: 101}, "give_up_after": {Text: "x", LifeMs: -1}, "variables[0].name": {Text: "x", Variables: []Variable{{Name: "X", Kind: String}}},
-		"variables[1].name": {Text: "x", Variables: []Variable{{Name: "x", Kind: String}, {Name: "x", Kind: Bool}}}, "variables[0].kind": {Text: "x", Variables: []Variable{{Name: "x"}}},
-		"variables[0].zone": {Text: "x", Variables: []Variable{{Name: "x", Kind: Time, Zone: "../../etc/passwd"}}}, "variables[0].max_length": {Text: "x", Variables: []Variable{{Name: "x", Kind: Integer, MaxLength: 5}}},
-		"variables[0].fields":    {Text: "x", Variables: []Variable{{Name: "x", Kind: Record}}},
-		"variables[0].fields[0]": {Text: "x", Variables: []Variable{{Name: "x", Kind: Record, Fields: []Variable{{Name: "y", Kind: String, List: true}}}}},
+		"text": {}, "subject": {Text: "x", Subject: "x"}, "html": {Text: "x", HTML: "x"}, "priority": {Text: "x",
+			Priority: &p9}, "on_unknown": {Text: "x", OnUnknown: "maybe"},
+		"max_attempts": {Text: "x", MaxAttempts: 101}, "give_up_after": {Text: "x", LifeMs: -1},
+		"variables[0].name": {Text: "x", Variables: []Variable{{Name: "X", Kind: String}}},
+		"variables[1].name": {Text: "x",
+			Variables: []Variable{{Name: "x", Kind: String}, {Name: "x", Kind: Bool}}},
+		"variables[0].kind": {Text: "x", Variables: []Variable{{Name: "x"}}},
+		"variables[0].zone": {Text: "x",
+			Variables: []Variable{{Name: "x", Kind: Time, Zone: "../../etc/passwd"}}},
+		"variables[0].max_length": {Text: "x", Variables: []Variable{{Name: "x", Kind: Integer, MaxLength: 5}}},
+		"variables[0].fields":     {Text: "x", Variables: []Variable{{Name: "x", Kind: Record}}},
+		"variables[0].fields[0]": {Text: "x",
+			Variables: []Variable{{Name: "x", Kind: Record,
+				Fields: []Variable{{Name: "y", Kind: String, List: true}}}}},
 		"variables[0].max_items": {Text: "x", Variables: []Variable{{Name: "x", Kind: String, MaxItems: 5}}},
 		"variables":              {Text: "x", Variables: make([]Variable, MaxVariables+1)}, `provider_templates[""]`: {Text: "x", Providers: map[string]Provider{"": {ID: "x"}}},
 		`provider_templates["a"].id`: {Text: "x", Providers: map[string]Provider{"a": {ID: "a\nb"}}},
@@ -340,9 +372,12 @@ func TestAMessageThatWouldSayNothingIsRefused(t *testing.T) {
 		Definition
 		refused bool
 	}{
-		{send.SMS, Definition{Text: empty}, true}, {send.SMS, Definition{Text: empty, Providers: map[string]Provider{"a": {ID: "1"}}}, false},
-		{send.Email, Definition{Subject: "s", Text: empty}, true}, {send.Email, Definition{Subject: "s", Text: empty, HTML: "h"}, false},
-		{send.Push, Definition{Subject: empty, Text: empty}, true}, {send.Push, Definition{Subject: "s", Text: empty}, false},
+		{send.SMS, Definition{Text: empty}, true}, {send.SMS,
+			Definition{Text: empty, Providers: map[string]Provider{"a": {ID: "1"}}}, false},
+		{send.Email, Definition{Subject: "s", Text: empty}, true},
+		{send.Email, Definition{Subject: "s", Text: empty, HTML: "h"}, false},
+		{send.Push, Definition{Subject: empty, Text: empty}, true},
+		{send.Push, Definition{Subject: "s", Text: empty}, false},
 	} {
 		c.Variables = []Variable{{Name: "x", Kind: String, Optional: true}}
 		_, problems := compiled(t, &c.Definition, c.channel, "en").Render(nil)
@@ -358,7 +393,8 @@ func FuzzText(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		for _, d := range []Definition{{Text: s, Subject: "x", Variables: order.Variables}, {HTML: s, Subject: "x", Variables: order.Variables}, {Subject: s, Text: "x", Variables: order.Variables}} {
+		for _, d := range []Definition{{Text: s, Subject: "x", Variables: order.Variables},
+			{HTML: s, Subject: "x", Variables: order.Variables}, {Subject: s, Text: "x", Variables: order.Variables}} {
 			c, problems := compile(&d, send.Email, "en")
 			if (c == nil) != (len(problems) > 0) {
 				t.Fatal("no problem, and nothing compiled")
@@ -367,7 +403,9 @@ func FuzzText(f *testing.F) {
 				continue
 			}
 			got, problems := c.Render(values())
-			if len(problems) == 0 && (strings.ContainsAny(got.Subject, "\r\n") || strings.Contains(got.HTML, "<script") || strings.Contains(got.Text, "<no value>") && !strings.Contains(s, "no value")) {
+			if len(problems) == 0 && (strings.ContainsAny(got.Subject, "\r\n") ||
+				strings.Contains(got.HTML, "<script") || strings.Contains(got.Text, "<no value>") &&
+				!strings.Contains(s, "no value")) {
 				t.Fatalf("%q", got)
 			}
 		}

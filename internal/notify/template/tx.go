@@ -120,7 +120,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		rows, err := q.TemplateLock(p.Context(), d, arg)
 		for _, r := range rows {
-			v := root{defaultLocale: r.DefaultLocale, last: r.LastVersion, locales: r.Locales, versions: r.Versions, changedAt: r.ChangedAt}
+			v := root{defaultLocale: r.DefaultLocale, last: r.LastVersion, locales: r.Locales, versions: r.Versions,
+				changedAt: r.ChangedAt}
 			if r.DeletedAt != nil {
 				v.deletedAt = *r.DeletedAt
 			}
@@ -227,7 +228,8 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 		return Rendered{}, invalid(VariablesInvalid, "the template cannot be rendered with these variables", problems).
 			With("template", u.name.Name).With("version", version)
 	}
-	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(version)), Locale: locale, Definition: compiled.def}, nil
+	return Rendered{Content: content, Template: u.name.Name + "@" + strconv.Itoa(int(version)), Locale: locale,
+		Definition: compiled.def}, nil
 }
 
 // now is what the template says after the commands before, which may have made it; nil: there is none.
@@ -279,8 +281,10 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	}
 	if changed := tx.Changed(compareKeys); len(changed) > 0 {
 		w := written(changed)
-		arg := db.TemplateUpdateParams{Tenants: w.Tenants, Channels: w.Channels, Names: w.Names, DefaultLocales: w.DefaultLocales,
-			LastVersions: w.LastVersions, Locales: w.Locales, Versions: w.Versions, ChangedAt: w.ChangedAt, DeletedAt: w.DeletedAt}
+		arg := db.TemplateUpdateParams{Tenants: w.Tenants, Channels: w.Channels, Names: w.Names,
+			DefaultLocales: w.DefaultLocales,
+			LastVersions:   w.LastVersions, Locales: w.Locales, Versions: w.Versions, ChangedAt: w.ChangedAt,
+			DeletedAt: w.DeletedAt}
 		p.Queue(func(d commit.DB) error {
 			_, err := q.TemplateUpdate(p.Context(), d, arg)
 			return err

@@ -41,7 +41,8 @@ func start(t *testing.T, db *pgtest.DB) engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func() books { return books{template.NewTx()} }, Instance: "test", NameConstraints: template.NameConstraints()})
+	e := commit.New(commit.Config[books]{Pool: pool, NewTx: func() books { return books{template.NewTx()} },
+		Instance: "test", NameConstraints: template.NameConstraints()})
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -54,7 +55,8 @@ func start(t *testing.T, db *pgtest.DB) engine {
 }
 
 func (e engine) do(c commit.Command[*template.Tx]) (commit.Outcome, error) {
-	return e.Do(context.Background(), commit.Submission[books]{Tenant: 1, RequestID: "r", Command: on{c}, Rows: 1, Bytes: 100})
+	return e.Do(context.Background(), commit.Submission[books]{Tenant: 1, RequestID: "r", Command: on{c}, Rows: 1,
+		Bytes: 100})
 }
 
 func (e engine) put(channel send.Channel, name, locale string, d template.Definition) template.Put {
@@ -111,29 +113,34 @@ func TestAMessageIsWrittenWithTheNewestVersionInTheNearestLocale(t *testing.T) {
 		version  int32
 		text, by string
 	}{
-		{"en", 0, "Hi Ada", "hello@4"}, {"en-GB", 0, "Hi Ada", "hello@4"}, {"zh-Hant-TW", 0, "您好 Ada", "hello@3"}, {"zh-TW", 0, "您好 Ada", "hello@3"}, {"zh-CN", 0, "你好 Ada", "hello@2"},
+		{"en", 0, "Hi Ada", "hello@4"}, {"en-GB", 0, "Hi Ada", "hello@4"}, {"zh-Hant-TW", 0, "您好 Ada",
+			"hello@3"}, {"zh-TW", 0, "您好 Ada", "hello@3"}, {"zh-CN", 0, "你好 Ada", "hello@2"},
 		{"fr", 0, "Hi Ada", "hello@4"}, {"", 0, "Hi Ada", "hello@4"}, {"zh", 1, "Hello Ada", "hello@1"},
 	} {
 		for range 2 { // the second time from what is compiled
-			got, err := e.write(template.Name{Channel: send.SMS, Name: "hello", Locale: c.locale, Version: c.version}, map[string]any{"name": "Ada"})
+			got, err := e.write(template.Name{Channel: send.SMS, Name: "hello", Locale: c.locale, Version: c.version},
+				map[string]any{"name": "Ada"})
 			if err != nil || got.Content.Text != c.text || got.Template != c.by {
 				t.Errorf("%s: %q by %s, %v", c.locale, got.Content.Text, got.Template, err)
 			}
 		}
 	}
-	for _, n := range []template.Name{{Channel: send.Email, Name: "hello"}, {Channel: send.SMS, Name: "hallo"}, {Channel: send.SMS, Name: "hello", Version: 5}} {
+	for _, n := range []template.Name{{Channel: send.Email, Name: "hello"}, {Channel: send.SMS, Name: "hallo"},
+		{Channel: send.SMS, Name: "hello", Version: 5}} {
 		if _, err := e.write(n, nil); !fault.Is(err, template.NotFound) {
 			t.Errorf("%v: %v", n, err)
 		}
 	}
 	_, err := e.write(template.Name{Channel: send.SMS, Name: "hello"}, map[string]any{"nom": "Ada"})
-	if f := fault.Of(err); !fault.Is(err, template.VariablesInvalid) || len(f.Fields) != 2 || f.Fields[0].Path != "template.variables.name" || f.Fields[1].Path != "template.variables.nom" {
+	if f := fault.Of(err); !fault.Is(err, template.VariablesInvalid) || len(f.Fields) != 2 ||
+		f.Fields[0].Path != "template.variables.name" || f.Fields[1].Path != "template.variables.nom" {
 		t.Error(err)
 	}
 	d := says("{{.extra}}{{.name}}")
 	d.Variables = append(d.Variables, template.Variable{Name: "extra", Kind: template.String})
 	e.put(send.SMS, "offered", "en", d)
-	if got, err := e.write(template.Name{Channel: send.SMS, Name: "offered"}, map[string]any{"name": "A", "extra": "mine"}); err != nil || got.Content.Text != "EA" {
+	if got, err := e.write(template.Name{Channel: send.SMS, Name: "offered"},
+		map[string]any{"name": "A", "extra": "mine"}); err != nil || got.Content.Text != "EA" {
 		t.Error(got, err)
 	}
 }
@@ -153,7 +160,8 @@ func TestTheSameAgainIsNoNewVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Default = true
-	if out, err := e.do(c); err != nil || out.Answer.(template.Put) != (template.Put{Version: 3, Locale: "de", Default: true}) {
+	if out, err := e.do(c); err != nil ||
+		out.Answer.(template.Put) != (template.Put{Version: 3, Locale: "de", Default: true}) {
 		t.Error(out, err)
 	}
 	if out, err := e.do(c); err != nil || !out.Existed {
@@ -184,7 +192,8 @@ func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
 	if _, err := remove("de"); err != nil {
 		t.Error(err)
 	}
-	if got, err := e.write(template.Name{Channel: send.SMS, Name: "a", Locale: "de"}, map[string]any{"name": "n"}); err != nil || got.Content.Text != "x" {
+	if got, err := e.write(template.Name{Channel: send.SMS, Name: "a", Locale: "de"},
+		map[string]any{"name": "n"}); err != nil || got.Content.Text != "x" {
 		t.Error(got, err)
 	}
 	if out, err := remove("de"); err != nil || !out.Existed {
@@ -201,13 +210,16 @@ func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if v, err := e.reader.Get(t.Context(), template.Name{Tenant: 1, Channel: send.SMS, Name: "a", Version: 2}); err != nil || v[0].Definition.Text != "y" || v[0].DeletedAt.IsZero() {
+	if v, err := e.reader.Get(t.Context(),
+		template.Name{Tenant: 1, Channel: send.SMS, Name: "a", Version: 2}); err != nil ||
+		v[0].Definition.Text != "y" || v[0].DeletedAt.IsZero() {
 		t.Error(v, err)
 	}
 	if p := e.put(send.SMS, "a", "fr", says("x")); p.Version != 3 || !p.Default {
 		t.Error("what comes back begins anew:", p)
 	}
-	if v, err := e.reader.Get(t.Context(), template.Name{Tenant: 1, Channel: send.SMS, Name: "a"}); err != nil || len(v) != 1 || v[0].Locale != "fr" {
+	if v, err := e.reader.Get(t.Context(), template.Name{Tenant: 1, Channel: send.SMS, Name: "a"}); err != nil ||
+		len(v) != 1 || v[0].Locale != "fr" {
 		t.Error(v, err)
 	}
 }
@@ -218,7 +230,8 @@ func TestTemplatesAreListedAndTriedOut(t *testing.T) {
 	for _, name := range []string{"c", "a", "b"} {
 		e.put(send.SMS, name, "en", says(name+" {{.name}}"))
 	}
-	e.put(send.Email, "a", "de", template.Definition{Subject: "s", HTML: "<b>{{.name}}</b>", Variables: says("").Variables})
+	e.put(send.Email, "a", "de", template.Definition{Subject: "s", HTML: "<b>{{.name}}</b>",
+		Variables: says("").Variables})
 	var names []string
 	for token := ""; ; {
 		list, next, err := e.reader.List(t.Context(), 1, "", 2, token)
@@ -232,23 +245,27 @@ func TestTemplatesAreListedAndTriedOut(t *testing.T) {
 			break
 		}
 	}
-	if want := []string{"email a[de] [1]", "sms a[en] [1]", "sms b[en] [1]", "sms c[en] [1]"}; !slices.Equal(names, want) {
+	if want := []string{"email a[de] [1]", "sms a[en] [1]", "sms b[en] [1]", "sms c[en] [1]"}; !slices.Equal(names,
+		want) {
 		t.Error(names)
 	}
 	if list, _, err := e.reader.List(t.Context(), 2, "", 2, ""); err != nil || len(list) != 0 {
 		t.Error("another tenant sees", list, err)
 	}
 	n := template.Name{Tenant: 1, Channel: send.Email, Name: "a", Locale: "de-AT"}
-	if r, p, err := e.reader.Preview(t.Context(), n, nil, map[string]any{"name": "<i>"}); err != nil || p != nil || r.Content.HTML != "<b>&lt;i&gt;</b>" || r.Template != "a@1" || r.Locale != "de" {
+	if r, p, err := e.reader.Preview(t.Context(), n, nil, map[string]any{"name": "<i>"}); err != nil || p != nil ||
+		r.Content.HTML != "<b>&lt;i&gt;</b>" || r.Template != "a@1" || r.Locale != "de" {
 		t.Error(r, p, err)
 	}
 	if _, p, err := e.reader.Preview(t.Context(), n, nil, map[string]any{"x": "<i>"}); err != nil || len(p) != 2 {
 		t.Error(p, err)
 	}
-	if _, p, err := e.reader.Preview(t.Context(), n, &template.Definition{Subject: "{{.x}}", Text: "{{.y}}"}, nil); err != nil || len(p) != 2 {
+	if _, p, err := e.reader.Preview(t.Context(), n, &template.Definition{Subject: "{{.x}}", Text: "{{.y}}"},
+		nil); err != nil || len(p) != 2 {
 		t.Error(p, err)
 	}
-	if _, _, err := e.reader.Preview(t.Context(), template.Name{Tenant: 2, Channel: send.Email, Name: "a"}, nil, nil); !fault.Is(err, template.NotFound) {
+	if _, _, err := e.reader.Preview(t.Context(), template.Name{Tenant: 2, Channel: send.Email, Name: "a"}, nil,
+		nil); !fault.Is(err, template.NotFound) {
 		t.Error(err)
 	}
 }

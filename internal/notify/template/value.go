@@ -295,5 +295,6 @@ func (b *binder) time(v *Variable, value any) (any, string) {
 		return nil, problem
 	}
 	parts, _ := parsePattern(v.Pattern) // checked when the template was made
-	return shown{show(t, parts, b.locale), show(t, []part{{word: "date"}}, b.locale), show(t, []part{{word: "time"}}, b.locale)}, ""
+	return shown{show(t, parts, b.locale), show(t, []part{{word: "date"}}, b.locale),
+		show(t, []part{{word: "time"}}, b.locale)}, ""
 }

@@ -25,19 +25,22 @@ func (c *CreateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	if e, ok := tx.live(c.row); ok {
 		var differs []string
-		for field, same := range map[string]bool{"url": e.URL == c.URL, "types": slices.Equal(e.Types, c.Types), "description": e.Description == c.Description} {
+		for field, same := range map[string]bool{"url": e.URL == c.URL, "types": slices.Equal(e.Types, c.Types),
+			"description": e.Description == c.Description} {
 			if !same {
 				differs = append(differs, field)
 			}
 		}
 		if len(differs) > 0 {
 			slices.Sort(differs)
-			return nil, ExistsDifferent.New("webhook endpoint %s exists with other content", c.Name).With("name", c.Name).With("differs", strings.Join(differs, ","))
+			return nil, ExistsDifferent.New("webhook endpoint %s exists with other content", c.Name).With("name",
+				c.Name).With("differs", strings.Join(differs, ","))
 		}
 		return commit.Repeat{First: *e}, nil
 	}
 	s := tx.Change(c.row)
-	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: tx.ID(), URL: c.URL, Types: c.Types, Description: c.Description, Version: 1,
+	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: tx.ID(), URL: c.URL, Types: c.Types,
+		Description: c.Description, Version: 1,
 		CreatedAt: tx.Now}}
 	tx.changed(&s.Endpoint, c.Caller)
 	return s.Endpoint, nil
@@ -83,9 +86,9 @@ func (c *UpdateCommand) Apply(tx *Tx) (any, error) {
 	return *e, nil
 }
 
-// RotateCommand makes a new secret; the one of Version goes on signing for Overlap. Its answer is an Endpoint; to replace
-// the same version again is a repeat, so that a retry does not make the secret useless that receivers have. Returns
-// faults WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
+// RotateCommand makes a new secret; the one of Version goes on signing for Overlap. Its answer is an Endpoint; to
+// replace the same version again is a repeat, so that a retry does not make the secret useless that receivers have.
+// Returns faults WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
 type RotateCommand struct {
 	commit.Caller
 	Name    string
@@ -107,7 +110,8 @@ func (c *RotateCommand) Apply(tx *Tx) (any, error) {
 	case e.Version == c.Version+1:
 		return commit.Repeat{First: *e}, nil
 	case e.Version != c.Version:
-		return nil, Replaced.New("the secret of webhook endpoint %s has version %d, not %d", c.Name, e.Version, c.Version).With("secret_version", e.Version)
+		return nil, Replaced.New("the secret of webhook endpoint %s has version %d, not %d", c.Name, e.Version,
+			c.Version).With("secret_version", e.Version)
 	}
 	e = tx.change(c.row)
 	tx.changed(e, c.Caller)

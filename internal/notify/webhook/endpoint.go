@@ -26,7 +26,8 @@ type Endpoint struct {
 	// Version of its secret. The one before signs too until PreviousUntil.
 	Version       int32
 	PreviousUntil time.Time
-	// FailingSince is when the failures began that have not stopped since; FailedAt is the last of them, to the hour. Zero: it works.
+	// FailingSince is when the failures began that have not stopped since; FailedAt is the last of them, to the hour.
+	// Zero: it works.
 	FailingSince, FailedAt time.Time
 	CreatedAt              time.Time
 	// ChangedAt is when a call made it or changed it last: that of Principal, with RequestID.

@@ -162,12 +162,16 @@ func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 		change(c)
 		return c
 	}
-	d.want(d.all(0, create("shop", "https://a.example", "x", "y"), create("shop", "https://a.example", "x", "y"), create("shop", "https://b.example", "x")),
+	d.want(d.all(0, create("shop", "https://a.example", "x", "y"), create("shop", "https://a.example", "x", "y"),
+		create("shop", "https://b.example", "x")),
 		"https://a.example x,y v1", "https://a.example x,y v1 existed", "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT")
 	d.want(d.all(1, create("shop", "https://a.example", "x", "y")), "https://a.example x,y v1 existed")
-	d.want(d.all(0, update(func(c *webhook.UpdateCommand) { c.URL, c.Types = ptr("https://c.example"), &[]string{} })), "https://c.example  v1")
-	d.want(d.all(0, update(func(c *webhook.UpdateCommand) { c.Enabled = ptr(false) })), "https://c.example  v1 by_caller")
-	d.want(d.all(0, update(func(c *webhook.UpdateCommand) { c.Enabled, c.Description = ptr(true), ptr("text") })), "https://c.example  v1")
+	d.want(d.all(0, update(func(c *webhook.UpdateCommand) { c.URL, c.Types = ptr("https://c.example"), &[]string{} })),
+		"https://c.example  v1")
+	d.want(d.all(0, update(func(c *webhook.UpdateCommand) { c.Enabled = ptr(false) })),
+		"https://c.example  v1 by_caller")
+	d.want(d.all(0, update(func(c *webhook.UpdateCommand) { c.Enabled, c.Description = ptr(true), ptr("text") })),
+		"https://c.example  v1")
 	if e := d.get("shop"); e.Description != "text" || e.Types != nil || e.Disabled != "" || !e.DisabledAt.IsZero() {
 		t.Errorf("%+v", e)
 	}
@@ -178,19 +182,24 @@ func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 	if e := d.get("shop"); e.URL != "https://d.example" || e.Description != "" {
 		t.Errorf("%+v", e)
 	}
-	d.want(d.all(0, together{create("brief", "https://d.example"), &webhook.DeleteCommand{Caller: caller, Name: "brief"}}), "https://d.example  v1")
-	if _, err := d.reader.Endpoint(t.Context(), webhook.Key{Tenant: 1, Name: "brief"}); !fault.Is(err, webhook.NotFound) {
+	d.want(d.all(0, together{create("brief", "https://d.example"),
+		&webhook.DeleteCommand{Caller: caller, Name: "brief"}}), "https://d.example  v1")
+	if _, err := d.reader.Endpoint(t.Context(), webhook.Key{Tenant: 1, Name: "brief"}); !fault.Is(err,
+		webhook.NotFound) {
 		t.Errorf("what was deleted at once is there: %v", err)
 	}
 	second := d.get("shop").ID
 	d.want(d.all(0, remove), "https://d.example  v1")
-	d.want(d.all(0, remove, update(func(*webhook.UpdateCommand) {}), create("shop", "https://e.example"), remove, remove),
-		"WEBHOOK_ENDPOINT_NOT_FOUND", "WEBHOOK_ENDPOINT_NOT_FOUND", "https://e.example  v1", "https://e.example  v1", "WEBHOOK_ENDPOINT_NOT_FOUND")
+	d.want(d.all(0, remove, update(func(*webhook.UpdateCommand) {}), create("shop", "https://e.example"), remove,
+		remove),
+		"WEBHOOK_ENDPOINT_NOT_FOUND", "WEBHOOK_ENDPOINT_NOT_FOUND", "https://e.example  v1", "https://e.example  v1",
+		"WEBHOOK_ENDPOINT_NOT_FOUND")
 	d.want(d.all(0, create("shop", "https://f.example")), "https://f.example  v1")
 	if third := d.get("shop").ID; first == second || second == third {
 		t.Errorf("ids %d, %d, %d", first, second, third)
 	}
-	if _, err := d.reader.Endpoint(t.Context(), webhook.Key{Tenant: 2, Name: "shop"}); !fault.Is(err, webhook.NotFound) {
+	if _, err := d.reader.Endpoint(t.Context(), webhook.Key{Tenant: 2, Name: "shop"}); !fault.Is(err,
+		webhook.NotFound) {
 		t.Errorf("another tenant sees it: %v", err)
 	}
 }
@@ -225,7 +234,8 @@ func TestManyMakeOneEndpoint(t *testing.T) {
 			for n := range 5 {
 				got := d.all(i%2, create(fmt.Sprint("shop", n), fmt.Sprintf("https://%d.example", i%3)))
 				mu.Lock()
-				count[strings.TrimLeft(strings.SplitAfter(got[0], ".example")[len(strings.SplitAfter(got[0], ".example"))-1], " ")]++
+				count[strings.TrimLeft(strings.SplitAfter(got[0],
+					".example")[len(strings.SplitAfter(got[0], ".example"))-1], " ")]++
 				mu.Unlock()
 			}
 		})
@@ -301,7 +311,8 @@ func TestWantsWhichEvents(t *testing.T) {
 	for _, c := range []struct {
 		e    webhook.Endpoint
 		want bool
-	}{{webhook.Endpoint{}, true}, {webhook.Endpoint{Types: []string{"a", "x"}}, true}, {webhook.Endpoint{Types: []string{"a"}}, false},
+	}{{webhook.Endpoint{}, true}, {webhook.Endpoint{Types: []string{"a", "x"}},
+		true}, {webhook.Endpoint{Types: []string{"a"}}, false},
 		{webhook.Endpoint{Disabled: webhook.Gone}, false}} {
 		if got := c.e.Wants("x"); got != c.want {
 			t.Errorf("%+v: %v", c.e, got)

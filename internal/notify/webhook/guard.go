@@ -28,10 +28,12 @@ type Guard struct {
 	Resolver *net.Resolver
 }
 
-// notPublic are the parts of the address space that are not of the public internet, by the IANA registries of special-purpose
-// addresses, and one that is: Azure's address for its own machines.
-var notPublic = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32", "169.254.0.0/16", "172.16.0.0/12",
-	"192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15",
+// notPublic are the parts of the address space that are not of the public internet, by the IANA registries of
+// special-purpose addresses, and one that is: Azure's address for its own machines.
+var notPublic = prefixes("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "168.63.129.16/32",
+	"169.254.0.0/16", "172.16.0.0/12",
+	"192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
+	"192.175.48.0/24", "198.18.0.0/15",
 	"198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
 	"2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 
@@ -62,7 +64,8 @@ func public(a netip.Addr) bool {
 // Address tells why an address may not be reached, or nil.
 func (g *Guard) Address(to netip.AddrPort) error {
 	a := to.Addr().Unmap()
-	if a.Zone() != "" || !a.IsValid() || !public(a) && !slices.ContainsFunc(g.Allow, func(p netip.Prefix) bool { return p.Contains(a) }) {
+	if a.Zone() != "" || !a.IsValid() || !public(a) &&
+		!slices.ContainsFunc(g.Allow, func(p netip.Prefix) bool { return p.Contains(a) }) {
 		return &httpsend.Blocked{Reason: "the endpoint is at an address that is not public"}
 	}
 	if !g.port(to.Port()) {
@@ -72,7 +75,8 @@ func (g *Guard) Address(to netip.AddrPort) error {
 }
 
 func (g *Guard) port(n uint16) bool {
-	return n == 443 || n == 8443 || g.HTTP && (n == 80 || n == 8080) || slices.Contains(g.Ports, n) || slices.Contains(g.Ports, 0)
+	return n == 443 || n == 8443 || g.HTTP && (n == 80 || n == 8080) || slices.Contains(g.Ports, n) ||
+		slices.Contains(g.Ports, 0)
 }
 
 // Dial connects to addresses that may be reached. It looks at the address itself, after names were resolved, when it is

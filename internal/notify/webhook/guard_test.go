@@ -20,16 +20,21 @@ import (
 
 func TestOnlyPublicAddressesAreReached(t *testing.T) {
 	var g webhook.Guard
-	for _, text := range []string{"0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254", "168.63.129.16", "169.254.169.254",
-		"172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.1.1", "198.18.0.1", "198.51.100.1", "203.0.113.1",
+	for _, text := range []string{"0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1",
+		"127.255.255.254", "168.63.129.16", "169.254.169.254",
+		"172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.88.99.1", "192.168.1.1", "198.18.0.1",
+		"198.51.100.1", "203.0.113.1",
 		"224.0.0.1", "239.255.255.255", "240.0.0.1", "255.255.255.255",
-		"::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "100::1", "2001::1", "2001:10::1",
-		"2001:db8::1", "2002:7f00:1::1", "2002:808:808::1", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1"} {
+		"::", "::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
+		"64:ff9b:1::1", "100::1", "2001::1", "2001:10::1",
+		"2001:db8::1", "2002:7f00:1::1", "2002:808:808::1", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fe80::1",
+		"fe80::1%eth0", "fec0::1", "ff02::1"} {
 		if g.Address(netip.AddrPortFrom(netip.MustParseAddr(text), 443)) == nil {
 			t.Errorf("%s is taken for public", text)
 		}
 	}
-	for _, text := range []string{"1.1.1.1", "8.8.8.8", "93.184.215.14", "172.15.0.1", "172.32.0.1", "100.63.0.1", "100.128.0.1", "11.0.0.1", "192.0.1.1",
+	for _, text := range []string{"1.1.1.1", "8.8.8.8", "93.184.215.14", "172.15.0.1", "172.32.0.1", "100.63.0.1",
+		"100.128.0.1", "11.0.0.1", "192.0.1.1",
 		"2606:4700:4700::1111", "2a00:1450:4001:80b::200e", "240e::1", "::ffff:8.8.8.8", "64:ff9b::808:808"} {
 		if err := g.Address(netip.AddrPortFrom(netip.MustParseAddr(text), 443)); err != nil {
 			t.Errorf("%s: %v", text, err)
@@ -47,7 +52,8 @@ func TestOnlyPublicAddressesAreReached(t *testing.T) {
 }
 
 func TestURLs(t *testing.T) {
-	strict, lax := webhook.Guard{}, webhook.Guard{HTTP: true, Ports: []uint16{9000}, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
+	strict, lax := webhook.Guard{}, webhook.Guard{HTTP: true, Ports: []uint16{9000},
+		Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
 	for text, want := range map[string][2]bool{ // by the strict and the lax guard
 		"https://example.com/hook?a=b":                    {true, true},
 		"https://example.com:8443":                        {true, true},
@@ -108,8 +114,9 @@ func resolver(t *testing.T, lists ...[]string) *net.Resolver {
 			if m.Questions[0].Type == dnsmessage.TypeA {
 				for _, text := range lists[min(asked, len(lists)-1)] {
 					m.Answers = append(m.Answers, dnsmessage.Resource{
-						Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET},
-						Body:   &dnsmessage.AResource{A: netip.MustParseAddr(text).As4()}})
+						Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Type: dnsmessage.TypeA,
+							Class: dnsmessage.ClassINET},
+						Body: &dnsmessage.AResource{A: netip.MustParseAddr(text).As4()}})
 				}
 				asked++
 			}
@@ -158,10 +165,12 @@ func TestANameThatTurnsInwards(t *testing.T) {
 
 	both := []string{"127.0.0.1", "127.0.0.2"}
 	sender, err := webhook.New(webhook.Settings{Master: secret.New(), Log: slog.New(slog.DiscardHandler),
-		Guard: webhook.Guard{HTTP: true, Ports: []uint16{uint16(port)}, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")},
+		Guard: webhook.Guard{HTTP: true, Ports: []uint16{uint16(port)},
+			Allow:    []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")},
 			Resolver: resolver(t, []string{"127.0.0.2"}, []string{"127.0.0.1"}, both, []string{"127.0.0.1"})},
 		Find: func(_ context.Context, k webhook.Key) (webhook.Endpoint, error) {
-			return webhook.Endpoint{Key: k, ID: 1, Version: 1, URL: "http://hook.example.com:" + strconv.Itoa(port)}, nil
+			return webhook.Endpoint{Key: k, ID: 1, Version: 1, URL: "http://hook.example.com:" + strconv.Itoa(port)},
+				nil
 		},
 		Observe: func(_ context.Context, o webhook.Observation) error {
 			t.Errorf("%+v: what we block tells nothing of the endpoint", o)
@@ -181,6 +190,7 @@ func TestANameThatTurnsInwards(t *testing.T) {
 		}
 	}
 	if reached.Load() != 0 || taken.Load() != 2 {
-		t.Errorf("the forbidden address was connected to %d times, the allowed one took %d", reached.Load(), taken.Load())
+		t.Errorf("the forbidden address was connected to %d times, the allowed one took %d", reached.Load(),
+			taken.Load())
 	}
 }

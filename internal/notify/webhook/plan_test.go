@@ -22,8 +22,8 @@ func (w *wanting) Apply(*webhook.Tx) (any, error) {
 	return names, nil
 }
 
-// Plans made when the table was empty must be as good on a full one of which there are no statistics. Most endpoints are
-// disabled, and stand before the others by name.
+// Plans made when the table was empty must be as good on a full one of which there are no statistics. Most endpoints
+// are disabled, and stand before the others by name.
 func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -39,7 +39,8 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	exec("alter table notify_endpoints set (autovacuum_enabled = false); analyze") // autovacuum's ANALYZE would hide the trap
+	// autovacuum's ANALYZE would hide the trap
+	exec("alter table notify_endpoints set (autovacuum_enabled = false); analyze")
 	d.engines[0], d.reader = flow.NewEngine(pool, t.Name(), nil, nil), webhook.NewReader(pool)
 	defer func() { _ = d.engines[0].Drain(context.Background()) }()
 
@@ -57,7 +58,10 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 			return func() { d.all(0, list(command)...) }
 		}
 		return map[string]func(){
-			"1 create": change(func(i int) commit.Command[*webhook.Tx] { return create("new-"+name(i), "https://example.com/") }),
+			"1 create": change(func(i int) commit.Command[*webhook.Tx] {
+				return create("new-"+name(i),
+					"https://example.com/")
+			}),
 			"2 update": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.UpdateCommand{Caller: caller, Name: name(i), URL: ptr("https://example.com/changed")}
 			}),

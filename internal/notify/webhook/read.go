@@ -36,7 +36,8 @@ const (
 )
 
 // List lists a tenant's endpoints by name. Returns fault PAGE_TOKEN_INVALID.
-func (r *Reader) List(ctx context.Context, tenant int32, size int, token string) (endpoints []Endpoint, next string, err error) {
+func (r *Reader) List(ctx context.Context, tenant int32, size int,
+	token string) (endpoints []Endpoint, next string, err error) {
 	pages := paging.Of("notify_endpoints", tenant)
 	place, err := pages.After(token, 1)
 	if err != nil {
@@ -51,10 +52,14 @@ func (r *Reader) List(ctx context.Context, tenant int32, size int, token string)
 	}
 	found, err := q.EndpointPage(ctx, pg.Planned{DB: r.pool}, arg)
 	for _, f := range found {
-		endpoints = append(endpoints, endpointOf(Key{tenant, f.Name}, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
-			Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt, SecretVersion: f.SecretVersion,
-			PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt,
-			Principal: f.Principal, RequestID: f.RequestID}))
+		endpoints = append(endpoints, endpointOf(Key{tenant, f.Name},
+			db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
+				Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt,
+				SecretVersion: f.SecretVersion,
+				PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt,
+				CreatedAt: f.CreatedAt,
+				ChangedAt: f.ChangedAt,
+				Principal: f.Principal, RequestID: f.RequestID}))
 	}
 	if len(endpoints) > size {
 		endpoints = endpoints[:size]

@@ -4,10 +4,13 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 
 // The reasons of webhook endpoints.
 var (
-	NotFound = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound, Step: fault.Fix,
+	NotFound = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_NOT_FOUND", Class: fault.BadRequest,
+		Code: fault.NotFound, Step: fault.Fix,
 		Doc: "There is no webhook endpoint with this name."})
-	ExistsDifferent = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT", Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+	ExistsDifferent = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "A webhook endpoint with this name exists with another URL, other types or another description. The state lists the fields that differ."})
-	Replaced = fault.Define(fault.Reason{Name: "WEBHOOK_SECRET_REPLACED", Class: fault.Conflict, Code: fault.Aborted, Step: fault.ReadAgain,
-		Doc: "The secret of the webhook endpoint has a newer version than the call names. Nothing was changed; the state has the current version."})
+	Replaced = fault.Define(fault.Reason{Name: "WEBHOOK_SECRET_REPLACED", Class: fault.Conflict, Code: fault.Aborted,
+		Step: fault.ReadAgain,
+		Doc:  "The secret of the webhook endpoint has a newer version than the call names. Nothing was changed; the state has the current version."})
 )

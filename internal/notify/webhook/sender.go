@@ -87,7 +87,8 @@ func Check(c *send.Content) error {
 	return nil
 }
 
-// Send posts the message's data to the endpoint that it is for. It does not look at Types: who names an endpoint means it.
+// Send posts the message's data to the endpoint that it is for. It does not look at Types: who names an endpoint means
+// it.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if err := Check(&m.Content); err != nil {
 		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: err.Error()}
@@ -95,11 +96,14 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	e, err := s.find(ctx, Key{m.Tenant, m.Recipient})
 	switch {
 	case fault.Is(err, NotFound):
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "no_endpoint", Text: "there is no such endpoint"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "no_endpoint",
+			Text: "there is no such endpoint"}
 	case err != nil:
-		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "endpoint_not_read", Text: "the endpoint could not be looked up"}
+		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "endpoint_not_read",
+			Text: "the endpoint could not be looked up"}
 	case e.Disabled != "":
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "endpoint_disabled", Text: "the endpoint is disabled: " + e.Disabled}
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "endpoint_disabled",
+			Text: "the endpoint is disabled: " + e.Disabled}
 	}
 	if err := s.s.Guard.URL(e.URL); err != nil { // allowed when it was made
 		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "blocked", Text: "its URL " + err.Error()}
@@ -123,7 +127,8 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 
 // verdict is what an answer means: nil, it was taken.
 func verdict(a *httpsend.Answer) *send.Failure {
-	f := &send.Failure{Outcome: send.Temporary, Code: "http_" + strconv.Itoa(a.Status), Text: http.StatusText(a.Status), RetryAfter: a.RetryAfter}
+	f := &send.Failure{Outcome: send.Temporary, Code: "http_" + strconv.Itoa(a.Status), Text: http.StatusText(a.Status),
+		RetryAfter: a.RetryAfter}
 	switch {
 	case a.Status >= 200 && a.Status < 300:
 		return nil
@@ -163,7 +168,8 @@ func (s *Sender) find(ctx context.Context, k Key) (Endpoint, error) {
 func (s *Sender) observe(ctx context.Context, e Endpoint, o Observation) {
 	now, seen := time.Now(), &e
 	s.mu.Lock()
-	if k := s.known[e.Key]; k != nil && k.endpoint.ID == e.ID { // with what others have noted that were under way meanwhile
+	// with what others have noted that were under way meanwhile
+	if k := s.known[e.Key]; k != nil && k.endpoint.ID == e.ID {
 		seen = &k.endpoint
 	}
 	if seen.Disabled != "" || o.OK && seen.FailingSince.IsZero() || !o.OK && !o.Gone && now.Sub(seen.FailedAt) < noted {
@@ -182,7 +188,8 @@ func (s *Sender) observe(ctx context.Context, e Endpoint, o Observation) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := s.s.Observe(ctx, o); err != nil {
-		s.s.Log.WarnContext(ctx, "could not record the result of an attempt at a webhook endpoint", "tenant_id", o.Tenant, "endpoint", o.Name, "error", err)
+		s.s.Log.WarnContext(ctx, "could not record the result of an attempt at a webhook endpoint", "tenant_id",
+			o.Tenant, "endpoint", o.Name, "error", err)
 		s.mu.Lock()
 		delete(s.known, e.Key)
 		s.mu.Unlock()

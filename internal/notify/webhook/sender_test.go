@@ -25,12 +25,14 @@ import (
 )
 
 func event() *send.Message {
-	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.Webhook, Recipient: "shop",
-		Content: send.Content{Type: "order.paid", Data: []byte(`{"type":"order.paid","data":{"id":1}}`)}}
+	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.Webhook,
+		Recipient: "shop",
+		Content:   send.Content{Type: "order.paid", Data: []byte(`{"type":"order.paid","data":{"id":1}}`)}}
 }
 
 // receiver is a server for one endpoint, over TLS, that a sender may reach although it is on this machine.
-func receiver(t *testing.T, change func(*webhook.Settings, *webhook.Endpoint), handle http.HandlerFunc) (*httptest.Server, *atomic.Int64, *webhook.Sender) {
+func receiver(t *testing.T, change func(*webhook.Settings, *webhook.Endpoint),
+	handle http.HandlerFunc) (*httptest.Server, *atomic.Int64, *webhook.Sender) {
 	t.Helper()
 	taken := new(atomic.Int64)
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +44,8 @@ func receiver(t *testing.T, change func(*webhook.Settings, *webhook.Endpoint), h
 	port, _ := strconv.ParseUint(u.Port(), 10, 16)
 	e := webhook.Endpoint{Key: webhook.Key{Tenant: 1, Name: "shop"}, ID: 7, Version: 1, URL: server.URL}
 	s := webhook.Settings{Master: secret.New(), Log: slog.New(slog.DiscardHandler),
-		Guard:   webhook.Guard{Ports: []uint16{uint16(port)}, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}},
+		Guard: webhook.Guard{Ports: []uint16{uint16(port)},
+			Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}},
 		TLS:     &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs},
 		Observe: func(context.Context, webhook.Observation) error { return nil }}
 	if change != nil {
@@ -69,7 +72,8 @@ func TestReceiversCanVerify(t *testing.T) {
 		name    string
 		overlap time.Duration
 		signs   []int32 // versions
-	}{{"one secret", 0, []int32{3}}, {"being replaced", time.Hour, []int32{3, 2}}, {"replaced", -time.Second, []int32{3}}} {
+	}{{"one secret", 0, []int32{3}}, {"being replaced", time.Hour, []int32{3, 2}}, {"replaced", -time.Second,
+		[]int32{3}}} {
 		t.Run(c.name, func(t *testing.T) {
 			var master *secret.Master
 			_, taken, sender := receiver(t, func(s *webhook.Settings, e *webhook.Endpoint) {
@@ -91,7 +95,8 @@ func TestReceiversCanVerify(t *testing.T) {
 						t.Errorf("version %d: %v", version, err)
 					}
 				}
-				if r.Method != "POST" || r.Header.Get("Webhook-Id") != event().Key || r.Header.Get("Webhook-Event") != "order.paid" ||
+				if r.Method != "POST" || r.Header.Get("Webhook-Id") != event().Key ||
+					r.Header.Get("Webhook-Event") != "order.paid" ||
 					r.Header.Get("Content-Type") != "application/json" || string(body) != string(event().Content.Data) {
 					t.Errorf("%v %s", r.Header, body)
 				}
@@ -106,7 +111,8 @@ func TestReceiversCanVerify(t *testing.T) {
 func TestSecretsAreOfTheirEndpointAndVersion(t *testing.T) {
 	m := secret.New()
 	seen := map[string]bool{}
-	for _, s := range []webhook.Secret{webhook.SecretOf(m, 1, 7, 1), webhook.SecretOf(m, 1, 7, 2), webhook.SecretOf(m, 1, 8, 1), webhook.SecretOf(m, 2, 7, 1),
+	for _, s := range []webhook.Secret{webhook.SecretOf(m, 1, 7, 1), webhook.SecretOf(m, 1, 7, 2),
+		webhook.SecretOf(m, 1, 8, 1), webhook.SecretOf(m, 2, 7, 1),
 		webhook.SecretOf(m, 1, 71, 1), webhook.SecretOf(secret.New(), 1, 7, 1)} {
 		if seen[s.String()] || !strings.HasPrefix(s.String(), "whsec_") || len(s) < 24 {
 			t.Errorf("%d bytes, or the same as another one", len(s))
@@ -126,9 +132,11 @@ func TestWhatAnswersMean(t *testing.T) {
 		disable bool
 	}{
 		{200, 0, 0, false}, {202, 0, 0, false}, {204, 0, 0, false},
-		{301, send.Temporary, 0, false}, {302, send.Temporary, 0, false}, {400, send.Temporary, 0, false}, {404, send.Temporary, 0, false},
+		{301, send.Temporary, 0, false}, {302, send.Temporary, 0, false}, {400, send.Temporary, 0, false},
+		{404, send.Temporary, 0, false},
 		{410, send.Permanent, 0, true}, {429, send.Temporary, 9 * time.Second, false}, {500, send.Temporary, 0, false},
-		{502, send.Unknown, 9 * time.Second, false}, {503, send.Temporary, 9 * time.Second, false}, {504, send.Unknown, 9 * time.Second, false},
+		{502, send.Unknown, 9 * time.Second, false}, {503, send.Temporary, 9 * time.Second, false},
+		{504, send.Unknown, 9 * time.Second, false},
 	} {
 		var seen []webhook.Observation
 		server, taken, sender := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) {
@@ -152,7 +160,8 @@ func TestWhatAnswersMean(t *testing.T) {
 			continue
 		}
 		f := send.Failed(err)
-		if f.Outcome != c.outcome || f.RetryAfter != c.wait || f.Disable != c.disable || f.Code != "http_"+strconv.Itoa(c.status) || taken.Load() != 1 {
+		if f.Outcome != c.outcome || f.RetryAfter != c.wait || f.Disable != c.disable ||
+			f.Code != "http_"+strconv.Itoa(c.status) || taken.Load() != 1 {
 			t.Errorf("%d is %+v, %d arrived", c.status, f, taken.Load())
 		}
 		if len(seen) != 1 || seen[0].OK || seen[0].Gone != c.disable || seen[0].ID != 7 {
@@ -162,11 +171,12 @@ func TestWhatAnswersMean(t *testing.T) {
 }
 
 func TestAnAnswerThatDoesNotEndIsTakenByItsStatus(t *testing.T) {
-	_, _, sender := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) { s.Timeout = 300 * time.Millisecond }, func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(200)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	})
+	_, _, sender := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) { s.Timeout = 300 * time.Millisecond },
+		func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(200)
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})
 	if _, err := sender.Send(t.Context(), event()); err != nil {
 		t.Error(err)
 	}
@@ -215,7 +225,10 @@ func TestBrokenConnections(t *testing.T) {
 	if f := send.Failed(err); f.Outcome != send.Unknown || taken.Load() != 1 {
 		t.Errorf("%v, %d arrived", f, taken.Load())
 	}
-	silent, _, slow := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) { s.Timeout = 200 * time.Millisecond }, func(_ http.ResponseWriter, r *http.Request) {
+	silent, _, slow := receiver(t, func(s *webhook.Settings,
+		_ *webhook.Endpoint) {
+		s.Timeout = 200 * time.Millisecond
+	}, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()
 	})
@@ -231,7 +244,8 @@ func TestBrokenConnections(t *testing.T) {
 }
 
 func TestWhatIsNotPosted(t *testing.T) {
-	_, taken, sender := receiver(t, func(_ *webhook.Settings, e *webhook.Endpoint) { e.Disabled = webhook.ByCaller }, func(http.ResponseWriter, *http.Request) {})
+	_, taken, sender := receiver(t, func(_ *webhook.Settings, e *webhook.Endpoint) { e.Disabled = webhook.ByCaller },
+		func(http.ResponseWriter, *http.Request) {})
 	for _, c := range []struct {
 		code   string
 		change func(*send.Message)

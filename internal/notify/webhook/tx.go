@@ -59,10 +59,13 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 		found, err := q.EndpointLock(p.Context(), d, arg)
 		for _, f := range found {
 			r := rows[f.N-1]
-			tx.Load(r, stored{tid: f.Ctid, Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
-				Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt, SecretVersion: f.SecretVersion,
-				PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt, CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt, Principal: f.Principal,
-				RequestID: f.RequestID})})
+			tx.Load(r, stored{tid: f.Ctid,
+				Endpoint: endpointOf(r.Key, db.EndpointGetRow{EndpointID: f.EndpointID, Url: f.Url, Types: f.Types,
+					Description: f.Description, DisabledFor: f.DisabledFor, DisabledAt: f.DisabledAt,
+					SecretVersion: f.SecretVersion,
+					PreviousUntil: f.PreviousUntil, FailingSince: f.FailingSince, FailedAt: f.FailedAt,
+					CreatedAt: f.CreatedAt, ChangedAt: f.ChangedAt, Principal: f.Principal,
+					RequestID: f.RequestID})})
 		}
 		return err
 	})
@@ -118,10 +121,13 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			tids[i] = r.Value.tid
 		}
 		p.Queue(func(d commit.DB) error {
-			_, err := q.EndpointUpdate(p.Context(), d, db.EndpointUpdateParams{Tids: tids, EndpointIds: arg.EndpointIds, Urls: arg.Urls, Types: arg.Types,
-				Descriptions: arg.Descriptions, DisabledFor: arg.DisabledFor, DisabledAt: arg.DisabledAt, SecretVersions: arg.SecretVersions,
-				PreviousUntil: arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt, CreatedAt: arg.CreatedAt, ChangedAt: arg.ChangedAt,
-				Principals: arg.Principals, RequestIds: arg.RequestIds})
+			_, err := q.EndpointUpdate(p.Context(), d,
+				db.EndpointUpdateParams{Tids: tids, EndpointIds: arg.EndpointIds, Urls: arg.Urls, Types: arg.Types,
+					Descriptions: arg.Descriptions, DisabledFor: arg.DisabledFor, DisabledAt: arg.DisabledAt,
+					SecretVersions: arg.SecretVersions,
+					PreviousUntil:  arg.PreviousUntil, FailingSince: arg.FailingSince, FailedAt: arg.FailedAt,
+					CreatedAt: arg.CreatedAt, ChangedAt: arg.ChangedAt,
+					Principals: arg.Principals, RequestIds: arg.RequestIds})
 			return err
 		})
 	}
@@ -155,8 +161,10 @@ func columns(rows []*row) (arg db.EndpointInsertParams) {
 }
 
 func endpointOf(k Key, r db.EndpointGetRow) Endpoint {
-	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: at(r.DisabledAt), Version: r.SecretVersion,
-		PreviousUntil: at(r.PreviousUntil), FailingSince: at(r.FailingSince), FailedAt: at(r.FailedAt), CreatedAt: r.CreatedAt.UTC(),
+	e := Endpoint{Key: k, ID: r.EndpointID, URL: r.Url, Description: r.Description, DisabledAt: at(r.DisabledAt),
+		Version:       r.SecretVersion,
+		PreviousUntil: at(r.PreviousUntil), FailingSince: at(r.FailingSince), FailedAt: at(r.FailedAt),
+		CreatedAt: r.CreatedAt.UTC(),
 		ChangedAt: r.ChangedAt.UTC(), Principal: r.Principal, RequestID: r.RequestID}
 	if r.Types != "" {
 		e.Types = strings.Split(r.Types, ",")

@@ -21,9 +21,12 @@ func (b *Books) notices() {
 		}
 		return out.Answer.(*notify.Message).ID
 	}
-	arrived := accept(notify.Params{Channel: send.SMS, Recipient: "+8613812345678", BusinessType: "order.paid", BizNo: "paid-1-sms",
+	arrived := accept(notify.Params{Channel: send.SMS, Recipient: "+8613812345678", BusinessType: "order.paid",
+		BizNo:   "paid-1-sms",
 		Content: send.Content{Text: "Order 1 is paid."}})
-	accept(notify.Params{Channel: send.Email, Recipient: "ada@example.com", BusinessType: "order.paid", BizNo: "paid-1-mail",
+	accept(notify.Params{Channel: send.Email, Recipient: "ada@example.com", BusinessType: "order.paid",
+		BizNo:   "paid-1-mail",
 		Content: send.Content{Subject: "Order 1 is paid.", Text: "Thank you."}})
-	b.ask("req-report", flow.Notify(&notify.ReportCommand{Caller: who, ID: arrived, Provider: "sms-1", Delivered: true}))
+	b.ask("req-report", flow.Notify(&notify.ReportCommand{Caller: who, ID: arrived, Provider: "sms-1",
+		Delivered: true}))
 }

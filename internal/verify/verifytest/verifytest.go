@@ -49,7 +49,8 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Books{t, flow.NewSendingEngine(pool, "test", nil, nil, &notify.Outbox{Master: secret.New(), Instance: "test"})}
+	b := &Books{t, flow.NewSendingEngine(pool, "test", nil, nil,
+		&notify.Outbox{Master: secret.New(), Instance: "test"})}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -67,16 +68,18 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 
 // Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
 // open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
-// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code, messages to people, an endpoint of webhooks; and a little for other.
+// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code,
+// messages to people, an endpoint of webhooks; and a little for other.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
 	b.Accounts(Demo, "req-accounts", "world", "user:1:wallet", "user:2:wallet", "fees")
 	b.Transfer(Demo, "fund-1", "world", "user:1:wallet", "100")
-	b.must(Demo, "req-pay-1", &ledger.TransferCommand{Caller: caller(Demo, "req-pay-1"), TransferParams: ledger.TransferParams{
-		BizNo: "pay-1", Type: "purchase", EffectiveAt: time.Now().Add(-time.Hour), Postings: []ledger.Posting{
-			{From: "user:1:wallet", To: "user:2:wallet", Asset: "CNY", Amount: Decimal("30.5")},
-			{From: "user:1:wallet", To: "fees", Asset: "CNY", Amount: Decimal("0.05")}}}})
+	b.must(Demo, "req-pay-1", &ledger.TransferCommand{Caller: caller(Demo, "req-pay-1"),
+		TransferParams: ledger.TransferParams{
+			BizNo: "pay-1", Type: "purchase", EffectiveAt: time.Now().Add(-time.Hour), Postings: []ledger.Posting{
+				{From: "user:1:wallet", To: "user:2:wallet", Asset: "CNY", Amount: Decimal("30.5")},
+				{From: "user:1:wallet", To: "fees", Asset: "CNY", Amount: Decimal("0.05")}}}})
 	b.Hold(Demo, "hold-1", "user:1:wallet", "user:2:wallet", "20")
 	b.Capture(Demo, "capture-1", "hold-1", "5.01")
 	b.Hold(Demo, "hold-2", "user:1:wallet", "user:2:wallet", "7")
@@ -99,7 +102,8 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.other(db)
 	b.codes()
 	b.notices()
-	b.ask("req-endpoint", flow.Webhook(&webhook.CreateCommand{Caller: caller(Demo, "req-endpoint"), Name: "shop", URL: "https://shop.example.com/hooks"}))
+	b.ask("req-endpoint", flow.Webhook(&webhook.CreateCommand{Caller: caller(Demo, "req-endpoint"), Name: "shop",
+		URL: "https://shop.example.com/hooks"}))
 
 	b.Accounts(Other, "req-accounts", "world", "user:1:wallet")
 	b.Transfer(Other, "fund-1", "world", "user:1:wallet", "1")
@@ -135,8 +139,9 @@ func (b *Books) Accounts(tenant int32, request string, codes ...string) {
 }
 
 func (b *Books) transfer(tenant int32, bizNo, from, to, amount string) *ledger.TransferCommand {
-	return &ledger.TransferCommand{Caller: caller(tenant, "req-"+bizNo), TransferParams: ledger.TransferParams{BizNo: bizNo,
-		Type: "transfer", Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: Decimal(amount)}}}}
+	return &ledger.TransferCommand{Caller: caller(tenant, "req-"+bizNo),
+		TransferParams: ledger.TransferParams{BizNo: bizNo,
+			Type: "transfer", Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: Decimal(amount)}}}}
 }
 
 // Transfer moves an amount, with the request id req-<biz_no>.
@@ -148,8 +153,9 @@ func (b *Books) Transfer(tenant int32, bizNo, from, to, amount string) {
 // Hold holds an amount for an hour.
 func (b *Books) Hold(tenant int32, bizNo, from, to, amount string) {
 	b.t.Helper()
-	b.must(tenant, "req-"+bizNo, &ledger.HoldCommand{Caller: caller(tenant, "req-"+bizNo), HoldParams: ledger.HoldParams{
-		BizNo: bizNo, From: from, To: to, Asset: "CNY", Amount: Decimal(amount), Life: time.Hour}})
+	b.must(tenant, "req-"+bizNo, &ledger.HoldCommand{Caller: caller(tenant, "req-"+bizNo),
+		HoldParams: ledger.HoldParams{
+			BizNo: bizNo, From: from, To: to, Asset: "CNY", Amount: Decimal(amount), Life: time.Hour}})
 }
 
 // Capture pays out of a hold to its own destination.
@@ -177,7 +183,8 @@ func (b *Books) keyed(tenant int32, key string, c *ledger.TransferCommand, want 
 
 func (b *Books) claim(tenant int32, p claim.Params) {
 	b.t.Helper()
-	b.do(flow.Submission{Tenant: tenant, RequestID: "req-claim", Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
+	b.do(flow.Submission{Tenant: tenant, RequestID: "req-claim",
+		Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
 }
 
 // ask runs a command of demo's that succeeds, and returns its answer.
@@ -189,16 +196,19 @@ func (b *Books) ask(request string, c flow.Command) any {
 // tokens issues two submit tokens and spends one.
 func (b *Books) tokens() {
 	tokens := []string{token.New(), token.New()}
-	b.ask("req-form", flow.Token(&token.IssueCommand{Caller: caller(Demo, "req-form"), Tokens: tokens, Subject: "user:1", Purpose: "order", Life: time.Hour}))
-	b.ask("req-submit", flow.Token(&token.SpendCommand{Result: "order-7", Spend: token.Spend{Caller: caller(Demo, "req-submit"), Token: tokens[0],
-		Subject: "user:1", Purpose: "order", Operation: "idempotency.spend_token"}}))
+	b.ask("req-form", flow.Token(&token.IssueCommand{Caller: caller(Demo, "req-form"), Tokens: tokens,
+		Subject: "user:1", Purpose: "order", Life: time.Hour}))
+	b.ask("req-submit", flow.Token(&token.SpendCommand{Result: "order-7",
+		Spend: token.Spend{Caller: caller(Demo, "req-submit"), Token: tokens[0],
+			Subject: "user:1", Purpose: "order", Operation: "idempotency.spend_token"}}))
 }
 
 // works begins three pieces of work: one is done, one is given back and begun again, the third is parked.
 func (b *Books) works() {
 	begin := func(request, key string) work.Held {
-		begun := b.ask(request, flow.Work(&work.BeginCommand{Caller: caller(Demo, request), BeginParams: work.BeginParams{Scope: "shop/orders", Key: key,
-			Fingerprint: []byte(key), Lease: time.Hour, Life: 24 * time.Hour}}))
+		begun := b.ask(request, flow.Work(&work.BeginCommand{Caller: caller(Demo, request),
+			BeginParams: work.BeginParams{Scope: "shop/orders", Key: key,
+				Fingerprint: []byte(key), Lease: time.Hour, Life: 24 * time.Hour}}))
 		held := work.Held{Scope: "shop/orders", Key: key}
 		if begun, ok := begun.(work.Begun); ok {
 			held.Fence = begun.Fence
@@ -211,10 +221,12 @@ func (b *Books) works() {
 			b.t.Error(err)
 			return
 		}
-		b.ask(request, flow.Work(&work.CompleteCommand{Caller: caller(Demo, request), Held: h, State: state, Answer: answer}))
+		b.ask(request, flow.Work(&work.CompleteCommand{Caller: caller(Demo, request), Held: h, State: state,
+			Answer: answer}))
 	}
 	end("req-work-end", begin("req-work", "click-1"), work.Done, 200)
-	b.ask("req-work-back", flow.Work(&work.AbandonCommand{Caller: caller(Demo, "req-work-back"), Held: begin("req-work-first", "click-2")}))
+	b.ask("req-work-back", flow.Work(&work.AbandonCommand{Caller: caller(Demo, "req-work-back"),
+		Held: begin("req-work-first", "click-2")}))
 	begin("req-work-again", "click-2")
 	end("req-work-lost", begin("req-work-3", "click-3"), work.Parked, 504)
 }
@@ -224,12 +236,16 @@ func (b *Books) messages() {
 	key := func(id string) inbox.Key { return inbox.Key{Tenant: Demo, Group: "points", ID: id} }
 	content := []byte(`{"order": 7}`)
 	hash := sha256.Sum256(content)
-	delivery := inbox.Delivery{Topic: "orders", Content: content, Hash: hash[:], ContentLife: time.Hour, MaxAttempts: 3, Backoff: time.Second, MaxBackoff: time.Hour}
-	b.ask("req-message", flow.Inbox(&inbox.ReceiveCommand{Caller: caller(Demo, "req-message"), Key: key("orders-1"), Delivery: delivery}))
-	begun, ok := b.ask("req-message-2", flow.Inbox(&inbox.BeginCommand{Caller: caller(Demo, "req-message-2"), Key: key("orders-2"),
+	delivery := inbox.Delivery{Topic: "orders", Content: content, Hash: hash[:], ContentLife: time.Hour, MaxAttempts: 3,
+		Backoff: time.Second, MaxBackoff: time.Hour}
+	b.ask("req-message", flow.Inbox(&inbox.ReceiveCommand{Caller: caller(Demo, "req-message"), Key: key("orders-1"),
+		Delivery: delivery}))
+	begun, ok := b.ask("req-message-2", flow.Inbox(&inbox.BeginCommand{Caller: caller(Demo, "req-message-2"),
+		Key:      key("orders-2"),
 		Delivery: delivery, Holder: "worker-1", Lease: time.Hour})).(inbox.Begun)
 	if ok {
-		b.ask("req-message-dies", flow.Inbox(&inbox.FailCommand{Caller: caller(Demo, "req-message-dies"), Key: key("orders-2"),
+		b.ask("req-message-dies", flow.Inbox(&inbox.FailCommand{Caller: caller(Demo, "req-message-dies"),
+			Key:   key("orders-2"),
 			Fence: begun.Message.Fence, Error: "no such order", Permanent: true}))
 	}
 }

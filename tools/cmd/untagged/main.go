@@ -1,6 +1,6 @@
 // Untagged refuses direct dependencies that are no tagged releases: module proxies forget such snapshots, and then the
-// project can no longer be built on a new machine. Exceptions stand in tools/untagged.txt, each with its reason; one that
-// has become needless is refused too.
+// project can no longer be built on a new machine. Exceptions stand in tools/untagged.txt, each with its reason; one
+// that has become needless is refused too.
 //
 //	go -C tools run ./cmd/untagged ..
 package main
@@ -36,7 +36,8 @@ func main() {
 	}
 }
 
-// snapshot matches versions that name a commit. Besides Go's own pseudo-versions, those of generated modules of buf.build.
+// snapshot matches versions that name a commit. Besides Go's own pseudo-versions, those of generated modules of
+// buf.build.
 var snapshot = regexp.MustCompile(`\d{14}-[0-9a-f]{12}`)
 
 // check returns a line for each untagged dependency without an exception, and each exception without one.

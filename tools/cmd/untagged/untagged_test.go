@@ -17,18 +17,27 @@ func TestUntaggedDirectDependenciesAndNeedlessExceptionsAreRefused(t *testing.T)
 		main, tools, exceptions string
 		want                    []string // the beginning of each line
 	}{
-		"tagged":                     {main: "require example.com/a v1.2.3"},
-		"prerelease":                 {main: "require example.com/a v1.2.3-beta.2"},
-		"snapshot":                   {main: "require example.com/a" + snapshotVersion, want: []string{"go.mod: example.com/a v0.0.0-2026"}},
-		"snapshot after a tag":       {main: "require example.com/a v1.2.4-0.20260918054303-01f206a7e32c", want: []string{"go.mod: example.com/a v1.2.4-0"}},
-		"generated":                  {main: "require " + generated, want: []string{"go.mod: example.com/gen v1.36.12-"}},
-		"indirect":                   {main: "require example.com/a" + snapshotVersion + " // indirect"},
-		"of a tool":                  {tools: "tool example.com/a/cmd/b\nrequire example.com/a" + snapshotVersion + " // indirect", want: []string{"tools/go.mod: example.com/a "}},
-		"beside a tool":              {tools: "tool example.com/ab\nrequire example.com/a" + snapshotVersion + " // indirect"},
-		"excepted":                   {main: "require example.com/a" + snapshotVersion, exceptions: "# why\nexample.com/a never tagged\n"},
-		"excepted without a reason":  {main: "require example.com/a" + snapshotVersion, exceptions: "example.com/a\n", want: []string{exceptions + ": example.com/a: give"}},
-		"exception of a tagged one":  {main: "require example.com/a v1.2.3", exceptions: "example.com/a never tagged\n", want: []string{exceptions + ": example.com/a: no direct"}},
-		"exception of an absent one": {exceptions: "example.com/a never tagged\n", want: []string{exceptions + ": example.com/a: no direct"}},
+		"tagged":     {main: "require example.com/a v1.2.3"},
+		"prerelease": {main: "require example.com/a v1.2.3-beta.2"},
+		"snapshot": {main: "require example.com/a" + snapshotVersion,
+			want: []string{"go.mod: example.com/a v0.0.0-2026"}},
+		"snapshot after a tag": {main: "require example.com/a v1.2.4-0.20260918054303-01f206a7e32c",
+			want: []string{"go.mod: example.com/a v1.2.4-0"}},
+		"generated": {main: "require " + generated,
+			want: []string{"go.mod: example.com/gen v1.36.12-"}},
+		"indirect": {main: "require example.com/a" + snapshotVersion + " // indirect"},
+		"of a tool": {tools: "tool example.com/a/cmd/b\nrequire example.com/a" + snapshotVersion +
+			" // indirect", want: []string{"tools/go.mod: example.com/a "}},
+		"beside a tool": {tools: "tool example.com/ab\nrequire example.com/a" + snapshotVersion +
+			" // indirect"},
+		"excepted": {main: "require example.com/a" + snapshotVersion,
+			exceptions: "# why\nexample.com/a never tagged\n"},
+		"excepted without a reason": {main: "require example.com/a" + snapshotVersion, exceptions: "example.com/a\n",
+			want: []string{exceptions + ": example.com/a: give"}},
+		"exception of a tagged one": {main: "require example.com/a v1.2.3", exceptions: "example.com/a never tagged\n",
+			want: []string{exceptions + ": example.com/a: no direct"}},
+		"exception of an absent one": {exceptions: "example.com/a never tagged\n",
+			want: []string{exceptions + ": example.com/a: no direct"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -120,7 +120,8 @@ func (c *Client) Do(ctx context.Context, r *Request) (*Answer, *send.Failure) {
 	}
 	defer func() { _ = a.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(a.Body, c.most+1))
-	answer := &Answer{Status: a.StatusCode, Header: a.Header, Body: body, Cut: err != nil, RetryAfter: RetryAfter(a.Header, time.Now())}
+	answer := &Answer{Status: a.StatusCode, Header: a.Header, Body: body, Cut: err != nil,
+		RetryAfter: RetryAfter(a.Header, time.Now())}
 	if int64(len(body)) > c.most {
 		answer.Body, answer.Cut = body[:c.most], true
 	}

@@ -99,7 +99,8 @@ func TestTheKeyArrives(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	if _, f := httpsend.New(httpsend.Settings{}).Do(t.Context(), &httpsend.Request{URL: s.URL, Header: http.Header{"Idempotency-Key": {"k1"}}}); f != nil {
+	if _, f := httpsend.New(httpsend.Settings{}).Do(t.Context(),
+		&httpsend.Request{URL: s.URL, Header: http.Header{"Idempotency-Key": {"k1"}}}); f != nil {
 		t.Fatal(f)
 	}
 }
@@ -130,7 +131,8 @@ func TestConnectionsClosedWhenIdle(t *testing.T) {
 	client := httpsend.New(httpsend.Settings{})
 	var good, doubt int64
 	for range 300 {
-		switch _, f := client.Do(t.Context(), &httpsend.Request{URL: "http://" + l.Addr().String(), Body: []byte("x")}); {
+		switch _, f := client.Do(t.Context(),
+			&httpsend.Request{URL: "http://" + l.Addr().String(), Body: []byte("x")}); {
 		case f == nil:
 			good++
 		case f.Outcome == send.Unknown:
@@ -192,7 +194,8 @@ func TestATimeOutAfterTheRequestIsUnknown(t *testing.T) {
 	for _, c := range []struct {
 		url      string
 		settings httpsend.Settings
-	}{{plain.URL, httpsend.Settings{}}, {two.URL, httpsend.Settings{TLS: roots, HTTP2: true}}, {two.URL, httpsend.Settings{TLS: roots}}} {
+	}{{plain.URL, httpsend.Settings{}}, {two.URL, httpsend.Settings{TLS: roots, HTTP2: true}}, {two.URL,
+		httpsend.Settings{TLS: roots}}} {
 		c.settings.Timeout = 300 * time.Millisecond
 		_, f := httpsend.New(c.settings).Do(t.Context(), &httpsend.Request{URL: c.url, Body: []byte("x")})
 		if f == nil || f.Outcome != send.Unknown || f.Code != "timeout" {
@@ -239,7 +242,8 @@ func TestRetryAfter(t *testing.T) {
 }
 
 func TestCleanTellsNeitherWhomNorWhat(t *testing.T) {
-	m := &send.Message{Recipient: "+8613812345678", Content: send.Content{Text: "Your code is K7.", Params: []send.Param{{Name: "name", Value: "Ada"}}}}
+	m := &send.Message{Recipient: "+8613812345678",
+		Content: send.Content{Text: "Your code is K7.", Params: []send.Param{{Name: "name", Value: "Ada"}}}}
 	for text, want := range map[string]string{
 		"The 'To' number +8613812345678 is not valid": "The 'To' number … is not valid",
 		"bad number 138 1234 5678 (13812345678)":      "bad number …)",
@@ -262,7 +266,8 @@ func TestCleanTellsNeitherWhomNorWhat(t *testing.T) {
 
 func TestCode(t *testing.T) {
 	for want, parts := range map[string][]string{
-		"twilio_21211": {"twilio", "21211"}, "a_b": {"a b"}, "unknown": {""}, strings.Repeat("x", 64): {strings.Repeat("x", 99)},
+		"twilio_21211": {"twilio", "21211"}, "a_b": {"a b"}, "unknown": {""}, strings.Repeat("x",
+			64): {strings.Repeat("x", 99)},
 	} {
 		if got := httpsend.Code(parts...); got != want {
 			t.Errorf("%q became %q", parts, got)
