@@ -151,13 +151,14 @@ func asAuditor(t *testing.T, db *pgtest.DB) *pgx.Conn {
 	return conn
 }
 
-func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
+func TestServiceRefusesToRunWithTooManyRightsOrNone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	super := connect(t, db.SuperDSN)
 	// Roles belong to the whole cluster: named after the database, and dropped.
 	name := db.Name[len(db.Name)-12:]
 	direct, indirect, maker, writer := name+"_owner", name+"_through", name+"_maker", name+"_writer"
+	auditor := name + "_auditor"
 	for _, sql := range []string{
 		"create role " + pgx.Identifier{direct}.Sanitize() + " login noinherit password '" + direct +
 			"' in role ledgerd_owner, ledgerd_app",
@@ -167,6 +168,7 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 			"' in role ledgerd_app",
 		"create role " + pgx.Identifier{writer}.Sanitize() + " login password '" + writer +
 			"' in role ledgerd_app, pg_write_all_data",
+		"create role " + pgx.Identifier{auditor}.Sanitize() + " login password '" + auditor + "' in role ledgerd_audit",
 	} {
 		if _, err := super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -179,7 +181,7 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 		}
 		defer conn.Close(context.Background())
 		_, err = conn.Exec(context.Background(),
-			fmt.Sprintf("drop role %q, %q, %q, %q", direct, indirect, maker, writer))
+			fmt.Sprintf("drop role %q, %q, %q, %q, %q", direct, indirect, maker, writer, auditor))
 		if err != nil {
 			t.Error(err)
 		}
@@ -195,6 +197,7 @@ func TestServiceRefusesToRunWithTooManyRights(t *testing.T) {
 		"role that may create roles":    {as(maker), pg.ErrTooPowerful},
 		"role that may write all data":  {as(writer), pg.ErrTooPowerful},
 		"superuser who has set another": {asRole(db.SuperDSN, "ledgerd_app"), pg.ErrTooPowerful},
+		"an auditor":                    {as(auditor), pg.ErrNoRights},
 		"the service's own":             {db.AppDSN, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

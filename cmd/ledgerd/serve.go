@@ -86,7 +86,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		Traces:  f.TraceURL != "",
 		Consume: consumers, Notify: senders, Webhooks: guard, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
-		if errors.Is(err, pg.ErrTooPowerful) {
+		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
 		}
 		return err

@@ -377,7 +377,8 @@ func (w *WaitQueue) keep(ctx context.Context) {
 }
 
 func (w *WaitQueue) keepQueue(ctx context.Context, k Key, tickets []int64) {
-	ctx, cancel := context.WithTimeout(ctx, placeLife)
+	// All queues are renewed by one turn: one whose row is held must not outlast the places of the others.
+	ctx, cancel := context.WithTimeout(ctx, placeKept)
 	defer cancel()
 	answer, err := w.Do(ctx, commit.Caller{Tenant: k.Tenant, RequestID: "waiting"},
 		&keepCommand{Key: k, tickets: tickets})

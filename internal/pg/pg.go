@@ -117,20 +117,27 @@ func Pending(ctx context.Context, dsn string) (int, error) {
 	return n, nil
 }
 
-// ErrTooPowerful is returned by CheckRole.
-var ErrTooPowerful = errors.New("the service must not run as a superuser, as a member of ledgerd_owner or pg_write_all_data, or as a role that may create roles: give it a login role that is a member of ledgerd_app only")
+// Errors of CheckRole.
+var (
+	ErrTooPowerful = errors.New("the service must not run as a superuser, as a member of ledgerd_owner or pg_write_all_data, or as a role that may create roles: give it a login role that is a member of ledgerd_app only")
+	ErrNoRights    = errors.New("the service's role is not a member of ledgerd_app: it can read and write nothing")
+)
 
-// CheckRole refuses a login that could switch the guards of the database off, or go around them.
+// CheckRole refuses a login that could switch the guards of the database off, or go around them, and one that can do
+// nothing: every call would fail.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {
-	var powerful bool
+	var powerful, member bool
 	err := pool.QueryRow(ctx, `select rolsuper or rolcreaterole or pg_has_role(session_user, 'ledgerd_owner', 'member')
-			or pg_has_role(session_user, 'pg_write_all_data', 'member')
-		from pg_roles where rolname = session_user`).Scan(&powerful)
+			or pg_has_role(session_user, 'pg_write_all_data', 'member'), pg_has_role(session_user, 'ledgerd_app', 'member')
+		from pg_roles where rolname = session_user`).Scan(&powerful, &member)
 	if err != nil {
 		return fmt.Errorf("read the rights of the service's role: %w", err)
 	}
-	if powerful {
+	switch {
+	case powerful:
 		return ErrTooPowerful
+	case !member:
+		return ErrNoRights
 	}
 	return nil
 }

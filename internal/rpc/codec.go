@@ -35,7 +35,9 @@ const minCompressed = 4 << 10
 var (
 	marshal   = proto.MarshalOptions{Deterministic: true}
 	writeJSON = protojson.MarshalOptions{}
-	readJSON  = protojson.UnmarshalOptions{}
+	// Each level of an Any costs a pass over all that is within. Requests have less than 20 levels, without the data of
+	// templates.
+	readJSON = protojson.UnmarshalOptions{RecursionLimit: 64}
 )
 
 // unreadField is a field that no message has: the last one there can be.
