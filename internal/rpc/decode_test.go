@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -67,5 +68,20 @@ func TestAnAmountThatIsNotAboveZeroIsNamedBesideOtherFaults(t *testing.T) {
 	d.positive("other", "x", ledger.Exact)
 	if len(d.f.Fields) != 3 || d.f.Fields[1].Path != "amount" || d.f.Fields[2].Path != "other" {
 		t.Errorf("named %+v", d.f.Fields)
+	}
+}
+
+// Each Any within an Any costs a pass over all that is within: small requests would take seconds.
+func TestDeepJSONIsRefused(t *testing.T) {
+	t.Parallel()
+	nested := func(levels int) []byte {
+		const open = `{"request":{"@type":"type.googleapis.com/ledgerd.batch.v1.ExecuteRequest","operations":[`
+		return []byte(`{"operations":[` + strings.Repeat(open, levels) + strings.Repeat(`]}}`, levels) + `]}`)
+	}
+	if err := readJSON.Unmarshal(nested(5), new(batchv1.ExecuteRequest)); err != nil {
+		t.Error(err)
+	}
+	if err := readJSON.Unmarshal(nested(100), new(batchv1.ExecuteRequest)); err == nil {
+		t.Error("100 levels were read")
 	}
 }
