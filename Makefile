@@ -11,15 +11,15 @@ FUZZTIME  ?= 10s# for each fuzz target
 COUNT     ?= 6# runs of each benchmark
 
 # The build tools are pinned, in tools/go.mod and tools/npm. None of them needs a C compiler, and nor does the server:
-# only the race detector does. So everything is compiled twice at most, without cgo, and with race for tests and lint.
+# only the race detector does. All that make check runs of the project has it, so that a package is compiled once.
 TOOL   := tools/tool
 TOOLS  := CGO_ENABLED=0 go -C tools
-WITHPG := CGO_ENABLED=0 go run ./internal/pgtest/cmd/withpg -- env -u CGO_ENABLED
+WITHPG = go run $(RACE) ./internal/pgtest/cmd/withpg --
 RACE   := $$(tools/lacking | grep -q 'race detector' || echo -race)
 
 # What else is generated: one command a line, run after buf and sqlc.
 define GENERATORS
-CGO_ENABLED=0 go run ./internal/errdoc docs/reference/errors.md
+go run $(RACE) ./internal/errdoc docs/reference/errors.md
 endef
 
 .PHONY: help
@@ -31,15 +31,16 @@ help: ## This list
 run: ## Server with its own Postgres and sample data, nothing to set up
 	@# Not go run: it calls Ctrl-C a failure, and at SIGTERM ends without the server.
 	@program=$${XDG_CACHE_HOME:-$$HOME/.cache}/ledgerd/dev/ledgerd; mkdir -p "$${program%/*}"; \
-	(set -x; CGO_ENABLED=0 go build -buildvcs=false -o "$$program" ./cmd/ledgerd); exec "$$program" dev
+	(set -x; CGO_ENABLED=0 go build -buildvcs=false -ldflags='-s -w' -o "$$program" ./cmd/ledgerd); exec "$$program" dev
 
 .PHONY: test
 test: ## All tests, on a throw-away Postgres, with the race detector and go vet
-	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed.
+	@# -count=1, since a kept result may be that of another Postgres: go test does not see what is installed. -w: the linker
+	@# takes half the time without the data of debuggers.
 	$(TOOLS) test -vet=all ./...
 	@lacking=$$(tools/lacking); race="$(RACE)"; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
-	(set -x; $(WITHPG) go test $$race -vet=all -tags browser -count=1 $(TESTFLAGS) $(PKG))
+	(set -x; $(WITHPG) go test $$race -vet=all -ldflags=-w -tags browser -count=1 $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
 lint: ## gofmt, staticcheck, buf, and our own rules (tools/tidy); go vet runs with the tests
@@ -49,7 +50,7 @@ lint: ## gofmt, staticcheck, buf, and our own rules (tools/tidy); go vet runs wi
 	$(TOOL) buf lint
 	@tag=$$(git describe --tags --abbrev=0 --match 'v[0-9]*' 2>/dev/null) || exit 0; \
 	set -x; $(TOOL) buf breaking --against ".git#tag=$$tag"
-	TOOL_GOFLAGS="-tags=browser $(RACE)" $(TOOL) staticcheck ./...
+	GOGC=200 TOOL_GOFLAGS="-tags=browser $(RACE)" $(TOOL) staticcheck ./...
 	cd tools && ./tool staticcheck ./...
 
 .PHONY: generate
@@ -68,6 +69,14 @@ vendorproto: ## The protos of others, again, from the pinned modules
 .PHONY: verify
 verify: ## Generate again, fail if that changes anything; go.mod is tidy, and tagged
 	@tools/verify
+
+.PHONY: marks
+marks: ## How easily the code is read: widths, words, exports, and what one Transfer, Send and Begin pass
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; set -e; \
+	CGO_ENABLED=0 go build -cover -covermode=atomic -coverpkg=./internal/... -o "$$dir/journeys" ./internal/server/journeys; \
+	GOCOVERDIR=$$dir $(WITHPG) "$$dir/journeys" "$$dir" >&2; \
+	for call in Transfer Send Begin; do go tool covdata textfmt -i="$$dir/$$call" -o "$$dir/$$call.txt"; done; \
+	$(TOOLS) run ./marks .. "$$dir"/*.txt
 
 .PHONY: check
 check: ## Exactly what CI runs: lint, verify, test

@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
-// stub answers transfers without doing them, so that what is measured is the client.
+// stub answers transfers without doing anything, so that only the client is measured.
 type stub struct {
 	ledgerv1connect.UnimplementedLedgerServiceHandler
 }
@@ -43,7 +43,7 @@ func (stub) TransferBatch(_ context.Context,
 	return res, nil
 }
 
-// serve puts a handler on a port of its own until the test ends.
+// serve runs a handler on its own port until the test ends.
 func serve(t testing.TB, handler ledgerv1connect.LedgerServiceHandler, opts ...connect.HandlerOption) (baseURL string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -60,7 +60,7 @@ func serve(t testing.TB, handler ledgerv1connect.LedgerServiceHandler, opts ...c
 	return "http://" + listener.Addr().String()
 }
 
-// benchTransfers has 512 callers that call one after the other, as the goroutines of one program.
+// benchTransfers runs 512 closed-loop callers, like the goroutines of one program.
 func benchTransfers(b *testing.B, url, from string, opts ...client.Option) {
 	c := newClient(b, url, opts...)
 	var callers atomic.Int64
@@ -80,13 +80,13 @@ func benchTransfers(b *testing.B, url, from string, opts ...client.Option) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "transfers/s")
 }
 
-// The service that does nothing shows what the client itself costs, with half of HTTP.
+// A stub service shows the cost of the client itself, with half of HTTP.
 func BenchmarkClientOneByOne(b *testing.B) { benchTransfers(b, serve(b, stub{}), "alice") }
 func BenchmarkClientGathered(b *testing.B) {
 	benchTransfers(b, serve(b, stub{}), "alice", client.WithGather())
 }
 
-// The real one shares the processors with the client and Postgres, which does not sync to disk here.
+// The real server shares the CPU with the client and Postgres, which runs without fsync here.
 func BenchmarkLedgerOneByOne(b *testing.B) { benchTransfers(b, startLedger(b), "world") }
 func BenchmarkLedgerGathered(b *testing.B) {
 	benchTransfers(b, startLedger(b), "world", client.WithGather())

@@ -10,38 +10,39 @@ import (
 	"connectrpc.com/connect"
 )
 
-// The header that puts a claim before a call, and the one that tells which use of the key it was.
+// Headers of claims: ClaimHeader sends a claim with a call, ClaimCountHeader returns which use of the key it
+// was.
 const (
 	ClaimHeader      = "Claim-Key"
 	ClaimCountHeader = "Claim-Count"
 )
 
-// Claim is a key of which the first use wins, such as the id of a page from which a form is submitted.
+// Claim is a key of which the first use wins, such as the id of a page that contains a form.
 type Claim struct {
 	// Key is 1 to 1,024 bytes without control characters.
 	Key string
 	// Scope is the kind of key. Empty: "page".
 	Scope string
-	// Owner is whose the key is to be; may be empty.
+	// Owner is the claim's owner; may be empty.
 	Owner string
-	// Life is measured from the first use. 0: 10 minutes in the scope "page", 5 in "purchase", else for ever.
+	// Life counts from the first use. 0: 10 minutes in scope "page", 5 in "purchase", otherwise forever.
 	Life time.Duration
-	// FirstOnly refuses every use but the first with ReasonKeyClaimed. So does every key without a life.
+	// FirstOnly refuses all uses but the first with ReasonKeyClaimed. A key without a life always does.
 	FirstOnly bool
-	// Result names what the call makes. Empty: the server takes the biz_no of what it made.
+	// Result names what the call creates. Empty: the server uses the biz_no of the created object.
 	Result string
 }
 
 type claimContext struct{}
 
-// WithClaim puts a claim before the changing calls made with the context: it is used in the transaction of
-// the call. It stays used when the call is refused by a business rule, and is given back when the call fails
-// otherwise. A retry under the same Idempotency-Key does not count again. Info tells the count.
+// WithClaim adds a claim to the changing calls made with the context. The key is used in the call's
+// transaction. The use is kept if a business rule refuses the call, and undone if the call fails otherwise. A
+// retry under the same Idempotency-Key does not count again. Info has the count.
 func WithClaim(ctx context.Context, c Claim) context.Context {
 	return context.WithValue(ctx, claimContext{}, c)
 }
 
-// ClaimInterceptor sends the claim of WithClaim with every changing call. For generated clients of one's own.
+// ClaimInterceptor sends the claim of WithClaim with every changing call. It is for generated clients.
 func ClaimInterceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -73,7 +74,7 @@ func (c *Claim) header() string {
 	return b.String()
 }
 
-// structuredText is a text as a string of a structured field, or, when not all of it is printable ASCII, as a
+// structuredText encodes a text as a structured-field string or, if not all of it is printable ASCII, as a
 // display string (RFC 9651).
 func structuredText(s string) string {
 	for i := range len(s) {
@@ -99,6 +100,6 @@ func displayText(s string) string {
 }
 
 func claimCount(header string) int64 {
-	n, _ := strconv.ParseInt(header, 10, 64) // what is none is 0
+	n, _ := strconv.ParseInt(header, 10, 64) // 0 if the header is absent or malformed
 	return n
 }

@@ -10,7 +10,7 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 )
 
-func TestAClaimGoesBeforeAChangingCall(t *testing.T) {
+func TestAClaimIsSentWithChangingCalls(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
@@ -22,7 +22,7 @@ func TestAClaimGoesBeforeAChangingCall(t *testing.T) {
 			with := client.WithClaim(t.Context(),
 				client.Claim{Key: key, Scope: "test", Owner: "Åsa", Life: 1500 * time.Millisecond * 1000})
 			for n := int64(1); n < 3; n++ {
-				h.lose.Store(2) // the third attempt is answered from the record of the first, and counts nothing
+				h.lose.Store(2) // the third attempt replays the first and counts nothing
 				ctx, info := client.WithInfo(with)
 				if _, err := c.Ledger.Transfer(ctx,
 					transfer(fmt.Sprint(t.Name(), i, n), "alice", "bob", "0.01")); err != nil || info.Attempts != 3 {

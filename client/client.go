@@ -12,33 +12,38 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 )
 
-// Client calls a ledgerd. Safe for many goroutines; make one and keep it.
+// Client calls a ledgerd. It is safe for concurrent use; make one and keep it.
 type Client struct {
 	// Ledger has every call of LedgerService, as generated.
 	Ledger ledgerv1connect.LedgerServiceClient
-	// Batch has Execute, as generated; Client.Execute is easier to use.
+	// Batch has Execute, as generated; Client.Execute is more convenient.
 	Batch batchv1connect.BatchServiceClient
 	// Idempotency has every call of IdempotencyService.
 	Idempotency idempotencyv1connect.IdempotencyServiceClient
-	// IDs makes ids and reads them.
+	// IDs generates and parses ids.
 	IDs idv1connect.IdServiceClient
 	// Inbox has every call of InboxService.
 	Inbox inboxv1connect.InboxServiceClient
-	// Locks has every call of LockService, as generated. Lock and WithLock also renew.
+	// Locks has every call of LockService, as generated. Lock and WithLock also renew the lease.
 	Locks lockv1connect.LockServiceClient
+	// Machines has every call of MachineService: state machines and their instances.
+	Machines machinev1connect.MachineServiceClient
+	// Stock has every call of StockService: items that are never oversold.
+	Stock stockv1connect.StockServiceClient
 	// Notify has every call of NotifyService: messages to people and systems, templates, codes.
 	Notify notifyv1connect.NotifyServiceClient
-	// Webhooks has every call of WebhookService: the endpoints that webhooks go to.
+	// Webhooks has every call of WebhookService: the endpoints that receive webhooks.
 	Webhooks notifyv1connect.WebhookServiceClient
 
 	http   connect.HTTPClient
-	gather *gather // nil: calls go as they come
+	gather *gather // nil: every call is an RPC of its own
 }
 
-// settings are what the options say.
 type settings struct {
 	http         connect.HTTPClient
 	apiKey       string
@@ -50,72 +55,70 @@ type settings struct {
 	interceptors []connect.Interceptor
 }
 
-// Option changes a Client in the making.
+// Option configures a Client.
 type Option func(*settings)
 
-// WithAPIKey sends the key, as `ledgerd apikey create` shows it once, with every call.
+// WithAPIKey sends an API key with every call; `ledgerd apikey create` prints it once.
 func WithAPIKey(key string) Option { return func(s *settings) { s.apiKey = key } }
 
-// WithHTTPClient replaces the HTTP client. The default one keeps up to 512 idle connections to the
-// server, for 90 s, gives up dialling after 5 s, and follows no redirects. For WithGRPC without TLS it
-// has to speak HTTP/2 in clear text.
+// WithHTTPClient replaces the HTTP client. The default one keeps up to 512 idle connections to the server for
+// 90 s, times out dialling after 5 s, and follows no redirects. WithGRPC without TLS needs a client with
+// unencrypted HTTP/2.
 func WithHTTPClient(h connect.HTTPClient) Option { return func(s *settings) { s.http = h } }
 
-// WithRetry changes how calls are sent again: attempts in all (1: never again), the greatest wait
-// before the second, doubling up to limit. Default 3, 100 ms and 1 s. See RetryInterceptor.
+// WithRetry configures retries: the total number of attempts (1: no retries), the maximum wait before the
+// second attempt, and the limit up to which it doubles. Default 3, 100 ms and 1 s. See RetryInterceptor.
 func WithRetry(attempts int, base, limit time.Duration) Option {
 	return func(s *settings) { s.retry.Attempts, s.retry.Base, s.retry.Max = attempts, base, limit }
 }
 
-// WithAttemptTimeout bounds each attempt of a call. Default: the caller's deadline alone.
+// WithAttemptTimeout bounds each attempt of a call. Default: only the caller's deadline.
 func WithAttemptTimeout(d time.Duration) Option {
 	return func(s *settings) { s.retry.AttemptTimeout = d }
 }
 
-// WithGather sends concurrent Transfer calls together, several times as many a second as one by one.
-// A call that finds the way free leaves at once; those that come while two RPCs are on their way
-// leave together, in one TransferBatch of at most 1,000 calls and 4 MiB, when one of them is back.
-// Nothing waits for company.
+// WithGather sends concurrent Transfer calls together, which multiplies the throughput. A call without others
+// in flight is sent immediately. Calls that arrive while two RPCs are in flight are sent together when one of
+// them returns, in one TransferBatch of at most 1,000 calls and 4 MiB. No call is delayed to wait for others.
 //
-// Every call keeps its own context, key, answer and error: which calls travelled together cannot be
-// told from them. But:
+// Every call keeps its own context, key, answer and error, which do not reveal the batch. The differences are:
 //
-//   - The batch is one request to the server: it has an X-Request-ID of its own, which stands in the
-//     rows and in Info, and its answer waits for the slowest call in it.
+//   - The batch is one request to the server. Its own X-Request-ID is stored in the rows and in Info, and its
+//     answer waits for the slowest call in it.
 //   - A batch takes 10 s at most; calls with more time left are then retried as after a lost connection.
-//   - Batches carry no trace context, and are protobuf on the wire also WithJSON.
-//   - Calls with headers of their own (connect.NewClientContext), with WithKeyLife, and dry runs go alone. Answers of
-//     gathered calls have no headers for connect.NewClientContext: use WithInfo.
+//   - Batches carry no trace context, and are sent as protobuf even WithJSON.
+//   - Calls with additional headers (connect.NewClientContext), calls with WithKeyLife, and dry runs are sent alone.
+//     Answers of gathered calls have no headers for connect.NewClientContext: use WithInfo.
 func WithGather() Option { return func(s *settings) { s.gather = true } }
 
-// WithRequestID names calls: id is asked for the X-Request-ID of each one. When it returns nothing
-// usable, one is made. Default: RequestID, the id of the Connect call that is being answered.
+// WithRequestID sets the X-Request-ID of calls: id is called for each one. If it returns an invalid id, one is
+// generated. Default: RequestID, the id of the Connect call being answered.
 func WithRequestID(id func(context.Context) string) Option {
 	return func(s *settings) { s.requestID = id }
 }
 
-// WithJSON speaks Connect with JSON. Default: Connect with protobuf.
+// WithJSON uses Connect with JSON. Default: Connect with protobuf.
 func WithJSON() Option {
 	return func(s *settings) { s.json, s.grpc = true, false }
 }
 
-// WithGRPC speaks gRPC.
+// WithGRPC uses gRPC.
 func WithGRPC() Option {
 	return func(s *settings) { s.json, s.grpc = false, true }
 }
 
-// WithGzip compresses requests of 4 KiB and more, and asks for compressed answers. Default: neither,
-// since within a data centre processors are dearer than bytes.
+// WithGzip compresses requests of 4 KiB and more, and requests compressed answers. The default is neither:
+// within a data centre, CPU time costs more than bytes.
 func WithGzip() Option { return func(s *settings) { s.gzip = true } }
 
-// WithInterceptors adds interceptors nearest to the wire: they see every attempt of every call, and of
-// gathered calls the batches.
+// WithInterceptors adds interceptors next to the transport: they see every attempt of every call, and batches
+// instead of gathered calls.
 func WithInterceptors(i ...connect.Interceptor) Option {
 	return func(s *settings) { s.interceptors = append(s.interceptors, i...) }
 }
 
-// New makes a client for the server at a base URL such as "https://ledger.example.com". Nothing is
-// dialled before the first call.
+// New makes a client for the server at a base URL such as "https://ledger.example.com". It does not connect
+// before the first call.
 func New(baseURL string, opts ...Option) *Client {
 	s := settings{requestID: RequestID}
 	for _, o := range opts {
@@ -139,7 +142,7 @@ func New(baseURL string, opts ...Option) *Client {
 	}
 	options := append(s.connect(), connect.WithInterceptors(append(call, wire...)...))
 	if s.json {
-		options = append(options, connect.WithProtoJSON()) // not for batches, which are encoded already
+		options = append(options, connect.WithProtoJSON()) // not for batches: their items are encoded as protobuf
 	}
 	c.Ledger = ledgerv1connect.NewLedgerServiceClient(s.http, baseURL, options...)
 	c.Batch = batchv1connect.NewBatchServiceClient(s.http, baseURL, options...)
@@ -147,12 +150,14 @@ func New(baseURL string, opts ...Option) *Client {
 	c.IDs = idv1connect.NewIdServiceClient(s.http, baseURL, options...)
 	c.Inbox = inboxv1connect.NewInboxServiceClient(s.http, baseURL, options...)
 	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
+	c.Machines = machinev1connect.NewMachineServiceClient(s.http, baseURL, options...)
+	c.Stock = stockv1connect.NewStockServiceClient(s.http, baseURL, options...)
 	c.Notify = notifyv1connect.NewNotifyServiceClient(s.http, baseURL, options...)
 	c.Webhooks = notifyv1connect.NewWebhookServiceClient(s.http, baseURL, options...)
 	return c
 }
 
-// connect are the options that calls and batches have in common.
+// connect returns the options common to calls and batches.
 func (s *settings) connect() []connect.ClientOption {
 	var o []connect.ClientOption
 	if s.grpc {
@@ -164,14 +169,14 @@ func (s *settings) connect() []connect.ClientOption {
 	return append(o, connect.WithAcceptCompression("gzip", nil, nil))
 }
 
-// Close closes idle connections. The client can be used on.
+// Close closes idle connections. The client remains usable.
 func (c *Client) Close() {
 	if h, ok := c.http.(interface{ CloseIdleConnections() }); ok {
 		h.CloseIdleConnections()
 	}
 }
 
-// apiKey is an interceptor that sends itself as the Authorization of calls that have none.
+// apiKey is an interceptor that sets the Authorization of calls that have none.
 type apiKey string
 
 func (k apiKey) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {

@@ -12,28 +12,26 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
-// Class sorts errors by what the server keeps of them. It alone decides whether the same key may run
+// Class classifies errors by what the server records of them. It alone decides whether the same key may run
 // again.
 type Class string
 
-// The classes. An error that did not come from the service itself, such as a refused connection, has
-// none.
+// The error classes. An error that is not from the server, such as a refused connection, has none.
 const (
-	ClassBadRequest Class = "bad_request"      // not recorded; the same key may run, corrected
-	ClassDuplicate  Class = "duplicate"        // it happened before; the error names the first result
-	ClassRefusal    Class = "business_refusal" // recorded: the same key gets the same refusal
+	ClassBadRequest Class = "bad_request"      // not recorded; the same key may run with a corrected request
+	ClassDuplicate  Class = "duplicate"        // done before; the error names the first result
+	ClassRefusal    Class = "business_refusal" // recorded; the same key gets the same refusal
 	ClassConflict   Class = "conflict"         // not recorded; the same key may run, see NextStep
-	ClassSystem     Class = "system"           // nothing was kept; the same key may run
+	ClassSystem     Class = "system"           // nothing recorded; the same key may run
 )
 
-// NextStep is what the caller should do after an error.
+// NextStep is the recommended next step after an error.
 type NextStep string
 
-// The next steps.
 const (
 	StepFix          NextStep = "fix"            // correct the request
-	StepIgnore       NextStep = "ignore"         // nothing: it is done already
-	StepNewKey       NextStep = "new_key"        // decide anew, under a new key
+	StepIgnore       NextStep = "ignore"         // nothing: it was already done
+	StepNewKey       NextStep = "new_key"        // decide again, under a new key
 	StepReadAgain    NextStep = "read_again"     // read the state, then decide
 	StepRetrySameKey NextStep = "retry_same_key" // send the same again, after RetryAfter
 	StepNewToken     NextStep = "new_token"      // fetch a new submit token
@@ -53,31 +51,31 @@ var steps = map[errorsv1.NextStep]NextStep{
 	errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY: StepRetrySameKey, errorsv1.NextStep_NEXT_STEP_NEW_TOKEN: StepNewToken,
 }
 
-// Field is one bad field of a request.
+// Field is one invalid field of a request.
 type Field struct {
 	Path        string // such as "postings[0].amount"
-	Description string // what it should be
+	Description string // the rule that it violates
 }
 
-// Error is how a call failed, the same over every protocol. It wraps the *connect.Error that it was
-// read from, so connect.CodeOf works on it too.
+// Error is the error of a call, the same over every protocol. It wraps the *connect.Error that it was decoded
+// from, so connect.CodeOf works too.
 type Error struct {
 	Code       connect.Code
-	Reason     Reason // empty when the error is not the service's own: a lost connection, a proxy
+	Reason     Reason // empty if the error is not from the server: a lost connection, a proxy
 	Class      Class
 	NextStep   NextStep
-	ShowToUser bool              // Message is fit for the end user
+	ShowToUser bool              // Message may be shown to the end user
 	Message    string            // for people
-	State      map[string]string // what the reason speaks of, as it was then: "available", "version", …
-	Fields     []Field           // what is wrong with the request
-	RetryAfter time.Duration     // how long the server wants a retry to wait; 0: it does not say
-	// RequestID names the call in the server's log. When the refusal was recorded under the key before,
-	// it names the call that was refused then.
+	State      map[string]string // state that the reason refers to, at that time: "available", "version", …
+	Fields     []Field           // invalid fields of the request
+	RetryAfter time.Duration     // delay requested by the server; 0: none
+	// RequestID identifies the call in the server's log. For a refusal that was recorded under the key earlier,
+	// it identifies the first call.
 	RequestID string
 	cause     error
 }
 
-// Error is the reason, or else the code, and the message.
+// Error returns the reason, or else the code, and the message.
 func (e *Error) Error() string {
 	if e.Reason != "" {
 		return string(e.Reason) + ": " + e.Message
@@ -85,17 +83,17 @@ func (e *Error) Error() string {
 	return e.Code.String() + ": " + e.Message
 }
 
-// Unwrap is the *connect.Error underneath.
+// Unwrap returns the underlying *connect.Error.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Is makes errors.Is(err, ReasonInsufficientFunds) work.
+// Is supports errors.Is(err, ReasonInsufficientFunds).
 func (e *Error) Is(target error) bool {
 	r, ok := target.(Reason)
 	return ok && r != "" && r == e.Reason
 }
 
-// AsError reads the Error in err; ok is false when err is neither one nor a *connect.Error. Calls of a
-// Client return it already decoded; AsError also decodes the errors of other Connect clients.
+// AsError returns the Error in err; ok is false if err contains neither an Error nor a *connect.Error. Calls of
+// a Client return decoded errors; AsError also decodes those of other Connect clients.
 func AsError(err error) (e *Error, ok bool) {
 	if errors.As(err, &e) {
 		return e, true
@@ -107,7 +105,7 @@ func AsError(err error) (e *Error, ok bool) {
 	return decode(wire), true
 }
 
-// ReasonOf is the reason in err, or empty.
+// ReasonOf returns the reason in err, or "".
 func ReasonOf(err error) Reason {
 	if e, ok := AsError(err); ok {
 		return e.Reason
@@ -115,8 +113,8 @@ func ReasonOf(err error) Reason {
 	return ""
 }
 
-// ItemError reads the error of an item of TransferBatch: it is what a lone Transfer would have returned,
-// or nil for nil.
+// ItemError decodes the error of an item of TransferBatch to the error that a single Transfer would have
+// returned; nil for nil.
 func ItemError(e *ledgerv1.ItemError) *Error {
 	if e == nil {
 		return nil
@@ -124,10 +122,10 @@ func ItemError(e *ledgerv1.ItemError) *Error {
 	return decode(wireError(e))
 }
 
-// wireError is the error of an item as it stands in the answer to a lone call.
+// wireError converts an item's error to the error of a single call.
 func wireError(e *ledgerv1.ItemError) *connect.Error {
 	code := connect.CodeUnknown
-	_ = code.UnmarshalText([]byte(e.GetCode())) // a code of a newer server stays unknown
+	_ = code.UnmarshalText([]byte(e.GetCode())) // codes of a newer server remain unknown
 	made := connect.NewWireError(code, errors.New(e.GetMessage()))
 	addDetail(made, &errdetails.ErrorInfo{Reason: e.GetReason(), Domain: domain, Metadata: e.GetMetadata()})
 	addDetail(made, e.GetDetail())
@@ -150,7 +148,7 @@ func decode(wire *connect.Error) *Error {
 	for _, d := range wire.Details() {
 		m, err := d.Value()
 		if err != nil {
-			continue // of a type that this program does not know
+			continue // a type unknown to this program
 		}
 		switch m := m.(type) {
 		case *errdetails.ErrorInfo:
@@ -172,8 +170,8 @@ func decode(wire *connect.Error) *Error {
 	return e
 }
 
-// ErrorInterceptor turns the errors of calls and of streams into *Error. Put it first, so that nothing
-// outside of it sees anything else. For clients of any Connect service.
+// ErrorInterceptor converts the errors of calls and streams to *Error. Put it first, so that other interceptors
+// do not hide the conversion. It works for clients of any Connect service.
 func ErrorInterceptor() connect.Interceptor { return errorInterceptor{} }
 
 type errorInterceptor struct{}
@@ -198,7 +196,7 @@ func (errorInterceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) 
 	return next
 }
 
-// decodingConn decodes what a stream ends with. io.EOF, by which it says that it is over, is left alone.
+// decodingConn decodes the error that ends a stream, except for io.EOF, which marks its regular end.
 type decodingConn struct{ connect.StreamingClientConn }
 
 func (c decodingConn) Send(m any) error    { return decoded(c.StreamingClientConn.Send(m)) }

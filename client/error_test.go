@@ -53,9 +53,11 @@ func TestErrorsAreTheSameOverEveryProtocol(t *testing.T) {
 		}
 		if bad := got["bad"]; bad.Reason != client.ReasonFieldInvalid || bad.Class != client.ClassBadRequest ||
 			len(bad.Fields) == 0 ||
-			bad.Fields[0].Path != "biz_no" || bad.Fields[0].Description == "" {
+			snake(bad.Fields[0].Path) != "biz_no" || bad.Fields[0].Description == "" {
 			t.Errorf("%+v", bad)
 		}
+		bad := got["bad"]
+		got["bad"] = *spelt(&bad)
 		if first == nil {
 			first = got
 		} else if first["poor"].Message != poor.Message || !reflect.DeepEqual(first["bad"].Fields, got["bad"].Fields) {
@@ -64,24 +66,24 @@ func TestErrorsAreTheSameOverEveryProtocol(t *testing.T) {
 	})
 }
 
-func TestErrorsAreFoundByTheirReason(t *testing.T) {
+func TestErrorsMatchTheirReason(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	_, err := newClient(t, url).Ledger.Transfer(t.Context(), transfer("poor", "shop", "bob", "1.00"))
 	if !errors.Is(err, client.ReasonInsufficientFunds) || errors.Is(err, client.ReasonAccountClosed) ||
 		client.ReasonOf(err) != client.ReasonInsufficientFunds {
-		t.Errorf("%v is not found by its reason", err)
+		t.Errorf("%v does not match its reason", err)
 	}
 	if !strings.HasPrefix(err.Error(), "INSUFFICIENT_FUNDS: ") {
-		t.Errorf("%v does not say its reason", err)
+		t.Errorf("%v does not contain its reason", err)
 	}
-	// Errors of a client without our interceptors can be read too.
+	// Errors of a client without our interceptors can be decoded too.
 	_, err = newLedgerClient(newLosing(0), url).Transfer(t.Context(), transfer("poor", "shop", "bob", "1.00"))
 	if client.ReasonOf(err) != client.ReasonInsufficientFunds {
 		t.Errorf("%v was not decoded", err)
 	}
 	if _, ok := client.AsError(io.EOF); ok || client.ReasonOf(nil) != "" {
-		t.Error("an error of nobody's was decoded")
+		t.Error("a foreign error was decoded")
 	}
 }
 
@@ -119,7 +121,7 @@ func TestTheClientKnowsEveryReasonOfTheServer(t *testing.T) {
 	}
 }
 
-func TestRequestIDsGoThroughAService(t *testing.T) {
+func TestRequestIDsArePropagatedByAService(t *testing.T) {
 	t.Parallel()
 	inner := &asking{}
 	innerURL := serve(t, inner, connect.WithInterceptors(client.RequestIDInterceptor()))
@@ -135,11 +137,11 @@ func TestRequestIDsGoThroughAService(t *testing.T) {
 	}
 	c = newClient(t, innerURL, client.WithRequestID(func(context.Context) string { return "not\ngood" }))
 	if _, err := c.Ledger.Transfer(t.Context(), transfer("a", "b", "c", "1")); err != nil || len(inner.id) != 24 {
-		t.Errorf("%q, %v: want one that was made", inner.id, err)
+		t.Errorf("%q, %v: want a generated one", inner.id, err)
 	}
 }
 
-func TestAServiceMakesTheRequestIDThatItWasNotGiven(t *testing.T) {
+func TestAServiceGeneratesAMissingRequestID(t *testing.T) {
 	t.Parallel()
 	inner := &asking{}
 	outer := &asking{ask: newClient(t, serve(t, inner, connect.WithInterceptors(client.RequestIDInterceptor()))).Ledger}
@@ -154,7 +156,7 @@ func TestAServiceMakesTheRequestIDThatItWasNotGiven(t *testing.T) {
 	}
 }
 
-// asking is a service that asks another one, if there is one.
+// asking is a service that calls another one, if there is one.
 type asking struct {
 	stub
 	ask ledgerv1connect.LedgerServiceClient
@@ -186,7 +188,7 @@ func TestTheAPIKeyIsSentWithEveryCall(t *testing.T) {
 	}
 }
 
-// headers tells what calls bring in a header.
+// headers records the values of a header in calls.
 type headers struct {
 	name string
 	seen chan<- string

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/client"
 )
 
-// One of several workers writes the report; its fence goes with what it writes.
+// One of several workers writes the report and passes its fence to the storage.
 func ExampleClient_WithLock() {
 	url, end := exampleLedger()
 	defer end()

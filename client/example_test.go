@@ -17,7 +17,7 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 )
 
-// Alice, who has 100.00, buys for 12.30.
+// Alice has 100.00 and buys for 12.30.
 func Example() {
 	url, end := exampleLedger()
 	defer end()
@@ -43,7 +43,7 @@ func Example() {
 	// shop 12.30: 0.00 to 12.30
 }
 
-// A purchase with a reserve: hold, pay a part of it at once, and book points, all or nothing.
+// A purchase with a reserve: hold an amount, capture a part of it at once, and book points, all or nothing.
 func ExampleClient_Execute() {
 	url, end := exampleLedger()
 	defer end()
@@ -68,7 +68,7 @@ func ExampleClient_Execute() {
 	fmt.Println(paid.GetTransfer().GetBizNo(), "of", paid.GetHold().GetAmount(), "captured",
 		paid.GetHold().GetCaptured())
 
-	// Of these none takes effect: alice has no 1,000.00.
+	// None of these takes effect: alice does not have 1,000.00.
 	_, err = c.Execute(context.Background(),
 		client.Operation{Request: &ledgerv1.TransferRequest{BizNo: "gift-1",
 			Postings: []*ledgerv1.Posting{{From: "alice", To: "shop", Asset: "CNY", Amount: "1.00"}}}},
@@ -83,7 +83,7 @@ func ExampleClient_Execute() {
 	// INSUFFICIENT_FUNDS of operation 1
 }
 
-// The text message about a transfer is part of its commit: it goes out if and only if the money moved.
+// The text message is part of the transfer's commit: it is sent if and only if the money moved.
 func ExampleClient_Execute_message() {
 	url, end := exampleLedger()
 	defer end()
@@ -107,7 +107,8 @@ func ExampleClient_Execute_message() {
 	// +86138****5678 MESSAGE_STATE_QUEUED <nil>
 }
 
-// A queue delivers a message twice. Its id is the key, so the second time gets the first one's answer.
+// A queue delivers a message twice. The message's id is the key, so the second call gets the first one's
+// answer.
 func ExampleWithKey() {
 	url, end := exampleLedger()
 	defer end()
@@ -134,7 +135,7 @@ func ExampleWithKey() {
 	// alice has 87.70 replayed: true
 }
 
-// What the caller does depends on the reason, and what the user reads on ShowToUser.
+// The reason decides what the program does, and ShowToUser what the user sees.
 func ExampleAsError() {
 	url, end := exampleLedger()
 	defer end()
@@ -159,7 +160,7 @@ func ExampleAsError() {
 	// for the user: true
 }
 
-// Each item of a batch stands for itself, and has an error of its own.
+// The items of a batch succeed or fail independently, each with its own error.
 func ExampleItemError() {
 	url, end := exampleLedger()
 	defer end()
@@ -193,7 +194,7 @@ func ExampleItemError() {
 	// FIELD_INVALID fix  1
 }
 
-// A hundred buyers at once, in a few RPCs.
+// A hundred concurrent buyers in a few RPCs.
 func ExampleWithGather() {
 	url, end := exampleLedger()
 	defer end()
@@ -225,7 +226,7 @@ func ExampleWithGather() {
 	// 40 bought, 60 refused
 }
 
-// The response headers of connect.NewClientContext say it too, for a client that does not gather.
+// The response headers of connect.NewClientContext report a replay too, for a client without WithGather.
 func ExampleReplayed() {
 	url, end := exampleLedger()
 	defer end()
@@ -245,7 +246,7 @@ func ExampleReplayed() {
 	// true <nil>
 }
 
-// The interceptors in a generated client of one's own choice.
+// The interceptors in another generated client.
 func ExampleRetryInterceptor() {
 	url, end := exampleLedger()
 	defer end()
@@ -266,8 +267,8 @@ func ExampleRetryInterceptor() {
 	// ACCOUNT_NOT_FOUND after 1 attempt
 }
 
-// A buyer presses the button twice. The page has a token, which the first submit spends; the second one is
-// shown the order that the first one made.
+// A buyer clicks the button twice. The page has a token, which the first submit spends; the second one learns
+// the order of the first.
 func ExampleWithSubmitToken() {
 	url, end := exampleLedger()
 	defer end()
@@ -298,14 +299,15 @@ func ExampleWithSubmitToken() {
 	}
 	next := submit(issued.GetTokens()[0], "order-1001")
 	submit(issued.GetTokens()[0], "order-1002")
-	submit(next, "order-1003") // the page, still open, submits something else
+	submit(next, "order-1003") // the page, still open, submits another order
 	// Output:
 	// order-1001 error: <nil>
 	// the order is order-1001
 	// order-1003 error: <nil>
 }
 
-// A page makes an id when it is opened. However often its form is submitted, by whichever server: one transfer.
+// A page generates an id when it is opened. However often its form is submitted, on any server, there is one
+// transfer.
 func ExampleWithClaim() {
 	url, end := exampleLedger()
 	defer end()

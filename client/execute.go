@@ -13,20 +13,20 @@ import (
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 )
 
-// Operation is one changing call of any service within Execute.
+// Operation is one changing call, of any service, in an Execute.
 type Operation struct {
-	// Name is what later operations refer to: letters, digits, "_" and "-". May be empty.
+	// Name identifies the operation for references from later ones: letters, digits, "_" and "-". May be empty.
 	Name string
-	// Request is that of the call, such as a *ledgerv1.TransferRequest.
+	// Request is the call's request, such as a *ledgerv1.TransferRequest.
 	Request proto.Message
-	// From fills fields of the request from results of earlier operations: the path of the field, and where
-	// its value comes from: the name of an operation and a path in its response, such as
-	// "hold_id": "keep.hold.id". Amounts, numbers (ids, versions, fences), and variables of templates can be filled.
+	// From fills fields of the request with results of earlier operations. A key is the path of the field; a
+	// value is the name of an operation and a path in its response, such as "hold_id": "keep.hold.id". Amounts,
+	// numbers (ids, versions, fences) and template variables can be filled.
 	From map[string]string
 }
 
-// Execute runs operations in order, all or nothing, in one transaction of the server. The error of a refused
-// operation is that of the lone call; its State says with "operation" which one it was, from 0.
+// Execute runs operations in order, all or nothing, in one transaction. The error of a refused operation equals
+// that of the single call; "operation" in its State is the operation's index.
 func (c *Client) Execute(ctx context.Context, operations ...Operation) (Results, error) {
 	r := &batchv1.ExecuteRequest{Operations: make([]*batchv1.Operation, len(operations))}
 	for i, o := range operations {
@@ -45,13 +45,13 @@ func (c *Client) Execute(ctx context.Context, operations ...Operation) (Results,
 	return Results{res.GetResults()}, err
 }
 
-// Results are how the operations of an Execute ended.
+// Results are the results of an Execute.
 type Results struct{ list []*batchv1.OperationResult }
 
-// Existed tells whether what operation i was to do had been done before, under its own name.
+// Existed reports whether operation i was done before, under its own name.
 func (r Results) Existed(i int) bool { return r.list[i].GetExisted() }
 
-// ResponseOf is the response of operation i, such as a *ledgerv1.TransferResponse.
+// ResponseOf returns the response of operation i, such as a *ledgerv1.TransferResponse.
 func ResponseOf[R proto.Message](r Results, i int) (response R, err error) {
 	m, err := r.list[i].GetResponse().UnmarshalNew()
 	if err != nil {
@@ -59,7 +59,7 @@ func ResponseOf[R proto.Message](r Results, i int) (response R, err error) {
 	}
 	response, ok := m.(R)
 	if !ok {
-		return response, fmt.Errorf("operation %d answered a %s", i, m.ProtoReflect().Descriptor().FullName())
+		return response, fmt.Errorf("operation %d has a response of type %s", i, m.ProtoReflect().Descriptor().FullName())
 	}
 	return response, nil
 }

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// GatherLanes is how many RPCs of gathered calls are on their way at once.
+// GatherLanes is the number of concurrent RPCs of gathered calls.
 const GatherLanes = gatherLanes
 
-// InLine is how many gathered calls wait for a lane.
+// InLine is the number of gathered calls that wait for a lane.
 func InLine(c *Client) int {
 	c.gather.mu.Lock()
 	defer c.gather.mu.Unlock()
 	return len(c.gather.line)
 }
 
-// AwaitLine returns when n calls wait for a lane.
+// AwaitLine returns once n calls wait for a lane.
 func AwaitLine(c *Client, n int) {
 	for InLine(c) < n {
 		runtime.Gosched()
 	}
 }
 
-// Share is how many of the calls in line go into one batch while others are on their way.
+// Share is the size of the next batch, given the calls in line and in flight.
 func Share(line, flying int) int {
 	g := gather{flying: flying}
 	for range line {
@@ -32,10 +32,10 @@ func Share(line, flying int) int {
 	return len(g.cut())
 }
 
-// EncodeItem and BatchRequest are how gathered calls are put together.
+// EncodeItem and BatchRequest encode gathered calls.
 var EncodeItem = encodeItem
 
-// TimelessLockContext is the context of a lock whose timer never fires, and what extends it from now.
+// TimelessLockContext is a lock's context whose timer never fires, with a function that extends it from now.
 func TimelessLockContext(parent context.Context, life time.Duration) (ctx context.Context, extend func(time.Duration)) {
 	c := newLockContext(parent, monotonic()+life)
 	c.timer.Stop()

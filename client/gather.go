@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	// gatherLanes is how many RPCs of gathered calls are on their way at once. Two keep the server busy
-	// while answers travel; more make the batches smaller and each call dearer.
+	// gatherLanes is the number of concurrent RPCs of gathered calls. Two keep the server busy while answers
+	// travel; more would make batches smaller and calls more expensive.
 	gatherLanes    = 2
 	maxBatchItems  = 1000
-	leastShare     = 16 // calls that are not worth splitting
+	leastShare     = 16 // fewer calls are not worth splitting
 	maxBatchBytes  = 4 << 20
 	maxBatchFlight = 10 * time.Second
 )
 
 // gather is the interceptor that sends concurrent Transfer calls as one TransferBatch.
 //
-// An RPC on its way occupies a lane. A call that finds a lane free goes alone, on its own goroutine; the
-// others wait in line. Whoever leaves a lane passes it on: to a batch of all who wait, or, when there
-// is one only, to that caller. So a lane is free only while nobody waits, and there are no goroutines
-// besides the callers' but one for each lane that carries batches.
+// An RPC in flight occupies a lane. A call that finds a free lane is sent alone, on its own goroutine; other
+// calls wait in line. A finished RPC passes its lane on: to a batch of all waiting calls or, if there is only
+// one, to that caller. So a lane is free only if no call waits, and the only additional goroutines are one per
+// lane that carries batches.
 type gather struct {
 	send func(context.Context,
 		*connect.Request[ledgerv1.TransferBatchRequest]) (*connect.Response[ledgerv1.TransferBatchResponse], error)
 
 	mu     sync.Mutex
-	lanes  int     // free ones
+	lanes  int     // free lanes
 	line   []*item // in order of arrival
-	flying int     // calls on their way
+	flying int     // calls in flight
 }
 
 func newGather(h connect.HTTPClient, baseURL string, opts []connect.ClientOption) *gather {
@@ -71,14 +71,14 @@ func (g *gather) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect
 	return next
 }
 
-// call is what an item of a batch is made of.
+// call is the source of a batch item.
 type call struct {
 	transfer *ledgerv1.TransferRequest
 	key      string // as in the header
 }
 
-// ownHeaders tells whether a request has headers that an item of a batch cannot have: others than
-// those of the protocols, of which every RPC has its own, and the key.
+// ownHeaders reports whether a request has headers that a batch item cannot carry: other than the key and those
+// of the protocol.
 func ownHeaders(h http.Header) bool {
 	for name := range h {
 		switch name {
@@ -96,11 +96,11 @@ func (g *gather) call(ctx context.Context, req connect.AnyRequest, c call,
 	if g.enter(nil) {
 		return g.lone(ctx, req, next)
 	}
-	// The request is encoded here, once, by its caller: the batch takes the bytes as they are, a request
-	// that cannot be encoded spoils nobody else's batch, and a caller who leaves may use it again.
+	// The caller encodes its request once, here, and the batch sends the bytes unchanged. So an invalid request
+	// does not spoil another caller's batch, and a caller that leaves may reuse its request.
 	it, err := newItem(ctx, c.key, c.transfer)
 	if err != nil {
-		return next(ctx, req) // which has the words for it
+		return next(ctx, req) // it returns the proper error
 	}
 	if g.enter(it) {
 		return g.lone(ctx, req, next)
@@ -122,7 +122,7 @@ func (g *gather) call(ctx context.Context, req connect.AnyRequest, c call,
 	return it.answer(ctx)
 }
 
-// enter takes a free lane, or else puts the item, if there is one, in line.
+// enter takes a free lane; if there is none, it puts the item, if any, in line.
 func (g *gather) enter(it *item) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -137,24 +137,24 @@ func (g *gather) enter(it *item) bool {
 	return false
 }
 
-// lone makes a call as if there were no gathering, on a lane that is the caller's.
+// lone makes a call without gathering, on the caller's own lane.
 func (g *gather) lone(ctx context.Context, req connect.AnyRequest,
 	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	defer g.pass()
-	ctx, cancel := context.WithTimeout(ctx, maxBatchFlight) // those in line must not wait for ever
+	ctx, cancel := context.WithTimeout(ctx, maxBatchFlight) // calls in line must not wait forever
 	defer cancel()
 	return next(ctx, req)
 }
 
-// pass hands a lane on to whoever is in line.
+// pass passes a lane to the next in line.
 func (g *gather) pass() {
 	if batch := g.take(1); batch != nil {
 		go g.run(batch)
 	}
 }
 
-// take takes the next batch out of the line, for a lane on which so many calls came back. It returns
-// nil when nobody waits, which frees the lane, or when the lane went to a single caller.
+// take removes the next batch from the line, for a lane on which back calls returned. It returns nil if no call
+// waits, which frees the lane, or if the lane went to a single caller.
 func (g *gather) take(back int) []*item {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -163,7 +163,7 @@ func (g *gather) take(back int) []*item {
 		batch := g.cut()
 		for i, it := range batch {
 			if !it.state.CompareAndSwap(waiting, sent) {
-				batch[i] = nil // left
+				batch[i] = nil // its caller left
 			}
 		}
 		switch batch = remaining(batch); len(batch) {
@@ -182,10 +182,9 @@ func (g *gather) take(back int) []*item {
 	return nil
 }
 
-// cut takes the front of the line: an equal part, for each lane, of the calls in line and on their way,
-// and no more than a batch may hold. If a lane took all, callers who ask again when they have their
-// answers would all come back with one batch, go into the next one together, and leave the other
-// lanes with nothing.
+// cut removes the front of the line: an equal share per lane of all calls in line and in flight, up to the
+// limit of a batch. If a lane took all calls, closed-loop callers would all return with one batch and enter the
+// next one together, leaving the other lanes idle.
 func (g *gather) cut() []*item {
 	share := min(maxBatchItems, max(leastShare, (len(g.line)+g.flying+gatherLanes-1)/gatherLanes))
 	n, size := 0, 0
@@ -203,13 +202,13 @@ func (g *gather) cut() []*item {
 	return batch
 }
 
-// run sends batches for as long as there are any.
+// run sends batches until the line is empty.
 func (g *gather) run(batch []*item) {
 	for batch != nil {
 		n := len(batch)
 		g.round(batch)
-		// Those who were just answered may have more to send: they get their turn on the processor first,
-		// so that the next batch is not one call and the one after it all the others.
+		// Yield to the callers that were just answered: they may call again and join the next batch, which
+		// otherwise would hold a single call.
 		runtime.Gosched()
 		batch = g.take(n)
 	}
@@ -227,8 +226,7 @@ func (g *gather) round(batch []*item) {
 	answered(batch, res.Msg.GetResults(), res.Header().Get(RequestIDHeader))
 }
 
-// flight is how long a batch may take: as long as any caller in it waits, and no longer than
-// maxBatchFlight.
+// flight is the timeout of a batch: the longest remaining time of its callers, up to maxBatchFlight.
 func flight(batch []*item) time.Duration {
 	var last time.Time
 	for _, it := range batch {

@@ -16,26 +16,26 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
-// The states of an item. Its caller leaves, and a lane takes it, by compare-and-swap, so that exactly
-// one of them has it.
+// States of an item. Its caller and a lane compete for it by compare-and-swap, so that exactly one of them gets
+// it.
 const (
 	waiting int32 = iota // in line
 	sent                 // in a batch
-	granted              // its caller has a lane, and sends it alone
-	left                 // its caller is gone
+	granted              // its caller has a lane and sends it alone
+	left                 // its caller has left
 )
 
-// item is a Transfer call that waits in line or travels in a batch.
+// item is a Transfer call that waits in line or is in a batch.
 type item struct {
 	state    atomic.Int32
-	wire     []byte        // as it stands in a TransferBatchRequest
-	deadline time.Time     // of its caller; zero: none
-	done     chan struct{} // holds a token when what is below is set, or a lane was granted
+	wire     []byte        // encoded as a field of TransferBatchRequest
+	deadline time.Time     // of the caller; zero: none
+	done     chan struct{} // receives a token when the fields below are set, or a lane was granted
 
 	result    *ledgerv1.TransferBatchResult
 	requestID string // of the batch
 	err       error  // of the batch
-	alone     bool   // its caller is to send it by itself
+	alone     bool   // its caller must send it alone
 }
 
 func newItem(ctx context.Context, key string, m *ledgerv1.TransferRequest) (*item, error) {
@@ -46,15 +46,14 @@ func newItem(ctx context.Context, key string, m *ledgerv1.TransferRequest) (*ite
 	return it, err
 }
 
-// The field numbers of TransferBatchRequest.items, and of a TransferBatchItem's transfer and
-// idempotency_key.
+// Field numbers of TransferBatchRequest.items, and of transfer and idempotency_key in TransferBatchItem.
 const (
 	itemsField    = 1
 	transferField = 1
 	itemKeyField  = 2
 )
 
-// encodeItem is the item as a field of TransferBatchRequest.
+// encodeItem encodes the item as a field of TransferBatchRequest.
 func encodeItem(key string, m *ledgerv1.TransferRequest) ([]byte, error) {
 	size := proto.Size(m)
 	inner := protowire.SizeTag(transferField) + protowire.SizeBytes(size) +
@@ -72,8 +71,7 @@ func encodeItem(key string, m *ledgerv1.TransferRequest) ([]byte, error) {
 	return protowire.AppendString(b, key), nil
 }
 
-// batchRequest puts encoded items together. To the message they are bytes that it does not know, which
-// it writes as they are.
+// batchRequest combines encoded items. They are unknown fields of the message, which are marshalled unchanged.
 func batchRequest(batch []*item) *ledgerv1.TransferBatchRequest {
 	size := 0
 	for _, it := range batch {
@@ -88,7 +86,7 @@ func batchRequest(batch []*item) *ledgerv1.TransferBatchRequest {
 	return m
 }
 
-// grant lets the caller send the item by himself, on a lane that is now his. It fails when he has left.
+// grant gives a lane to the caller, which then sends the item alone. It fails if the caller has left.
 func (it *item) grant() bool {
 	if !it.state.CompareAndSwap(sent, granted) {
 		return false
@@ -97,7 +95,7 @@ func (it *item) grant() bool {
 	return true
 }
 
-// leave takes the caller out, and returns the state that it found.
+// leave removes the caller and returns the previous state.
 func (it *item) leave() int32 {
 	for {
 		s := it.state.Load()
@@ -109,7 +107,7 @@ func (it *item) leave() int32 {
 
 func (it *item) finish() { it.done <- struct{}{} }
 
-// answered gives every item its result.
+// answered distributes the results to the items.
 func answered(batch []*item, results []*ledgerv1.TransferBatchResult, requestID string) {
 	var err error
 	if len(results) != len(batch) {
@@ -124,8 +122,8 @@ func answered(batch []*item, results []*ledgerv1.TransferBatchResult, requestID 
 	}
 }
 
-// refused deals with the error of a batch as a whole. Usually it is everybody's; but when it is for the
-// batch as such, everybody asks alone.
+// refused distributes the error of a whole batch. Usually every item gets it; if the error is about the batch
+// as such, every caller sends its item alone.
 func refused(batch []*item, err error) {
 	e, ok := AsError(err)
 	alone := ok && unfit(e)
@@ -135,8 +133,8 @@ func refused(batch []*item, err error) {
 	}
 }
 
-// unfit tells whether a batch was refused for being one, or for its size, by the server or by something
-// on the way. It has then not been done, and the keys would hold in any case.
+// unfit reports whether a batch was refused for being a batch or for its size, by the server or a proxy. It was
+// then not executed, and the keys would protect it anyway.
 func unfit(e *Error) bool {
 	switch e.Code {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented:
@@ -147,7 +145,7 @@ func unfit(e *Error) bool {
 	return false
 }
 
-// answer is what the call returns: the same as if it had been alone.
+// answer returns the same result as a call that was sent alone.
 func (it *item) answer(ctx context.Context) (connect.AnyResponse, error) {
 	if it.err != nil {
 		return nil, ownError(it.err)
@@ -165,7 +163,7 @@ func (it *item) answer(ctx context.Context) (connect.AnyResponse, error) {
 	return res, nil
 }
 
-// mark sets the headers that a lone answer would have.
+// mark sets the response headers of a single call.
 func (it *item) mark(h http.Header) {
 	h.Set(RequestIDHeader, it.requestID)
 	if it.result.GetReplayed() || it.result.GetExisted() {
@@ -173,7 +171,7 @@ func (it *item) mark(h http.Header) {
 	}
 }
 
-// ownError is a copy of a batch's error, since errors have metadata that their holders may change.
+// ownError copies a batch's error, because callers may change an error's metadata.
 func ownError(err error) error {
 	var e *connect.Error
 	if !errors.As(err, &e) {

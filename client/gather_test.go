@@ -23,14 +23,14 @@ const (
 	batchProcedure    = ledgerv1connect.LedgerServiceTransferBatchProcedure
 )
 
-// answer is how one of many concurrent calls ended.
+// answer is the result of one of many concurrent calls.
 type answer struct {
 	res  *ledgerv1.TransferResponse
 	info *client.Info
 	err  error
 }
 
-// together makes the calls at the same time.
+// together makes the calls concurrently.
 func together(ctx context.Context, c *client.Client, requests []*ledgerv1.TransferRequest) []answer {
 	answers := make([]answer, len(requests))
 	var calls sync.WaitGroup
@@ -56,7 +56,7 @@ func TestGatheredCallsGetTheirOwnAnswersFromFewRPCs(t *testing.T) {
 		for i := range requests {
 			requests[i] = transfer(fmt.Sprintf("%s-%d", t.Name(), i), "world", "bob", "0.01")
 			if i%3 == 1 {
-				requests[i].Postings[0].From, requests[i].Postings[0].Amount = "shop", "5.00" // which has nothing
+				requests[i].Postings[0].From, requests[i].Postings[0].Amount = "shop", "5.00" // shop has no money
 			}
 		}
 		keys := map[string]bool{}
@@ -82,7 +82,8 @@ func TestGatheredCallsGetTheirOwnAnswersFromFewRPCs(t *testing.T) {
 	})
 }
 
-// gatherBehind makes a client whose two lanes are taken, so that the next calls gather. free lets them go.
+// gatherBehind makes a client whose two lanes are occupied, so that the next calls gather. free releases the
+// lanes.
 func gatherBehind(t *testing.T, url string, opts ...client.Option) (c *client.Client, seen *rpcs, free func()) {
 	t.Helper()
 	seen = new(rpcs)
@@ -108,7 +109,7 @@ func gatherBehind(t *testing.T, url string, opts ...client.Option) (c *client.Cl
 	return c, seen, free
 }
 
-// inLine makes calls, and returns when all of them wait in line. The answers come after free.
+// inLine makes calls and returns once all of them wait in line. The answers come after free.
 func inLine(ctx context.Context, c *client.Client, requests []*ledgerv1.TransferRequest) <-chan []answer {
 	before := client.InLine(c)
 	done := make(chan []answer, 1)
@@ -117,7 +118,7 @@ func inLine(ctx context.Context, c *client.Client, requests []*ledgerv1.Transfer
 	return done
 }
 
-func TestABatchOfOneGoesAsTransferUnderTheSameKey(t *testing.T) {
+func TestABatchOfOneIsSentAsTransferUnderTheSameKey(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	c, seen, free := gatherBehind(t, url)
@@ -131,7 +132,7 @@ func TestABatchOfOneGoesAsTransferUnderTheSameKey(t *testing.T) {
 	if len(seen.of(batchProcedure)) != 0 {
 		t.Error("a single call was sent as a batch")
 	}
-	// The same key in a batch is the same key.
+	// The key works in a batch too.
 	c, seen, free = gatherBehind(t, url)
 	done = inLine(ctx, c, []*ledgerv1.TransferRequest{request, request, request})
 	free()
@@ -148,7 +149,7 @@ func TestABatchOfOneGoesAsTransferUnderTheSameKey(t *testing.T) {
 	}
 }
 
-func TestACallerWhoLeavesTheLineIsNotSentAndLeavesTheOthersAlone(t *testing.T) {
+func TestACancelledCallIsNotSentAndDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	c, _, free := gatherBehind(t, url)
@@ -170,18 +171,18 @@ func TestACallerWhoLeavesTheLineIsNotSentAndLeavesTheOthersAlone(t *testing.T) {
 		}
 	}
 	if got := balance(t, url, "alice"); got != "96.00" {
-		t.Errorf("alice has %s, want 96.00: those who left were sent, or those who stayed were not", got)
+		t.Errorf("alice has %s, want 96.00: cancelled calls were sent, or others were not", got)
 	}
 }
 
-// Callers who ask again when they have their answers must not all end in one lane's batch.
+// Closed-loop callers must not all end up in one lane's batch.
 func TestLanesShareTheLine(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ line, flying, want int }{
 		{1, 1, 1}, {12, 0, 12}, {99, 1, 50}, {50, 50, 50}, {10, 90, 10}, {5000, 1000, 1000},
 	} {
 		if n := client.Share(c.line, c.flying); n != c.want {
-			t.Errorf("%d in line, %d on their way: a batch of %d, want %d", c.line, c.flying, n, c.want)
+			t.Errorf("%d in line, %d in flight: a batch of %d, want %d", c.line, c.flying, n, c.want)
 		}
 	}
 }
@@ -203,18 +204,18 @@ func TestOneBadCallDoesNotSpoilTheBatch(t *testing.T) {
 	}
 	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 ||
 		batches != client.GatherLanes {
-		t.Errorf("%d went alone and %d batches, want one a lane", lone, batches)
+		t.Errorf("%d single calls and %d batches, want one batch per lane", lone, batches)
 	}
 }
 
-// narrow is a service behind something that lets no batches through.
+// narrow is a service behind a proxy that rejects batches.
 type narrow struct{ stub }
 
 func (narrow) TransferBatch(context.Context, *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
 	return nil, connect.NewError(connect.CodeResourceExhausted, errors.New("too large"))
 }
 
-func TestCallsGoAloneWhereBatchesDoNotPass(t *testing.T) {
+func TestCallsAreSentAloneWhereBatchesAreRejected(t *testing.T) {
 	t.Parallel()
 	c, seen, free := gatherBehind(t, serve(t, narrow{}))
 	done := inLine(t.Context(), c, []*ledgerv1.TransferRequest{transfer("1", "a", "b", "1"),
@@ -226,11 +227,11 @@ func TestCallsGoAloneWhereBatchesDoNotPass(t *testing.T) {
 		}
 	}
 	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 2 || batches != 1 {
-		t.Errorf("%d went alone and %d batches", lone, batches)
+		t.Errorf("%d single calls and %d batches", lone, batches)
 	}
 }
 
-// sized is a service that remembers how large its batches were.
+// sized is a service that records the sizes of its batches.
 type sized struct {
 	stub
 	mu           sync.Mutex
@@ -274,11 +275,11 @@ func TestBatchesHaveAtMostAThousandItemsAndFourMiB(t *testing.T) {
 	}
 }
 
-func TestDryRunsAndCallsWithHeadersGoAlone(t *testing.T) {
+func TestDryRunsAndCallsWithHeadersAreSentAlone(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	c, seen, free := gatherBehind(t, url)
-	within, cancel := context.WithTimeout(t.Context(), 5*time.Second) // for those that would wait for the lanes
+	within, cancel := context.WithTimeout(t.Context(), 5*time.Second) // bounds calls that would wrongly wait for the lanes
 	defer cancel()
 	dry := transfer("dry", "alice", "bob", "1.00")
 	dry.DryRun = true
@@ -299,7 +300,7 @@ func TestDryRunsAndCallsWithHeadersGoAlone(t *testing.T) {
 	}
 }
 
-func TestALostBatchIsSentAgainWithTheSameItemKeys(t *testing.T) {
+func TestALostBatchIsRetriedWithTheSameItemKeys(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
@@ -326,7 +327,7 @@ func TestALostBatchIsSentAgainWithTheSameItemKeys(t *testing.T) {
 		}
 	})
 	if got := balance(t, url, "shop"); got != "1.50" {
-		t.Errorf("shop has %s, want 1.50: something was done twice, or not at all", got)
+		t.Errorf("shop has %s, want 1.50: a transfer was done twice or not at all", got)
 	}
 }
 

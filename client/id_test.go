@@ -8,8 +8,9 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/id/v1/idv1connect"
 )
 
-// The server refuses a key on Generate, and a lost answer costs nothing: no key, and sent again all the same.
-func TestIDsAreAskedForAgainWithoutAKey(t *testing.T) {
+// The server refuses keys on Generate, and a lost answer is harmless: the call has no key and is retried
+// anyway.
+func TestGenerateIsRetriedWithoutAKey(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {

@@ -8,31 +8,31 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Info is what there is to know of a call besides its answer. Read it after the call.
+// Info is information about a call besides its answer. Read it after the call.
 type Info struct {
-	// Key is the Idempotency-Key that the call was made with; empty for reads.
+	// Key is the call's Idempotency-Key; empty for reads.
 	Key string
-	// RequestID names the call in the server's log and rows.
+	// RequestID identifies the call in the server's log and rows.
 	RequestID string
-	// Replayed says that the answer, or the refusal, is that of an earlier call with the same key, or
-	// that the biz_no was there before: this call changed nothing.
+	// Replayed reports that the answer or refusal is that of an earlier call with the same key, or that the
+	// biz_no existed: this call changed nothing.
 	Replayed bool
-	// Attempts is how often the call was sent, from 1. For a gathered call: how often a batch took it.
+	// Attempts counts how often the call was sent, from 1; for a gathered call, how often in a batch.
 	Attempts int
-	// NextToken is the submit token that follows the one that was spent, if SubmitToken.Next asked for it and
-	// the call went well.
+	// NextToken is the submit token that follows the spent one, if SubmitToken.Next requested it and the call
+	// succeeded.
 	NextToken string
-	// ClaimCount is which use of the key of WithClaim the call was, from 1. 0: there was no claim, the call
-	// failed, or its answer is that of an earlier call with the same Idempotency-Key.
+	// ClaimCount is which use of WithClaim's key the call was, from 1. 0: there was no claim, the call failed,
+	// or its answer was replayed.
 	ClaimCount int64
 }
 
 type infoContext struct{}
 
-// WithInfo returns a context that makes the next call fill the Info. One call at a time: a call
-// overwrites what the one before left.
+// WithInfo returns a context that makes the next call fill the Info. Use it for one call at a time: each call
+// overwrites the Info.
 //
-// It is filled for gathered calls too, which the response headers of connect.NewClientContext are not.
+// Unlike the response headers of connect.NewClientContext, it is also filled for gathered calls.
 func WithInfo(ctx context.Context) (context.Context, *Info) {
 	info := new(Info)
 	return context.WithValue(ctx, infoContext{}, info), info
@@ -54,8 +54,8 @@ func (i *Info) read(res connect.AnyResponse, err error) {
 	i.ClaimCount = claimCount(h.Get(ClaimCountHeader))
 }
 
-// Replayed tells whether a call made with connect.NewClientContext was answered from the record: its
-// key was used before, or its biz_no was there. For a client WithGather use WithInfo.
+// Replayed reports whether a call made with connect.NewClientContext was replayed: its key was used before, or
+// its biz_no existed. For a client with WithGather use WithInfo.
 func Replayed(info connect.CallInfo) bool {
 	return replayed(info.ResponseHeader()) || replayed(info.ResponseTrailer())
 }

@@ -21,7 +21,7 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
-// The headers of request keys.
+// Headers of request keys.
 const (
 	KeyHeader      = "Idempotency-Key"
 	ReplayedHeader = "Idempotency-Replayed"
@@ -31,41 +31,40 @@ const maxKeyBytes = 255
 
 var keyText = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// NewKey makes a key of 26 characters that nobody else makes: 48 bits of time in milliseconds, then 80
-// random ones. Keys that begin with the time stand near each other in the server's index.
+// NewKey generates a unique key of 26 characters: 48 bits of time in milliseconds, then 80 random bits. Keys
+// that begin with the time are close to each other in the server's index.
 func NewKey() string {
 	var b [16]byte
 	binary.BigEndian.PutUint64(b[:8], uint64(time.Now().UnixMilli())<<16)
-	_, _ = rand.Read(b[6:]) // never fails
+	_, _ = rand.Read(b[6:]) // never returns an error
 	return keyText.EncodeToString(b[:])
 }
 
 type keyContext struct{}
 
-// WithKey gives the changing calls made with the context a key of the caller's own: 1 to 255 printable
-// ASCII characters, else those calls fail with ReasonKeyInvalid. Use one context for one call and its
-// repeats: another request under the same key is refused with ReasonKeyReused.
+// WithKey sets the key of the changing calls made with the context: 1 to 255 printable ASCII characters,
+// otherwise those calls fail with ReasonKeyInvalid. Use a context for one call and its retries: another request
+// under the same key is refused with ReasonKeyReused.
 //
-// Keep the key with the work it belongs to (a queue message, a row), and the work is safe to repeat
-// after a crash too, for as long as the server keeps keys: 24 hours by default.
+// Store the key with the work it belongs to (a queue message, a row). Then the work can also be repeated safely
+// after a crash, for as long as the server keeps keys: 24 hours by default.
 func WithKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, keyContext{}, key)
 }
 
 type keyLifeContext struct{}
 
-// WithKeyLife tells the server for how long to keep the keys of the changing calls made with the context: a
-// minute to 31 days, in whole seconds. Without it the tenant's policies decide, or the server: 24 hours by
-// default.
+// WithKeyLife sets how long the server keeps the keys of the changing calls made with the context: a minute to
+// 31 days, in whole seconds. The default is the tenant's policy, or the server's default of 24 hours.
 func WithKeyLife(ctx context.Context, life time.Duration) context.Context {
 	return context.WithValue(ctx, keyLifeContext{}, life)
 }
 
-// KeyInterceptor gives every changing call a key: that of WithKey, or a new one. It leaves alone calls
-// that bring the header, and those whose method is marked NO_SIDE_EFFECTS in its proto, or IDEMPOTENT, unless
-// a submit token or a claim stands before them: they can be sent again without a key. Put it before
-// RetryInterceptor, so that all attempts of a call have the same key. For clients of any Connect
-// service that reads Idempotency-Key.
+// KeyInterceptor sets the key of every changing call: that of WithKey, or a new one. It skips calls that
+// already have the header, and methods marked NO_SIDE_EFFECTS or IDEMPOTENT in their proto, which can be
+// retried without a key, unless a submit token or a claim precedes them. Put it before RetryInterceptor, so
+// that all attempts of a call have the same key. It works for clients of any Connect service that reads
+// Idempotency-Key.
 func KeyInterceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -111,18 +110,17 @@ func setKey(ctx context.Context, req connect.AnyRequest) error {
 	return nil
 }
 
-// guarded tells whether a submit token or a claim stands before a call: sent again without a key, it would find
-// that it has used it up itself.
+// guarded reports whether the call has a submit token or a claim. Retried without a key, it would find the
+// token or claim used up by its own first attempt.
 func guarded(ctx context.Context, h http.Header) bool {
 	return len(h[TokenHeader]) > 0 || len(h[ClaimHeader]) > 0 || ctx.Value(tokenContext{}) != nil ||
 		ctx.Value(claimContext{}) != nil
 }
 
-// changing tells whether a call changes anything. What the schema does not promise to leave alone is
-// taken to change.
+// changing reports whether a call may change anything. Without a promise in the schema it may.
 func changing(s connect.Spec) bool { return level(s) != connect.IdempotencyNoSideEffects }
 
-// level is what a call promises of being sent again, in its client or in its schema.
+// level is the call's idempotency level, from the client or the schema.
 func level(s connect.Spec) connect.IdempotencyLevel {
 	if s.IdempotencyLevel != connect.IdempotencyUnknown {
 		return s.IdempotencyLevel
@@ -132,15 +130,15 @@ func level(s connect.Spec) connect.IdempotencyLevel {
 		return connect.IdempotencyUnknown
 	}
 	o, _ := m.Options().(*descriptorpb.MethodOptions)
-	return connect.IdempotencyLevel(o.GetIdempotencyLevel()) // which has the same numbers
+	return connect.IdempotencyLevel(o.GetIdempotencyLevel()) // same numbers
 }
 
-// repeatable tells whether a request may be sent again without doing its work again.
+// repeatable reports whether a request may be sent again without repeating its effect.
 func repeatable(req connect.AnyRequest) bool {
 	return level(req.Spec()) != connect.IdempotencyUnknown || len(req.Header()[KeyHeader]) > 0 || keysInside(req.Any())
 }
 
-// keysInside tells whether every part of a request has a key of its own, so that the whole needs none.
+// keysInside reports whether every part of a request has its own key, so that the whole needs none.
 func keysInside(m any) bool {
 	batch, ok := m.(*ledgerv1.TransferBatchRequest)
 	if !ok || batch.GetAllOrNothing() || len(batch.GetItems()) == 0 {
@@ -168,8 +166,8 @@ func goodKey(key string) bool {
 
 var keyEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// quotedKey is a key as it stands in the header: bare, unless a quote in front would be read as the
-// beginning of a quoted one, or HTTP would cut off a space at its ends.
+// quotedKey encodes a key for the header: bare, unless an initial quote would be read as quoting, or HTTP would
+// strip spaces at its ends.
 func quotedKey(key string) string {
 	if key[0] != '"' && key[0] != ' ' && key[len(key)-1] != ' ' {
 		return key
@@ -179,7 +177,7 @@ func quotedKey(key string) string {
 
 var keyUnescapes = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
 
-// bareKey is the key in a header.
+// bareKey decodes a key from a header.
 func bareKey(header string) string {
 	end := strings.LastIndexByte(header, '"')
 	if end <= 0 || header[0] != '"' {
@@ -188,8 +186,8 @@ func bareKey(header string) string {
 	return keyUnescapes.Replace(header[1:end])
 }
 
-// badKey is the error that the server gives to a bad key: it has to be given here, since not every bad
-// key can be sent.
+// badKey is the server's error for an invalid key. The client returns it itself, because some invalid keys
+// cannot be sent.
 func badKey() error {
 	e := connect.NewError(connect.CodeInvalidArgument,
 		errors.New("the Idempotency-Key must be 1 to 255 printable ASCII characters"))
@@ -199,7 +197,7 @@ func badKey() error {
 	return e
 }
 
-// domain is the domain of google.rpc.ErrorInfo in ledgerd's errors.
+// domain is the google.rpc.ErrorInfo domain of ledgerd's errors.
 const domain = "ledgerd"
 
 func addDetail(e *connect.Error, m proto.Message) {

@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
-func TestAKeyIsMadeOncePerChangingCallAndNoneForReads(t *testing.T) {
+func TestEachChangingCallHasOneKeyAndReadsHaveNone(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
@@ -50,7 +50,7 @@ func TestAKeyIsMadeOncePerChangingCallAndNoneForReads(t *testing.T) {
 	}
 }
 
-func TestTheCallersKeyIsSentAsItIs(t *testing.T) {
+func TestTheCallersKeyIsSentUnchanged(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, startLedger(t))
 	for i, key := range []string{"order-1", `"`, `"quoted"`, `back\slash`, `"back\slash`, " spaces ", strings.Repeat("k", 255)} {
@@ -75,12 +75,12 @@ func TestTheCallersKeyIsSentAsItIs(t *testing.T) {
 	}
 }
 
-func TestABatchWithKeysInsideIsSentWithoutOneAndStillRetried(t *testing.T) {
+func TestABatchWithItemKeysIsRetriedWithoutAKeyOfItsOwn(t *testing.T) {
 	t.Parallel()
 	var seen rpcs
 	h := newLosing(1)
 	c := newClient(t, startLedger(t), client.WithHTTPClient(h), client.WithRetry(2, 1, 1), seen.option())
-	// The answers of the world's setting up were not lost: they went through another client.
+	// The setup used another client, so no setup answers were lost.
 	res, err := c.Ledger.TransferBatch(t.Context(), &ledgerv1.TransferBatchRequest{Items: []*ledgerv1.TransferBatchItem{
 		{Transfer: transfer("a", "alice", "bob", "1.00"),
 			IdempotencyKey: "a"}, {Transfer: transfer("b", "alice", "bob", "1.00"), IdempotencyKey: "b"}}})
@@ -97,7 +97,7 @@ func TestABatchWithKeysInsideIsSentWithoutOneAndStillRetried(t *testing.T) {
 		t.Error(err)
 	}
 	if keys := seen.of(batchProcedure); keys[2] == "" {
-		t.Error("a batch in which an item has no key was sent without one")
+		t.Error("a batch with a keyless item was sent without a key")
 	}
 }
 
@@ -121,7 +121,7 @@ func TestReplayedReadsConnectsCallInfo(t *testing.T) {
 	})
 }
 
-func TestNewKeysAreSortedByTimeAndGood(t *testing.T) {
+func TestNewKeysAreValidAndSortedByTime(t *testing.T) {
 	t.Parallel()
 	a, b := client.NewKey(), client.NewKey()
 	if len(a) != 26 || a == b || a[:7] > b[:7] {

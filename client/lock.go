@@ -13,12 +13,12 @@ import (
 	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 )
 
-// Lock is a lock that was acquired, and is renewed until Unlock. It is lost when it cannot be renewed in
-// time; Context then ends, before anybody else can have the lock by the database's clock. A holder who
-// stood still meanwhile (a stopped process, a suspended machine) finds it ended when he looks at it again.
+// Lock is an acquired lock, renewed until Unlock. If it cannot be renewed in time it is lost; Context then ends
+// before another holder can acquire the lock, by the database's clock. A holder that was suspended meanwhile (a
+// stopped process, a sleeping machine) finds the context ended when it resumes.
 //
-// That is all a lease can do: what a holder sent before he stood still may arrive after another has the
-// lock. So whatever the work writes to should check Fence. See docs/locks.md.
+// A lease cannot do more: writes that a holder sent before it was suspended may arrive after another holder has
+// acquired the lock. So storage that the work writes to should check Fence. See docs/locks.md.
 type Lock struct {
 	client *Client
 	name   string
@@ -27,54 +27,53 @@ type Lock struct {
 	ctx    *lockContext
 
 	stop    context.CancelFunc // ends the watchdog
-	watched chan struct{}      // closed when it has ended
+	watched chan struct{}      // closed when the watchdog has ended
 	unlock  sync.Once
 	err     error // of Unlock
 }
 
-// LockOption changes how a lock is acquired.
+// LockOption configures the acquisition of a lock.
 type LockOption func(*lockv1.AcquireRequest)
 
-// LockLease sets how long the lock lasts without a renewal: 1 s to 1 h, default 30 s. It is renewed at a
-// third of that. A short one lets others go on sooner after a crash; a long one outlasts longer failures.
+// LockLease sets the lease: 1 s to 1 h, default 30 s. It is renewed after a third of that. A short lease lets
+// other holders continue sooner after a crash; a long one survives longer outages.
 func LockLease(d time.Duration) LockOption {
 	return func(r *lockv1.AcquireRequest) { r.Lease = durationpb.New(d) }
 }
 
-// LockWait sets how long to wait for the lock: 0 (try once) to 10 min, default 10 s. The deadline of the
-// call, and that of WithAttemptTimeout, end the wait too.
+// LockWait sets how long to wait for the lock: 0 (try once) to 10 min, default 10 s. The deadlines of the call
+// and of WithAttemptTimeout also end the wait.
 func LockWait(d time.Duration) LockOption {
 	return func(r *lockv1.AcquireRequest) { r.Wait = durationpb.New(d) }
 }
 
-// LockHolder says who holds the lock, for those who find it held.
+// LockHolder sets the holder's name, which refused callers see.
 func LockHolder(holder string) LockOption {
 	return func(r *lockv1.AcquireRequest) { r.Holder = holder }
 }
 
-// LockReentrant lets the holder of this name have the lock several times at once, under one fence. It is
-// free when each has been unlocked.
+// LockReentrant lets the holder of this name acquire the lock several times at once, under one fence. The lock
+// is free once every acquisition is unlocked.
 func LockReentrant(holder string) LockOption {
 	return func(r *lockv1.AcquireRequest) { r.Holder, r.Reentrant = holder, true }
 }
 
-// LockPage says that the lock guards a page id: when it is held, the error is of class duplicate,
-// ReasonPageLockHeld, and nobody needs to be told.
+// LockPage marks the lock as guarding a page id: if it is held, the error is ReasonPageLockHeld of class
+// duplicate, which needs no message to the user.
 func LockPage() LockOption {
 	return func(r *lockv1.AcquireRequest) { r.GuardsPage = true }
 }
 
-// Lock acquires a lock, waiting for it in order of arrival. The error is ReasonLockHeld, whose State names
-// the holder, when the wait ends first. A key of WithKey is not used: what it was used for may be a lock of
-// long ago. The lock's Context comes from ctx, and when ctx ends the lock is
-// not renewed any more: Unlock it, or it lapses.
+// Lock acquires a lock, waiting in order of arrival. If the wait ends first, the error is ReasonLockHeld, whose
+// State has the holder. Lock ignores a key of WithKey, which may belong to an earlier acquisition. The lock's
+// Context derives from ctx. When ctx ends the lock is no longer renewed: Unlock it, or it expires.
 func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	req := &lockv1.AcquireRequest{Name: name}
 	for _, o := range opts {
 		o(req)
 	}
-	ctx = context.WithValue(ctx, keyContext{}, nil) // a key of the caller's own may bring a lock of long ago
-	// before the first attempt: the answer may be that to an earlier one
+	ctx = context.WithValue(ctx, keyContext{}, nil) // a key of the caller may replay an earlier acquisition
+	// measure from before the first attempt: the answer may be to that one
 	start := monotonic()
 	res, err := c.Locks.Acquire(ctx, req)
 	if err != nil {
@@ -82,16 +81,16 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 	}
 	l := &Lock{client: c, name: name, fence: res.GetLock().GetFence(), lease: res.GetLock().GetLease().AsDuration(),
 		watched: make(chan struct{})}
-	// it took some waiting, and nobody knows how much of that after the lock was there
+	// the call waited, for an unknown part of the lease
 	if monotonic()-start > l.lease/10 {
 		start = monotonic()
-		if err := l.renew(alone(ctx), l.lease/2); err != nil {
+		if err := l.renew(detached(ctx), l.lease/2); err != nil {
 			l.release(ctx)
 			return nil, err
 		}
 	}
-	l.ctx = newLockContext(ctx, start+l.life())
-	// nothing of the caller's: calls write to what contexts carry
+	l.ctx = newLockContext(ctx, start+l.validFor())
+	// detached from the caller: calls write to values in contexts
 	watch, stop := context.WithCancel(context.Background())
 	l.stop = stop
 	context.AfterFunc(l.ctx, stop)
@@ -99,9 +98,9 @@ func (c *Client) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 	return l, nil
 }
 
-// WithLock runs fn while it holds a lock, and gives fn the lock's context and fence. It returns the error
-// of Lock, or that of fn, joined with ReasonLockLost when the lock was lost before fn had ended: then
-// others may have worked beside it. That the lock could not be released is not an error: it lapses.
+// WithLock runs fn while it holds a lock, and passes it the lock's context and fence. It returns the error of
+// Lock, or fn's error, joined with ReasonLockLost if the lock was lost before fn returned: another holder may
+// then have worked concurrently. A failed release is not an error, because the lock expires.
 func (c *Client) WithLock(ctx context.Context, name string, fn func(ctx context.Context, fence int64) error,
 	opts ...LockOption) (err error) {
 	l, err := c.Lock(ctx, name, opts...)
@@ -119,20 +118,20 @@ func (c *Client) WithLock(ctx context.Context, name string, fn func(ctx context.
 // Name is the lock's name.
 func (l *Lock) Name() string { return l.name }
 
-// Fence is the number of the acquisition: greater than those of all before.
+// Fence is the number of the acquisition, greater than all earlier ones.
 func (l *Lock) Fence() int64 { return l.fence }
 
-// Context ends when the lock is lost or unlocked, and with the context that it was acquired with.
-// context.Cause tells a loss: errors.Is(cause, ReasonLockLost).
+// Context ends when the lock is lost or unlocked, or when the parent context ends. After a loss,
+// errors.Is(context.Cause(ctx), ReasonLockLost) is true.
 func (l *Lock) Context() context.Context { return l.ctx }
 
-// Unlock gives the lock back. The error is ReasonLockLost when it was lost before; another one says that
-// the release failed, and the lock lapses. To call it again does nothing, and returns the same.
+// Unlock releases the lock. The error is ReasonLockLost if it was lost before; any other error means that the
+// release failed and the lock expires. Further calls return the same result.
 func (l *Lock) Unlock() error {
 	l.unlock.Do(func() {
 		lost := l.ctx.Err() != nil && errors.Is(context.Cause(l.ctx), ReasonLockLost)
 		l.stop()
-		<-l.watched // no renewal goes out after the release
+		<-l.watched // no renewal may follow the release
 		l.ctx.cancel(context.Canceled)
 		l.err = l.release(l.ctx)
 		if lost && l.err == nil {
@@ -142,29 +141,29 @@ func (l *Lock) Unlock() error {
 	return l.err
 }
 
-// releaseTimeout bounds a release: a lock that it fails for lapses.
+// releaseTimeout bounds a release; if it fails, the lock expires.
 const releaseTimeout = 5 * time.Second
 
 func (l *Lock) release(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(alone(ctx)), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(detached(ctx)), releaseTimeout)
 	defer cancel()
 	_, err := l.client.Locks.Release(ctx, &lockv1.ReleaseRequest{Name: l.name, Fence: l.fence})
 	return err
 }
 
-// alone keeps a call from what the caller wanted of the acquisition: its key, its Info, and what stood before it.
-func alone(ctx context.Context) context.Context {
+// detached removes the caller's key, Info, token and claim, which belong to the acquisition, from the context.
+func detached(ctx context.Context) context.Context {
 	for _, key := range [...]any{keyContext{}, infoContext{}, tokenContext{}, claimContext{}} {
 		ctx = context.WithValue(ctx, key, nil)
 	}
 	return ctx
 }
 
-// life is for how long after the beginning of a renewal the context lasts: shorter than the lease, so that
-// the work can end before others begin.
-func (l *Lock) life() time.Duration { return l.lease - l.lease/10 }
+// validFor is how long the context lasts from the beginning of a renewal: shorter than the lease, so that the work
+// ends before another holder begins.
+func (l *Lock) validFor() time.Duration { return l.lease - l.lease/10 }
 
-// renew renews the lock, within limit.
+// renew renews the lock within limit.
 func (l *Lock) renew(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -172,18 +171,17 @@ func (l *Lock) renew(ctx context.Context, limit time.Duration) error {
 	return err
 }
 
-// look is how often the watchdog looks at the clock: timers do not count the time that a machine sleeps.
-const look = time.Second
+// watchInterval is the watchdog's polling interval: timers do not count the time that a machine sleeps.
+const watchInterval = time.Second
 
-// watch renews the lock at a third of its lease, and tries again soon what failed, until it is unlocked or
-// lost.
+// watch renews the lock after a third of its lease, retrying failures soon, until the lock is unlocked or lost.
 func (l *Lock) watch(ctx context.Context, renewed time.Duration) {
 	defer close(l.watched)
 	third := l.lease / 3
 	next := renewed + third - rand.N(third/8+1)
 	for {
 		for now := monotonic(); now < next; now = monotonic() {
-			if !pause(ctx, min(next-now, look)) || l.ctx.Err() != nil {
+			if !pause(ctx, min(next-now, watchInterval)) || l.ctx.Err() != nil {
 				return
 			}
 		}
@@ -194,11 +192,11 @@ func (l *Lock) watch(ctx context.Context, renewed time.Duration) {
 		err := l.renew(ctx, third)
 		switch {
 		case err == nil:
-			l.ctx.extend(start + l.life())
+			l.ctx.extend(start + l.validFor())
 			next = start + third - rand.N(third/8+1)
 		case ctx.Err() != nil:
 			return
-		case gone(err):
+		case permanent(err):
 			l.ctx.lose(err)
 			return
 		default:
@@ -207,13 +205,13 @@ func (l *Lock) watch(ctx context.Context, renewed time.Duration) {
 	}
 }
 
-// gone tells an error that no other attempt can mend.
-func gone(err error) bool {
+// permanent reports an error that retrying cannot fix.
+func permanent(err error) bool {
 	e, ok := AsError(err)
 	return ok && (e.Class == ClassRefusal || e.Class == ClassBadRequest)
 }
 
-// lockLost is the cause with which a lock's context ends when the lock is lost.
+// lockLost is the cause of a lock's context after a loss.
 type lockLost struct{ cause error }
 
 func (e *lockLost) Error() string {
@@ -223,7 +221,7 @@ func (e *lockLost) Error() string {
 	return string(ReasonLockLost) + ": the lock could not be renewed in time"
 }
 
-// Is makes errors.Is(err, ReasonLockLost) work.
+// Is supports errors.Is(err, ReasonLockLost).
 func (e *lockLost) Is(target error) bool { return target == ReasonLockLost }
 
 func (e *lockLost) Unwrap() error { return e.cause }

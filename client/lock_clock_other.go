@@ -6,5 +6,5 @@ import "time"
 
 var begin = time.Now()
 
-// monotonic is a clock that nobody can set.
+// monotonic is a monotonic clock.
 func monotonic() time.Duration { return time.Since(begin) }

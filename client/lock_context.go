@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// lockContext is a context that ends when a lease does, by a clock that it looks at whenever somebody asks:
-// a process that wakes up need not wait for a timer to learn that its time is over.
+// lockContext is a context that ends with a lease. It checks the clock on every call, so a resumed process sees
+// the end without waiting for a timer.
 type lockContext struct {
 	context.Context
 	cancel context.CancelCauseFunc
 
 	mu    sync.Mutex
-	ends  time.Duration // by monotonic
+	ends  time.Duration // on the monotonic clock
 	timer *time.Timer
 }
 
@@ -27,13 +27,13 @@ func newLockContext(parent context.Context, ends time.Duration) *lockContext {
 	return c
 }
 
-// Err is not nil when the lease has ended.
+// Err is non-nil once the lease has ended.
 func (c *lockContext) Err() error {
 	c.check()
 	return c.Context.Err()
 }
 
-// Done is closed when the lease has ended.
+// Done is closed once the lease has ended.
 func (c *lockContext) Done() <-chan struct{} {
 	c.check()
 	return c.Context.Done()
@@ -45,7 +45,7 @@ func (c *lockContext) check() {
 	c.checkLocked()
 }
 
-// checkLocked ends the context when its time has come, else sets the timer, which may have been early.
+// checkLocked ends the context if its time has come; otherwise it resets the timer, which may have fired early.
 func (c *lockContext) checkLocked() {
 	if c.Context.Err() != nil {
 		return
@@ -57,7 +57,7 @@ func (c *lockContext) checkLocked() {
 	}
 }
 
-// extend moves the end, unless it has come: what has ended does not begin again.
+// extend moves the end, unless the context has already ended.
 func (c *lockContext) extend(ends time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/client"
 )
 
-// No timer fires here, as in the first moment after a process was stopped: whoever asks sees the end.
-func TestALockContextLooksAtTheClock(t *testing.T) {
+// No timer fires here, as right after a process was resumed: callers see the end immediately.
+func TestALockContextChecksTheClock(t *testing.T) {
 	t.Parallel()
 	for what, ended := range map[string]func(ctx context.Context) bool{
 		"Err": func(ctx context.Context) bool { return ctx.Err() != nil },
@@ -25,7 +25,7 @@ func TestALockContextLooksAtTheClock(t *testing.T) {
 	} {
 		ctx, _ := client.TimelessLockContext(context.Background(), 200*time.Millisecond)
 		if ended(ctx) {
-			t.Fatalf("%s: it has ended at once", what)
+			t.Fatalf("%s: the context ended immediately", what)
 		}
 		<-time.After(250 * time.Millisecond)
 		if !ended(ctx) || !errors.Is(context.Cause(ctx), client.ReasonLockLost) {
@@ -35,12 +35,12 @@ func TestALockContextLooksAtTheClock(t *testing.T) {
 	late, extend := client.TimelessLockContext(context.Background(), 50*time.Millisecond)
 	<-time.After(100 * time.Millisecond)
 	if extend(time.Minute); late.Err() == nil {
-		t.Error("it was extended after its end, and began again")
+		t.Error("the context was revived after its end")
 	}
 	ctx, extend := client.TimelessLockContext(context.Background(), 200*time.Millisecond)
 	extend(time.Minute)
 	<-time.After(250 * time.Millisecond)
 	if ctx.Err() != nil {
-		t.Errorf("it was extended in time, and has ended: %v", context.Cause(ctx))
+		t.Errorf("the context ended although it was extended in time: %v", context.Cause(ctx))
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// holderURL makes the test program a holder of a lock at the server there.
+// holderURL makes the test binary hold a lock on that server.
 const holderURL = "LEDGERD_TEST_HOLDER_URL"
 
 const holderPause = 200 * time.Millisecond
 
-// holdUntilLost is another process: it works under a lock, a line for each piece of work, until its context
-// has ended, and then tries its fence.
+// holdUntilLost runs in another process: it works under a lock, printing a line for each piece of work, until
+// its context ends, and then tries its fence.
 func holdUntilLost(url string) {
 	c := client.New(url)
 	l, err := c.Lock(context.Background(), "a", client.LockLease(2*time.Second), client.LockHolder("process"))
@@ -67,7 +67,7 @@ func startHolder(t *testing.T, url string) *holder {
 		_ = h.cmd.Wait()
 	})
 	if line := h.next(); !strings.HasPrefix(line, "fence ") {
-		t.Fatalf("the process says %q", line)
+		t.Fatalf("the process printed %q", line)
 	}
 	return h
 }
@@ -87,19 +87,19 @@ func (h *holder) signal(s syscall.Signal) {
 	}
 }
 
-// A holder that is killed gives nothing back; its lease lapses, and the next one goes on.
-func TestAKilledHolderIsSurvived(t *testing.T) {
+// A killed holder does not release its lock; the lease expires and the next holder continues.
+func TestTheLockOfAKilledHolderExpires(t *testing.T) {
 	t.Parallel()
 	url := startServer(t, pgtest.New(t))
 	h := startHolder(t, url)
 	for range 15 { // longer than a lease
 		if line := h.next(); line != "work" {
-			t.Fatalf("the process says %q", line)
+			t.Fatalf("the process printed %q", line)
 		}
 	}
 	c := newClient(t, url)
 	if _, err := c.Lock(context.Background(), "a", client.LockWait(0)); !errors.Is(err, client.ReasonLockHeld) {
-		t.Errorf("while it works: %v", err)
+		t.Errorf("acquisition while the holder works: %v", err)
 	}
 	h.signal(syscall.SIGKILL)
 	killed := time.Now()
@@ -112,18 +112,18 @@ func TestAKilledHolderIsSurvived(t *testing.T) {
 	}
 }
 
-// A holder is stopped for longer than its lease, and another one gets the lock. When it goes on it does no
+// A holder is suspended for longer than its lease while another one acquires the lock. When resumed it does no
 // more work, and its fence is refused.
-func TestAStoppedHolderDoesNotGoOn(t *testing.T) {
+func TestASuspendedHolderDoesNotContinue(t *testing.T) {
 	t.Parallel()
 	url := startServer(t, pgtest.New(t))
 	h := startHolder(t, url)
 	for range 5 {
 		if line := h.next(); line != "work" {
-			t.Fatalf("the process says %q", line)
+			t.Fatalf("the process printed %q", line)
 		}
 	}
-	h.signal(syscall.SIGSTOP) // in its pause
+	h.signal(syscall.SIGSTOP) // while it pauses
 	c := newClient(t, url)
 	l := mustLock(t, c, "a", client.LockLease(time.Minute))
 	defer func() {
@@ -134,7 +134,7 @@ func TestAStoppedHolderDoesNotGoOn(t *testing.T) {
 	h.signal(syscall.SIGCONT)
 	for _, want := range []string{"ended true", "renewal LOCK_LOST", "unlock true"} {
 		if line := h.next(); line != want {
-			t.Errorf("the process says %q, not %q", line, want)
+			t.Errorf("the process printed %q, not %q", line, want)
 		}
 	}
 }

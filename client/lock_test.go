@@ -17,7 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// lockSite is a server with a client, and a pool to look at its database.
+// lockSite is a server with a client, and a pool to inspect its database.
 func lockSite(t *testing.T, opts ...client.Option) (*client.Client, *pgxpool.Pool) {
 	t.Helper()
 	db := pgtest.New(t)
@@ -40,7 +40,7 @@ func TestALockIsRenewedUntilItIsUnlocked(t *testing.T) {
 	_, err := c.Lock(context.Background(), "a", client.LockWait(2500*time.Millisecond))
 	e, _ := client.AsError(err)
 	if !errors.Is(err, client.ReasonLockHeld) || e.State["holder"] != "me" || e.State["position"] != "1" {
-		t.Errorf("another: %v %+v", err, e)
+		t.Errorf("second acquisition: %v %+v", err, e)
 	}
 	if err := l.Context().Err(); err != nil {
 		t.Errorf("its context ended: %v, %v", err, context.Cause(l.Context()))
@@ -67,7 +67,7 @@ func TestALockIsRenewedUntilItIsUnlocked(t *testing.T) {
 	}
 }
 
-func TestWithLockHoldsItMeanwhile(t *testing.T) {
+func TestWithLockExcludesOthers(t *testing.T) {
 	t.Parallel()
 	c, _ := lockSite(t)
 	var inside, entered atomic.Int32
@@ -76,7 +76,7 @@ func TestWithLockHoldsItMeanwhile(t *testing.T) {
 		work.Go(func() {
 			err := c.WithLock(context.Background(), "a", func(ctx context.Context, _ int64) error {
 				if inside.Add(1) != 1 {
-					t.Error("two are inside")
+					t.Error("two holders at once")
 				}
 				entered.Add(1)
 				inside.Add(-1)
@@ -92,7 +92,7 @@ func TestWithLockHoldsItMeanwhile(t *testing.T) {
 		t.Errorf("%d entered", entered.Load())
 	}
 	own := errors.New("own")
-	//nolint:errorlint // as it is
+	//nolint:errorlint // the identical error
 	if err := c.WithLock(context.Background(), "a", func(context.Context, int64) error { return own }); err != own {
 		t.Errorf("the error of the work: %v", err)
 	}
@@ -105,7 +105,7 @@ func TestWithLockHoldsItMeanwhile(t *testing.T) {
 	}
 }
 
-// ends waits for a context to end, and gives the cause.
+// ends waits for a context to end and returns the cause.
 func ends(t testing.TB, ctx context.Context, limit time.Duration) error {
 	t.Helper()
 	select {
@@ -139,10 +139,10 @@ func TestALostLockEndsItsContext(t *testing.T) {
 	}
 }
 
-// cutOff is a network that can be cut off.
+// cutOff simulates a network that can be cut.
 type cutOff struct{ off atomic.Bool }
 
-// intercept loses requests while it is off.
+// intercept loses requests while off is set.
 func (c *cutOff) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		if c.off.Load() {
@@ -153,7 +153,7 @@ func (c *cutOff) intercept(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// Whoever cannot reach the server any more stops before others can begin.
+// A holder that cannot reach the server must stop before another one can begin.
 func TestTheContextEndsBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	var net cutOff
@@ -173,7 +173,7 @@ func TestTheContextEndsBeforeTheLease(t *testing.T) {
 			if err := db.QueryRow(context.Background(),
 				"select expires_at - clock_timestamp() from lock_locks where name = $1",
 				l.Name()).Scan(&left); err != nil || left <= 0 {
-				t.Errorf("%s: %v of the lease were left: %v", l.Name(), left, err)
+				t.Errorf("%s: %v of the lease left: %v", l.Name(), left, err)
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestTheContextEndsBeforeTheLease(t *testing.T) {
 	}
 }
 
-// Failures that are over before the lease is are not noticed.
+// An outage shorter than the lease has no effect.
 func TestAShortFailureDoesNotLoseTheLock(t *testing.T) {
 	t.Parallel()
 	var net cutOff
@@ -197,7 +197,7 @@ func TestAShortFailureDoesNotLoseTheLock(t *testing.T) {
 	net.off.Store(false)
 	select {
 	case <-l.Context().Done():
-		t.Errorf("it was lost: %v", context.Cause(l.Context()))
+		t.Errorf("the lock was lost: %v", context.Cause(l.Context()))
 	case <-time.After(3 * time.Second):
 	}
 	if err := l.Unlock(); err != nil {
@@ -205,7 +205,7 @@ func TestAShortFailureDoesNotLoseTheLock(t *testing.T) {
 	}
 }
 
-// The answer to Acquire is lost, and the call sent again: that is one acquisition, not a wait for oneself.
+// The answer to Acquire is lost and the call is retried: that is one acquisition, not a wait for oneself.
 func TestALostAnswerIsOneAcquisition(t *testing.T) {
 	t.Parallel()
 	lossy := newLosing(1)
@@ -229,23 +229,22 @@ func TestALostAnswerIsOneAcquisition(t *testing.T) {
 	}
 }
 
-// A key of the caller's own would bring back the answer to an acquisition that is over, and keep renewals
-// from renewing.
-func TestALockTakesNothingOfItsContext(t *testing.T) {
+// A key of the caller would replay an earlier acquisition, and keep renewals from renewing.
+func TestALockIgnoresTheKeyAndInfoOfItsContext(t *testing.T) {
 	t.Parallel()
 	c, _ := lockSite(t)
 	ctx, info := client.WithInfo(client.WithKey(context.Background(), "mine"))
 	var fences []int64
 	for range 2 {
-		l, err := c.Lock(ctx, "a", client.LockLease(time.Second))
+		l, err := c.Lock(ctx, "a", client.LockLease(3*time.Second))
 		if err != nil {
 			t.Fatal(err)
 		}
 		first := *info
 		select {
 		case <-l.Context().Done():
-			t.Fatalf("it was not renewed: %v", context.Cause(l.Context()))
-		case <-time.After(1500 * time.Millisecond):
+			t.Fatalf("the lock was not renewed: %v", context.Cause(l.Context()))
+		case <-time.After(4 * time.Second): // longer than the lease
 		}
 		if *info != first || first.Key == "" || first.Key == "mine" {
 			t.Errorf("the Info is %+v, and was %+v", *info, first)
@@ -260,27 +259,27 @@ func TestALockTakesNothingOfItsContext(t *testing.T) {
 	}
 }
 
-// Waiting takes longer than the lease; who gets the lock in the end has all of it.
-func TestWaitingDoesNotUseTheLeaseUp(t *testing.T) {
+// The wait is longer than the lease; the acquired lock still has its full lease.
+func TestWaitingDoesNotConsumeTheLease(t *testing.T) {
 	t.Parallel()
 	c, _ := lockSite(t)
 	first := mustLock(t, c, "a", client.LockLease(time.Second))
 	time.AfterFunc(2*time.Second, func() { _ = first.Unlock() })
 	l := mustLock(t, c, "a", client.LockLease(time.Second))
 	if err := l.Context().Err(); err != nil {
-		t.Errorf("its context has ended: %v", context.Cause(l.Context()))
+		t.Errorf("the context ended: %v", context.Cause(l.Context()))
 	}
 	if err := l.Unlock(); err != nil {
 		t.Error(err)
 	}
 }
 
-// The caller's own context ends: the lock's does, and it is not renewed any more.
+// When the caller's context ends, the lock's context ends, and the lock is no longer renewed.
 func TestALockEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	c, _ := lockSite(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	l, err := c.Lock(ctx, "a", client.LockLease(time.Second))
+	l, err := c.Lock(ctx, "a", client.LockLease(3*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +290,7 @@ func TestALockEndsWithItsCaller(t *testing.T) {
 	}
 	next := mustLock(t, c, "a", client.LockWait(3*time.Second))
 	if err := l.Unlock(); !errors.Is(err, client.ReasonLockLost) {
-		t.Errorf("unlocked after it had lapsed: %v", err)
+		t.Errorf("Unlock after the lease expired: %v", err)
 	}
 	if err := next.Unlock(); err != nil {
 		t.Error(err)

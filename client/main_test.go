@@ -46,14 +46,14 @@ func startServer(t testing.TB, db *pgtest.DB) (baseURL string) {
 	return "http://" + s.Addr()
 }
 
-// startLedger is startServer on a database of its own.
+// startLedger is startServer on its own database.
 func startLedger(t testing.TB) (baseURL string) {
 	t.Helper()
 	return startLedgerOn(t, pgtest.New(t))
 }
 
-// startLedgerOn is startServer with CNY in it, an outside world, "alice" who has 100.00, "bob" and
-// "shop" who have nothing.
+// startLedgerOn is startServer with the asset CNY, an unbounded account "world", "alice" with 100.00, and empty
+// "bob" and "shop".
 func startLedgerOn(t testing.TB, db *pgtest.DB) (baseURL string) {
 	t.Helper()
 	baseURL = startServer(t, db)
@@ -81,7 +81,7 @@ func transfer(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
 		Postings: []*ledgerv1.Posting{{From: from, To: to, Asset: "CNY", Amount: amount}}}
 }
 
-// protocols are the ways to speak that every promise must hold over.
+// protocols are the wire protocols; every guarantee must hold over each.
 var protocols = map[string][]client.Option{
 	"connect": nil, "json": {client.WithJSON()}, "grpc": {client.WithGRPC()},
 }
@@ -99,7 +99,7 @@ func newClient(t testing.TB, baseURL string, opts ...client.Option) *client.Clie
 	return c
 }
 
-// rpcs counts what goes over the wire, and keeps the keys that it goes with.
+// rpcs counts the RPCs on the wire and records their keys.
 type rpcs struct {
 	mu   sync.Mutex
 	keys map[string][]string // by procedure
@@ -126,10 +126,10 @@ func (r *rpcs) of(procedure string) []string {
 	return r.keys[procedure]
 }
 
-// losing is an HTTP client that loses answers: the server has done its work, and nobody is told.
+// losing is an HTTP client that loses answers after the server has done its work.
 type losing struct {
 	connect.HTTPClient
-	lose atomic.Int32 // how many answers still to lose
+	lose atomic.Int32 // answers still to lose
 }
 
 func (l *losing) Do(r *http.Request) (*http.Response, error) {
@@ -153,7 +153,7 @@ func newLosing(lose int32) *losing {
 	return l
 }
 
-// forExamples is the testing.TB of functions that are not given one.
+// forExamples is a testing.TB for functions without one.
 type forExamples struct {
 	testing.TB
 	cleanups []func()

@@ -9,9 +9,8 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 )
 
-// Who is over a limit is told so: to wait until there is room, and then send after all, is nothing that the user asked
-// for.
-func TestWhoAsksForACodeTooSoonIsToldAtOnce(t *testing.T) {
+// A call over a limit must fail immediately: the user did not ask for a later message.
+func TestARequestForACodeTooSoonFailsImmediately(t *testing.T) {
 	t.Parallel()
 	c := client.New(startLedger(t))
 	defer c.Close()
@@ -26,6 +25,6 @@ func TestWhoAsksForACodeTooSoonIsToldAtOnce(t *testing.T) {
 		t.Errorf("%+v", err)
 	}
 	if took := time.Since(begun); took > 20*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("took %v", took)
 	}
 }

@@ -1,26 +1,26 @@
 package client
 
-// Reason is the machine-readable name of why a call failed. It is an error, so that errors.Is can look
-// for it:
+// Reason is the machine-readable reason of a failed call. It is an error, so that errors.Is can match it:
 //
 //	if errors.Is(err, client.ReasonInsufficientFunds) { … }
 //
-// A newer server may send reasons that are not listed here; compare those with Reason("NAME").
+// A newer server may send reasons that are not listed here; compare them with Reason("NAME").
 type Reason string
 
-// Error is the name.
+// Error returns the name.
 func (r Reason) Error() string { return string(r) }
 
-// Bad requests: not recorded under the key, which may run again with a corrected request.
+// Bad requests: not recorded; the same key may run with a corrected request.
 const (
-	ReasonFieldInvalid           Reason = "FIELD_INVALID"               // a field breaks a rule: see Error.Fields
+	ReasonFieldInvalid           Reason = "FIELD_INVALID"               // a field violates a rule: see Error.Fields
+	ReasonUnsupported            Reason = "UNSUPPORTED"                 // the server has no such call: it may be older
 	ReasonKeyInvalid             Reason = "IDEMPOTENCY_KEY_INVALID"     // not 1 to 255 printable ASCII characters
 	ReasonKeyReused              Reason = "IDEMPOTENCY_KEY_REUSED"      // the key was used with other content
-	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING"     // the tenant requires one of this call
+	ReasonKeyMissing             Reason = "IDEMPOTENCY_KEY_MISSING"     // the tenant's policy requires a key
 	ReasonKeyUnsupported         Reason = "IDEMPOTENCY_KEY_UNSUPPORTED" // the call takes no key
 	ReasonCommandTooLarge        Reason = "COMMAND_TOO_LARGE"
-	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no good API key
-	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the API key's role is too small
+	ReasonUnauthenticated        Reason = "UNAUTHENTICATED"   // no valid API key
+	ReasonPermissionDenied       Reason = "PERMISSION_DENIED" // the API key's role does not allow the call
 	ReasonBizNoExistsDifferent   Reason = "BIZ_NO_EXISTS_DIFFERENT"
 	ReasonAssetNotFound          Reason = "ASSET_NOT_FOUND"
 	ReasonAssetExistsDifferent   Reason = "ASSET_EXISTS_DIFFERENT"
@@ -33,8 +33,8 @@ const (
 	ReasonAvailableUnbounded     Reason = "AVAILABLE_UNBOUNDED"
 	ReasonDestinationMissing     Reason = "DESTINATION_MISSING"
 	ReasonReferenceUnresolved    Reason = "REFERENCE_UNRESOLVED" // of an operation of Execute
-	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id came with another content
-	// State names the first message, and in what it differs
+	ReasonMessageDiffers         Reason = "MESSAGE_DIFFERS"      // the message id was received with other content
+	// State names the first message and the fields that differ.
 	ReasonNotifyBizNoDifferent   Reason = "NOTIFY_BIZ_NO_EXISTS_DIFFERENT"
 	ReasonNotifyNotFound         Reason = "NOTIFY_NOT_FOUND"
 	ReasonNotifyContentTooLarge  Reason = "NOTIFY_CONTENT_TOO_LARGE"
@@ -44,42 +44,42 @@ const (
 	ReasonMessageNotFound        Reason = "MESSAGE_NOT_FOUND"
 	ReasonWorkKeyReused          Reason = "WORK_KEY_REUSED" // begun with another fingerprint
 	ReasonRecordNotFound         Reason = "RECORD_NOT_FOUND"
-	ReasonAnswerDiffers          Reason = "ANSWER_DIFFERS" // the work has ended before, with another answer
+	ReasonAnswerDiffers          Reason = "ANSWER_DIFFERS" // the work has already ended with another answer
 	ReasonIDInvalid              Reason = "ID_INVALID"
-	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // not made by this list with these parameters
+	ReasonPageTokenInvalid       Reason = "PAGE_TOKEN_INVALID" // issued by another list or for other parameters
 	ReasonClaimNotFound          Reason = "CLAIM_NOT_FOUND"
 	ReasonWebhookNotFound        Reason = "WEBHOOK_ENDPOINT_NOT_FOUND"
 	ReasonWebhookExistsDifferent Reason = "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT" // State has the fields that differ
-	// claimed for ever and used with a life, or the reverse
+	// The key is claimed forever and the use has a life, or the reverse.
 	ReasonClaimLifeDifferent Reason = "CLAIM_LIFE_DIFFERENT"
 )
 
-// Duplicates: it happened before, and State names the first. Not recorded.
+// Duplicates: done before; State describes the first. Not recorded.
 const (
 	ReasonKeyClaimed Reason = "KEY_CLAIMED" // State has "owner", "result", "first_request_id", "count"
 )
 
-// Bad requests that a new submit token corrects.
+// Bad requests that a new submit token fixes.
 const (
 	ReasonTokenMissing Reason = "TOKEN_MISSING"
-	ReasonTokenUnknown Reason = "TOKEN_UNKNOWN" // made up, or forgotten
+	ReasonTokenUnknown Reason = "TOKEN_UNKNOWN" // forged, or already deleted
 	ReasonTokenForeign Reason = "TOKEN_FOREIGN" // issued for another subject or purpose
 	ReasonTokenExpired Reason = "TOKEN_EXPIRED"
 )
 
-// Duplicates: not recorded. It happened before, and State names the first time.
+// Duplicates: not recorded. Done before; State describes the first.
 const (
 	// ReasonTokenSpent: the form was already submitted. State has first_outcome ("done" or "refused"),
-	// first_operation, first_request_id, first_time and the names of what was made: first_resource with
-	// first_id, first_biz_no, …, or first_result as SpendToken was told it.
+	// first_operation, first_request_id, first_time and the names of the created objects: first_resource with
+	// first_id, first_biz_no, …, or first_result as given to SpendToken.
 	ReasonTokenSpent Reason = "TOKEN_SPENT"
 )
 
-// Duplicates: not recorded. What was asked for has been done before; be silent.
-const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // it has had its effect: acknowledge
+// Duplicates: not recorded. The effect happened before; no message to the user is needed.
+const ReasonMessageDuplicate Reason = "MESSAGE_DUPLICATE" // already processed: acknowledge it
 
-// Business refusals: recorded under the key. The same key gets the same refusal for as long as the key
-// lives, so a new decision needs a new key.
+// Business refusals: recorded under the key. The same key gets the same refusal during the key's life, so a new
+// decision needs a new key.
 const (
 	ReasonInsufficientFunds      Reason = "INSUFFICIENT_FUNDS"       // State has "available"
 	ReasonBalanceConditionFailed Reason = "BALANCE_CONDITION_FAILED" // less than Condition.balance_at_least
@@ -90,50 +90,50 @@ const (
 	ReasonLimitViolated          Reason = "LIMIT_VIOLATED"
 	ReasonAlreadyReversed        Reason = "ALREADY_REVERSED"
 	ReasonHoldExpired            Reason = "HOLD_EXPIRED"
-	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // a capture or a release has ended it
+	ReasonHoldNotHeld            Reason = "HOLD_NOT_HELD" // already captured or released
 	ReasonCaptureExceedsHold     Reason = "CAPTURE_EXCEEDS_HOLD"
-	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's, who alone frees the key
+	ReasonClaimForeign           Reason = "CLAIM_FOREIGN" // another owner's claim; only that owner can free the key
 	ReasonRecordNotParked        Reason = "RECORD_NOT_PARKED"
-	ReasonMessageDead            Reason = "MESSAGE_DEAD" // a person looks at it: acknowledge
+	ReasonMessageDead            Reason = "MESSAGE_DEAD" // waits for an operator: acknowledge it
 	ReasonMessageNotDead         Reason = "MESSAGE_NOT_DEAD"
-	ReasonNotifyNotCancellable   Reason = "NOTIFY_NOT_CANCELLABLE" // it was sent, or may have been
+	ReasonNotifyNotCancellable   Reason = "NOTIFY_NOT_CANCELLABLE" // sent, or possibly sent
 	ReasonNotifyNotParked        Reason = "NOTIFY_NOT_PARKED"
 	ReasonCodeWrong              Reason = "CODE_WRONG" // State has tries_left
 	ReasonNotifyContentGone      Reason = "NOTIFY_CONTENT_GONE"
-	ReasonLockLost               Reason = "LOCK_LOST" // lapsed or released: it does not come back
+	ReasonLockLost               Reason = "LOCK_LOST" // expired or released: it cannot be renewed
 )
 
-// Duplicates: not recorded. It happened before, and the error names the first result.
+// Duplicates: not recorded. Done before; the error names the first result.
 const (
-	ReasonWorkSettled  Reason = "WORK_SETTLED"   // of a Begin in an Execute, or behind a submit token or a claim
-	ReasonPageLockHeld Reason = "PAGE_LOCK_HELD" // LOCK_HELD, of a lock that guards a page id
+	ReasonWorkSettled  Reason = "WORK_SETTLED"   // of a Begin in an Execute, or with a submit token or a claim
+	ReasonPageLockHeld Reason = "PAGE_LOCK_HELD" // like LOCK_HELD, for a lock that guards a page id
 )
 
-// Conflicts: not recorded. BUSY, ROWS_LOCKED and WORK_RUNNING are retried by this client; the others want a decision
-// before the next try.
+// Conflicts: not recorded. This client retries BUSY, ROWS_LOCKED and WORK_RUNNING; the others need a decision
+// before a retry.
 const (
 	ReasonStaleVersion       Reason = "STALE_VERSION"
-	ReasonCursorHistoryEnded Reason = "CURSOR_HISTORY_ENDED" // the database was restored, or a standby took over
-	ReasonFenceLost          Reason = "FENCE_LOST"           // somebody else may hold it now
+	ReasonCursorHistoryEnded Reason = "CURSOR_HISTORY_ENDED" // the database was restored, or a standby was promoted
+	ReasonFenceLost          Reason = "FENCE_LOST"           // another caller may hold it now
 	ReasonWorkRunning        Reason = "WORK_RUNNING"         // of a Begin in an Execute
 	ReasonBusy               Reason = "BUSY"
 	ReasonRowsLocked         Reason = "ROWS_LOCKED"
-	ReasonLockHeld           Reason = "LOCK_HELD"       // State names the holder and the place in the queue
-	ReasonLockQueueFull      Reason = "LOCK_QUEUE_FULL" // 1,000 wait for the lock
+	ReasonLockHeld           Reason = "LOCK_HELD"       // State has the holder and the position in the queue
+	ReasonLockQueueFull      Reason = "LOCK_QUEUE_FULL" // 1,000 callers wait for the lock
 
-	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has its version now
+	ReasonWebhookSecretReplaced Reason = "WEBHOOK_SECRET_REPLACED" // State has the current version
 
-	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // somebody works on it: do not acknowledge
-	ReasonMessageLater     Reason = "MESSAGE_LATER"     // its wait is not over: do not acknowledge
-	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // State names the limit; Error tells when there is room
-	ReasonCodeTooSoon      Reason = "CODE_TOO_SOON"     // Error tells when there may be another one
-	ReasonCodeTooMany      Reason = "CODE_TOO_MANY"     // of a day; Error tells when there is room
-	ReasonCodeTriesSpent   Reason = "CODE_TRIES_SPENT"  // of a day; Error tells when there is one
+	ReasonMessageBusy      Reason = "MESSAGE_BUSY"      // another consumer processes it: do not acknowledge
+	ReasonMessageLater     Reason = "MESSAGE_LATER"     // in backoff: do not acknowledge
+	ReasonNotifyLimited    Reason = "NOTIFY_LIMITED"    // State has the limit; RetryAfter says when there is room
+	ReasonCodeTooSoon      Reason = "CODE_TOO_SOON"     // RetryAfter says when the next code may be sent
+	ReasonCodeTooMany      Reason = "CODE_TOO_MANY"     // per day; RetryAfter says when there is room
+	ReasonCodeTriesSpent   Reason = "CODE_TRIES_SPENT"  // per day; RetryAfter says when the next try is allowed
 	ReasonNotifyBeingSent  Reason = "NOTIFY_BEING_SENT" // it cannot be cancelled now
 	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
 )
 
-// Failures of the system: nothing was kept, and this client retries them with the same key.
+// System failures: nothing was recorded, and this client retries them with the same key.
 const (
 	ReasonSecretNotConfigured Reason = "SECRET_NOT_CONFIGURED" // the server has no master key
 	ReasonInternal            Reason = "INTERNAL"

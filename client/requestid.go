@@ -8,14 +8,14 @@ import (
 	"connectrpc.com/connect"
 )
 
-// RequestIDHeader names a request through every log line, row and answer: 1 to 128 printable ASCII
-// characters without spaces.
+// RequestIDHeader identifies a request in every log line, row and answer: 1 to 128 printable ASCII characters
+// without spaces.
 const RequestIDHeader = "X-Request-Id"
 
 type requestIDContext struct{}
 
-// RequestID is the id of the call that a handler is answering, or empty. RequestIDInterceptor puts it
-// there; without it, it is what the caller sent.
+// RequestID is the id of the call that a handler is answering, or "". RequestIDInterceptor sets it; without the
+// interceptor it is the caller's header.
 func RequestID(ctx context.Context) string {
 	if id, ok := ctx.Value(requestIDContext{}).(string); ok {
 		return id
@@ -28,12 +28,12 @@ func RequestID(ctx context.Context) string {
 	return ""
 }
 
-// RequestIDInterceptor carries X-Request-ID through a service. In front of handlers it takes the
-// caller's id, or makes one, and puts it into the context and into the answer. In clients it sends the
-// id of the call being answered, or makes one. For any Connect service.
+// RequestIDInterceptor propagates X-Request-ID through a service. For handlers it takes the caller's id, or
+// generates one, and adds it to the context and the answer. For clients it sends the id of the call being
+// answered, or generates one. It works with any Connect service.
 func RequestIDInterceptor() connect.Interceptor { return requestIDs{RequestID} }
 
-// requestIDs asks own for the id of outgoing calls.
+// requestIDs uses own for the ids of outgoing calls.
 type requestIDs struct{ own func(context.Context) string }
 
 func (r requestIDs) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
@@ -90,7 +90,7 @@ func incoming(ctx context.Context, id string) (context.Context, string) {
 	return context.WithValue(ctx, requestIDContext{}, id), id
 }
 
-// goodRequestID is the server's rule. A bad id would be replaced there, or could not be sent at all.
+// goodRequestID is the server's rule. An invalid id would be replaced there, or could not be sent at all.
 func goodRequestID(s string) bool {
 	if len(s) < 1 || len(s) > 128 {
 		return false
@@ -105,6 +105,6 @@ func goodRequestID(s string) bool {
 
 func newRequestID() string {
 	var b [15]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // never returns an error
 	return keyText.EncodeToString(b[:])
 }

@@ -14,13 +14,13 @@ import (
 	"connectrpc.com/connect"
 )
 
-// RetryPolicy says how often and how fast a call is sent again. Zero fields take the defaults.
+// RetryPolicy configures retries. Zero fields take the defaults.
 type RetryPolicy struct {
-	Attempts int           // in all, the first included; default 3, 1: no retries
-	Base     time.Duration // greatest wait before the second attempt, doubling from there; default 100 ms
-	Max      time.Duration // greatest wait before any attempt; default 1 s
-	// AttemptTimeout bounds each attempt, so that a connection on which nothing comes back does not use
-	// up the caller's whole time; default: none but the caller's deadline.
+	Attempts int           // total, including the first; default 3, 1: no retries
+	Base     time.Duration // maximum wait before the second attempt, doubling from there; default 100 ms
+	Max      time.Duration // maximum wait before any attempt; default 1 s
+	// AttemptTimeout bounds each attempt, so that a dead connection does not consume the caller's whole
+	// deadline; default: only the caller's deadline.
 	AttemptTimeout time.Duration
 }
 
@@ -37,16 +37,16 @@ func (p RetryPolicy) withDefaults() RetryPolicy {
 	return p
 }
 
-// RetryInterceptor sends calls again that failed for want of a connection or of a working server:
+// RetryInterceptor retries calls after transient errors:
 //
 //   - errors of class system, and conflicts whose next step is StepRetrySameKey;
-//   - errors without a class that come from the way there: code unavailable, a connection that was
-//     refused or broke, the end of an attempt's time before the end of the caller's.
+//   - errors without a class that occurred in transit: code unavailable, a refused or broken connection, an
+//     attempt timeout before the caller's deadline.
 //
-// Everything else is final, and so is any error of a changing call without Idempotency-Key, and of a
-// stream. Waits are random between nothing and the bound (full jitter), on top of what the server's
-// RetryInfo asks for. A wait that would outlast the caller's deadline is not begun: the last error is
-// returned at once. For clients of any Connect service, behind KeyInterceptor.
+// All other errors are final, as are all errors of streams and of changing calls without an Idempotency-Key.
+// Waits are random between zero and the bound (full jitter), in addition to the server's RetryInfo. If a wait
+// would outlast the caller's deadline, the last error is returned immediately. It works for clients of any
+// Connect service, after KeyInterceptor.
 func RetryInterceptor(p RetryPolicy) connect.Interceptor {
 	p = p.withDefaults()
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
@@ -82,14 +82,14 @@ func (p RetryPolicy) run(ctx context.Context, req connect.AnyRequest,
 	}
 }
 
-// attempt gives the transport headers of its own: an HTTP/2 transport may still be reading those of an
-// attempt that ran out of time while the next one writes its.
+// attempt copies the headers for the transport: an HTTP/2 transport may still read those of a timed-out attempt
+// while the next attempt writes its own.
 func (p RetryPolicy) attempt(ctx context.Context, req connect.AnyRequest,
 	next connect.UnaryFunc) (connect.AnyResponse, error) {
 	if p.AttemptTimeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, p.AttemptTimeout)
-		defer cancel() // a unary answer has been read to its end by now
+		defer cancel() // the unary answer has been read completely
 	}
 	return next(ctx, &attempt{AnyRequest: req})
 }
@@ -106,7 +106,7 @@ func (a *attempt) Header() http.Header {
 	return a.header
 }
 
-// headerOf reads a request's headers without making a copy for an attempt that may not need one.
+// headerOf returns a request's headers, avoiding a copy where an attempt needs none.
 func headerOf(req connect.AnyRequest) http.Header {
 	if a, ok := req.(*attempt); ok {
 		return a.AnyRequest.Header()
@@ -114,7 +114,7 @@ func headerOf(req connect.AnyRequest) http.Header {
 	return req.Header()
 }
 
-// jitter is the wait after attempt n.
+// jitter is the random wait after attempt n.
 func (p RetryPolicy) jitter(n int) time.Duration {
 	bound := p.Max
 	if n-1 < 32 && p.Base < p.Max>>(n-1) {
@@ -123,8 +123,8 @@ func (p RetryPolicy) jitter(n int) time.Duration {
 	return rand.N(bound + 1)
 }
 
-// retryable tells whether an error allows another attempt with the same key, and how long the server
-// wants it to wait.
+// retryable reports whether an error allows another attempt with the same key, and the server's requested
+// delay.
 func retryable(err error) (after time.Duration, again bool) {
 	e, ok := AsError(err)
 	if !ok {
@@ -141,13 +141,13 @@ func retryable(err error) (after time.Duration, again bool) {
 	return 0, false
 }
 
-// lost tells whether an error without a class means that the request or its answer was lost on the way.
+// lost reports whether an error without a class means that the request or its answer was lost in transit.
 func lost(e *Error) bool {
 	switch e.Code {
 	case connect.CodeUnavailable:
 		return true
 	case connect.CodeDeadlineExceeded, connect.CodeCanceled:
-		return true // of the attempt: the caller is still there
+		return true // the attempt timed out, but the caller still waits
 	}
 	var network net.Error
 	return errors.As(e.cause, &network) || errors.Is(e.cause, io.ErrUnexpectedEOF) ||
@@ -159,7 +159,7 @@ func fits(ctx context.Context, wait time.Duration) bool {
 	return !ok || time.Until(deadline) > wait
 }
 
-// pause waits, and returns false when ctx ended first.
+// pause waits, and returns false if ctx ended first.
 func pause(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -171,7 +171,7 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// ended is the error of a call whose context has ended, with the code that Connect gives it.
+// ended is the error of a call whose context has ended, with Connect's code.
 func ended(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return connect.NewError(connect.CodeDeadlineExceeded, err)

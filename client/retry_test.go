@@ -36,7 +36,7 @@ func classed(c errorsv1.ErrorClass, s errorsv1.NextStep) *errorsv1.ErrorDetail {
 	return &errorsv1.ErrorDetail{Class: c, NextStep: s}
 }
 
-// failing is the wire of a client: it fails with what it holds, one error after the other, then succeeds.
+// failing is a client's transport that returns its errors one after the other, then succeeds.
 type failing struct {
 	errs  []error
 	calls atomic.Int32
@@ -72,7 +72,7 @@ func TestOnlyTheClassAllowsARetry(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		err  error
-		want int // calls
+		want int // number of calls
 	}{
 		{"system", wireError(connect.CodeInternal, classed(system, retrySameKey)), 3},
 		{"system past the attempt's deadline", wireError(connect.CodeDeadlineExceeded, classed(system, retrySameKey)),
@@ -144,7 +144,7 @@ func TestAChangingCallWithoutKeyIsNeverRetried(t *testing.T) {
 	wire := connect.WithInterceptors(client.RetryInterceptor(client.RetryPolicy{Base: 1, Max: 1}))
 	c := newLedgerClient(h, url, wire)
 	if _, err := c.Transfer(t.Context(), transfer("a", "b", "c", "1")); connect.CodeOf(err) != connect.CodeUnavailable {
-		t.Errorf("%v, want unavailable: it was sent again", err)
+		t.Errorf("%v, want unavailable: it was retried", err)
 	}
 	h.lose.Store(1)
 	if _, err := c.ListAssets(t.Context(),
@@ -158,13 +158,13 @@ func TestAChangingCallWithoutKeyIsNeverRetried(t *testing.T) {
 	}
 }
 
-func TestRetriesKeepToTheCallersTime(t *testing.T) {
+func TestRetriesRespectTheCallersDeadline(t *testing.T) {
 	t.Parallel()
 	gone := wireError(connect.CodeUnavailable)
 	forever := wireError(connect.CodeUnavailable,
 		classed(errorsv1.ErrorClass_ERROR_CLASS_SYSTEM, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY),
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Minute)})
-	synctest.Test(t, func(t *testing.T) { // a wait that would not fit is not begun
+	synctest.Test(t, func(t *testing.T) { // a wait beyond the deadline is not begun
 		wire := &failing{errs: []error{forever, forever}}
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
@@ -174,7 +174,7 @@ func TestRetriesKeepToTheCallersTime(t *testing.T) {
 			t.Errorf("%v after %s and %d calls", err, time.Since(start), wire.calls.Load())
 		}
 	})
-	synctest.Test(t, func(t *testing.T) { // cancelling ends the wait
+	synctest.Test(t, func(t *testing.T) { // cancellation ends the wait
 		wire := &failing{errs: []error{forever, gone}}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
@@ -187,11 +187,11 @@ func TestRetriesKeepToTheCallersTime(t *testing.T) {
 	})
 }
 
-func TestAnAttemptsTimeEndsBeforeTheCallers(t *testing.T) {
+func TestTheAttemptTimeoutEndsBeforeTheCallersDeadline(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		slow := &slowOnce{}
-		// On a busy machine other attempts may not make it in their time either, before or after that one.
+		// On a busy machine other attempts may time out too, before or after that one.
 		c := newClient(t, serve(t, slow),
 			append(opts, client.WithAttemptTimeout(100*time.Millisecond), client.WithRetry(100, 1, 1))...)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -204,7 +204,7 @@ func TestAnAttemptsTimeEndsBeforeTheCallers(t *testing.T) {
 	})
 }
 
-// slowOnce does not answer the first call while its caller waits.
+// slowOnce does not answer the first call until its caller gives up.
 type slowOnce struct {
 	stub
 	calls atomic.Int32

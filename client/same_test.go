@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -22,12 +24,12 @@ import (
 // wrong is a call that fails.
 type wrong struct {
 	why     string
-	want    client.Reason // empty: the error is the client's own
+	want    client.Reason // empty: the client itself returns the error
 	request *ledgerv1.TransferRequest
-	key     string // empty: one of its own
+	key     string // empty: a generated key
 }
 
-// changed is a transfer that would go well, but for a change.
+// changed is a valid transfer with one change that makes it fail.
 func changed(why string, change func(r *ledgerv1.TransferRequest)) *ledgerv1.TransferRequest {
 	r := transfer(why, "alice", "bob", "1.00")
 	change(r)
@@ -89,7 +91,7 @@ func wrongs() []wrong {
 	}
 }
 
-// prepareWrongs makes what wrongs speak of. The keys of the past have calls with an id of their own.
+// prepareWrongs creates the objects in wrongs. Earlier calls with reused keys have their own request ids.
 func prepareWrongs(t *testing.T, url string) {
 	t.Helper()
 	c := newClient(t, url, named("the-first"))
@@ -113,7 +115,7 @@ func prepareWrongs(t *testing.T, url string) {
 	}
 }
 
-// named gives every call the same request id, so that answers can be compared whole.
+// named gives every call the same request id, so that answers can be compared completely.
 func named(id string) client.Option {
 	return client.WithRequestID(func(context.Context) string { return id })
 }
@@ -160,7 +162,7 @@ func TestAnErrorIsTheSameAloneGatheredAndInABatch(t *testing.T) {
 		}
 	})
 	if client.ItemError(nil) != nil {
-		t.Error("no error was read as one")
+		t.Error("a nil error was decoded as an error")
 	}
 }
 
@@ -173,7 +175,7 @@ func callAlone(t *testing.T, c *client.Client, cases []wrong) []answer {
 	return answers
 }
 
-// callGathered makes all calls in one batch, but for those that cannot even be encoded.
+// callGathered makes all calls in one batch, except for those that cannot be encoded.
 func callGathered(t *testing.T, url string, cases []wrong, opts ...client.Option) []answer {
 	t.Helper()
 	c, seen, free := gatherBehind(t, url, opts...)
@@ -191,7 +193,7 @@ func callGathered(t *testing.T, url string, cases []wrong, opts ...client.Option
 	}
 	if lone, batches := len(seen.of(transferProcedure)), len(seen.of(batchProcedure)); lone != 0 || batches == 0 ||
 		batches > client.GatherLanes {
-		t.Errorf("%d calls went alone, beside %d batches", lone, batches)
+		t.Errorf("%d single calls, %d batches", lone, batches)
 	}
 	for i, w := range cases {
 		if w.want == "" {
@@ -201,7 +203,7 @@ func callGathered(t *testing.T, url string, cases []wrong, opts ...client.Option
 	return answers
 }
 
-// callBatch makes all calls as items of one TransferBatch. What cannot be encoded has no result.
+// callBatch makes all calls as items of one TransferBatch. A call that cannot be encoded has no result.
 func callBatch(t *testing.T, c *client.Client, cases []wrong) []*ledgerv1.TransferBatchResult {
 	t.Helper()
 	request := new(ledgerv1.TransferBatchRequest)
@@ -228,7 +230,7 @@ func callBatch(t *testing.T, c *client.Client, cases []wrong) []*ledgerv1.Transf
 	return results
 }
 
-// sameError holds two errors against each other: all that client.Error has, and the details underneath.
+// sameError compares two errors: all fields of client.Error, and the wire details.
 func sameError(t *testing.T, what string, got, want error) {
 	t.Helper()
 	g, ok := client.AsError(got)
@@ -237,6 +239,7 @@ func sameError(t *testing.T, what string, got, want error) {
 		t.Errorf("%s: %T is not a client.Error", what, got)
 		return
 	}
+	g, w = spelt(g), spelt(w)
 	for i, f := range reflect.VisibleFields(reflect.TypeFor[client.Error]()) {
 		a, b := reflect.ValueOf(*g).Field(i), reflect.ValueOf(*w).Field(i)
 		if f.IsExported() && !reflect.DeepEqual(a.Interface(), b.Interface()) {
@@ -251,14 +254,44 @@ func sameError(t *testing.T, what string, got, want error) {
 	same := slices.EqualFunc(gw.Details(), ww.Details(), func(a, b *connect.ErrorDetail) bool {
 		x, err := a.Value()
 		y, _ := b.Value()
-		return err == nil && proto.Equal(x, y)
+		return err == nil && proto.Equal(speltDetail(x), speltDetail(y))
 	})
 	if !same {
 		t.Errorf("%s: details %v, alone %v", what, gw.Details(), ww.Details())
 	}
 }
 
-// A server that is full says so to each call, with the time to wait.
+var camelCase = regexp.MustCompile(`[a-z]+([A-Z][a-z]*)+`)
+
+// snake spells the names of fields in a text as in proto: over JSON, errors name them as JSON does.
+func snake(text string) string {
+	return camelCase.ReplaceAllStringFunc(text, func(word string) string {
+		return strings.ToLower(regexp.MustCompile("[A-Z]").ReplaceAllString(word, "_$0"))
+	})
+}
+
+func spelt(e *client.Error) *client.Error {
+	if e == nil {
+		return nil
+	}
+	c := *e
+	c.Message, c.Fields = snake(e.Message), slices.Clone(e.Fields)
+	for i, f := range c.Fields {
+		c.Fields[i] = client.Field{Path: snake(f.Path), Description: snake(f.Description)}
+	}
+	return &c
+}
+
+func speltDetail(m proto.Message) proto.Message {
+	if bad, ok := m.(*errdetails.BadRequest); ok {
+		for _, v := range bad.GetFieldViolations() {
+			v.Field, v.Description = snake(v.GetField()), snake(v.GetDescription())
+		}
+	}
+	return m
+}
+
+// A busy server refuses each call with a delay.
 func TestBusyIsTheSameAloneGatheredAndInABatch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -277,15 +310,15 @@ func TestBusyIsTheSameAloneGatheredAndInABatch(t *testing.T) {
 	_, whole := c.Ledger.TransferBatch(t.Context(), batch) // one error for the call: no item was admitted
 	for i, w := range full {
 		if e, ok := client.AsError(lone[i].err); !ok || e.Reason != client.ReasonBusy || e.RetryAfter == 0 {
-			t.Fatalf("%+v: does not say how long to wait", e)
+			t.Fatalf("%+v: has no retry delay", e)
 		}
 		sameError(t, w.why+", gathered", gathered[i].err, lone[i].err)
 		sameError(t, w.why+", in a batch", whole, lone[i].err)
 	}
 }
 
-// fill gives the server as much work as it takes of one tenant, for an account that somebody holds until
-// the test ends.
+// fill gives the server as much work of one tenant as it accepts, on an account that another transaction locks
+// until the test ends.
 func fill(t *testing.T, db *pgtest.DB, c *client.Client) {
 	t.Helper()
 	pool := pgtest.Pool(t, db.SuperDSN)

@@ -15,7 +15,7 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 )
 
-// issued is a token for a subject that needs more than ASCII.
+// issued issues a token for a subject with non-ASCII characters.
 func issued(t *testing.T, c *client.Client) client.SubmitToken {
 	t.Helper()
 	st := client.SubmitToken{Subject: `Ünal "7" \ 100%`, Purpose: "order"}
@@ -28,7 +28,7 @@ func issued(t *testing.T, c *client.Client) client.SubmitToken {
 	return st
 }
 
-func TestALostAnswerIsFetchedWithItsNextToken(t *testing.T) {
+func TestARetryAfterALostAnswerReturnsTheNextToken(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
@@ -51,7 +51,7 @@ func TestALostAnswerIsFetchedWithItsNextToken(t *testing.T) {
 	})
 }
 
-func TestAnythingThatAFormMayBringIsSent(t *testing.T) {
+func TestArbitraryTokensOfAFormAreSent(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
@@ -73,7 +73,7 @@ func TestAnythingThatAFormMayBringIsSent(t *testing.T) {
 	})
 }
 
-func TestTokensStayWithTheirCallsWhenOthersAreGathered(t *testing.T) {
+func TestCallsWithTokensAreNotGathered(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	c := newClient(t, url, client.WithGather())
@@ -98,7 +98,7 @@ func TestTokensStayWithTheirCallsWhenOthersAreGathered(t *testing.T) {
 	}
 }
 
-func TestTokensAreIssuedWithoutAKeyAndReadWithoutAToken(t *testing.T) {
+func TestIssuingSendsNoKeyAndReadsSendNoToken(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	var sent rpcs
@@ -126,8 +126,8 @@ func TestTokensAreIssuedWithoutAKeyAndReadWithoutAToken(t *testing.T) {
 	}
 }
 
-// A call that may be sent again without a key may not be when it spends something: so it is given one.
-func TestATokenBeforeAnIdempotentCallIsSpentOnce(t *testing.T) {
+// An idempotent method needs a key if it spends a token: a retry without one would find the token spent.
+func TestATokenOfAnIdempotentCallIsSpentOnce(t *testing.T) {
 	t.Parallel()
 	url := startLedger(t)
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
@@ -142,22 +142,22 @@ func TestATokenBeforeAnIdempotentCallIsSpentOnce(t *testing.T) {
 			Lease: durationpb.New(time.Minute)}
 		ctx, info := client.WithInfo(client.WithSubmitToken(t.Context(), issued(t, plain)))
 		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Attempts != 2 {
-			t.Errorf("behind a token: %v, %+v", err, *info)
+			t.Errorf("with a token: %v, %+v", err, *info)
 		}
 		h.lose.Store(1)
 		ctx, info = client.WithInfo(client.WithClaim(t.Context(), client.Claim{Key: t.Name(), FirstOnly: true}))
 		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Attempts != 2 {
-			t.Errorf("behind a page id: %v, %+v", err, *info)
+			t.Errorf("with a page id: %v, %+v", err, *info)
 		}
 		ctx, info = client.WithInfo(t.Context())
 		if _, err := c.Idempotency.Extend(ctx, extend); err != nil || info.Key != "" {
-			t.Errorf("behind nothing: %v, %+v", err, *info)
+			t.Errorf("with neither: %v, %+v", err, *info)
 		}
 	})
 }
 
-// What stands before the acquisition of a lock does not stand before its release too.
-func TestALockAcquiredBehindATokenIsReleased(t *testing.T) {
+// A token or claim of a lock's acquisition must not be sent with its release.
+func TestALockAcquiredWithATokenIsReleased(t *testing.T) {
 	t.Parallel()
 	c := newClient(t, startLedger(t))
 	for what, ctx := range map[string]context.Context{"token": client.WithSubmitToken(t.Context(), issued(t, c)),
@@ -167,7 +167,7 @@ func TestALockAcquiredBehindATokenIsReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := l.Unlock(); err != nil {
-			t.Errorf("behind a %s: %v", what, err)
+			t.Errorf("with a %s: %v", what, err)
 		}
 	}
 }

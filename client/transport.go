@@ -8,14 +8,14 @@ import (
 
 const (
 	idleConnections = 512
-	// idleTime is below the server's two minutes, so that it is not the server which closes a
-	// connection just as a call takes it.
+	// idleTime is below the server's two minutes, so that the server does not close a connection just as a call
+	// uses it.
 	idleTime    = 90 * time.Second
 	dialTimeout = 5 * time.Second
 )
 
-// newHTTPClient makes the default HTTP client. HTTP/1.1 is left for clear text unless gRPC needs more:
-// a connection each costs concurrent calls less than the frames of HTTP/2 do.
+// newHTTPClient makes the default HTTP client. It uses HTTP/1.1 unless TLS or gRPC requires HTTP/2: for
+// concurrent calls, separate connections cost less than HTTP/2 framing.
 func newHTTPClient(grpc bool) *http.Client {
 	t := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
@@ -23,7 +23,7 @@ func newHTTPClient(grpc bool) *http.Client {
 		TLSHandshakeTimeout: dialTimeout,
 		MaxIdleConnsPerHost: idleConnections,
 		IdleConnTimeout:     idleTime,
-		DisableCompression:  true, // Connect asks for what it can read
+		DisableCompression:  true, // Connect negotiates compression itself
 		Protocols:           new(http.Protocols),
 	}
 	t.Protocols.SetHTTP2(true)
@@ -33,6 +33,6 @@ func newHTTPClient(grpc bool) *http.Client {
 		t.Protocols.SetHTTP1(true)
 	}
 	return &http.Client{Transport: t, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse // a redirected POST would lose its body, or its key
+		return http.ErrUseLastResponse // a redirected POST would lose its body or its key
 	}}
 }

@@ -34,13 +34,13 @@ func TestEncodedItemsAreATransferBatchRequest(t *testing.T) {
 	}
 }
 
-// cutter is a TCP proxy in front of a server. Once armed it lets the next request through to the
-// server, and cuts its connection instead of passing on what comes back.
+// cutter is a TCP proxy in front of a server. When armed, it forwards the next request and cuts the connection
+// instead of forwarding the answer.
 type cutter struct {
 	net.Listener
 	server string
 	mu     sync.Mutex
-	armed  int // connections still to cut
+	armed  int // connections to cut
 	cut    int
 }
 
@@ -121,7 +121,7 @@ func TestACallWhoseConnectionIsCutHappensOnce(t *testing.T) {
 	eachProtocol(t, func(t *testing.T, opts ...client.Option) {
 		proxy := newCutter(t, server)
 		c := newClient(t, proxy.url(), append(opts, client.WithRetry(5, 1, 1))...)
-		proxy.arm(2) // connections that are new: no transport repeats on those by itself
+		proxy.arm(2) // new connections, on which no transport retries by itself
 		ctx, info := client.WithInfo(t.Context())
 		res, err := c.Ledger.Transfer(ctx, transfer(t.Name(), "alice", "bob", "1.00"))
 		if err != nil {

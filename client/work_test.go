@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 )
 
-// What is marked IDEMPOTENT costs no key, and is sent again all the same; Begin has one, by which a lost
-// answer is found again.
+// A method marked IDEMPOTENT has no key and is retried anyway. Begin has a key, by which a lost answer is
+// found.
 func TestIdempotentCallsGoWithoutAKeyAndAreRetried(t *testing.T) {
 	t.Parallel()
 	baseURL := startLedger(t)

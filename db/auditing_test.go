@@ -47,7 +47,7 @@ func TestQueriesOfTheAuditingGuideRun(t *testing.T) {
 	}
 }
 
-func TestViewsSpeakInNamesAndDecimals(t *testing.T) {
+func TestViewsShowNamesAndDecimals(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	verifytest.Fill(t, db)
@@ -77,12 +77,24 @@ func TestViewsSpeakInNamesAndDecimals(t *testing.T) {
 		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, principal), '; ' order by at) from audit.requests where request_id like 'req-work%'`: "" +
 			"req-work work click-1 shop/orders tester; req-work-end work settled click-1 shop/orders: done tester; req-work-first work click-2 shop/orders ; " +
 			"req-work-again work click-2 shop/orders tester; req-work-3 work click-3 shop/orders tester; req-work-lost work settled click-3 shop/orders: parked tester",
+		`select format('%s %s %s %s %s %s', available, reserved, sold, stocked, segments, changes > 0) from audit.stock where tenant = 'demo'`: "18 2 7 27 3 t",
+		`select string_agg(format('%s %s %s %s', reservation_no, quantity, unsold, state), '; ' order by reservation_no) from audit.reservations where tenant = 'demo'`: "" +
+			"order-1/1 2 0 reserved; order-2/1 3 1 sold; order-3/1 12 0 cancelled; order-4/1 5 0 sold",
+		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, principal), '; ' order by at, what) from audit.requests
+			where request_id in ('req-item', 'req-restock', 'req-reserve-2', 'req-confirm', 'req-unsell', 'req-deduct')`: "" +
+			"req-item item sku-1  tester; req-restock stock change sku-1 delivery-1 restock tester; req-reserve-2 reservation sku-1 order-2/1 sold tester; " +
+			"req-confirm reservation ended sku-1 order-2/1 sold ; req-unsell stock change sku-1 return-1 unsell tester; req-deduct reservation sku-1 order-4/1 sold tester",
 		`select string_agg(format('%s %s %s %s %s', request_id, what, name, detail, id is not null), '; ' order by at, what) from audit.requests where request_id like 'req-message%'`: "" +
 			"req-message message orders-1 points t; req-message-2 message orders-2 points t; req-message-dies message changed orders-2 points: dead t",
 		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ') from audit.requests where request_id = 'req-lock'`: "lock reports worker-1 tester",
-		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`:              "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
-		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:                         "demo ledger.transfer 2 1 0",
-		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                                "true",
+		`select string_agg(format('%s %s %s %s', what, name, detail, principal), '; ' order by at) from audit.requests
+			where request_id in ('req-machine', 'req-ticket', 'req-close')`: "machine ticket@1  tester; move 7 ticket: open tester; move 7 ticket: closed tester",
+		`select format('%s %s %s %s %s %s %s', machine, key, state, came_from, revision, cause, owner) from audit.machines`: "ticket 7 closed open 2 answer-1 user:1",
+		`select string_agg(format('%s %s %s %s %s', revision, from_state, to_state, cause, reason), '; ' order by revision)
+			from audit.machine_history where tenant = 'demo' and machine = 'ticket' and key = '7'`: "1  open birth ; 2 open closed answer-1 answered",
+		`select string_agg(format('%s %s %s %s', key, refused, reason, expired), '; ' order by key) from audit.request_keys`: "key-1 f  f; key-2 t INSUFFICIENT_FUNDS f",
+		`select format('%s %s %s %s %s', tenant, operation, keys, refused, expired) from audit.request_key_usage`:            "demo ledger.transfer 2 1 0",
+		`select (count(*) = sum(commands) and not bool_or(void))::text from audit.batches`:                                   "true",
 	} {
 		if got := strings.Join(lines(t, conn, query), "\n"); got != want {
 			t.Errorf("%s\ngives %q, not %q", query, got, want)

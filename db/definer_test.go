@@ -11,7 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// escapes put something temporary in the place of what a function of the owner names. Each leads to pg_temp.escape.
+// escapes create temporary objects that shadow names used in a function of the owner. Each leads to
+// pg_temp.escape.
 var escapes = map[string]string{
 	"a view in the place of a system table": `
 		create view pg_temp.pg_inherits as select * from pg_catalog.pg_inherits where pg_temp.escape(true);
@@ -30,7 +31,7 @@ func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			super := connect(t, db.SuperDSN)
-			// The first lock is the privilege on the database; this test is of the second one.
+			// The first protection is the missing privilege on the database; this test is about the second one.
 			do(t, super, "grant temporary on database "+pgx.Identifier{db.Name}.Sanitize()+" to ledgerd_app")
 			do(t, super, "grant execute on function lock_check to ledgerd_app")
 			conn := connect(t, db.AppDSN)
@@ -43,10 +44,10 @@ func TestServiceCannotRunItsOwnCodeAsTheOwner(t *testing.T) {
 				end $$`)
 			do(t, conn, escape)
 			do(t, conn, "select notify_keep_partitions()")
-			_, _ = conn.Exec(t.Context(), "select lock_check(1, 'none', 1)") // LF002: it is not held
+			_, _ = conn.Exec(t.Context(), "select lock_check(1, 'none', 1)") // LF002: the lock is not held
 			for _, guard := range lines(t, super, `select tgname::text from pg_trigger
 				where tgrelid = 'commit_batches'::regclass and tgenabled = 'D'`) {
-				t.Errorf("ledgerd_app has switched %s off", guard)
+				t.Errorf("ledgerd_app has disabled %s", guard)
 			}
 		})
 	}
@@ -75,12 +76,12 @@ func TestFunctionsOfTheOwnerSearchTemporaryObjectsLast(t *testing.T) {
 	}
 }
 
-func TestOnlyTheOwnerMakesObjects(t *testing.T) {
+func TestOnlyTheOwnerCreatesObjects(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.SuperDSN)
-	// A database as CREATE DATABASE makes it, and a schema as versions before 15 did. Copies have no privileges of
-	// their own, so the migrations have to be run in it.
+	// A new database with default privileges, and a public schema as before Postgres 15. Copies have no
+	// privileges, so the migrations must run in it.
 	do(t, conn, "grant temporary on database "+pgx.Identifier{db.Name}.Sanitize()+" to public")
 	do(t, conn, "grant create on schema public to public")
 	pool, err := sql.Open("pgx", db.SuperDSN)

@@ -1,5 +1,5 @@
-// Package db_test holds the schema against its promises: who may do what, what the database itself
-// refuses, and that everything has a name and a comment.
+// Package db_test tests the schema's guarantees: privileges, constraints, and that every object has a
+// conventional name and a comment.
 package db_test
 
 import (
@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// SQLSTATEs; LD00x are our own.
+// SQLSTATEs; LD00x are ledgerd's own.
 const (
 	noPrivilege   = "42501"
 	checkViolated = "23514"
@@ -29,7 +29,7 @@ const (
 
 var journal = []string{"ledger_entries", "ledger_transfers", "commit_batches"}
 
-// changes of a row of each journal table that would be harmless if they were allowed.
+// changes of a row in a journal table that would be harmless if they were allowed.
 func changes(table string) []string {
 	column := map[string]string{"ledger_entries": "amount", "ledger_transfers": "metadata",
 		"commit_batches": "commands"}[table]
@@ -198,14 +198,14 @@ func TestConstraintsRefuseByName(t *testing.T) {
 	}
 }
 
-// refused runs a statement in a transaction that is rolled back, and wants an error.
+// refused runs a statement in a transaction that is rolled back, and expects an error.
 func refused(t *testing.T, conn *pgx.Conn, sql, state, constraint string) {
 	t.Helper()
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing is to be kept
+	defer tx.Rollback(t.Context()) //nolint:errcheck // roll back in any case
 	_, err = tx.Exec(t.Context(), sql)
 	var e *pgconn.PgError
 	switch {

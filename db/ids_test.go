@@ -6,7 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func TestServiceLeasesWorkerNumbersAndDoesNothingElseToThem(t *testing.T) {
+func TestServiceMayOnlyLeaseWorkerNumbers(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.AppDSN)

@@ -10,9 +10,9 @@ import (
 func TestInboxConstraintsRefuseByName(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	db.SkipChecks() // no batch made its rows
+	db.SkipChecks() // its rows have no batch
 	conn := connect(t, db.SuperDSN)
-	do(t, conn, "insert into access_tenants (name) values ('demo')")
+	do(t, conn, "insert into access_tenants (tenant_id, name) values (1, 'demo')")
 	const message = `insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, state, holder, fence, attempts,
 		max_attempts, backoff_ms, max_backoff_ms, received_at, started_at, principal, request_id, last_request_id, finished_at) values `
 	do(t, conn, message+"(1, 'g', 'm', '', 1, 't', 'succeeded', 'h', 1, 1, 1, 1, 1, now(), now(), 'p', 'r', 'r', now())")
@@ -47,7 +47,7 @@ func TestInboxConstraintsRefuseByName(t *testing.T) {
 	}
 	got := lines(t, asAuditor(t, db), "select format('%s %s %s %s %s', tenant, message_id, state, attempts, convert_from(content, 'UTF8')) from audit.inbox")
 	if strings.Join(got, ";") != "demo m succeeded 1 hello" {
-		t.Errorf("audit.inbox says %v", got)
+		t.Errorf("audit.inbox has %v", got)
 	}
 }
 

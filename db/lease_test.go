@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func TestLocksRefuseWhatCannotBe(t *testing.T) {
+func TestLockConstraintsRefuseByName(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn := connect(t, db.SuperDSN)

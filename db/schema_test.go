@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// goose_db_version is goose's own: made before the first migration.
+// goose_db_version belongs to goose, which creates it before the first migration.
 const ours = " not in ('goose_db_version', 'goose_db_version_pkey') "
 
 func TestEverythingHasAComment(t *testing.T) {
@@ -25,11 +25,11 @@ func TestEverythingHasAComment(t *testing.T) {
 		union all
 		select 'relation ' || oid::regclass from pg_class
 		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v', 'm', 'p', 'f')
-			and obj_description(oid, 'pg_class') is null and relname `+ours+`
+			and not relispartition and obj_description(oid, 'pg_class') is null and relname `+ours+`
 		union all
 		select 'column ' || attrelid::regclass || '.' || attname from pg_attribute a join pg_class c on c.oid = a.attrelid
 		where relnamespace in ('public'::regnamespace, 'audit'::regnamespace) and relkind in ('r', 'v', 'm', 'p', 'f')
-			and attnum > 0 and not attisdropped and col_description(attrelid, attnum) is null and relname `+ours+`
+			and attnum > 0 and not attisdropped and not relispartition and col_description(attrelid, attnum) is null and relname `+ours+`
 		union all
 		select 'function ' || oid::regprocedure from pg_proc
 		where pronamespace in ('public'::regnamespace, 'audit'::regnamespace) and obj_description(oid, 'pg_proc') is null`) {
@@ -40,17 +40,17 @@ func TestEverythingHasAComment(t *testing.T) {
 func TestConstraintsAndIndexesAreNamedByConvention(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, pgtest.New(t).SuperDSN)
-	// The kind of a constraint or index, its table, its name.
+	// Kind of a constraint or index, its table, its name.
 	all := lines(t, conn, `
 		select contype::text || ' ' || relname || ' ' || conname from pg_constraint join pg_class c on c.oid = conrelid
-		where connamespace = 'public'::regnamespace and contype in ('c', 'f', 'p', 'u', 'x') and relname `+ours+`
+		where connamespace = 'public'::regnamespace and contype in ('c', 'f', 'p', 'u', 'x') and not relispartition and relname `+ours+`
 		union all
 		select case when indisunique then 'u ' else 'i ' end || t.relname || ' ' || i.relname
 		from pg_index x join pg_class i on i.oid = x.indexrelid join pg_class t on t.oid = x.indrelid
-		where i.relnamespace = 'public'::regnamespace and t.relname `+ours+`
+		where i.relnamespace = 'public'::regnamespace and not t.relispartition and t.relname `+ours+`
 			and not exists (select from pg_constraint where conindid = x.indexrelid and contype in ('p', 'u', 'x'))`)
 	if len(all) < 40 {
-		t.Fatalf("only %d are there", len(all))
+		t.Fatalf("only %d found", len(all))
 	}
 	endings := map[string]string{"c": "_[a-z0-9_]+_check", "f": "_[a-z0-9_]+_fkey", "p": "_pkey",
 		"u": "_[a-z0-9_]+_key",
@@ -64,17 +64,19 @@ func TestConstraintsAndIndexesAreNamedByConvention(t *testing.T) {
 	}
 }
 
-// objects are all relations, functions, triggers and constraints that are not goose's.
+// objects are all relations, functions, triggers and constraints, except goose's.
 const objects = `
 	select 'relation ' || oid::regclass || ' ' || relkind::text from pg_class
 	where relnamespace in (select oid from pg_namespace where nspname in ('public', 'audit')) and relname not like 'goose%'
+		and not relispartition
 	union all
 	select 'function ' || oid::regprocedure from pg_proc
 	where pronamespace in (select oid from pg_namespace where nspname in ('public', 'audit'))
 	union all
 	select 'trigger ' || tgname from pg_trigger where not tgisinternal
 	union all
-	select 'constraint ' || conname from pg_constraint where connamespace = 'public'::regnamespace and conrelid::regclass::text not like 'goose%'
+	select 'constraint ' || conname from pg_constraint join pg_class c on c.oid = conrelid
+	where connamespace = 'public'::regnamespace and relname not like 'goose%' and not relispartition
 	union all
 	select 'schema ' || nspname from pg_namespace where nspname = 'audit'
 	union all
@@ -101,7 +103,7 @@ func TestMigrationsGoDownAndUpAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(down) != len(provider.ListSources()) {
-		t.Errorf("%d of %d migrations went down", len(down), len(provider.ListSources()))
+		t.Errorf("%d of %d migrations were reverted", len(down), len(provider.ListSources()))
 	}
 	for _, left := range lines(t, conn, objects) {
 		t.Errorf("down leaves %s", left)
@@ -110,6 +112,6 @@ func TestMigrationsGoDownAndUpAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := lines(t, conn, objects); !slices.Equal(before, after) {
-		t.Errorf("up again makes\n%s\nnot\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
+		t.Errorf("migrating up again gives\n%s\nwant\n%s", strings.Join(after, "\n"), strings.Join(before, "\n"))
 	}
 }

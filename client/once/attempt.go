@@ -16,23 +16,25 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 )
 
-// ErrLeaseLost is the cause with which a handler's context ends when its lease could not be renewed:
-// another attempt may begin soon.
+// ErrLeaseLost is the cause of a handler's context if its lease could not be renewed: another attempt may begin
+// soon.
 var ErrLeaseLost = errors.New("once: the lease on the work is lost")
 
 // Attempt is one run of a handler.
 type Attempt struct {
-	// Fence names it: greater than that of every attempt before. Pass it on to what the handler writes to.
+	// Fence identifies the attempt and is greater than all earlier ones. Pass it on to the storage that the handler
+	// writes to.
 	Fence int64
-	// Number is how often the work was begun, from 1.
+	// Number counts the attempts at the work, from 1.
 	Number int
-	// TookOver: the attempt before was cut off, and may have done some of the work. Only WithRerun.
+	// TookOver reports that the previous attempt was interrupted and may have done part of the work. Only set
+	// with WithRerun.
 	TookOver bool
 }
 
 type attemptContext struct{}
 
-// AttemptOf is the attempt that a handler runs in; ok is false when the request is not guarded.
+// AttemptOf returns the attempt that a handler runs in; ok is false if the request is not guarded.
 func AttemptOf(ctx context.Context) (a Attempt, ok bool) {
 	if r, ok := ctx.Value(attemptContext{}).(*run); ok {
 		return Attempt{Fence: r.work.GetFence(), Number: int(r.work.GetAttempt()), TookOver: r.work.GetTookOver()}, true
@@ -40,27 +42,27 @@ func AttemptOf(ctx context.Context) (a Attempt, ok bool) {
 	return a, false
 }
 
-// Unknown says that the handler cannot know whether it has done its work: whatever it answers, the work is
-// parked with that answer, and nobody runs it until it is settled by ResolveRecord.
+// Unknown reports that the handler cannot know whether it did its work. Its answer is recorded, the work is
+// parked, and no attempt runs until ResolveRecord settles it.
 func Unknown(ctx context.Context) {
 	if r, ok := ctx.Value(attemptContext{}).(*run); ok {
 		r.unknown.Store(true)
 	}
 }
 
-// run is an attempt at work.
+// run is one attempt.
 type run struct {
 	*Guard
 	key     string
 	work    *idempotencyv1.WorkRun
 	unknown atomic.Bool
-	ctx     context.Context // of the handler
+	ctx     context.Context // the handler's context
 	lose    context.CancelCauseFunc
-	expiry  *time.Timer // loses the lease
+	expiry  *time.Timer // ends the lease
 	ended   chan struct{}
 }
 
-// begin asks for the right to run. Exactly one of its results is there.
+// begin requests the right to run. It returns exactly one of its results.
 func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run, *idempotencyv1.BeginResponse, error) {
 	sent, once := time.Now(), client.NewKey()
 	req := &idempotencyv1.BeginRequest{Scope: g.scope, Key: key, Fingerprint: fingerprint,
@@ -68,16 +70,16 @@ func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run
 		Wait:       durationpb.New(g.settings.wait),
 		ParkLapsed: !g.settings.rerun}
 	res, err := g.ask(ctx, req, once)
-	if err != nil && !final(err) {
+	if err != nil && !permanent(err) {
 		g.disown(ctx, req, once)
 	}
 	if err != nil || res.GetRun() == nil {
 		return nil, res, err
 	}
-	// What a handler began is finished though its caller hangs up: he may come back for the answer.
+	// The handler completes even if its caller hangs up, because the caller may return for the answer.
 	r := &run{Guard: g, key: key, work: res.GetRun(), ended: make(chan struct{})}
 	r.ctx, r.lose = context.WithCancelCause(context.WithValue(context.WithoutCancel(ctx), attemptContext{}, r))
-	if time.Since(sent) > g.settings.lease/3 { // it waited: when the lease began is not known
+	if time.Since(sent) > g.settings.lease/3 { // the call waited: when the lease began is unknown
 		sent = time.Now()
 		if err := r.extend(); err != nil {
 			_ = r.settle(Free, nil, endTimeout)
@@ -85,11 +87,12 @@ func (g *Guard) begin(ctx context.Context, key string, fingerprint []byte) (*run
 		}
 	}
 	r.expiry = time.AfterFunc(r.left(sent), func() { r.lose(ErrLeaseLost) })
-	go r.keep()
+	go r.renewLoop()
 	return r, nil, nil
 }
 
-// ask begins, and hears the answer also when the caller has gone: else the work would be held by nobody.
+// ask calls Begin and waits for the answer even if the caller leaves: otherwise the work would be held without
+// a running attempt.
 func (g *Guard) ask(ctx context.Context, req *idempotencyv1.BeginRequest,
 	once string) (*idempotencyv1.BeginResponse, error) {
 	ctx, cancel := context.WithTimeout(client.WithKey(context.WithoutCancel(ctx), once), g.settings.wait+endTimeout)
@@ -97,8 +100,8 @@ func (g *Guard) ask(ctx context.Context, req *idempotencyv1.BeginRequest,
 	return g.works.Begin(ctx, req)
 }
 
-// disown gives up what a Begin whose answer was lost may have got: otherwise it would be parked when its
-// lease runs out, though nobody began it. The same request key finds it.
+// disown abandons the work that a Begin with a lost answer may have acquired. Otherwise it would be parked when
+// the lease expires, although no attempt ran. The same request key finds it.
 func (g *Guard) disown(ctx context.Context, req *idempotencyv1.BeginRequest, once string) {
 	g.late.Add(1)
 	go func() {
@@ -111,20 +114,20 @@ func (g *Guard) disown(ctx context.Context, req *idempotencyv1.BeginRequest, onc
 				r := &run{Guard: g, key: req.GetKey(), work: res.GetRun(), ctx: ctx}
 				err = r.settle(Free, nil, endTimeout)
 			}
-			if err == nil || final(err) {
+			if err == nil || permanent(err) {
 				return
 			}
 		}
 	}()
 }
 
-// left is how long a lease is good for that was asked for at a time, with a tenth to spare.
+// left is how long a lease requested at a given time is safe to use, with a margin of a tenth.
 func (r *run) left(sent time.Time) time.Duration {
 	return time.Until(sent.Add(r.settings.lease - r.settings.lease/10))
 }
 
-// keep renews the lease until the attempt has ended.
-func (r *run) keep() {
+// renewLoop renews the lease until the attempt has ended.
+func (r *run) renewLoop() {
 	pause := time.NewTicker(r.settings.lease / 3)
 	defer pause.Stop()
 	for {
@@ -142,7 +145,7 @@ func (r *run) keep() {
 			}
 		case errors.Is(err, client.ReasonFenceLost):
 			select {
-			case <-r.ended: // that is why
+			case <-r.ended: // expected at the end
 			default:
 				r.lose(ErrLeaseLost)
 			}
@@ -163,50 +166,50 @@ func (r *run) extend() error {
 
 const (
 	endTimeout = 5 * time.Second  // while the caller waits
-	lateFor    = 10 * time.Minute // after that
+	lateFor    = 10 * time.Minute // afterwards
 	latePause  = time.Second
 )
 
-// end records how the attempt ended. When ledgerd cannot be reached it goes on trying behind the caller's
-// back: what was done was done, so he gets his answer. On an error of FENCE_LOST he must not.
+// end records the outcome of the attempt. If ledgerd is unreachable it keeps trying in the background, and the
+// caller still gets its answer, because the work was done. After FENCE_LOST the caller must not get it.
 func (r *run) end(o Outcome, answer *idempotencyv1.RecordedAnswer) error {
 	if r.unknown.Load() {
 		o = Park
 	}
 	err := r.settle(o, answer, endTimeout)
-	if err == nil || final(err) {
-		r.over()
+	if err == nil || permanent(err) {
+		r.finish()
 		return err
 	}
-	r.settings.log.Error("how work ended could not be recorded yet", "scope", r.scope, "key", r.key, "fence",
+	r.settings.log.Error("the outcome could not be recorded yet", "scope", r.scope, "key", r.key, "fence",
 		r.work.GetFence(), "error", err)
 	r.late.Add(1)
 	go func() {
 		defer r.late.Done()
-		defer r.over()
+		defer r.finish()
 		for begun := time.Now(); time.Since(begun) < lateFor; {
 			wait := time.NewTimer(latePause)
 			<-wait.C
-			if err = r.settle(o, answer, endTimeout); err == nil || final(err) {
+			if err = r.settle(o, answer, endTimeout); err == nil || permanent(err) {
 				break
 			}
 		}
 		if err != nil {
-			r.settings.log.Error("how work ended was not recorded", "scope", r.scope, "key", r.key, "fence",
+			r.settings.log.Error("the outcome was not recorded", "scope", r.scope, "key", r.key, "fence",
 				r.work.GetFence(), "error", err)
 		}
 	}()
 	return nil
 }
 
-func (r *run) over() {
+func (r *run) finish() {
 	close(r.ended)
 	r.expiry.Stop()
 	r.lose(context.Canceled)
 }
 
-// final tells that trying again cannot help.
-func final(err error) bool {
+// permanent reports an error that retrying cannot fix.
+func permanent(err error) bool {
 	e, ok := client.AsError(err)
 	return ok && (errors.Is(err, client.ReasonFenceLost) || e.Class == client.ClassBadRequest)
 }
@@ -228,7 +231,7 @@ func (r *run) settle(o Outcome, answer *idempotencyv1.RecordedAnswer, timeout ti
 	return err
 }
 
-// Bounds of what can be recorded.
+// Limits of a recorded answer.
 const (
 	maxRecorded      = 1 << 20
 	maxHeaders       = 60
@@ -237,10 +240,10 @@ const (
 	maxHeadersInSize = 48 << 10
 )
 
-// bodyHeader tells repeats that the first answer's body was too large to be kept.
+// bodyHeader tells repeats that the first answer's body was too large to record.
 const bodyHeader = "Idempotency-Body"
 
-// recorded is an answer as it is kept.
+// recorded converts an answer to its recorded form.
 func (s *settings) recorded(status int, h http.Header, body []byte) *idempotencyv1.RecordedAnswer {
 	a := &idempotencyv1.RecordedAnswer{Status: int32(status), Body: body}
 	if len(body) > maxRecorded {
@@ -251,7 +254,7 @@ func (s *settings) recorded(status int, h http.Header, body []byte) *idempotency
 	for name := range h {
 		names = append(names, name)
 	}
-	slices.Sort(names) // the same answer is recorded in the same way
+	slices.Sort(names) // equal answers are recorded equally
 	for _, name := range names {
 		for _, value := range h[name] {
 			value = strings.ToValidUTF8(strings.ReplaceAll(value, "\x00", ""), "")
@@ -265,8 +268,8 @@ func (s *settings) recorded(status int, h http.Header, body []byte) *idempotency
 	return a
 }
 
-// unreachable tells an error for which a guard may fail open: ledgerd could not be asked. FENCE_LOST is an answer:
-// somebody else has the work.
+// unreachable reports an error after which a guard may fail open: ledgerd gave no answer. FENCE_LOST is an
+// answer: another attempt has the work.
 func unreachable(err error) bool {
 	e, ok := client.AsError(err)
 	if errors.Is(err, client.ReasonFenceLost) {

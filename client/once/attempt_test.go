@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/client"
 )
 
-// A guard that may fail open still does not run what somebody else has taken over.
-func TestOnlyALedgerdThatGaveNoAnswerIsUnreachable(t *testing.T) {
+// Even a guard that fails open must not run work that another attempt has taken over.
+func TestOnlyAMissingAnswerCountsAsUnreachable(t *testing.T) {
 	for name, x := range map[string]struct {
 		err  client.Error
 		want bool

@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// appendMessage writes a message field by field, by number, each behind its number and every text behind
-// its length, so that no two different messages give the same bytes. A form of our own, because protobuf's
-// is not promised to stay the same from version to version, and a retry may meet a newer one.
+// appendMessage encodes a message canonically, for fingerprints: fields in order of number, each with its
+// number, every text with its length, so that different messages have different encodings. Protobuf's own
+// encoding is not stable across versions, and a retry may reach another version.
 func appendMessage(b []byte, m protoreflect.Message) []byte {
 	fields := m.Descriptor().Fields()
 	order := make([]protoreflect.FieldDescriptor, fields.Len())
@@ -37,7 +37,7 @@ func appendMessage(b []byte, m protoreflect.Message) []byte {
 			b = appendValue(b, f, v)
 		}
 	}
-	return appendText(append(b, 0), []byte(m.GetUnknown())) // no field has the number 0
+	return appendText(append(b, 0), []byte(m.GetUnknown())) // no field has number 0
 }
 
 func appendMap(b []byte, f protoreflect.FieldDescriptor, m protoreflect.Map) []byte {

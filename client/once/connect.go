@@ -25,8 +25,8 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 )
 
-// Interceptor makes the unary calls of a Connect service idempotent, but for those marked NO_SIDE_EFFECTS.
-// Put it innermost: what other interceptors add to answers is not recorded. Trailers are not recorded.
+// Interceptor makes the unary calls of a Connect service idempotent, except those marked NO_SIDE_EFFECTS. Put
+// it innermost: it does not record what other interceptors add to answers. It does not record trailers.
 func (g *Guard) Interceptor() connect.Interceptor {
 	return connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -73,7 +73,7 @@ func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string,
 		return nil, refusal(connect.CodeAlreadyExists, client.ReasonKeyReused, badRequest,
 			"the Idempotency-Key was used before with another request", 0)
 	case err != nil:
-		g.settings.log.Error("a call was turned away: ledgerd gave no answer", "scope", g.scope, "error", err)
+		g.settings.log.Error("refused a call: ledgerd did not answer", "scope", g.scope, "error", err)
 		return nil, refusal(connect.CodeUnavailable, client.ReasonNotRun, system,
 			"try again with the same Idempotency-Key", time.Second)
 	case other.GetReplay() != nil:
@@ -86,11 +86,11 @@ func (g *Guard) unary(ctx context.Context, req connect.AnyRequest, key string,
 		other.GetWait().GetRetryDelay().AsDuration())
 }
 
-// unary runs the handler, records its answer, and then lets it out.
+// unary runs the handler, records its answer, and then returns it.
 func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect.AnyResponse, err error) {
 	before := responseHeader(r.ctx).Clone()
 	r.call(func() { res, err = next(r.ctx, req) })
-	added := responseHeader(r.ctx).Clone() // by the handler: what was there before is not its
+	added := responseHeader(r.ctx).Clone() // set by the handler, not by outer interceptors
 	maps.DeleteFunc(added, func(name string, values []string) bool { return slices.Equal(before[name], values) })
 	o, answer := Done, (*idempotencyv1.RecordedAnswer)(nil)
 	if err != nil {
@@ -99,7 +99,7 @@ func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect
 	} else {
 		body, failed := proto.MarshalOptions{Deterministic: true}.Marshal(res.Any().(proto.Message))
 		if failed != nil {
-			body = make([]byte, maxRecorded+1) // it cannot be sent either
+			body = make([]byte, maxRecorded+1) // such an answer cannot be sent either
 		}
 		answer = r.settings.recorded(0, merged(added, res.Header()), body)
 	}
@@ -112,7 +112,7 @@ func (r *run) unary(req connect.AnyRequest, next connect.UnaryFunc) (res connect
 	return res, err
 }
 
-// recordedError keeps an error as Connect puts it on the wire.
+// recordedError records an error in Connect's wire form.
 func (s *settings) recordedError(err error, added http.Header) *idempotencyv1.RecordedAnswer {
 	e := new(connect.Error)
 	if !errors.As(err, &e) {
@@ -129,7 +129,7 @@ func (s *settings) recordedError(err error, added http.Header) *idempotencyv1.Re
 	return s.recorded(int(e.Code()), merged(added, e.Meta()), body)
 }
 
-// responseHeader is where handlers of the simple kind put the headers of their answers.
+// responseHeader is where handlers of the simple kind set response headers.
 func responseHeader(ctx context.Context) http.Header {
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
 		return info.ResponseHeader()
@@ -147,7 +147,7 @@ func merged(a, b http.Header) http.Header {
 	return all
 }
 
-// response is an answer of any type: Connect sends what Any gives.
+// response is an answer of any type: Connect sends the result of Any.
 type response struct {
 	connect.AnyResponse
 	message proto.Message
@@ -155,7 +155,7 @@ type response struct {
 
 func (r response) Any() any { return r.message }
 
-// again gives what was recorded.
+// again replays a recorded answer.
 func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyResponse, error) {
 	var h http.Header
 	res := response{AnyResponse: connect.NewResponse(&emptypb.Empty{})}
@@ -201,7 +201,7 @@ func again(spec connect.Spec, a *idempotencyv1.RecordedAnswer) (connect.AnyRespo
 	return res, nil
 }
 
-// kind is what an error of the guard's own says of itself, in ledgerd's terms.
+// kind is the class and next step of the guard's own errors, in ledgerd's terms.
 type kind struct {
 	class errorsv1.ErrorClass
 	step  errorsv1.NextStep
@@ -215,7 +215,7 @@ var (
 	system     = kind{errorsv1.ErrorClass_ERROR_CLASS_SYSTEM, errorsv1.NextStep_NEXT_STEP_RETRY_SAME_KEY}
 )
 
-// refusal is an error of the guard's own, such that RetryInterceptor knows what to do.
+// refusal is an error of the guard itself, with details for RetryInterceptor.
 func refusal(code connect.Code, reason client.Reason, k kind, message string, after time.Duration) error {
 	e := connect.NewError(code, errors.New(message))
 	details := []proto.Message{&errdetails.ErrorInfo{Reason: string(reason), Domain: "ledgerd"},

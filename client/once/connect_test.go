@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
-// bank is some Connect service: it answers by the amount that it is asked for.
+// bank is a Connect service whose answer depends on the requested amount.
 type bank struct {
 	ledgerv1connect.UnimplementedLedgerServiceHandler
 	effects atomic.Int64

@@ -11,13 +11,13 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
-// userOf stands for what a service knows of its caller: from a session, a token, a certificate.
+// userOf stands for a service's authentication: a session, a token, a certificate.
 func userOf(context.Context, http.Header) string { return "user:1001" }
 
 func ExampleGuard_Handler() {
 	orders := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if attempt, ok := once.AttemptOf(r.Context()); ok {
-			_ = attempt.Fence // to pass on to what the handler writes to
+			_ = attempt.Fence // pass it on to the storage
 		}
 		w.WriteHeader(http.StatusCreated)
 	})

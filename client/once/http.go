@@ -16,7 +16,7 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 )
 
-// Handler makes a handler idempotent. Requests that only read (GET, HEAD, OPTIONS, TRACE) pass by.
+// Handler makes a handler idempotent. Read-only requests (GET, HEAD, OPTIONS, TRACE) pass through.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, ok := keyOf(r.Header)
@@ -69,7 +69,7 @@ func (g *Guard) serve(w http.ResponseWriter, r *http.Request, key string, next h
 	}
 }
 
-// fingerprint is over what makes requests different: method, path, query, and the body as it was sent.
+// fingerprint hashes the request's identity: method, path, query, and the body as sent.
 func fingerprint(r *http.Request, body []byte) []byte {
 	b := appendText([]byte{fingerprintVersion}, r.Method)
 	b = appendText(appendText(b, r.URL.EscapedPath()), r.URL.RawQuery)
@@ -77,14 +77,14 @@ func fingerprint(r *http.Request, body []byte) []byte {
 	return append([]byte{fingerprintVersion}, sum[:]...)
 }
 
-// failed answers when there is no telling whether the request may run.
+// failed answers when it is unknown whether the request may run.
 func (g *Guard) failed(w http.ResponseWriter, err error) {
 	if errors.Is(err, client.ReasonWorkKeyReused) {
 		problem(w, http.StatusUnprocessableEntity, "idempotency-key-reused",
 			"the Idempotency-Key was used before with another request", 0)
 		return
 	}
-	g.settings.log.Error("a request was turned away: ledgerd gave no answer", "scope", g.scope, "error", err)
+	g.settings.log.Error("refused a request: ledgerd did not answer", "scope", g.scope, "error", err)
 	after := time.Second
 	if e, ok := client.AsError(err); ok {
 		after = max(after, e.RetryAfter)
@@ -92,11 +92,11 @@ func (g *Guard) failed(w http.ResponseWriter, err error) {
 	problem(w, http.StatusServiceUnavailable, "unavailable", "try again with the same Idempotency-Key", after)
 }
 
-// serve runs the handler, records its answer, and then lets it out.
+// serve runs the handler, records its answer, and then sends it.
 func (r *run) serve(w http.ResponseWriter, req *http.Request, next http.Handler) {
 	out := &answer{header: http.Header{}}
 	r.call(func() { next.ServeHTTP(out, req.WithContext(r.ctx)) })
-	out.WriteHeader(http.StatusOK) // unless it did
+	out.WriteHeader(http.StatusOK) // if the handler did not
 	status, body := out.status, out.body.Bytes()
 	if err := r.end(r.settings.rule(status, out.sent), r.settings.recorded(status, out.sent, body)); err != nil {
 		r.settings.log.Error("an answer was lost: another attempt may have begun", "scope", r.scope, "key", r.key,
@@ -110,7 +110,7 @@ func (r *run) serve(w http.ResponseWriter, req *http.Request, next http.Handler)
 	_, _ = w.Write(body)
 }
 
-// put sets the headers of an answer, over what others set before the guard, but for Vary, which adds up.
+// put sets the headers of an answer, replacing those set outside the guard, except for Vary, which is combined.
 func put(h, answer http.Header) {
 	before := h["Vary"]
 	maps.Copy(h, answer)
@@ -119,7 +119,7 @@ func put(h, answer http.Header) {
 	}
 }
 
-// call runs a handler, and gives the work up when it panics.
+// call runs a handler, and abandons the work if it panics.
 func (r *run) call(handler func()) {
 	returned := false
 	defer func() {
@@ -131,10 +131,10 @@ func (r *run) call(handler func()) {
 	returned = true
 }
 
-// answer holds what a handler answers.
+// answer buffers the handler's answer.
 type answer struct {
 	header http.Header
-	sent   http.Header // as it was at WriteHeader
+	sent   http.Header // snapshot at WriteHeader
 	status int
 	body   bytes.Buffer
 }
@@ -157,7 +157,7 @@ func (a *answer) Write(b []byte) (int, error) {
 	return a.body.Write(b)
 }
 
-// replay answers with what was recorded.
+// replay sends a recorded answer.
 func replay(w http.ResponseWriter, a *idempotencyv1.RecordedAnswer) {
 	h, recorded := w.Header(), http.Header{}
 	for _, x := range a.GetHeaders() {
@@ -167,13 +167,13 @@ func replay(w http.ResponseWriter, a *idempotencyv1.RecordedAnswer) {
 	h.Set(client.ReplayedHeader, "true")
 	status := int(a.GetStatus())
 	if status < 200 {
-		status = http.StatusOK // settled by a person, who gave none
+		status = http.StatusOK // settled by an operator without a status
 	}
 	w.WriteHeader(status)
 	_, _ = w.Write(a.GetBody())
 }
 
-// problem answers as RFC 9457 says.
+// problem sends an RFC 9457 problem.
 func problem(w http.ResponseWriter, status int, code, detail string, after time.Duration) {
 	if after > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((after+time.Second-1)/time.Second)))

@@ -19,7 +19,7 @@ import (
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 )
 
-func TestManyClicksOnTwoCopiesHaveOneEffect(t *testing.T) {
+func TestManyClicksOnTwoInstancesHaveOneEffect(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -53,11 +53,11 @@ func TestManyClicksOnTwoCopiesHaveOneEffect(t *testing.T) {
 	}
 	s.effected(1)
 	if r := s.post(s.url, "order", "Idempotency-Key", `"k"`, "User", "ann"); !r.replayed() {
-		t.Errorf("the quoted key is another one: %v", r)
+		t.Errorf("the quoted key is a different key: %v", r)
 	}
 }
 
-func TestKeysAreTheCallersOwnAndNameOneRequest(t *testing.T) {
+func TestKeysAreScopedToTheCallerAndToOneRequest(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, answering(200, "ok"), once.WithRequiredKey())
 	for _, user := range []string{"ann", "bob", "a/b", "a", "", strings.Repeat("long", 100)} {
@@ -137,7 +137,7 @@ func TestAnswersAreRecordedByTheRule(t *testing.T) {
 	if _, err := s.try(context.Background(), s.url, "x", "Idempotency-Key", "panic"); err == nil {
 		t.Error("a panic was answered")
 	}
-	s.effects.Store(effects) // Go's client sends a request with an Idempotency-Key again by itself
+	s.effects.Store(effects) // Go's client itself retries a request with an Idempotency-Key
 	s.will(answering(200, "second"))
 	if again := send("panic", "x"); again.status != 200 || again.replayed() {
 		t.Errorf("after a panic: %v", again)
@@ -148,12 +148,12 @@ func TestAnswersAreRecordedByTheRule(t *testing.T) {
 	}
 	if again := send("large", "x"); again.status != 200 || again.body != "" ||
 		again.header.Get("Idempotency-Body") != "omitted" {
-		t.Errorf("a large answer again: %d, %d bytes, %v", again.status, len(again.body), again.header)
+		t.Errorf("repeat of a large answer: %d, %d bytes, %v", again.status, len(again.body), again.header)
 	}
 	s.effected(effects + 2)
 }
 
-func TestWhatIsUnknownIsParkedUntilItIsResolved(t *testing.T) {
+func TestUnknownOutcomesAreParkedUntilResolved(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, func(w http.ResponseWriter, r *http.Request) {
 		once.Unknown(r.Context())
@@ -164,7 +164,7 @@ func TestWhatIsUnknownIsParkedUntilItIsResolved(t *testing.T) {
 	}
 	if r := s.post(s.url, "x", "Idempotency-Key", "k", "User", "ann"); r.status != http.StatusConflict ||
 		!strings.Contains(r.body, "outcome-unknown") {
-		t.Errorf("again %v", r)
+		t.Errorf("repeat %v", r)
 	}
 	rec := s.record("ann/k")
 	if _, err := s.client.Idempotency.ResolveRecord(context.Background(),
@@ -180,7 +180,7 @@ func TestWhatIsUnknownIsParkedUntilItIsResolved(t *testing.T) {
 	s.effected(1)
 }
 
-func TestALeaseIsRenewedAsLongAsTheHandlerWorks(t *testing.T) {
+func TestTheLeaseIsRenewedWhileTheHandlerRuns(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	s := newShop(t, func(w http.ResponseWriter, r *http.Request) {
@@ -202,7 +202,7 @@ func TestALeaseIsRenewedAsLongAsTheHandlerWorks(t *testing.T) {
 	}()
 	soon(t, "the handler works", func() bool { return s.effects.Load() == 1 })
 	began := s.record("ann/k").GetLeaseExpireTime().AsTime()
-	leave() // the caller hangs up; another comes
+	leave() // the caller hangs up and another one arrives
 	if err := <-left; err == nil {
 		t.Error("the caller did not hang up")
 	}
@@ -226,7 +226,7 @@ func TestALeaseThatCannotBeRenewedEndsTheHandler(t *testing.T) {
 		case <-r.Context().Done():
 			cause <- context.Cause(r.Context())
 		case <-time.After(20 * time.Second):
-			cause <- errors.New("the handler's context goes on")
+			cause <- errors.New("the handler's context did not end")
 		}
 		http.Error(w, "stopped", http.StatusServiceUnavailable)
 	}, once.WithLease(2*time.Second))
@@ -247,7 +247,7 @@ func TestALeaseThatCannotBeRenewedEndsTheHandler(t *testing.T) {
 	}
 }
 
-func TestWithoutLedgerdRequestsAreTurnedAway(t *testing.T) {
+func TestWithoutLedgerdRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, answering(200, "ok"))
 	gone := client.New("http://127.0.0.1:1", client.WithRetry(1, 0, 0))
@@ -264,7 +264,7 @@ func TestWithoutLedgerdRequestsAreTurnedAway(t *testing.T) {
 	s.effected(1)
 }
 
-func TestLostAnswersOfLedgerdLoseNothing(t *testing.T) {
+func TestLostAnswersFromLedgerdLoseNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, answering(200, "ok"))
 	for _, path := range []string{"/Begin", "/Complete"} {
@@ -277,12 +277,12 @@ func TestLostAnswersOfLedgerdLoseNothing(t *testing.T) {
 			s.effects.Store(0)
 			key := fmt.Sprint(path, lost)
 			first := s.post(url, "x", "Idempotency-Key", key)
-			if path == "/Begin" && retries == 1 { // not told whether it may run: it must not, and gives the work up
+			if path == "/Begin" && retries == 1 { // the guard does not know whether it may run: it must not, and abandons the work
 				if first.status != http.StatusServiceUnavailable {
 					t.Errorf("%s: %v", key, first)
 				}
 				s.effected(0)
-				soon(t, "the work is given up",
+				soon(t, "the work is abandoned",
 					func() bool { return s.record("/"+key).GetState() == idempotencyv1.RecordState_RECORD_STATE_FREE })
 				if r := s.post(s.url, "x", "Idempotency-Key", key); r.status != 200 || r.replayed() {
 					t.Errorf("%s: then %v", key, r)
@@ -300,7 +300,7 @@ func TestLostAnswersOfLedgerdLoseNothing(t *testing.T) {
 	}
 }
 
-// cuttable is an HTTP client whose way to ledgerd can be cut.
+// cuttable is an HTTP client whose connection to ledgerd can be cut.
 type cuttable struct{ cut atomic.Bool }
 
 func (c *cuttable) Do(r *http.Request) (*http.Response, error) {
@@ -310,7 +310,7 @@ func (c *cuttable) Do(r *http.Request) (*http.Response, error) {
 	return http.DefaultClient.Do(r)
 }
 
-func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerDoesNotCount(t *testing.T) {
+func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerIsDropped(t *testing.T) {
 	t.Parallel()
 	way := &cuttable{}
 	s := newShop(t, nil, once.WithRerun(), once.WithLease(2*time.Second), once.WithWait(30*time.Second))
@@ -321,7 +321,7 @@ func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerDoesNotCount(t *testin
 		a, _ := once.AttemptOf(r.Context())
 		if a.Number == 1 {
 			way.cut.Store(true)
-			<-r.Context().Done() // lost, but it goes on regardless
+			<-r.Context().Done() // the lease is lost, but the handler continues
 			<-release
 			way.cut.Store(false)
 		} else if !a.TookOver {
@@ -344,7 +344,7 @@ func TestWithRerunTheNextRequestTakesOverAndTheFirstAnswerDoesNotCount(t *testin
 	}
 }
 
-func TestServicesChooseWhatIsRecorded(t *testing.T) {
+func TestOptionsChooseTheRecordedAnswersAndHeaders(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "/1")
@@ -364,15 +364,15 @@ func TestServicesChooseWhatIsRecorded(t *testing.T) {
 	}
 	if again.status != 404 || !again.replayed() || again.header.Get("Location") != "/1" ||
 		again.header.Get("X-Shard") != "" || again.header.Get("Set-Cookie") != "" {
-		t.Errorf("again %v", again)
+		t.Errorf("repeat %v", again)
 	}
 	s.effected(1)
 	if state := s.record("/k").GetState(); state != idempotencyv1.RecordState_RECORD_STATE_REFUSED {
-		t.Errorf("it is %v", state)
+		t.Errorf("state %v", state)
 	}
 }
 
-func TestRepeatsHaveTheHeadersOfTheFirstAlsoBehindOthersThatSetThem(t *testing.T) {
+func TestRepeatsHaveTheHeadersOfTheFirstBehindOtherMiddleware(t *testing.T) {
 	s := newShop(t, answering(http.StatusCreated, "made"))
 	guard := once.New(s.client, "shop", byUser)
 	inner := guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -10,8 +10,8 @@ import (
 
 const maxKey = 255
 
-// keyOf reads the Idempotency-Key of a request: 1 to 255 printable ASCII characters, bare or quoted as the
-// structured field string of RFC 8941. Empty: there is none. False: it is bad, or there are several.
+// keyOf returns the request's Idempotency-Key: 1 to 255 printable ASCII characters, bare or quoted as a
+// structured field string (RFC 8941). Empty: no key. False: an invalid key, or several.
 func keyOf(h http.Header) (key string, ok bool) {
 	values := h.Values(client.KeyHeader)
 	if len(values) == 0 {
@@ -46,10 +46,10 @@ func unquoted(s string) (string, bool) {
 	return out.String(), true
 }
 
-// fingerprintVersion changes when what goes into a fingerprint does.
+// fingerprintVersion changes with the content of fingerprints.
 const fingerprintVersion = 1
 
-// appendText writes a text behind its length, so that no two lists of texts give the same bytes.
+// appendText appends a text with its length, so that different lists of texts have different encodings.
 func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }

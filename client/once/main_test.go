@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// startLedgerd runs a real server on a database of its own.
+// startLedgerd runs a real server on its own database.
 func startLedgerd(t *testing.T) *server.Server {
 	t.Helper()
 	db := pgtest.New(t)
@@ -43,17 +43,17 @@ func startLedgerd(t *testing.T) *server.Server {
 	return s
 }
 
-// byUser takes a header for proof, which only a test may do.
+// byUser trusts a header, which only a test may do.
 func byUser(_ context.Context, h http.Header) string { return h.Get("User") }
 
-// shop is a service that is to be made idempotent: it counts its effects.
+// shop is the service under test; it counts its effects.
 type shop struct {
 	t       *testing.T
 	ledgerd *server.Server
 	client  *client.Client
 	effects atomic.Int64
-	url     string // of a copy of the service
-	stopped bool   // ledgerd, before what was done could be recorded
+	url     string // of one instance of the service
+	stopped bool   // ledgerd was stopped before the outcome could be recorded
 
 	mu      sync.Mutex
 	respond http.HandlerFunc
@@ -67,7 +67,7 @@ func newShop(t *testing.T, respond http.HandlerFunc, opts ...once.Option) *shop 
 	return s
 }
 
-// copy starts one more copy of the service.
+// copy starts another instance of the service.
 func (s *shop) copy(c *client.Client, opts ...once.Option) string {
 	guard := once.New(c, "shop", byUser, append([]once.Option{once.WithLog(slog.New(slog.DiscardHandler))}, opts...)...)
 	web := httptest.NewServer(guard.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -105,7 +105,7 @@ type reply struct {
 
 func (r reply) replayed() bool { return r.header.Get("Idempotency-Replayed") == "true" }
 
-// post sends a request; more headers come as name, value, …
+// post sends a request; additional headers are name, value, …
 func (s *shop) post(url, body string, headers ...string) reply {
 	s.t.Helper()
 	r, err := s.try(context.Background(), url, body, headers...)
@@ -142,7 +142,7 @@ func (s *shop) record(key string) *idempotencyv1.Record {
 	return res.GetRecord()
 }
 
-// effected wants so many effects so far.
+// effected checks the number of effects so far.
 func (s *shop) effected(n int64) {
 	s.t.Helper()
 	if got := s.effects.Load(); got != n {
@@ -157,7 +157,7 @@ func answering(status int, body string) http.HandlerFunc {
 	}
 }
 
-// losing is an HTTP client that loses answers: the server has done its work, and nobody is told.
+// losing is an HTTP client that loses answers after the server has done its work.
 type losing struct {
 	connect.HTTPClient
 	lose atomic.Int32
@@ -174,7 +174,7 @@ func (l *losing) Do(r *http.Request) (*http.Response, error) {
 	return nil, fmt.Errorf("read: %w", io.ErrUnexpectedEOF)
 }
 
-// soon waits until something is so.
+// soon polls until the condition holds.
 func soon(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	end := time.After(30 * time.Second)

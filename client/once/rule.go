@@ -8,24 +8,23 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Outcome is what becomes of an answer.
+// Outcome is how an answer is recorded.
 type Outcome int
 
-// The outcomes.
 const (
-	// Done: recorded; repeats get it.
+	// Done: recorded and replayed.
 	Done Outcome = iota + 1
-	// Refused: a business "no", recorded likewise, so that a repeat does not turn it into "yes".
+	// Refused: a business refusal, recorded and replayed, so that a repeat cannot succeed later.
 	Refused
-	// Free: not recorded; the same request may run again at once.
+	// Free: not recorded; the same request may run again immediately.
 	Free
-	// Forget: not recorded, and the key may come with other content: the request was bad.
+	// Forget: not recorded, and the key may be used with other content: the request was invalid.
 	Forget
-	// Park: recorded as unknown; nobody runs the work until a person or a program settles it.
+	// Park: recorded as unknown; no attempt runs until a person or program resolves it.
 	Park
 )
 
-// DefaultRule is what becomes of HTTP answers: see the package's text.
+// DefaultRule is the default outcome of HTTP answers; see the package documentation.
 func DefaultRule(status int, _ http.Header) Outcome {
 	switch {
 	case status < 400:
@@ -44,7 +43,7 @@ func DefaultRule(status int, _ http.Header) Outcome {
 	return Forget
 }
 
-// DefaultConnectRule is what becomes of Connect errors: see the package's text.
+// DefaultConnectRule is the default outcome of Connect errors; see the package documentation.
 func DefaultConnectRule(err error) Outcome {
 	switch connect.CodeOf(err) {
 	case connect.CodeFailedPrecondition, connect.CodeAlreadyExists, connect.CodeOutOfRange:
@@ -56,13 +55,13 @@ func DefaultConnectRule(err error) Outcome {
 	return Free
 }
 
-// Headers that are never recorded: they belong to one answer, or to one connection.
+// neverKept are headers that are never recorded: they belong to one answer or one connection.
 var neverKept = []string{"Set-Cookie", "Set-Cookie2", "Date", "Connection", "Keep-Alive", "Proxy-Authenticate",
 	"Proxy-Authorization",
 	"Proxy-Connection", "Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "X-Request-Id",
 	"Idempotency-Replayed", "Idempotency-Body"}
 
-// kept tells whether a header is recorded.
+// kept reports whether a header is recorded.
 func (s *settings) kept(name string) bool {
 	name = http.CanonicalHeaderKey(name)
 	return !slices.Contains(neverKept, name) && !strings.HasPrefix(name, http.TrailerPrefix) && s.keep(name)

@@ -2,13 +2,14 @@ package main
 
 import (
 	"fmt"
-	"text/tabwriter"
+	"io"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 type apikeyCmd struct {
@@ -19,8 +20,6 @@ type apikeyCmd struct {
 	Revoke apikeyRevokeCmd `cmd:"" help:"Revoke a key. Servers refuse it within 5 seconds."`
 }
 
-func (c *apikeyCmd) pool(e *env) (*pgxpool.Pool, error) { return pg.Open(e.ctx, c.DatabaseURL, 1) }
-
 type apikeyCreateCmd struct {
 	Tenant    string `required:"" help:"Name of the tenant, which is created if needed."`
 	Principal string `required:"" help:"Name of the caller. Request keys are scoped by principal, so give a key's successor the same principal."`
@@ -28,7 +27,7 @@ type apikeyCreateCmd struct {
 }
 
 func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
-	pool, err := all.Apikey.pool(e)
+	pool, err := e.open(all.Apikey.DatabaseURL, 1)
 	if err != nil {
 		return err
 	}
@@ -49,59 +48,58 @@ func (c *apikeyCreateCmd) Run(e *env, all *cli) error {
 	return nil
 }
 
-type apikeyListCmd struct {
-	Tenant string `required:"" help:"Name of the tenant."`
-}
+type apikeyListCmd struct{ tenantFlag }
 
 func (c *apikeyListCmd) Run(e *env, all *cli) error {
-	pool, err := all.Apikey.pool(e)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	tenant, err := access.Tenant(e.ctx, pool, c.Tenant)
-	if err != nil {
-		return err
-	}
-	keys, err := access.List(e.ctx, pool, tenant)
-	if err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "KEY\tPRINCIPAL\tROLE\tCREATED\tREVOKED")
-	for _, k := range keys {
-		revoked := ""
-		if k.RevokedAt != nil {
-			revoked = k.RevokedAt.UTC().Format(time.RFC3339)
+	return c.with(e, all.Apikey.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		keys, err := access.List(e.ctx, pool, tenant)
+		if err != nil {
+			return err
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.KeyID, k.Principal, k.Role, k.CreatedAt.UTC().Format(time.RFC3339),
-			revoked)
-	}
-	return w.Flush()
+		return e.table("KEY\tPRINCIPAL\tROLE\tCREATED\tREVOKED", func(w io.Writer) {
+			for _, k := range keys {
+				revoked := ""
+				if k.RevokedAt != nil {
+					revoked = k.RevokedAt.UTC().Format(time.RFC3339)
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", k.KeyID, k.Principal, k.Role,
+					k.CreatedAt.UTC().Format(time.RFC3339), revoked)
+			}
+		})
+	})
 }
 
 type apikeyRevokeCmd struct {
-	Tenant string `required:"" help:"Name of the tenant."`
-	Key    string `arg:"" help:"The key, as in the KEY column of the list."`
+	tenantFlag
+	Key string `arg:"" help:"The key: whole, or without its secret, or as in the KEY column of the list."`
 }
 
 func (c *apikeyRevokeCmd) Run(e *env, all *cli) error {
-	pool, err := all.Apikey.pool(e)
-	if err != nil {
-		return err
+	return c.with(e, all.Apikey.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		id, err := keyID(tenant, c.Key)
+		if err != nil {
+			return err
+		}
+		ok, err := access.Revoke(e.ctx, pool, tenant, id)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("tenant %s has no valid key %s", c.Tenant, id)
+		}
+		fmt.Fprintln(e.out, "revoked")
+		return nil
+	})
+}
+
+// keyID returns the id in ldg_TENANT_ID_SECRET or ldg_TENANT_ID. Other text is the id itself.
+func keyID(tenant int32, key string) (string, error) {
+	part := strings.Split(key, "_")
+	if len(part) != 3 && len(part) != 4 {
+		return key, nil
 	}
-	defer pool.Close()
-	tenant, err := access.Tenant(e.ctx, pool, c.Tenant)
-	if err != nil {
-		return err
+	if part[1] != strconv.Itoa(int(tenant)) {
+		return "", fmt.Errorf("the key %s is of another tenant", part[2])
 	}
-	ok, err := access.Revoke(e.ctx, pool, tenant, c.Key)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return fmt.Errorf("tenant %s has no valid key %s", c.Tenant, c.Key)
-	}
-	fmt.Fprintln(e.out, "revoked")
-	return nil
+	return part[2], nil
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// program is the real ledgerd.
+// program is the real binary.
 type program struct {
 	t    *testing.T
 	file string
@@ -31,13 +31,7 @@ type program struct {
 
 func build(t *testing.T, env ...string) *program {
 	t.Helper()
-	p := &program{t: t, file: filepath.Join(t.TempDir(), "ledgerd"), env: append(os.Environ(), env...)}
-	cmd := exec.Command("go", "build", "-o", p.file, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return p
+	return &program{t: t, file: pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), env: append(os.Environ(), env...)}
 }
 
 // run runs a subcommand to its end.
@@ -63,7 +57,7 @@ func (p *program) must(args ...string) string {
 	return strings.TrimSpace(out)
 }
 
-// serving is a program that runs, from the line that tells its address on.
+// serving is a running program that has logged its address.
 type serving struct {
 	t    *testing.T
 	cmd  *exec.Cmd
@@ -100,14 +94,14 @@ func (p *program) start(address *regexp.Regexp, args ...string) *serving {
 	case at := <-found:
 		s.base = "http://" + at
 	case <-s.read:
-		p.t.Fatalf("it ended: %s", s.said)
+		p.t.Fatalf("the program ended: %s", s.said)
 	case <-time.After(2 * time.Minute):
-		p.t.Fatal("it does not listen")
+		p.t.Fatal("the program does not listen")
 	}
 	return s
 }
 
-// end asks it to end, and returns all that it said.
+// end sends a signal and returns the program's whole output.
 func (s *serving) end() string {
 	s.t.Helper()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -232,6 +226,27 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	if code, body := post(t, s.base+listAssets, "", "{}"); code != 401 {
 		t.Errorf("without a key: %d %s", code, body)
 	}
+	for _, path := range []string{"/", "/ledgerd.ledger.v1.LedgerService/Nothing"} {
+		if code, body := post(t, s.base+path, key, "{}"); code != 404 || !strings.Contains(body, `"UNSUPPORTED"`) {
+			t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	whole := app.must("apikey", "create", "--tenant", "acme", "--principal", "orders")
+	if out := app.must("apikey", "revoke", "--tenant", "acme", whole); out != "revoked" {
+		t.Errorf("revoke a whole key: %s", out)
+	}
+	if out, code := app.run("apikey", "revoke", "--tenant", "acme", whole); code != 1 || strings.Contains(out, whole) {
+		t.Errorf("revoke it again: %d %s", code, out)
+	}
+	begin := app.must("apikey", "create", "--tenant", "acme", "--principal", "orders")
+	begin = begin[:strings.LastIndexByte(begin, '_')]
+	if out, code := app.run("apikey", "revoke", "--tenant", "acme", "ldg_999"+begin[strings.LastIndexByte(begin, '_'):]); code != 1 ||
+		!strings.Contains(out, "another tenant") {
+		t.Errorf("revoke a key of another tenant: %d %s", code, out)
+	}
+	if out := app.must("apikey", "revoke", "--tenant", "acme", begin); out != "revoked" {
+		t.Errorf("revoke a key by its beginning: %s", out)
+	}
 	if out := app.must("apikey", "revoke", "--tenant", "acme", part[2]); out != "revoked" {
 		t.Errorf("revoke: %s", out)
 	}
@@ -239,7 +254,7 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 	for code := 0; code != 401; {
 		select {
 		case <-ended.C:
-			t.Fatal("the revoked key is good still")
+			t.Fatal("the revoked key still works")
 		case <-time.After(50 * time.Millisecond):
 			code, _ = post(t, s.base+listAssets, key, "{}")
 		}
@@ -252,18 +267,18 @@ func TestProgramFromMigrationToItsEnd(t *testing.T) {
 
 func devDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/tmp", "ledgerd-dev-") // short, since it has to hold a socket
+	dir, err := os.MkdirTemp("/tmp", "ledgerd-dev-") // short, because it must hold a socket path
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = localpg.Remove(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil { // under root another account has to pass through
+	if err := os.Chmod(dir, 0o711); err != nil { // under root another account must be able to enter
 		t.Fatal(err)
 	}
 	return dir
 }
 
-func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
+func TestDevNeedsNoSetupAndKeepsItsData(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
 	p := build(t, "LEDGERD_DIR="+filepath.Join(dir, "data"), "DATABASE_URL=")
@@ -286,13 +301,13 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 		}
 		said := s.end()
 		if strings.Contains(said, "creating a PostgreSQL") != (turn == 0) {
-			t.Errorf("turn %d: it does not tell what it does, or what it does not: %s", turn, said)
+			t.Errorf("turn %d: wrong notes about creating the cluster: %s", turn, said)
 		}
 		if auditor = regexp.MustCompile(`psql '(.*)'`).FindStringSubmatch(said); auditor == nil {
-			t.Fatalf("turn %d: it does not tell how to look: %s", turn, said)
+			t.Fatalf("turn %d: no psql command: %s", turn, said)
 		}
 	}
-	// What was accepted is delivered before the end, or at the next start.
+	// Accepted messages are delivered before shutdown, or after the next start.
 	if sent, err := os.ReadFile(filepath.Join(dir, "data.messages")); err != nil || strings.Count(string(sent), "\n") != 1 || !strings.Contains(string(sent), `"text":"hello"`) {
 		t.Errorf("%s, %v", sent, err)
 	}
@@ -318,7 +333,10 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	taken := strings.TrimPrefix(s.base, "http://")
 	if out, code := p.run("dev", "--listen", taken); code != 1 || !strings.Contains(out, "address already in use") ||
 		strings.Contains(out, "Postgres stopped") {
-		t.Errorf("dev where something listens: %d %s", code, out)
+		t.Errorf("dev on a used address: %d %s", code, out)
+	}
+	if made, _ := filepath.Glob(filepath.Join(dir, "other*")); len(made) > 0 {
+		t.Errorf("dev on a used address made %v", made)
 	}
 	pid, err := filepath.Glob(filepath.Join(dir, "data", "data-*", "postmaster.pid"))
 	if err != nil || len(pid) != 1 {
@@ -333,18 +351,26 @@ func TestDevNeedsNothingAndKeepsItsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	execute(t, strings.Replace(auditor[1], devAuditor, localpg.Superuser, 1),
+		"insert into goose_db_version (version_id, is_applied) values (9999, true)")
 	if err := syscall.Kill(postmaster, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	<-s.read
 	if err := s.cmd.Wait(); s.cmd.ProcessState.ExitCode() != 1 ||
 		!strings.Contains(s.said.String(), "the private Postgres stopped unexpectedly") {
-		t.Errorf("after Postgres has died: %v %s", err, s.said)
+		t.Errorf("after Postgres died: %v %s", err, s.said)
+	}
+	p.env = append(p.env, "LEDGERD_DIR="+filepath.Join(dir, "data"))
+	if out, code := p.run("dev", "--listen", "127.0.0.1:0"); code != 1 ||
+		!strings.Contains(out, "does not know: number 9999") ||
+		!strings.Contains(out, "remove the folder "+filepath.Join(dir, "data")+"\n") {
+		t.Errorf("dev with the data of a newer ledgerd: %d %s", code, out)
 	}
 }
 
-// TestDevInterruptedWhileItStartsSaysSo has an initdb that does not come to its end.
-func TestDevInterruptedWhileItStartsSaysSo(t *testing.T) {
+// TestDevInterruptedDuringStartReportsIt has an initdb that never finishes.
+func TestDevInterruptedDuringStartReportsIt(t *testing.T) {
 	t.Parallel()
 	dir := devDir(t)
 	for name, script := range map[string]string{"postgres": "echo 'postgres (PostgreSQL) 18.1'",

@@ -26,7 +26,7 @@ type devCmd struct {
 	DatabaseURL string `help:"URL of a Postgres database to use instead of a private Postgres." env:"DATABASE_URL"`
 }
 
-// What dev makes in its private Postgres: the server's role, and that of people who look with psql.
+// Roles and database that dev creates in its private Postgres: the server's role, and the auditor's for psql.
 const (
 	devDatabase = "ledgerd"
 	devRole     = "ledgerd_dev"
@@ -36,6 +36,9 @@ const (
 
 func (c *devCmd) Run(e *env) error {
 	if err := onlyLoopback(c.Listen); err != nil {
+		return err
+	}
+	if err := checkFree(c.Listen); err != nil {
 		return err
 	}
 	if err := c.keepSecret(); err != nil {
@@ -75,12 +78,12 @@ func (c *devCmd) Run(e *env) error {
 		return nil
 	})
 	if cause := context.Cause(e.ctx); errors.Is(cause, errPostgresEnded) {
-		return cause // whatever failed after it is a consequence
+		return cause // later errors are its consequences
 	}
 	return err
 }
 
-// keepSecret makes a master key beside the data, unless one is given.
+// keepSecret creates a master key beside the data, unless one is given.
 func (c *devCmd) keepSecret() error {
 	if c.SecretsFile != "" || os.Getenv("LEDGERD_SECRET") != "" {
 		return nil
@@ -94,8 +97,8 @@ func (c *devCmd) keepSecret() error {
 	return err
 }
 
-// messages is the file that messages are written to instead of being sent. That of a database which is gone is put
-// aside: a new one begins to count its messages again, and they would be taken for those that are written there.
+// messages is the file that receives messages instead of sending them. The file of an earlier, deleted database
+// is renamed: a new database reuses message numbers, and its messages would be mistaken for the old ones.
 func (c *devCmd) messages() (string, error) {
 	name, err := c.beside(".messages")
 	if err != nil {
@@ -113,7 +116,7 @@ func (c *devCmd) messages() (string, error) {
 	return name, nil
 }
 
-// beside is a file beside the directory of the data, which itself is Postgres's.
+// beside is a file beside the data directory, which itself belongs to Postgres.
 func (c *devCmd) beside(suffix string) (string, error) {
 	dir := c.Dir
 	if dir == "" {
@@ -127,7 +130,7 @@ func (c *devCmd) beside(suffix string) (string, error) {
 
 var errPostgresEnded = errors.New("the private Postgres stopped unexpectedly")
 
-// onlyLoopback refuses an address that others can reach: dev asks nobody for a key.
+// onlyLoopback refuses addresses that other machines can reach: dev requires no API key.
 func onlyLoopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
@@ -137,6 +140,15 @@ func onlyLoopback(address string) error {
 		return fmt.Errorf("dev needs no API keys, so it listens on loopback addresses only, not on %s: use `ledgerd serve`", address)
 	}
 	return nil
+}
+
+// checkFree refuses an address in use before a cluster is created for nothing.
+func checkFree(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("%w: choose another address with --listen", err)
+	}
+	return l.Close()
 }
 
 // localPostgres starts the private Postgres and migrates it.
@@ -154,13 +166,16 @@ func (c *devCmd) localPostgres(e *env) (local *localpg.Server, end func(), err e
 	}
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	end = func() {
-		cancel(nil) // first, so that what follows is not taken for its death
+		cancel(nil) // first, so that the shutdown is not reported as a crash
 		if err := local.Stop(); err != nil {
 			e.log.Error("stop Postgres", "error", err)
 		}
 	}
 	if err := prepare(e.ctx, local); err != nil {
 		end()
+		if errors.Is(err, pg.ErrUnknownMigration) {
+			err = fmt.Errorf("%w; to start with an empty database, remove the folder %s", err, dir)
+		}
 		return nil, nil, err
 	}
 	e.ctx = ctx
@@ -171,7 +186,7 @@ func (c *devCmd) localPostgres(e *env) (local *localpg.Server, end func(), err e
 	return local, end, nil
 }
 
-// prepare makes the database, its schema, and the roles.
+// prepare creates the database, its schema, and the roles.
 func prepare(ctx context.Context, local *localpg.Server) error {
 	conn, err := pgx.Connect(ctx, local.DSN(localpg.Superuser, "postgres"))
 	if err != nil {
@@ -206,7 +221,7 @@ func prepare(ctx context.Context, local *localpg.Server) error {
 	return nil
 }
 
-// sampleTenant makes the tenant that everybody is in dev.
+// sampleTenant creates the tenant of all calls in dev.
 func sampleTenant(ctx context.Context, url string) (access.Identity, error) {
 	pool, err := pg.Open(ctx, url, 1)
 	if err != nil {

@@ -77,12 +77,12 @@ func devServer(t *testing.T) (address string) {
 	return s.Addr()
 }
 
-// TestDocumentedCallsWork runs every sh block of a page in order. One must succeed, unless it is marked
-// "sh error"; and a json block behind it must be part of its answer.
+// TestDocumentedCallsWork runs every sh block of a page in order. A block must succeed unless it is marked "sh
+// error", and a json block after it must be part of its output.
 func TestDocumentedCallsWork(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("SKIPPED, NOT TESTED: curl is not here (apt-get install curl)")
+		t.Skip("SKIPPED, NOT TESTED: curl is not installed (apt-get install curl)")
 	}
 	for _, file := range append(apiPages(t), "../../README.md") {
 		t.Run(file, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestDocumentedCallsWork(t *testing.T) {
 				}
 			}
 			if ran == 0 {
-				t.Error("there is nothing to run")
+				t.Error("no blocks to run")
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func runBlock(t *testing.T, at, script string, wantError bool) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	// The page's curl may not ask for failure by itself.
+	// The page's curl commands may omit --fail.
 	cmd := exec.CommandContext(ctx, "bash", "-euc", "curl() { command curl --fail-with-body \"$@\"; }\n"+script)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
@@ -126,7 +126,7 @@ func runBlock(t *testing.T, at, script string, wantError bool) string {
 	return out.String()
 }
 
-// contains holds what a page shows of an answer against the answer.
+// contains checks that the shown answer is part of the actual one.
 func contains(t *testing.T, at, answer, shown string) {
 	t.Helper()
 	var got, want any
@@ -173,8 +173,7 @@ func missing(got, want any, path string) string {
 	return ""
 }
 
-// apiPages are the reference of all services: the ledger's, which is also about calls as such, and a page
-// for each other one.
+// apiPages are the reference pages of all services. The ledger's page also documents calls in general.
 func apiPages(t *testing.T) []string {
 	pages, err := filepath.Glob("../../docs/api/*.md")
 	if err != nil {
@@ -214,8 +213,8 @@ func TestEveryCallIsDocumentedWithAnExample(t *testing.T) {
 
 var codeName = regexp.MustCompile("`([^`]+)`")
 
-// TestGlossaryNamesWhatIsThere looks up where the glossary says that its terms are seen.
-func TestGlossaryNamesWhatIsThere(t *testing.T) {
+// TestGlossaryNamesExist looks up all names in the glossary's third column.
+func TestGlossaryNamesExist(t *testing.T) {
 	t.Parallel()
 	there := namesThere(t)
 	page, err := os.ReadFile("../../docs/glossary.md")
@@ -233,17 +232,17 @@ func TestGlossaryNamesWhatIsThere(t *testing.T) {
 		}
 		for term := range strings.SplitSeq(strings.TrimPrefix(cells[0], "| "), ", ") {
 			if terms[term] {
-				t.Errorf("line %d: %s is there twice", i+1, term)
+				t.Errorf("line %d: %s occurs twice", i+1, term)
 			}
 			terms[term] = true
 		}
 		found := codeName.FindAllStringSubmatch(cells[2], -1)
 		if len(found) == 0 {
-			t.Errorf("line %d: the term is seen nowhere", i+1)
+			t.Errorf("line %d: the term names no place", i+1)
 		}
 		for _, name := range found {
 			if !there[name[1]] {
-				t.Errorf("line %d: there is no %s", i+1, name[1])
+				t.Errorf("line %d: %s does not exist", i+1, name[1])
 			}
 		}
 	}

@@ -37,12 +37,11 @@ func (c *exportHledgerCmd) Run(e *env) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, f.Close()) }() // some file systems tell only here that they are full
+		defer func() { err = errors.Join(err, f.Close()) }() // some file systems report a full disk only on Close
 		out = f
 	}
 	n, err := hledger.Export(e.ctx, hledger.ExportOptions{Commodities: commodities, Conversion: c.ConversionAccount,
-		Costs: c.Costs, Zone: zone,
-		Client: c.dial(), Out: out})
+		Costs: c.Costs, Zone: zone, Client: c.dial(), Out: out})
 	if err == nil {
 		fmt.Fprintf(e.errOut, "%d transfers\n", n)
 	}

@@ -13,7 +13,7 @@ type importCmd struct {
 	Hledger importHledgerCmd `cmd:"" help:"Import a journal of hledger, or the output of hledger print -O json."`
 }
 
-// clientFlags are what commands share that call a server.
+// clientFlags are the flags of commands that call a server.
 type clientFlags struct {
 	Server string `help:"URL of the server." default:"http://127.0.0.1:8080" env:"LEDGERD_SERVER"`
 	APIKey string `help:"API key. A server started by ledgerd dev needs none." env:"LEDGERD_API_KEY"`
@@ -31,8 +31,7 @@ type importCSVCmd struct {
 
 func (c *importCSVCmd) Run(e *env) error {
 	return csvfile.Run(e.ctx, csvfile.Options{Path: c.File, Mapping: c.Mapping, Report: c.Report,
-		KeepGoing: c.KeepGoing,
-		Client:    c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
+		KeepGoing: c.KeepGoing, Client: c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
 }
 
 type importHledgerCmd struct {
@@ -54,6 +53,5 @@ func (c *importHledgerCmd) Run(e *env) error {
 	}
 	return hledger.Import(e.ctx, hledger.ImportOptions{Path: c.File, Name: c.Name, Commodities: commodities,
 		Conversion: c.ConversionAccount, Virtual: c.VirtualAccount, IDTag: c.IDTag, Part: c.Part,
-		KeepGoing: c.KeepGoing,
-		Client:    c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
+		KeepGoing: c.KeepGoing, Client: c.dial(), Stdin: os.Stdin, Out: e.out, Err: e.errOut})
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestImportAndExportRefuseWhatCannotBeMeant(t *testing.T) {
+func TestImportAndExportRefuseInvalidArguments(t *testing.T) {
 	dir := t.TempDir()
 	mapping := filepath.Join(dir, "m.yaml")
 	if err := os.WriteFile(mapping, []byte("biz_no: x"), 0o600); err != nil {

@@ -2,15 +2,13 @@ package main
 
 import (
 	"fmt"
-	"text/tabwriter"
+	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
-	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 type limitCmd struct {
@@ -21,19 +19,9 @@ type limitCmd struct {
 	Delete limitDeleteCmd `cmd:"" help:"Remove a limit."`
 }
 
-func (c *limitCmd) open(e *env, tenant string) (pool *pgxpool.Pool, id int32, err error) {
-	if pool, err = pg.Open(e.ctx, c.DatabaseURL, 1); err != nil {
-		return nil, 0, err
-	}
-	if id, err = access.Tenant(e.ctx, pool, tenant); err != nil {
-		pool.Close()
-	}
-	return pool, id, err
-}
-
-// limitName is what tells the limits of a tenant apart.
+// limitName identifies a limit of a tenant.
 type limitName struct {
-	Tenant  string        `required:"" help:"Name of the tenant."`
+	tenantFlag
 	Channel string        `arg:"" help:"sms, email, push, webhook; code: verification codes only; '*': all channels together."`
 	Scope   string        `arg:"" help:"What is counted separately: tenant (nothing), channel, recipient, ip (the client_ip of calls), prefix (phone numbers without their last four digits)."`
 	Window  time.Duration `arg:"" help:"Length of the sliding window, in whole seconds, 1s to 744h."`
@@ -49,47 +37,35 @@ type limitSetCmd struct {
 }
 
 func (c *limitSetCmd) Run(e *env, all *cli) error {
-	pool, tenant, err := all.Limit.open(e, c.Tenant)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	return notify.SetLimit(e.ctx, pool, tenant, c.limit(c.Most))
+	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		return notify.SetLimit(e.ctx, pool, tenant, c.limit(c.Most))
+	})
 }
 
-type limitListCmd struct {
-	Tenant string `required:"" help:"Name of the tenant."`
-}
+type limitListCmd struct{ tenantFlag }
 
 func (c *limitListCmd) Run(e *env, all *cli) error {
-	pool, tenant, err := all.Limit.open(e, c.Tenant)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	limits, err := notify.ListLimits(e.ctx, pool, tenant)
-	if err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "CHANNEL\tSCOPE\tWINDOW\tMOST")
-	for _, l := range limits {
-		fmt.Fprintf(w, "%s\t%s\t%v\t%d\n", l.Channel, l.Scope, l.Window, l.Most)
-	}
-	return w.Flush()
+	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		limits, err := notify.ListLimits(e.ctx, pool, tenant)
+		if err != nil {
+			return err
+		}
+		return e.table("CHANNEL\tSCOPE\tWINDOW\tMOST", func(w io.Writer) {
+			for _, l := range limits {
+				fmt.Fprintf(w, "%s\t%s\t%v\t%d\n", l.Channel, l.Scope, l.Window, l.Most)
+			}
+		})
+	})
 }
 
 type limitDeleteCmd struct{ limitName }
 
 func (c *limitDeleteCmd) Run(e *env, all *cli) error {
-	pool, tenant, err := all.Limit.open(e, c.Tenant)
-	if err != nil {
+	return c.with(e, all.Limit.DatabaseURL, func(pool *pgxpool.Pool, tenant int32) error {
+		ok, err := notify.DeleteLimit(e.ctx, pool, tenant, c.limit(0))
+		if err == nil && !ok {
+			err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
+		}
 		return err
-	}
-	defer pool.Close()
-	ok, err := notify.DeleteLimit(e.ctx, pool, tenant, c.limit(0))
-	if err == nil && !ok {
-		err = fmt.Errorf("tenant %s has no such limit", c.Tenant)
-	}
-	return err
+	})
 }

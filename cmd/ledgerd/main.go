@@ -1,10 +1,10 @@
-// Command ledgerd is the ledger and idempotency service: one binary, and one Postgres.
+// Command ledgerd is a ledger and idempotency service: one binary and one Postgres.
 //
-//	ledgerd dev       a private Postgres, migrations, sample data, the server: nothing to set up
-//	ledgerd serve     the server on DATABASE_URL
-//	ledgerd migrate   bring the schema of DATABASE_URL up to date
-//	ledgerd apikey    make, list, revoke API keys
-//	ledgerd verify    re-derive every balance of a running database
+//	ledgerd dev       run with a private Postgres and sample data; needs no setup
+//	ledgerd serve     run on DATABASE_URL
+//	ledgerd migrate   migrate the schema of DATABASE_URL
+//	ledgerd apikey    create, list, revoke API keys
+//	ledgerd verify    recompute every balance of a running database
 //
 // `ledgerd --help` lists the rest.
 package main
@@ -18,13 +18,18 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/alecthomas/kong"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// cli is the command line: one field a subcommand.
+// cli is the command line: one field per subcommand.
 type cli struct {
-	LogLevel slog.Level `help:"Least level that is logged: debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
+	LogLevel slog.Level `help:"Minimum log level: debug, info, warn or error." default:"info" env:"LEDGERD_LOG_LEVEL"`
 
 	Dev     devCmd     `cmd:"" default:"withargs" help:"Run a server with a private Postgres and sample data (the default)."`
 	Serve   serveCmd   `cmd:"" help:"Run a server on DATABASE_URL."`
@@ -39,12 +44,47 @@ type cli struct {
 	Export  exportCmd  `cmd:"" help:"Export the books."`
 }
 
-// env is what subcommands run with.
+// env is the environment of subcommands.
 type env struct {
-	ctx    context.Context // ends at SIGINT or SIGTERM
+	ctx    context.Context // cancelled by SIGINT or SIGTERM
 	out    io.Writer
 	log    *slog.Logger
 	errOut io.Writer
+}
+
+// open opens a pool on a database with exactly the migrations of this program.
+func (e *env) open(url string, size int32) (*pgxpool.Pool, error) {
+	if err := pg.CheckSchema(e.ctx, url); err != nil {
+		return nil, err
+	}
+	return pg.Open(e.ctx, url, size)
+}
+
+// tenantFlag names the tenant of a command.
+type tenantFlag struct {
+	Tenant string `required:"" help:"Name of the tenant."`
+}
+
+// with runs a function with a pool on a database, and the id of the tenant.
+func (f *tenantFlag) with(e *env, url string, do func(pool *pgxpool.Pool, tenant int32) error) error {
+	pool, err := e.open(url, 1)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	tenant, err := access.Tenant(e.ctx, pool, f.Tenant)
+	if err != nil {
+		return err
+	}
+	return do(pool, tenant)
+}
+
+// table writes rows in columns, below a header.
+func (e *env) table(header string, rows func(w io.Writer)) error {
+	w := tabwriter.NewWriter(e.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, header)
+	rows(w)
+	return w.Flush()
 }
 
 func main() {
@@ -53,7 +93,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// errQuiet ends with a failure that has been told already.
+// errQuiet is a failure that has already been reported.
 var errQuiet = errors.New("")
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
@@ -61,7 +101,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 	parser, err := kong.New(&c, kong.Name("ledgerd"), kong.Writers(out, errOut), kong.UsageOnError(),
 		kong.Description("A ledger and idempotency service on Postgres."))
 	if err != nil {
-		panic(err) // the command line itself is wrong
+		panic(err) // the definition of the command line is invalid
 	}
 	parsed, err := parser.Parse(args)
 	if err != nil {

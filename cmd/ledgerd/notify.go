@@ -10,10 +10,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
-	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// notifyCmds are about messages to people and systems.
+// notifyCmds are the commands about messages to people and systems.
 type notifyCmds struct {
 	Test       notifyTestCmd       `cmd:"" help:"Send a test message by the providers of a file, without a server or database."`
 	DropProofs notifyDropProofsCmd `cmd:"" help:"Drop the records of messages of old months, and of their events, for good."`
@@ -25,7 +24,7 @@ type notifyDropProofsCmd struct {
 }
 
 func (c *notifyDropProofsCmd) Run(e *env) error {
-	pool, err := pg.Open(e.ctx, c.DatabaseURL, 1)
+	pool, err := e.open(c.DatabaseURL, 1)
 	if err != nil {
 		return err
 	}
@@ -40,7 +39,7 @@ type notifyTestCmd struct {
 	Channel  string            `required:"" enum:"email,sms,push" help:"Channel: email, sms or push."`
 	To       string            `required:"" help:"E-mail address, phone number such as +8613812345678, or device token."`
 	Tenant   string            `help:"Tenant whose settings are used."`
-	Text     string            `help:"Text of the message." default:"This is a trial message of ledgerd."`
+	Text     string            `help:"Text of the message." default:"This is a test message from ledgerd."`
 	Template map[string]string `help:"Template of a provider, such as aliyun=SMS_12345." placeholder:"PROVIDER=TEMPLATE"`
 	Param    []string          `help:"Variable of the template, such as code=123456. Repeat the flag for more, in the template's order." sep:"none" placeholder:"NAME=VALUE"`
 }
@@ -51,15 +50,14 @@ func (c *notifyTestCmd) Run(e *env) error {
 		return err
 	}
 	m := &send.Message{Key: "test-" + rand.Text(), Channel: send.Channel(c.Channel), Attempt: 1, Recipient: c.To,
-		Park:    true,
-		Content: send.Content{Text: c.Text, Template: c.Template}}
+		Park: true, Content: send.Content{Text: c.Text, Template: c.Template}}
 	if m.Channel != send.SMS {
 		m.Content.Subject = "Trial message"
 	}
 	if m.Content.Params, err = params(c.Param); err != nil {
 		return err
 	}
-	// Without the database any numbers do: 0 is nobody's.
+	// Without a database any numbers work: 0 belongs to no tenant.
 	names := []string{""}
 	number := func(name string) (int32, error) {
 		if !slices.Contains(names, name) {
@@ -92,7 +90,7 @@ func (c *notifyTestCmd) Run(e *env) error {
 	return nil
 }
 
-// params reads variables that are written as NAME=VALUE.
+// params parses variables in the form NAME=VALUE.
 func params(written []string) ([]send.Param, error) {
 	var all []send.Param
 	for _, w := range written {

@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/emailtest"
 )
 
-func TestATrialMessageTellsWhetherProvidersWork(t *testing.T) {
+func TestATestMessageShowsWhetherProvidersWork(t *testing.T) {
 	server := emailtest.Start(t, emailtest.Options{})
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notify.yaml")
@@ -56,7 +56,7 @@ func TestATrialMessageTellsWhetherProvidersWork(t *testing.T) {
 	}
 }
 
-func TestMessagesOfADatabaseThatIsGoneArePutAside(t *testing.T) {
+func TestMessagesOfADeletedDatabaseAreRenamed(t *testing.T) {
 	dir := t.TempDir()
 	c := &devCmd{Dir: filepath.Join(dir, "data")}
 	name := filepath.Join(dir, "data.messages")

@@ -17,8 +17,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace"
 )
 
-// limitMemory lets the collector run seldom while memory is small, and often before it is not: the
-// server's live heap is a few megabytes, so that the default would collect many times a second.
+// limitMemory makes garbage collections rare while memory is small, and normal otherwise: the server's live
+// heap is a few megabytes, so the default would collect many times a second.
 func limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -28,8 +28,8 @@ func limitMemory() {
 	}
 }
 
-// startTraces sends traces to an OTLP/HTTP address; with none it does nothing. The SDK's own variables hold,
-// such as OTEL_TRACES_SAMPLER and OTEL_EXPORTER_OTLP_HEADERS.
+// startTraces exports traces to an OTLP/HTTP address; without one it does nothing. The SDK's environment
+// variables apply, such as OTEL_TRACES_SAMPLER and OTEL_EXPORTER_OTLP_HEADERS.
 func startTraces(ctx context.Context, address string, log *slog.Logger) (end func(), err error) {
 	if address == "" {
 		return func() {}, nil
@@ -39,7 +39,7 @@ func startTraces(ctx context.Context, address string, log *slog.Logger) (end fun
 		return nil, fmt.Errorf("--trace-url %s: must be a URL such as http://127.0.0.1:4318", address)
 	}
 	if to.Path == "" {
-		to.Path = "/v1/traces" // the exporter would take /
+		to.Path = "/v1/traces" // the exporter would use /
 	}
 	exporter, err := otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(to.String()))
 	if err != nil {
@@ -50,7 +50,7 @@ func startTraces(ctx context.Context, address string, log *slog.Logger) (end fun
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w", err)
 	}
-	lost := tellLoss(log)
+	lost := logTraceLoss(log)
 	otel.SetErrorHandler(lost)
 	provider := trace.NewTracerProvider(trace.WithBatcher(exporter), trace.WithResource(who))
 	otel.SetTracerProvider(provider)
@@ -63,8 +63,8 @@ func startTraces(ctx context.Context, address string, log *slog.Logger) (end fun
 	}, nil
 }
 
-// tellLoss logs that traces are lost, once a minute at most: every batch of spans has an error of its own.
-func tellLoss(log *slog.Logger) otel.ErrorHandlerFunc {
+// logTraceLoss logs lost traces at most once a minute: every batch of spans reports its own error.
+func logTraceLoss(log *slog.Logger) otel.ErrorHandlerFunc {
 	var mu sync.Mutex
 	var told time.Time
 	return func(err error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
-// sample puts a small world into the sample tenant: two users with money, a shop, and the outside
-// world. Every step has its own name, so that it happens once, however often dev is started.
+// sample adds sample data to the tenant: two users with money, a shop, and the outside world. Every step has
+// its own biz_no, so that it happens once, however often dev is started.
 func sample(ctx context.Context, base string) error {
 	c := ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, base, connect.WithProtoJSON())
 	_, err := c.CreateAssets(ctx, &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{
@@ -28,7 +28,7 @@ func sample(ctx context.Context, base string) error {
 		}
 	}
 	if _, err = c.CreateAccounts(ctx, &ledgerv1.CreateAccountsRequest{Accounts: accounts}); err != nil {
-		if connect.CodeOf(err) != connect.CodeAlreadyExists { // changed since by the user, whose it is
+		if connect.CodeOf(err) != connect.CodeAlreadyExists { // changed by the user since: keep it
 			return err
 		}
 	}

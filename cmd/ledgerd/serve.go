@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// serverFlags are what dev and serve share.
+// serverFlags are common to dev and serve.
 type serverFlags struct {
 	Listen        string        `help:"Address to listen on, host:port." default:"127.0.0.1:8080" env:"LEDGERD_LISTEN"`
 	MetricsListen string        `help:"Address for /metrics and /debug/pprof, host:port. They need no API key, so keep it private." env:"LEDGERD_METRICS_LISTEN"`
@@ -35,19 +35,15 @@ type serveCmd struct {
 }
 
 func (c *serveCmd) Run(e *env) error {
-	pending, err := pg.Pending(e.ctx, c.DatabaseURL)
-	if err != nil {
-		return fmt.Errorf("read the version of the schema: %w", err)
-	}
-	if pending > 0 {
-		return fmt.Errorf("the database lacks %d migrations: run `ledgerd migrate`", pending)
+	if err := pg.CheckSchema(e.ctx, c.DatabaseURL); err != nil {
+		return err
 	}
 	return c.serve(e, c.DatabaseURL, nil, nil, func(*server.Server) error { return nil })
 }
 
-// serve runs a server until the program is to end. ready is called once it listens.
+// serve runs a server until shutdown. ready is called once it listens.
 //
-// senders are used for channels that the file of providers does not name; nil: none.
+// senders serve the channels that the provider file does not name; nil: none.
 func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity, senders *provider.File,
 	ready func(*server.Server) error) error {
 	limitMemory()
@@ -67,9 +63,9 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		if err != nil {
 			return err
 		}
-		senders = named.Else(senders)
+		senders = named.WithDefaults(senders)
 	}
-	guard, err := senders.Guard()
+	urls, err := senders.URLPolicy()
 	if err != nil {
 		return err
 	}
@@ -84,7 +80,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 		MetricsListen: f.MetricsListen,
 		Anyone:        anyone, Origins: f.CORSOrigin, KeyLife: f.KeyLife, DrainTimeout: f.DrainTimeout,
 		Traces:  f.TraceURL != "",
-		Consume: consumers, Notify: senders, Webhooks: guard, Secret: master, Region: f.PhoneRegion, Log: e.log})
+		Consume: consumers, Notify: senders, Webhooks: urls, Secret: master, Region: f.PhoneRegion, Log: e.log})
 	if err != nil {
 		if errors.Is(err, pg.ErrTooPowerful) || errors.Is(err, pg.ErrNoRights) {
 			return fmt.Errorf("%w; for example: create role ledgerd login password '...' in role ledgerd_app", err)
@@ -101,7 +97,7 @@ func (f *serverFlags) serve(e *env, databaseURL string, anyone *access.Identity,
 	return nil
 }
 
-// master reads the master key; nil when there is none.
+// master reads the master key; nil if there is none.
 func (f *serverFlags) master() (*secret.Master, error) {
 	text := os.Getenv("LEDGERD_SECRET")
 	switch {

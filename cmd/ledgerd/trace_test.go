@@ -27,7 +27,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// collector takes traces as OTLP over HTTP, where collectors take them.
+// collector is an OTLP/HTTP trace collector.
 type collector struct {
 	t     *testing.T
 	url   string
@@ -47,7 +47,7 @@ func newCollector(t *testing.T) *collector {
 	return c.serve(c.take)
 }
 
-// serve answers with a handler, and counts.
+// serve starts the collector with a handler, and counts requests.
 func (c *collector) serve(h http.HandlerFunc) *collector {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c.mu.Lock()
@@ -88,7 +88,7 @@ func (c *collector) take(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	w.Header().Set("Content-Type", "application/x-protobuf") // an empty body is the answer
+	w.Header().Set("Content-Type", "application/x-protobuf") // an empty body is a valid response
 }
 
 func attributes(list []*commonpb.KeyValue) map[string]string {
@@ -102,7 +102,7 @@ func attributes(list []*commonpb.KeyValue) map[string]string {
 	return m
 }
 
-// traced is a server with a small world, and a key for it.
+// traced is a server with sample accounts, and an API key.
 type traced struct {
 	*serving
 	key string
@@ -128,7 +128,7 @@ func (p *program) serveTraced(t *testing.T, db *pgtest.DB, env []string, args ..
 	return s
 }
 
-// transfer pays, with more headers.
+// transfer pays, with additional headers.
 func (s *traced) transfer(bizNo, from, to, amount string, headers ...string) int {
 	s.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, s.base+ledgerService+"Transfer", strings.NewReader(fmt.Sprintf(
@@ -159,7 +159,7 @@ func TestTraces(t *testing.T) {
 	t.Parallel()
 	p := build(t)
 	t.Run("a span of every call, in its caller's trace", func(t *testing.T) { t.Parallel(); testSpans(t, p) })
-	t.Run("a collector that does not take them is not felt",
+	t.Run("a failing collector does not affect calls",
 		func(t *testing.T) { t.Parallel(); testBadCollectors(t, p) })
 	t.Run("off by default", func(t *testing.T) {
 		t.Parallel()
@@ -168,10 +168,10 @@ func TestTraces(t *testing.T) {
 		s.transfer("one", "world", "a", "1", "Traceparent", traceparent(1))
 		s.end()
 		if n := c.requests(); n != 0 {
-			t.Errorf("%d requests that nobody wanted", n)
+			t.Errorf("%d unwanted requests", n)
 		}
 	})
-	t.Run("an address that is none is refused", func(t *testing.T) {
+	t.Run("an invalid address is refused", func(t *testing.T) {
 		t.Parallel()
 		app := &program{t: t, file: p.file, env: append(os.Environ(), "DATABASE_URL="+pgtest.New(t).AppDSN)}
 		for _, bad := range []string{"collector:4318", "127.0.0.1:4318", "http://", "ftp://collector", "%"} {
@@ -214,7 +214,7 @@ func testSpans(t *testing.T, p *program) {
 	} {
 		got := c.spans[traceID(n)]
 		if got == nil {
-			t.Errorf("there is no span of call %d", n)
+			t.Errorf("no span of call %d", n)
 			continue
 		}
 		method := "Transfer"
@@ -234,16 +234,16 @@ func testSpans(t *testing.T, p *program) {
 			got.EndTimeUnixNano <= got.StartTimeUnixNano {
 			t.Errorf("call %d: %v of %s", n, got.Span, got.service)
 		}
-		// Only what the server is to blame for is an error of the span; the code tells of the others.
+		// Only server errors make the span an error; other failures are only in the code.
 		if failed := got.Status.GetCode() == tracepb.Status_STATUS_CODE_ERROR; failed != (n == 5) {
 			t.Errorf("call %d: status %v", n, got.Status)
 		}
 	}
 	if c.spans[traceID(6)] != nil {
-		t.Error("a stranger can write into traces")
+		t.Error("an unauthenticated caller can write into traces")
 	}
 	if c.spans[traceID(7)] != nil {
-		t.Error("a call is traced that its caller does not trace")
+		t.Error("an unsampled call was traced")
 	}
 	roots := 0
 	for id, got := range c.spans {
@@ -251,12 +251,12 @@ func testSpans(t *testing.T, p *program) {
 			roots++
 		}
 	}
-	if roots != 2 || len(c.spans) != 7 { // the two calls that made the world named no trace
+	if roots != 2 || len(c.spans) != 7 { // the two setup calls have no trace context
 		t.Errorf("%d spans, %d of them roots", len(c.spans), roots)
 	}
 }
 
-// request is one with the headers of call n.
+// request is a request with the headers of call n.
 func request[T any](s *traced, n int, m *T) *connect.Request[T] {
 	r := connect.NewRequest(m)
 	r.Header().Set("Authorization", "Bearer "+s.key)
@@ -265,7 +265,7 @@ func request[T any](s *traced, n int, m *T) *connect.Request[T] {
 	return r
 }
 
-// transferOverGRPC asks for more than there is.
+// transferOverGRPC requests more than is available.
 func (s *traced) transferOverGRPC(t *testing.T, n int) {
 	t.Helper()
 	h2 := &http.Client{Transport: &http.Transport{Protocols: new(http.Protocols)}}
@@ -300,7 +300,7 @@ func (s *traced) watch(t *testing.T, n int) (ended chan struct{}) {
 	return ended
 }
 
-// testBadCollectors calls while the collector takes nothing and the queue of spans is full.
+// testBadCollectors makes calls while the collector fails and the queue of spans is full.
 func testBadCollectors(t *testing.T, p *program) {
 	for name, take := range map[string]http.HandlerFunc{
 		"down": nil,
@@ -314,7 +314,7 @@ func testBadCollectors(t *testing.T, p *program) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := &collector{t: t, url: "http://127.0.0.1:1"} // where nobody listens
+			c := &collector{t: t, url: "http://127.0.0.1:1"} // closed port
 			if take != nil {
 				c.serve(take)
 			}
@@ -332,7 +332,7 @@ func testBadCollectors(t *testing.T, p *program) {
 			start := time.Now()
 			said := s.end()
 			if took := time.Since(start); took > 8*time.Second {
-				t.Errorf("the end took %v", took)
+				t.Errorf("shutdown took %v", took)
 			}
 			lost := 0
 			for line := range strings.Lines(said) {
@@ -345,10 +345,10 @@ func testBadCollectors(t *testing.T, p *program) {
 				}
 			}
 			if lost != 1 {
-				t.Errorf("the log tells %d times that traces are lost:\n%s", lost, said)
+				t.Errorf("the log reports lost traces %d times:\n%s", lost, said)
 			}
 			if c.requests() == 0 && take != nil {
-				t.Error("the collector was not asked, so this showed nothing")
+				t.Error("the collector got no requests: the test shows nothing")
 			}
 		})
 	}

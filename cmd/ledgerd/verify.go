@@ -3,11 +3,11 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
-	"sort"
+	"maps"
+	"slices"
 	"time"
 
-	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/importer"
 	"github.com/ledgerd/ledgerd/internal/verify"
 )
 
@@ -15,16 +15,16 @@ type verifyCmd struct {
 	DatabaseURL string `required:"" help:"URL of the Postgres database. Servers may run meanwhile; a role that can read is enough." env:"DATABASE_URL"`
 }
 
-// Run re-derives every balance and holds all invariants against the database.
+// Run recomputes every balance and checks all invariants.
 func (c *verifyCmd) Run(e *env) error {
-	pool, err := pg.Open(e.ctx, c.DatabaseURL, 2)
+	pool, err := e.open(c.DatabaseURL, 2)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
 	start := time.Now()
-	show := progress{out: e.errOut, live: isTerminal(e.errOut)}
-	report, err := verify.Run(e.ctx, pool, verify.Options{Progress: show.tell})
+	show := progress{out: e.errOut, live: importer.Terminal(e.errOut)}
+	report, err := verify.Run(e.ctx, pool, verify.Options{Progress: show.update})
 	show.end()
 	if err != nil {
 		return err
@@ -33,31 +33,25 @@ func (c *verifyCmd) Run(e *env) error {
 		fmt.Fprintln(e.out, v)
 	}
 	fmt.Fprintf(e.out, "%d tenants, %d accounts, %d transfers, %d holds, %d checks in %s\n", report.Tenants,
-		report.Accounts,
-		report.Transfers, report.Holds, report.Checks, time.Since(start).Round(time.Millisecond))
+		report.Accounts, report.Transfers, report.Holds, report.Checks, time.Since(start).Round(time.Millisecond))
 	if report.OK() {
 		fmt.Fprintln(e.out, "no violations")
 		return nil
 	}
-	names := make([]string, 0, len(report.Found))
-	for name := range report.Found {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(report.Found)) {
 		fmt.Fprintf(e.out, "%s: %d violations\n", name, report.Found[name])
 	}
-	return fmt.Errorf("the database violates %d checks", len(names))
+	return fmt.Errorf("the database violates %d checks", len(report.Found))
 }
 
-// progress tells how far a long work is: in place on a terminal, else nothing.
+// progress shows the progress of a long operation, in place on a terminal; otherwise nothing.
 type progress struct {
 	out  io.Writer
 	live bool
 	last time.Time
 }
 
-func (p *progress) tell(done, total int64, what string) {
+func (p *progress) update(done, total int64, what string) {
 	if !p.live || time.Since(p.last) < 100*time.Millisecond {
 		return
 	}
@@ -69,13 +63,4 @@ func (p *progress) end() {
 	if p.live {
 		fmt.Fprint(p.out, "\r\x1b[K")
 	}
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -1,5 +1,5 @@
--- Every claim was made by a batch, at its time.
--- Or before it, if the batch took over the time of an earlier one, because an account of both was ahead of the clock.
+-- Every claim was made by a batch, at its time; or before it, if the batch's time was that of an account ahead of the
+-- clock.
 select c.tenant_id, c.scope, c.key, c.claim_id, case when b.batch_id is null then 'no batch made it' end as problem,
     c.claimed_at, b.committed_at as claimed_at_expected
 from claim_keys c

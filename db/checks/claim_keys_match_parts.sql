@@ -1,4 +1,4 @@
--- Every business key is made of its parts: each behind its length in bytes and a colon, before a comma.
+-- Every business key consists of its parts: each after its length in bytes and a colon, followed by a comma.
 select c.tenant_id, c.scope, c.claim_id, c.key, k.key as key_expected
 from claim_keys c
 cross join lateral (

@@ -1,5 +1,5 @@
--- Every message of the inbox was made by a batch, at its time.
--- Or before it, if the batch took over the time of an earlier one, because an account of both was ahead of the clock.
+-- Every inbox message was inserted by a batch, at its time; or before it, if the batch's time was that of an account
+-- ahead of the clock.
 select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id,
     case when b.batch_id is null then 'no batch made it' end as problem,
     m.received_at, b.committed_at as received_at_expected

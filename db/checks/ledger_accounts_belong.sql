@@ -1,12 +1,13 @@
--- Every account has an asset of its scale, and details of the time of the batch that made it.
--- Or before it, if the batch took over the time of an earlier one, because an account of both was ahead of the clock.
+-- Every account has an asset of its scale, and details with the time of the batch that created it; or an earlier
+-- time, if the batch's time was that of an account ahead of the clock.
 select a.tenant_id, a.account_id, a.code, a.asset, a.scale, s.scale as scale_expected,
     d.created_at, b.committed_at as created_at_expected
 from ledger_accounts a
 left join ledger_assets s on s.tenant_id = a.tenant_id and s.code = a.asset
 left join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
 left join commit_batches b on b.batch_id = a.account_id >> 14 and b.commands > 0
-where s.code is null or s.scale <> a.scale or d.account_id is null or b.batch_id is null or b.committed_at <> d.created_at
+where s.code is null or s.scale <> a.scale or d.account_id is null or b.batch_id is null
+    or b.committed_at <> d.created_at
     and not (d.created_at < b.committed_at and exists (
         select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
         join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at

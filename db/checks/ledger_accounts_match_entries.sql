@@ -1,4 +1,4 @@
--- An account's balance, version and time are those of its entries.
+-- An account's balance, version and last_entry_at match its entries.
 select a.tenant_id, a.account_id, a.code, a.asset, a.balance, e.balance as balance_expected,
     a.version, e.version as version_expected, e.entries, a.version as entries_expected,
     a.last_entry_at, e.last_entry_at as last_entry_at_expected

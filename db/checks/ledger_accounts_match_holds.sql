@@ -1,4 +1,5 @@
--- What an account holds is what its open holds still keep, and none of them lapses before next_lapse_at.
+-- An account's held amount is the sum that its open holds still reserve, and none of them expires before
+-- next_lapse_at.
 select a.tenant_id, a.account_id, a.code, a.asset, a.held, h.kept as held_expected, a.next_lapse_at, h.first_lapse_at
 from ledger_accounts a
 cross join lateral (

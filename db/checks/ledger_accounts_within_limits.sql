@@ -1,4 +1,4 @@
--- No account stands outside of its limits, and a closed one is empty.
+-- No account is beyond its limits, and closed accounts are empty.
 select tenant_id, account_id, code, asset, state, balance, held, min_balance, max_balance
 from ledger_accounts
 where balance - held < min_balance

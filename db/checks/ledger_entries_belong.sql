@@ -1,4 +1,4 @@
--- Every entry belongs to a transfer and an account of its tenant, and repeats their times and asset.
+-- Every entry belongs to a transfer and an account of its tenant, with the same times and asset.
 select e.tenant_id, e.account_id, e.version, e.transfer_id,
     case when t.transfer_id is null then 'there is no such transfer'
         when a.account_id is null then 'there is no such account' end as problem,

@@ -1,5 +1,5 @@
--- Entries of an account follow from one another: versions without gaps, balances that continue and add
--- up, time that never falls.
+-- Entries of an account form a chain: versions without gaps, balances that continue and add up, times that never
+-- decrease.
 select tenant_id, account_id, version, previous_version + 1 as version_expected, transfer_id,
     balance_before, previous_after as balance_before_expected,
     balance_after, balance_before + amount as balance_after_expected,

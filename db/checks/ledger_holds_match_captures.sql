@@ -1,4 +1,4 @@
--- What a hold says was captured is what its captures moved out of its account, and its state agrees.
+-- The captured amount of a hold is the amount that its captures moved out of its account, and its state agrees.
 select h.tenant_id, h.hold_id, h.biz_no, h.account_id, h.state, h.amount, h.captured, c.moved as captured_expected
 from ledger_holds h
 cross join lateral (

@@ -1,4 +1,4 @@
--- A reversal and what it reverses together move nothing.
+-- A reversal and the transfer that it reverses cancel each other out.
 select t.tenant_id, t.transfer_id, t.biz_no, t.reverses_id, e.account_id, e.moved, 0 as moved_expected
 from ledger_transfers t
 cross join lateral (

@@ -1,4 +1,4 @@
--- Every transfer was recorded at the time of its batch, and what it reverses or captured from is there.
+-- Every transfer has the time of its batch, and the transfer or hold that it refers to exists.
 select t.tenant_id, t.transfer_id, t.biz_no,
     case when b.batch_id is null then 'no batch made it'
         when t.reverses_id is not null and r.transfer_id is null then 'there is no transfer that it reverses'

@@ -1,4 +1,4 @@
--- Every transfer has a debit and a credit of one amount for each of its postings.
+-- Every transfer has a debit and a credit of the same amount for each of its postings.
 select t.tenant_id, t.transfer_id, t.biz_no, p.entries, 2 * p.postings as entries_expected, p.postings,
     p.last_posting + 1 as postings_expected, p.uneven, 0 as uneven_expected
 from ledger_transfers t

@@ -1,4 +1,4 @@
--- No two locks have the same fence, and none has one that was not drawn yet.
+-- No two locks have the same fence, and none has one that has not been drawn yet.
 select f.tenant_id, f.name, f.fence,
     case when f.locks > 1 then 'another lock has it too' else 'it was not drawn yet' end as problem
 from (

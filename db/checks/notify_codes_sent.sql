@@ -1,4 +1,4 @@
--- Every code that was sent has its message, while messages of its month are kept, to the recipient that it hints at.
+-- Every sent code has its message, to the recipient of its hint, while messages of that month are kept.
 select c.tenant_id, c.type, c.recipient_hint, c.message_id
 from notify_codes c
 left join notify_messages m on m.tenant_id = c.tenant_id and m.message_id = c.message_id

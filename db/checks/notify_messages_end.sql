@@ -1,4 +1,5 @@
--- A message is in the queue, or it was sent, cancelled or reported on, or given up and its contents have been gone for 30 days; never cancelled and sent, or cancelled and still in the queue.
+-- Every message is in the queue, or was sent, cancelled or reported, or was given up and its contents expired more than
+-- 30 days ago; none was cancelled and also sent, or cancelled and is still in the queue.
 select m.tenant_id, m.message_id, q.state, e.kinds
 from notify_messages m
 left join notify_queue q on q.tenant_id = m.tenant_id and q.message_id = m.message_id
@@ -6,7 +7,8 @@ left join lateral (
     select array_agg(distinct x.kind) as kinds from notify_events x
     where x.tenant_id = m.tenant_id and x.message_id = m.message_id and x.month = m.month
         and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered')
-            or x.kind in ('dead', 'unknown') and q.message_id is null and m.contents_until < (clock_timestamp() at time zone 'UTC')::date - 30)
+            or x.kind in ('dead', 'unknown') and q.message_id is null
+                and m.contents_until < (clock_timestamp() at time zone 'UTC')::date - 30)
 ) e on true
 where q.message_id is null and e.kinds is null
     or 'cancelled' = any(e.kinds) and (q.message_id is not null or e.kinds && '{sent,delivered}')

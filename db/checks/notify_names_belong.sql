@@ -1,13 +1,16 @@
--- Every number that a caller chose stands for a message, and that of a message for itself.
-select coalesce(n.tenant_id, m.tenant_id) as tenant_id, coalesce(n.biz_no, m.biz_no) as biz_no, n.message_id, m.message_id as message_id_expected
+-- Every biz_no belongs to a message, and that of a message to itself.
+select coalesce(n.tenant_id, m.tenant_id) as tenant_id, coalesce(n.biz_no, m.biz_no) as biz_no, n.message_id,
+    m.message_id as message_id_expected
 from notify_names n
 full join (select tenant_id, biz_no, message_id from notify_messages where biz_no is not null) m
     on m.tenant_id = n.tenant_id and m.biz_no = n.biz_no
 where m.message_id is not null and n.message_id is distinct from m.message_id
     or m.message_id is null and not exists (
-        select from notify_messages x where x.tenant_id = n.tenant_id and x.message_id = n.message_id -- a repeat by content
+        -- a repeat by content
+        select from notify_messages x where x.tenant_id = n.tenant_id and x.message_id = n.message_id
     ) and not exists (
         select from commit_batches b where b.batch_id = n.message_id >> 14 and not exists ( -- the month was dropped
-            select from pg_class p where p.relname = 'notify_messages_' || to_char(b.committed_at at time zone 'UTC', 'YYYYMM')
+            select from pg_class p
+                where p.relname = 'notify_messages_' || to_char(b.committed_at at time zone 'UTC', 'YYYYMM')
         )
     )

@@ -1,7 +1,6 @@
--- Three roles, so that the service runs with the least of them: ledgerd_owner owns everything and
--- migrates, ledgerd_app is what the service may do, ledgerd_audit only reads. None can log in: make
--- login roles of your own as members. Locks nothing. Roles belong to the whole cluster, so they may
--- be there already, also made at the same moment by another database's migration.
+-- Roles and the schema audit. ledgerd_owner owns all objects, ledgerd_app has the rights of the service, and
+-- ledgerd_audit can only read. None of them can log in: create login roles that are members. Locks nothing.
+-- Roles belong to the whole cluster: another database's migration may have created them, or do so at the same time.
 
 -- +goose Up
 select set_config('search_path', quote_ident(current_schema()) || ', pg_temp', true);
@@ -20,7 +19,7 @@ begin
     if not pg_has_role(current_user, 'ledgerd_owner', 'member') then
         execute format('grant ledgerd_owner to %I', current_user);
     end if;
-    -- An object of the caller's could stand in for one of ours, in functions that run as the owner.
+    -- Otherwise a caller could create an object that functions running as the owner take for one of ours.
     execute format('revoke temporary on database %I from public', current_database());
     execute format('revoke create on schema %I from public', current_schema());
     execute format('grant usage, create on schema %I to ledgerd_owner', current_schema());
@@ -28,10 +27,25 @@ begin
 end
 $$;
 -- +goose StatementEnd
--- So that the service can tell whether the schema is the one it needs.
+-- Servers compare the applied migrations with their own.
 grant select on goose_db_version to ledgerd_app, ledgerd_audit;
 
+-- The views of each domain are in its migration. They show names of tenants instead of numbers, and decimals instead
+-- of minor units. `ledgerd verify` does not use them: an attacker who can change rows can also replace a view.
+create schema audit authorization ledgerd_owner;
+set local role ledgerd_owner;
+comment on schema audit is 'Views for auditors: start with audit.accounts, audit.statement, audit.requests.';
+grant usage on schema audit to ledgerd_audit;
+
+create function audit.decimal(minor numeric, scale integer) returns numeric
+    language sql
+    immutable strict parallel safe
+    as $$ select minor * ('1e-' || scale)::numeric $$;
+comment on function audit.decimal is 'Formats an amount of minor units as a decimal: audit.decimal(1230, 2) is 12.30.';
+reset role;
+
 -- +goose Down
+drop schema audit cascade;
 revoke select on goose_db_version from ledgerd_app, ledgerd_audit;
 -- +goose StatementBegin
 do $$

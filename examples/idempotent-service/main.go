@@ -1,5 +1,5 @@
-// Idempotent-service is a small service that takes orders, each once, whatever its callers and its own
-// crashes do: package once and a ledgerd are what it needs for that. See README.md.
+// Idempotent-service is a small service that takes each order exactly once, despite retries by callers and its
+// own crashes, using package once and a ledgerd. See README.md.
 package main
 
 import (
@@ -31,11 +31,11 @@ func main() {
 }
 
 func serve(ctx context.Context) error {
-	listen := flag.String("listen", "127.0.0.1:9090", "where to listen")
-	ledgerd := flag.String("ledgerd", "http://127.0.0.1:8080", "where ledgerd is; its API key is in LEDGERD_API_KEY")
-	book := flag.String("orders", "orders.jsonl", "file that the orders go into")
-	shipping := flag.Duration("shipping", 0, "how long it takes to have an order shipped")
-	lease := flag.Duration("lease", 30*time.Second, "how long nobody else may touch an order when this service dies")
+	listen := flag.String("listen", "127.0.0.1:9090", "address to listen on")
+	ledgerd := flag.String("ledgerd", "http://127.0.0.1:8080", "URL of ledgerd; its API key is in LEDGERD_API_KEY")
+	book := flag.String("orders", "orders.jsonl", "file for the orders")
+	shipping := flag.Duration("shipping", 0, "duration of the shipping call")
+	lease := flag.Duration("lease", 30*time.Second, "how long an order stays locked if this service dies")
 	flag.Parse()
 	file, err := os.OpenFile(*book, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -44,8 +44,8 @@ func serve(ctx context.Context) error {
 	defer file.Close()
 	orders := &orders{file: file, shipping: *shipping}
 
-	// These three lines make it idempotent. A real service takes the user from what it checked: a session,
-	// a token, a certificate.
+	// These three lines make the service idempotent. A real service takes the user from an authenticated
+	// session, token or certificate.
 	c := client.New(*ledgerd, client.WithAPIKey(os.Getenv("LEDGERD_API_KEY")))
 	guard := once.New(c, "order-service", func(_ context.Context, h http.Header) string { return h.Get("X-User") },
 		once.WithRequiredKey(), once.WithLease(*lease))
@@ -74,7 +74,7 @@ func serve(ctx context.Context) error {
 	return nil
 }
 
-// orders is the service's own state, and its effect on the world: a line in a file for every order.
+// orders is the service's own state and its side effect: a line in a file per order.
 type orders struct {
 	mu       sync.Mutex
 	file     *os.File
@@ -89,22 +89,23 @@ type order struct {
 func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var ordered order
 	if err := json.NewDecoder(r.Body).Decode(&ordered); err != nil || ordered.Goods == "" || ordered.Count < 1 {
-		http.Error(w, "an order has goods and a count", http.StatusBadRequest) // may be corrected under the same key
+		// The caller may correct the request and retry under the same key.
+		http.Error(w, "an order has goods and a count", http.StatusBadRequest)
 		return
 	}
 	if ordered.Count > 100 {
-		http.Error(w, "there are no more than 100", http.StatusConflict) // a business "no", which stays
+		http.Error(w, "there are no more than 100", http.StatusConflict) // a business refusal, which is final
 		return
 	}
 	attempt, _ := once.AttemptOf(r.Context())
 	number := fmt.Sprintf("order-%d", attempt.Fence)
 	if err := o.write(number, ordered); err != nil {
-		http.Error(w, "the order could not be written", http.StatusInternalServerError) // may run again
+		http.Error(w, "the order could not be written", http.StatusInternalServerError) // may be retried
 		return
 	}
 	select {
-	case <-time.After(o.shipping): // somebody else's system, which this service calls
-	case <-r.Context().Done(): // the lease is lost, and who knows what the other system did
+	case <-time.After(o.shipping): // a call to another system
+	case <-r.Context().Done(): // the lease was lost, and the other system's outcome is unknown
 		once.Unknown(r.Context())
 		http.Error(w, "it is not known whether the order was shipped", http.StatusGatewayTimeout)
 		return
@@ -115,7 +116,7 @@ func (o *orders) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"order": number, "goods": ordered.Goods, "count": ordered.Count})
 }
 
-// write makes the order last.
+// write makes the order durable.
 func (o *orders) write(number string, ordered order) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -24,13 +24,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// process is one that runs until the test ends, or is killed.
+// process is a process that runs until the test ends or kills it.
 type process struct {
 	cmd     *exec.Cmd
 	address string
 }
 
-// start runs a program, and waits until its log says where it listens.
+// start starts a program and waits until its log has its address.
 func start(t *testing.T, env []string, program string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(program, args...)}
@@ -62,24 +62,13 @@ func start(t *testing.T, env []string, program string, args ...string) *process 
 	return p
 }
 
-// kill ends it as a power cut would.
+// kill ends the process abruptly, like a power cut.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
 }
 
-func build(t *testing.T, name, pkg string) string {
-	t.Helper()
-	binary := filepath.Join(t.TempDir(), name)
-	cmd := exec.Command("go", "build", "-o", binary, pkg)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return binary
-}
-
-// city is the service, and the ledgerd that it needs, as processes.
+// city is the service and its ledgerd, as processes.
 type city struct {
 	t        *testing.T
 	ledgerd  *client.Client
@@ -102,8 +91,8 @@ func newCity(t *testing.T) *city {
 		t.Fatal(err)
 	}
 	ledgerd := start(t, []string{"DATABASE_URL=" + db.AppDSN},
-		build(t, "ledgerd", "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
-	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key)), program: build(t, "service", "."),
+		pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd"), "serve", "--listen", "127.0.0.1:0")
+	c := &city{t: t, ledgerd: client.New(ledgerd.address, client.WithAPIKey(key)), program: pgtest.Program(t, "github.com/ledgerd/ledgerd/examples/idempotent-service"),
 		env:      []string{"LEDGERD_API_KEY=" + key},
 		bookFile: filepath.Join(t.TempDir(), "orders.jsonl")}
 	c.args = []string{"-listen", "127.0.0.1:0", "-ledgerd", ledgerd.address, "-orders", c.bookFile, "-lease", "2s"}
@@ -116,7 +105,7 @@ func (c *city) service(more ...string) *process {
 	return start(c.t, c.env, c.program, append(append([]string{}, c.args...), more...)...)
 }
 
-// order sends one; what Go's client would do by itself when the service dies is left out.
+// order sends one order without the automatic retry of Go's HTTP client.
 func (c *city) order(p *process, key, body string) (status int, answer string, replayed bool) {
 	web := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	req, err := http.NewRequest(http.MethodPost, p.address+"/orders", struct{ io.Reader }{strings.NewReader(body)})
@@ -135,7 +124,7 @@ func (c *city) order(p *process, key, body string) (status int, answer string, r
 	return res.StatusCode, string(b), res.Header.Get("Idempotency-Replayed") == "true"
 }
 
-// book is what the orders did to the world.
+// book is the lines written by orders.
 func (c *city) book() (lines []string) {
 	c.t.Helper()
 	b, err := os.ReadFile(c.bookFile)
@@ -206,7 +195,7 @@ func TestADoubleClickOnTwoCopiesIsOneOrder(t *testing.T) {
 	}
 }
 
-func TestAskedToEndItFinishesItsOrders(t *testing.T) {
+func TestShutdownFinishesRunningOrders(t *testing.T) {
 	t.Parallel()
 	c := newCity(t)
 	ending := c.service("-shipping", "2s")
@@ -231,7 +220,7 @@ func TestAskedToEndItFinishesItsOrders(t *testing.T) {
 	}
 }
 
-func TestKilledInTheMiddleItIsParkedAndNeverDoneTwice(t *testing.T) {
+func TestAnInterruptedOrderIsParkedAndNeverRepeated(t *testing.T) {
 	t.Parallel()
 	c := newCity(t)
 	dying := c.service("-shipping", "10m")
@@ -244,7 +233,7 @@ func TestKilledInTheMiddleItIsParkedAndNeverDoneTwice(t *testing.T) {
 	dying.kill()
 	living := c.service()
 	status, body := 0, ""
-	soon(t, "the dead one's lease is over", func() bool {
+	soon(t, "the dead process's lease expired", func() bool {
 		status, body, _ = c.order(living, "k", pens)
 		return strings.Contains(body, "outcome-unknown")
 	})
@@ -255,11 +244,11 @@ func TestKilledInTheMiddleItIsParkedAndNeverDoneTwice(t *testing.T) {
 	if len(parked) != 1 || parked[0].GetKey() != "ann/k" || parked[0].GetAttempt() != 1 {
 		t.Fatalf("parked %v", parked)
 	}
-	// Somebody looks into the book, finds the order, and settles it.
+	// An operator finds the order in the file, and settles the record.
 	var written struct{ Order string }
 	if err := json.Unmarshal([]byte(c.book()[0]), &written); err != nil ||
 		written.Order != fmt.Sprintf("order-%d", parked[0].GetFence()) {
-		t.Errorf("the book says %q, %v", c.book()[0], err)
+		t.Errorf("the book has %q, %v", c.book()[0], err)
 	}
 	if _, err := c.ledgerd.Idempotency.ResolveRecord(context.Background(),
 		&idempotencyv1.ResolveRecordRequest{Scope: "order-service", Key: "ann/k",

@@ -1,5 +1,5 @@
-// The tag keeps the module of the browser's driver out of a plain go vet ./... and go test ./...; make test and
-// make lint set it.
+// The tag keeps the browser driver's module out of a plain go vet ./... and go test ./...; make test and make
+// lint set it.
 
 //go:build browser
 
@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// shop is the page, and the ledgerd that it calls.
+// shop is the page and the ledgerd that it calls.
 type shop struct {
 	page string
 	db   *pgxpool.Pool
@@ -73,7 +73,7 @@ func newShop(t *testing.T) *shop {
 	return &shop{origin, super}
 }
 
-// paid is how many transfers there are besides the top-up.
+// paid is the number of transfers without the top-up.
 func (s *shop) paid(t *testing.T) (n int) {
 	t.Helper()
 	if err := s.db.QueryRow(t.Context(),
@@ -83,7 +83,7 @@ func (s *shop) paid(t *testing.T) (n int) {
 	return n
 }
 
-// tab is an empty page of a real browser.
+// tab is an empty page in a real browser.
 type tab struct {
 	t    *testing.T
 	page *rod.Page
@@ -99,11 +99,11 @@ func newTab(t *testing.T) *tab {
 		}
 	}
 	if program == "" {
-		t.Skip("SKIPPED, NOT TESTED: no chromium is here (apt-get install chromium)")
+		t.Skip("SKIPPED, NOT TESTED: chromium is not installed (apt-get install chromium)")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
 	t.Cleanup(cancel)
-	// Leakless would unpack and run a program of its own.
+	// Leakless would unpack and run its own program.
 	launch := launcher.New().Context(ctx).Bin(program).Leakless(false).HeadlessNew(true).NoSandbox(true).UserDataDir(t.TempDir())
 	url, err := launch.Launch()
 	if err != nil {
@@ -134,7 +134,7 @@ func (p *tab) open(url string) {
 	p.until(ready)
 }
 
-// click waits until the element can be clicked.
+// click waits until the element is clickable.
 func (p *tab) click(selector string) {
 	p.t.Helper()
 	element, err := p.page.Element(selector)
@@ -146,7 +146,7 @@ func (p *tab) click(selector string) {
 	}
 }
 
-// until waits for an expression to be true.
+// until waits for an expression to become true.
 func (p *tab) until(expression string) {
 	p.t.Helper()
 	if err := p.page.Wait(rod.Eval("() => (" + expression + ")")); err != nil {
@@ -165,10 +165,10 @@ func (p *tab) text(expression string) string {
 }
 
 const (
-	state = `(document.getElementById("state")?.textContent ?? "")` // the page may still load
+	state = `(document.getElementById("state")?.textContent ?? "")` // the page may still be loading
 	ready = state + ` === "Ready."`
-	// clickTen clicks as a finger cannot: ten times before the page gets to do anything else. It tells whether the
-	// button can still be clicked before anything else happens, such as the answer.
+	// clickTen clicks ten times before the page can do anything else. It returns whether the button is still
+	// enabled before any other event, such as the answer.
 	clickTen = `(() => { for (let i = 0; i < 10; i++) document.getElementById("pay").click();
 		return document.getElementById("pay").disabled ? "disabled" : "alive"; })()`
 	settled = `running === 0 && ` + state + `.startsWith("Paid: ")`
@@ -187,7 +187,7 @@ func TestTenClicksAreOnePayment(t *testing.T) {
 	}
 }
 
-// Bought on purpose, the open page pays again, with the token that the answer carried.
+// A deliberate second purchase from an open page uses the token that came with the answer.
 func TestAnOpenPageBuysAgain(t *testing.T) {
 	t.Parallel()
 	s, p := newShop(t), newTab(t)
@@ -209,7 +209,7 @@ func TestAnOpenPageBuysAgain(t *testing.T) {
 	}
 }
 
-func TestAnExpiredTokenIsFetchedAnewWithoutAWord(t *testing.T) {
+func TestAnExpiredTokenIsReplacedSilently(t *testing.T) {
 	t.Parallel()
 	s, p := newShop(t), newTab(t)
 	p.open(s.page)
@@ -223,11 +223,11 @@ func TestAnExpiredTokenIsFetchedAnewWithoutAWord(t *testing.T) {
 	}
 }
 
-func TestARefusalIsShownAndThePageGoesOn(t *testing.T) {
+func TestARefusalIsShownAndThePageStaysUsable(t *testing.T) {
 	t.Parallel()
 	s, p := newShop(t), newTab(t)
 	p.open(s.page)
-	for range 3 { // of 40.00
+	for range 3 { // of 40.00 each
 		p.click("#pay")
 		p.until(settled)
 		p.click("#again")
@@ -241,8 +241,8 @@ func TestARefusalIsShownAndThePageGoesOn(t *testing.T) {
 	}
 }
 
-// The answers of a whole round of tries are lost, though the first one paid. The next click asks for that payment,
-// and makes no other one.
+// All answers of a round of retries are lost, although the first attempt paid. The next click retrieves that
+// payment instead of making another one.
 func TestAPaymentWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 	t.Parallel()
 	for _, query := range []string{"", "?unguarded"} {
@@ -261,7 +261,7 @@ func TestAPaymentWhoseAnswerIsLostIsNotMadeTwice(t *testing.T) {
 	}
 }
 
-// loseAnswers lets requests through, and loses the answers.
+// loseAnswers forwards requests and drops the answers.
 const loseAnswers = `(() => {
 	window.whole = window.fetch;
 	window.lost = [];

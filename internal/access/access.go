@@ -1,5 +1,5 @@
-// Package access knows tenants and their API keys: who calls, and what he may do. It owns the tables
-// access_*. A key is shown once, when it is made; the database keeps a hash of its secret.
+// Package access authenticates calls: tenants, their API keys, roles and policies. It owns the tables access_*.
+// A key is shown once, at its creation; the database stores a hash of its secret.
 package access
 
 import (
@@ -34,10 +34,9 @@ var (
 		Doc: "The API key's role does not allow the call."})
 )
 
-// Role is what a key may do; a greater one may all that a lesser one may.
+// Role is the permission level of a key; each role includes the lesser ones.
 type Role int
 
-// The roles.
 const (
 	Read Role = iota + 1
 	Write
@@ -48,7 +47,7 @@ var roleNames = map[string]Role{"read": Read, "write": Write, "admin": Admin}
 
 func (r Role) String() string { return [...]string{"", "read", "write", "admin"}[r] }
 
-// ParseRole reads a role's name.
+// ParseRole parses a role's name.
 func ParseRole(s string) (Role, error) {
 	r, ok := roleNames[s]
 	if !ok {
@@ -57,7 +56,7 @@ func ParseRole(s string) (Role, error) {
 	return r, nil
 }
 
-// Identity is who calls.
+// Identity is the authenticated caller.
 type Identity struct {
 	Tenant    int32
 	Principal string
@@ -65,19 +64,18 @@ type Identity struct {
 	Policies  *Policies // of the tenant
 }
 
-// Keys checks API keys. A good key is remembered for a moment, so a revoked one works for up to
-// rememberFor longer.
+// Keys checks API keys. Valid keys are cached for rememberFor, so a revoked key may work for that long.
 type Keys struct {
 	pool    *pgxpool.Pool
-	lookups chan struct{} // bounds what bad keys can take of the pool
+	lookups chan struct{} // bounds the connections that invalid keys can use
 	mu      sync.RWMutex
 	known   map[[32]byte]*remembered
 }
 
 type remembered struct {
 	identity Identity
-	renew    time.Time   // from then on one caller looks again
-	renewing atomic.Bool // he does, while the others need not wait
+	renew    time.Time   // from then on one caller refreshes the entry
+	renewing atomic.Bool // a refresh is running; other callers use the cached entry
 	until    time.Time
 }
 
@@ -94,12 +92,12 @@ var (
 	encoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 )
 
-// NewKeys makes a checker over a pool.
+// NewKeys makes a Keys on a pool.
 func NewKeys(pool *pgxpool.Pool) *Keys {
 	return &Keys{pool: pool, lookups: make(chan struct{}, maxLookups), known: make(map[[32]byte]*remembered)}
 }
 
-// Authenticate tells whose key it is. Returns faults UNAUTHENTICATED, DATABASE_UNAVAILABLE.
+// Authenticate returns the identity of an API key. Returns faults UNAUTHENTICATED, DATABASE_UNAVAILABLE.
 func (k *Keys) Authenticate(ctx context.Context, key string) (Identity, error) {
 	sum := sha256.Sum256([]byte(key))
 	k.mu.RLock()
@@ -134,7 +132,7 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 		return Identity{}, bad
 	}
 	tenant, err := strconv.ParseInt(part[1], 10, 32)
-	if err != nil || !utf8.ValidString(part[2]) { // else the database would refuse to look
+	if err != nil || !utf8.ValidString(part[2]) { // Postgres would reject the parameter
 		return Identity{}, bad
 	}
 	select {
@@ -161,11 +159,11 @@ func (k *Keys) lookup(ctx context.Context, key string) (Identity, error) {
 	return Identity{int32(tenant), row.Principal, roleNames[row.Role], policies}, nil
 }
 
-// EnsureTenant makes a tenant, or finds it, and returns its number.
+// EnsureTenant returns the number of a tenant, creating it if necessary.
 func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
-	id, err := q.TenantUpsert(ctx, pool, name)
-	if errors.Is(err, pgx.ErrNoRows) { // somebody made it while this waited: now it can be seen
-		id, err = q.TenantGet(ctx, pool, name)
+	id, err := q.TenantGet(ctx, pool, name)
+	if errors.Is(err, pgx.ErrNoRows) {
+		id, err = createTenant(ctx, pool, name)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("tenant %q: %w", name, err)
@@ -173,10 +171,25 @@ func EnsureTenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, 
 	return id, nil
 }
 
-// ErrNoTenant says that there is no tenant of a name.
+// createTenant creates a tenant, unless another process has done so meanwhile.
+func createTenant(ctx context.Context, pool *pgxpool.Pool, name string) (id int32, err error) {
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if err := q.TenantLock(ctx, tx); err != nil {
+			return err
+		}
+		id, err = q.TenantGet(ctx, tx, name)
+		if errors.Is(err, pgx.ErrNoRows) {
+			id, err = q.TenantInsert(ctx, tx, name)
+		}
+		return err
+	})
+	return id, err
+}
+
+// ErrNoTenant means that no tenant has the name.
 var ErrNoTenant = errors.New("there is no such tenant")
 
-// Tenant finds a tenant's number.
+// Tenant returns the number of an existing tenant.
 func Tenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error) {
 	id, err := q.TenantGet(ctx, pool, name)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -185,7 +198,7 @@ func Tenant(ctx context.Context, pool *pgxpool.Pool, name string) (int32, error)
 	return id, err
 }
 
-// Create makes an API key and returns it: nobody can read it again.
+// Create creates an API key and returns it. The key cannot be read again.
 func Create(ctx context.Context, pool *pgxpool.Pool, tenant int32, principal string, role Role) (string, error) {
 	id, secret := random(8), random(32)
 	hash := sha256.Sum256([]byte(secret))
@@ -199,19 +212,18 @@ func Create(ctx context.Context, pool *pgxpool.Pool, tenant int32, principal str
 
 func random(n int) string {
 	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails
+	_, _ = rand.Read(b) // never returns an error
 	return encoding.EncodeToString(b)
 }
 
 // Key describes an API key without its secret.
 type Key = db.APIKeyListRow
 
-// List lists a tenant's keys.
 func List(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Key, error) {
 	return q.APIKeyList(ctx, pool, tenant)
 }
 
-// Revoke ends a key; ok is false when there is no such good key.
+// Revoke revokes a key; ok is false if there is no such active key.
 func Revoke(ctx context.Context, pool *pgxpool.Pool, tenant int32, id string) (ok bool, err error) {
 	n, err := q.APIKeyRevoke(ctx, pool, db.APIKeyRevokeParams{TenantID: tenant, KeyID: id})
 	return n > 0, err

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// Who waited for another one's insert of the name does not see its row in the same statement.
-func TestTwoWhoMakeATenantAtOnceGetTheSame(t *testing.T) {
+// A statement that waited for a concurrent insert of the same name does not see the inserted row.
+func TestConcurrentCreationsOfATenantGetTheSameOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -23,7 +23,10 @@ func TestTwoWhoMakeATenantAtOnceGetTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first int32
-	if err := tx.QueryRow(ctx, "insert into access_tenants (name) values ('both') returning tenant_id").Scan(&first); err != nil {
+	if _, err := tx.Exec(ctx, "select pg_advisory_xact_lock(77004, 0)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.QueryRow(ctx, "insert into access_tenants (tenant_id, name) values (1000, 'both') returning tenant_id").Scan(&first); err != nil {
 		t.Fatal(err)
 	}
 	type made struct {
@@ -35,7 +38,7 @@ func TestTwoWhoMakeATenantAtOnceGetTheSame(t *testing.T) {
 		id, err := access.EnsureTenant(ctx, pool, "both")
 		second <- made{id, err}
 	}()
-	for waits := false; !waits; { // for the first
+	for waits := false; !waits; { // for the first insert
 		if err := pool.QueryRow(ctx, "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')").Scan(&waits); err != nil {
 			t.Fatal(err)
 		}

@@ -11,27 +11,27 @@ import (
 	"github.com/ledgerd/ledgerd/internal/access/internal/db"
 )
 
-// Policy is what a tenant requires of the calls of an operation.
+// Policy is a tenant's requirements on calls of an operation.
 type Policy struct {
-	Operation     string // such as ledger.transfer; Others: those without a policy of their own
+	Operation     string // such as ledger.transfer; Others: operations without their own policy
 	KeyRequired   bool
 	TokenRequired bool
-	KeyLife       time.Duration // 0: as the server is told. Whole seconds, LeastKeyLife to GreatestKeyLife
+	KeyLife       time.Duration // 0: the server's default. Whole seconds, MinKeyLife to MaxKeyLife
 }
 
-// Others is the operation of the policy for all that have none of their own.
+// Others is the operation name of the default policy.
 const Others = "*"
 
-// How long request keys may be told to live.
+// Bounds of a policy's KeyLife.
 const (
-	LeastKeyLife    = time.Minute
-	GreatestKeyLife = 31 * 24 * time.Hour
+	MinKeyLife = time.Minute
+	MaxKeyLife = 31 * 24 * time.Hour
 )
 
-// Policies are a tenant's; nil has none.
+// Policies are the policies of a tenant; nil is empty.
 type Policies struct{ byOperation map[string]Policy }
 
-// For is the policy for an operation.
+// For returns the policy of an operation.
 func (r *Policies) For(operation string) Policy {
 	if r == nil {
 		return Policy{}
@@ -42,7 +42,6 @@ func (r *Policies) For(operation string) Policy {
 	return r.byOperation[Others]
 }
 
-// ListPolicies lists a tenant's policies by operation.
 func ListPolicies(ctx context.Context, pool *pgxpool.Pool, tenant int32) ([]Policy, error) {
 	rows, err := q.PolicyList(ctx, pool, tenant)
 	if err != nil {
@@ -72,7 +71,7 @@ func policiesOf(ctx context.Context, pool *pgxpool.Pool, tenant int32) (*Policie
 
 var operationName = regexp.MustCompile(`^([a-z_]+\.[a-z_]+|\*)$`)
 
-// SetPolicy makes or replaces the policy of an operation. Servers follow within rememberFor.
+// SetPolicy creates or replaces the policy of an operation. Servers apply it within rememberFor.
 func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) error {
 	if !operationName.MatchString(r.Operation) {
 		return fmt.Errorf("%q is not an operation: use a name such as ledger.transfer, or * for all others",
@@ -81,8 +80,8 @@ func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) 
 	arg := db.PolicyUpsertParams{TenantID: tenant, Operation: r.Operation, KeyRequired: r.KeyRequired,
 		TokenRequired: r.TokenRequired}
 	if r.KeyLife != 0 {
-		if r.KeyLife < LeastKeyLife || r.KeyLife > GreatestKeyLife {
-			return fmt.Errorf("the life of request keys must be %v to %v, not %v", LeastKeyLife, GreatestKeyLife,
+		if r.KeyLife < MinKeyLife || r.KeyLife > MaxKeyLife {
+			return fmt.Errorf("the life of request keys must be %v to %v, not %v", MinKeyLife, MaxKeyLife,
 				r.KeyLife)
 		}
 		seconds := int32(r.KeyLife / time.Second)
@@ -94,7 +93,7 @@ func SetPolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, r Policy) 
 	return nil
 }
 
-// DeletePolicy removes the policy of an operation; ok is false when it has none.
+// DeletePolicy removes the policy of an operation; ok is false if there is none.
 func DeletePolicy(ctx context.Context, pool *pgxpool.Pool, tenant int32, operation string) (ok bool, err error) {
 	n, err := q.PolicyDelete(ctx, pool, db.PolicyDeleteParams{TenantID: tenant, Operation: operation})
 	return n > 0, err

@@ -69,8 +69,7 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// BenchmarkEncodeArray is what a flush of 200 entries pays for one column.
-// "pgtype" is the same through the types pgx brings along.
+// BenchmarkEncodeArray measures encoding one column of 200 entries. "pgtype" uses pgx's own types.
 func BenchmarkEncodeArray(b *testing.B) {
 	ours, theirs := make([]Int, 200), make([]pgtype.Numeric, 200)
 	for i := range ours {

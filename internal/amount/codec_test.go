@@ -21,8 +21,7 @@ func newMap() *pgtype.Map {
 	return m
 }
 
-// reduced is x as pgtype writes it in its shortest form, without zeros at the
-// end: the form in which its encoding equals that of Postgres.
+// reduced is x in pgtype's shortest form, without trailing zeros, whose encoding equals that of Postgres.
 func reduced(x Int) pgtype.Numeric {
 	z, exp := x.Big(), int32(0)
 	for ten, r := big.NewInt(10), new(big.Int); z.Sign() != 0; exp++ {
@@ -79,8 +78,8 @@ func TestNumericDecodesWhatPgtypeEncodes(t *testing.T) {
 			}
 			var got Int
 			err = newMap().Scan(pgtype.NumericOID, format, src, &got)
-			// A text shows the fraction first, the digits of a binary come in
-			// order of size: either refusal is right for a value with both faults.
+			// The text format shows the fraction first, the binary format the most significant digits: for a
+			// value with both faults either error is correct.
 			switch refused := errors.Is(err, ErrNotInteger) || errors.Is(err, ErrOverflow); {
 			case want.IsInt() && fits(want.Num()):
 				if err != nil || got.Big().Cmp(want.Num()) != 0 {
@@ -253,7 +252,7 @@ func TestGoTypeAloneNamesThePostgresType(t *testing.T) {
 	}
 }
 
-func TestNumericThatIsNoIntegerIsRefused(t *testing.T) {
+func TestNonIntegerNumericIsRefused(t *testing.T) {
 	plain, m := pgtype.NewMap(), newMap()
 	for _, c := range []struct {
 		text string

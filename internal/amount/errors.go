@@ -2,9 +2,8 @@ package amount
 
 import "errors"
 
-// The refusals of this package. They are wrapped with the offending value where
-// that value is short, so compare with errors.Is. When several apply, a parser
-// reports the first in this order: ErrTooLong, ErrSyntax, ErrTooManyDigits,
+// The refusals of this package. They are wrapped with the offending value where that value is short, so compare with
+// errors.Is. When several apply, a parser reports the first in this order: ErrTooLong, ErrSyntax, ErrTooManyDigits,
 // ErrTooManyDecimals.
 var (
 	// ErrTooLong means the text has more than MaxTextLen characters. It is
@@ -14,12 +13,10 @@ var (
 	// ErrSyntax means the text does not follow the grammar.
 	ErrSyntax = errors.New("amount: text is not a plain decimal number")
 
-	// ErrTooManyDigits means the text is well formed but needs more than
-	// MaxDigits significant digits.
+	// ErrTooManyDigits means the text is well formed but needs more than MaxDigits significant digits.
 	ErrTooManyDigits = errors.New("amount: more than 38 significant digits")
 
-	// ErrTooManyDecimals means the text is well formed but its fraction needs
-	// more than MaxScale digits.
+	// ErrTooManyDecimals means the text is well formed but its fraction needs more than MaxScale digits.
 	ErrTooManyDecimals = errors.New("amount: more than 18 decimals")
 
 	// ErrTooPrecise means a decimal has a fraction smaller than one minor unit
@@ -29,8 +26,7 @@ var (
 	// ErrOverflow means a value would pass MaxDigits digits.
 	ErrOverflow = errors.New("amount: value has more than 38 digits")
 
-	// ErrNotInteger means a numeric from the database has a fraction, or is NaN
-	// or infinite. The schema stores numeric(38,0), so this is a wrong query or
-	// a damaged column, never a client's mistake.
+	// ErrNotInteger means a numeric from the database has a fraction, or is NaN or infinite. The schema stores
+	// numeric(38,0), so this is a wrong query or a damaged column, never a client's mistake.
 	ErrNotInteger = errors.New("amount: numeric is not an integer")
 )

@@ -52,10 +52,9 @@ func (a Int) Sub(b Int) (diff Int, ok bool) {
 	return checked(hi, lo)
 }
 
-// checked keeps the result of one addition or subtraction of two Ints if it is
-// in bounds. Such a result is below 2*10^38 in size, which may wrap around 2^127
-// (1.7*10^38), but what it wraps to is at least 1.4*10^38 in size: still out of
-// bounds. So the bounds alone decide and no carry needs to be looked at.
+// checked returns the result of one addition or subtraction if it is in bounds. Such a result is below 2*10^38
+// in size, which may wrap around 2^127 (1.7*10^38). A wrapped result is still at least 1.4*10^38 in size, so
+// out of bounds. The bounds alone decide; no carry needs checking.
 func checked(hi, lo uint64) (Int, bool) {
 	x := Int{hi: int64(hi), lo: lo}
 	if !x.inBounds() {
@@ -77,12 +76,10 @@ func (a Int) inBounds() bool {
 	return false
 }
 
-// Sum returns the sum of xs (0 for none), or ok=false and 0 when it is outside
-// Min..Max. Only the total counts: partial sums may pass the bounds, so the
-// answer does not depend on the order of xs.
+// Sum returns the sum of xs (0 for none), or ok=false and 0 when it is outside Min..Max. Only the total counts: partial
+// sums may pass the bounds, so the answer does not depend on the order of xs.
 func Sum(xs ...Int) (sum Int, ok bool) {
-	// A third word takes what 128 bits cannot hold. It would need 2^63 terms to
-	// overflow.
+	// The third word holds the overflow of 128 bits. It would itself overflow only after 2^63 terms.
 	var top int64
 	var hi, lo uint64
 	for _, x := range xs {
@@ -173,8 +170,7 @@ func (a Int) magnitude() (neg bool, hi, lo uint64) {
 	return false, uint64(a.hi), a.lo
 }
 
-// fromMagnitude is the reverse of magnitude. The caller knows that (hi, lo) is
-// at most 10^38-1.
+// fromMagnitude is the reverse of magnitude. The caller knows that (hi, lo) is at most 10^38-1.
 func fromMagnitude(neg bool, hi, lo uint64) Int {
 	x := Int{hi: int64(hi), lo: lo}
 	if neg {

@@ -16,8 +16,8 @@ var bound = new(big.Int).Exp(big.NewInt(10), big.NewInt(MaxDigits), nil)
 
 func fits(z *big.Int) bool { return z.CmpAbs(bound) < 0 }
 
-// genInt draws Ints of every size. Uniform bits would almost never be small, and
-// almost never near the ends, where the mistakes are.
+// genInt draws Ints of every magnitude. Uniform bits would almost never be small or near the bounds, where
+// mistakes are likely.
 var genInt = rapid.Custom(func(t *rapid.T) Int {
 	edges := []Int{{}, Max, Min, {lo: 1}, {hi: -1, lo: math.MaxUint64}, {lo: math.MaxUint64}, {hi: 1}, {hi: -1}}
 	switch rapid.IntRange(0, 3).Draw(t, "kind") {

@@ -36,8 +36,7 @@ func connect(t *testing.T, mode pgx.QueryExecMode) *pgx.Conn {
 	return conn
 }
 
-// samples has one value for every count of base 10000 digits, with and without
-// zeros at the end, of both signs.
+// samples has one value for every count of base 10000 digits, with and without trailing zeros, of both signs.
 func samples() []Int {
 	xs := []Int{{}, Max, Min}
 	for d, n := uint64(1), uint64(1); d < 1e19; d, n = d*10, n*10+d%9 {
@@ -146,7 +145,7 @@ func TestPostgresCopiesInts(t *testing.T) {
 	}
 }
 
-func TestPostgresNumericThatIsNoIntegerIsRefused(t *testing.T) {
+func TestPostgresNonIntegerNumericIsRefused(t *testing.T) {
 	for name, mode := range modes {
 		t.Run(name, func(t *testing.T) {
 			ctx, conn := context.Background(), connect(t, mode)

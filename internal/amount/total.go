@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Total is a sum of amounts in minor units, as integer text. It is exact and of any size, since amounts that have 38
-// digits each may have more together: a read must not fail for that. The zero value is 0.
+// Total is a sum of amounts in minor units, as integer text of any size: amounts of 38 digits may sum to more,
+// and a read must not fail for that. The zero value is 0.
 type Total string
 
 // Total returns a as a sum.
@@ -15,7 +15,7 @@ func (a Int) Total() Total { return Total(a.String()) }
 // String returns the integer text, in minor units.
 func (t Total) String() string { return cmp.Or(string(t), "0") }
 
-// Format returns the total as the function Format does an amount.
+// Format formats the total like the function Format.
 func (t Total) Format(scale uint8) string {
 	digits, negative := strings.CutPrefix(t.String(), "-")
 	if lacking := int(scale) + 1 - len(digits); lacking > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-func TestTotalsAreWrittenAsAmountsAre(t *testing.T) {
+func TestTotalsAreFormattedLikeAmounts(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, err := amount.ParseInt(rapid.StringMatching(`0|-?[1-9][0-9]{0,37}`).Draw(t, "minor"))

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -10,49 +11,42 @@ import (
 	"time"
 )
 
-// Options of Run. Zero values take the defaults, but for Entries.
+// Options of all benchmarks. Zero values take the defaults, except for Entries.
 type Options struct {
-	// Program is started with "serve" and "bench-load"; default: this one.
+	// Program is run with "serve", "bench-load" and "bench-deliver"; default: the running binary.
 	Program string
-	// Dir is where a directory for Postgres is made; default: one for temporary files on a real disk.
+	// Dir is the parent directory for Postgres' data; default: a temporary directory on a real disk.
 	Dir string
 
 	Rounds          int
 	Warmup, Measure time.Duration
 	// Only are glob patterns of case names; empty: all.
 	Only []string
-	// Active is how many accounts transfers go between, default 10,000.
+	// Active is the number of accounts that transfers choose from, default 10,000.
 	Active int
-	// Accounts and Entries are what the big tables begin with. No entries: no big tables.
+	// Accounts and Entries are the initial sizes of the big tables. 0 entries: no big tables.
 	Accounts, Entries int
-	// Checks runs all of db/checks at the end as well: minutes on big tables.
+	// Checks also runs all of db/checks at the end, which takes minutes on big tables.
 	Checks bool
-	// Profiles is a directory for CPU profiles of the server, one a case. Profiling costs some speed.
+	// Profiles is a directory for CPU profiles of the server, one per case. Profiling slows the server slightly.
 	Profiles string
-	// Progress gets a line for every step.
+	// Progress receives a line per step.
 	Progress io.Writer
 
-	wal int // files of 16 MiB put by before, default 128
+	wal int // preallocated WAL files of 16 MiB, default 128
 }
 
-// The defaults.
-const (
-	DefaultActive   = 10_000
-	DefaultAccounts = 1_000_000
-	DefaultEntries  = 10_000_000
-)
-
-// patience is how long an answer may take before its outcome counts as unknown.
+// patience is the timeout after which an outcome counts as unknown.
 const patience = 10 * time.Second
 
 //go:embed sql/*.sql
 var queries embed.FS
 
-// sql is the text of a statement.
+// sql returns the text of an embedded statement.
 func sql(name string) string {
 	text, err := queries.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // a constant that names no embedded file
+		panic(err) // only a wrong constant gets here
 	}
 	return string(text)
 }
@@ -68,48 +62,29 @@ func (o *Options) defaults() error {
 	if o.Progress == nil {
 		o.Progress = io.Discard
 	}
-	if o.Rounds == 0 {
-		o.Rounds = 3
-	}
-	if o.Measure == 0 {
-		o.Measure = 4 * time.Second
-	}
-	if o.Warmup == 0 {
-		o.Warmup = 2 * time.Second
-	}
-	if o.Active == 0 {
-		o.Active = DefaultActive
-	}
-	if o.Accounts == 0 {
-		o.Accounts = DefaultAccounts
-	}
-	if o.wal == 0 {
-		o.wal = 128
-	}
+	o.Rounds = cmp.Or(o.Rounds, 3)
+	o.Measure = cmp.Or(o.Measure, 4*time.Second)
+	o.Warmup = cmp.Or(o.Warmup, 2*time.Second)
+	o.Active = cmp.Or(o.Active, 10_000)
+	o.Accounts = cmp.Or(o.Accounts, 1_000_000)
+	o.wal = cmp.Or(o.wal, 128)
 	if o.Active < 2 || o.Accounts < o.Active || o.Accounts > 9_999_998 {
 		return fmt.Errorf("transfers cannot go between %d of %d accounts", o.Active, o.Accounts)
 	}
 	return nil
 }
 
-// ErrFailed says that a verification failed: the numbers are not to be believed.
+// ErrFailed means that a verification failed, so the numbers are not valid.
 var ErrFailed = errors.New("verification failed")
 
-// Run measures. With an error of ErrFailed there is a report, which says what failed.
+// Run measures the ledger. With ErrFailed it also returns a report that names the failures.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := o.defaults(); err != nil {
-		return nil, err
-	}
-	begin := time.Now()
-	cluster, err := startCluster(ctx, &o)
+	c, r, err := start(ctx, &o, LedgerDocument)
 	if err != nil {
 		return nil, err
 	}
-	defer cluster.stop()
-	report := &Report{StartedAt: begin, Rounds: o.Rounds, Warmup: o.Warmup, Measure: o.Measure, Active: o.Active}
-	if report.Machine, err = cluster.machine(ctx); err != nil {
-		return nil, err
-	}
+	defer c.stop()
+	r.Active = o.Active
 	plans := []plan{{name: Small, accounts: o.Active, cases: selected(smallCases(), o.Only)}}
 	if o.Entries > 0 {
 		plans = append(plans, plan{name: Big, accounts: o.Accounts, entries: o.Entries,
@@ -119,19 +94,15 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		if len(plan.cases) == 0 {
 			continue
 		}
-		if err := cluster.phase(ctx, plan, report); err != nil {
+		if err := c.phase(ctx, plan, r); err != nil {
 			return nil, fmt.Errorf("%s tables: %w", plan.name, err)
 		}
 	}
-	report.Took = time.Since(begin)
-	report.judge()
-	if len(report.Failures) > 0 {
-		return report, fmt.Errorf("%w: %s", ErrFailed, report.Failures[0])
-	}
-	return report, nil
+	r.judge()
+	return r.end()
 }
 
-// plan is one set of tables and what is measured on them.
+// plan is one set of tables and its cases.
 type plan struct {
 	name              string
 	accounts, entries int
@@ -144,58 +115,43 @@ const (
 	Big   = "big"
 )
 
-// refilled says that every case begins with the same rows. Else what one adds is there for the next:
-// a round leaves millions, which would make small tables big.
+// refilled reports whether every case begins with the same rows. Otherwise rows accumulate: a round adds
+// millions, which would make small tables big.
 func (p *plan) refilled() bool { return p.entries == 0 }
 
-// phase makes a database, measures on it in rounds, so that whatever drifts hits all cases alike, and
-// verifies it.
-func (c *cluster) phase(ctx context.Context, plan plan, report *Report) error {
+// phase creates a database, measures, and verifies the database.
+func (c *cluster) phase(ctx context.Context, plan plan, r *Report) error {
 	p, err := c.open(ctx, plan)
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	report.Phases = append(report.Phases, p.info)
-	results := make([]Result, len(plan.cases))
-	for i, which := range plan.cases {
-		results[i] = Result{Tables: plan.name, Case: which}
-	}
-	for round := range c.options.Rounds {
-		for i := range results {
-			if plan.refilled() && p.runs > 0 {
-				if err := p.refill(ctx); err != nil {
-					return err
-				}
-			}
-			run, err := p.run(ctx, &results[i].Case)
-			if err != nil {
-				return fmt.Errorf("%s: %w", results[i].Name, err)
-			}
-			results[i].Rounds = append(results[i].Rounds, run)
-			c.progress("%s tables, round %d of %d: %s", plan.name, round+1, c.options.Rounds,
-				run.line(&results[i].Case))
-			for _, failure := range run.Failures {
-				report.fail("%s tables, %s, round %d: %s", plan.name, results[i].Name, round+1, failure)
-			}
-			if plan.refilled() || round == c.options.Rounds-1 && i == len(results)-1 {
-				failures, err := p.verifyAll(ctx)
-				if err != nil {
-					return err
-				}
-				for _, failure := range failures {
-					report.fail("%s tables, after %s of round %d: %s", plan.name, results[i].Name, round+1, failure)
-				}
+	r.Phases = append(r.Phases, p.info)
+	err = r.rounds(c, plan.name, plan.cases, func(x *Case) (Round, error) {
+		if !plan.refilled() {
+			return p.run(ctx, x)
+		}
+		if p.runs > 0 {
+			if err := p.refill(ctx); err != nil {
+				return Round{}, err
 			}
 		}
+		run, err := p.run(ctx, x)
+		if err != nil {
+			return run, err
+		}
+		failures, err := p.verifyAll(ctx)
+		run.Failures = append(run.Failures, failures...)
+		return run, err
+	})
+	if err != nil || plan.refilled() {
+		return err
 	}
-	for i := range results {
-		results[i].summarise()
+	begin := time.Now()
+	failures, err := p.verifyAll(ctx)
+	for _, failure := range failures {
+		r.fail("%s tables, at the end: %s", plan.name, failure)
 	}
-	report.Results = append(report.Results, results...)
-	return nil
-}
-
-func (c *cluster) progress(format string, args ...any) {
-	fmt.Fprintf(c.options.Progress, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
+	c.progress("%s tables: verified all in %v", plan.name, time.Since(begin).Round(time.Millisecond))
+	return err
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// TestMain lets the test binary be what the benchmark starts.
+// TestMain lets the test binary act as the processes that the benchmark starts.
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -67,7 +67,7 @@ func serve(ctx context.Context) error {
 	return nil
 }
 
-// progress writes to the test's log, and tells the test of every line.
+// progress writes to the test's log and calls the test for every line.
 type progress struct {
 	t    testing.TB
 	mu   sync.Mutex
@@ -86,7 +86,7 @@ func (p *progress) Write(b []byte) (int, error) {
 
 func tiny(t testing.TB) Options {
 	t.Helper()
-	dir, err := makeDir("") // not t.TempDir: root's Postgres, another user, has to pass through
+	dir, err := makeDir("") // not t.TempDir, which Postgres' account under root cannot enter
 	if err != nil {
 		t.Skip(err)
 	}
@@ -97,16 +97,16 @@ func tiny(t testing.TB) Options {
 
 func TestWholeBenchmarkIsVerified(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it measures for some seconds")
+		t.Skip("measures for some seconds")
 	}
 	o := tiny(t)
-	o.Only = []string{"a-16", "b-1", "b-64-hot", "c-64", "d-8", "e-256", "t-32", "w-256"}
+	o.Only = []string{"a-16", "b-64-hot", "d-8", "t-32", "w-256"}
 	o.Profiles = t.TempDir()
 	report, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Results) != 7+6 || len(report.Phases) != 2 || report.Phases[1].Transfers != 500 {
+	if len(report.Results) != 4+4 || len(report.Phases) != 2 || report.Phases[1].Transfers != 500 {
 		t.Errorf("%d results, phases %+v", len(report.Results), report.Phases)
 	}
 	for _, r := range report.Results {
@@ -121,12 +121,12 @@ func TestWholeBenchmarkIsVerified(t *testing.T) {
 		t.Errorf("batches: %+v", d)
 	}
 	profiles, err := filepath.Glob(filepath.Join(o.Profiles, "*.pprof"))
-	if err != nil || len(profiles) != 5+5 {
+	if err != nil || len(profiles) != 2+3 {
 		t.Errorf("profiles %v, %v", profiles, err)
 	}
 	left, err := os.ReadDir(o.Dir)
 	if err != nil || len(left) != 0 {
-		t.Errorf("it leaves %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 	var text bytes.Buffer
 	if err := report.WriteText(&text); err != nil || !strings.Contains(text.String(), "Verified in SQL") {
@@ -136,7 +136,7 @@ func TestWholeBenchmarkIsVerified(t *testing.T) {
 
 func TestInterruptedBenchmarkLeavesNothing(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it measures for some seconds")
+		t.Skip("measures for some seconds")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -144,27 +144,27 @@ func TestInterruptedBenchmarkLeavesNothing(t *testing.T) {
 	o.Only, o.Entries = []string{"b-1", "b-64"}, 0
 	o.Progress = &progress{t: t, line: func(line string) {
 		if strings.Contains(line, "round 1") {
-			time.AfterFunc(200*time.Millisecond, cancel) // in the midst of the second case
+			time.AfterFunc(200*time.Millisecond, cancel) // during the second case
 		}
 	}}
 	if _, err := Run(ctx, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("ended with %v", err)
 	}
 	if left, err := os.ReadDir(o.Dir); err != nil || len(left) != 0 {
-		t.Errorf("it leaves %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 	children, err := filepath.Glob(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
 	for _, file := range children {
 		if text, _ := os.ReadFile(file); len(bytes.TrimSpace(text)) > 0 {
-			t.Errorf("it leaves processes %s, %v", text, err)
+			t.Errorf("processes left: %s, %v", text, err)
 		}
 	}
 }
 
-// A verification that finds nothing proves nothing until it has been seen to find something.
-func TestVerificationFindsWhatIsWrong(t *testing.T) {
+// A verification without findings proves nothing until it has been seen to find something.
+func TestVerificationFindsErrors(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it measures for some seconds")
+		t.Skip("measures for some seconds")
 	}
 	ctx, o := t.Context(), tiny(t)
 	if err := o.defaults(); err != nil {
@@ -189,7 +189,7 @@ func TestVerificationFindsWhatIsWrong(t *testing.T) {
 	}
 	failures, err := p.verifyAll(ctx)
 	if err != nil || len(failures) != 0 {
-		t.Fatalf("a good journal: %v, %v", failures, err)
+		t.Fatalf("an intact journal: %v, %v", failures, err)
 	}
 	for _, spoil := range []string{
 		"update public.ledger_accounts set balance = balance + 1 where code = 'acct:0000001'",
@@ -207,7 +207,7 @@ func TestVerificationFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// findsWrong runs a case, which is good, and verifies it again with other results and other rows.
+// findsWrong runs a valid case, and verifies it again with altered results and altered rows.
 func findsWrong(t *testing.T, p *phase, c *Case) {
 	t.Helper()
 	ctx, l := t.Context(), ours
@@ -232,14 +232,14 @@ func findsWrong(t *testing.T, p *phase, c *Case) {
 		return again.Failures
 	}
 	if f := verify(run.Succeeded, 0); len(f) != 0 {
-		t.Errorf("%s: the same again: %v", c.Name, f)
+		t.Errorf("%s: unchanged: %v", c.Name, f)
 	}
 	for _, wrong := range [][2]int64{{run.Succeeded + 1, 0}, {run.Succeeded - 1, 0}, {run.Succeeded, 1}} {
 		if f := verify(wrong[0], wrong[1]); len(f) == 0 {
 			t.Errorf("%s: %v of %d transfers passes", c.Name, wrong, run.Succeeded)
 		}
 	}
-	// On a busy machine a run is a few transfers, and of any other account nothing but the balance is looked at.
+	// On a busy machine a run has few transfers, and of untouched accounts only the balance is verified.
 	const touched = ` where (tenant_id, account_id) = (
 		select tenant_id, account_id from ledger_entries order by transfer_id desc, account_id limit 1)`
 	for _, spoil := range [][2]string{
@@ -259,7 +259,7 @@ func findsWrong(t *testing.T, p *phase, c *Case) {
 
 func TestKeysAreMeasuredAndVerified(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it measures for some seconds")
+		t.Skip("measures for some seconds")
 	}
 	o := KeyOptions{Options: tiny(t), Callers: 8}
 	o.Measure = 300 * time.Millisecond
@@ -267,17 +267,11 @@ func TestKeysAreMeasuredAndVerified(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := 10
-	if findRedis("") != "" {
-		want++
-	} else {
-		t.Log("SKIPPED, NOT TESTED: no redis-server to compare with is here (apt-get install redis-server)")
-	}
-	if len(r.Results) != want {
+	if len(r.Results) != 10 {
 		t.Errorf("%d results", len(r.Results))
 	}
 	for _, x := range r.Results {
-		if x.PerSecond <= 0 || x.P50 <= 0 || x.P99 < x.P50 || (x.Ratio > 0) != (r.RedisVersion != "") {
+		if x.PerSecond <= 0 || x.P50 <= 0 || x.P99 < x.P50 || x.Ratio <= 0 {
 			t.Errorf("%s: %+v", x.Name, x)
 		}
 	}
@@ -286,6 +280,6 @@ func TestKeysAreMeasuredAndVerified(t *testing.T) {
 		t.Errorf("report: %v\n%s", err, text.String())
 	}
 	if left, err := os.ReadDir(o.Dir); err != nil || len(left) != 0 {
-		t.Errorf("it leaves %v, %v", left, err)
+		t.Errorf("files left: %v, %v", left, err)
 	}
 }

@@ -3,23 +3,26 @@ package bench
 import (
 	"fmt"
 	"path"
+	"slices"
 
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 )
 
-// Case is one thing that is measured.
+// Case is one measured workload.
 type Case struct {
-	// Name is the letter, the callers, and -hot.
+	// Name is a letter, the number of callers, and -hot; in other benchmarks than that of the ledger, a word.
 	Name string
-	// What it is, for people.
+	// What is the description of the case.
 	What    string
 	Kind    load.Kind
 	Callers int
-	// Items is how many transfers a call carries; 0: Transfer.
+	// Items is the number of transfers per call; 0: Transfer.
 	Items int
-	// Keys: with request keys. Gather: the client gathers. Hot: all pay into one account.
-	// Guarded: the baseline with the trigger. Everywhere: between all accounts, not the active ones.
-	Keys, Gather, Hot, Guarded, Everywhere bool
+	// Keys: send request keys. Gather: the client batches calls. Hot: all transfers pay into one account. Guarded: the
+	// baseline with the trigger. Everywhere: use all accounts, not the active ones. Obey: wait as RetryInfo says.
+	Keys, Gather, Hot, Guarded, Everywhere, Obey bool
+	// Beside is the number of callers of a second, small tenant. Refusals of the large tenant are then expected.
+	Beside int
 }
 
 func named(letter, what string, callers int, c Case) Case {
@@ -27,7 +30,7 @@ func named(letter, what string, callers int, c Case) Case {
 	return c
 }
 
-// cases are those both sets of tables have, with request keys at the numbers of callers given.
+// cases are the cases for both sets of tables, with request keys for the given numbers of callers.
 func cases(keyed ...int) []Case {
 	var all []Case
 	both := func(c Case) {
@@ -57,30 +60,26 @@ func smallCases() []Case {
 		named("t", "PL/pgSQL call with the Σ = 0 trigger", 32, Case{Kind: load.Baseline, Guarded: true}))
 }
 
-// bigCases leave out what only tells of the callers, so that a whole run takes less than 25 minutes.
+// bigCases omit cases that only vary the callers, so that a whole run takes less than 25 minutes.
 func bigCases() []Case {
 	return append(cases(256),
 		named("w", "Transfer between all accounts", 256, Case{Kind: load.HTTP, Everywhere: true}))
 }
 
-// selected are the cases that a pattern fits; without patterns all.
+// selected returns the cases that match a pattern; without patterns all.
 func selected(all []Case, patterns []string) []Case {
-	if len(patterns) == 0 {
-		return all
-	}
-	var some []Case
-	for _, c := range all {
-		for _, pattern := range patterns {
-			if ok, _ := path.Match(pattern, c.Name); ok { // CheckPatterns was asked
-				some = append(some, c)
-				break
-			}
-		}
-	}
-	return some
+	return slices.DeleteFunc(all, func(c Case) bool { return !fits(c.Name, patterns) })
 }
 
-// CheckPatterns refuses patterns that fit no case.
+// fits reports whether a name matches one of the patterns, or there are none.
+func fits(name string, patterns []string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
+}
+
+// CheckPatterns refuses patterns that match no case of the ledger's benchmark.
 func CheckPatterns(patterns []string) error {
 	for _, pattern := range patterns {
 		if _, err := path.Match(pattern, ""); err != nil {

@@ -15,37 +15,55 @@ import (
 	"github.com/ledgerd/ledgerd/internal/localpg"
 )
 
-// cluster is the Postgres of a whole run, durable as in production.
+// cluster is the Postgres of a whole run, with production durability.
 type cluster struct {
 	options  *Options
 	dir      string
-	settings map[string]string
 	postgres *localpg.Server
 }
 
-// loginRole is who the server is in the database: as its operators are told to make it.
+// loginRole is the server's role, with the rights that the documentation recommends.
 const loginRole = "ledgerd_bench"
+
+// start starts a cluster for a benchmark, and begins its report.
+func start(ctx context.Context, o *Options, d Document) (*cluster, *Report, error) {
+	r := &Report{Document: d, StartedAt: time.Now()}
+	if err := o.defaults(); err != nil {
+		return nil, nil, err
+	}
+	c, err := startCluster(ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Rounds, r.Warmup, r.Measure = o.Rounds, o.Warmup, o.Measure
+	if r.Machine, err = c.machine(ctx); err != nil {
+		c.stop()
+		return nil, nil, err
+	}
+	return c, r, nil
+}
 
 func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 	dir, err := makeDir(o.Dir)
 	if err != nil {
 		return nil, err
 	}
-	c := &cluster{options: o, dir: dir, settings: map[string]string{
+	c := &cluster{options: o, dir: dir}
+	c.progress("starting Postgres in %s", dir)
+	settings := map[string]string{
 		"shared_buffers":     fmt.Sprintf("%dMB", sharedBuffers()>>20),
 		"min_wal_size":       fmt.Sprintf("%dMB", max(80, 16*o.wal)),
 		"max_wal_size":       "8GB",
 		"max_connections":    "200",
 		"checkpoint_timeout": "15min",
-	}}
-	c.progress("starting Postgres in %s", dir)
-	if c.postgres, err = localpg.Start(ctx,
-		localpg.Options{Dir: dir, Durable: true, Settings: c.settings}); err != nil {
-		_ = os.RemoveAll(dir) // the other error tells more
+	}
+	c.postgres, err = localpg.Start(ctx, localpg.Options{Dir: dir, Durable: true, Settings: settings})
+	if err != nil {
+		_ = os.RemoveAll(dir) // the other error says more
 		return nil, err
 	}
-	for _, statement := range []string{"create role " + loginRole + " login", fmt.Sprintf(sql("wal"), o.wal),
-		"checkpoint"} {
+	setUp := []string{"create role " + loginRole + " login", fmt.Sprintf(sql("wal"), o.wal), "checkpoint"}
+	for _, statement := range setUp {
 		if err := c.exec(ctx, "postgres", statement); err != nil {
 			c.stop()
 			return nil, err
@@ -54,7 +72,7 @@ func startCluster(ctx context.Context, o *Options) (*cluster, error) {
 	return c, nil
 }
 
-// sharedBuffers are 2 GiB, or an eighth of a small machine's memory.
+// sharedBuffers is 2 GiB, or an eighth of the memory on small machines.
 func sharedBuffers() int64 {
 	if memory := memoryOfMachine(); memory > 0 {
 		return max(min(2<<30, memory/8), 128<<20)
@@ -64,7 +82,7 @@ func sharedBuffers() int64 {
 
 const dirPrefix = "ledgerd-bench-"
 
-// makeDir makes a directory on a real disk, and removes those of runs that were killed.
+// makeDir makes a directory on a real disk, and removes those of killed runs.
 func makeDir(parent string) (string, error) {
 	candidates := []string{os.TempDir(), "/var/tmp"}
 	if parent != "" {
@@ -80,10 +98,10 @@ func makeDir(parent string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return dir, os.Chmod(dir, 0o755) // root's Postgres runs as another user
+	return dir, os.Chmod(dir, 0o755) // Postgres under root runs as another user
 }
 
-// stop ends Postgres and removes what it wrote.
+// stop stops Postgres and removes its data.
 func (c *cluster) stop() {
 	if err := c.postgres.Stop(); err != nil {
 		c.progress("stop Postgres: %v", err)
@@ -91,6 +109,10 @@ func (c *cluster) stop() {
 	if err := os.RemoveAll(c.dir); err != nil {
 		c.progress("remove %s: %v", c.dir, err)
 	}
+}
+
+func (c *cluster) progress(format string, args ...any) {
+	fmt.Fprintf(c.options.Progress, "%s  %s\n", time.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
 }
 
 func (c *cluster) connect(ctx context.Context, database string) (*pgx.Conn, error) {
@@ -107,7 +129,7 @@ func (c *cluster) exec(ctx context.Context, database, statement string) error {
 	return err
 }
 
-// Machine is what the numbers were taken on.
+// Machine describes the test machine.
 type Machine struct {
 	Cores    int
 	Model    string
@@ -117,14 +139,13 @@ type Machine struct {
 	Commit   string `json:",omitempty"` // of ledgerd
 	Postgres string
 	Settings map[string]string
-	// Sync is the time of one write of 8 KiB that waits for the disk, alone.
+	// Sync is the time of a lone write of 8 KiB with fdatasync.
 	Sync, SyncP99 time.Duration
 }
 
 func (c *cluster) machine(ctx context.Context) (Machine, error) {
 	m := Machine{Cores: runtime.NumCPU(), Model: processorModel(), Memory: memoryOfMachine(), System: kernel(),
-		Go:       runtime.Version(),
-		Postgres: c.postgres.Version, Settings: map[string]string{}}
+		Go: runtime.Version(), Postgres: c.postgres.Version, Settings: map[string]string{}}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
@@ -153,7 +174,7 @@ func (c *cluster) machine(ctx context.Context) (Machine, error) {
 	return m, err
 }
 
-// syncSpeed writes as a commit does: a block over an old one, then wait for the disk.
+// syncSpeed writes like a commit does: it overwrites a block, then syncs.
 func syncSpeed(dir string) (median, p99 time.Duration, err error) {
 	const times, blocks = 400, 32
 	f, err := os.Create(filepath.Join(dir, "sync"))

@@ -7,10 +7,10 @@ import (
 	"os"
 )
 
-// Document is a place in a Markdown document that holds the newest report of a kind.
+// Document is a section in a Markdown document with the latest report of a kind.
 type Document string
 
-// The kinds of reports.
+// Kinds of reports.
 const (
 	LedgerDocument   Document = "bench"
 	KeysDocument     Document = "bench keys"
@@ -18,7 +18,7 @@ const (
 	OverloadDocument Document = "bench overload"
 )
 
-// marks are what the place is between.
+// marks are the section's delimiters.
 func (d Document) marks() (begin, end []byte) {
 	return fmt.Appendf(nil, "<!-- %s:begin -->", d), fmt.Appendf(nil, "<!-- %s:end -->", d)
 }
@@ -36,7 +36,7 @@ func (d Document) place(file string) (text []byte, from, to int, err error) {
 	return text, from + len(begin), to, nil
 }
 
-// Write puts a report between the marks of a file.
+// Write replaces a file's section by a report.
 func (d Document) Write(file string, report func(io.Writer) error) error {
 	old, from, to, err := d.place(file)
 	if err != nil {
@@ -53,7 +53,7 @@ func (d Document) Write(file string, report func(io.Writer) error) error {
 	return os.WriteFile(file, text.Bytes(), 0o644)
 }
 
-// Check tells whether Write will find its place, before half an hour of measuring.
+// Check checks that Write will find its section, before half an hour of measuring.
 func (d Document) Check(file string) error {
 	_, _, _, err := d.place(file)
 	return err

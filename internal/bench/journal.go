@@ -16,11 +16,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 )
 
-// journal is a history made up: the world pays every account, then accounts pay one another. It is as
-// valid as one that the service wrote, down to the batches, so that nothing can tell them apart.
+// journal is generated history: the world funds every account, then accounts pay each other. It is as valid as
+// history written by the server, including the batches.
 type journal struct {
 	tenant    int32
-	accounts  int // without the hot one and the world, which follow them
+	accounts  int // without the hot account and the world, which follow
 	transfers int
 	began     time.Time
 
@@ -29,12 +29,12 @@ type journal struct {
 }
 
 const (
-	// opening is what every account gets: more than it can spend, so that the check of funds is real
-	// and never refuses. 10^9.00 of a million accounts stays within 63 bits.
+	// opening is every account's initial balance: more than it can spend, so that the check of funds runs and
+	// never refuses. 10^9.00 for a million accounts fits in 63 bits.
 	opening = 100_000_000_000
-	// rowsOfBatch is how many ids a batch number has.
+	// rowsOfBatch is the number of ids per batch number.
 	rowsOfBatch = 1 << 14
-	// batchesOfBlock is how many batch numbers are reserved at once.
+	// batchesOfBlock is the number of batch numbers reserved at once.
 	batchesOfBlock = 1000
 	seed           = 20_261_121
 )
@@ -44,7 +44,7 @@ func newJournal(tenant int32, accounts, entries int) *journal {
 		began: time.Now().Add(-24 * time.Hour).Truncate(time.Second)}
 }
 
-// load copies the journal in. Keys and indexes are made behind it: ten times as fast.
+// load copies the journal into the database. It creates keys and indexes afterwards, which is ten times as fast.
 func (j *journal) load(ctx context.Context, conn *pgx.Conn, dsn string) error {
 	if _, err := conn.Exec(ctx, sql("asset"), j.tenant, load.Asset, load.Scale); err != nil {
 		return err
@@ -56,7 +56,7 @@ func (j *journal) load(ctx context.Context, conn *pgx.Conn, dsn string) error {
 	if err := execAll(ctx, conn, indexes.drop); err != nil {
 		return err
 	}
-	// The trigger would keep all entries in memory; verifyAll looks at them instead.
+	// The trigger would keep all entries in memory; verifyAll checks them instead.
 	if err := execAll(ctx, conn, []string{"set session_replication_role = replica",
 		"set maintenance_work_mem = '512MB'"}); err != nil {
 		return err
@@ -70,13 +70,13 @@ func (j *journal) load(ctx context.Context, conn *pgx.Conn, dsn string) error {
 	return execAll(ctx, conn, indexes.create)
 }
 
-// reserve takes ids that the service will not give out.
+// reserve reserves ids that the server will not issue.
 func (j *journal) reserve(ctx context.Context, conn *pgx.Conn) error {
 	block := func(rows int) (first int64, err error) {
 		for reserved := 0; reserved < rows && err == nil; reserved += batchesOfBlock * rowsOfBatch {
 			var batch int64
 			if err = conn.QueryRow(ctx, sql("ids_reserve")).Scan(&batch); reserved == 0 {
-				first = batch * rowsOfBatch // further blocks follow on it: nobody else takes any now
+				first = batch * rowsOfBatch // further blocks are adjacent: no other process reserves any
 			}
 		}
 		return first, err
@@ -113,7 +113,7 @@ func execAll(ctx context.Context, conn *pgx.Conn, statements []string) error {
 	return nil
 }
 
-// copyAll writes the two big tables side by side, and the accounts when their entries are known.
+// copyAll copies the two big tables concurrently, and the accounts once their entries are known.
 func (j *journal) copyAll(ctx context.Context, conn *pgx.Conn, dsn string) error {
 	other, err := pgconn.Connect(ctx, dsn)
 	if err != nil {
@@ -135,20 +135,20 @@ func (j *journal) copyAll(ctx context.Context, conn *pgx.Conn, dsn string) error
 	return copyIn(ctx, conn.PgConn(), "copy_details", j.writeDetails)
 }
 
-// copyIn feeds a COPY in text form, written by hand: values through interfaces take three times as long.
+// copyIn feeds a COPY in text format with hand-written encoding: values through interfaces take three times as long.
 func copyIn(ctx context.Context, conn *pgconn.PgConn, statement string, write func(*row)) error {
 	r, w := io.Pipe()
 	go func() {
 		buffered := &row{w: bufio.NewWriterSize(w, 256<<10)}
 		write(buffered)
-		_ = w.CloseWithError(buffered.w.Flush()) // an error of its own reaches the reader, who has it already
+		_ = w.CloseWithError(buffered.w.Flush()) // a flush error has already reached the reader
 	}()
 	_, err := conn.CopyFrom(ctx, r, sql(statement))
 	_ = r.CloseWithError(err) // ends the writer if the copy ended early
 	return err
 }
 
-// row writes COPY's text form. Errors of the writer stay with it until the flush.
+// row writes COPY's text format. Write errors surface at the flush.
 type row struct {
 	w    *bufio.Writer
 	line []byte
@@ -164,7 +164,7 @@ func (r *row) end() {
 	r.line = r.line[:0]
 }
 
-// each goes through all transfers, the same ones every time.
+// each iterates over all transfers, deterministically.
 func (j *journal) each(transfer func(i, from, to int, amount int64)) {
 	random := rand.New(rand.NewPCG(seed, seed))
 	world := j.accounts + 1
@@ -181,7 +181,7 @@ func (j *journal) each(transfer func(i, from, to int, amount int64)) {
 	}
 }
 
-// at is the time of a row's batch: one batch a second. Accounts were made the day before.
+// at is the time of a row's batch: one batch per second. Accounts were created the day before.
 func (j *journal) at(first int64, i int) string {
 	at := j.began.Add(time.Duration(i/rowsOfBatch) * time.Second)
 	if first == j.firstAccount {

@@ -1,117 +1,98 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
 // NotifyOptions of RunNotify. Zero values take the defaults.
 type NotifyOptions struct {
 	Options
-	// Callers at a time, default 256.
+	// Callers is the number of concurrent callers, default 256.
 	Callers int
-	// Backlog is how many messages are enqueued before they are delivered, default 60,000.
+	// Backlog is the number of messages enqueued before delivery starts, default 60,000.
 	Backlog int
-	// Held is for how long a snapshot is held open under load, default 2 min.
+	// Held is how long a snapshot is held open under load, default 2 min.
 	Held time.Duration
-	// Lease of the processes, default that of the service: what a killed one had is taken over after it.
+	// Lease is the lease of the processes, default as in the server: a killed process's messages are taken over
+	// after it.
 	Lease time.Duration
 }
 
-// NotifyReport is everything that RunNotify found.
-type NotifyReport struct {
-	StartedAt time.Time
-	Took      time.Duration
-	Machine   Machine
-	Callers   int
-	Backlog   int
-	Held      time.Duration
-	Lease     time.Duration
-	Results   []NotifyResult
-	Targets   []Target
+// MessagesReport is the part of a Report on messages.
+type MessagesReport struct {
+	Backlog     int
+	Held, Lease time.Duration
+	Results     []NotifyResult
 }
 
-// NotifyResult is one thing that was measured.
+// NotifyResult is the result of one case.
 type NotifyResult struct {
 	Name, What string
-	PerSecond  float64 // messages; 0: it is not about that
+	PerSecond  float64 // messages; 0: not measured
 	P50, P95   time.Duration
 	Messages   int
-	// Lost never arrived; Repeated were asked for more than once; Twice went out twice although the keys were
-	// honoured.
+	// Lost messages never arrived; Repeated ones were requested more than once; Twice were sent twice although
+	// the provider honours keys.
 	Lost, Repeated, Twice int
 	Note                  string
 }
 
-// notifyCase measures one thing.
+// notifyCase is one case.
 type notifyCase struct {
 	name, what string
 	run        func(context.Context, *notifyBench) (NotifyResult, error)
 }
 
-func (o *NotifyOptions) notifyDefaults() error {
-	if err := o.defaults(); err != nil {
-		return err
-	}
-	if o.Callers == 0 {
-		o.Callers = DefaultCallers
-	}
-	if o.Backlog == 0 {
-		o.Backlog = 60_000
-	}
-	if o.Held == 0 {
-		o.Held = 2 * time.Minute
-	}
-	return nil
-}
-
-// RunNotify measures messages: how fast they are accepted and delivered to a provider on this machine, how soon one is
-// picked up, what a snapshot that is held open costs, and what a killed process does.
-func RunNotify(ctx context.Context, o NotifyOptions) (*NotifyReport, error) {
-	if err := o.notifyDefaults(); err != nil {
+// RunNotify measures messages: the rates of accepting and delivering to a local provider, the pick-up latency,
+// the cost of a long-open snapshot, and the effect of a killed process.
+func RunNotify(ctx context.Context, o NotifyOptions) (*Report, error) {
+	o.Measure, o.Warmup = cmp.Or(o.Measure, 10*time.Second), cmp.Or(o.Warmup, 3*time.Second)
+	o.Callers, o.Backlog = cmp.Or(o.Callers, DefaultCallers), cmp.Or(o.Backlog, 60_000)
+	o.Held, o.Lease = cmp.Or(o.Held, 2*time.Minute), cmp.Or(o.Lease, send.Lease)
+	c, r, err := start(ctx, &o.Options, NotifyDocument)
+	if err != nil {
 		return nil, err
 	}
-	begin := time.Now()
-	b, err := openNotifyBench(ctx, &o)
+	defer c.stop()
+	r.Callers = o.Callers
+	b, err := c.openNotify(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
 	defer b.close()
-	r := &NotifyReport{StartedAt: begin, Callers: o.Callers, Backlog: o.Backlog, Held: o.Held, Lease: b.lease()}
-	if r.Machine, err = b.cluster.machine(ctx); err != nil {
-		return nil, err
-	}
-	for _, c := range notifyCases() {
-		backlog := c.name == "enqueue" && fits("burn-down", o.Only) // which needs it
-		if !backlog && !fits(c.name, o.Only) {
+	r.Messages = &MessagesReport{Backlog: o.Backlog, Held: o.Held, Lease: o.Lease}
+	for _, x := range notifyCases() {
+		backlog := x.name == "enqueue" && fits("burn-down", o.Only) // the backlog for burn-down
+		if !backlog && !fits(x.name, o.Only) {
 			continue
 		}
-		x, err := c.run(ctx, b)
+		result, err := x.run(ctx, b)
+		if err == nil {
+			result.Name, result.What = x.name, x.what
+			c.progress("%s: %s", x.name, result.line())
+			err = b.empty(ctx)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", c.name, err)
+			return nil, fmt.Errorf("%s: %w", x.name, err)
 		}
-		x.Name, x.What = c.name, c.what
-		r.Results = append(r.Results, x)
-		b.cluster.progress("%s: %s", c.name, x.line())
-		if err := b.empty(ctx); err != nil {
-			return nil, fmt.Errorf("%s: %w", c.name, err)
+		r.Messages.Results = append(r.Messages.Results, result)
+		if result.Lost > 0 || result.Twice > 0 {
+			r.fail("%s: %d messages were lost, %d went out twice", x.name, result.Lost, result.Twice)
 		}
 	}
-	r.target()
-	r.Took = time.Since(begin)
-	for i := range r.Results {
-		if x := &r.Results[i]; x.Lost > 0 || x.Twice > 0 {
-			return r, fmt.Errorf("%w: %s: %d messages were lost, %d went out twice", ErrFailed, x.Name, x.Lost, x.Twice)
-		}
-	}
-	return r, nil
+	r.judgeMessages()
+	return r.end()
 }
 
 func notifyCases() []notifyCase {
 	return []notifyCase{
-		{"enqueue", "Send, with nobody who delivers", enqueue},
+		{"enqueue", "Send, while no worker delivers", enqueue},
 		{"burn-down", "the backlog, by one process", burnDown},
 		{"steady", "Send and delivery in one process, as fast as they go, at the end of as long a time as below",
 			steady},
@@ -137,51 +118,56 @@ func (x *NotifyResult) line() string {
 	return s + fmt.Sprintf(", %d lost, %d asked for again, %d twice. %s", x.Lost, x.Repeated, x.Twice, x.Note)
 }
 
-func (r *NotifyReport) find(name string) *NotifyResult {
-	for i := range r.Results {
-		if r.Results[i].Name == name {
-			return &r.Results[i]
-		}
+// judgeMessages compares the results with the targets for 2 cores.
+func (r *Report) judgeMessages() {
+	results := map[string]NotifyResult{}
+	for _, x := range r.Messages.Results {
+		results[x.Name] = x
 	}
-	return &NotifyResult{}
-}
-
-// target holds the results against what is to be reached on 2 cores.
-func (r *NotifyReport) target() {
-	add := func(what, want string, measured, reached bool, got string) {
-		r.Targets = append(r.Targets, Target{What: what, Want: want, Got: got, Reached: reached, Measured: measured})
+	judge := func(what, want string, measured, reached bool, got string) {
+		if measured {
+			r.target(what, want, got, reached)
+		} else {
+			r.unmeasured(what, want)
+		}
 	}
 	for _, name := range []string{"pickup", "pickup-other", "held-pickup"} {
-		x := r.find(name)
-		add(name+", p95", "< 15 ms", x.P95 > 0, x.P95 < 15*time.Millisecond, milliseconds(x.P95))
+		p95 := results[name].P95
+		judge(name+", p95", "< 15 ms", p95 > 0, p95 < 15*time.Millisecond, milliseconds(p95))
 	}
-	rate := r.find("burn-down").PerSecond
-	add("delivered by one process", ">= 10,000/s", rate > 0, rate >= 10_000, thousands(rate)+"/s")
+	rate := results["burn-down"].PerSecond
+	judge("delivered by one process", ">= 10,000/s", rate > 0, rate >= 10_000, thousands(rate)+"/s")
 	for _, pair := range [][2]string{{"held-steady", "steady"}, {"held-burn-down", "later-burn-down"}} {
-		name, without := pair[0], pair[1]
-		free, held := r.find(without).PerSecond, r.find(name).PerSecond
-		if free == 0 || held == 0 {
-			add(name+" beside "+without, "< 20 % slower", false, false, "")
-			continue
-		}
+		held, free := results[pair[0]].PerSecond, results[pair[1]].PerSecond
 		slower := 100 * (1 - held/free)
-		add(name+" beside "+without, "< 20 % slower", true, slower < 20, fmt.Sprintf("%.0f %% slower", slower))
+		judge(pair[0]+" beside "+pair[1], "< 20 % slower", held > 0 && free > 0, slower < 20,
+			fmt.Sprintf("%.0f %% slower", slower))
 	}
 	for _, name := range []string{"kill", "held-kill"} {
-		x := r.find(name)
-		add(name+": lost, and twice", "0 and 0", x.Messages > 0, x.Lost == 0 && x.Twice == 0,
+		x := results[name]
+		judge(name+": lost, and twice", "0 and 0", x.Messages > 0, x.Lost == 0 && x.Twice == 0,
 			fmt.Sprintf("%d and %d", x.Lost, x.Twice))
 	}
 }
 
-// Missed counts the targets that were measured and not reached.
-func (r *NotifyReport) Missed() (missed int) {
-	for _, t := range r.Targets {
-		if t.Measured && !t.Reached {
-			missed++
+func (r *Report) messageSections() []section {
+	m := r.Messages
+	rows := [][]string{{"case", "what", "messages", "messages/s", "p50", "p95", "lost", "asked for again",
+		"sent twice"}}
+	for _, x := range m.Results {
+		rate, p50, p95 := "", "", ""
+		if x.PerSecond > 0 {
+			rate = thousands(x.PerSecond)
 		}
+		if x.P95 > 0 {
+			p50, p95 = milliseconds(x.P50), milliseconds(x.P95)
+		}
+		rows = append(rows, []string{x.Name, x.What, thousands(float64(x.Messages)), rate, p50, p95, fmt.Sprint(x.Lost),
+			fmt.Sprint(x.Repeated), fmt.Sprint(x.Twice)})
 	}
-	return missed
+	return []section{{text: fmt.Sprintf("Load, provider, service and database share the machine. %d callers; a backlog of %s; "+
+		"leases of %v; the snapshot is held for %v under load.", r.Callers, thousands(float64(m.Backlog)), m.Lease, m.Held)},
+		{rows: rows}}
 }
 
 var errNotDelivered = errors.New("messages are not delivered")

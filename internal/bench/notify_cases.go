@@ -10,31 +10,28 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// send accepts one message in a process, and has the sink expect it.
+// send accepts one message in a process and registers it with the sink.
 func (b *notifyBench) send(ctx context.Context, p *process, text string, at time.Time) error {
 	b.sink.expect(text, at)
 	_, err := p.engine.Do(ctx, flow.Submission{Tenant: b.tenant, RequestID: tenantName, Rows: 4, Bytes: 512,
-		Command: flow.Notify(&notify.SendCommand{
-			Caller: commit.Caller{Tenant: b.tenant, Principal: tenantName, RequestID: tenantName},
+		Command: flow.Notify(&notify.SendCommand{Caller: b.caller(),
 			Params: notify.Params{Channel: send.Webhook, Recipient: "endpoint-1", BusinessType: "order.paid",
-				Content:  send.Content{Type: "order.paid", Text: text},
-				Priority: 1}})})
+				Content: send.Content{Type: "order.paid", Text: text}, Priority: 1}})})
 	return err
 }
 
-// say is what the nth message of a run says: about as much as a text message.
-func say(run string, n int) string {
+// messageText is the text of a run's nth message, about as long as a text message.
+func messageText(run string, n int) string {
 	return fmt.Sprintf("%s %08d: your order has been paid, and leaves our house tomorrow. Thank you for your trust.",
 		run, n)
 }
 
-// fill sends messages by many callers, until stop says so, and tells how many.
+// fill sends messages by many callers until stop, and returns their number.
 func (b *notifyBench) fill(ctx context.Context, p *process, run string, stop func(n int64) bool) (int, error) {
 	var (
 		all     sync.WaitGroup
@@ -45,7 +42,7 @@ func (b *notifyBench) fill(ctx context.Context, p *process, run string, stop fun
 	for range b.options.Callers {
 		all.Go(func() {
 			for i := n.Add(1); !stop(i); i = n.Add(1) {
-				if err := b.send(ctx, p, say(run, int(i)), time.Time{}); err != nil {
+				if err := b.send(ctx, p, messageText(run, int(i)), time.Time{}); err != nil {
 					once.Do(func() { failure = err })
 					return
 				}
@@ -58,37 +55,34 @@ func (b *notifyBench) fill(ctx context.Context, p *process, run string, stop fun
 
 func upTo(most int) func(int64) bool { return func(n int64) bool { return n > int64(most) } }
 
-// arrive waits until everything that is expected has arrived and is settled.
-func (b *notifyBench) arrive(ctx context.Context, within time.Duration) error {
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(within); ; {
-		if int(b.sink.count.Load()) >= b.sink.expected() {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%w: %d of %d arrived in %v", errNotDelivered, b.sink.count.Load(), b.sink.expected(),
-				within)
-		}
+// delivered waits until all expected messages have arrived, and then until the queue is empty.
+func (b *notifyBench) delivered(ctx context.Context, within time.Duration) error {
+	if err := b.arrive(ctx, within); err != nil {
+		return err
 	}
-}
-
-// settled waits until the queue is empty.
-func (b *notifyBench) settled(ctx context.Context) error {
-	for end := time.Now().Add(b.lease() + 10*time.Second); ; pause(ctx, 5*time.Millisecond) {
-		var left int
-		if err := b.super.QueryRow(ctx, sql("notify_left")).Scan(&left); err != nil || left == 0 {
+	for end := time.Now().Add(b.options.Lease + 10*time.Second); ; pause(ctx, 5*time.Millisecond) {
+		left, err := b.left(ctx)
+		if err != nil || left == 0 {
 			return err
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("%w: %d are left in the queue", errNotDelivered, left)
 		}
 	}
+}
+
+// arrive waits until all expected messages have arrived.
+func (b *notifyBench) arrive(ctx context.Context, within time.Duration) error {
+	for end := time.Now().Add(within); int(b.sink.count.Load()) < b.sink.expected(); pause(ctx, 2*time.Millisecond) {
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case time.Now().After(end):
+			return fmt.Errorf("%w: %d of %d arrived in %v", errNotDelivered, b.sink.count.Load(),
+				b.sink.expected(), within)
+		}
+	}
+	return nil
 }
 
 // enqueue leaves its messages for burnDown.
@@ -110,11 +104,11 @@ func (b *notifyBench) enqueue(ctx context.Context, run string) (r NotifyResult, 
 	return NotifyResult{PerSecond: float64(n) / time.Since(begin).Seconds(), Messages: n}, nil
 }
 
-// burnDown delivers what enqueue left.
+// burnDown delivers enqueue's messages.
 func burnDown(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
 	b.sink.reset()
 	for n := range b.options.Backlog {
-		b.sink.expect(say("backlog", n+1), time.Time{})
+		b.sink.expect(messageText("backlog", n+1), time.Time{})
 	}
 	return b.burn(ctx)
 }
@@ -123,10 +117,7 @@ func (b *notifyBench) burn(ctx context.Context) (r NotifyResult, err error) {
 	begin := time.Now()
 	p := b.startProcess(true)
 	defer p.stop()
-	if err := b.arrive(ctx, 2*time.Minute); err != nil {
-		return r, err
-	}
-	if err := b.settled(ctx); err != nil {
+	if err := b.delivered(ctx, 2*time.Minute); err != nil {
 		return r, err
 	}
 	took := time.Since(begin)
@@ -135,7 +126,7 @@ func (b *notifyBench) burn(ctx context.Context) (r NotifyResult, err error) {
 	return r, nil
 }
 
-// now names a run that there may be without a snapshot and with one.
+// now is the name of a run, which differs with and without a snapshot.
 func (b *notifyBench) now(run string) string {
 	if b.snapshot != nil {
 		return "held-" + run
@@ -143,7 +134,7 @@ func (b *notifyBench) now(run string) string {
 	return run
 }
 
-// laterBurnDown is run twice: without a snapshot and with one.
+// laterBurnDown runs twice: without a snapshot and with one.
 func laterBurnDown(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
 	if _, err := b.enqueue(ctx, b.now("later-backlog")); err != nil {
 		return r, err
@@ -151,17 +142,12 @@ func laterBurnDown(ctx context.Context, b *notifyBench) (r NotifyResult, err err
 	return b.burn(ctx)
 }
 
-// steady sends and delivers in one process, for as long as heldSteady does, so that both end with as much behind them.
+// steady sends and delivers in one process for as long as heldSteady does, so that both end with equally many messages.
 func steady(ctx context.Context, b *notifyBench) (NotifyResult, error) {
-	return b.steadyFor(ctx, "steady", b.beforeMeasure(), b.options.Measure)
+	return b.steady(ctx, "steady")
 }
 
-func (b *notifyBench) beforeMeasure() time.Duration {
-	return max(b.options.Held-b.options.Measure, b.options.Warmup)
-}
-
-func (b *notifyBench) steadyFor(ctx context.Context, run string, warmup,
-	measure time.Duration) (r NotifyResult, err error) {
+func (b *notifyBench) steady(ctx context.Context, run string) (r NotifyResult, err error) {
 	b.sink.reset()
 	p := b.startProcess(true)
 	defer p.stop()
@@ -171,18 +157,15 @@ func (b *notifyBench) steadyFor(ctx context.Context, run string, warmup,
 		_, err := b.fill(ctx, p, run, func(int64) bool { return stop.Load() })
 		failed <- err
 	}()
-	pause(ctx, warmup)
+	pause(ctx, max(b.options.Held-b.options.Measure, b.options.Warmup))
 	before, begin := b.sink.count.Load(), time.Now()
-	pause(ctx, measure)
+	pause(ctx, b.options.Measure)
 	delivered, took := b.sink.count.Load()-before, time.Since(begin)
 	stop.Store(true)
 	if err := <-failed; err != nil {
 		return r, err
 	}
-	if err := b.arrive(ctx, 2*time.Minute); err != nil {
-		return r, err
-	}
-	if err := b.settled(ctx); err != nil {
+	if err := b.delivered(ctx, 2*time.Minute); err != nil {
 		return r, err
 	}
 	r = b.sink.result()
@@ -190,9 +173,9 @@ func (b *notifyBench) steadyFor(ctx context.Context, run string, warmup,
 	return r, nil
 }
 
-// heldSteady opens a snapshot, which stays open to the end of the run, and measures at the end of the time.
+// heldSteady opens a snapshot, which stays open until the end of the run, and measures at the end of the hold time.
 func heldSteady(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
-	if b.snapshot, err = b.cluster.connect(ctx, "bench_notify"); err != nil {
+	if b.snapshot, err = b.connect(ctx, b.name); err != nil {
 		return r, err
 	}
 	tx, err := b.snapshot.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -202,14 +185,14 @@ func heldSteady(ctx context.Context, b *notifyBench) (r NotifyResult, err error)
 	if _, err := tx.Exec(ctx, sql("notify_snapshot")); err != nil {
 		return r, err
 	}
-	r, err = b.steadyFor(ctx, "held", b.beforeMeasure(), b.options.Measure)
+	r, err = b.steady(ctx, "held")
 	r.Note = fmt.Sprintf("The snapshot had been open for %v.", b.options.Held)
 	return r, err
 }
 
 const pickupRate = 300
 
-// pace sends so many messages a second by callers of their own, as users would.
+// pace sends messages at a fixed rate by separate callers, like users.
 func (b *notifyBench) pace(ctx context.Context, p *process, run string, during time.Duration) error {
 	var (
 		all     sync.WaitGroup
@@ -221,7 +204,7 @@ func (b *notifyBench) pace(ctx context.Context, p *process, run string, during t
 	for n := range int(during.Seconds() * pickupRate) {
 		<-tick.C
 		all.Go(func() {
-			if err := b.send(ctx, p, say(run, n), time.Now()); err != nil {
+			if err := b.send(ctx, p, messageText(run, n), time.Now()); err != nil {
 				once.Do(func() { failure = err })
 			}
 		})
@@ -250,13 +233,11 @@ func (b *notifyBench) pickup(ctx context.Context, p *process, run string) (r Not
 	if err := b.pace(ctx, p, run, b.options.Measure); err != nil {
 		return r, err
 	}
-	if err := b.arrive(ctx, time.Minute); err != nil {
-		return r, err
-	}
-	return b.sink.result(), b.settled(ctx)
+	err = b.delivered(ctx, time.Minute)
+	return b.sink.result(), err
 }
 
-// pickupOther has the messages delivered by another process than the one that accepts them.
+// pickupOther delivers the messages in another process than the accepting one.
 func pickupOther(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
 	p := b.startProcess(false)
 	defer p.stop()
@@ -268,7 +249,7 @@ func pickupOther(ctx context.Context, b *notifyBench) (r NotifyResult, err error
 	return b.pickup(ctx, p, "pickup-other")
 }
 
-// kill has two processes deliver a backlog, and kills one in the middle.
+// kill runs two delivering processes on a backlog and kills one midway.
 func kill(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
 	if _, err := b.enqueue(ctx, b.now("kill")); err != nil {
 		return r, err
@@ -287,10 +268,7 @@ func kill(ctx context.Context, b *notifyBench) (r NotifyResult, err error) {
 		return r, err
 	}
 	at := b.sink.count.Load()
-	if err := b.arrive(ctx, b.lease()+2*time.Minute); err != nil {
-		return r, err
-	}
-	if err := b.settled(ctx); err != nil {
+	if err := b.delivered(ctx, b.options.Lease+2*time.Minute); err != nil {
 		return r, err
 	}
 	r = b.sink.result()

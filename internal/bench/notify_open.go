@@ -15,12 +15,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 	"github.com/ledgerd/ledgerd/internal/flow"
-	"github.com/ledgerd/ledgerd/internal/localpg"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
@@ -28,101 +25,62 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// notifyBench is what RunNotify runs on.
+// notifyBench is the environment of RunNotify.
 type notifyBench struct {
+	*database
 	options *NotifyOptions
-	cluster *cluster
-	super   *pgx.Conn
-	url     string // of the database, as the service
-	pool    *pgxpool.Pool
-	tenant  int32
 	sink    *notifySink
-	// snapshot holds an old one open, once it is there.
+	// snapshot is the connection with an open snapshot, once there is one.
 	snapshot *pgx.Conn
-	sent     int // messages so far, so that each says something else
-}
-
-func openNotifyBench(ctx context.Context, o *NotifyOptions) (b *notifyBench, err error) {
-	b = &notifyBench{options: o}
-	if b.cluster, err = startCluster(ctx, &o.Options); err != nil {
-		return nil, err
-	}
-	if err = b.open(ctx); err != nil {
-		b.close()
-		return nil, err
-	}
-	return b, nil
-}
-
-func (b *notifyBench) open(ctx context.Context) (err error) {
-	const database = "bench_notify"
-	if err := b.cluster.exec(ctx, "postgres", "create database "+database); err != nil {
-		return err
-	}
-	if err := pg.Migrate(ctx, b.cluster.postgres.DSN(localpg.Superuser, database)); err != nil {
-		return err
-	}
-	if b.super, err = b.cluster.connect(ctx, database); err != nil {
-		return err
-	}
-	if _, err := b.super.Exec(ctx, "grant ledgerd_app to "+loginRole); err != nil {
-		return err
-	}
-	b.url = b.cluster.postgres.DSN(loginRole, database)
-	if b.pool, err = pg.Open(ctx, b.url, enginePool+deliverPool); err != nil {
-		return err
-	}
-	if b.tenant, err = access.EnsureTenant(ctx, b.pool, tenantName); err != nil {
-		return err
-	}
-	b.sink, err = newNotifySink()
-	return err
+	sent     int // messages so far, so that every text is unique
 }
 
 const deliverPool = 4
 
+func (c *cluster) openNotify(ctx context.Context, o *NotifyOptions) (*notifyBench, error) {
+	sink, err := newNotifySink()
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.create(ctx, "notify", enginePool+deliverPool)
+	if err != nil {
+		sink.close()
+		return nil, err
+	}
+	return &notifyBench{database: d, options: o, sink: sink}, nil
+}
+
 func (b *notifyBench) close() {
-	if b.sink != nil {
-		b.sink.close()
+	b.sink.close()
+	if b.snapshot != nil {
+		_ = b.snapshot.Close(context.Background())
 	}
-	if b.pool != nil {
-		b.pool.Close()
-	}
-	for _, conn := range []*pgx.Conn{b.snapshot, b.super} {
-		if conn != nil {
-			_ = conn.Close(context.Background())
-		}
-	}
-	b.cluster.stop()
+	b.database.close()
 }
 
-func (b *notifyBench) lease() time.Duration {
-	if b.options.Lease > 0 {
-		return b.options.Lease
-	}
-	return send.Lease
+// left is the number of messages that are not settled.
+func (b *notifyBench) left(ctx context.Context) (left int, err error) {
+	err = b.conn.QueryRow(ctx, sql("notify_left")).Scan(&left)
+	return left, err
 }
 
-// empty fails if a case has left messages.
+// empty fails if a case left messages.
 func (b *notifyBench) empty(ctx context.Context) error {
-	var left int
-	if err := b.super.QueryRow(ctx, sql("notify_left")).Scan(&left); err != nil {
-		return err
-	}
+	left, err := b.left(ctx)
 	if left > 0 && b.sink.expected() > 0 {
-		return fmt.Errorf("%w: %d are left in the queue", errNotDelivered, left)
+		err = fmt.Errorf("%w: %d are left in the queue", errNotDelivered, left)
 	}
-	return nil
+	return err
 }
 
-// process is an engine that accepts messages, with a pool that delivers them or only hands hints on.
+// process is an engine that accepts messages, with a pool that delivers them or only forwards notifications.
 type process struct {
 	engine *flow.Engine
-	pool   *deliver.Pool
 	stop   func()
 }
 
-// startProcess starts one in this process. Without delivers it has no Sender, and what it accepts waits for others.
+// startProcess starts a process in this OS process. Without delivers it has no Sender, and accepted messages
+// wait for other processes.
 func (b *notifyBench) startProcess(delivers bool) *process {
 	senders := map[send.Channel]send.Sender{}
 	if delivers {
@@ -130,30 +88,24 @@ func (b *notifyBench) startProcess(delivers bool) *process {
 	}
 	pool := deliver.New(deliver.Config{DB: b.pool, Senders: senders, Instance: tenantName, Lease: b.options.Lease})
 	engine := flow.NewSendingEngine(b.pool, tenantName, nil, nil,
-		&notify.Outbox{Master: secret.New(), Handoff: pool, Instance: tenantName,
-			Metrics: notify.NewMetrics(nil)})
+		&notify.Outbox{Master: secret.New(), Handoff: pool, Instance: tenantName, Metrics: notify.NewMetrics(nil)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() { pool.Run(ctx) })
-	return &process{engine: engine, pool: pool, stop: func() {
-		draining, over := context.WithTimeout(context.Background(), stopPatience)
-		defer over()
-		if err := engine.Drain(draining); err != nil {
-			b.cluster.progress("drain: %v", err)
-		}
+	return &process{engine: engine, stop: func() {
+		b.drain(engine)
 		cancel()
 		work.Wait()
 	}}
 }
 
-// startDeliverer starts another process that delivers.
+// startDeliverer starts a separate delivering process.
 func (b *notifyBench) startDeliverer() (*child, error) {
-	return startChild(b.options.Program,
-		[]string{"bench-deliver", "--sink=" + b.sink.url, "--lease=" + b.lease().String()},
-		[]string{"DATABASE_URL=" + b.url}, nil, nil)
+	args := []string{"bench-deliver", "--sink=" + b.sink.url, "--lease=" + b.options.Lease.String()}
+	return startChild(b.options.Program, args, []string{"DATABASE_URL=" + b.url}, nil, nil)
 }
 
-// Deliver is the process that startDeliverer starts: it delivers until ctx ends.
+// Deliver is the process started by startDeliverer: it delivers until ctx ends.
 func Deliver(ctx context.Context, databaseURL, sink string, lease time.Duration) error {
 	pool, err := pg.Open(ctx, databaseURL, deliverPool)
 	if err != nil {
@@ -165,14 +117,14 @@ func Deliver(ctx context.Context, databaseURL, sink string, lease time.Duration)
 	return nil
 }
 
-// notifySink is a provider that honours keys: a real HTTP server in this process.
+// notifySink is a provider that deduplicates by key: a real HTTP server in this process.
 type notifySink struct {
 	url    string
 	server *http.Server
 
 	mu       sync.Mutex
-	sent     map[string]time.Time // by what a message says: when the call of Send began; zero: it is expected alone
-	arrived  map[string]string    // by what a message says: its key
+	sent     map[string]time.Time // by text: when the call of Send began; zero: only expected
+	arrived  map[string]string    // by text: the key
 	repeated int
 	twice    int
 	latency  *load.Histogram
@@ -196,12 +148,12 @@ func (s *notifySink) close() { _ = s.server.Close() }
 func (s *notifySink) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sent, s.arrived, s.repeated, s.twice, s.latency = map[string]time.Time{}, map[string]string{}, 0, 0,
-		new(load.Histogram)
+	s.sent, s.arrived, s.repeated, s.twice = map[string]time.Time{}, map[string]string{}, 0, 0
+	s.latency = new(load.Histogram)
 	s.count.Store(0)
 }
 
-// expect remembers a message that is about to be sent.
+// expect registers a message about to be sent.
 func (s *notifySink) expect(text string, at time.Time) {
 	s.mu.Lock()
 	s.sent[text] = at
@@ -218,7 +170,7 @@ func (s *notifySink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return // the client went away: it does not know, and comes again
+		return // the client disconnected: it does not know the outcome and will retry
 	}
 	text, key := string(body), r.Header.Get("Idempotency-Key")
 	s.mu.Lock()
@@ -227,7 +179,7 @@ func (s *notifySink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	case again && before == key:
 		s.repeated++
 		return
-	case again: // the same message under another key goes out again
+	case again: // the same message under another key is sent again
 		s.twice++
 		return
 	}
@@ -238,7 +190,7 @@ func (s *notifySink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// result tells how the messages that were expected fared.
+// result returns the outcome of the expected messages.
 func (s *notifySink) result() (r NotifyResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,18 +204,18 @@ func (s *notifySink) result() (r NotifyResult) {
 	return r
 }
 
-// sinkSender asks a sink over HTTP, as a sender of webhooks does.
+// sinkSender sends to a sink over HTTP, like a webhook sender.
 type sinkSender struct {
 	url    string
 	client *http.Client
 }
 
 func newSinkSender(url string) *sinkSender {
-	return &sinkSender{url, &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256,
-		DisableCompression: true}}}
+	transport := &http.Transport{MaxIdleConnsPerHost: 256, DisableCompression: true}
+	return &sinkSender{url, &http.Client{Transport: transport}}
 }
 
-// Send posts what the message says.
+// Send posts the message's text.
 func (s *sinkSender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, strings.NewReader(m.Content.Text))
 	if err != nil {

@@ -3,38 +3,29 @@ package bench
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/ledgerd/ledgerd/db/checks"
-	"github.com/ledgerd/ledgerd/internal/access"
-	"github.com/ledgerd/ledgerd/internal/localpg"
-	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/verify"
 )
 
-// phase is one database with a server on it: the small tables, or the big ones.
+// phase is one database with a server: the small tables, or the big ones.
 type phase struct {
-	cluster *cluster
+	*database
 	plan    plan
 	info    Phase
-	conn    *pgx.Conn     // superuser
-	pool    *pgxpool.Pool // as the server
-	server  *service
-	tenant  int32
-	apiKey  string
 	runs    int
 	journal *journal
-	// profiles that are being taken
+	// smallKey is the API key of the small tenant, if a case has one.
+	smallKey string
+	// profiles in progress
 	profiles sync.WaitGroup
-	// acknowledged transfers of all runs, and those whose outcome is unknown
+	// acknowledged transfers of all runs, and those with unknown outcome
 	acknowledged, unknown map[ledger]int64
 }
 
-// ledger is one of the two that are compared, by the schema of its tables.
+// ledger is one of the two compared ledgers, named by its schema.
 type ledger string
 
 const (
@@ -42,78 +33,35 @@ const (
 	baseline ledger = "bench"
 )
 
-// Phase tells what a set of tables began with.
+// Phase describes the initial state of a set of tables.
 type Phase struct {
 	Tables              string
 	Accounts, Transfers int
-	Load                time.Duration // of the service's tables; indexes too
+	Load                time.Duration // of the server's tables, including indexes
 	Baseline            time.Duration // of the baseline's
 }
 
-const tenantName = "bench"
-
 func (c *cluster) open(ctx context.Context, plan plan) (*phase, error) {
-	p := &phase{cluster: c, plan: plan, acknowledged: map[ledger]int64{}, unknown: map[ledger]int64{}}
-	if err := p.prepare(ctx); err != nil {
+	d, err := c.create(ctx, plan.name, 1)
+	if err != nil {
+		return nil, err
+	}
+	p := &phase{database: d, plan: plan, acknowledged: map[ledger]int64{}, unknown: map[ledger]int64{}}
+	if err = p.fill(ctx); err == nil {
+		err = p.serve(ctx)
+	}
+	if err != nil {
 		p.close()
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *phase) close() {
-	if p.server != nil {
-		p.server.stop(stopPatience)
-	}
-	if p.pool != nil {
-		p.pool.Close()
-	}
-	if p.conn != nil {
-		_ = p.conn.Close(context.Background())
-	}
-}
-
-func (p *phase) prepare(ctx context.Context) (err error) {
-	c, database := p.cluster, "bench_"+p.plan.name
-	if err := c.exec(ctx, "postgres", "create database "+database); err != nil {
-		return err
-	}
-	if err := pg.Migrate(ctx, c.postgres.DSN(localpg.Superuser, database)); err != nil {
-		return err
-	}
-	if p.conn, err = c.connect(ctx, database); err != nil {
-		return err
-	}
-	if _, err := p.conn.Exec(ctx, "grant ledgerd_app to "+loginRole); err != nil {
-		return err
-	}
-	url := c.postgres.DSN(loginRole, database)
-	if err := p.makeKey(ctx, url); err != nil {
-		return err
-	}
-	if err := p.fill(ctx); err != nil {
-		return err
-	}
-	p.server, err = startService(ctx, c.options.Program, url, c.options.Profiles != "")
-	return err
-}
-
-func (p *phase) makeKey(ctx context.Context, url string) (err error) {
-	if p.pool, err = pg.Open(ctx, url, 1); err != nil {
-		return err
-	}
-	if p.tenant, err = access.EnsureTenant(ctx, p.pool, tenantName); err != nil {
-		return err
-	}
-	p.apiKey, err = access.Create(ctx, p.pool, p.tenant, tenantName, access.Write)
-	return err
-}
-
-// fill loads the journal that the measuring begins with, and copies it for the baseline.
+// fill loads the initial journal and copies it for the baseline.
 func (p *phase) fill(ctx context.Context) error {
 	j := newJournal(p.tenant, p.plan.accounts, p.plan.entries)
 	p.info = Phase{Tables: p.plan.name, Accounts: p.plan.accounts, Transfers: j.transfers}
-	p.cluster.progress("%s tables: loading %d accounts and %d entries", p.plan.name, j.accounts, 2*j.transfers)
+	p.progress("%s tables: loading %d accounts and %d entries", p.plan.name, j.accounts, 2*j.transfers)
 	if err := j.reserve(ctx, p.conn); err != nil {
 		return err
 	}
@@ -121,7 +69,7 @@ func (p *phase) fill(ctx context.Context) error {
 	if err := p.copy(ctx); err != nil {
 		return err
 	}
-	p.cluster.progress("%s tables: loaded in %v, copied for the baseline in %v", p.plan.name,
+	p.progress("%s tables: loaded in %v, copied for the baseline in %v", p.plan.name,
 		p.info.Load.Round(time.Millisecond), p.info.Baseline.Round(time.Millisecond))
 	return nil
 }
@@ -138,14 +86,13 @@ func (p *phase) refill(ctx context.Context) error {
 
 func (p *phase) copy(ctx context.Context) error {
 	j, begin := p.journal, time.Now()
-	dsn := p.cluster.postgres.DSN(localpg.Superuser, "bench_"+p.plan.name)
-	if err := j.load(ctx, p.conn, dsn); err != nil {
+	if err := j.load(ctx, p.conn, p.superDSN()); err != nil {
 		return fmt.Errorf("load the journal: %w", err)
 	}
 	p.info.Load = time.Since(begin)
 	begin = time.Now()
 	for _, statement := range []string{sql("baseline"), "reset maintenance_work_mem", "vacuum (analyze)", "checkpoint",
-		"set plan_cache_mode = force_custom_plan"} { // the verification's plans hang on how far the journal is
+		"set plan_cache_mode = force_custom_plan"} { // the best plans for verification depend on the journal's size
 		if _, err := p.conn.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("copy for the baseline: %w", err)
 		}
@@ -154,11 +101,10 @@ func (p *phase) copy(ctx context.Context) error {
 	return nil
 }
 
-// verifyAll holds the whole journal of both ledgers against what was loaded and acknowledged.
+// verifyAll compares the whole journal of both ledgers with the loaded and acknowledged transfers.
 func (p *phase) verifyAll(ctx context.Context) (failures []string, err error) {
-	begin := time.Now()
 	for _, l := range []ledger{ours, baseline} {
-		if err := p.look(ctx, l); err != nil {
+		if err := p.selectLedger(ctx, l); err != nil {
 			return nil, err
 		}
 		var transfers, entries, wrong int64
@@ -175,46 +121,21 @@ func (p *phase) verifyAll(ctx context.Context) (failures []string, err error) {
 				l, entries, transfers, wrong))
 		}
 	}
-	if p.cluster.options.Checks {
-		broken, err := p.runChecks(ctx)
-		if err != nil {
-			return failures, err
-		}
-		failures = append(failures, broken...)
+	if !p.options.Checks {
+		return failures, nil
 	}
-	if !p.plan.refilled() {
-		p.cluster.progress("%s tables: verified all in %v", p.plan.name, time.Since(begin).Round(time.Millisecond))
+	if err := p.selectLedger(ctx, ours); err != nil {
+		return nil, err
 	}
-	return failures, nil
+	report, err := verify.Whole(ctx, p.conn, checks.FS)
+	for name, rows := range report.Found {
+		failures = append(failures, fmt.Sprintf("%s: %d violations", name, rows))
+	}
+	return failures, err
 }
 
-// look turns the verification to one ledger: both have the same names for the same things.
-func (p *phase) look(ctx context.Context, l ledger) error {
+// selectLedger selects a ledger for verification: both use the same names.
+func (p *phase) selectLedger(ctx context.Context, l ledger) error {
 	_, err := p.conn.Exec(ctx, "set search_path to "+string(l))
 	return err
-}
-
-// runChecks runs the invariants of the database, as `ledgerd verify` does.
-func (p *phase) runChecks(ctx context.Context) (failures []string, err error) {
-	if err := p.look(ctx, ours); err != nil {
-		return nil, err
-	}
-	names, err := fs.Glob(checks.FS, "*.sql")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		text, err := fs.ReadFile(checks.FS, name)
-		if err != nil {
-			return nil, err
-		}
-		var violations int64
-		if err := p.conn.QueryRow(ctx, "select count(*) from (\n"+string(text)+"\n) c").Scan(&violations); err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		if violations > 0 {
-			failures = append(failures, fmt.Sprintf("%s: %d violations", name, violations))
-		}
-	}
-	return failures, nil
 }

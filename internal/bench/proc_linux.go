@@ -1,127 +1,103 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
 )
 
-// childAttributes keep ctrl-C away from a child and have the kernel end it when we are gone.
+// childAttributes protect a child from ctrl-C and have the kernel end it when this process dies.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// tick is the unit of CPU time in /proc: 100 a second on every architecture that Go runs on.
+// tick is the unit of CPU time in /proc: 100 per second on every architecture that Go supports.
 const tick = 10 * time.Millisecond
 
-// procStat is what /proc/<pid>/stat tells of a process.
-type procStat struct {
-	parent   int
-	own      time.Duration // user and system
-	children time.Duration // of children that ended
-}
+// proc is /proc. Its errors give zeros: a dead process, for example, uses no CPU time.
+var proc, _ = procfs.NewDefaultFS()
 
-func readStat(pid string) (s procStat, err error) {
-	text, err := os.ReadFile("/proc/" + pid + "/stat")
+func statOf(pid int) (procfs.ProcStat, error) {
+	p, err := proc.Proc(pid)
 	if err != nil {
-		return s, err
+		return procfs.ProcStat{}, err
 	}
-	// The fields follow the name, which stands in brackets and may hold any character.
-	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 15 {
-		return s, fmt.Errorf("/proc/%s/stat has %d fields", pid, len(fields))
-	}
-	number := func(i int) time.Duration {
-		n, _ := strconv.ParseInt(string(fields[i]), 10, 64) // the kernel writes numbers
-		return time.Duration(n)
-	}
-	return procStat{int(number(1)), (number(11) + number(12)) * tick, (number(13) + number(14)) * tick}, nil
+	return p.Stat()
 }
 
-// cpuOf is the CPU time that a process has used.
+// ownTime and childTime are user and system time of a process, and of its children that have ended.
+func ownTime(s procfs.ProcStat) time.Duration   { return time.Duration(s.UTime+s.STime) * tick }
+func childTime(s procfs.ProcStat) time.Duration { return time.Duration(s.CUTime+s.CSTime) * tick }
+
+// cpuOf is the CPU time used by a process.
 func cpuOf(pid int) time.Duration {
-	s, _ := readStat(strconv.Itoa(pid)) // gone: it uses none
-	return s.own
+	s, _ := statOf(pid)
+	return ownTime(s)
 }
 
-// cpuOfFamily is the CPU time of a process and its children, those that ended too. A child that ends
-// while they are read would be missing here and there: then they are read again.
+// cpuOfFamily is the CPU time of a process and its children, including ended ones. It reads again if a child
+// ended during the reading, which would miss it.
 func cpuOfFamily(pid int) time.Duration {
 	for {
-		before, err := readStat(strconv.Itoa(pid))
+		before, err := statOf(pid)
 		if err != nil {
 			return 0
 		}
-		sum := before.own + before.children + cpuOfChildren(pid)
-		if after, err := readStat(strconv.Itoa(pid)); err != nil || after.children == before.children {
+		sum := ownTime(before) + childTime(before)
+		all, _ := proc.AllProcs()
+		for _, p := range all {
+			if s, err := p.Stat(); err == nil && s.PPID == pid {
+				sum += ownTime(s) + childTime(s)
+			}
+		}
+		if after, err := statOf(pid); err != nil || childTime(after) == childTime(before) {
 			return sum
 		}
 	}
 }
 
-// cpuOfChildren is the CPU time of the children that are there.
-func cpuOfChildren(pid int) (sum time.Duration) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if name := e.Name(); name[0] >= '0' && name[0] <= '9' {
-			if s, err := readStat(name); err == nil && s.parent == pid {
-				sum += s.own + s.children
-			}
-		}
-	}
-	return sum
-}
-
-// cpuOfMachine is the CPU time of all processes, and what the hypervisor gave to other machines.
+// cpuOfMachine is the CPU time of all processes, and the time stolen by the hypervisor.
 func cpuOfMachine() (busy, stolen time.Duration) {
-	text, _ := os.ReadFile("/proc/stat")
-	line, _, _ := strings.Cut(string(text), "\n")
-	fields := strings.Fields(line)
-	for i, f := range fields {
-		n, _ := strconv.ParseInt(f, 10, 64)
-		switch i {
-		case 1, 2, 3: // user, nice, system
-			busy += time.Duration(n) * tick
-		case 8:
-			stolen = time.Duration(n) * tick
-		}
-	}
-	return busy, stolen
+	s, _ := proc.Stat()
+	seconds := func(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
+	return seconds(s.CPUTotal.User + s.CPUTotal.Nice + s.CPUTotal.System), seconds(s.CPUTotal.Steal)
 }
 
-// forgetPeak makes the kernel forget the greatest memory of a process so far.
+// forgetPeak resets the kernel's peak memory of a process.
 func forgetPeak(pid int) {
-	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0) // else the peak is since its start
+	// On failure the peak counts from the process's start.
+	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 }
 
-// peakMemory is the greatest resident memory in bytes.
-func peakMemory(pid int) int64 { return kilobytes(fmt.Sprintf("/proc/%d/status", pid), "VmHWM:") }
-
-func memoryOfMachine() int64 { return kilobytes("/proc/meminfo", "MemTotal:") }
-
-func kilobytes(file, field string) int64 {
-	text, _ := os.ReadFile(file)
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, field); ok {
-			n, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
-			return n << 10
-		}
+// peakMemory is the peak resident memory in bytes.
+func peakMemory(pid int) int64 {
+	p, err := proc.Proc(pid)
+	if err != nil {
+		return 0
 	}
-	return 0
+	s, _ := p.NewStatus()
+	return int64(s.VmHWM)
+}
+
+func memoryOfMachine() int64 {
+	m, err := proc.Meminfo()
+	if err != nil || m.MemTotalBytes == nil {
+		return 0
+	}
+	return int64(*m.MemTotalBytes)
 }
 
 func processorModel() string {
-	text, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
+	all, err := proc.CPUInfo()
+	if err != nil || len(all) == 0 {
+		return ""
 	}
-	return ""
+	return all[0].ModelName
 }
 
 func kernel() string {
@@ -129,20 +105,14 @@ func kernel() string {
 	return "Linux " + strings.TrimSpace(string(text))
 }
 
-// Numbers of file systems that are memory.
-const (
-	tmpfsMagic = 0x01021994
-	ramfsMagic = 0x858458f6
-)
-
-// isMemory tells whether a directory would be fast because it is no disk.
+// isMemory reports whether a directory is in memory.
 func isMemory(dir string) bool {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(dir, &s); err != nil {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
 		return false
 	}
-	return uint32(s.Type) == tmpfsMagic || uint32(s.Type) == ramfsMagic
+	return uint32(s.Type) == unix.TMPFS_MAGIC || uint32(s.Type) == unix.RAMFS_MAGIC
 }
 
-// dataSync makes what was written to a file durable.
-func dataSync(f *os.File) error { return syscall.Fdatasync(int(f.Fd())) }
+// dataSync makes a file's content durable.
+func dataSync(f *os.File) error { return unix.Fdatasync(int(f.Fd())) }

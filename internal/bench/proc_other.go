@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Without /proc there are throughput and latencies, but neither CPU time nor memory: they are zero.
+// Without /proc there is throughput and latency, but CPU time and memory are zero.
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

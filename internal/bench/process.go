@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// child is a process of ours. It gets no signals from our terminal; the kernel ends it when we are
-// gone without having done so.
+// child is a process that this one starts. It gets no signals from the terminal; the kernel ends it if this
+// process dies first.
 type child struct {
 	process *os.Process
 	done    chan struct{}
-	err     error // read only after done is closed
+	err     error // valid once done is closed
 	tail    tail
 }
 
-// startChild starts our program. The kernel sends a child its death signal when the thread that
-// started it ends, so one goroutine keeps its thread until the child is gone.
+// startChild starts a program. The kernel sends the death signal when the starting thread ends, so one
+// goroutine keeps its thread until the child has ended.
 func startChild(program string, args, env []string, in io.Reader, out io.Writer) (*child, error) {
 	c := &child{done: make(chan struct{})}
 	started := make(chan error)
@@ -53,7 +53,7 @@ func startChild(program string, args, env []string, in io.Reader, out io.Writer)
 	return c, nil
 }
 
-// foreignEnv is our environment without what would change the server.
+// foreignEnv is the environment without variables that would affect the server.
 func foreignEnv() []string {
 	var env []string
 	for _, e := range os.Environ() {
@@ -64,9 +64,9 @@ func foreignEnv() []string {
 	return env
 }
 
-// stop asks the child to end, and makes it after a while.
+// stop sends SIGTERM to the child, and SIGKILL after a timeout.
 func (c *child) stop(after time.Duration) {
-	_ = c.process.Signal(syscall.SIGTERM) // fails only when it has ended already
+	_ = c.process.Signal(syscall.SIGTERM) // fails only when the child has ended
 	select {
 	case <-c.done:
 	case <-time.After(after):
@@ -75,16 +75,16 @@ func (c *child) stop(after time.Duration) {
 	}
 }
 
-// died says why a child that should run does not.
+// died returns why a child ended.
 func (c *child) died() error {
 	err := c.err
 	if err == nil {
 		err = errors.New("it ended")
 	}
-	return fmt.Errorf("%w; it said: %s", err, c.tail.String())
+	return fmt.Errorf("%w; output: %s", err, c.tail.String())
 }
 
-// tail keeps the end of what a child says.
+// tail keeps the end of a child's output.
 type tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -144,7 +144,7 @@ func startService(ctx context.Context, program, databaseURL string, profiles boo
 	return s, nil
 }
 
-// freeAddress asks the kernel for a port. Should another program take it first, the server says so.
+// freeAddress asks the kernel for a free port. If another program takes the port first, the server reports it.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -173,7 +173,7 @@ func (s *service) waitReady(ctx context.Context) error {
 		case <-s.done:
 			return s.died()
 		case <-ctx.Done():
-			return fmt.Errorf("%w; it said: %s", ctx.Err(), s.tail.String())
+			return fmt.Errorf("%w; output: %s", ctx.Err(), s.tail.String())
 		case <-tick.C:
 		}
 	}

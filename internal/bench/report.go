@@ -8,18 +8,22 @@ import (
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 )
 
-// Report is everything that a whole run found.
+// Report is the result of a benchmark.
 type Report struct {
+	Document        Document `json:"Benchmark"`
 	StartedAt       time.Time
 	Took            time.Duration
 	Rounds          int
 	Warmup, Measure time.Duration
-	Active          int
 	Machine         Machine
-	Phases          []Phase
-	Results         []Result
-	Targets         []Target
-	// Failures of verification: with any, the numbers are not to be believed.
+	Active          int             `json:",omitempty"`
+	Callers         int             `json:",omitempty"` // of keys and messages
+	Beside          int             `json:",omitempty"` // callers of the small tenant
+	Phases          []Phase         `json:",omitempty"`
+	Results         []Result        `json:",omitempty"`
+	Messages        *MessagesReport `json:",omitempty"`
+	Targets         []Target        `json:",omitempty"`
+	// Failures of verification: if there are any, the numbers are not valid.
 	Failures []string `json:",omitempty"`
 }
 
@@ -27,7 +31,7 @@ func (r *Report) fail(format string, args ...any) {
 	r.Failures = append(r.Failures, fmt.Sprintf(format, args...))
 }
 
-// find gives the result of a case, or nil.
+// find returns the result of a case, or nil.
 func (r *Report) find(tables, name string) *Result {
 	i := slices.IndexFunc(r.Results, func(x Result) bool { return x.Tables == tables && x.Name == name })
 	if i < 0 {
@@ -36,37 +40,80 @@ func (r *Report) find(tables, name string) *Result {
 	return &r.Results[i]
 }
 
-// Result is a case with all its rounds. Its own numbers are medians over them.
+// rounds measures every case once per round, so that drift affects all cases alike.
+func (r *Report) rounds(c *cluster, tables string, cases []Case, measure func(*Case) (Round, error)) error {
+	results := make([]Result, len(cases))
+	for i, x := range cases {
+		results[i] = Result{Tables: tables, Case: x}
+	}
+	for round := range r.Rounds {
+		for i := range results {
+			x := &results[i]
+			run, err := measure(&x.Case)
+			if err != nil {
+				return fmt.Errorf("%s: %w", x.Name, err)
+			}
+			x.Rounds = append(x.Rounds, run)
+			c.progress("%s, round %d of %d: %s", tables, round+1, r.Rounds, run.line(&x.Case))
+			for _, failure := range run.Failures {
+				r.fail("%s, %s, round %d: %s", tables, x.Name, round+1, failure)
+			}
+		}
+	}
+	for i := range results {
+		results[i].summarise()
+	}
+	r.Results = append(r.Results, results...)
+	return nil
+}
+
+// end completes the report.
+func (r *Report) end() (*Report, error) {
+	r.Took = time.Since(r.StartedAt)
+	if len(r.Failures) > 0 {
+		return r, fmt.Errorf("%w: %s", ErrFailed, r.Failures[0])
+	}
+	return r, nil
+}
+
+// Rates are the measurements of one round. Those of a Result are the medians of its rounds.
+type Rates struct {
+	PerSecond     float64 // transfers or operations
+	P50, P99, Max time.Duration
+	CPU           CPU
+	// Foreign is the share of one core used by other programs, Stolen the share taken by the hypervisor: rounds
+	// with much of either are not comparable.
+	Foreign, Stolen float64
+	PerBatch        float64 // commands in a batch of the server, on average
+	// RefusedPerSecond counts calls.
+	RefusedPerSecond float64 `json:",omitempty"`
+	// The small tenant beside.
+	SmallPerSecond     float64       `json:",omitempty"`
+	SmallP50, SmallP99 time.Duration `json:",omitempty"`
+}
+
+// CPU is the time used per transfer, in microseconds.
+type CPU struct{ Client, Server, Postgres float64 }
+
+// Result is a case with all its rounds.
 type Result struct {
-	Tables string // Small or Big
+	Tables string // Small or Big; in other benchmarks than that of the ledger, what is measured
 	Case
-	PerSecond, Least, Most float64 // transfers a second
-	P50, P99, Max          time.Duration
-	CPU                    CPU
-	// ServerMemory is the greatest of all rounds.
+	Rates
+	Least, Most float64 // of PerSecond
+	// ServerMemory is the maximum over all rounds.
 	ServerMemory int64
-	PerBatch     float64
-	// Ratio to the better baseline of the same tables and accounts; 0: there is none.
+	// Ratio to the case that the benchmark compares with; 0: it was not measured.
 	Ratio  float64
 	Rounds []Round
 }
 
-// CPU is time used for one transfer, in microseconds.
-type CPU struct{ Client, Server, Postgres float64 }
-
 // Round is one run of a case.
 type Round struct {
-	PerSecond     float64
-	P50, P99, Max time.Duration
-	CPU           CPU
-	// Foreign is what programs that are none of ours used of one core, Stolen what other machines of
-	// the hypervisor took: runs with much of either are not to be compared.
-	Foreign, Stolen float64
-	ServerMemory    int64
-	// Batches that the service committed, and how many commands each carried on average.
-	Batches  int64
-	PerBatch float64
-	// Touched accounts.
+	Rates
+	ServerMemory int64
+	Batches      int64 // committed by the server
+	// Touched is the number of accounts touched.
 	Touched                     int64
 	Succeeded, Refused, Unknown int64
 	FirstError                  string   `json:",omitempty"`
@@ -74,8 +121,8 @@ type Round struct {
 }
 
 func newRun(r *load.Result, marks [2]sample) Round {
-	run := Round{P50: r.P50, P99: r.P99, Max: r.Max, Succeeded: r.Succeeded, Refused: r.Refused, Unknown: r.Unknown,
-		FirstError: r.FirstError}
+	run := Round{Rates: Rates{P50: r.P50, P99: r.P99, Max: r.Max}, Succeeded: r.Succeeded, Refused: r.Refused,
+		Unknown: r.Unknown, FirstError: r.FirstError}
 	if r.Measured == 0 || r.Seconds == 0 {
 		return run
 	}
@@ -86,12 +133,26 @@ func newRun(r *load.Result, marks [2]sample) Round {
 	known := (b.client - a.client) + (b.server - a.server) + (b.postgres - a.postgres) + (b.self - a.self)
 	run.Foreign = max((b.machine-a.machine-known).Seconds()/r.Seconds, 0)
 	run.Stolen = (b.stolen - a.stolen).Seconds() / r.Seconds
+	run.RefusedPerSecond = float64(r.RefusedCalls) / r.Seconds
 	return run
 }
 
-// line is a run in one line of progress.
+// besides adds the result of the small tenant.
+func (r *Round) besides(small *load.Result) {
+	r.SmallPerSecond, r.SmallP50, r.SmallP99 = float64(small.Measured)/small.Seconds, small.P50, small.P99
+	if small.Refused+small.Unknown > 0 {
+		r.Failures = append(r.Failures, fmt.Sprintf("%d transfers of the small tenant were refused, %d are unknown: %s",
+			small.Refused, small.Unknown, small.FirstError))
+	}
+}
+
+// line summarises a round in one line of progress.
 func (r *Round) line(c *Case) string {
 	s := fmt.Sprintf("%-10s %8.0f/s  p50 %s  p99 %s", c.Name, r.PerSecond, milliseconds(r.P50), milliseconds(r.P99))
+	if c.Beside > 0 {
+		s += fmt.Sprintf("  %.0f calls/s refused; small tenant %.1f/s  p50 %s  p99 %s", r.RefusedPerSecond,
+			r.SmallPerSecond, milliseconds(r.SmallP50), milliseconds(r.SmallP99))
+	}
 	if r.noisy() {
 		s += fmt.Sprintf("  (noisy: others had %.0f %% of a core, %.0f %% were stolen)", 100*r.Foreign, 100*r.Stolen)
 	}
@@ -101,40 +162,52 @@ func (r *Round) line(c *Case) string {
 	return s
 }
 
-// noisy runs had something else going on beside them.
+// noisy reports whether other programs disturbed the round.
 func (r *Round) noisy() bool { return r.Foreign > 0.1 || r.Stolen > 0.1 }
 
 func (r *Result) noisy() bool {
 	return slices.ContainsFunc(r.Rounds, func(x Round) bool { return x.noisy() })
 }
 
-// summarise takes the medians of the rounds.
+// summarise computes the medians of the rounds.
 func (r *Result) summarise() {
-	rate := func(x *Round) float64 { return x.PerSecond }
-	r.PerSecond = r.median(rate)
+	for _, field := range []func(*Rates) *float64{
+		func(x *Rates) *float64 { return &x.PerSecond },
+		func(x *Rates) *float64 { return &x.CPU.Client },
+		func(x *Rates) *float64 { return &x.CPU.Server },
+		func(x *Rates) *float64 { return &x.CPU.Postgres },
+		func(x *Rates) *float64 { return &x.Foreign },
+		func(x *Rates) *float64 { return &x.Stolen },
+		func(x *Rates) *float64 { return &x.PerBatch },
+		func(x *Rates) *float64 { return &x.RefusedPerSecond },
+		func(x *Rates) *float64 { return &x.SmallPerSecond },
+	} {
+		setMedian(r, field)
+	}
+	for _, field := range []func(*Rates) *time.Duration{
+		func(x *Rates) *time.Duration { return &x.P50 },
+		func(x *Rates) *time.Duration { return &x.P99 },
+		func(x *Rates) *time.Duration { return &x.Max },
+		func(x *Rates) *time.Duration { return &x.SmallP50 },
+		func(x *Rates) *time.Duration { return &x.SmallP99 },
+	} {
+		setMedian(r, field)
+	}
 	r.Least, r.Most = r.PerSecond, r.PerSecond
 	for i := range r.Rounds {
 		x := &r.Rounds[i]
 		r.Least, r.Most = min(r.Least, x.PerSecond), max(r.Most, x.PerSecond)
 		r.ServerMemory = max(r.ServerMemory, x.ServerMemory)
 	}
-	r.P50 = time.Duration(r.median(func(x *Round) float64 { return float64(x.P50) }))
-	r.P99 = time.Duration(r.median(func(x *Round) float64 { return float64(x.P99) }))
-	r.Max = time.Duration(r.median(func(x *Round) float64 { return float64(x.Max) }))
-	r.CPU.Client = r.median(func(x *Round) float64 { return x.CPU.Client })
-	r.CPU.Server = r.median(func(x *Round) float64 { return x.CPU.Server })
-	r.CPU.Postgres = r.median(func(x *Round) float64 { return x.CPU.Postgres })
-	r.PerBatch = r.median(func(x *Round) float64 { return x.PerBatch })
 }
 
-func (r *Result) median(of func(*Round) float64) float64 {
-	if len(r.Rounds) == 0 {
-		return 0
-	}
-	var all []float64
+// setMedian sets a field of the result to the median of its rounds.
+func setMedian[T float64 | time.Duration](r *Result, field func(*Rates) *T) {
+	var all []T
 	for i := range r.Rounds {
-		all = append(all, of(&r.Rounds[i]))
+		all = append(all, *field(&r.Rounds[i].Rates))
 	}
-	slices.Sort(all)
-	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	if slices.Sort(all); len(all) > 0 {
+		*field(&r.Rates) = (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+	}
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,23 +10,23 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 )
 
-// sample is the CPU time used so far by everybody.
+// sample is the CPU time used so far, by process.
 type sample struct{ client, server, postgres, self, machine, stolen time.Duration }
 
 func (p *phase) sample(client int) sample {
-	s := sample{client: cpuOf(client), server: cpuOf(p.server.process.Pid),
-		postgres: cpuOfFamily(p.cluster.postgres.Pid()),
-		self:     cpuOf(os.Getpid())}
+	s := sample{client: cpuOf(client), server: cpuOf(p.server.process.Pid), postgres: cpuOfFamily(p.postgres.Pid()),
+		self: cpuOf(os.Getpid())}
 	s.machine, s.stolen = cpuOfMachine()
 	return s
 }
 
-// run measures a case once and verifies what it left in the database.
+// run measures a case once and verifies its rows in the database.
 func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 	p.runs++
 	spec := p.spec(c)
@@ -45,15 +46,26 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 		return Round{}, err
 	}
 	forgetPeak(p.server.process.Pid)
+	var small *load.Result
+	var smallErr error
+	var beside sync.WaitGroup
+	if c.Beside > 0 {
+		beside.Go(func() { small, _, smallErr = p.drive(ctx, nil, p.smallSpec(spec, c.Beside)) })
+	}
 	r, marks, err := p.drive(ctx, c, spec)
-	p.profiles.Wait() // the server makes one at a time
-	if err != nil {
+	beside.Wait()
+	p.profiles.Wait() // the server writes one profile at a time
+	if err = errors.Join(err, smallErr); err != nil {
 		return Round{}, err
 	}
 	run := newRun(r, marks)
 	run.ServerMemory = peakMemory(p.server.process.Pid)
+	if small != nil {
+		run.besides(small)
+		r.Refused, r.Measured = 0, max(r.Measured, 1) // refusals are expected, even of all calls
+	}
 	if r.Unknown > 0 {
-		time.Sleep(2 * time.Second) // what the server still commits must not count for the next run
+		pause(ctx, 2*time.Second) // let commits finish that would count towards the next run
 	}
 	p.acknowledged[l] += r.Succeeded
 	p.unknown[l] += r.Unknown
@@ -63,12 +75,17 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 	return run, nil
 }
 
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
 func (p *phase) spec(c *Case) *load.Spec {
-	s := &load.Spec{Kind: c.Kind, Callers: c.Callers, Items: c.Items, Keys: c.Keys, Gather: c.Gather,
-		URL: p.server.url, APIKey: p.apiKey, DSN: p.cluster.postgres.DSN("postgres", "bench_"+p.plan.name),
-		Tenant: p.tenant,
-		Run:    fmt.Sprintf("r%03d", p.runs), Hot: -1, Accounts: p.cluster.options.Active,
-		Warmup: p.cluster.options.Warmup, Measure: p.cluster.options.Measure, Patience: patience}
+	s := &load.Spec{Kind: c.Kind, Callers: c.Callers, Items: c.Items, Keys: c.Keys, Gather: c.Gather, Obey: c.Obey,
+		URL: p.server.url, APIKey: p.apiKey, DSN: p.superDSN(), Tenant: p.tenant, Run: fmt.Sprintf("r%03d", p.runs),
+		Hot: -1, Accounts: p.options.Active, Warmup: p.options.Warmup, Measure: p.options.Measure, Patience: patience}
 	if c.Everywhere {
 		s.Accounts = p.plan.accounts
 	}
@@ -79,38 +96,33 @@ func (p *phase) spec(c *Case) *load.Spec {
 	return s
 }
 
-// drive runs a load process to its end, and looks at everybody's CPU time when its window opens and
-// when it closes. Without a case no profile is taken.
+// smallSpec is the load of the small tenant beside that of the large one: single transfers.
+func (p *phase) smallSpec(large *load.Spec, callers int) *load.Spec {
+	s := *large
+	s.APIKey, s.Callers, s.Items, s.Accounts, s.Stride = p.smallKey, callers, 0, smallAccounts, 1
+	return &s
+}
+
+// drive runs a load process to its end and samples CPU time when its window opens and closes. Without a case it
+// writes no profile.
 func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Result, marks [2]sample, err error) {
 	input, err := json.Marshal(spec)
 	if err != nil {
 		return nil, marks, err
 	}
-	// Pipes of the system, so that nobody copies in between.
-	in, toChild, err := os.Pipe()
+	out, fromChild, err := os.Pipe() // of the OS, so that no goroutine copies in between
 	if err != nil {
 		return nil, marks, err
 	}
-	defer in.Close()
-	out, fromChild, err := os.Pipe()
-	if err != nil {
-		return nil, marks, errors.Join(err, toChild.Close())
-	}
 	defer out.Close()
-	child, err := startChild(p.cluster.options.Program, []string{"bench-load"}, nil, in, fromChild)
-	_ = fromChild.Close() // the child has its own
+	child, err := startChild(p.options.Program, []string{"bench-load"}, nil, bytes.NewReader(input), fromChild)
+	_ = fromChild.Close() // the child has its own descriptor
 	if err != nil {
-		return nil, marks, errors.Join(err, toChild.Close())
+		return nil, marks, err
 	}
 	defer child.stop(time.Second)
 	stop := context.AfterFunc(ctx, func() { _ = child.process.Kill() })
 	defer stop()
-	if _, err = toChild.Write(input); err != nil {
-		return nil, marks, errors.Join(err, toChild.Close())
-	}
-	if err = toChild.Close(); err != nil {
-		return nil, marks, err
-	}
 	r, marks, err = p.follow(ctx, c, child, out)
 	switch {
 	case ctx.Err() != nil:
@@ -145,17 +157,17 @@ func (p *phase) follow(ctx context.Context, c *Case, child *child,
 	}
 }
 
-// profile writes a CPU profile of the server over the measured window, if they are wanted.
+// profile writes a CPU profile of the server over the measured window, if requested.
 func (p *phase) profile(ctx context.Context, c *Case) {
 	if p.server.metrics == "" || c == nil || c.Kind == load.Baseline {
 		return
 	}
-	seconds := max(int(p.cluster.options.Measure.Seconds())-1, 1)
+	seconds := max(int(p.options.Measure.Seconds())-1, 1)
 	url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", p.server.metrics, seconds)
-	file := filepath.Join(p.cluster.options.Profiles, p.plan.name+"-"+c.Name+".pprof")
+	file := filepath.Join(p.options.Profiles, p.plan.name+"-"+c.Name+".pprof")
 	p.profiles.Go(func() {
 		if err := download(ctx, url, file); err != nil {
-			p.cluster.progress("profile %s: %v", file, err)
+			p.progress("profile %s: %v", file, err)
 		}
 	})
 }

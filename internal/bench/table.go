@@ -9,26 +9,40 @@ import (
 	"time"
 )
 
+// section is a paragraph, or a table whose first row is its header.
+type section struct {
+	text string
+	rows [][]string
+}
+
+// layout is how the reports of a benchmark are written.
+type layout struct {
+	body     func(*Report) []section
+	verified string // how the results were verified
+}
+
+var layouts = map[Document]layout{
+	LedgerDocument: {(*Report).ledgerSections,
+		"Verified in SQL after every run and at the end: counts, sums, balances, versions. "},
+	KeysDocument:     {(*Report).keySections, ""},
+	NotifyDocument:   {(*Report).messageSections, ""},
+	OverloadDocument: {(*Report).overloadSections, "Verified in SQL after every run. "},
+}
+
 // WriteText writes a report for a terminal.
-func (r *Report) WriteText(w io.Writer) error { return r.write(w, textTable(w)) }
-
-// WriteMarkdown writes a report for a document.
-func (r *Report) WriteMarkdown(w io.Writer) error { return r.write(w, markdownTable(w)) }
-
-// textTable writes the rows of a table for a terminal.
-func textTable(w io.Writer) func(rows [][]string) error {
-	return func(rows [][]string) error {
+func (r *Report) WriteText(w io.Writer) error {
+	return r.write(w, func(rows [][]string) error {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 		for _, row := range rows {
 			fmt.Fprintln(t, strings.Join(row, "\t"))
 		}
 		return t.Flush()
-	}
+	})
 }
 
-// markdownTable writes the rows of a table for a document, the first one as its head.
-func markdownTable(w io.Writer) func(rows [][]string) error {
-	return func(rows [][]string) error {
+// WriteMarkdown writes a report for a document.
+func (r *Report) WriteMarkdown(w io.Writer) error {
+	return r.write(w, func(rows [][]string) error {
 		for i, row := range rows {
 			if _, err := fmt.Fprintf(w, "| %s |\n", strings.Join(row, " | ")); err != nil {
 				return err
@@ -38,85 +52,130 @@ func markdownTable(w io.Writer) func(rows [][]string) error {
 			}
 		}
 		return nil
-	}
+	})
 }
 
-// write gives the parts of a report, with the tables in the form that is wanted.
+// write writes the report, with tables in the given format.
 func (r *Report) write(w io.Writer, table func(rows [][]string) error) error {
-	fmt.Fprintln(w, strings.Join(r.conditions(), "\n\n"))
-	for _, p := range r.Phases {
-		fmt.Fprintf(w, "\n%s tables: %s accounts and %s entries to begin with (loaded in %.1f s, copied for the baseline in %.1f s).\n\n",
-			capital(p.Tables), thousands(float64(p.Accounts)), thousands(float64(2*p.Transfers)), p.Load.Seconds(),
-			p.Baseline.Seconds())
-		if err := table(r.rows(p.Tables)); err != nil {
-			return err
-		}
-	}
-	fmt.Fprint(w, "\nTargets.\n\n")
-	if err := table(r.targetRows()); err != nil {
-		return err
-	}
-	if len(r.Failures) == 0 {
-		_, err := fmt.Fprintf(w, "\nVerified in SQL after every run and at the end: counts, sums, balances, versions. The whole took %v.\n", r.Took.Round(time.Second))
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\nVERIFICATION FAILED, the numbers are not to be believed:\n\n- %s\n",
-		strings.Join(r.Failures, "\n- "))
-	return err
-}
-
-func (r *Report) conditions() []string {
-	m := &r.Machine
-	var settings []string
-	for name, value := range m.Settings {
-		settings = append(settings, name+"="+value)
-	}
-	slices.Sort(settings)
+	m, layout := &r.Machine, layouts[r.Document]
 	commit := ""
 	if m.Commit != "" {
 		commit = ", ledgerd " + m.Commit
 	}
-	return []string{
-		fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s, %s%s.",
-			r.StartedAt.UTC().Format(time.DateOnly), m.Cores,
-			m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres, m.Go, commit),
-		"Postgres: " + strings.Join(settings, ", ") + ".",
-		fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync),
-			milliseconds(m.SyncP99)),
-		fmt.Sprintf("%d rounds of %v after %v of warm-up; medians. Transfers between %s accounts.", r.Rounds, r.Measure,
-			r.Warmup,
-			thousands(float64(r.Active))),
+	all := []section{
+		{text: fmt.Sprintf("%s: %d cores of %s, %.0f GiB of memory, %s, PostgreSQL %s with fsync and synchronous_commit on, %s%s.",
+			r.StartedAt.UTC().Format(time.DateOnly), m.Cores, m.Model, float64(m.Memory)/(1<<30), m.System, m.Postgres,
+			m.Go, commit)},
+		{text: fmt.Sprintf("One write of 8 KiB that waits for the disk: median %s, p99 %s.", milliseconds(m.Sync),
+			milliseconds(m.SyncP99))},
 	}
+	all = append(all, layout.body(r)...)
+	if len(r.Targets) > 0 {
+		all = append(all, section{text: "Targets."}, section{rows: r.targetRows()})
+	}
+	end := fmt.Sprintf("%sThe whole took %v.", layout.verified, r.Took.Round(time.Second))
+	if len(r.Failures) > 0 {
+		end = "VERIFICATION FAILED, the numbers are not valid:\n\n- " + strings.Join(r.Failures, "\n- ")
+	}
+	for _, s := range append(all, section{text: end}) {
+		if s.rows == nil {
+			fmt.Fprintln(w, wrap(s.text))
+		} else if err := table(s.rows); err != nil {
+			return err
+		}
+		if s.text != end {
+			fmt.Fprintln(w)
+		}
+	}
+	return nil
+}
+
+// wrap breaks lines at 120 columns.
+func wrap(text string) string {
+	var b strings.Builder
+	for line := range strings.SplitAfterSeq(text, "\n") {
+		column := 0
+		for word := range strings.SplitSeq(line, " ") {
+			switch {
+			case column > 0 && column+1+len(word) > 120:
+				b.WriteByte('\n')
+				column = 0
+			case column > 0:
+				b.WriteByte(' ')
+				column++
+			}
+			b.WriteString(word)
+			column += len(word)
+		}
+	}
+	return b.String()
+}
+
+// length is the text of how long a benchmark measured.
+func (r *Report) length() string {
+	return fmt.Sprintf("%d rounds of %v after %v of warm-up; medians.", r.Rounds, r.Measure, r.Warmup)
+}
+
+func (r *Report) ledgerSections() []section {
+	var settings []string
+	for name, value := range r.Machine.Settings {
+		settings = append(settings, name+"="+value)
+	}
+	slices.Sort(settings)
+	all := []section{
+		{text: "Postgres: " + strings.Join(settings, ", ") + "."},
+		{text: r.length() + fmt.Sprintf(" Transfers between %s accounts.", thousands(float64(r.Active)))},
+	}
+	for _, p := range r.Phases {
+		all = append(all,
+			section{text: fmt.Sprintf("%s tables: %s accounts and %s entries to begin with (loaded in %.1f s, copied for the baseline in %.1f s).",
+				capital(p.Tables), thousands(float64(p.Accounts)), thousands(float64(2*p.Transfers)), p.Load.Seconds(),
+				p.Baseline.Seconds())},
+			section{rows: r.rows(p.Tables)})
+	}
+	return all
 }
 
 func (r *Report) rows(tables string) [][]string {
 	rows := [][]string{{"case", "what", "callers", "accounts", "transfers/s [min..max]", "p50", "p99", "× (a)",
-		"a batch", "server RSS",
-		"CPU µs client + server + Postgres"}}
+		"a batch", "server RSS", "CPU µs client + server + Postgres"}}
 	for i := range r.Results {
 		x := &r.Results[i]
 		if x.Tables != tables {
 			continue
 		}
-		name, accounts, ratio, batch := x.Name, "even", "", ""
+		name, accounts, batch := x.Name, "even", ""
 		if x.noisy() {
 			name += " (noisy)"
 		}
 		if x.Hot {
 			accounts = "one hot"
 		}
-		if x.Ratio > 0 {
-			ratio = fmt.Sprintf("%.2f", x.Ratio)
-		}
 		if x.PerBatch > 0 {
 			batch = fmt.Sprintf("%.0f", x.PerBatch)
 		}
-		rows = append(rows, []string{name, x.What, thousands(float64(x.Callers)), accounts,
-			fmt.Sprintf("%s [%s..%s]", thousands(x.PerSecond), thousands(x.Least), thousands(x.Most)),
-			milliseconds(x.P50), milliseconds(x.P99), ratio, batch, megabytes(x.ServerMemory),
-			fmt.Sprintf("%.0f + %.0f + %.0f", x.CPU.Client, x.CPU.Server, x.CPU.Postgres)})
+		rows = append(rows, []string{name, x.What, thousands(float64(x.Callers)), accounts, x.rate(),
+			milliseconds(x.P50), milliseconds(x.P99), x.ratio(), batch, megabytes(x.ServerMemory), x.CPU.String()})
 	}
 	return rows
+}
+
+// rate formats the operations a second with their range.
+func (r *Result) rate() string {
+	return fmt.Sprintf("%s [%s..%s]", thousands(r.PerSecond), thousands(r.Least), thousands(r.Most))
+}
+
+// ratio formats the ratio, if there is one.
+func (r *Result) ratio() string {
+	if r.Ratio == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", r.Ratio)
+}
+
+// String formats the three times.
+func (c CPU) String() string {
+	return fmt.Sprintf("%.0f + %.0f + %.0f", c.Client, c.Server, c.Postgres)
 }
 
 func (r *Report) targetRows() [][]string {
@@ -149,7 +208,7 @@ func milliseconds(d time.Duration) string {
 
 func megabytes(n int64) string { return fmt.Sprintf("%d MB", (n+1<<20-1)>>20) }
 
-// thousands writes a whole number with commas.
+// thousands formats a whole number with commas.
 func thousands(n float64) string {
 	s := fmt.Sprintf("%.0f", n)
 	for i := len(s) - 3; i > 0; i -= 3 {

@@ -7,24 +7,24 @@ import (
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 )
 
-// Target is something to reach.
+// Target is a performance goal.
 type Target struct {
 	What    string
 	Want    string
 	Got     string
 	Reached bool
-	// Measured is false when one of its cases was not.
+	// Measured is false if one of its cases did not run.
 	Measured bool
 }
 
-// ratioTarget wants a case to be at least so many times another one.
+// ratioTarget requires a case to be at least a multiple of another one.
 type ratioTarget struct {
 	tables, name string
 	times        float64
 	of           string // a case of the small tables; empty: the better baseline
 }
 
-// The targets, on two cores that client, server and Postgres share.
+// Targets, on two cores shared by client, server and Postgres.
 var ratioTargets = []ratioTarget{
 	{Small, "b-256", 1.7, ""},
 	{Small, "b-256-hot", 8, ""},
@@ -51,7 +51,7 @@ const (
 	memoryAt1k = 256 << 20
 )
 
-// judge computes the ratios to the baseline and holds the results against the targets.
+// judge computes the ratios to the baseline and compares the results with the targets.
 func (r *Report) judge() {
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -63,24 +63,34 @@ func (r *Report) judge() {
 		r.Targets = append(r.Targets, r.ratio(t))
 	}
 	limit := func(what, want, name string, of func(*Result) (string, bool)) {
-		t := Target{What: what, Want: want}
 		if x := r.find(Small, name); x != nil {
-			t.Measured = true
-			t.Got, t.Reached = of(x)
+			got, reached := of(x)
+			r.target(what, want, got, reached)
+		} else {
+			r.unmeasured(what, want)
 		}
-		r.Targets = append(r.Targets, t)
 	}
-	limit("(b) one lone caller, median", "< 2 ms", "b-1",
+	limit("b-1, median", "< 2 ms", "b-1",
 		func(x *Result) (string, bool) { return milliseconds(x.P50), x.P50 < loneMedian })
-	limit("(b) at 64 callers, p99", "< 12 ms", "b-64",
+	limit("b-64, p99", "< 12 ms", "b-64",
 		func(x *Result) (string, bool) { return milliseconds(x.P99), x.P99 < p99At64 })
 	for _, name := range []string{"b-1024", "c-1024"} {
-		limit(fmt.Sprintf("(%s) at 1,024 callers, memory of the server", name[:1]), "< 256 MB", name,
+		limit(name+", memory of the server", "< 256 MB", name,
 			func(x *Result) (string, bool) { return megabytes(x.ServerMemory), x.ServerMemory < memoryAt1k })
 	}
 }
 
-// baseline is the better one of (a), by which the service has the harder time.
+// target adds a measured target.
+func (r *Report) target(what, want, got string, reached bool) {
+	r.Targets = append(r.Targets, Target{What: what, Want: want, Got: got, Reached: reached, Measured: true})
+}
+
+// unmeasured adds a target, one of whose cases did not run.
+func (r *Report) unmeasured(what, want string) {
+	r.Targets = append(r.Targets, Target{What: what, Want: want})
+}
+
+// baseline returns the better result of (a), the harder one to beat.
 func (r *Report) baseline(tables string, hot bool) (best *Result) {
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -99,7 +109,7 @@ func (r *Report) ratio(t ratioTarget) Target {
 		target.Want = fmt.Sprintf(">= %.4g × (a)", t.times)
 	}
 	if t.tables == Big {
-		target.What = fmt.Sprintf("(f) %s on the big tables", t.name)
+		target.What = "big tables: " + t.name
 		target.Want += " on the small ones"
 	}
 	if x == nil {
@@ -115,14 +125,4 @@ func (r *Report) ratio(t ratioTarget) Target {
 	got := x.PerSecond / of.PerSecond
 	target.Got, target.Reached, target.Measured = fmt.Sprintf("%.2f ×", got), got >= t.times, true
 	return target
-}
-
-// Missed counts the targets that were measured and not reached.
-func (r *Report) Missed() (missed int) {
-	for _, t := range r.Targets {
-		if t.Measured && !t.Reached {
-			missed++
-		}
-	}
-	return missed
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/bench/load"
 )
 
-// mark is how far a ledger has come.
+// mark is the position of a ledger.
 type mark struct{ transfer, batches, commands int64 }
 
-// newest turns to a ledger and looks how far it is.
+// newest selects a ledger and returns its position.
 func (p *phase) newest(ctx context.Context, l ledger) (m mark, err error) {
-	if err := p.look(ctx, l); err != nil {
+	if err := p.selectLedger(ctx, l); err != nil {
 		return m, err
 	}
 	if err := p.conn.QueryRow(ctx, sql("newest"), p.tenant).Scan(&m.transfer); err != nil {
@@ -22,11 +22,10 @@ func (p *phase) newest(ctx context.Context, l ledger) (m mark, err error) {
 	return m, err
 }
 
-// verify holds what a run left in the database against what was acknowledged, and notes in the run
-// whatever does not fit.
+// verify compares a run's rows in the database with the acknowledged transfers, and records differences in the round.
 func (p *phase) verify(ctx context.Context, l ledger, before mark, name string, r *load.Result, run *Round) error {
-	// The statistics are older than the rows that are looked for.
-	if _, err := p.conn.Exec(ctx, "set enable_seqscan = off"); err != nil {
+	// The statistics predate the rows to be found.
+	if _, err := p.conn.Exec(ctx, "set enable_seqscan = off; set jit = off"); err != nil {
 		return err
 	}
 	var newer, named, entries, touched, wrong int64
@@ -38,7 +37,7 @@ func (p *phase) verify(ctx context.Context, l ledger, before mark, name string, 
 	if err := p.conn.QueryRow(ctx, sql("run_accounts"), p.tenant, before.transfer).Scan(&touched, &wrong); err != nil {
 		return err
 	}
-	if _, err := p.conn.Exec(ctx, "reset enable_seqscan"); err != nil {
+	if _, err := p.conn.Exec(ctx, "reset enable_seqscan; reset jit"); err != nil {
 		return err
 	}
 	if err := p.conn.QueryRow(ctx, sql("balances"), p.tenant).Scan(&balances); err != nil {

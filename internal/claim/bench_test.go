@@ -20,13 +20,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// BenchmarkClaim is 256 callers, or as many as the case says, in the process, on a Postgres that waits for the disk:
-// new keys, and keys of which nine of ten uses are refused.
+// BenchmarkClaim runs concurrent callers, by default 256, in this process on a durable Postgres. Cases are
+// fresh keys, and keys of which nine of ten uses are refused.
 func BenchmarkClaim(b *testing.B) {
 	for _, kind := range []struct {
 		name    string
 		callers int
-		keys    int64 // uses of a key
+		keys    int64 // uses per key
 		p       claim.Params
 	}{
 		{"fresh", 256, 1, claim.Params{Scope: "page", Life: 10 * time.Minute}},
@@ -62,9 +62,9 @@ func BenchmarkClaim(b *testing.B) {
 	}
 }
 
-// BenchmarkStatements is what Postgres takes by itself: two connections send batches of 100 new claims, and no callers,
-// no engine share the machine with them. So fast BenchmarkClaim/fresh, with batches of that size, cannot be. Keys are
-// spread over the index, or each follows one that was there before.
+// BenchmarkStatements measures Postgres alone: two connections commit batches of 100 new claims, without
+// callers or the engine. Its rate is an upper bound for BenchmarkClaim/fresh. Keys are spread over the index,
+// or adjacent to existing ones.
 func BenchmarkStatements(b *testing.B) {
 	for name, key := range map[string]func(int64) string{
 		"spread":     spread,
@@ -99,7 +99,7 @@ func BenchmarkStatements(b *testing.B) {
 	}
 }
 
-// bareBatch commits claims of the keys up to the last one, under its number.
+// bareBatch commits one batch of claims.
 func bareBatch(conn *pgx.Conn, last, size int64, key func(int64) string) error {
 	p := commit.NewPipe(context.Background())
 	var now time.Time
@@ -132,7 +132,7 @@ func exec(p *commit.Pipe, sql string, args ...any) {
 	})
 }
 
-// spread is a key somewhere in the index.
+// spread is a key at a random position in the index.
 func spread(i int64) string {
 	return "goods-7-1763750000-" + strconv.FormatUint(uint64(i)*0x9e3779b97f4a7c15, 36)
 }

@@ -16,68 +16,68 @@ type Key struct {
 	Scope, Key string
 }
 
-// Claim is a claimed key, as its first use made it.
+// Claim is a claimed key, as created by its first use.
 type Claim struct {
-	ID        int64 // its fence: another one when the key was free in between
+	ID        int64 // the fence: it changes if the key was free in between
 	Uses      int64
-	Owner     string   // empty: nobody's
-	Result    string   // name of what the first use made; may be empty
-	Parts     []string // of a business key. Never written through
+	Owner     string   // empty: no owner
+	Result    string   // name of the first use's result; may be empty
+	Parts     []string // parts of a business key; read-only
 	Principal string
 	RequestID string
 	ClaimedAt time.Time
-	ExpiresAt time.Time // zero: for ever
+	ExpiresAt time.Time // zero: never
 
-	tid    pgtype.TID // where the row is, if there is one
+	tid    pgtype.TID // location of the row, if there is one
 	change change
 }
 
-// change is what a batch does to a claim's row.
+// change is the pending change of a claim's row.
 type change uint8
 
 const (
 	nothing change = iota
 	counted
-	claimed // whether there was a row, whose life was over, or none
+	claimed // insert, or update of an expired row
 	dropped
 )
 
-// ForEver tells a claim without a life.
+// ForEver reports whether the claim never expires.
 func (c *Claim) ForEver() bool { return c.ExpiresAt.IsZero() }
 
-// Params is one use of a key.
+// Params describe one use of a key.
 type Params struct {
 	Scope string
-	Key   string   // of a business key: Compose(Parts)
+	Key   string   // for a business key: Compose(Parts)
 	Parts []string // nil: a plain key
 	Owner string
-	// Life is measured from the first use, which alone decides it. 0: for ever.
+	// Life is set by the first use and counts from it. 0: forever.
 	Life time.Duration
-	// FirstOnly refuses every use but the first.
+	// FirstOnly refuses all uses but the first.
 	FirstOnly bool
 	Result    string
 }
 
-// At is the key that the use is of.
+// At is the full key within a tenant.
 func (p *Params) At(tenant int32) Key { return Key{tenant, p.Scope, p.Key} }
 
-// Use is how a use of a key ended.
+// Use is the outcome of using a key.
 type Use struct {
-	// Count is which use it is. Of a key without a life it is 1: what its owner does again is the same use.
+	// Count is the ordinal of the use. A key without a life has only use 1, which its owner may repeat.
 	Count int64
-	// Existed: it was not the first.
+	// Existed reports that this was not the first use.
 	Existed bool
 	First   Claim
 }
 
-// Lives of scopes that have one of their own.
+// Lives of predefined scopes.
 const (
 	PageScope     = "page"
 	PageLife      = 10 * time.Minute
 	PurchaseScope = "purchase"
 )
 
-// DefaultLife is the life of a scope's keys when the call says nothing. 0: for ever.
+// DefaultLife is the default life of a scope's keys. 0: forever.
 func DefaultLife(scope string) time.Duration {
 	switch scope {
 	case PageScope:
@@ -88,8 +88,8 @@ func DefaultLife(scope string) time.Duration {
 	return 0
 }
 
-// Compose makes one key of parts: each behind its length in bytes and a colon, before a comma. No two lists of
-// parts give the same key.
+// Compose joins parts into one key, each prefixed by its length in bytes and a colon, separated by commas.
+// Different lists give different keys.
 func Compose(parts []string) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -101,9 +101,9 @@ func Compose(parts []string) string {
 	return b.String()
 }
 
-// Use uses a key that Want named; Name names what a first use made, once it is made. On a fault it leaves the claim as
-// it is: KEY_CLAIMED when only a first use will do, or the key is another owner's for ever; CLAIM_LIFE_DIFFERENT when
-// it is claimed for ever and the use has a life, or the reverse.
+// Use uses a key declared with Want; Name sets the result of a first use. Faults leave the claim unchanged:
+// KEY_CLAIMED if the use has FirstOnly, or another owner has claimed the key forever; CLAIM_LIFE_DIFFERENT if
+// the claim has a life and the use has none, or the reverse.
 func (tx *Tx) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 	if tx.live(r) {
 		first := &r.Value
@@ -131,33 +131,34 @@ func (tx *Tx) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 	return Use{1, false, *v}, nil
 }
 
-// live tells whether the key is taken: one past its life counts as gone.
+// live reports whether the key is claimed. An expired claim counts as absent, even if its row exists.
 func (tx *Tx) live(r *Row) bool {
 	return r.Exists && (r.Value.ForEver() || r.Value.ExpiresAt.After(tx.Now))
 }
 
-// Name gives a claim that this batch made the name of what its first use made.
+// Name sets the result of a claim that this batch created.
 func (tx *Tx) Name(r *Row, result string) {
 	if r.Exists && r.Value.change == claimed && len(result) <= maxResult {
 		tx.Change(r).Result = result
 	}
 }
 
-// maxResult is what the table takes.
+// maxResult is the column's limit.
 const maxResult = 512
 
-// DropParams says whose claim is to go: that of a fence, or of an owner.
+// DropParams select the claim to delete by fence or owner.
 type DropParams struct {
 	Scope, Key string
-	Fence      int64  // 0: whichever claim of Owner's it is
-	Owner      string // empty: not asked for
+	Fence      int64  // 0: any claim of Owner
+	Owner      string // empty: not compared
 }
 
-// At is the key that is to be freed.
+// At is the full key within a tenant.
 func (p *DropParams) At(tenant int32) Key { return Key{tenant, p.Scope, p.Key} }
 
-// Drop frees a key that Want named. It tells false when there is nothing to free: the key is not claimed, or no
-// longer by the claim of the fence. Returns the fault CLAIM_FOREIGN when the claim is another owner's.
+// Drop deletes the claim of a key declared with Want. It returns false if there is nothing to delete: the key
+// is not claimed, or its claim has another fence. Returns fault CLAIM_FOREIGN if the claim belongs to another
+// owner.
 func (tx *Tx) Drop(r *Row, p *DropParams) (bool, error) {
 	switch {
 	case !tx.live(r), p.Fence != 0 && p.Fence != r.Value.ID:

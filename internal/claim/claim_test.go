@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func TestUsesAreCountedAndTheFirstIsTold(t *testing.T) {
+func TestUsesAreCountedAndReportTheFirst(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	first := d.all(flow.Claim(use(by("r1"), "k", time.Minute, owner("a"),
@@ -56,13 +56,13 @@ func TestRepeatsDoNotExtendALifeAndAnExpiredKeyIsFree(t *testing.T) {
 		t.Errorf("%+v", u)
 	}
 	d.age(time.Hour)
-	// One that was for a life is free for ever after.
+	// A key whose life is over may then be claimed forever.
 	d.want(d.use(use(caller, "k", 0, parts("x", "y"), owner("c"))), "1")
 	d.age(1000 * time.Hour)
 	d.want(d.use(use(caller, "k", 0, parts("x", "y"), owner("d"))), "KEY_CLAIMED")
 }
 
-func TestAKeyWithoutALifeIsItsOwnersForEver(t *testing.T) {
+func TestAKeyWithoutALifeBelongsToItsOwnerForEver(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.want(d.use(use(by("r1"), "phone", 0, owner("a"), result("user-1"))), "1")
@@ -85,7 +85,6 @@ func TestAKeyWithoutALifeIsItsOwnersForEver(t *testing.T) {
 	d.want(d.text("select string_agg(key || ' ' || uses, ', ' order by key) from claim_keys"), "page 1, phone 1")
 }
 
-// What is refused is no use.
 func TestARefusedUseIsNotCounted(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -118,12 +117,12 @@ func TestOnlyTheOwnerOrTheFenceFreesAKey(t *testing.T) {
 	d.want(d.use(use(caller, "k", time.Minute, firstOnly)), "KEY_CLAIMED")
 	d.want(one(drop("k", claim.DropParams{Fence: fence})), "true")
 	d.want(one(drop("k", claim.DropParams{Fence: fence})), "false")
-	// The next claim is another one: who holds the old fence cannot free it.
+	// The next claim has a new fence: the old fence cannot delete it.
 	d.want(d.use(use(caller, "k", time.Minute, owner("c"), firstOnly)), "1")
 	d.want(one(drop("k", claim.DropParams{Fence: fence})), "false")
 	d.want(one(drop("k", claim.DropParams{Fence: fence, Owner: "a"})), "false")
 	d.want(one(drop("k", claim.DropParams{Owner: "c"})), "true")
-	// Nobody's claim goes by its fence alone, and one past its life is gone already.
+	// A claim without an owner needs its fence, and an expired claim is already gone.
 	fence = d.all(flow.Claim(use(caller, "k", time.Minute)))[0].Outcome.Answer.(claim.Use).First.ID
 	d.want(one(drop("k", claim.DropParams{Owner: "c"})), "CLAIM_FOREIGN")
 	d.age(time.Hour)
@@ -140,7 +139,7 @@ func TestCommandsOfOneBatchSeeEachOther(t *testing.T) {
 		flow.Claim(use(caller, "new", time.Minute, owner("a"))), flow.Claim(use(caller, "new", time.Minute, firstOnly)),
 		// inserted with two uses
 		flow.Claim(use(caller, "new", time.Minute)),
-		// never there
+		// never stored
 		flow.Claim(use(caller, "made", time.Minute, owner("a"))), drop("made", claim.DropParams{Owner: "a"}),
 		drop("old", claim.DropParams{Owner: "a"}), flow.Claim(use(caller, "old", 0, owner("b"))), // renewed
 		flow.Claim(use(caller, "old", 0, owner("a"))),
@@ -153,7 +152,7 @@ func TestCommandsOfOneBatchSeeEachOther(t *testing.T) {
 	d.want(d.text("select count(*)::text from commit_batches where commands = 10"), "1")
 }
 
-func TestEachOfManyKeysStandsForItself(t *testing.T) {
+func TestEachOfSeveralKeysSucceedsOrFailsAlone(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.want(d.use(use(by("first"), "taken", time.Minute, owner("a"))), "1")
@@ -197,7 +196,7 @@ func TestPartsMakeOneKeyAndAreKept(t *testing.T) {
 	d.want(d.text("select count(*)::text from audit.claims where expired"), "1")
 }
 
-func TestNoTwoListsOfPartsGiveOneKey(t *testing.T) {
+func TestDifferentPartsGiveDifferentKeys(t *testing.T) {
 	list := rapid.SliceOf(rapid.StringMatching(`[0-9:,a"é]{0,4}`))
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := list.Draw(t, "a"), list.Draw(t, "b")
@@ -211,7 +210,7 @@ func TestNoTwoListsOfPartsGiveOneKey(t *testing.T) {
 	})
 }
 
-func TestScopesHaveLivesOfTheirOwn(t *testing.T) {
+func TestScopesHaveDefaultLives(t *testing.T) {
 	for scope, want := range map[string]time.Duration{"page": 10 * time.Minute, "purchase": 5 * time.Minute, "phone": 0,
 		"pages": 0} {
 		if got := claim.DefaultLife(scope); got != want {
@@ -246,7 +245,7 @@ func TestReaderShowsWhatIsClaimedNow(t *testing.T) {
 	}
 }
 
-func TestCleanersDeleteWhatIsOverAndNothingElse(t *testing.T) {
+func TestCleanersDeleteOnlyExpiredClaims(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const n = 2300
@@ -256,14 +255,14 @@ func TestCleanersDeleteWhatIsOverAndNothingElse(t *testing.T) {
 	}
 	d.want(d.use(use(caller, "lives", time.Minute)), "1")
 	d.want(d.use(use(caller, "fact", 0)), "1")
-	d.want(d.use(use(caller, "old7", time.Minute)), "1") // claimed anew before it is cleaned
+	d.want(d.use(use(caller, "old7", time.Minute)), "1") // claimed again before the cleaner runs
 	if deleted := cleanAll(t, d.app); deleted != n-1 {
 		t.Errorf("deleted %d", deleted)
 	}
 	d.want(d.text("select string_agg(key, ' ' order by key) from claim_keys"), "fact lives old7")
 }
 
-func TestACrashOfPostgresForgetsNoKey(t *testing.T) {
+func TestClaimsSurviveACrashOfPostgres(t *testing.T) {
 	if testing.Short() {
 		t.Skip()
 	}

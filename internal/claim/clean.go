@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Keys are the claims, as the cleaner sees them.
+// Keys describes the claims to the cleaner.
 func Keys() clean.Table {
 	return clean.Table{
 		Name: "claim_keys",

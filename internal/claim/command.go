@@ -5,8 +5,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Command uses one key. It is a guard: what it did stays when a command around it is refused. Its answer is a Use;
-// of a key without a life, used again by its owner, a commit.Repeat of one.
+// Command uses one key. It is a guard: its use is kept when a command around it is refused. Its answer is a
+// Use, or a commit.Repeat of one if the owner repeats the use of a key without a life.
 type Command struct {
 	Caller commit.Caller
 	Params Params
@@ -15,16 +15,16 @@ type Command struct {
 	use Use
 }
 
-// Need names the key.
+// Need declares the key.
 func (c *Command) Need(tx *Tx) { c.row = tx.Want(c.Params.At(c.Caller.Tenant)) }
 
-// Guard uses it.
+// Guard uses the key.
 func (c *Command) Guard(tx *Tx) (err error) {
 	c.use, err = tx.Use(c.row, c.Caller, &c.Params)
 	return err
 }
 
-// Apply names what the use made: a refusal takes that back, and not the use.
+// Apply sets the result's name. A refusal undoes the name but not the use.
 func (c *Command) Apply(tx *Tx) (any, error) {
 	tx.named(c.row, &c.Params, &c.use)
 	if c.use.Existed && c.use.First.ForEver() {
@@ -33,8 +33,8 @@ func (c *Command) Apply(tx *Tx) (any, error) {
 	return c.use, nil
 }
 
-// EachCommand uses several keys, each for itself: a use that is refused leaves the others alone. Its answer is a
-// Result for each.
+// EachCommand uses several keys independently: a refused use does not affect the others. Its answer is a Result
+// for each.
 type EachCommand struct {
 	Caller commit.Caller
 	Params []Params
@@ -43,13 +43,13 @@ type EachCommand struct {
 	results []Result
 }
 
-// Result is how one of several uses ended: by its Use, or by a fault of one of the reasons here.
+// Result is the outcome of one of several uses: its Use, or a fault with one of this package's reasons.
 type Result struct {
 	Use
 	Fault *fault.Fault
 }
 
-// Need names the keys.
+// Need declares the keys.
 func (c *EachCommand) Need(tx *Tx) {
 	c.rows = c.rows[:0]
 	for i := range c.Params {
@@ -57,7 +57,7 @@ func (c *EachCommand) Need(tx *Tx) {
 	}
 }
 
-// Guard uses them in order.
+// Guard uses the keys in order.
 func (c *EachCommand) Guard(tx *Tx) error {
 	c.results = make([]Result, len(c.Params))
 	for i := range c.Params {
@@ -75,7 +75,7 @@ func (c *EachCommand) Guard(tx *Tx) error {
 	return nil
 }
 
-// Apply names what the uses made.
+// Apply sets the results' names.
 func (c *EachCommand) Apply(tx *Tx) (any, error) {
 	for i := range c.results {
 		if r := &c.results[i]; r.Fault == nil || r.Fault.Reason == KeyClaimed {
@@ -85,7 +85,7 @@ func (c *EachCommand) Apply(tx *Tx) (any, error) {
 	return c.results, nil
 }
 
-// named gives a first use the name of what it made, and tells a later one of it, or one that was refused.
+// named sets the result of a first use, or fills in the first use's result for later and refused uses.
 func (tx *Tx) named(r *Row, p *Params, u *Use) {
 	if first := u.Count == 1 && !u.Existed; first && p.Result != "" {
 		tx.Name(r, p.Result)
@@ -95,7 +95,7 @@ func (tx *Tx) named(r *Row, p *Params, u *Use) {
 	}
 }
 
-// DropCommand frees a key. Its answer tells whether there was anything to free.
+// DropCommand deletes a claim. Its answer reports whether there was one.
 type DropCommand struct {
 	Caller commit.Caller
 	Params DropParams
@@ -103,8 +103,7 @@ type DropCommand struct {
 	row *Row
 }
 
-// Need names the key.
+// Need declares the key.
 func (c *DropCommand) Need(tx *Tx) { c.row = tx.Want(c.Params.At(c.Caller.Tenant)) }
 
-// Apply frees it.
 func (c *DropCommand) Apply(tx *Tx) (any, error) { return tx.Drop(c.row, &c.Params) }

@@ -1,7 +1,7 @@
-// Package claim keeps the keys of which the first use wins: page ids, facts that are true once, business keys.
+// Package claim implements keys of which the first use wins: page ids, facts that hold once, business keys. It
+// owns the table claim_keys.
 //
-// It owns claim_keys. Its promise: of all uses of a key, by any number of callers and
-// processes, exactly one is the first, and the others are told what that one made. With a life uses are counted,
-// and the key is free again when the life is over, measured from the first use. Without one the key is taken for
-// ever, by one owner. A refused use is none: it is not counted.
+// Guarantee: of all uses of a key, by any number of callers and processes, exactly one is the first, and the
+// others learn its result. A key with a life counts its uses, and becomes free when the life, measured from the
+// first use, is over. A key without a life belongs to one owner forever. Refused uses are not counted.
 package claim

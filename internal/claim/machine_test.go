@@ -18,15 +18,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/flow"
 )
 
-// told is a claim as the model has it. Time is counted in minutes, so that what a play takes is nothing.
+// told is a claim in the model. Time is counted in minutes, so that the run time of a play does not matter.
 type told struct {
 	owner, result string
 	uses          int
 	expires       int // 0: never
-	number        int // of the claim, for its fence
+	number        int // of the claim, to look up its fence
 }
 
-// model is what the page about claims says, over a map.
+// model implements the documented behaviour of claims on a map.
 type model struct {
 	now, numbers int
 	keys         map[string]*told
@@ -62,7 +62,7 @@ func (m *model) use(key, owner, result string, life int, firstOnly bool) string 
 	return fmt.Sprintf("%d existed of %s: %s", t.uses, t.owner, t.result)
 }
 
-// drop frees a key for an owner, or for the claim of a number.
+// drop deletes a claim of an owner, or the claim with a number.
 func (m *model) drop(key, owner string, number int) string {
 	t := m.live(key)
 	if t == nil || number != 0 && t.number != number {
@@ -75,8 +75,9 @@ func (m *model) drop(key, owner string, number int) string {
 	return "true"
 }
 
-// TestClaimsAreWhatTheModelSays plays uses, drops, time and cleaners against the model, several commands a batch.
-func TestClaimsAreWhatTheModelSays(t *testing.T) {
+// TestClaimsBehaveLikeTheModel runs random uses, drops, time steps and cleaning against the model, with
+// several commands in a batch.
+func TestClaimsBehaveLikeTheModel(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	var plays atomic.Int32
@@ -114,7 +115,7 @@ type play struct {
 	waiting []step
 }
 
-// step is a command that waits for its batch, and what the model says to it.
+// step is a command waiting for its batch, with the model's answer.
 type step struct {
 	command flow.Command
 	model   func() string
@@ -167,7 +168,7 @@ func sortedNumbers(fences map[int]int64) []int {
 	return numbers
 }
 
-// commit runs what waits in one batch, and compares all answers.
+// commit runs the waiting commands in one batch and compares the answers.
 func (p *play) commit() {
 	p.Helper()
 	works := make([]flow.Submission, len(p.waiting))
@@ -196,7 +197,7 @@ func (p *play) commit() {
 	p.waiting = nil
 }
 
-// compare looks at the rows.
+// compare compares the rows with the model.
 func (p *play) compare() {
 	var want []string
 	for name, t := range p.model.keys {

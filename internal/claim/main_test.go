@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// cleanAll deletes what is over, and tells how many.
+// cleanAll deletes expired claims and returns their number.
 func cleanAll(t testing.TB, pool *pgxpool.Pool) int64 {
 	t.Helper()
 	c, keys := clean.Cleaner{Pool: pool, Metrics: clean.NewMetrics(nil)}, claim.Keys()
@@ -31,7 +31,7 @@ func cleanAll(t testing.TB, pool *pgxpool.Pool) int64 {
 	return n
 }
 
-// desk is two engines on one database, as two servers are.
+// desk is two engines on one database, like two servers.
 type desk struct {
 	testing.TB
 	super   *pgxpool.Pool
@@ -69,7 +69,7 @@ func newEngine(t testing.TB, dsn string, reg prometheus.Registerer) *flow.Engine
 	return e
 }
 
-// count is what a counter of both engines has counted.
+// count is the sum of a counter over both engines.
 func (d *desk) count(counter string) (n float64) {
 	d.Helper()
 	for _, reg := range d.counts {
@@ -80,7 +80,7 @@ func (d *desk) count(counter string) (n float64) {
 
 var caller = commit.Caller{Tenant: 1, Principal: "test", RequestID: "r"}
 
-// by is the caller under another request id.
+// by is the caller with another request id.
 func by(requestID string) commit.Caller {
 	c := caller
 	c.RequestID = requestID
@@ -91,7 +91,7 @@ func submission(c flow.Command) flow.Submission {
 	return flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 1, Bytes: 400}
 }
 
-// use is a use of a key of the scope "s".
+// use is a use of a key in scope "s".
 func use(c commit.Caller, key string, life time.Duration, change ...func(*claim.Params)) *claim.Command {
 	p := claim.Params{Scope: "s", Key: key, Life: life}
 	for _, f := range change {
@@ -107,7 +107,7 @@ func parts(list ...string) func(*claim.Params) {
 	return func(p *claim.Params) { p.Key, p.Parts = claim.Compose(list), list }
 }
 
-// all runs commands in one batch, unless others are at work.
+// all runs commands in one batch, if no other commands are running.
 func (d *desk) all(commands ...flow.Command) []commit.Result {
 	d.Helper()
 	works := make([]flow.Submission, len(commands))
@@ -117,7 +117,7 @@ func (d *desk) all(commands ...flow.Command) []commit.Result {
 	return d.engines[0].DoAll(context.Background(), works)
 }
 
-// use runs one use, and says how it ended: "1", "2 existed", or a reason.
+// use runs one use and returns its outcome: "1", "2 existed", or a reason.
 func (d *desk) use(c *claim.Command) string {
 	d.Helper()
 	return ended(d.all(flow.Claim(c))[0])
@@ -149,7 +149,7 @@ func (d *desk) want(got string, want string) {
 	}
 }
 
-// age lets time go on, for all rows there are.
+// age advances time by moving all stored times into the past.
 func (d *desk) age(by time.Duration) {
 	d.Helper()
 	us := by.Microseconds()

@@ -17,20 +17,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// plans runs every statement of claims over one connection, so that each keeps the plan that was made for it
-// when the tables were empty.
+// plans runs every statement of claims over one connection, so that each keeps the plan made on empty tables.
 type plans struct {
 	*desk
 	pool   *pgxpool.Pool
 	engine *flow.Engine
 }
 
-// stage names the keys that one round of commands works on: new ones, and ones that are there.
+// stage names the keys of one round of commands: new and existing ones.
 type stage struct {
 	fresh, live, over, dropped func(i int) string
 }
 
-// kinds are what is done with claims, on keys of their own.
+// kinds are the operations on claims, each on keys of its own.
 func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 	return map[string]func(i int) flow.Command{
 		"fresh": func(i int) flow.Command { return flow.Claim(use(caller, s.fresh(i), time.Hour, parts(s.fresh(i)))) },
@@ -41,7 +40,7 @@ func (p *plans) kinds(s stage) map[string]func(i int) flow.Command {
 				Params: []claim.Params{use(caller, s.live(i), time.Hour, firstOnly).Params}}
 			return flow.Claim(each)
 		},
-		"none": func(i int) flow.Command { // there is nothing to free
+		"none": func(i int) flow.Command { // nothing to delete
 			return flow.Claim(&claim.DropCommand{Caller: caller,
 				Params: claim.DropParams{Scope: "s", Key: "no " + s.fresh(i), Fence: 1}})
 		},
@@ -77,7 +76,7 @@ func (p *plans) exec(sql string, args ...any) {
 	}
 }
 
-// blocks counts the table and index blocks that a call touches, as the statistics tell.
+// blocks counts the table and index blocks that a call touches, from the statistics.
 func (p *plans) blocks(call func()) int64 {
 	p.Helper()
 	touched := func() int64 { return pgtest.Touched(p, ".", p.super, p.pool) }
@@ -86,7 +85,7 @@ func (p *plans) blocks(call func()) int64 {
 	return touched() - before
 }
 
-// empty runs every statement some times while the tables have next to no rows.
+// empty runs every statement several times on nearly empty tables.
 func (p *plans) empty() {
 	p.Helper()
 	p.exec("analyze")
@@ -106,7 +105,7 @@ func (p *plans) empty() {
 	}
 }
 
-// load puts 100,000 rows under the plans, without ANALYZE.
+// load inserts 100,000 rows without ANALYZE.
 func (p *plans) load() {
 	p.Helper()
 	p.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1000000000, '2026-01-01Z', 1, 'load')")
@@ -116,7 +115,7 @@ func (p *plans) load() {
 		from generate_series(0, 99999) i`)
 }
 
-// statements of batches and cleaners; Get is planned anew each time.
+// statements lists the queries of batches and cleaners; Get is planned on every execution.
 func statements(t *testing.T) (names []string) {
 	t.Helper()
 	header := regexp.MustCompile(`(?m)^-- name: (\w+)`)
@@ -148,8 +147,8 @@ func (p *plans) prepared() (names []string) {
 	return names
 }
 
-// Plans of empty tables that stay must be as good on full ones as those with statistics.
-func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
+// Plans made on empty tables must be as good on full ones as plans with statistics.
+func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := &plans{desk: &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN)}}
@@ -159,7 +158,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}
 	defer p.pool.Close()
 	for _, table := range []string{"commit_batches", "claim_keys"} {
-		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide the trap
+		p.exec("alter table " + table + " set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
 	}
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	defer p.engine.Drain(context.Background())
@@ -168,7 +167,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	prepared := p.prepared()
 	for _, name := range statements(t) {
 		if !slices.Contains(prepared, name) {
-			t.Errorf("%s was not run: the test proves nothing of it", name)
+			t.Errorf("%s was not run: the test does not cover it", name)
 		}
 	}
 	const n = 50

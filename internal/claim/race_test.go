@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// together runs n commands at once, on both engines in turn, and counts how they ended.
+// together runs n concurrent commands, alternating between engines, and counts the outcomes.
 func (d *desk) together(n int, command func(i int) flow.Command) map[string]int {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -57,7 +57,7 @@ func TestAThousandUsesOverTwoServersAreCountedOnceEach(t *testing.T) {
 	}
 }
 
-func TestOneOfAThousandIsFirst(t *testing.T) {
+func TestExactlyOneOfAThousandUsesIsFirst(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	ends := d.together(1000, func(int) flow.Command { return flow.Claim(use(caller, "k", time.Hour, firstOnly)) })
@@ -72,7 +72,7 @@ func TestOneOfAThousandIsFirst(t *testing.T) {
 	}
 }
 
-// Two orders of one user for one product at the same instant on two servers, again and again.
+// Two orders of one user for one product at the same instant on two servers, repeated.
 func TestTwoPurchasesAtTheSameInstantCollide(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -87,12 +87,12 @@ func TestTwoPurchasesAtTheSameInstantCollide(t *testing.T) {
 		}
 	}
 	if d.count("ledgerd_commit_attempts_total/raced,conflicted") == 0 {
-		t.Error("no two of them ever met: the test proves nothing")
+		t.Error("no two purchases ever collided: the test shows nothing")
 	}
 }
 
-// Many keys in any order, claimed, dropped and claimed anew by both servers: no deadlock, and at every moment one
-// claim a key.
+// Both servers claim and drop many keys in arbitrary order. There is no deadlock, and a key has at most one
+// claim at any time.
 func TestClaimsAndDropsCrossWithoutDeadlock(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -117,8 +117,8 @@ func TestClaimsAndDropsCrossWithoutDeadlock(t *testing.T) {
 	}
 }
 
-// A life that is over is renewed by one caller, also while cleaners delete what is over.
-func TestExpiredKeysAreClaimedAnewOnceBesideCleaners(t *testing.T) {
+// An expired claim is renewed by exactly one caller, even while cleaners delete expired claims.
+func TestExpiredKeysAreReclaimedOnceDespiteCleaners(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for round := range 10 {
@@ -139,7 +139,7 @@ func TestExpiredKeysAreClaimedAnewOnceBesideCleaners(t *testing.T) {
 	}
 }
 
-// waits holds a transaction of somebody else's open until a batch waits for its locks.
+// waits holds a foreign transaction open until a batch waits for its locks.
 func (d *desk) waits() {
 	d.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -151,14 +151,14 @@ func (d *desk) waits() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			d.Fatal("nobody waits")
+			d.Fatal("no batch waits")
 		}
 	}
 }
 
-// What stands under a key is known only when nobody else is changing it, whether the batch may overlap others or not,
-// as one that makes an asset.
-func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
+// A use waits for a concurrent change of its key, whether or not its batch may be optimistic; a batch that
+// creates an asset may not.
+func TestAUseWaitsForAConcurrentDrop(t *testing.T) {
 	t.Parallel()
 	for how, more := range map[string][]flow.Command{"may overlap": nil,
 		"may not": {flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
@@ -186,9 +186,9 @@ func TestAUseWaitsForADropThatIsOnItsWay(t *testing.T) {
 	}
 }
 
-// Two processes that claim a new key at one instant both find none: the unique constraint tells the second, which
-// runs again and looks.
-func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
+// Two processes that claim a new key simultaneously both find no row. The unique constraint rejects the second
+// insert, and that batch runs again.
+func TestAConcurrentInsertOfAClaimIsFound(t *testing.T) {
 	t.Parallel()
 	asset := flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller,
 		Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}})
@@ -202,8 +202,8 @@ func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
 		"for ever":   {flow.Claim(use(caller, "k", 0)), false, "CLAIM_LIFE_DIFFERENT"},
 		"over":       {flow.Claim(use(caller, "k", time.Hour)), true, "1"},
 		"before a command that may not overlap": {
-			flow.Behind(asset, flow.NewClaimCondition(caller,
-				use(caller, "k", time.Hour, firstOnly).Params)), false, "KEY_CLAIMED"},
+			&flow.Call{Command: asset, Conditions: []flow.Condition{flow.NewClaimCondition(caller,
+				use(caller, "k", time.Hour, firstOnly).Params)}}, false, "KEY_CLAIMED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -231,7 +231,7 @@ func TestAClaimThatAnotherProcessInsertsMeanwhileIsFound(t *testing.T) {
 	}
 }
 
-// A server looks up what another one has claimed, also what it has never seen itself.
+// A server looks up claims made by another server, even of keys that it has never seen.
 func TestAClaimOfAnotherServerIsFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -267,7 +267,7 @@ func TestAClaimOfAnotherServerIsFound(t *testing.T) {
 	}
 }
 
-func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
+func TestCleanersSkipLockedRows(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	for _, key := range []string{"a", "b"} {
@@ -287,7 +287,7 @@ func TestCleanersPassOverWhatSomebodyHolds(t *testing.T) {
 	}
 }
 
-// Who only hears that he is late writes nothing, and waits for no disk.
+// A refused use writes nothing and waits for no disk flush.
 func TestRefusedUsesCommitNothing(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -300,8 +300,9 @@ func TestRefusedUsesCommitNothing(t *testing.T) {
 	d.want(d.text("select count(*)::text from commit_batches"), before)
 }
 
-// Within a process nobody races for a key: batches that share one wait for each other in memory.
-func TestOneServerRunsNothingTwice(t *testing.T) {
+// Within one process, batches that share a key wait for each other in memory instead of colliding in the
+// database.
+func TestBatchesOfOneServerNeverConflict(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.engines[1] = d.engines[0]

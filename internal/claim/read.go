@@ -11,13 +11,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader answers what callers read, past the engine. Safe for many goroutines.
+// Reader serves reads from committed rows, outside the engine. It is safe for concurrent use.
 type Reader struct{ pool *pgxpool.Pool }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader makes a Reader on the server's own pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-// Claim shows a claim. Returns the fault CLAIM_NOT_FOUND if the key is not claimed now.
+// Claim returns a claim, or fault CLAIM_NOT_FOUND if the key is not claimed now.
 func (r *Reader) Claim(ctx context.Context, k Key) (Claim, error) {
 	row, err := q.ClaimGet(ctx, pg.Planned{DB: r.pool},
 		db.ClaimGetParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Key})

@@ -13,15 +13,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Tx is the claims of one batch's transaction. Commands name keys with Want, and use or drop them.
+// Tx holds the claims of one batch's transaction. Commands declare keys with Want, and use or drop them.
 type Tx struct {
 	claims
-	sorted []*Row // all of them
+	sorted []*Row // all rows
 }
 
 type claims = commit.Rows[Key, Claim]
 
-// Row is a claim in a batch, and the handle of it.
+// Row is a claim in a batch, and a command's handle of it.
 type Row = commit.Row[Key, Claim]
 
 var (
@@ -29,18 +29,17 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// NewTx makes an empty one.
 func NewTx() *Tx { return &Tx{claims: commit.NewRows[Key, Claim](seed)} }
 
-// NameConstraints are the unique constraints over what callers choose.
+// NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"claim_keys_pkey"} }
 
 func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
-// CanOverlap: a command sees nothing but the claims that it names. A claim that another process inserts meanwhile is
-// found by the unique constraint: the batch runs again, and looks.
+// CanOverlap is true because commands see only the claims that they declare. The unique constraint detects
+// claims that another process inserts concurrently; the batch then runs again.
 func (tx *Tx) CanOverlap() bool { return true }
 
 // Lock locks and loads the claims.
@@ -71,7 +70,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// read is a row as a claim.
+// read converts a row to a claim.
 func read(r *db.ClaimGetRow) (c Claim, err error) {
 	c = Claim{ID: r.ClaimID, Uses: r.Uses, Principal: r.Principal, RequestID: r.RequestID, ClaimedAt: r.ClaimedAt.UTC()}
 	if r.Owner != nil {
@@ -89,7 +88,7 @@ func read(r *db.ClaimGetRow) (c Claim, err error) {
 	return c, err
 }
 
-// partsText is parts as they are stored.
+// partsText is the stored form of parts.
 func partsText(parts []string) []byte {
 	if parts == nil {
 		return nil
@@ -101,7 +100,6 @@ func partsText(parts []string) []byte {
 	return text
 }
 
-// Flush writes the changes.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	c := changes{}
 	c.insert.Now, c.renew.Now = tx.Now, tx.Now
@@ -113,7 +111,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	c.flush(p)
 }
 
-// changes are what a batch does to the table.
+// changes are the batch's statement arguments for the table.
 type changes struct {
 	drop   []pgtype.TID
 	count  db.ClaimCountParams
@@ -121,7 +119,7 @@ type changes struct {
 	insert db.ClaimInsertParams
 }
 
-// add adds a row; no more than left will follow.
+// add adds a row; at most left more rows will follow.
 func (c *changes) add(r *Row, left int) {
 	v := &r.Value
 	switch {
@@ -180,10 +178,10 @@ func (c *changes) flush(p *commit.Pipe) {
 	}
 }
 
-// touched is the error of a statement that answers commit_expect.
+// touched returns the error of a statement that uses commit_expect.
 func touched(_ string, err error) error { return err }
 
-// once spares an array of equal elements its way: the one does the same.
+// once sends an array of equal elements as a single value.
 func once[T comparable](s []T) (one T, all []T) {
 	for _, v := range s[1:] {
 		if v != s[0] {

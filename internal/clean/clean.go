@@ -1,6 +1,6 @@
-// Package clean removes what is past its life: in small batches, beside the load, one process at a time
-// for each table. It owns no tables; each domain brings its own. A row past its life counts as gone whether
-// it is still there or not, so that nothing hangs on how far the cleaner has come but disk.
+// Package clean deletes expired rows in small batches, throttled under load, in one process at a time per
+// table. It owns no tables; each domain registers its own. An expired row counts as absent whether or not it
+// was deleted, so only disk usage depends on the cleaner.
 package clean
 
 import (
@@ -16,25 +16,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean/internal/db"
 )
 
-// Table is one table with rows that have a life.
+// Table is one table whose rows expire.
 type Table struct {
-	// Name is what metrics and locks call it: that of the table.
+	// Name is the table's name, for metrics and locks.
 	Name string
-	// Delete removes up to limit rows that are past their life, oldest first, and passes over locked ones
-	// (for update skip locked).
+	// Delete deletes up to limit expired rows, oldest first, skipping locked ones (for update skip locked).
 	Delete func(ctx context.Context, tx pgx.Tx, limit int32) (deleted int64, err error)
-	// Overdue is for how many seconds the oldest life has been over, of rows that are still there; 0: none.
+	// Overdue returns how many seconds ago the oldest remaining row expired; 0: none.
 	Overdue func(ctx context.Context, tx pgx.Tx) (seconds float64, err error)
 }
 
-// Cleaner cleans tables. Several processes may have one on one database.
+// Cleaner cleans tables. Several processes may run one on the same database.
 type Cleaner struct {
 	Pool    *pgxpool.Pool
 	Tables  []Table
 	Metrics *Metrics
 	Log     *slog.Logger
-	// Busy tells how much work is waiting for the database, in full batches: cleaning makes room for it.
-	// Nil: none.
+	// Busy returns the work waiting for the database, in full batches; cleaning slows down for it. Nil: none.
 	Busy func() float64
 }
 
@@ -42,16 +40,16 @@ const (
 	firstBatch    = 500
 	leastBatch    = 50
 	greatestBatch = 5_000
-	// A batch is made to take about this long: it holds row locks, and its commit is one of many.
+	// aim is the target duration of a batch, which holds row locks and shares the commit throughput.
 	aim = 20 * time.Millisecond
-	// rest is how many times as long as a batch took it waits before the next, when nobody else waits.
+	// rest is the pause after a batch without other load, as a multiple of the batch's duration.
 	rest         = 2
 	greatestRest = 2 * time.Second
-	// every is the time between two looks at a table that had nothing left.
+	// every is the interval between runs over a table.
 	every = 10 * time.Second
 )
 
-// Run cleans until ctx ends. A failure is logged; the next round tries again.
+// Run cleans until ctx ends. It logs a failure and tries again in the next round.
 func (c *Cleaner) Run(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -69,8 +67,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 	}
 }
 
-// Clean removes what is past its life in a table, until nothing is left, another process is at it, or ctx
-// ends. It tells how many rows it removed.
+// Clean deletes the expired rows of a table until none is left, another process cleans the table, or ctx ends.
+// It returns the number of deleted rows.
 func (c *Cleaner) Clean(ctx context.Context, t *Table) (deleted int64, err error) {
 	for limit := int32(firstBatch); ; {
 		begin := time.Now()
@@ -90,7 +88,7 @@ func (c *Cleaner) Clean(ctx context.Context, t *Table) (deleted int64, err error
 	}
 }
 
-// size is the next batch's, so that it takes about as long as aimed for.
+// size adjusts the batch size towards the target duration.
 func size(limit int32, took time.Duration) int32 {
 	switch {
 	case took > 2*aim:
@@ -101,7 +99,7 @@ func size(limit int32, took time.Duration) int32 {
 	return min(max(limit, leastBatch), greatestBatch)
 }
 
-// pause is the wait after a batch that took so long: longer, the more others wait.
+// pause is the wait after a batch: proportional to its duration, and longer under load.
 func (c *Cleaner) pause(took time.Duration) time.Duration {
 	busy := 0.0
 	if c.Busy != nil {
@@ -110,7 +108,7 @@ func (c *Cleaner) pause(took time.Duration) time.Duration {
 	return min(time.Duration(float64(took)*rest*(1+4*busy)), greatestRest)
 }
 
-// batch removes one batch, and looks at the oldest row that is left.
+// batch deletes one batch and measures the oldest remaining row.
 func (c *Cleaner) batch(ctx context.Context, t *Table, limit int32) (deleted int64, leads bool, err error) {
 	tx, err := c.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// expired puts request keys into the database whose life has been over for an hour, or has not begun to end.
+// expired inserts request keys that expired an hour ago or have not expired yet.
 func expired(t *testing.T, super *pgxpool.Pool, n int, life string) {
 	t.Helper()
 	if _, err := super.Exec(t.Context(), `insert into commit_keys select 1, 'p', 'o', $1::text || i, false, $2, '', 'r', now(), now() + $1::interval
@@ -34,7 +34,7 @@ func count(t *testing.T, super *pgxpool.Pool) (n int) {
 	return n
 }
 
-// metric is the value of a gauge or a counter of commit_keys.
+// metric is the value of a gauge or counter for commit_keys.
 func metric(t *testing.T, reg *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -69,18 +69,18 @@ func TestOneProcessCleansATableAtATime(t *testing.T) {
 	<-inside
 	second := clean.Cleaner{Pool: pgtest.Pool(t, db.AppDSN), Metrics: clean.NewMetrics(nil)}
 	if n, err := second.Clean(t.Context(), &keys); n != 0 || err != nil {
-		t.Errorf("beside another one it deleted %d, %v", n, err)
+		t.Errorf("while another process cleans it deleted %d, %v", n, err)
 	}
 	close(leave)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	if n, err := second.Clean(t.Context(), &keys); n != 2990 || err != nil {
-		t.Errorf("after it it deleted %d, %v", n, err)
+		t.Errorf("after the other process it deleted %d, %v", n, err)
 	}
 }
 
-func TestCleanerRunsUntilNothingIsLeftAndTellsHowFarItIs(t *testing.T) {
+func TestCleanerRunsUntilNothingIsLeftAndReportsItsLag(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	super, reg := pgtest.Pool(t, db.SuperDSN), prometheus.NewRegistry()
@@ -106,15 +106,15 @@ func TestCleanerRunsUntilNothingIsLeftAndTellsHowFarItIs(t *testing.T) {
 	stop()
 	<-ended
 	if n := count(t, super); n != 5 || overdue < 3600 {
-		t.Errorf("%d keys are left; the oldest were %f s overdue", n, overdue)
+		t.Errorf("%d keys are left; the oldest was %f s overdue", n, overdue)
 	}
 	if seconds := metric(t, reg, "ledgerd_clean_overdue_seconds"); seconds != 0 {
 		t.Errorf("with nothing left to do the oldest is %f s overdue", seconds)
 	}
 }
 
-// A cleaner that waits for others' work takes longer over the same rows.
-func TestCleaningMakesRoomForWork(t *testing.T) {
+// A cleaner under load takes longer over the same rows.
+func TestCleaningSlowsDownUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
 		took time.Duration
@@ -139,8 +139,8 @@ func TestCleaningMakesRoomForWork(t *testing.T) {
 	}
 }
 
-// What was not committed was not deleted.
-func TestABatchThatFailsIsNotCounted(t *testing.T) {
+// Uncommitted deletions are not counted.
+func TestAFailedBatchIsNotCounted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	super, reg := pgtest.Pool(t, db.SuperDSN), prometheus.NewRegistry()
@@ -154,6 +154,6 @@ func TestABatchThatFailsIsNotCounted(t *testing.T) {
 	n, err := c.Clean(t.Context(), &keys)
 	if counted := metric(t, reg, "ledgerd_clean_deleted_total"); err == nil || n != 0 || counted != 0 ||
 		count(t, super) != 7 {
-		t.Errorf("told %d and counted %f, %v", n, counted, err)
+		t.Errorf("returned %d and counted %f, %v", n, counted, err)
 	}
 }

@@ -2,7 +2,7 @@ package clean
 
 import "time"
 
-// Size and Pause are how a cleaner keeps its pace.
+// Size is the batch size adjustment.
 var Size = size
 
 // Pause is the wait after a batch.

@@ -10,7 +10,7 @@ type Metrics struct {
 	age     *prometheus.GaugeVec
 }
 
-// NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
+// NewMetrics makes the metrics and registers them; with a nil registerer they stay unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		deleted: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "clean",
@@ -18,7 +18,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Expired rows that this process deleted."}, []string{"table"}),
 		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "clean",
 			Name: "overdue_seconds",
-			Help: "How long the oldest row that is still there has been expired, when this process last cleaned the table."}, []string{"table"}),
+			Help: "Time since expiry of the oldest remaining row, when this process last cleaned the table."}, []string{"table"}),
 	}
 	if reg != nil {
 		reg.MustRegister(m.deleted, m.age)

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxMore is how often a command may ask for more rows.
+// maxMore is how often a command may return ErrMoreRows.
 const maxMore = 3
 
 // apply runs the commands in order of arrival.
@@ -16,7 +16,7 @@ func (a *attempt[T]) apply() {
 	for _, j := range a.jobs {
 		switch {
 		case j.err != nil, j.later:
-			continue // Need failed, or it runs after this batch
+			continue // Need failed, or the job is deferred
 		case j.found != nil && j.found.expiresAt.After(a.at.Now):
 			j.kept = j.found
 			j.out, j.err = j.replay(j.kept)
@@ -26,9 +26,9 @@ func (a *attempt[T]) apply() {
 	}
 }
 
-// runCommand applies one command. When it fails, everything is undone, and then the parts that survive are made
-// again: Guard of a command that was refused, Count of any. So the error and these parts commit together, and
-// neither outlives an attempt that does not commit.
+// runCommand applies one command. If it fails, all changes are undone, and then the parts that survive are made again:
+// Guard after a refusal, Count after any failure. So the error and these parts commit together, and neither outlives an
+// attempt that does not commit.
 func (a *attempt[T]) runCommand(j *job[T]) {
 	a.mark()
 	passed := a.guard(j)
@@ -51,23 +51,23 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 		}
 		j.err = fault.RowsLocked.New("other transactions kept changing the rows of the call")
 	case errors.Is(j.err, ErrLater):
-		if !j.DryRun { // nothing commits that it could run after
+		if !j.DryRun { // a dry run has no commit to be deferred behind
 			j.err, j.later = nil, true
 			return
 		}
 		j.err = rowsLocked(ErrLater)
 	}
-	a.keep(j, passed && staysGuarded(j.err), counted)
+	a.keepSurvivors(j, passed && keepsGuard(j.err), counted)
 }
 
-// staysGuarded reports whether the effect of Guard stays when Apply failed with err.
-func staysGuarded(err error) bool {
+// keepsGuard reports whether the effect of Guard survives the error of Apply.
+func keepsGuard(err error) bool {
 	f := fault.Of(err)
 	return f != nil && (f.Reason.Class == fault.Refusal || f.Reason.Class == fault.Duplicate)
 }
 
-// keep makes the parts of a failed command that stay, and records its refusal.
-func (a *attempt[T]) keep(j *job[T], guarded, counted bool) {
+// keepSurvivors makes the parts of a failed command that survive, and records its refusal.
+func (a *attempt[T]) keepSurvivors(j *job[T], guarded, counted bool) {
 	err := j.err
 	j.err = nil
 	if guarded {
@@ -76,7 +76,7 @@ func (a *attempt[T]) keep(j *job[T], guarded, counted bool) {
 	if counted && j.err == nil {
 		a.count(j)
 	}
-	if j.err != nil { // it passed before, on the same rows: a defect, or no room
+	if j.err != nil { // it passed before on the same rows: a defect, or no row ids left
 		a.undo()
 		return
 	}
@@ -86,7 +86,7 @@ func (a *attempt[T]) keep(j *job[T], guarded, counted bool) {
 	}
 }
 
-// guard runs the command's Guard, if it has one, and reports whether the command may go on.
+// guard runs the command's Guard, if it has one, and reports whether the command may continue.
 func (a *attempt[T]) guard(j *job[T]) (passed bool) {
 	if g, ok := j.Command.(Guarded[T]); ok {
 		a.safely(j, func() error { return g.Guard(a.tx) })
@@ -105,7 +105,7 @@ func (a *attempt[T]) count(j *job[T]) (counted bool) {
 	return counted
 }
 
-// applyCommand applies the command and encodes what is to be recorded of its answer.
+// applyCommand applies the command and encodes its answer for the key.
 func (a *attempt[T]) applyCommand(j *job[T]) error {
 	if j.err != nil {
 		return j.err // Count panicked
@@ -149,7 +149,7 @@ func (a *attempt[T]) safely(j *job[T], run func() error) {
 		case r == nil:
 		case r == any(errTooManyIDs):
 			j.err = TooManyRows.New("the call writes more rows than fit into one commit: split it")
-			a.full = len(a.jobs) > 1 // not its fault: there is room in a batch of its own
+			a.full = len(a.jobs) > 1 // it may fit into a batch of its own
 		default:
 			a.engine.metrics.panics.Inc()
 			a.engine.log.Error("panic in a command", "command", fmt.Sprintf("%T", j.Command), "panic", r,

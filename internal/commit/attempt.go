@@ -16,11 +16,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// attempt is one try at committing a batch of jobs. A rerun starts from scratch.
+// attempt is one attempt to commit a batch of jobs. A rerun starts from scratch.
 type attempt[T Tx] struct {
 	engine       *Engine[T]
 	id           int64 // number of the batch
-	nonce        int64 // random: the batch's row says which attempt wrote it
+	nonce        int64 // random; identifies the attempt in the batch's row
 	jobs         []*job[T]
 	tx           T
 	participants []Participant
@@ -28,22 +28,23 @@ type attempt[T Tx] struct {
 	latch        latch
 	keys         keys[T]
 	at           Times
-	ids          int64 // given out
-	again        bool  // a command asked for more rows
-	full         bool  // a command asked for more ids than there are
+	ids          int64 // row ids used
+	again        bool  // a command returned ErrMoreRows
+	full         bool  // a command needed more row ids than were left
 
 	// sent: COMMIT was sent and no error was received. flushed: Flush was called. durable: the commit is
 	// confirmed, also by synchronous standbys.
 	sent, flushed, durable bool
 
-	waited time.Duration // for other batches of this process
+	waited time.Duration // total wait for other batches of this process
 }
 
-// mode is how a batch is tried.
+// mode has the options of an attempt.
 type mode struct {
 	optimistic bool
-	search     bool  // for commands that need a lock which another transaction holds: waits are brief
-	ticket     int64 // latches are acquired in the order of tickets; 0: in any
+	search     bool          // bisection for commands that need a lock of another transaction: lock waits are brief
+	ticket     int64         // position in the order of latches; 0: any
+	direct     time.Duration // of a direct command: the longest wait for a lock; 0: a batch
 }
 
 // A batch numbers its rows from 1 to 16,383 in the low 14 bits of their ids.
@@ -55,20 +56,20 @@ const (
 const maxResolve = 8 // rounds of Resolve
 
 const (
-	// statementTimeout ends a statement in the database, roundTripTimeout one whose connection is silent.
+	// statementTimeout applies in the database, roundTripTimeout also to a silent connection.
 	statementTimeout = 10 * time.Second
 	roundTripTimeout = statementTimeout + 2*time.Second
 	idleTimeout      = 5 * time.Second
 )
 
-// attempt runs the batch once. Without an error every job has its outcome, and the transaction committed,
-// or had nothing to write. With one nothing was kept, unless sent says that it may have been.
-func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
+// runAttempt runs the batch once. Without an error every job has its outcome, and the transaction has committed or had
+// nothing to write. After an error there is no effect, unless sent is set: then the outcome is unknown.
+func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a *attempt[T], err error) {
 	a = &attempt[T]{engine: e, id: id, nonce: rand.Int64(), jobs: jobs,
 		latch: latch{writer: new(Writer), ticket: m.ticket}}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
-		plans.note(time.Since(start)-a.waited, len(jobs))
+		plans.observe(time.Since(start)-a.waited, len(jobs))
 		if r := recover(); r != nil {
 			e.metrics.panics.Inc()
 			e.log.Error("panic in a participant", "panic", r, "stack", string(debug.Stack()))
@@ -108,7 +109,8 @@ func (e *Engine[T]) attempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode) (a
 	return a, err
 }
 
-// discardPlans runs by itself: within the pipeline of BEGIN it would count as a query before it.
+// discardPlans has a round trip of its own: in the pipeline of BEGIN ISOLATION LEVEL it would count as a query before
+// the isolation level is set.
 func discardPlans(conn *pgx.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
 	defer cancel()
@@ -116,7 +118,7 @@ func discardPlans(conn *pgx.Conn) error {
 	return err
 }
 
-// abort ends a failed transaction, or else the connection.
+// abort rolls back a failed transaction, or closes the connection if that fails.
 func abort(conn *pgx.Conn) {
 	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' && !conn.PgConn().IsBusy() {
 		return
@@ -128,20 +130,28 @@ func abort(conn *pgx.Conn) {
 	}
 }
 
-// load locks the rows, then looks up keys, names and the time, in one round trip; discovery before, and
-// what hangs on the rows found, take others.
+// load locks the rows, then reads keys, names and the time, in one round trip. Discovery and dependents of the rows
+// need further ones.
 func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.tx = a.engine.newTx()
+	if d, ok := any(a.tx).(DirectTx); ok && m.direct > 0 {
+		d.RunDirect()
+	}
 	for _, j := range a.jobs {
 		j.reset()
 		a.safely(j, func() error { j.Command.Need(a.tx); return nil })
 	}
 	a.participants = a.tx.Participants()
 	lockTimeout := a.engine.lockTimeout(m.search)
+	if m.direct > 0 {
+		lockTimeout = m.direct
+	}
 	if err := a.discover(conn, lockTimeout); err != nil {
 		return err
 	}
-	a.acquire(m.optimistic && !a.jobs[0].DryRun)
+	if m.direct == 0 {
+		a.acquire(m.optimistic && !a.jobs[0].DryRun)
+	}
 	a.begin(p, lockTimeout)
 	for _, x := range a.participants {
 		if o := optimistic(x); o != nil && a.evidence.optimistic {
@@ -161,7 +171,7 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	return a.loadDependents(p, conn)
 }
 
-// discover finds the rows to lock, in a transaction of its own: none is open while the batch waits for its latch.
+// discover finds the rows to lock. Its transaction ends before the batch waits for its latch.
 func (a *attempt[T]) discover(conn *pgx.Conn, lockTimeout time.Duration) error {
 	p := NewPipe(context.Background())
 	a.begin(p, lockTimeout)
@@ -181,8 +191,7 @@ func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
 	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
 }
 
-// acquire waits for the batches that this one cannot pass, and takes over the rows of those that it
-// overlaps.
+// acquire waits for the batch's latch, and takes over rows of its predecessors.
 func (a *attempt[T]) acquire(optimistically bool) {
 	for _, x := range a.participants {
 		x.Latch(&a.latch.Latches)
@@ -217,7 +226,7 @@ func (a *attempt[T]) loadDependents(p *Pipe, conn *pgx.Conn) error {
 			a.at.Recorded = l
 		}
 	}
-	a.engine.health.ahead.note(a.at)
+	a.engine.health.ahead.observe(a.at)
 	for _, x := range a.participants {
 		x.Start(a.at, a.newID)
 	}
@@ -262,8 +271,8 @@ func (a *attempt[T]) undo() {
 	}
 }
 
-// flush writes what changed, the keys and the batch's own row, confirms the evidence, and commits, in one
-// round trip; in two when it has to wait for predecessors.
+// flush writes the changes, the keys and the batch's own row, confirms the evidence, and commits. This takes one round
+// trip, or two if the batch waits for predecessors.
 func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 	a.flushed = true
 	for _, x := range a.participants {
@@ -285,14 +294,14 @@ func (a *attempt[T]) flush(p *Pipe, conn *pgx.Conn) error {
 		p.exec("rollback", "ROLLBACK")
 		return p.Run(conn)
 	}
-	a.leaveRow(p, wrote)
+	a.insertOwnRow(p, wrote)
 	return a.commit(p, conn, wrote)
 }
 
-// leaveRow queues the batch's own row. A batch that wrote nothing leaves one only if there are synchronous
-// standbys: what its commands found may be visible here and not yet there, and a COMMIT that
-// has something to wait for waits for all before it too.
-func (a *attempt[T]) leaveRow(p *Pipe, wrote bool) {
+// insertOwnRow queues the batch's own row. A batch without changes inserts one only if there are synchronous standbys:
+// its commands may have read rows that the standby does not have yet, and a COMMIT with a write waits until the standby
+// has all earlier commits too.
+func (a *attempt[T]) insertOwnRow(p *Pipe, wrote bool) {
 	row := db.BatchInsertParams{BatchID: a.id, Nonce: a.nonce, CommittedAt: a.at.Recorded, Commands: int32(len(a.jobs)),
 		Instance: a.engine.instance}
 	if !wrote {
@@ -306,7 +315,7 @@ func (a *attempt[T]) leaveRow(p *Pipe, wrote bool) {
 	})
 }
 
-// commit sends what waits, with COMMIT behind it.
+// commit sends the queued statements and COMMIT.
 func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	p.exec("commit", "COMMIT")
 	pg.ClearWarning(conn)
@@ -315,15 +324,21 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	if err := p.Run(conn); err != nil {
 		var e *pgconn.PgError
 		if errors.As(err, &e) && e.SeverityUnlocalized == "ERROR" {
-			a.sent = false // the transaction is over, and nothing was kept
+			a.sent = false // the transaction was rolled back
 		}
 		return err
 	}
 	if pg.Warned(conn) {
-		return errWarned // committed here, but perhaps not where it has to be to last
+		return errWarned // committed here, but perhaps not on the synchronous standby
 	}
-	a.engine.pace.note(time.Since(start))
+	a.engine.pace.observe(time.Since(start))
 	a.durable = wrote
 	a.engine.markReady()
 	return nil
+}
+
+// optimistic returns the participant as an Optimistic, or nil.
+func optimistic(p Participant) Optimistic {
+	o, _ := p.(Optimistic)
+	return o
 }

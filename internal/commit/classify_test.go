@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestWhatAPoolerSaysIsNotAboutData(t *testing.T) {
+func TestClassify(t *testing.T) {
 	t.Parallel()
 	e := &Engine[*toyTx]{}
 	said := &pgconn.PgError{Code: "P0001", Message: "no such user"}
@@ -20,9 +20,10 @@ func TestWhatAPoolerSaysIsNotAboutData(t *testing.T) {
 		{said, rejected},
 		{fmt.Errorf("%w: %w", errLost, &pgconn.PgError{Code: "28P01"}), broken},
 		{fmt.Errorf("%w: %w", errLost, errors.New("refused")), lost},
-		{&pgconn.PgError{Code: "42P05"}, raced},    // a pooler has the statement from another client
-		{&pgconn.PgError{Code: "XX001"}, rejected}, // a rotten row
+		{&pgconn.PgError{Code: "42P05"}, raced},    // a pooler has the statement of another client
+		{&pgconn.PgError{Code: "XX001"}, rejected}, // a corrupt row
 		{&pgconn.PgError{Code: "LD003"}, rejected}, // an unbalanced transfer
+		{&pgconn.PgError{Code: "LD004"}, rejected}, // a move that a machine does not allow
 	} {
 		if a := e.classify(c.err); a != c.want {
 			t.Errorf("%v: %v, want %v", c.err, a, c.want)

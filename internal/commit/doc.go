@@ -1,40 +1,40 @@
-// Package commit is the commit engine: it gathers the commands that are waiting and runs them as
-// one Postgres transaction. It owns commit_batches, commit_keys, commit_counts and commit_epochs, and
-// knows no domain: commands work on a Tx, a type that the wiring chooses, made of Participants that
-// load and flush themselves.
+// Package commit is the commit engine: it gathers waiting commands and runs them as one Postgres transaction (group
+// commit). It owns commit_batches, commit_keys, commit_counts and commit_epochs. It knows no domain: commands work on a
+// Tx, a type parameter, which consists of Participants that load and flush their own rows.
 //
 // # One batch, from call to COMMIT
 //
-// Engine.Do (engine.go) makes a job of the call and submits it: queue.admit refuses what is too much,
-// inflightKeys.park parks a job behind the one that has the same request key in this process, and
-// queue.put lets the others wait.
+// Engine.Do (engine.go) makes a job from the call and submits it: queue.admit enforces the limits, inflightKeys.park
+// parks a job behind another one with the same request key in this process, and queue.put queues the other jobs.
 //
-// A writer (Engine.write, writer.go) waits for work, takes a connection, then takes a batch (queue.take,
-// fair among tenants) and gives it to Engine.run. That one calls try until every job has an answer: its
-// switch says what follows from each way in which an attempt can end (ending, evidence.go).
+// A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
+// tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
+// ending of an attempt (ending, evidence.go).
 //
-// Engine.try claims the jobs, so that callers who left are not run, takes a number (batchIDs.next) and
-// makes one attempt (attempt.go):
+// Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and makes one
+// attempt (attempt.go):
 //
-//	load      Need, and Discover: which rows does a command mean? Unlocked reads of columns that never change.
+//	load      Need names rows. Discover finds further rows by unlocked reads of columns that never change.
 //	          acquire: the latch on the batch's rows and names within the process (latch.go); an optimistic
-//	          batch takes shared rows over from the batch before it, which is still committing.
+//	          batch takes over shared rows from its predecessor, which is still committing.
 //	          Lock or Read, keys.lookup (keys.go), Lookup, and the time, all in one round trip.
-//	          loadDependents: Start, and what hangs on the rows found
-//	apply     every command in order of arrival (apply.go): plain Go over rows in memory.
-//	          latches.publish: from here on the next batch may take the rows over
+//	          loadDependents: Start, then Resolve reads dependents of the rows
+//	apply     every command in order of arrival (apply.go): plain Go over rows in memory. For a command with a
+//	          request key, Submission.Encode then returns the bytes that the key records: its response, which
+//	          internal/rpc has rendered in Apply (flow.Call).
+//	          latches.publish: from here on the next batch may take over the rows
 //	flush     Flush and keys.flush: one statement a table, names and keys inserted once, with their answers.
-//	          confirm: what the attempt rests on is true in this transaction (evidence.go), which may wait for
-//	          predecessors. Write, and the batch's own row (leaveRow)
-//	commit    sends it all with COMMIT
+//	          confirm: verifies in this transaction the assumptions of the attempt (evidence.go); may wait for
+//	          predecessors. Write, and the batch's own row (insertOwnRow)
+//	commit    sends all statements with COMMIT
 //
-// If COMMIT went out and no answer came, Engine.findOut settles the outcome (outcome.go). attempt.tell tells the
-// participants that observe. Then Engine.answer gives every job its own answer, and jobs parked behind its key
-// (job.go) get theirs. health.go decides whether the server is ready, pipe.go sends statements.
+// If COMMIT was sent and no response came, Engine.resolveOutcome determines the outcome (outcome.go).
+// attempt.notifyObservers passes the outcome to Observers. Then Engine.answer answers every job and the jobs parked
+// behind its key (job.go). health.go decides whether the server is ready, pipe.go sends statements.
 //
 // # Promises
 //
-// An effect, its names and its request key are committed together or not at all; no caller is told
-// that a change was made, or was not, before that is known; a repeat of a recorded key gets the recorded
-// answer; one bad command fails alone. docs/engine.md has the rules, the reason for each, and the test that holds it.
+// An effect, its names and its request key are committed together or not at all. No caller learns that a change was
+// made, or was not made, before the outcome is certain. A repeat of a recorded key gets the recorded answer. One bad
+// command fails alone. docs/engine.md has the rules, each with its reason and its test.
 package commit

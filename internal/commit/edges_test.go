@@ -11,9 +11,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// The second batch takes over what the first leaves, and the first fails: the second may not be told of a state that
-// never was.
-func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
+// The second batch takes over rows of the first, which fails. The error of the second must not describe the first's
+// uncommitted state.
+func TestErrorsNeverDescribeUncommittedState(t *testing.T) {
 	t.Parallel()
 	for _, guarded := range []bool{false, true} {
 		name := map[bool]string{false: "plain", true: "guarded"}[guarded]
@@ -29,7 +29,7 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 			g.onApply = func(*toyTx) error {
 				n := g.toyAdd.c.n - 1
 				applied <- n
-				if n != 1_000_000 { // a condition on what the account has
+				if n != 1_000_000 { // a condition on the balance
 					return toyStale.New("the counter has %d, not 1000000", n)
 				}
 				return nil
@@ -46,14 +46,14 @@ func TestErrorAboutAStateThatWasNeverCommittedIsNotTold(t *testing.T) {
 			}
 			r := <-second
 			if r.err != nil {
-				t.Errorf("the counter never had another value than 1000000, and the second was told: %v", r.err)
+				t.Errorf("the counter always was 1000000, but the second got: %v", r.err)
 			}
 		})
 	}
 }
 
-// A standby without the last WAL was promoted, or a backup restored, while a server lives on with its block of numbers.
-func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
+// A standby without the last WAL was promoted, or a backup restored, while a server keeps its block of numbers.
+func TestDuplicateBatchNumbersFailNoCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e1 := w.engine(func(c *Config[*toyTx]) { c.Instance = "one" })
@@ -63,7 +63,7 @@ func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	w.exec("select setval('commit_batch_seq', 1, false)") // the block was leased, and that was lost
+	w.exec("select setval('commit_batch_seq', 1, false)") // the database lost the fetch of the block
 	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
 	for range 60 {
 		if _, err := e2.Do(within(t, 10*time.Second), submission(add("c1", 1))); err != nil {
@@ -78,7 +78,7 @@ func TestNumbersThatAreGivenOutTwiceFailNoCommand(t *testing.T) {
 	}
 }
 
-// The same, and the COMMIT of a number is in doubt that another server has used since.
+// As above, and the outcome of a COMMIT is unknown whose number another server has used since.
 func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -88,11 +88,11 @@ func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 		if p.IsDown() || !bytes.Contains(data, []byte("through-the-proxy")) {
 			return len(data), false
 		}
-		p.SetDown(true) // the old primary is gone, with COMMIT on its way
+		p.SetDown(true) // the old primary fails while COMMIT is in transit
 		return 0, true
 	})
 	a := e1.start(within(t, 30*time.Second), submission(add("c0", 10).labelled("mine")))
-	eventually(t, "it is cut", p.IsDown)
+	eventually(t, "the connection is cut", p.IsDown)
 	// The new primary lacks the record of the sequence.
 	w.exec("select setval('commit_batch_seq', 1, false)")
 	e2 := w.engine(func(c *Config[*toyTx]) { c.Instance = "two" })
@@ -104,16 +104,16 @@ func TestRowOfAnotherServerUnderOurNumberDoesNotSettleOurCommit(t *testing.T) {
 	r := <-a
 	n := w.int("select count(*) from toy_log where label = 'mine'")
 	if r.err != nil || n != 1 || w.value("c0") != 1_000_010 {
-		t.Errorf("answered %+v, and there are %d effects; the counter is %d", r, n, w.value("c0"))
+		t.Errorf("answer %+v, %d effects, the counter is %d", r, n, w.value("c0"))
 	}
 }
 
-// standby makes COMMITs wait for a synchronous standby that is not there, or for none.
+// standby makes COMMITs wait for a synchronous standby that does not exist. An empty name ends that.
 func (w *world) standby(name string) {
 	w.t.Helper()
 	w.exec("alter system set synchronous_standby_names = '" + name + "'")
 	w.exec("select pg_reload_conf()")
-	eventually(w.t, "the setting is there", func() bool {
+	eventually(w.t, "the setting is effective", func() bool {
 		var n string
 		_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
 		return n == name
@@ -121,13 +121,13 @@ func (w *world) standby(name string) {
 	if name == "" {
 		return
 	}
-	eventually(w.t, "COMMITs wait for the standby", func() bool { // another process switches it on, a moment later
+	eventually(w.t, "COMMITs wait for the standby", func() bool { // the checkpointer enables it with a delay
 		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 		defer cancel()
 		_, err := w.super.Exec(ctx, "set synchronous_commit = on; comment on table toy_counters is 'tried'")
 		return err != nil
 	})
-	eventually(w.t, "the try is over", func() bool {
+	eventually(w.t, "the test commit has ended", func() bool {
 		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
 		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 0
 	})
@@ -142,8 +142,8 @@ func (w *world) waitsForStandby(call <-chan answer) {
 	})
 }
 
-// The database's default is synchronous_commit = local: void rows and probes raise it as batches do, or a COMMIT that
-// was cut off while it waited for the standby would be acknowledged without it.
+// The database's default is synchronous_commit = local. Void rows and probes raise it like batches. Otherwise a COMMIT
+// that is interrupted while it waits for the standby would be acknowledged without the standby.
 func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -172,11 +172,11 @@ func TestVoidRowsWaitForTheStandbyAsBatchesDo(t *testing.T) {
 	unanswered(t, b)
 	w.standby("")
 	if r := <-b; r.err != nil {
-		t.Errorf("in the end: %+v", r)
+		t.Errorf("after the standby is disabled: %+v", r)
 	}
 }
 
-// Batches name their own isolation level, also in the transactions before which they throw plans away.
+// Batches set their isolation level themselves, also in transactions that follow DISCARD PLANS.
 func TestDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	for _, level := range []string{"read committed", "repeatable read", "serializable"} {
@@ -205,8 +205,8 @@ func TestDefaultIsolationOfTheDatabaseDoesNotMatter(t *testing.T) {
 	}
 }
 
-// One row of one tenant is rotten (XX001, as of a page whose checksum is wrong): only the commands that touch it fail.
-func TestRottenRowFailsItsCommandsAlone(t *testing.T) {
+// One row of one tenant is corrupt (XX001, as for a page with a wrong checksum). Only the commands that touch it fail.
+func TestCorruptRowFailsItsCommandsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 40)
 	w.exec(`create function rot() returns trigger language plpgsql as $$ begin raise exception 'invalid page in block 7' using errcode = 'XX001'; end $$;
@@ -228,8 +228,8 @@ func TestRottenRowFailsItsCommandsAlone(t *testing.T) {
 	}
 }
 
-// The database's default is synchronous_commit = off: the fetch of a block of numbers raises it too.
-func TestNumbersAreNotGivenOutAgainAfterACrash(t *testing.T) {
+// The database's default is synchronous_commit = off. The fetch of a block of numbers raises it too.
+func TestBatchNumbersAreNotReusedAfterACrash(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	w := worldOn(t, d.DB, 2)
@@ -238,7 +238,7 @@ func TestNumbersAreNotGivenOutAgainAfterACrash(t *testing.T) {
 	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Fatal(err)
 	}
-	// 40 blocks, as processes that start or have much to do fetch them: every 33rd writes to the log.
+	// Fetch 40 blocks: every 33rd nextval writes WAL.
 	var last int64
 	for range 40 {
 		ids := batchIDs{}
@@ -255,16 +255,16 @@ func TestNumbersAreNotGivenOutAgainAfterACrash(t *testing.T) {
 	}
 	d.Server.Kill()
 	d.Restart(t)
-	eventually(t, "it can be asked", func() bool { return w.super.Ping(context.Background()) == nil })
+	eventually(t, "Postgres answers", func() bool { return w.super.Ping(context.Background()) == nil })
 	next := w.int("select nextval('commit_batch_seq')")
 	if next <= last {
-		t.Errorf("numbers from %d to %d are given out again", next, last+batchBlock-1)
+		t.Errorf("numbers from %d to %d are handed out again", next, last+batchBlock-1)
 	}
 }
 
-// Two servers: each batch writes one row and has a command refused for what it saw of the other's row. If rows that are
-// written were locked before rows that are confirmed, the two would lock in opposite order.
-func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
+// On two servers, each batch writes one row and has a command that is refused because of the other row. If the written
+// rows were locked before the confirmed ones, the two batches would lock in opposite order.
+func TestConfirmLocksAllRowsInTheGlobalOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	var name string
@@ -297,18 +297,18 @@ func TestRowsThatWereOnlySeenAreLockedInTheOrderOfAllBatches(t *testing.T) {
 		}
 	}
 	var n int64
-	eventually(t, "the statistics are told", func() bool { // two sessions of ours end, and report
+	eventually(t, "the statistics are reported", func() bool {
 		n = w.int("select deadlocks from pg_stat_database where datname = current_database()")
 		return w.int("select xact_commit from pg_stat_database where datname = current_database()") > 30
 	})
-	if told := e1.metric(t, "deadlocks_total") + e2.metric(t, "deadlocks_total"); n > 0 || told > 0 {
-		t.Errorf("%d deadlocks between batches, of which %v were counted", n, told)
+	if counted := e1.metric(t, "deadlocks_total") + e2.metric(t, "deadlocks_total"); n > 0 || counted > 0 {
+		t.Errorf("%d deadlocks between batches, of which %v were counted", n, counted)
 	}
 }
 
-// A network that swallows packets, while a proxy before it acknowledges them: the server is not ready while a batch
-// hangs, gives the connection up, finds out what became of its COMMIT, and goes on.
-func TestSilentConnectionsAreGivenUp(t *testing.T) {
+// The network drops packets, and a proxy before it acknowledges them. While a batch hangs the server is not ready. Then
+// it closes the connection, resolves the outcome of the COMMIT, and continues.
+func TestSilentConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	p := pgtest.NewProxy(t, w.dsn)
@@ -319,19 +319,19 @@ func TestSilentConnectionsAreGivenUp(t *testing.T) {
 	p.Silence(pgtest.Requests, pgtest.Answers)
 	begun := time.Now()
 	hanging := e.start(within(t, 60*time.Second), submission(add("c0", 10)))
-	eventually(t, "it is not ready", func() bool { return e.Ready() != nil })
+	eventually(t, "the engine is not ready", func() bool { return e.Ready() != nil })
 	if r := <-hanging; r.err != nil || w.value("c0") != 1_000_011 {
 		t.Errorf("%+v, the counter is %d", r, w.value("c0"))
 	}
 	if took := time.Since(begun); took > 2*roundTripTimeout {
 		t.Errorf("it took %v", took)
 	}
-	eventually(t, "it is ready again", func() bool { return e.Ready() == nil })
+	eventually(t, "the engine is ready again", func() bool { return e.Ready() == nil })
 }
 
-// A row whose last entry is from a time at which the clock was ahead: the batch is recorded no earlier, and nothing
-// else in it lives at that time.
-func TestRowFromTheFutureEndsNoLife(t *testing.T) {
+// The last entry of a row was recorded while the clock was ahead. The batch is recorded no earlier, but the lives of
+// other rows and keys do not depend on that time.
+func TestRowFromTheFutureExpiresNothingEarly(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e := w.engine()
@@ -348,15 +348,15 @@ func TestRowFromTheFutureEndsNoLife(t *testing.T) {
 		t.Errorf("%+v", rs)
 	}
 	if n := w.int("select count(*) from commit_keys where created_at > now() or expires_at > now() + interval '61 min'"); n != 0 {
-		t.Errorf("%d keys live at the time of the row", n)
+		t.Errorf("the lives of %d keys begin at the row's time", n)
 	}
 	if lead := e.ClockLead(); lead < 119*time.Minute {
 		t.Errorf("rows are %v ahead of the clock", lead)
 	}
 }
 
-// A COMMIT that waits for its standby is cut off: its row is visible here, and not there. A retry at another server,
-// and a repeat under the thing's own name, promise no more than the first: they wait for the standby too.
+// A COMMIT that waits for the standby is cancelled: its row is visible here, but perhaps not on the standby. A retry on
+// another server and a repeat under the resource's own name wait for the standby too.
 func TestReplayWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -369,7 +369,7 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	}
 	w.standby("missing")
 	defer w.standby("")
-	// it locks no row, and so writes nothing when it is repeated
+	// A command that locks no row writes nothing when it is repeated.
 	named := func() *toyAdd { return &toyAdd{tenant: 1, name: "x"} }
 	call := func() Submission[*toyTx] { return keyed("k", named()) }
 	a := first.start(within(t, 60*time.Second), call())
@@ -379,7 +379,7 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 		t.Errorf("cancelled: %+v", r)
 	}
 	if w.int("select count(*) from toy_names") != 1 {
-		t.Fatal("it cannot be seen here")
+		t.Fatal("the row is not visible")
 	}
 	replay := other.start(within(t, 60*time.Second), call())
 	w.waitsForStandby(replay)
@@ -391,15 +391,15 @@ func TestReplayWaitsForTheStandby(t *testing.T) {
 	})
 	w.standby("")
 	if r := <-replay; r.err != nil || !r.out.Replayed {
-		t.Errorf("the retry: %+v", r)
+		t.Errorf("retry: %+v", r)
 	}
 	if r := <-repeat; r.err != nil || !r.out.Existed {
-		t.Errorf("the repeat: %+v", r)
+		t.Errorf("repeat: %+v", r)
 	}
 }
 
-// A dry run rolls back, so no other command may be in its attempt, however it came there.
-func TestDryRunTakesNoOtherCommandWithIt(t *testing.T) {
+// A dry run rolls back, so no other command may be in its attempt.
+func TestDryRunHasItsOwnAttempt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e := w.engine()
@@ -420,7 +420,7 @@ func TestDryRunTakesNoOtherCommandWithIt(t *testing.T) {
 	}
 }
 
-// The lock table is full: it may be one command's fault, and stops no other one.
+// The lock table is full. One command may be the cause, so other commands must not fail.
 func TestCommandThatNeedsTooManyLocksFailsAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)

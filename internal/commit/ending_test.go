@@ -12,62 +12,62 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// toldEndings are what tables were told, in the order in which it came.
-type toldEndings struct {
+// outcomes records the calls of Ended, in order.
+type outcomes struct {
 	flushes atomic.Int32
 	mu      sync.Mutex
-	told    []bool
+	seen    []bool
 	also    func()
 }
 
-// toldEndings has all books of the world's engines tell.
-func (w *world) toldEndings() *toldEndings {
-	e, books := new(toldEndings), w.books
+// outcomes records the calls of Ended in all engines of the world.
+func (w *world) outcomes() *outcomes {
+	e, books := new(outcomes), w.books
 	w.books = func() *toyTx {
 		b := books()
-		b.told = e
+		b.outcomes = e
 		return b
 	}
 	return e
 }
 
-func (e *toldEndings) end(committed bool) {
+func (e *outcomes) end(committed bool) {
 	e.mu.Lock()
-	e.told = append(e.told, committed)
+	e.seen = append(e.seen, committed)
 	e.mu.Unlock()
 	if e.also != nil {
 		e.also()
 	}
 }
 
-// wantTold: so the flushes that have ended did, whatever still runs.
-func (e *toldEndings) wantTold(t *testing.T, told ...bool) {
+// wantSoFar checks the outcomes of all flushes that have ended. Others may still run.
+func (e *outcomes) wantSoFar(t *testing.T, want ...bool) {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !slices.Equal(e.told, told) {
-		t.Errorf("flushes ended as %v, not as %v", e.told, told)
+	if !slices.Equal(e.seen, want) {
+		t.Errorf("flushes ended with %v, want %v", e.seen, want)
 	}
 }
 
-// want: so every flush ended, each of which was told once.
-func (e *toldEndings) want(t *testing.T, told ...bool) {
+// want checks the outcomes of all flushes: Ended was called once for each of them.
+func (e *outcomes) want(t *testing.T, want ...bool) {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !slices.Equal(e.told, told) || int(e.flushes.Load()) != len(told) {
-		t.Errorf("%d flushes ended as %v, not as %v", e.flushes.Load(), e.told, told)
+	if !slices.Equal(e.seen, want) || int(e.flushes.Load()) != len(want) {
+		t.Errorf("%d flushes ended with %v, want %v", e.flushes.Load(), e.seen, want)
 	}
 }
 
-func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
+func TestObserversLearnTheOutcome(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		run  func(w *world, e *toyEngine)
-		told []bool
+		want []bool
 	}{
-		"it committed": {func(w *world, e *toyEngine) { mustDo(t, e, submission(add("c0", 1))) }, []bool{true}},
-		"a dry run": {func(w *world, e *toyEngine) {
+		"commit": {func(w *world, e *toyEngine) { mustDo(t, e, submission(add("c0", 1))) }, []bool{true}},
+		"dry run": {func(w *world, e *toyEngine) {
 			dry := submission(add("c0", 1))
 			dry.DryRun = true
 			mustDo(t, e, dry)
@@ -76,7 +76,7 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 			mustDo(t, e, submission(add("c0", 1).named("n")))
 			mustDo(t, e, submission(add("c0", 1).named("n")))
 		}, []bool{true, false}},
-		"a lost race": {func(w *world, e *toyEngine) {
+		"lost race": {func(w *world, e *toyEngine) {
 			first, c := true, add("c0", 1).named("n")
 			c.onApply = func(tx *toyTx) error {
 				if first {
@@ -86,33 +86,33 @@ func TestTablesAreToldHowTheirBatchesEnded(t *testing.T) {
 				return nil
 			}
 			mustDo(t, e, submission(c))
-		}, []bool{false, false}}, // and then there was nothing to write
-		"one of two is refused by the database": {func(w *world, e *toyEngine) {
+		}, []bool{false, false}}, // the rerun has nothing to write
+		"one of two rejected by the database": {func(w *world, e *toyEngine) {
 			submissions := []Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1).labelled("poison"))}
 			if r := e.DoAll(within(t, 10*time.Second), submissions); r[0].Err != nil ||
 				!fault.Is(r[1].Err, fault.InternalError) {
 				t.Errorf("%+v", r)
 			}
-		}, []bool{false, false, true, false, false}}, // a batch that overlaps runs again with locks
-		"a table panics in Flush": {func(w *world, e *toyEngine) {
+		}, []bool{false, false, true, false, false}}, // an optimistic batch is rerun with locks
+		"panic in Flush": {func(w *world, e *toyEngine) {
 			c := add("c0", 1)
 			c.onApply = func(tx *toyTx) error { tx.onFlush = func(*Pipe) { panic("boom") }; return nil }
 			if _, err := e.Do(within(t, 10*time.Second), submission(c)); err == nil {
-				t.Error("it went well")
+				t.Error("no error")
 			}
 		}, []bool{false, false}},
-		"the command fails": {func(w *world, e *toyEngine) {
+		"command fails": {func(w *world, e *toyEngine) {
 			c := add("c0", 1)
 			c.onApply = func(tx *toyTx) error { return ErrMoreRows }
 			_, _ = e.Do(within(t, 10*time.Second), submission(c))
-		}, []bool{false}}, // the attempts before never came to Flush
+		}, []bool{false}}, // earlier attempts did not reach Flush
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 2)
-			ends := w.toldEndings()
+			ends := w.outcomes()
 			c.run(w, w.engine(func(c *Config[*toyTx]) { c.Writers = 1 }))
-			ends.want(t, c.told...)
+			ends.want(t, c.want...)
 		})
 	}
 }
@@ -124,15 +124,15 @@ func mustDo(t *testing.T, e *toyEngine, w Submission[*toyTx]) {
 	}
 }
 
-// The connection is cut in COMMIT: tables are told what came out in the end, and not before.
-func TestTablesAreToldOfAnOutcomeThatWasUnknown(t *testing.T) {
+// The connection is cut during COMMIT. Observers are called once the outcome is known, not before.
+func TestObserversLearnAResolvedOutcome(t *testing.T) {
 	t.Parallel()
 	for _, done := range []bool{false, true} {
 		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, 1)
 			p := pgtest.NewProxy(t, w.dsn)
-			ends := w.toldEndings()
+			ends := w.outcomes()
 			e := w.engine(w.through(p))
 			if done {
 				p.Tap(pgtest.Answers, once("COMMIT\x00"))
@@ -149,18 +149,18 @@ func TestTablesAreToldOfAnOutcomeThatWasUnknown(t *testing.T) {
 	}
 }
 
-// What is told may panic, or use the engine: it holds nothing of it.
-func TestWhoIsToldHoldsNothingOfTheEngine(t *testing.T) {
+// Ended may use the engine, and may panic.
+func TestObserversHoldNoLocksOfTheEngine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
-	ends := w.toldEndings()
+	ends := w.outcomes()
 	e := w.engine()
 	var again atomic.Bool
 	ends.also = func() {
 		if again.Swap(true) {
 			return
 		}
-		// the same row, by the other writer
+		// The other writer changes the same row.
 		if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 			t.Error(err)
 		}

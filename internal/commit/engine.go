@@ -12,19 +12,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Config of an engine. Zero values take the defaults.
+// Config configures an engine. Zero values mean the defaults.
 type Config[T Tx] struct {
-	Pool     *pgxpool.Pool // connections for batches; at least Writers+2
+	Pool     *pgxpool.Pool // at least Writers+2 connections, and MaxDirect more if there are direct commands
 	NewTx    func() T
 	Instance string // names this process in commit_batches
 	Writers  int    // batches at a time, default 2
-	Limits   Limits // default 1,000 rows a batch, 200,000 rows and 64 MiB waiting
-	// NameConstraints are the unique constraints over names that callers choose: a violation means
-	// that another process won the race, and the batch runs again.
+	Limits   Limits // default 1,000 rows in a batch; 200,000 rows and 64 MiB queued or running
+	// NameConstraints are the unique constraints on names that callers choose. A violation means that another process
+	// won the race, and the batch is rerun.
 	NameConstraints []string
-	// LockTimeout is how long a batch waits at least for a lock that another transaction holds. After three
-	// time-outs (one, while other commands are blocked) it is searched for the commands that need the lock.
-	// Default 100 ms.
+	// LockTimeout is the minimum wait for a lock that another transaction holds. After three timeouts (after one, while
+	// other commands are blocked) the batch is bisected to find the commands that need the lock. Default 100 ms.
 	LockTimeout time.Duration
 	Metrics     *Metrics
 	Log         *slog.Logger
@@ -49,6 +48,7 @@ type Engine[T Tx] struct {
 	counts   counts
 	backoff  backoff
 	pace     pace
+	slots    slots
 	writers  sync.WaitGroup
 	ended    chan struct{} // closed when the writers are gone
 }
@@ -76,7 +76,7 @@ func New[T Tx](c Config[T]) *Engine[T] {
 		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
 		queue: newQueue[T](c.Limits, c.Writers), latches: newLatchTable(),
-		ended: make(chan struct{}),
+		slots: slots{all: make(chan struct{}, MaxDirect)}, ended: make(chan struct{}),
 	}
 	e.inflight.jobs = make(map[inflightKey]*job[T])
 	for _, n := range c.NameConstraints {
@@ -101,8 +101,8 @@ type Result struct {
 	Err     error
 }
 
-// Do runs one work and waits for its outcome. If ctx ends first, Do returns NOT_RUN (or why it could not run)
-// when the work had not begun, and OUTCOME_UNKNOWN when it had.
+// Do runs one submission and waits for its outcome. If ctx ends first, Do returns OUTCOME_UNKNOWN if the command had
+// begun, otherwise NOT_RUN or a more specific reason.
 func (e *Engine[T]) Do(ctx context.Context, w Submission[T]) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return Outcome{}, callEnded(err)
@@ -115,7 +115,7 @@ func (e *Engine[T]) Do(ctx context.Context, w Submission[T]) (Outcome, error) {
 	call.job.start(w, &call.wait, deadline(ctx))
 	e.submit([]*job[T]{&call.job})
 	call.wait.until(ctx)
-	r := e.leave(ctx, &call.job)
+	r := e.resultOf(ctx, &call.job)
 	return r.Outcome, r.Err
 }
 
@@ -123,18 +123,18 @@ func callEnded(err error) error {
 	return fault.NotRun.New("the call had already timed out or been cancelled").Because(err)
 }
 
-// patience bounds the wait for the database and for locked rows of a caller without deadline.
-const patience = 10 * time.Second
+// defaultDeadline applies to callers without a deadline: it bounds waits for the database and for locked rows.
+const defaultDeadline = 10 * time.Second
 
 func deadline(ctx context.Context) time.Time {
 	end, ok := ctx.Deadline()
 	if !ok {
-		end = time.Now().Add(patience)
+		end = time.Now().Add(defaultDeadline)
 	}
 	return end
 }
 
-// DoAll runs works of one tenant, each for itself, and waits for all their outcomes.
+// DoAll runs submissions of one tenant, each independently, and waits for all outcomes.
 func (e *Engine[T]) DoAll(ctx context.Context, submissions []Submission[T]) []Result {
 	results := make([]Result, len(submissions))
 	if len(submissions) == 0 {
@@ -156,13 +156,13 @@ func (e *Engine[T]) DoAll(ctx context.Context, submissions []Submission[T]) []Re
 	e.submit(jobs)
 	wait.until(ctx)
 	for i, j := range jobs {
-		results[i] = e.leave(ctx, j)
+		results[i] = e.resultOf(ctx, j)
 	}
 	return results
 }
 
-// leave returns the job's result, or NOT_RUN or OUTCOME_UNKNOWN if ctx ended first.
-func (e *Engine[T]) leave(ctx context.Context, j *job[T]) Result {
+// resultOf returns the job's result, or NOT_RUN or OUTCOME_UNKNOWN if ctx ended first.
+func (e *Engine[T]) resultOf(ctx context.Context, j *job[T]) Result {
 	if j.state.CompareAndSwap(waiting, abandoned) {
 		e.queue.end(j)
 		e.handOverKey(j)
@@ -174,7 +174,7 @@ func (e *Engine[T]) leave(ctx context.Context, j *job[T]) Result {
 	return Result{Err: fault.OutcomeUnknown.New("the call timed out or was cancelled while its command was running").Because(ctx.Err())}
 }
 
-// notRun says why a job did not run in its caller's time.
+// notRun returns the reason why a job did not run before its caller's deadline.
 func (e *Engine[T]) notRun(j *job[T], cause error) error {
 	if j.blocked.Load() {
 		return rowsLocked(cause)
@@ -193,7 +193,7 @@ func unavailable(cause error) error {
 	return fault.DatabaseUnavailable.New("the database cannot commit now").After(time.Second).Because(cause)
 }
 
-// submit admits jobs, parks those whose request key is in flight, and queues the others.
+// submit admits jobs, parks those whose request key is in flight, and starts the others.
 func (e *Engine[T]) submit(jobs []*job[T]) {
 	var err error
 	switch e.queue.admit(jobs) {
@@ -205,7 +205,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is shutting down").After(time.Second)
 	case admitted:
-		e.queue.put(e.inflight.park(jobs))
+		e.start(e.inflight.park(jobs))
 		return
 	}
 	for _, j := range jobs {
@@ -215,7 +215,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	}
 }
 
-// finish answers a claimed job, and those parked behind it.
+// finish answers a claimed job, and the jobs parked behind it.
 func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.out, j.err = out, err
 	j.state.Store(finished)
@@ -224,13 +224,13 @@ func (e *Engine[T]) finish(j *job[T], out Outcome, err error) {
 	j.wait.finish()
 }
 
-// fail answers a claimed job of which nothing was kept.
+// fail answers a claimed job that has no durable effect.
 func (e *Engine[T]) fail(j *job[T], err error) {
 	j.reset()
 	e.finish(j, Outcome{}, err)
 }
 
-// Drain rejects new work and waits until all admitted work is answered or ctx ends.
+// Drain rejects new calls and waits until all admitted ones are answered or ctx ends.
 func (e *Engine[T]) Drain(ctx context.Context) error {
 	e.queue.close()
 	select {
@@ -241,7 +241,7 @@ func (e *Engine[T]) Drain(ctx context.Context) error {
 	}
 }
 
-// Busy tells how much work waits, in full batches.
+// Busy returns the load of the engine, in full batches.
 func (e *Engine[T]) Busy() float64 {
 	return float64(e.queue.depth()) / float64(e.queue.limits.BatchRows)
 }

@@ -10,7 +10,7 @@ import (
 
 func TestServersAgreeOnTheEpoch(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t) // copied from a template: a history of its own
+	db := pgtest.New(t) // a copy of the template begins an epoch
 	pool := pgtest.Pool(t, db.AppDSN)
 	const servers = 8
 	terms := make([]string, servers)
@@ -37,7 +37,7 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 	if again := agree(); again != first {
 		t.Errorf("the term was %s, and is %s", first, again)
 	}
-	// As an operator does who put a snapshot of the disk back.
+	// The operator's statement after restoring a disk snapshot.
 	if _, err := pool.Exec(t.Context(), "insert into commit_epochs (epoch) select max(epoch) + 1 from commit_epochs"); err != nil {
 		t.Fatal(err)
 	}
@@ -46,11 +46,11 @@ func TestServersAgreeOnTheEpoch(t *testing.T) {
 	}
 }
 
-func TestACommitCarriesAnEpochThatNoServerHasNoticed(t *testing.T) {
+func TestCommitBeginsAnUnrecordedEpoch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	super := pgtest.Pool(t, db.SuperDSN)
-	for _, history := range []string{"1/1", "2/2"} { // the database comes from elsewhere
+	for _, history := range []string{"1/1", "2/2"} { // the history of another cluster
 		var epoch, next int
 		err := super.QueryRow(t.Context(), `insert into commit_epochs (epoch, history)
 			select coalesce(max(epoch), 0) + 1, $1 from commit_epochs returning epoch`, history).Scan(&epoch)

@@ -14,30 +14,30 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// evidence is what an attempt rests on: all that its commands were shown, and with it every answer and
-// every refusal that they give. A caller gets these only after confirm and COMMIT (a dry run: ROLLBACK).
+// evidence is the data that the commands of an attempt have read. All their answers and refusals depend on it, so a
+// caller gets these only after confirm and COMMIT (a dry run: ROLLBACK).
 //
 //	rows    locked, or (optimistic) taken over from predecessors and read without locks
-//	names   looked up after the rows; a miss may be untrue by now
+//	names   looked up after the rows; a miss may be outdated
 //	time    the database's clock, read after the rows
 type evidence struct {
 	optimistic   bool
 	predecessors []*latch // batches of this process whose rows were taken over
 }
 
-// confirm queues what makes sure of the evidence, in the transaction that COMMIT ends:
+// confirm queues the statements that verify the evidence, in the transaction that COMMIT ends:
 //
 //	rows    locked: they cannot have changed. Optimistic: the predecessors have committed, and every
 //	        row that the batch saw is locked, sorted, and is as its last known writer wrote it
 //	names   a name that the batch takes is inserted: its unique constraint is the proof. A name that was
-//	        looked up and not taken hangs on rows: it counts only while these are as they were
+//	        looked up and not taken depends on rows: it is valid as long as these are unchanged
 //	time    nothing to confirm
 func (a *attempt[T]) confirm(p *Pipe, conn *pgx.Conn) error {
 	if !a.evidence.optimistic {
 		return nil
 	}
 	if len(a.evidence.predecessors) > 0 {
-		if err := p.Run(conn); err != nil { // what is new is written while they commit
+		if err := p.Run(conn); err != nil { // inserts run while the predecessors commit
 			return err
 		}
 		if !a.awaitPredecessors() {
@@ -53,7 +53,7 @@ func (a *attempt[T]) confirm(p *Pipe, conn *pgx.Conn) error {
 	return nil
 }
 
-// awaitPredecessors waits until the batches whose rows were taken over have ended.
+// awaitPredecessors waits until all predecessors have ended, and reports whether all have committed.
 func (a *attempt[T]) awaitPredecessors() (committed bool) {
 	start := time.Now()
 	committed = a.engine.latches.await(a.evidence.predecessors)
@@ -62,7 +62,7 @@ func (a *attempt[T]) awaitPredecessors() (committed bool) {
 	return committed
 }
 
-// ending is how an attempt ended. The switch in Engine.run says what follows from each.
+// ending is how an attempt ended. The switch in Engine.run handles each of them.
 type ending int
 
 const (
@@ -71,10 +71,10 @@ const (
 	overfull                 // more row ids than one batch has
 	conflicted               // optimistic evidence did not hold
 	raced                    // another transaction took a name, or a snapshot, a plan or a statement was lost
-	collided                 // a number of the batch was given out before
-	blocked                  // another transaction held a lock for longer than the lock time-out
+	collided                 // the batch number or a row id was used before
+	blocked                  // another transaction held a lock for longer than the lock timeout
 	lost                     // the connection failed; nothing was committed
-	rejected                 // the database refuses the data of some command, or code of ours is wrong
+	rejected                 // the database refuses the data of some command, or our code has a defect
 	broken                   // schema, rights or disk: no batch can commit
 	endings
 )
@@ -93,27 +93,27 @@ var (
 
 func internal(cause error) error { return fault.InternalError.New("internal error").Because(cause) }
 
-// end reads how an attempt ended. An optimistic attempt that failed for a reason that locks could prevent is
-// conflicted.
-func (a *attempt[T]) end(err error) ending {
+// classify maps the result of an attempt to an ending. An optimistic attempt that failed for a reason that locks could
+// have prevented is conflicted.
+func (a *attempt[T]) classify(err error) ending {
 	end := a.engine.classify(err)
 	if a.waited > idleTimeout/2 && hasState(err, "25P03") {
-		end = raced // our own wait for another batch of this process: the database is well
+		end = raced // caused by our wait for another batch of this process, not by the database
 	}
 	if !a.evidence.optimistic || a.sent {
 		return end
 	}
 	switch end {
-	// collided: most likely an entry that another process wrote under the same version.
+	// collided: most likely another process wrote an entry with the same version.
 	case raced, blocked, rejected, collided:
 		return conflicted
 	}
 	return end
 }
 
-// byAnother reports that another process caused the conflict: it changed a row that was not locked, or holds one. A
-// name that it took says nothing about rows.
-func (e *Engine[T]) byAnother(err error) bool {
+// causedByOtherProcess reports whether another process caused the conflict: it changed or holds a row that this batch
+// had not locked. A name taken by another process says nothing about rows.
+func (e *Engine[T]) causedByOtherProcess(err error) bool {
 	var p *pgconn.PgError
 	if !errors.As(err, &p) {
 		return false
@@ -122,8 +122,8 @@ func (e *Engine[T]) byAnother(err error) bool {
 	return end == collided || end == blocked || p.Code == "LD001" || p.Code[:min(2, len(p.Code))] == "40"
 }
 
-// classify reads a failed attempt. Only SQLSTATE and constraint names are looked at, never texts. An error
-// that is not known is taken for one of data: so its command can fail alone.
+// classify maps the error of an attempt to an ending, by SQLSTATE and constraint name, never by text. An unknown error
+// counts as an error of data, so that bisection fails only the command that causes it.
 func (e *Engine[T]) classify(err error) ending {
 	var p *pgconn.PgError
 	switch {
@@ -151,28 +151,27 @@ func (e *Engine[T]) classify(err error) ending {
 	if end, ok := stateClasses[p.Code[:min(2, len(p.Code))]]; ok {
 		return end
 	}
-	if errors.Is(err, errLost) { // said while connecting, perhaps by a pooler
+	if errors.Is(err, errLost) { // an error of the connect, perhaps sent by a pooler
 		return lost
 	}
 	return rejected
 }
 
-// states goes before stateClasses.
+// states takes precedence over stateClasses.
 var states = map[string]ending{
 	"LD001": raced,    // a statement missed a row
 	"0A000": raced,    // a cached plan, after a migration
-	"26000": raced,    // a prepared statement that a pooler forgot
-	"42P05": raced,    // a prepared statement that a pooler had from another client
+	"26000": raced,    // a prepared statement was lost by a pooler
+	"42P05": raced,    // a prepared statement exists already, from another client of a pooler
 	"57014": raced,    // cancelled, by statement_timeout or by hand
 	"55P03": blocked,  // lock_timeout
 	"25006": lost,     // read-only: the server was demoted
 	"25P03": lost,     // idle_in_transaction_session_timeout
-	"53200": rejected, // out of memory, or of room for locks: perhaps of one command
+	"53200": rejected, // out of memory or lock table full, perhaps because of one command
 	"53300": lost,     // too many connections
 }
 
-// stateClasses leaves XX (corruption, internal errors) to the commands that run into it: one rotten
-// row must not stop all others.
+// stateClasses has no entry for XX (corruption, internal errors): the commands that run into a corrupt row fail alone.
 var stateClasses = map[string]ending{
 	"40": raced,                // serialization failure, deadlock
 	"08": lost,                 // connection
@@ -189,7 +188,7 @@ func connectionLost(err error) bool {
 		pgconn.Timeout(err) || pgconn.SafeToRetry(err)
 }
 
-// nameTaken reports that another process took a name first, which says nothing about rows.
+// nameTaken reports whether another process took a name first, which says nothing about rows.
 func (e *Engine[T]) nameTaken(err error) bool {
 	var p *pgconn.PgError
 	return errors.As(err, &p) && p.Code == "23505" && e.names[p.ConstraintName]
@@ -200,15 +199,15 @@ func hasState(err error, code string) bool {
 	return errors.As(err, &p) && p.Code == code
 }
 
-// isDeadlock: rows are locked in one order everywhere, so a deadlock is a defect of ours.
+// isDeadlock reports a deadlock. Rows are locked in one order everywhere, so every deadlock is a defect.
 func isDeadlock(err error) bool { return hasState(err, "40P01") }
 
-// isCanceled reports that a statement was ended by statement_timeout or by hand. Another transaction is not the cause:
-// a wait for its locks ends by lock_timeout.
+// isCanceled reports whether a statement was cancelled, by statement_timeout or by an operator. The cause is not
+// another transaction: lock_timeout ends waits for its locks.
 func isCanceled(err error) bool { return hasState(err, "57014") }
 
-// backoff disables optimistic batches after a conflict with another process: for a second, and for twice
-// as long each time that the next conflict follows at once, up to a minute.
+// backoff disables optimistic batches after a conflict with another process: for a second, doubling up to a minute if
+// the next conflict follows immediately.
 type backoff struct {
 	mu    sync.Mutex
 	until time.Time
@@ -216,8 +215,8 @@ type backoff struct {
 }
 
 const (
-	leastBackoff    = time.Second
-	greatestBackoff = time.Minute
+	minBackoff = time.Second
+	maxBackoff = time.Minute
 )
 
 func (b *backoff) over() bool {
@@ -226,7 +225,7 @@ func (b *backoff) over() bool {
 	return time.Now().After(b.until)
 }
 
-// start begins a pause, unless one goes on.
+// start begins a pause, unless one is running.
 func (b *backoff) start() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,9 +234,9 @@ func (b *backoff) start() {
 		return
 	}
 	if now.Before(b.until.Add(b.pause)) {
-		b.pause = min(2*b.pause, greatestBackoff)
+		b.pause = min(2*b.pause, maxBackoff)
 	} else {
-		b.pause = leastBackoff
+		b.pause = minBackoff
 	}
 	b.until = now.Add(b.pause)
 }

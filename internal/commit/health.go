@@ -9,36 +9,36 @@ import (
 	"time"
 )
 
-// health records why commits fail. A probe clears that by committing a batch of no commands, since a load balancer
-// that asks Ready may have stopped sending work.
+// health records why commits fail. A probe clears the error by committing a batch without commands: a load balancer
+// that watches Ready may have stopped sending calls.
 type health struct {
-	broken  atomic.Pointer[error] // nil: commits do not fail
+	broken  atomic.Pointer[error] // nil: commits succeed
 	probing atomic.Bool
 	ahead   lead
 
 	mu      sync.Mutex
-	running map[int64]time.Time // attempts at work, by when they began
-	begun   int64
+	running map[int64]time.Time // running attempts, with their start
+	begun   int64               // attempts so far
 }
 
 const (
 	probePause = 250 * time.Millisecond
-	// tooLong is how long an attempt may take before the engine is not ready: the connection may be silent.
-	tooLong = 5 * time.Second
+	// stuckAfter is the age of an attempt at which the engine is no longer ready: the connection may be silent.
+	stuckAfter = 5 * time.Second
 )
 
-// Ready gives the reason why batches do not commit now, or nil.
+// Ready returns the reason why batches cannot commit now, or nil.
 func (e *Engine[T]) Ready() error {
 	if err := e.health.broken.Load(); err != nil {
 		return *err
 	}
-	if age := e.health.oldest(); age > tooLong {
+	if age := e.health.oldest(); age > stuckAfter {
 		return fmt.Errorf("commit: a batch has been running for %v", age.Truncate(time.Millisecond))
 	}
 	return nil
 }
 
-// begin notes that an attempt is at work, until end.
+// begin records a running attempt, until end.
 func (h *health) begin() (attempt int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -56,7 +56,7 @@ func (h *health) end(attempt int64) {
 	delete(h.running, attempt)
 }
 
-// oldest is the age of the oldest attempt at work.
+// oldest returns the age of the oldest running attempt.
 func (h *health) oldest() (age time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -66,7 +66,7 @@ func (h *health) oldest() (age time.Duration) {
 	return age
 }
 
-// markUnready records why commits fail now, and has a probe find out when they no longer do.
+// markUnready records why commits fail, and starts a probe that clears the error once a commit succeeds.
 func (e *Engine[T]) markUnready(err error) {
 	e.health.broken.Store(&err)
 	if e.health.probing.CompareAndSwap(false, true) {
@@ -80,7 +80,7 @@ func (e *Engine[T]) markReady() {
 	}
 }
 
-// probe commits batches of no commands until one goes through.
+// probe commits batches without commands until one succeeds.
 func (e *Engine[T]) probe() {
 	for {
 		for e.health.broken.Load() != nil {
@@ -101,7 +101,7 @@ func (e *Engine[T]) probe() {
 	}
 }
 
-// noticeEpoch records a new epoch after a restore or a failover. Batches are right without it.
+// noticeEpoch records a new epoch after a restore or a failover. Batches do not depend on it.
 func (e *Engine[T]) noticeEpoch() {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
@@ -110,7 +110,7 @@ func (e *Engine[T]) noticeEpoch() {
 	}
 }
 
-// probeOnce commits a batch of no commands, under a number of its own.
+// probeOnce commits a batch without commands, under a number of its own.
 func (e *Engine[T]) probeOnce() error {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
@@ -130,8 +130,7 @@ func (e *Engine[T]) probeOnce() error {
 	return err
 }
 
-// lead is how far recorded times were ahead of the database's clock lately: after the clock ran ahead, or was set
-// back.
+// lead is by how much recorded times were recently ahead of the database's clock, which ran fast or was set back.
 type lead struct {
 	ahead atomic.Int64 // nanoseconds
 	seen  atomic.Int64 // Unix nanoseconds
@@ -142,15 +141,15 @@ const (
 	leadMemory    = time.Minute
 )
 
-func (l *lead) note(at Times) {
+func (l *lead) observe(at Times) {
 	if ahead := at.Recorded.Sub(at.Now); ahead > leadTolerated {
 		l.ahead.Store(int64(ahead))
 		l.seen.Store(time.Now().UnixNano())
 	}
 }
 
-// ClockLead is how far the newest recorded time of some rows was ahead of the database's clock in the last
-// minute, if that is more than a second; else 0. Their history goes on at that time until the clock is there.
+// ClockLead returns by how much a recorded time was ahead of the database's clock in the last minute, or 0 up to one
+// second. The history of such rows continues at that time until the clock reaches it.
 func (e *Engine[T]) ClockLead() time.Duration {
 	if time.Since(time.Unix(0, e.health.ahead.seen.Load())) > leadMemory {
 		return 0

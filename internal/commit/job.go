@@ -14,52 +14,51 @@ import (
 // job is a Submission in the engine.
 type job[T any] struct {
 	Submission[T]
-	state   atomic.Int32
-	blocked atomic.Bool // a lock that another transaction holds stopped it last
-	wait    *waiter
-	lane    *lane[T]
-	end     time.Time // its caller's deadline: nothing is tried again after it
+	state    atomic.Int32
+	blocked  atomic.Bool // its last attempt failed on a lock that another transaction holds
+	wait     *waiter
+	lane     *lane[T]
+	deadline time.Time // its caller's deadline: no retry begins after it
 
 	// Guarded by inflight.mu.
-	parked []*job[T] // same key, behind this one
-	gone   int       // how many of parked were abandoned
+	parked []*job[T] // jobs with the same key, behind this one
+	gone   int       // number of abandoned jobs in parked
 
-	// Kept from one attempt to the next: hints, and whether it is still to run.
-	more  int  // times it asked for more rows
-	later bool // it waits for its batch to commit, and runs after it
+	// Kept across attempts.
+	more  int  // number of ErrMoreRows
+	later bool // deferred by ErrLater: runs after its batch has committed
 
-	// Of one attempt; kept when it commits.
+	// State of one attempt; valid once it has committed.
 	out   Outcome
 	err   error
-	found *keyRecord // what the look-up found under its key
-	kept  *keyRecord // what is under its key when the attempt has committed
+	found *keyRecord // the record of its key before the attempt
+	kept  *keyRecord // the record of its key after the commit
 	fresh bool       // the attempt writes kept
 }
 
-// States of a job. Its batch claims it just before each attempt; when an attempt is known to have kept
-// nothing and the next one has to wait, it waits again too, so that a caller who leaves meanwhile can
-// be told that it did not run.
+// States of a job. Its batch claims it before each attempt. If an attempt had no effect and the next one is delayed,
+// the job returns to waiting, so that a call that is cancelled meanwhile can be answered with NOT_RUN.
 const (
 	waiting   int32 = iota
-	claimed         // its batch runs it, whatever its caller does
-	abandoned       // its caller went away first: it never runs
+	claimed         // its batch runs it, even if the call is cancelled
+	abandoned       // its call was cancelled before a claim: it never runs
 	finished        // out and err are its answer
 )
 
-func (j *job[T]) start(w Submission[T], wait *waiter, end time.Time) {
-	j.Submission, j.wait, j.end = w, wait, end
+func (j *job[T]) start(w Submission[T], wait *waiter, deadline time.Time) {
+	j.Submission, j.wait, j.deadline = w, wait, deadline
 	j.Rows = max(1, w.Rows)
 }
 
-// reset forgets an attempt.
+// reset discards the state of an attempt.
 func (j *job[T]) reset() {
 	j.out, j.err, j.found, j.kept, j.fresh = Outcome{}, nil, nil, nil, false
 }
 
-// keyed tells whether the job's answer is looked up and recorded.
+// keyed reports whether the job's answer is looked up and recorded.
 func (j *job[T]) keyed() bool { return j.Key != nil && !j.DryRun }
 
-// claim takes the jobs whose callers still wait for them; the others never run.
+// claim claims the jobs that are not abandoned, and returns them.
 func claim[T any](jobs []*job[T]) []*job[T] {
 	live := jobs[:0]
 	for _, j := range jobs {
@@ -70,8 +69,8 @@ func claim[T any](jobs []*job[T]) []*job[T] {
 	return live
 }
 
-// handBack undoes claim: nothing of the jobs was kept, and they wait to be tried again.
-func handBack[T any](jobs []*job[T]) {
+// unclaim returns jobs without effect to waiting, before a retry.
+func unclaim[T any](jobs []*job[T]) {
 	for _, j := range jobs {
 		if j.state.Load() == claimed {
 			j.reset()
@@ -80,7 +79,7 @@ func handBack[T any](jobs []*job[T]) {
 	}
 }
 
-// remaining leaves the abandoned out.
+// remaining returns the jobs that are not abandoned.
 func remaining[T any](jobs []*job[T]) []*job[T] {
 	live := make([]*job[T], 0, len(jobs)/2)
 	for _, j := range jobs {
@@ -91,7 +90,7 @@ func remaining[T any](jobs []*job[T]) []*job[T] {
 	return live
 }
 
-// waiter counts jobs down, and then wakes the caller that waits for them.
+// waiter counts down the jobs of a call, then wakes the caller.
 type waiter struct {
 	left atomic.Int32
 	done chan struct{}
@@ -116,7 +115,7 @@ func (w *waiter) finish() {
 	}
 }
 
-// inflightKeys maps each request key in flight in this process to the job that owns it. Others with the key are
+// inflightKeys maps each request key in flight in this process to the job that owns it. Other jobs with the key are
 // parked behind the owner, so that a process never races itself for a key.
 type inflightKeys[T any] struct {
 	mu   sync.Mutex
@@ -132,7 +131,7 @@ func (j *job[T]) inflightKey() inflightKey {
 	return inflightKey{j.Tenant, j.Key.Principal, j.Key.Operation, j.Key.Key}
 }
 
-// park parks the jobs whose key is in flight, and returns those that run.
+// park parks the jobs whose key is in flight, and returns the others.
 func (f *inflightKeys[T]) park(jobs []*job[T]) (first []*job[T]) {
 	if !slices.ContainsFunc(jobs, (*job[T]).keyed) {
 		return jobs
@@ -154,8 +153,8 @@ func (f *inflightKeys[T]) park(jobs []*job[T]) (first []*job[T]) {
 	return first
 }
 
-// remove releases the key of an ended job and returns the jobs parked behind it. A job that was parked itself owns
-// none; its owner forgets it.
+// remove releases the key of an ended job and returns the jobs parked behind it. A parked job owns no key: if it ends,
+// its owner counts it as gone.
 func (f *inflightKeys[T]) remove(j *job[T]) (parked []*job[T]) {
 	k := j.inflightKey()
 	f.mu.Lock()
@@ -173,8 +172,8 @@ func (f *inflightKeys[T]) remove(j *job[T]) (parked []*job[T]) {
 	return parked
 }
 
-// next makes the first of parked jobs the owner of their key, the others parked behind it, unless
-// the key is in flight again: then all are parked there, and next returns nil.
+// next makes the first of the parked jobs the owner of their key, with the others parked behind it. If the key is in
+// flight again, all are parked behind its owner, and next returns nil.
 func (f *inflightKeys[T]) next(parked []*job[T]) *job[T] {
 	k := parked[0].inflightKey()
 	f.mu.Lock()
@@ -188,8 +187,8 @@ func (f *inflightKeys[T]) next(parked []*job[T]) *job[T] {
 	return parked[0]
 }
 
-// handOverKey gives up the key of an ended job: those parked behind it get what is recorded, or, when nothing
-// is, the first of them runs.
+// handOverKey releases the key of an ended job. Jobs parked behind it get the recorded answer. If none was recorded,
+// the first of them runs.
 func (e *Engine[T]) handOverKey(j *job[T]) {
 	if !j.keyed() {
 		return
@@ -202,7 +201,7 @@ func (e *Engine[T]) handOverKey(j *job[T]) {
 		for _, p := range parked {
 			if p.state.CompareAndSwap(waiting, claimed) {
 				out, err := p.replay(j.kept)
-				e.tellReplay(p, j.kept)
+				e.observeReplay(p, j.kept)
 				e.finish(p, out, err)
 			}
 		}
@@ -215,13 +214,13 @@ func (e *Engine[T]) handOverKey(j *job[T]) {
 	if head == nil {
 		return
 	}
-	e.queue.put([]*job[T]{head})
+	e.start([]*job[T]{head})
 	if head.state.Load() == abandoned {
-		e.handOverKey(head) // its caller left before the key was its own
+		e.handOverKey(head) // it was abandoned before it owned the key
 	}
 }
 
-// replay answers a job from what is recorded under its key.
+// replay answers a job from the record of its key.
 func (j *job[T]) replay(r *keyRecord) (Outcome, error) {
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {
 		return Outcome{}, KeyReused.New("the Idempotency-Key was already used with other content: use a new key for another request").
@@ -238,8 +237,8 @@ func (j *job[T]) replay(r *keyRecord) (Outcome, error) {
 	return Outcome{Recorded: r.answer, Replayed: true, FirstRequestID: r.requestID}, nil
 }
 
-// tellReplay counts and logs a replay: once, when it is the answer, however often its batch ran.
-func (e *Engine[T]) tellReplay(j *job[T], r *keyRecord) {
+// observeReplay counts and logs a replay: once, with the answer, even if the batch was rerun.
+func (e *Engine[T]) observeReplay(j *job[T], r *keyRecord) {
 	attributes := []any{"operation", j.Key.Operation, "key", j.Key.Key, "first_request_id", r.requestID, "request_id",
 		j.RequestID}
 	if !bytes.Equal(r.fingerprint, j.Key.Fingerprint) {

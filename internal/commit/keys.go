@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 )
 
-// keyRecord is what is recorded under a request key.
+// keyRecord is the record of a request key.
 type keyRecord struct {
 	refused     bool
 	fingerprint []byte
@@ -22,7 +22,7 @@ type keyRecord struct {
 	expiresAt   time.Time
 }
 
-// keys are the jobs of a batch that have a request key, sorted by it.
+// keys has the jobs of a batch with a request key, sorted by key.
 type keys[T any] []*job[T]
 
 func compareKeys[T any](a, b *job[T]) int {
@@ -32,7 +32,7 @@ func compareKeys[T any](a, b *job[T]) int {
 
 var q db.Queries
 
-// lookup finds what is recorded under the keys of a batch's jobs.
+// lookup reads the records of the keys of a batch's jobs.
 func (k *keys[T]) lookup(p *Pipe, jobs []*job[T]) {
 	for _, j := range jobs {
 		if j.keyed() {
@@ -60,8 +60,8 @@ func (k *keys[T]) lookup(p *Pipe, jobs []*job[T]) {
 	})
 }
 
-// flush records the answers, once, as the batch's last names. Where the row of a key whose life is
-// over is still there, the answer goes into it.
+// flush records the answers, as the last names of the batch. If the row of an expired key still exists, it is updated
+// instead of inserted.
 func (k keys[T]) flush(p *Pipe, now time.Time) {
 	fresh, renewed := db.KeyInsertParams{Now: now}, db.KeyInsertParams{Now: now}
 	var seen []time.Time
@@ -92,7 +92,7 @@ func (k keys[T]) flush(p *Pipe, now time.Time) {
 	}
 }
 
-// record adds what the job keeps under its key to the rows of a statement, and begins the key's life.
+// record adds the record of the job's key to the rows of a statement, and sets its expiry.
 func (j *job[T]) record(rows *db.KeyInsertParams) {
 	j.kept.createdAt, j.kept.expiresAt = rows.Now, rows.Now.Add(j.Key.Life)
 	rows.Tenants = append(rows.Tenants, j.Tenant)
@@ -106,7 +106,7 @@ func (j *job[T]) record(rows *db.KeyInsertParams) {
 	rows.ExpiresAt = append(rows.ExpiresAt, j.kept.expiresAt)
 }
 
-// Keys are the request keys, as the cleaner sees them.
+// Keys describes the table of request keys to the cleaner.
 func Keys() clean.Table {
 	return clean.Table{
 		Name:    "commit_keys",

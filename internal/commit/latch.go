@@ -8,46 +8,46 @@ import (
 	"time"
 )
 
-// latchTable has a latch for every batch that runs in this process, by the hashes of its rows and names. A
-// batch that needs one of them waits here, not in the database: there it would hold a connection in a
-// lock wait that counts against LockTimeout. Batches without a row in common run side by side; an
-// optimistic batch (see Optimistic) waits for another one with a shared row only until that one is applied.
+// latchTable has a latch for every batch that runs in this process, by the hashes of its rows and names. Batches with a
+// row or name in common wait for each other here. In the database they would hold a connection in a lock wait, which
+// counts against LockTimeout. An optimistic batch (see Optimistic) waits for a batch with a shared row only until that
+// batch is applied.
 type latchTable struct {
-	entrance sync.Mutex // held by the batch that acquires next, so that none is passed over for ever
+	entrance sync.Mutex // held by the batch that acquires next, against starvation
 	mu       sync.Mutex
 	changed  sync.Cond
-	shared   map[uint64]*latch // the last batch that has the row
+	shared   map[uint64]*latch // the last batch with the row
 	owned    map[uint64]*latch
 	acquired int64          // latches so far
 	ticket   int64          // the lowest ticket that has not passed
-	passed   map[int64]bool // tickets behind it
+	passed   map[int64]bool // higher tickets that have passed
 }
 
-// Latches gathers the hashes of what a batch works with. A hash is the same for the same row or name
-// throughout the process.
+// Latches gathers the hashes of a batch's rows and names. Equal rows and names have equal hashes throughout the
+// process.
 type Latches struct{ shared, owned []uint64 }
 
-// Share names a row that an optimistic batch may take over from the batch before.
+// Share adds a row that an optimistic batch may take over from its predecessor.
 func (l *Latches) Share(hash uint64) { l.shared = append(l.shared, hash) }
 
-// Own names a row or name that no two batches work with at the same time.
+// Own adds a row or name that only one batch at a time works with.
 func (l *Latches) Own(hash uint64) { l.owned = append(l.owned, hash) }
 
 // latch records the rows and names of one batch.
 type latch struct {
 	Latches
 	ticket       int64         // see mode
-	participants []Participant // set by publish: from then on they do not change
-	writer       *Writer       // allocated apart: successors keep it without the latch
+	participants []Participant // set by publish; they do not change afterwards
+	writer       *Writer       // allocated separately: successors keep it longer than the latch
 
 	// Guarded by latchTable.mu.
-	place     int64 // in the order of acquiring
+	order     int64 // in the order of acquiring
 	published bool
 	ended     bool
 	failed    bool
 }
 
-// participant is the batch's participant of p's kind, or nil if its commands needed nothing of it.
+// participant returns the batch's participant of p's type, or nil if the batch has none.
 func (l *latch) participant(p Participant) Participant {
 	for _, other := range l.participants {
 		if reflect.TypeOf(other) == reflect.TypeOf(p) {
@@ -64,10 +64,10 @@ func newLatchTable() *latchTable {
 	return t
 }
 
-// acquire waits until no other batch has one of the rows or names, then takes them all. An optimistic
-// batch may share rows with published ones: those are its predecessors, in the order in which they acquired.
-// Batches acquire in the order of their tickets, so that commands with a row in common take effect in
-// the order in which they came, unless a batch has to run again, which has no ticket then.
+// acquire waits until no other batch has one of the rows or names, then takes all of them. An optimistic batch may
+// share rows with published batches. These are its predecessors, returned in the order in which they acquired. Batches
+// acquire in the order of their tickets, so that commands with a row in common take effect in order of arrival. A rerun
+// has no ticket.
 func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) {
 	defer t.pass(l.ticket)
 	t.awaitTicket(l.ticket)
@@ -77,7 +77,7 @@ func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) 
 	defer t.mu.Unlock()
 	for {
 		var free bool
-		if predecessors, free = t.ahead(l, optimistic); free {
+		if predecessors, free = t.findPredecessors(l, optimistic); free {
 			break
 		}
 		t.changed.Wait()
@@ -89,15 +89,15 @@ func (t *latchTable) acquire(l *latch, optimistic bool) (predecessors []*latch) 
 		t.owned[h] = l
 	}
 	t.acquired++
-	l.place = t.acquired
-	slices.SortFunc(predecessors, func(a, b *latch) int { return cmp.Compare(a.place, b.place) })
+	l.order = t.acquired
+	slices.SortFunc(predecessors, func(a, b *latch) int { return cmp.Compare(a.order, b.order) })
 	return predecessors
 }
 
-// ticketPatience bounds the wait for lower tickets: the connection of one that has not passed may be silent.
-const ticketPatience = time.Second
+// maxTicketWait bounds the wait for lower tickets: the connection of such a batch may be silent.
+const maxTicketWait = time.Second
 
-// awaitTicket waits until all lower tickets have passed, or its patience is over.
+// awaitTicket waits until all lower tickets have passed, for at most maxTicketWait.
 func (t *latchTable) awaitTicket(ticket int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,7 +105,7 @@ func (t *latchTable) awaitTicket(ticket int64) {
 		return
 	}
 	over := false
-	timer := time.AfterFunc(ticketPatience, func() {
+	timer := time.AfterFunc(maxTicketWait, func() {
 		t.mu.Lock()
 		over = true
 		t.mu.Unlock()
@@ -115,12 +115,12 @@ func (t *latchTable) awaitTicket(ticket int64) {
 	for t.ticket < ticket && !over {
 		t.changed.Wait()
 	}
-	for ; t.ticket < ticket; t.ticket++ { // the next ones do not wait for them again
+	for ; t.ticket < ticket; t.ticket++ { // higher tickets do not wait for them again
 		delete(t.passed, t.ticket)
 	}
 }
 
-// pass lets the next ticket come: this one has acquired its latch, or will not.
+// pass records that the batch of a ticket has acquired its latch, or never will.
 func (t *latchTable) pass(ticket int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,8 +134,8 @@ func (t *latchTable) pass(ticket int64) {
 	t.changed.Broadcast()
 }
 
-// ahead finds the batches that have rows of l, if l need not wait for any of them.
-func (t *latchTable) ahead(l *latch, optimistic bool) (predecessors []*latch, free bool) {
+// findPredecessors returns the batches that have rows of l. free is false if l must wait for one of them.
+func (t *latchTable) findPredecessors(l *latch, optimistic bool) (predecessors []*latch, free bool) {
 	for _, h := range l.owned {
 		if t.owned[h] != nil {
 			return nil, false
@@ -157,7 +157,7 @@ func (t *latchTable) ahead(l *latch, optimistic bool) (predecessors []*latch, fr
 	return predecessors, true
 }
 
-// publish lets others take over the rows of an applied batch that is about to commit.
+// publish allows other batches to take over the rows of an applied batch, which is about to commit.
 func (t *latchTable) publish(l *latch, participants []Participant) {
 	l.participants = participants
 	t.mu.Lock()
@@ -180,7 +180,7 @@ func (t *latchTable) await(predecessors []*latch) (committed bool) {
 	return committed
 }
 
-// release gives back what acquire took and no other batch has taken since.
+// release releases the rows and names of a latch, except rows that another batch has taken over.
 func (t *latchTable) release(l *latch, committed bool) {
 	t.mu.Lock()
 	for _, h := range l.shared {

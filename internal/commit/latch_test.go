@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// In the database the second batch would run into LockTimeout, and be taken apart to find who waits.
-func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
+// In the database the second batch would exceed LockTimeout and be bisected.
+func TestBatchesOfOneProcessWaitAtTheLatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e := w.engine(func(c *Config[*toyTx]) { c.LockTimeout = 10 * time.Millisecond })
@@ -36,13 +36,13 @@ func TestBatchesOfOneProcessWaitForEachOtherHere(t *testing.T) {
 		}
 	}
 	if n := e.metric(t, "ledgerd_commit_lock_waits_total"); n != 0 {
-		t.Errorf("%v commands were put aside", n)
+		t.Errorf("%v commands were blocked", n)
 	}
 	if n := w.value("c0"); n != 1_000_002 {
 		t.Errorf("the counter is %d", n)
 	}
 	if n := len(e.latches.shared); n != 0 {
-		t.Errorf("%d rows are still taken", n)
+		t.Errorf("%d rows are still latched", n)
 	}
 }
 
@@ -51,8 +51,8 @@ func acquire(r *latchTable, optimistic bool, shared, owned []uint64) (*latch, []
 	return l, r.acquire(l, optimistic)
 }
 
-// Batches without a row or name in common pass; one with some waits for all of them.
-func TestLatchesLetsBatchesWithoutACommonRowPass(t *testing.T) {
+// A pessimistic batch waits for all batches with a row or name in common, and for no others.
+func TestLatchesBlockOnlyBatchesWithACommonRow(t *testing.T) {
 	r := newLatchTable()
 	a, _ := acquire(r, true, []uint64{1, 2}, nil)
 	b, _ := acquire(r, true, []uint64{3}, []uint64{9})
@@ -60,7 +60,7 @@ func TestLatchesLetsBatchesWithoutACommonRowPass(t *testing.T) {
 	go func() {
 		s, before := acquire(r, false, []uint64{2}, []uint64{9})
 		if len(before) > 0 {
-			t.Error("a batch that locks took something over")
+			t.Error("a pessimistic batch has predecessors")
 		}
 		entered <- s
 	}()
@@ -69,7 +69,7 @@ func TestLatchesLetsBatchesWithoutACommonRowPass(t *testing.T) {
 	still := func(what string) {
 		select {
 		case <-entered:
-			t.Fatal("entered while ", what, " was taken")
+			t.Fatal("acquired while ", what, " was latched")
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
@@ -83,8 +83,8 @@ func TestLatchesLetsBatchesWithoutACommonRowPass(t *testing.T) {
 	}
 }
 
-// One that overlaps waits until those before it are applied, and is told which they were.
-func TestLatchesLetsABatchOverlapAppliedOnes(t *testing.T) {
+// An optimistic batch waits until its predecessors are published, and learns which they are.
+func TestLatchesLetBatchesOverlapPublishedOnes(t *testing.T) {
 	r := newLatchTable()
 	a, _ := acquire(r, true, []uint64{1, 2}, nil)
 	b, _ := acquire(r, true, []uint64{3}, nil)
@@ -100,7 +100,7 @@ func TestLatchesLetsABatchOverlapAppliedOnes(t *testing.T) {
 	}()
 	select {
 	case <-entered:
-		t.Fatal("entered before the other batch was applied")
+		t.Fatal("acquired before the other batch was published")
 	case <-time.After(20 * time.Millisecond):
 	}
 	r.publish(b, nil)
@@ -121,7 +121,7 @@ func TestLatchesLetsABatchOverlapAppliedOnes(t *testing.T) {
 		t.Error("a failed batch counts as committed")
 	}
 	if r.shared[1] != c.s {
-		t.Error("leaving gave a row back that another batch had taken over")
+		t.Error("release released a row that another batch had taken over")
 	}
 	r.release(c.s, false)
 	if len(r.shared) != 0 || len(r.owned) != 0 {
@@ -140,26 +140,26 @@ func TestBatchesAcquireInTheOrderOfTheirTickets(t *testing.T) {
 			entered <- s
 		}()
 	}
-	r.pass(3) // its jobs are gone
-	r.pass(3) // and it says so again
+	r.pass(3) // its jobs were abandoned
+	r.pass(3) // a second pass is allowed
 	select {
 	case s := <-entered:
-		t.Fatalf("%d entered before 1", s.ticket)
+		t.Fatalf("%d acquired before 1", s.ticket)
 	case <-time.After(20 * time.Millisecond):
 	}
 	r.acquire(&latch{ticket: 1}, false)
 	<-entered
 	<-entered
-	if second.place != 2 || fourth.place != 3 {
-		t.Errorf("the second entered as number %d, the fourth as number %d", second.place, fourth.place)
+	if second.order != 2 || fourth.order != 3 {
+		t.Errorf("ticket 2 acquired as number %d, ticket 4 as number %d", second.order, fourth.order)
 	}
 	if len(r.passed) != 0 {
-		t.Errorf("it remembers %v", r.passed)
+		t.Errorf("passed tickets are left: %v", r.passed)
 	}
 }
 
-// A batch that hangs before its latch, on a connection that went silent, holds the others up for a moment alone.
-func TestATicketThatDoesNotPassIsNotWaitedForForLong(t *testing.T) {
+// A batch that hangs before its latch, on a silent connection, blocks the others only for maxTicketWait.
+func TestWaitForALowerTicketIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newLatchTable()
 	acquired := make(chan struct{})
@@ -173,7 +173,7 @@ func TestATicketThatDoesNotPassIsNotWaitedForForLong(t *testing.T) {
 	select {
 	case <-acquired:
 	case <-time.After(30 * time.Second):
-		t.Fatal("the second waits for the first, which hangs")
+		t.Fatal("the wait for the first batch, which hangs, does not end")
 	}
 	r.pass(1)
 	if r.ticket != 3 {

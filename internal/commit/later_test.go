@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// notBefore fails with ErrLater the first times that it is applied.
+// notBefore returns ErrLater for the given number of calls.
 func notBefore(times int) func(*toyTx) error {
 	return func(*toyTx) error {
 		if times--; times >= 0 {
@@ -16,7 +16,7 @@ func notBefore(times int) func(*toyTx) error {
 	}
 }
 
-func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
+func TestDeferredCommandRunsInALaterBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 4)
 	e := w.engine()
@@ -36,10 +36,10 @@ func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 		}
 	}
 	if c, g, n := w.value("c0"), w.value("c1"), w.value("c2"); c != 1_001_111 || g != 1_000_001 || n != 1_000_001 {
-		t.Errorf("the counter is %d, the guard's %d, the count %d", c, g, n)
+		t.Errorf("the counter is %d, the guard's counter %d, the count %d", c, g, n)
 	}
 	if runs != 1 {
-		t.Errorf("the command that did not have to wait ran %d times", runs)
+		t.Errorf("the command beside them ran %d times", runs)
 	}
 	for i, r := range e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{submissions[0], submissions[2]}) {
 		if r.Err != nil || !r.Outcome.Replayed {
@@ -48,7 +48,7 @@ func TestCommandRunsAfterTheBatchThatBroughtItsRowsUpToDate(t *testing.T) {
 	}
 }
 
-func TestDryRunDoesNotWaitForRowsToBeUpToDate(t *testing.T) {
+func TestDryRunIsNotDeferred(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()
@@ -61,7 +61,7 @@ func TestDryRunDoesNotWaitForRowsToBeUpToDate(t *testing.T) {
 	}
 }
 
-func TestCallerWhoLeavesMeanwhileMayAskAgain(t *testing.T) {
+func TestCancelledDeferredCallMayBeRetried(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()

@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
+func TestCancelledCallDoesNotCancelTheBatch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	pass, open := w.gate()
@@ -27,7 +27,7 @@ func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
 	running := e.start(ctx, submission(gated))
 	w.waiting(1)
 	behind := e.start(ctx, keyed("k", add("c0", 1).labelled("behind")))
-	stays := e.start(within(t, 20*time.Second), submission(add("c1", 1)))
+	unaffected := e.start(within(t, 20*time.Second), submission(add("c1", 1)))
 	eventually(t, "both wait", func() bool { return e.queue.depth() == 9 })
 	cancel()
 	if a := <-running; !fault.Is(a.err, fault.OutcomeUnknown) {
@@ -37,29 +37,29 @@ func TestCallerWhoLeavesDoesNotEndTheBatch(t *testing.T) {
 		t.Errorf("behind: %+v", a)
 	}
 	if _, err := e.Do(ctx, submission(add("c0", 1).labelled("behind"))); !fault.Is(err, fault.NotRun) {
-		t.Errorf("begun after its end: %v", err)
+		t.Errorf("call with a cancelled context: %v", err)
 	}
 	open()
-	if a := <-stays; a.err != nil {
+	if a := <-unaffected; a.err != nil {
 		t.Error(a.err)
 	}
 	e.mustBeEmpty(t)
 	if n := w.int("select count(*) from toy_log where label = 'claimed'"); n != 1 {
-		t.Error("the running command was not finished")
+		t.Error("the running command was not committed")
 	}
 	if n := w.int("select count(*) from toy_log where label = 'behind'"); n != 0 {
-		t.Error("a command ran whose caller had been told that it did not")
+		t.Error("a command ran after its caller got NOT_RUN")
 	}
 }
 
-func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
+func TestDrainAnswersAdmittedCallsAndRefusesOthers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
 	e := w.engine()
 	end := w.holder("select from toy_counters where id = 'c1' for update")
-	// One waits apart for a lock until its time is over, with two of its key behind it.
-	held := e.start(within(t, time.Second), keyed("k", add("c1", 1)))
-	eventually(t, "it waits apart", func() bool { return e.blocked.trying.Load() })
+	// One call is blocked until its deadline, with two calls of the same key parked behind it.
+	held := e.start(within(t, 3*time.Second), keyed("k", add("c1", 1)))
+	eventually(t, "the call is blocked", func() bool { return e.blocked.retrying.Load() })
 	var behind [2]<-chan answer
 	for i := range behind {
 		behind[i] = e.start(within(t, 20*time.Second), keyed("k", add("c1", 1)))
@@ -72,7 +72,7 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 	eventually(t, "a caller is answered", func() bool { return w.value("c0") > 1_000_000 })
 	drained := make(chan error, 1)
 	go func() { drained <- e.Drain(within(t, 20*time.Second)) }()
-	eventually(t, "it is closed", func() bool {
+	eventually(t, "the engine is closed", func() bool {
 		_, err := e.Do(within(t, time.Second), submission(add("c0", 1_000)))
 		return fault.Is(err, fault.ShuttingDown)
 	})
@@ -83,12 +83,15 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 	if outcomes["ok"]+outcomes["SHUTTING_DOWN"] != 100 || outcomes["ok"] == 0 {
 		t.Errorf("outcomes %v", outcomes)
 	}
-	if a := <-held; !fault.Is(a.err, fault.RowsLocked) {
-		t.Errorf("held: %+v", a)
+	// Its time ends while a try waits for the row. On a busy machine it may also end between two tries, or while the
+	// server has not yet said how a try ended.
+	if a := <-held; !fault.Is(a.err, fault.RowsLocked) && !fault.Is(a.err, fault.NotRun) &&
+		!fault.Is(a.err, fault.OutcomeUnknown) {
+		t.Errorf("held: %v", a.err)
 	}
 	select {
 	case err := <-drained:
-		t.Errorf("drained before all was answered: %v", err)
+		t.Errorf("drained before all calls were answered: %v", err)
 	default:
 	}
 	end()
@@ -105,7 +108,7 @@ func TestDrainAnswersWhatWasTakenAndRefusesTheRest(t *testing.T) {
 	}
 }
 
-func TestDatabaseGoneIsWaitedFor(t *testing.T) {
+func TestCallsWaitForTheDatabase(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
 	p := pgtest.NewProxy(t, w.dsn)
@@ -121,7 +124,7 @@ func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 	})
 	wantReasons(t, got, "map[DATABASE_UNAVAILABLE:40]")
 	if took := time.Since(start); took < 600*time.Millisecond {
-		t.Errorf("they did not wait: %v", took)
+		t.Errorf("the calls waited only %v", took)
 	}
 	if e.Ready() == nil {
 		t.Error("ready without a database")
@@ -139,12 +142,12 @@ func TestDatabaseGoneIsWaitedFor(t *testing.T) {
 	if w.value("c1") != 1_000_000 || w.value("c2") != 1_000_040 {
 		t.Errorf("values %d, %d", w.value("c1"), w.value("c2"))
 	}
-	eventually(t, "it is ready", func() bool { return e.Ready() == nil })
+	eventually(t, "the engine is ready", func() bool { return e.Ready() == nil })
 }
 
-// A database that refuses connections, for a reason that is not waited for, fails the jobs that wait for
-// one. A caller who has left meanwhile took his job with him.
-func TestCallerWhoLeavesBeforeTheConnectionIsRefusedIsCountedOutOnce(t *testing.T) {
+// A refused connection, with an error that is not retried, fails the waiting jobs. A call that was cancelled meanwhile
+// has released its job already.
+func TestCallCancelledDuringAConnectIsReleasedOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	config, err := pgxpool.ParseConfig(w.dsn)
@@ -166,21 +169,21 @@ func TestCallerWhoLeavesBeforeTheConnectionIsRefusedIsCountedOutOnce(t *testing.
 	t.Cleanup(pool.Close)
 	e := w.engine(func(c *Config[*toyTx]) { c.Pool = pool })
 	ctx, cancel := context.WithCancel(context.Background())
-	leaves := e.start(ctx, submission(add("c0", 1)))
+	cancelled := e.start(ctx, submission(add("c0", 1)))
 	<-asked
 	cancel()
-	if a := <-leaves; !fault.Is(a.err, fault.NotRun) {
-		t.Errorf("leaves: %+v", a)
+	if a := <-cancelled; !fault.Is(a.err, fault.NotRun) {
+		t.Errorf("cancelled: %+v", a)
 	}
 	close(refuse)
 	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); !fault.Is(err, fault.DatabaseUnavailable) {
-		t.Errorf("stays: %v", err)
+		t.Errorf("unaffected: %v", err)
 	}
 	e.mustBeEmpty(t)
 }
 
-// A load balancer that sees an engine not ready sends no work, so the engine has to recover by itself.
-func TestReadyComesBackWithoutWork(t *testing.T) {
+// A load balancer sends no calls to an engine that is not ready, so the engine must recover by itself.
+func TestEngineBecomesReadyWithoutWork(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()
@@ -190,7 +193,7 @@ func TestReadyComesBackWithoutWork(t *testing.T) {
 		t.Errorf("broken schema: %v, %v", err, e.Ready())
 	}
 	w.exec("alter table gone rename to toy_counters")
-	eventually(t, "it is ready", func() bool { return e.Ready() == nil })
+	eventually(t, "the engine is ready", func() bool { return e.Ready() == nil })
 	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Error(err)
 	}
@@ -208,12 +211,12 @@ func TestTimeNeverGoesBackInARow(t *testing.T) {
 		}
 	}
 	if n := w.int("select count(*) from toy_log where at >= now() + interval '59 min'"); n != 2 {
-		t.Errorf("%d of the batch have the time of the row", n)
+		t.Errorf("%d rows of the batch have the time of the future row", n)
 	}
 	if n := w.int("select count(*) from commit_batches where committed_at >= now() + interval '59 min'"); n != 1 {
 		t.Error("the batch has another time than its rows")
 	}
-	// The one who waited for the row's lock has the later time, though it began earlier.
+	// A batch that waited for a row lock has the later time.
 	w.books = newLockingToyTx
 	pass, open := w.gate()
 	slow := w.engine(patient)
@@ -245,12 +248,12 @@ func TestDryRunKeepsNothing(t *testing.T) {
 	}
 	if w.value("c0") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 ||
 		w.int("select count(*) from commit_batches") != 0 {
-		t.Error("something was kept")
+		t.Error("the dry run has an effect")
 	}
 }
 
-// A connect that hangs keeps no job waiting while another writer can connect.
-func TestAConnectThatHangsHoldsUpNoJob(t *testing.T) {
+// A hanging connect delays no job while another writer can connect.
+func TestHangingConnectBlocksNoJob(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	config, err := pgxpool.ParseConfig(w.dsn)
@@ -277,7 +280,7 @@ func TestAConnectThatHangsHoldsUpNoJob(t *testing.T) {
 		if r := <-e.start(within(t, connTimeout*8/10), submission(add("c0", 1))); r.err != nil {
 			t.Error(r.err)
 		}
-		<-time.After(100 * time.Millisecond) // until all writers wait
+		<-time.After(100 * time.Millisecond) // all writers wait for work by then
 		pool.Reset()
 		hangs.Store(true)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 )
 
-// Metrics of an engine.
+// Metrics has the metrics of an engine.
 type Metrics struct {
 	reg       prometheus.Registerer
 	size      prometheus.Histogram
@@ -33,7 +33,7 @@ type Metrics struct {
 	refused   prometheus.Counter
 }
 
-// NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
+// NewMetrics registers the metrics if reg is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit", Name: name,
@@ -58,13 +58,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		overlaps: counter("overlaps_total", "Batches that read rows of predecessors before these had committed."),
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "attempts_total",
-			Help: "Attempts to commit a batch, by outcome: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
+			Help: "Attempts to commit a batch, by ending: committed; conflicted (optimistic, and another process changed its rows, or its predecessor failed); raced; collided; blocked; incomplete; overfull; lost; rejected; broken."}, []string{"ending"}),
 		culprits:  counter("culprits_total", "Commands that the database rejected."),
 		lockWaits: counter("lock_waits_total", "Commands postponed because another transaction had locked their rows."),
 		deadlocks: counter("deadlocks_total", "Deadlocks between batches: each is a defect."),
 		unknown: counter("unknown_outcomes_total",
 			"COMMITs whose response was lost, so that the outcome had to be looked up."),
-		panics:  counter("panics_total", "Commands that panicked: each is a defect."),
+		panics:  counter("panics_total", "Recovered panics, in commands, participants or observers: each is a defect."),
 		refused: counter("busy_total", "Commands refused because the queue was full."),
 	}
 	m.load, m.apply, m.flush = m.stages.WithLabelValues("load"), m.stages.WithLabelValues("apply"),
@@ -76,20 +76,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// gauges registers what is read when it is asked for.
+// gauges registers metrics that are computed when they are scraped.
 func (m *Metrics) gauges(depth, lead func() float64) {
 	if m.reg == nil {
 		return
 	}
 	m.reg.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "waiting_rows",
-			Help: "Rows of the commands that are queued or running."}, depth),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit", Name: "inflight_rows",
+			Help: "Estimated rows of the commands that are queued or running."}, depth),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "commit",
 			Name: "clock_lead_seconds",
 			Help: "How far the newest recorded time of any row was ahead of the database's clock in the last minute; 0 up to one second."}, lead))
 }
 
-// countAttempt counts an attempt.
 func (m *Metrics) countAttempt(end ending, err error) {
 	m.attempts.WithLabelValues(end.String()).Inc()
 	if isDeadlock(err) {
@@ -99,7 +98,7 @@ func (m *Metrics) countAttempt(end ending, err error) {
 
 func (m *Metrics) key(operation, outcome string) { m.keys.WithLabelValues(operation, outcome).Inc() }
 
-// counts are how calls ended, until they are added to those of the database.
+// counts has outcomes of calls that are not yet added to commit_counts.
 type counts struct {
 	mu sync.Mutex
 	n  map[count]int64
@@ -127,15 +126,14 @@ func (c *counts) take() map[count]int64 {
 	return n
 }
 
-// Count counts how a call of an operation ended, as metric and for commit_counts. Both names come from the
-// code, never from callers.
+// Count counts the outcome of a call, as a metric and for commit_counts. The operation and the outcome are constants of
+// the code, never input of callers.
 func (e *Engine[T]) Count(tenant int32, operation, outcome string) {
 	e.metrics.key(operation, outcome)
 	e.counts.add(count{tenant, operation, outcome}, 1)
 }
 
-// SaveCounts adds what was counted since the last time to commit_counts. After an error it is still to be
-// added.
+// SaveCounts adds the counts since the last call to commit_counts. After an error they are kept for the next call.
 func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 	taken := e.counts.take()
 	if len(taken) == 0 {
@@ -151,8 +149,10 @@ func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 	})
 	var arg db.CountsAddParams
 	for _, k := range keys {
-		arg.Tenants, arg.Operations = append(arg.Tenants, k.tenant), append(arg.Operations, k.operation)
-		arg.Outcomes, arg.Counts = append(arg.Outcomes, k.outcome), append(arg.Counts, taken[k])
+		arg.Tenants = append(arg.Tenants, k.tenant)
+		arg.Operations = append(arg.Operations, k.operation)
+		arg.Outcomes = append(arg.Outcomes, k.outcome)
+		arg.Counts = append(arg.Counts, taken[k])
 	}
 	if err := q.CountsAdd(ctx, e.pool, arg); err != nil {
 		for k, n := range taken {
@@ -163,7 +163,7 @@ func (e *Engine[T]) SaveCounts(ctx context.Context) error {
 	return nil
 }
 
-// Counts are the old ones of commit_counts, as the cleaner sees them.
+// Counts describes commit_counts to the cleaner.
 func Counts() clean.Table {
 	return clean.Table{
 		Name: "commit_counts",

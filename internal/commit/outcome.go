@@ -21,15 +21,15 @@ const voidTimeout = 10 * time.Second
 
 var errWarned = errors.New("commit: the database warned at COMMIT")
 
-// findOut settles an attempt whose COMMIT was sent and not confirmed. It reports whether the
-// jobs' outcomes stand; else nothing was kept. No caller is answered before.
-func (e *Engine[T]) findOut(a *attempt[T], err error) (stands bool) {
+// resolveOutcome determines the outcome of an attempt whose COMMIT was sent and not confirmed. It reports whether the
+// jobs' outcomes are valid; otherwise the attempt had no effect. No caller is answered before.
+func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
 	e.metrics.unknown.Inc()
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)
 	if errors.Is(err, errWarned) {
 		for _, j := range a.jobs {
 			if j.later {
-				continue // it was undone, and runs after this batch
+				continue // undone and deferred
 			}
 			j.reset()
 			j.err = fault.OutcomeUnknown.New("committed, but a synchronous standby did not confirm it: retry with the same key").Because(err)
@@ -40,20 +40,20 @@ func (e *Engine[T]) findOut(a *attempt[T], err error) (stands bool) {
 	return a.durable
 }
 
-// tell tells the participants how the transaction ended, once.
-func (a *attempt[T]) tell() {
+// notifyObservers passes the outcome of the transaction to the Observers, once.
+func (a *attempt[T]) notifyObservers() {
 	if !a.flushed {
 		return
 	}
 	for _, x := range a.participants {
 		if o, ok := x.(Observer); ok {
-			a.tellOne(o)
+			a.notifyObserver(o)
 		}
 	}
 }
 
-// tellOne recovers a panic in Ended, so that callers still get their answers.
-func (a *attempt[T]) tellOne(o Observer) {
+// notifyObserver recovers a panic in Ended, so that callers are still answered.
+func (a *attempt[T]) notifyObserver(o Observer) {
 	defer func() {
 		if r := recover(); r != nil {
 			a.engine.metrics.panics.Inc()
@@ -63,12 +63,12 @@ func (a *attempt[T]) tellOne(o Observer) {
 	o.Ended(a.durable)
 }
 
-// settle finds out whether an attempt has committed, however long it takes. It puts a void row under
-// the batch's number: that waits for the other transaction if it still runs. If the void row lands, or another
-// attempt's row is there, the batch can never commit, because its own row would collide.
+// settle determines whether an attempt has committed, and retries until it knows. It inserts a void row under the
+// batch's number, which waits for the transaction if that still runs. If the void row or another attempt's row exists,
+// the batch can never commit, because its own row would collide.
 //
-// A batch that has committed may still have been cut off while it waited for a synchronous standby.
-// A second void row, under a number of its own, waits for the standby after it.
+// A committed batch may have been interrupted while it waited for a synchronous standby. A second void row, under a
+// number of its own, waits for the standby.
 func (e *Engine[T]) settle(id, nonce int64) (committed bool) {
 	for wait := 5 * time.Millisecond; ; wait = min(wait*2, time.Second) {
 		committed, err := e.void(id, nonce)
@@ -84,8 +84,8 @@ func (e *Engine[T]) settle(id, nonce int64) (committed bool) {
 	}
 }
 
-// void puts a row of no commands under a batch's number, as durably as batches are, and reports whether
-// the attempt's own row was there before.
+// void inserts a row without commands under a batch's number, as durably as batches, and reports whether the attempt's
+// own row existed before.
 func (e *Engine[T]) void(id, nonce int64) (committed bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), voidTimeout)
 	defer cancel()
@@ -93,27 +93,24 @@ func (e *Engine[T]) void(id, nonce int64) (committed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	defer func() { // a connection that failed may be silent; others of the pool too
+	defer func() { // close a failed connection: it may be silent
 		if err != nil {
 			_ = conn.Conn().Close(ctx)
 		}
 		conn.Release()
 	}()
-	for {
-		var row db.BatchVoidRow
-		err := durably(ctx, conn.Conn(), func(tx pgx.Tx) (err error) {
-			row, err = q.BatchVoid(ctx, tx, db.BatchVoidParams{BatchID: id, Nonce: nonce, Instance: e.instance})
-			return err
-		})
-		if errors.Is(err, pgx.ErrNoRows) { // it committed while this waited: now it can be seen
-			continue
+	var row db.BatchOutcomeRow
+	err = durably(ctx, conn.Conn(), func(tx pgx.Tx) error {
+		err := q.BatchVoid(ctx, tx, db.BatchVoidParams{BatchID: id, Nonce: nonce, Instance: e.instance})
+		if err == nil { // a separate statement sees a row that was committed while the first one waited
+			row, err = q.BatchOutcome(ctx, tx, id)
 		}
-		return err == nil && row.Commands > 0 && row.Nonce == nonce, err
-	}
+		return err
+	})
+	return err == nil && row.Commands > 0 && row.Nonce == nonce, err
 }
 
-// durably runs a transaction that is as durable as batches are, and that fails when the database is not
-// sure that it lasts.
+// durably runs a transaction that is as durable as batches. It fails if the database warns that the commit may be lost.
 func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error {
 	pg.ClearWarning(conn)
 	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
@@ -128,9 +125,9 @@ func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 	return err
 }
 
-// batchIDs hands out batch numbers from blocks of the sequence. Numbers may be given out twice when the
-// database loses what it last did (an asynchronous standby is promoted, a backup is restored): then batches
-// collide, and take a new block.
+// batchIDs hands out batch numbers from blocks of the sequence. If the database loses its last commits (an asynchronous
+// standby is promoted, a backup is restored), numbers may be handed out twice. Then batches collide, and a new block is
+// fetched.
 type batchIDs struct {
 	mu            sync.Mutex
 	unused, limit int64
@@ -142,7 +139,7 @@ const (
 	blockLife  = time.Hour // a number is used within an hour of being fetched
 )
 
-// next gives a number. A fetch that hangs holds up its own writer alone.
+// next returns a number. A hanging fetch blocks only its own writer.
 func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
 	if id, ok := b.take(); ok {
 		return id, nil
@@ -150,6 +147,7 @@ func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
 	defer cancel()
 	var first int64
+	fetched := time.Now()
 	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
 		first, err = q.BatchBlock(ctx, tx)
 		return err
@@ -159,8 +157,8 @@ func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.unused == b.limit { // else another writer was faster, and this block is left over
-		b.unused, b.limit, b.fetched = first, first+batchBlock, time.Now()
+	if b.unused == b.limit { // otherwise another writer was faster, and this block is dropped
+		b.unused, b.limit, b.fetched = first, first+batchBlock, fetched
 	}
 	b.unused++
 	return b.unused - 1, nil
@@ -177,24 +175,24 @@ func (b *batchIDs) take() (id int64, ok bool) {
 	return b.unused - 1, true
 }
 
-// discardBlock gives up the rest of the block.
+// discardBlock drops the rest of the block.
 func (b *batchIDs) discardBlock() {
 	b.mu.Lock()
 	b.unused = b.limit
 	b.mu.Unlock()
 }
 
-// Epoch is a stretch of the database's history in which commits have one order and none was lost. A
-// restore into another cluster or database begins another one, and so does each promotion of a standby.
+// Epoch is a period of the database's history in which commits have one order and none was lost. A restore into another
+// cluster or database begins a new epoch, and so does each promotion of a standby.
 type Epoch struct {
 	Number int32
-	// Term names the epoch in cursors. No other copy of the database has it, unless it was copied later
-	// without Postgres noticing, as by a snapshot of its disk.
+	// Term identifies the epoch in cursors. It is unique among copies of the database, except copies that Postgres does
+	// not notice, such as a snapshot of the disk.
 	Term  string
 	Began time.Time
 }
 
-// CurrentEpoch reads the epoch, and records it when no server has noticed it yet.
+// CurrentEpoch reads the epoch, and records it if no server has yet.
 func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 	for recorded := false; ; recorded = true {
 		e, err := q.EpochRead(ctx, pool)
@@ -214,11 +212,11 @@ func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
 	}
 }
 
-// runningPoll is how often AwaitRunning looks.
+// runningPoll is the poll interval of AwaitRunning.
 const runningPoll = 2 * time.Millisecond
 
-// AwaitRunning waits until all batches that run now, in any process on the database, have ended. A batch
-// that begins later has a later time than this call.
+// AwaitRunning waits until all batches that run now, in any process, have ended. Batches that begin later have a later
+// time than this call.
 func AwaitRunning(ctx context.Context, d DB) error {
 	open, err := q.BatchesOpen(ctx, d)
 	for err == nil && len(open) > 0 {

@@ -27,9 +27,9 @@ func (w *world) through(p *pgtest.Proxy) func(*Config[*toyTx]) {
 	}
 }
 
-// The connection is cut while COMMIT is on its way there (not done), or its answer on its way back
-// (done). Callers are told the truth, and the effect is there once.
-func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
+// The connection is cut while COMMIT is in transit (not done), or its response (done). Callers get the actual outcome,
+// and there is one effect.
+func TestLostResponseOfCommitIsResolved(t *testing.T) {
 	t.Parallel()
 	for _, done := range []bool{false, true} {
 		t.Run(fmt.Sprint("done ", done), func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestLostAnswerOfCommitIsFoundOut(t *testing.T) {
 	}
 }
 
-// The backend stands still in COMMIT while the connection is lost. Whether it goes on or dies, no caller
-// is answered before that, and the effect is there once.
+// The backend is blocked in COMMIT when the connection is lost. It then continues or dies. No caller is answered
+// before, and there is one effect.
 func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, dies := range []bool{false, true} {
@@ -82,14 +82,14 @@ func TestNoCallerIsAnsweredBeforeTheOutcomeIsKnown(t *testing.T) {
 			ghost := w.int("select max(pid) from pg_stat_activity where query ilike 'commit%' and state = 'active' and datname = current_database()")
 			p.SetDown(true)
 			p.SetDown(false)
-			eventually(t, "it is being found out", func() bool {
+			eventually(t, "the outcome is being resolved", func() bool {
 				return w.int(`select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'transactionid'
 					and query like '%BatchVoid%'`) == 1
 			})
 			unanswered(t, a)
 			if dies {
 				w.exec("select pg_terminate_backend($1)", ghost)
-				w.waiting(1) // the second run, in its COMMIT
+				w.waiting(1) // the rerun, in its COMMIT
 				unanswered(t, a)
 			}
 			open()
@@ -121,7 +121,7 @@ func TestOnlyTheTagCommitIsSuccess(t *testing.T) {
 	}
 }
 
-// Postgres is killed under load, twice. Every call is answered in the end, and did its work once.
+// Postgres is killed under load, twice. Every call is answered and takes effect once.
 func TestCrashesLoseAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -154,7 +154,7 @@ func TestCrashesLoseAndRepeatNothing(t *testing.T) {
 			func() bool { return engines[0].Ready() != nil || engines[1].Ready() != nil })
 		acknowledged := answered.Load()
 		d.Restart(t)
-		eventually(t, "it can be asked", func() bool { return w.super.Ping(context.Background()) == nil })
+		eventually(t, "Postgres answers", func() bool { return w.super.Ping(context.Background()) == nil })
 		if n := w.int("select count(*) from toy_log"); n < int64(acknowledged) {
 			t.Errorf("%d effects of %d that were acknowledged", n, acknowledged)
 		}
@@ -162,15 +162,15 @@ func TestCrashesLoseAndRepeatNothing(t *testing.T) {
 	wantReasons(t, <-done, "map[ok:20]")
 	if n, labels := w.int("select count(*) from toy_log"),
 		w.int("select count(distinct label) from toy_log"); n != callers*calls || labels != n {
-		t.Errorf("%d effects of %d calls, for %d wanted", n, labels, callers*calls)
+		t.Errorf("%d effects of %d calls, want %d", n, labels, callers*calls)
 	}
 	if sum := w.int("select sum(n) - 10000000 from toy_counters"); sum != callers*calls {
-		t.Errorf("the counters moved by %d", sum)
+		t.Errorf("the counters grew by %d", sum)
 	}
 }
 
-// A standby that COMMIT has to wait for is missing, and an operator cancels the wait: the batch is
-// there, but is not known to last.
+// The standby that COMMIT must wait for is missing, and an operator cancels the wait. The batch is committed here, but
+// may be lost.
 func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
@@ -178,7 +178,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	standby := func(name string) {
 		w.exec("alter system set synchronous_standby_names = '" + name + "'")
 		w.exec("select pg_reload_conf()")
-		eventually(t, "the setting is there", func() bool {
+		eventually(t, "the setting is effective", func() bool {
 			var n string
 			_ = w.super.QueryRow(context.Background(), "show synchronous_standby_names").Scan(&n)
 			return n == name
@@ -186,7 +186,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 		if name == "" {
 			return
 		}
-		// Another process of the server switches the waiting on, a moment later: try it.
+		// The checkpointer enables the wait with a delay: poll.
 		eventually(t, "COMMITs wait for the standby", func() bool {
 			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 			defer cancel()
@@ -194,7 +194,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 			return err != nil
 		})
 		w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
-		eventually(t, "the try is over", func() bool {
+		eventually(t, "the test commit has ended", func() bool {
 			return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == 0
 		})
 	}
@@ -203,7 +203,7 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 			return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep'") == n
 		})
 	}
-	ends := w.toldEndings()
+	ends := w.outcomes()
 	e := w.engine()
 	if _, err := e.Do(within(t, 10*time.Second), submission(add("c0", 1))); err != nil {
 		t.Fatal(err)
@@ -219,34 +219,34 @@ func TestWarningAtCommitIsAnUnknownOutcome(t *testing.T) {
 	if got := <-a; !fault.Is(got.err, fault.OutcomeUnknown) {
 		t.Errorf("cancelled: %+v", got)
 	}
-	ends.wantTold(t, true, false) // it may not last
-	waits(1)                      // the repeat must not be told of what may not last, either
+	ends.wantSoFar(t, true, false) // the commit may be lost
+	waits(1)                       // the repeat waits for the standby too
 	unanswered(t, same)
 
-	// A COMMIT whose wait ends with its connection is found to be done, but not to last.
+	// If the connection ends during the wait, the COMMIT is resolved as done, but not as durable.
 	b := e.start(within(t, 60*time.Second), submission(add("c1", 100)))
 	waits(2)
 	w.exec("select pg_terminate_backend(pid) from pg_stat_activity where wait_event = 'SyncRep'")
-	eventually(t, "it is done", func() bool { return w.value("c1") == 1_000_100 })
+	eventually(t, "the batch is committed", func() bool { return w.value("c1") == 1_000_100 })
 	eventually(t, "a second row waits for the standby", func() bool {
-		// and one of the repeat
+		// and a row of the repeat
 		return w.int("select count(*) from pg_stat_activity where wait_event = 'SyncRep' and query = 'commit'") == 2
 	})
 	unanswered(t, b)
 	unanswered(t, same)
 	standby("")
 	if got := <-b; got.err != nil {
-		t.Errorf("in the end: %+v", got)
+		t.Errorf("after the standby is disabled: %+v", got)
 	}
 	if got := <-same; got.err != nil || !got.out.Replayed {
-		t.Errorf("the repeat: %+v", got)
+		t.Errorf("repeat: %+v", got)
 	}
 	if w.value("c0") != 1_000_011 || w.value("c1") != 1_000_100 {
 		t.Errorf("values %d, %d", w.value("c0"), w.value("c1"))
 	}
 }
 
-// once makes a tap that cuts at the first data with the text, which is lost.
+// once returns a tap that drops the first data with the text and cuts the connection.
 func once(text string) pgtest.Tap {
 	done := false
 	return func(_ int, data []byte) (pass int, cut bool) {

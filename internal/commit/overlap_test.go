@@ -8,13 +8,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// gated makes a command whose batch waits at the gate after it is applied, before it writes anything.
+// gated makes the command's batch wait at the gate after it is applied, before its first write.
 func gated(pass func(p *Pipe), c *toyAdd) *toyAdd {
 	c.onApply = func(tx *toyTx) error { tx.onFlush = pass; return nil }
 	return c
 }
 
-// behind starts two calls: the first waits at a gate, applied, and the second is applied behind it.
+// behind starts two calls. The first is applied and waits at a gate. The second is applied after it.
 func (w *world) behind(e *toyEngine, a, b *toyAdd) (first, second <-chan answer, open func()) {
 	w.t.Helper()
 	pass, open := w.gate()
@@ -48,7 +48,7 @@ func (e *toyEngine) wantReruns(t *testing.T, want float64) {
 	}
 }
 
-// The second works with what the first leaves before that is committed, and is answered after it.
+// The second batch works with the uncommitted rows of the first, and is answered after it.
 func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -69,9 +69,9 @@ func TestBatchOverlapsTheOneBefore(t *testing.T) {
 	e.wantReruns(t, 0)
 }
 
-// One that runs again while the batch before it is still on its way must not pass that one: it would
-// be refused for want of what it has seen already.
-func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
+// A rerun must not overtake its predecessor, which has not committed: it would be refused for lack of money that its
+// first run has seen.
+func TestRerunDoesNotOvertakeItsPredecessor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine(patient)
@@ -106,7 +106,7 @@ func TestBatchThatOverlappedAndRunsAgainDoesNotPassTheOneBefore(t *testing.T) {
 	e.wantMetric(t, "attempts_total/conflicted", 0)
 }
 
-// What the second saw of the first never was: neither its money nor its refusal may stay.
+// The second batch saw rows of the first, which fails. Neither its result nor its refusal may survive.
 func TestBatchThatOverlapsAFailedOneRunsAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -116,8 +116,8 @@ func TestBatchThatOverlapsAFailedOneRunsAgain(t *testing.T) {
 		want   string
 		value  int64
 	}{
-		{"it would have been refused", -1_000_000, -5, "ok", 999_995},
-		{"it would have had the money", +1, -1_000_001, "TOY_EMPTY", 1_000_000},
+		{"refused in the first run", -1_000_000, -5, "ok", 999_995},
+		{"accepted in the first run", +1, -1_000_001, "TOY_EMPTY", 1_000_000},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -143,7 +143,7 @@ func TestBatchThatOverlapsAFailedOneRunsAgain(t *testing.T) {
 	}
 }
 
-// toyHooked tells that it was applied, also when it is refused.
+// toyHooked calls applied after Apply, also after a refusal.
 type toyHooked struct {
 	toyAdd
 	applied func()
@@ -155,8 +155,8 @@ func (c *toyHooked) Apply(tx *toyTx) (any, error) {
 	return answer, err
 }
 
-// A row that was read without a lock and has changed since makes the batch run again: whether it was
-// written, or only looked at for a refusal.
+// A change of a row that was read without a lock forces a rerun, both for a written row and for a row that was only
+// read for a refusal.
 func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -175,7 +175,7 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 			w := newWorld(t, 2)
 			e := w.engine(patient)
 			pass, open := w.gate()
-			// The other command has something to write, so that the batch comes to the gate.
+			// The other command writes, so that the batch reaches the gate.
 			results := make(chan []Result, 1)
 			go func() {
 				results <- e.DoAll(within(t, 20*time.Second),
@@ -191,22 +191,22 @@ func TestRowsReadWithoutLocksAreConfirmed(t *testing.T) {
 			wantValue(t, w, "c1", 1_000_001)
 			e.wantMetric(t, "attempts_total/conflicted", 1)
 			if e.backoff.over() {
-				t.Error("the next batch overlaps at once, though another process is there")
+				t.Error("the backoff has not started")
 			}
 		})
 	}
 }
 
-// A transaction that holds a row stops batches that lock as well: it says nothing against overlapping.
-func TestARowThatIsHeldIsNoReasonNotToOverlap(t *testing.T) {
+// A transaction that holds a row blocks pessimistic batches as well, so it is no reason for backoff.
+func TestHeldRowDoesNotStartTheBackoff(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()
 	end := w.holder("select from toy_counters where id = 'c0' for update")
 	held := e.start(within(t, 20*time.Second), submission(add("c0", 1)))
-	eventually(t, "the command waits apart", func() bool { return e.blocked.trying.Load() })
+	eventually(t, "the command is blocked", func() bool { return e.blocked.retrying.Load() })
 	if !e.backoff.over() {
-		t.Error("batches do not overlap because of it")
+		t.Error("the backoff has started")
 	}
 	end()
 	if r := <-held; r.err != nil {
@@ -214,7 +214,7 @@ func TestARowThatIsHeldIsNoReasonNotToOverlap(t *testing.T) {
 	}
 }
 
-// The first drains the counter, but has not locked it yet when the second reads it.
+// The first batch drains the counter, but has not locked it yet when the second reads it.
 func TestDuplicateRacingWithoutLocksIsReplayed(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"key", "name"} {
@@ -250,8 +250,8 @@ func TestDuplicateRacingWithoutLocksIsReplayed(t *testing.T) {
 	}
 }
 
-// In the database the two would wait for each other: the second for the first's end, the first for
-// the name that the second has already written.
+// In the database the two would wait for each other: the second for the end of the first, the first for the name that
+// the second has inserted.
 func TestBatchesWithANameInCommonDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -281,25 +281,25 @@ func TestBatchesWithANameInCommonDoNotOverlap(t *testing.T) {
 func TestBackoffGrowsAndEnds(t *testing.T) {
 	var c backoff
 	if !c.over() {
-		t.Fatal("it pauses from the beginning")
+		t.Fatal("the pause begins before start")
 	}
-	for _, want := range []time.Duration{leastBackoff, 2 * leastBackoff, 4 * leastBackoff} {
+	for _, want := range []time.Duration{minBackoff, 2 * minBackoff, 4 * minBackoff} {
 		c.start()
-		c.start() // one of the same time
+		c.start() // a conflict during the pause
 		if c.over() || c.pause != want {
 			t.Errorf("pause %v, want %v", c.pause, want)
 		}
 		c.until = time.Now()
 	}
 	c.until = time.Now().Add(-c.pause)
-	if c.start(); c.pause != leastBackoff {
-		t.Errorf("after a long peace the pause is %v", c.pause)
+	if c.start(); c.pause != minBackoff {
+		t.Errorf("after a long time without conflicts the pause is %v", c.pause)
 	}
 	for range 20 {
 		c.until = time.Now()
 		c.start()
 	}
-	if c.pause != greatestBackoff {
+	if c.pause != maxBackoff {
 		t.Errorf("the pause grew to %v", c.pause)
 	}
 }

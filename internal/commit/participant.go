@@ -7,134 +7,127 @@ import (
 	"time"
 )
 
-// Participant is one domain's part in a batch: the rows that the batch's commands work with. The methods
-// are called in the order in which they stand here; each queues at most a few statements and reads their
-// rows. Base has what a simple domain need not say.
+// Participant is one domain's part in a batch: the rows that the batch's commands work with. The methods are called in
+// the order listed here. Each queues at most a few statements and reads their rows. Base has defaults for simple
+// domains.
 type Participant interface {
 	// Discover reads columns that never change, without a lock, to find the rows to lock.
 	Discover(p *Pipe)
-	// Latch adds a hash of every row that Lock is about to lock and of every name that the batch looks up
-	// or may take. Called after Discover.
+	// Latch adds a hash of every row that Lock will lock and of every name that the batch looks up or may take. Called
+	// after Discover.
 	Latch(l *Latches)
-	// CanOverlap reports whether the batch may run optimistically (see Optimistic): whether all that
-	// its commands may see hangs on what Latch named. Called after Discover.
+	// CanOverlap reports whether the batch may run optimistically (see Optimistic): whether all data that its commands
+	// may read depends on rows and names added by Latch. Called after Discover.
 	CanOverlap() bool
 	// Lock locks and loads rows, sorted by key. FOR NO KEY UPDATE.
 	Lock(p *Pipe)
-	// Lookup reads what the locks guard and which names are taken, all locks being held.
+	// Lookup reads data guarded by the rows, and which names are taken. Called after Lock or Read. In an optimistic
+	// batch the shared rows are not locked yet: Confirm does that.
 	Lookup(p *Pipe)
-	// Latest is the newest recorded time in the locked rows, or zero: the batch is recorded no earlier.
+	// Latest returns the newest recorded time of the batch's rows, or zero. The batch is recorded no earlier.
 	Latest() time.Time
-	// Start gives the participant the times of the batch and its source of ids.
+	// Start passes the times of the batch and its source of row ids.
 	Start(at Times, newID func() int64)
-	// Resolve reads what hangs on what was just found. Called until no participant queues anything.
+	// Resolve reads dependents of rows just read. Called until no participant queues a statement.
 	Resolve(p *Pipe)
-	// Mark is called before every command; Undo takes back all changes since.
+	// Mark is called before every command. Undo reverts all changes since Mark.
 	Mark()
 	Undo()
-	// Flush writes the changes, one statement a table, sorted by key.
+	// Flush writes the changes, one statement per table, sorted by key.
 	Flush(p *Pipe)
 }
 
-// Times are the times of one batch, both in UTC and in microseconds.
+// Times has the times of one batch, in UTC and whole microseconds.
 type Times struct {
-	// Now is the database's clock when all rows were locked. Lives, leases and expiry go by it alone.
+	// Now is the database's clock, read after the rows: locked, or, in an optimistic batch, read or taken over. Lives,
+	// leases and expiry use only this time.
 	Now time.Time
-	// Recorded is when the batch's journal says that it happened: Now, or the newest recorded time of its
-	// rows if that is later, so that a row's history stays in order though the clock went back.
+	// Recorded is the time of the batch in the journal: Now, or the newest recorded time of its rows if that is later,
+	// so that a row's history stays in order if the clock goes back.
 	Recorded time.Time
 }
 
-// Base has the methods of Participant that many domains have no use for. It never overlaps.
+// Base has default methods of Participant. It never overlaps.
 type Base struct{}
 
-// Discover has nothing to find: commands name the keys.
+// Discover does nothing: commands name the keys.
 func (Base) Discover(*Pipe) {}
 
-// CanOverlap is never so.
+// CanOverlap returns false.
 func (Base) CanOverlap() bool { return false }
 
-// Lookup has nothing to find: the rows are locked.
+// Lookup does nothing: Lock has loaded all rows.
 func (Base) Lookup(*Pipe) {}
 
-// Latest knows no recorded time.
+// Latest returns zero: the rows have no recorded time.
 func (Base) Latest() time.Time { return time.Time{} }
 
-// Resolve has nothing to read on.
+// Resolve does nothing: the rows have no dependents.
 func (Base) Resolve(*Pipe) {}
 
-// Optimistic is a Participant with rows that many batches share. A batch that runs optimistically takes
-// these rows as an applied batch leaves them in memory, while that one is still being written and
-// committed, applies its commands to them and writes all that is new. Then it waits for the other batch,
-// writes the rows back and commits. It holds no lock of such a row before that. Instead it knows which
-// transaction wrote each row, and a row that another transaction has written since is a conflict: the
-// batch runs again, with locks. Memory is a hint; the database confirms it before every COMMIT.
+// Optimistic is a Participant with rows that many batches share. An optimistic batch takes over these rows from the
+// memory of an applied batch, its predecessor, which is still being written and committed. It applies its commands and
+// writes its inserts, then waits for the predecessor, updates the rows and commits. Until then it locks none of these
+// rows. Instead it knows which transaction wrote each row. A row that another transaction has written since is a
+// conflict: the batch is rerun with locks. Memory is a hint; the database confirms it before every COMMIT.
 //
 // This is optimistic concurrency control with commit dependencies: Larson et al., High-Performance
 // Concurrency Control Mechanisms for Main-Memory Databases, VLDB 2011.
 //
-// A batch runs optimistically if all its participants can. Those that are not Optimistic lock their rows
-// as ever: no other batch of the process waits for them in the database, because latches keep batches with
-// such a row in common apart, and batches of other processes lock in the same order.
+// A batch runs optimistically if all its participants can. Participants that are not Optimistic lock their rows as
+// usual. That causes no deadlock: latches separate batches of the process that share such a row, and batches of other
+// processes lock in the same order.
 type Optimistic interface {
 	Participant
-	// TakeOver copies the rows that are also in the same participant of an applied batch, which goes on
-	// reading its own. Those that it changed will have been written by writer. Of several batches the
-	// last has the last word.
+	// TakeOver copies the rows that the same participant of an applied batch also has. That batch continues to read its
+	// own rows. writer will have written the rows that it changed. Among several predecessors the last one wins.
 	TakeOver(from Participant, writer *Writer)
-	// Read does what Lock does, without locks, for the rows that were not taken over.
+	// Read loads, without locks, the rows that were not taken over.
 	Read(p *Pipe)
-	// Confirm locks all shared rows that the batch saw, changed or not, sorted by key, and fails unless
-	// each is as its last known writer wrote it. It may leave that to Write, if Write writes every one of
-	// them. Called only if the batch is optimistic, before Write.
+	// Confirm locks all shared rows that the batch saw, changed or not, sorted by key, and fails unless each is as its
+	// last known writer wrote it. It may leave this to Write if Write updates all of them. Called only in an optimistic
+	// batch, before Write.
 	Confirm(p *Pipe)
-	// Write writes the shared rows that changed, which Flush leaves to it. Called last, in every batch.
+	// Write updates the changed shared rows; Flush does not. Called last, in every batch.
 	Write(p *Pipe)
 }
 
-// Writer is the transaction of a batch whose rows others take over.
+// Writer is the transaction of a batch whose rows other batches take over.
 type Writer struct{ xid uint32 }
 
-// XID is the transaction's number, xmin in the rows that it wrote. Known when it has committed: from
-// Confirm on.
+// XID is the transaction id: xmin of the rows that it wrote. It is known after the commit, so from Confirm on.
 func (w *Writer) XID() uint32 { return w.xid }
 
-// ErrConflict ends an optimistic attempt: a predecessor failed, or a participant's Resolve refuses the pipe with it
-// because rows that were taken over do not suffice. The batch runs again with locks.
+// ErrConflict ends an optimistic attempt: a predecessor failed, or a participant's Resolve refused the pipe with it
+// because the rows taken over do not suffice. The batch is rerun with locks.
 var ErrConflict = errors.New("commit: the batch cannot run optimistically")
 
-// Observer is a Participant that is told how its transaction ended.
+// Observer is a Participant that learns the outcome of its transaction.
 type Observer interface {
 	Participant
-	// Ended is called once after every Flush that began, as soon as the end of its transaction is known,
-	// before any caller is answered, and holding nothing of the engine. committed means durably committed;
-	// it is false after a rollback, a dry run, a batch that wrote nothing, or an unknown outcome. It must not block.
+	// Ended is called once after every Flush that began, as soon as the outcome of its transaction is known, before any
+	// caller is answered, and without locks of the engine. committed means durably committed; it is false after a
+	// rollback, a dry run, a batch that wrote nothing, or an unknown outcome. It must not block.
 	Ended(committed bool)
 }
 
-// Tx is one batch's transaction as commands see it. Participants is asked once, when every command has
-// named its needs: it gives those that are needed, in the one order in which all batches lock them.
+// Tx is one batch's transaction as commands see it. Participants is called once, after the Need of every command. It
+// returns the participants that the batch needs, in the global lock order.
 type Tx interface {
 	Participants() []Participant
 }
 
-func optimistic(p Participant) Optimistic {
-	o, _ := p.(Optimistic)
-	return o
-}
-
-// Rows are the rows of a simple Participant within one batch: found, locked, made and changed by one key.
-// A domain's participant embeds it, and adds Lock and Flush with its statements. A key that has no row
-// yet is guarded like one that has: by its latch within the process, by its unique constraint, which is
-// a name constraint, between processes.
+// Rows has the rows of a simple Participant within one batch, by one key. A domain's participant embeds it, and adds
+// Lock and Flush with its statements. A key without a row is guarded like one with a row: by its latch within the
+// process, and by its unique constraint, which is a name constraint, between processes.
 type Rows[K comparable, V any] struct {
 	Base
-	Now time.Time // of the batch, from Start on
+	Now time.Time // of the batch; set by Start
 	ID  func() int64
 
 	seed   maphash.Seed
 	wanted map[K]*Row[K, V]
-	list   []*Row[K, V] // wanted and made, as they came
+	list   []*Row[K, V] // wanted and added, in order
 	mark   int
 	saves  []rowSave[K, V]
 	gen    uint64
@@ -143,12 +136,12 @@ type Rows[K comparable, V any] struct {
 // Row is one row of Rows, and the handle that a command keeps from Need to Apply.
 type Row[K comparable, V any] struct {
 	Key   K
-	Value V    // zero while there is none
-	Found bool // the database has it: set by Lock
-	// Exists: it is there for the commands of the batch, in the database or made by one of them.
+	Value V    // zero if there is no row
+	Found bool // the database has the row; set by Lock
+	// Exists: the commands of the batch see the row. It is in the database, or one of them made it.
 	Exists bool
 
-	alone bool // made without being looked for
+	added bool // made without being looked for
 	dirty bool
 	saved uint64
 }
@@ -158,13 +151,13 @@ type rowSave[K comparable, V any] struct {
 	old Row[K, V]
 }
 
-// NewRows makes an empty set. The seed is one for each table, made once in the process.
+// NewRows returns an empty set. Each table has one seed per process.
 func NewRows[K comparable, V any](seed maphash.Seed) Rows[K, V] {
 	return Rows[K, V]{seed: seed, wanted: make(map[K]*Row[K, V]), gen: 1}
 }
 
-// Want names a row to lock and load. It panics when the batch has loaded its rows, and this is not one of them: such
-// a row would look as if there were none. See Known.
+// Want names a row to lock and load. After the load it panics for any other row, because that row would seem not to
+// exist. See Known.
 func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 	r := s.wanted[k]
 	if r == nil {
@@ -178,17 +171,18 @@ func (s *Rows[K, V]) Want(k K) *Row[K, V] {
 	return r
 }
 
-// Known gives a row that was wanted, or nil: for commands that learn a key only when they run.
+// Known returns a row that was wanted, or nil. It is for commands that learn a key only when they run.
 func (s *Rows[K, V]) Known(k K) *Row[K, V] { return s.wanted[k] }
 
-// Add makes a row whose key cannot be there yet, such as a random one: no command looks for it.
+// Add adds a row whose key is certainly new, such as a random one. No command looks for it.
 func (s *Rows[K, V]) Add(k K, v V) *Row[K, V] {
-	r := &Row[K, V]{Key: k, Value: v, Exists: true, alone: true, dirty: true}
+	r := &Row[K, V]{Key: k, Value: v, Exists: true, added: true, dirty: true}
 	s.list = append(s.list, r)
 	return r
 }
 
-// Change gives the row's value to change, or to make: it will be written, unless Undo takes it back.
+// Change returns the row's value for modification, and makes the row if it does not exist. The row will be written,
+// unless Undo reverts the change.
 func (s *Rows[K, V]) Change(r *Row[K, V]) *V {
 	if r.saved != s.gen {
 		s.saves = append(s.saves, rowSave[K, V]{r, *r})
@@ -198,20 +192,20 @@ func (s *Rows[K, V]) Change(r *Row[K, V]) *V {
 	return &r.Value
 }
 
-// Load is what Lock found of a row.
+// Load sets the value that Lock found.
 func (s *Rows[K, V]) Load(r *Row[K, V], v V) { r.Value, r.Found, r.Exists = v, true, true }
 
-// Sorted are all rows that were wanted, in the order in which all batches lock and write them.
+// Sorted returns all wanted rows, in the order in which all batches lock and write them.
 func (s *Rows[K, V]) Sorted(compare func(a, b K) int) []*Row[K, V] {
-	return s.sorted(compare, func(r *Row[K, V]) bool { return !r.alone })
+	return s.sorted(compare, func(r *Row[K, V]) bool { return !r.added })
 }
 
-// Fresh are the rows to be inserted, Changed those to be updated, sorted likewise.
+// Fresh returns the rows to insert, in the same order.
 func (s *Rows[K, V]) Fresh(compare func(a, b K) int) []*Row[K, V] {
 	return s.sorted(compare, func(r *Row[K, V]) bool { return r.dirty && !r.Found })
 }
 
-// Changed are the rows to be updated, sorted as for Lock.
+// Changed returns the rows to update, in the same order.
 func (s *Rows[K, V]) Changed(compare func(a, b K) int) []*Row[K, V] {
 	return s.sorted(compare, func(r *Row[K, V]) bool { return r.dirty && r.Found })
 }
@@ -227,23 +221,23 @@ func (s *Rows[K, V]) sorted(compare func(a, b K) int, want func(*Row[K, V]) bool
 	return rows
 }
 
-// Latch names the keys.
+// Latch owns all wanted keys.
 func (s *Rows[K, V]) Latch(l *Latches) {
 	for k := range s.wanted {
 		l.Own(maphash.Comparable(s.seed, k))
 	}
 }
 
-// Start takes the batch's time and its source of ids.
+// Start keeps the batch's time and its source of row ids.
 func (s *Rows[K, V]) Start(at Times, newID func() int64) { s.Now, s.ID = at.Now, newID }
 
-// Mark is where the next Undo goes back to.
+// Mark sets the point to which the next Undo reverts.
 func (s *Rows[K, V]) Mark() {
 	s.gen++
 	s.saves, s.mark = s.saves[:0], len(s.list)
 }
 
-// Undo takes back what was made and changed since Mark.
+// Undo reverts all additions and changes since Mark.
 func (s *Rows[K, V]) Undo() {
 	for _, save := range slices.Backward(s.saves) {
 		*save.row = save.old

@@ -17,10 +17,9 @@ type DB interface {
 	QueryRow(context.Context, string, ...any) pgx.Row
 }
 
-// Pipe gathers statements and sends them in one round trip. A statement is a call of one generated
-// query: Queue's function runs twice, first on a DB that only writes the statement down and fails
-// the call with an error, then on one that reads its result. So it must return the query's error at
-// once, and touch nothing before.
+// Pipe gathers statements and sends them in one round trip. A statement is a call of one generated query. The function
+// passed to Queue runs twice: first on a DB that only queues the statement and returns an error, then on a DB that
+// reads its result. So the function must return the query's error at once, and must have no effect before.
 type Pipe struct {
 	ctx   context.Context
 	batch pgx.Batch
@@ -28,36 +27,36 @@ type Pipe struct {
 	err   error
 }
 
-// NewPipe makes an empty pipe. The context bounds all its round trips; each has its own bound too.
+// NewPipe returns an empty pipe. The context bounds all its round trips; each also has a timeout of its own.
 func NewPipe(ctx context.Context) *Pipe { return &Pipe{ctx: ctx} }
 
-// Context is what generated queries are to be called with.
+// Context returns the context for generated queries.
 func (p *Pipe) Context() context.Context { return p.ctx }
 
-var errWrittenDown = errors.New("commit: statement written down")
+var errQueued = errors.New("commit: statement queued")
 
 // Queue adds one statement.
 func (p *Pipe) Queue(call func(db DB) error) {
 	before := p.batch.Len()
-	err := call((*scribe)(&p.batch))
-	if !errors.Is(err, errWrittenDown) || p.batch.Len() != before+1 {
+	err := call((*queueingDB)(&p.batch))
+	if !errors.Is(err, errQueued) || p.batch.Len() != before+1 {
 		p.err = fmt.Errorf("commit: a queued call must run exactly one query: %w", err)
 		return
 	}
 	p.reads = append(p.reads, call)
 }
 
-// Refuse makes the next Run fail with err, if it is the first.
+// Refuse makes the next Run fail with err, unless it fails already.
 func (p *Pipe) Refuse(err error) {
 	if p.err == nil {
 		p.err = err
 	}
 }
 
-// Len is how many statements wait.
+// Len returns the number of queued statements.
 func (p *Pipe) Len() int { return p.batch.Len() }
 
-// exec adds a statement without result, of which the command tag must be tag ("": any).
+// exec adds a statement without rows. Its command tag must be tag ("": any).
 func (p *Pipe) exec(sql, tag string) {
 	p.Queue(func(db DB) error {
 		got, err := db.Exec(p.ctx, sql)
@@ -68,8 +67,8 @@ func (p *Pipe) exec(sql, tag string) {
 	})
 }
 
-// Run sends what waits, reads all results, and leaves the pipe empty. The first failing statement
-// ends it: the database skips those behind it.
+// Run sends the queued statements, reads all results, and leaves the pipe empty. The first failing statement ends it:
+// the database skips all later ones.
 func (p *Pipe) Run(conn *pgx.Conn) error {
 	if p.err != nil {
 		return p.err
@@ -78,7 +77,7 @@ func (p *Pipe) Run(conn *pgx.Conn) error {
 		return nil
 	}
 	reads := p.reads
-	// A connection may have gone silent, and only a deadline tells: TCP acknowledges through a proxy.
+	// Only a deadline detects a silent connection: a proxy may acknowledge at the TCP level.
 	ctx, cancel := context.WithTimeout(p.ctx, roundTripTimeout)
 	defer cancel()
 	results := conn.SendBatch(ctx, &p.batch)
@@ -96,29 +95,29 @@ func (p *Pipe) Run(conn *pgx.Conn) error {
 	return err
 }
 
-// scribe writes statements down.
-type scribe pgx.Batch
+// queueingDB queues statements instead of running them.
+type queueingDB pgx.Batch
 
-func (s *scribe) note(sql string, args []any) { (*pgx.Batch)(s).Queue(sql, args...) }
+func (s *queueingDB) queue(sql string, args []any) { (*pgx.Batch)(s).Queue(sql, args...) }
 
-func (s *scribe) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	s.note(sql, args)
-	return pgconn.CommandTag{}, errWrittenDown
+func (s *queueingDB) Exec(_ context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	s.queue(sql, args)
+	return pgconn.CommandTag{}, errQueued
 }
 
-func (s *scribe) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
-	s.note(sql, args)
-	return nil, errWrittenDown
+func (s *queueingDB) Query(_ context.Context, sql string, args ...any) (pgx.Rows, error) {
+	s.queue(sql, args)
+	return nil, errQueued
 }
 
-func (s *scribe) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
-	s.note(sql, args)
-	return writtenDown{}
+func (s *queueingDB) QueryRow(_ context.Context, sql string, args ...any) pgx.Row {
+	s.queue(sql, args)
+	return queuedRow{}
 }
 
-type writtenDown struct{}
+type queuedRow struct{}
 
-func (writtenDown) Scan(...any) error { return errWrittenDown }
+func (queuedRow) Scan(...any) error { return errQueued }
 
 // reader reads the next result of the round trip.
 type reader struct{ results pgx.BatchResults }
@@ -131,14 +130,14 @@ func (r reader) Query(context.Context, string, ...any) (pgx.Rows, error) { retur
 
 func (r reader) QueryRow(context.Context, string, ...any) pgx.Row { return r.results.QueryRow() }
 
-// planAge decides when the prepared plans of a connection are thrown away. Postgres keeps a plan that was made when a
-// table was nearly empty, and every index that begins with the tenant looked as good as any; it stays wrong as the
-// table grows. ANALYZE would end it, but is a minute away at best. So plans go when as many batches again have run,
-// after a minute, and when a batch was slow: one made on some hundred rows stays right.
+// planAge decides when the prepared plans of a connection are discarded. A plan made while a table is nearly empty may
+// use any index that begins with the tenant, and Postgres keeps it as the table grows. ANALYZE would replace it, but
+// comes a minute later at best. So plans are discarded after 16 batches, then after 32, 64 and so on, after a minute,
+// and after a slow batch. A plan made on some hundred rows stays good.
 type planAge struct {
 	made    time.Time
-	batches int // since then
-	limit   int // batches that plans last
+	batches int // since made
+	limit   int // batches until the plans are discarded
 	slow    bool
 }
 
@@ -146,9 +145,9 @@ const (
 	planAgeName = "ledgerd.plans"
 	planLimit   = 16
 	planLife    = time.Minute
-	planPause   = time.Second // between two throws because of slow batches
+	planPause   = time.Second // between two discards because of slow batches
 
-	// Above these a batch counts as slow. A look-up with the wrong plan takes milliseconds a row.
+	// A batch above these limits counts as slow. A lookup with a wrong plan takes milliseconds a row.
 	slowBatch   = 50 * time.Millisecond
 	slowCommand = 200 * time.Microsecond
 )
@@ -163,12 +162,12 @@ func planAgeOf(conn *pgx.Conn) *planAge {
 	return a
 }
 
-// note records how long a batch took.
-func (a *planAge) note(took time.Duration, commands int) {
+// observe records the duration of a batch.
+func (a *planAge) observe(took time.Duration, commands int) {
 	a.slow = a.slow || took > slowBatch+time.Duration(commands)*slowCommand
 }
 
-// due counts a batch in, and tells whether the plans are to be thrown away before it.
+// due counts a batch, and reports whether the plans must be discarded before it.
 func (a *planAge) due(now time.Time) bool {
 	age := now.Sub(a.made)
 	many := a.batches >= a.limit

@@ -38,7 +38,7 @@ func TestCulpritsFailAloneAndTheOthersKeepTheirOrder(t *testing.T) {
 					t.Fatalf("%d: %v", i, r.Err)
 				}
 				if n := r.Outcome.Answer.(int64); n <= last {
-					t.Fatalf("%d got %d after %d", i, n, last)
+					t.Fatalf("command %d got %d after %d", i, n, last)
 				} else {
 					last = n
 				}
@@ -110,14 +110,14 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 				if i == 4 && place != "table reading" {
 					want = "INTERNAL"
 					if place == "encode error" {
-						want = "cannot" // a plain error: INTERNAL at the edge
+						want = "cannot" // a plain error; internal/rpc converts it to INTERNAL
 					}
 				}
 				if reason(r.Err) != want {
 					t.Errorf("%d: %v", i, r.Err)
 				}
 			}
-			if place == "table reading" { // COMMIT was on its way: it was found out that all was done
+			if place == "table reading" { // COMMIT was sent: the outcome was resolved as committed
 				if w.value("c0") != 1_001_008 || e.metric(t, "unknown_outcomes_total") != 1 {
 					t.Errorf("value %d", w.value("c0"))
 				}
@@ -134,7 +134,7 @@ func TestPanicFailsItsCommandAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// The statements before COMMIT are not waited for one by one.
+// The results of statements are read after COMMIT was sent, so the database must check row counts itself.
 func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -152,12 +152,12 @@ func TestStatementThatMissesARowCommitsNothing(t *testing.T) {
 	}
 	if w.value("c0") != 1_000_002 || w.value("c1") != 1_000_000 || w.int("select count(*) from commit_keys") != 0 ||
 		w.int("select count(*) from toy_log where label <> 'plain'") != 0 {
-		t.Error("a part was committed")
+		t.Error("a part of the batch was committed")
 	}
 }
 
-// However a command ends, its count stays once; its guard with an answer or a refusal only.
-func TestWhatStaysOfACommandThatFails(t *testing.T) {
+// The effect of Count survives once after every failure. The effect of Guard survives only a success or a refusal.
+func TestEffectsThatSurviveAFailedCommand(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 5)
 	e := w.engine()
@@ -203,16 +203,16 @@ func TestWhatStaysOfACommandThatFails(t *testing.T) {
 			after[n] -= before[n]
 		}
 		if want := [5]int64{3 * succeeds, c.stays, 1, c.stays, 1}; after != want {
-			t.Errorf("%d: %v was added, want %v", i, after, want)
+			t.Errorf("%d: the counters grew by %v, want %v", i, after, want)
 		}
 	}
 }
 
-// toyVia adds to the counter that a name belongs to, which it has to find first.
+// toyVia adds to the counter of a name, which it must discover first.
 type toyVia struct {
 	name    string
-	blind   bool // Discover misses it
-	wants   int  // counters asked for one after another, besides
+	blind   bool // Discover does not find the counter
+	wants   int  // further counters, each requested by another ErrMoreRows
 	counter string
 	learnt  string
 	asked   int
@@ -245,7 +245,7 @@ func (v *toyVia) Apply(tx *toyTx) (any, error) {
 	return nil, tx.add(c, 1, "via")
 }
 
-func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
+func TestRowsFoundLateAreLockedInARerun(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 10)
 	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
@@ -273,7 +273,7 @@ func TestRootFoundLateIsLockedInAnotherRun(t *testing.T) {
 	}
 }
 
-func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
+func TestReplayIsCountedOnceDespiteReruns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 10)
 	w.exec("insert into toy_names values (1, 'x', 'c5', 0)")
@@ -297,7 +297,7 @@ func TestReplayIsCountedOnceHoweverOftenItsBatchRuns(t *testing.T) {
 	}
 }
 
-func TestOneBatchGivesOutItsIDsToManySmallCommands(t *testing.T) {
+func TestBatchWithoutRoomForIDsIsSplit(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine()

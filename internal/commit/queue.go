@@ -5,45 +5,45 @@ import (
 	"time"
 )
 
-// Limits of what the engine holds, waiting or running. A tenant may hold half of it.
+// Limits bound the jobs in the engine, by their estimates (Submission.Rows and Bytes). One tenant may have half of Rows
+// and Bytes.
 type Limits struct {
-	BatchRows int // rows of small commands in one batch
-	Rows      int
-	Bytes     int
+	BatchRows int // in one batch, half of it where several tenants have jobs; a larger command runs alone
+	Rows      int // of all queued and running jobs
+	Bytes     int // of all queued and running jobs
 }
 
-// queue counts all jobs in the engine, holds those that wait, first in first out a tenant, and hands
-// out batches by deficit round robin (Shreedhar and Varghese, 1995), counted in rows, so that a
-// tenant that floods delays only itself.
+// queue counts all jobs in the engine and queues waiting ones, first in first out within a tenant. It hands out batches
+// by deficit round robin (Shreedhar and Varghese, 1995), counted in rows, so that a flood delays only its own tenant.
 type queue[T any] struct {
 	limits  Limits
 	writers int
 
-	mu       sync.Mutex
-	ready    sync.Cond
-	tenants  map[int32]*lane[T]
-	ring     []*lane[T] // tenants with waiting jobs, the next one first
-	jobs     int        // in the engine, from admit to end; so are rows and bytes
-	rows     int
-	bytes    int
-	bigOut   bool  // a command that runs alone is with a writer: one at a time
-	allOut   int64 // ticket of the batch of all that waited which a writer has, and for which the others wait; 0: none
-	closed   bool
-	tickets  int64                 // batches handed out
-	culprits map[int32][]time.Time // when a tenant's commands had to be cut out of batches
+	mu         sync.Mutex
+	ready      sync.Cond
+	tenants    map[int32]*lane[T]
+	ring       []*lane[T] // tenants with waiting jobs, the next one first
+	jobs       int        // in the engine, from admit to end; also rows and bytes
+	rows       int
+	bytes      int
+	bigRunning bool  // a writer has a command that runs alone; at most one at a time
+	exclusive  int64 // ticket of the running exclusive batch (see take); 0: none
+	closed     bool
+	tickets    int64                 // batches handed out
+	culprits   map[int32][]time.Time // times at which the database rejected a command of the tenant
 }
 
 type lane[T any] struct {
 	tenant  int32
 	waiting []*job[T]
-	queued  bool // it is in the ring
-	jobs    int  // in the engine; so are rows and bytes
+	queued  bool // in the ring
+	jobs    int  // in the engine; also rows and bytes
 	rows    int
 	bytes   int
 	deficit int
 }
 
-// quantum is what a tenant may put into a batch before the next one's turn, in rows.
+// quantum is the number of rows that a tenant may add to a batch per turn.
 const quantum = 64
 
 func newQueue[T any](limits Limits, writers int) *queue[T] {
@@ -62,7 +62,7 @@ const (
 	refusedClosed
 )
 
-// admit counts jobs of one tenant in, all or none. Each is counted out by end.
+// admit counts jobs of one tenant against the limits, all or none. end releases each of them.
 func (q *queue[T]) admit(jobs []*job[T]) admission {
 	rows, bytes := 0, 0
 	for _, j := range jobs {
@@ -78,7 +78,7 @@ func (q *queue[T]) admit(jobs []*job[T]) admission {
 	if l == nil {
 		l = &lane[T]{tenant: jobs[0].Tenant}
 	}
-	switch { // size first: a retry of a call that is too large never helps
+	switch { // size first: a retry never helps a call that is too large
 	case rows > q.limits.Rows/2 || bytes > q.limits.Bytes/2:
 		return refusedLarge
 	case q.rows+rows > q.limits.Rows || q.bytes+bytes > q.limits.Bytes ||
@@ -93,13 +93,13 @@ func (q *queue[T]) admit(jobs []*job[T]) admission {
 	return admitted
 }
 
-// end releases the job's share of the limits, after its answer or when its caller left before it ran.
+// end releases the job's share of the limits, after its answer or if it was abandoned.
 func (q *queue[T]) end(j *job[T]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	l := j.lane
 	q.count(l, -1, -j.Rows, -j.Bytes)
-	if len(l.waiting) > 2*l.jobs+64 { // most of what waits was abandoned
+	if len(l.waiting) > 2*l.jobs+64 { // most waiting jobs were abandoned
 		l.waiting = remaining(l.waiting)
 	}
 	q.forget(l)
@@ -114,14 +114,14 @@ func (q *queue[T]) count(l *lane[T], jobs, rows, bytes int) {
 	l.bytes, q.bytes = l.bytes+bytes, q.bytes+bytes
 }
 
-// forget drops a lane with nothing in it, unless it is in the ring: then its turn drops it.
+// forget drops an empty lane. A lane in the ring is dropped at its next turn.
 func (q *queue[T]) forget(l *lane[T]) {
 	if l.jobs == 0 && !l.queued && q.tenants[l.tenant] == l {
 		delete(q.tenants, l.tenant)
 	}
 }
 
-// put lets admitted jobs of one tenant wait for a batch.
+// put queues admitted jobs of one tenant.
 func (q *queue[T]) put(jobs []*job[T]) {
 	if len(jobs) == 0 {
 		return
@@ -134,15 +134,15 @@ func (q *queue[T]) put(jobs []*job[T]) {
 		q.ring = append(q.ring, l)
 	}
 	l.waiting = append(l.waiting, jobs...)
-	if q.allOut == 0 { // else its end wakes all
+	if q.exclusive == 0 { // otherwise the end of the exclusive batch wakes all writers
 		q.ready.Signal()
 	}
 }
 
-// runsAlone tells whether a job gets a batch of its own.
+// runsAlone reports whether a job needs a batch of its own.
 func (q *queue[T]) runsAlone(j *job[T]) bool { return j.DryRun || j.Rows > q.limits.BatchRows }
 
-// prefix tells how many of the jobs, from the first, may make a batch.
+// prefix returns how many of the jobs, from the first, fit into one batch.
 func (q *queue[T]) prefix(jobs []*job[T]) int {
 	if q.runsAlone(jobs[0]) {
 		return 1
@@ -155,7 +155,7 @@ func (q *queue[T]) prefix(jobs []*job[T]) int {
 	return n
 }
 
-// await waits until there is work, and reports false when the queue is closed and every job has ended.
+// await waits for work. It returns false if the queue is closed and every job has ended.
 func (q *queue[T]) await() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -170,70 +170,70 @@ func (q *queue[T]) await() bool {
 
 // hasWork reports whether a batch can be gathered.
 func (q *queue[T]) hasWork() bool {
-	if q.allOut != 0 {
+	if q.exclusive != 0 {
 		return false
 	}
 	for _, l := range q.ring {
-		if j := l.head(); j != nil && !(q.bigOut && q.runsAlone(j)) {
+		if j := l.head(); j != nil && !(q.bigRunning && q.runsAlone(j)) {
 			return true
 		}
 	}
 	return false
 }
 
-// allPatience bounds the wait for a batch of all that waited: its connection may be silent.
-const allPatience = time.Second
+// maxExclusiveWait bounds the wait for an exclusive batch: its connection may be silent.
+const maxExclusiveWait = time.Second
 
-// take hands out a batch with its ticket, from 1; nil if there is none to hand out now. all ignores the writer's
-// share, and no other batch is handed out until this one is done. big: the batch is one command that runs alone.
-// Call done after the batch.
-func (q *queue[T]) take(all bool) (batch []*job[T], ticket int64, big bool) {
+// take hands out a batch and its ticket, from 1, or nil if there is none. An exclusive batch ignores the writer's share
+// and takes all waiting jobs that fit, and no other batch is handed out until it is done. big: the batch is one command
+// that runs alone. Call done after the batch.
+func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.hasWork() {
 		return nil, 0, false
 	}
-	batch, big = q.gather(all)
+	batch, big = q.gather(exclusive)
 	if len(batch) == 0 {
 		return nil, 0, false
 	}
 	q.tickets++
-	if ticket = q.tickets; all && !big && !q.isolated(batch[0].Tenant, time.Now()) {
-		q.allOut = ticket
-		time.AfterFunc(allPatience, func() { q.done(ticket, false) })
+	if ticket = q.tickets; exclusive && !big && !q.isolated(batch[0].Tenant, time.Now()) {
+		q.exclusive = ticket
+		time.AfterFunc(maxExclusiveWait, func() { q.done(ticket, false) })
 	} else if len(q.ring) > 0 {
 		q.ready.Signal()
 	}
 	return batch, ticket, big
 }
 
-// open lets other batches be taken beside one of all that waited: that one is taken apart, which may take long.
-func (q *queue[T]) open() {
+// endExclusive allows other batches beside an exclusive one that is being bisected, which may take long.
+func (q *queue[T]) endExclusive() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.allOut != 0 {
-		q.allOut = 0
+	if q.exclusive != 0 {
+		q.exclusive = 0
 		q.ready.Broadcast()
 	}
 }
 
-// done ends the batch of a ticket, for take.
+// done ends the batch of a ticket.
 func (q *queue[T]) done(ticket int64, big bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	all := q.allOut == ticket
-	if all {
-		q.allOut = 0
+	exclusive := q.exclusive == ticket
+	if exclusive {
+		q.exclusive = 0
 	}
 	if big {
-		q.bigOut = false
+		q.bigRunning = false
 	}
-	if all || big {
+	if exclusive || big {
 		q.ready.Broadcast()
 	}
 }
 
-// draft is a batch that is being gathered.
+// draft is a batch while it is gathered.
 type draft[T any] struct {
 	jobs  []*job[T]
 	rows  int
@@ -241,25 +241,33 @@ type draft[T any] struct {
 	full  bool
 }
 
-// leastShare is what a writer takes without looking at the others, in rows: splitting less gains
-// nothing, as every batch costs something by itself.
-const leastShare = 16
+// minShare is the least share of a writer, in rows. Splitting fewer rows gains nothing, because every batch has a fixed
+// cost.
+const minShare = 16
 
-// share is how many rows one of the writers takes: an equal part of all that is waiting or running.
-// If each took all that it found, callers who ask again when they have their answers would all
-// come back with one batch and go into the next one together, and the other writers would have none.
-// While batches do not overlap the other writer would only wait: then one takes all, and the other none.
-func (q *queue[T]) share(all bool) int {
-	if all {
-		return q.limits.BatchRows
+// share returns how many rows a writer takes: an equal part of all waiting and running rows. If each writer took all
+// waiting rows, callers that call again after their answers would end up in one writer's batch, and leave the other
+// writers idle. An exclusive batch has no share: while batches do not overlap, the other writer would only wait.
+func (q *queue[T]) share(exclusive bool) int {
+	if exclusive {
+		return q.batchRows()
 	}
-	return min(q.limits.BatchRows, max(leastShare, (q.rows+q.writers-1)/q.writers))
+	return min(q.batchRows(), max(minShare, (q.rows+q.writers-1)/q.writers))
 }
 
-// gather makes a batch of what is there now. A lane whose next job has to run alone begins the next
-// batch, so that it cannot be passed over for ever.
-func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
-	d := draft[T]{share: q.share(all)}
+// batchRows bounds a batch. A call waits for the batches before it and for all of its own: where several tenants have
+// jobs, half the rows halve what a tenant's flood costs the others.
+func (q *queue[T]) batchRows() int {
+	if len(q.tenants) > 1 {
+		return q.limits.BatchRows / 2
+	}
+	return q.limits.BatchRows
+}
+
+// gather makes a batch from the waiting jobs. A lane whose next job must run alone goes first in the next batch, so
+// that it does not starve.
+func (q *queue[T]) gather(exclusive bool) (batch []*job[T], big bool) {
+	d := draft[T]{share: q.share(exclusive)}
 	var next *lane[T]
 	now := time.Now()
 	for idle := 0; idle < len(q.ring) && !d.full; {
@@ -274,25 +282,25 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 		q.ring = append(q.ring, l)
 		big = q.runsAlone(j)
 		solo := big || q.isolated(l.tenant, now)
-		if big && q.bigOut || solo && len(d.jobs) > 0 {
+		if big && q.bigRunning || solo && len(d.jobs) > 0 {
 			idle++
 			l.deficit += min(quantum, max(0, -l.deficit)) // repay a negative deficit, but accumulate no credit
-			if next == nil && !(big && q.bigOut) {
+			if next == nil && !(big && q.bigRunning) {
 				next = l
 			}
 			continue
 		}
-		idle = 0 // it gets something, or saves up for it
+		idle = 0 // the lane adds jobs or earns credit for one
 		if l.deficit < j.Rows {
 			l.deficit += quantum
 		}
 		q.serve(l, &d)
 		if d.full && len(l.waiting) > 0 && l.deficit >= l.waiting[0].Rows {
-			q.moveToFront(l) // its turn is not over
+			q.moveToFront(l) // continue its turn in the next batch
 		}
-		if len(d.jobs) > 0 { // by what was taken: a job may have been abandoned since the look at it
+		if len(d.jobs) > 0 { // look at the job taken: j may have been abandoned meanwhile
 			if big = q.runsAlone(d.jobs[0]); big || solo {
-				q.bigOut = q.bigOut || big
+				q.bigRunning = q.bigRunning || big
 				return d.jobs, big
 			}
 		}
@@ -303,8 +311,8 @@ func (q *queue[T]) gather(all bool) (batch []*job[T], big bool) {
 	return d.jobs, false
 }
 
-// serve moves from a lane into the batch what its turn and the batch allow. A command that runs alone
-// is paid for afterwards.
+// serve moves jobs from a lane into the batch as far as its credit and the batch allow. A command that runs alone may
+// overdraw the credit.
 func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 	for !d.full {
 		j := l.head()
@@ -313,7 +321,7 @@ func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 		}
 		big := q.runsAlone(j)
 		switch {
-		case big && (len(d.jobs) > 0 || l.deficit <= 0 || q.bigOut), !big && l.deficit < j.Rows:
+		case big && (len(d.jobs) > 0 || l.deficit <= 0 || q.bigRunning), !big && l.deficit < j.Rows:
 			return
 		case len(d.jobs) > 0 && !q.fits(j, d):
 			d.full = true
@@ -322,7 +330,7 @@ func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 		l.pop()
 		d.jobs = append(d.jobs, j)
 		d.rows += j.Rows
-		d.full = d.rows >= q.limits.BatchRows
+		d.full = d.rows >= q.batchRows()
 		l.deficit -= j.Rows
 		if big {
 			return
@@ -330,14 +338,14 @@ func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 	}
 }
 
-// fits tells whether a batch that is begun takes a job: up to its share, and what belongs to one call
-// as far as possible together.
+// fits reports whether a non-empty batch has room for a job: up to its share, or beyond it for jobs of the same call,
+// to keep a call in one batch.
 func (q *queue[T]) fits(j *job[T], d *draft[T]) bool {
 	rows := d.rows + j.Rows
-	return rows <= d.share || rows <= q.limits.BatchRows && j.wait == d.jobs[len(d.jobs)-1].wait
+	return rows <= d.share || rows <= q.batchRows() && j.wait == d.jobs[len(d.jobs)-1].wait
 }
 
-// moveToFront puts a lane of the ring to its beginning.
+// moveToFront moves a lane to the front of the ring.
 func (q *queue[T]) moveToFront(l *lane[T]) {
 	for i, x := range q.ring {
 		if x == l {
@@ -348,7 +356,7 @@ func (q *queue[T]) moveToFront(l *lane[T]) {
 	}
 }
 
-// head is the first job whose caller still waits, or nil.
+// head returns the first job that is not abandoned, or nil.
 func (l *lane[T]) head() *job[T] {
 	for len(l.waiting) > 0 {
 		if j := l.waiting[0]; j.state.Load() != abandoned {
@@ -364,7 +372,7 @@ func (l *lane[T]) pop() {
 	l.waiting = l.waiting[1:]
 }
 
-// close lets nothing more in.
+// close refuses further jobs.
 func (q *queue[T]) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -372,14 +380,13 @@ func (q *queue[T]) close() {
 	q.mu.Unlock()
 }
 
-// More than maxCulprits commands of a tenant cut out of batches within culpritMemory, and its
-// commands go into batches of their own.
+// A tenant with more than maxCulprits rejected commands within culpritMemory is isolated: it gets batches of its own.
 const (
 	maxCulprits   = 8
 	culpritMemory = time.Minute
 )
 
-// culprit notes that a tenant's command had to be cut out of a batch.
+// culprit records that the database rejected a command of a tenant.
 func (q *queue[T]) culprit(tenant int32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -398,7 +405,7 @@ func (q *queue[T]) isolated(tenant int32, now time.Time) bool {
 	return len(times) > maxCulprits && now.Sub(times[0]) <= culpritMemory
 }
 
-// depth is what is in the engine, in rows.
+// depth returns the number of rows in the engine.
 func (q *queue[T]) depth() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

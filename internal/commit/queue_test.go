@@ -50,16 +50,16 @@ func TestFloodDelaysOnlyItsTenant(t *testing.T) {
 	q := toyQueue()
 	q.fill(t, 1, 100_000, 1)
 	if b, _ := q.next(); len(b) != 1000 {
-		t.Errorf("alone it gets %d rows", len(b))
+		t.Errorf("a lone tenant gets %d rows", len(b))
 	}
 	q.fill(t, 2, 1, 4)
-	if b, _ := q.next(); rowsOf(b, 2) != 4 || rowsOf(b, 1) != 996 {
-		t.Errorf("the other's command is not in the next batch: %d and %d rows", rowsOf(b, 1), rowsOf(b, 2))
+	if b, _ := q.next(); rowsOf(b, 2) != 4 || rowsOf(b, 1) != 496 {
+		t.Errorf("the command of tenant 2 is not in the next batch: %d and %d rows", rowsOf(b, 1), rowsOf(b, 2))
 	}
 	q.fill(t, 3, 5000, 2)
 	q.fill(t, 4, 5000, 10)
 	got := map[int32]int{}
-	for range 5 {
+	for range 10 {
 		b, _ := q.next()
 		for _, j := range b {
 			got[j.Tenant] += j.Rows
@@ -113,7 +113,7 @@ func TestTenantKeepsItsOrder(t *testing.T) {
 func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
-	// With two floods whose turns come out even in a batch the third lane would never be the first.
+	// The turns of the two floods divide a batch evenly, so the third lane would never be first.
 	q.limits.BatchRows = 16 * quantum
 	q.fill(t, 1, 50_000, 1)
 	q.fill(t, 2, 2, 10_000)
@@ -128,26 +128,26 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			break
 		}
 		if before++; before > 3 {
-			t.Fatal("the big command is passed over")
+			t.Fatal("the big command starves")
 		}
 	}
 	q.fill(t, 4, 1, 10_000)
 	for range 5 {
-		if b, big := q.next(); big || len(b) != q.limits.BatchRows {
-			t.Fatalf("a second big one, or nothing, beside the first: %v %d", big, len(b))
+		if b, big := q.next(); big || len(b) != q.limits.BatchRows/2 {
+			t.Fatalf("beside a running big command: big %v, %d jobs", big, len(b))
 		}
 	}
 	q.done(0, true)
 	for before = 0; before < 4; before++ {
 		if b, big := q.next(); big {
 			if b[0].Tenant != 4 {
-				t.Error("the second of one before the first of another")
+				t.Error("the second big command of tenant 2 precedes the first of tenant 4")
 			}
 			break
 		}
 	}
 	if q.done(0, true); before == 4 {
-		t.Fatal("the other tenant's big command is passed over")
+		t.Fatal("the other tenant's big command starves")
 	}
 	others := 0
 	for {
@@ -159,9 +159,9 @@ func TestBigCommandRunsAloneOneAtATimeAndInItsTurn(t *testing.T) {
 			t.Fatal("the second big command is lost")
 		}
 	}
-	// It pays for the first: 10,000 rows each for the others, of which they had 5,000 meanwhile.
+	// The first one has overdrawn the credit: the two floods get 10,000 rows each, less the 5,000 taken meanwhile.
 	if others < 10_000 || others > 25_000 {
-		t.Errorf("the others got %d rows before the second big one", others)
+		t.Errorf("the other tenants got %d rows before the second big command", others)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestDryRunsRunAlone(t *testing.T) {
 	}
 }
 
-func TestTenantOfManyCulpritsIsIsolated(t *testing.T) {
+func TestTenantWithManyCulpritsIsIsolated(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	for range maxCulprits + 1 {
@@ -205,13 +205,13 @@ func TestTenantOfManyCulpritsIsIsolated(t *testing.T) {
 		t.Errorf("the isolated tenant got %d rows", seen)
 	}
 	if q.isolated(1, time.Now().Add(culpritMemory+time.Second)) {
-		t.Error("it is isolated for ever")
+		t.Error("the isolation does not end")
 	}
 }
 
 func b2(q *queue[*toyTx]) []*job[*toyTx] { b, _ := q.next(); return b }
 
-func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
+func TestBusyAtTheLimitsLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	pass, open := w.gate()
@@ -224,12 +224,12 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 	w.waiting(1)
 	calls := make(chan map[string]int, 1)
 	go func() {
-		calls <- each(60, func(int) error { // of one tenant, for half of 100 rows, 3 rows each
+		calls <- each(60, func(int) error { // 3 rows each; the tenant's limit is 50 rows
 			_, err := e.Do(within(t, 20*time.Second), submission(add("c0", 1)))
 			return err
 		})
 	}()
-	eventually(t, "the half is full", func() bool { return e.metric(t, "busy_total") == 60-15 })
+	eventually(t, "the tenant's share is full", func() bool { return e.metric(t, "busy_total") == 60-15 })
 	for _, r := range e.DoAll(within(t, 20*time.Second),
 		[]Submission[*toyTx]{submission(add("c0", 1)), submission(add("c0", 1))}) {
 		if !fault.Is(r.Err, fault.Busy) {
@@ -242,7 +242,7 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 	other := submission(&toyAdd{tenant: 2, name: "x"})
 	other.Tenant = 2
 	another := e.start(within(t, 20*time.Second), other)
-	eventually(t, "the other tenant is let in", func() bool { return e.queue.depth() == 17*3 })
+	eventually(t, "the other tenant is admitted", func() bool { return e.queue.depth() == 17*3 })
 	open()
 	wantReasons(t, <-calls, "map[BUSY:45 ok:15]")
 	if a, b := <-first, <-another; a.err != nil || b.err != nil {
@@ -253,8 +253,8 @@ func TestBusyAtTheLimitsAndNothingIsLost(t *testing.T) {
 	}
 }
 
-// A database that is away for long must not leave the queue full of callers who are gone.
-func TestAbandonedWorkMakesRoom(t *testing.T) {
+// During a long outage of the database, cancelled calls must not fill the queue.
+func TestAbandonedJobsReleaseTheirShare(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	jobs := q.fill(t, 1, 10_000, 1)
@@ -266,17 +266,17 @@ func TestAbandonedWorkMakesRoom(t *testing.T) {
 		t.Errorf("%d rows are counted, %d jobs kept", q.rows, len(q.tenants[1].waiting))
 	}
 	if b, _ := q.next(); len(b) != 1 || b[0] != jobs[0] {
-		t.Errorf("then a batch of %d", len(b))
+		t.Errorf("next batch: %d jobs", len(b))
 	}
 	if len(b2(q)) != 0 || len(q.tenants) != 0 {
-		t.Error("something is left")
+		t.Error("the queue is not empty")
 	}
 	if q.close(); q.admit(jobs[:1]) != refusedClosed {
-		t.Error("let in after the end")
+		t.Error("admitted after close")
 	}
 }
 
-// call puts in a call of n works.
+// call queues a call of n submissions.
 func (q *queue[B]) call(n int) {
 	w := new(waiter)
 	w.expect(n)
@@ -288,8 +288,8 @@ func (q *queue[B]) call(n int) {
 	q.put(jobs)
 }
 
-// Callers who ask again when they have their answers must not all end in one writer's batch.
-func TestWritersShareWhatIsThere(t *testing.T) {
+// Callers that call again after their answers must not all end up in one writer's batch.
+func TestWritersShareTheQueue(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.writers = 2
@@ -320,17 +320,17 @@ func TestWritersShareWhatIsThere(t *testing.T) {
 		small = large
 	}
 	if n := len(small); n < 40 || n > 60 {
-		t.Errorf("of 100 callers one batch has %d", n)
+		t.Errorf("one batch has %d of 100 callers", n)
 	}
 	few := toyQueue()
 	few.writers = 2
-	few.fill(t, 1, leastShare, 1)
-	if b, _ := few.next(); len(b) != leastShare {
-		t.Errorf("so few as %d are split, at %d", leastShare, len(b))
+	few.fill(t, 1, minShare, 1)
+	if b, _ := few.next(); len(b) != minShare {
+		t.Errorf("%d rows are split after %d", minShare, len(b))
 	}
 }
 
-func TestWhatBelongsToOneCallStaysTogether(t *testing.T) {
+func TestSubmissionsOfACallShareABatch(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.writers = 2
@@ -340,14 +340,14 @@ func TestWhatBelongsToOneCallStaysTogether(t *testing.T) {
 		}
 		for _, n := range calls {
 			if b, _ := q.next(); len(b) != n {
-				t.Errorf("of %v a batch of %d", calls, len(b))
+				t.Errorf("calls of %v rows: a batch of %d", calls, len(b))
 			}
 		}
 	}
 }
 
-// A lane whose turn was cut off by a full batch goes on with it, and saves nothing up.
-func TestTurnsCutOffSaveNothingUp(t *testing.T) {
+// A lane whose turn is interrupted by a full batch continues its turn, and earns no credit.
+func TestInterruptedTurnAccumulatesNoCredit(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.limits.BatchRows = quantum / 2
@@ -357,16 +357,16 @@ func TestTurnsCutOffSaveNothingUp(t *testing.T) {
 	}
 	q.fill(t, 2, 1000, 1)
 	one, two := 0, 0
-	for range 20 {
+	for range 40 {
 		b, _ := q.next()
 		one, two = one+rowsOf(b, 1), two+rowsOf(b, 2)
 	}
 	if one != two {
-		t.Errorf("one got %d rows, the other %d", one, two)
+		t.Errorf("tenant 1 got %d rows, tenant 2 %d", one, two)
 	}
 }
 
-// Larger than what its tenant may have waiting, it would hear BUSY for ever.
+// A call larger than the tenant's share would get BUSY for ever.
 func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -383,29 +383,28 @@ func TestCallThatNeverFitsIsTooLarge(t *testing.T) {
 	}
 }
 
-// While another server has the rows, one batch takes all that waits, and none is taken beside it: it would be a part of
-// the callers, and wait for the same rows.
-func TestABatchOfAllIsOutAlone(t *testing.T) {
+// While batches do not overlap, one batch takes all waiting jobs. A second batch would only wait for the same rows.
+func TestExclusiveBatchRunsAlone(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.writers = 2
 	jobs := q.fill(t, 1, 100, 1)
 	batch, ticket, _ := q.take(true)
 	if len(batch) != len(jobs) {
-		t.Errorf("of %d it takes %d", len(jobs), len(batch))
+		t.Errorf("it takes %d of %d jobs", len(batch), len(jobs))
 	}
 	q.fill(t, 1, 10, 1)
 	if batch, _, _ := q.take(true); batch != nil {
-		t.Errorf("%d are taken beside it", len(batch))
+		t.Errorf("%d jobs are taken beside it", len(batch))
 	}
 	q.done(ticket, false)
 	if batch, _, _ := q.take(true); len(batch) != 10 {
-		t.Errorf("after it %d are taken", len(batch))
+		t.Errorf("%d jobs are taken after it", len(batch))
 	}
 }
 
-// A batch of all that hangs is waited for no longer than a moment, by a writer that sleeps.
-func TestABatchOfAllThatHangsIsNotWaitedForForLong(t *testing.T) {
+// A writer waits only for maxExclusiveWait for an exclusive batch that hangs.
+func TestWaitForAnExclusiveBatchIsBounded(t *testing.T) {
 	t.Parallel()
 	q := toyQueue()
 	q.fill(t, 1, 100, 1)
@@ -416,15 +415,15 @@ func TestABatchOfAllThatHangsIsNotWaitedForForLong(t *testing.T) {
 	select {
 	case <-woken:
 	case <-time.After(30 * time.Second):
-		t.Fatal("a writer sleeps on")
+		t.Fatal("the writer was not woken")
 	}
 	batch, _, _ := q.take(true)
 	if len(batch) != 20 {
-		t.Errorf("while it hangs %d are taken", len(batch))
+		t.Errorf("%d jobs are taken while it hangs", len(batch))
 	}
 	q.fill(t, 1, 5, 1)
 	q.done(hanging, false)
 	if batch, _, _ := q.take(true); batch != nil {
-		t.Error("the end of the one that hung ends the next one")
+		t.Error("done of the hanging batch ends the next exclusive batch")
 	}
 }

@@ -16,8 +16,8 @@ import (
 
 func patient(c *Config[*toyTx]) { c.LockTimeout = 10 * time.Second }
 
-// The effect of the first drains the counter, so a second that looked names up before it had the row
-// would see neither the name nor the money, and be refused.
+// The first batch drains the counter. A second one that looked up names before it locked the row would find neither the
+// name nor the money, and be refused.
 func TestDuplicateRacingFromAnotherProcessIsReplayed(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"key", "name"} {
@@ -64,7 +64,7 @@ func TestRefusedCommandTakesNoName(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.engine()
 	refused := add("c0", 1).named("x")
-	refused.onApply = func(*toyTx) error { return toyEmpty.New("after all was done") }
+	refused.onApply = func(*toyTx) error { return toyEmpty.New("after all changes") }
 	r := e.DoAll(within(t, 10*time.Second), []Submission[*toyTx]{
 		submission(refused), submission(add("c0", -5).named("x")), submission(add("c0", -7).named("x")),
 	})
@@ -82,7 +82,7 @@ func TestRefusedCommandTakesNoName(t *testing.T) {
 	}
 }
 
-// All processes insert the same names, or keys, at once, each having got them in an order of its own.
+// All processes insert the same names or keys concurrently, submitted in different orders.
 func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	for _, what := range []string{"name", "key"} {
@@ -91,7 +91,7 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 			w := newWorld(t, 0)
 			engines := []*toyEngine{w.engine(patient), w.engine(patient), w.engine(patient), w.engine(patient)}
 			const size = 150
-			// Slowly, so that they do it at the same time.
+			// Slow inserts, so that they run at the same time.
 			w.exec(`create function toy_slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
 				create trigger toy_slow before insert on toy_names for each row execute function toy_slow();
 				create trigger toy_slow before insert on commit_keys for each row execute function toy_slow()`)
@@ -131,10 +131,10 @@ func TestCollidingNamesAndKeysNeverDeadlock(t *testing.T) {
 				races += pgtest.Counter(t, e.reg, pgtest.FailedAttempts) + e.metric(t, "attempts_total/conflicted")
 			}
 			if races == 0 {
-				t.Error("no race took place: the test proves nothing")
+				t.Error("no race took place, so the test checks nothing")
 			}
 			if n := w.int("select (select count(*) from toy_names) + (select count(*) from commit_keys)"); n != size {
-				t.Errorf("%d are there", n)
+				t.Errorf("%d rows", n)
 			}
 		})
 	}
@@ -159,7 +159,7 @@ func TestThousandCallersOfOneKeyHaveOneEffect(t *testing.T) {
 		t.Errorf("%d keys, value %d", n, w.value("c0"))
 	}
 	if n := w.int("select count(*) from commit_batches"); n != 1 {
-		t.Errorf("%d batches wrote something", n)
+		t.Errorf("%d batches wrote", n)
 	}
 	first := engines[0].metric(t, "keys_total") + engines[1].metric(t, "keys_total")
 	if first != 1000 {
@@ -167,7 +167,7 @@ func TestThousandCallersOfOneKeyHaveOneEffect(t *testing.T) {
 	}
 }
 
-func TestReplayFromTheDatabaseAnswersAllThatAreParked(t *testing.T) {
+func TestReplayAnswersAllParkedCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	if _, err := w.engine().Do(within(t, 10*time.Second), keyed("k", add("c0", 1))); err != nil {
@@ -184,7 +184,7 @@ func TestReplayFromTheDatabaseAnswersAllThatAreParked(t *testing.T) {
 		}
 	}
 	if n := sampleCount(t, e, "batch_commands"); n != 1 {
-		t.Errorf("it took %d batches", n)
+		t.Errorf("%d batches, want 1", n)
 	}
 }
 
@@ -202,11 +202,11 @@ func sampleCount(t *testing.T, e *toyEngine, name string) uint64 {
 	return 0
 }
 
-func TestParkedCallersRunInTurnWhenNothingWasRecorded(t *testing.T) {
+func TestParkedCallsRunInTurnIfNothingWasRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	e := w.engine(func(c *Config[*toyTx]) { c.Writers = 1 })
-	runs := 0 // by the one writer
+	runs := 0 // accessed by the only writer
 	got := each(20, func(int) error {
 		c := add("c0", 1)
 		c.onApply = func(*toyTx) error {
@@ -224,7 +224,7 @@ func TestParkedCallersRunInTurnWhenNothingWasRecorded(t *testing.T) {
 	}
 }
 
-func TestParkedCallerWhoLeavesHoldsUpNoOther(t *testing.T) {
+func TestCancelledParkedCallBlocksNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	pass, open := w.gate()
@@ -235,23 +235,23 @@ func TestParkedCallerWhoLeavesHoldsUpNoOther(t *testing.T) {
 	w.waiting(1)
 	ctx, cancel := context.WithCancel(context.Background())
 	left := e.start(ctx, keyed("k", add("c0", 10)))
-	stays := make([]<-chan answer, 3)
+	others := make([]<-chan answer, 3)
 	eventually(t, "the second is parked", func() bool { return parkedBehind(e, "k") == 1 })
-	for i := range stays {
-		stays[i] = e.start(within(t, 20*time.Second), keyed("k", add("c0", 100)))
+	for i := range others {
+		others[i] = e.start(within(t, 20*time.Second), keyed("k", add("c0", 100)))
 	}
 	eventually(t, "all are parked", func() bool { return parkedBehind(e, "k") == 4 })
 	cancel()
 	if a := <-left; !fault.Is(a.err, fault.NotRun) {
-		t.Errorf("the one who left: %v", a.err)
+		t.Errorf("cancelled call: %v", a.err)
 	}
 	open()
 	if a := <-first; !fault.Is(a.err, toyStale) {
 		t.Errorf("first: %v", a.err)
 	}
-	for _, s := range stays {
+	for _, s := range others {
 		if a := <-s; a.err != nil {
-			t.Errorf("one who stayed: %v", a.err)
+			t.Errorf("parked call: %v", a.err)
 		}
 	}
 	if w.value("c0") != 1_000_100 {
@@ -305,7 +305,7 @@ func (w *world) expiredKey(key string) {
 		values (1, 'p', 'toy.add', $1, false, $2, 'old', 'r-old', now() - interval '2 h', now() - interval '1 h')`, key, make([]byte, 17))
 }
 
-// Both have looked the expired row up before either renews it.
+// Both processes read the expired row before either renews it.
 func TestExpiredKeyIsRenewedOnceByRacingProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 2)
@@ -341,7 +341,7 @@ func TestExpiredKeyIsRenewedOnceByRacingProcesses(t *testing.T) {
 	}
 }
 
-func TestCleaningKeysSkipsLockedRowsAndSparesTheLiving(t *testing.T) {
+func TestKeyCleanerSkipsLockedAndUnexpiredRows(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
 	for _, life := range []string{"-1 h", "1 h"} {
@@ -356,7 +356,7 @@ func TestCleaningKeysSkipsLockedRowsAndSparesTheLiving(t *testing.T) {
 	}
 	end()
 	if n, err = c.Clean(within(t, 10*time.Second), &keys); err != nil || n != 2 {
-		t.Errorf("then deleted %d, %v", n, err)
+		t.Errorf("second run: deleted %d, %v", n, err)
 	}
 	if n := w.int("select count(*) from commit_keys"); n != 2500 {
 		t.Errorf("%d keys are left", n)
@@ -401,17 +401,17 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 	}
 	call("a", "3", 1, time.Hour)
 	if got := saved(); got != strings.Replace(want, "replayed 2", "replayed 3", 1) {
-		t.Errorf("then counted %s", got)
+		t.Errorf("after another replay: %s", got)
 	}
-	// What cannot be saved is saved later.
+	// Counts that cannot be saved are kept for the next call.
 	w.exec("revoke insert on commit_counts from ledgerd_app")
 	call("c", "1", 1, time.Hour)
 	if err := e.SaveCounts(within(t, 10*time.Second)); err == nil {
-		t.Error("counts were saved without the right to")
+		t.Error("counts were saved without the privilege")
 	}
 	w.exec("grant insert on commit_counts to ledgerd_app")
 	if got := saved(); !strings.Contains(got, "first 2") {
-		t.Errorf("at last counted %s", got)
+		t.Errorf("after the grant: %s", got)
 	}
 	w.exec("update commit_counts set hour = hour - interval '91 days'")
 	old, c := Counts(), clean.Cleaner{Pool: pgtest.Pool(t, w.dsn), Metrics: clean.NewMetrics(nil)}
@@ -420,7 +420,7 @@ func TestOutcomesAreCountedByTheHour(t *testing.T) {
 	}
 }
 
-// The works of one call take effect in their order, though two writers share them.
+// The submissions of one call take effect in their order, even though two writers share them.
 func TestSubmissionsOfACallRunInOrder(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -430,7 +430,7 @@ func TestSubmissionsOfACallRunInOrder(t *testing.T) {
 		c := add("c0", 1)
 		c.name = fmt.Sprint(i)
 		if i%60 == 0 {
-			c.onNeed = func(*toyTx) { spin(300 * time.Microsecond) } // this batch is slow to begin
+			c.onNeed = func(*toyTx) { spin(300 * time.Microsecond) } // the load of this batch is slow
 		}
 		submissions[i] = submission(c)
 		submissions[i].Rows = 1
@@ -445,7 +445,7 @@ func TestSubmissionsOfACallRunInOrder(t *testing.T) {
 	}
 }
 
-// spin takes its time without giving the processor away.
+// spin keeps the goroutine busy, without a timer.
 func spin(d time.Duration) {
 	for start := time.Now(); time.Since(start) < d; {
 		runtime.Gosched()

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Rows are held against a plain map: what Undo takes back, what is to be written and how.
-func TestRowsUndoToTheMarkAndKnowWhatToWrite(t *testing.T) {
+// The model is a plain map. It predicts the values after Undo and the rows to insert and to update.
+func TestRowsMatchAModel(t *testing.T) {
 	t.Parallel()
 	seed := maphash.MakeSeed()
 	rapid.Check(t, func(t *rapid.T) {
@@ -65,7 +65,7 @@ func TestRowsUndoToTheMarkAndKnowWhatToWrite(t *testing.T) {
 		}
 		fresh, changed := rows.Fresh(cmp.Compare), rows.Changed(cmp.Compare)
 		if n := len(fresh) + len(changed); n != len(written) {
-			t.Fatalf("%d rows are to be written, not %d", n, len(written))
+			t.Fatalf("%d rows to write, want %d", n, len(written))
 		}
 		for _, r := range slices.Concat(fresh, changed) {
 			if _, was := stored[r.Key]; r.Value != now[r.Key] || was != r.Found || !r.Exists {
@@ -79,23 +79,23 @@ func TestRowsUndoToTheMarkAndKnowWhatToWrite(t *testing.T) {
 		}
 		var l Latches
 		if rows.Latch(&l); len(l.owned) != keys || len(rows.Sorted(cmp.Compare)) != keys {
-			t.Fatal("rows that were made are locked too")
+			t.Fatal("added rows are locked too")
 		}
 	})
 }
 
-// A row that is named after the batch has loaded would look as if there were none.
-func TestARowIsNamedBeforeTheBatchLoads(t *testing.T) {
+// A row named after the load would seem not to exist.
+func TestRowsMustBeNamedBeforeTheLoad(t *testing.T) {
 	t.Parallel()
 	rows := NewRows[int, string](maphash.MakeSeed())
 	before := rows.Want(1)
 	rows.Start(Times{}, func() int64 { return 1 })
 	if rows.Want(1) != before {
-		t.Error("a row that was named is another one")
+		t.Error("a second Want returned another row")
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a row that was not named is wanted")
+			t.Error("a row was named after the load")
 		}
 	}()
 	rows.Want(2)

@@ -7,55 +7,56 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Command is one change, as a plain function over loaded rows. It may run more than once (an attempt
-// that did not commit runs again from scratch), so it keeps nothing between runs but what it learnt of
-// rows that never change.
+// Command is one change, as a plain function over loaded rows. An attempt that does not commit is rerun from scratch,
+// so a command keeps no state between runs except facts about rows that never change.
 type Command[T any] interface {
-	// Need tells the transaction which rows and names the command works with.
+	// Need names the rows and names that the command works with.
 	Need(tx T)
-	// Apply makes the change in memory. It reads no clock and does no I/O. On an error the engine
-	// undoes all that it did. A fault of class Refusal is recorded under the key.
+	// Apply makes the change in memory. It reads no clock and does no I/O. On an error the engine undoes all its
+	// changes. A fault of class Refusal is recorded under the key.
 	Apply(tx T) (answer any, err error)
 }
 
-// Caller is on whose behalf a command runs.
+// Caller identifies the caller of a command.
 type Caller struct {
 	Tenant    int32
 	Principal string
 	RequestID string
 }
 
-// Guarded is a Command with a part that stays when Apply refuses: a spent token, a counted try.
+// Guarded is a Command with a part that survives a refusal by Apply, such as a spent token.
 type Guarded[T any] interface {
 	Command[T]
-	// Guard runs before Apply, and once more when Apply has failed and all was undone, if its effect is to
-	// stay: when Apply failed with a fault of class Refusal or Duplicate. After another failure of Apply,
-	// or its own, nothing of it stays, and the same key, and so the same token, may run again.
+	// Guard runs before Apply. If Apply fails with a fault of class Refusal or Duplicate, all changes are undone and
+	// Guard runs again, so that its effect survives. After any other failure of Apply nothing survives, and a call with
+	// the same key, and so the same token, may run again. If Guard fails, none of its changes survive. Its fault is
+	// treated like one of Apply: class Refusal is recorded under the key; after any other class the key may run again.
 	Guard(tx T) error
 }
 
-// Counted is a Command with a part that stays however the command ends, such as a wrong try: a failure
-// of a command beside it must not make the try free.
+// Counted is a Command with a part that survives any failure of the command, such as the count of wrong codes: a
+// failing command beside it in the same Execute must not make an attempt free.
 type Counted[T any] interface {
 	Command[T]
-	// Count runs when Guard has passed, before Apply, and reports whether it changed anything. It runs once
-	// more when Apply has failed and all was undone.
+	// Count runs after Guard and before Apply, and reports whether it changed anything. It does not run if Guard fails.
+	// If Apply fails, all changes are undone and Count runs again. It is not kept if Apply returned ErrMoreRows or
+	// ErrLater, or if the batch is split: then the command runs again, with Count.
 	Count(tx T) bool
 }
 
-// Repeat is what Apply answers when it was done before, under its own name: First is the
-// first result. It is not recorded under the key.
+// Repeat is the answer of Apply if the change was made before, under its own name. First is the first result. A Repeat
+// is not recorded under the key.
 type Repeat struct{ First any }
 
-// ErrMoreRows is what Apply returns when it found that it needs rows that Need did not name; the
-// command must name them when Need is called again. The attempt rolls back and runs again.
+// ErrMoreRows is returned by Apply if it needs rows that Need did not name. The next call of Need must name them. The
+// attempt rolls back and is rerun.
 var ErrMoreRows = errors.New("commit: the command needs more rows")
 
-// ErrLater is what Apply returns when its rows have more to bring up to date than a participant does in
-// one batch: the batch commits without the command, which then runs in another one.
+// ErrLater is returned by Apply if its rows need more updates first than a participant makes in one batch. The batch
+// commits without the command, which runs in a later batch.
 var ErrLater = errors.New("commit: the command's rows are not up to date")
 
-// Key is a request key: it names one attempt's answer.
+// Key is a request key.
 type Key struct {
 	Principal   string
 	Operation   string
@@ -67,29 +68,30 @@ type Key struct {
 // FingerprintSize is one byte of version and 16 of SHA-256.
 const FingerprintSize = 17
 
-// Submission is a command on its way, with what the engine must know of it.
+// Submission is a command with its parameters for the engine.
 type Submission[T any] struct {
 	Tenant    int32
 	RequestID string
 	Command   Command[T]
-	Key       *Key                             // nil: nothing is recorded
-	Encode    func(answer any) ([]byte, error) // what is recorded of an answer; needed with a Key
-	Rows      int                              // about how many rows it writes: for fairness and batch size
-	Bytes     int                              // about how much memory it holds: for admission
-	DryRun    bool                             // run it all, then roll back; the key is not used
+	Key       *Key                             // nil: no answer is recorded
+	Encode    func(answer any) ([]byte, error) // returns the bytes that Key records; called right after Apply
+	Rows      int                              // estimated rows written: for fairness and batch size
+	Bytes     int                              // estimated memory: for admission
+	DryRun    bool                             // run, then roll back; the key is not used
+	Direct    *Direct                          // nil: run in a batch; a dry run always does
 }
 
-// Outcome is how a command ended well.
+// Outcome is the result of a successful command.
 type Outcome struct {
-	// Answer is what Apply returned; nil when Recorded is set.
+	// Answer is the answer of Apply. Nil if Recorded is set.
 	Answer any
-	// Recorded is the answer kept under the key by an earlier call.
+	// Recorded is the answer that an earlier call recorded under the key.
 	Recorded []byte
-	// Replayed: the key was there before.
+	// Replayed: the key was recorded before.
 	Replayed bool
-	// Existed: the resource was there before, by its own name.
+	// Existed: the resource existed before, by its own name.
 	Existed bool
-	// FirstRequestID is the request id of the call that ran, when Replayed.
+	// FirstRequestID is the request id of the call that ran, if Replayed.
 	FirstRequestID string
 }
 

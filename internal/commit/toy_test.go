@@ -23,8 +23,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// The toy domain: counters, which never fall below zero, names, which are taken once, and a log with
-// one row for every effect.
+// The toy domain has counters that never fall below zero, unique names, and a log with one row for every effect.
 const toySchema = `
 create table toy_counters (
 	tenant_id integer not null, id text collate "C" not null, n bigint not null, last_at timestamptz,
@@ -97,17 +96,17 @@ type toyTx struct {
 	undo     []func()
 	latest   func() time.Time   // instead of the newest lastAt
 	onFlush  func(p *Pipe)      // queues before the toy's own statements
-	discover map[toyKey]*string // names whose counter is to be locked
+	discover map[toyKey]*string // names whose counter must be locked
 
 	locksOnly bool
-	told      *toldEndings // nil: not recorded
+	outcomes  *outcomes // nil: not recorded
 }
 
 func newToyTx() *toyTx {
 	return &toyTx{counters: map[toyKey]*toyCounter{}, names: map[toyKey]*toyName{}, discover: map[toyKey]*string{}}
 }
 
-// newLockingToyBook makes one that never overlaps.
+// newLockingToyTx returns a Tx that never overlaps.
 func newLockingToyTx() *toyTx {
 	b := newToyTx()
 	b.locksOnly = true
@@ -141,7 +140,8 @@ func sortedKeys[V any](m map[toyKey]V) (keys []toyKey, tenants []int32, ids []st
 			cmp.Compare(a.id, b.id))
 	})
 	for _, k := range keys {
-		tenants, ids = append(tenants, k.tenant), append(ids, k.id)
+		tenants = append(tenants, k.tenant)
+		ids = append(ids, k.id)
 	}
 	return keys, tenants, ids
 }
@@ -287,7 +287,7 @@ func (tx *toyTx) Undo() {
 	tx.undo = tx.undo[:0]
 }
 
-// add is the toy's verb.
+// add changes a counter and logs the effect.
 func (tx *toyTx) add(c *toyCounter, delta int64, label string) error {
 	if !c.found {
 		return toyWrong.New("there is no counter %s", c.id)
@@ -309,16 +309,16 @@ func (tx *toyTx) take(n *toyName, counter string, result int64) {
 	n.taken, n.fresh, n.counter, n.n = true, true, counter, result
 }
 
-// Ended records the ending, if the test asks for it.
+// Ended records the outcome, if the test asks for it.
 func (tx *toyTx) Ended(committed bool) {
-	if tx.told != nil {
-		tx.told.end(committed)
+	if tx.outcomes != nil {
+		tx.outcomes.end(committed)
 	}
 }
 
 func (tx *toyTx) Flush(p *Pipe) {
-	if tx.told != nil {
-		tx.told.flushes.Add(1)
+	if tx.outcomes != nil {
+		tx.outcomes.flushes.Add(1)
 	}
 	if tx.onFlush != nil {
 		tx.onFlush(p)
@@ -331,8 +331,10 @@ func (tx *toyTx) Flush(p *Pipe) {
 	var tenants []int32
 	var counters, labels []string
 	for _, l := range tx.log {
-		rowIDs, tenants = append(rowIDs, l.id), append(tenants, l.tenant)
-		counters, labels = append(counters, l.counter), append(labels, l.label)
+		rowIDs = append(rowIDs, l.id)
+		tenants = append(tenants, l.tenant)
+		counters = append(counters, l.counter)
+		labels = append(labels, l.label)
 	}
 	p.Queue(func(d DB) error {
 		_, err := d.Exec(p.Context(), `insert into toy_log (row_id, tenant_id, counter, label, at)
@@ -356,7 +358,8 @@ func (tx *toyTx) Write(p *Pipe) {
 	var ns []int64
 	var writers []string
 	for _, k := range keys {
-		ns, writers = append(ns, dirty[k].n), append(writers, dirty[k].written())
+		ns = append(ns, dirty[k].n)
+		writers = append(writers, dirty[k].written())
 	}
 	p.Queue(func(d DB) error {
 		var ok string
@@ -398,8 +401,10 @@ func (tx *toyTx) flushNames(p *Pipe) {
 	var ns []int64
 	for _, n := range tx.names {
 		if n.fresh {
-			tenants, names = append(tenants, n.tenant), append(names, n.id)
-			counters, ns = append(counters, n.counter), append(ns, n.n)
+			tenants = append(tenants, n.tenant)
+			names = append(names, n.id)
+			counters = append(counters, n.counter)
+			ns = append(ns, n.n)
 		}
 	}
 	if len(names) == 0 {
@@ -414,7 +419,7 @@ func (tx *toyTx) flushNames(p *Pipe) {
 	})
 }
 
-// toyAdd adds to a counter, under a name if it has one. Its answer is the counter's value.
+// toyAdd adds to a counter, optionally under a name. Its answer is the counter's value.
 type toyAdd struct {
 	tenant        int32
 	counter, name string
@@ -461,7 +466,7 @@ func (a *toyAdd) Apply(tx *toyTx) (any, error) {
 	return result, nil
 }
 
-// toyGuarded counts its tries in a counter of its own.
+// toyGuarded has a Guard that increments another counter.
 type toyGuarded struct {
 	toyAdd
 	tries string
@@ -472,7 +477,7 @@ func (a *toyGuarded) Need(tx *toyTx) { a.toyAdd.Need(tx); a.g = tx.counter(a.ten
 
 func (a *toyGuarded) Guard(tx *toyTx) error { return tx.add(a.g, 1, "try") }
 
-// toyCounted counts its tries whatever becomes of it.
+// toyCounted has a Count that increments another counter.
 type toyCounted struct {
 	toyAdd
 	tries string
@@ -483,7 +488,7 @@ func (a *toyCounted) Need(tx *toyTx) { a.toyAdd.Need(tx); a.c = tx.counter(a.ten
 
 func (a *toyCounted) Count(tx *toyTx) bool { return tx.add(a.c, 1, "count") == nil }
 
-// toyBoth counts some of its tries in one way, and all in the other.
+// toyBoth has a Guard and a Count.
 type toyBoth struct {
 	toyGuarded
 	all toyCounted
@@ -495,7 +500,7 @@ func (a *toyBoth) Count(tx *toyTx) bool { return a.all.Count(tx) }
 
 func toyEncode(answer any) ([]byte, error) { return strconv.AppendInt(nil, answer.(int64), 10), nil }
 
-// world is a database with the toy's tables, and the engines on it.
+// world is a database with the toy's tables, and starts engines on it.
 type world struct {
 	t     *testing.T
 	dsn   string
@@ -541,7 +546,7 @@ type toyEngine struct {
 	reg *prometheus.Registry
 }
 
-// engine starts an engine as a process of its own would have it.
+// engine starts an engine like that of a separate process.
 func (w *world) engine(change ...func(*Config[*toyTx])) *toyEngine {
 	w.t.Helper()
 	reg := prometheus.NewRegistry()
@@ -564,7 +569,7 @@ func (w *world) engine(change ...func(*Config[*toyTx])) *toyEngine {
 	return e
 }
 
-// mustBeEmpty drains an engine: nothing may be left in it.
+// mustBeEmpty drains an engine and requires that no job is left in it.
 func (e *toyEngine) mustBeEmpty(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -576,14 +581,14 @@ func (e *toyEngine) mustBeEmpty(t *testing.T) {
 	e.queue.mu.Lock()
 	defer e.queue.mu.Unlock()
 	if n := len(e.inflight.jobs); n > 0 {
-		t.Errorf("%d keys are still on their way", n)
+		t.Errorf("%d keys are still in flight", n)
 	}
 	if q := e.queue; q.jobs != 0 || q.rows != 0 || q.bytes != 0 {
 		t.Errorf("the queue still counts %d jobs, %d rows, %d bytes", q.jobs, q.rows, q.bytes)
 	}
 }
 
-// metric is the sum of a counter, as pgtest.Counter gives it.
+// metric returns the sum of a counter; see pgtest.Counter.
 func (e *toyEngine) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	return pgtest.Counter(t, e.reg, "ledgerd_commit_"+name)
@@ -613,7 +618,7 @@ func keyed(key string, c Command[*toyTx]) Submission[*toyTx] {
 	return w
 }
 
-// each runs n calls at once and gives their errors' reasons, counted.
+// each runs n calls concurrently and counts the reasons of their errors.
 func each(n int, call func(i int) error) map[string]int {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -656,16 +661,16 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	for !ok() {
 		select {
 		case <-timeout:
-			t.Fatalf("never happened: %s", what)
+			t.Fatalf("timed out: %s", what)
 		case <-tick.C:
 		}
 	}
 }
 
-// gate holds up each caller of pass until open is called: pass is for onFlush of a Tx.
+// gate returns pass, for onFlush of a Tx, which blocks until open is called.
 func (w *world) gate() (pass func(p *Pipe), open func()) { return w.gateOf(7) }
 
-// gateOf is another gate than the one of gate.
+// gateOf returns a gate with another number than that of gate.
 func (w *world) gateOf(number int) (pass func(p *Pipe), open func()) {
 	w.t.Helper()
 	conn, err := w.super.Acquire(context.Background())
@@ -696,7 +701,7 @@ func (w *world) waiting(n int64) {
 	})
 }
 
-// holder is a plain connection with an open transaction, from outside of all engines.
+// holder opens a transaction outside of all engines, and runs sql in it.
 func (w *world) holder(sql string, args ...any) (end func()) {
 	w.t.Helper()
 	tx, err := w.super.Begin(context.Background())
@@ -711,7 +716,7 @@ func (w *world) holder(sql string, args ...any) (end func()) {
 	return end
 }
 
-// answer is what a call running beside the test got.
+// answer is the result of a call that runs concurrently with the test.
 type answer struct {
 	out Outcome
 	err error

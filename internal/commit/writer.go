@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	maxRaces      = 5 // how often a batch may lose a race before it is halved
+	maxRaces      = 5 // races lost before a batch is halved
 	maxCollisions = 2 // collisions of batch numbers before the batch counts as rejected
-	maxLockWaits  = 3 // how often a whole batch waits for locks before it is split to find the commands that need them
+	maxLockWaits  = 3 // lock timeouts of a whole batch before it is bisected to find the commands that need the locks
 	connTimeout   = 10 * time.Second
 	maxGather     = 5 * time.Millisecond
-	connPatience  = 100 * time.Millisecond // before another writer is woken for the same jobs
+	slowConnect   = 100 * time.Millisecond // before another writer is woken for the same jobs
 )
 
-// yields is the number of Gosched calls before each batch, so that callers who were just answered can enqueue their
-// next call. It waits for no timer; on an idle machine it takes a microsecond.
+// yields is the number of Gosched calls before each batch, so that callers that were just answered can enqueue their
+// next call. No timer is involved; on an idle machine this takes a microsecond.
 const yields = 4
 
-// write is the loop of one writer: it takes batches until the queue is closed and every job has ended. It connects
-// before it takes one, so that a connect that hangs keeps no job waiting. If the connect fails it takes the batch all
-// the same, gives up its ticket, and lets run fail the jobs that are past their deadline.
+// write is the loop of one writer. It runs batches until the queue is closed and every job has ended. It connects
+// before it takes a batch, so that a hanging connect delays no job. If the connect fails, it takes the batch
+// nevertheless, passes its ticket, and run fails the jobs past their deadline.
 func (e *Engine[T]) write() {
 	defer e.writers.Done()
 	for {
@@ -38,18 +38,18 @@ func (e *Engine[T]) write() {
 		if !e.queue.await() {
 			return
 		}
-		hangs := time.AfterFunc(connPatience, e.queue.ready.Signal) // another writer's may work
+		hangs := time.AfterFunc(slowConnect, e.queue.ready.Signal) // another writer may be able to connect
 		conn, err := e.connect()
 		hangs.Stop()
 		if err != nil {
 			e.markUnready(err)
 		}
-		all := !e.backoff.over()
-		if all { // callers of the batch before come back meanwhile, and another server has the rows
+		exclusive := !e.backoff.over()
+		if exclusive { // wait for callers of the last batch to call again; another server has the rows meanwhile
 			time.Sleep(min(e.pace.commit()/4, maxGather))
 		}
-		jobs, ticket, big := e.queue.take(all)
-		if jobs == nil { // another writer has them
+		jobs, ticket, big := e.queue.take(exclusive)
+		if jobs == nil { // another writer took them
 			putBack(conn)
 			continue
 		}
@@ -92,8 +92,8 @@ func closeConn(conn *pgxpool.Conn) {
 	conn.Release()
 }
 
-// run tries jobs until each has an answer, or waits apart for a lock. conn may be nil; run returns the connection
-// to reuse, or nil.
+// run retries jobs until each has an answer or is blocked (see block). conn may be nil. run returns the connection to
+// reuse, or nil.
 func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Conn {
 	m.optimistic = !m.search && e.backoff.over()
 	races, collisions, waits, contended := 0, 0, 0, false
@@ -109,16 +109,16 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		}
 		switch end {
 		case committed:
-			if contended { // it committed when it locked its rows: optimism was what failed
+			if contended { // the pessimistic rerun committed, so the conflict was due to optimism
 				e.backoff.start()
 				contended = false
 			}
 			if jobs = e.answer(jobs); len(jobs) == 0 {
 				return conn
 			}
-		case incomplete: // bounded by the jobs themselves
+		case incomplete: // rerun at once; maxMore bounds it
 		case conflicted:
-			m.optimistic, contended = false, e.byAnother(err)
+			m.optimistic, contended = false, e.causedByOtherProcess(err)
 		case overfull:
 			return e.runHalves(conn, jobs, m.search)
 		case raced:
@@ -135,12 +135,12 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			}
 		case blocked:
 			m.optimistic = false
-			if waits++; waits < maxLockWaits && !m.search && !e.blocked.trying.Load() {
+			if waits++; waits < maxLockWaits && !m.search && !e.blocked.retrying.Load() {
 				continue
 			}
 			return e.search(conn, jobs, err)
 		case lost:
-			e.ids.discardBlock() // it may be another database by now
+			e.ids.discardBlock() // the next connection may lead to another database
 			e.pool.Reset()
 			e.markUnready(err)
 			if jobs = e.pause(jobs, pause, err); len(jobs) == 0 {
@@ -160,8 +160,8 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 	}
 }
 
-// try claims the jobs whose callers still wait, and runs them once. On any ending but
-// committed no effect is durable.
+// try claims the jobs that are not abandoned, and makes one attempt. On any ending except committed no effect is
+// durable.
 func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	m mode) (_ *pgxpool.Conn, live []*job[T], end ending, err error) {
 	if conn == nil {
@@ -176,7 +176,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		return conn, nil, committed, nil
 	}
 	if len(live) > 1 && slices.ContainsFunc(live, func(j *job[T]) bool { return j.DryRun }) {
-		return conn, live, overfull, nil // a dry run rolls back: it has an attempt of its own
+		return conn, live, overfull, nil // a dry run rolls back, so it needs an attempt of its own
 	}
 	defer func() { e.metrics.countAttempt(end, err) }()
 	id, err := e.ids.next(conn.Conn())
@@ -185,21 +185,21 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		return nil, live, e.classify(fmt.Errorf("%w: %w", errLost, err)), err
 	}
 	started := e.health.begin()
-	a, err := e.attempt(conn.Conn(), id, live, m)
+	a, err := e.runAttempt(conn.Conn(), id, live, m)
 	e.health.end(started)
-	end = a.end(err)
+	end = a.classify(err)
 	if err != nil && (a.sent || end == lost || conn.Conn().IsClosed()) {
 		closeConn(conn)
 		conn = nil
 	}
-	if err != nil && a.sent && e.findOut(a, err) {
+	if err != nil && a.sent && e.resolveOutcome(a, err) {
 		end, err = committed, nil
 	}
-	a.tell()
+	a.notifyObservers()
 	return conn, live, end, err
 }
 
-// answer gives every job the outcome that is now committed, and returns the jobs deferred by ErrLater.
+// answer answers every job with its committed outcome, and returns the jobs deferred by ErrLater.
 func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 	for _, j := range jobs {
 		switch {
@@ -208,7 +208,7 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 			later = append(later, j)
 			continue
 		case !j.fresh && j.kept != nil:
-			e.tellReplay(j, j.kept)
+			e.observeReplay(j, j.kept)
 		case j.fresh && j.err != nil:
 			e.Count(j.Tenant, j.Key.Operation, "refused")
 		case j.fresh && j.found != nil:
@@ -218,37 +218,37 @@ func (e *Engine[T]) answer(jobs []*job[T]) (later []*job[T]) {
 		}
 		e.finish(j, j.out, j.err)
 	}
-	handBack(later)
+	unclaim(later)
 	return later
 }
 
-// pause sleeps before a retry, fails jobs past their deadline and returns the rest.
+// pause sleeps before a retry, fails jobs past their deadline and returns the others.
 func (e *Engine[T]) pause(jobs []*job[T], wait time.Duration, err error) (live []*job[T]) {
-	handBack(jobs)
+	unclaim(jobs)
 	time.Sleep(wait)
 	now := time.Now()
 	for _, j := range jobs {
 		switch {
-		case now.Before(j.end):
+		case now.Before(j.deadline):
 			live = append(live, j)
 		case j.state.CompareAndSwap(waiting, claimed):
-			e.fail(j, e.outOfTime(err))
+			e.fail(j, e.deadlineFault(err))
 		}
 	}
 	return live
 }
 
-// outOfTime maps the last attempt's error to the fault of a job past its deadline.
-func (e *Engine[T]) outOfTime(err error) error {
-	if e.classify(err) == raced && !isCanceled(err) {
+// deadlineFault maps the last attempt's error to the fault of a job past its deadline.
+func (e *Engine[T]) deadlineFault(err error) error {
+	if end := e.classify(err); end == blocked || end == raced && !isCanceled(err) {
 		return rowsLocked(err)
 	}
 	return unavailable(err)
 }
 
-// runHalves runs two or more jobs, of which nothing was kept, in two batches.
+// runHalves runs two or more jobs without effect in two batches.
 func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], search bool) *pgxpool.Conn {
-	handBack(jobs)
+	unclaim(jobs)
 	if n := len(jobs) / 2; n > 0 {
 		conn = e.run(conn, jobs[:n:n], mode{search: search})
 		conn = e.run(conn, jobs[n:], mode{search: search})
@@ -256,7 +256,7 @@ func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], search bool) *
 	return conn
 }
 
-// refuseRaced halves a batch that lost too many races. A command that is alone is refused.
+// refuseRaced halves a batch that lost too many races. A single command is refused.
 func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
 	if len(jobs) > 1 {
 		return e.runHalves(conn, jobs, false)
@@ -267,15 +267,14 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *
 	if isCanceled(err) {
 		e.markUnready(err)
 	}
-	e.fail(jobs[0], e.outOfTime(err))
+	e.fail(jobs[0], e.deadlineFault(err))
 	return conn
 }
 
-// reject runs the halves of a batch that failed on the data of some command, left to right. A culprit alone
-// fails; nothing of it is kept.
+// reject bisects a batch that the database rejected, left to right. A single command fails, without any effect.
 func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, search bool) *pgxpool.Conn {
 	if len(jobs) > 1 {
-		e.queue.open()
+		e.queue.endExclusive()
 		e.log.Warn("the database rejected a batch: retrying its halves", "jobs", len(jobs), "error", err)
 		return e.runHalves(conn, jobs, search)
 	}
@@ -288,41 +287,41 @@ func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, search
 	return conn
 }
 
-// search looks for the jobs that need a lock which another transaction holds, halves left to right, and lets
-// them wait apart. One that could not be tried again in time is answered.
+// search bisects a batch, left to right, to find the jobs that need a lock of another transaction, and blocks these. It
+// fails a job whose deadline leaves no time for another attempt.
 func (e *Engine[T]) search(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
 	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
 	jobs = slices.DeleteFunc(jobs, func(j *job[T]) bool {
-		over := (j.blocked.Load() || len(jobs) == 1) && j.end.Before(enough)
+		over := (j.blocked.Load() || len(jobs) == 1) && j.deadline.Before(enough)
 		if over {
 			e.fail(j, rowsLocked(err))
 		}
 		return over
 	})
 	if len(jobs) != 1 {
-		e.queue.open()
+		e.queue.endExclusive()
 		return e.runHalves(conn, jobs, true)
 	}
-	handBack(jobs)
+	unclaim(jobs)
 	e.block(jobs[0])
 	return conn
 }
 
-// blockedJobs need rows or names that another transaction holds. They wait apart, so that no other job
-// waits with them, and one goroutine tries them again, all together, for as long as there are some.
+// blockedJobs need rows or names that another transaction holds. They wait separately, so that they delay no other job.
+// One goroutine retries all of them together as long as there are any.
 type blockedJobs[T any] struct {
-	mu     sync.Mutex
-	jobs   []*job[T]
-	trying atomic.Bool // the goroutine is there; set under mu
+	mu       sync.Mutex
+	jobs     []*job[T]
+	retrying atomic.Bool // the goroutine runs; set under mu
 }
 
-// blockedPause is waited between two tries, jittered by as much again.
+// blockedPause is the pause between retries, plus a jitter of up to the same length.
 const blockedPause = 20 * time.Millisecond
 
-// lockTimeout bounds each wait for a lock: four commits, since servers that share rows commit one after the other.
-// brief: about two commits, for a search, and for an optimistic batch when it confirms its rows. That one has inserted
-// entries before it locks their accounts, so it and a batch of another server that has locked them may wait for each
-// other, and the optimistic one has to give way.
+// lockTimeout bounds each wait for a lock: about four commits, because servers that share rows commit one after the
+// other. brief: about two commits, for a search, and for the confirmation of an optimistic batch. Such a batch inserts
+// entries before it locks their accounts, so it can wait for a batch of another server that has locked the accounts and
+// waits for the entries. The optimistic one gives way.
 func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
 	if brief {
 		return max(e.lockWait/10, min(2*e.pace.commit(), statementTimeout/8), time.Millisecond)
@@ -330,30 +329,30 @@ func (e *Engine[T]) lockTimeout(brief bool) time.Duration {
 	return max(e.lockWait, min(4*e.pace.commit(), statementTimeout/4))
 }
 
-// pace is how long COMMIT takes, as a moving average.
+// pace is a moving average of the duration of COMMIT.
 type pace struct{ average atomic.Int64 }
 
-func (p *pace) note(took time.Duration) {
+func (p *pace) observe(took time.Duration) {
 	old := p.average.Load()
 	p.average.Store(old + (int64(took)-old)/8)
 }
 
 func (p *pace) commit() time.Duration { return time.Duration(p.average.Load()) }
 
-// block puts a job of which nothing was kept apart.
+// block moves a job without effect to the blocked jobs.
 func (e *Engine[T]) block(j *job[T]) {
 	e.metrics.lockWaits.Inc()
 	j.blocked.Store(true)
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
 	e.blocked.jobs = append(e.blocked.jobs, j)
-	if e.blocked.trying.CompareAndSwap(false, true) {
+	if e.blocked.retrying.CompareAndSwap(false, true) {
 		e.writers.Add(1)
-		go e.tryBlocked()
+		go e.retryBlocked()
 	}
 }
 
-func (e *Engine[T]) tryBlocked() {
+func (e *Engine[T]) retryBlocked() {
 	defer e.writers.Done()
 	for {
 		time.Sleep(blockedPause + rand.N(blockedPause))
@@ -362,7 +361,7 @@ func (e *Engine[T]) tryBlocked() {
 			putBack(e.run(nil, jobs[:n:n], mode{search: true}))
 			jobs = jobs[n:]
 		}
-		if e.noneBlocked() {
+		if e.stopRetry() {
 			return
 		}
 	}
@@ -376,13 +375,13 @@ func (e *Engine[T]) takeBlocked() []*job[T] {
 	return jobs
 }
 
-// noneBlocked ends the goroutine, if nothing is left.
-func (e *Engine[T]) noneBlocked() bool {
+// stopRetry reports whether the goroutine may end: no job is blocked.
+func (e *Engine[T]) stopRetry() bool {
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
 	if len(e.blocked.jobs) > 0 {
 		return false
 	}
-	e.blocked.trying.Store(false)
+	e.blocked.retrying.Store(false)
 	return true
 }

@@ -1,4 +1,4 @@
-// Package compress makes recorded answers small with DEFLATE (RFC 1951), and whole again.
+// Package compress compresses recorded answers with DEFLATE (RFC 1951).
 package compress
 
 import (
@@ -8,10 +8,10 @@ import (
 	"io"
 )
 
-// MinSize is the size in bytes from which compression is worth its time.
+// MinSize is the size in bytes from which compression pays off.
 const MinSize = 8 << 10
 
-// Append appends b, compressed, to prefix.
+// Append appends compressed b to prefix.
 func Append(prefix, b []byte) ([]byte, error) {
 	out := bytes.NewBuffer(prefix)
 	w, err := flate.NewWriter(out, flate.BestSpeed)
@@ -27,7 +27,7 @@ func Append(prefix, b []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Decompress returns what was compressed, byte for byte.
+// Decompress reverses Append.
 func Decompress(b []byte) ([]byte, error) {
 	whole, err := io.ReadAll(flate.NewReader(bytes.NewReader(b)))
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// attemptTime bounds one attempt: it goes on when the consumer is to end, but not for ever.
+	// attemptTime bounds one attempt. Shutdown does not cut an attempt off, so it must not last forever.
 	attemptTime = 10 * time.Second
-	// transientWait is the wait after what is nobody's fault, when nothing better is known.
+	// transientWait is the wait after a transient error without a RetryAfter.
 	transientWait = time.Second
 )
 
-// attempt tries a message once, and tells whether it is settled: had its effect, now or before, or is
-// dead. Else it tells how long to wait before the next attempt.
+// attempt processes a message once and reports whether it is settled: it took effect, now or earlier, or is
+// dead. Otherwise it returns the wait before the next attempt.
 func (c *Consumer) attempt(ctx context.Context, d *Delivery) (settled bool, wait time.Duration) {
 	id, ok := c.Settings.nameOf(d)
 	in := c.incoming(inbox.Key{Tenant: c.Tenant, Group: c.Settings.Group, ID: id}, cut(d.Topic, 250), d.Body)
@@ -32,7 +32,7 @@ func (c *Consumer) attempt(ctx context.Context, d *Delivery) (settled bool, wait
 	return c.try(ctx, in, unnamed)
 }
 
-// try runs a message, and counts how it went. What cannot be named only fails.
+// try runs a message and counts the outcome. A message without a usable id always fails.
 func (c *Consumer) try(ctx context.Context, in *rpc.Incoming, unnamed string) (settled bool, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTime)
 	defer cancel()
@@ -59,13 +59,13 @@ func (c *Consumer) run(ctx context.Context, in *rpc.Incoming) (outcome string, w
 	case fault.Is(err, inbox.Dead):
 		return "dead", 0
 	case fault.Is(err, inbox.Differs):
-		// Another message under the same id: it must not touch the first one's row, nor be lost.
+		// Another message has the same id: give it a row of its own, to be neither lost nor mixed up with the first.
 		in.Key.Part = "differs:" + hashOf(in.Delivery.Content)
 		return c.fail(ctx, in, err.Error(), true)
 	case f == nil || f.Reason == fault.InternalError:
 		return c.fail(ctx, in, "internal error", false)
 	case fault.Is(err, ledger.StaleVersion), fault.Is(err, fault.FenceLost), fault.Is(err, inbox.LeaseLost):
-		// the message says the same when it comes again, so this may never pass
+		// the content is the same on redelivery, so the error may be permanent
 		return c.fail(ctx, in, err.Error(), false)
 	case f.Reason.Class == fault.Conflict, f.Reason.Class == fault.System:
 		return c.later(in, err)
@@ -76,7 +76,7 @@ func (c *Consumer) run(ctx context.Context, in *rpc.Incoming) (outcome string, w
 	return c.fail(ctx, in, f.Error(), permanent)
 }
 
-// finish ends a message whose effect was there before, by another way.
+// finish completes a message that took effect earlier, outside the inbox.
 func (c *Consumer) finish(ctx context.Context, in *rpc.Incoming, f *fault.Fault) (outcome string, wait time.Duration) {
 	if err := c.Messages.Finish(ctx, in, cut(f.Error(), 1000)); err != nil && !fault.Is(err, inbox.Duplicate) {
 		return c.later(in, err)
@@ -84,7 +84,7 @@ func (c *Consumer) finish(ctx context.Context, in *rpc.Incoming, f *fault.Fault)
 	return "duplicate", 0
 }
 
-// fail counts a failed attempt.
+// fail records a failed attempt.
 func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string,
 	permanent bool) (outcome string, wait time.Duration) {
 	m, err := c.Messages.Fail(ctx, in, cut(why, 4000), permanent)
@@ -93,8 +93,7 @@ func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string,
 		return c.later(in, err)
 	case m.State == inbox.Died:
 		c.Log.Warn("message is dead", "consumer", c.Settings.Name, "message_id", in.Key.ID, "part", in.Key.Part,
-			"attempts", m.Attempts,
-			"request_id", in.RequestID, "error", why)
+			"attempts", m.Attempts, "request_id", in.RequestID, "error", why)
 		return "dead", 0
 	case m.State == inbox.Succeeded:
 		return "duplicate", 0
@@ -104,7 +103,7 @@ func (c *Consumer) fail(ctx context.Context, in *rpc.Incoming, why string,
 	return "failed", max(m.RetryAt.Sub(m.StartedAt), time.Millisecond)
 }
 
-// later leaves a message for another time, without counting it.
+// later postpones a message without counting an attempt.
 func (c *Consumer) later(in *rpc.Incoming, err error) (outcome string, wait time.Duration) {
 	if f := fault.Of(err); f != nil {
 		wait = f.RetryAfter
@@ -123,8 +122,8 @@ func header(d *Delivery, name string) string {
 	return ""
 }
 
-// cut shortens a text to so many bytes, and puts ? for what the database does not take as text: a message with it
-// could never be settled.
+// cut truncates a text to a number of bytes, and replaces characters that Postgres rejects by ?. With such a
+// character a message could never be settled.
 func cut(s string, most int) string {
 	s = strings.ReplaceAll(s[:min(len(s), most)], "\x00", "?")
 	return strings.ToValidUTF8(s, "?")

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// What the database does not take as text would keep a message coming again for ever.
-func TestTextsAreSuchAsTheDatabaseTakes(t *testing.T) {
+// A text that Postgres rejects would make the message redeliver forever.
+func TestTextsAreMadeAcceptableToPostgres(t *testing.T) {
 	for _, s := range []string{"", "plain", "a\x00b", "\x00", "\xff\xfe", "\xff\x00\xfe", strings.Repeat("é", 20), "a" +
 		strings.Repeat("日本", 20), strings.Repeat("\xff", 40)} {
 		got := cut(s, 10)
@@ -16,6 +16,6 @@ func TestTextsAreSuchAsTheDatabaseTakes(t *testing.T) {
 		}
 	}
 	if got := cut("plain", 5); got != "plain" {
-		t.Errorf("what is good became %q", got)
+		t.Errorf("a valid text became %q", got)
 	}
 }

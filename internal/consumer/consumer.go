@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-// Consumer is one entry of the file at work.
+// Consumer runs one entry of the consumer file.
 type Consumer struct {
 	Settings *Settings
 	Open     Open
@@ -25,13 +25,13 @@ type Consumer struct {
 	Log      *slog.Logger
 }
 
-// Metrics tell how consumers are doing.
+// Metrics of consumers.
 type Metrics struct {
 	messages  *prometheus.CounterVec
 	connected *prometheus.GaugeVec
 }
 
-// NewMetrics makes them, and registers them.
+// NewMetrics makes the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "consumer_messages_total",
@@ -45,21 +45,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 const (
-	// reconnectAfter is the wait before the first try to have the broker again; it doubles up to reconnectMost.
+	// reconnectAfter is the wait before the first reconnect; it doubles up to reconnectMost.
 	reconnectAfter = 200 * time.Millisecond
 	reconnectMost  = 30 * time.Second
-	// requeuedEvery is how often messages that a person brought back are looked for.
+	// requeuedEvery is the poll interval for messages that an operator requeued.
 	requeuedEvery = 2 * time.Second
 	requeuedCount = 100
 )
 
-// Run consumes until ctx ends, and then waits for what it has begun. It connects again whenever the
-// connection is lost.
+// Run consumes until ctx ends, then waits for the running attempts. It reconnects when the connection is lost.
 func (c *Consumer) Run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	all.Go(func() { c.runRequeued(ctx) })
-	c.Metrics.messages.WithLabelValues(c.Settings.Name, "dead") // from 0 on, so that the first one is seen to come
+	// Export a zero from the start, so that rate() sees the first one.
+	c.Metrics.messages.WithLabelValues(c.Settings.Name, "dead")
 	connected := c.Metrics.connected.WithLabelValues(c.Settings.Name)
 	for wait := reconnectAfter; ; wait = min(2*wait, reconnectMost) {
 		source, err := c.Open(ctx, c.Settings)
@@ -80,8 +80,8 @@ func (c *Consumer) Run(ctx context.Context) {
 	}
 }
 
-// serve takes messages from a source until that fails. Lanes go on while others are received, the rest is
-// done before more is: all of it gathers in few commits.
+// serve processes messages from a source until the source fails. Lanes run while further messages are received.
+// Messages without a lane finish before the next Receive, so that they share few commits.
 func (c *Consumer) serve(ctx context.Context, source Source) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var lanes sync.WaitGroup
@@ -111,7 +111,7 @@ func (c *Consumer) serve(ctx context.Context, source Source) error {
 	}
 }
 
-// loose tries a message once. One that has to wait goes back to the broker.
+// loose attempts a message without a lane once. A message that must wait goes back to the broker.
 func (c *Consumer) loose(ctx context.Context, source Source, d Delivery) {
 	settled, wait := c.attempt(ctx, &d)
 	var err error
@@ -126,7 +126,7 @@ func (c *Consumer) loose(ctx context.Context, source Source, d Delivery) {
 	}
 }
 
-// lane tries the messages of a lane in order, each until it has had its effect or is dead.
+// lane processes the messages of a lane in order, each until it took effect or is dead.
 func (c *Consumer) lane(ctx context.Context, source Source, list []Delivery) {
 	for _, d := range list {
 		for {
@@ -148,8 +148,7 @@ func (c *Consumer) lane(ctx context.Context, source Source, list []Delivery) {
 	}
 }
 
-// runRequeued runs messages that were dead and brought back, from the content that was kept: the broker
-// has forgotten them.
+// runRequeued runs requeued messages from their stored content: the broker does not redeliver them.
 func (c *Consumer) runRequeued(ctx context.Context) {
 	for sleep(ctx, requeuedEvery) {
 		found, err := c.Reader.RequeuedDue(ctx, c.Tenant, c.Settings.Group, requeuedCount)
@@ -171,11 +170,10 @@ func (c *Consumer) incoming(k inbox.Key, topic string, body []byte) *rpc.Incomin
 	return &rpc.Incoming{Identity: access.Identity{Tenant: c.Tenant, Principal: "consumer:" + s.Name,
 		Role: access.Write},
 		Request: s.Request, Key: k, Delivery: inbox.Delivery{Topic: topic, Content: body, ContentLife: s.ContentLife,
-			Keep:        s.Keep,
-			MaxAttempts: s.MaxAttempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff}}
+			Keep: s.Keep, MaxAttempts: s.MaxAttempts, Backoff: s.Backoff, MaxBackoff: s.MaxBackoff}}
 }
 
-// sleep waits, and tells whether it did to the end.
+// sleep waits and reports whether the wait completed.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

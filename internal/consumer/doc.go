@@ -1,8 +1,7 @@
-// Package consumer brings messages of brokers to effect in this process. What a message asks for and the
-// row by which it is known commit in one transaction, and only then is the message acknowledged: so a
-// message that is delivered again, because the process died in between, finds that row, and has no
-// effect again. However a broker delivers, at least once is all that is asked of it.
+// Package consumer processes messages from brokers in this process. A message's effects and its inbox row
+// commit in one transaction; the message is acknowledged afterwards. If the process dies in between, the
+// redelivered message finds that row and has no second effect. Brokers only need to deliver at least once.
 //
-// Source is the seam to the brokers, one package each below this one. Consumer is what they share: which
-// message is which, what to do when one fails, when to acknowledge.
+// Source is the interface to the brokers, implemented by one subpackage each. Consumer has the common part:
+// message ids, failures, and acknowledgements.
 package consumer

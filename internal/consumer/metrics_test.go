@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/consumer"
 )
 
-// An alert on increase() does not see a series begin with 1.
+// increase() in an alert does not see a series that begins with 1.
 func TestDeathsAreCountedFromZeroOn(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()

@@ -9,11 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxID is what the inbox takes.
+// maxID is the inbox's limit.
 const maxID = 256
 
-// nameOf finds the id of a message. One that has none gets a hash of its body, by which it can be seen
-// and found, but must not take effect: another of the same content may be another message.
+// nameOf returns the id of a message. For a message without an id it returns a hash of the body and false: the
+// hash makes the message visible to operators, but the message must not take effect, because different messages
+// may have equal bodies.
 func (s *Settings) nameOf(d *Delivery) (id string, ok bool) {
 	how, name, _ := strings.Cut(s.MessageID, ":")
 	switch how {
@@ -37,7 +38,7 @@ func hashOf(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// field reads a text or a number from a JSON document, by names between points. Empty: it is not there.
+// field reads a text or number from a JSON document by a dotted path; empty: absent.
 func field(body []byte, path string) string {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()

@@ -16,46 +16,46 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-// Settings of one consumer, as they stand in the file.
+// Settings is one consumer's entry in the file.
 type Settings struct {
 	Name   string `yaml:"name"`   // in logs and metrics; default: broker and group
 	Broker string `yaml:"broker"` // kafka, nats or rabbitmq
-	URL    string `yaml:"url"`    // ${NAME} stands for an environment variable
-	// How to get into Kafka; the others say so in the URL.
+	URL    string `yaml:"url"`    // ${NAME} is replaced by an environment variable
+	// Authentication for Kafka; other brokers have it in the URL.
 	TLS      bool   `yaml:"tls"`
 	SASL     string `yaml:"sasl"` // plain, scram-sha-256 or scram-sha-512; empty: no password
 	Username string `yaml:"username"`
-	Password string `yaml:"password"` // with ${NAME}, as in the URL
-	// Where messages come from.
+	Password string `yaml:"password"` // may contain ${NAME}, like the URL
+	// The broker's destination to consume from.
 	Topics  []string `yaml:"topics"`  // kafka
 	Stream  string   `yaml:"stream"`  // nats: a JetStream stream
-	Subject string   `yaml:"subject"` // nats: only these of the stream; may be empty
+	Subject string   `yaml:"subject"` // nats: filter within the stream; may be empty
 	Queue   string   `yaml:"queue"`   // rabbitmq
 
-	Group  string `yaml:"group"`  // consumer group: of the inbox, of Kafka, the durable of JetStream
-	Tenant string `yaml:"tenant"` // whose books
-	// MessageID says what names a message: "position" (topic-partition-offset), "header:NAME", "field:NAME"
-	// (of the body; a.b for a field of a field), or "broker": what the broker or its client calls so.
+	Group  string `yaml:"group"`  // consumer group in the inbox, in Kafka, and name of JetStream's durable
+	Tenant string `yaml:"tenant"` // the tenant to act for
+	// MessageID is the source of message ids: "position" (topic-partition-offset), "header:NAME", "field:NAME"
+	// (of the body; a.b for a nested field), or "broker": the broker's or its client's message id.
 	MessageID string `yaml:"message_id"`
-	// Request is which request a body is. Empty: an ExecuteRequest, or the one in its "@type".
+	// Request is the request type of the bodies. Empty: ExecuteRequest, or the type in "@type".
 	Request string `yaml:"request"`
 
 	MaxAttempts   int32         `yaml:"max_attempts"`
 	Backoff       time.Duration `yaml:"backoff"`
 	MaxBackoff    time.Duration `yaml:"max_backoff"`
 	ContentLife   time.Duration `yaml:"content_life"`
-	Keep          time.Duration `yaml:"keep"`           // 0: for ever
-	RetryRefusals bool          `yaml:"retry_refusals"` // else a refused message is dead at once
+	Keep          time.Duration `yaml:"keep"`           // 0: forever
+	RetryRefusals bool          `yaml:"retry_refusals"` // otherwise a refused message is dead immediately
 }
 
-// Brokers that settings may name.
+// Supported brokers.
 const (
 	Kafka    = "kafka"
 	NATS     = "nats"
 	RabbitMQ = "rabbitmq"
 )
 
-// ReadFile reads a file of settings: YAML, or JSON, which is YAML too.
+// ReadFile reads a consumer file: YAML, or JSON, which is a subset of YAML.
 func ReadFile(name string) ([]*Settings, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -84,7 +84,7 @@ func ReadFile(name string) ([]*Settings, error) {
 			return nil, fmt.Errorf("%s: consumers[%d]: another consumer has the name %s", name, i, s.Name)
 		}
 		names[s.Name] = true
-		// What is brought back from the dead is run by whichever consumer of the group is first.
+		// A requeued message is run by the first consumer of its group.
 		group := [2]string{s.Tenant, s.Group}
 		if request, ok := requests[group]; ok && request != s.Request {
 			return nil, fmt.Errorf("%s: consumers[%d]: request: another consumer of the group %s has another request",
@@ -95,7 +95,7 @@ func ReadFile(name string) ([]*Settings, error) {
 	return file.Consumers, nil
 }
 
-// complete checks settings, and puts defaults where nothing is said.
+// complete validates the settings and fills in defaults.
 func (s *Settings) complete() error {
 	needs := map[string]string{"url": s.URL, "group": s.Group, "tenant": s.Tenant}
 	switch s.Broker {
@@ -135,7 +135,7 @@ const (
 	ScramSHA512 = "scram-sha-512"
 )
 
-// checkEntry checks how to get into the broker.
+// checkEntry validates authentication.
 func (s *Settings) checkEntry() error {
 	var unset []string
 	for _, text := range []*string{&s.URL, &s.Password} {

@@ -20,14 +20,14 @@ func read(t *testing.T, text string) ([]*consumer.Settings, error) {
 	return consumer.ReadFile(file)
 }
 
-func TestTheDocumentedFileIsGood(t *testing.T) {
+func TestTheDocumentedFileIsValid(t *testing.T) {
 	page, err := os.ReadFile("../../docs/consumers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	block := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(string(page))
 	if block == nil {
-		t.Fatal("there is no file in the page")
+		t.Fatal("the page has no example file")
 	}
 	all, err := read(t, block[1])
 	if err != nil || len(all) != 3 {
@@ -47,13 +47,13 @@ func TestTheDocumentedFileIsGood(t *testing.T) {
 		for name := range strings.SplitSeq(strings.ReplaceAll(field[1], "`", ""), ", ") {
 			if _, err := read(t, "consumers: [{"+name+": }]"); err == nil ||
 				strings.Contains(err.Error(), "not found") {
-				t.Errorf("the page has a field %s: %v", name, err)
+				t.Errorf("the page documents a field %s: %v", name, err)
 			}
 		}
 	}
 }
 
-func TestMistakesInTheFileAreNamed(t *testing.T) {
+func TestMistakesInTheFileAreReported(t *testing.T) {
 	t.Setenv("NATS_PASSWORD", "secret")
 	const good = "broker: nats\n    url: nats://u:${NATS_PASSWORD}@h\n    stream: s\n    group: g\n    tenant: t\n"
 	all, err := read(t, "consumers:\n  - "+good)

@@ -5,31 +5,31 @@ import (
 	"time"
 )
 
-// Delivery is one message as a broker hands it over, perhaps not for the first time.
+// Delivery is one message from a broker, possibly redelivered.
 type Delivery struct {
 	Topic  string
-	Header map[string]string // names as they were sent
+	Header map[string]string // names as sent
 	Body   []byte
-	// ID is what its sender named it, in the broker's own way; empty: he did not.
+	// ID is the sender's message id, in the broker's own field; empty: none.
 	ID string
-	// Position is where it stands, the same whenever it is delivered; empty: the broker knows none.
+	// Position is the message's stable position in the broker; empty: none.
 	Position string
-	// Lane: messages of one lane take effect in the order in which they come. Empty: in any order.
+	// Lane: messages of one lane take effect in order. Empty: any order.
 	Lane string
-	// Handle is the source's own.
+	// Handle belongs to the source.
 	Handle any
 }
 
-// Source is a connection to a broker. Acknowledge and Later may be called by many goroutines at once.
+// Source is a connection to a broker. Acknowledge and Later are safe for concurrent use.
 type Source interface {
-	// Receive waits for messages. Messages of a lane come again only when all that it gave of the lane
-	// have been acknowledged.
+	// Receive waits for messages. It returns further messages of a lane only after all earlier ones of that
+	// lane were acknowledged.
 	Receive(ctx context.Context) ([]Delivery, error)
-	// Acknowledge lets the broker forget a message. An error is no loss: it will come again.
+	// Acknowledge tells the broker that a message is settled. After an error the message is redelivered.
 	Acknowledge(d Delivery) error
-	// Later has the broker deliver a message again, after about so long. Never called for messages of a lane.
+	// Later requests redelivery after about the wait. It is never called for messages of a lane.
 	Later(d Delivery, wait time.Duration) error
-	// Close ends the connection. What was not acknowledged will be delivered again.
+	// Close ends the connection. Unacknowledged messages will be redelivered.
 	Close()
 }
 

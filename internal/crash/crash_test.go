@@ -33,46 +33,47 @@ import (
 const (
 	users    = 20
 	callers  = 16
-	killFor  = 12 * time.Second
-	enough   = 200              // definite answers while it is killed
-	patience = 60 * time.Second // for these, and for a definite answer once the killing is over
+	killFor  = 8 * time.Second
+	enough   = 200              // definite answers during the kills
+	patience = 60 * time.Second // for these answers, and for a definite answer after the kills
 )
 
-// attempt is one transfer that a caller wants done; or two, in two assets, with a submit token and a message, of which
-// all is to be done or nothing. With what it was told.
+// attempt is one transfer, or two transfers in different assets with a submit token and a message that must
+// commit together. It records the answer that the caller got.
 type attempt struct {
 	key      string
 	request  *ledgerv1.TransferRequest
-	second   *ledgerv1.TransferRequest // nil: one transfer
-	token    string                    // of two
-	transfer int64                     // id, when it was done
-	refused  bool                      // for good, by a business rule
-	era      int32                     // of the database, in which it was told
-	loyal    bool                      // stays with the first server, and waits for long
+	second   *ledgerv1.TransferRequest // nil: a single transfer
+	token    string                    // of two transfers
+	transfer int64                     // set when done
+	refused  bool                      // finally, by a business rule
+	era      int32                     // era of the database in which the answer came
+	loyal    bool                      // always uses the first server, with a long timeout
 }
 
 func (a *attempt) definite() bool { return a.transfer != 0 || a.refused }
 
-// world is the system under fire.
+// world is the system under test.
 type world struct {
 	t       *testing.T
 	db      *pgtest.Durable
-	lines   []*line // of the servers to the database; none: they have no proxies
+	lines   []*line // from the servers to the database; empty: no proxies
 	servers []*server
 	apiKey  string
 	args    []string     // of the servers
 	decided atomic.Int32 // attempts with a definite answer
+	refused atomic.Int32 // answers that refuse
 
 	nemesis
-	binary string          // of the servers; empty: it is to be made
-	next   *pgtest.Durable // where the database will be
+	binary string          // of the servers; empty: build it
+	next   *pgtest.Durable // where the database will move
 	clock  pgtest.ShiftedClock
 	era    atomic.Int32 // of the database
-	lost   atomic.Int32 // answers that are not true any more
+	lost   atomic.Int32 // answers that are no longer true
 }
 
-// TestNothingAcknowledgedIsLostAndNothingHappensTwice kills both servers and Postgres with SIGKILL
-// again and again while callers move money, each retrying with its key what it got no answer to.
+// TestNothingAcknowledgedIsLostAndNothingHappensTwice repeatedly kills both servers and Postgres with SIGKILL
+// while callers move money. Callers retry unanswered calls with the same key.
 func TestNothingAcknowledgedIsLostAndNothingHappensTwice(t *testing.T) {
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
@@ -98,7 +99,7 @@ func TestNothingAcknowledgedIsLostAndNothingHappensTwice(t *testing.T) {
 	w.judge(all)
 }
 
-// begin starts the servers and gives every user some money.
+// begin starts the servers and funds every user.
 func (w *world) begin() {
 	ctx := context.Background()
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
@@ -159,12 +160,12 @@ func points(bizNo, from, to, amount string) *ledgerv1.TransferRequest {
 
 func (w *world) url(n int) string { return "http://" + w.servers[n].address() }
 
-// client calls one of the servers, wherever it listens now.
+// client calls a server at its current address.
 func (w *world) client(n int) ledgerv1connect.LedgerServiceClient {
 	return ledgerv1connect.NewLedgerServiceClient(http.DefaultClient, w.url(n), w.auth())
 }
 
-// auth sends the API key, and the request key of the context.
+// auth adds the API key, and the request key from the context.
 func (w *world) auth() connect.Option {
 	return connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
@@ -179,7 +180,7 @@ func (w *world) auth() connect.Option {
 
 type keyName struct{}
 
-// send tries once, and notes a definite answer.
+// send tries once and records a definite answer.
 func (w *world) send(a *attempt) (told bool) {
 	if a.second != nil && a.token == "" {
 		if a.token = w.issue(); a.token == "" {
@@ -195,7 +196,7 @@ func (w *world) send(a *attempt) (told bool) {
 	id, err := w.try(ctx, a)
 	refused := connect.CodeOf(err) == connect.CodeFailedPrecondition
 	if err != nil && !refused {
-		// with all else that was lost
+		// lost together with the rest
 		if client.ReasonOf(err) == client.ReasonTokenUnknown && w.era.Load() == afterwards {
 			a.token = ""
 		}
@@ -206,17 +207,20 @@ func (w *world) send(a *attempt) (told bool) {
 	different := a.transfer != id || a.refused != refused
 	if a.definite() && different {
 		if w.lost.Add(1); a.era != atRisk {
-			w.t.Errorf("%s was transfer %d, and now it is %d, %v", a.key, a.transfer, id, err)
+			w.t.Errorf("%s: first answer transfer %d, now %d, %v", a.key, a.transfer, id, err)
 		}
 	}
 	if different || era == afterwards {
 		a.era = era
 	}
 	a.transfer, a.refused = id, refused
+	if refused {
+		w.refused.Add(1)
+	}
 	return true
 }
 
-// try calls a server, and gives the id of the transfer, or of the first of two.
+// try calls a server and returns the id of the transfer, or of the first of two.
 func (w *world) try(ctx context.Context, a *attempt) (id int64, err error) {
 	n := rand.IntN(len(w.servers))
 	if a.loyal {
@@ -247,7 +251,7 @@ func (w *world) try(ctx context.Context, a *attempt) (id int64, err error) {
 	return first.GetTransfer().GetId(), nil
 }
 
-// caller moves money until stop, some of it more than there is. What gets no answer is tried again.
+// caller moves money until stop, sometimes more than available, and retries unanswered calls.
 func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 	for i := 0; ; i++ {
 		from, to := rand.IntN(users), rand.IntN(users-1)
@@ -260,7 +264,7 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 		if p := a.request.GetPostings()[0]; w.hot && i%4 != 0 {
 			p.From, p.To = "world", user(0)
 		}
-		if i%2 == 0 { // two, of which the second may be the one that is refused
+		if i%2 == 0 { // two transfers, of which the second may be refused
 			a.second = points("second-"+name, user(to), user((to+1)%users),
 				fmt.Sprintf("%d.%02d", rand.IntN(12), 1+rand.IntN(99)))
 		}
@@ -275,13 +279,13 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 		}
 		w.decided.Add(1)
 		if i%4 == 3 {
-			w.send(all[rand.IntN(len(all))]) // again
+			w.send(all[rand.IntN(len(all))]) // a repeat
 		}
 	}
 }
 
-// killAtRandom kills one of the three, and starts it again at once, for killFor, and then, as long as its patience
-// lasts, until enough has happened.
+// killAtRandom repeatedly kills and restarts one of the three processes, for killFor, and then until enough has
+// happened or patience runs out.
 func (w *world) killAtRandom() (kills map[string]int) {
 	kills = map[string]int{}
 	begun := time.Now()
@@ -302,7 +306,7 @@ func (w *world) killAtRandom() (kills map[string]int) {
 	return kills
 }
 
-// settle sends what is still open until each has a definite answer.
+// settle retries open attempts until each has a definite answer.
 func (w *world) settle(all []*attempt) {
 	for _, a := range all {
 		if !a.definite() {
@@ -311,7 +315,7 @@ func (w *world) settle(all []*attempt) {
 	}
 }
 
-// ask sends until there is an answer.
+// ask retries until there is an answer.
 func (w *world) ask(a *attempt) {
 	for end := time.Now().Add(patience); !w.send(a); {
 		if time.Now().After(end) {
@@ -320,12 +324,12 @@ func (w *world) ask(a *attempt) {
 	}
 }
 
-// judge asks everything again, and then holds what was told against the database: the transfers, and the balances that
-// follow from them.
+// judge repeats every attempt, then compares the answers with the database: the transfers, and the balances
+// that follow from them.
 func (w *world) judge(all []*attempt) {
 	made, refused, pairs := 0, 0, 0
 	for _, a := range all {
-		w.ask(a) // answers the same, or the test has failed
+		w.ask(a) // the same answer, or the test fails
 		switch {
 		case a.transfer == 0:
 			refused++
@@ -338,7 +342,7 @@ func (w *world) judge(all []*attempt) {
 	}
 	w.t.Logf("%d done, %d of them pairs, %d refused", made, pairs, refused)
 	if made == 0 || pairs == 0 || refused == 0 {
-		w.t.Error("the test tried too little")
+		w.t.Error("the test exercised too little")
 	}
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
 	var spent, received int
@@ -367,12 +371,12 @@ func (w *world) judge(all []*attempt) {
 	for account, balance := range w.numbers(pool,
 		"select code || ' ' || asset, balance::bigint from ledger_accounts where code like 'user:%'") {
 		if want := 2000 + balances[account]; balance != want {
-			w.t.Errorf("%s has %d, and by what was acknowledged %d", account, balance, want)
+			w.t.Errorf("%s has %d, acknowledged transfers give %d", account, balance, want)
 		}
 	}
 }
 
-// numbers are what a query tells by name.
+// numbers returns a query's numbers by name.
 func (w *world) numbers(pool *pgxpool.Pool, query string) map[string]int64 {
 	rows, err := pool.Query(context.Background(), query)
 	if err != nil {
@@ -388,7 +392,7 @@ func (w *world) numbers(pool *pgxpool.Pool, query string) map[string]int64 {
 	return numbers
 }
 
-// move makes a transfer, if any, in a map of balances.
+// move applies a transfer, if any, to a map of balances.
 func move(balances map[string]int64, r *ledgerv1.TransferRequest) {
 	for _, p := range r.GetPostings() {
 		cents, err := strconv.ParseInt(strings.Replace(p.GetAmount(), ".", "", 1), 10, 64)

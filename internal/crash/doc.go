@@ -1,4 +1,4 @@
-// Package crash has no code but its tests, which see servers from outside: real processes, called over Connect by
-// callers who retry with the same key. Servers and Postgres are killed, connections break, databases move; then nothing
-// that was acknowledged may be lost, and nothing may have happened twice.
+// Package crash contains only tests, which drive real server processes over Connect, with callers that retry
+// with the same key. Servers and Postgres are killed, connections break, and databases move. No acknowledged
+// result may be lost, and nothing may happen twice.
 package crash

@@ -10,37 +10,37 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// line is the way of one server to the database, which can be cut at a COMMIT.
+// line is a proxy between one server and the database that can cut connections at a COMMIT.
 type line struct {
 	*pgtest.Proxy
 
 	mu    sync.Mutex
-	cut   *cut // nil: none is waited for
+	cut   *cut // nil: no cut is requested
 	wires map[int]*wire
 }
 
-// cut is made at the next COMMIT of a batch that has something with the text.
+// cut is a request to cut at the next COMMIT of a batch that contains the text.
 type cut struct {
 	at   cutAt
 	text string
-	then func() // is called with the cut
+	then func() // called at the cut
 	done chan struct{}
 }
 
 type cutAt int
 
 const (
-	beforeCommit cutAt = iota // the database gets all of the batch but COMMIT
-	afterCommit               // and COMMIT; its answer may be on its way
+	beforeCommit cutAt = iota // the database gets the batch without COMMIT
+	afterCommit               // and COMMIT; the answer may be in flight
 	atAnswer                  // the database has committed, and the answer is lost
 )
 
-// wire is what is known of one connection.
+// wire is the state of one connection.
 type wire struct {
 	requests, answers messages
-	commits           map[string]bool // names of prepared statements
-	wanted            bool            // the batch on its way has the text
-	sent              bool            // COMMIT went out
+	commits           map[string]bool // names of prepared COMMIT statements
+	wanted            bool            // the current batch contains the text
+	sent              bool            // COMMIT was sent
 }
 
 func newLine(t *testing.T, dsn string) *line {
@@ -50,7 +50,7 @@ func newLine(t *testing.T, dsn string) *line {
 	return l
 }
 
-// cutNext cuts at the next such COMMIT. The channel is closed then.
+// cutNext cuts at the next matching COMMIT and then closes the channel.
 func (l *line) cutNext(at cutAt, text string, then func()) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,10 +119,11 @@ func (l *line) answer(conn int, data []byte) (pass int, done bool) {
 	return pass, done
 }
 
-// messages finds the messages in what one direction carries.
+// messages parses the protocol messages of one direction.
 type messages struct{ rest []byte }
 
-// each calls see with every message that ends in data, and where in data it begins (0: before it) and ends.
+// each calls see for every message that ends in data, with the offsets at which it begins (0: before data) and
+// ends.
 func (m *messages) each(data []byte, see func(kind byte, body []byte, begin, end int)) {
 	before := len(m.rest)
 	all := append(m.rest, data...)

@@ -15,8 +15,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// TestLocksOutliveTheirServer kills a server with SIGKILL, over which one caller holds a lock and another is
-// the first who waits for it. The holder goes on over another server, and the queue without the dead.
+// TestLocksOutliveTheirServer kills a server with SIGKILL while one caller holds a lock through it and another
+// one is first in its queue. The holder continues through another server, and the queue continues without the
+// dead waiter.
 func TestLocksOutliveTheirServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -67,10 +68,10 @@ func TestLocksOutliveTheirServer(t *testing.T) {
 	waits(2)
 	w.servers[0].kill()
 	if err := <-dead; err == nil {
-		t.Error("a dead server answered")
+		t.Error("the killed server answered")
 	}
 	if _, err := staying.Renew(ctx, &lockv1.RenewRequest{Name: "a", Fence: fence}); err != nil {
-		t.Errorf("the holder renews over another server: %v", err)
+		t.Errorf("renewal through another server: %v", err)
 	}
 	if _, err := staying.Release(ctx, &lockv1.ReleaseRequest{Name: "a", Fence: fence}); err != nil {
 		t.Fatal(err)
@@ -78,12 +79,12 @@ func TestLocksOutliveTheirServer(t *testing.T) {
 	released := time.Now()
 	got := <-next
 	if got.err != nil || got.lock.GetFence() <= fence {
-		t.Fatalf("the next: %v %v", got.lock, got.err)
+		t.Fatalf("next waiter: %v %v", got.lock, got.err)
 	}
 	if took := time.Since(released); took > 12*time.Second {
-		t.Errorf("the dead held the queue up for %v", took)
+		t.Errorf("the dead waiter blocked the queue for %v", took)
 	}
-	t.Logf("the next had it %v after the release", time.Since(released))
+	t.Logf("the next waiter acquired the lock %v after the release", time.Since(released))
 }
 
 func (w *world) locks(n int) lockv1connect.LockServiceClient {

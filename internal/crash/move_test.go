@@ -24,7 +24,7 @@ func withSynchronousStandby(w *world) {
 		return query[bool](w, w.db, "select count(*) = 1 from pg_stat_replication where sync_state = 'sync'")
 	})
 	primary := w.db
-	w.t.Cleanup(func() { // it is checked and dropped, and waits for nobody
+	w.t.Cleanup(func() { // it is checked and dropped, and needs no standby
 		primary.Restart(w.t)
 		primary.System(w.t, "synchronous_standby_names", "")
 	})
@@ -35,8 +35,8 @@ func withNewCluster(w *world) {
 	w.next = pgtest.NewDurable(w.t)
 }
 
-// promoteSynchronous cuts the standby off, so that COMMITs wait for it, and ends their waits: what they wrote can be
-// seen, and will be gone. Then it is promoted. Nothing that was told is lost.
+// promoteSynchronous disconnects the standby, so that COMMITs wait for it, and cancels their waits: their
+// writes are visible and will be lost. Then it promotes the standby. No acknowledged result is lost.
 func promoteSynchronous(w *world) {
 	w.progress(30)
 	cutOff(w)
@@ -50,7 +50,8 @@ func promoteSynchronous(w *world) {
 	w.move(promoted)
 }
 
-// promoteAsynchronous promotes a standby that lacks the last answers. What it had got when they began is there.
+// promoteAsynchronous promotes a standby that lacks the last answers. It has everything from before the
+// disconnect.
 func promoteAsynchronous(w *world) {
 	w.progress(30)
 	w.era.Store(atRisk)
@@ -61,7 +62,8 @@ func promoteAsynchronous(w *world) {
 	w.move(promoted)
 }
 
-// restore dumps the database and restores it in another cluster, while the servers go on, and then switches them over.
+// restore dumps the database and restores it in another cluster while the servers run, then switches the
+// servers over.
 func restore(w *world) {
 	w.progress(30)
 	w.era.Store(atRisk)
@@ -70,7 +72,7 @@ func restore(w *world) {
 	w.move(func(w *world) *pgtest.Durable { return &pgtest.Durable{DB: restored} })
 }
 
-// cutOff ends the replication.
+// cutOff stops the replication.
 func cutOff(w *world) {
 	w.next.System(w.t, "primary_conninfo", "")
 	w.until("cut off", func() bool { return query[bool](w, w.db, "select count(*) = 0 from pg_stat_replication") })
@@ -82,8 +84,9 @@ func promoted(w *world) *pgtest.Durable {
 	return w.next
 }
 
-// move leads both servers to another copy of the database. The first one has a COMMIT on its way then, and finds
-// another server's batch under its number. Cursors of the old copy end, with the reason; new ones work.
+// move redirects both servers to another copy of the database. The first server has a COMMIT in flight and
+// finds another server's batch under its number. Cursors of the old copy are refused with the reason; new ones
+// work.
 func (w *world) move(to func(*world) *pgtest.Durable) {
 	cursor := w.cursor()
 	var doubtful int64
@@ -95,7 +98,7 @@ func (w *world) move(to func(*world) *pgtest.Durable) {
 	for _, l := range w.lines {
 		l.SetDown(true)
 	}
-	// answers arrive that were on their way
+	// wait for answers in flight
 	for last := int32(-1); last != w.decided.Load(); <-time.After(500 * time.Millisecond) {
 		last = w.decided.Load()
 	}
@@ -105,7 +108,7 @@ func (w *world) move(to func(*world) *pgtest.Durable) {
 		l.Lead(w.t, w.db.AppDSN)
 	}
 	w.era.Store(afterwards)
-	if w.loses { // a third server is faster than both: its batch has the number, and so has the next block
+	if w.loses { // a third server overtakes both: its batch gets the number, and its next block too
 		query[int64](w, w.db, `insert into commit_batches (batch_id, committed_at, commands, instance, nonce)
 			values ($1, clock_timestamp(), 1, 'third', 1) returning batch_id`, doubtful)
 		query[int64](w, w.db, "select setval('commit_batch_seq', $1, false)", doubtful-1)
@@ -117,24 +120,24 @@ func (w *world) move(to func(*world) *pgtest.Durable) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if message, err := w.watch(ctx, cursor); client.ReasonOf(err) != client.ReasonCursorHistoryEnded {
-		w.t.Errorf("an old cursor: %v, %v", message, err)
+		w.t.Errorf("old cursor: %v, %v", message, err)
 	}
 	if message, err := w.watch(ctx, w.cursor()); err != nil {
-		w.t.Errorf("a new cursor: %v, %v", message, err)
+		w.t.Errorf("new cursor: %v, %v", message, err)
 	}
 }
 
-// pairsAreWhole looks, before anything is sent again, for transfers that are there without what belongs to them.
+// pairsAreWhole looks, before any retry, for transfers without their sibling, token or message.
 func (w *world) pairsAreWhole() {
 	const pair = "biz_no ~ '^caller-.*[02468]$'"
 	if n := query[string](w, w.db, `select format('%s %s %s %s', count(*) filter (where `+pair+`), count(*) filter (where biz_no like 'second-%'),
 		(select count(*) from token_submit_tokens where state = 'spent'), (select count(*) from inbox_messages where state = 'succeeded'))
 		from ledger_transfers`); len(slices.Compact(strings.Fields(n))) != 1 {
-		w.t.Errorf("of pairs, the first, the second, the token and the message are there: %s times", n)
+		w.t.Errorf("pairs have first, second, token and message %s times", n)
 	}
 }
 
-// query asks a database one thing, as a superuser.
+// query runs a query as superuser.
 func query[T any](w *world, db *pgtest.Durable, sql string, args ...any) (answer T) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -26,8 +26,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// gateway takes text messages over a bad network: now and then the connection is cut before it has taken one, or after.
-// It knows keys: the same again is taken, and not sent. sent counts what went out, by recipient.
+// gateway accepts text messages over an unreliable network: sometimes the connection is cut before it accepts
+// one, or after. It deduplicates by key. sent counts the messages sent, by recipient.
 type gateway struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -74,7 +74,8 @@ func (g *gateway) cut(w http.ResponseWriter) {
 	}
 }
 
-// order is a transfer with its text message and its e-mail. Of some the e-mail may not go out twice, whatever happens.
+// order is a transfer with its text message and e-mail. For some orders the e-mail must not be sent twice,
+// whatever happens.
 type order struct {
 	attempt
 	number, address string
@@ -127,9 +128,9 @@ func (w *world) place(o *order) {
 	}
 }
 
-// TestATransferAndItsMessagesArriveOnceWhateverIsKilled kills both servers, Postgres and an SMTP server, while
-// the connections to the SMS provider are cut.
-func TestATransferAndItsMessagesArriveOnceWhateverIsKilled(t *testing.T) {
+// TestATransferAndItsMessagesArriveOnceDespiteKills kills both servers, Postgres and an SMTP server while
+// connections to the SMS provider are cut.
+func TestATransferAndItsMessagesArriveOnceDespiteKills(t *testing.T) {
 	mail, spare, sms := emailtest.Start(t, emailtest.Options{Once: true}),
 		emailtest.Start(t, emailtest.Options{Once: true}), newGateway(t)
 	w := &world{t: t, db: pgtest.NewDurable(t), args: sendingArgs(t, mail, spare, sms)}
@@ -169,7 +170,7 @@ func TestATransferAndItsMessagesArriveOnceWhateverIsKilled(t *testing.T) {
 	w.judgeOrders(all, kills, sms, mail, spare)
 }
 
-// sendingArgs are those of a server that sends.
+// sendingArgs are the arguments of a server that sends messages.
 func sendingArgs(t *testing.T, mail, spare *emailtest.Server, sms *gateway) []string {
 	t.Helper()
 	dir := t.TempDir()
@@ -188,7 +189,7 @@ sms:
 	return []string{"--secrets-file", filepath.Join(dir, "master"), "--notify", filepath.Join(dir, "notify.yaml")}
 }
 
-// orders places one order after the other until stop, each until it knows how that ended.
+// orders places one order after the other until stop, retrying each until its outcome is known.
 func (w *world) orders(n int, stop <-chan struct{}) (all []*order) {
 	for i := 0; ; i++ {
 		o := newOrder(n, i)
@@ -205,7 +206,7 @@ func (w *world) orders(n int, stop <-chan struct{}) (all []*order) {
 	}
 }
 
-// delivered waits until nothing is to be sent any more. Leases of killed servers last for a minute.
+// delivered waits until the queue is empty. Leases of killed servers last for a minute.
 func (w *world) delivered() {
 	pool := pgtest.Pool(w.t, w.db.SuperDSN)
 	open := 0
@@ -255,7 +256,7 @@ func (w *world) judgeOrders(all []*order, kills map[string]int, sms *gateway, se
 			w.t.Errorf("%s: %d text messages, of %d", o.key, n, want)
 		}
 		switch n := arrived[o.address]; {
-		case o.once && n == 0 && want == 1: // then the outcome is unknown, and stands there as unknown
+		case o.once && n == 0 && want == 1: // the outcome is unknown, and recorded as unknown
 			unknown++
 		case n != want:
 			w.t.Errorf("%s: %d e-mails, of %d", o.key, n, want)

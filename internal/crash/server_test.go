@@ -6,28 +6,21 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// build makes the real program.
-func build(t *testing.T) string {
-	binary := filepath.Join(t.TempDir(), "ledgerd")
-	cmd := exec.Command("go", "build", "-o", binary, "github.com/ledgerd/ledgerd/cmd/ledgerd")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the server: %v\n%s", err, out)
-	}
-	return binary
-}
+// build builds ledgerd.
+func build(t *testing.T) string { return pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd") }
 
-// server is one ledgerd process after the other.
+// server is a restartable ledgerd process.
 type server struct {
 	binary, dsn string
-	args        []string // further ones
+	args        []string // additional ones
 
 	mu   sync.Mutex
 	cmd  *exec.Cmd
@@ -53,7 +46,7 @@ func (s *server) pid() string {
 	return strconv.Itoa(s.cmd.Process.Pid)
 }
 
-// start runs a process and waits until it listens.
+// start starts a process and waits until it listens.
 func (s *server) start(t *testing.T) {
 	cmd := exec.Command(s.binary, append([]string{"serve", "--listen", "127.0.0.1:0"}, s.args...)...)
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+s.dsn)
@@ -80,7 +73,7 @@ func (s *server) start(t *testing.T) {
 	}
 }
 
-// follow reads a server's log to its end, and tells where it listens.
+// follow reads a server's log to its end and reports its address.
 func follow(logs io.Reader, listening chan<- string) {
 	lines := bufio.NewScanner(logs)
 	for lines.Scan() {
@@ -91,7 +84,7 @@ func follow(logs io.Reader, listening chan<- string) {
 	}
 }
 
-// kill ends the process as a power cut would.
+// kill ends the process abruptly, like a power cut.
 func (s *server) kill() {
 	s.mu.Lock()
 	cmd := s.cmd

@@ -16,17 +16,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// form is one form that a caller submits until it has an outcome, each time as another transfer and with another
-// request key: its token alone keeps them from happening twice.
+// form is a form that a caller submits until its outcome is known, each time as another transfer with another
+// request key: only its token prevents duplicates.
 type form struct {
 	name  string
 	token string
-	made  string // biz_no of the transfer that was told
+	made  string // biz_no of the acknowledged transfer
 }
 
-// TestAFormIsSubmittedOnceWhateverIsKilled kills both servers and Postgres again and again while forms are
+// TestAFormIsSubmittedOnceDespiteKills repeatedly kills both servers and Postgres while forms are
 // submitted.
-func TestAFormIsSubmittedOnceWhateverIsKilled(t *testing.T) {
+func TestAFormIsSubmittedOnceDespiteKills(t *testing.T) {
 	w := &world{t: t, db: pgtest.NewDurable(t)}
 	w.begin()
 	stop := make(chan struct{})
@@ -83,7 +83,7 @@ func (w *world) submitter(n int, stop <-chan struct{}) (all []*form) {
 	}
 }
 
-// once is a client of one of the servers that sends every call once.
+// once is a client of one server that does not retry.
 func (w *world) once() *client.Client {
 	return client.New("http://"+w.servers[rand.IntN(len(w.servers))].address(), client.WithAPIKey(w.apiKey),
 		client.WithRetry(1, 0, 0))
@@ -101,7 +101,7 @@ func (w *world) issue() string {
 	return res.GetTokens()[0]
 }
 
-// submit submits a form, and notes what it is told.
+// submit submits a form and records the answer.
 func (w *world) submit(f *form, try int) (next string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
@@ -123,7 +123,7 @@ func (w *world) submit(f *form, try int) (next string) {
 	return ""
 }
 
-// judgeForms counts in the database: one transfer a form, and that the one that was told.
+// judgeForms checks the database: one transfer per form, the acknowledged one.
 func (w *world) judgeForms(forms map[string]*form) {
 	rows, err := pgtest.Pool(w.t, w.db.SuperDSN).Query(context.Background(),
 		"select substring(biz_no from '^form-[0-9]+-[0-9]+'), biz_no from ledger_transfers where biz_no like 'form-%'")
@@ -144,7 +144,7 @@ func (w *world) judgeForms(forms map[string]*form) {
 	}
 	for name, f := range forms {
 		if stored[name] != f.made {
-			w.t.Errorf("%s was told to be %q, and is %q", name, f.made, stored[name])
+			w.t.Errorf("%s was acknowledged as %q, and is %q", name, f.made, stored[name])
 		}
 	}
 }

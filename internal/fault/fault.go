@@ -1,6 +1,6 @@
-// Package fault is the one error type that callers see. Every reason is defined once, by the
-// package that owns it, with its class, its Connect code and the caller's next step; everything
-// else that goes wrong is a plain error, and becomes INTERNAL at the edge, where it is logged.
+// Package fault is the error type that callers see. Every reason is defined once, by the package that owns it,
+// with its class, its Connect code and the caller's next step. All other errors are plain errors; the edge logs
+// them and returns INTERNAL.
 package fault
 
 import (
@@ -13,16 +13,15 @@ import (
 	"time"
 )
 
-// Class says what is kept of an error, and so whether the same key may run again.
+// Class determines what is recorded of an error, and so whether the same key may run again.
 type Class uint8
 
-// The five classes.
 const (
-	BadRequest Class = iota + 1 // not recorded; the same key may run, corrected
+	BadRequest Class = iota + 1 // not recorded; the same key may run with a corrected request
 	Duplicate                   // not recorded; names the first result
 	Refusal                     // a business refusal: recorded under the key
 	Conflict                    // not recorded; the same key may run after reading again
-	System                      // nothing is kept; the same key may run
+	System                      // nothing recorded; the same key may run
 )
 
 var classNames = [...]string{"", "bad_request", "duplicate", "business_refusal", "conflict", "system"}
@@ -32,7 +31,6 @@ func (c Class) String() string { return classNames[c] }
 // Code is a Connect (and gRPC) status code, by its wire name.
 type Code string
 
-// The codes in use.
 const (
 	Canceled           Code = "canceled"
 	InvalidArgument    Code = "invalid_argument"
@@ -49,10 +47,9 @@ const (
 	Unimplemented      Code = "unimplemented"
 )
 
-// Step is what the caller should do next.
+// Step is the caller's recommended next step.
 type Step uint8
 
-// The next steps.
 const (
 	Fix Step = iota + 1
 	Ignore
@@ -72,13 +69,13 @@ type Reason struct {
 	Class Class
 	Code  Code
 	Step  Step
-	Show  bool   // the message is fit for the end user
+	Show  bool   // the message may be shown to the end user
 	Doc   string // one sentence for docs/reference/errors.md
 }
 
 var defined = map[string]*Reason{}
 
-// Define makes a reason known. Call it in package-level variables only; a name defined twice panics.
+// Define registers a reason. Use it in package-level variables only; a duplicate name panics.
 func Define(r Reason) *Reason {
 	if defined[r.Name] != nil {
 		panic("fault: reason " + r.Name + " is defined twice")
@@ -87,7 +84,7 @@ func Define(r Reason) *Reason {
 	return &r
 }
 
-// All lists the defined reasons by name.
+// All returns the defined reasons by name.
 func All() []*Reason {
 	all := make([]*Reason, 0, len(defined))
 	for _, r := range defined {
@@ -97,35 +94,35 @@ func All() []*Reason {
 	return all
 }
 
-// Field is one bad field of a request.
+// Field is one invalid field of a request.
 type Field struct {
 	Path        string `json:"path"`
 	Description string `json:"description"`
 }
 
-// Fault is one error of a reason. Do not change one that was returned.
+// Fault is one error of a reason. Treat a returned Fault as immutable.
 type Fault struct {
 	Reason  *Reason
 	Message string
-	// State is what the reason speaks of, as it is now: "available", "state", "version", ...
+	// State is the current state that the reason refers to: "available", "state", "version", ...
 	State map[string]string
-	// Fields names what is wrong with the request, if anything is.
+	// Fields are the invalid fields of the request, if any.
 	Fields []Field
-	// RetryAfter is how long to wait before a retry; 0: no advice.
+	// RetryAfter is the delay before a retry; 0: no advice.
 	RetryAfter time.Duration
-	// RequestID is the call that met it first; empty: this one.
+	// RequestID is the first call that got this fault; empty: the current one.
 	RequestID string
-	// Step is what to do next, where it is not what the reason says; 0: it is.
+	// Step overrides the reason's next step; 0: no override.
 	Step  Step
 	cause error
 }
 
-// New makes a fault. The message is a sentence for people, without secrets.
+// New makes a fault. The message is a sentence for people and must not contain secrets.
 func (r *Reason) New(format string, args ...any) *Fault {
 	return &Fault{Reason: r, Message: fmt.Sprintf(format, args...)}
 }
 
-// With adds state to a fault that was just made.
+// With adds state to a newly made fault.
 func (f *Fault) With(name string, value any) *Fault {
 	if f.State == nil {
 		f.State = make(map[string]string, 4)
@@ -134,19 +131,19 @@ func (f *Fault) With(name string, value any) *Fault {
 	return f
 }
 
-// WithField adds a bad field.
+// WithField adds an invalid field.
 func (f *Fault) WithField(path, description string) *Fault {
 	f.Fields = append(f.Fields, Field{path, description})
 	return f
 }
 
-// After adds the wait before a retry.
+// After sets the delay before a retry.
 func (f *Fault) After(d time.Duration) *Fault { f.RetryAfter = d; return f }
 
-// Because adds the error underneath, for the log only.
+// Because sets the underlying error, which is only logged.
 func (f *Fault) Because(err error) *Fault { f.cause = err; return f }
 
-// NextStep is what the caller should do next.
+// NextStep is the caller's recommended next step.
 func (f *Fault) NextStep() Step { return cmp.Or(f.Step, f.Reason.Step) }
 
 func (f *Fault) Error() string {
@@ -164,7 +161,7 @@ func Of(err error) *Fault {
 	return f
 }
 
-// Is tells whether err is a fault of the reason.
+// Is reports whether err is a fault of the reason.
 func Is(err error, r *Reason) bool {
 	f := Of(err)
 	return f != nil && f.Reason == r
@@ -179,7 +176,7 @@ type stored struct {
 	Step      string            `json:"step,omitempty"`
 }
 
-// Encode gives the bytes that Decode reads: what is recorded of a refusal.
+// Encode encodes a refusal for recording; see Decode.
 func (f *Fault) Encode() []byte {
 	b, err := json.Marshal(stored{f.Reason.Name, f.Message, f.State, f.Fields, f.RequestID, stepNames[f.Step]})
 	if err != nil {
@@ -188,7 +185,7 @@ func (f *Fault) Encode() []byte {
 	return b
 }
 
-// Decode reads a recorded refusal. A reason that this binary does not know stays a refusal.
+// Decode decodes a recorded refusal. A reason unknown to this binary remains a refusal.
 func Decode(b []byte) (*Fault, error) {
 	var s stored
 	if err := json.Unmarshal(b, &s); err != nil {

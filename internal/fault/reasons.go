@@ -8,11 +8,11 @@ var (
 		Doc: "The server failed. Nothing was kept. The server's log has the cause under the request id."})
 	DatabaseUnavailable = Define(Reason{Name: "DATABASE_UNAVAILABLE", Class: System, Code: Unavailable,
 		Step: RetrySameKey,
-		Doc:  "Postgres cannot be reached, or is read-only. Nothing was kept."})
+		Doc:  "The database cannot commit or be read now: unreachable, read-only, out of disk, or it cancels statements. Nothing was kept."})
 	OutcomeUnknown = Define(Reason{Name: "OUTCOME_UNKNOWN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,
-		Doc: "The deadline passed after the work had begun: it may have been done. Retry with the same key, or the same biz_no, to learn it."})
+		Doc: "The call timed out or was cancelled while its command ran, or a synchronous standby did not confirm the commit: it may have been done. Retry with the same key or biz_no."})
 	NotRun = Define(Reason{Name: "NOT_RUN", Class: System, Code: DeadlineExceeded, Step: RetrySameKey,
-		Doc: "The deadline passed before the work began: nothing was done."})
+		Doc: "The call timed out or was cancelled before its command began: nothing was done."})
 	Busy = Define(Reason{Name: "BUSY", Class: Conflict, Code: ResourceExhausted, Step: RetrySameKey,
 		Doc: "The tenant or the server has reached its limit of work in flight. Nothing of the call was kept, not even one item of a batch; retry after the delay in RetryInfo (over HTTP also Retry-After)."})
 	ShuttingDown = Define(Reason{Name: "SHUTTING_DOWN", Class: System, Code: Unavailable, Step: RetrySameKey,

@@ -42,7 +42,7 @@ func text(t *testing.T, pool *pgxpool.Pool, query string, args ...any) (s string
 	return s
 }
 
-func TestOneBatchMakesAccountsAndAllThatHappensToThem(t *testing.T) {
+func TestOneBatchCreatesAndUsesAccounts(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AppDSN)
@@ -83,20 +83,20 @@ func TestOneBatchMakesAccountsAndAllThatHappensToThem(t *testing.T) {
 			t.Errorf("%s\n got %s\nwant %s", query, got, want)
 		}
 	}
-	// And beside accounts that were there.
+	// A second batch also uses existing accounts.
 	answers = all(t, e, &ledger.CreateAccountsCommand{Caller: caller,
 		Accounts: []ledger.NewAccount{{Code: "c", Asset: "CNY", Kind: "liability", Min: &zero}}},
 		transfer("t3", "world", "c", "1"), transfer("t4", "a", "c", "1"))
 	if answers[0].(ledger.CreatedAccounts).Accounts[0].ID>>14 != answers[2].(*ledger.Transfer).ID>>14 {
-		t.Error("the batch had to be taken apart")
+		t.Error("the batch was bisected")
 	}
 	if got := text(t, pool, "select format('%s %s', balance, version) from ledger_accounts where code = 'c'"); got != "200 2" {
-		t.Errorf("c stands %s", got)
+		t.Errorf("account c: %s", got)
 	}
 }
 
-// A refused command and one that succeeds may bear one biz_no, also in one batch.
-func TestBizNoOfARefusalIsFreeForTheNextOfTheBatch(t *testing.T) {
+// A refused and a successful command may have the same biz_no, even in one batch.
+func TestRefusedCommandLeavesItsBizNoFree(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db)
@@ -112,7 +112,7 @@ func TestBizNoOfARefusalIsFreeForTheNextOfTheBatch(t *testing.T) {
 	}
 }
 
-func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
+func TestRepeatsAreComparedWithStoredContent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db)
@@ -178,8 +178,8 @@ func TestRepeatIsComparedWithWhatTheDatabaseKept(t *testing.T) {
 	}
 }
 
-// The account keeps a time before which no hold of it lapses. It may be too early, once.
-func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
+// An account has a lower bound for the next expiry of its holds. A bound that is too early costs one correction.
+func TestEarlyLapseBoundIsCorrectedOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AppDSN)
@@ -201,7 +201,7 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 		t.Errorf("the next lapse is expected after %s", next)
 	}
 	other := &ledger.LapseCommand{Account: ledger.AccountKey{Tenant: 1, Code: user(1), Asset: "CNY"}}
-	all(t, e, other) // nothing is due, but the bound was
+	all(t, e, other) // no hold is due, but the bound has passed
 	if next := text(t, pool, "select coalesce(next_lapse_at::text, 'none') from ledger_accounts where code = $1",
 		user(1)); next != "none" {
 		t.Errorf("the next lapse is expected at %s", next)
@@ -209,7 +209,7 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 	before := batches()
 	all(t, e, lapse, other)
 	if batches() != before {
-		t.Error("there was something left to write")
+		t.Error("a second lapse wrote again")
 	}
 	due, err := ledger.DueHolds(context.Background(), pool, ledger.DueHold{}, 10)
 	if err != nil || len(due) != 0 {
@@ -220,9 +220,9 @@ func TestBoundOfLapsesIsMadeGoodAndThenCostsNothing(t *testing.T) {
 	}
 }
 
-// An account may have any number of holds that fall due at once. They lapse in parts, and only who works
-// with the account waits for the last of them.
-func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
+// An account may have any number of holds that expire at the same time. They lapse in several batches, and only
+// commands on this account wait for the last one.
+func TestManyHoldsLapseInSeveralBatches(t *testing.T) {
 	t.Parallel()
 	const n = 9_000
 	db := pgtest.New(t)
@@ -246,7 +246,7 @@ func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
 	}
 	answers := make([]any, 0, 4)
 	for _, r := range e.DoAll(t.Context(), []flow.Submission{
-		// needs all of them lapsed
+		// Needs the money of all lapsed holds.
 		submission(flow.Submission{Command: flow.Ledger(transfer("whole", user(0), user(2), "90"))}),
 		submission(flow.Submission{Command: flow.Ledger(transfer("beside", user(1), user(2), "1"))}),
 		submission(flow.Submission{Command: flow.Ledger(capture("c", "h1", "0.01"))}), // the last to lapse
@@ -264,7 +264,7 @@ func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
 	whole, _ := answers[0].(*ledger.Transfer)
 	beside, _ := answers[1].(*ledger.Transfer)
 	if whole == nil || beside == nil || beside.ID>>14 >= whole.ID>>14 {
-		t.Fatalf("%v; the one beside did not go first: %v", answers[0], answers[1])
+		t.Fatalf("%v; the unrelated transfer did not commit first: %v", answers[0], answers[1])
 	}
 	for _, a := range answers[2:4] {
 		if err, _ := a.(error); !fault.Is(err, ledger.HoldExpired) {
@@ -279,11 +279,11 @@ func TestManyHoldsLapseInPartsBeforeTheirAccountIsUsed(t *testing.T) {
 	}
 	if got := text(t, pool, `select concat_ws(' ', sum(n), max(n) <= 2000, count(*) >= 5) from (select count(*) as n from ledger_holds
 		where state = 'expired' group by closed_at) x`); got != fmt.Sprint(n, " t t") {
-		t.Errorf("holds, whether they lapsed in parts, and in how many: %s", got)
+		t.Errorf("expired holds, at most 2,000 a batch, at least 5 batches: %s", got)
 	}
 }
 
-func TestTenThousandTransfersAreOneCommandAndMoreIdsThanABatchHasAreRefused(t *testing.T) {
+func TestCommandMayUseAllRowIDsOfABatch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes 20,000 entries")
 	}
@@ -310,7 +310,7 @@ func TestTenThousandTransfersAreOneCommandAndMoreIdsThanABatchHasAreRefused(t *t
 	}
 }
 
-// large is a transfer of so many postings, all alike.
+// large returns a transfer with many equal postings.
 func large(bizNo, from, to string, postings int) *ledger.TransferCommand {
 	c := transfer(bizNo, from, to, "1")
 	for len(c.Postings) < postings {
@@ -319,8 +319,8 @@ func large(bizNo, from, to string, postings int) *ledger.TransferCommand {
 	return c
 }
 
-// What is there under a biz_no is loaded no further than it takes to tell it apart.
-func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
+// The stored transfer of a biz_no is loaded only as far as the comparison needs it.
+func TestRepeatOfALargeTransferIsCompared(t *testing.T) {
 	t.Parallel()
 	e := engine(t, pgtest.New(t))
 	world(t, e, 2)
@@ -332,7 +332,7 @@ func TestRepeatIsToldApartFromALargerTransfer(t *testing.T) {
 			ReverseParams: ledger.ReverseParams{TransferBizNo: "large", BizNo: "back"}}} {
 		submissions = append(submissions, submission(flow.Submission{Command: flow.Ledger(c)}))
 	}
-	for range 2 { // beside a command that wants all of it, and without one
+	for range 2 { // with and without a command in the batch that needs all entries
 		r := e.DoAll(t.Context(), submissions)
 		for i, w := range r[:2] {
 			if !fault.Is(w.Err, ledger.BizNoExistsDifferent) || fault.Of(w.Err).State["differs"] != "postings" {

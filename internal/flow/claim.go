@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// ClaimCondition is a use of a key before a command: a page id. The use stays when the command is refused for
-// business reasons, and is given back with everything else when the command fails otherwise.
+// ClaimCondition claims a key, such as a page id, for a command. The claim survives a business refusal of the command,
+// and is undone by any other failure.
 type ClaimCondition struct {
 	Caller commit.Caller
 	Params claim.Params
@@ -18,8 +18,8 @@ type ClaimCondition struct {
 	use claim.Use
 }
 
-// NewClaimCondition makes one. A key without a life is taken for ever, and what guards a command by one may happen
-// once: it always refuses a second use, also its owner's.
+// NewClaimCondition returns a condition. A key without a life is claimed permanently and refuses every second use, even
+// by its owner, so that the guarded command runs once.
 func NewClaimCondition(c commit.Caller, p claim.Params) *ClaimCondition {
 	p.FirstOnly = p.FirstOnly || p.Life == 0
 	return &ClaimCondition{Caller: c, Params: p}
@@ -30,28 +30,28 @@ func (c *ClaimCondition) Need(tx *Tx) {
 	c.row, c.use = tx.Claims().Want(c.Params.At(c.Caller.Tenant)), claim.Use{}
 }
 
-// Guard uses it.
+// Guard claims the key.
 func (c *ClaimCondition) Guard(tx *Tx) (err error) {
 	c.use, err = tx.Claims().Use(c.row, c.Caller, &c.Params)
 	return err
 }
 
-// Apply has nothing left to do.
+// Apply does nothing: Guard has claimed the key.
 func (c *ClaimCondition) Apply(*Tx) error { return nil }
 
-// Done names what the first use made, as the caller does, or else the business.
-func (c *ClaimCondition) Done(tx *Tx, answer any, _ bool) error {
+// Done records the name of the resource that the first use made: the caller's own name for it, or its business number.
+func (c *ClaimCondition) Done(tx *Tx, a Answer) error {
 	if !c.use.Existed {
-		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(answer)))
+		tx.Claims().Name(c.row, cmp.Or(c.Params.Result, resultName(a.Answer)))
 	}
 	return nil
 }
 
-// Count is which use it was; 0: the answer was recorded, so that it was not looked at. Read it when the command went
-// well.
+// Count returns the number of the use, from 1. It is 0 for a replay, for which Guard does not run. It is valid after
+// the command has succeeded.
 func (c *ClaimCondition) Count() int64 { return c.use.Count }
 
-// resultName is the business's own name of what a command made, or empty.
+// resultName returns the business number or code of the resource that a command made, or "".
 func resultName(answer any) string {
 	switch a := answer.(type) {
 	case *ledger.Transfer:

@@ -21,14 +21,14 @@ func pageClaim(key string, change ...func(*claim.Params)) *flow.ClaimCondition {
 	return flow.NewClaimCondition(caller, p)
 }
 
-// behind runs a transfer behind a page id, and says how it ended.
+// behindClaim runs a transfer with a claim, and returns its outcome.
 func (a *arena) behindClaim(c *flow.ClaimCondition, t *ledger.TransferCommand) string {
 	a.Helper()
 	return ending(a.engines[0].Do(context.Background(),
-		submission(flow.Submission{Command: flow.Behind(flow.Ledger(t), c)})))
+		submission(flow.Submission{Command: behind(flow.Ledger(t), c)})))
 }
 
-// claims are all keys with their uses and results.
+// claimed returns all keys with their uses and results.
 func (a *arena) claimed() string {
 	a.Helper()
 	return text(a.T, a.pool, "select coalesce(string_agg(format('%s %s %s', key, uses, result), '; ' order by key), '') from claim_keys")
@@ -50,7 +50,7 @@ func TestAPageIDGuardsOneEffect(t *testing.T) {
 	for i := range 1000 {
 		wg.Go(func() {
 			out, err := a.engines[i%2].Do(context.Background(), submission(flow.Submission{
-				Command: flow.Behind(flow.Ledger(transfer(fmt.Sprint("t", i), "world", user(i), "1")),
+				Command: behind(flow.Ledger(transfer(fmt.Sprint("t", i), "world", user(i), "1")),
 					pageClaim("p"))}))
 			mu.Lock()
 			defer mu.Unlock()
@@ -67,7 +67,7 @@ func TestAPageIDGuardsOneEffect(t *testing.T) {
 	a.equal("claims", a.claimed(), "p 1 "+text(t, a.pool, "select biz_no from ledger_transfers"))
 }
 
-func TestAPageIDStaysWithARefusalAndIsGivenBackByAllElse(t *testing.T) {
+func TestPageIDSurvivesRefusalsOnly(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	a.equal("poor", a.behindClaim(pageClaim("poor"), transfer("a", user(0), user(1), "1")), "INSUFFICIENT_FUNDS")
@@ -84,7 +84,7 @@ func TestAPageIDStaysWithARefusalAndIsGivenBackByAllElse(t *testing.T) {
 	a.equal("claims", a.claimed(), "p 1 a; poor 1 ")
 }
 
-func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
+func TestDatabaseErrorReleasesThePageID(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	g.exec(`create function fail() returns trigger language plpgsql as $$ begin raise exception 'broken' using errcode = '22000'; end $$`)
@@ -92,7 +92,7 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 		g.exec("create trigger fail before insert on " + table + " execute function fail()")
 		run := func() string {
 			return ending(g.engine.Do(context.Background(),
-				submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(table, "world", user(0), "1")),
+				submission(flow.Submission{Command: behind(flow.Ledger(transfer(table, "world", user(0), "1")),
 					pageClaim(table))})))
 		}
 		if got := run(); got != "INTERNAL" {
@@ -100,7 +100,7 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 		}
 		g.exec("drop trigger fail on " + table)
 		if got := run(); got != "ok" {
-			t.Errorf("then %s", got)
+			t.Errorf("after the error: %s", got)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestAPageIDIsGivenBackByAFailureOfTheDatabase(t *testing.T) {
 func TestDryRunsCountNothing(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
-	w := submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", "world", user(0), "1")),
+	w := submission(flow.Submission{Command: behind(flow.Ledger(transfer("a", "world", user(0), "1")),
 		pageClaim("p")), DryRun: true})
 	for range 2 {
 		a.equal("dry run", ending(a.engines[0].Do(context.Background(), w)), "ok")
@@ -116,17 +116,16 @@ func TestDryRunsCountNothing(t *testing.T) {
 	a.equal("claims", a.claimed(), "")
 }
 
-// A first that is refused for business reasons has used its page up for the others of its batch; one that fails
-// otherwise has not.
+// Within a batch, a business refusal uses up the page id for later commands. Any other failure does not.
 func TestPageIDsWithinOneBatch(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	both := func(first *ledger.TransferCommand, key string) (ends []string) {
 		for _, r := range a.engines[0].DoAll(context.Background(), []flow.Submission{
-			submission(flow.Submission{Command: flow.Behind(flow.Ledger(first), pageClaim(key))}),
-			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key, "world", user(1), "1")),
+			submission(flow.Submission{Command: behind(flow.Ledger(first), pageClaim(key))}),
+			submission(flow.Submission{Command: behind(flow.Ledger(transfer(key, "world", user(1), "1")),
 				pageClaim(key))}),
-			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")),
+			submission(flow.Submission{Command: behind(flow.Ledger(transfer(key+"-third", "world", user(1), "1")),
 				pageClaim(key))}),
 		}) {
 			ends = append(ends, ending(r.Outcome, r.Err))
@@ -140,7 +139,7 @@ func TestPageIDsWithinOneBatch(t *testing.T) {
 	a.equal("claims", a.claimed(), "p 1 ; q 1 q")
 }
 
-func TestWhatIsTrueForEverGuardsOnce(t *testing.T) {
+func TestPermanentClaimGuardsOnce(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	points := func(owner string) *flow.ClaimCondition {
@@ -148,12 +147,12 @@ func TestWhatIsTrueForEverGuardsOnce(t *testing.T) {
 	}
 	a.equal("first", a.behindClaim(points("ann"), transfer("a", "world", user(0), "1")), "ok")
 	a.equal("again", a.behindClaim(points("ann"), transfer("b", "world", user(0), "1")), "KEY_CLAIMED")
-	a.equal("somebody else", a.behindClaim(points("bob"), transfer("c", "world", user(1), "1")), "KEY_CLAIMED")
+	a.equal("another owner", a.behindClaim(points("bob"), transfer("c", "world", user(1), "1")), "KEY_CLAIMED")
 	a.equal("claims", a.claimed(), "task-7 1 a")
 }
 
-// Uses that are only counted let every command through, and what the caller named stays.
-func TestACountLetsEveryCommandThrough(t *testing.T) {
+// A claim that only counts refuses no command, and keeps the result that the caller named.
+func TestCountingClaimRefusesNothing(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	counting := func(p *claim.Params) { p.FirstOnly, p.Result = false, "mine" }
@@ -167,8 +166,8 @@ func TestACountLetsEveryCommandThrough(t *testing.T) {
 	a.equal("claims", a.claimed(), "p 3 mine")
 }
 
-// Another domain's command works with claims by their book: an order that is cancelled frees its business key.
-func TestADomainClaimsAndDropsWithinItsOwnCommand(t *testing.T) {
+// A command of another domain uses claims through their participant: a cancelled order frees its business key.
+func TestCommandMayClaimAndDropKeys(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	order := func(no string) *ordering {
@@ -193,7 +192,7 @@ func TestADomainClaimsAndDropsWithinItsOwnCommand(t *testing.T) {
 	a.equal("claims", a.claimed(), "6:user-1,9:product-7, 1 no-4")
 }
 
-// ordering is a command of the kind that an order service has: its number is taken inside of Apply.
+// ordering is a command that claims its number inside Apply, like an order service.
 type ordering struct {
 	params         claim.Params
 	no             string
@@ -221,8 +220,8 @@ func (o *ordering) Apply(tx *flow.Tx) (any, error) {
 
 var _ flow.Condition = (*flow.ClaimCondition)(nil)
 
-// What a claim was to name was not made when what it guards is refused.
-func TestARefusedUseNamesNothing(t *testing.T) {
+// If the guarded command is refused, there is no resource that the claim could name.
+func TestRefusedUseRecordsNoResult(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	named := func(result string) func(*claim.Params) { return func(p *claim.Params) { p.Result = result } }
@@ -246,8 +245,8 @@ func TestARefusedUseNamesNothing(t *testing.T) {
 	a.equal("the claims", a.claimed(), "k 2 r; no 1 ; ok 1 order-2")
 }
 
-// A batch that lost a race runs again, and may find the answer recorded then: what it counted before is not told.
-func TestACountIsThatOfTheAttemptThatStays(t *testing.T) {
+// A rerun after a lost race may find the answer recorded. The count of the earlier attempt must not be returned then.
+func TestClaimCountIsThatOfTheCommittedAttempt(t *testing.T) {
 	t.Parallel()
 	c := pageClaim("p")
 	b := flow.NewTx()
@@ -261,7 +260,7 @@ func TestACountIsThatOfTheAttemptThatStays(t *testing.T) {
 	}
 }
 
-// Calls behind a claim do not keep their batch, nor the calls that share it, from overlapping the one before.
+// Batches with claims overlap their predecessors.
 func TestBatchesWithClaimsOverlap(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -270,7 +269,7 @@ func TestBatchesWithClaimsOverlap(t *testing.T) {
 	second := make(chan string, 1)
 	go func() {
 		second <- ending(g.engine.Do(context.Background(),
-			submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer("a", user(0), user(1), "3")),
+			submission(flow.Submission{Command: behind(flow.Ledger(transfer("a", user(0), user(1), "3")),
 				pageClaim("p"))})))
 	}()
 	g.overlapped()
@@ -280,13 +279,13 @@ func TestBatchesWithClaimsOverlap(t *testing.T) {
 		t.Errorf("second ended %s", got)
 	}
 	if n := g.count("attempts_total/conflicted"); n != 0 {
-		t.Errorf("%v batches were left behind", n)
+		t.Errorf("%v attempts conflicted", n)
 	}
 	g.wantAccount(user(0), "open 200 0 2")
 }
 
-// A batch that overlaps has locked its claims when it waits for the one before: what they say cannot change under it.
-func TestAClaimIsLockedWhileItsBatchWaitsForTheOneBefore(t *testing.T) {
+// An optimistic batch has locked its claims before it waits for its predecessor, so they cannot change meanwhile.
+func TestClaimStaysLockedWhileItsBatchWaits(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	fact := &claim.Command{Caller: caller, Params: claim.Params{Scope: "fact", Key: "k", Owner: "ann"}}
@@ -303,7 +302,7 @@ func TestAClaimIsLockedWhileItsBatchWaitsForTheOneBefore(t *testing.T) {
 	g.overlapped()
 	g.untilQuery(`select count(*) > 0 from pg_stat_activity where datname = current_database() and state = 'idle in transaction'`) // it waits
 	if free := text(t, g.super, "select count(*)::text from (select from claim_keys for no key update skip locked) c"); free != "0" {
-		t.Error("the claim is free to change")
+		t.Error("the claim is not locked")
 	}
 	g.open()
 	g.want("first", first, "ok")
@@ -311,7 +310,7 @@ func TestAClaimIsLockedWhileItsBatchWaitsForTheOneBefore(t *testing.T) {
 		t.Errorf("second ended %s", got)
 	}
 	if n := g.count("attempts_total/conflicted"); n != 0 {
-		t.Errorf("%v batches were left behind", n)
+		t.Errorf("%v attempts conflicted", n)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// seats are a lock, a first-only claim and a request key, each with a life of a minute.
+// seats makes submissions for a lock, a first-only claim and a request key, each with a life of a minute.
 type seats struct {
 	*testing.T
 	engine *flow.Engine
@@ -31,7 +31,7 @@ func (s seats) claim(key, owner string) flow.Submission {
 		Params: claim.Params{Scope: "seat", Key: key, Owner: owner, Life: time.Minute, FirstOnly: true}})})
 }
 
-// keyed is a transfer between accounts of its own, whose biz_no would not tell that it runs again.
+// keyed returns a transfer with a request key. Each call has another biz_no, which does not prevent a second effect.
 func (s seats) keyed(key, bizNo string) flow.Submission {
 	w := submission(flow.Submission{Command: flow.Ledger(transfer(bizNo, key+":from", key+":to", "1"))})
 	w.Key = &commit.Key{Principal: "p", Operation: "o", Key: key, Fingerprint: make([]byte, commit.FingerprintSize),
@@ -40,12 +40,12 @@ func (s seats) keyed(key, bizNo string) flow.Submission {
 	return w
 }
 
-// take takes all three, in one batch.
+// take acquires all three in one batch.
 func (s seats) take(name, owner string) []flow.Submission {
 	return []flow.Submission{s.lock(name, owner), s.claim(name, owner), s.keyed(name, name+owner)}
 }
 
-// run runs submissions in one batch, and compares how they ended.
+// run runs submissions in one batch, and compares their outcomes.
 func (s seats) run(what string, submissions []flow.Submission, want ...string) []commit.Result {
 	s.Helper()
 	results := s.engine.DoAll(context.Background(), submissions)
@@ -61,9 +61,9 @@ func (s seats) run(what string, submissions []flow.Submission, want ...string) [
 	return results
 }
 
-// The clock goes back by ten minutes: nothing has a second owner, though an account in the same batch is ahead
-// of the clock. Then it jumps ahead: lives end early, and fences tell the owners apart.
-func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
+// The clock is set back by ten minutes, and an account in the same batch is ahead of it: no lock, claim or key gets a
+// second owner. Then the clock jumps ahead: lives end early, and fences distinguish the owners.
+func TestClockSetBackCreatesNoSecondOwner(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	clock := d.Clock(t)
@@ -100,7 +100,7 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 	super := pgtest.Pool(t, d.SuperDSN)
 	if n := text(t, super, `select count(*)::text from (select recorded_at, lag(recorded_at) over (partition by account_id order by version) as before
 		from ledger_entries) e where recorded_at < before`); n != "0" {
-		t.Errorf("%s entries are before those before them", n)
+		t.Errorf("%s entries are older than their predecessors", n)
 	}
 
 	old := fenceOf(s.run("again", []flow.Submission{s.lock("jump", "ann")}, "ok")[0])
@@ -113,7 +113,7 @@ func TestAClockThatGoesBackGivesNothingASecondOwner(t *testing.T) {
 		return submission(flow.Submission{Command: flow.Lock(&lock.RenewCommand{Caller: commit.Caller{Tenant: 1,
 			Principal: holder, RequestID: "r"}, Name: "jump", Fence: fence})})
 	}
-	s.run("who renews", []flow.Submission{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
+	s.run("renewals", []flow.Submission{renew("ann", old), renew("bob", next)}, "LOCK_LOST", "ok")
 	clock.Set(0)
 	s.run("back again", []flow.Submission{renew("ann", old), s.lock("jump", "ann"), renew("bob", next)}, "LOCK_LOST",
 		"LOCK_HELD", "ok")
@@ -124,13 +124,13 @@ func fenceOf(r commit.Result) int64 {
 	return l.Lock.Fence
 }
 
-// Money moves while the clock jumps. libfaketime gives handlers of signals the machine's time: behind a clock that is
-// ahead of it no time-out of Postgres would ever fire, so it only goes back here, and forward again.
+// libfaketime passes the machine's time to signal handlers. If the faked clock were ahead of it, no timeout of Postgres
+// would fire, so the clock only goes back here, and forward again.
 func TestMoneyMovesWhileTheClockJumps(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	clock := d.Clock(t)
-	l := newTill(t, d.DB)
+	l := newTransferLoad(t, d.DB)
 	for _, at := range []time.Duration{-10 * time.Minute, -5 * time.Minute, -10 * time.Minute, -time.Hour, -time.Second,
 		-2 * time.Second, 0} {
 		clock.Set(at)

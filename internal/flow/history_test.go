@@ -14,9 +14,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// Two submissions of one batch with one biz_no and other content, the second behind a submit token: the fault names the
-// transfer that has the biz_no, and not one of an attempt that was rolled back.
-func TestFaultsNameWhatWasCommitted(t *testing.T) {
+// Three submissions of one batch have one biz_no and different content; the second also has a submit token. The faults
+// name the transfer that was committed, not one of a rolled-back attempt.
+func TestFaultsNameCommittedRowsOnly(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db)
@@ -33,14 +33,14 @@ func TestFaultsNameWhatWasCommitted(t *testing.T) {
 	}
 	for i, r := range results[1:] {
 		if f := fault.Of(r.Err); f == nil || f.State["first_id"] != id {
-			t.Errorf("work %d is told %v, the transfer is %s", i+1, r.Err, id)
+			t.Errorf("submission %d got %v, the transfer is %s", i+1, r.Err, id)
 		}
 	}
 }
 
-// The database's clock was an hour ahead when one account had its last entry, and is right again. What lives in the
-// same batch goes by the clock: a claim, a lock and a hold have one owner each.
-func TestAnAccountFromTheFutureEndsNoLife(t *testing.T) {
+// The clock was an hour ahead at the last entry of an account, and is correct again. In the same batch, a claim, a lock
+// and a hold have lives by the clock: each has one owner.
+func TestAccountFromTheFutureExpiresNothingEarly(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks() // they find the account's time

@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// gate is one engine, whose batches stop before they write a transfer whose biz_no begins with "gate",
-// until the gate is opened.
+// gate is an engine whose batches block before they insert a transfer whose biz_no begins with "gate", until the gate
+// is opened.
 type gate struct {
 	*testing.T
 	engine *flow.Engine
@@ -43,7 +43,7 @@ func newGate(t *testing.T) *gate {
 	if g.hold, err = g.super.Acquire(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the gate opens with the end of its session, also when the test has failed
+	t.Cleanup(func() { // the end of the session opens the gate, even after a failure
 		if err := g.hold.Hijack().Close(context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -73,7 +73,7 @@ func (g *gate) open() {
 	}
 }
 
-// start runs commands, each for itself, in one batch.
+// start runs independent commands in one batch.
 func (g *gate) start(commands ...commit.Command[*ledger.Tx]) <-chan []string {
 	var submissions []flow.Submission
 	for _, c := range commands {
@@ -92,7 +92,7 @@ func (g *gate) start(commands ...commit.Command[*ledger.Tx]) <-chan []string {
 	return done
 }
 
-// until polls until something is so.
+// until polls a condition.
 func (g *gate) until(what string, so func() bool) {
 	g.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -117,7 +117,7 @@ func (g *gate) waits() {
 	g.untilQuery("select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'advisory')")
 }
 
-// overlapped waits for a batch that has taken accounts over.
+// overlapped waits until a batch has taken over accounts.
 func (g *gate) overlapped() {
 	g.Helper()
 	g.until("an overlap", func() bool { return g.count("overlaps_total") == 1 })
@@ -139,8 +139,8 @@ func (g *gate) wantAccount(code, want string) {
 	}
 }
 
-// Batch after batch works with what the one before leaves: entries must chain, refusals be right.
-func TestTransfersWorkWithWhatTheBatchBeforeLeaves(t *testing.T) {
+// Each batch works with the uncommitted rows of its predecessor: entries must chain, and refusals must be correct.
+func TestTransfersUseRowsOfTheUncommittedPredecessor(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	first := g.start(transfer("gate", "world", user(0), "5"), hold("h", user(0), "", "2", time.Hour))
@@ -157,12 +157,12 @@ func TestTransfersWorkWithWhatTheBatchBeforeLeaves(t *testing.T) {
 		t.Errorf("entries %s", got)
 	}
 	if n := g.count("attempts_total/conflicted"); n != 0 {
-		t.Errorf("%v batches were left behind", n)
+		t.Errorf("%v attempts conflicted", n)
 	}
 }
 
-// Nobody in the ledger knows of what is done by hand; a batch must not write over it.
-func TestWhatIsDoneByHandMeanwhileIsNotOverwritten(t *testing.T) {
+// The engine does not see manual updates of rows, but a batch must not overwrite them.
+func TestConcurrentManualUpdatesAreNotOverwritten(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	done := g.start(transfer("gate", "world", user(1), "1"), transfer("fund", "world", user(0), "5"),
@@ -174,14 +174,15 @@ func TestWhatIsDoneByHandMeanwhileIsNotOverwritten(t *testing.T) {
 	g.wantAccount(user(0), "frozen 500 0 1")
 }
 
-// The second batch cannot read which holds are due while the first is still writing one.
-func TestHoldThatFallsDueUnderABatchIsLeftToTheNext(t *testing.T) {
+// The second batch cannot see a due hold that the first one is still inserting.
+func TestHoldDueDuringABatchLapsesInTheNext(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	g.want("fund", g.start(transfer("fund", "world", user(0), "5")), "ok")
 	first := g.start(transfer("gate", "world", user(0), "1"), hold("brief", user(0), "", "5", 200*time.Millisecond))
 	g.waits()
-	// Now it is due, and not written. A waiting session has no wait_event for moments, as when it looks for deadlocks.
+	// The hold is due and not yet inserted. A waiting session briefly has no wait_event, such as during deadlock
+	// checks.
 	g.untilQuery(`select exists (select from pg_stat_activity where datname = current_database() and wait_event = 'advisory'
 		and clock_timestamp() > query_start + interval '200 ms')`)
 	second := g.start(transfer("a", user(0), user(1), "6"))
@@ -194,11 +195,11 @@ func TestHoldThatFallsDueUnderABatchIsLeftToTheNext(t *testing.T) {
 		t.Errorf("the hold is %s", got)
 	}
 	if n := g.count("attempts_total/conflicted"); n != 1 {
-		t.Errorf("%v batches were left behind", n)
+		t.Errorf("%v attempts conflicted", n)
 	}
 }
 
-func TestAccountThatIsBeingMadeIsTakenOver(t *testing.T) {
+func TestUncommittedAccountIsTakenOver(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	first := g.start(&ledger.CreateAccountsCommand{Caller: caller,
@@ -212,12 +213,12 @@ func TestAccountThatIsBeingMadeIsTakenOver(t *testing.T) {
 	g.want("second", second, "ok")
 	g.wantAccount("new", "open 100 0 1")
 	if n := g.count("attempts_total/conflicted"); n != 0 {
-		t.Errorf("%v batches were left behind", n)
+		t.Errorf("%v attempts conflicted", n)
 	}
 }
 
-// What looks at more than accounts and names does not overlap.
-func TestCapturesReversalsAndChangesOfAccountsWait(t *testing.T) {
+// Commands that read more than accounts and names do not overlap.
+func TestCapturesReversalsAndAccountChangesDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	for name, command := range map[string]commit.Command[*ledger.Tx]{
 		"capture": capture("c", "h", "1"),

@@ -8,27 +8,28 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
-// Publish sends an event to every endpoint of a tenant that wants it: a message each, in the batch. Its answer is a
-// Published.
+// Publish sends an event to every endpoint of a tenant that subscribes to its type, as one message each. Its answer is
+// a Published.
 type Publish struct {
 	commit.Caller
-	// Params are those of every message but its recipient; a biz_no goes on with / and the endpoint's name.
+	// Params are the parameters of every message, without the recipient. / and the endpoint's name are appended to
+	// BizNo.
 	Params notify.Params
 
 	all   *webhook.All
-	names []string // of the endpoints that are sent to
+	names []string // of the recipient endpoints
 	sends []*notify.SendCommand
 }
 
-// Published are the messages of an event, one for each endpoint that it goes to.
+// Published has the messages of an event, one per recipient endpoint.
 type Published struct {
 	Endpoints []string
 	Messages  []*notify.Message
-	Existed   []bool // it was accepted before
+	Existed   []bool // the message was accepted before
 }
 
-// Need names the tenant's endpoints, and the messages to those that the run before has found: which there are is known
-// only when the batch has begun.
+// Need names the tenant's endpoints, and the messages to the recipients found in an earlier run. The recipients are
+// known only after the endpoints are loaded, so Apply asks for a rerun.
 func (c *Publish) Need(tx *Tx) {
 	c.all = tx.Webhooks().All(c.Tenant)
 	if names, found := c.all.Wanting(c.Params.Content.Type); found {
@@ -48,7 +49,7 @@ func (c *Publish) Need(tx *Tx) {
 	}
 }
 
-// Apply accepts the messages. An event that nobody wants is one too.
+// Apply accepts the messages. An event without recipients is a success.
 func (c *Publish) Apply(tx *Tx) (any, error) {
 	names, _ := c.all.Wanting(c.Params.Content.Type)
 	if !slices.Equal(names, c.names) {

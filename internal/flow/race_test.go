@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// arena is one database with two engines, as two processes would have.
+// arena is one database with two engines, like those of two processes.
 type arena struct {
 	*testing.T
 	pool    *pgxpool.Pool
@@ -49,7 +49,7 @@ func newArena(t *testing.T) *arena {
 	return a
 }
 
-// none fails the test when one of the counters has counted.
+// none fails the test if one of the counters is above zero.
 func (a *arena) none(reg *prometheus.Registry, counters ...string) {
 	families, err := reg.Gather()
 	if err != nil {
@@ -71,7 +71,7 @@ func (a *arena) none(reg *prometheus.Registry, counters ...string) {
 	}
 }
 
-// try runs a command on one engine or the other, in turn.
+// try runs a command on the two engines in turn.
 func (a *arena) try(c commit.Command[*ledger.Tx]) (commit.Outcome, error) {
 	return a.engines[a.turn.Add(1)%2].Do(context.Background(), submission(flow.Submission{Command: flow.Ledger(c)}))
 }
@@ -85,7 +85,7 @@ func (a *arena) must(c commit.Command[*ledger.Tx]) any {
 	return out.Answer
 }
 
-// together runs n commands at once, and counts how they ended: "ok", "existed", or by reason.
+// together runs n commands concurrently, and counts their outcomes: "ok", "existed", or the reason.
 func (a *arena) together(n int, command func(i int) commit.Command[*ledger.Tx]) map[string]int {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -118,7 +118,7 @@ func ending(out commit.Outcome, err error) string {
 	return "ok"
 }
 
-// ended fails the test when a command ended otherwise than is allowed.
+// ended fails the test if a command has an outcome that is not allowed.
 func (a *arena) ended(ends map[string]int, allowed ...string) {
 	a.Helper()
 	for end := range ends {
@@ -156,14 +156,14 @@ func state(code, s string) *ledger.UpdateAccountCommand {
 		Change: ledger.AccountChange{State: s}}
 }
 
-func TestOneContentWinsABizNo(t *testing.T) {
+func TestBizNoHasOneContent(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	for round := range 10 {
 		name := fmt.Sprint("t", round)
 		ends := a.together(32, func(i int) commit.Command[*ledger.Tx] { return transfer(name, "world", user(i), "1") })
 		a.ended(ends, "ok", "existed", "BIZ_NO_EXISTS_DIFFERENT")
-		if ends["ok"] != 1 || ends["existed"] != 3 { // 4 callers sent what won
+		if ends["ok"] != 1 || ends["existed"] != 3 { // 4 callers sent the winning content
 			t.Errorf("ended %v", ends)
 		}
 		ends = a.together(32, func(i int) commit.Command[*ledger.Tx] {
@@ -226,8 +226,8 @@ func TestOneReversalWins(t *testing.T) {
 	}
 }
 
-// By id and by biz_no, in one batch, is one transfer: the second learns it before the database says so.
-func TestTransferNamedTwiceInABatchIsOneTransfer(t *testing.T) {
+// Two reversals in one batch name the same transfer by id and by biz_no: the second must see the first's effect.
+func TestTransferNamedByIDAndBizNoIsOneTransfer(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	first := a.must(transfer("t", "world", user(0), "5")).(*ledger.Transfer)
@@ -245,7 +245,7 @@ func TestTransferNamedTwiceInABatchIsOneTransfer(t *testing.T) {
 	}
 }
 
-// A transfer may be reversed as soon as its name is known, while it is still on its way.
+// A transfer may be reversed by its biz_no before it is committed.
 func TestReversalRacesItsTransfer(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
@@ -265,7 +265,7 @@ func TestReversalRacesItsTransfer(t *testing.T) {
 	}
 }
 
-// A hold may be captured as soon as its name is known, also to an account that it does not name.
+// A hold may be captured by its biz_no before it is committed, even to an account that it does not name.
 func TestCaptureRacesItsHold(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
@@ -284,7 +284,7 @@ func TestCaptureRacesItsHold(t *testing.T) {
 	}
 }
 
-// Many holds are to pay one account: who only gives a hold back must not wait for it.
+// Many holds may name one account as recipient, so a release must not lock the recipient.
 func TestReleaseLocksTheHeldAccountAlone(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
@@ -307,7 +307,7 @@ func TestReleaseLocksTheHeldAccountAlone(t *testing.T) {
 	}
 }
 
-func TestNothingGoesOutAfterAFreeze(t *testing.T) {
+func TestFrozenAccountIsNeverDebited(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	a.must(transfer("fund", "world", user(0), "1000"))
@@ -332,7 +332,7 @@ func TestNothingGoesOutAfterAFreeze(t *testing.T) {
 	}
 }
 
-func TestAccountCloseRacesMoneyComingIn(t *testing.T) {
+func TestAccountCloseRacesCredits(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
 	for i := range 8 {

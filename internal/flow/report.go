@@ -12,24 +12,24 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 )
 
-// keepReports is how long a report is known as one that was received: longer than any provider posts it again. What it
-// changed is there for longer, so that one that comes later changes nothing either.
-const keepReports = 7 * 24 * time.Hour
+// reportLife is how long received reports are remembered: longer than providers repeat them. Later repeats have no
+// effect either, because the recorded state of the message lives longer.
+const reportLife = 7 * 24 * time.Hour
 
-// reported is a provider's report: received in the inbox and written down in one.
-type reported struct {
+// receiveReport receives a provider's report in the inbox and records it in one transaction.
+type receiveReport struct {
 	receive inbox.ReceiveCommand
 	report  notify.ReportCommand
 }
 
-// Need names both.
-func (c *reported) Need(tx *Tx) {
+// Need names the inbox message and the notification.
+func (c *receiveReport) Need(tx *Tx) {
 	c.receive.Need(tx.Inbox())
 	c.report.Need(tx.Messages())
 }
 
-// Apply receives it, then writes it down.
-func (c *reported) Apply(tx *Tx) (any, error) {
+// Apply receives the report, then records it.
+func (c *receiveReport) Apply(tx *Tx) (any, error) {
 	if _, err := c.receive.Apply(tx.Inbox()); err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (c *reported) Apply(tx *Tx) (any, error) {
 	return answer, err
 }
 
-// Reported makes the command that takes a report in.
+// Reported returns the submission that receives and records a report.
 func Reported(p report.Placed, requestID string) Submission {
 	caller := commit.Caller{Tenant: p.Tenant, Principal: "provider:" + p.Provider, RequestID: requestID}
 	kind := "undelivered"
@@ -51,17 +51,17 @@ func Reported(p report.Placed, requestID string) Submission {
 	if p.MessageID != 0 {
 		id = p.Key
 	}
-	return Submission{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &reported{
+	return Submission{Tenant: p.Tenant, RequestID: requestID, Rows: 3, Bytes: 1024, Command: &receiveReport{
 		receive: inbox.ReceiveCommand{Caller: caller,
 			Key:      inbox.Key{Tenant: p.Tenant, Group: "notify.reports", ID: id, Part: p.Provider + "/" + kind},
-			Delivery: inbox.Delivery{Keep: keepReports, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
+			Delivery: inbox.Delivery{Keep: reportLife, MaxAttempts: 1, Backoff: time.Second, MaxBackoff: time.Second}},
 		report: notify.ReportCommand{Caller: caller, ID: p.MessageID, Provider: p.Provider,
 			ProviderMessageID: p.ProviderMessageID,
 			Delivered:         p.Delivered, Code: p.Code, Error: p.Text}}}
 }
 
-// TakeReports takes reports in, each for itself. A repeat is done with, and so is one about a message of ours that is
-// not there any more; its error is that of the first that has to come again.
+// TakeReports receives reports, each independently. A repeat counts as success, and so does a report on a message that
+// no longer exists. It returns the first other error: the provider must repeat its request.
 func TakeReports(ctx context.Context, e *Engine, requestID string, reports []report.Placed) error {
 	submissions := make([]Submission, len(reports))
 	for i, p := range reports {

@@ -7,18 +7,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// Postgres becomes read-only for sessions that are at work, and is restarted with settings that are worse.
-func TestAServerThatChangesUnderWayLosesNothing(t *testing.T) {
+// Postgres becomes read-only for running sessions, and is restarted with restrictive settings.
+func TestServerRestartsLoseNothing(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
-	l := newTill(t, d.DB)
+	l := newTransferLoad(t, d.DB)
 	d.System(t, "default_transaction_read_only", "on")
 	l.ready(false)
 	l.fails("read only")
 	d.System(t, "default_transaction_read_only", "")
 	l.more("after read only")
 	for _, settings := range []map[string]string{
-		// fewer than the two servers want
+		// Fewer connections than the two servers use.
 		{"max_connections": "7", "superuser_reserved_connections": "1", "max_wal_senders": "0"},
 		{"max_connections": "50", "synchronous_commit": "off", "fsync": "off", "wal_level": "minimal",
 			"max_locks_per_transaction": "10"},
@@ -28,21 +28,22 @@ func TestAServerThatChangesUnderWayLosesNothing(t *testing.T) {
 		d.RestartWith(t, settings)
 		l.more("after a restart")
 	}
+	d.RestartWith(t, map[string]string{"idle_session_timeout": "0"}) // the session of judge may be idle
 	l.ready(true)
 	l.judge()
 }
 
-// The disk of pg_wal is full: Postgres ends all sessions, and comes back only when there is room.
-func TestAFullDiskOfTheLogLosesNothing(t *testing.T) {
+// The disk of pg_wal is full: Postgres terminates all sessions, and recovers only when there is room.
+func TestFullWALDiskLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	disk := d.WALDisk(t, 128)
-	l := newTill(t, d.DB)
+	l := newTransferLoad(t, d.DB)
 	super := pgtest.Pool(t, d.SuperDSN)
 	before := l.count(true)
 	disk.Fill()
 	l.until("calls fail", func() bool {
-		_, _ = super.Exec(context.Background(), "select pg_switch_wal()") // it needs a new segment soon
+		_, _ = super.Exec(context.Background(), "select pg_switch_wal()") // forces a new segment
 		return l.count(true) >= before+8
 	})
 	l.ready(false)

@@ -9,11 +9,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 )
 
-// SendCode sends a verification code. Its answer is a code.Issued, which tells nothing of the message: it is the same
-// when none was sent.
+// SendCode sends a verification code. Its answer is a code.Issued, which does not reveal whether a message was sent.
 type SendCode struct {
 	code.Issue
-	Template  template.Name // without a name: the tenant's own for codes, or else the built-in one
+	Template  template.Name // without a name: the tenant's default for codes, or else the built-in one
 	Variables map[string]any
 	ClientIP  string
 
@@ -37,14 +36,14 @@ func (c *SendCode) Need(tx *Tx) {
 	c.message.Need(tx.Messages())
 }
 
-// Apply sends the code, or counts it as though it did. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
-// CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, and those of the template.
+// Apply sends the code, or (Suppress) only counts it like a sent one. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON,
+// CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, and those of the template.
 func (c *SendCode) Apply(tx *Tx) (any, error) {
 	if err := c.Allowed(tx.Codes()); err != nil {
 		return nil, err
 	}
 	if c.Suppress {
-		// what is wrong with the template is told for every recipient, or for none
+		// An error of the template must not reveal whether the recipient is suppressed.
 		if _, err := c.render(); err != nil {
 			return nil, err
 		}
@@ -60,7 +59,7 @@ func (c *SendCode) Apply(tx *Tx) (any, error) {
 	return c.Done(tx.Codes(), answer.(*notify.Message).ID), nil
 }
 
-// render writes the message.
+// render renders the message.
 func (c *SendCode) render() (notify.Rendered, error) {
 	d, offered := c.use.Definition(), code.Variables(c.Code, c.Life)
 	var r template.Rendered
@@ -78,5 +77,5 @@ func (c *SendCode) render() (notify.Rendered, error) {
 	return notify.Rendered{Content: r.Content, Template: r.Template, Locale: r.Locale, OnUnknown: notify.Never}, nil
 }
 
-// Code makes a command on codes one over Tx.
+// Code adapts a command on codes to Tx.
 func Code(c commit.Command[*code.Tx]) Command { return on(codes, c) }

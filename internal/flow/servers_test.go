@@ -19,8 +19,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// BenchmarkServers has 256 callers in all transfer over one, two and four servers on one database, whose COMMIT takes
-// commit_delay longer: between 1,000 accounts (even), all into one (hot), and between accounts that one server alone
+// BenchmarkServers measures transfers of 256 callers over one, two and four servers on one database, with COMMIT slowed
+// by commit_delay: between 1,000 accounts (even), all into one account (hot), and between accounts that only one server
 // uses (apart). A failed call fails the benchmark.
 // Compare within one run; one operation is one transfer.
 //
@@ -46,7 +46,7 @@ func BenchmarkServers(b *testing.B) {
 	}
 }
 
-// serverEngine is an engine as a process of its own has it.
+// serverEngine returns an engine like that of a separate process.
 func serverEngine(b *testing.B, dsn, name string) *flow.Engine {
 	b.Helper()
 	pool, err := pg.Open(context.Background(), dsn, 8)
@@ -65,7 +65,7 @@ func serverEngine(b *testing.B, dsn, name string) *flow.Engine {
 	return e
 }
 
-// accountsFor makes accounts without bounds.
+// accountsFor creates unbounded accounts.
 func accountsFor(b *testing.B, dsn string) {
 	b.Helper()
 	e := serverEngine(b, dsn, "setup")

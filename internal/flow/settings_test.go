@@ -18,9 +18,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// till is a load of transfers through two servers, from several callers, while the database is in trouble. A caller
-// repeats a transfer, under its biz_no, until it is done.
-type till struct {
+// transferLoad makes transfers through two servers, from several callers, while the database fails. A caller retries a
+// transfer, under its biz_no, until it is done.
+type transferLoad struct {
 	*testing.T
 	db      *pgtest.DB
 	engines [2]*flow.Engine
@@ -28,19 +28,19 @@ type till struct {
 	callers sync.WaitGroup
 
 	mu      sync.Mutex
-	done    map[string]string // the ids by biz_no
+	done    map[string]string // ids by biz_no
 	errors  map[string]int    // by reason
-	text    map[string]string // one error of each
-	last    time.Time         // when one was done
-	longest time.Duration     // without one
+	text    map[string]string // an example error by reason
+	last    time.Time         // of the last transfer done
+	longest time.Duration     // without a transfer done
 }
 
-// tillPatience bounds what has to happen in the end.
-const tillPatience = 90 * time.Second
+// loadTimeout bounds every wait.
+const loadTimeout = 90 * time.Second
 
-func newTill(t *testing.T, db *pgtest.DB) *till {
+func newTransferLoad(t *testing.T, db *pgtest.DB) *transferLoad {
 	t.Helper()
-	l := &till{T: t, db: db, stop: make(chan struct{}), done: map[string]string{}, errors: map[string]int{},
+	l := &transferLoad{T: t, db: db, stop: make(chan struct{}), done: map[string]string{}, errors: map[string]int{},
 		text: map[string]string{}}
 	for i := range l.engines {
 		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
@@ -50,7 +50,7 @@ func newTill(t *testing.T, db *pgtest.DB) *till {
 		e := flow.NewEngine(pool, fmt.Sprint(t.Name(), i), nil, nil)
 		l.engines[i] = e
 		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), tillPatience)
+			ctx, cancel := context.WithTimeout(context.Background(), loadTimeout)
 			defer cancel()
 			if err := e.Drain(ctx); err != nil {
 				t.Error(err)
@@ -67,8 +67,8 @@ func newTill(t *testing.T, db *pgtest.DB) *till {
 	return l
 }
 
-// end lets the callers come to an end.
-func (l *till) end() {
+// end stops the callers.
+func (l *transferLoad) end() {
 	select {
 	case <-l.stop:
 	default:
@@ -77,7 +77,7 @@ func (l *till) end() {
 	l.callers.Wait()
 }
 
-func (l *till) call(caller int) {
+func (l *transferLoad) call(caller int) {
 	for i := 0; ; i++ {
 		select {
 		case <-l.stop:
@@ -87,7 +87,7 @@ func (l *till) call(caller int) {
 		name := fmt.Sprintf("%d-%d", caller, i)
 		begun := time.Now()
 		for n := caller + i; !l.try(n, name); n++ {
-			if time.Since(begun) > tillPatience {
+			if time.Since(begun) > loadTimeout {
 				l.Errorf("%s is never done: %v", name, l.text)
 				return
 			}
@@ -95,8 +95,8 @@ func (l *till) call(caller int) {
 	}
 }
 
-// try repeats one transfer at one of the servers.
-func (l *till) try(n int, name string) (done bool) {
+// try makes one attempt of a transfer at one of the servers.
+func (l *transferLoad) try(n int, name string) (done bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	out, err := l.engines[n%2].Do(ctx, submission(flow.Submission{Command: flow.Ledger(transfer(name, "world",
@@ -121,21 +121,21 @@ func (l *till) try(n int, name string) (done bool) {
 	return true
 }
 
-// more waits until more transfers were done, by callers who began now.
-func (l *till) more(what string) {
+// more waits until 50 more transfers are done.
+func (l *transferLoad) more(what string) {
 	l.Helper()
 	before := l.count(false)
 	l.until(what+": transfers are done again", func() bool { return l.count(false) >= before+50 })
 }
 
 // fails waits until calls have failed.
-func (l *till) fails(what string) {
+func (l *transferLoad) fails(what string) {
 	l.Helper()
 	before := l.count(true)
 	l.until(what+": calls fail", func() bool { return l.count(true) >= before+8 })
 }
 
-func (l *till) count(errors bool) (n int) {
+func (l *transferLoad) count(errors bool) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !errors {
@@ -147,33 +147,33 @@ func (l *till) count(errors bool) (n int) {
 	return n
 }
 
-func (l *till) until(what string, so func() bool) {
+func (l *transferLoad) until(what string, so func() bool) {
 	l.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(tillPatience)
+	timeout := time.After(loadTimeout)
 	for !so() {
 		select {
 		case <-tick.C:
 		case <-timeout:
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.Fatalf("never happened: %s; %v", what, l.text)
+			l.Fatalf("timed out: %s; %v", what, l.text)
 		}
 	}
 }
 
-// ready waits until both servers say that they are, or that they are not.
-func (l *till) ready(want bool) {
+// ready waits until both servers are ready, or until both are not.
+func (l *transferLoad) ready(want bool) {
 	l.Helper()
 	l.until(fmt.Sprint("ready is ", want), func() bool {
 		return (l.engines[0].Ready() == nil) == want && (l.engines[1].Ready() == nil) == want
 	})
 }
 
-// judge lets the callers end, and holds the books against their answers. Calls may fail because the database
-// cannot commit, or because their time is over, and for no other reason.
-func (l *till) judge() {
+// judge stops the callers and compares the ledger with their answers. Calls may fail only because the database cannot
+// commit or because of their deadline.
+func (l *transferLoad) judge() {
 	l.Helper()
 	l.end()
 	l.Logf("%d done; errors %v; %v at most without one", len(l.done), l.errors, l.longest.Round(time.Millisecond))
@@ -204,9 +204,9 @@ func (l *till) judge() {
 	}
 }
 
-// set changes settings of the login role in this database, "" as they were, and ends its sessions, so that the next
-// ones have them.
-func (l *till) set(super *pgxpool.Pool, settings map[string]string) {
+// set changes settings of the login role in this database ("" resets one), and terminates its sessions, so that new
+// ones have the settings.
+func (l *transferLoad) set(super *pgxpool.Pool, settings map[string]string) {
 	l.Helper()
 	c, err := pgx.ParseConfig(l.db.AppDSN)
 	if err != nil {
@@ -228,7 +228,7 @@ func (l *till) set(super *pgxpool.Pool, settings map[string]string) {
 	}
 }
 
-// slowDown makes the first statement of each batch wait until end is called, if slow.
+// slowDown, if slow, blocks the first statement of each batch until end is called.
 func slowDown(t *testing.T, super *pgxpool.Pool, slow bool) (end func()) {
 	t.Helper()
 	if !slow {
@@ -244,14 +244,14 @@ func slowDown(t *testing.T, super *pgxpool.Pool, slow bool) (end func()) {
 	return func() { _ = tx.Rollback(context.Background()) }
 }
 
-// Settings that a role may have. Batches name their own where it matters; the rest makes the server not ready, and
-// callers are told DATABASE_UNAVAILABLE.
+// Batches override settings of the role that matter. With other harmful settings the server is not ready, and calls
+// fail with DATABASE_UNAVAILABLE.
 func TestSettingsOfTheRoleLoseNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		settings map[string]string
-		fails    bool // calls, while they hold
-		slow     bool // the database: its statements take longer than they may
+		fails    bool // calls fail while the settings hold
+		slow     bool // statements exceed their timeout
 	}{
 		"statement_timeout of 500 ms": {map[string]string{"statement_timeout": "500"}, false, false},
 		"statement_timeout of 1 ms":   {map[string]string{"statement_timeout": "1"}, true, true},
@@ -266,7 +266,7 @@ func TestSettingsOfTheRoleLoseNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l := newTill(t, pgtest.New(t))
+			l := newTransferLoad(t, pgtest.New(t))
 			super := pgtest.Pool(t, l.db.SuperDSN)
 			gone := map[string]string{}
 			for s := range c.settings {

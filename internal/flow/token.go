@@ -4,29 +4,29 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// SubmitToken is the Condition that a submit token is spent by the change behind it.
+// SubmitToken is the Condition that spends a submit token.
 type SubmitToken struct {
 	token.Spend
-	// Made names what the change made, from its answer, for those who come with the token later.
-	Made func(answer any, existed bool) map[string]string
+	// Made returns the names of the resource in an answer. Later calls with the token get these names.
+	Made func(Answer) map[string]string
 }
 
 var (
-	_ Condition = (*SubmitToken)(nil)
-	_ Telling   = (*SubmitToken)(nil)
+	_ Condition    = (*SubmitToken)(nil)
+	_ RefusalNoter = (*SubmitToken)(nil)
 )
 
 // Need names the token.
 func (s *SubmitToken) Need(tx *Tx) { s.Spend.Need(tx.Tokens()) }
 
-// Guard spends it, for the case that the change is refused.
+// Guard spends the token. It stays spent if the command is refused.
 func (s *SubmitToken) Guard(tx *Tx) error { return s.Spend.Guard(tx.Tokens()) }
 
-// Apply spends one that survives refusals.
+// Apply spends a token issued with survives_refusal: a refusal undoes it.
 func (s *SubmitToken) Apply(tx *Tx) error { return s.Spend.Apply(tx.Tokens()) }
 
-// Done notes what the change made. What was there before counts as made: it is what the form was for.
-func (s *SubmitToken) Done(tx *Tx, answer any, existed bool) error {
-	s.Spend.Done(tx.Tokens(), s.Made(answer, existed))
+// Done records the resource that the command made or found.
+func (s *SubmitToken) Done(tx *Tx, a Answer) error {
+	s.Spend.Done(tx.Tokens(), s.Made(a))
 	return nil
 }

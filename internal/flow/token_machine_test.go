@@ -18,33 +18,33 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// paper is what should be known of a token, kept on paper.
-type paper struct {
+// model is the expected state of a token.
+type model struct {
 	subject  string
 	survives bool
 	age      int    // in tens of minutes; all live an hour
 	state    string // open, spent, refused
-	first    string // biz_no of what it was spent for
+	first    string // biz_no of the transfer that spent it
 }
 
-func (p *paper) expired() bool { return p.age >= 6 }
+func (p *model) expired() bool { return p.age >= 6 }
 
-func (p *paper) forgotten() bool {
+func (p *model) forgotten() bool {
 	if p.state == "open" {
 		return p.age >= 6+6
 	}
 	return p.age >= 6+24*6
 }
 
-// attempt is one submit on its way.
+// attempt is one submit.
 type attempt struct {
 	token, subject, bizNo string
 	kind                  string // well, refused, bad
 	next                  bool
 }
 
-// run tells on paper how a submit ends, and what is told.
-func (p *paper) run(a attempt) string {
+// run applies a submit to the model, and returns the expected outcome.
+func (p *model) run(a attempt) string {
 	switch {
 	case p.forgotten():
 		return "TOKEN_UNKNOWN"
@@ -66,19 +66,19 @@ func (p *paper) run(a attempt) string {
 	return "ok"
 }
 
-// forms is one run of tokens beside what is on paper.
-type forms struct {
+// tokenMachine runs random steps on tokens and on their models.
+type tokenMachine struct {
 	*rapid.T
 	engines [2]*flow.Engine
 	pool    *pgxpool.Pool
 	prefix  string // of biz_no: runs share the database
 	made    int
-	known   map[string]*paper
+	known   map[string]*model
 	names   []string
 	waiting []attempt
 }
 
-func (f *forms) issue(r *rapid.T) {
+func (f *tokenMachine) issue(r *rapid.T) {
 	c := &token.IssueCommand{Caller: caller, Tokens: []string{token.New()}, Life: time.Hour,
 		Subject:         rapid.SampledFrom([]string{"", "ann"}).Draw(r, "subject"),
 		SurvivesRefusal: rapid.Bool().Draw(r, "survives")}
@@ -86,15 +86,15 @@ func (f *forms) issue(r *rapid.T) {
 		submission(flow.Submission{Command: flow.Token(c)})); err != nil {
 		f.Fatal(err)
 	}
-	f.add(c.Tokens[0], &paper{subject: c.Subject, survives: c.SurvivesRefusal, state: "open"})
+	f.add(c.Tokens[0], &model{subject: c.Subject, survives: c.SurvivesRefusal, state: "open"})
 }
 
-func (f *forms) add(name string, p *paper) {
+func (f *tokenMachine) add(name string, p *model) {
 	f.known[name] = p
 	f.names = append(f.names, name)
 }
 
-func (f *forms) submit(r *rapid.T) {
+func (f *tokenMachine) submit(r *rapid.T) {
 	if len(f.names) == 0 {
 		r.Skip()
 	}
@@ -110,14 +110,14 @@ func (a attempt) submission() flow.Submission {
 	from := map[string]string{"well": "world", "refused": "user:0", "bad": "nobody"}[a.kind]
 	c := &flow.SubmitToken{Spend: token.Spend{Caller: caller, Token: a.token, Subject: a.subject, Operation: "o",
 		Next: a.next},
-		Made: func(answer any, _ bool) map[string]string {
-			return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
+		Made: func(a flow.Answer) map[string]string {
+			return map[string]string{"biz_no": a.Answer.(*ledger.Transfer).BizNo}
 		}}
-	return submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(a.bizNo, from, "user:1", "0.01")), c)})
+	return submission(flow.Submission{Command: behind(flow.Ledger(transfer(a.bizNo, from, "user:1", "0.01")), c)})
 }
 
-// commit submits in one call what gathered, on one of the engines.
-func (f *forms) commit(r *rapid.T) {
+// commit submits all waiting attempts in one call, on one of the engines.
+func (f *tokenMachine) commit(r *rapid.T) {
 	submissions := make([]flow.Submission, len(f.waiting))
 	for i, a := range f.waiting {
 		submissions[i] = a.submission()
@@ -127,21 +127,21 @@ func (f *forms) commit(r *rapid.T) {
 	for i, got := range engine.DoAll(context.Background(), submissions) {
 		a := f.waiting[i]
 		want := f.known[a.token].run(a)
-		if told := toldOf(got); told != want {
-			f.Fatalf("%+v\n got %s\nwant %s", a, told, want)
+		if outcome := outcomeOf(got); outcome != want {
+			f.Fatalf("%+v\n got %s\nwant %s", a, outcome, want)
 		}
 		if want == "ok" && a.next {
 			next = append(next, a)
 		}
 	}
-	for _, a := range next { // known to the callers only now
+	for _, a := range next { // callers learn these tokens only now
 		p := f.known[a.token]
-		f.add(token.Next(a.token), &paper{subject: p.subject, survives: p.survives, state: "open"})
+		f.add(token.Next(a.token), &model{subject: p.subject, survives: p.survives, state: "open"})
 	}
 	f.waiting = nil
 }
 
-func toldOf(r commit.Result) string {
+func outcomeOf(r commit.Result) string {
 	f := fault.Of(r.Err)
 	switch {
 	case r.Err == nil:
@@ -158,8 +158,8 @@ func toldOf(r commit.Result) string {
 	return f.Reason.Name
 }
 
-// grow lets time go on for one token: ten minutes at a time, or a day.
-func (f *forms) grow(r *rapid.T) {
+// grow ages one token by up to a day.
+func (f *tokenMachine) grow(r *rapid.T) {
 	if len(f.names) == 0 || len(f.waiting) > 0 {
 		r.Skip()
 	}
@@ -172,7 +172,7 @@ func (f *forms) grow(r *rapid.T) {
 	f.known[name].age += by
 }
 
-func (f *forms) clean(r *rapid.T) {
+func (f *tokenMachine) clean(r *rapid.T) {
 	tokens, cleaner := token.Tokens(), clean.Cleaner{Pool: f.pool, Metrics: clean.NewMetrics(nil)}
 	if _, err := cleaner.Clean(context.Background(), &tokens); err != nil {
 		r.Fatal(err)
@@ -184,7 +184,7 @@ func (f *forms) clean(r *rapid.T) {
 	}
 }
 
-func (f *forms) row(name string) (state string) {
+func (f *tokenMachine) row(name string) (state string) {
 	if err := f.pool.QueryRow(context.Background(),
 		"select coalesce((select state from token_submit_tokens where token_hash = sha256($1)), '')", []byte(name)).
 		Scan(&state); err != nil {
@@ -193,8 +193,8 @@ func (f *forms) row(name string) (state string) {
 	return state
 }
 
-// compare holds the rows, and the transfers that there are, against the paper.
-func (f *forms) compare(*rapid.T) {
+// compare compares the rows and the transfers with the models.
+func (f *tokenMachine) compare(*rapid.T) {
 	if len(f.waiting) > 0 {
 		return
 	}
@@ -217,7 +217,7 @@ func (f *forms) compare(*rapid.T) {
 	}
 }
 
-func TestTokensDoWhatIsOnPaper(t *testing.T) {
+func TestTokensMatchAModel(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	engines := [2]*flow.Engine{engine(t, db), engine(t, db)}
@@ -225,7 +225,7 @@ func TestTokensDoWhatIsOnPaper(t *testing.T) {
 	pool, runs := pgtest.Pool(t, db.SuperDSN), 0
 	rapid.Check(t, func(r *rapid.T) {
 		runs++
-		f := &forms{T: r, engines: engines, pool: pool, prefix: fmt.Sprintf("run%d-", runs), known: map[string]*paper{}}
+		f := &tokenMachine{T: r, engines: engines, pool: pool, prefix: fmt.Sprintf("run%d-", runs), known: map[string]*model{}}
 		r.Repeat(map[string]func(*rapid.T){"": f.compare, "issue": f.issue, "submit": f.submit, "submit too": f.submit,
 			"and more": f.submit,
 			"commit":   f.commit, "grow": f.grow, "clean": f.clean})

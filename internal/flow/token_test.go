@@ -13,13 +13,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// submitted is a transfer with a token before it.
+// submitted returns a transfer with a submit token.
 func submitted(t, bizNo, from, n string) flow.Submission {
-	return submission(flow.Submission{Command: flow.Behind(flow.Ledger(transfer(bizNo, from, "user:1", n)),
+	return submission(flow.Submission{Command: behind(flow.Ledger(transfer(bizNo, from, "user:1", n)),
 		&flow.SubmitToken{
 			Spend: token.Spend{Caller: caller, Token: t, Operation: "o"},
-			Made: func(answer any, _ bool) map[string]string {
-				return map[string]string{"biz_no": answer.(*ledger.Transfer).BizNo}
+			Made: func(a flow.Answer) map[string]string {
+				return map[string]string{"biz_no": a.Answer.(*ledger.Transfer).BizNo}
 			}})})
 }
 
@@ -30,7 +30,7 @@ func issue(t *testing.T, e *flow.Engine, c token.IssueCommand) string {
 	return c.Tokens[0]
 }
 
-func TestOfManySubmitsInOneBatchTheFirstThatCanRuns(t *testing.T) {
+func TestOneSubmitOfABatchRuns(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AppDSN)
@@ -38,8 +38,8 @@ func TestOfManySubmitsInOneBatchTheFirstThatCanRuns(t *testing.T) {
 	world(t, e, 2)
 	for name, x := range map[string]struct {
 		issue token.IssueCommand
-		runs  int // which of the submits
-		told  string
+		runs  int // index of the successful submit
+		want  string
 	}{
 		"plain":    {token.IssueCommand{}, -1, "refused "}, // refused is spent
 		"survives": {token.IssueCommand{SurvivesRefusal: true}, 3, "done survives3"},
@@ -49,7 +49,7 @@ func TestOfManySubmitsInOneBatchTheFirstThatCanRuns(t *testing.T) {
 		for i := range 50 {
 			from := "world"
 			if i < 3 {
-				from = "user:0" // who has nothing
+				from = "user:0" // has no money
 			}
 			submissions = append(submissions, submitted(form, fmt.Sprint(name, i), from, "1"))
 		}
@@ -64,23 +64,23 @@ func TestOfManySubmitsInOneBatchTheFirstThatCanRuns(t *testing.T) {
 				if !fault.Is(r.Err, ledger.InsufficientFunds) {
 					t.Errorf("%s %d: %v", name, i, r.Err)
 				}
-			case f == nil || f.Reason != token.Spent || f.State["first_outcome"]+" "+f.State["first_biz_no"] != x.told:
+			case f == nil || f.Reason != token.Spent || f.State["first_outcome"]+" "+f.State["first_biz_no"] != x.want:
 				t.Errorf("%s %d: %v", name, i, r.Err)
 			}
 		}
 		if got := text(t, pool, "select count(distinct spent_at) || ' ' || count(*) from token_submit_tokens where state <> 'open'"); got[0] != got[2] {
-			t.Errorf("the submits were %s commits", got)
+			t.Errorf("distinct spend times and spent tokens: %s", got)
 		}
 	}
 	if got := text(t, pool, "select count(*)::text from ledger_transfers"); got != "1" {
 		t.Errorf("%s transfers", got)
 	}
 	if got := text(t, pool, "select count(*)::text from commit_batches where commands = 50"); got != "2" {
-		t.Errorf("%s batches had all of the submits", got)
+		t.Errorf("%s batches had all submits", got)
 	}
 }
 
-// A batch of another process that spends the token while this one waits for it is seen.
+// A batch that waits for a token sees that another process has spent it.
 func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 	t.Parallel()
 	a := newArena(t)
@@ -104,7 +104,7 @@ func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 			}
 		}
 		if well != 1 {
-			t.Errorf("round %d: %d submits went well", round, well)
+			t.Errorf("round %d: %d submits succeeded", round, well)
 		}
 	}
 }
@@ -123,21 +123,21 @@ func (g *gate) submit(submissions ...flow.Submission) <-chan []error {
 	return done
 }
 
-// waiting is how many rows the engine counts for what waits or runs.
+// waiting returns the number of waiting and running rows of the engine.
 func (g *gate) waiting() float64 {
 	families, err := g.counts.Gather()
 	if err != nil {
 		g.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() == "ledgerd_commit_waiting_rows" {
+		if f.GetName() == "ledgerd_commit_inflight_rows" {
 			return f.GetMetric()[0].GetGauge().GetValue()
 		}
 	}
 	return 0
 }
 
-// Forms of many people that pay into one account do not wait for each other's commits.
+// Submits with different tokens that pay into one account do not wait for each other's commits.
 func TestBatchesWithTokensOverlap(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -155,15 +155,15 @@ func TestBatchesWithTokensOverlap(t *testing.T) {
 		t.Error(errs)
 	}
 	if n := pgtest.Counter(t, g.counts, pgtest.FailedAttempts) + g.count("attempts_total/conflicted"); n != 0 {
-		t.Errorf("%v attempts were in vain", n)
+		t.Errorf("%v attempts failed", n)
 	}
 	if got := text(t, g.super, "select string_agg(state, ' ' order by issued_at) from token_submit_tokens"); got != "spent spent open" {
 		t.Errorf("the tokens are %s", got)
 	}
 }
 
-// The second submit of a form waits for the first one's commit, and runs if that fails.
-func TestASecondSubmitDoesNotOverlapTheFirst(t *testing.T) {
+// A second submit with the same token waits for the commit of the first, and runs if the first fails.
+func TestSubmitsOfOneTokenDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	for _, fails := range []bool{false, true} {
 		g := newGate(t)
@@ -175,7 +175,7 @@ func TestASecondSubmitDoesNotOverlapTheFirst(t *testing.T) {
 		first := g.submit(submitted(form, "gate", "world", "5"))
 		g.waits()
 		second := g.submit(submitted(form, "b", "world", "5"))
-		g.until("the second submit is there", func() bool { return g.waiting() == 8 }) // rows, 4 of each
+		g.until("the second submit is queued", func() bool { return g.waiting() == 8 }) // rows, 4 of each
 		g.open()
 		err1, err2 := (<-first)[0], (<-second)[0]
 		if fails && (err1 == nil || err2 != nil) || !fails &&

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// What commands cost on the way to a database that is far.
+// Round trips dominate the latency to a remote database.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	pool, n := pgtest.CountingPool(t, pgtest.New(t).AppDSN)

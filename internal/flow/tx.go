@@ -1,5 +1,5 @@
-// Package flow is where the domains come together: in one batch, in the one order in which
-// their tables are locked, and the business operations that span several of them.
+// Package flow combines the domains: it registers their participants in the global lock order, and has the business
+// operations that span several domains.
 package flow
 
 import (
@@ -14,31 +14,36 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/lock"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/code"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-// The domains, in the one order in which every batch locks them, and each domain's rows sorted. A command that
-// waits for a row holds none of a domain behind it.
+// The domains, in the global lock order; each domain sorts its rows. A batch that waits for a row holds no row of a
+// later domain.
 var (
-	// Lock keys of Execute come first: they may guard everything else.
+	// Lock keys of Execute come first, because they may guard all other rows.
 	lockKeys = register(func(*Tx) *lock.Keys { return lock.NewKeys() })
 	locks    = register(func(*Tx) *lock.Tx { return lock.NewTx() }, lock.NameConstraints()...)
-	// Before rows that many share: a second caller with a token or a claim waits here, and holds none of those.
+	// Tokens and claims precede rows that many calls share: a second call with the same token or claim waits here, and
+	// holds none of the shared rows.
 	tokens    = register(func(*Tx) *token.Tx { return token.NewTx() })
 	claims    = register(func(*Tx) *claim.Tx { return claim.NewTx() }, claim.NameConstraints()...)
 	works     = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
 	inboxes   = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
+	machines  = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
 	webhooks  = register(func(*Tx) *webhook.Tx { return webhook.NewTx() }, webhook.NameConstraints()...)
 	templates = register(func(*Tx) *template.Tx { return template.NewTx() }, template.NameConstraints()...)
-	// Before the counters of limits: a caller who guesses at a code keeps no other one waiting.
+	// Codes precede the counters of limits: a caller that guesses a code delays no other caller.
 	codes    = register(func(tx *Tx) *code.Tx { return code.NewTx(tx.outbox) }, code.NameConstraints()...)
 	messages = register(newMessages, notify.NameConstraints()...)
-	// Accounts are hot: they are locked last, and held shortest.
+	// Items and accounts are hot, so they are locked last and held for the shortest time.
+	stocks  = register(func(tx *Tx) *stock.Tx { return stock.NewTx(tx.direct) }, stock.NameConstraints()...)
 	ledgers = register(func(*Tx) *ledger.Tx { return ledger.NewTx() }, ledger.NameConstraints()...)
 )
 
@@ -50,16 +55,16 @@ func newMessages(tx *Tx) *notify.Tx {
 
 // domain is one domain's place in the lock order.
 type domain[P commit.Participant] struct {
-	place int
+	index int
 	open  func(*Tx) P
 }
 
 var (
 	domains         int
-	nameConstraints []string // unique constraints over names that callers choose
+	nameConstraints []string // unique constraints on names that callers choose
 )
 
-// register gives a domain the next place.
+// register adds a domain at the end of the lock order.
 func register[P commit.Participant](open func(*Tx) P, names ...string) *domain[P] {
 	d := &domain[P]{domains, open}
 	domains++
@@ -67,84 +72,96 @@ func register[P commit.Participant](open func(*Tx) P, names ...string) *domain[P
 	return d
 }
 
-// of is the domain's part in a batch, opened when Need first asks for it. A participant that is opened later
-// would be neither loaded nor written.
+// of returns the domain's participant in a batch, and opens it when Need first asks for it. After the load it panics,
+// because a participant opened then would be neither loaded nor written.
 func (d *domain[P]) of(tx *Tx) P {
-	if p := tx.parts[d.place]; p != nil {
+	if p := tx.parts[d.index]; p != nil {
 		return p.(P)
 	}
 	if tx.loaded {
 		panic("flow: a command uses a domain that its Need did not name")
 	}
 	p := d.open(tx)
-	tx.parts[d.place] = p
+	tx.parts[d.index] = p
 	return p
 }
 
-// Tx is one batch's transaction: the domains' parts in it. A domain that no command of the batch needs costs it
-// nothing.
+// Tx is one batch's transaction, with the participants of its domains. It opens only domains that a command needs.
 type Tx struct {
-	parts  []commit.Participant // by their place
+	parts  []commit.Participant // in lock order; nil: not needed
 	outbox *notify.Outbox
+	events map[eventKey]*announced
 	loaded bool
+	direct bool
 }
 
-// NewTx makes an empty one, which refuses messages.
+var _ commit.DirectTx = (*Tx)(nil)
+
+// NewTx returns an empty Tx, which refuses messages.
 func NewTx() *Tx { return newTx(nil) }
 
 func newTx(outbox *notify.Outbox) *Tx {
 	return &Tx{parts: make([]commit.Participant, domains), outbox: outbox}
 }
 
-// Participants gives the domains that are needed, in their lock order.
+// RunDirect lets the strategies of stock work.
+func (tx *Tx) RunDirect() { tx.direct = true }
+
+// Participants returns the participants that commands need, in lock order.
 func (tx *Tx) Participants() []commit.Participant {
 	tx.loaded = true
 	return slices.DeleteFunc(slices.Clone(tx.parts), func(p commit.Participant) bool { return p == nil })
 }
 
-// Claims has claimed keys.
+// Claims returns the participant of claimed keys.
 func (tx *Tx) Claims() *claim.Tx { return claims.of(tx) }
 
-// LockKeys has the lock keys of Execute.
+// LockKeys returns the participant of the lock keys of Execute.
 func (tx *Tx) LockKeys() *lock.Keys { return lockKeys.of(tx) }
 
-// Locks has locks that end by themselves.
+// Locks returns the participant of locks with leases.
 func (tx *Tx) Locks() *lock.Tx { return locks.of(tx) }
 
-// Ledger has accounts, transfers and holds.
+// Ledger returns the participant of accounts, transfers and holds.
 func (tx *Tx) Ledger() *ledger.Tx { return ledgers.of(tx) }
 
-// Tokens has submit tokens.
+// Stock returns the participant of items and reservations.
+func (tx *Tx) Stock() *stock.Tx { return stocks.of(tx) }
+
+// Tokens returns the participant of submit tokens.
 func (tx *Tx) Tokens() *token.Tx { return tokens.of(tx) }
 
-// Work has work done elsewhere.
+// Work returns the participant of work done elsewhere.
 func (tx *Tx) Work() *work.Tx { return works.of(tx) }
 
-// Inbox has the messages of consumers.
+// Inbox returns the participant of consumed messages.
 func (tx *Tx) Inbox() *inbox.Tx { return inboxes.of(tx) }
 
-// Webhooks has the endpoints of webhooks.
+// Machines returns the participant of state machines and their instances.
+func (tx *Tx) Machines() *machine.Tx { return machines.of(tx) }
+
+// Webhooks returns the participant of webhook endpoints.
 func (tx *Tx) Webhooks() *webhook.Tx { return webhooks.of(tx) }
 
-// Templates has the templates of messages.
+// Templates returns the participant of message templates.
 func (tx *Tx) Templates() *template.Tx { return templates.of(tx) }
 
-// Codes has verification codes.
+// Codes returns the participant of verification codes.
 func (tx *Tx) Codes() *code.Tx { return codes.of(tx) }
 
-// Messages has messages to people and systems.
+// Messages returns the participant of notifications.
 func (tx *Tx) Messages() *notify.Tx { return messages.of(tx) }
 
 // Engine runs commands over Tx.
 type Engine = commit.Engine[*Tx]
 
-// Submission is a command on its way to the Engine.
+// Submission is a command with its parameters for the Engine.
 type Submission = commit.Submission[*Tx]
 
 // Command is a command over Tx.
 type Command = commit.Command[*Tx]
 
-// NewEngine starts an engine over all domains, which refuses messages.
+// NewEngine starts an engine over all domains. It refuses messages.
 func NewEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metrics, log *slog.Logger) *Engine {
 	return NewSendingEngine(pool, instance, metrics, log, nil)
 }
@@ -158,34 +175,37 @@ func NewSendingEngine(pool *pgxpool.Pool, instance string, metrics *commit.Metri
 	})
 }
 
-// Lock makes a command on locks one over Tx.
+// Lock adapts a command on locks to Tx.
 func Lock(c commit.Command[*lock.Tx]) Command { return on(locks, c) }
 
-// Ledger makes a ledger command one over Tx.
+// Ledger adapts a ledger command to Tx.
 func Ledger(c commit.Command[*ledger.Tx]) Command { return on(ledgers, c) }
 
-// Token makes a command over submit tokens one over Tx.
+// Stock adapts a command on stock to Tx.
+func Stock(c commit.Command[*stock.Tx]) Command { return on(stocks, c) }
+
+// Token adapts a command on submit tokens to Tx.
 func Token(c commit.Command[*token.Tx]) Command { return on(tokens, c) }
 
-// Claim makes a command over claims one over Tx.
+// Claim adapts a command on claims to Tx.
 func Claim(c commit.Command[*claim.Tx]) Command { return on(claims, c) }
 
-// Work makes a command on work done elsewhere one over Tx.
+// Work adapts a command on work done elsewhere to Tx.
 func Work(c commit.Command[*work.Tx]) Command { return on(works, c) }
 
-// Inbox makes an inbox command one over Tx.
+// Inbox adapts an inbox command to Tx.
 func Inbox(c commit.Command[*inbox.Tx]) Command { return on(inboxes, c) }
 
-// Webhook makes a command over webhook endpoints one over Tx.
+// Webhook adapts a command on webhook endpoints to Tx.
 func Webhook(c commit.Command[*webhook.Tx]) Command { return on(webhooks, c) }
 
-// Template makes a command on templates one over Tx.
+// Template adapts a command on templates to Tx.
 func Template(c commit.Command[*template.Tx]) Command { return on(templates, c) }
 
-// Notify makes a command over messages one over Tx.
+// Notify adapts a command on messages to Tx.
 func Notify(c commit.Command[*notify.Tx]) Command { return on(messages, c) }
 
-// on makes a command over a domain one over Tx.
+// on adapts a command on a domain to Tx.
 func on[P commit.Participant](d *domain[P], c commit.Command[P]) Command { return onDomain[P]{d, c} }
 
 type onDomain[P commit.Participant] struct {
@@ -196,7 +216,7 @@ type onDomain[P commit.Participant] struct {
 func (o onDomain[P]) Need(tx *Tx)               { o.command.Need(o.domain.of(tx)) }
 func (o onDomain[P]) Apply(tx *Tx) (any, error) { return o.command.Apply(o.domain.of(tx)) }
 
-// Guard is the command's own, if it has one.
+// Guard runs the command's Guard, if it has one.
 func (o onDomain[P]) Guard(tx *Tx) error {
 	if g, ok := o.command.(commit.Guarded[P]); ok {
 		return g.Guard(o.domain.of(tx))
@@ -204,7 +224,7 @@ func (o onDomain[P]) Guard(tx *Tx) error {
 	return nil
 }
 
-// Count is the command's own, if it has one.
+// Count runs the command's Count, if it has one.
 func (o onDomain[P]) Count(tx *Tx) bool {
 	c, ok := o.command.(commit.Counted[P])
 	return ok && c.Count(o.domain.of(tx))
@@ -216,7 +236,7 @@ func (o onDomain[P]) stays() bool {
 	return guarded || counted
 }
 
-// Stays reports whether a command has a part that stays when the command is refused.
+// Stays reports whether a command has a part that survives its refusal.
 func Stays(c Command) bool {
 	if o, ok := c.(interface{ stays() bool }); ok {
 		return o.stays()
@@ -226,9 +246,9 @@ func Stays(c Command) bool {
 	return guarded || counted
 }
 
-// Refused is the command's own, if it has something to say.
-func (o onDomain[P]) Refused(f *fault.Fault) {
-	if t, ok := o.command.(Telling); ok {
-		t.Refused(f)
+// NoteRefusal runs the command's NoteRefusal, if it has one.
+func (o onDomain[P]) NoteRefusal(f *fault.Fault) {
+	if n, ok := o.command.(RefusalNoter); ok {
+		n.NoteRefusal(f)
 	}
 }

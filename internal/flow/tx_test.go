@@ -58,7 +58,20 @@ func must[T any](t *testing.T, e *flow.Engine, w flow.Submission) T {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return out.Answer.(T)
+	return answered(out.Answer).(T)
+}
+
+// answered returns the answer of the command, also if answer is that of a Call.
+func answered(answer any) any {
+	if a, ok := answer.(flow.Answer); ok {
+		return a.Answer
+	}
+	return answer
+}
+
+// behind returns a Call of a command with conditions.
+func behind(c flow.Command, conditions ...flow.Condition) flow.Command {
+	return &flow.Call{Command: c, Conditions: conditions}
 }
 
 func submission(w flow.Submission) flow.Submission {
@@ -148,17 +161,17 @@ func TestConcurrentTransfersNeverOverdraw(t *testing.T) {
 		}
 	}
 	if outcomes["ok"] == 0 {
-		t.Errorf("nothing went through: %v", outcomes)
+		t.Errorf("no transfer succeeded: %v", outcomes)
 	}
 }
 
-// careless works on a book that it did not ask for.
+// careless uses a domain that its Need did not name.
 type careless struct{ command flow.Command }
 
 func (careless) Need(*flow.Tx)                    {}
 func (c careless) Apply(tx *flow.Tx) (any, error) { return c.command.Apply(tx) }
 
-func TestABookThatNobodyAskedForIsNotWorkedWith(t *testing.T) {
+func TestUseOfAnUnnamedDomainPanics(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db)
@@ -166,7 +179,7 @@ func TestABookThatNobodyAskedForIsNotWorkedWith(t *testing.T) {
 	_, err := e.Do(context.Background(),
 		submission(flow.Submission{Command: careless{flow.Ledger(transfer("x", "world", user(0), "1"))}}))
 	if !fault.Is(err, fault.InternalError) {
-		t.Errorf("it ended %v", err)
+		t.Errorf("outcome: %v", err)
 	}
 	must[*ledger.Transfer](t, e, submission(flow.Submission{Command: flow.Ledger(transfer("y", "world", user(0),
 		"1"))}))

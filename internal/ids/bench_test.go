@@ -6,7 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ids"
 )
 
-// A worker has 4,096,000 ids a second and no more: that is 244 ns for each, however fast they are made.
+// A worker has at most 4,096,000 ids a second, 244 ns each, however fast they are generated.
 func BenchmarkNext(b *testing.B) {
 	g := newBench(b).generator(ids.Options{})
 	for b.Loop() {
@@ -37,12 +37,13 @@ func BenchmarkNext1000(b *testing.B) {
 	b.ReportMetric(float64(b.N)*1000/b.Elapsed().Seconds(), "ids/s")
 }
 
-// What it takes without the wait for the clock: below what the format has in 50 ms.
+// BenchmarkNextUnbounded measures generation with a clock that advances by one id's time span per call, so that
+// no call waits.
 func BenchmarkNextUnbounded(b *testing.B) {
 	var h hands
 	g := newBench(b).generator(h.options())
 	for b.Loop() {
-		h.turn(250) // as much as an id has
+		h.turn(250) // the time span of one id
 		if _, err := g.Next(b.Context(), 1); err != nil {
 			b.Fatal(err)
 		}

@@ -2,37 +2,37 @@ package ids
 
 import "time"
 
-// Ticks tells how much time has passed since a moment of its own choice. It should not jump; if it does, ids
-// wait, or tell a wrong time, and are unique all the same.
+// Ticks returns the time elapsed since an arbitrary origin. It should not jump. If it does, ids may be delayed
+// or carry a wrong time, but stay unique.
 type Ticks func() time.Duration
 
-// monotonic ticks as Go's monotonic clock does, which does not know of the wall clock's jumps.
+// monotonic uses Go's monotonic clock, which is unaffected by jumps of the wall clock.
 func monotonic() Ticks {
 	start := time.Now()
 	return func() time.Duration { return time.Since(start) }
 }
 
-// clock is the database's clock as far as it is known here: Ticks, anchored at what Postgres said.
+// clock estimates the database's clock: Ticks, anchored at timestamps from Postgres.
 type clock struct {
 	ticks     Ticks
-	zero      time.Time // the time at no ticks
+	zero      time.Time // the time at tick zero
 	anchored  bool
 	corrected time.Duration // ticks of the last correction
 }
 
-// newClock makes a clock that tells the machine's time until it is first corrected.
+// newClock makes a clock that follows the local wall clock until it is first corrected.
 func newClock(ticks Ticks) clock { return clock{ticks: ticks, zero: time.Now().Round(0).Add(-ticks())} }
 
 func (c *clock) now() time.Time { return c.zero.Add(c.ticks()) }
 
-// slewPerMille bounds how fast the clock is set back: ids would wait for as long as it jumped.
+// slewPerMille bounds how fast the clock is set back. A step back would stop ids for as long as the step.
 const slewPerMille = 1
 
-// correct takes what the database's clock said at some moment between two ticks. A clock that is behind all
-// that this allows is set forward at once, one that is ahead of it slowly back. It returns how far ahead of
-// the database the clock was for sure; below zero: behind.
+// correct adjusts the clock to a database timestamp taken between two ticks. A clock that is certainly behind
+// is stepped forward; one that is certainly ahead is slewed back. It returns the certain lead over the
+// database; negative: behind.
 func (c *clock) correct(before, after time.Duration, said time.Time) (ahead time.Duration) {
-	low, high := said.Add(-after), said.Add(-before) // where zero may be
+	low, high := said.Add(-after), said.Add(-before) // bounds of zero
 	if !c.anchored {
 		c.zero, c.anchored = low, true
 	}

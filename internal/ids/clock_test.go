@@ -39,7 +39,7 @@ func TestClockFollowsTheDatabaseForwardAtOnceAndBackSlowly(t *testing.T) {
 	is("no more than it was", zero.Add(time.Hour+20*time.Second-14*time.Millisecond))
 }
 
-func TestUUIDsOfAFullMillisecondGoOnInTheNext(t *testing.T) {
+func TestUUIDsOfAFullMillisecondContinueInTheNext(t *testing.T) {
 	t.Parallel()
 	u := uuids{ms: 7, counter: counterMax - 1}
 	u.step(7, 0)
@@ -56,10 +56,10 @@ func TestUUIDsOfAFullMillisecondGoOnInTheNext(t *testing.T) {
 	}
 }
 
-func TestSlotsEndWithTheirBits(t *testing.T) {
+func TestSlotsAreLimitedByTheirBits(t *testing.T) {
 	t.Parallel()
 	if slotAt(Epoch.Add(-time.Hour)) != 0 || slotAt(Last.AddDate(1, 0, 0)) != maxSlot {
-		t.Error("times outside of the range")
+		t.Error("accepted times outside the range")
 	}
 	for at, want := range map[time.Time]bool{Epoch.Add(-time.Second): false, Epoch.Add(time.Second): true, Last: true,
 		Last.Add(time.Millisecond): false} {

@@ -21,22 +21,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ids"
 )
 
-// The environment of a child: the database, and its clock: how far it jumps back and forth, or one of the below.
+// Environment variables of a child: the database, and the amplitude of its clock's jumps or one of the modes
+// below.
 const (
 	childDSN   = "LEDGERD_TEST_IDS_DSN"
 	childClock = "LEDGERD_TEST_IDS_CLOCK"
 )
 
 const (
-	frozen = "frozen" // stands while the process is stopped, as the clocks of a machine that sleeps do
-	fast   = "fast"   // goes twice as fast as time: who comes after it finds the clock set back
+	frozen = "frozen" // stops while the process is suspended, like the clocks of a sleeping machine
+	fast   = "fast"   // runs at double speed, so the next holder finds the clock set back
 )
 
 func childTicks() ids.Ticks {
 	start := time.Now()
 	switch os.Getenv(childClock) {
 	case frozen:
-		return func() time.Duration { // the time that it has worked, or it would take too long
+		return func() time.Duration { // three times the CPU time, to keep the test short
 			var used syscall.Rusage
 			check(syscall.Getrusage(syscall.RUSAGE_SELF, &used))
 			return 3 * time.Duration(used.Utime.Nano()+used.Stime.Nano())
@@ -49,11 +50,11 @@ func childTicks() ids.Ticks {
 	return func() time.Duration { return time.Since(start) + rand.N(2*jitter+1) - jitter }
 }
 
-// childTerm is short, so that numbers come back within a test.
+// childTerm is short, so that worker numbers become free within a test.
 const childTerm = 300 * time.Millisecond
 
-// child makes ids until it is killed, and writes them, 8 bytes each, as soon as it has them: the pipe keeps
-// them when it dies.
+// child generates ids until it is killed and writes each immediately, as 8 bytes. The pipe keeps them after its
+// death.
 func child() {
 	pool, err := pgxpool.New(context.Background(), os.Getenv(childDSN))
 	check(err)
@@ -61,7 +62,7 @@ func child() {
 		Ticks: childTicks()})
 	go func() {
 		for range time.Tick(childTerm / 6) {
-			_ = g.Renew(context.Background()) // else ids end at the mark
+			_ = g.Renew(context.Background()) // otherwise ids end at the mark
 		}
 	}()
 	for i := 0; ; i++ {
@@ -89,7 +90,7 @@ func check(err error) {
 	}
 }
 
-// process is a child, with what it wrote.
+// process is a child with its output.
 type process struct {
 	cmd  *exec.Cmd
 	file string
@@ -113,7 +114,7 @@ func (b *bench) process(clock string) *process {
 	return p
 }
 
-// kill ends it as a power cut would.
+// kill ends the process abruptly, like a power cut.
 func (p *process) kill(t testing.TB) {
 	if p.cmd.ProcessState != nil {
 		return
@@ -126,7 +127,7 @@ func (p *process) kill(t testing.TB) {
 	}
 }
 
-// size is how many bytes it has written.
+// size is the number of bytes written.
 func (p *process) size(t testing.TB) int64 {
 	t.Helper()
 	info, err := os.Stat(p.file)
@@ -136,7 +137,7 @@ func (p *process) size(t testing.TB) int64 {
 	return info.Size()
 }
 
-// ids are all whole ids that it has written.
+// ids are the complete ids written.
 func (p *process) ids(t testing.TB) (made []ids.ID) {
 	t.Helper()
 	f, err := os.Open(p.file)
@@ -157,8 +158,8 @@ func (p *process) ids(t testing.TB) (made []ids.ID) {
 	}
 }
 
-// TestKilledProcessesRepeatNoID kills processes again and again that share three numbers, while their clocks
-// jump, stand, or run ahead, so that the next one's is behind.
+// TestKilledProcessesRepeatNoID repeatedly kills processes that share three worker numbers. Their clocks jump,
+// freeze, or run ahead, so that the next holder's clock is behind.
 func TestKilledProcessesRepeatNoID(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -177,7 +178,7 @@ func TestKilledProcessesRepeatNoID(t *testing.T) {
 	b.judge(all, kills)
 }
 
-// enough tells whether so much has happened that a fault would have shown.
+// enough reports whether the test has exercised enough kills and ids to reveal a fault.
 func enough(t testing.TB, all []*process, kills int) bool {
 	busy, bytes := 0, int64(0)
 	for _, p := range all {
@@ -189,7 +190,7 @@ func enough(t testing.TB, all []*process, kills int) bool {
 	return kills >= 8 && busy >= 5 && bytes >= 8*20_000
 }
 
-// judge holds together what all processes wrote.
+// judge checks the ids of all processes together.
 func (b *bench) judge(all []*process, kills int) {
 	b.t.Helper()
 	var lists [][]ids.ID
@@ -208,14 +209,14 @@ func (b *bench) judge(all []*process, kills int) {
 	unique(b.t, lists...)
 	b.t.Logf("%d kills, %d of %d processes made %d ids with %d numbers", kills, busy, len(all), n, len(workers))
 	if !enough(b.t, all, kills) || len(workers) < 2 {
-		b.t.Errorf("the test tried too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy,
+		b.t.Errorf("the test exercised too little: %d kills, %d processes that made ids, numbers %v, %d ids", kills, busy,
 			workers, n)
 	}
 }
 
-// TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows stops a process for longer than its lease, while
-// another one takes over the only number there is.
-func TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows(t *testing.T) {
+// TestResumedProcessStopsAtItsMark suspends a process for longer than its lease while
+// another one takes over the only worker number.
+func TestResumedProcessStopsAtItsMark(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.only(1)
@@ -226,9 +227,9 @@ func TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows(t *testing.T) {
 	}
 	var mark time.Time
 	b.read("select high_water_at from ids_workers where worker = 0", &mark)
-	g := b.generator(ids.Options{}) // for long: it keeps the number from then on
+	g := b.generator(ids.Options{}) // a long term: it keeps the number from then on
 	var made []ids.ID
-	soon(t, "its lease is over", func() bool {
+	soon(t, "its lease expired", func() bool {
 		some, err := g.Next(t.Context(), 1)
 		made = append(made, some...)
 		return err == nil
@@ -239,7 +240,7 @@ func TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows(t *testing.T) {
 		t.Fatal(err)
 	}
 	written, still := int64(0), 0
-	soon(t, "it goes on, and comes to its mark", func() bool {
+	soon(t, "it resumes and reaches its mark", func() bool {
 		if err := g.Renew(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -255,8 +256,8 @@ func TestStoppedProcessThatWakesUpHasOnlyWhatItsMarkAllows(t *testing.T) {
 	growing(t, woken)
 	growing(t, made)
 	unique(t, woken, made)
-	t.Logf("%d ids before it stopped, %d after it woke up", stopped, len(woken)-stopped)
+	t.Logf("%d ids before the suspension, %d after it", stopped, len(woken)-stopped)
 	if last := woken[len(woken)-1]; !last.Time().Before(mark) || made[0].Time().Before(mark) {
-		t.Errorf("the mark is %v: it went on to %v, the next holder began at %v", mark, last.Time(), made[0].Time())
+		t.Errorf("mark %v: the old holder reached %v, the next one began at %v", mark, last.Time(), made[0].Time())
 	}
 }

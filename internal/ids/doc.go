@@ -1,10 +1,13 @@
-// Package ids makes ids that nobody else gets: 64-bit ones in order of time, UUIDs of version 7, and order
-// numbers. It owns the table ids_workers.
+// Package ids generates unique ids: 64-bit ids ordered by time, UUIDs of version 7, and order numbers. It owns
+// the table ids_workers.
 //
-// Its promise is that no 64-bit id is given out twice on one database, whatever clocks, processes and
-// connections do. It does not rest on any clock. Every id carries a worker number that its process leased
-// from Postgres, and every lease a mark: the process gives out no id of a time at or past the mark, and writes
-// a later mark before it needs one; who takes the number over begins at the mark that he finds. A process that
-// was stopped, cut off, or has lost its lease without knowing has the ids up to its own mark and no more.
-// Leases, fences and time serve the rest: that numbers come back, and that ids tell when they were made.
+// Guarantee: no 64-bit id is issued twice in one database, whatever clocks, processes and connections do. The
+// guarantee does not depend on any clock. Every id contains a worker number that its process leased from
+// Postgres. Every lease has a mark: the process issues no id with a time at or past the mark, and moves the
+// mark forward in the database before it needs later ids. The next holder of the number begins at that mark. A
+// process that was suspended, disconnected, or lost its lease unnoticed can only issue the ids below its own
+// mark.
+//
+// Leases, fences and clocks serve two other purposes: worker numbers are reused, and ids carry their creation
+// time.
 package ids

@@ -11,8 +11,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ids"
 )
 
-// TestThePageNamesTheMetrics holds docs/ids.md, whose alerts would be silent otherwise, against what there is.
-func TestThePageNamesTheMetrics(t *testing.T) {
+// TestDocsNameTheMetrics compares the metrics in docs/ids.md with the registered ones: an alert on an
+// unknown metric never fires.
+func TestDocsNameTheMetrics(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/ids.md")
 	if err != nil {
@@ -33,6 +34,6 @@ func TestThePageNamesTheMetrics(t *testing.T) {
 	named := regexp.MustCompile(`\bledgerd_ids_[a-z_]+`).FindAllString(string(page), -1)
 	slices.Sort(named)
 	if named = slices.Compact(named); !slices.Equal(named, there) {
-		t.Errorf("the page names %v, there are %v", named, there)
+		t.Errorf("docs/ids.md names %v, registered are %v", named, there)
 	}
 }

@@ -14,9 +14,9 @@ import (
 // Options of a Generator. Zero values take the defaults.
 type Options struct {
 	Pool   *pgxpool.Pool
-	Holder string // who leases, for people; up to 256 bytes
-	// Term is how long a lease lasts, and how far ahead its mark is written: for so long ids are made while the
-	// database cannot be reached. Default 30 s; Renew has to be called several times within it.
+	Holder string // name of this process, for operators; up to 256 bytes
+	// Term is the duration of a lease, and how far ahead its mark lies. Without the database, ids last for this
+	// long. Default 30 s; call Renew several times within it.
 	Term    time.Duration
 	Ticks   Ticks
 	Metrics *Metrics
@@ -25,16 +25,16 @@ type Options struct {
 
 const (
 	term = 30 * time.Second
-	// RenewEvery is how often to call Renew.
+	// RenewEvery is the interval at which to call Renew.
 	RenewEvery = term / 6
-	// borrow is how far ids may run ahead of the clock when those of the present time are used up: twice what a
-	// call for 100,000 takes.
+	// borrow is how far ids may run ahead of the clock when the ids of the present time are used up: twice the
+	// duration of a call for 100,000 ids.
 	borrow = 50 * time.Millisecond
-	// maxPause bounds one wait for the clock.
+	// maxPause bounds a single wait for the clock.
 	maxPause = borrow / 2
 )
 
-// Generator makes ids. It holds one worker number, from the first id on. Safe for many goroutines.
+// Generator generates ids. It leases one worker number with the first id. It is safe for concurrent use.
 type Generator struct {
 	o       Options
 	log     *slog.Logger
@@ -42,14 +42,14 @@ type Generator struct {
 
 	mu      sync.Mutex
 	clock   clock
-	next    slot // the least that was not given out
+	next    slot // the lowest slot not yet issued
 	lease   lease
-	attempt *attempt // to lease or renew, which runs
+	attempt *attempt // the running attempt to lease or renew
 	closed  bool
 	uuids   uuids
 }
 
-// New makes a Generator. It does not touch the database before the first id is wanted.
+// New makes a Generator. It does not use the database before the first id is requested.
 func New(o Options) *Generator {
 	g := &Generator{o: o, log: o.Log, metrics: o.Metrics}
 	if g.o.Term == 0 {
@@ -69,9 +69,9 @@ func New(o Options) *Generator {
 	return g
 }
 
-// Next makes n ids that grow, after all that this Generator made before. Others may come in between. Returns
-// faults ID_WORKER_LOST, ID_WORKERS_EXHAUSTED, DATABASE_UNAVAILABLE, SHUTTING_DOWN, NOT_RUN; the ids that
-// were made by then are lost.
+// Next returns n increasing ids, greater than all earlier ones of this Generator. Concurrent calls may take ids
+// in between. Returns faults ID_WORKER_LOST, ID_WORKERS_EXHAUSTED, DATABASE_UNAVAILABLE, SHUTTING_DOWN,
+// NOT_RUN; the ids generated before the fault are discarded.
 func (g *Generator) Next(ctx context.Context, n int) ([]ID, error) {
 	made := make([]ID, n)
 	for rest := made; ; {
@@ -96,7 +96,7 @@ func (g *Generator) Next(ctx context.Context, n int) ([]ID, error) {
 	}
 }
 
-// taken are n slots of a worker. dry: only a lease brings more; else time does.
+// taken are n slots of a worker. dry means that more slots need a lease or renewal, rather than time.
 type taken struct {
 	first  slot
 	n      int
@@ -104,8 +104,8 @@ type taken struct {
 	dry    bool
 }
 
-// take gives out up to n slots: from the clock's on, or behind those given out before, up to the mark of the
-// lease, and up to borrow ahead of the clock.
+// take issues up to n slots, starting at the clock or after the last issued slot. It stops at the lease's mark
+// and at borrow ahead of the clock.
 func (g *Generator) take(n int) taken {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,7 +122,7 @@ func (g *Generator) take(n int) taken {
 	return taken{first: first, n: n, worker: g.lease.worker}
 }
 
-// left tells for how many seconds there are ids without a renewal.
+// left is how many seconds ids last without a renewal.
 func (g *Generator) left() float64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

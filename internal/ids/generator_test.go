@@ -19,11 +19,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// bench is a database with means to make generators.
+// bench is a database with helpers to make generators.
 type bench struct {
 	t    testing.TB
 	db   *pgtest.DB
-	pool *pgxpool.Pool // of the service
+	pool *pgxpool.Pool // as the server's role
 }
 
 func newBench(t testing.TB) *bench {
@@ -69,19 +69,19 @@ func (b *bench) read(sql string, into ...any) {
 	}
 }
 
-// only leaves n worker numbers: somebody else holds the others.
+// only leaves n worker numbers free.
 func (b *bench) only(n int) {
 	b.exec(`update ids_workers set fence = 1, holder = 'other', leased_at = now(), leased_until = now() + interval '1 year' where worker >= $1`, n)
 }
 
-// hands are ticks that a test turns.
+// hands is a clock that the test advances.
 type hands struct{ at atomic.Int64 }
 
 func (h *hands) ticks() time.Duration     { return time.Duration(h.at.Load()) }
 func (h *hands) turn(by time.Duration)    { h.at.Add(int64(by)) }
 func (h *hands) options() (o ids.Options) { o.Ticks = h.ticks; return o }
 
-// unique fails when an id is there twice.
+// unique fails the test if an id occurs twice.
 func unique(t testing.TB, lists ...[]ids.ID) {
 	t.Helper()
 	all := slices.Concat(lists...)
@@ -139,11 +139,11 @@ func TestTwoProcessesAndManyCallersMakeEachIDOnce(t *testing.T) {
 	}
 }
 
-func TestIDsTellTheDatabasesTime(t *testing.T) {
+func TestIDsCarryTheDatabasesTime(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	var h hands
-	h.turn(1000 * time.Hour) // the origin of ticks is nobody's business
+	h.turn(1000 * time.Hour) // the origin of ticks does not matter
 	g := b.generator(h.options())
 	var before, after time.Time
 	b.read("select clock_timestamp()", &before)
@@ -154,7 +154,7 @@ func TestIDsTellTheDatabasesTime(t *testing.T) {
 	}
 	h.turn(7 * time.Second)
 	if later := b.next(g, 1)[0]; later.Time().Sub(id.Time()).Round(time.Millisecond) != 7*time.Second {
-		t.Errorf("7 s later it is %v after %v", later.Time(), id.Time())
+		t.Errorf("7 s later the id's time is %v after %v", later.Time(), id.Time())
 	}
 }
 
@@ -166,10 +166,10 @@ func TestIDsRunAheadOfTheClockALittleAndThenWait(t *testing.T) {
 	first := b.next(g, 1)[0]
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	made := b.next(g, 49*4096) // what 50 ms ahead have, for sure
+	made := b.next(g, 49*4096) // certainly available within the 50 ms ahead
 	growing(t, append([]ids.ID{first}, made...))
 	if last := made[len(made)-1]; last.Time().Sub(first.Time()) > 50*time.Millisecond {
-		t.Errorf("it ran %v ahead", last.Time().Sub(first.Time()))
+		t.Errorf("ids ran %v ahead", last.Time().Sub(first.Time()))
 	}
 	done := make(chan error, 1)
 	var more []ids.ID
@@ -180,7 +180,7 @@ func TestIDsRunAheadOfTheClockALittleAndThenWait(t *testing.T) {
 	}()
 	select {
 	case err := <-done:
-		t.Fatalf("it did not wait for the clock: %v", err)
+		t.Fatalf("Next did not wait for the clock: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	h.turn(3 * time.Millisecond)
@@ -190,13 +190,13 @@ func TestIDsRunAheadOfTheClockALittleAndThenWait(t *testing.T) {
 	growing(t, append(made, more...))
 }
 
-func TestClockThatGoesBackStopsIDsAndRepeatsNone(t *testing.T) {
+func TestClockGoingBackPausesIDsWithoutRepeats(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	var h hands
 	g := b.generator(h.options())
 	before := b.next(g, 10)
-	h.turn(-30 * time.Millisecond) // no more than what may be borrowed
+	h.turn(-30 * time.Millisecond) // within the borrowing limit
 	short := b.next(g, 10)
 	h.turn(-time.Hour)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -208,8 +208,8 @@ func TestClockThatGoesBackStopsIDsAndRepeatsNone(t *testing.T) {
 	growing(t, slices.Concat(before, short, b.next(g, 10)))
 }
 
-// The number that is free was used until two seconds from now, as if the database's clock had been ahead.
-func TestNumberIsTakenOverBehindItsMark(t *testing.T) {
+// The free number was used up to two seconds from now, as if the database's clock had been ahead.
+func TestTakeoverStartsAtTheMark(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.only(1)
@@ -228,7 +228,7 @@ func TestNumberIsTakenOverBehindItsMark(t *testing.T) {
 	}
 }
 
-// soon waits until something is so.
+// soon polls until the condition holds.
 func soon(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -244,7 +244,7 @@ func soon(t testing.TB, what string, is func() bool) {
 	}
 }
 
-func TestLeaseThatWasLostIsNotUsedPastItsMark(t *testing.T) {
+func TestLostLeaseIsNotUsedPastItsMark(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.only(1)
@@ -259,7 +259,7 @@ func TestLeaseThatWasLostIsNotUsedPastItsMark(t *testing.T) {
 		c, err = second.Next(t.Context(), 10)
 		return err == nil
 	})
-	h.turn(time.Minute) // past the mark that the first one knows
+	h.turn(time.Minute) // past the mark known to the first process
 	if made, err := first.Next(t.Context(), 1); !fault.Is(err, ids.WorkersExhausted) {
 		t.Errorf("%v, %v", made, err)
 	}
@@ -275,8 +275,8 @@ func TestLeaseThatWasLostIsNotUsedPastItsMark(t *testing.T) {
 	}
 }
 
-// A database from a backup counts fences anew: the same number and the same fence are two leases.
-func TestLeaseIsKnownByItsTimeToo(t *testing.T) {
+// A database restored from a backup repeats fences: the same number and fence may denote two leases.
+func TestLeaseIdentityIncludesItsTime(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	g := b.generator(ids.Options{})
@@ -286,12 +286,12 @@ func TestLeaseIsKnownByItsTimeToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c := b.next(g, 1)[0]; c.Worker() == a.Worker() || c <= a {
-		t.Errorf("worker %d goes on", c.Worker())
+		t.Errorf("worker %d is still in use", c.Worker())
 	}
 }
 
-// A clock that goes back right behind the lease would lead below the mark: the look-up alone does not help.
-func TestNewHolderBeginsAtTheMarkWhateverItsClockSays(t *testing.T) {
+// If the clock goes back right after the lease, the clock alone would lead below the mark.
+func TestNewHolderBeginsAtTheMarkRegardlessOfItsClock(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	var h hands
@@ -307,7 +307,7 @@ func TestNewHolderBeginsAtTheMarkWhateverItsClockSays(t *testing.T) {
 	}
 }
 
-// whenLogged is called with every line of a log.
+// whenLogged is a log handler that calls a function for every record.
 type whenLogged func()
 
 func (w whenLogged) Enabled(context.Context, slog.Level) bool  { return true }
@@ -315,8 +315,9 @@ func (w whenLogged) Handle(context.Context, slog.Record) error { w(); return nil
 func (w whenLogged) WithAttrs([]slog.Attr) slog.Handler        { return w }
 func (w whenLogged) WithGroup(string) slog.Handler             { return w }
 
-// The greater number comes first, and is 40 ms ahead of the clock when it is lost in mid-millisecond.
-func TestIDsGrowOverAChangeOfTheNumber(t *testing.T) {
+// The first worker number is the greater one; its lease is lost in mid-millisecond with ids 40 ms ahead of the
+// clock.
+func TestIDsGrowAcrossAChangeOfWorkerNumber(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.exec("update ids_workers set fence = 1, holder = 'other', leased_until = now() + '1 hour' where worker <> 900")
@@ -332,7 +333,7 @@ func TestIDsGrowOverAChangeOfTheNumber(t *testing.T) {
 		t.Fatalf("workers %d and %d", made[0].Worker(), more[0].Worker())
 	}
 	growing(t, append(made, more...))
-	// The renewal told the clock the time, which may have passed the ids meanwhile.
+	// The renewal corrected the clock, which may have passed the ids in the meantime.
 	if first, last := more[0].Time(), made[len(made)-1].Time(); first.Sub(last) > time.Millisecond &&
 		first.After(time.Now()) {
 		t.Errorf("%v comes after %v", first, last)
@@ -371,14 +372,14 @@ func TestWithoutTheDatabaseIDsLastUntilTheMark(t *testing.T) {
 		last = made[0]
 	}
 	if !last.Time().Before(mark) || mark.Sub(last.Time()) > 5*time.Millisecond {
-		t.Errorf("the last is of %v, the mark is %v", last.Time(), mark)
+		t.Errorf("the last id is of %v, the mark is %v", last.Time(), mark)
 	}
 	if len(g.UUIDs(3)) != 3 {
 		t.Error("no UUIDs")
 	}
 }
 
-func TestDatabaseThatCannotBeWrittenIsAClearError(t *testing.T) {
+func TestReadOnlyDatabaseIsAClearError(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	config, err := pgxpool.ParseConfig(b.db.AppDSN)
@@ -397,7 +398,7 @@ func TestDatabaseThatCannotBeWrittenIsAClearError(t *testing.T) {
 		t.Errorf("%v, %v", made, err)
 	}
 	if err := g.Renew(t.Context()); err != nil {
-		t.Errorf("there is nothing to renew: %v", err)
+		t.Errorf("renewal without a lease: %v", err)
 	}
 }
 
@@ -426,7 +427,7 @@ func TestRenewalMovesTheMarkOn(t *testing.T) {
 	}
 }
 
-func TestReleasedNumberIsFreeAtOnceBehindWhatWasUsed(t *testing.T) {
+func TestReleasedNumberIsReusedPastItsLastID(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	b.only(1)
@@ -470,7 +471,7 @@ func TestEveryNumberHasOneHolder(t *testing.T) {
 				return fault.Is(err, ids.WorkersExhausted) &&
 					fault.Of(err).RetryAfter <= 20*time.Second
 			}
-			// others looked at all that are free
+			// other processes have tried all free numbers
 			for end := time.Now().Add(20 * time.Second); looked() && time.Now().Before(end); {
 				<-time.After(time.Millisecond)
 				made, err = g.Next(t.Context(), 1)
@@ -493,7 +494,7 @@ func TestEveryNumberHasOneHolder(t *testing.T) {
 	}
 }
 
-func TestUUIDsGrowAndTellTheirTime(t *testing.T) {
+func TestUUIDsGrowAndCarryTheirTime(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	var h hands
@@ -530,7 +531,7 @@ func TestOffsetsAreMeasured(t *testing.T) {
 	o.Metrics = ids.NewMetrics(registry)
 	g := b.generator(o)
 	b.next(g, 5)
-	h.turn(10 * time.Second) // the database's clock does not go so fast
+	h.turn(10 * time.Second) // the database's clock advances more slowly
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -538,7 +539,7 @@ func TestOffsetsAreMeasured(t *testing.T) {
 		t.Errorf("10 s ahead: %v", ahead)
 	}
 	var id ids.ID
-	for range 100 { // 10 s a time, of which a thousandth goes to the clock
+	for range 100 { // 10 s each, of which a thousandth is slewed
 		h.turn(10 * time.Second)
 		id = b.next(g, 1)[0]
 		h.turn(-10 * time.Second)
@@ -557,7 +558,7 @@ func TestOffsetsAreMeasured(t *testing.T) {
 	}
 }
 
-// gauge reads a metric of ids by its name behind ledgerd_ids_, with the value of its label.
+// gauge returns a metric by its name after ledgerd_ids_, with its label's value.
 func gauge(t testing.TB, r *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -575,6 +576,6 @@ func gauge(t testing.TB, r *prometheus.Registry, name string) float64 {
 			}
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("no metric %s", name)
 	return 0
 }

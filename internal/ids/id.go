@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// ID is a 64-bit id: from its upper end 0, 41 bits of milliseconds since Epoch, 10 of the worker, 12 of the
-// sequence. So ids sort by time, and are positive for as long as there are any: until Last.
+// ID is a 64-bit id. From the most significant bit: 0, 41 bits of milliseconds since Epoch, 10 bits of worker
+// number, 12 bits of sequence. Ids sort by time and are positive until Last.
 type ID int64
 
 const (
 	timeBits, workerBits, sequenceBits = 41, 10, 12
 
-	// Workers is how many worker numbers there are.
+	// Workers is the number of worker numbers.
 	Workers = 1 << workerBits
-	// perMillisecond is how many ids a worker has in a millisecond.
+	// perMillisecond is the number of ids of one worker in a millisecond.
 	perMillisecond = 1 << sequenceBits
 )
 
@@ -25,22 +25,22 @@ var (
 	Last = Epoch.Add((1<<timeBits - 1) * time.Millisecond)
 )
 
-// Time is when the id was made, to the millisecond.
+// Time is the creation time of the id, in milliseconds.
 func (id ID) Time() time.Time {
 	return Epoch.Add(time.Duration(id>>(workerBits+sequenceBits)) * time.Millisecond)
 }
 
-// Worker is the number of the worker that made it.
+// Worker is the worker number of the generating process.
 func (id ID) Worker() int { return int(id>>sequenceBits) & (Workers - 1) }
 
-// Sequence is its place within worker and millisecond.
+// Sequence is the id's position within its worker and millisecond.
 func (id ID) Sequence() int { return int(id) & (perMillisecond - 1) }
 
 // String is the id in decimal digits.
 func (id ID) String() string { return strconv.FormatInt(int64(id), 10) }
 
-// slot is a place in one worker's ids: milliseconds since Epoch, then the sequence. The one after the last
-// of a millisecond is the first of the next.
+// slot is a position in one worker's ids: milliseconds since Epoch, then the sequence. The slot after the last
+// one of a millisecond is the first one of the next.
 type slot int64
 
 const maxSlot = slot(1) << (timeBits + sequenceBits)
@@ -51,13 +51,13 @@ func slotAt(t time.Time) slot {
 	return min(slot(max(ms, 0))<<sequenceBits, maxSlot)
 }
 
-// hasIDs tells whether a time is within the 41 bits.
+// hasIDs reports whether a time fits in the 41 bits.
 func hasIDs(t time.Time) bool { return slotAt(t) > 0 && slotAt(t) < maxSlot }
 
-// after is the first slot of the first whole millisecond that is not before a time.
+// after is the first slot of the first whole millisecond at or after a time.
 func after(t time.Time) slot { return slotAt(t.Add(time.Millisecond - 1)) }
 
-// whole is the first slot of its millisecond, or of the next one if it is not the first.
+// whole rounds a slot up to the first slot of a millisecond.
 func (s slot) whole() slot { return (s + perMillisecond - 1) &^ (perMillisecond - 1) }
 
 func (s slot) time() time.Time { return Epoch.Add(time.Duration(s>>sequenceBits) * time.Millisecond) }

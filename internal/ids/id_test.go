@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ids"
 )
 
-// at is an id by its parts.
+// at composes an id.
 func at(t time.Time, worker, sequence int) ids.ID {
 	return ids.ID(t.Sub(ids.Epoch).Milliseconds()<<22 | int64(worker)<<12 | int64(sequence))
 }
@@ -38,7 +38,7 @@ func TestIDHasItsParts(t *testing.T) {
 	}
 }
 
-func TestTextsSortAsTheNumbersDoAndComeBack(t *testing.T) {
+func TestTextsSortLikeNumbersAndRoundTrip(t *testing.T) {
 	t.Parallel()
 	all := []ids.ID{0, 1, 31, 32, math.MaxInt64, math.MaxInt64 - 1, at(noon, 7, 9)}
 	for range 10_000 {
@@ -107,7 +107,7 @@ func TestOrderNumbersHaveTheDateOfTheirZone(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoIDIsRefused(t *testing.T) {
+func TestInvalidIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	text := at(noon, 7, 9).Text()
 	uuid := "01941f29-7c00-7aaa-9bbb-0123456789ab"

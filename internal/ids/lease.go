@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// lease is a worker number with the right to give out its slots below mark. The zero lease has none.
+// lease is a worker number with the right to issue its slots below mark. The zero lease has no slots.
 type lease struct {
 	worker int
 	fence  int64     // above 0
@@ -21,18 +21,17 @@ type lease struct {
 	mark   slot
 }
 
-// attempt is one try to lease or renew, for all who wait for it.
+// attempt is one try to lease or renew, shared by all callers that wait for it.
 type attempt struct {
 	done chan struct{}
-	err  error // when done is closed
+	err  error // valid once done is closed
 }
 
 const attemptTimeout = 5 * time.Second
 
 var q db.Queries
 
-// Renew lengthens the lease, if there is one, and leases another number if that was lost. Call it every
-// RenewEvery.
+// Renew renews the lease, if there is one, or leases another number if it was lost. Call it every RenewEvery.
 func (g *Generator) Renew(ctx context.Context) error {
 	g.mu.Lock()
 	held := g.lease.fence > 0 && !g.closed
@@ -43,8 +42,7 @@ func (g *Generator) Renew(ctx context.Context) error {
 	return g.lead(ctx)
 }
 
-// lead gets a lease or renews it. One attempt serves all who come while it runs, so it is nobody's: it goes on
-// when a caller leaves.
+// lead obtains or renews a lease. Concurrent callers share one attempt, which continues when a caller leaves.
 func (g *Generator) lead(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -98,7 +96,7 @@ func (g *Generator) leaseOrRenew(ctx context.Context) error {
 	return err
 }
 
-// takeNumber leases a number. One that was lost serves until then: up to its mark it is still good.
+// takeNumber leases a number. A lost lease stays usable up to its mark until the new one arrives.
 func (g *Generator) takeNumber(ctx context.Context) error {
 	var row db.WorkerLeaseRow
 	err := g.ask(ctx, func(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
@@ -124,7 +122,7 @@ func (g *Generator) takeNumber(ctx context.Context) error {
 	return nil
 }
 
-// renew moves a lease's mark on. Returns errLost, or a fault.
+// renew moves the lease's mark forward. Returns errLost, or a fault.
 func (g *Generator) renew(ctx context.Context, held lease) error {
 	var row db.WorkerRenewRow
 	err := g.ask(ctx, func(ctx context.Context, conn *pgx.Conn) (now time.Time, err error) {
@@ -147,7 +145,7 @@ func (g *Generator) renew(ctx context.Context, held lease) error {
 	return nil
 }
 
-// reach is how far ids have come, which may be ahead of the database's clock.
+// reach is the time up to which ids were issued, which may be ahead of the database's clock.
 func (g *Generator) reach() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,7 +157,7 @@ func (g *Generator) reach() time.Time {
 
 var errNotDurable = errors.New("the commit did not wait for the synchronous standby")
 
-// ask runs a statement that tells the database's time, and sets the clock by it.
+// ask runs a statement that returns the database's time, and corrects the clock with it.
 func (g *Generator) ask(ctx context.Context, run func(context.Context, *pgx.Conn) (time.Time, error)) error {
 	held, err := g.o.Pool.Acquire(ctx)
 	if err != nil {
@@ -177,7 +175,7 @@ func (g *Generator) ask(ctx context.Context, run func(context.Context, *pgx.Conn
 	case pg.Warned(conn):
 		return errNotDurable
 	case !hasIDs(said):
-		return fmt.Errorf("the database's clock is at %v, and ids can only be made from %v to %v", said, Epoch, Last)
+		return fmt.Errorf("the database's clock is at %v; ids exist only from %v to %v", said, Epoch, Last)
 	}
 	g.mu.Lock()
 	ahead := g.clock.correct(before, after, said)
@@ -187,10 +185,10 @@ func (g *Generator) ask(ctx context.Context, run func(context.Context, *pgx.Conn
 	return nil
 }
 
-// outside is how far d is below 0 or above most.
+// outside is how far d lies below 0 or above most.
 func outside(d, most time.Duration) time.Duration { return min(d, 0) + max(d-most, 0) }
 
-// exhausted is the error when no number is free, with the time at which one may be.
+// exhausted is the error when no number is free, with the time when one may become free.
 func (g *Generator) exhausted(ctx context.Context) error {
 	f := WorkersExhausted.New("all %d worker numbers are leased by other processes", Workers)
 	if row, err := q.WorkerSoonest(ctx, g.o.Pool); err == nil {
@@ -199,10 +197,10 @@ func (g *Generator) exhausted(ctx context.Context) error {
 	return f
 }
 
-// Release ends the lease, so that its number is free at once, and the Generator.
+// Release ends the lease, so that its number is free immediately, and closes the Generator.
 func (g *Generator) Release(ctx context.Context) error {
 	g.mu.Lock()
-	g.closed = true // from here on nothing is given out
+	g.closed = true // no ids are issued from here on
 	a := g.attempt
 	g.mu.Unlock()
 	if a != nil {

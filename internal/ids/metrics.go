@@ -13,7 +13,7 @@ type Metrics struct {
 	worker    prometheus.Gauge
 }
 
-// NewMetrics makes them and registers them; a nil registerer leaves them unregistered.
+// NewMetrics makes the metrics and registers them; with a nil registerer they stay unregistered.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	made := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "ids", Name: "made_total",
 		Help: "Ids made by kind: snowflake (order numbers too), uuid_v7."}, []string{"kind"})
@@ -33,7 +33,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "The worker number that the process has leased; -1: none."}),
 	}
 	m.worker.Set(-1)
-	for _, outcome := range []string{"lost", "exhausted"} { // from 0 on, so that the first one is seen to come
+	// Export zeros from the start, so that rate() sees the first one.
+	for _, outcome := range []string{"lost", "exhausted"} {
 		m.leases.WithLabelValues(outcome)
 	}
 	if reg != nil {
@@ -44,7 +45,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 
 func (m *Metrics) lease(outcome string) { m.leases.WithLabelValues(outcome).Inc() }
 
-// left shows how long the ids would last if no renewal came.
+// left registers the gauge of how long ids last without a renewal.
 func (m *Metrics) left(read func() float64) {
 	if m.reg != nil {
 		m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "ids",

@@ -16,14 +16,14 @@ const (
 	dateLayout = "20060102"
 )
 
-// OrderForm says how order numbers are written.
+// OrderForm is the format of order numbers.
 type OrderForm struct {
 	prefix string
 	zone   *time.Location
 }
 
-// NewOrderForm makes a form: up to 8 of A-Z and 0-9 in front, and dates of a time zone by its IANA name, by
-// default UTC. Returns fault FIELD_INVALID.
+// NewOrderForm makes a format from a prefix of up to 8 characters A-Z and 0-9 and an IANA time zone for dates,
+// by default UTC. Returns fault FIELD_INVALID.
 func NewOrderForm(prefix, zone string) (OrderForm, error) {
 	if !goodPrefix(prefix) {
 		return OrderForm{}, fault.FieldInvalid.New("prefix: must be at most %d characters, A-Z and 0-9", maxPrefix).
@@ -41,17 +41,17 @@ func goodPrefix(s string) bool {
 	return len(s) <= maxPrefix && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") == ""
 }
 
-var zones sync.Map // name to *time.Location: as many as there are zones
+var zones sync.Map // name to *time.Location; bounded by the number of time zones
 
 func zoneOf(name string) (*time.Location, error) {
 	if known, ok := zones.Load(name); ok {
 		return known.(*time.Location), nil
 	}
 	switch {
-	case name == "Local": // whatever the machine is set to
+	case name == "Local": // depends on the machine
 		return nil, errors.New("the machine's own zone has no name")
-	case name != "" && path.Clean(name) != name: // one zone would have more names than memory has room for
-		return nil, errors.New("names of zones have no empty parts and no dots for parts")
+	case name != "" && path.Clean(name) != name: // alternative spellings would make the cache unbounded
+		return nil, errors.New("a time zone name must be a clean path")
 	}
 	location, err := time.LoadLocation(name)
 	if err == nil {
@@ -60,8 +60,8 @@ func zoneOf(name string) (*time.Location, error) {
 	return location, err
 }
 
-// Write is the order number of an id: prefix, date, and the id's text. It is unique because the id is, which
-// stands at its end.
+// Write formats an id as an order number: prefix, date, and the id's text. The order number is unique because
+// the id at its end is.
 func (f OrderForm) Write(id ID) string {
 	b := make([]byte, 0, maxPrefix+len(dateLayout)+textLength)
 	b = append(b, f.prefix...)
@@ -69,7 +69,7 @@ func (f OrderForm) Write(id ID) string {
 	return string(id.appendText(b))
 }
 
-// parseOrder reads an order number. Its date must be one that it is somewhere on earth at the time of its id.
+// parseOrder parses an order number. The date must be the id's date in some time zone.
 func parseOrder(s string) (prefix, date string, id ID, ok bool) {
 	at := len(s) - textLength
 	if at < len(dateLayout) {

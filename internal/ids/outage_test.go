@@ -13,9 +13,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// TestLeaseOutlivesThePowerOfTheDatabase kills Postgres at once after the lease, with a role that does not wait
-// for the disk otherwise: a mark that could be lost would be none.
-func TestLeaseOutlivesThePowerOfTheDatabase(t *testing.T) {
+// TestLeaseSurvivesACrashOfTheDatabase kills Postgres right after the lease. The role has synchronous_commit
+// off by default, but a mark must not be lost in a crash.
+func TestLeaseSurvivesACrashOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	config, err := pgxpool.ParseConfig(d.AppDSN)
@@ -34,7 +34,7 @@ func TestLeaseOutlivesThePowerOfTheDatabase(t *testing.T) {
 	g := ids.New(o)
 	b := &bench{t: t, db: d.DB, pool: pool}
 	b.next(g, 1)
-	h.turn(29 * time.Second) // so that a mark that was lost with the renewal would be felt
+	h.turn(29 * time.Second) // so that losing the renewal's mark would show
 	if err := g.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -65,9 +65,9 @@ func TestLeaseOutlivesThePowerOfTheDatabase(t *testing.T) {
 	growing(t, made)
 }
 
-// An operator cancels the wait for a standby that is missing: the lease is committed here, and a promotion
-// might lose it.
-func TestLeaseThatDidNotWaitForTheStandbyIsNotUsed(t *testing.T) {
+// An operator cancels the wait for a missing standby. The lease is committed locally, but a promotion might
+// lose it.
+func TestLeaseNotReplicatedToTheStandbyIsNotUsed(t *testing.T) {
 	t.Parallel()
 	d := pgtest.NewDurable(t)
 	super := pgtest.Pool(t, d.SuperDSN)
@@ -89,7 +89,7 @@ func TestLeaseThatDidNotWaitForTheStandbyIsNotUsed(t *testing.T) {
 		}
 	}
 	standby("missing")
-	soon(t, "commits wait", func() bool { // which another process of the server switches on, a moment later: try it
+	soon(t, "commits wait", func() bool { // another server process applies the setting with a delay
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		_, err := super.Exec(ctx, "comment on view audit.id_workers is 'tried'")

@@ -10,24 +10,24 @@ type Kind int
 
 // The kinds.
 const (
-	Snowflake Kind = iota + 1 // an ID
+	Snowflake Kind = iota + 1 // a 64-bit ID
 	UUIDv7
 	OrderNo
 )
 
-// Parsed is what stands in an id.
+// Parsed are the parts of an id.
 type Parsed struct {
 	Kind Kind
 	Time time.Time
-	ID   ID     // not of UUIDs
-	Text string // as it is written here
-	// Of order numbers.
+	ID   ID     // unset for UUIDs
+	Text string // in canonical form
+	// Prefix and Date are set for order numbers.
 	Prefix, Date string
 }
 
-// Parse reads an id in any of its forms, which differ in length: an ID in decimal has up to 19 digits but not
-// 13, which no ID has that was made later than 40 minutes after Epoch. It does not know whether the id was
-// ever given out. Returns fault ID_INVALID.
+// Parse parses an id in any of its forms, which differ in length. A decimal ID has up to 19 digits but not 13:
+// only ids from the first 40 minutes after Epoch have 13. Parse does not check whether the id was ever issued.
+// Returns fault ID_INVALID.
 func Parse(s string) (Parsed, error) {
 	if id, ok := parseText(s); ok {
 		return Parsed{Kind: Snowflake, Time: id.Time(), ID: id, Text: id.Text()}, nil
@@ -49,5 +49,5 @@ func Parse(s string) (Parsed, error) {
 func parseDecimal(s string) (ID, bool) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	id := ID(n)
-	return id, err == nil && n >= 0 && len(s) != textLength && id.String() == s // no sign, no zeros in front
+	return id, err == nil && n >= 0 && len(s) != textLength && id.String() == s // reject signs and leading zeros
 }

@@ -1,19 +1,19 @@
 package ids
 
-// textLength is how many characters of 5 bits an ID takes.
+// textLength is the number of 5-bit characters of an ID.
 const textLength = 13
 
-// digits are Crockford's: no I, L, O, U, and in the order of ASCII, so that texts sort as the numbers do.
+// digits are Crockford's base 32, without I, L, O and U. They are in ASCII order, so texts sort like numbers.
 const digits = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-// values are the digits' values, also in lower case and of the letters that look like one; -1 of all else.
+// values maps characters to digits, in both cases and including look-alike letters; -1: invalid.
 var values = func() (v [256]int8) {
 	for i := range v {
 		v[i] = -1
 	}
 	for i := range len(digits) {
 		v[digits[i]] = int8(i)
-		v[digits[i]|0x20] = int8(i) // of a digit the digit itself
+		v[digits[i]|0x20] = int8(i) // a no-op for decimal digits
 	}
 	for like, c := range map[byte]int8{'I': 1, 'L': 1, 'O': 0} {
 		v[like], v[like|0x20] = c, c
@@ -21,7 +21,7 @@ var values = func() (v [256]int8) {
 	return v
 }()
 
-// Text is the id in 13 characters, 0-9 and A-Z without I, L, O and U, which sort as the ids do.
+// Text is the id in 13 characters of Crockford's base 32, which sort like the ids.
 func (id ID) Text() string {
 	var b [textLength]byte
 	return string(id.appendText(b[:0]))
@@ -34,7 +34,7 @@ func (id ID) appendText(b []byte) []byte {
 	return b
 }
 
-// parseText reads what Text writes, in upper or lower case, and with I and L for 1 and O for 0.
+// parseText parses the output of Text, in either case, with I and L read as 1 and O as 0.
 func parseText(s string) (id ID, ok bool) {
 	if len(s) != textLength || values[s[0]] > 7 { // 65 bits, of which an id has 63
 		return 0, false

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// UUID is one of version 7 (RFC 9562): 48 bits of milliseconds since 1970, a counter of 26 bits, which makes
-// UUIDs of one process grow also within a millisecond (method 1 of section 6.2), and 48 random bits.
+// UUID is a UUID of version 7 (RFC 9562): 48 bits of Unix milliseconds, a 26-bit counter that orders the UUIDs
+// of one process within a millisecond (method 1 of section 6.2), and 48 random bits.
 type UUID [16]byte
 
 const (
@@ -16,14 +16,14 @@ const (
 	counterMax  = 1<<counterBits - 1
 )
 
-// uuids is where the last UUID stood.
+// uuids is the state of the last UUID.
 type uuids struct {
 	ms      int64
 	counter uint32
 }
 
-// step moves on to the next place: a millisecond begins at a random count below the half, so that there is
-// room above it. A clock that goes back stays where it was.
+// step advances to the next state. A new millisecond starts at a random count in the lower half of the range,
+// to leave room above. If the clock goes back, the millisecond stays.
 func (u *uuids) step(ms int64, random uint32) {
 	switch {
 	case ms > u.ms:
@@ -42,11 +42,11 @@ func (u *uuids) write(random [6]byte) (id UUID) {
 	return id
 }
 
-// UUIDs makes n UUIDs that grow, after all that this Generator made before. They need no worker number, and
-// so no database: their randomness makes them unique.
+// UUIDs returns n increasing UUIDs, greater than all earlier ones of this Generator. They need no worker number
+// and no database: their random bits make them unique.
 func (g *Generator) UUIDs(n int) []UUID {
 	noise := make([]byte, 10*n)
-	_, _ = rand.Read(noise) // never fails
+	_, _ = rand.Read(noise) // never returns an error
 	made := make([]UUID, n)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -69,12 +69,12 @@ func (id UUID) String() string {
 	return string(hex.AppendEncode(b, id[10:]))
 }
 
-// Time is when it was made, to the millisecond.
+// Time is the creation time, in milliseconds.
 func (id UUID) Time() time.Time {
 	return time.UnixMilli(int64(binary.BigEndian.Uint64(id[:]) >> 16)).UTC()
 }
 
-// parseUUID reads 36 characters, in upper or lower case.
+// parseUUID parses 36 characters, in either case.
 func parseUUID(s string) (id UUID, ok bool) {
 	if len(s) != 36 {
 		return id, false

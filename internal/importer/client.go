@@ -1,10 +1,9 @@
-// Package importer brings other people's books into the ledger. It is a client of the service, as
-// anybody's program is: it makes assets and accounts on the way, sends transfers by the thousand, and
-// asks nothing of the ledger but that a biz_no counts once. So a run that was cut off is simply started
-// again, and a second run changes nothing.
+// Package importer imports books of other systems into the ledger. It is an ordinary client of the server: it
+// creates assets and accounts as needed, sends transfers in batches of a thousand, and relies only on the
+// uniqueness of biz_nos. An interrupted run is simply started again, and a second run changes nothing.
 //
-// What reads a format is in the folders below; this package is what they share: the client, the
-// sender, problems with their place in the file, and progress.
+// The subpackages read the formats. This package has their common part: the client, the sender, problems with
+// their place in the file, and progress.
 package importer
 
 import (
@@ -32,19 +31,19 @@ const (
 	maxPause    = 5 * time.Second
 )
 
-// Client calls the service, and calls again what may succeed the next time. Every call of an import
-// may be repeated: assets and accounts that are there are left as they are, and so are transfers.
+// Client calls the server and retries transient errors. Every call of an import is idempotent: existing assets,
+// accounts and transfers are left unchanged.
 type Client struct {
 	Ledger ledgerv1connect.LedgerServiceClient
 	server string
-	nonce  string // tells this run's calls from those of others
+	nonce  string // distinguishes this run's calls from other runs'
 	pause  func(ctx context.Context, attempt int) error
 }
 
-// Dial makes a client. It calls nobody yet.
+// Dial makes a client without connecting.
 func Dial(server, apiKey string) *Client {
 	httpClient := &http.Client{Transport: bearer{apiKey, http.DefaultTransport}, Timeout: callTimeout}
-	// Answers are not compressed: the importer usually runs beside the server, and the answers are large.
+	// Answers are not compressed: the importer usually runs near the server, and answers are large.
 	return &Client{Ledger: ledgerv1connect.NewLedgerServiceClient(httpClient, strings.TrimSuffix(server, "/"),
 		connect.WithAcceptCompression("gzip", nil, nil)), server: server, nonce: rand.Text()[:12], pause: pause}
 }
@@ -62,7 +61,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// pause waits a little longer every time, and never as long as the next one.
+// pause backs off with jitter, longer with every attempt.
 func pause(ctx context.Context, attempt int) error {
 	d := min(time.Duration(float64(firstPause)*math.Pow(2, float64(attempt))), maxPause)
 	select {
@@ -73,7 +72,7 @@ func pause(ctx context.Context, attempt int) error {
 	}
 }
 
-// Call makes one call under a request id, and repeats it while that may help.
+// Call makes one call under a request id and retries transient errors.
 func Call[Q, R any](ctx context.Context, c *Client, requestID string, method func(context.Context, Q) (R, error),
 	q Q) (R, error) {
 	for attempt := 0; ; attempt++ {
@@ -95,7 +94,7 @@ func Call[Q, R any](ctx context.Context, c *Client, requestID string, method fun
 	}
 }
 
-// passing tells whether an error may be gone the next time.
+// passing reports whether an error is transient.
 func passing(err error) bool {
 	switch connect.CodeOf(err) {
 	case connect.CodeUnavailable, connect.CodeResourceExhausted, connect.CodeAborted, connect.CodeDeadlineExceeded,
@@ -105,7 +104,7 @@ func passing(err error) bool {
 	return false
 }
 
-// reasonOf reads the ledger's own reason from an error.
+// reasonOf returns the ledger's reason in an error.
 func reasonOf(err error) (reason string, metadata map[string]string) {
 	var e *connect.Error
 	if !errors.As(err, &e) {
@@ -121,8 +120,8 @@ func reasonOf(err error) (reason string, metadata map[string]string) {
 	return "", nil
 }
 
-// EnsureAssets makes assets. One that is there with more decimals than is asked for does as well: what
-// it holds, it holds exactly.
+// EnsureAssets creates missing assets. An existing asset with more decimals than requested is sufficient,
+// because it represents the amounts exactly.
 func (c *Client) EnsureAssets(ctx context.Context, assets []*ledgerv1.Asset) error {
 	there, err := Call(ctx, c, "", c.Ledger.ListAssets, &ledgerv1.ListAssetsRequest{})
 	if err != nil {
@@ -154,8 +153,8 @@ func (c *Client) EnsureAssets(ctx context.Context, assets []*ledgerv1.Asset) err
 	return nil
 }
 
-// ensureAccounts makes accounts, at most 1,000. One that is there with other limits or of another kind
-// stays as it is, because somebody wants it so; those are returned.
+// ensureAccounts creates at most 1,000 accounts. An existing account with other limits or another kind is left
+// unchanged, because its settings may be deliberate; those are returned.
 func (c *Client) ensureAccounts(ctx context.Context, accounts []*ledgerv1.NewAccount) (kept []string, err error) {
 	for len(accounts) > 0 {
 		_, err := Call(ctx, c, "", c.Ledger.CreateAccounts, &ledgerv1.CreateAccountsRequest{Accounts: accounts})

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAServerThatIsNotThereIsNamedAfterAllAttempts(t *testing.T) {
+func TestAnUnreachableServerIsNamedAfterAllAttempts(t *testing.T) {
 	c := Dial("http://127.0.0.1:1", "")
 	pauses := 0
 	c.pause = func(context.Context, int) error { pauses++; return nil }
@@ -18,7 +18,7 @@ func TestAServerThatIsNotThereIsNamedAfterAllAttempts(t *testing.T) {
 	}
 }
 
-func TestTheHashIsOfTheFileAndTheSettings(t *testing.T) {
+func TestTheHashCoversFileAndSettings(t *testing.T) {
 	hash := func(text, setting string) string {
 		s, err := Spool(strings.NewReader(text))
 		if err != nil {
@@ -29,7 +29,7 @@ func TestTheHashIsOfTheFileAndTheSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.CopyN(io.Discard, first, 1); err != nil { // what is not read counts too
+		if _, err := io.CopyN(io.Discard, first, 1); err != nil { // unread bytes count too
 			t.Fatal(err)
 		}
 		h, err := s.Hash()
@@ -48,11 +48,11 @@ func TestTheHashIsOfTheFileAndTheSettings(t *testing.T) {
 	long := strings.Repeat("x", 1<<18)
 	one, again := hash(long, "a"), hash(long, "a")
 	if one != again || hash(long, "a") == hash(long, "b") || hash(long, "a") == hash(long+"y", "a") {
-		t.Fatal("the hash does not tell inputs apart")
+		t.Fatal("the hash does not distinguish inputs")
 	}
 }
 
-func TestProgressElsewhereThanOnATerminalIsALineATenth(t *testing.T) {
+func TestProgressWithoutATerminalIsALinePerTenth(t *testing.T) {
 	var b bytes.Buffer
 	p := NewProgress(&b, 1000)
 	for range 100 {

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// BadName tells what the ledger would not like about a biz_no or a type; empty: nothing.
+// BadName returns the rule that a biz_no or type violates, or "".
 func BadName(s string) string {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
@@ -15,7 +15,7 @@ func BadName(s string) string {
 	return ""
 }
 
-// BadAccount tells what the ledger would not like about an account code; empty: nothing.
+// BadAccount returns the rule that an account code violates, or "".
 func BadAccount(s string) string {
 	for part := range strings.SplitSeq(s, ":") {
 		if part == "" {

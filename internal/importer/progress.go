@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Progress draws a bar on a terminal, and writes a plain line at every tenth elsewhere, where a bar
-// would fill a log. A nil Progress is silent.
+// Progress draws a bar on a terminal; elsewhere it writes a line per tenth, because a bar would fill a log. A
+// nil Progress is silent.
 type Progress struct {
 	w        io.Writer
 	terminal bool
@@ -21,19 +21,24 @@ type Progress struct {
 	drawn    bool
 }
 
-// NewProgress begins to count to total.
+// NewProgress starts counting towards total.
 func NewProgress(w io.Writer, total int) *Progress {
-	p := &Progress{w: w, total: total, start: time.Now()}
-	if f, ok := w.(*os.File); ok {
-		info, err := f.Stat()
-		p.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
+	return &Progress{w: w, total: total, start: time.Now(), terminal: Terminal(w)}
+}
+
+// Terminal reports whether w is a terminal on which lines can be redrawn.
+func Terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
 	}
-	return p
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0 && os.Getenv("TERM") != "dumb"
 }
 
 const barWidth = 30
 
-// Add counts n more.
+// Add adds n to the count.
 func (p *Progress) Add(n int) {
 	if p == nil || p.total == 0 {
 		return
@@ -54,7 +59,7 @@ func (p *Progress) Add(n int) {
 	}
 }
 
-// clear makes room on the line of the bar.
+// clear clears the line of the bar.
 func (p *Progress) clear() {
 	if p != nil && p.drawn {
 		fmt.Fprint(p.w, "\r\x1b[K")
@@ -62,10 +67,10 @@ func (p *Progress) clear() {
 	}
 }
 
-// End takes the bar away.
+// End removes the bar.
 func (p *Progress) End() { p.clear() }
 
-// Count writes a number with commas: 49,102.
+// Count formats a number with commas: 49,102.
 func Count(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
@@ -74,7 +79,7 @@ func Count(n int) string {
 	return s
 }
 
-// Plural is a count with its noun.
+// Plural formats a count with its noun.
 func Plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -3,6 +3,7 @@ package importer
 import (
 	"context"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -12,38 +13,37 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
-// A call holds at most this much: the service takes 10,000 items and 16 MiB.
+// Limits of a call: the server accepts 10,000 items and 16 MiB.
 const (
 	batchItems = 1000
 	batchBytes = 4 << 20
 )
 
-// Item is one transfer on its way, with what it was made of.
+// Item is one transfer with its source.
 type Item[T any] struct {
 	Transfer *ledgerv1.TransferRequest
 	Place    Place
 	From     T
 }
 
-// Outcome is what became of an item.
+// Outcome is the outcome of an item.
 type Outcome int
 
-// The outcomes.
 const (
-	Landed   Outcome = iota // by this run
-	Existed                 // an earlier run brought it, or somebody else, with the same content
-	Repeated                // its biz_no was used before in this same file: it was not posted a second time
-	Refused                 // the ledger does not take it
+	Landed   Outcome = iota // posted by this run
+	Existed                 // posted before, by an earlier run or another client, with the same content
+	Repeated                // its biz_no occurred earlier in the file; not posted again
+	Refused                 // refused by the ledger
 )
 
-// Counts is what became of all items.
+// Counts are the outcomes of all items.
 type Counts struct {
 	Landed, Existed, Repeated, Refused, Skipped int
-	// NotSent stand behind what stopped the run.
+	// NotSent counts the items after the one that stopped the run.
 	NotSent int
 }
 
-// Failed tells whether something of the file is not in the ledger.
+// Failed reports whether part of the file is not in the ledger.
 func (c *Counts) Failed() bool { return c.Repeated+c.Refused+c.Skipped+c.NotSent > 0 }
 
 func (c *Counts) add(o Outcome) {
@@ -59,7 +59,7 @@ func (c *Counts) add(o Outcome) {
 	}
 }
 
-// String tells the counts; a run that changed nothing says so.
+// String formats the counts.
 func (c *Counts) String() string {
 	parts := []string{Count(c.Landed) + " posted", Count(c.Existed) + " existed already"}
 	for _, p := range []struct {
@@ -79,28 +79,27 @@ func (c *Counts) String() string {
 	return s
 }
 
-// Sender gathers items, makes the accounts that they need, sends them batch by batch in order, and
-// tells what became of each. It keeps one batch and the names of the accounts.
+// Sender collects items, creates the accounts that they need, sends them in order in batches, and reports each
+// outcome. It keeps one batch and the account names in memory.
 //
-// Every call has a request id of the file's hash, the batch's number, and the run. A transfer that was
-// there before tells the id of the call that made it, so that a biz_no which stands twice in the file
-// is told from a repeated run, without keeping the biz_nos: the same file with the same settings makes
-// the same batches.
+// The request id of every call contains the file's hash, the batch's number and the run. An existing transfer reports
+// the request id of the call that made it. That distinguishes a duplicate biz_no in the file from a repeated run
+// without keeping all biz_nos in memory: the same file with the same settings makes the same batches.
 type Sender[T any] struct {
 	Client *Client
-	// File is the hash of what decides the batches: the file and the settings.
+	// File is the hash of the file and the settings, which determine the batches.
 	File string
-	// Unique says that no biz_no stands twice in the file: what was there before is from an earlier run.
+	// Unique means that no biz_no occurs twice in the file: an existing transfer is from an earlier run.
 	Unique bool
-	// KeepGoing goes on behind a batch of which something was refused.
+	// KeepGoing continues after a batch with refusals.
 	KeepGoing bool
 	Progress  *Progress
 	Log       *Problems
 	// Done is called for every item, in order.
 	Done func(T, Outcome)
-	// Counts so far. Who reads the file adds what was skipped.
+	// Counts so far. The file's reader adds skipped items.
 	Counts Counts
-	// Kept are accounts that were there with other limits or of another kind.
+	// Kept are existing accounts with other limits or another kind.
 	Kept []string
 
 	batch    int
@@ -113,7 +112,7 @@ type Sender[T any] struct {
 
 type accountName struct{ code, asset string }
 
-// Need makes sure that an account is there when the next batch is sent.
+// Need ensures that an account exists before the next batch is sent.
 func (s *Sender[T]) Need(a *ledgerv1.NewAccount) {
 	name := accountName{a.GetCode(), a.GetAsset()}
 	if s.accounts[name] {
@@ -126,10 +125,7 @@ func (s *Sender[T]) Need(a *ledgerv1.NewAccount) {
 	s.fresh = append(s.fresh, a)
 }
 
-// Has tells whether an account was needed before.
-func (s *Sender[T]) Has(code, asset string) bool { return s.accounts[accountName{code, asset}] }
-
-// Add takes an item, and sends the batch when it is full.
+// Add adds an item, and sends the batch when it is full.
 func (s *Sender[T]) Add(ctx context.Context, item Item[T]) error {
 	s.items = append(s.items, item)
 	s.bytes += proto.Size(item.Transfer)
@@ -139,19 +135,30 @@ func (s *Sender[T]) Add(ctx context.Context, item Item[T]) error {
 	return nil
 }
 
-// Skip counts an item that the ledger is known to have.
+// WriteKept writes which accounts exist with other settings: the first five.
+func (s *Sender[T]) WriteKept(w io.Writer) {
+	for i, code := range s.Kept {
+		if i == 5 {
+			fmt.Fprintf(w, "  … and %s more\n", Count(len(s.Kept)-i))
+			return
+		}
+		fmt.Fprintf(w, "  %s exists with other limits or of another kind, and was not changed\n", code)
+	}
+}
+
+// Skip counts an item that the ledger already has.
 func (s *Sender[T]) Skip(item T) {
 	s.Counts.Existed++
 	s.Done(item, Existed)
 	s.Progress.Add(1)
 }
 
-// Stop counts how many of all items were not sent, at the end of a run.
+// Stop counts the unsent items at the end of a run.
 func (s *Sender[T]) Stop(items int) {
 	s.Counts.NotSent = items - s.Counts.Landed - s.Counts.Existed - s.Counts.Repeated - s.Counts.Refused
 }
 
-// Flush sends what is there.
+// Flush sends the current batch.
 func (s *Sender[T]) Flush(ctx context.Context) error {
 	for len(s.fresh) > 0 {
 		n := min(len(s.fresh), batchItems)
@@ -183,13 +190,13 @@ func (s *Sender[T]) Flush(ctx context.Context) error {
 	return nil
 }
 
-// send calls until every item has an answer. Items that the server was too busy for are sent again.
+// send calls until every item has an answer. It resends items that the server refused as overloaded.
 func (s *Sender[T]) send(ctx context.Context) ([]*ledgerv1.TransferBatchResult, error) {
 	results := make([]*ledgerv1.TransferBatchResult, len(s.items))
 	s.names = make(map[string]Place, len(s.items))
 	var open []int
 	for i, item := range s.items {
-		if _, twice := s.names[item.Transfer.GetBizNo()]; !twice { // else its result stays nil
+		if _, twice := s.names[item.Transfer.GetBizNo()]; !twice { // otherwise its result stays nil
 			s.names[item.Transfer.GetBizNo()] = item.Place
 			open = append(open, i)
 		}
@@ -232,7 +239,7 @@ func (s *Sender[T]) requestID() string {
 	return fmt.Sprintf("import-%s-%d-%s", s.File, s.batch, s.Client.nonce)
 }
 
-// judge says what became of an item, and logs what is not in the ledger.
+// judge returns the outcome of an item, and logs it if it is not in the ledger.
 func (s *Sender[T]) judge(item Item[T], r *ledgerv1.TransferBatchResult) Outcome {
 	bizNo := item.Transfer.GetBizNo()
 	switch {

@@ -10,15 +10,14 @@ import (
 	"os"
 )
 
-// Source is a file that is read twice: once to check it, so that nothing is sent of a file that is
-// wrong, and once to send it.
+// Source is a file that is read twice: once to check all of it, once to send it.
 type Source struct {
 	file *os.File
 	temp bool
 	sum  hash.Hash
 }
 
-// OpenSource opens a file for two readings; "-" is stdin, which goes to a temporary file first.
+// OpenSource opens a file for two passes; stdin ("-") is copied to a temporary file first.
 func OpenSource(path string, stdin io.Reader) (*Source, error) {
 	if path == "-" {
 		return Spool(stdin)
@@ -27,14 +26,14 @@ func OpenSource(path string, stdin io.Reader) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() { // a pipe can be read once
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() { // a pipe can be read only once
 		defer f.Close()
 		return Spool(f)
 	}
 	return &Source{file: f}, nil
 }
 
-// Spool keeps a stream in a temporary file.
+// Spool copies a stream to a temporary file.
 func Spool(r io.Reader) (*Source, error) {
 	f, err := os.CreateTemp("", "ledgerd-import-*")
 	if err != nil {
@@ -43,12 +42,12 @@ func Spool(r io.Reader) (*Source, error) {
 	s := &Source{file: f, temp: true}
 	if _, err := io.Copy(f, r); err != nil {
 		s.Close()
-		return nil, fmt.Errorf("keep the input in a temporary file: %w", err)
+		return nil, fmt.Errorf("store the input in a temporary file: %w", err)
 	}
 	return s, nil
 }
 
-// First reads the file from its beginning, and adds it to the hash that settings began.
+// First reads the file from the beginning and hashes it, after the settings.
 func (s *Source) First(settings ...string) (io.Reader, error) {
 	s.sum = sha256.New()
 	fmt.Fprintf(s.sum, "%q\n", settings)
@@ -58,7 +57,7 @@ func (s *Source) First(settings ...string) (io.Reader, error) {
 	return bufio.NewReaderSize(io.TeeReader(s.file, s.sum), 1<<16), nil
 }
 
-// Hash is over the settings and all that was read first.
+// Hash returns the hash of the settings and the first pass.
 func (s *Source) Hash() (string, error) {
 	if _, err := io.Copy(s.sum, s.file); err != nil {
 		return "", err
@@ -66,13 +65,13 @@ func (s *Source) Hash() (string, error) {
 	return hex.EncodeToString(s.sum.Sum(nil)[:10]), nil
 }
 
-// Again reads the file from its beginning once more.
+// Again reads the file from the beginning once more.
 func (s *Source) Again() (io.Reader, error) {
 	_, err := s.file.Seek(0, io.SeekStart)
 	return bufio.NewReaderSize(s.file, 1<<16), err
 }
 
-// Close closes it, and removes what was temporary.
+// Close closes the file and removes it if it is temporary.
 func (s *Source) Close() {
 	_ = s.file.Close()
 	if s.temp {

@@ -6,48 +6,47 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Verdict is what to do with a delivery.
+// Verdict is the instruction to the consumer of a delivery.
 type Verdict uint8
 
-// The verdicts.
 const (
 	Run       Verdict = iota + 1
 	Done              // acknowledge
-	BusyUntil         // somebody works on it: come again
+	BusyUntil         // another consumer is processing the message: redeliver later
 	Buried            // dead: acknowledge
-	LaterThan         // its wait is not over: come again
+	LaterThan         // in backoff: redeliver later
 )
 
 // Begun is the answer of BeginCommand.
 type Begun struct {
 	Verdict Verdict
-	Until   time.Time // with BusyUntil and LaterThan
+	Until   time.Time // set with BusyUntil and LaterThan
 	Message Message
 }
 
-// BeginCommand takes a message for work that is done elsewhere. Its answer is Begun; only a Run is
-// recorded under a request key, since every other verdict is true for a while only. So is a Run: who gets a
-// recorded one asks again with the fence in Held.
+// BeginCommand acquires a message for processing outside this server. Its answer is a Begun. Only a Run is
+// recorded under a request key, because every other verdict is temporary. A Run is temporary too: a caller that
+// gets a recorded Run begins again with its fence in Held.
 type BeginCommand struct {
 	commit.Caller
 	Key      Key
 	Delivery Delivery
 	Holder   string
 	Lease    time.Duration
-	// Held is the fence that an earlier answer to the same call gave, 0 for none: if it still holds, the answer
-	// is the same again.
+	// Held is the fence from an earlier answer to the same call, or 0. If that attempt is still current, the
+	// command returns the same answer again.
 	Held int64
-	// OrFail makes faults of BusyUntil and LaterThan, MESSAGE_BUSY and MESSAGE_LATER: what stood before the
-	// command is given back then.
+	// OrFail turns BusyUntil and LaterThan into the faults MESSAGE_BUSY and MESSAGE_LATER, so that guards
+	// before the command, such as spent tokens, are undone.
 	OrFail bool
 
 	row *row
 }
 
-// Need names the message.
+// Need declares the message.
 func (c *BeginCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
-// Apply takes it, if it may be taken. One whose holders let their lease lapse too often is dead.
+// Apply begins an attempt if the message is available. A message whose leases expired too often becomes dead.
 func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 	if err := tx.compare(c.row, &c.Delivery); err != nil {
 		return nil, err
@@ -78,9 +77,9 @@ func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 	return Begun{Verdict: Run, Message: *m}, nil
 }
 
-// held finds the message of an attempt under way. Returns fault MESSAGE_NOT_FOUND, or MESSAGE_LEASE_LOST
-// when the fence is not that of the attempt. A lease that is over is still its holder's as long as nobody
-// has taken the message: to refuse him would have the work done twice.
+// held returns the message of the running attempt with this fence. Returns fault MESSAGE_NOT_FOUND, or
+// MESSAGE_LEASE_LOST if the fence is not current. An expired lease remains valid until another consumer begins
+// the message; refusing the holder would only repeat the work.
 func (tx *Tx) held(r *row, fence int64) (*Message, error) {
 	m, ok := tx.live(r)
 	switch {
@@ -93,7 +92,7 @@ func (tx *Tx) held(r *row, fence int64) (*Message, error) {
 	return tx.Change(r), nil
 }
 
-// ended tells whether the attempt of a fence ended in one of the states before.
+// ended reports whether the attempt with this fence has already ended in one of the states.
 func (tx *Tx) ended(r *row, fence int64, states ...string) (*Message, bool) {
 	m, ok := tx.live(r)
 	for _, s := range states {
@@ -104,7 +103,7 @@ func (tx *Tx) ended(r *row, fence int64, states ...string) (*Message, bool) {
 	return nil, false
 }
 
-// CompleteCommand ends an attempt well. Its answer is a Message.
+// CompleteCommand ends an attempt successfully. Its answer is a Message.
 type CompleteCommand struct {
 	commit.Caller
 	Key    Key
@@ -114,10 +113,10 @@ type CompleteCommand struct {
 	row *row
 }
 
-// Need names the message.
+// Need declares the message.
 func (c *CompleteCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
-// Apply completes it. To complete an attempt again is done already.
+// Apply completes the message. Completing an attempt twice is a repeat.
 func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
 	if m, ok := tx.ended(c.row, c.Fence, Succeeded); ok {
 		return commit.Repeat{First: *m}, nil
@@ -130,7 +129,7 @@ func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
 	return *m, nil
 }
 
-// ExtendCommand lengthens a lease. Its answer is a Message.
+// ExtendCommand extends a lease. Its answer is a Message.
 type ExtendCommand struct {
 	commit.Caller
 	Key   Key
@@ -140,10 +139,9 @@ type ExtendCommand struct {
 	row *row
 }
 
-// Need names the message.
+// Need declares the message.
 func (c *ExtendCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
-// Apply lets the lease end so long from now.
 func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
 	m, err := tx.held(c.row, c.Fence)
 	if err != nil {

@@ -1,11 +1,11 @@
-// Package inbox makes a message take effect once, however often a broker delivers it. It owns the tables
-// inbox_*.
+// Package inbox deduplicates messages: a message takes effect once, however often a broker delivers it. It owns
+// the tables inbox_*.
 //
-// A message is named by tenant, consumer group, id and part. An effect that is a change of ours commits in
-// one transaction with the row of its message (Receive). Work that is done elsewhere is done by one at a
-// time, under a lease with a fence (Begin, Extend, Complete, Fail).
+// A message is identified by tenant, consumer group, id and part. Changes in this server commit in the same
+// transaction as the message's row (Receive). Processing elsewhere has one consumer at a time, under a lease
+// with a fence (Begin, Extend, Complete, Fail).
 //
-// What it promises: what has succeeded never runs again, for as long as its row is kept, by default for
-// ever; of two who want the same message one gets it; whoever lost his lease to another changes nothing
-// any more; what fails again and again ends dead, and a person can see it and bring it back.
+// Guarantees: a message that succeeded is not processed again while its row is kept, by default forever. At
+// most one consumer holds a message. A consumer that lost its lease to another one cannot change the message. A
+// message that keeps failing ends dead, where an operator can inspect and requeue it.
 package inbox

@@ -4,23 +4,24 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// FailCommand ends an attempt that did not go well. Its answer is a Message.
+// FailCommand ends an attempt with a failure. Its answer is a Message.
 type FailCommand struct {
 	commit.Caller
 	Key Key
-	// Fence is that of the attempt; 0: nobody began it, and this makes and ends one.
+	// Fence is the attempt's fence. 0 reports a failure without a Begin: the command records a new attempt and
+	// fails it.
 	Fence     int64
 	Error     string
 	Permanent bool
-	Delivery  Delivery // without a fence
+	Delivery  Delivery // used without a fence
 
 	row *row
 }
 
-// Need names the message.
+// Need declares the message.
 func (c *FailCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
-// Apply lets the message wait for its next attempt, or die. To fail an attempt again is done already.
+// Apply schedules the next attempt, or makes the message dead. Failing an attempt twice is a repeat.
 func (c *FailCommand) Apply(tx *Tx) (any, error) {
 	if c.Fence == 0 {
 		return c.unbegun(tx)
@@ -36,8 +37,8 @@ func (c *FailCommand) Apply(tx *Tx) (any, error) {
 	return *m, nil
 }
 
-// unbegun counts a failed attempt of a message that nobody holds. What has ended, or waits after a failed
-// attempt that two consumers saw, stays as it is.
+// unbegun records a failed attempt of a message that no consumer holds. A message that has ended stays
+// unchanged. So does one in backoff: two consumers may report the same failure.
 func (c *FailCommand) unbegun(tx *Tx) (any, error) {
 	if err := tx.compare(c.row, &c.Delivery); err != nil {
 		return nil, err

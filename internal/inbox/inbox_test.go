@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// engine starts an engine that ends with the test, as a process of its own would.
+// engine starts an engine that stops with the test, as in a separate process.
 func engine(t *testing.T, db *pgtest.DB, conns int32) *flow.Engine {
 	t.Helper()
 	pool, err := pg.Open(t.Context(), db.AppDSN, conns)
@@ -55,9 +55,9 @@ func must(t *testing.T, e *flow.Engine, c commit.Command[*inbox.Tx]) any {
 	return answer
 }
 
-// Two processes, many workers, one message at a time: no two ever work on one message under one lease, and
-// each message succeeds once, though workers stop in the middle and come back late.
-func TestTwoProcessesWorkOnEachMessageOnce(t *testing.T) {
+// Two processes with many workers each process messages. No two workers hold one message at the same time, and
+// each message succeeds once, although workers stop midway and resume late.
+func TestTwoProcessesProcessEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	engines := []*flow.Engine{engine(t, db, 6), engine(t, db, 6)}
@@ -71,7 +71,7 @@ func TestTwoProcessesWorkOnEachMessageOnce(t *testing.T) {
 			for i := range messages * 4 {
 				n := (i + w) % messages
 				k := inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", n)}
-				answer, err := do(e, &inbox.BeginCommand{Caller: who, Key: k, Holder: fmt.Sprint("w", w),
+				answer, err := do(e, &inbox.BeginCommand{Caller: caller, Key: k, Holder: fmt.Sprint("w", w),
 					Lease:    100 * time.Millisecond,
 					Delivery: delivery(func(d *inbox.Delivery) { d.MaxAttempts = 1000 })})
 				if err != nil {
@@ -82,11 +82,11 @@ func TestTwoProcessesWorkOnEachMessageOnce(t *testing.T) {
 				if b.Verdict != inbox.Run {
 					continue
 				}
-				if (i+w)%3 == 0 { // comes back when somebody else may have the message
+				if (i+w)%3 == 0 { // resumes when another worker may hold the message
 					<-time.After(120 * time.Millisecond)
 					zombies.Add(1)
 				}
-				switch _, err := do(e, &inbox.CompleteCommand{Caller: who, Key: k, Fence: b.Message.Fence}); {
+				switch _, err := do(e, &inbox.CompleteCommand{Caller: caller, Key: k, Fence: b.Message.Fence}); {
 				case err == nil:
 					succeeded[n].Add(1)
 				case fault.Is(err, inbox.LeaseLost):
@@ -104,9 +104,9 @@ func TestTwoProcessesWorkOnEachMessageOnce(t *testing.T) {
 		}
 	}
 	if zombies.Load() == 0 {
-		t.Error("nobody came back late: the test shows nothing")
+		t.Error("no worker resumed late: the test shows nothing")
 	}
-	t.Logf("%d came back late, %d had lost their lease", zombies.Load(), lost.Load())
+	t.Logf("%d resumed late, %d had lost their lease", zombies.Load(), lost.Load())
 }
 
 func TestTwoProcessesReceiveAMessageOnce(t *testing.T) {
@@ -120,7 +120,7 @@ func TestTwoProcessesReceiveAMessageOnce(t *testing.T) {
 		wg.Go(func() {
 			for n := range messages {
 				_, err := do(engines[w%2],
-					&inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", n)},
+					&inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", n)},
 						Delivery: delivery()})
 				switch {
 				case err == nil:
@@ -135,19 +135,19 @@ func TestTwoProcessesReceiveAMessageOnce(t *testing.T) {
 	}
 	wg.Wait()
 	if first.Load() != messages || again.Load() != messages*(workers-1) {
-		t.Errorf("%d first, %d again", first.Load(), again.Load())
+		t.Errorf("%d first deliveries, %d repeats", first.Load(), again.Load())
 	}
 }
 
-// What the database gives back is what was written: everything that Get shows, and the commands rely on.
-func TestMessagesComeBackAsTheyWereWritten(t *testing.T) {
+// The database returns messages as they were written: all fields that Get shows and that commands rely on.
+func TestMessagesRoundTrip(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
 	reader := inbox.NewReader(pgtest.Pool(t, db.AppDSN))
 	d := delivery(func(d *inbox.Delivery) { d.Content, d.Hash, d.Keep = []byte("a\x00b"), sum("a\x00b"), time.Hour })
 	k := inbox.Key{Tenant: 1, Group: "grüppe", ID: "topic-0-17", Part: "order:1"}
-	begun := must(t, e, &inbox.BeginCommand{Caller: who, Key: k, Delivery: d, Holder: "me",
+	begun := must(t, e, &inbox.BeginCommand{Caller: caller, Key: k, Delivery: d, Holder: "me",
 		Lease: time.Minute}).(inbox.Begun)
 	failed := must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1, Principal: "other", RequestID: "r2"},
 		Key: k, Fence: begun.Message.Fence, Error: "why"}).(inbox.Message)
@@ -171,14 +171,14 @@ func TestMessagesComeBackAsTheyWereWritten(t *testing.T) {
 	}
 }
 
-func TestCleanTakesWhatIsOverAndNothingElse(t *testing.T) {
+func TestCleanDeletesOnlyExpiredMessages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
 	pool, super := pgtest.Pool(t, db.AppDSN), pgtest.Pool(t, db.SuperDSN)
 	for i := range 6 {
 		d := delivery(func(d *inbox.Delivery) { d.Keep = time.Hour })
-		must(t, e, &inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)},
+		must(t, e, &inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)},
 			Delivery: d})
 	}
 	exec(t, super, "update inbox_messages set expires_at = now() - interval '1 s' where message_id in ('m0', 'm1')")
@@ -203,22 +203,22 @@ func TestCleanTakesWhatIsOverAndNothingElse(t *testing.T) {
 	var left string
 	if err := pool.QueryRow(t.Context(), `select string_agg(message_id, ' ' order by message_id) || ', ' ||
 		(select string_agg(message_id, ' ' order by message_id) from inbox_contents) from inbox_messages`).Scan(&left); err != nil || left != "m2 m3 m4 m5, m4 m5" {
-		t.Errorf("left is %q, %v", left, err)
+		t.Errorf("left: %q, %v", left, err)
 	}
-	// A message that is over, and that nobody has cleaned yet, is received as if it had never been.
+	// An expired message that the cleaner has not deleted yet counts as never received.
 	exec(t, super, "update inbox_messages set expires_at = now() - interval '1 s' where message_id = 'm4'")
-	must(t, e, &inbox.ReceiveCommand{Caller: who, Key: inbox.Key{Tenant: 1, Group: "g", ID: "m4"},
+	must(t, e, &inbox.ReceiveCommand{Caller: caller, Key: inbox.Key{Tenant: 1, Group: "g", ID: "m4"},
 		Delivery: delivery(func(d *inbox.Delivery) { d.Content, d.Hash = []byte("y"), sum("y") })})
 }
 
-func TestManyDeadAreRequeuedAThousandAtATime(t *testing.T) {
+func TestDeadMessagesAreRequeuedAThousandAtATime(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 6)
 	var works []flow.Submission
 	for i := range 1200 {
 		works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100,
-			Command: flow.Inbox(&inbox.FailCommand{Caller: who,
+			Command: flow.Inbox(&inbox.FailCommand{Caller: caller,
 				Key: inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint("m", i)}, Permanent: true, Delivery: delivery()})})
 	}
 	for _, r := range e.DoAll(t.Context(), works) {
@@ -226,7 +226,7 @@ func TestManyDeadAreRequeuedAThousandAtATime(t *testing.T) {
 			t.Fatal(r.Err)
 		}
 	}
-	all := &inbox.RequeueAllCommand{Caller: who, Group: "g"}
+	all := &inbox.RequeueAllCommand{Caller: caller, Group: "g"}
 	for _, want := range []inbox.Requeued{{1000, true}, {200, false}, {0, false}} {
 		if got := must(t, e, all).(inbox.Requeued); got != want {
 			t.Errorf("%+v, not %+v", got, want)
@@ -238,24 +238,24 @@ func TestManyDeadAreRequeuedAThousandAtATime(t *testing.T) {
 	}
 }
 
-// Plans that were made when the tables were empty have to serve when they are full.
-func TestStatementsKeepTheirPaceOnFullTables(t *testing.T) {
+// Plans made on empty tables must serve full tables.
+func TestPlansMadeOnEmptyTablesServeFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	db.SkipChecks() // the rows that it loads have no batch
+	db.SkipChecks() // the loaded rows have no batch
 	e := engine(t, db, 6)
 	super := pgtest.Pool(t, db.SuperDSN)
 	round := func(tag string) (works []flow.Submission) {
 		for i := range 400 {
 			k := inbox.Key{Tenant: 1, Group: "g", ID: fmt.Sprint(tag, i)}
 			works = append(works, flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 100,
-				Command: flow.Inbox(&inbox.FailCommand{Caller: who, Key: k, Delivery: delivery()})})
+				Command: flow.Inbox(&inbox.FailCommand{Caller: caller, Key: k, Delivery: delivery()})})
 		}
 		return works
 	}
 	run := func(tag string) time.Duration {
 		begun := time.Now()
-		for range 2 { // makes them, and finds them
+		for range 2 { // the first creates the message, the second finds it
 			for _, r := range e.DoAll(t.Context(), round(tag)) {
 				if r.Err != nil {
 					t.Fatal(r.Err)
@@ -264,7 +264,7 @@ func TestStatementsKeepTheirPaceOnFullTables(t *testing.T) {
 		}
 		return time.Since(begun)
 	}
-	for range 8 { // until every connection has its plans
+	for range 8 { // until every connection has cached plans
 		run("first")
 	}
 	exec(t, super, "analyze")
@@ -272,7 +272,7 @@ func TestStatementsKeepTheirPaceOnFullTables(t *testing.T) {
 		backoff_ms, max_backoff_ms, received_at, started_at, finished_at, principal, request_id, last_request_id)
 		select 1, 'g', 'old' || i, '', -i, 't', 'succeeded', '', 1, 1, 1, 1, 1, now(), now(), now(), 'p', 'r', 'r' from generate_series(1, 100000) i`)
 	exec(t, super, "insert into inbox_contents select 1, 'g', 'old' || i, '', 'x', now() + interval '1 day' from generate_series(1, 100000) i")
-	if took := run("second"); took > 3*time.Second { // one walk over the table for every row would take minutes
+	if took := run("second"); took > 3*time.Second { // a sequential scan per row would take minutes
 		t.Errorf("800 messages took %v", took)
 	}
 }
@@ -284,7 +284,7 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string) {
 	}
 }
 
-// cleanAll deletes what is over, and tells how many messages and contents.
+// cleanAll deletes expired rows and returns the number of messages and contents.
 func cleanAll(t *testing.T, pool *pgxpool.Pool) (messages, contents int64) {
 	t.Helper()
 	for i, table := range inbox.Tables() {
@@ -298,8 +298,8 @@ func cleanAll(t *testing.T, pool *pgxpool.Pool) (messages, contents int64) {
 	return messages, contents
 }
 
-// What a message that expired had said is not taken for what the new one of its name says.
-func TestANewMessageDoesNotSayWhatTheExpiredOneSaid(t *testing.T) {
+// A new message under the name of an expired one must not show the old content.
+func TestANewMessageDoesNotShowTheExpiredContent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	e := engine(t, db, 2)
@@ -314,6 +314,6 @@ func TestANewMessageDoesNotSayWhatTheExpiredOneSaid(t *testing.T) {
 	must(t, e, &inbox.FailCommand{Caller: commit.Caller{Tenant: 1}, Key: k, Delivery: d, Error: "no"})
 	m, err := inbox.NewReader(pool).Get(t.Context(), k)
 	if err != nil || m.Content != nil {
-		t.Errorf("it says %q, %v", m.Content, err)
+		t.Errorf("content %q, %v", m.Content, err)
 	}
 }

@@ -13,12 +13,12 @@ import (
 )
 
 var (
-	start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	who   = commit.Caller{Tenant: 1, Principal: "worker", RequestID: "r1"}
-	key   = inbox.Key{Tenant: 1, Group: "billing", ID: "m1"}
+	start  = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	caller = commit.Caller{Tenant: 1, Principal: "worker", RequestID: "r1"}
+	key    = inbox.Key{Tenant: 1, Group: "billing", ID: "m1"}
 )
 
-// paper is a book on paper: rows that no database has, and a clock.
+// paper is an in-memory book: rows without a database, and a clock.
 type paper struct {
 	book *inbox.Tx
 	now  time.Time
@@ -29,10 +29,10 @@ func newPaper() *paper {
 	return &paper{book: inbox.NewTx(), now: start}
 }
 
-// at runs a command so long after the start, and says in a line how it ended.
+// at runs a command at a time after the start and describes the outcome in one line.
 func (p *paper) at(after time.Duration, c commit.Command[*inbox.Tx]) string {
 	p.now = start.Add(after)
-	p.book.Start(commit.Times{}, nil) // as if it were a batch of its own
+	p.book.Start(commit.Times{}, nil) // as a batch of its own
 	c.Need(p.book)
 	p.book.Start(commit.Times{Now: p.now}, func() int64 { p.ids++; return p.ids })
 	p.book.Mark()
@@ -62,7 +62,7 @@ func (p *paper) at(after time.Duration, c commit.Command[*inbox.Tx]) string {
 	return fmt.Sprintf("%T", answer)
 }
 
-// row is the message as the book has it now.
+// row is the current message in the book.
 func (p *paper) row() inbox.Message { return p.book.Want(key).Value }
 
 func delivery(change ...func(*inbox.Delivery)) inbox.Delivery {
@@ -75,20 +75,20 @@ func delivery(change ...func(*inbox.Delivery)) inbox.Delivery {
 }
 
 func begin(change ...func(*inbox.Delivery)) *inbox.BeginCommand {
-	return &inbox.BeginCommand{Caller: who, Key: key, Delivery: delivery(change...), Holder: "me",
+	return &inbox.BeginCommand{Caller: caller, Key: key, Delivery: delivery(change...), Holder: "me",
 		Lease: 30 * time.Second}
 }
 
 func receive(change ...func(*inbox.Delivery)) *inbox.ReceiveCommand {
-	return &inbox.ReceiveCommand{Caller: who, Key: key, Delivery: delivery(change...)}
+	return &inbox.ReceiveCommand{Caller: caller, Key: key, Delivery: delivery(change...)}
 }
 
 func (p *paper) complete(fence int64) *inbox.CompleteCommand {
-	return &inbox.CompleteCommand{Caller: who, Key: key, Fence: fence}
+	return &inbox.CompleteCommand{Caller: caller, Key: key, Fence: fence}
 }
 
 func (p *paper) fail(fence int64, permanent bool) *inbox.FailCommand {
-	return &inbox.FailCommand{Caller: who, Key: key, Fence: fence, Error: "no", Permanent: permanent,
+	return &inbox.FailCommand{Caller: caller, Key: key, Fence: fence, Error: "no", Permanent: permanent,
 		Delivery: delivery()}
 }
 
@@ -99,7 +99,7 @@ func (p *paper) want(t *testing.T, after time.Duration, c commit.Command[*inbox.
 	}
 }
 
-func TestOneWorksOnAMessageAtATime(t *testing.T) {
+func TestAMessageHasOneHolderAtATime(t *testing.T) {
 	p := newPaper()
 	p.want(t, 0, begin(), "run, attempt 1")
 	fence := p.row().Fence
@@ -107,19 +107,19 @@ func TestOneWorksOnAMessageAtATime(t *testing.T) {
 	p.want(t, time.Second, receive(), "MESSAGE_BUSY 29s")
 	p.want(t, time.Second, p.fail(0, false), "MESSAGE_BUSY 29s")
 	p.want(t, time.Second, p.complete(fence+1), "MESSAGE_LEASE_LOST 0s")
-	p.want(t, 20*time.Second, &inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: 30 * time.Second},
+	p.want(t, 20*time.Second, &inbox.ExtendCommand{Caller: caller, Key: key, Fence: fence, Lease: 30 * time.Second},
 		"processing, attempt 1")
 	p.want(t, 49*time.Second, begin(), "busy 1s, attempt 1")
-	p.want(t, 50*time.Second, begin(), "run, attempt 2") // lapsed
+	p.want(t, 50*time.Second, begin(), "run, attempt 2") // the lease expired
 	for _, c := range []commit.Command[*inbox.Tx]{p.complete(fence), p.fail(fence, true),
-		&inbox.ExtendCommand{Caller: who, Key: key, Fence: fence, Lease: time.Hour}} {
+		&inbox.ExtendCommand{Caller: caller, Key: key, Fence: fence, Lease: time.Hour}} {
 		p.want(t, 51*time.Second, c, "MESSAGE_LEASE_LOST 0s")
 	}
 	second := p.row().Fence
 	if second <= fence {
 		t.Errorf("fences %d, %d", fence, second)
 	}
-	// The lease is over, but nobody has taken the message since: the work is done, and counts.
+	// The lease expired, but no other consumer began the message: the completion counts.
 	p.want(t, time.Hour, p.complete(second), "succeeded, attempt 2")
 	p.want(t, time.Hour, p.complete(second), "succeeded, attempt 2 again")
 	p.want(t, time.Hour, p.fail(second, false), "MESSAGE_LEASE_LOST 0s")
@@ -128,7 +128,7 @@ func TestOneWorksOnAMessageAtATime(t *testing.T) {
 	p.want(t, 1000*time.Hour, p.fail(0, true), "succeeded, attempt 2 again")
 }
 
-func TestWhatFailsWaitsLongerEachTimeAndDies(t *testing.T) {
+func TestBackoffDoublesUntilTheMessageIsDead(t *testing.T) {
 	p := newPaper()
 	p.want(t, 0, begin(), "run, attempt 1")
 	fence := p.row().Fence
@@ -137,28 +137,28 @@ func TestWhatFailsWaitsLongerEachTimeAndDies(t *testing.T) {
 	p.want(t, 0, p.complete(fence), "MESSAGE_LEASE_LOST 0s")
 	first := p.row().RetryAt.Sub(start)
 	if first < 4*time.Second || first > 8*time.Second {
-		t.Errorf("it waits %v", first)
+		t.Errorf("backoff %v", first)
 	}
 	p.want(t, first-time.Second, begin(), "later 1s, attempt 1")
 	p.want(t, first-time.Second, receive(), "MESSAGE_LATER 1s")
-	p.want(t, first-time.Second, p.fail(0, false), "failed, attempt 1 again") // two consumers saw one failure
+	p.want(t, first-time.Second, p.fail(0, false), "failed, attempt 1 again") // two consumers reported one failure
 	p.want(t, first, p.fail(0, false), "failed, attempt 2")
 	second := p.row().RetryAt.Sub(p.now)
 	if second < 8*time.Second || second > 16*time.Second {
-		t.Errorf("then it waits %v", second)
+		t.Errorf("second backoff %v", second)
 	}
 	p.want(t, time.Minute, begin(), "run, attempt 3")
 	p.want(t, time.Minute, p.fail(p.row().Fence, false), "dead, attempt 3")
 	p.want(t, time.Hour, begin(), "dead, attempt 3")
 	p.want(t, time.Hour, receive(), "MESSAGE_DEAD 0s")
 	p.want(t, time.Hour, p.fail(0, false), "dead, attempt 3 again")
-	p.want(t, time.Hour, &inbox.RequeueCommand{Caller: who, Key: key}, "1 requeued")
-	p.want(t, time.Hour, &inbox.RequeueCommand{Caller: who, Key: key}, "MESSAGE_NOT_DEAD 0s")
+	p.want(t, time.Hour, &inbox.RequeueCommand{Caller: caller, Key: key}, "1 requeued")
+	p.want(t, time.Hour, &inbox.RequeueCommand{Caller: caller, Key: key}, "MESSAGE_NOT_DEAD 0s")
 	p.want(t, time.Hour, begin(), "run, attempt 1")
 	p.want(t, time.Hour, p.fail(p.row().Fence, true), "dead, attempt 1")
 }
 
-func TestWhoeverLetsTheLeaseLapseTooOftenBuriesTheMessage(t *testing.T) {
+func TestTooManyExpiredLeasesMakeAMessageDead(t *testing.T) {
 	p := newPaper()
 	for i := range 3 {
 		p.want(t, time.Duration(i)*time.Minute, begin(), fmt.Sprintf("run, attempt %d", i+1))
@@ -166,7 +166,7 @@ func TestWhoeverLetsTheLeaseLapseTooOftenBuriesTheMessage(t *testing.T) {
 	fence := p.row().Fence
 	p.want(t, 3*time.Minute, begin(), "dead, attempt 3")
 	p.want(t, 3*time.Minute, p.complete(fence), "MESSAGE_LEASE_LOST 0s")
-	// What takes effect here in one commit cannot have done so: it is tried.
+	// Receive takes effect in one commit, so an expired attempt had no effect here: the message is tried again.
 	q := newPaper()
 	for i := range 3 {
 		q.want(t, time.Duration(i)*time.Minute, begin(), fmt.Sprintf("run, attempt %d", i+1))
@@ -184,9 +184,9 @@ func TestAnotherContentIsNotTheSameMessage(t *testing.T) {
 	p.want(t, time.Minute, begin(hash(1)), "run, attempt 2")
 	p.want(t, 2*time.Minute, begin(hash(2)), "MESSAGE_DIFFERS 0s")
 	p.want(t, 2*time.Minute, receive(hash(2)), "MESSAGE_DIFFERS 0s")
-	p.want(t, 2*time.Minute, &inbox.FailCommand{Caller: who, Key: key, Delivery: delivery(hash(2))},
+	p.want(t, 2*time.Minute, &inbox.FailCommand{Caller: caller, Key: key, Delivery: delivery(hash(2))},
 		"MESSAGE_DIFFERS 0s")
-	p.want(t, 2*time.Minute, begin(untold), "run, attempt 3") // who does not tell is believed
+	p.want(t, 2*time.Minute, begin(untold), "run, attempt 3") // without a hash the content is not compared
 	p.want(t, 3*time.Minute, receive(hash(1)), "succeeded, attempt 4")
 	p.want(t, 3*time.Minute, receive(hash(2)), "MESSAGE_DIFFERS 0s")
 }
@@ -204,7 +204,7 @@ func TestAnExpiredMessageCountsAsNeverSeenButKeepsItsFence(t *testing.T) {
 		!m.ExpiresAt.IsZero() {
 		t.Errorf("%+v\n%+v", old, m)
 	}
-	// When the cleaner has been there the fence of the new row is still greater: it is made of the time.
+	// Even after the cleaner deleted the row, the new fence is greater, because fences derive from the time.
 	q := newPaper()
 	q.want(t, 2*time.Hour, begin(keep), "run, attempt 1")
 	if q.row().Fence <= old.Fence {
@@ -212,7 +212,7 @@ func TestAnExpiredMessageCountsAsNeverSeenButKeepsItsFence(t *testing.T) {
 	}
 }
 
-func TestPartsAreFinishedEachForItself(t *testing.T) {
+func TestPartsAreProcessedIndependently(t *testing.T) {
 	p := newPaper()
 	p.want(t, 0, receive(), "succeeded, attempt 1")
 	other := receive()
@@ -221,8 +221,8 @@ func TestPartsAreFinishedEachForItself(t *testing.T) {
 	p.want(t, 0, other, "MESSAGE_DUPLICATE 0s")
 }
 
-// Waits are the same whenever they are worked out, and differ from message to message.
-func TestWaitsAreScattered(t *testing.T) {
+// Backoffs are deterministic and differ between messages.
+func TestBackoffIsDeterministicAndSpread(t *testing.T) {
 	seen := map[time.Duration]int{}
 	for i := range 100 {
 		k := inbox.Key{Tenant: 1, Group: "billing", ID: fmt.Sprint("m", i)}
@@ -240,11 +240,11 @@ func TestWaitsAreScattered(t *testing.T) {
 		seen[waits[0]/time.Second]++
 	}
 	if len(seen) < 4 || seen[4] > 50 || seen[7] > 50 {
-		t.Errorf("not scattered: %v", seen)
+		t.Errorf("not spread: %v", seen)
 	}
 }
 
-func TestUndoTakesBackAll(t *testing.T) {
+func TestUndoRevertsEverything(t *testing.T) {
 	p := newPaper()
 	p.want(t, 0, begin(), "run, attempt 1")
 	before := p.row()

@@ -9,12 +9,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Key names a message for one consumer group.
+// Key identifies a message of one consumer group.
 type Key struct {
 	Tenant int32
 	Group  string
 	ID     string
-	Part   string // which of several things that it touches; empty: all
+	Part   string // one of several independent effects; empty: the whole message
 }
 
 func compareKeys(a, b Key) int {
@@ -30,13 +30,13 @@ const (
 	Died       = "dead"
 )
 
-// Delivery is what came with a message, and how it is to be kept and retried.
+// Delivery is the received message with its retention and retry settings.
 type Delivery struct {
 	Topic       string
 	Content     []byte
-	Hash        []byte // SHA-256 of the content, which need not be here; nil: not told
+	Hash        []byte // SHA-256 of the content, which may be absent; nil: unknown
 	ContentLife time.Duration
-	Keep        time.Duration // after success; 0: for ever
+	Keep        time.Duration // after success; 0: forever
 	MaxAttempts int32
 	Backoff     time.Duration
 	MaxBackoff  time.Duration
@@ -51,10 +51,10 @@ const (
 	DefaultLease       = 30 * time.Second
 )
 
-// MaxContent is how many bytes of a message are kept; of a longer one only the hash is.
+// MaxContent is the size limit for stored content. Of larger content only the hash is stored.
 const MaxContent = 1 << 20
 
-// Message is a message as the inbox knows it. Zero times are times that it does not have.
+// Message is a message as the inbox knows it. Unset times are zero.
 type Message struct {
 	Key
 	RowID         int64
@@ -81,16 +81,15 @@ type Message struct {
 	RequestID     string
 	LastRequestID string
 
-	// Content is what Get reads; in a batch, what is to be kept of a message that was just made, until
-	// ContentUntil.
+	// Content is set by Get; in a batch, it is the content of a new message, to be stored until ContentUntil.
 	Content      []byte
 	ContentUntil time.Time
-	// anew: its name was an expired message's, whose content may be there still. Of a batch.
+	// anew is set in a batch if an expired message with this key may have left content behind.
 	anew bool
 }
 
-// wait is how long the message rests after its last failed attempt: the back-off doubled with every
-// attempt, less up to a half. The part taken off looks random, and is the same whenever it is worked out.
+// wait is the backoff after the last failed attempt: it doubles with every attempt, less a jitter of up to
+// half. The jitter is derived from the key and attempt, so it is the same whenever computed.
 func (m *Message) wait() time.Duration {
 	d := m.Backoff
 	for i := int32(1); i < m.Attempts && d < m.MaxBackoff; i++ {
@@ -107,7 +106,7 @@ func (m *Message) wait() time.Duration {
 	return max(d.Truncate(time.Microsecond), time.Microsecond)
 }
 
-// scatter spreads what FNV leaves close together: the finalizer of MurmurHash3.
+// scatter improves the spread of FNV hashes of similar keys, with MurmurHash3's finalizer.
 func scatter(x uint64) uint64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
@@ -116,7 +115,7 @@ func scatter(x uint64) uint64 {
 	return x ^ x>>33
 }
 
-// fail ends an attempt that did not go well.
+// fail ends an attempt with a failure.
 func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent bool) {
 	m.Error, m.LeaseUntil, m.LastRequestID = why, time.Time{}, c.RequestID
 	if permanent || m.Attempts >= m.MaxAttempts {
@@ -126,7 +125,7 @@ func (m *Message) fail(now time.Time, c commit.Caller, why string, permanent boo
 	m.State, m.RetryAt = Failed, now.Add(m.wait())
 }
 
-// succeed ends the message.
+// succeed ends the message successfully.
 func (m *Message) succeed(now time.Time, c commit.Caller, result string) {
 	m.State, m.Result, m.FinishedAt, m.LastRequestID = Succeeded, result, now, c.RequestID
 	m.LeaseUntil, m.RetryAt = time.Time{}, time.Time{}

@@ -12,13 +12,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader answers what callers read, from committed rows, without locks. Safe for many goroutines.
+// Reader serves reads from committed rows, without locks. It is safe for concurrent use.
 type Reader struct{ pool *pgxpool.Pool }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader makes a Reader on the server's own pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-// Get shows a message with its content. Returns fault MESSAGE_NOT_FOUND.
+// Get returns a message with its content. Returns fault MESSAGE_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
 	rows, err := q.MessageGet(ctx, pg.Planned{DB: r.pool},
 		db.MessageGetParams{TenantID: k.Tenant, ConsumerGroup: k.Group, MessageID: k.ID, Part: k.Part})
@@ -43,17 +43,17 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Message, error) {
 	return m, nil
 }
 
-// Filter says which messages to list. Zero values let all pass.
+// Filter selects the messages to list. Zero values match everything.
 type Filter struct{ Group, State, Topic string }
 
 const (
 	pageDefault = 100
 	pageMax     = 1_000
-	scanMax     = 50_000 // rows that one page looks at
+	scanMax     = 50_000 // rows that one page may examine
 )
 
-// List lists messages, newest first. A page looks at so many and no more, so one may be short while there
-// is a next. Returns fault PAGE_TOKEN_INVALID.
+// List lists messages, newest first. A page examines a bounded number of rows, so a page may be short although
+// a next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	token string) (messages []*Message, next string, err error) {
 	before, err := f.pages(tenant).AfterNumber(token, math.MaxInt64)
@@ -81,7 +81,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	return messages, next, nil
 }
 
-// page reads one row more than asked for, if there is one.
+// page reads one row more than requested, to know whether more follow.
 func (f Filter) page(ctx context.Context, d db.DBTX, tenant int32, before int64,
 	size int) (rows []db.MessagePageRow, next string, err error) {
 	if f.State != "" && f.State != Succeeded {
@@ -106,20 +106,20 @@ func (f Filter) page(ctx context.Context, d db.DBTX, tenant int32, before int64,
 	return rows, next, err
 }
 
-// pages is what page tokens of the list are bound to.
+// pages binds page tokens to the filter.
 func (f Filter) pages(tenant int32) paging.List {
 	return paging.Of("inbox", tenant, f.Group, f.State, f.Topic)
 }
 
-// Waiting is a message that was brought back, with its content.
+// Waiting is a requeued message with its content.
 type Waiting struct {
 	Key     Key
 	Topic   string
 	Content []byte
 }
 
-// RequeuedDue lists messages of a group that were brought back from the dead and may be taken now, oldest
-// first, as long as their content is kept: no broker will deliver them again.
+// RequeuedDue lists requeued messages of a group that may be processed now, oldest first, as long as their
+// content is kept. The broker does not deliver them again.
 func (r *Reader) RequeuedDue(ctx context.Context, tenant int32, group string, count int) (found []Waiting, err error) {
 	rows, err := q.RequeuedDue(ctx, pg.Planned{DB: r.pool},
 		db.RequeuedDueParams{TenantID: tenant, ConsumerGroup: group, Count: int32(count)})
@@ -144,6 +144,7 @@ func pageRow(tenant int32, r db.MessagePageRow) *Message {
 	return &m
 }
 
-// beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
+// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
+// than it needs.
 const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"

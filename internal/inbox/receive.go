@@ -7,9 +7,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// ReceiveCommand receives and finishes a message in one. It stands in one Execute with what the message
-// brings about, and commits with it. Its answer is a Message; a message that has had its effect is fault
-// MESSAGE_DUPLICATE, so that nothing else of the Execute takes effect again.
+// ReceiveCommand receives and completes a message in one step. In an Execute it commits together with the
+// effects of the message. Its answer is a Message. For a message that already took effect it fails with
+// MESSAGE_DUPLICATE, so that the rest of the Execute is not applied twice.
 type ReceiveCommand struct {
 	commit.Caller
 	Key      Key
@@ -19,11 +19,11 @@ type ReceiveCommand struct {
 	row *row
 }
 
-// Need names the message.
+// Need declares the message.
 func (c *ReceiveCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
-// Apply receives it. A message whose holder let his lease lapse is taken whatever its attempts: nothing
-// of it can have taken effect here.
+// Apply receives the message. If a holder's lease expired, the number of attempts is ignored: no attempt
+// elsewhere can have had an effect here.
 func (c *ReceiveCommand) Apply(tx *Tx) (any, error) {
 	if err := tx.compare(c.row, &c.Delivery); err != nil {
 		return nil, err
@@ -39,7 +39,7 @@ func (c *ReceiveCommand) Apply(tx *Tx) (any, error) {
 	return *m, nil
 }
 
-// refuse says why a message cannot be received now, if it cannot.
+// refuse returns the reason why a message cannot be received now, or nil.
 func refuse(m *Message, now time.Time) error {
 	switch {
 	case m.State == Succeeded:
@@ -56,7 +56,7 @@ func refuse(m *Message, now time.Time) error {
 	return nil
 }
 
-// about adds how the message stands.
+// about adds the message's state to a fault.
 func about(f *fault.Fault, m *Message) *fault.Fault {
 	f = f.With("message_state", m.State).With("attempts", m.Attempts)
 	for name, t := range map[string]time.Time{"lease_expire_time": m.LeaseUntil, "retry_time": m.RetryAt,

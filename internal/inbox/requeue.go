@@ -4,7 +4,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// RequeueCommand brings a dead message back: failed, with no attempts, to be taken at once.
+// RequeueCommand makes a dead message available again: failed, with zero attempts and no backoff.
 type RequeueCommand struct {
 	commit.Caller
 	Key Key
@@ -12,13 +12,13 @@ type RequeueCommand struct {
 	row *row
 }
 
-// Requeued is the answer of both commands.
+// Requeued is the answer of RequeueCommand and RequeueAllCommand.
 type Requeued struct {
 	Count int
-	More  bool // there may be more
+	More  bool // more dead messages may follow
 }
 
-// Need names the message.
+// Need declares the message.
 func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
 // Apply returns fault MESSAGE_NOT_FOUND or MESSAGE_NOT_DEAD.
@@ -37,10 +37,10 @@ func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 func (tx *Tx) requeue(r *row, c commit.Caller) {
 	m := tx.Change(r)
 	m.State, m.Attempts, m.RetryAt, m.RequeuedAt = Failed, 0, tx.Now, tx.Now
-	m.FinishedAt, m.LastRequestID = m.LeaseUntil, c.RequestID // neither has a time
+	m.FinishedAt, m.LastRequestID = m.LeaseUntil, c.RequestID // requeued messages have neither time
 }
 
-// RequeueAllCommand brings dead messages of a group back, oldest first, up to 1,000.
+// RequeueAllCommand requeues up to 1,000 dead messages of a group, oldest first.
 type RequeueAllCommand struct {
 	commit.Caller
 	Group string
@@ -49,10 +49,10 @@ type RequeueAllCommand struct {
 	found *deadSet
 }
 
-// Need has them found.
+// Need registers the search for dead messages.
 func (c *RequeueAllCommand) Need(tx *Tx) { c.found = tx.wantDead(c.Tenant, c.Group, c.Topic) }
 
-// Apply passes over those that somebody was faster with.
+// Apply skips messages that are no longer dead.
 func (c *RequeueAllCommand) Apply(tx *Tx) (any, error) {
 	answer := Requeued{More: len(c.found.rows) == maxDead}
 	for _, r := range c.found.rows {

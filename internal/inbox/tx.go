@@ -15,10 +15,10 @@ var q = db.New()
 
 type (
 	row  = commit.Row[Key, Message]
-	rows = commit.Rows[Key, Message] // embedded by this name: Rows is a method of it
+	rows = commit.Rows[Key, Message] // aliased because a field named Rows would hide the method Rows
 )
 
-// Tx has the messages of one batch's transaction. It is the inbox's commit.Participant.
+// Tx holds the messages of one batch's transaction. It is the inbox's commit.Participant.
 type Tx struct {
 	rows
 	dead []*deadSet
@@ -26,30 +26,29 @@ type Tx struct {
 
 var seed = maphash.MakeSeed()
 
-// NewTx makes an empty one.
 func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, Message](seed)} }
 
-// NameConstraints are the unique constraints over names that callers choose.
+// NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"inbox_messages_pkey"} }
 
-// deadSet is what a filter finds: dead messages, to be locked and looked at again.
+// deadSet is the result of a search: dead messages, which are locked and checked again.
 type deadSet struct {
 	tenant       int32
 	group, topic string
 	rows         []*row
 }
 
-// wantDead names the dead messages of a group, from a topic if one is given.
+// wantDead searches for the dead messages of a group, optionally of one topic.
 func (tx *Tx) wantDead(tenant int32, group, topic string) *deadSet {
 	s := &deadSet{tenant: tenant, group: group, topic: topic}
 	tx.dead = append(tx.dead, s)
 	return s
 }
 
-// maxDead is how many of them one command brings back: the constant in DeadFind.
+// maxDead is how many messages one command requeues; DeadFind has the same constant.
 const maxDead = 1000
 
-// Discover finds dead messages. They are locked then, and may have changed meanwhile.
+// Discover finds dead messages without locks. They are locked afterwards and may have changed by then.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	if len(tx.dead) == 0 {
 		return
@@ -70,7 +69,6 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 	})
 }
 
-// Lock locks and loads the messages.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	rows := tx.Sorted(compareKeys)
 	if len(rows) == 0 {
@@ -92,13 +90,13 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// live gives the message of a row, if there is one that has not expired.
+// live returns the message of a row unless it is absent or expired.
 func (tx *Tx) live(r *row) (*Message, bool) {
 	m := &r.Value
 	return m, r.Exists && (m.ExpiresAt.IsZero() || m.ExpiresAt.After(tx.Now))
 }
 
-// compare refuses a content that is not the one that came before.
+// compare refuses content that differs from the first delivery's.
 func (tx *Tx) compare(r *row, d *Delivery) error {
 	m, ok := tx.live(r)
 	if !ok || m.Hash == nil || d.Hash == nil || bytes.Equal(m.Hash, d.Hash) {
@@ -108,8 +106,8 @@ func (tx *Tx) compare(r *row, d *Delivery) error {
 		With("content_sha256", hex.EncodeToString(m.Hash)).With("request_content_sha256", hex.EncodeToString(d.Hash))
 }
 
-// attempt begins one, of a message that is there or is made now. The fence grows in every one, also
-// when the row was deleted in between: it is not before the time in microseconds.
+// attempt begins an attempt of an existing or new message. The fence always grows, even if the row was deleted
+// in between: a fence is at least the time in microseconds.
 func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	_, live := tx.live(r)
 	m := tx.Change(r)
@@ -131,7 +129,6 @@ func (tx *Tx) attempt(r *row, c commit.Caller, d *Delivery) *Message {
 	return m
 }
 
-// Flush writes messages and contents.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	fresh, changed := tx.Fresh(compareKeys), tx.Changed(compareKeys)
 	if len(fresh) > 0 {

@@ -9,20 +9,20 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// NewAsset is an asset to be made.
+// NewAsset is an asset to create.
 type NewAsset struct {
 	Code  string
 	Scale uint8
 }
 
-// CreateAssetsCommand makes assets. Its answer is a []Asset.
+// CreateAssetsCommand creates assets. Its answer is a []Asset.
 type CreateAssetsCommand struct {
 	Caller
 	Assets  []NewAsset
 	handles []*Asset
 }
 
-// Need names the assets.
+// Need declares the assets.
 func (c *CreateAssetsCommand) Need(tx *Tx) {
 	c.handles = c.handles[:0]
 	for _, a := range c.Assets {
@@ -30,14 +30,14 @@ func (c *CreateAssetsCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply makes those that are not there.
+// Apply creates the missing assets.
 func (c *CreateAssetsCommand) Apply(tx *Tx) (any, error) {
 	made := make([]Asset, 0, len(c.Assets))
 	for i, want := range c.Assets {
 		a := c.handles[i]
 		if a.found && a.Scale != want.Scale {
 			return nil, AssetExistsDifferent.New("asset %s has scale %d, not %d", a.Code, a.Scale, want.Scale).
-				With("asset", a.Code).With("scale", a.Scale)
+				With("asset", a.Code).With("scale", a.Scale).With("differs", "scale")
 		}
 		if !a.found {
 			a.found, a.fresh, a.Scale, a.CreatedAt = true, true, want.Scale, tx.at.Now
@@ -48,16 +48,16 @@ func (c *CreateAssetsCommand) Apply(tx *Tx) (any, error) {
 	return made, nil
 }
 
-// NewAccount is an account to be made.
+// NewAccount is an account to create.
 type NewAccount struct {
 	Code, Asset string
 	Kind        string
-	Min         *amount.Decimal // nil: any depth
+	Min         *amount.Decimal // nil: unbounded
 	Max         *amount.Decimal // nil: no limit
 	Metadata    map[string]string
 }
 
-// CreateAccountsCommand makes accounts. Its answer is a CreatedAccounts.
+// CreateAccountsCommand creates accounts. Its answer is a CreatedAccounts.
 type CreateAccountsCommand struct {
 	Caller
 	Accounts []NewAccount
@@ -65,13 +65,13 @@ type CreateAccountsCommand struct {
 	assets   []*Asset
 }
 
-// CreatedAccounts tells the accounts, and how many of them were there before.
+// CreatedAccounts holds the accounts and how many of them existed before.
 type CreatedAccounts struct {
 	Accounts []Account
 	Existed  int
 }
 
-// Need names the accounts and their assets.
+// Need declares the accounts and their assets.
 func (c *CreateAccountsCommand) Need(tx *Tx) {
 	c.handles, c.assets = c.handles[:0], c.assets[:0]
 	for _, a := range c.Accounts {
@@ -80,7 +80,7 @@ func (c *CreateAccountsCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply makes those that are not there.
+// Apply creates the missing accounts.
 func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	made := CreatedAccounts{Accounts: make([]Account, 0, len(c.Accounts))}
 	for i, want := range c.Accounts {
@@ -112,26 +112,27 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	return made, nil
 }
 
-// limits reads limits in an account's minor units.
+// limits converts limits to minor units of the account's asset.
 func limits(lo, hi *amount.Decimal, a *Account) (low, high *amount.Int, err error) {
 	if lo != nil {
 		n, err := minor(*lo, a)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, inField(err, "min_balance")
 		}
 		low = &n
 	}
 	if hi != nil {
 		n, err := minor(*hi, a)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, inField(err, "max_balance")
 		}
 		high = &n
 	}
 	return low, high, nil
 }
 
-// sameAs refuses content other than the account's. Metadata may have gone on since.
+// sameAs refuses a request whose content differs from the existing account. Metadata is not compared, because
+// it may have changed since.
 func (a *Account) sameAs(want NewAccount, lo, hi *amount.Int) error {
 	var fields []string
 	if want.Kind != a.Kind {
@@ -155,14 +156,14 @@ func sameLimit(a, b *amount.Int) bool {
 	return a == nil && b == nil || a != nil && b != nil && *a == *b
 }
 
-// AccountChange is what UpdateAccountCommand does to an account.
+// AccountChange is the change that UpdateAccountCommand makes.
 type AccountChange struct {
 	Min       *amount.Decimal
 	Unbounded bool
 	Max       *amount.Decimal
 	ClearMax  bool
 	Metadata  map[string]string // an empty value removes the name
-	State     string            // "": as it is
+	State     string            // "": unchanged
 }
 
 // UpdateAccountCommand changes an account. Its answer is an *Account.
@@ -173,12 +174,11 @@ type UpdateAccountCommand struct {
 	account     *Account
 }
 
-// Need names the account.
+// Need declares the account.
 func (c *UpdateAccountCommand) Need(tx *Tx) {
 	c.account = tx.accountWithDetails(c.Tenant, c.Code, c.Asset)
 }
 
-// Apply changes it.
 func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	a := c.account
 	if !a.found {
@@ -234,8 +234,8 @@ func (c *UpdateAccountCommand) Apply(tx *Tx) (any, error) {
 	return &now, nil
 }
 
-// withinLimits tells whether the account stands within its limits. Amounts near 38 digits make sums
-// of more, so it does not go by Available.
+// withinLimits reports whether the account's balance and held amount respect its limits. It compares without
+// Available, because sums of amounts near 38 digits may exceed 38 digits.
 func (a *Account) withinLimits() bool {
 	if a.Min != nil {
 		if least, ok := a.Held.Add(*a.Min); !ok || a.Balance.Cmp(least) < 0 {
@@ -245,7 +245,7 @@ func (a *Account) withinLimits() bool {
 	return a.Max == nil || a.Balance.Cmp(*a.Max) <= 0
 }
 
-// What an account's metadata may come to, as one request may bring.
+// Limits of an account's stored metadata; one request may carry as much.
 const maxMetadataPairs, maxMetadataBytes = 64, 16 << 10
 
 func checkMetadata(m map[string]string) error {

@@ -19,7 +19,7 @@ func newAccount(code string) NewAccount {
 	return NewAccount{Code: code, Asset: "CNY", Kind: KindLiability, Min: new(amount.Decimal)}
 }
 
-func TestAssetIsMadeOnceWithOneScale(t *testing.T) {
+func TestAssetIsCreatedOnceWithOneScale(t *testing.T) {
 	p := NewPaper(t, noon)
 	made := p.must(assets(NewAsset{"CNY", 2}, NewAsset{"ETH", 18}, NewAsset{"CNY", 2})).([]Asset)
 	if len(made) != 3 || made[1].Scale != 18 || !made[0].CreatedAt.Equal(noon) || len(p.newAssets) != 2 {
@@ -32,10 +32,10 @@ func TestAssetIsMadeOnceWithOneScale(t *testing.T) {
 	if len(p.newAssets) != 2 {
 		t.Errorf("%d assets", len(p.newAssets))
 	}
-	p.must(assets(NewAsset{"JPY", 1})) // the refusal took no name
+	p.must(assets(NewAsset{"JPY", 1})) // the refusal did not reserve the name
 }
 
-func TestAccountsAreMadeAllOrNone(t *testing.T) {
+func TestAccountsAreCreatedAllOrNone(t *testing.T) {
 	p := NewPaper(t, noon)
 	p.refused(AssetNotFound, accounts(newAccount("x")))
 	p.must(assets(NewAsset{"CNY", 2}))
@@ -47,7 +47,7 @@ func TestAccountsAreMadeAllOrNone(t *testing.T) {
 	p.refused(LimitViolated, accounts(newAccount("x"), tooHigh))
 	p.refused(AmountTooPrecise, accounts(newAccount("x"), precise))
 	if p.Row(AccountKey{1, "x", "CNY"}) != nil {
-		t.Error("x was made")
+		t.Error("x was created")
 	}
 	made := p.must(accounts(newAccount("x"), newAccount("y"))).(CreatedAccounts)
 	if made.Existed != 0 || made.Accounts[0].State != Open || made.Accounts[0].ID == made.Accounts[1].ID ||
@@ -63,7 +63,7 @@ func TestAccountsAreMadeAllOrNone(t *testing.T) {
 	}
 }
 
-func TestAccountThatIsThereWithTheSameContentIsLeft(t *testing.T) {
+func TestExistingAccountWithTheSameContentIsUnchanged(t *testing.T) {
 	p := NewPaper(t, noon)
 	p.must(assets(NewAsset{"CNY", 2}))
 	want := newAccount("x")
@@ -72,7 +72,7 @@ func TestAccountThatIsThereWithTheSameContentIsLeft(t *testing.T) {
 	p.must(change("x", AccountChange{Metadata: noted("a", "2")}))
 	again := p.must(accounts(want, newAccount("y"))).(CreatedAccounts)
 	if again.Existed != 1 || again.Accounts[0].Metadata["a"] != "2" {
-		t.Errorf("again %+v", again)
+		t.Errorf("repeat %+v", again)
 	}
 	for fields, c := range map[string]func(*NewAccount){
 		"kind":                         func(a *NewAccount) { a.Kind = KindAsset },
@@ -88,12 +88,12 @@ func TestAccountThatIsThereWithTheSameContentIsLeft(t *testing.T) {
 	}
 }
 
-func TestLimitsMustHoldForTheAccountAsItStands(t *testing.T) {
+func TestNewLimitsMustFitTheCurrentBalance(t *testing.T) {
 	tests := []struct {
 		name   string
 		code   string
 		change AccountChange
-		want   *fault.Reason // nil: goes
+		want   *fault.Reason // nil: accepted
 	}{
 		{"least balance as it stands", "ann", AccountChange{Min: decOf("40")}, nil},
 		{"least balance above", "ann", AccountChange{Min: decOf("40.01")}, LimitViolated},
@@ -148,7 +148,7 @@ func TestLimitsMustHoldForTheAccountAsItStands(t *testing.T) {
 	}
 }
 
-func TestNewLimitsCountFromThenOn(t *testing.T) {
+func TestNewLimitsApplyToLaterTransfers(t *testing.T) {
 	p := newTown(t)
 	p.must(change("ann", AccountChange{Min: decOf("60")}))
 	p.refused(InsufficientFunds, move("x", post("ann", "bob", "40.01")))
@@ -159,7 +159,7 @@ func TestNewLimitsCountFromThenOn(t *testing.T) {
 	p.stands("ann -1.00 0.00 1")
 }
 
-func TestMetadataIsSetByNameAndTakenAwayByAnEmptyValue(t *testing.T) {
+func TestMetadataIsSetByNameAndRemovedByAnEmptyValue(t *testing.T) {
 	p := newTown(t)
 	p.give("x", "0", func(a *Account) { a.Metadata = noted("a", "1", "b", "2") })
 	before := p.Row(AccountKey{1, "x", "CNY"}).Metadata
@@ -176,8 +176,8 @@ func TestMetadataIsSetByNameAndTakenAwayByAnEmptyValue(t *testing.T) {
 	}
 }
 
-// The request is bounded at the edge, but not what becomes of many.
-func TestMetadataDoesNotGrowPastWhatTheTableTakes(t *testing.T) {
+// The edge bounds a single request; the sum of many requests is bounded here.
+func TestMetadataDoesNotGrowPastTheLimitOfTheTable(t *testing.T) {
 	p := newTown(t)
 	p.must(change("ann", AccountChange{Metadata: noted("a", strings.Repeat("x", 16<<10-1))}))
 	p.refused(fault.FieldInvalid, change("ann", AccountChange{Metadata: noted("b", "1")}))
@@ -186,16 +186,16 @@ func TestMetadataDoesNotGrowPastWhatTheTableTakes(t *testing.T) {
 	for i := range 64 {
 		many[string(rune('à'+i))] = "1"
 	}
-	p.refused(fault.FieldInvalid, change("ann", AccountChange{Metadata: many})) // with b it is 65
+	p.refused(fault.FieldInvalid, change("ann", AccountChange{Metadata: many})) // 65 pairs together with b
 	p.must(change("ann", AccountChange{Metadata: noted("b", "")}))
 	p.must(change("ann", AccountChange{Metadata: many}))
 }
 
-func TestFrozenAccountTakesMoneyAndGivesNone(t *testing.T) {
+func TestFrozenAccountCanBeCreditedButNotDebited(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "10"))
 	p.must(change("ann", AccountChange{State: Frozen}))
-	p.must(change("ann", AccountChange{State: Frozen})) // done already
+	p.must(change("ann", AccountChange{State: Frozen})) // already frozen
 	p.refused(AccountFrozen, move("x", post("ann", "bob", "1")))
 	p.refused(AccountFrozen, hold("i", "ann", "bob", "1"))
 	p.refused(AccountFrozen, capture("c", "h", "1"))

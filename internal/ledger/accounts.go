@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// How accounts, which batches share, come into a batch and go back.
+// Accounts are shared rows: batches take them over from each other (see commit.Optimistic).
 
 var rowSeed, transferSeed, holdSeed, assetSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
 	maphash.MakeSeed()
@@ -34,7 +34,7 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	}
 }
 
-// CanOverlap: transfers and new holds see nothing but accounts and names.
+// CanOverlap is true for batches of transfers and new holds, which see only accounts and names.
 func (tx *Tx) CanOverlap() bool {
 	if len(tx.assets) > 0 || len(tx.details) > 0 || len(tx.transferRefs) > 0 || len(tx.holdRefs) > 0 {
 		return false
@@ -52,7 +52,7 @@ func (tx *Tx) CanOverlap() bool {
 	return true
 }
 
-// TakeOver copies the accounts that another batch leaves.
+// TakeOver copies the accounts of the preceding batch.
 func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {
 	other := from.(*Tx)
 	for _, a := range tx.locks {
@@ -85,7 +85,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// Read loads the accounts that were not taken over.
+// Read loads, without locks, the accounts that were not taken over.
 func (tx *Tx) Read(p *commit.Pipe) {
 	missing := make([]*Account, 0, len(tx.locks))
 	for _, a := range tx.sorted() {
@@ -139,7 +139,7 @@ func (a *Account) load(r *db.AccountLockRow) {
 	a.LastEntryAt, a.NextLapseAt = pg.OrZero(r.LastEntryAt), pg.OrZero(r.NextLapseAt)
 }
 
-// written is the transaction that wrote the row that the batch works with.
+// written is the id of the transaction that wrote the account's current version.
 func (a *Account) written() pgtype.Uint32 {
 	if a.writer != nil {
 		return pgtype.Uint32{Uint32: a.writer.XID(), Valid: true}
@@ -147,7 +147,29 @@ func (a *Account) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: a.xmin, Valid: true}
 }
 
-// Write writes the accounts that changed.
+// Confirm locks all accounts that the batch read, in the global lock order, if Write does not update some of
+// them. Write alone would lock the updated accounts before the read-only ones and violate that order.
+func (tx *Tx) Confirm(p *commit.Pipe) {
+	var arg db.AccountConfirmParams
+	seen := false
+	for _, a := range tx.locks {
+		if a.found {
+			arg.Tenants = append(arg.Tenants, a.Tenant)
+			arg.AccountIds = append(arg.AccountIds, a.ID)
+			arg.Writers = append(arg.Writers, a.written())
+			seen = seen || !a.dirty
+		}
+	}
+	if !seen {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.AccountConfirm(p.Context(), d, arg)
+		return err
+	})
+}
+
+// Write updates the changed accounts.
 func (tx *Tx) Write(p *commit.Pipe) {
 	n, changed := 0, false
 	for _, a := range tx.locks {
@@ -188,28 +210,6 @@ func (tx *Tx) Write(p *commit.Pipe) {
 	arg.NextLapseAt = pg.OrNull(arg.NextLapseAt)
 	p.Queue(func(d commit.DB) error {
 		_, err := q.AccountUpdate(p.Context(), d, arg)
-		return err
-	})
-}
-
-// Confirm locks all accounts that were seen, in the order in which every batch locks them, if there are some that
-// Write does not write: alone it would lock them first, and those that were only seen behind them.
-func (tx *Tx) Confirm(p *commit.Pipe) {
-	var arg db.AccountConfirmParams
-	seen := false
-	for _, a := range tx.locks {
-		if a.found {
-			arg.Tenants = append(arg.Tenants, a.Tenant)
-			arg.AccountIds = append(arg.AccountIds, a.ID)
-			arg.Writers = append(arg.Writers, a.written())
-			seen = seen || !a.dirty
-		}
-	}
-	if !seen {
-		return
-	}
-	p.Queue(func(d commit.DB) error {
-		_, err := q.AccountConfirm(p.Context(), d, arg)
 		return err
 	})
 }

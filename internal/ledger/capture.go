@@ -9,23 +9,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// CaptureParams asks to pay out of a hold.
+// CaptureParams describe a capture.
 type CaptureParams struct {
 	holdTarget
 	BizNo       string
-	Amount      *amount.Decimal // nil: all that is left
-	To          string          // "": the hold's own
+	Amount      *amount.Decimal // nil: all that remains
+	To          string          // "": the hold's default destination
 	ReleaseRest bool
 	Type        string
 	Metadata    map[string]string
 }
 
-// CaptureOf makes the params for a hold by id or, when id is 0, by biz_no.
+// CaptureOf makes the params for a hold by id or, if id is 0, by biz_no.
 func CaptureOf(holdID int64, holdBizNo string) CaptureParams {
 	return CaptureParams{holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
 }
 
-// Capture is a capture's answer.
+// Capture is the answer to a CaptureCommand.
 type Capture struct {
 	Transfer *Transfer
 	Hold     *Hold
@@ -36,10 +36,10 @@ type CaptureCommand struct {
 	Caller
 	CaptureParams
 	name  *transferName
-	asset string // of the hold, once it was met: for a hold of this batch there is nothing to discover
+	asset string // the hold's asset, learned in Apply: a hold of the same batch cannot be discovered
 }
 
-// Need names the biz_no and the hold, and where it pays.
+// Need declares the biz_no, the hold, and the destination.
 func (c *CaptureCommand) Need(tx *Tx) {
 	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.want(1 + 1)
@@ -49,7 +49,7 @@ func (c *CaptureCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply pays, or answers the transfer that has the biz_no.
+// Apply pays, or returns the existing transfer with the biz_no.
 func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 	h, from, err := c.get(tx)
 	if errors.Is(err, commit.ErrMoreRows) || errors.Is(err, commit.ErrLater) {
@@ -57,7 +57,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 	}
 	if first := c.name.t; first != nil {
 		if d := c.differences(first, h); len(d) > 0 {
-			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)
+			return nil, tx.bizNoTaken("transfer", c.BizNo, first.ID, d)
 		}
 		return commit.Repeat{First: Capture{first, h.copy()}}, nil
 	}
@@ -85,7 +85,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 	n := h.Remaining()
 	if c.Amount != nil {
 		if n, err = minor(*c.Amount, from); err != nil {
-			return nil, err
+			return nil, inField(err, "amount")
 		}
 	}
 	if n.Cmp(h.Remaining()) > 0 {
@@ -105,7 +105,7 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 	return Capture{t, h.copy()}, nil
 }
 
-// What is written down of how a capture was asked for, beside its amount.
+// Stored forms of a capture's request, in addition to its amount.
 const allHeld, restBack = "all_held", "release_rest"
 
 func (c *CaptureCommand) form() string {
@@ -123,7 +123,7 @@ func (c *CaptureCommand) differences(t *Transfer, h *Hold) (fields []string) {
 		return []string{"kind"}
 	}
 	if h == nil || t.HoldID != h.ID {
-		return []string{"hold"}
+		return []string{nameField("hold", c.HoldID)}
 	}
 	if t.Entries[1].Account != cmp.Or(c.To, h.To) {
 		fields = append(fields, "to")

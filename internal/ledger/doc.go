@@ -1,12 +1,15 @@
-// Package ledger is the double-entry ledger: assets, accounts, transfers with their entries, holds.
-// It owns the tables ledger_*.
+// Package ledger is the double-entry ledger: assets, accounts, transfers with their entries, and holds. It owns
+// the tables ledger_*.
 //
-// Its verbs are methods of Tx, plain Go over the rows of one batch: no context, no clock, no SQL.
-// A verb returns a result, or a fault and leaves what the engine then undoes. Tx is also the
-// ledger's commit.Participant: what a batch loads and flushes. Commands carry verbs to the engine; reads
-// are plain queries beside it.
+// The domain verbs are methods of Tx, plain Go on the rows of one batch: no context, no clock, no SQL. A verb
+// either returns a result, or returns a fault and leaves changes that the engine undoes. Tx is also the
+// ledger's commit.Participant: it loads and flushes the rows of a batch. Commands carry verbs to the engine;
+// reads are plain queries outside it.
 //
-// What it promises: every posting makes two entries that sum to zero; an entry keeps the balance
-// before and after and the next version of its account; no balance passes its limits; a biz_no names
-// one thing for ever.
+// Its methods as Participant, in the order of their calls: Discover (load.go), Latch, CanOverlap, TakeOver, Lock
+// or Read (accounts.go), Lookup (load.go), Latest, Start (tx.go), Resolve (load.go), Mark, Undo (tx.go), Flush
+// (flush.go), Confirm, Write (accounts.go).
+//
+// Guarantees: every posting makes two entries that sum to zero. An entry stores the balance before and after it
+// and its account's next version. No balance exceeds its limits. A biz_no names one object forever.
 package ledger

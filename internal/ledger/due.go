@@ -11,15 +11,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// DueHold is a hold whose time has come.
+// DueHold is an open hold past its expiry.
 type DueHold struct {
 	Account   AccountKey
 	ID        int64
 	ExpiresAt time.Time
 }
 
-// DueHolds finds holds whose time has come, oldest first, behind the one given: a LapseCommand for each
-// account lets them lapse. Nothing depends on it being prompt: loading an account does the same.
+// DueHolds finds holds past their expiry, oldest first, after the given one. A LapseCommand for each account
+// makes them lapse. Correctness does not depend on promptness: loading an account makes its due holds lapse
+// too.
 func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int32) ([]DueHold, error) {
 	rows, err := q.HoldDuePage(ctx, pg.Planned{DB: pool},
 		db.HoldDuePageParams{After: after.ExpiresAt, AfterID: after.ID, Batch: limit})
@@ -30,7 +31,7 @@ func DueHolds(ctx context.Context, pool *pgxpool.Pool, after DueHold, limit int3
 	return holds, err
 }
 
-// AccountsOf are the accounts of holds, each once.
+// AccountsOf returns the distinct accounts of holds.
 func AccountsOf(holds []DueHold) []AccountKey {
 	accounts := make([]AccountKey, len(holds))
 	for i, h := range holds {

@@ -8,9 +8,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// The scheduler asks every second: of the holds whose time is still to come it must read none, also on a
-// connection that first asked when there were no holds at all.
-func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
+// The scheduler polls every second. The query must not read holds that are not due, even on a connection that
+// planned it when there were no holds.
+func TestPollingForDueHoldsReadsOnlyDueHolds(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ctx := t.Context()
@@ -32,7 +32,7 @@ func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
 		return holds
 	}
 	touched := func() int64 { return pgtest.Touched(t, "^ledger_(holds|accounts)$", super, pool) }
-	exec("alter table ledger_holds set (autovacuum_enabled = false)") // its ANALYZE would hide what is wrong
+	exec("alter table ledger_holds set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
 	exec("analyze")
 	for range 10 {
 		look()
@@ -45,11 +45,11 @@ func TestLookingForDueHoldsReadsNoOthers(t *testing.T) {
 		t.Fatal(holds)
 	}
 	if n := touched() - before; n > 50 {
-		t.Errorf("%d blocks for one hold that is due", n)
+		t.Errorf("%d blocks for one due hold", n)
 	}
 }
 
-// due is one account with 20,000 open holds, of which one is due.
+// due is SQL for one account with 20,000 open holds, one of them due.
 var due = []string{
 	`insert into ledger_assets values (1, 'CNY', 2, '2026-01-01')`,
 	`insert into commit_batches (batch_id, committed_at, commands, instance)

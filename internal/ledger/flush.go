@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Flush writes what changed, table by table, except accounts that were there: see Write.
+// Flush writes the changes, table by table. Write updates the existing accounts.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	tx.flushAssets(p)
 	tx.insertAccounts(p)

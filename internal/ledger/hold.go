@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// HoldParams is a hold as asked for.
+// HoldParams describe a hold to create.
 type HoldParams struct {
 	BizNo    string
 	From, To string // To may be empty
@@ -20,7 +20,7 @@ type HoldParams struct {
 	Metadata map[string]string
 }
 
-// HoldCommand makes a hold. Its answer is a *Hold, as it is then.
+// HoldCommand creates a hold. Its answer is a *Hold in its current state.
 type HoldCommand struct {
 	Caller
 	HoldParams
@@ -28,7 +28,7 @@ type HoldCommand struct {
 	from, to *Account
 }
 
-// Need names the biz_no and the accounts.
+// Need declares the biz_no and the accounts.
 func (c *HoldCommand) Need(tx *Tx) {
 	c.name = tx.holdName(c.Tenant, c.BizNo)
 	c.from = tx.account(c.Tenant, c.From, c.Asset)
@@ -38,14 +38,14 @@ func (c *HoldCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply makes the hold, or answers the one that has the biz_no.
+// Apply creates the hold, or returns the existing one with the biz_no.
 func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	if c.from.lapsing {
 		return nil, commit.ErrLater
 	}
 	if h := c.name.h; h != nil {
 		if d := c.differences(h); len(d) > 0 {
-			return nil, bizNoTaken("hold", c.BizNo, h.ID, d)
+			return nil, tx.bizNoTaken("hold", c.BizNo, h.ID, d)
 		}
 		return commit.Repeat{First: h.copy()}, nil
 	}
@@ -57,7 +57,7 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	}
 	n, err := minor(c.Amount, c.from)
 	if err != nil {
-		return nil, err
+		return nil, inField(err, "amount")
 	}
 	switch c.from.State {
 	case Closed:
@@ -94,7 +94,7 @@ func (c *HoldCommand) Apply(tx *Tx) (any, error) {
 	return h.copy(), nil
 }
 
-// copy is the hold as it is now: later commands of the batch may change it.
+// copy is a snapshot of the hold: later commands of the batch may change it.
 func (h *Hold) copy() *Hold {
 	c := *h
 	return &c
@@ -124,7 +124,7 @@ func (c *HoldCommand) differences(h *Hold) (fields []string) {
 	return fields
 }
 
-// holdTarget is the hold that a command is about, by id or, when id is 0, by biz_no.
+// holdTarget identifies a command's hold by id or, if id is 0, by biz_no.
 type holdTarget struct {
 	HoldID    int64
 	HoldBizNo string
@@ -132,7 +132,8 @@ type holdTarget struct {
 	byName    *holdName
 }
 
-// need names the hold; its account, and those of to ("": the hold's own), are found on the way.
+// need declares the hold. Discover finds its account and the accounts of to ("": the hold's default
+// destination).
 func (t *holdTarget) need(tx *Tx, tenant int32, to ...string) {
 	var wants *holdWants
 	if t.HoldID != 0 {
@@ -146,7 +147,7 @@ func (t *holdTarget) need(tx *Tx, tenant int32, to ...string) {
 	wants.to = append(wants.to, to...)
 }
 
-// get is the hold with its account.
+// get returns the hold with its account.
 func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 	var h *Hold
 	if t.byID != nil {
@@ -158,11 +159,14 @@ func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 		return nil, nil, commit.ErrMoreRows
 	}
 	if h == nil {
-		return nil, nil, HoldNotFound.New("there is no such hold")
+		if t.HoldID != 0 {
+			return nil, nil, holdNotFound("hold_id", t.HoldID)
+		}
+		return nil, nil, holdNotFound("hold_biz_no", t.HoldBizNo)
 	}
 	a := tx.accounts[AccountKey{h.Tenant, h.From, h.Asset}]
 	if a == nil || !a.found {
-		return nil, nil, commit.ErrMoreRows // committed after Discover looked
+		return nil, nil, commit.ErrMoreRows // committed after Discover ran
 	}
 	if a.lapsing {
 		return nil, nil, commit.ErrLater
@@ -170,7 +174,11 @@ func (t *holdTarget) get(tx *Tx) (*Hold, *Account, error) {
 	return h, a, nil
 }
 
-// mustBeHeld refuses a hold that is over.
+func holdNotFound(name string, value any) error {
+	return HoldNotFound.New("there is no hold %v", value).With(name, value)
+}
+
+// mustBeHeld refuses a hold that has ended.
 func (h *Hold) mustBeHeld() error {
 	switch h.State {
 	case Held:
@@ -182,21 +190,21 @@ func (h *Hold) mustBeHeld() error {
 	return HoldNotHeld.New("hold %s is already %s", h.BizNo, h.State).With("state", h.State)
 }
 
-// ReleaseCommand gives back what a hold still keeps. Its answer is a *Hold.
+// ReleaseCommand releases the remaining amount of a hold. Its answer is a *Hold.
 type ReleaseCommand struct {
 	Caller
 	holdTarget
 }
 
-// ReleaseOf makes the command for a hold by id or, when id is 0, by biz_no.
+// ReleaseOf makes the command for a hold by id or, if id is 0, by biz_no.
 func ReleaseOf(c Caller, holdID int64, holdBizNo string) *ReleaseCommand {
 	return &ReleaseCommand{Caller: c, holdTarget: holdTarget{HoldID: holdID, HoldBizNo: holdBizNo}}
 }
 
-// Need names the hold.
+// Need declares the hold.
 func (c *ReleaseCommand) Need(tx *Tx) { c.need(tx, c.Tenant) }
 
-// Apply releases the hold; one that is released already stays so.
+// Apply releases the hold. Releasing a released hold is a repeat.
 func (c *ReleaseCommand) Apply(tx *Tx) (any, error) {
 	h, a, err := c.get(tx)
 	if err != nil {
@@ -212,8 +220,8 @@ func (c *ReleaseCommand) Apply(tx *Tx) (any, error) {
 	return h.copy(), nil
 }
 
-// end gives back what the hold still keeps. The state says which verb did it, so that the other one learns that it
-// lost.
+// end releases the remaining amount of the hold. The state records whether a capture or a release ended it, so
+// that the later one of the two is refused.
 func (tx *Tx) end(a *Account, h *Hold, state string) {
 	tx.touch(a)
 	tx.touchHold(h)
@@ -221,18 +229,18 @@ func (tx *Tx) end(a *Account, h *Hold, state string) {
 	h.State, h.ClosedAt = state, tx.at.Now
 }
 
-// LapseCommand makes the due holds of an account lapse: loading the account does it.
+// LapseCommand makes the due holds of an account lapse, by loading the account.
 type LapseCommand struct {
 	Account AccountKey
 	account *Account
 }
 
-// Need names the account.
+// Need declares the account.
 func (c *LapseCommand) Need(tx *Tx) {
 	c.account = tx.account(c.Account.Tenant, c.Account.Code, c.Account.Asset)
 }
 
-// Apply has nothing to do but to wait for the last of them.
+// Apply only asks for another run while due holds remain.
 func (c *LapseCommand) Apply(*Tx) (any, error) {
 	if c.account.lapsing {
 		return nil, commit.ErrLater

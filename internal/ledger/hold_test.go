@@ -22,14 +22,14 @@ func looks(t *testing.T, h *Hold, state, captured, remaining string) {
 	}
 }
 
-func TestHoldKeepsMoneyFromGoingOut(t *testing.T) {
+func TestHoldReducesTheAvailableBalance(t *testing.T) {
 	p := newTown(t)
 	h := p.must(hold("h", "ann", "bob", "60")).(*Hold)
 	looks(t, h, Held, "0", "60")
 	if !h.ExpiresAt.Equal(noon.Add(time.Hour)) || !h.CreatedAt.Equal(noon) {
 		t.Errorf("expires at %v, created at %v", h.ExpiresAt, h.CreatedAt)
 	}
-	p.stands("ann 100.00 60.00 0") // no entry: nothing moved
+	p.stands("ann 100.00 60.00 0") // a hold makes no entries
 	p.refused(InsufficientFunds, move("x", post("ann", "cid", "40.01")))
 	p.refused(InsufficientFunds, hold("i", "ann", "", "40.01"))
 	p.must(hold("i", "ann", "", "up to 50"))
@@ -73,7 +73,7 @@ func TestHoldIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 	}
 }
 
-func TestCapturePaysInPartsAndElsewhere(t *testing.T) {
+func TestCapturePaysInPartsAndToOtherAccounts(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
 	got := p.must(capture("c1", "h", "10")).(Capture)
@@ -97,7 +97,7 @@ func TestCapturePaysInPartsAndElsewhere(t *testing.T) {
 	p.refused(HoldNotHeld, release("h"))
 }
 
-func TestCaptureMayGiveTheRestBack(t *testing.T) {
+func TestCaptureMayReleaseTheRest(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
 	looks(t, p.must(capture("c", "h", "10", restReleased)).(Capture).Hold, Captured, "10", "0")
@@ -120,7 +120,7 @@ func TestCaptureIsRefused(t *testing.T) {
 		{"to itself", capture("x", "h", "1", to("ann")), DestinationMissing},
 		{"destination not found", capture("x", "h", "1", to("nobody")), AccountNotFound},
 		{"too precise", capture("x", "h", "0.001"), AmountTooPrecise},
-		{"more than it keeps", capture("x", "h", "60.01"), CaptureExceedsHold},
+		{"more than remains", capture("x", "h", "60.01"), CaptureExceedsHold},
 		{"destination closed", capture("x", "h", "60", to("closed")), AccountClosed},
 		{"destination full", capture("x", "h", "60", to("full")), BalanceLimitExceeded},
 		{"account frozen", capture("x", "on-frozen", "1"), AccountFrozen},
@@ -135,13 +135,13 @@ func TestCaptureIsRefused(t *testing.T) {
 			p.must(hold("on-frozen", "freezing", "bob", "1"))
 			p.must(change("freezing", AccountChange{State: Frozen}))
 			p.refused(test.want, test.c)
-			p.must(release("on-frozen")) // releasing goes, also when frozen
+			p.must(release("on-frozen")) // a frozen account's hold can be released
 			p.stands("ann 100.00 60.00 2", "freezing 5.00 0.00 0")
 		})
 	}
 }
 
-func TestCaptureNeedsNoOtherMoneyThanTheHolds(t *testing.T) {
+func TestCaptureNeedsNoAvailableBalance(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "100"))
 	p.must(capture("c", "h", "0.01"))
@@ -149,7 +149,7 @@ func TestCaptureNeedsNoOtherMoneyThanTheHolds(t *testing.T) {
 	p.stands("ann 0.00 0.00 2", "bob 200.00 0.00 2")
 }
 
-func TestReleaseGivesBackWhatIsLeftAndOnceIsEnough(t *testing.T) {
+func TestReleaseReturnsTheRestAndIsIdempotent(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
 	p.must(capture("c", "h", "10"))
@@ -162,19 +162,19 @@ func TestReleaseGivesBackWhatIsLeftAndOnceIsEnough(t *testing.T) {
 	}
 }
 
-func TestTheLaterOfCaptureAndReleaseLearnsThatItCameTooLate(t *testing.T) {
+func TestTheLaterOfCaptureAndReleaseIsRefused(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
 	p.must(capture("c", "h", "10", restReleased))
 	for range 2 {
 		if f := p.refused(HoldNotHeld, release("h")); f.State["state"] != Captured {
-			t.Errorf("a release of what was captured: state %v", f.State)
+			t.Errorf("release after capture: state %v", f.State)
 		}
 	}
 	p.must(hold("i", "ann", "bob", "60"))
 	p.must(release("i"))
 	if f := p.refused(HoldNotHeld, capture("d", "i", "10", restReleased)); f.State["state"] != Released {
-		t.Errorf("a capture of what was released: state %v", f.State)
+		t.Errorf("capture after release: state %v", f.State)
 	}
 	p.stands("ann 90.00 0.00 1", "bob 110.00 0.00 1")
 }
@@ -192,7 +192,7 @@ func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
 	p.stands("ann 80.00 80.00 2")
 
 	p.Tick(noon.Add(time.Hour))
-	p.stands("ann 80.00 40.00 2") // without an entry, and before any command
+	p.stands("ann 80.00 40.00 2") // without an entry, before any command
 	f := p.refused(HoldExpired, capture("at", "h", "10"))
 	if f.State["state"] != Expired || f.State["expire_time"] != "2026-01-02T13:00:00Z" {
 		t.Errorf("state %v", f.State)
@@ -213,7 +213,7 @@ func TestHoldLapsesExactlyAtItsTime(t *testing.T) {
 	}
 }
 
-func TestNoHoldLapsesBeforeTheAccountExpectsIt(t *testing.T) {
+func TestNextLapseIsALowerBound(t *testing.T) {
 	p := newTown(t)
 	place := func(bizNo string, life time.Duration) {
 		c := hold(bizNo, "ann", "bob", "1")
@@ -227,11 +227,11 @@ func TestNoHoldLapsesBeforeTheAccountExpectsIt(t *testing.T) {
 	if next() != time.Hour {
 		t.Errorf("next lapse after %v", next())
 	}
-	p.must(release("one")) // the bound stays: it is a bound
+	p.must(release("one")) // NextLapseAt is a lower bound: a release does not raise it
 	if next() != time.Hour {
 		t.Errorf("next lapse after %v", next())
 	}
-	p.Tick(noon.Add(time.Hour)) // and is made good when its time comes
+	p.Tick(noon.Add(time.Hour)) // it is corrected when its time comes
 	if next() != 2*time.Hour {
 		t.Errorf("next lapse after %v", next())
 	}
@@ -241,7 +241,7 @@ func TestNoHoldLapsesBeforeTheAccountExpectsIt(t *testing.T) {
 func TestHoldCaptureAndReleaseOfOneBatch(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "", "60"))
-	p.must(capture("c", "h", "10", to("cid"))) // cid was not named by the hold
+	p.must(capture("c", "h", "10", to("cid"))) // cid is not the hold's destination
 	p.must(capture("d", "h", "10", to("bob")))
 	p.must(release("h"))
 	p.stands("ann 80.00 0.00 2", "bob 110.00 0.00 1", "cid 10.00 0.00 1")
@@ -252,12 +252,12 @@ func TestHoldCaptureAndReleaseOfOneBatch(t *testing.T) {
 	if len(rows) != 1 || !rows[0].fresh {
 		t.Fatalf("new holds %+v", rows)
 	}
-	looks(t, rows[0], Released, "20", "0") // as it is inserted
+	looks(t, rows[0], Released, "20", "0") // in the state in which it is inserted
 }
 
-// The account that a capture pays is learnt from its hold. When that is only of this batch, nothing
-// can be discovered before, so the command itself has to remember.
-func TestCaptureElsewhereOfAHoldOfItsOwnBatchNamesTheAccountInTheNextRun(t *testing.T) {
+// A capture learns its destination account from its hold. A hold of the same batch cannot be discovered, so the
+// command itself must remember the account for the next run.
+func TestCaptureOfAHoldOfTheSameBatchFindsItsDestinationInTheNextRun(t *testing.T) {
 	c := capture("c", "h", "10", to("cid"))
 	for run := range 2 {
 		b := NewTx()

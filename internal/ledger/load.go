@@ -10,9 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Discover finds the accounts of the holds to capture and of the transfers to reverse, through
-// columns that never change. What it misses is found missing again under the locks, or makes the
-// batch run again.
+// Discover finds the accounts of holds to capture and of transfers to reverse, by columns that never change. A
+// row committed later is either found missing again under the locks, or makes the batch run again.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	tx.loadHolds(p, func(h *Hold, wants holdWants) {
 		tx.account(h.Tenant, h.From, h.Asset)
@@ -57,7 +56,7 @@ func (tx *Tx) Discover(p *commit.Pipe) {
 	}
 }
 
-// Lookup reads assets, names, and the holds and transfers that commands are about.
+// Lookup reads assets, names, and the holds and transfers that commands refer to.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	tx.lookupAssets(p)
 	tx.lookupTransfers(p)
@@ -124,15 +123,15 @@ func (tx *Tx) lookupTransfers(p *commit.Pipe) {
 				HoldID:     pg.OrZero(r.HoldID), Forms: pg.OrZero(r.Forms), Metadata: readMetadata(r.Metadata),
 				RequestID: r.RequestID}
 			if n := tx.transferNames[nameKey{ref.tenant, r.BizNo}]; n != nil && n.t != nil {
-				ref.t = n.t // one object a transfer
+				ref.t = n.t // one object per transfer
 			}
 		}
 		return err
 	})
 }
 
-// loadHolds reads the holds that are wanted, by name and by id. Before the locks only those whose
-// accounts are to be found; each is handed to found instead of being kept.
+// loadHolds reads the wanted holds by name and id. During discovery it reads only holds whose accounts must be
+// found, and passes each to found instead of keeping it.
 func (tx *Tx) loadHolds(p *commit.Pipe, found func(*Hold, holdWants), discover bool) {
 	var names []*holdName
 	var byName db.HoldLookupParams
@@ -198,7 +197,7 @@ func holdOf(tenant int32, bizNo string, r db.HoldLookupByIDRow, id int64) *Hold 
 		ClosedAt: pg.OrZero(r.ClosedAt), Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 
-// keepHold makes one object a hold, however often it was loaded.
+// keepHold returns one object per hold, however often the hold is loaded.
 func (tx *Tx) keepHold(h *Hold) *Hold {
 	k := idKey{h.Tenant, h.ID}
 	if tx.holds == nil {
@@ -217,7 +216,7 @@ func readMetadata(b []byte) map[string]string {
 	}
 	var m map[string]string
 	if json.Unmarshal(b, &m) != nil {
-		return nil // not written by us: shown as none
+		return nil // not written by ledgerd: shown as empty
 	}
 	return m
 }
@@ -231,4 +230,158 @@ func writeMetadata(m map[string]string) []byte {
 		panic(err) // a map of strings always encodes
 	}
 	return b
+}
+
+// Resolve reads rows that depend on found rows: the entries of existing transfers, the due holds of the locked
+// accounts, and metadata.
+func (tx *Tx) Resolve(p *commit.Pipe) {
+	if tx.resolved {
+		return
+	}
+	tx.resolved = true
+	tx.resolveTransfers(p)
+	tx.resolveLapses(p)
+	tx.resolveDetails(p)
+}
+
+func (tx *Tx) resolveTransfers(p *commit.Pipe) {
+	var found []*Transfer
+	var arg db.EntryLookupParams
+	add := func(t *Transfer, most int32) {
+		if t != nil && !t.complete {
+			t.complete = true
+			found = append(found, t)
+			arg.Tenants = append(arg.Tenants, t.Tenant)
+			arg.TransferIds = append(arg.TransferIds, t.ID)
+			arg.Most = append(arg.Most, most)
+		}
+	}
+	for _, r := range tx.transferRefs {
+		add(r.t, 0)
+	}
+	for _, n := range tx.nameList {
+		if n.all {
+			add(n.t, 0)
+		} else {
+			add(n.t, n.most)
+		}
+	}
+	if len(found) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.EntryLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			t := found[r.N-1]
+			t.Entries = append(t.Entries,
+				Entry{AccountID: r.AccountID, Account: r.Code, Asset: r.Asset, Scale: uint8(r.Scale),
+					Version: r.Version, TransferID: t.ID, Posting: r.Posting, Amount: r.Amount, Before: r.BalanceBefore,
+					After: r.BalanceAfter, RecordedAt: r.RecordedAt.UTC(), EffectiveAt: pg.OrZero(r.EffectiveAt)})
+		}
+		return err
+	})
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.ReversalLookup(p.Context(), d,
+			db.ReversalLookupParams{Tenants: arg.Tenants, TransferIds: arg.TransferIds})
+		for _, r := range rows {
+			found[r.N-1].ReversedByID = r.TransferID
+		}
+		return err
+	})
+}
+
+// maxLapses is the approximate number of holds that lapse in one batch.
+const maxLapses = 2000
+
+// resolveLapses makes the due holds of locked accounts lapse, before any command and regardless of the
+// commands' outcome: otherwise a hold past its expiry would reduce the available balance until the scheduler
+// runs. An account with very many due holds lapses some of them in this batch, and its commands run after it.
+func (tx *Tx) resolveLapses(p *commit.Pipe) {
+	due := tx.dueAccounts()
+	if len(due) == 0 {
+		return
+	}
+	most := max(1, maxLapses/len(due))
+	arg := db.HoldDueParams{Now: tx.at.Now, Most: int64(most) + 1}
+	for _, a := range due {
+		if a.writer != nil { // its holds may not be written yet
+			p.Refuse(commit.ErrConflict)
+			return
+		}
+		arg.Tenants = append(arg.Tenants, a.Tenant)
+		arg.AccountIds = append(arg.AccountIds, a.ID)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.HoldDue(p.Context(), d, arg)
+		if err != nil {
+			return err
+		}
+		for _, a := range due {
+			a.NextLapseAt, a.dirty = time.Time{}, true
+		}
+		met := make([]int, len(due))
+		for _, r := range rows {
+			a := due[r.N-1]
+			if met[r.N-1]++; met[r.N-1] > most && !r.ExpiresAt.After(tx.at.Now) {
+				a.NextLapseAt, a.lapsing = r.ExpiresAt.UTC(), true
+				continue
+			}
+			tx.lapseIfDue(a, tx.keepHold(&Hold{Tenant: a.Tenant, ID: r.HoldID, AccountID: a.ID, Amount: r.Amount,
+				Captured: r.Captured,
+				State:    Held, ExpiresAt: r.ExpiresAt.UTC()}))
+		}
+		return nil
+	})
+}
+
+// dueAccounts are the locked accounts that may have due holds.
+func (tx *Tx) dueAccounts() (due []*Account) {
+	for _, a := range tx.locks {
+		if a.found && !a.NextLapseAt.IsZero() && !a.NextLapseAt.After(tx.at.Now) {
+			due = append(due, a)
+		}
+	}
+	return due
+}
+
+// lapseIfDue makes an open hold lapse if it is due, and otherwise notes its expiry.
+func (tx *Tx) lapseIfDue(a *Account, h *Hold) {
+	if h.ExpiresAt.After(tx.at.Now) {
+		tx.expectLapse(a, h)
+		return
+	}
+	tx.touch(a)
+	tx.touchHold(h)
+	a.Held, _ = a.Held.Sub(h.Remaining())
+	h.State, h.ClosedAt = Expired, tx.at.Now
+}
+
+// expectLapse lowers the account's next expiry to the hold's.
+func (tx *Tx) expectLapse(a *Account, h *Hold) {
+	if a.NextLapseAt.IsZero() || h.ExpiresAt.Before(a.NextLapseAt) {
+		a.NextLapseAt = h.ExpiresAt
+	}
+}
+
+func (tx *Tx) resolveDetails(p *commit.Pipe) {
+	var found []*Account
+	var arg db.AccountDetailLookupParams
+	for a := range tx.details {
+		if a.found {
+			found = append(found, a)
+			arg.Tenants = append(arg.Tenants, a.Tenant)
+			arg.AccountIds = append(arg.AccountIds, a.ID)
+		}
+	}
+	if len(found) == 0 {
+		return
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.AccountDetailLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			a := found[r.N-1]
+			a.Metadata, a.CreatedAt = readMetadata(r.Metadata), r.CreatedAt.UTC()
+		}
+		return err
+	})
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// brief is the life of a hold that is over before the next batch, which waits for it; all others are
-// over long after the test.
+// brief is the life of a hold that expires before the next batch; the test waits for it. All other holds expire
+// long after the test.
 const brief = time.Millisecond
 
-// play is one run of the model beside an engine: commands gather, and go in one batch.
+// play is one run of the model against an engine. Commands are collected and committed in one batch.
 type play struct {
 	*rapid.T
 	engine  *flow.Engine
@@ -38,7 +38,7 @@ func (p *play) ok(err error) {
 	}
 }
 
-// commit runs what gathered, and compares all answers and rows.
+// commit runs the collected commands and compares answers and rows.
 func (p *play) commit() {
 	works := make([]flow.Submission, len(p.waiting))
 	for i, o := range p.waiting {
@@ -57,7 +57,7 @@ func (p *play) commit() {
 	p.compare()
 }
 
-// waitOut lets the time of brief holds come.
+// waitOut waits until brief holds have expired.
 func (p *play) waitOut() {
 	for over := false; !over; {
 		p.ok(p.pool.QueryRow(context.Background(), `select coalesce(max(expires_at) < clock_timestamp(), true) from ledger_holds
@@ -66,8 +66,8 @@ func (p *play) waitOut() {
 	p.model.now = p.model.now.Add(2 * brief)
 }
 
-// compare looks at rows of the database. A hold whose time has come counts as lapsed, though nobody
-// has met it yet.
+// compare compares the database's rows with the model. A hold past its expiry counts as lapsed, even if no
+// batch has processed it yet.
 func (p *play) compare() {
 	p.model.lapse()
 	p.same("accounts", p.model.rows(), p.lines(`
@@ -82,7 +82,7 @@ func (p *play) compare() {
 		from ledger_holds h join ledger_accounts a using (tenant_id, account_id) where h.tenant_id = $1`))
 }
 
-// compareEntries looks at the whole journal.
+// compareEntries compares the whole journal.
 func (p *play) compareEntries() {
 	var want []string
 	for _, e := range p.model.entries {
@@ -93,7 +93,7 @@ func (p *play) compareEntries() {
 		from ledger_entries e join ledger_accounts a using (tenant_id, account_id) where e.tenant_id = $1`))
 }
 
-// lapseAll does the scheduler's work: it must come to an end, and leave nothing due.
+// lapseAll does the scheduler's work: it must terminate and leave no due holds.
 func (p *play) lapseAll() {
 	for {
 		due, err := ledger.DueHolds(context.Background(), p.pool, ledger.DueHold{}, 1000)
@@ -137,8 +137,8 @@ func (p *play) same(what string, want, got []string) {
 	}
 }
 
-// TestEngineAnswersAsTheModel runs drawn batches on Postgres and on the model: answers, balances,
-// holds and entries are the same after each. At the end pgtest checks all invariants.
+// TestEngineAnswersAsTheModel runs random batches on Postgres and on the model, and compares answers, balances,
+// holds and entries after each. At the end pgtest checks all invariants.
 func TestEngineAnswersAsTheModel(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// wish turns what the model runs into what the ledger runs.
+// wish converts commands of the model to commands of the ledger.
 type wish struct{ ledger.Caller }
 
 type ledgerCommandOf = commit.Command[*ledger.Tx]
@@ -104,7 +104,7 @@ func (w wish) transfer(o op) *ledger.TransferCommand {
 	return c
 }
 
-// told is the line that the model says for an answer.
+// told is the model's line for an answer.
 func told(answer any, existed bool, err error) string {
 	if f := fault.Of(err); f != nil {
 		return strings.TrimSpace(f.Reason.Name + " " + f.State["differs"])
@@ -163,7 +163,8 @@ func accountLine(a *ledger.Account) string {
 		a.Held, bound(a.Min), bound(a.Max), a.Version)
 }
 
-// dealer draws commands: few names, so that they meet, and earlier commands again, whole or altered.
+// dealer generates commands. Few distinct names make commands collide, and earlier commands are repeated,
+// unchanged or altered.
 type dealer struct {
 	played []op
 	lives  []time.Duration
@@ -171,7 +172,7 @@ type dealer struct {
 
 var (
 	codes   = []string{"world", "ann", "bob", "cid", "tap", "jar"}
-	strange = []string{"new", "ghost"} // seldom or never there
+	strange = []string{"new", "ghost"} // rarely or never created
 	usual   = []string{"0.01", "1", "1.50", "2.5", "7", "10", "33.33", "50", "100", "1000"}
 	odd     = []string{"0.001", "0.000000000000000001", "400000000000000000000000000000000000", "90000000000000000000",
 		"99999999999999999999999999999999999999"}
@@ -191,7 +192,7 @@ func quantity(t *rapid.T) string {
 	return pick(t, "amount", usual...)
 }
 
-// known draws the biz_no of something that was tried, or else any.
+// known draws the biz_no of an earlier command, or any.
 func (d *dealer) known(t *rapid.T, what, prefix string, names int) string {
 	var tried []string
 	for _, o := range d.played {
@@ -209,7 +210,7 @@ func pick(t *rapid.T, what string, from ...string) string {
 	return rapid.SampledFrom(from).Draw(t, what)
 }
 
-// seldom draws one of the others about once in four times.
+// seldom draws one of the others about once in four draws.
 func seldom(t *rapid.T, what, usual string, others ...string) string {
 	return rapid.SampledFrom(append([]string{usual, usual, usual, usual, usual}, others...)).Draw(t, what)
 }
@@ -285,7 +286,7 @@ func (d *dealer) fresh(t *rapid.T) op {
 		least: pick(t, "least", "0", "none", "1"), most: pick(t, "most", "none", "none", "1000")}
 }
 
-// deal draws a new command, or one that was played before, or that with one thing altered.
+// deal draws a new command, an earlier one, or an earlier one with one change.
 func (d *dealer) deal(t *rapid.T) op {
 	o := op{}
 	if again := rapid.IntRange(0, 9).Draw(t, "again"); again > 2 || len(d.played) == 0 {
@@ -322,7 +323,7 @@ func (d *dealer) altered(t *rapid.T, o op) op {
 	return o
 }
 
-// opening are the accounts of every run.
+// opening are the initial accounts and transfers of every run.
 func opening() (ops []op) {
 	for _, a := range []op{{account: "world/CNY", least: "none"}, {account: "world/ETH", least: "none"},
 		{account: "ann/CNY", least: "0"},
@@ -340,7 +341,7 @@ func opening() (ops []op) {
 		posts: []opPost{{from: "world", to: "ann", asset: "ETH", amount: "3", form: "exact"}}})
 }
 
-// TestBookAnswersAsTheModel runs drawn commands on a book and on the model, with time moving.
+// TestBookAnswersAsTheModel runs random commands on a book and on the model while time advances.
 func TestBookAnswersAsTheModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -379,7 +380,7 @@ func TestBookAnswersAsTheModel(t *testing.T) {
 					code, asset, _ := strings.Cut(a.key, "/")
 					if got := accountLine(p.Row(ledger.AccountKey{Tenant: 1, Code: code,
 						Asset: asset})); got != a.line() {
-						t.Fatalf("stands %s\nwant %s", got, a.line())
+						t.Fatalf("account %s\nwant %s", got, a.line())
 					}
 				}
 			},

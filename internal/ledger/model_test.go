@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// model says what the ledger has to answer. It is written from what the calls promise in their proto
-// files, in big numbers and plain maps, and shares no code with the ledger. Answers are lines of text.
+// model is the reference implementation of the ledger, written from the promises in the proto files with big
+// integers and plain maps. It shares no code with the ledger. Its answers are lines of text.
 type model struct {
 	now       time.Time
 	accounts  map[string]*modelAccount // by code/asset
@@ -46,21 +46,21 @@ type modelHold struct {
 	expires          time.Time
 }
 
-// op is one command as asked for. Which fields count depends on what.
+// op is one command. The field what determines which other fields are used.
 type op struct {
 	what       string // transfer, all, hold, capture, release, reverse, update, create
 	biz        string
-	target     string // the hold or the transfer that it is about
+	target     string // the hold or transfer that it refers to
 	posts      []opPost
 	all        []op
-	kind       string // of a transfer its type, of an account its kind
+	kind       string // type of a transfer, kind of an account
 	metadata   string
 	effective  time.Time
 	conditions []opCondition
 	life       time.Duration
-	rest       bool // capture: give it back
+	rest       bool // capture: release the rest
 	account    string
-	least      string // "": as it is, "none": take it away
+	least      string // "": unchanged, "none": remove
 	most       string
 	state      string
 }
@@ -80,12 +80,12 @@ func newModel(now time.Time) *model {
 
 var scales = map[string]int{"CNY": 2, "ETH": 18}
 
-// limit is the first number of 39 digits.
+// limit is the smallest number of 39 digits.
 var limit = new(big.Int).Exp(big.NewInt(10), big.NewInt(38), nil)
 
 func fits(n *big.Int) bool { return n.CmpAbs(limit) < 0 }
 
-// minor reads a decimal in the minor units of an asset, or gives the reason why it cannot.
+// minor converts a decimal to minor units of an asset, or returns the reason for refusing it.
 func minor(text, asset string) (*big.Int, string) {
 	r, ok := new(big.Rat).SetString(text)
 	if !ok {
@@ -101,13 +101,13 @@ func minor(text, asset string) (*big.Int, string) {
 	return r.Num(), ""
 }
 
-// assetOf is the asset in code/asset.
+// assetOf returns the asset of code/asset.
 func assetOf(account string) string { return account[strings.IndexByte(account, '/')+1:] }
 
 func plus(a, b *big.Int) *big.Int  { return new(big.Int).Add(a, b) }
 func minus(a, b *big.Int) *big.Int { return new(big.Int).Sub(a, b) }
 
-// lapse ends the holds whose time has come.
+// lapse ends the holds past their expiry.
 func (m *model) lapse() {
 	for _, h := range m.holds {
 		if h.state == "held" && !h.expires.After(m.now) {
@@ -130,7 +130,7 @@ func (h *modelHold) line() string {
 		h.state)
 }
 
-// run does one command and says what it has to be answered with. A refusal changes nothing.
+// run executes a command and returns the expected answer. A refusal changes nothing.
 func (m *model) run(o op) string {
 	before := m.clone()
 	line := m.apply(o)
@@ -160,8 +160,7 @@ func (m *model) clone() *model {
 	return c
 }
 
-// apply answers "…: …" when it did what was asked, "existed …: …" when that was done before, and else
-// the reason.
+// apply returns "…: …" on success, "existed …: …" for a repeat, and otherwise the reason.
 func (m *model) apply(o op) string {
 	switch o.what {
 	case "transfer":
@@ -228,7 +227,7 @@ func (m *model) transfer(o op) string {
 	return m.keep(t, o.kind)
 }
 
-// check holds conditions: all amounts are read, then all versions compared, then all balances.
+// check evaluates conditions: first all amounts, then all versions, then all balances.
 func (m *model) check(conditions []opCondition) string {
 	for _, c := range conditions {
 		if c.least != "" {
@@ -252,7 +251,7 @@ func (m *model) check(conditions []opCondition) string {
 	return ""
 }
 
-// post makes one posting. With hold, the amount comes out of it.
+// post makes one posting. With hold, it uses the held amount.
 func (m *model) post(t *modelTransfer, from, to, form string, n *big.Int, hold *modelHold) string {
 	a, b := m.accounts[from], m.accounts[to]
 	switch {
@@ -291,7 +290,7 @@ func (m *model) post(t *modelTransfer, from, to, form string, n *big.Int, hold *
 	return ""
 }
 
-// pays is the amount that may go out of an account.
+// pays returns the amount that the account pays.
 func (a *modelAccount) pays(form string, n *big.Int, fromHold bool) (*big.Int, string) {
 	if a.least == nil {
 		if form == "all" {
@@ -319,7 +318,7 @@ func (m *model) keep(t *modelTransfer, kind string) string {
 	return t.line
 }
 
-// repeat answers a biz_no that is taken.
+// repeat answers a request whose biz_no is taken.
 func (t *modelTransfer) repeat(o op, fields []string) string {
 	if len(fields) > 0 {
 		slices.Sort(fields)
@@ -348,7 +347,7 @@ func (t *modelTransfer) transferDiffers(o op) (fields []string) {
 			}
 		}
 		switch {
-		case p.asset != first.asset: // then there is no one amount
+		case p.asset != first.asset: // then there is no common amount
 		case p.form != first.form:
 			fields = append(fields, "postings.form")
 		case p.form != "all" && !sameNumber(p.amount, first.amount):
@@ -364,7 +363,7 @@ func sameNumber(a, b string) bool {
 	return x.Cmp(y) == 0
 }
 
-// shared compares what all have. A time that is not said is no difference.
+// shared compares the fields that all requests have. An omitted time is not a difference.
 func shared(o, first op) (fields []string) {
 	if o.metadata != first.metadata {
 		fields = append(fields, "metadata")
@@ -375,7 +374,7 @@ func shared(o, first op) (fields []string) {
 	return fields
 }
 
-// rows is how the accounts stand.
+// rows are the expected account rows.
 func (m *model) rows() []string {
 	var rows []string
 	for _, a := range m.accounts {
@@ -397,7 +396,7 @@ func (a *modelAccount) line() string {
 		bound(a.least), bound(a.most), a.version)
 }
 
-// holdRows is how the holds stand.
+// holdRows are the expected hold rows.
 func (m *model) holdRows() []string {
 	var rows []string
 	for _, name := range slices.Sorted(maps.Keys(m.holds)) {

@@ -119,7 +119,7 @@ func (t *modelTransfer) captureDiffers(o op, h *modelHold) (fields []string) {
 		return []string{"kind"}
 	}
 	if h == nil || o.target != t.op.target {
-		return []string{"hold"}
+		return []string{"hold_biz_no"}
 	}
 	p, first := o.posts[0], t.op.posts[0]
 	own := func(code string) string {
@@ -134,7 +134,7 @@ func (t *modelTransfer) captureDiffers(o op, h *modelHold) (fields []string) {
 	switch {
 	case (p.amount == "") != (first.amount == ""), p.amount != "" && !sameNumber(p.amount, first.amount):
 		fields = append(fields, "amount")
-	case p.amount != "" && o.rest != t.op.rest: // of all there is no rest
+	case p.amount != "" && o.rest != t.op.rest: // capturing everything leaves no rest
 		fields = append(fields, "release_rest")
 	}
 	if o.kind != t.op.kind {
@@ -170,7 +170,7 @@ func (m *model) reverse(o op) string {
 			fields = []string{"kind"}
 		} else {
 			if fields = shared(o, t.op); o.target != t.op.target {
-				fields = append(fields, "target")
+				fields = append(fields, "transfer_biz_no")
 			}
 		}
 		return t.repeat(o, fields)

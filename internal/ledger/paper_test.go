@@ -13,36 +13,35 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Paper is a Tx without a database, on which commands run as the engine runs them: named, marked,
-// applied, undone when they fail. What it was given is there; all commands are of one batch.
+// Paper is a Tx without a database. It runs commands like the engine: Need, Mark, Apply, and Undo on failure.
+// Only rows passed to Give exist, and all commands belong to one batch.
 type Paper struct {
 	*Tx
 	t   tester
 	ids int64
 }
 
-// tester is a test, also one of properties.
+// tester is a test or a property test.
 type tester interface {
 	Helper()
 	Errorf(string, ...any)
 	Fatalf(string, ...any)
 }
 
-// NewPaper makes an empty one.
 func NewPaper(t tester, now time.Time) *Paper {
 	p := &Paper{Tx: NewTx(), t: t}
 	p.Start(commit.Times{Now: now, Recorded: now}, func() int64 { p.ids++; return p.ids })
 	return p
 }
 
-// Give puts an account there, as if it had been loaded.
+// Give adds an account as if it had been loaded.
 func (p *Paper) Give(a Account) {
 	p.ids++
 	a.ID, a.found = p.ids, true
 	*p.account(a.Tenant, a.Code, a.Asset) = a
 }
 
-// Row is an account as it stands, or nil.
+// Row is the account's current row, or nil.
 func (p *Paper) Row(k AccountKey) *Account {
 	if a := p.accounts[k]; a != nil && a.found {
 		return a
@@ -50,21 +49,21 @@ func (p *Paper) Row(k AccountKey) *Account {
 	return nil
 }
 
-// Tick sets the time of the next commands, and lets due holds lapse as the load does.
+// Tick sets the time of the following commands and makes due holds lapse, like the load.
 func (p *Paper) Tick(now time.Time) {
 	p.Start(commit.Times{Now: now, Recorded: now}, p.newID)
 	for _, a := range p.dueAccounts() {
 		a.NextLapseAt, a.dirty = time.Time{}, true
 		for _, h := range p.holds {
 			if h.State == Held && h.AccountID == a.ID {
-				p.meet(a, h)
+				p.lapseIfDue(a, h)
 			}
 		}
 	}
 }
 
-// Do runs a command. It is undone at first, whether it fails or not, and must leave no trace then:
-// the engine also undoes one whose answer cannot be encoded.
+// Do runs a command twice. The first run is always undone and must leave no trace: the engine also undoes a
+// command whose answer cannot be encoded.
 func (p *Paper) Do(c commit.Command[*Tx]) (answer any, err error) {
 	p.t.Helper()
 	for range 3 {
@@ -88,7 +87,7 @@ func (p *Paper) Do(c commit.Command[*Tx]) (answer any, err error) {
 	return nil, err
 }
 
-// resolveRefs finds what is named by id, as the look-up does.
+// resolveRefs finds rows named by id, like the look-up.
 func (p *Paper) resolveRefs() {
 	for k, r := range p.holdRefs {
 		r.h = p.holds[k]
@@ -102,7 +101,7 @@ func (p *Paper) resolveRefs() {
 	}
 }
 
-// image is a deep copy of all that a command can change.
+// image is a deep copy of everything that a command can change.
 type image struct {
 	Accounts  map[AccountKey]Account
 	Assets    map[assetKey]Asset
@@ -169,7 +168,7 @@ func copyAccount(a Account) Account {
 	return a
 }
 
-// What follows is how tables of tests speak of it.
+// The helpers below keep test tables short.
 
 var (
 	noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -189,7 +188,7 @@ func decOf(s string) *amount.Decimal {
 	return &d
 }
 
-// units reads an amount in minor units of two decimals.
+// units parses an amount in minor units of two decimals.
 func units(s string) amount.Int {
 	n, err := dec(s).Minor(2)
 	if err != nil {
@@ -203,7 +202,7 @@ func unitsOf(s string) *amount.Int {
 	return &n
 }
 
-// newTown is a paper with accounts of CNY: world may go to any depth, ann and bob have 100.00, cid nothing.
+// newTown is a paper with CNY accounts: world is unbounded, ann and bob have 100.00, cid has nothing.
 func newTown(t tester) *Paper {
 	p := NewPaper(t, noon)
 	p.give("world", "-200", func(a *Account) { a.Min = nil })
@@ -258,7 +257,7 @@ func hold(bizNo, from, to, n string) *HoldCommand {
 	return c
 }
 
-// capture takes n out of a hold; "" is all that is left.
+// capture captures n of a hold; "" captures all that remains.
 func capture(bizNo, of, n string, change ...func(*CaptureParams)) *CaptureCommand {
 	c := &CaptureCommand{Caller: me, CaptureParams: CaptureOf(0, of)}
 	c.BizNo, c.Type = bizNo, "capture"
@@ -281,7 +280,7 @@ func change(code string, c AccountChange) *UpdateAccountCommand {
 	return &UpdateAccountCommand{Caller: me, Code: code, Asset: "CNY", Change: c}
 }
 
-// must runs a command that has to succeed.
+// must runs a command that must succeed.
 func (p *Paper) must(c commit.Command[*Tx]) any {
 	p.t.Helper()
 	answer, err := p.Do(c)
@@ -291,7 +290,7 @@ func (p *Paper) must(c commit.Command[*Tx]) any {
 	return answer
 }
 
-// refused runs a command that has to fail with a reason, and returns the fault.
+// refused runs a command that must fail with a reason, and returns the fault.
 func (p *Paper) refused(r *fault.Reason, c commit.Command[*Tx]) *fault.Fault {
 	p.t.Helper()
 	answer, err := p.Do(c)
@@ -301,19 +300,19 @@ func (p *Paper) refused(r *fault.Reason, c commit.Command[*Tx]) *fault.Fault {
 	return fault.Of(err)
 }
 
-// stands compares "code balance held version" of accounts of CNY.
+// stands compares "code balance held version" of CNY accounts.
 func (p *Paper) stands(want ...string) {
 	p.t.Helper()
 	for _, w := range want {
 		code, _, _ := strings.Cut(w, " ")
 		a := p.Row(AccountKey{1, code, "CNY"})
 		if got := fmt.Sprint(a.Code, " ", a.Format(a.Balance), " ", a.Format(a.Held), " ", a.Version); got != w {
-			p.t.Errorf("stands %q, want %q", got, w)
+			p.t.Errorf("account %q, want %q", got, w)
 		}
 	}
 }
 
-// existed runs a command that was run before, and returns the first result.
+// existed runs a repeated command and returns the first result.
 func (p *Paper) existed(c commit.Command[*Tx]) any {
 	p.t.Helper()
 	r, ok := p.must(c).(commit.Repeat)
@@ -323,7 +322,7 @@ func (p *Paper) existed(c commit.Command[*Tx]) any {
 	return r.First
 }
 
-// FindAll takes the place of the load: every account named is there, and may go to any depth.
+// FindAll replaces the load: every declared account exists and is unbounded.
 func (tx *Tx) FindAll() {
 	for _, a := range tx.locks {
 		a.found, a.State, a.Scale = true, Open, 2

@@ -11,24 +11,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader answers what callers read. It goes past the engine: every answer comes from one snapshot of
-// the committed rows, and takes no lock that outlives a statement. Every query begins with the tenant.
-// Safe for many goroutines.
+// Reader serves reads outside the engine. Every answer comes from one snapshot of the committed rows, without
+// row locks. Every query filters by tenant. It is safe for concurrent use.
 type Reader struct {
 	pool *pgxpool.Pool
 }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader makes a Reader on the server's own pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-// Page asks for a part of a list: a size, 0 for the default, and the token that the part before gave.
-// The answer's token is empty after the last part. A part may be short, even empty, and have a next.
+// Page requests a part of a list: a size, or 0 for the default, and the token returned with the previous page.
+// The answer's token is empty after the last page. A page may be short or empty although a next token follows.
 type Page struct {
 	Size  int
 	Token string
 }
 
-// Sizes of pages, and how many rows one page looks at when a filter that no index serves passes few.
+// Page sizes, and how many rows one page may examine for a filter that no index supports.
 const (
 	pageDefault      = 100
 	pageMax          = 1_000
@@ -43,22 +42,22 @@ func (p Page) size() int {
 	return min(p.Size, pageMax)
 }
 
-// one is where a lone statement for one row runs: its snapshot is that of the answer.
+// one is for a read of a single statement, whose own snapshot suffices.
 func (r *Reader) one() db.DBTX { return pg.Planned{DB: r.pool} }
 
-// beginRead begins one snapshot, in which what is ordered is read by its index, as far as it is wanted
-// and no further: without good statistics reading all and sorting looks as cheap.
+// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
+// than it needs. With poor statistics the planner would read and sort everything.
 const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
 
-// snapshot runs the statements of a list, or several, on one snapshot.
+// snapshot runs several statements, or a list, on one snapshot.
 func (r *Reader) snapshot(ctx context.Context, read func(db.DBTX) error) error {
 	options := pgx.TxOptions{BeginQuery: beginRead}
 	return pgx.BeginTxFunc(ctx, r.pool, options, func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
 }
 
-// Times of the database have six decimals. Between two of them, "at or after" and "before" mean the
-// later one.
+// roundUp rounds up to the microseconds of the database, so that "at or after" and "before" a time in between
+// both mean the later microsecond.
 func roundUp(t time.Time) time.Time {
 	if r := t.Truncate(time.Microsecond); r.Before(t) {
 		return r.Add(time.Microsecond)
@@ -66,10 +65,10 @@ func roundUp(t time.Time) time.Time {
 	return t
 }
 
-// noEnd is later than every time recorded.
+// noEnd is later than every recorded time.
 var noEnd = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// span makes the range [from, before) of two times, either of which may be zero: open.
+// span converts two times, either of which may be zero (open), to the range [from, before).
 func span(from, before time.Time) (start, end time.Time) {
 	if before.IsZero() {
 		before = noEnd

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Assets lists all assets of a tenant, by code.
+// Assets lists a tenant's assets by code.
 func (r *Reader) Assets(ctx context.Context, tenant int32) ([]Asset, error) {
 	rows, err := q.AssetList(ctx, r.one(), tenant)
 	assets := make([]Asset, 0, len(rows))
@@ -22,7 +22,7 @@ func (r *Reader) Assets(ctx context.Context, tenant int32) ([]Asset, error) {
 	return assets, err
 }
 
-// Account is an account as it is now, with its metadata. Returns fault ACCOUNT_NOT_FOUND.
+// Account returns the current account with its metadata. Returns fault ACCOUNT_NOT_FOUND.
 func (r *Reader) Account(ctx context.Context, tenant int32, code, asset string) (*Account, error) {
 	row, err := q.AccountRead(ctx, r.one(), db.AccountReadParams{TenantID: tenant, Code: code, Asset: asset})
 	if err != nil {
@@ -32,8 +32,8 @@ func (r *Reader) Account(ctx context.Context, tenant int32, code, asset string) 
 	return &a, nil
 }
 
-// Accounts lists accounts whose codes match a pattern, by code and asset; only those of one asset
-// unless asset is empty. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
+// Accounts lists accounts whose codes match a pattern, ordered by code and asset; an empty asset matches all
+// assets. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
 func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string,
 	page Page) ([]Account, string, error) {
 	p, err := parsePattern(codes)
@@ -68,8 +68,8 @@ func (r *Reader) Accounts(ctx context.Context, tenant int32, codes, asset string
 	return accounts, next, nil
 }
 
-// afterAccount is the code and asset after which a page begins; at first just before the pattern's
-// range, since no asset is empty.
+// afterAccount is the code and asset after which a page begins. The first page begins before the pattern's
+// range, because no asset is empty.
 func afterAccount(l paging.List, token string, p pattern) (code, asset string, err error) {
 	place, err := l.After(token, 2)
 	if place == nil || err != nil || place[0] < p.low {
@@ -87,7 +87,7 @@ func accountOf(tenant int32, r db.AccountPageRow) Account {
 		CreatedAt: r.CreatedAt.UTC()}
 }
 
-// orNotFound turns "no rows" of a query for an account into its fault.
+// orNotFound converts pgx.ErrNoRows of an account query to its fault.
 func orNotFound(err error, tenant int32, code, asset string) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return notFound(&Account{AccountKey: AccountKey{tenant, code, asset}})
@@ -95,7 +95,7 @@ func orNotFound(err error, tenant int32, code, asset string) error {
 	return err
 }
 
-// BalanceSum is what the accounts of one asset have together.
+// BalanceSum is the sum over accounts of one asset.
 type BalanceSum struct {
 	Asset         string
 	Scale         uint8
@@ -103,8 +103,8 @@ type BalanceSum struct {
 	Balance, Held amount.Total
 }
 
-// BalanceSums adds up the accounts whose codes match a pattern, for each asset, or for one unless
-// asset is empty. Returns fault FIELD_INVALID.
+// BalanceSums sums the accounts whose codes match a pattern, by asset; an empty asset matches all assets.
+// Returns fault FIELD_INVALID.
 func (r *Reader) BalanceSums(ctx context.Context, tenant int32, codes, asset string) ([]BalanceSum, error) {
 	p, err := parsePattern(codes)
 	if err != nil {
@@ -134,7 +134,7 @@ type TrialBalance struct {
 	Next   string // page token
 }
 
-// TrialBalanceLine is one account: a balance below zero is a debit, above zero a credit.
+// TrialBalanceLine is one account: a negative balance is a debit, a positive one a credit.
 type TrialBalanceLine struct {
 	Code, Asset string
 	Scale       uint8
@@ -142,16 +142,16 @@ type TrialBalanceLine struct {
 	Balance     amount.Int
 }
 
-// TrialBalanceTotal adds up the debits and the credits in one asset, neither below zero.
+// TrialBalanceTotal is the sum of debits and the sum of credits in one asset, neither negative.
 type TrialBalanceTotal struct {
 	Asset         string
 	Scale         uint8
 	Debit, Credit amount.Total
 }
 
-// TrialBalance lists the balances of the accounts whose codes match a pattern, by code and asset,
-// with the totals; only those of one asset unless asset is empty. Each page has the totals of its own
-// time. Returns faults FIELD_INVALID, PAGE_TOKEN_INVALID.
+// TrialBalance lists the balances of accounts whose codes match a pattern, ordered by code and asset, with
+// totals; an empty asset matches all assets. Each page computes the totals at its own time. Returns faults
+// FIELD_INVALID, PAGE_TOKEN_INVALID.
 func (r *Reader) TrialBalance(ctx context.Context, tenant int32, codes, asset string,
 	page Page) (*TrialBalance, error) {
 	p, err := parsePattern(codes)

@@ -10,16 +10,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
 
-// Balance is an account's balance, now or at a time.
+// Balance is an account's balance, now or at a past time.
 type Balance struct {
 	Scale     uint8
-	Balance   amount.Total // by effective time it may have more digits than an amount
+	Balance   amount.Total // by effective time it may exceed the digits of an amount
 	Held      amount.Int   // now only
-	Available *amount.Int  // now only; nil: there is no bound, or a time was asked for
-	Version   int64        // of the last entry counted; by effective time, of the last one known
+	Available *amount.Int  // now only; nil: unbounded, or at a past time
+	Version   int64        // of the last entry included; by effective time, of the latest entry
 }
 
-// Balance is the balance now. Returns fault ACCOUNT_NOT_FOUND.
+// Balance returns the current balance. Returns fault ACCOUNT_NOT_FOUND.
 func (r *Reader) Balance(ctx context.Context, tenant int32, code, asset string) (Balance, error) {
 	row, err := q.BalanceRead(ctx, r.one(), db.BalanceReadParams{TenantID: tenant, Code: code, Asset: asset})
 	if err != nil {
@@ -33,10 +33,9 @@ func (r *Reader) Balance(ctx context.Context, tenant int32, code, asset string) 
 	return b, nil
 }
 
-// BalanceAtRecord is the balance that the record shows at a time. The answer never changes, as long as
-// the database's clock does not go back: what is recorded later has a later time, and a batch in
-// flight, whose time may be earlier, is waited for. Returns faults ACCOUNT_NOT_FOUND, and
-// FIELD_INVALID for a time to come.
+// BalanceAtRecord returns the balance as recorded at a time. The answer is stable as long as the database's
+// clock does not go back: later entries have later times, and the call waits for running batches, whose times
+// may be earlier. Returns faults ACCOUNT_NOT_FOUND, and FIELD_INVALID for a future time.
 func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset string, at time.Time) (Balance, error) {
 	arg := db.BalanceReadAtRecordParams{At: at, TenantID: tenant, Code: code, Asset: asset}
 	row, err := q.BalanceReadAtRecord(ctx, r.one(), arg)
@@ -45,7 +44,7 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 			"must not be in the future")
 	}
 	if err == nil && !row.Final {
-		// Nothing later is recorded, so a batch in flight may yet record something earlier.
+		// No later entry is recorded, so a running batch may still record an earlier one: wait.
 		if err = commit.AwaitRunning(ctx, r.one()); err == nil {
 			row, err = q.BalanceReadAtRecord(ctx, r.one(), arg)
 		}
@@ -56,10 +55,9 @@ func (r *Reader) BalanceAtRecord(ctx context.Context, tenant int32, code, asset 
 	return Balance{Scale: uint8(row.Scale), Balance: row.Balance.Total(), Version: row.Version}, nil
 }
 
-// BalanceAtEffective is the balance by when things happened, at a time, as known now: of all entries
-// whose effective time is not later, or whose recorded time when they have none. A time to come is
-// answered too. Version is that of the account now: what is recorded later may change the answer. Returns fault
-// ACCOUNT_NOT_FOUND.
+// BalanceAtEffective returns the balance by effective time, as known now: the sum of all entries whose
+// effective time, by default their recorded time, is not later. A future time is allowed. Version is the
+// account's current version, because later entries may change the answer. Returns fault ACCOUNT_NOT_FOUND.
 func (r *Reader) BalanceAtEffective(ctx context.Context, tenant int32, code, asset string,
 	at time.Time) (Balance, error) {
 	row, err := q.BalanceReadAtEffective(ctx, r.one(),

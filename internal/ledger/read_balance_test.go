@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-func TestBalanceAtRecordIsThatOfTheLastEntryByThen(t *testing.T) {
+func TestBalanceAtRecordIsThatOfTheLastEntryBefore(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1")
@@ -42,7 +42,7 @@ func TestBalanceAtRecordIsThatOfTheLastEntryByThen(t *testing.T) {
 	}
 }
 
-// TestBalanceAtRecordWaitsForTheBatchInFlight holds a batch between its clock and its commit.
+// TestBalanceAtRecordWaitsForTheBatchInFlight pauses a batch between reading its clock and its commit.
 func TestBalanceAtRecordWaitsForTheBatchInFlight(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
@@ -50,13 +50,13 @@ func TestBalanceAtRecordWaitsForTheBatchInFlight(t *testing.T) {
 	last := w.transfer("first", "world", "user:1", "1").RecordedAt
 	for i, c := range []struct {
 		name  string
-		stamp time.Time // zero: the clock
+		stamp time.Time // zero: current time
 		want  string
 	}{
 		{"whose time is that of the last entry", last, "200 <nil>\n"},
 		{"whose time is later than the last entry", time.Time{}, "300 <nil>\n"},
 	} {
-		b := w.handBatch("user:1", "world")
+		b := w.manualBatch("user:1", "world")
 		b.stamp()
 		at := must(w.now())
 		if !c.stamp.IsZero() {
@@ -139,7 +139,7 @@ func TestBalanceAtRecordNeverChanges(t *testing.T) {
 	}
 }
 
-func TestBalanceAtEffectiveIsTheSumOfWhatHadHappened(t *testing.T) {
+func TestBalanceAtEffectiveSumsEntriesByEffectiveTime(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	cases := 0
@@ -179,8 +179,8 @@ func TestBalanceAtEffectiveIsTheSumOfWhatHadHappened(t *testing.T) {
 	})
 }
 
-// handBatch is a batch by hand, to stop where the engine does not.
-type handBatch struct {
+// manualBatch is a batch by plain SQL that can pause where the engine does not.
+type manualBatch struct {
 	w     *readWorld
 	tx    pgx.Tx
 	id    int64
@@ -189,10 +189,10 @@ type handBatch struct {
 	codes []string
 }
 
-// handBatch locks accounts in the given order, each in a statement of its own.
-func (w *readWorld) handBatch(codes ...string) *handBatch {
+// manualBatch locks accounts in the given order, with one statement each.
+func (w *readWorld) manualBatch(codes ...string) *manualBatch {
 	w.Helper()
-	b := &handBatch{w: w, tx: must(w.pool.Begin(w.ctx)), codes: codes}
+	b := &manualBatch{w: w, tx: must(w.pool.Begin(w.ctx)), codes: codes}
 	w.Cleanup(func() { _ = b.tx.Rollback(context.Background()) })
 	if err := b.tx.QueryRow(w.ctx, "select nextval('commit_batch_seq')").Scan(&b.id); err != nil {
 		w.Fatal(err)
@@ -202,14 +202,14 @@ func (w *readWorld) handBatch(codes ...string) *handBatch {
 	return b
 }
 
-func (b *handBatch) exec(sql string, args ...any) {
+func (b *manualBatch) exec(sql string, args ...any) {
 	b.w.Helper()
 	if _, err := b.tx.Exec(b.w.ctx, sql, args...); err != nil {
 		b.w.Fatal(err)
 	}
 }
 
-func (b *handBatch) lock(codes ...string) {
+func (b *manualBatch) lock(codes ...string) {
 	b.w.Helper()
 	for _, code := range codes {
 		b.exec("select from ledger_accounts where tenant_id = 1 and code = $1 and asset = 'CNY' for no key update",
@@ -217,10 +217,10 @@ func (b *handBatch) lock(codes ...string) {
 	}
 }
 
-// stamp reads the clock: the time of the batch.
-func (b *handBatch) stamp() { b.at = must(b.w.now()) }
+// stamp reads the clock for the batch's time.
+func (b *manualBatch) stamp() { b.at = must(b.w.now()) }
 
-func (b *handBatch) post(from, to string, minor int) {
+func (b *manualBatch) post(from, to string, minor int) {
 	b.w.Helper()
 	b.rows++
 	id := b.id<<14 | b.rows
@@ -234,7 +234,7 @@ func (b *handBatch) post(from, to string, minor int) {
 		from ledger_entries e where e.tenant_id = 1 and e.transfer_id = $1 and a.tenant_id = 1 and a.account_id = e.account_id`, id)
 }
 
-func (b *handBatch) commit() {
+func (b *manualBatch) commit() {
 	b.w.Helper()
 	b.exec("insert into commit_batches (batch_id, committed_at, commands, instance) values ($1, $2, 1, 'by hand')",
 		b.id, b.at)
@@ -243,7 +243,7 @@ func (b *handBatch) commit() {
 	}
 }
 
-// poll waits until something is so.
+// poll polls until the condition holds.
 func (w *readWorld) poll(what string, so func() bool) {
 	w.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, 30*time.Second)

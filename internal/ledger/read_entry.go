@@ -10,15 +10,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// StatementFilter says which entries of an account to list. Zero values let all pass.
+// StatementFilter selects entries of an account. Zero values match everything.
 type StatementFilter struct {
-	Type      string    // of their transfers
+	Type      string    // type of their transfers
 	From      time.Time // recorded at or after
 	Before    time.Time // recorded before
-	Ascending bool      // oldest first; else newest first
+	Ascending bool      // oldest first; otherwise newest first
 }
 
-// StatementLine is an entry with what is told of its transfer.
+// StatementLine is an entry with fields of its transfer.
 type StatementLine struct {
 	Entry
 	BizNo    string
@@ -26,8 +26,8 @@ type StatementLine struct {
 	Metadata map[string]string
 }
 
-// Statement lists the entries of an account, by version. A page looks at so many entries and no more,
-// so with a type one may be short while there is a next. Returns faults ACCOUNT_NOT_FOUND,
+// Statement lists the entries of an account by version. A page examines a bounded number of entries, so with a
+// type filter a page may be short although a next token follows. Returns faults ACCOUNT_NOT_FOUND,
 // PAGE_TOKEN_INVALID.
 func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string, f StatementFilter,
 	page Page) ([]StatementLine, string, error) {
@@ -82,7 +82,7 @@ func (r *Reader) Statement(ctx context.Context, tenant int32, code, asset string
 	return lines, next, nil
 }
 
-// versions is the range (low, high] of the entries that were recorded in the filter's time.
+// versions is the version range (low, high] of the filter's time range.
 func (f *StatementFilter) versions(ctx context.Context, d db.DBTX, tenant int32,
 	a db.BalanceReadRow) (low, high int64, err error) {
 	if f.From.IsZero() && f.Before.IsZero() {
@@ -94,14 +94,14 @@ func (f *StatementFilter) versions(ctx context.Context, d db.DBTX, tenant int32,
 	return row.Low, row.High, err
 }
 
-// window is the versions in (low, high], up or down. Versions have no gaps, so that it tells how many
-// entries there are.
+// window is the version range (low, high], ascending or descending. Versions have no gaps, so a range tells its
+// number of entries.
 type window struct {
 	low, high int64
 	up        bool
 }
 
-// behind is what comes after a version.
+// behind is the rest of the window after a version.
 func (w window) behind(version int64) window {
 	if w.up {
 		w.low = max(w.low, version)
@@ -111,7 +111,7 @@ func (w window) behind(version int64) window {
 	return w
 }
 
-// first is its first n versions.
+// first is the window's first n versions.
 func (w window) first(n int64) window {
 	if w.up {
 		w.high = min(w.high, w.low+n)
@@ -121,7 +121,7 @@ func (w window) first(n int64) window {
 	return w
 }
 
-// last is the version that it ends with.
+// last is the window's last version.
 func (w window) last() int64 {
 	if w.up {
 		return w.high

@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
-// Hold is a hold by id or, when id is 0, by biz_no, as it is recorded: one whose time is over is held
-// until the next commit on its account, or the scheduler, lets it lapse. Returns fault HOLD_NOT_FOUND.
+// Hold returns a hold by id or, if id is 0, by biz_no, as recorded: a hold past its expiry stays held until the
+// next commit on its account or the scheduler makes it lapse. Returns fault HOLD_NOT_FOUND.
 func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string) (*Hold, error) {
 	if id != 0 {
 		rows, err := q.HoldLookupByID(ctx, r.one(),
@@ -38,14 +38,14 @@ func (r *Reader) Hold(ctx context.Context, tenant int32, id int64, bizNo string)
 		RequestID: h.RequestID}), nil
 }
 
-// HoldFilter says which holds to list. Zero values let all pass.
+// HoldFilter selects holds. Zero values match everything.
 type HoldFilter struct {
 	From  string // account code
 	State string
 }
 
-// Holds lists holds, newest first. A page looks at so many holds and no more, so one may be short
-// while there is a next. Returns fault PAGE_TOKEN_INVALID.
+// Holds lists holds, newest first. A page examines a bounded number of holds, so a page may be short although a
+// next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Holds(ctx context.Context, tenant int32, f HoldFilter, page Page) ([]*Hold, string, error) {
 	l := paging.Of("holds", tenant, f.From, f.State)
 	before, err := l.AfterNumber(page.Token, math.MaxInt64)

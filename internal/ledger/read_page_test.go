@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/paging"
 )
 
-// lists gives every paged list as the names of its rows.
+// lists returns every paged list as a function that returns the names of its rows.
 func (w *readWorld) lists() map[string]func(ledger.Page) ([]string, string, error) {
 	statement := func(f ledger.StatementFilter) func(ledger.Page) ([]string, string, error) {
 		return func(p ledger.Page) (names []string, next string, err error) {
@@ -172,7 +172,7 @@ func TestListsAreInOrder(t *testing.T) {
 	}
 }
 
-func TestTransfersPassEveryPartOfTheFilter(t *testing.T) {
+func TestTransferFiltersCombine(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.fill()
@@ -206,7 +206,7 @@ func TestTransfersPassEveryPartOfTheFilter(t *testing.T) {
 	}
 }
 
-func TestStatementHasTheEntriesOfItsTime(t *testing.T) {
+func TestStatementHasTheEntriesOfItsTimeRange(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.fill()

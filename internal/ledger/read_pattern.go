@@ -7,15 +7,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxText is above every code in the order of bytes: none begins with this letter.
+// maxText sorts after every code in byte order: no code begins with this character.
 const maxText = "\U0010FFFF"
 
-// pattern is a pattern over account codes as queries take it: the codes in [low, high) that match a
-// regular expression, the empty one being all of them.
+// pattern is a parsed pattern for queries: the codes in [low, high) that match a regular expression; an empty
+// expression matches all of them.
 type pattern struct{ low, high, match string }
 
-// parsePattern reads a pattern: parts between colons, of which "*" stands for any one and a final
-// "**" for one or more. Empty: all codes. Returns fault FIELD_INVALID for another use of "*".
+// parsePattern parses a pattern: parts separated by colons, where "*" matches one part and a final "**" matches
+// one or more. Empty: all codes. Returns fault FIELD_INVALID for any other use of "*".
 func parsePattern(text string) (pattern, error) {
 	if text == "" || text == "**" {
 		return pattern{high: maxText}, nil
@@ -28,7 +28,7 @@ func parsePattern(text string) (pattern, error) {
 	if rest {
 		parts = parts[:len(parts)-1]
 	}
-	prefix := 0 // how many parts come before the first "*"
+	prefix := 0 // number of parts before the first "*"
 	var match strings.Builder
 	for i, part := range parts {
 		if i > 0 {
@@ -49,15 +49,15 @@ func parsePattern(text string) (pattern, error) {
 		}
 	}
 	literal := strings.Join(parts[:prefix], ":")
-	if prefix == len(parts) && !rest { // one code
+	if prefix == len(parts) && !rest { // a single code
 		return pattern{low: literal, high: literal + "\x01"}, nil
 	}
 	p := pattern{high: maxText}
 	if prefix > 0 {
-		p.low, p.high = literal+":", literal+";" // the letter after the colon
+		p.low, p.high = literal+":", literal+";" // the character after the colon
 	}
 	switch {
-	case prefix == len(parts): // the range says it all
+	case prefix == len(parts): // the range suffices
 	case rest:
 		p.match = "^" + match.String() + ":"
 	default:
@@ -66,7 +66,7 @@ func parsePattern(text string) (pattern, error) {
 	return p, nil
 }
 
-// writeLiteral writes a part as a regular expression: what is no letter or digit may mean something.
+// writeLiteral escapes a part for a regular expression: everything except letters and digits.
 func writeLiteral(b *strings.Builder, part string) {
 	for _, r := range part {
 		if r < utf8.RuneSelf && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {

@@ -10,7 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// matches is what the queries do.
+// matches does what the queries do.
 func (p pattern) matches(code string) bool {
 	return code >= p.low && code < p.high && regexp.MustCompile(p.match).MatchString(code)
 }
@@ -51,7 +51,7 @@ func TestPatternMatchesPartByPart(t *testing.T) {
 	}
 }
 
-func TestPatternWithHalfAStarIsRefused(t *testing.T) {
+func TestPatternWithAMisplacedStarIsRefused(t *testing.T) {
 	for _, text := range []string{"user*", "us*er:1", "user:**:x", "**:x", "user:***", "user:1*", ":user", "user:",
 		"a::b", ":", "a:\xff", "a\x00"} {
 		if _, err := parsePattern(text); !fault.Is(err, fault.FieldInvalid) {
@@ -60,7 +60,7 @@ func TestPatternWithHalfAStarIsRefused(t *testing.T) {
 	}
 }
 
-// matchesParts is the rule in other words.
+// matchesParts is an independent implementation of the rule.
 func matchesParts(pattern, code []string) bool {
 	if len(pattern) > 0 && pattern[len(pattern)-1] == "**" {
 		head := pattern[:len(pattern)-1]

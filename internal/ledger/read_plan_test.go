@@ -15,9 +15,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// load makes 100,000 accounts user:<i>:wallet, each funded by the world in a transfer of its own, in
-// batches of 1,000, and 20,000 holds of user:1:wallet, of which 100 are open. Statistics are those of
-// empty tables, which is what misleads plans most.
+// load inserts 100,000 accounts user:<i>:wallet, each funded by the world in its own transfer in batches of
+// 1,000, and 20,000 holds of user:1:wallet, 100 of them open. Statistics stay those of empty tables, the worst
+// case for plans.
 var load = []string{
 	`analyze`,
 	`create temporary table made as
@@ -46,7 +46,7 @@ var load = []string{
 		from made where i <= 20000`,
 }
 
-// blocks explains every statement that runs and adds up the blocks that it touches.
+// blocks is a tracer that explains every statement and adds up the blocks it touches.
 type blocks struct {
 	explaining bool
 	touched    int
@@ -81,7 +81,7 @@ func (b *blocks) TraceQueryStart(ctx context.Context, conn *pgx.Conn, d pgx.Trac
 
 func (b *blocks) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// tracedReader is a reader whose statements are explained.
+// tracedReader is a Reader with that tracer.
 func tracedReader(t *testing.T, db *pgtest.DB) (*ledger.Reader, *blocks) {
 	t.Helper()
 	b := &blocks{}
@@ -113,7 +113,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 	hundred := ledger.Page{}
 	var transfer *ledger.Transfer
 	var next string
-	// Reads are counted with what they find, which costs some blocks a row; a table has 1,000 and more.
+	// Limits include the rows found, at some blocks per row; a full table has over 1,000 blocks.
 	for _, c := range []struct {
 		name   string
 		blocks int
@@ -233,7 +233,7 @@ func TestReadTouchesFewBlocksOfLargeTables(t *testing.T) {
 	})
 }
 
-// pagesTogether reads a list of 100 rows among 100,000, of which no page looks at all.
+// pagesTogether reads a list of 100 rows among 100,000 that no single page scans.
 func pagesTogether(t *testing.T, name string, list func(ledger.Page) (int, string, error)) {
 	t.Helper()
 	rows, pages := 0, 0

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// readWorld is a database with an engine to write and a reader to read.
+// readWorld is a database with an engine for writes and a Reader.
 type readWorld struct {
 	*testing.T
 	*ledger.Reader
@@ -39,7 +39,7 @@ func newReadWorld(t *testing.T) *readWorld {
 	return w
 }
 
-// setUp makes the tenant's assets and the account of the world.
+// setUp creates the tenant's assets and the world accounts.
 func (w *readWorld) setUp() {
 	w.Helper()
 	w.do(&ledger.CreateAssetsCommand{Caller: w.caller(),
@@ -66,7 +66,7 @@ func (w *readWorld) caller() ledger.Caller {
 	return ledger.Caller{Tenant: w.tenant, Principal: "test", RequestID: "r"}
 }
 
-// ledgerCommand is a command on the ledger's book.
+// ledgerCommand is a command on the ledger's Tx.
 type ledgerCommand interface {
 	Need(*ledger.Tx)
 	Apply(*ledger.Tx) (any, error)
@@ -119,7 +119,7 @@ func (w *readWorld) hold(bizNo, from, n string) *ledger.Hold {
 			Asset: "CNY", Amount: dec(n), Life: time.Hour, Metadata: map[string]string{"for": bizNo}}}).(*ledger.Hold)
 }
 
-// must is for reads that cannot fail in their test.
+// must is for calls that must not fail in their test.
 func must[A any](a A, err error) A {
 	if err != nil {
 		panic(err)
@@ -157,7 +157,7 @@ func TestAccountIsReadWithItsMetadata(t *testing.T) {
 	}
 }
 
-func TestTransferIsReadByIDAndByBizNoAsItWasMade(t *testing.T) {
+func TestTransferIsReadByIDAndByBizNoAsWritten(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1", "user:2")
@@ -211,8 +211,8 @@ func TestHoldIsReadByIDAndByBizNo(t *testing.T) {
 	}
 }
 
-// TestTenantSeesItsOwnRowsOnly asks for everything of a tenant on behalf of another that has accounts
-// of the same codes but nothing in them.
+// TestTenantSeesItsOwnRowsOnly requests all of a tenant's objects as another tenant that has empty accounts of
+// the same codes.
 func TestTenantSeesItsOwnRowsOnly(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)

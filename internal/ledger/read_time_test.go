@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// pagesOf reads the transfers of a filter to the end.
+// pagesOf reads all pages of a filter.
 func pagesOf(t *testing.T, r *ledger.Reader, tenant int32, f ledger.TransferFilter,
 	size int) (pages [][]*ledger.Transfer) {
 	t.Helper()
@@ -31,7 +31,7 @@ func pagesOf(t *testing.T, r *ledger.Reader, tenant int32, f ledger.TransferFilt
 	return pages
 }
 
-func TestTransfersOfATimeAreFoundWhicheverProcessMadeThem(t *testing.T) {
+func TestTransfersOfATimeRangeAreFoundAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1")
@@ -43,7 +43,7 @@ func TestTransfersOfATimeAreFoundWhicheverProcessMadeThem(t *testing.T) {
 	all := slices.Concat(pagesOf(t, w.Reader, 1, ledger.TransferFilter{}, 100)...)
 	if len(all) != 12 || slices.IsSortedFunc(all,
 		func(x, y *ledger.Transfer) int { return y.RecordedAt.Compare(x.RecordedAt) }) {
-		t.Fatalf("%d transfers, whose numbers are in the order of their times", len(all))
+		t.Fatalf("%d transfers, with ids in order of their times", len(all))
 	}
 	for _, from := range all {
 		for _, before := range all {
@@ -55,7 +55,7 @@ func TestTransfersOfATimeAreFoundWhicheverProcessMadeThem(t *testing.T) {
 	}
 }
 
-// within filters by what a transfer says of itself.
+// within applies the filter to transfers in memory.
 func within(all []*ledger.Transfer, f ledger.TransferFilter) (in []*ledger.Transfer) {
 	for _, x := range all {
 		if (f.From.IsZero() || !x.RecordedAt.Before(f.From)) && (f.Before.IsZero() || x.RecordedAt.Before(f.Before)) {
@@ -74,7 +74,7 @@ func bizNos(pages ...[]*ledger.Transfer) (names []string) {
 	return names
 }
 
-// batchOf is a batch as other processes may have left it, with so many transfers of tenants 1 and 2.
+// batchOf is a batch of another process, with a number of transfers of tenants 1 and 2.
 type batchOf struct {
 	id    int64
 	at    time.Time
@@ -82,8 +82,8 @@ type batchOf struct {
 	count [2]int
 }
 
-// randomBatches draws numbers in blocks, as processes do, over several runs of numbers, and gives them
-// times that run on in every block, here and there the same.
+// randomBatches draws batch numbers in blocks, like processes, over several ranges. Times increase within a
+// block and are sometimes equal.
 func randomBatches(rnd *rand.Rand, start time.Time) (all []batchOf) {
 	for _, block := range rnd.Perm(400)[:12] {
 		at := start.Add(time.Duration(rnd.IntN(40)) * time.Second)
@@ -100,7 +100,7 @@ func randomBatches(rnd *rand.Rand, start time.Time) (all []batchOf) {
 	return all
 }
 
-func TestTransfersOfATimeAreThoseThatSaySo(t *testing.T) {
+func TestTransfersOfATimeRangeMatchTheirRecordedTimes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks() // transfers without entries
@@ -156,10 +156,10 @@ func TestTransfersOfATimeAreThoseThatSaySo(t *testing.T) {
 	}
 }
 
-// A busy process made 120 batches of 1,000 transfers, one a minute. An idle one had taken its numbers
-// before: two batches at the beginning, one in the last minute, and a void one. Then came 200,000 batches
-// of other tenants. Statistics are those of empty tables, which is what misleads plans most.
-func TestTransfersOfATimeAreOnPagesThatFindThem(t *testing.T) {
+// A busy process made 120 batches of 1,000 transfers, one per minute. An idle process had reserved its batch
+// numbers earlier: two batches at the beginning, one in the last minute, and a void one. Then came 200,000
+// batches of other tenants. Statistics stay those of empty tables, the worst case for plans.
+func TestTransfersOfATimeRangeSkipOtherBatches(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks() // transfers without entries
@@ -186,12 +186,12 @@ func TestTransfersOfATimeAreOnPagesThatFindThem(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		filter ledger.TransferFilter
-		rows   string // of each page
-		blocks int    // of all pages
+		rows   string // per page
+		blocks int    // over all pages
 	}{
-		{"the last minute, with what the idle one made in it", ledger.TransferFilter{From: at(119), Before: at(120)},
+		{"the last minute, with a batch of the idle process", ledger.TransferFilter{From: at(119), Before: at(120)},
 			"[1000 1000]", 14000},
-		{"some minutes, which the idle one was idle in", ledger.TransferFilter{From: at(117), Before: at(119)},
+		{"minutes without batches of the idle process", ledger.TransferFilter{From: at(117), Before: at(119)},
 			"[1000 1000]", 13500},
 		{"the first minute", ledger.TransferFilter{Before: at(1)}, "[1000 1000 1000]", 16000},
 		{"two minutes far back", ledger.TransferFilter{From: at(1), Before: at(3)}, "[1000 1000]", 11500},

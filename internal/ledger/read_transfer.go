@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Transfer is a transfer by id or, when id is 0, by biz_no. Returns fault TRANSFER_NOT_FOUND.
+// Transfer returns a transfer by id or, if id is 0, by biz_no. Returns fault TRANSFER_NOT_FOUND.
 func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo string) (*Transfer, error) {
 	if id != 0 {
 		all, err := r.TransfersByID(ctx, tenant, []int64{id})
@@ -46,8 +46,8 @@ func (r *Reader) Transfer(ctx context.Context, tenant int32, id int64, bizNo str
 	return found[0], nil
 }
 
-// TransfersByID gives transfers in the order of their ids. All but ReversedByID never changes: who
-// renders a recorded answer again leaves that out. Returns fault TRANSFER_NOT_FOUND when one is missing.
+// TransfersByID returns transfers in the order of their ids. All fields except ReversedByID are immutable, so a
+// recorded answer must omit that field. Returns fault TRANSFER_NOT_FOUND if one is missing.
 func (r *Reader) TransfersByID(ctx context.Context, tenant int32, ids []int64) ([]*Transfer, error) {
 	transfers := make([]*Transfer, len(ids))
 	err := r.snapshot(ctx, func(d db.DBTX) error {
@@ -74,16 +74,16 @@ func (r *Reader) TransfersByID(ctx context.Context, tenant int32, ids []int64) (
 	return transfers, nil
 }
 
-// TransferFilter says which transfers to list. Zero values let all pass.
+// TransferFilter selects transfers. Zero values match everything.
 type TransferFilter struct {
 	Type     string
-	Metadata map[string]string // these values, whatever else there is
+	Metadata map[string]string // contains these pairs
 	From     time.Time         // recorded at or after
 	Before   time.Time         // recorded before
 }
 
-// Transfers lists transfers by falling id. A page looks at so many transfers and no more, so one may
-// be short while there is a next. Returns fault PAGE_TOKEN_INVALID.
+// Transfers lists transfers by descending id. A page examines a bounded number of transfers, so a page may be
+// short although a next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter,
 	page Page) ([]*Transfer, string, error) {
 	metadata := metadataOrEmpty(f.Metadata)
@@ -138,8 +138,8 @@ func (r *Reader) Transfers(ctx context.Context, tenant int32, f TransferFilter,
 	return transfers, next, nil
 }
 
-// reach lowers a place in the list over what was recorded outside the filter's time, down to where the
-// next batch within it ends. It is 0 when there is none.
+// reach skips batches outside the filter's time range: it lowers a list position to the end of the next batch
+// within the range, or to 0 if there is none.
 func (f *TransferFilter) reach(ctx context.Context, d db.DBTX, before int64) (int64, error) {
 	if f.From.IsZero() && f.Before.IsZero() {
 		return before, nil
@@ -160,10 +160,10 @@ func transferOf(tenant int32, r db.TransferPageRow) *Transfer {
 		Metadata: readMetadata(r.Metadata), RequestID: r.RequestID}
 }
 
-// entriesMax is about how many entries a page has: each may be of a transfer that has 2,000.
+// entriesMax is the approximate number of entries on a page; a single transfer may have 2,000.
 const entriesMax = 10_000
 
-// completeSome completes as many of the transfers, from the first, as make a page, and tells how many.
+// completeSome loads the entries of the first transfers, as many as fit on a page, and returns their number.
 func completeSome(ctx context.Context, d db.DBTX, transfers []*Transfer) (n int, err error) {
 	for entries, some := 0, 10; n < len(transfers) && some > 0; {
 		part := transfers[n:min(n+some, len(transfers))]
@@ -174,12 +174,12 @@ func completeSome(ctx context.Context, d db.DBTX, transfers []*Transfer) (n int,
 		for _, t := range part {
 			entries += len(t.Entries)
 		}
-		some = (entriesMax - entries) * n / max(entries, 1) // as many as are left, should they be like those before
+		some = (entriesMax - entries) * n / max(entries, 1) // the estimated number that still fits
 	}
 	return n, nil
 }
 
-// complete reads the entries of transfers, and what reversed them.
+// complete loads the entries of transfers and their reversals.
 func complete(ctx context.Context, d db.DBTX, transfers []*Transfer) error {
 	if len(transfers) == 0 {
 		return nil
@@ -213,7 +213,7 @@ func repeat(tenant int32, n int) []int32 {
 	return slices.Repeat([]int32{tenant}, n)
 }
 
-// timeText is a time as tokens are bound to it.
+// timeText is the form of a time to which tokens are bound.
 func timeText(t time.Time) string {
 	if t.IsZero() {
 		return ""

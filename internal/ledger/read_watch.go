@@ -17,24 +17,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Commit is the entries of one commit, or of a few that overlapped, in the order in which they were
-// posted. Cursor goes on after it.
+// Commit is the entries of one commit, or of a few overlapping ones, in posting order. Cursor continues after
+// it.
 type Commit struct {
 	Cursor  string
 	Entries []Entry
 }
 
-// EntriesAfter gives the commits after a cursor that have entries of accounts whose codes match a
-// pattern, in commit order: nothing given later was committed earlier, and none is left out. It stops
-// after about limit entries, never within a commit. The next cursor is also behind the commits that
-// had nothing to give; it is the same cursor when there is nothing new. An empty cursor begins now,
-// "0" at the beginning.
+// EntriesAfter returns the commits after a cursor that have entries of accounts whose codes match a pattern, in
+// commit order: a later answer never contains an earlier commit, and none is skipped. It stops after about
+// limit entries, never within a commit. The next cursor also passes commits without matching entries; it is
+// unchanged if there is nothing new. An empty cursor begins now, "0" at the beginning.
 //
-// Commits are read by epoch and the number of their transaction, below the oldest one still running, so a
-// transaction that runs for long in the same server holds them all back. A batch gets its number with
-// its first lock, and may then wait for another one with a higher number; commits that may have done
-// so are given together. Returns fault FIELD_INVALID for a cursor or pattern that cannot be read, and
-// CURSOR_HISTORY_ENDED for a cursor that was given in another epoch.
+// Commits are read by epoch and transaction id, below the oldest running transaction, so a long-running
+// transaction in the same database server delays all of them. A batch gets its transaction id with its first
+// lock and may then wait for a batch with a higher id; such overlapping commits are returned together. Returns
+// fault FIELD_INVALID for an invalid cursor or pattern, and CURSOR_HISTORY_ENDED for a cursor from another
+// epoch.
 func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes string,
 	limit int) ([]Commit, string, error) {
 	p, err := parsePattern(codes)
@@ -73,15 +72,15 @@ func (r *Reader) EntriesAfter(ctx context.Context, tenant int32, cursor, codes s
 	return commits, next.cursor(epoch), nil
 }
 
-// position is a commit's place in the order: its epoch, its transaction's number in it, then its batch's.
+// position orders commits by epoch, transaction id and batch number.
 type position struct {
 	epoch int32
 	xid   uint64
 	batch int64
 }
 
-// cursor is the position for a caller, who must not use it when the epoch is over: the commits that he
-// has seen may be gone.
+// cursor encodes the position for a caller. It embeds the epoch, because the commits that the caller has seen
+// may be lost when the epoch ends.
 func (p position) cursor(now commit.Epoch) string {
 	if p == (position{}) {
 		return "0"
@@ -117,12 +116,12 @@ func badCursor() error {
 		"was not issued by this method")
 }
 
-// watchedBatch is a row of commit_batches as watching sees it.
+// watchedBatch is a row of commit_batches for watching.
 type watchedBatch struct {
 	position
 	at      time.Time
-	settled bool // no transaction before it still runs
-	cut     bool // its group ends with it
+	settled bool // no earlier transaction is still running
+	cut     bool // last batch of its group
 	entries int64
 }
 
@@ -133,16 +132,17 @@ func watched(row db.CommitPageRow) (b watchedBatch, err error) {
 	return b, err
 }
 
-// Rows of commit_batches that are read at once, those of them whose entries are counted first, and how
-// long at most a batch runs from its first lock to its time: 60 s is what the engine allows.
+// watchBatches is how many rows of commit_batches are read at once, countBatches how many batches have their
+// entries counted first. watchOverlap bounds the time from a batch's first lock to its timestamp; the engine
+// allows 60 s.
 const (
 	watchBatches = 1_000
 	countBatches = 8
 	watchOverlap = time.Minute
 )
 
-// commitsAfter gives the settled commits after a position in whole groups, about watchBatches of
-// them: none when there are none.
+// commitsAfter returns the settled commits after a position in whole groups, about watchBatches of them.
+// Without settled commits it returns none.
 func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatch, error) {
 	for count := watchBatches; ; count *= 4 {
 		count = min(count, math.MaxInt32)
@@ -166,11 +166,10 @@ func commitsAfter(ctx context.Context, d db.DBTX, after position) ([]watchedBatc
 	}
 }
 
-// markCuts finds where batches, in order of position, fall into groups: a cut has nothing before it
-// that may build on what comes after it. A batch builds on another only if it locked its rows after
-// the other's commit, so its time is not earlier; and what it builds on is visible when it is. Times of
-// different epochs are of different clocks, but all of one comes before all of the next. With more,
-// there are batches behind these. Returns the end of the last group that is settled.
+// markCuts splits batches, ordered by position, into groups: no batch before a cut may depend on a batch after
+// it. A batch depends on another only if it locked its rows after the other's commit, so its time is not
+// earlier, and the other batch is visible if it is. Times of different epochs come from different clocks, but
+// epochs are ordered. more means that further batches follow. Returns the end of the last settled group.
 func markCuts(batches []watchedBatch, more bool) (end int) {
 	for len(batches) > end {
 		rest := batches[end:]
@@ -193,7 +192,7 @@ func markCutsOfEpoch(batches []watchedBatch, more bool) (end int) {
 			latest = batches[i].at
 		}
 	}
-	earliest := noEnd // of all that comes behind
+	earliest := noEnd // of all batches that follow
 	if more {
 		earliest = latest.Add(-watchOverlap)
 	}
@@ -220,7 +219,7 @@ func markCutsOfEpoch(batches []watchedBatch, more bool) (end int) {
 	return end
 }
 
-// lastCommit is the position of the last commit that is settled and has a cut behind it.
+// lastCommit is the position of the last settled commit that ends a group.
 func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 	var rows []db.CommitLastRow
 	err := r.snapshot(ctx, func(d db.DBTX) (err error) {
@@ -243,8 +242,9 @@ func (r *Reader) lastCommit(ctx context.Context) (position, error) {
 	return batches[0].position, nil
 }
 
-// withEntries counts the tenant's entries of batches and keeps as many groups as have about limit. It
-// counts little further than that: who is far behind has all of them before him again with every call.
+// withEntries counts the tenant's entries in batches, and keeps as many groups as have about limit entries. It
+// counts in growing steps, because a caller that lags behind would otherwise count the whole backlog on every
+// call.
 func withEntries(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBatch,
 	limit int) ([]watchedBatch, error) {
 	var entries int64
@@ -299,8 +299,7 @@ func entriesOf(ctx context.Context, d db.DBTX, tenant int32, batches []watchedBa
 	return commits, nil
 }
 
-// inTime puts the entries of several batches in the order of their times, and the same time's by
-// account and version.
+// inTime sorts the entries of several batches by time, then account and version.
 func inTime(entries []Entry) {
 	slices.SortStableFunc(entries, func(x, y Entry) int {
 		return cmp.Or(x.RecordedAt.Compare(y.RecordedAt), cmp.Compare(x.AccountID, y.AccountID),

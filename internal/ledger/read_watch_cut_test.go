@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestNothingBehindACutIsEarlier makes batches that got their numbers one after the other and their
-// times up to a minute later, of which the reader has seen the first few.
+// TestNothingBehindACutIsEarlier generates batches with consecutive transaction ids and times up to a minute
+// later, of which the reader has seen the first few.
 func TestNothingBehindACutIsEarlier(t *testing.T) {
 	cuts := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -31,17 +31,17 @@ func TestNothingBehindACutIsEarlier(t *testing.T) {
 			}
 			cuts++
 			if i >= end || !all[i].settled {
-				t.Fatalf("a cut at %d, the end is %d", i, end)
+				t.Fatalf("cut at %d, end %d", i, end)
 			}
 			latest := slices.MaxFunc(all[:i+1], byTime).at
 			for _, behind := range all[i+1:] {
 				if !latest.Before(behind.at) {
-					t.Fatalf("the cut at %d has %s before it and %s behind it", i, latest, behind.at)
+					t.Fatalf("cut at %d: latest time before %s, a time after %s", i, latest, behind.at)
 				}
 			}
 		}
 		if end > 0 && !all[end-1].cut {
-			t.Fatalf("the end %d is no cut", end)
+			t.Fatalf("the end %d is not a cut", end)
 		}
 	})
 	if cuts == 0 {
@@ -51,7 +51,7 @@ func TestNothingBehindACutIsEarlier(t *testing.T) {
 
 func byTime(x, y watchedBatch) int { return x.at.Compare(y.at) }
 
-func TestBatchesOneAfterTheOtherAreGroupsOfTheirOwn(t *testing.T) {
+func TestSequentialBatchesAreGroupsOfTheirOwn(t *testing.T) {
 	batches := make([]watchedBatch, 5)
 	for i := range batches {
 		batches[i] = watchedBatch{at: time.Unix(int64(i), 0), settled: i < 4}
@@ -61,7 +61,7 @@ func TestBatchesOneAfterTheOtherAreGroupsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestAnEpochEndsWithACut has a clock that is behind in the second epoch.
+// TestAnEpochEndsWithACut has a clock that goes back in the second epoch.
 func TestAnEpochEndsWithACut(t *testing.T) {
 	var batches []watchedBatch
 	for _, b := range []struct{ epoch, at int }{{1, 100}, {1, 101}, {2, 50}, {2, 51}} {

@@ -10,7 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// on is a world on a database that holds one already.
+// on is a readWorld on a database that already has one.
 func (w *readWorld) on(db *pgtest.DB) *readWorld {
 	w.Helper()
 	pool := pgtest.Pool(w.T, db.AppDSN)
@@ -25,7 +25,7 @@ func newReadWorldOn(t *testing.T, db *pgtest.DB) *readWorld {
 	return w
 }
 
-// reads follows until it has seen so many entries.
+// reads follows until it has seen a number of entries.
 func (w *watcher) reads(want int) {
 	w.Helper()
 	w.poll(fmt.Sprintf("%d entries from %q on", want, w.cursor), func() bool {
@@ -39,16 +39,16 @@ func (w *watcher) reads(want int) {
 	}
 }
 
-// isRefused wants a cursor refused, because the history that it belongs to has ended.
+// isRefused expects a cursor of an ended epoch to be refused.
 func (w *readWorld) isRefused(cursor string) {
 	w.Helper()
 	_, next, err := w.EntriesAfter(w.ctx, 1, cursor, "", 100)
 	if f := fault.Of(err); f == nil || f.Reason.Name != "CURSOR_HISTORY_ENDED" {
-		w.Errorf("the cursor %q is taken, the next is %q: %v", cursor, next, err)
+		w.Errorf("the cursor %q is accepted, the next is %q: %v", cursor, next, err)
 	}
 }
 
-// consumes transaction numbers.
+// spend consumes transaction ids.
 func spend(t *testing.T, db *pgtest.DB, transactions int) {
 	t.Helper()
 	super := pgtest.Pool(t, db.SuperDSN)
@@ -59,7 +59,7 @@ func spend(t *testing.T, db *pgtest.DB, transactions int) {
 	}
 }
 
-func TestWatchingGoesOnInARestoredDatabase(t *testing.T) {
+func TestWatchingContinuesInARestoredDatabase(t *testing.T) {
 	t.Parallel()
 	old := newReadWorld(t)
 	old.accounts("CNY", "user:1")
@@ -89,12 +89,12 @@ func TestWatchingGoesOnInARestoredDatabase(t *testing.T) {
 	fresh := w.watch("0", "user:*", 100)
 	fresh.reads(9)
 
-	// The old database goes on, and so do its watchers.
+	// The old database and its watchers continue.
 	old.transfer("elsewhere", "world", "user:1", "10")
 	follow.reads(6)
 }
 
-func TestWatchingGoesOnAfterAStandbyIsPromoted(t *testing.T) {
+func TestWatchingContinuesAfterAStandbyIsPromoted(t *testing.T) {
 	t.Parallel()
 	primary := pgtest.NewDurable(t)
 	old := newReadWorldOn(t, primary.DB)
@@ -112,7 +112,7 @@ func TestWatchingGoesOnAfterAStandbyIsPromoted(t *testing.T) {
 		return n
 	}
 	old.poll("the standby follows", func() bool { return caught() == 1 })
-	// What comes now does not reach the standby.
+	// Later commits do not reach the standby.
 	for _, s := range []string{"alter system set primary_conninfo = ''", "select pg_reload_conf()"} {
 		if _, err := cut.Exec(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -135,7 +135,7 @@ func TestWatchingGoesOnAfterAStandbyIsPromoted(t *testing.T) {
 	if n := caught(); n != 1 {
 		t.Fatalf("the standby has %d transfers", n)
 	}
-	for i := range 12 { // these have the numbers of those that were lost, and more
+	for i := range 12 { // more transfers, reusing the transaction ids of the lost ones
 		w.transfer(fmt.Sprint("after", i), "world", "user:1", "10")
 	}
 	w.isRefused(follow.cursor)

@@ -15,12 +15,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// watcher follows the entries and holds what it gets against the rules.
+// watcher follows the entries and checks them against the rules.
 type watcher struct {
 	*readWorld
 	cursor, pattern string
 	limit           int
-	versions        map[string]int64 // newest seen, by account
+	versions        map[string]int64 // newest version seen, by account
 	seen            int
 }
 
@@ -28,7 +28,7 @@ func (w *readWorld) watch(cursor, pattern string, limit int) *watcher {
 	return &watcher{readWorld: w, cursor: cursor, pattern: pattern, limit: limit, versions: map[string]int64{}}
 }
 
-// next reads on once. Every account's versions must come one after the other, from 1.
+// next reads once more. The versions of every account must be consecutive, starting at 1.
 func (w *watcher) next() error {
 	commits, next, err := w.EntriesAfter(w.ctx, 1, w.cursor, w.pattern, w.limit)
 	if err != nil {
@@ -46,7 +46,7 @@ func (w *watcher) next() error {
 			w.seen++
 		}
 		if i == len(commits)/2 {
-			next = c.Cursor // as one who is cut off here
+			next = c.Cursor // as if disconnected here
 			break
 		}
 	}
@@ -116,25 +116,25 @@ func TestWatchingSkipsAndRepeatsNothing(t *testing.T) {
 	})
 }
 
-// TestCommitsThatOverlapComeInTheOrderOfTheirEffects has a batch that takes its number first and its
-// second lock last, so that it builds on a batch with a higher number.
+// TestCommitsThatOverlapComeInTheOrderOfTheirEffects has a batch that gets its transaction id first and its
+// second lock last, so that it depends on a batch with a higher id.
 func TestCommitsThatOverlapComeInTheOrderOfTheirEffects(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1", "user:2", "user:3")
 	old := w.watch("", "", 100)
-	for range 2 { // "" gives the cursor of now, which then has nothing to give
+	for range 2 { // "" returns the current cursor, which then has nothing new
 		if err := old.next(); err != nil || old.seen > 0 {
 			t.Fatal(err, old.seen)
 		}
 	}
-	slow := w.handBatch("user:1")
+	slow := w.manualBatch("user:1")
 	between := must(w.pool.Begin(w.ctx))
 	t.Cleanup(func() { _ = between.Rollback(context.Background()) })
 	if _, err := between.Exec(w.ctx, "select pg_current_xact_id()"); err != nil {
 		t.Fatal(err)
 	}
-	quick := w.handBatch("world", "user:2")
+	quick := w.manualBatch("world", "user:2")
 	quick.stamp()
 	quick.post("world", "user:2", 5)
 	quick.commit()
@@ -149,7 +149,7 @@ func TestCommitsThatOverlapComeInTheOrderOfTheirEffects(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := old.next(); err != nil || old.seen > 0 {
-			t.Fatalf("while a transaction between them runs: %v, %d seen", err, old.seen)
+			t.Fatalf("with a transaction in between still running: %v, %d seen", err, old.seen)
 		}
 	}
 	if err := between.Rollback(w.ctx); err != nil {
@@ -173,7 +173,7 @@ func TestCommitsThatOverlapComeInTheOrderOfTheirEffects(t *testing.T) {
 	})
 }
 
-func TestWatchingAPatternMovesOnBehindTheOthers(t *testing.T) {
+func TestTheCursorOfAPatternPassesOtherCommits(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1", "shop:1")
@@ -186,7 +186,7 @@ func TestWatchingAPatternMovesOnBehindTheOthers(t *testing.T) {
 		return end.cursor != "0"
 	})
 	if end.seen > 0 {
-		t.Fatalf("%d entries of the shop before there is one", end.seen)
+		t.Fatalf("%d entries of the shop, want 0", end.seen)
 	}
 	w.transfer("s", "world", "shop:1", "1")
 	w.poll("the shop's entry", func() bool {
@@ -198,7 +198,7 @@ func TestWatchingAPatternMovesOnBehindTheOthers(t *testing.T) {
 	}
 }
 
-// watchAll reads until nothing new comes.
+// watchAll reads until there is nothing new.
 func (w *readWorld) watchAll(cursor, pattern string) (*watcher, error) {
 	f := w.watch(cursor, pattern, 2)
 	for {
@@ -209,7 +209,7 @@ func (w *readWorld) watchAll(cursor, pattern string) (*watcher, error) {
 	}
 }
 
-func TestCursorThatWasNotGivenIsRefused(t *testing.T) {
+func TestForgedCursorIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	for _, cursor := range []string{"x", "1", "1.", ".1", "01.1", "1.1.1", "t.1.1.01", "t.1.-1.1", "t.9999999999.1.1",
@@ -223,7 +223,7 @@ func TestCursorThatWasNotGivenIsRefused(t *testing.T) {
 	}
 }
 
-func TestCommitIsNeverCutByTheLimit(t *testing.T) {
+func TestTheLimitNeverSplitsACommit(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	w.accounts("CNY", "user:1")
@@ -249,8 +249,8 @@ func TestCommitIsNeverCutByTheLimit(t *testing.T) {
 	}
 }
 
-// Transaction 999 stands before 1000, as numbers do and texts do not.
-func TestCommitsStandInTheOrderOfNumbers(t *testing.T) {
+// Transaction 999 sorts before 1000: numerically, not as text.
+func TestCommitsAreOrderedByNumericTransactionID(t *testing.T) {
 	t.Parallel()
 	w := newReadWorld(t)
 	super := pgtest.Pool(t, w.db.SuperDSN)

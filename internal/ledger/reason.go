@@ -2,8 +2,8 @@ package ledger
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// The ledger's reasons. Within a transfer they are looked for in the order in which they stand here,
-// but a balance that would have more than 38 digits last: an account with a limit answers with that.
+// Reasons of the ledger, in the order in which a transfer checks them. The limit of 38 digits is checked last,
+// so an account with a limit answers with that limit.
 var (
 	BizNoExistsDifferent = fault.Define(fault.Reason{Name: "BIZ_NO_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,

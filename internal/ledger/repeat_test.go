@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// differs runs a command whose biz_no is taken, and compares the fields named as different.
+// differs runs a command whose biz_no is taken and compares the fields reported as different.
 func (p *Paper) differs(c commit.Command[*Tx], want string) {
 	p.t.Helper()
 	f := p.refused(BizNoExistsDifferent, c)
@@ -56,19 +56,19 @@ func TestRepeatedTransferAnswersTheFirstUnderEveryForm(t *testing.T) {
 		first := p.must(tests[name]())
 		entries := len(p.made)
 		if again := p.existed(tests[name]()); again != first {
-			t.Errorf("%s: again %+v, first %+v", name, again, first)
+			t.Errorf("%s: repeat %+v, first %+v", name, again, first)
 		}
 		if len(p.made) != entries {
-			t.Errorf("%s moved again", name)
+			t.Errorf("%s was executed again", name)
 		}
 	}
 	same := []*TransferCommand{
 		move("exact", post("ann", "bob", "1.5")),
 		move("exact", post("ann", "bob", "1.5")).with(func(p *TransferParams) { p.Metadata = map[string]string{} }),
-		move("exact", post("ann", "bob", "1.5")).when(on("ann", 77, "")), // what had to hold then
+		move("exact", post("ann", "bob", "1.5")).when(on("ann", 77, "")), // conditions of that time
 		move("less", post("ann", "bob", "up to 2.5")),
 		move("m", post("ann", "bob", "1")).with(dressed(yesterday.In(time.FixedZone("", 3600)))),
-		// time not said
+		// the time omitted
 		move("m", post("ann", "bob", "1")).with(func(p *TransferParams) { p.Metadata = noted("b", "2", "a", "1") }),
 	}
 	for _, c := range same {
@@ -139,11 +139,11 @@ func TestRepeatedHoldAnswersTheHoldAsItIsNow(t *testing.T) {
 		p.must(capture("c "+n, n, "1"))
 		again := p.existed(hold(n, "ann", "bob", n)).(*Hold)
 		if again.ID != first.ID {
-			t.Errorf("%s: again %+v", n, again)
+			t.Errorf("%s: repeat %+v", n, again)
 		}
-		looks(t, first, Held, "0", first.Format()) // the first answer stays what it was
+		looks(t, first, Held, "0", first.Format()) // the first answer is a snapshot
 		p.must(capture("d "+n, n, "1"))
-		if again.Captured != units("1") { // and so does this one
+		if again.Captured != units("1") { // and so is this one
 			t.Errorf("%s: captured %s", n, again.Captured)
 		}
 	}
@@ -151,7 +151,7 @@ func TestRepeatedHoldAnswersTheHoldAsItIsNow(t *testing.T) {
 	p.existed(hold("up to 20.5", "ann", "bob", "up to 20.50"))
 }
 
-// Format is what the hold was made for.
+// Format is the amount of the hold.
 func (h *Hold) Format() string { return (&Account{Scale: h.Scale}).Format(h.Amount) }
 
 func TestHoldUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
@@ -182,7 +182,7 @@ func TestHoldUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 	}
 	p.differs(hold("up", "ann", "bob", "up to 11"), "amount")
 	p.differs(hold("up", "ann", "bob", "10"), "form")
-	p.must(move("h", post("ann", "bob", "1"))) // holds and transfers have names of their own
+	p.must(move("h", post("ann", "bob", "1"))) // holds and transfers have separate biz_no namespaces
 }
 
 func TestRepeatedCaptureAnswersTheFirstAndTheHoldAsItIsNow(t *testing.T) {
@@ -190,13 +190,13 @@ func TestRepeatedCaptureAnswersTheFirstAndTheHoldAsItIsNow(t *testing.T) {
 	p.must(hold("h", "ann", "bob", "60"))
 	first := p.must(capture("c", "h", "10")).(Capture)
 	p.must(capture("rest", "h", "", to("cid")))
-	again := p.existed(capture("c", "h", "10.0", to("bob"))).(Capture) // bob is the hold's own destination
+	again := p.existed(capture("c", "h", "10.0", to("bob"))).(Capture) // bob is the hold's default destination
 	if again.Transfer != first.Transfer {
-		t.Errorf("again %+v", again.Transfer)
+		t.Errorf("repeat %+v", again.Transfer)
 	}
 	looks(t, first.Hold, Held, "10", "50")
 	looks(t, again.Hold, Captured, "60", "0")
-	p.existed(capture("rest", "h", "", to("cid"), restReleased)) // of all that is left there is no rest
+	p.existed(capture("rest", "h", "", to("cid"), restReleased)) // capturing everything leaves no rest
 	p.stands("ann 40.00 0.00 2")
 }
 
@@ -209,10 +209,10 @@ func TestCaptureUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 	p.must(capture("d", "i", ""))
 	p.must(capture("e", "h", "10", restReleased))
 	p.must(reverse("r", "c"))
-	p.differs(capture("c", "i", "10"), "hold")
-	p.differs(capture("c", "none", "10"), "hold")
+	p.differs(capture("c", "i", "10"), "hold_biz_no")
+	p.differs(capture("c", "none", "10"), "hold_biz_no")
 	p.differs(capture("c", "h", "11"), "amount")
-	p.differs(capture("c", "h", ""), "amount") // all that was left was not asked for
+	p.differs(capture("c", "h", ""), "amount") // the first request named an amount
 	p.differs(capture("d", "i", "1"), "amount")
 	p.differs(capture("c", "h", "10", to("cid")), "to")
 	p.differs(capture("c", "h", "10", func(p *CaptureParams) { p.Type = "fee" }), "type")
@@ -223,9 +223,9 @@ func TestCaptureUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 	p.differs(capture("r", "h", "10"), "kind")
 }
 
-// A hold may have come, and been captured, between the discovery and the look-up. Then the accounts
-// are not locked, but what is known of the hold is not a difference.
-func TestRepeatedCaptureOfAHoldThatCameLateRunsAgain(t *testing.T) {
+// A hold may be created and captured between discovery and look-up. Then its accounts are not locked, but the
+// missing details of the hold must not count as differences.
+func TestRepeatedCaptureOfAConcurrentHoldRunsAgain(t *testing.T) {
 	p := newTown(t)
 	p.must(hold("h", "ann", "bob", "60"))
 	p.must(capture("c", "h", "10"))
@@ -244,8 +244,9 @@ func TestReversalUnderATakenBizNoNamesTheFieldsThatDiffer(t *testing.T) {
 	p.must(move("u", post("ann", "bob", "1")))
 	p.must(reverse("r", "t"))
 	p.existed(reverse("r", "t"))
-	p.differs(reverse("r", "u"), "target")
-	p.differs(reverse("r", "none"), "target")
+	p.differs(reverse("r", "u"), "transfer_biz_no")
+	p.differs(reverse("r", "none"), "transfer_biz_no")
+	p.differs(&ReverseCommand{Caller: me, ReverseParams: ReverseParams{TransferID: 99, BizNo: "r"}}, "transfer_id")
 	p.differs(reverse("u", "t"), "kind")
 	c := reverse("r", "t")
 	c.Metadata, c.EffectiveAt = noted("a", "1"), noon

@@ -15,13 +15,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// BenchmarkRequestIndex is what ledger_transfers_request_idx costs where transfers are inserted, and what
-// it answers: ADR 8. Batches of 100 go into two journals by turns, one with the index and one without.
+// BenchmarkRequestIndex measures the insert cost and the benefit of ledger_transfers_request_idx (ADR 8).
+// Batches of 100 go alternately into two journals, one with the index and one without.
 func BenchmarkRequestIndex(b *testing.B) {
 	var journals [2]*pgxpool.Pool // without, with
 	for i := range journals {
 		d := pgtest.New(b)
-		d.SkipChecks() // the entries are of no account
+		d.SkipChecks() // the entries have no accounts
 		journals[i] = pgtest.Pool(b, d.SuperDSN)
 	}
 	exec := func(i int, sql string) {
@@ -35,7 +35,7 @@ func BenchmarkRequestIndex(b *testing.B) {
 		exec(i, "alter table ledger_entries set (autovacuum_enabled = off)")
 	}
 	var q db.Queries
-	var took [2][]time.Duration // to insert transfers
+	var took [2][]time.Duration // per insert of transfers
 	var entries []time.Duration
 	for n := int64(0); b.Loop(); n++ {
 		transfers, lines := insertsOf(n)
@@ -88,7 +88,7 @@ func median[T cmp.Ordered](list []T) T {
 
 const insertsEach = 100
 
-// insertsOf is what batch n inserts: transfers, each of a request of its own, between random accounts.
+// insertsOf is the content of batch n: transfers of one request each, between random accounts.
 func insertsOf(n int64) (transfers db.TransferInsertParams, entries db.EntryInsertParams) {
 	transfers.Now = time.Now()
 	entries.Now = transfers.Now

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ import (
 // Reversal is the type of a transfer that reverses another.
 const Reversal = "reversal"
 
-// ReverseParams asks for the opposite of a transfer, named by id or, when id is 0, by biz_no.
+// ReverseParams name a transfer to reverse by id or, if id is 0, by biz_no.
 type ReverseParams struct {
 	TransferID    int64
 	TransferBizNo string
@@ -31,7 +32,7 @@ type ReverseCommand struct {
 	byID   *transferRef
 }
 
-// Need names the biz_no of the reversal and the transfer to reverse.
+// Need declares the biz_no of the reversal and the transfer to reverse.
 func (c *ReverseCommand) Need(tx *Tx) {
 	c.name = tx.transferName(c.Tenant, c.BizNo)
 	c.name.all = true
@@ -50,7 +51,7 @@ func (c *ReverseCommand) target() *Transfer {
 	return c.byName.t
 }
 
-// Apply posts the opposite, last posting first.
+// Apply posts the opposite postings, last one first.
 func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 	target := c.target()
 	if target == nil && c.byID != nil && c.byID.late {
@@ -58,12 +59,15 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 	}
 	if first := c.name.t; first != nil {
 		if d := c.differences(first, target); len(d) > 0 {
-			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)
+			return nil, tx.bizNoTaken("transfer", c.BizNo, first.ID, d)
 		}
 		return commit.Repeat{First: first}, nil
 	}
 	if target == nil {
-		return nil, TransferNotFound.New("there is no such transfer")
+		if c.TransferID != 0 {
+			return nil, transferNotFound("transfer_id", c.TransferID)
+		}
+		return nil, transferNotFound("transfer_biz_no", c.TransferBizNo)
 	}
 	if target.ReversedByID != 0 {
 		return nil, AlreadyReversed.New("transfer %s was already reversed", target.BizNo).
@@ -73,7 +77,7 @@ func (c *ReverseCommand) Apply(tx *Tx) (any, error) {
 	for _, e := range target.Entries {
 		a := tx.accounts[AccountKey{c.Tenant, e.Account, e.Asset}]
 		if a == nil || !a.found {
-			return nil, commit.ErrMoreRows // committed after Discover looked
+			return nil, commit.ErrMoreRows // committed after Discover ran
 		}
 		if a.lapsing {
 			return nil, commit.ErrLater
@@ -99,21 +103,41 @@ func (c *ReverseCommand) differences(t, target *Transfer) (fields []string) {
 		return []string{"kind"}
 	}
 	if target == nil || t.ReversesID != target.ID {
-		fields = append(fields, "target")
+		fields = append(fields, nameField("transfer", c.TransferID))
 	}
 	return append(fields, sharedDifferences(c.Metadata, t.Metadata, c.EffectiveAt, t.EffectiveAt)...)
 }
 
-func bizNoTaken(what, bizNo string, id int64, fields []string) error {
+// nameField returns the field by which a request names an object: the id, unless it is 0, or the biz_no.
+func nameField(object string, id int64) string {
+	if id != 0 {
+		return object + "_id"
+	}
+	return object + "_biz_no"
+}
+
+// bizNoTaken refuses a biz_no that a transfer or hold with other content already has. The error names its id, unless
+// the current command made it: that object is undone with the command.
+func (tx *Tx) bizNoTaken(what, bizNo string, id int64, fields []string) error {
 	slices.Sort(fields)
 	fields = slices.Compact(fields)
 	f := BizNoExistsDifferent.New("the biz_no %s is already used by another %s: %s differ", bizNo, what,
 		strings.Join(fields, ", ")).
-		With("biz_no", bizNo).With("first_id", id).With("differs", strings.Join(fields, ","))
+		With("biz_no", bizNo).With("differs", strings.Join(fields, ","))
+	if tx.madeByCommand(id) {
+		f.Message = fmt.Sprintf("the biz_no %s is used by another %s of the same call: %s differ", bizNo, what,
+			strings.Join(fields, ", "))
+	} else {
+		f = f.With("first_id", id)
+	}
 	for _, name := range fields {
 		f = f.WithField(name, "differs from the first request with this biz_no")
 	}
 	return f
+}
+
+func transferNotFound(name string, value any) error {
+	return TransferNotFound.New("there is no transfer %v", value).With(name, value)
 }
 
 func notFound(a *Account) error {

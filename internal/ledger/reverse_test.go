@@ -7,12 +7,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-func TestReversePostsTheOppositeLastPostingFirst(t *testing.T) {
+func TestReversePostsTheOppositeInReverseOrder(t *testing.T) {
 	p := newTown(t)
 	first := p.must(move("t", post("ann", "cid", "30"), post("cid", "bob", "all"))).(*Transfer)
 	got := p.must(reverse("r", "t")).(*Transfer)
 	p.stands("ann 100.00 0.00 2", "bob 100.00 0.00 2", "cid 0.00 0.00 4")
-	want := []string{"bob", "cid", "cid", "ann"} // so cid has it before it pays
+	want := []string{"bob", "cid", "cid", "ann"} // cid must be credited before it pays
 	for i, e := range got.Entries {
 		if e.Account != want[i] || int(e.Posting) != i/2 || e.Amount != units([]string{"-30", "30"}[i%2]) {
 			t.Errorf("entry %d: %+v", i, e)
@@ -32,10 +32,10 @@ func TestTransferIsReversedOnce(t *testing.T) {
 	}
 	p.refused(AlreadyReversed, &ReverseCommand{Caller: me, ReverseParams: ReverseParams{TransferID: id, BizNo: "u"}})
 	if again := p.existed(reverse("r", "t")).(*Transfer); again != by {
-		t.Errorf("again %+v", again)
+		t.Errorf("repeat %+v", again)
 	}
 	p.stands("ann 100.00 0.00 2", "bob 100.00 0.00 2")
-	p.must(reverse("rr", "r")) // a reversal is a transfer too
+	p.must(reverse("rr", "r")) // a reversal can be reversed
 	p.stands("ann 70.00 0.00 3", "bob 130.00 0.00 3")
 }
 
@@ -85,7 +85,7 @@ func TestReverseIsRefused(t *testing.T) {
 			}
 			p.refused(test.want, test.c)
 			if p.transferNames[nameKey{1, "t"}].t.ReversedByID != 0 {
-				t.Error("the transfer counts as reversed")
+				t.Error("the transfer is marked as reversed")
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// States of an account and of a hold, and kinds of accounts, as they are stored.
+// Stored states of accounts and holds, and kinds of accounts.
 const (
 	Open, Frozen, Closed                             = "open", "frozen", "closed"
 	Held, Captured, Released, Expired                = "held", "captured", "released", "expired"
@@ -17,16 +17,16 @@ const (
 	KindExpense                                      = "expense"
 )
 
-// Caller is on whose behalf a command runs.
+// Caller identifies the tenant, principal and request of a command.
 type Caller = commit.Caller
 
-// AccountKey names an account within the database.
+// AccountKey identifies an account within the database.
 type AccountKey struct {
 	Tenant      int32
 	Code, Asset string
 }
 
-// Account is one account's row. Amounts are in minor units.
+// Account is an account's row. Amounts are in minor units.
 type Account struct {
 	AccountKey
 	ID          int64
@@ -35,28 +35,28 @@ type Account struct {
 	State       string
 	Balance     amount.Int
 	Held        amount.Int
-	Min         *amount.Int // least balance; nil: any depth. Never written through
-	Max         *amount.Int // greatest balance; nil: no limit. Never written through
+	Min         *amount.Int // least balance; nil: unbounded; read-only
+	Max         *amount.Int // greatest balance; nil: no limit; read-only
 	Version     int64
-	LastEntryAt time.Time // zero: it has no entry
-	NextLapseAt time.Time // zero: no open hold
+	LastEntryAt time.Time // zero: no entries
+	NextLapseAt time.Time // zero: no open holds
 	Metadata    map[string]string
 	CreatedAt   time.Time
 
-	madeBy  string         // request id of the call that made it
-	xmin    uint32         // the transaction that wrote the row
-	tid     pgtype.TID     // where the row is; of one that was taken over it is not known
-	writer  *commit.Writer // the batch that is about to write it; nil: it was loaded
-	found   bool           // in the database, or made by this batch
-	fresh   bool           // made by this batch
+	madeBy  string         // request id of the creating call
+	xmin    uint32         // transaction that wrote the row
+	tid     pgtype.TID     // location of the row; unknown if the batch before, which it was taken over from, changes it
+	writer  *commit.Writer // batch that will write the row; nil: loaded
+	found   bool           // in the database or created by this batch
+	fresh   bool           // created by this batch
 	dirty   bool
-	changed bool   // state or limits too
-	lapsing bool   // holds are left whose time has come
-	saved   uint64 // the mark under which it was saved for undo
+	changed bool   // state or limits changed
+	lapsing bool   // due holds remain
+	saved   uint64 // the mark at which it was saved for undo
 }
 
-// Available is what may go out: balance - held - least balance. ok is false when there is no least
-// balance, or when the amount passes 38 digits: then there is no bound that matters.
+// Available is the amount that may be debited: balance - held - least balance. ok is false if there is no least
+// balance, or if the amount exceeds 38 digits, which is unbounded in effect.
 func (a *Account) Available() (available amount.Int, ok bool) {
 	if a.Min == nil {
 		return amount.Int{}, false
@@ -68,10 +68,10 @@ func (a *Account) Available() (available amount.Int, ok bool) {
 	return free.Sub(*a.Min)
 }
 
-// Format gives an amount of the account's asset as people write it.
+// Format formats an amount of the account's asset as a decimal.
 func (a *Account) Format(n amount.Int) string { return amount.Format(n, a.Scale) }
 
-// Asset is what amounts are counted in.
+// Asset is a unit of amounts.
 type Asset struct {
 	Tenant    int32
 	Code      string
@@ -81,52 +81,52 @@ type Asset struct {
 	fresh     bool
 }
 
-// Entry is one side of a posting.
+// Entry is one side of a posting. Amounts are in minor units of the asset.
 type Entry struct {
 	AccountID   int64
-	Account     string // code
+	Account     string // account code
 	Asset       string
 	Scale       uint8
 	Version     int64
 	TransferID  int64
 	Posting     int16
-	Amount      amount.Int // credits above zero, debits below
+	Amount      amount.Int // positive: credit, negative: debit
 	Before      amount.Int
 	After       amount.Int
 	RecordedAt  time.Time
-	EffectiveAt time.Time // zero: as recorded
+	EffectiveAt time.Time // zero: the recorded time
 }
 
-// Transfer is a transfer with its entries: two a posting, debit first.
+// Transfer is a transfer with its entries: two per posting, the debit first.
 type Transfer struct {
 	Tenant       int32
 	ID           int64
 	BizNo        string
 	Type         string
 	RecordedAt   time.Time
-	EffectiveAt  time.Time // zero: the caller did not say
+	EffectiveAt  time.Time // zero: not given
 	ReversesID   int64
 	ReversedByID int64
 	HoldID       int64
-	Forms        string // amounts as asked for, when any was not exact
+	Forms        string // requested amounts, if any was not exact
 	Metadata     map[string]string
 	Principal    string
 	RequestID    string
 	Entries      []Entry
-	complete     bool // entries and reversal are there, or being loaded
+	complete     bool // entries and reversal are loaded or being loaded
 }
 
-// Hold is a hold.
+// Hold is an amount of an account that is reserved for a transfer.
 type Hold struct {
 	Tenant    int32
 	ID        int64
 	BizNo     string
 	AccountID int64
-	From      string // code of the account
+	From      string // account code
 	Asset     string
 	Scale     uint8
 	To        string // code of the default destination, or empty
-	Form      string // amount as asked for, when it was not exact
+	Form      string // requested amount, if not exact
 	Amount    amount.Int
 	Captured  amount.Int
 	State     string
@@ -143,7 +143,7 @@ type Hold struct {
 	saved uint64
 }
 
-// Remaining is what the hold still keeps.
+// Remaining is the amount still held.
 func (h *Hold) Remaining() amount.Int {
 	if h.State != Held {
 		return amount.Int{}

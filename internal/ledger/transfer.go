@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -8,33 +9,34 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Form says how an amount is meant.
+// Form says how the amount of a posting is determined.
 type Form uint8
 
-// The forms of an amount.
 const (
 	Exact        Form = iota
-	UpTo              // the lesser of the amount and what is available
-	AllAvailable      // no amount is given
+	UpTo              // the lesser of the amount and the available balance
+	AllAvailable      // all available; the amount is unset
 )
 
-// Posting asks to move an amount from an account to another.
+// Posting moves an amount from one account to another.
 type Posting struct {
 	From, To, Asset string
-	Amount          amount.Decimal // above zero; unused with AllAvailable
+	Amount          amount.Decimal // positive; unset with AllAvailable
 	Form            Form
 }
 
-// Condition is what an account must fulfil before the first posting.
+// Condition is a requirement on an account, checked before the first posting.
 type Condition struct {
 	Code, Asset    string
 	Version        *int64
 	BalanceAtLeast *amount.Decimal
 }
 
-// TransferParams is a transfer as asked for.
+// TransferParams describe a transfer: 1 to 1,000 postings, applied in their order, and at most 100 conditions. The API
+// checks these numbers, the BizNo (1 to 128 printable ASCII characters) and that EffectiveAt is at most 24 h ahead.
 type TransferParams struct {
 	BizNo       string
 	Type        string
@@ -50,10 +52,10 @@ type TransferCommand struct {
 	TransferParams
 	name     *transferName
 	from, to []*Account
-	on       []*Account // of the conditions
+	on       []*Account // accounts of the conditions
 }
 
-// Need names the biz_no and the accounts.
+// Need declares the biz_no and the accounts.
 func (c *TransferCommand) Need(tx *Tx) {
 	n := len(c.Postings)
 	c.name = tx.transferName(c.Tenant, c.BizNo)
@@ -70,11 +72,13 @@ func (c *TransferCommand) Need(tx *Tx) {
 	}
 }
 
-// Apply makes the transfer, or answers the one that has the biz_no.
+// Apply makes the transfer, or returns the existing one with the biz_no. Faults: BIZ_NO_EXISTS_DIFFERENT,
+// ACCOUNT_NOT_FOUND, AMOUNT_TOO_PRECISE, AMOUNT_TOO_LARGE, STALE_VERSION, BALANCE_CONDITION_FAILED; by posting
+// ACCOUNT_CLOSED, ACCOUNT_FROZEN, AVAILABLE_UNBOUNDED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
 func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 	if first := c.name.t; first != nil {
 		if d := c.differences(first); len(d) > 0 {
-			return nil, bizNoTaken("transfer", c.BizNo, first.ID, d)
+			return nil, tx.bizNoTaken("transfer", c.BizNo, first.ID, d)
 		}
 		return commit.Repeat{First: first}, nil
 	}
@@ -93,7 +97,7 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 	for i := range c.Postings {
 		n, err := minor(c.Postings[i].Amount, c.from[i])
 		if err != nil {
-			return nil, err
+			return nil, inField(err, fmt.Sprintf("postings[%d].amount", i))
 		}
 		amounts = append(amounts, n)
 	}
@@ -109,7 +113,7 @@ func (c *TransferCommand) Apply(tx *Tx) (any, error) {
 	return t, nil
 }
 
-// minor is an amount in the minor units of an account's asset.
+// minor converts an amount to minor units of the account's asset.
 func minor(d amount.Decimal, a *Account) (amount.Int, error) {
 	n, err := d.Minor(a.Scale)
 	switch {
@@ -122,8 +126,13 @@ func minor(d amount.Decimal, a *Account) (amount.Int, error) {
 	return n, AmountTooLarge.New("%s %s has more than 38 digits", d, a.Asset).With("asset", a.Asset)
 }
 
-// check holds the conditions against the accounts: first what is wrong with them, then all versions,
-// then all balances.
+// inField adds the field path to an error of minor.
+func inField(err error, path string) error {
+	f := fault.Of(err)
+	return f.WithField(path, f.Message)
+}
+
+// check evaluates the conditions: first invalid amounts, then all versions, then all balances.
 func (c *TransferCommand) check() error {
 	if len(c.Conditions) == 0 {
 		return nil
@@ -135,7 +144,7 @@ func (c *TransferCommand) check() error {
 		}
 		var err error
 		if least[i], err = minor(*k.BalanceAtLeast, c.on[i]); err != nil {
-			return err
+			return inField(err, fmt.Sprintf("conditions[%d].balance_at_least", i))
 		}
 	}
 	for i, k := range c.Conditions {
@@ -153,7 +162,7 @@ func (c *TransferCommand) check() error {
 	return nil
 }
 
-// newTransfer takes the name and makes the transfer, still without entries.
+// newTransfer reserves the name and makes the transfer, without entries.
 func (tx *Tx) newTransfer(c Caller, name *transferName, p TransferParams, postings int) *Transfer {
 	t := &Transfer{Tenant: c.Tenant, ID: tx.newID(), BizNo: p.BizNo, Type: p.Type, RecordedAt: tx.at.Recorded,
 		EffectiveAt: p.EffectiveAt, Forms: p.forms(), Metadata: p.Metadata, Principal: c.Principal,
@@ -164,7 +173,7 @@ func (tx *Tx) newTransfer(c Caller, name *transferName, p TransferParams, postin
 	return t
 }
 
-// forms writes down the amounts as asked for, when one of them was not exact: else the entries tell.
+// forms records the requested amounts if any was not exact; exact amounts can be read from the entries.
 func (p *TransferParams) forms() string {
 	if !slices.ContainsFunc(p.Postings, func(p Posting) bool { return p.Form != Exact }) {
 		return ""
@@ -188,7 +197,7 @@ func formText(f Form, d amount.Decimal) string {
 	return exactForm
 }
 
-// formDifference names what differs between two texts of formText: the form, the amount, or nothing.
+// formDifference returns which part of two formText texts differs: the form, the amount, or none.
 func formDifference(x, y string) string {
 	if x == y {
 		return ""
@@ -200,7 +209,7 @@ func formDifference(x, y string) string {
 	return "amount"
 }
 
-// differences names the fields in which a request differs from the transfer that has its biz_no.
+// differences returns the fields in which a request differs from the existing transfer with its biz_no.
 func (c *TransferCommand) differences(t *Transfer) (fields []string) {
 	if t.HoldID != 0 || t.ReversesID != 0 {
 		return []string{"kind"} // a capture or a reversal
@@ -239,7 +248,7 @@ func (p *Posting) differences(form string, debit, credit *Entry) (fields []strin
 	return fields
 }
 
-// sharedDifferences compares what all journal things have. A time that is not said is no difference.
+// sharedDifferences compares the fields common to all requests. An omitted time is not a difference.
 func sharedDifferences(m, first map[string]string, at, firstAt time.Time) (fields []string) {
 	if !maps.Equal(m, first) {
 		fields = append(fields, "metadata")
@@ -248,4 +257,117 @@ func sharedDifferences(m, first map[string]string, at, firstAt time.Time) (field
 		fields = append(fields, "effective_time")
 	}
 	return fields
+}
+
+// move makes one posting, which is two entries. unheld is the part paid from a hold; a hold's amount was not
+// available before, so the available balance is not checked for it.
+func (tx *Tx) move(t *Transfer, from, to *Account, form Form, n, unheld amount.Int) error {
+	if from.State == Closed {
+		return from.closed()
+	}
+	if to.State == Closed {
+		return to.closed()
+	}
+	if from.State == Frozen {
+		return from.frozen()
+	}
+	n, err := from.resolve(form, n)
+	if err != nil {
+		return err
+	}
+	if unheld.IsZero() { // the amount of a hold is guaranteed
+		if err := from.mayPay(n); err != nil {
+			return err
+		}
+	}
+	if err := to.mayReceive(n); err != nil {
+		return err
+	}
+	if _, ok := from.Balance.Sub(n); !ok {
+		return from.tooLarge()
+	}
+	if _, ok := to.Balance.Add(n); !ok {
+		return to.tooLarge()
+	}
+	tx.touch(from)
+	tx.touch(to)
+	from.Held, _ = from.Held.Sub(unheld)
+	posting := int16(len(t.Entries) / 2)
+	tx.addEntry(t, from, posting, n.Neg())
+	tx.addEntry(t, to, posting, n)
+	return nil
+}
+
+func (tx *Tx) addEntry(t *Transfer, a *Account, posting int16, n amount.Int) {
+	before := a.Balance
+	a.Balance, _ = before.Add(n) // move checked the limit of 38 digits
+	a.Version++
+	a.LastEntryAt = tx.at.Recorded
+	t.Entries = append(t.Entries, Entry{AccountID: a.ID, Account: a.Code, Asset: a.Asset, Scale: a.Scale,
+		Version:    a.Version,
+		TransferID: t.ID, Posting: posting, Amount: n, Before: before, After: a.Balance, RecordedAt: tx.at.Recorded,
+		EffectiveAt: t.EffectiveAt})
+}
+
+func (a *Account) closed() error {
+	return AccountClosed.New("account %s is closed", a.Code).With("account", a.Code).With("asset", a.Asset)
+}
+
+func (a *Account) frozen() error {
+	return AccountFrozen.New("account %s is frozen", a.Code).With("account", a.Code).With("asset", a.Asset)
+}
+
+func (a *Account) tooLarge() error {
+	return AmountTooLarge.New("the balance of %s would have more than 38 digits", a.Code).With("account", a.Code)
+}
+
+func (a *Account) mayPay(n amount.Int) error {
+	if available, bounded := a.Available(); bounded && available.Cmp(n) < 0 {
+		return a.insufficient()
+	}
+	return nil
+}
+
+func (a *Account) insufficient() error {
+	available, _ := a.Available()
+	return InsufficientFunds.New("account %s has %s %s available", a.Code, a.Format(available), a.Asset).
+		With("account", a.Code).With("asset", a.Asset).With("available", a.Format(available)).
+		With("balance", a.Format(a.Balance)).With("held", a.Format(a.Held))
+}
+
+func (a *Account) mayReceive(n amount.Int) error {
+	if a.Max == nil {
+		return nil
+	}
+	if after, ok := a.Balance.Add(n); !ok || after.Cmp(*a.Max) > 0 {
+		return BalanceLimitExceeded.New("account %s may have at most %s %s", a.Code, a.Format(*a.Max), a.Asset).
+			With("account", a.Code).With("asset", a.Asset).With("balance", a.Format(a.Balance)).With("max_balance",
+			a.Format(*a.Max))
+	}
+	return nil
+}
+
+// resolve computes the amount that a posting moves.
+func (a *Account) resolve(form Form, n amount.Int) (amount.Int, error) {
+	if form == Exact {
+		return n, nil
+	}
+	available, bounded := a.Available()
+	if !bounded {
+		switch {
+		case form == UpTo:
+			return n, nil
+		case a.Min == nil:
+			return n, AvailableUnbounded.New("account %s has no min_balance, so its available balance is unlimited: name an amount", a.Code).With("account", a.Code).With("asset", a.Asset)
+		}
+		return n, AmountTooLarge.New("the available balance of %s has more than 38 digits", a.Code).With("account",
+			a.Code)
+	}
+	if available.Sign() <= 0 {
+		return n, a.insufficient()
+	}
+	if form == AllAvailable {
+		return available, nil
+	}
+	return amount.Lesser(n, available), nil
 }

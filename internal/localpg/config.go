@@ -16,18 +16,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// reservedSettings decide where the server is found and who gets in; changing
-// them behind this package's back would make DSN a lie.
+// reservedSettings determine the server's address and authentication. Overriding them would make DSN wrong.
 var reservedSettings = []string{
 	"config_file", "data_directory", "external_pid_file", "hba_file", "ident_file", "listen_addresses",
 	"log_destination", "logging_collector", "port", "unix_socket_directories", "unix_socket_permissions",
 }
 
-// prepare checks the options and makes sure that the directory exists.
+// prepare validates the options and creates the directory.
 func (o Options) prepare() (Options, error) {
 	for name := range o.Settings {
 		if slices.Contains(reservedSettings, strings.ToLower(name)) {
-			return o, fmt.Errorf("setting %q is decided by localpg and cannot be changed", name)
+			return o, fmt.Errorf("setting %q is managed by localpg and cannot be changed", name)
 		}
 	}
 	var err error
@@ -41,18 +40,18 @@ func (o Options) prepare() (Options, error) {
 	}
 	mode := fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
-		mode = 0o755 // the account which Postgres drops to has to pass through
+		mode = 0o755 // the unprivileged account must be able to enter it
 	}
 	if err = os.MkdirAll(o.Dir, mode); err != nil {
 		return o, err
 	}
-	// One spelling of the path only: old postmasters are recognised by it.
+	// Resolve symbolic links: old postmasters are recognised by the path in their arguments.
 	o.Dir, err = filepath.EvalSymlinks(o.Dir)
 	return o, err
 }
 
-// arguments is the whole configuration: postgresql.conf stays as initdb wrote
-// it, so that a start never depends on what an earlier one left behind.
+// arguments is the complete configuration. postgresql.conf stays as initdb wrote it, so a start never depends
+// on the settings of an earlier one.
 func (s *Server) arguments() []string {
 	durability := "off"
 	if s.opts.Durable {
@@ -87,7 +86,7 @@ func (s *Server) arguments() []string {
 	return args
 }
 
-// address is where TCP clients connect. The port names the unix socket too.
+// address is the TCP listen address. The port also names the unix socket.
 type address struct{ host, port string }
 
 func parseListen(listen string) (address, error) {
@@ -109,8 +108,8 @@ func parseListen(listen string) (address, error) {
 	return address{host: host, port: port}, nil
 }
 
-// freePort asks the kernel. Another program may take the port before Postgres
-// does; Postgres then fails to start and says so.
+// freePort asks the kernel for a free port. Another program may take the port first; Postgres then fails to
+// start and reports it.
 func freePort(host string) (string, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -130,30 +129,29 @@ func (a address) dialHost() string {
 
 func (s *Server) hbaFile() string { return filepath.Join(s.opts.Dir, "pg_hba.conf") }
 
-// writeHBA lets everybody in who reaches the socket (its directory is the
-// guard), and nobody over TCP without a password.
+// writeHBA trusts connections over the socket, which its directory protects, and requires a password over TCP.
 func (s *Server) writeHBA() error {
 	const rules = "# Written by ledgerd at every start.\n" +
 		"local all         all     trust\n" +
 		"local replication all     trust\n" +
 		"host  all         all all scram-sha-256\n" +
 		"host  replication all all scram-sha-256\n"
-	// Postgres, perhaps under another account, has to read it; it is no secret.
+	// World-readable, because Postgres may run under another account; the file contains no secret.
 	if err := os.WriteFile(s.hbaFile(), []byte(rules), 0o644); err != nil {
 		return err
 	}
 	return os.Chmod(s.hbaFile(), 0o644)
 }
 
-// setPassword gives the superuser the password kept in <dir>/password. It runs
-// at every start, so a restored data directory and the file cannot disagree.
+// setPassword sets the superuser's password to the one in <dir>/password. It runs at every start, so that a
+// restored data directory cannot disagree with the file.
 func (s *Server) setPassword(ctx context.Context) error {
 	file := filepath.Join(s.opts.Dir, "password")
 	secret, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// Empty is what a run leaves that was killed between creating and writing.
+	// The file is empty if a run was killed between creating and writing it.
 	if s.secret = strings.TrimSpace(string(secret)); s.secret == "" {
 		s.secret = rand.Text()
 		if err = os.WriteFile(file, []byte(s.secret+"\n"), 0o600); err != nil {
@@ -165,7 +163,7 @@ func (s *Server) setPassword(ctx context.Context) error {
 		return fmt.Errorf("connect to set the password: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	// The statement holds the password, so it must not reach the server's log.
+	// The statement contains the password: keep it out of the server's log.
 	quoted := "'" + strings.ReplaceAll(s.secret, "'", "''") + "'"
 	_, err = conn.Exec(ctx, "SET log_statement = 'none'; SET log_min_duration_statement = -1; "+
 		"SET log_min_error_statement = 'panic'; SET password_encryption = 'scram-sha-256'; "+

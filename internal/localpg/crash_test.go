@@ -32,13 +32,13 @@ func TestOwnerNoticesThatPostgresDied(t *testing.T) {
 	select {
 	case <-srv.Done():
 	case <-time.After(30 * time.Second):
-		t.Fatal("Done stays open")
+		t.Fatal("Done is not closed")
 	}
 	expectError(t, srv.Err(), "killed")
 	expectError(t, srv.Stop(), "had already ended", "killed")
 }
 
-// startChild runs a server in another process, which stores a row in it.
+// startChild runs a server in another process and stores a row in it.
 func startChild(t *testing.T, dir string) (parent *exec.Cmd, postmaster int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -61,7 +61,7 @@ func startChild(t *testing.T, dir string) (parent *exec.Cmd, postmaster int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = stdin.Close() // a child that still lives stops its server
+		_ = stdin.Close() // a surviving child stops its server
 		_ = cmd.Wait()
 	})
 	var dsn string
@@ -72,7 +72,7 @@ func startChild(t *testing.T, dir string) (parent *exec.Cmd, postmaster int) {
 	return cmd, postmaster
 }
 
-func TestKilledParentTakesPostgresAlong(t *testing.T) {
+func TestKillingTheParentEndsPostgres(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	parent, postmaster := startChild(t, dir)
@@ -82,12 +82,12 @@ func TestKilledParentTakesPostgresAlong(t *testing.T) {
 	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if runtime.GOOS == "linux" { // elsewhere only the next start ends it
+	if runtime.GOOS == "linux" { // on other systems only the next start ends it
 		dataDir := filepath.Join(dir, fmt.Sprintf("data-%d", dataMajors(dir)[0]))
 		ended, err := waitUntil(testContext(t), 30*time.Second,
 			func() bool { return !isPostmaster(postmaster, dataDir) })
 		if !ended || err != nil {
-			t.Fatalf("postgres %d runs on without its parent (%v)", postmaster, err)
+			t.Fatalf("postgres %d outlived its parent (%v)", postmaster, err)
 		}
 	}
 	waitForLock(t, dir)
@@ -118,7 +118,7 @@ func TestKilledParentAndPostmaster(t *testing.T) {
 	expectKept(t, start(t, Options{Dir: dir, Durable: true}))
 }
 
-// waitForLock waits for the kernel to finish with a killed owner.
+// waitForLock waits until the kernel has released a killed owner's lock.
 func waitForLock(t *testing.T, dir string) {
 	t.Helper()
 	free, err := waitUntil(testContext(t), 10*time.Second, func() bool {
@@ -133,8 +133,8 @@ func waitForLock(t *testing.T, dir string) {
 	}
 }
 
-// crashedWithPid leaves the directory as a crash does, with the pid files
-// naming another process of the same account.
+// crashedWithPid leaves the directory as after a crash, with pid files that name another process of the same
+// account.
 func crashedWithPid(t *testing.T, dir string, pid func(*Server) int) {
 	t.Helper()
 	srv := start(t, Options{Dir: dir, Durable: true})
@@ -154,15 +154,15 @@ func crashedWithPid(t *testing.T, dir string, pid func(*Server) int) {
 	}
 }
 
-// bystander is a process of Postgres' account that has nothing to do with it.
+// bystander is an unrelated process of Postgres' account.
 func bystander(t *testing.T, srv *Server) *exec.Cmd {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
-		t.Skip("there is no sleep program to take the pid")
+		t.Skip("no sleep program")
 	}
 	cmd := srv.account.command("/", sleep, "600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cmd.SysProcAttr.Credential} // no ties to a thread of ours
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cmd.SysProcAttr.Credential} // without the parent death signal
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestReusedPidDoesNotBlockTheStart(t *testing.T) {
 	})
 	expectKept(t, start(t, Options{Dir: dir, Durable: true}))
 	if state, _ := inspect(other.Process.Pid); state != processRuns {
-		t.Error("the innocent process was ended")
+		t.Error("the unrelated process was killed")
 	}
 }
 
@@ -192,7 +192,7 @@ func TestZombiePostmasterDoesNotBlockTheStart(t *testing.T) {
 	dir := shortDir(t)
 	crashedWithPid(t, dir, func(srv *Server) int {
 		pid := bystander(t, srv).Process.Pid
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // and nobody waits for it yet
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil { // and no parent reaps it yet
 			t.Fatal(err)
 		}
 		dead, err := waitUntil(testContext(t), 10*time.Second, func() bool {
@@ -200,14 +200,14 @@ func TestZombiePostmasterDoesNotBlockTheStart(t *testing.T) {
 			return state == processZombie
 		})
 		if !dead || err != nil {
-			t.Fatalf("%d is no zombie (%v)", pid, err)
+			t.Fatalf("%d is not a zombie (%v)", pid, err)
 		}
 		return pid
 	})
 	expectKept(t, start(t, Options{Dir: dir, Durable: true}))
 }
 
-func TestHalfMadeClusterIsMadeAnew(t *testing.T) {
+func TestIncompleteClusterIsRecreated(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	b, err := findBinaries(testContext(t), account{}, nil, newLogTail(t.Output()))
@@ -220,6 +220,6 @@ func TestHalfMadeClusterIsMadeAnew(t *testing.T) {
 	}
 	start(t, Options{Dir: dir, Durable: true})
 	if _, err := os.Stat(leftover); err == nil {
-		t.Error("what a killed initdb left is still there")
+		t.Error("the remains of a killed initdb are still there")
 	}
 }

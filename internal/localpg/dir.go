@@ -17,8 +17,7 @@ import (
 	"time"
 )
 
-// DefaultDir is where a server lives when nobody says otherwise: a place that
-// survives reboots and, for root, one which other accounts can pass through.
+// DefaultDir is the default server directory: one that survives reboots and, for root, that other accounts can enter.
 func DefaultDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/lib/ledgerd", nil
@@ -33,8 +32,8 @@ func DefaultDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "ledgerd"), nil
 }
 
-// Remove deletes a directory with everything in it, and ends a server that has
-// lost its owner. It refuses while a run owns the directory.
+// Remove deletes a directory with its contents, after stopping an orphaned server. It refuses while a run owns
+// the directory.
 func Remove(dir string) error {
 	lock, err := lockDir(dir)
 	if err != nil {
@@ -47,8 +46,8 @@ func Remove(dir string) error {
 	return os.RemoveAll(dir)
 }
 
-// RemoveAbandoned deletes the directories that match a pattern of filepath.Glob and were this user's, whose runs were
-// killed and had begun so long ago: their locks are gone with them. What cannot be removed stays.
+// RemoveAbandoned deletes this user's directories that match a filepath.Glob pattern, are at least begun old,
+// and whose owners are gone. Directories that cannot be removed are skipped.
 func RemoveAbandoned(pattern string, begun time.Duration) {
 	dirs, _ := filepath.Glob(pattern)
 	for _, dir := range dirs {
@@ -57,13 +56,13 @@ func RemoveAbandoned(pattern string, begun time.Duration) {
 			continue
 		}
 		if st := info.Sys().(*syscall.Stat_t); int(st.Uid) == os.Geteuid() {
-			_ = Remove(dir) // in use after all, or somebody was faster
+			_ = Remove(dir) // in use after all, or removed concurrently
 		}
 	}
 }
 
-// dirLock is the claim to a directory. The kernel drops it with the process, so
-// it can never be stale, unlike any pid file.
+// dirLock is exclusive ownership of a directory by flock. The kernel releases the lock with the process, so
+// unlike a pid file it is never stale.
 type dirLock struct{ file *os.File }
 
 func lockDir(dir string) (*dirLock, error) {
@@ -82,7 +81,7 @@ func lockDir(dir string) (*dirLock, error) {
 		return nil, fmt.Errorf("%s is in use by another run (pid %s): stop that one first or choose another directory",
 			dir, strings.TrimSpace(string(holder)))
 	}
-	// The pid only helps whoever reads the error above; the flock alone counts.
+	// The pid is only for the error message above; ownership rests on the flock alone.
 	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
@@ -93,8 +92,8 @@ func lockDir(dir string) (*dirLock, error) {
 	return &dirLock{file: f}, nil
 }
 
-// release unlocks first: closing alone leaves the lock with a child which another
-// goroutine has forked and which has not come to exec yet.
+// release unlocks before closing: closing alone would leave the lock with a child that another goroutine has
+// forked and that has not called exec yet.
 func (l *dirLock) release() {
 	_ = syscall.Flock(int(l.file.Fd()), syscall.LOCK_UN)
 	_ = l.file.Close()
@@ -117,16 +116,16 @@ func dataMajors(dir string) []int {
 	return majors
 }
 
-// ensureCluster runs initdb if there is no data directory. It works beside the
-// final name and renames, so a data directory that exists is always complete.
+// ensureCluster runs initdb if there is no data directory. It creates the cluster under a temporary name and
+// renames it, so an existing data directory is always complete.
 func (s *Server) ensureCluster(ctx context.Context) error {
 	if _, err := os.Stat(s.dataDir); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// A killed initdb may still be writing, hence new names instead of reuse.
+	// A killed initdb may still be writing, so every attempt uses a new name.
 	stale, _ := filepath.Glob(s.dataDir + ".tmp*")
 	for _, dir := range stale {
-		_ = os.RemoveAll(dir) // only disk space is at stake
+		_ = os.RemoveAll(dir) // a failure only wastes disk space
 	}
 	tmp, err := os.MkdirTemp(s.opts.Dir, filepath.Base(s.dataDir)+".tmp")
 	if err != nil {
@@ -158,12 +157,12 @@ func (s *Server) initdb(ctx context.Context, dir string) error {
 	}
 	s.log.printf("creating a PostgreSQL %s cluster in %s", s.Version, s.dataDir)
 	cmd := s.account.command(s.opts.Dir, s.bin.path("initdb"), args...)
-	// The same rule as in launch: the thread which forks stays until the child has ended.
+	// As in launch: keep the forking thread alive until the child has ended.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	out, err := combinedOutput(ctx, cmd)
 	if err != nil {
-		return fmt.Errorf("initdb: %w; it said:\n%s", err, out)
+		return fmt.Errorf("initdb: %w; output:\n%s", err, out)
 	}
 	return nil
 }
@@ -177,22 +176,21 @@ func syncDir(dir string) error {
 	return d.Sync()
 }
 
-// plainPath holds nothing that needs quoting in a DSN or in a list of directories.
+// plainPath matches paths that need no quoting in a DSN or a list of directories.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._+-]+$`)
 
-// socketDir makes the private directory for the socket: <dir>/run, or a short
-// one in /tmp when the path is more than a socket address can hold. Call it once
-// old postmasters are gone.
+// socketDir makes the private directory for the socket: <dir>/run, or a short path in /tmp if the socket
+// address would be too long. Call it only when old postmasters are gone.
 func socketDir(dir, port string, a account) (string, error) {
 	run := filepath.Join(dir, "run")
 	if len(filepath.Join(run, ".s.PGSQL."+port)) > maxSocketPath || !plainPath.MatchString(run) {
-		// Always the same name for the same directory: killed runs leave one, not many.
+		// The name is derived from the directory, so killed runs leave one directory, not many.
 		run = fmt.Sprintf("/tmp/ledgerd-%d-%.8x", a.uid, sha256.Sum256([]byte(dir)))
 	}
 	if err := os.Mkdir(run, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
-	// /tmp belongs to everybody: what is there already may be somebody's trap.
+	// /tmp is world-writable: an existing directory may belong to an attacker.
 	info, err := os.Lstat(run)
 	if err != nil {
 		return "", err
@@ -201,8 +199,8 @@ func socketDir(dir, port string, a account) (string, error) {
 	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || (uid != a.uid && uid != os.Geteuid()) {
 		return "", fmt.Errorf("%s is not a private directory of %s: remove it", run, a.name)
 	}
-	// A killed postmaster leaves a lock beside the socket, with the same trouble
-	// as with its pid file: a zombie or a reused pid would make Postgres refuse.
+	// A killed postmaster leaves a lock file beside the socket. As with its pid file, Postgres would refuse to
+	// start if that pid is a zombie or was reused.
 	stale, _ := filepath.Glob(filepath.Join(run, ".s.PGSQL.*"))
 	for _, file := range stale {
 		if err := os.Remove(file); err != nil {

@@ -29,7 +29,7 @@ func TestAbandonedDirectoriesAreRemoved(t *testing.T) {
 		t.Helper()
 		RemoveAbandoned(filepath.Join(parent, "run-*"), time.Hour)
 		if _, err := os.Stat(old); (err == nil) != want {
-			t.Errorf("it stays %t: %s", err == nil, when)
+			t.Errorf("exists %t: %s", err == nil, when)
 		}
 	}
 	stays(true, "in its first hour")
@@ -41,5 +41,5 @@ func TestAbandonedDirectoriesAreRemoved(t *testing.T) {
 	stays(true, "while a run owns it")
 	held.release()
 	age()
-	stays(false, "when nobody does")
+	stays(false, "when no run owns it")
 }

@@ -1,18 +1,16 @@
 // Package localpg runs a private PostgreSQL server as a child of this program.
 //
-// It serves `ledgerd dev`, single-machine installations and the tests. It owns
-// one directory: whoever holds the flock on <dir>/lock owns the server in it,
-// and nobody else may touch what is inside.
+// It serves `ledgerd dev`, single-machine installations and the tests. It owns one directory: the process that
+// holds the flock on <dir>/lock owns the server, and no other process may touch the directory's contents.
 //
-//	lock             flock of the run that owns the directory, holds its pid
-//	data-<major>     the cluster, one per major version so that none meets foreign files
-//	run              the unix socket, mode 0700
-//	pg_hba.conf      who may connect, written anew at every start
-//	password         the superuser's password for TCP, mode 0600, only with Options.Listen
+//	lock           flock of the owning process; contains its pid
+//	data-<major>   the cluster, one per major version
+//	run            the unix socket, mode 0700
+//	pg_hba.conf    client authentication, rewritten at every start
+//	password       the superuser's password for TCP, mode 0600, only with Options.Listen
 //
-// The promise: Start gives a running server or a clear error, whatever the
-// previous run died of, and never loses what a durable server has committed.
-// Linux and macOS are supported.
+// Guarantee: Start returns a running server or a clear error, however the previous run ended, and never loses
+// commits of a durable server. Linux and macOS are supported.
 package localpg
 
 import (
@@ -39,32 +37,29 @@ const (
 	pollInterval          = 10 * time.Millisecond
 )
 
-// Options say where and how a server runs. The zero value is a server in
-// DefaultDir which does not survive a power cut.
+// Options configure a server. The zero value is a non-durable server in DefaultDir.
 type Options struct {
-	// Dir is the directory the server owns; created when missing. Empty means DefaultDir.
+	// Dir is the directory that the server owns; Start creates it. Empty means DefaultDir.
 	Dir string
-	// Durable servers wait for the disk. Others may lose their last commits
-	// when they are killed, and everything when the machine stops suddenly.
+	// Durable enables fsync and synchronous commit. Without it, a killed server may lose its last commits, and
+	// a machine crash may lose everything.
 	Durable bool
-	// Settings are added to the server's configuration and win over the
-	// defaults, except for those on which the address of the server depends.
+	// Settings override the server's default configuration, except for the settings that determine its address.
 	Settings map[string]string
-	// Env is added to the server's environment, such as LD_PRELOAD.
+	// Env is added to the server's environment, for example LD_PRELOAD.
 	Env []string
-	// Listen is a host:port for TCP clients, who need the password (see
-	// Server.TCPDSN). Port 0 picks a free one. Empty: unix socket only.
+	// Listen is a host:port for TCP clients, which need the password (see Server.TCPDSN). Port 0 picks a free
+	// port. Empty: unix socket only.
 	Listen string
-	// Log receives what Postgres logs and what this package decides; it must
-	// not block for long. Nil discards.
+	// Log receives the logs of Postgres and of this package; it must not block for long. Nil discards.
 	Log io.Writer
-	// Notes is called with what this package decides alone, such as what it is
-	// about to fetch; nil discards. It is for whoever waits at a terminal.
+	// Notes is called with this package's own messages, such as the start of a download, for a user who waits
+	// at a terminal. Nil discards.
 	Notes func(string)
 }
 
-// Server is a running PostgreSQL. Call Stop (or Kill) once it is no longer
-// needed, also when it has died by itself: until then the directory stays locked.
+// Server is a running PostgreSQL. Call Stop or Kill when it is no longer needed, even if it has died: until
+// then the directory stays locked.
 type Server struct {
 	// Version is the server's version as in "15.18".
 	Version string
@@ -86,9 +81,8 @@ type Server struct {
 	stopErr  error
 }
 
-// Start takes the directory, creates the cluster if there is none, and returns
-// once the server accepts connections. The context bounds only the start, which
-// takes as long as crash recovery does; cancel it and the server is stopped.
+// Start locks the directory, creates the cluster if there is none, and returns once the server accepts connections. The
+// context bounds the start, which takes as long as crash recovery does; cancelling it stops the server.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	s := &Server{log: newLogTail(opts.Log), done: make(chan struct{})}
 	s.log.notes = opts.Notes
@@ -147,9 +141,8 @@ func (s *Server) start(ctx context.Context) error {
 	return err
 }
 
-// launch forks the postmaster. The kernel sends its death signal (see
-// childAttributes) when the forking thread ends, not the process, so one
-// goroutine keeps its thread from Start until Wait returns.
+// launch forks the postmaster. The kernel sends the death signal (see childAttributes) when the forking thread
+// ends, not the process. So one goroutine keeps its thread from Start until Wait returns.
 func (s *Server) launch() error {
 	started := make(chan error)
 	go func() {
@@ -158,7 +151,7 @@ func (s *Server) launch() error {
 		cmd := s.account.command(s.opts.Dir, s.bin.path("postgres"), s.arguments()...)
 		cmd.Env = append(cmd.Env, s.opts.Env...)
 		cmd.Stdout, cmd.Stderr = s.log, s.log
-		// Backends hold the log pipe too: a busy one may outlive a killed postmaster.
+		// Backends hold the log pipe too, and may outlive a killed postmaster.
 		cmd.WaitDelay = 2 * time.Second
 		if err := cmd.Start(); err != nil {
 			started <- fmt.Errorf("start %s as %s: %w", cmd.Path, s.account.name, err)
@@ -174,8 +167,8 @@ func (s *Server) launch() error {
 	return <-started
 }
 
-// waitReady reads the state which the postmaster publishes in its pid file, as
-// pg_ctl does: no connection attempts that fill the log during recovery.
+// waitReady polls the state in the postmaster's pid file, as pg_ctl does. Connection attempts would fill the
+// log during recovery.
 func (s *Server) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
@@ -193,9 +186,9 @@ func (s *Server) waitReady(ctx context.Context) error {
 	}
 }
 
-// Stop ends the server: fast first (open transactions roll back), after 20 s at
-// once (the next start then recovers, which it reports as an error). It returns
-// an error too if the server had died before. Further calls return the same.
+// Stop shuts the server down: fast first (open transactions roll back), after 20 s immediate (the next start
+// runs recovery), which it reports as an error. It also returns an error if the server had already died.
+// Further calls return the same result.
 func (s *Server) Stop() error {
 	s.stopOnce.Do(func() {
 		select {
@@ -219,7 +212,7 @@ func (s *Server) end() error {
 		{syscall.SIGKILL, immediateStopPatience},
 	}
 	for i, step := range steps {
-		_ = s.process.Signal(step.signal) // fails only when it has ended already
+		_ = s.process.Signal(step.signal) // fails only when the process has ended
 		select {
 		case <-s.done:
 			if i > 0 {
@@ -232,28 +225,28 @@ func (s *Server) end() error {
 	return fmt.Errorf("localpg: postgres (pid %d) survives SIGKILL", s.process.Pid)
 }
 
-// Kill ends the postmaster with SIGKILL, as a crash would, and gives the
-// directory free so that Start can be called on it again at once.
+// Kill ends the postmaster with SIGKILL, like a crash, and unlocks the directory so that Start can be called
+// again immediately.
 func (s *Server) Kill() {
 	s.stopOnce.Do(func() {
-		_ = s.process.Kill() // fails only when it has ended already
+		_ = s.process.Kill() // fails only when the process has ended
 		<-s.done
 		s.release()
 	})
 }
 
-// release gives the directory free, last of all.
+// release unlocks the directory; it must come last.
 func (s *Server) release() {
 	if s.sockDir != "" && filepath.Dir(s.sockDir) != s.opts.Dir {
-		_ = os.RemoveAll(s.sockDir) // only its being tidy is at stake, the name is used again
+		_ = os.RemoveAll(s.sockDir) // a leftover directory is reused by the next run
 	}
 	s.lock.release()
 }
 
-// Done is closed once the server has ended, for whatever reason.
+// Done is closed once the server has ended, for any reason.
 func (s *Server) Done() <-chan struct{} { return s.done }
 
-// Err says why the server ended: nil while it runs and after an orderly stop.
+// Err returns why the server ended: nil while it runs and after an orderly stop.
 func (s *Server) Err() error {
 	select {
 	case <-s.done:
@@ -273,22 +266,21 @@ func (s *Server) exitError() error {
 // Pid is the process id of the postmaster.
 func (s *Server) Pid() int { return s.process.Pid }
 
-// Dir is the directory the server owns.
+// Dir is the directory that the server owns.
 func (s *Server) Dir() string { return s.opts.Dir }
 
 // DataDir is the cluster's data directory.
 func (s *Server) DataDir() string { return s.dataDir }
 
-// DSN is the address over the unix socket. No password is asked there: the
-// socket's directory admits only the account Postgres runs as, and root.
+// DSN is the address over the unix socket, without a password: the socket's directory admits only root and the
+// account that runs Postgres.
 func (s *Server) DSN(user, database string) string {
 	q := url.Values{"host": {s.sockDir}, "port": {s.listen.port}, "sslmode": {"disable"}}
 	u := url.URL{Scheme: "postgres", User: url.User(user), Path: "/" + database, RawQuery: q.Encode()}
 	return u.String()
 }
 
-// TCPDSN is the superuser's address over TCP, password included; empty unless
-// Options.Listen was given.
+// TCPDSN is the superuser's address over TCP, including the password; empty without Options.Listen.
 func (s *Server) TCPDSN(database string) string {
 	if s.opts.Listen == "" {
 		return ""

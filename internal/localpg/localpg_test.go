@@ -25,10 +25,10 @@ func TestRestartKeepsData(t *testing.T) {
 	expectKept(t, start(t, Options{Dir: dir}))
 }
 
-func TestNotesTellWhatTheStartDoes(t *testing.T) {
+func TestNotesReportTheStart(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
-	for _, want := range []string{"creating a PostgreSQL", ""} { // the second start has nothing to tell
+	for _, want := range []string{"creating a PostgreSQL", ""} { // the second start has nothing to report
 		var notes []string
 		stop(t, start(t, Options{Dir: dir, Notes: func(note string) { notes = append(notes, note) }}))
 		got := strings.Join(notes, "\n")
@@ -66,7 +66,7 @@ func TestSettingsReachTheServer(t *testing.T) {
 			}
 			if got := queryText(t, srv.DSN(Superuser, "postgres"), "SHOW server_version"); !strings.HasPrefix(got,
 				srv.Version) {
-				t.Errorf("Version is %q, the server says %q", srv.Version, got)
+				t.Errorf("Version is %q, the server reports %q", srv.Version, got)
 			}
 		})
 	}
@@ -75,16 +75,16 @@ func TestSettingsReachTheServer(t *testing.T) {
 func TestReservedSettingIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := Start(testContext(t), Options{Dir: shortDir(t), Settings: map[string]string{"Port": "5433"}})
-	expectError(t, err, `setting "Port" is decided by localpg`)
+	expectError(t, err, `setting "Port" is managed by localpg`)
 }
 
-func TestWrongSettingShowsWhatPostgresSaid(t *testing.T) {
+func TestWrongSettingShowsTheErrorOfPostgres(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	_, err := Start(testContext(t), Options{Dir: dir, Settings: map[string]string{"shared_buffers": "plenty"}})
 	expectError(t, err, "postgres ended while starting", "plenty")
 
-	stop(t, start(t, Options{Dir: dir})) // the failed start gave the directory free
+	stop(t, start(t, Options{Dir: dir})) // the failed start unlocked the directory
 }
 
 func TestSecondRunIsRefused(t *testing.T) {
@@ -115,7 +115,7 @@ func TestReleasedLockIsFreeWhileOthersFork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What a forked child has until its exec: a second descriptor of the same open file.
+	// A forked child holds a second descriptor of the same open file until its exec.
 	inherited, err := syscall.Dup(int(first.file.Fd()))
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestSocketDirectoryIsPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.Mode().Perm() != 0o700 {
-		t.Errorf("its mode is %v", info.Mode())
+		t.Errorf("mode %v", info.Mode())
 	}
 }
 
@@ -196,7 +196,7 @@ func TestTCPNeedsThePassword(t *testing.T) {
 	}
 }
 
-// cancelOnLog cancels as soon as something is logged.
+// cancelOnLog cancels a context at the first log write.
 type cancelOnLog struct{ cancel context.CancelFunc }
 
 func (c cancelOnLog) Write(p []byte) (int, error) {
@@ -208,7 +208,7 @@ func TestCancelledStartLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	dir := shortDir(t)
 	ctx, cancel := context.WithCancel(testContext(t))
-	_, err := Start(ctx, Options{Dir: dir, Log: cancelOnLog{cancel}}) // the first to be logged is initdb's start
+	_, err := Start(ctx, Options{Dir: dir, Log: cancelOnLog{cancel}}) // initdb's start is logged first
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
@@ -218,14 +218,14 @@ func TestCancelledStartLeavesNothingBehind(t *testing.T) {
 
 	stop(t, start(t, Options{Dir: dir}))
 	ctx, cancel = context.WithCancel(testContext(t))
-	srv, err := Start(ctx, Options{Dir: dir, Log: cancelOnLog{cancel}}) // now it is the postmaster's
+	srv, err := Start(ctx, Options{Dir: dir, Log: cancelOnLog{cancel}}) // now the postmaster's start is logged first
 	if err == nil {
-		stop(t, srv) // it was ready before the cancellation was seen
+		stop(t, srv) // ready before the cancellation was noticed
 	} else if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "data-*", "postmaster.pid")); len(left) > 0 {
-		t.Errorf("a postmaster is left: %v", left)
+		t.Errorf("a postmaster is still running: %v", left)
 	}
 }
 
@@ -236,7 +236,7 @@ func expectError(t *testing.T, err error, parts ...string) {
 	}
 	for _, part := range parts {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("the error does not say %q: %v", part, err)
+			t.Errorf("the error does not contain %q: %v", part, err)
 		}
 	}
 }

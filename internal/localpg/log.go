@@ -9,7 +9,7 @@ import (
 
 const tailBytes = 4096
 
-// logTail passes the log on and remembers its end for error messages.
+// logTail forwards the log and keeps its end for error messages.
 type logTail struct {
 	mu    sync.Mutex
 	next  io.Writer
@@ -24,8 +24,7 @@ func newLogTail(next io.Writer) *logTail {
 	return &logTail{next: next}
 }
 
-// Write never fails: were the pipe from Postgres no longer read, Postgres would
-// stand still as soon as it is full.
+// Write never returns an error: if the pipe from Postgres were not read, Postgres would block once it is full.
 func (l *logTail) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,8 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// childEnv makes this test binary a program which runs a server in the
-// directory it names until it is killed.
+// childEnv makes this test binary a program that runs a server in the named directory until it is killed.
 const childEnv = "LOCALPG_TEST_CHILD_DIR"
 
 func TestMain(m *testing.M) {
@@ -29,13 +28,13 @@ func runChild(dir string) {
 		os.Exit(1)
 	}
 	fmt.Println(srv.Pid(), srv.DSN(Superuser, "postgres"))
-	_, _ = io.Copy(io.Discard, os.Stdin) // until killed, or the test that started us is gone
+	_, _ = io.Copy(io.Discard, os.Stdin) // until killed, or until the parent test ends
 	_ = srv.Stop()
 	os.Exit(0)
 }
 
-// shortDir is a directory whose path leaves room for a socket, and which the
-// account Postgres runs as can pass through; t.TempDir is neither.
+// shortDir is a directory whose path leaves room for a socket name and which the account that runs Postgres can
+// enter. t.TempDir has neither property.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "ledgerd-test-")

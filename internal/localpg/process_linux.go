@@ -10,16 +10,16 @@ import (
 	"syscall"
 )
 
-// maxSocketPath is what sockaddr_un holds, less the final zero.
+// maxSocketPath is the capacity of sockaddr_un without the terminating zero.
 const maxSocketPath = 107
 
-// childAttributes keep ctrl-C in our terminal away from the child (own process
-// group) and have the kernel end it in good order when we are killed.
+// childAttributes protect the child from ctrl-C in our terminal (own process group) and have the kernel shut it
+// down when this process is killed.
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGINT}
 }
 
-// inspect tells what is behind a pid, and its arguments when it can.
+// inspect returns the state of a pid and, if readable, its arguments.
 func inspect(pid int) (processState, []string) {
 	proc := "/proc/" + strconv.Itoa(pid)
 	stat, err := os.ReadFile(proc + "/stat")
@@ -27,9 +27,9 @@ func inspect(pid int) (processState, []string) {
 		if syscall.Kill(pid, 0) == syscall.ESRCH {
 			return processGone, nil
 		}
-		return processRuns, nil // /proc hides other users' processes
+		return processRuns, nil // /proc may hide other users' processes
 	}
-	// The state follows the name, which stands in brackets and may hold any character.
+	// The state follows the name, which is in parentheses and may contain any character.
 	if i := bytes.LastIndexByte(stat, ')'); i >= 0 && strings.HasPrefix(string(stat[i:]), ") Z") {
 		return processZombie, nil
 	}

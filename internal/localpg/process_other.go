@@ -9,19 +9,17 @@ import (
 	"syscall"
 )
 
-// maxSocketPath is what sockaddr_un holds on macOS, less the final zero.
+// maxSocketPath is the capacity of sockaddr_un on macOS without the terminating zero.
 const maxSocketPath = 103
 
-// childAttributes keep ctrl-C in our terminal away from the child. There is no
-// death signal here: when we are killed the server lives on until the next
-// start, which ends it (see clearOldPostmaster).
+// childAttributes protect the child from ctrl-C in our terminal. There is no death signal here: if this process
+// is killed, the server runs until the next start stops it (see clearOldPostmaster).
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 
-// inspect tells what is behind a pid, and its arguments when it can. Arguments
-// with blanks come in pieces; a path is then not recognised, which errs on the
-// side of leaving the process alone.
+// inspect returns the state of a pid and, if readable, its arguments. Arguments with blanks are split; a path
+// with blanks is then not recognised, and the process is left alone.
 func inspect(pid int) (processState, []string) {
 	if syscall.Kill(pid, 0) == syscall.ESRCH {
 		return processGone, nil

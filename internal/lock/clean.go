@@ -12,16 +12,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// cleanBatch is how many rows one statement deletes.
+// cleanBatch is the row limit of one delete statement.
 const cleanBatch = 500
 
-// Clean deletes waiters that are gone and locks that nobody has held for spare and nobody waits for, in
-// small batches, until none is left or ctx ends. It tells how many locks had lapsed. Several processes may
-// clean at once.
+// Clean deletes expired queue entries, and locks without waiters that have been free or expired for at least
+// spare. It works in small batches until no stale row is left or ctx ends, and returns the number of leases
+// that expired without a release. Several processes may clean at once.
 //
-// What is stale is looked for by reading the whole table, a page at a time: an index that would find it
-// would make every renewal dearer. Deleting shuts out batches that work with locks, for as long as one
-// statement takes; see BatchEnter in the queries.
+// Stale rows are found by paging through the whole table: an index for them would make every renewal more
+// expensive. A delete statement blocks batches that use locks while it runs; see BatchEnter in the queries.
 func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed int, err error) {
 	for {
 		n, err := exclusively(ctx, pool, func(tx pgx.Tx) (int64, error) { return q.WaiterClean(ctx, tx, cleanBatch) })
@@ -41,7 +40,8 @@ func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed
 		}
 		arg := db.LockCleanParams{SpareS: seconds}
 		for _, l := range page {
-			arg.Tenants, arg.Names = append(arg.Tenants, l.TenantID), append(arg.Names, l.Name)
+			arg.Tenants = append(arg.Tenants, l.TenantID)
+			arg.Names = append(arg.Names, l.Name)
 			after = Key{l.TenantID, l.Name}
 		}
 		n, err := exclusively(ctx, pool, func(tx pgx.Tx) (int64, error) {
@@ -55,8 +55,8 @@ func Clean(ctx context.Context, pool *pgxpool.Pool, spare time.Duration) (lapsed
 	}
 }
 
-// exclusively runs one statement with no batch of locks beside it. When one stays for long it gives up:
-// batches that come later wait meanwhile.
+// exclusively runs one statement while no batch uses locks. A lock timeout bounds its wait for running batches,
+// because later batches queue behind it.
 func exclusively(ctx context.Context, pool *pgxpool.Pool, clean func(pgx.Tx) (int64, error)) (n int64, err error) {
 	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		if err := q.CleanSettings(ctx, tx); err != nil {

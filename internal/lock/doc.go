@@ -1,11 +1,11 @@
-// Package lock has locks for work that is done elsewhere: leases with fences, the queues of those who
-// wait for them, and the lock keys of Execute. It owns the tables lease_*.
+// Package lock implements leases with fencing tokens for work in other systems, the wait queues of those
+// leases, and the lock keys of Execute. It owns the tables lock_*.
 //
-// A lock is changed by commands of the engine alone, under its row's lock and by the batch's time: it is
-// acquired when it is free or has lapsed and nobody came before, renewed and released under its fence. A
-// WaitQueue keeps the calls of this process that wait, wakes whose turn it is, and keeps their places.
+// Only engine commands change a lock. They hold its row lock and use the batch's time. A lock can be acquired when it
+// is free or its lease has expired and no earlier caller waits. Renew and release require the current fence. A
+// WaitQueue tracks the waiting calls of this process, wakes the next in line, and keeps their queue entries alive.
 //
-// What it promises: at one moment of the database's clock a lock has one holder; a fence is greater than
-// those of all acquisitions before, also of a lock whose row was cleaned away; who came first gets it
-// first, over all processes, unless his own process died.
+// Guarantees: by the database's clock, a lock has at most one holder at a time. A fence is greater than all
+// earlier fences, even after the cleaner deleted the lock's row. Waiters are served first come, first served
+// across all processes, except for waiters whose process died.
 package lock

@@ -7,8 +7,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// WaitOnce does all that is done for somebody who waits: he takes a place, which is looked at and kept, and
-// gives it up.
+// WaitOnce takes a waiting call through all its steps: it inserts a queue entry, polls, renews, and deletes the
+// entry.
 func WaitOnce(t testing.TB, w *WaitQueue, k Key, c commit.Caller) {
 	t.Helper()
 	ctx := context.Background()
@@ -17,25 +17,25 @@ func WaitOnce(t testing.TB, w *WaitQueue, k Key, c commit.Caller) {
 	if err != nil || ticket == 0 {
 		t.Fatal(ticket, err)
 	}
-	place := w.enter(twin{Key: k}, ticket)
-	defer w.exit(place)
-	if _, err := w.lookOnce(ctx); err != nil {
+	entry := w.register(callKey{Key: k}, ticket)
+	defer w.unregister(entry)
+	if _, err := w.pollOnce(ctx); err != nil {
 		t.Fatal(err)
 	}
-	w.keepQueue(ctx, k, []int64{ticket})
-	if w.isGone(place) {
-		t.Fatal("the place is gone")
+	w.renewQueue(ctx, k, []int64{ticket})
+	if w.isLost(entry) {
+		t.Fatal("the queue entry is lost")
 	}
 	if err := w.leave(ctx, c, p, ticket); !isHeld(err) {
 		t.Fatal(err)
 	}
 }
 
-// LookOnce looks at the queue of a lock, as if somebody waited there.
-func LookOnce(t testing.TB, w *WaitQueue, k Key) {
+// PollOnce polls the queue of a lock as if a call waited there.
+func PollOnce(t testing.TB, w *WaitQueue, k Key) {
 	t.Helper()
-	defer w.exit(w.enter(twin{Key: k}, -1))
-	if _, err := w.lookOnce(context.Background()); err != nil {
+	defer w.unregister(w.register(callKey{Key: k}, -1))
+	if _, err := w.pollOnce(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }

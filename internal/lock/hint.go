@@ -10,16 +10,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// maxHints go in one notification, whose payload has less than 8,000 bytes.
+// maxHints is the maximum number of tickets in one notification, whose payload must stay below 8,000 bytes.
 const maxHints = 300
 
-// tell sends hints to other processes. What gathers while one is on its way goes together.
-func (w *WaitQueue) tell(ctx context.Context) {
+// sendHints notifies other processes. Hints that arrive during a send are sent together.
+func (w *WaitQueue) sendHints(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.tells:
+		case <-w.hintReady:
 		}
 		for {
 			text := w.takeHints()
@@ -28,7 +28,6 @@ func (w *WaitQueue) tell(ctx context.Context) {
 			}
 			hintCtx, cancel := context.WithTimeout(ctx, time.Second)
 			if err := q.Hint(hintCtx, w.Reads, text); err != nil && ctx.Err() == nil {
-				// looking finds it
 				w.Log.Debug("could not notify other servers; they find the change by polling", "error", err)
 			}
 			cancel()
@@ -48,15 +47,15 @@ func (w *WaitQueue) takeHints() string {
 	return strings.Join(texts, " ")
 }
 
-// listen takes hints from other processes, over a connection of its own. Behind a pooler that does not
-// pass notifications on it hears nothing.
+// listen receives hints from other processes on a dedicated connection. Behind a pooler that does not forward
+// notifications it receives none.
 func (w *WaitQueue) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := w.listenOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		w.Log.Debug("the connection for notifications ended", "error", err)
+		w.Log.Debug("the LISTEN connection ended; reconnecting", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second + rand.N(2*time.Second)):
@@ -74,10 +73,10 @@ func (w *WaitQueue) listenOnce(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(closing)
 	}()
-	if _, err := conn.Exec(ctx, "listen ledgerd_lease"); err != nil {
+	if _, err := conn.Exec(ctx, "listen ledgerd_lock"); err != nil {
 		return err
 	}
-	w.look() // what was told meanwhile was not heard
+	w.poll() // notifications sent before LISTEN were missed
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {

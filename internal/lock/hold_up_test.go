@@ -12,9 +12,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// A transaction that keeps lock rows of one tenant holds up the renewal of their places, and costs a waiter of another
-// tenant at the same server no place.
-func TestHeldLocksOfOneTenantCostNoPlaceOfAnother(t *testing.T) {
+// A transaction that holds lock rows of one tenant delays renewing that tenant's queue entries. It must not
+// cost another tenant's waiter at the same server its entry.
+func TestBlockedLocksOfOneTenantDoNotExpireWaitersOfAnother(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p, super := start(t, db.AppDSN), pgtest.Pool(t, db.SuperDSN)
@@ -31,7 +31,7 @@ func TestHeldLocksOfOneTenantCostNoPlaceOfAnother(t *testing.T) {
 				return false, err
 			})
 		})
-		eventually(t, 10*time.Second, "a place", func() bool {
+		eventually(t, 10*time.Second, "a queue entry", func() bool {
 			return count(t, super, "select count(*) from lock_waiters") == places
 		})
 	}
@@ -56,7 +56,7 @@ func TestHeldLocksOfOneTenantCostNoPlaceOfAnother(t *testing.T) {
 	}
 	for end := time.Now().Add(14 * time.Second); time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		if count(t, super, `select count(*) from lock_waiters where tenant_id = 1 and alive_until > clock_timestamp()`) == 0 {
-			t.Fatal("the place of tenant 1 has lapsed")
+			t.Fatal("the queue entry of tenant 1 has expired")
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 
 type keyRows = commit.Rows[Key, struct{}]
 
-// Keys are the lock keys of one batch: advisory locks of its transaction, taken before everything else.
-// They have no rows.
+// Keys are the lock keys of one batch: transaction-level advisory locks, acquired before all row locks. They
+// have no rows.
 type Keys struct {
 	keyRows
 }
@@ -21,12 +21,11 @@ var (
 	_ commit.Participant = (*Keys)(nil)
 )
 
-// NewKeys makes an empty set.
 func NewKeys() *Keys {
 	return &Keys{keyRows: commit.NewRows[Key, struct{}](keySeed)}
 }
 
-// Lock takes the locks, in the order of their numbers.
+// Lock acquires the advisory locks in key order.
 func (k *Keys) Lock(p *commit.Pipe) {
 	keys := k.Sorted(compareKeys)
 	arg := db.KeyLockParams{Tenants: make([]int32, len(keys)), Keys: make([]string, len(keys))}

@@ -1,20 +1,17 @@
 package lock
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// The bounds of leases, and how many may wait for one lock.
-const (
-	MinLease   = time.Second
-	MaxLease   = time.Hour
-	maxWaiters = 1000
-)
+// maxWaiters bounds a queue.
+const maxWaiters = 1000
 
-// Lock is a lock as callers see it. The zero Fence: nobody holds it.
+// Lock is a lock as callers see it. A zero Fence means that the lock is free.
 type Lock struct {
 	Name       string
 	Principal  string
@@ -25,29 +22,29 @@ type Lock struct {
 	AcquiredAt time.Time
 	ExpiresAt  time.Time
 	RequestID  string
-	Waiters    int // told by Reader.Get alone
+	Waiters    int // set by Reader.Get only
 }
 
 func (l *lock) view() Lock {
 	v := &l.Value
-	if v.state != stateHeld {
+	if v.State != stateHeld {
 		return Lock{Name: l.Key.Name}
 	}
-	return Lock{Name: l.Key.Name, Principal: v.principal, Holder: v.holder, Fence: v.fence, Holds: int(v.holds),
-		Lease: millis(v.leaseMS), AcquiredAt: v.acquiredAt, ExpiresAt: v.expiresAt, RequestID: v.requestID}
+	return Lock{Name: l.Key.Name, Principal: v.Principal, Holder: v.Holder, Fence: v.Fence, Holds: int(v.Holds),
+		Lease: millis(v.LeaseMs), AcquiredAt: v.AcquiredAt, ExpiresAt: v.ExpiresAt, RequestID: v.RequestID}
 }
 
-// AcquireParams are what to acquire.
+// AcquireParams describe the lock to acquire and the lease.
 type AcquireParams struct {
 	Name       string
 	Holder     string
-	Lease      time.Duration // MinLease to MaxLease, in whole milliseconds
+	Lease      time.Duration // in whole milliseconds
 	Reentrant  bool
 	GuardsPage bool
-	RequestKey string // of the call that waits; empty: none
+	RequestKey string // of the waiting call; empty: none
 }
 
-// held is the refusal when somebody else has the lock, or came before.
+// held is the refusal when another holder has the lock or earlier callers wait for it.
 func (p *AcquireParams) held(tx *Tx, l *lock, ticket int64) *fault.Fault {
 	reason := Held
 	if p.GuardsPage {
@@ -55,42 +52,39 @@ func (p *AcquireParams) held(tx *Tx, l *lock, ticket int64) *fault.Fault {
 	}
 	f := reason.New("other callers wait for the lock %q", p.Name)
 	if tx.held(l) {
-		f = reason.New("another holder has the lock %q", p.Name).With("holder", l.Value.holder).With("principal",
-			l.Value.principal).
-			With("expire_time", l.Value.expiresAt.Format(time.RFC3339Nano))
+		f = reason.New("another holder has the lock %q", p.Name).With("holder", l.Value.Holder).
+			With("principal", l.Value.Principal).With("expire_time", l.Value.ExpiresAt.Format(time.RFC3339Nano))
 	}
 	return f.With("position", tx.ahead(l, ticket)+1)
 }
 
-// AcquireCommand takes a lock that is free, or whose lease has lapsed, and that nobody waits for who came
-// before. Its answer is an Acquired; else it fails with Held or PageHeld.
+// AcquireCommand acquires a lock that is free or whose lease has expired, unless an earlier caller waits for
+// it. Its answer is an Acquired; otherwise it fails with Held or PageHeld.
 type AcquireCommand struct {
 	commit.Caller
 	AcquireParams
-	Ticket int64 // of one who waits; 0: none
+	Ticket int64 // of a waiting call; 0: none
 
 	lock *lock
 }
 
-// Acquired is a lock that was taken.
+// Acquired is the answer to a successful AcquireCommand.
 type Acquired struct {
 	Lock
-	Lapsed bool // the holder before had not released it
+	Lapsed bool // the previous holder's lease expired without a release
 }
 
-// Need names the lock and its queue.
 func (c *AcquireCommand) Need(tx *Tx) {
 	c.lock = tx.lock(Key{c.Tenant, c.Name}, true)
 	tx.draw()
 }
 
-// Apply takes it.
 func (c *AcquireCommand) Apply(tx *Tx) (any, error) {
 	l, held := c.lock, tx.held(c.lock)
-	if held && c.Reentrant && l.Value.holder == c.Holder && l.Value.principal == c.Principal {
+	if held && c.Reentrant && l.Value.Holder == c.Holder && l.Value.Principal == c.Principal {
 		v := tx.Change(l.Row)
-		v.holds++
-		v.extend(tx.Now, max(c.Lease, millis(v.leaseMS))) // who has it already counts on his lease
+		v.Holds++
+		extend(v, tx.Now, max(c.Lease, millis(v.LeaseMs))) // never shorten a lease that the holder relies on
 		return Acquired{Lock: l.view()}, nil
 	}
 	first := tx.head(l)
@@ -100,65 +94,60 @@ func (c *AcquireCommand) Apply(tx *Tx) (any, error) {
 	if first != nil {
 		tx.change(first).gone = true
 	}
-	lapsed := l.Exists && l.Value.state == stateHeld
+	lapsed := l.Exists && l.Value.State == stateHeld
 	v := tx.Change(l.Row)
-	v.state, v.principal, v.holder, v.fence, v.holds = stateHeld, c.Principal, c.Holder, tx.next(), 1
-	v.acquiredAt, v.freedAt, v.requestID = tx.Now, time.Time{}, c.RequestID
-	v.extend(tx.Now, c.Lease)
+	v.State, v.Principal, v.Holder, v.Fence, v.Holds = stateHeld, c.Principal, c.Holder, tx.next(), 1
+	v.AcquiredAt, v.FreedAt, v.RequestID = tx.Now, nil, c.RequestID
+	extend(v, tx.Now, c.Lease)
 	return Acquired{l.view(), lapsed}, nil
 }
 
-// extend makes the lease last from now. The clock may have been set back since the lock was acquired.
-func (v *row) extend(now time.Time, lease time.Duration) {
-	if v.acquiredAt.After(now) {
-		v.acquiredAt = now
+// extend makes the lease last from now. It also moves acquiredAt back if the clock was set back after the acquisition.
+func extend(v *row, now time.Time, lease time.Duration) {
+	if v.AcquiredAt.After(now) {
+		v.AcquiredAt = now
 	}
-	v.leaseMS = int32(lease / time.Millisecond)
-	v.expiresAt = now.Add(lease)
+	v.LeaseMs = int32(lease / time.Millisecond)
+	v.ExpiresAt = now.Add(lease)
 }
 
-// RenewCommand makes a lease last from now. A lapsed one is gone, also when nobody has taken the lock
-// since: whether it is must not hang on who looks first. Its answer is a Lock; else it fails with Lost.
+// RenewCommand makes a lease last from now. An expired lease cannot be renewed, even if the lock is still free: the
+// result must not depend on whether another caller came first. Its answer is a Lock; otherwise it fails with Lost.
 type RenewCommand struct {
 	commit.Caller
 	Name  string
 	Fence int64
-	Lease time.Duration // 0: as before
+	Lease time.Duration // 0: unchanged
 
 	lock *lock
 }
 
-// Need names the lock.
 func (c *RenewCommand) Need(tx *Tx) { c.lock = tx.lock(Key{c.Tenant, c.Name}, false) }
 
-// Apply renews it.
 func (c *RenewCommand) Apply(tx *Tx) (any, error) {
 	l := c.lock
-	if !tx.held(l) || l.Value.fence != c.Fence {
+	if !tx.held(l) || l.Value.Fence != c.Fence {
 		return nil, lost(tx, l, c.Fence)
 	}
-	lease := c.Lease
-	if lease == 0 {
-		lease = millis(l.Value.leaseMS)
-	}
-	tx.Change(l.Row).extend(tx.Now, lease)
+	extend(tx.Change(l.Row), tx.Now, cmp.Or(c.Lease, millis(l.Value.LeaseMs)))
 	return l.view(), nil
 }
 
 func lost(tx *Tx, l *lock, fence int64) *fault.Fault {
 	f := Lost.New("the lock %q is not held under fence %d", l.Key.Name, fence)
 	switch {
-	case tx.held(l) && l.Value.fence > fence:
+	case tx.held(l) && l.Value.Fence > fence:
 		f.With("now", "held by another")
-	case l.Exists && l.Value.fence == fence && l.Value.state == stateHeld:
-		f.With("now", "lapsed").With("expired_at", l.Value.expiresAt.Format(time.RFC3339Nano))
+	case l.Exists && l.Value.Fence == fence && l.Value.State == stateHeld:
+		f.With("now", "lapsed").With("expired_at", l.Value.ExpiresAt.Format(time.RFC3339Nano))
 	default:
 		f.With("now", "free")
 	}
 	return f
 }
 
-// ReleaseCommand gives a lock back, once. Its answer is a Released; else it fails with Lost.
+// ReleaseCommand releases one hold of a lock. A repeat under the same fence succeeds. Its answer is a Released;
+// otherwise it fails with Lost.
 type ReleaseCommand struct {
 	commit.Caller
 	Name  string
@@ -167,33 +156,32 @@ type ReleaseCommand struct {
 	lock *lock
 }
 
-// Released is a lock that was given back.
+// Released is the answer to a ReleaseCommand.
 type Released struct {
 	Lock
-	Next int64 // ticket of whose turn it is; 0: nobody's
+	Next int64 // ticket of the next waiter in line; 0: none
 }
 
-// Need names the lock and its queue.
 func (c *ReleaseCommand) Need(tx *Tx) { c.lock = tx.lock(Key{c.Tenant, c.Name}, true) }
 
-// Apply releases it.
 func (c *ReleaseCommand) Apply(tx *Tx) (any, error) {
 	l := c.lock
 	switch {
-	case l.Exists && l.Value.state == stateFree && l.Value.fence == c.Fence:
+	case l.Exists && l.Value.State == stateFree && l.Value.Fence == c.Fence:
 		return commit.Repeat{First: Released{Lock: l.view()}}, nil
-	case !tx.held(l) || l.Value.fence != c.Fence:
+	case !tx.held(l) || l.Value.Fence != c.Fence:
 		return nil, lost(tx, l, c.Fence)
 	}
 	v := tx.Change(l.Row)
-	if v.holds--; v.holds > 0 {
+	if v.Holds--; v.Holds > 0 {
 		return Released{Lock: l.view()}, nil
 	}
-	v.state, v.freedAt = stateFree, tx.Now
+	now := tx.Now
+	v.State, v.FreedAt = stateFree, &now
 	return Released{l.view(), tx.turn(l)}, nil
 }
 
-// turn is the ticket of whose turn it is; 0: nobody's, or the lock is held.
+// turn returns the ticket of the next waiter if the lock is free; otherwise 0.
 func (tx *Tx) turn(l *lock) int64 {
 	if w := tx.head(l); w != nil && !tx.held(l) {
 		return w.ticket

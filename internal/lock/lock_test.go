@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// process is an engine with a wait queue, as one server has them.
+// process is an engine with a wait queue, as in one server.
 type process struct {
 	t       testing.TB
 	engine  *flow.Engine
@@ -31,14 +31,14 @@ type process struct {
 	waiting *lock.WaitQueue
 	reader  *lock.Reader
 	closing chan struct{}
-	stop    func() // as a crash: places are not kept any more, nobody leaves
+	stop    func() // like a crash: entries are neither renewed nor deleted
 
-	outage  int32        // so many commands fail when a place was found to be gone
-	left    atomic.Int32 // of them
+	outage  int32        // number of commands to fail after a queue entry was lost
+	left    atomic.Int32 // how many of them are still to fail
 	refused atomic.Int32
 }
 
-// start runs a process on a database, to the end of the test or to stop.
+// start runs a process on a database until the end of the test or until stop.
 func start(t testing.TB, dsn string) *process {
 	t.Helper()
 	p := &process{t: t, closing: make(chan struct{})}
@@ -70,7 +70,7 @@ func start(t testing.TB, dsn string) *process {
 func (p *process) do(ctx context.Context, c commit.Caller, command commit.Command[*lock.Tx]) (any, error) {
 	if p.left.Add(-1) >= 0 {
 		p.refused.Add(1)
-		return nil, fault.DatabaseUnavailable.New("it is away")
+		return nil, fault.DatabaseUnavailable.New("simulated outage")
 	}
 	out, err := p.engine.Do(ctx, flow.Submission{Tenant: c.Tenant, RequestID: c.RequestID, Command: flow.Lock(command),
 		Rows: 1, Bytes: 512})
@@ -102,7 +102,6 @@ func (p *process) try(params lock.AcquireParams, ticket int64) (lock.Lock, error
 	return answer.(lock.Acquired).Lock, nil
 }
 
-// wait waits for a lock.
 func (p *process) wait(ctx context.Context, params lock.AcquireParams, wait time.Duration) (l lock.Lock, err error) {
 	err = p.waiting.Acquire(ctx, caller(1), params, wait,
 		func(_ context.Context, ticket int64) (replayed bool, err error) {
@@ -117,7 +116,7 @@ func (p *process) renew(name string, fence int64) error {
 	return err
 }
 
-// release gives a lock back, and wakes the next.
+// release releases a lock and wakes the next waiter.
 func (p *process) release(name string, fence int64) (existed bool, err error) {
 	out, err := p.engine.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Rows: 1, Bytes: 512,
 		Command: flow.Lock(&lock.ReleaseCommand{Caller: caller(1), Name: name, Fence: fence})})
@@ -144,7 +143,7 @@ func count(t testing.TB, pool *pgxpool.Pool, query string, args ...any) (n int) 
 	return n
 }
 
-// eventually waits until something is so.
+// eventually polls until the condition holds.
 func eventually(t testing.TB, limit time.Duration, what string, is func() bool) {
 	t.Helper()
 	end := time.After(limit)
@@ -188,7 +187,7 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 		t.Errorf("release: %v %v", existed, err)
 	}
 	if existed, err := p.release("a", first.Fence); err != nil || !existed {
-		t.Errorf("released again: %v %v", existed, err)
+		t.Errorf("second release: %v %v", existed, err)
 	}
 	if err := p.renew("a", first.Fence); !fault.Is(err, lock.Lost) {
 		t.Errorf("renewed after its release: %v", err)
@@ -205,7 +204,7 @@ func TestOnlyTheHolderRenewsAndReleases(t *testing.T) {
 	}
 }
 
-func TestALapsedLeaseIsGone(t *testing.T) {
+func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	t.Parallel()
 	p := start(t, pgtest.New(t).AppDSN)
 	a := p.must(p.acquire("a", "one", time.Second))
@@ -215,7 +214,7 @@ func TestALapsedLeaseIsGone(t *testing.T) {
 		l, err := p.reader.Get(context.Background(), lock.Key{Tenant: 1, Name: "c"})
 		return err == nil && l.Fence == 0
 	})
-	// Nobody has taken it, and its row is still there: gone all the same.
+	// The lock is still free and its row exists; the lease is lost all the same.
 	err := p.renew("a", a.Fence)
 	if f := fault.Of(err); !fault.Is(err, lock.Lost) || f.State["now"] != "lapsed" {
 		t.Errorf("renewed late: %v", err)
@@ -232,12 +231,12 @@ func TestALapsedLeaseIsGone(t *testing.T) {
 	}
 }
 
-func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
+func TestReentrantAcquisitionIsOptIn(t *testing.T) {
 	t.Parallel()
 	p := start(t, pgtest.New(t).AppDSN)
 	first := p.must(p.acquire("a", "one", time.Minute))
 	if _, err := p.acquire("a", "one", time.Minute); !fault.Is(err, lock.Held) {
-		t.Errorf("without being asked for: %v", err)
+		t.Errorf("without Reentrant: %v", err)
 	}
 	again := params("a", "one", time.Minute)
 	again.Reentrant = true
@@ -246,11 +245,11 @@ func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
 			t.Errorf("%d. time: %+v", holds, l)
 		}
 	}
-	for _, term := range []time.Duration{time.Second, time.Hour} { // who has it for a minute counts on the minute
+	for _, term := range []time.Duration{time.Second, time.Hour} { // the longer lease wins
 		again.Lease = term
 		want := max(term, time.Minute)
 		if l := p.must(p.try(again, 0)); l.Lease != want || l.ExpiresAt.Before(first.ExpiresAt) {
-			t.Errorf("again, for %v: it lasts %v, to %v after %v", term, l.Lease, l.ExpiresAt, first.ExpiresAt)
+			t.Errorf("reacquired for %v: lease %v, expires %v, first %v", term, l.Lease, l.ExpiresAt, first.ExpiresAt)
 		}
 		if _, err := p.release("a", first.Fence); err != nil {
 			t.Fatal(err)
@@ -264,7 +263,7 @@ func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
 	stranger := commit.Caller{Tenant: 1, Principal: "q", RequestID: "r"}
 	if _, err := p.do(context.Background(), stranger,
 		&lock.AcquireCommand{Caller: stranger, AcquireParams: again}); !fault.Is(err, lock.Held) {
-		t.Errorf("another principal who calls himself the same: %v", err)
+		t.Errorf("another principal with the same holder name: %v", err)
 	}
 	for left := 2; left >= 0; left-- {
 		if _, err := p.release("a", first.Fence); err != nil {
@@ -278,10 +277,10 @@ func TestTheSameHolderHasItAgainOnRequest(t *testing.T) {
 	p.must(p.try(other, 0))
 }
 
-// Callers of two processes take and give back three locks, while a third process cleans as much as it
-// can: each lock has one holder at a time, and fences grow although rows come and go. They go on until
-// both have happened often.
-func TestOneHolderAndGrowingFencesWhileRowsComeAndGo(t *testing.T) {
+// Callers of two processes acquire and release three locks while a third process cleans continuously. Each lock
+// has one holder at a time, and fences grow although rows are deleted and inserted. The test runs until it has
+// seen enough of both.
+func TestOneHolderAndGrowingFencesDespiteCleaning(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	processes := []*process{start(t, db.AppDSN), start(t, db.AppDSN)}
@@ -299,7 +298,7 @@ func TestOneHolderAndGrowingFencesWhileRowsComeAndGo(t *testing.T) {
 		for !enough() {
 			before := count(t, super, "select count(*) from lock_locks")
 			if _, err := lock.Clean(context.Background(), processes[0].pool, 0); err != nil {
-				continue // a batch was in the way: the next turn
+				continue // a batch blocked the cleaner: try again
 			}
 			if count(t, super, "select count(*) from lock_locks") < before {
 				cleaned.Add(1)
@@ -337,13 +336,13 @@ func TestOneHolderAndGrowingFencesWhileRowsComeAndGo(t *testing.T) {
 	work.Wait()
 	t.Logf("%d acquisitions, %d cleanings", taken.Load(), cleaned.Load())
 	if taken.Load() < acquisitions || cleaned.Load() < cleanings {
-		t.Errorf("the test tried too little: %d acquisitions, %d cleanings", taken.Load(), cleaned.Load())
+		t.Errorf("the test exercised too little: %d acquisitions, %d cleanings", taken.Load(), cleaned.Load())
 	}
 }
 
-// A batch that found no row, and has drawn its fence, holds cleaning up: else others could acquire the
-// lock under a greater fence, be cleaned away, and the batch insert its own, smaller one.
-func TestNoRowGoesWhileABatchMayHaveMissedIt(t *testing.T) {
+// A batch that found no row and has drawn its fence blocks cleaning. Otherwise another caller could acquire the
+// lock under a greater fence, the cleaner could delete its row, and the batch could insert a smaller fence.
+func TestCleaningWaitsForBatches(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db.AppDSN)
@@ -362,9 +361,9 @@ func TestNoRowGoesWhileABatchMayHaveMissedIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := lock.Clean(context.Background(), p.pool, 0); err == nil {
-		t.Error("cleaned beside a batch")
+		t.Error("cleaned while a batch was running")
 	}
-	// And this is what a batch does: one that waits for a row.
+	// A batch that waits for a row lock blocks cleaning too.
 	if _, err := tx.Exec(context.Background(), "select from lock_locks where name = 'stays' for update"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ type Metrics struct {
 	refused *prometheus.CounterVec
 }
 
-// NewMetrics makes them, and registers them if reg is not nil.
+// NewMetrics makes the metrics and registers them if reg is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		waits: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "lock",
@@ -29,7 +29,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "fence_refusals_total",
 			Help: "Calls whose fence was no longer current (LOCK_LOST), by call."}, []string{"call"}),
 	}
-	for _, call := range []string{"renew", "release", "hold"} { // from 0 on, so that the first one is seen to come
+	// Export zeros from the start, so that rate() sees the first refusal.
+	for _, call := range []string{"renew", "release", "hold"} {
 		m.refused.WithLabelValues(call)
 	}
 	if reg != nil {
@@ -38,10 +39,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// Lapsed counts leases that ended without a release.
+// Lapsed counts leases that expired without a release.
 func (m *Metrics) Lapsed(n int) { m.lapsed.Add(float64(n)) }
 
-// Refused counts a fence that was refused.
+// Refused counts a call that was refused for an outdated fence.
 func (m *Metrics) Refused(call string) { m.refused.WithLabelValues(call).Inc() }
 
 func (m *Metrics) waited(since time.Time, outcome string) {

@@ -13,8 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// world holds the commands against a model: one lock, told in the plainest way, whose rows stay in memory
-// from one batch to the next.
+// world compares the commands with a simple model of one lock. The rows stay in memory from one batch to the
+// next.
 type world struct {
 	book *Tx
 	now  time.Time
@@ -56,8 +56,8 @@ func (w *world) ahead(ticket int64) (n int) {
 	return n
 }
 
-// apply runs a command as a batch of its own. Now and then it is taken back, as when what stands beside it
-// in an Execute is refused: took tells that it was not.
+// apply runs a command as a batch of its own. Some runs are undone, like a command in an Execute whose sibling
+// is refused; took reports that the run was kept.
 func (w *world) apply(t *rapid.T, c commit.Command[*Tx]) (answer any, err error, took bool) {
 	c.Need(w.book)
 	for len(w.book.drawn) < int(w.book.draws) {
@@ -99,7 +99,7 @@ func (w *world) acquire(t *rapid.T) {
 	switch {
 	case w.held() && c.Reentrant && w.holder == c.Holder:
 		if err != nil || answer.(Acquired).Fence != w.fence || answer.(Acquired).Holds != w.holds+1 {
-			t.Fatalf("again: %+v %v", answer, err)
+			t.Fatalf("reacquired: %+v %v", answer, err)
 		}
 		if took {
 			w.holds, w.lease = w.holds+1, max(w.lease, c.Lease)
@@ -147,20 +147,20 @@ func (w *world) enqueue(t *rapid.T) {
 		t.Fatalf("ticket %d is not the last of %v", ticket, w.queue)
 	}
 	if took && ticket != 0 {
-		w.queue = append(w.queue, modelPlace{ticket, w.now.Add(placeLife)})
+		w.queue = append(w.queue, modelPlace{ticket, w.now.Add(waiterTTL)})
 	}
 }
 
 func (w *world) keep(t *rapid.T) {
 	ticket := w.ticket(t)
-	answer, err, took := w.apply(t, &keepCommand{Key: Key{1, "a"}, tickets: []int64{ticket}})
+	answer, err, took := w.apply(t, &renewWaitersCommand{Key: Key{1, "a"}, tickets: []int64{ticket}})
 	alive := slices.ContainsFunc(w.live(), func(p modelPlace) bool { return p.ticket == ticket })
 	if err != nil || alive != (len(answer.([]int64)) == 0) {
 		t.Fatalf("alive %v: %v %v", alive, answer, err)
 	}
 	for i := range w.queue {
 		if took && alive && w.queue[i].ticket == ticket {
-			w.queue[i].alive = w.now.Add(placeLife)
+			w.queue[i].alive = w.now.Add(waiterTTL)
 		}
 	}
 }
@@ -169,24 +169,24 @@ func (w *world) leave(t *rapid.T) {
 	ticket := w.ticket(t)
 	answer, err, took := w.apply(t, &leaveCommand{AcquireParams: AcquireParams{Name: "a"}, Key: Key{1, "a"},
 		ticket: ticket})
-	if err != nil || fault.Of(answer.(left).held).State["position"] != fmt.Sprint(w.ahead(ticket)+1) {
+	if err != nil || fault.Of(answer.(leaveResult).held).State["position"] != fmt.Sprint(w.ahead(ticket)+1) {
 		t.Fatal(answer, err)
 	}
 	if !took {
 		return
 	}
 	w.drop(ticket)
-	w.turn(t, answer.(left).next)
+	w.turn(t, answer.(leaveResult).next)
 }
 
-// turn wants the ticket of the first who lives, when the lock is free.
+// turn checks that the ticket is the first live waiter's, when the lock is free.
 func (w *world) turn(t *rapid.T, ticket int64) {
 	want := int64(0)
 	if live := w.live(); len(live) > 0 && !w.held() {
 		want = live[0].ticket
 	}
 	if ticket != want {
-		t.Fatalf("it is the turn of %d, not of %d", want, ticket)
+		t.Fatalf("next ticket is %d, got %d", want, ticket)
 	}
 }
 
@@ -253,8 +253,8 @@ func TestLocksBehaveAsTheirModel(t *testing.T) {
 					return
 				}
 				w.book.Start(commit.Times{Now: w.now}, nil)
-				if w.book.held(l) != w.held() || w.held() && l.Value.fence != w.fence {
-					t.Fatal(errors.New("the lock is not as in the model"))
+				if w.book.held(l) != w.held() || w.held() && l.Value.Fence != w.fence {
+					t.Fatal(errors.New("the lock differs from the model"))
 				}
 			},
 		})

@@ -20,9 +20,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// A connection whose plans were made when the tables were empty looks up, locks and writes on full ones by
-// index all the same.
-func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
+// A connection that planned its statements on empty tables still uses the indexes once the tables are full.
+func TestPlansMadeOnEmptyTablesUseIndexesOnFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks() // of 100,000 locks
@@ -34,7 +33,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		}
 	}
 	for _, table := range []string{"lock_locks", "lock_waiters"} {
-		exec("alter table " + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide the trap
+		exec("alter table " + table + " set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
 	}
 	exec("analyze")
 	open := func() *pgxpool.Pool {
@@ -45,10 +44,10 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		t.Cleanup(pool.Close)
 		return pool
 	}
-	pool, reads := open(), open() // the engine mends its plans, nobody those of reads
+	pool, reads := open(), open() // the engine discards stale plans; the read pool does not
 	p := &process{t: t, pool: pool, engine: flow.NewEngine(pool, "plans", nil, nil), reader: lock.NewReader(reads),
 		closing: make(chan struct{})}
-	defer p.engine.Drain(context.Background()) //nolint:errcheck // nothing is left
+	defer p.engine.Drain(context.Background()) //nolint:errcheck // no batch is left
 	p.waiting = lock.NewWaitQueue(lock.WaitQueueConfig{Do: p.do, Reads: reads, Instance: "plans", Closing: p.closing,
 		Metrics: lock.NewMetrics(nil)})
 	everything := func(name string) {
@@ -81,10 +80,10 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 		select 1, 'lock' || i, 'held', 'p', 'h', i, 1, 3600000, now(), now() + interval '1 h', 'r' from generate_series(1, 100000) i`)
 	exec(`insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
 		select 1, 'lock' || i / 10 + 1, 1000000 + i, 'p', 'h', 'i', now(), now() + interval '1 h', 'r' from generate_series(1, 20000) i`)
-	before := pgtest.Touched(t, "^lease", super, pool, reads)
-	for i := range 10 { // reads have no time to get better
+	before := pgtest.Touched(t, "^lock_", super, pool, reads)
+	for i := range 10 { // reads get no time to replan
 		name := fmt.Sprint("lock", 50_000+i)
-		lock.LookOnce(t, p.waiting, lock.Key{Tenant: 1, Name: name})
+		lock.PollOnce(t, p.waiting, lock.Key{Tenant: 1, Name: name})
 		if _, err := p.reader.Get(context.Background(), lock.Key{Tenant: 1, Name: name}); err != nil {
 			t.Fatal(err)
 		}
@@ -92,30 +91,30 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := (pgtest.Touched(t, "^lease", super, pool, reads) - before) / 10; n > 60 {
+	if n := (pgtest.Touched(t, "^lock_", super, pool, reads) - before) / 10; n > 60 {
 		t.Errorf("reads: %d blocks a round", n)
 	}
 	deadline := time.Now().Add(20 * time.Second)
 	for i := 0; ; i++ {
-		before := pgtest.Touched(t, "^lease", super, pool, reads)
+		before := pgtest.Touched(t, "^lock_", super, pool, reads)
 		everything(fmt.Sprint("new", i))
-		n := pgtest.Touched(t, "^lease", super, pool, reads) - before
+		n := pgtest.Touched(t, "^lock_", super, pool, reads) - before
 		if n < 150 {
 			t.Logf("%d blocks in round %d", n, i)
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the plans of the empty tables stay: %d blocks", n)
+			t.Fatalf("the plans made on empty tables are still in use: %d blocks", n)
 		}
 	}
 	ran(t, pool, reads)
 }
 
-// ran holds the statements of the queries against those that the connection has prepared.
+// ran checks that the connections have prepared every query of the package.
 func ran(t *testing.T, pools ...*pgxpool.Pool) {
 	t.Helper()
-	prepared := []string{"Hint", "CleanSettings", "CleanEnter", "BatchEnter", // no table
-		"LockGet", "LockPage", "QueueHeads", "LockStalePage", "WaiterCount"} // planned anew each time
+	prepared := []string{"Hint", "CleanSettings", "CleanEnter", "BatchEnter", // touch no table
+		"LockGet", "LockPage", "QueueHeads", "LockStalePage", "WaiterCount"} // planned on every execution
 	for _, pool := range pools {
 		rows, _ := pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -132,7 +131,7 @@ func ran(t *testing.T, pools ...*pgxpool.Pool) {
 		}
 		for _, m := range header.FindAllStringSubmatch(string(text), -1) {
 			if !slices.Contains(prepared, m[1]) {
-				t.Errorf("%s was not run: the test proves nothing of it", m[1])
+				t.Errorf("%s was not run: the test does not cover it", m[1])
 			}
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// proxy stands between a pool and Postgres, and cuts what goes through it.
+// proxy is a TCP proxy between a pool and Postgres that can cut its connections.
 type proxy struct {
 	dsn      string
 	network  string
@@ -57,7 +57,7 @@ func (p *proxy) serve() {
 	}
 }
 
-// connect pumps both ways. Requests to cancel a query are lost, as a broken network loses them.
+// connect copies both ways. It drops cancel requests, like a broken network.
 func (p *proxy) connect(client net.Conn) {
 	defer client.Close()
 	first := make([]byte, 8)
@@ -110,7 +110,7 @@ func (p *proxy) drop(conns ...net.Conn) {
 	}
 }
 
-// setDown cuts all connections, and lets nobody in while it is down.
+// setDown closes all connections and, while down is set, refuses new ones.
 func (p *proxy) setDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

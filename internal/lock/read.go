@@ -13,13 +13,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader reads locks beside the engine.
+// Reader reads committed locks, outside the engine.
 type Reader struct{ reads pg.Planned }
 
 // NewReader reads over a pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pg.Planned{DB: pool}} }
 
-// Get tells who holds a lock now, and how many wait for it.
+// Get returns the current holder of a lock and the number of waiters.
 func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
 	l, err := q.LockGet(ctx, r.reads, db.LockGetParams{TenantID: k.Tenant, Name: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -27,17 +27,17 @@ func (r *Reader) Get(ctx context.Context, k Key) (Lock, error) {
 		return Lock{Name: k.Name, Waiters: int(n)}, err
 	}
 	return Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence, Holds: int(l.Holds),
-		Lease:      millis(l.LeaseMs),
-		AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID, Waiters: int(l.Waiters)}, err
+		Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID,
+		Waiters: int(l.Waiters)}, err
 }
 
 func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// defaultPage is how many locks a page has if the caller does not say.
+// defaultPage is the page size if the caller names none.
 const defaultPage = 100
 
-// List lists locks that are held now whose names begin with a prefix, by name. The token is that of the
-// page before, and next that of this one. Returns fault PAGE_TOKEN_INVALID.
+// List returns the currently held locks whose names begin with a prefix, ordered by name. The token is the next
+// token of the previous page. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int,
 	token string) (locks []Lock, next string, err error) {
 	pages := paging.Of("locks", tenant, prefix)
@@ -59,8 +59,8 @@ func (r *Reader) List(ctx context.Context, tenant int32, prefix string, size int
 	}
 	for _, l := range rows[:min(len(rows), size)] {
 		locks = append(locks, Lock{Name: l.Name, Principal: l.Principal, Holder: l.Holder, Fence: l.Fence,
-			Holds: int(l.Holds),
-			Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt, RequestID: l.RequestID})
+			Holds: int(l.Holds), Lease: millis(l.LeaseMs), AcquiredAt: l.AcquiredAt, ExpiresAt: l.ExpiresAt,
+			RequestID: l.RequestID})
 	}
 	if len(rows) > size {
 		next = pages.Token(rows[size-1].Name)

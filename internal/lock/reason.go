@@ -14,6 +14,5 @@ var (
 		Step: fault.NewKey,
 		Doc:  "The lock is not held under this fence: its lease lapsed, or it was released. It cannot be renewed: acquire it again."})
 	QueueFull = fault.Define(fault.Reason{Name: "LOCK_QUEUE_FULL", Class: fault.Conflict, Code: fault.ResourceExhausted,
-		Step: fault.ReadAgain,
-		Doc:  "The lock's queue is full: 1,000 callers wait already."})
+		Step: fault.ReadAgain, Doc: "The lock's queue is full: 1,000 callers wait already."})
 )

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/lock/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
 // Key names a lock.
@@ -28,24 +29,12 @@ const (
 )
 
 // row is a row of lock_locks.
-type row struct {
-	tid        pgtype.TID
-	state      string
-	principal  string
-	holder     string
-	fence      int64
-	holds      int32
-	leaseMS    int32
-	acquiredAt time.Time
-	expiresAt  time.Time
-	freedAt    time.Time
-	requestID  string
-}
+type row = db.LockLockRow
 
-// lock is a command's handle of a lock: its row, and who waits for it.
+// lock is a command's handle of a lock: its row and its wait queue.
 type lock struct {
 	*commit.Row[Key, row]
-	waiters []*waiter // in the order of their tickets; loaded if queued
+	waiters []*waiter // ordered by ticket; loaded if queued is set
 	queued  bool
 }
 
@@ -54,17 +43,17 @@ type waiter struct {
 	ticket     int64
 	aliveUntil time.Time
 	tid        pgtype.TID
-	fresh      *freshWaiter // of one who came in this batch
+	fresh      *freshWaiter // set if this batch inserts the row
 	gone       bool
-	kept       bool
+	renewed    bool
 }
 
 type freshWaiter struct{ principal, holder, instance, requestID string }
 
-// lockRows is embedded under a name of its own: as Rows it would hide the method.
+// lockRows is an alias because an embedded field named Rows would hide the method Rows.
 type lockRows = commit.Rows[Key, row]
 
-// Tx are the locks of one batch's transaction.
+// Tx holds the locks of one batch's transaction.
 type Tx struct {
 	lockRows
 	locks map[Key]*lock
@@ -81,15 +70,15 @@ var (
 	_ commit.Participant = (*Tx)(nil)
 )
 
-// NewTx makes an empty one.
+// NewTx makes an empty Tx.
 func NewTx() *Tx {
 	return &Tx{lockRows: commit.NewRows[Key, row](lockSeed), locks: make(map[Key]*lock)}
 }
 
-// NameConstraints are the unique constraints over what callers choose.
+// NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"lock_locks_pkey"} }
 
-// lock names a lock to work with, and with it, if queued, those who wait for it.
+// lock declares a lock for this batch and, if queued, its wait queue.
 func (tx *Tx) lock(k Key, queued bool) *lock {
 	l := tx.locks[k]
 	if l == nil {
@@ -101,7 +90,7 @@ func (tx *Tx) lock(k Key, queued bool) *lock {
 	return l
 }
 
-// draw asks for a number for a fence or a ticket; next gives it out.
+// draw reserves one sequence number for a fence or a ticket; next returns it.
 func (tx *Tx) draw() { tx.draws++ }
 
 func (tx *Tx) next() int64 {
@@ -110,12 +99,12 @@ func (tx *Tx) next() int64 {
 	return n
 }
 
-// held tells whether somebody holds the lock at the batch's time.
+// held reports whether the lock has a holder at the batch's time.
 func (tx *Tx) held(l *lock) bool {
-	return l.Exists && l.Value.state == stateHeld && l.Value.expiresAt.After(tx.Now)
+	return l.Exists && l.Value.State == stateHeld && l.Value.ExpiresAt.After(tx.Now)
 }
 
-// head is the first who waits, or nil.
+// head is the first live waiter, or nil.
 func (tx *Tx) head(l *lock) *waiter {
 	for _, w := range l.waiters {
 		if tx.alive(w) {
@@ -127,7 +116,7 @@ func (tx *Tx) head(l *lock) *waiter {
 
 func (tx *Tx) alive(w *waiter) bool { return !w.gone && w.aliveUntil.After(tx.Now) }
 
-// ahead counts the living before a ticket; 0: all.
+// ahead counts the live waiters before a ticket; with ticket 0, all live waiters.
 func (tx *Tx) ahead(l *lock, ticket int64) (n int) {
 	for _, w := range l.waiters {
 		if tx.alive(w) && (ticket == 0 || w.ticket < ticket) {
@@ -137,7 +126,7 @@ func (tx *Tx) ahead(l *lock, ticket int64) (n int) {
 	return n
 }
 
-// waiter finds a ticket, unless it is gone.
+// waiter returns the live waiter with this ticket, or nil.
 func (tx *Tx) waiter(l *lock, ticket int64) *waiter {
 	for _, w := range l.waiters {
 		if w.ticket == ticket && tx.alive(w) {
@@ -147,26 +136,26 @@ func (tx *Tx) waiter(l *lock, ticket int64) *waiter {
 	return nil
 }
 
-// queue puts somebody at the end.
+// queue appends a waiter.
 func (tx *Tx) queue(l *lock, w *waiter) {
 	l.waiters = append(l.waiters, w)
 	tx.undo = append(tx.undo, func() { l.waiters = l.waiters[:len(l.waiters)-1] })
 }
 
-// change lets a waiter be changed, or go.
+// change returns the waiter for modification and registers its undo.
 func (tx *Tx) change(w *waiter) *waiter {
 	old := *w
 	tx.undo = append(tx.undo, func() { *w = old })
 	return w
 }
 
-// Mark is where the next Undo goes back to.
+// Mark sets the savepoint for Undo.
 func (tx *Tx) Mark() {
 	tx.lockRows.Mark()
 	tx.undo = tx.undo[:0]
 }
 
-// Undo takes back what was changed since Mark. Numbers given out stay so.
+// Undo reverts all changes since Mark, except that drawn numbers stay used.
 func (tx *Tx) Undo() {
 	for _, f := range slices.Backward(tx.undo) {
 		f()
@@ -175,7 +164,7 @@ func (tx *Tx) Undo() {
 	tx.lockRows.Undo()
 }
 
-// Lock locks the rows that are there. Those that are not are kept from coming and going: see BatchEnter.
+// Lock locks the existing rows. BatchEnter (see the queries) blocks inserts and deletes of absent ones.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.BatchEnter(p.Context(), d) })
 	rows := tx.Sorted(compareKeys)
@@ -186,19 +175,14 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.LockLock(p.Context(), d, arg)
 		for _, f := range found {
-			v := row{tid: f.Ctid, state: f.State, principal: f.Principal, holder: f.Holder, fence: f.Fence,
-				holds:   f.Holds,
-				leaseMS: f.LeaseMs, acquiredAt: f.AcquiredAt, expiresAt: f.ExpiresAt, requestID: f.RequestID}
-			if f.FreedAt != nil {
-				v.freedAt = *f.FreedAt
-			}
-			tx.Load(rows[f.N-1], v)
+			tx.Load(rows[f.N-1], f)
 		}
 		return err
 	})
 }
 
-// Lookup draws numbers, which only counts now that the locks are held, and reads the queues.
+// Lookup draws sequence numbers and reads the queues. Numbers must be drawn under the row locks, or fences
+// would not follow the order of acquisitions.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	if tx.draws > 0 {
 		p.Queue(func(d commit.DB) (err error) {
@@ -211,7 +195,8 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	for _, l := range tx.list {
 		if l.queued {
 			locks = append(locks, l)
-			arg.Tenants, arg.Names = append(arg.Tenants, l.Key.Tenant), append(arg.Names, l.Key.Name)
+			arg.Tenants = append(arg.Tenants, l.Key.Tenant)
+			arg.Names = append(arg.Names, l.Key.Name)
 		}
 	}
 	if len(locks) == 0 {
@@ -227,42 +212,46 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	})
 }
 
-// Flush writes what changed.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	tx.flushLocks(p)
 	tx.flushWaiters(p)
 }
 
 func (tx *Tx) flushLocks(p *commit.Pipe) {
-	var fresh db.LockInsertParams
-	for _, r := range tx.Fresh(compareKeys) {
-		v := &r.Value
-		fresh.Tenants, fresh.Names = append(fresh.Tenants, r.Key.Tenant), append(fresh.Names, r.Key.Name)
-		fresh.States, fresh.Principals = append(fresh.States, v.state), append(fresh.Principals, v.principal)
-		fresh.Holders, fresh.Fences = append(fresh.Holders, v.holder), append(fresh.Fences, v.fence)
-		fresh.Holds, fresh.LeaseMs = append(fresh.Holds, v.holds), append(fresh.LeaseMs, v.leaseMS)
-		fresh.AcquiredAt, fresh.ExpiresAt = append(fresh.AcquiredAt, v.acquiredAt), append(fresh.ExpiresAt, v.expiresAt)
-		fresh.FreedAt, fresh.RequestIds = append(fresh.FreedAt, v.freedAt), append(fresh.RequestIds, v.requestID)
+	if rows := tx.Fresh(compareKeys); len(rows) > 0 {
+		arg, _ := params(rows)
+		p.Queue(func(d commit.DB) error { return q.LockInsert(p.Context(), d, arg) })
 	}
-	if len(fresh.Names) > 0 {
-		p.Queue(func(d commit.DB) error { return q.LockInsert(p.Context(), d, fresh) })
-	}
-	var old db.LockUpdateParams
-	for _, r := range tx.Changed(compareKeys) {
-		v := &r.Value
-		old.Tids, old.States = append(old.Tids, v.tid), append(old.States, v.state)
-		old.Principals, old.Holders = append(old.Principals, v.principal), append(old.Holders, v.holder)
-		old.Fences, old.Holds = append(old.Fences, v.fence), append(old.Holds, v.holds)
-		old.LeaseMs, old.AcquiredAt = append(old.LeaseMs, v.leaseMS), append(old.AcquiredAt, v.acquiredAt)
-		old.ExpiresAt, old.FreedAt = append(old.ExpiresAt, v.expiresAt), append(old.FreedAt, v.freedAt)
-		old.RequestIds = append(old.RequestIds, v.requestID)
-	}
-	if len(old.Tids) > 0 {
+	if rows := tx.Changed(compareKeys); len(rows) > 0 {
+		a, tids := params(rows)
 		p.Queue(func(d commit.DB) error {
-			_, err := q.LockUpdate(p.Context(), d, old)
+			_, err := q.LockUpdate(p.Context(), d, db.LockUpdateParams{Tids: tids, States: a.States,
+				Principals: a.Principals, Holders: a.Holders, Fences: a.Fences, Holds: a.Holds, LeaseMs: a.LeaseMs,
+				AcquiredAt: a.AcquiredAt, ExpiresAt: a.ExpiresAt, FreedAt: a.FreedAt, RequestIds: a.RequestIds})
 			return err
 		})
 	}
+}
+
+// params converts rows to statement parameters: arrays without nulls.
+func params(rows []*commit.Row[Key, row]) (a db.LockInsertParams, tids []pgtype.TID) {
+	for _, r := range rows {
+		v := &r.Value
+		tids = append(tids, v.Ctid)
+		a.Tenants = append(a.Tenants, r.Key.Tenant)
+		a.Names = append(a.Names, r.Key.Name)
+		a.States = append(a.States, v.State)
+		a.Principals = append(a.Principals, v.Principal)
+		a.Holders = append(a.Holders, v.Holder)
+		a.Fences = append(a.Fences, v.Fence)
+		a.Holds = append(a.Holds, v.Holds)
+		a.LeaseMs = append(a.LeaseMs, v.LeaseMs)
+		a.AcquiredAt = append(a.AcquiredAt, v.AcquiredAt)
+		a.ExpiresAt = append(a.ExpiresAt, v.ExpiresAt)
+		a.FreedAt = append(a.FreedAt, pg.OrZero(v.FreedAt))
+		a.RequestIds = append(a.RequestIds, v.RequestID)
+	}
+	return a, tids
 }
 
 func (tx *Tx) flushWaiters(p *commit.Pipe) {
@@ -273,17 +262,20 @@ func (tx *Tx) flushWaiters(p *commit.Pipe) {
 		for _, w := range l.waiters {
 			switch f := w.fresh; {
 			case f != nil && !w.gone:
-				fresh.Tenants, fresh.Names = append(fresh.Tenants, l.Key.Tenant), append(fresh.Names, l.Key.Name)
-				fresh.Tickets, fresh.AliveUntil = append(fresh.Tickets, w.ticket),
-					append(fresh.AliveUntil, w.aliveUntil)
-				fresh.Principals, fresh.Holders = append(fresh.Principals, f.principal), append(fresh.Holders, f.holder)
-				fresh.Instances, fresh.RequestIds = append(fresh.Instances, f.instance),
-					append(fresh.RequestIds, f.requestID)
+				fresh.Tenants = append(fresh.Tenants, l.Key.Tenant)
+				fresh.Names = append(fresh.Names, l.Key.Name)
+				fresh.Tickets = append(fresh.Tickets, w.ticket)
+				fresh.Principals = append(fresh.Principals, f.principal)
+				fresh.Holders = append(fresh.Holders, f.holder)
+				fresh.Instances = append(fresh.Instances, f.instance)
+				fresh.AliveUntil = append(fresh.AliveUntil, w.aliveUntil)
+				fresh.RequestIds = append(fresh.RequestIds, f.requestID)
 			case f != nil:
 			case w.gone:
 				gone = append(gone, w.tid)
-			case w.kept:
-				kept.Tids, kept.AliveUntil = append(kept.Tids, w.tid), append(kept.AliveUntil, w.aliveUntil)
+			case w.renewed:
+				kept.Tids = append(kept.Tids, w.tid)
+				kept.AliveUntil = append(kept.AliveUntil, w.aliveUntil)
 			}
 		}
 	}

@@ -17,79 +17,79 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// WaitQueue is where the calls of this process wait for locks. The queue itself is in the database: the wait queue
-// looks whose turn it is, wakes him, and keeps the places of those who wait. A release wakes the next one
-// at once, here, or in another process by a hint; looking is what counts, and hints may be lost.
+// WaitQueue tracks the calls of this process that wait for locks. The queue itself is in the database. The
+// WaitQueue polls it, wakes the next waiter in line, and renews the queue entries of its calls. A release wakes
+// the next waiter immediately: in this process directly, in another process by a notification. Notifications
+// may be lost; only polling is relied on.
 type WaitQueue struct {
 	WaitQueueConfig
 
-	mu     sync.Mutex
-	places map[int64]*place // by ticket
-	twins  map[twin][]*place
-	hints  []int64       // tickets to be told to other processes
-	looks  chan struct{} // look now
-	tells  chan struct{} // there are hints
-	opened chan struct{} // closed when the first call waits
-	open   sync.Once
+	mu         sync.Mutex
+	waiting    map[int64]*waitingCall // by ticket
+	duplicates map[callKey][]*waitingCall
+	hints      []int64       // tickets to notify other processes about
+	polls      chan struct{} // poll now
+	hintReady  chan struct{} // hints has entries
+	opened     chan struct{} // closed by the first waiting call
+	open       sync.Once
 }
 
-// WaitQueueConfig is what a wait queue needs.
+// WaitQueueConfig configures a WaitQueue.
 type WaitQueueConfig struct {
 	// Do runs a command through the engine.
 	Do func(ctx context.Context, c commit.Caller, command commit.Command[*Tx]) (any, error)
-	// Reads is for looking, and for hints.
+	// Reads is the pool for polling and notifications.
 	Reads *pgxpool.Pool
 	// Instance names this process in the queues.
 	Instance string
-	// Closing ends all waits when it is closed.
+	// Closing ends all waits when closed.
 	Closing <-chan struct{}
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// place is one call that waits.
-type place struct {
+// waitingCall is one call that waits.
+type waitingCall struct {
 	Key
-	ticket int64
-	twin   twin
-	wake   chan struct{} // of one
-	gone   bool          // the place was lost. Guarded by WaitQueue.mu
+	ticket  int64
+	callKey callKey
+	wake    chan struct{} // capacity 1
+	gone    bool          // the queue entry was lost; guarded by WaitQueue.mu
 }
 
-// twin is what calls have in common that are one call, sent more than once: when one of them has the lock, that
-// answers the others.
-type twin struct {
+// callKey identifies retries of one call: when one of them acquires the lock, its answer also serves the others.
+type callKey struct {
 	Key
 	principal, requestKey string
 }
 
-// NewWaitQueue makes a wait queue. Run has to run beside it.
+// NewWaitQueue makes a WaitQueue. The caller must also run Run.
 func NewWaitQueue(c WaitQueueConfig) *WaitQueue {
-	return &WaitQueue{WaitQueueConfig: c, places: make(map[int64]*place), twins: make(map[twin][]*place),
-		looks: make(chan struct{}, 1), tells: make(chan struct{}, 1),
+	return &WaitQueue{WaitQueueConfig: c, waiting: make(map[int64]*waitingCall),
+		duplicates: make(map[callKey][]*waitingCall), polls: make(chan struct{}, 1), hintReady: make(chan struct{}, 1),
 		opened: make(chan struct{})}
 }
 
-// Try tries once to acquire a lock, with the ticket of one who waits, or 0. replayed: it was acquired before, under
-// the same request key, and the place in the queue has not been used.
+// Try attempts once to acquire a lock, with the ticket of the waiting call or 0. replayed reports that an
+// earlier call with the same request key acquired the lock, so that the queue entry was not used.
 type Try func(ctx context.Context, ticket int64) (replayed bool, err error)
 
-// answerTime is kept of a call's deadline for its answer.
-const answerTime = 250 * time.Millisecond
+// answerReserve is the part of a call's deadline that is reserved for sending the answer.
+const answerReserve = 250 * time.Millisecond
 
-// Acquire tries to acquire a lock, and waits for it in order of arrival while others have it: for wait,
-// and not past the end of ctx. It returns what the last try said, or, when the wait ends, Held or
-// PageHeld with the place that the caller had.
+// Acquire acquires a lock. While the lock is taken, it waits in order of arrival, for at most wait and not past
+// ctx's deadline. It returns the result of the last try or, when the wait ends, Held or PageHeld with the
+// caller's position in the queue.
 func (w *WaitQueue) Acquire(ctx context.Context, c commit.Caller, p AcquireParams, wait time.Duration,
 	try Try) (err error) {
 	start := time.Now()
 	if end, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(end)-answerTime)
+		wait = min(wait, time.Until(end)-answerReserve)
 	}
-	key := twin{Key{c.Tenant, p.Name}, c.Principal, p.RequestKey}
+	key := callKey{Key{c.Tenant, p.Name}, c.Principal, p.RequestKey}
 	defer func() {
 		if err == nil {
-			w.wakeTwins(key)
+			w.wakeDuplicates(key)
 		}
 	}()
 	_, err = try(ctx, 0)
@@ -107,7 +107,7 @@ func (w *WaitQueue) Acquire(ctx context.Context, c commit.Caller, p AcquireParam
 		switch {
 		case err == nil:
 			outcome = "acquired"
-		case errors.Is(err, errPlaceLost):
+		case errors.Is(err, errTicketLost):
 			continue
 		case isHeld(err):
 			outcome = "held"
@@ -118,9 +118,9 @@ func (w *WaitQueue) Acquire(ctx context.Context, c commit.Caller, p AcquireParam
 
 func isHeld(err error) bool { return fault.Is(err, Held) || fault.Is(err, PageHeld) }
 
-// queue waits once: until it has the lock, its place is lost, or the wait is over. again: it has waited before, and the
-// database may still be away.
-func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams, key twin, again bool,
+// queue waits once: until the lock is acquired, the queue entry is lost, or the wait is over. again means that
+// an earlier wait lost its entry, so the database may still be unavailable.
+func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams, key callKey, again bool,
 	over <-chan time.Time, try Try) error {
 	ticket, err := w.enqueue(ctx, c, p)
 	if f := fault.Of(err); again && f != nil && f.Reason.Class == fault.System {
@@ -128,59 +128,61 @@ func (w *WaitQueue) queue(ctx context.Context, c commit.Caller, p AcquireParams,
 		case <-over:
 		case <-ctx.Done():
 		case <-w.Closing:
-		case <-time.After(lookPause):
-			return errPlaceLost
+		case <-time.After(pollInterval):
+			return errTicketLost
 		}
 	}
 	if err != nil {
 		return err
 	}
-	if ticket == 0 { // it has become free meanwhile
+	if ticket == 0 { // the lock became free in the meantime
 		if _, err := try(ctx, 0); !isHeld(err) {
 			return err
 		}
 		select {
-		case <-over: // others are always faster
+		case <-over: // other callers keep getting the lock first
 			return w.leave(ctx, c, p, 0)
 		default:
-			return errPlaceLost
+			return errTicketLost
 		}
 	}
-	place := w.enter(key, ticket)
-	defer w.exit(place)
+	entry := w.register(key, ticket)
+	defer w.unregister(entry)
 	for last := false; ; {
 		select {
-		case <-place.wake:
+		case <-entry.wake:
 		case <-over:
 			if last = true; p.RequestKey == "" {
 				return w.leave(ctx, c, p, ticket)
-			} // the same call may have got it in another process
+			} // a retry of this call may have acquired the lock in another process
 		case <-ctx.Done():
-			return w.give(ctx, c, p, ticket,
+			return w.abandon(ctx, c, p, ticket,
 				fault.NotRun.New("the call timed out or was cancelled while it waited for the lock").Because(ctx.Err()))
 		case <-w.Closing:
-			return w.give(ctx, c, p, ticket, fault.ShuttingDown.New("the server is shutting down").After(time.Second))
+			return w.abandon(ctx, c, p, ticket,
+				fault.ShuttingDown.New("the server is shutting down").After(time.Second))
 		}
-		if !last && w.isGone(place) {
-			return errPlaceLost
+		if !last && w.isLost(entry) {
+			return errTicketLost
 		}
 		switch replayed, err := try(ctx, ticket); {
 		case err == nil && !replayed:
 			return nil
 		case !isHeld(err):
-			return w.give(ctx, c, p, ticket, err)
+			return w.abandon(ctx, c, p, ticket, err)
 		case last:
 			return w.leave(ctx, c, p, ticket)
 		}
 	}
 }
 
-// errPlaceLost: the place lapsed, because the database was away. The wait goes on at the end.
-var errPlaceLost = errors.New("lock: the place in the queue was lost")
+// errTicketLost: the queue entry expired because the database was unavailable. The caller queues again, at the end.
+var errTicketLost = errors.New("lock: the queue entry expired")
 
-// enqueue takes a place. It is not cut off when the caller goes away: nobody would know which place to give up.
+// enqueue inserts a queue entry. It ignores cancellation by the caller: with the answer lost, the ticket to
+// delete would be unknown.
 func (w *WaitQueue) enqueue(ctx context.Context, c commit.Caller, p AcquireParams) (int64, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	answer, err := w.Do(ctx, c, &enqueueCommand{Caller: c, Key: Key{c.Tenant, p.Name}, holder: p.Holder,
 		instance: w.Instance})
@@ -190,70 +192,70 @@ func (w *WaitQueue) enqueue(ctx context.Context, c commit.Caller, p AcquireParam
 	return answer.(int64), nil
 }
 
-// leaveTime bounds the taking and the giving up of a place, for which nobody may be waiting.
-const leaveTime = 5 * time.Second
+// leaveTimeout bounds inserting and deleting a queue entry, which no caller may be waiting for.
+const leaveTimeout = 5 * time.Second
 
-// leave gives a place up because the wait is over, and tells how it stood.
+// leave deletes the queue entry because the wait is over, and returns the refusal with the caller's position.
 func (w *WaitQueue) leave(ctx context.Context, c commit.Caller, p AcquireParams, ticket int64) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	answer, err := w.Do(ctx, c, &leaveCommand{AcquireParams: p, Key: Key{c.Tenant, p.Name}, ticket: ticket})
 	if err != nil {
 		return err
 	}
-	w.Wake(answer.(left).next)
-	return answer.(left).held
+	w.Wake(answer.(leaveResult).next)
+	return answer.(leaveResult).held
 }
 
-// give gives a place up because of err.
-func (w *WaitQueue) give(ctx context.Context, c commit.Caller, p AcquireParams, ticket int64, err error) error {
+// abandon deletes the queue entry because of err.
+func (w *WaitQueue) abandon(ctx context.Context, c commit.Caller, p AcquireParams, ticket int64, err error) error {
 	if leaveErr := w.leave(ctx, c, p, ticket); !isHeld(leaveErr) {
-		w.Log.Debug("could not leave the queue of a lock; the place will lapse", "error", leaveErr)
+		w.Log.Debug("could not delete the queue entry of a lock; it expires by itself", "error", leaveErr)
 	}
 	return err
 }
 
-func (w *WaitQueue) enter(key twin, ticket int64) *place {
-	p := &place{Key: key.Key, ticket: ticket, twin: key, wake: make(chan struct{}, 1)}
+func (w *WaitQueue) register(key callKey, ticket int64) *waitingCall {
+	p := &waitingCall{Key: key.Key, ticket: ticket, callKey: key, wake: make(chan struct{}, 1)}
 	w.mu.Lock()
-	w.places[ticket] = p
+	w.waiting[ticket] = p
 	if key.requestKey != "" {
-		w.twins[key] = append(w.twins[key], p)
+		w.duplicates[key] = append(w.duplicates[key], p)
 	}
 	w.mu.Unlock()
 	w.open.Do(func() { close(w.opened) })
-	w.look()
+	w.poll()
 	return p
 }
 
-func (w *WaitQueue) exit(p *place) {
+func (w *WaitQueue) unregister(p *waitingCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.places, p.ticket)
-	if rest := slices.DeleteFunc(w.twins[p.twin], func(x *place) bool { return x == p }); len(rest) > 0 {
-		w.twins[p.twin] = rest
+	delete(w.waiting, p.ticket)
+	if rest := slices.DeleteFunc(w.duplicates[p.callKey], func(x *waitingCall) bool { return x == p }); len(rest) > 0 {
+		w.duplicates[p.callKey] = rest
 	} else {
-		delete(w.twins, p.twin)
+		delete(w.duplicates, p.callKey)
 	}
 }
 
-// wakeTwins wakes those who wait here and are the same call: the lock may have been acquired for them.
-func (w *WaitQueue) wakeTwins(key twin) {
+// wakeDuplicates wakes the waiting retries of a call: the lock may have been acquired for them.
+func (w *WaitQueue) wakeDuplicates(key callKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range w.twins[key] {
+	for _, p := range w.duplicates[key] {
 		signal(p.wake)
 	}
 }
 
-func (w *WaitQueue) isGone(p *place) bool {
+func (w *WaitQueue) isLost(p *waitingCall) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return p.gone
 }
 
-// look has the wait queue look soon.
-func (w *WaitQueue) look() { signal(w.looks) }
+// poll requests a poll soon.
+func (w *WaitQueue) poll() { signal(w.polls) }
 
 func signal(c chan struct{}) {
 	select {
@@ -262,7 +264,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Wake wakes him whose turn it is, by his ticket, in whichever process he waits; 0: nobody.
+// Wake wakes the waiter with this ticket, in this process or by a notification in another one; 0: none.
 func (w *WaitQueue) Wake(ticket int64) {
 	if ticket == 0 || w.wakeHere(ticket) {
 		return
@@ -270,69 +272,70 @@ func (w *WaitQueue) Wake(ticket int64) {
 	w.mu.Lock()
 	w.hints = append(w.hints, ticket)
 	w.mu.Unlock()
-	signal(w.tells)
+	signal(w.hintReady)
 }
 
 func (w *WaitQueue) wakeHere(ticket int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.places[ticket]
+	p := w.waiting[ticket]
 	if p != nil {
 		signal(p.wake)
 	}
 	return p != nil
 }
 
-// Run looks, keeps places and exchanges hints until ctx ends. It does nothing before the first call waits.
+// Run polls, renews queue entries and exchanges hints until ctx ends. It is idle until the first call waits.
 func (w *WaitQueue) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { w.tell(ctx) })
+	work.Go(func() { w.sendHints(ctx) })
 	select {
 	case <-w.opened:
-		work.Go(func() { w.watch(ctx) })
-		work.Go(func() { w.keep(ctx) })
+		work.Go(func() { w.pollLoop(ctx) })
+		work.Go(func() { w.renewLoop(ctx) })
 		work.Go(func() { w.listen(ctx) })
 	case <-ctx.Done():
 	}
 	work.Wait()
 }
 
-// How often the wait queue looks when it hears nothing, and how soon after a lease has ended, so that a look is
-// not too early.
+// pollInterval is the mean time between polls without a notification; expiryMargin is the delay after a lease's
+// end, so that a poll is not too early.
 const (
-	lookPause = 500 * time.Millisecond
-	lookAfter = 2 * time.Millisecond
+	pollInterval = 500 * time.Millisecond
+	expiryMargin = 2 * time.Millisecond
 )
 
-// watch wakes whose turn it is.
-func (w *WaitQueue) watch(ctx context.Context) {
-	timer := time.NewTimer(lookPause)
+// pollLoop wakes waiters whose turn has come.
+func (w *WaitQueue) pollLoop(ctx context.Context) {
+	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.looks:
+		case <-w.polls:
 		case <-timer.C:
 		}
-		next, err := w.lookOnce(ctx)
+		next, err := w.pollOnce(ctx)
 		if err != nil && ctx.Err() == nil {
-			w.Log.Warn("could not poll the queues of locks", "error", err)
+			w.Log.Warn("could not poll the lock queues", "error", err)
 		}
 		timer.Reset(next)
 	}
 }
 
-// lookOnce wakes those whose turn it is, and tells when to look again.
-func (w *WaitQueue) lookOnce(ctx context.Context) (next time.Duration, err error) {
-	next = lookPause/2 + rand.N(lookPause)
+// pollOnce wakes the waiters whose turn has come, and returns when to poll again.
+func (w *WaitQueue) pollOnce(ctx context.Context) (next time.Duration, err error) {
+	next = pollInterval/2 + rand.N(pollInterval)
 	queues := w.queues()
 	if len(queues) == 0 {
 		return next, nil
 	}
 	var arg db.QueueHeadsParams
 	for k := range queues {
-		arg.Tenants, arg.Names = append(arg.Tenants, k.Tenant), append(arg.Names, k.Name)
+		arg.Tenants = append(arg.Tenants, k.Tenant)
+		arg.Names = append(arg.Names, k.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -340,27 +343,27 @@ func (w *WaitQueue) lookOnce(ctx context.Context) (next time.Duration, err error
 	for _, h := range heads {
 		if h.LeftUs <= 0 {
 			w.wakeHere(h.Head)
-		} else if end := time.Duration(h.LeftUs)*time.Microsecond + lookAfter; h.Head != 0 {
+		} else if end := time.Duration(h.LeftUs)*time.Microsecond + expiryMargin; h.Head != 0 {
 			next = min(next, end)
 		}
 	}
 	return next, err
 }
 
-// queues are the queues in which calls of this process wait.
+// queues groups this process's waiting tickets by lock.
 func (w *WaitQueue) queues() map[Key][]int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	m := make(map[Key][]int64)
-	for t, p := range w.places {
+	for t, p := range w.waiting {
 		m[p.Key] = append(m[p.Key], t)
 	}
 	return m
 }
 
-// keep keeps the places of all who wait here.
-func (w *WaitQueue) keep(ctx context.Context) {
-	tick := time.NewTicker(placeKept)
+// renewLoop renews the queue entries of this process.
+func (w *WaitQueue) renewLoop(ctx context.Context) {
+	tick := time.NewTicker(waiterRenewInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -370,27 +373,27 @@ func (w *WaitQueue) keep(ctx context.Context) {
 		}
 		var work sync.WaitGroup
 		for k, tickets := range w.queues() {
-			work.Go(func() { w.keepQueue(ctx, k, tickets) })
+			work.Go(func() { w.renewQueue(ctx, k, tickets) })
 		}
 		work.Wait()
 	}
 }
 
-func (w *WaitQueue) keepQueue(ctx context.Context, k Key, tickets []int64) {
-	// All queues are renewed by one turn: one whose row is held must not outlast the places of the others.
-	ctx, cancel := context.WithTimeout(ctx, placeKept)
+func (w *WaitQueue) renewQueue(ctx context.Context, k Key, tickets []int64) {
+	// The queues are renewed concurrently and under one timeout: a blocked row must not let entries of other
+	// queues expire.
+	ctx, cancel := context.WithTimeout(ctx, waiterRenewInterval)
 	defer cancel()
 	answer, err := w.Do(ctx, commit.Caller{Tenant: k.Tenant, RequestID: "waiting"},
-		&keepCommand{Key: k, tickets: tickets})
+		&renewWaitersCommand{Key: k, tickets: tickets})
 	if err != nil {
-		// the next turn tries again, or they lapse
-		w.Log.Debug("could not renew places in the queue of a lock", "error", err)
+		w.Log.Debug("could not renew the queue entries of a lock; trying again", "error", err)
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, t := range answer.([]int64) {
-		if p := w.places[t]; p != nil {
+		if p := w.waiting[t]; p != nil {
 			p.gone = true
 			signal(p.wake)
 		}

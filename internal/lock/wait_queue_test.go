@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// arrive has callers come one after the other, by turns in each process, and returns in which order they
-// got the lock, each giving it back at once. The first holder gives it back when all have come.
+// arrive starts callers one after the other, alternating between processes, and returns the order in which they
+// acquire the lock. Each releases it immediately. The first holder releases it once all callers wait.
 func arrive(t *testing.T, db *pgtest.DB, processes []*process, callers int) (order []int) {
 	t.Helper()
 	super := pgtest.Pool(t, db.SuperDSN)
@@ -38,7 +38,7 @@ func arrive(t *testing.T, db *pgtest.DB, processes []*process, callers int) (ord
 				t.Error(n, err)
 			}
 		})
-		eventually(t, 10*time.Second, "the caller has a place", func() bool {
+		eventually(t, 10*time.Second, "the caller is queued", func() bool {
 			return count(t, super, "select count(*) from lock_waiters") == n+1
 		})
 	}
@@ -47,12 +47,12 @@ func arrive(t *testing.T, db *pgtest.DB, processes []*process, callers int) (ord
 	}
 	work.Wait()
 	if n := count(t, super, "select count(*) from lock_waiters"); n != 0 {
-		t.Errorf("%d places are left", n)
+		t.Errorf("%d queue entries are left", n)
 	}
 	return order
 }
 
-func TestWhoComesFirstGetsItFirstOverAllProcesses(t *testing.T) {
+func TestWaitersAreServedInOrderOfArrivalAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	const callers = 60
@@ -64,7 +64,7 @@ func TestWhoComesFirstGetsItFirstOverAllProcesses(t *testing.T) {
 	t.Logf("%d callers in %v", callers, time.Since(start1))
 }
 
-// A release in one process wakes the next in another one far sooner than looking would.
+// A release in one process wakes a waiter in another process much sooner than polling would.
 func TestAHintWakesTheOtherProcess(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -75,9 +75,9 @@ func TestAHintWakesTheOtherProcess(t *testing.T) {
 		l := a.must(a.acquire("a", "one", time.Minute))
 		released := make(chan time.Time, 1)
 		go func() {
-			eventually(t, 5*time.Second, "the other waits and listens", func() bool {
+			eventually(t, 5*time.Second, "the other process waits and listens", func() bool {
 				return count(t, super, "select count(*) from lock_waiters") == 1 &&
-					count(t, super, "select count(*) from pg_stat_activity where query = 'listen ledgerd_lease' and datname = current_database()") >= 1
+					count(t, super, "select count(*) from pg_stat_activity where query = 'listen ledgerd_lock' and datname = current_database()") >= 1
 			})
 			released <- time.Now()
 			if _, err := a.release("a", l.Fence); err != nil {
@@ -93,11 +93,11 @@ func TestAHintWakesTheOtherProcess(t *testing.T) {
 	slices.Sort(waits)
 	t.Logf("from a release to the acquisition in the other process: %v", waits)
 	if waits[len(waits)/2] > 150*time.Millisecond {
-		t.Errorf("half of the waits took longer than %v: looking alone takes 250 ms to 750 ms", waits[len(waits)/2])
+		t.Errorf("half of the waits took longer than %v: polling alone takes 250 ms to 750 ms", waits[len(waits)/2])
 	}
 }
 
-func TestAWaitEndsWithThePlaceAndTheHolder(t *testing.T) {
+func TestAnEndedWaitReportsPositionAndHolder(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db.AppDSN)
@@ -107,7 +107,7 @@ func TestAWaitEndsWithThePlaceAndTheHolder(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	work.Go(func() {
 		if _, err := p.wait(ctx, params("a", "two", time.Minute), time.Minute); !fault.Is(err, fault.NotRun) {
-			t.Errorf("who went away: %v", err)
+			t.Errorf("cancelled caller: %v", err)
 		}
 	})
 	eventually(t, 5*time.Second, "two waits",
@@ -126,16 +126,16 @@ func TestAWaitEndsWithThePlaceAndTheHolder(t *testing.T) {
 	cancel()
 	work.Wait()
 	if n := count(t, super, "select count(*) from lock_waiters"); n != 0 {
-		t.Errorf("%d places are left", n)
+		t.Errorf("%d queue entries are left", n)
 	}
 	if _, err := p.release("a", l.Fence); err != nil {
 		t.Fatal(err)
 	}
-	p.must(p.acquire("a", "five", time.Minute)) // nobody is before him
+	p.must(p.acquire("a", "five", time.Minute)) // no waiter is left before this caller
 }
 
-// Who goes away while he is given his place does not leave it behind.
-func TestAPlaceIsGivenUpWheneverItsCallerGoes(t *testing.T) {
+// A caller that cancels while it is being enqueued leaves no queue entry behind.
+func TestACancelledCallerLeavesNoQueueEntry(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db.AppDSN)
@@ -147,7 +147,7 @@ func TestAPlaceIsGivenUpWheneverItsCallerGoes(t *testing.T) {
 		time.AfterFunc(time.Duration(n%50)*200*time.Microsecond, cancel)
 		work.Go(func() {
 			if _, err := p.wait(ctx, params("a", n, time.Minute), time.Minute); err == nil {
-				t.Error("he has it")
+				t.Error("acquired by a cancelled caller")
 			}
 		})
 		if n%8 == 7 {
@@ -155,11 +155,11 @@ func TestAPlaceIsGivenUpWheneverItsCallerGoes(t *testing.T) {
 		}
 	}
 	if n := count(t, super, "select count(*) from lock_waiters"); n != 0 {
-		t.Errorf("%d places are left", n)
+		t.Errorf("%d queue entries are left", n)
 	}
 }
 
-func TestALapsedLeaseGoesToWhoWaits(t *testing.T) {
+func TestAnExpiredLeaseGoesToTheWaiter(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db.AppDSN)
@@ -174,9 +174,8 @@ func TestALapsedLeaseGoesToWhoWaits(t *testing.T) {
 	}
 }
 
-// The process of the first waiter dies: the queue goes on without him, when his place has lapsed, and not
-// before.
-func TestADeadWaiterHoldsTheQueueUpForSomeSecondsOnly(t *testing.T) {
+// The first waiter's process dies. The queue continues after that waiter's entry has expired, and not before.
+func TestADeadWaiterBlocksTheQueueOnlyUntilItsEntryExpires(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	dead, alive := start(t, db.AppDSN), start(t, db.AppDSN)
@@ -187,12 +186,12 @@ func TestADeadWaiterHoldsTheQueueUpForSomeSecondsOnly(t *testing.T) {
 	go func() { _, _ = dead.wait(ctx, params("a", "dead", time.Minute), time.Minute) }()
 	eventually(t, 5*time.Second, "the first waits",
 		func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
-	dead.stop() // keeps no place any more, and does not see that it is his turn
+	dead.stop() // stops renewing its entry, and does not see its turn
 	if _, err := alive.release("a", l.Fence); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := alive.acquire("a", "pushes", time.Minute); !fault.Is(err, lock.Held) {
-		t.Errorf("somebody went past who waits: %v", err)
+		t.Errorf("a caller overtook a waiter: %v", err)
 	}
 	began := time.Now()
 	got := alive.must(alive.wait(context.Background(), params("a", "next", time.Minute), 30*time.Second))
@@ -205,7 +204,7 @@ func TestADeadWaiterHoldsTheQueueUpForSomeSecondsOnly(t *testing.T) {
 	}
 }
 
-// Many callers of two processes go for one lock at the same moment; each gets it, one at a time.
+// Many callers of two processes request one lock at the same moment. Each acquires it, one at a time.
 func TestAStampedeIsServedOneByOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -222,7 +221,7 @@ func TestAStampedeIsServedOneByOne(t *testing.T) {
 				return
 			}
 			if inside.Add(1) != 1 {
-				t.Error("two are inside")
+				t.Error("two callers hold the lock")
 			}
 			served.Add(1)
 			inside.Add(-1)
@@ -270,7 +269,7 @@ func TestClosingEndsWaits(t *testing.T) {
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
 	go func() {
-		eventually(t, 5*time.Second, "somebody waits",
+		eventually(t, 5*time.Second, "a call waits",
 			func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 		close(p.closing)
 	}()
@@ -279,11 +278,11 @@ func TestClosingEndsWaits(t *testing.T) {
 		t.Error(err)
 	}
 	if n := count(t, super, "select count(*) from lock_waiters"); n != 0 {
-		t.Errorf("%d places are left", n)
+		t.Errorf("%d queue entries are left", n)
 	}
 }
 
-// The database goes away while somebody waits, and comes back: he gets the lock in the end.
+// The database becomes unavailable while a call waits, and comes back: the call acquires the lock in the end.
 func TestAWaitOutlastsALostConnection(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -301,12 +300,12 @@ func TestAWaitOutlastsALostConnection(t *testing.T) {
 	}
 	eventually(t, 5*time.Second, "two waits", waits)
 	net.setDown(true)
-	eventually(t, 10*time.Second, "his place has lapsed", func() bool { return !waits() })
+	eventually(t, 10*time.Second, "the queue entry has expired", func() bool { return !waits() })
 	net.setDown(false)
-	eventually(t, 20*time.Second, "he has a place again", func() bool {
+	eventually(t, 20*time.Second, "the caller is queued again", func() bool {
 		select {
 		case err := <-got:
-			t.Fatal("he does not wait any more:", err)
+			t.Fatal("the caller no longer waits:", err)
 		default:
 		}
 		return waits()
@@ -314,8 +313,8 @@ func TestAWaitOutlastsALostConnection(t *testing.T) {
 	handOver(t, holder, l, got)
 }
 
-// The database may be away for longer than a place is kept, and still when another place is wanted.
-func TestAWaitOutlastsADatabaseThatIsAway(t *testing.T) {
+// The database may be unavailable for longer than a queue entry lives, and still when the call queues again.
+func TestAWaitOutlastsADatabaseOutage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	holder, waiter := start(t, db.AppDSN), start(t, db.AppDSN)
@@ -332,14 +331,14 @@ func TestAWaitOutlastsADatabaseThatIsAway(t *testing.T) {
 	if _, err := super.Exec(t.Context(), "delete from lock_waiters"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 20*time.Second, "two waits again", waits)
+	eventually(t, 20*time.Second, "caller two is queued again", waits)
 	if n := waiter.refused.Load(); n != waiter.outage {
 		t.Errorf("%d commands were refused", n)
 	}
 	handOver(t, holder, l, got)
 }
 
-// handOver gives a lock back, and expects the one who waits for it to get it.
+// handOver releases a lock and checks that the waiter acquires it.
 func handOver(t *testing.T, holder *process, l lock.Lock, got <-chan error) {
 	t.Helper()
 	if _, err := holder.release(l.Name, l.Fence); err != nil {
@@ -350,8 +349,8 @@ func handOver(t *testing.T, holder *process, l lock.Lock, got <-chan error) {
 	}
 }
 
-// What a refused command did to a queue is taken back with the rest.
-func TestARefusedPartLeavesTheQueueAsItWas(t *testing.T) {
+// A refused command's changes to a queue are undone with the rest.
+func TestARefusedCommandLeavesTheQueueUnchanged(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db.AppDSN)
@@ -362,7 +361,7 @@ func TestARefusedPartLeavesTheQueueAsItWas(t *testing.T) {
 	}
 	l, err := p.reader.Get(context.Background(), lock.Key{Tenant: 1, Name: "a"})
 	if err != nil || l.Fence != 0 {
-		t.Errorf("it is held: %+v %v", l, err)
+		t.Errorf("the lock is held: %+v %v", l, err)
 	}
 	p.must(p.acquire("a", "two", time.Minute))
 }

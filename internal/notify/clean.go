@@ -10,8 +10,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Tables are fingerprints and counters, as the cleaner sees them, and what of the queue nobody can send any more.
-// Everything else goes with its partition, or stays.
+// Tables returns the tables that the cleaner deletes from: expired fingerprints and counters, and queue rows of parked
+// messages whose content is gone. Other rows are dropped with their partition, or kept.
 func Tables() []clean.Table {
 	return []clean.Table{
 		{
@@ -38,8 +38,8 @@ func Tables() []clean.Table {
 	}
 }
 
-// KeepPartitions makes the partitions to come and drops those of contents on their day. What somebody uses is left over
-// for the next time. One process at a time does it.
+// KeepPartitions creates future partitions, and drops those of contents that have all expired, unless another session
+// uses them: leftOver counts these. One process at a time does it; others wait for a second at most.
 func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, leftOver int, err error) {
 	for {
 		r, err := q.PartitionsKeep(ctx, pool)
@@ -53,8 +53,8 @@ func KeepPartitions(ctx context.Context, pool *pgxpool.Pool) (made, dropped, lef
 	}
 }
 
-// DropProofs drops the proof of messages that is older than so many full months, 4 at least, and tells how many
-// partitions that were. The service may not: it is the owner's decision.
+// DropProofs drops the partitions of messages and events that are older than the given number of full months, at least
+// 4, and returns how many it dropped. Only the owner of the schema has the right; the service does not.
 func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped int, err error) {
 	for tries := 0; ; {
 		r, err := q.ProofsDrop(ctx, owner, months)
@@ -65,7 +65,7 @@ func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped
 			if r.LeftOver == 0 {
 				return dropped, nil
 			}
-			if tries++; tries == mostTries { // each looks for 100 ms whether they are free
+			if tries++; tries == maxTries { // each call waits up to 100 ms for the locks
 				return dropped, fmt.Errorf("drop proofs of messages: other sessions use %d partitions: try again later",
 					r.LeftOver)
 			}
@@ -73,5 +73,5 @@ func DropProofs(ctx context.Context, owner *pgxpool.Pool, months int32) (dropped
 	}
 }
 
-// mostTries is how often DropProofs comes upon partitions that are in use.
-const mostTries = 100
+// maxTries limits how often DropProofs retries partitions that are in use.
+const maxTries = 100

@@ -11,12 +11,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// The database's clock was ahead over the end of a month, and is right again. A message in a batch with an account of
-// then is found: it is not sent again, and can be cancelled.
+// The database clock was ahead, past the end of a month, and has been corrected. The batch is recorded in that month
+// because of the account's last entry. Its message is still found: a repeat is recognised, and the message can be
+// cancelled.
 func TestAMessageIsFoundAfterTheClockWasAhead(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	db.SkipChecks() // they find the account's time
+	db.SkipChecks() // the checks would report the account's time
 	p := start(t, db, 0)
 	do := func(commands ...flow.Command) []commit.Result {
 		t.Helper()
@@ -37,18 +38,18 @@ func TestAMessageIsFoundAfterTheClockWasAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: who, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
-	do(flow.Ledger(&ledger.CreateAccountsCommand{Caller: who, Accounts: []ledger.NewAccount{
+	do(flow.Ledger(&ledger.CreateAssetsCommand{Caller: caller, Assets: []ledger.NewAsset{{Code: "CNY", Scale: 2}}}))
+	do(flow.Ledger(&ledger.CreateAccountsCommand{Caller: caller, Accounts: []ledger.NewAccount{
 		{Code: "a", Asset: "CNY", Kind: "equity"}, {Code: "b", Asset: "CNY", Kind: "equity"}}}))
 	change(t, db, "update ledger_accounts set last_entry_at = now() + interval '40 days' where code = 'b'")
-	pay := &ledger.TransferCommand{Caller: who, TransferParams: ledger.TransferParams{BizNo: "t", Type: "transfer",
+	pay := &ledger.TransferCommand{Caller: caller, TransferParams: ledger.TransferParams{BizNo: "t", Type: "transfer",
 		Postings: []ledger.Posting{{From: "a", To: "b", Asset: "CNY", Amount: one}}}}
 	first := do(flow.Ledger(pay), flow.Notify(text(bizNo("n"))))[1].Outcome.Answer.(*notify.Message)
 	again, existed, err := p.send(bizNo("n"))
 	if err != nil || !existed || again.ID != first.ID || again.State != notify.Queued {
-		t.Fatalf("the same again: %+v, %v, %v", again, existed, err)
+		t.Fatalf("repeat: %+v, %v, %v", again, existed, err)
 	}
-	if _, err := p.do(&notify.CancelCommand{Caller: who, ID: first.ID}); err != nil {
+	if _, err := p.do(&notify.CancelCommand{Caller: caller, ID: first.ID}); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,29 +10,36 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// event is something that a command did to a message.
+// event is a row for notify_events.
 type event struct {
 	Key
+	number                            int64 // event_id
 	by                                commit.Caller
 	month                             time.Time
 	kind                              string
 	provider, providerID, code, error string
 }
 
-// Flush writes what changed, then what is new, names first.
+// note records an event, under a row id of its own.
+func (tx *Tx) note(e event) {
+	e.number = tx.newID()
+	tx.events = append(tx.events, e)
+}
+
+// Flush writes changed rows, then new ones, names first.
 func (tx *Tx) Flush(p *commit.Pipe) {
-	tx.flushPrints(p)
+	tx.flushFingerprints(p)
 	tx.flushQueue(p)
 	tx.flushCounters(p)
 	tx.insertNames(p)
-	tx.insertPrints(p)
+	tx.insertFingerprints(p)
 	tx.insertCounters(p)
 	tx.insertMessages(p)
 	tx.insertEvents(p)
 }
 
-func (tx *Tx) flushPrints(p *commit.Pipe) {
-	rows := tx.prints.Changed(comparePrints)
+func (tx *Tx) flushFingerprints(p *commit.Pipe) {
+	rows := tx.fingerprints.Changed(compareFingerprints)
 	if len(rows) == 0 {
 		return
 	}
@@ -53,7 +60,7 @@ func (tx *Tx) flushQueue(p *commit.Pipe) {
 			gone = append(gone, v.tid)
 		case v.requeued:
 			back.Tids, back.GiveUpAt = append(back.Tids, v.tid), append(back.GiveUpAt, v.giveUpAt)
-			tx.isDue(r.Key.Tenant)
+			tx.announce(r.Key.Tenant)
 		}
 	}
 	if len(gone) > 0 {
@@ -91,8 +98,8 @@ func (tx *Tx) insertNames(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.NameInsert(p.Context(), d, arg) })
 }
 
-func (tx *Tx) insertPrints(p *commit.Pipe) {
-	rows := tx.prints.Fresh(comparePrints)
+func (tx *Tx) insertFingerprints(p *commit.Pipe) {
+	rows := tx.fingerprints.Fresh(compareFingerprints)
 	if len(rows) == 0 {
 		return
 	}
@@ -123,13 +130,13 @@ func (tx *Tx) insertCounters(p *commit.Pipe) {
 }
 
 func (tx *Tx) insertMessages(p *commit.Pipe) {
-	if len(tx.made) == 0 {
+	if len(tx.created) == 0 {
 		return
 	}
 	month := date(monthOf(tx.recorded))
 	m, c, o := db.MessageInsertParams{Month: month, AcceptedAt: tx.recorded}, db.ContentInsertParams{},
 		db.QueueInsertParams{Month: month}
-	for _, x := range tx.made {
+	for _, x := range tx.created {
 		m.Tenants, m.MessageIds, m.Channels = append(m.Tenants, x.Tenant), append(m.MessageIds, x.ID),
 			append(m.Channels, string(x.Channel))
 		m.BusinessTypes, m.BizNos, m.Templates = append(m.BusinessTypes, x.BusinessType), append(m.BizNos, x.BizNo),
@@ -154,23 +161,23 @@ func (tx *Tx) insertMessages(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.QueueInsert(p.Context(), d, o) })
 }
 
-// queueUp leases a message to this process, if it is to be sent at once and there is room, or lets it wait for whoever
-// finds it.
-func (tx *Tx) queueUp(o *db.QueueInsertParams, m *made) {
+// queueUp leases a due message to this process if the handoff has room. Otherwise the message is inserted without a
+// holder, for any process to poll.
+func (tx *Tx) queueUp(o *db.QueueInsertParams, m *created) {
 	dueAt, holder, fence := m.DueAt, "", int64(0)
 	if !dueAt.After(tx.now) {
 		if h := tx.outbox.Handoff; h != nil && h.Reserve(m.Tenant, m.Channel) {
 			dueAt, holder, fence = tx.now.Add(send.Lease), tx.outbox.Instance, 1
-			tx.taken = append(tx.taken, tx.job(m))
+			tx.jobs = append(tx.jobs, tx.job(m))
 		} else {
-			tx.isDue(m.Tenant)
+			tx.announce(m.Tenant)
 		}
 	}
 	o.DueAt, o.Holders, o.Fences = append(o.DueAt, dueAt), append(o.Holders, holder), append(o.Fences, fence)
 }
 
-// job is a message as it is handed over, leased.
-func (tx *Tx) job(m *made) *send.Job {
+// job returns a leased message in the form that the handoff takes.
+func (tx *Tx) job(m *created) *send.Job {
 	return &send.Job{Message: send.Message{Tenant: m.Tenant, ID: m.ID, Channel: m.Channel, Attempt: 1,
 		Recipient: m.recipient, Content: m.content, Park: m.OnUnknown != Resend}, Fence: 1,
 		Until: tx.opened.Add(send.Lease), Priority: m.Priority,
@@ -178,8 +185,8 @@ func (tx *Tx) job(m *made) *send.Job {
 		Never: m.OnUnknown == Never}
 }
 
-// isDue remembers to tell that a tenant has messages that anybody may take.
-func (tx *Tx) isDue(tenant int32) {
+// announce records that a tenant has due messages without a holder, for Ended to announce.
+func (tx *Tx) announce(tenant int32) {
 	if tx.due == nil {
 		tx.due = map[int32]bool{}
 	}
@@ -192,6 +199,7 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 	}
 	arg := db.EventInsertParams{Now: tx.now, Instance: tx.outbox.Instance}
 	for _, e := range tx.events {
+		arg.EventIds = append(arg.EventIds, e.number)
 		arg.Tenants, arg.MessageIds, arg.Months = append(arg.Tenants, e.Tenant), append(arg.MessageIds, e.ID),
 			append(arg.Months, e.month)
 		arg.Kinds, arg.Providers = append(arg.Kinds, e.kind), append(arg.Providers, e.provider)
@@ -202,17 +210,17 @@ func (tx *Tx) insertEvents(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error { return q.EventInsert(p.Context(), d, arg) })
 }
 
-// Ended hands over what has committed, or gives back the room for it.
+// Ended hands the leased messages over after a commit, or releases their room after a rollback.
 func (tx *Tx) Ended(committed bool) {
-	jobs := tx.taken
-	tx.taken = nil
+	jobs := tx.jobs
+	tx.jobs = nil
 	var accepted []send.Channel
 	if committed {
-		for _, m := range tx.made {
+		for _, m := range tx.created {
 			accepted = append(accepted, m.Channel)
 		}
 	}
-	tx.outbox.Metrics.note(accepted, tx.repeats, tx.limited)
+	tx.outbox.Metrics.count(accepted, tx.repeats, tx.limited)
 	h := tx.outbox.Handoff
 	switch {
 	case h == nil:

@@ -15,51 +15,51 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Limit is how many messages a tenant may have accepted in any window of time.
+// Limit is the maximum number of messages that a tenant may have accepted in any window of its length.
 type Limit struct {
-	Channel send.Channel // AllChannels: all together
+	Channel send.Channel // AllChannels: one count for all channels
 	Scope   string
-	Window  time.Duration // whole seconds, up to GreatestWindow
-	Most    int32         // 0: none at all
+	Window  time.Duration // whole seconds, up to MaxWindow
+	Most    int32         // 0: refuse all
 }
 
-// AllChannels is the channel of a limit for all.
+// AllChannels is the channel of a limit that counts the messages of all channels together.
 const AllChannels send.Channel = "*"
 
-// Codes is the channel of a limit that counts nothing but verification codes, whatever way they go.
+// Codes is the channel of a limit that counts only verification codes, on whatever channel they are sent.
 const Codes send.Channel = "code"
 
-// codeLimits are those of codes, scope by scope, unless the tenant has some of that scope: who has codes sent for the
-// money of it uses few addresses, or numbers that were bought by the block.
+// codeLimits are the default limits on verification codes. A tenant's own limits of a scope replace the defaults of
+// that scope. They stop SMS pumping, which uses few IP addresses, or numbers bought in blocks.
 var codeLimits = []Limit{
 	{Codes, PerIP, time.Hour, 30}, {Codes, PerIP, 24 * time.Hour, 100},
 	{Codes, PerPrefix, time.Hour, 60}, {Codes, PerPrefix, 24 * time.Hour, 300},
 }
 
-// GreatestWindow is the longest window of a limit.
-const GreatestWindow = 31 * 24 * time.Hour
+// MaxWindow is the longest window of a limit.
+const MaxWindow = 31 * 24 * time.Hour
 
-// What a limit counts apart.
+// Scopes of a limit: messages with an equal subject share one counter.
 const (
-	PerTenant    = "tenant"    // nothing
-	PerChannel   = "channel"   // every channel
-	PerRecipient = "recipient" // every recipient
-	PerIP        = "ip"        // every address that callers say they act for; of IPv6 the first 64 bits
-	PerPrefix    = "prefix"    // phone numbers without their last four digits
+	PerTenant    = "tenant" // one counter for the tenant
+	PerChannel   = "channel"
+	PerRecipient = "recipient"
+	PerIP        = "ip"     // by client IP; for IPv6 by its first 64 bits
+	PerPrefix    = "prefix" // by phone number without its last four digits
 )
 
-// Scopes are all of them.
+// Scopes lists all scopes.
 var Scopes = []string{PerTenant, PerChannel, PerRecipient, PerIP, PerPrefix}
 
-// SetLimit makes a limit, or replaces the one with the same channel, scope and window. Servers follow within a second.
+// SetLimit inserts or replaces the limit with this channel, scope and window. Servers apply it within a second.
 func SetLimit(ctx context.Context, pool *pgxpool.Pool, tenant int32, l Limit) error {
 	switch {
 	case !slices.Contains(Scopes, l.Scope):
 		return fmt.Errorf("%q is not a scope: use one of %v", l.Scope, Scopes)
 	case l.Channel != AllChannels && l.Channel != Codes && !slices.Contains(Channels, l.Channel):
 		return fmt.Errorf("%q is not a channel: use one of %v, code for verification codes alone, or * for all channels together", l.Channel, Channels)
-	case l.Window < time.Second || l.Window > GreatestWindow || l.Window%time.Second != 0:
-		return fmt.Errorf("the window must be whole seconds from 1s to %v, not %v", GreatestWindow, l.Window)
+	case l.Window < time.Second || l.Window > MaxWindow || l.Window%time.Second != 0:
+		return fmt.Errorf("the window must be whole seconds from 1s to %v, not %v", MaxWindow, l.Window)
 	case l.Most < 0:
 		return fmt.Errorf("the limit must be at least 0")
 	}
@@ -98,62 +98,62 @@ func limitOf(r *db.LimitReadRow) Limit {
 		Most: r.Most}
 }
 
-// row is the counter of a limit that counts nothing apart.
+// row returns the counter key of a limit, without tenant and subject.
 func (l Limit) row() counterKey {
 	return counterKey{channel: string(l.Channel), scope: l.Scope, seconds: int32(l.Window / time.Second)}
 }
 
-// rememberLimits is for how long a process goes by the limits that it has read.
-const rememberLimits = time.Second
+// limitCacheTTL is how long a process uses limits before it reads them again.
+const limitCacheTTL = time.Second
 
-// limitCache has the limits of tenants, as of lately.
+// limitCache caches limits by tenant.
 type limitCache struct {
 	mu       sync.Mutex
-	byTenant map[int32]rememberedLimits
+	byTenant map[int32]cachedLimits
 }
 
-type rememberedLimits struct {
+type cachedLimits struct {
 	limits []Limit
 	read   time.Time
 }
 
-// get gives a tenant's limits, unless they have to be read again.
+// get returns a tenant's limits; ok is false if they are missing or expired.
 func (c *limitCache) get(tenant int32) (limits []Limit, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r, ok := c.byTenant[tenant]
-	return r.limits, ok && time.Since(r.read) < rememberLimits
+	return r.limits, ok && time.Since(r.read) < limitCacheTTL
 }
 
-// put keeps what was read; asked is when it was asked for.
+// put caches limits; asked is the time before they were read, from which they expire.
 func (c *limitCache) put(tenant int32, limits []Limit, asked time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.byTenant == nil {
-		c.byTenant = map[int32]rememberedLimits{}
+		c.byTenant = map[int32]cachedLimits{}
 	}
-	if len(c.byTenant) > 10_000 { // tenants come and go: what is old is read again
+	if len(c.byTenant) > 10_000 { // drop expired tenants
 		maps.DeleteFunc(c.byTenant, func(_ int32,
-			r rememberedLimits) bool {
-			return time.Since(r.read) > rememberLimits
+			r cachedLimits) bool {
+			return time.Since(r.read) > limitCacheTTL
 		})
 	}
-	c.byTenant[tenant] = rememberedLimits{limits, asked}
+	c.byTenant[tenant] = cachedLimits{limits, asked}
 }
 
-// limited is a message that limits count.
+// limited is a message to be counted by limits.
 type limited struct {
 	tenant  int32
 	channel send.Channel
-	to      string // the recipient in its normal form
-	address string // as of addressOf; empty: not told
+	to      string // normalized recipient
+	address string // see addressOf; empty: none given
 	code    bool   // a verification code
 
 	counters []*counterRow
 	most     []int32
 }
 
-// apply finds the counters of a message, by the limits of its tenant.
+// apply finds the counters of all limits that match the message.
 func (l *limited) apply(o *Outbox, limits []Limit, find func(counterKey) *counterRow) {
 	l.counters, l.most = l.counters[:0], l.most[:0]
 	if l.code {
@@ -165,28 +165,28 @@ func (l *limited) apply(o *Outbox, limits []Limit, find func(counterKey) *counte
 		}
 		k := x.row()
 		k.tenant = l.tenant
-		key := o.hashing(l.tenant).recipient
+		key := o.tenantKeys(l.tenant).recipient
 		switch x.Scope {
 		case PerChannel:
 			k.subject = string(l.channel)
 		case PerRecipient:
-			k.subject = string(keyed(key, string(l.channel), recipient.Same(l.channel, l.to))[:hashSize])
+			k.subject = string(keyedHash(key, string(l.channel), recipient.Same(l.channel, l.to))[:hashSize])
 		case PerIP:
 			if l.address == "" {
 				continue
 			}
-			k.subject = string(keyed(key, "ip", l.address)[:hashSize])
+			k.subject = string(keyedHash(key, "ip", l.address)[:hashSize])
 		case PerPrefix:
 			if l.channel != send.SMS {
 				continue
 			}
-			k.subject = string(keyed(key, "prefix", recipient.Prefix(l.to))[:hashSize])
+			k.subject = string(keyedHash(key, "prefix", recipient.Prefix(l.to))[:hashSize])
 		}
 		l.counters, l.most = append(l.counters, find(k)), append(l.most, x.Most)
 	}
 }
 
-// withCodes are a tenant's limits, and those of codes that take the place of what the tenant has none of.
+// withCodes returns a tenant's limits, plus the default code limits of scopes for which the tenant has none.
 func withCodes(limits []Limit) []Limit {
 	all := slices.Clone(limits)
 	for _, x := range codeLimits {
@@ -197,7 +197,7 @@ func withCodes(limits []Limit) []Limit {
 	return all
 }
 
-// count counts the message, or refuses it. Returns fault NOTIFY_LIMITED.
+// count counts the message in all its counters, or refuses it. Returns fault NOTIFY_LIMITED.
 func (l *limited) count(tx *Tx) error {
 	for i, r := range l.counters {
 		w := tx.counters.Change(r)

@@ -22,7 +22,7 @@ func setLimit(t *testing.T, db *pgtest.DB, l notify.Limit) {
 	}
 }
 
-func TestTwoProcessesKeepOneLimit(t *testing.T) {
+func TestLimitHoldsAcrossProcesses(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerTenant, Window: time.Hour, Most: 23})
@@ -48,20 +48,20 @@ func TestTwoProcessesKeepOneLimit(t *testing.T) {
 	sum := int32(0)
 	for i := range accepted {
 		if n := accepted[i].Load(); n > 7 {
-			t.Errorf("%d to one recipient", n)
+			t.Errorf("%d accepted for one recipient", n)
 		}
 		sum += accepted[i].Load()
 	}
 	if n := count(t, db, "select count(*) from notify_messages"); sum != 23 || n != 23 {
-		t.Errorf("%d were accepted, %d are there", sum, n)
+		t.Errorf("%d accepted, %d stored", sum, n)
 	}
 	if _, existed, err := processes[0].send(says("mail"),
 		func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "ada@example.com" }); err != nil || existed {
-		t.Errorf("a letter is no SMS: %v", err)
+		t.Errorf("an SMS limit refused an e-mail: %v", err)
 	}
 }
 
-func TestEveryScopeCountsApart(t *testing.T) {
+func TestScopesCountSeparately(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
@@ -77,7 +77,7 @@ func TestEveryScopeCountsApart(t *testing.T) {
 		change(t, db, "delete from notify_limits")
 		change(t, db, "delete from notify_counters")
 		setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: scope, Window: time.Hour, Most: 1})
-		p = start(t, db, 0) // one that knows no limits yet
+		p = start(t, db, 0) // with an empty cache of limits
 		next := func(f ...func(*notify.Params)) error {
 			n++
 			_, _, err := p.send(append(f, says(fmt.Sprint(n)))...)
@@ -93,7 +93,7 @@ func TestEveryScopeCountsApart(t *testing.T) {
 			t.Errorf("%s: another: %v", scope, err)
 		}
 	}
-	// Who tells no address is not counted by it, and a neighbour in one network is.
+	// A call without a client IP is not counted by it. Addresses of one /64 count as one.
 	setLimit(t, db, notify.Limit{Channel: send.SMS, Scope: notify.PerIP, Window: time.Hour, Most: 0})
 	change(t, db, "delete from notify_limits where scope <> 'ip' or channel = '*'")
 	p = start(t, db, 0)
@@ -102,12 +102,12 @@ func TestEveryScopeCountsApart(t *testing.T) {
 	}
 	if _, _, err := p.send(says("an address"), func(p *notify.Params) { p.ClientIP = "192.0.2.1" }); !fault.Is(err,
 		notify.Limited) || fault.Of(err).RetryAfter != 0 {
-		t.Errorf("there never is room for it: %v", err)
+		t.Errorf("limit 0: %v", err)
 	}
 }
 
-// A repeat is answered though there is no room for a new one, and uses none.
-func TestARepeatUsesNoQuota(t *testing.T) {
+// A repeat is answered even when the limit is reached, and does not count.
+func TestRepeatDoesNotCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
@@ -115,7 +115,7 @@ func TestARepeatUsesNoQuota(t *testing.T) {
 	p.mustSend()
 	for range 5 {
 		if _, existed, err := p.send(); err != nil || !existed {
-			t.Errorf("again: %v", err)
+			t.Errorf("repeat: %v", err)
 		}
 	}
 	p.mustSend(says("second"))
@@ -123,19 +123,19 @@ func TestARepeatUsesNoQuota(t *testing.T) {
 		t.Error(err)
 	}
 	if n := count(t, db, "select sum(c)::integer from notify_counters, unnest(counts) c"); n != 2 {
-		t.Errorf("%d are counted", n)
+		t.Errorf("counters add up to %d", n)
 	}
 }
 
-// made is a command that hangs a message on itself, what it says being known only when it runs: as an Execute does
-// whose references are filled in.
+// made is a command that sends a message whose content is known only when the command is applied, like an Execute with
+// references.
 type made struct {
 	says   func() string
 	biz    string
 	sample *notify.SendCommand
 	last   *notify.SendCommand
 	runs   int
-	fails  bool // when it has sent
+	fails  bool // after the send
 }
 
 func (c *made) Need(tx *flow.Tx) {
@@ -152,12 +152,12 @@ func (c *made) Apply(tx *flow.Tx) (any, error) {
 	c.last.Need(tx.Messages())
 	answer, err := c.last.Apply(tx.Messages())
 	if c.fails && err == nil {
-		return nil, notify.NotParked.New("it is refused after all")
+		return nil, notify.NotParked.New("refused after the send")
 	}
 	return answer, err
 }
 
-func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
+func TestRepeatIsRecognisedWhenContentIsResolvedInTheBatch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	setLimit(t, db, notify.Limit{Channel: notify.AllChannels, Scope: notify.PerTenant, Window: time.Hour, Most: 2})
@@ -175,7 +175,7 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	if out := do(first); out.Existed || first.runs != 1 {
 		t.Errorf("existed %v, %d runs", out.Existed, first.runs)
 	}
-	if out := do(again); !out.Existed || again.runs != 2 { // the first run found out
+	if out := do(again); !out.Existed || again.runs != 2 { // the first run violated the unique constraint
 		t.Errorf("existed %v, %d runs", out.Existed, again.runs)
 	}
 	n := 0
@@ -193,8 +193,8 @@ func TestARepeatIsRecognisedThoughWhatItSaysIsMadeInTheBatch(t *testing.T) {
 	}
 }
 
-// What a refused command made in the batch is nothing to repeat for the ones behind it.
-func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
+// A message of a refused command is not the first of any repeats in the batch.
+func TestRepeatOfARolledBackMessageIsNone(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 10)
@@ -209,7 +209,7 @@ func TestNobodyRepeatsWhatWasTakenBack(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	if n := count(t, db, "select count(*) from notify_messages m join notify_fingerprints f using (message_id)"); n != 1 || len(p.hand.taken) != 1 {
-		t.Errorf("%d messages, %d were handed over", n, len(p.hand.taken))
+		t.Errorf("%d messages, %d handed over", n, len(p.hand.taken))
 	}
 	for i := range submissions {
 		submissions[i].Command = &made{says: func() string { return "with a number" }, biz: "late", fails: i == 0}

@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Discover finds out what limits there are, which messages are dead, and which ones providers speak of. Limits that
-// the process has read a moment ago are not read again.
+// Discover reads the limits that are not cached, finds the dead messages to be requeued, and finds the messages that
+// delivery reports name.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	tx.discoverLimits(p)
 	if len(tx.dead) > 0 {
@@ -89,16 +89,16 @@ func (tx *Tx) discoverReports(p *commit.Pipe) {
 	})
 }
 
-// Lock locks and loads fingerprints, open messages and counters, each sorted by key. Counters come last: many share
-// them.
+// Lock locks and loads fingerprints, open messages and counters, each sorted by key. Counters are last because many
+// batches share them.
 func (tx *Tx) Lock(p *commit.Pipe) {
-	tx.lockPrints(p)
+	tx.lockFingerprints(p)
 	tx.lockQueue(p)
 	tx.lockCounters(p)
 }
 
-func (tx *Tx) lockPrints(p *commit.Pipe) {
-	rows := tx.prints.Sorted(comparePrints)
+func (tx *Tx) lockFingerprints(p *commit.Pipe) {
+	rows := tx.fingerprints.Sorted(compareFingerprints)
 	if len(rows) == 0 {
 		return
 	}
@@ -110,7 +110,7 @@ func (tx *Tx) lockPrints(p *commit.Pipe) {
 	p.Queue(func(d commit.DB) error {
 		found, err := q.FingerprintLock(p.Context(), d, arg)
 		for _, f := range found {
-			tx.prints.Load(rows[f.N-1], print{id: f.MessageID, expiresAt: f.ExpiresAt.UTC(), tid: f.Ctid})
+			tx.fingerprints.Load(rows[f.N-1], fingerprint{id: f.MessageID, expiresAt: f.ExpiresAt.UTC(), tid: f.Ctid})
 		}
 		return err
 	})
@@ -162,7 +162,7 @@ func (tx *Tx) lockCounters(p *commit.Pipe) {
 	})
 }
 
-// Lookup finds out which of the callers' numbers are taken, all locks being held.
+// Lookup reads which biz_nos are taken. All locks are held.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	rows := tx.names.Sorted(compareNames)
 	if len(rows) == 0 {
@@ -181,7 +181,7 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	})
 }
 
-// Resolve reads the messages that were found.
+// Resolve loads the messages that the locked rows refer to.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	if len(tx.wanted) == 0 {
 		return

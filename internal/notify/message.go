@@ -10,50 +10,49 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// The states of a message. It is open in the first five: in the queue.
+// States of a message. The first five are open: the message has a row in notify_queue.
 const (
 	Queued      = "queued"
-	Sending     = "sending" // an attempt of one that may not be sent twice has begun
+	Sending     = "sending" // an attempt that must not be repeated has begun
 	Failed      = "failed"  // another attempt follows
-	Unknown     = "unknown" // nobody knows: a report or a person decides
-	Dead        = "dead"    // a person decides
+	Unknown     = "unknown" // it may have been sent; settled by a report or an operator
+	Dead        = "dead"    // requeued or cancelled by an operator
 	Sent        = "sent"
 	Delivered   = "delivered"
 	Undelivered = "undelivered"
 	Cancelled   = "cancelled"
 )
 
-// requeued is an event that is no state.
+// requeued is the kind of an event, and not a state.
 const requeued = "requeued"
 
-// What to do when nobody knows whether an attempt sent a message.
+// Policies for an attempt with unknown outcome.
 const (
-	Park   = "park"   // it is unknown
+	Park   = "park"   // the message becomes unknown
 	Resend = "resend" // to the same provider, with the same key
-	Never  = "never"  // as Park, and nobody may requeue it
+	Never  = "never"  // as Park, and the message cannot be requeued
 )
 
-// Priorities.
 const (
 	High   int16 = 0
 	Normal int16 = 1
 	Low    int16 = 2
 )
 
-// Key names a message.
+// Key identifies a message.
 type Key struct {
 	Tenant int32
 	ID     int64
 }
 
-// Message is a message as it is known, without its recipient and content.
+// Message is a message without its recipient and content.
 type Message struct {
 	Key
 	Month         time.Time // first day of the month of AcceptedAt
 	Channel       send.Channel
 	BusinessType  string
 	BizNo         string // empty: none
-	Template      string // name@version; empty: the caller wrote it
+	Template      string // name@version; empty: not from a template
 	Locale        string
 	RecipientHash []byte
 	RecipientHint string // masked
@@ -63,20 +62,20 @@ type Message struct {
 	MaxAttempts   int32
 	NotBefore     time.Time // zero: at once
 	GiveUpAt      time.Time
-	ContentsUntil time.Time // a day: recipient and content are gone from its beginning on
+	ContentsUntil time.Time // midnight UTC from which recipient and content cannot be read
 	AcceptedAt    time.Time
 	Principal     string
 	RequestID     string
 
 	State    string
-	Attempts int32     // while it is open
-	DueAt    time.Time // of the next attempt, while it is queued or failed
-	Provider string    // who failed last, or took it
-	Code     string    // what went wrong last
-	reported string    // Delivered or Undelivered, also while it is open; empty: nobody has
+	Attempts int32     // while open
+	DueAt    time.Time // of the next attempt, if queued or failed
+	Provider string    // of the last failure, or that accepted it
+	Code     string    // of the last failure
+	reported string    // Delivered or Undelivered, even if still open; empty: not reported
 }
 
-// open tells whether it is in the queue.
+// open reports whether the message has a row in notify_queue.
 func (m *Message) open() bool {
 	switch m.State {
 	case Queued, Sending, Failed, Unknown, Dead:
@@ -110,7 +109,7 @@ func messageOf(k Key, r *db.MessageLoadRow) *Message {
 	return m
 }
 
-// dayAfter is the first midnight, UTC, at or after a time.
+// dayAfter returns the first midnight UTC at or after t.
 func dayAfter(t time.Time) time.Time {
 	day := t.UTC().Truncate(24 * time.Hour)
 	if day.Before(t) {

@@ -6,10 +6,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Channels are all ways to reach somebody.
+// Channels lists all channels.
 var Channels = []send.Channel{send.SMS, send.Email, send.Push, send.Webhook}
 
-// Metrics of the outbox.
+// Metrics are the outbox's Prometheus metrics.
 type Metrics struct {
 	accepted *prometheus.CounterVec
 	repeats  *prometheus.CounterVec
@@ -18,7 +18,7 @@ type Metrics struct {
 	codes    *prometheus.CounterVec
 }
 
-// NewMetrics makes them, and registers them if reg is not nil.
+// NewMetrics creates the metrics, and registers them if reg is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "notify", Name: name,
@@ -39,7 +39,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Name: "partitions_overdue",
 			Help: "Expired partitions that this process could not drop at its last try, because other sessions used them."}),
 	}
-	for _, c := range Channels { // from 0 on, so that the first one is seen to come
+	for _, c := range Channels { // export 0, so that rate() sees the first increment
 		m.accepted.WithLabelValues(string(c))
 	}
 	if reg != nil {
@@ -48,23 +48,23 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// LeftOver tells how many partitions could not be dropped.
-func (m *Metrics) LeftOver(n int) { m.parts.Set(float64(n)) }
+// SetUndropped sets the number of partitions that could not be dropped.
+func (m *Metrics) SetUndropped(n int) { m.parts.Set(float64(n)) }
 
-// Code counts what happened to a code.
+// Code counts an outcome of a code.
 func (m *Metrics) Code(what, channel, dialCode string) {
 	if m != nil {
 		m.codes.WithLabelValues(what, channel, dialCode).Inc()
 	}
 }
 
-// tally is something to be counted when the batch has ended.
+// tally is an increment to apply when the batch has ended.
 type tally struct {
 	channel send.Channel
 	what    string
 }
 
-func (m *Metrics) note(accepted []send.Channel, repeats, limited []tally) {
+func (m *Metrics) count(accepted []send.Channel, repeats, limited []tally) {
 	if m == nil {
 		return
 	}

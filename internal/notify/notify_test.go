@@ -24,20 +24,20 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var who = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+var caller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
 var master, _ = secret.Parse("MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=")
 
-// process is an engine with its outbox, as a process of its own would have it.
+// process is an engine with an outbox of its own, like a server process.
 type process struct {
 	*testing.T
 	engine *flow.Engine
-	hand   *hand
+	hand   *handoff
 	pool   *pgxpool.Pool
 }
 
-// hand is the handoff of a process: it keeps what it gets.
-type hand struct {
+// handoff is a send.Handoff that records its calls.
+type handoff struct {
 	mu       sync.Mutex
 	room     int
 	reserved int
@@ -46,7 +46,7 @@ type hand struct {
 	due      map[int32]int
 }
 
-func (h *hand) Reserve(int32, send.Channel) bool {
+func (h *handoff) Reserve(int32, send.Channel) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.reserved == h.room {
@@ -56,20 +56,20 @@ func (h *hand) Reserve(int32, send.Channel) bool {
 	return true
 }
 
-func (h *hand) Take(jobs []*send.Job) {
+func (h *handoff) Take(jobs []*send.Job) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.taken = append(h.taken, jobs...)
 }
 
-func (h *hand) Drop(jobs []*send.Job) {
+func (h *handoff) Drop(jobs []*send.Job) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.dropped = append(h.dropped, jobs...)
 	h.reserved -= len(jobs)
 }
 
-func (h *hand) Due(tenant int32) {
+func (h *handoff) Due(tenant int32) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.due == nil {
@@ -84,7 +84,7 @@ func start(t *testing.T, db *pgtest.DB, room int) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{T: t, hand: &hand{room: room}, pool: pool}
+	p := &process{T: t, hand: &handoff{room: room}, pool: pool}
 	p.engine = flow.NewSendingEngine(pool, "test", nil, slog.New(slog.DiscardHandler),
 		&notify.Outbox{Master: master, Handoff: p.hand, Instance: "test", Region: "CN",
 			Metrics: notify.NewMetrics(nil)})
@@ -104,7 +104,7 @@ func (p *process) do(c commit.Command[*notify.Tx]) (commit.Outcome, error) {
 		flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Notify(c), Rows: 1, Bytes: 100})
 }
 
-// send sends a message, as changed, and tells whether it was there before.
+// send sends text(change...) and returns whether the message existed.
 func (p *process) send(change ...func(*notify.Params)) (m *notify.Message, existed bool, err error) {
 	out, err := p.do(text(change...))
 	if err != nil {
@@ -122,9 +122,9 @@ func (p *process) mustSend(change ...func(*notify.Params)) *notify.Message {
 	return m
 }
 
-// text is an SMS that differs from every other one.
+// text returns an SMS, with the changes applied.
 func text(change ...func(*notify.Params)) *notify.SendCommand {
-	c := &notify.SendCommand{Caller: who,
+	c := &notify.SendCommand{Caller: caller,
 		Params: notify.Params{Channel: send.SMS, Recipient: "138 1234 5678", Priority: notify.Normal,
 			Content: send.Content{Text: "hello"}}}
 	for _, f := range change {
@@ -155,14 +155,14 @@ func change(t *testing.T, db *pgtest.DB, query string, args ...any) {
 	}
 }
 
-func TestARepeatIsAnsweredWithTheFirst(t *testing.T) {
+func TestRepeatIsAnsweredWithTheFirstMessage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 100)
 	first := p.mustSend()
 	for _, same := range []string{"+8613812345678", "0086 138-1234-5678"} {
 		if m, existed, err := p.send(to(same)); err != nil || !existed || m.ID != first.ID || m.State != notify.Queued {
-			t.Errorf("again to %s: %+v, existed %v, %v", same, m, existed, err)
+			t.Errorf("repeat to %s: %+v, existed %v, %v", same, m, existed, err)
 		}
 	}
 	p.mustSend(says("another"))
@@ -172,23 +172,23 @@ func TestARepeatIsAnsweredWithTheFirst(t *testing.T) {
 	mail := func(p *notify.Params) { p.Channel, p.Recipient = send.Email, "Ada@Example.com" }
 	letter := p.mustSend(mail)
 	if m, existed, err := p.send(mail, to("ada@example.COM")); err != nil || !existed || m.ID != letter.ID {
-		t.Errorf("the same address: existed %v, %v", existed, err)
+		t.Errorf("same address in another case: existed %v, %v", existed, err)
 	}
 	hook := func(p *notify.Params) {
 		p.Channel, p.Recipient, p.Content = send.Webhook, "shop", send.Content{Type: "order.paid", Text: "{}"}
 	}
 	p.mustSend(hook)
-	p.mustSend(hook) // they are events: none is a repeat unless asked for
+	p.mustSend(hook) // the channel has no default window
 	change(t, db, "update notify_fingerprints set expires_at = now()")
 	if m := p.mustSend(); m.ID == first.ID {
-		t.Error("the window is over")
+		t.Error("a repeat was recognised after the window")
 	}
 	if n := count(t, db, "select count(*) from notify_messages m join notify_queue using (tenant_id, message_id) join notify_contents using (tenant_id, message_id)"); n != 9 {
-		t.Errorf("%d messages, not 9", n)
+		t.Errorf("%d messages, want 9", n)
 	}
 }
 
-func TestABizNoIsOneMessageForEver(t *testing.T) {
+func TestBizNoNamesOneMessageForEver(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
@@ -196,7 +196,7 @@ func TestABizNoIsOneMessageForEver(t *testing.T) {
 	change(t, db, "delete from notify_fingerprints")
 	if m, existed, err := p.send(bizNo("b1")); err != nil || !existed || m.ID != first.ID ||
 		m.RecipientHint != "+86138****5678" {
-		t.Errorf("again: %+v, existed %v, %v", m, existed, err)
+		t.Errorf("repeat: %+v, existed %v, %v", m, existed, err)
 	}
 	for want, f := range map[string]func(*notify.Params){"content": says("x"), "recipient": to("13900000000"),
 		"business_type": func(p *notify.Params) { p.BusinessType = "x" },
@@ -209,12 +209,12 @@ func TestABizNoIsOneMessageForEver(t *testing.T) {
 	p.mustSend(bizNo("b2"), window(0))
 	if m, existed, err := p.send(bizNo("b2"), window(0),
 		func(p *notify.Params) { p.Priority = notify.High }); err != nil || !existed || m.Priority != notify.Normal {
-		t.Errorf("how urgent it is, is not what it says: %v, %v", existed, err)
+		t.Errorf("another priority is not another message: existed %v, %v", existed, err)
 	}
 }
 
-// A biz_no that was answered with an earlier message stands for it from then on: also when the window is over.
-func TestABizNoOfARepeatIsThatOfTheFirst(t *testing.T) {
+// The biz_no of a repeat names the first message for ever, also after the window.
+func TestBizNoOfARepeatNamesTheFirstMessage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
@@ -250,8 +250,7 @@ func TestABizNoOfARepeatIsThatOfTheFirst(t *testing.T) {
 	}
 }
 
-// Many callers of two processes send the same at once: one message.
-func TestOneOfManyWhoSendTheSameSends(t *testing.T) {
+func TestConcurrentEqualSendsMakeOneMessage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	processes := []*process{start(t, db, 1000), start(t, db, 1000)}
@@ -292,19 +291,19 @@ func TestOneOfManyWhoSendTheSameSends(t *testing.T) {
 		}
 	}
 	if n := count(t, db, "select count(*) from notify_messages"); n != 3*things {
-		t.Errorf("%d messages, not %d", n, 3*things)
+		t.Errorf("%d messages, want %d", n, 3*things)
 	}
 	if n := len(processes[0].hand.taken) + len(processes[1].hand.taken); n != 3*things {
-		t.Errorf("%d were handed over, not %d", n, 3*things)
+		t.Errorf("%d handed over, want %d", n, 3*things)
 	}
 	for _, p := range processes {
 		if p.hand.reserved != len(p.hand.taken) {
-			t.Errorf("room for %d is reserved, %d were handed over", p.hand.reserved, len(p.hand.taken))
+			t.Errorf("%d reserved, %d handed over", p.hand.reserved, len(p.hand.taken))
 		}
 	}
 }
 
-func TestADeadOrCancelledMessageFreesItsFingerprint(t *testing.T) {
+func TestDeadOrCancelledMessageFreesItsFingerprint(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
@@ -312,19 +311,18 @@ func TestADeadOrCancelledMessageFreesItsFingerprint(t *testing.T) {
 	change(t, db, "update notify_queue set state = 'dead', due_at = null")
 	second := p.mustSend()
 	if _, existed, err := p.send(); err != nil || !existed {
-		t.Errorf("the second is in the way: %v", err)
+		t.Errorf("no repeat of the second message: %v", err)
 	}
-	if _, err := p.do(&notify.CancelCommand{Caller: who, ID: second.ID}); err != nil {
+	if _, err := p.do(&notify.CancelCommand{Caller: caller, ID: second.ID}); err != nil {
 		t.Fatal(err)
 	}
 	third := p.mustSend()
 	if first.ID == second.ID || second.ID == third.ID {
-		t.Error("they are one")
+		t.Error("a dead or cancelled message was the first of a repeat")
 	}
 }
 
-// TestWhatNoEndpointCouldGetIsRefused when it is accepted, not tried.
-func TestWhatNoEndpointCouldGetIsRefused(t *testing.T) {
+func TestInvalidWebhookContentIsRefused(t *testing.T) {
 	t.Parallel()
 	p := start(t, pgtest.New(t), 0)
 	for name, content := range map[string]send.Content{

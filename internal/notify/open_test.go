@@ -17,15 +17,15 @@ import (
 )
 
 func (p *process) cancel(id int64) (commit.Outcome, error) {
-	return p.do(&notify.CancelCommand{Caller: who, ID: id})
+	return p.do(&notify.CancelCommand{Caller: caller, ID: id})
 }
 
 func (p *process) report(id int64, delivered bool) (commit.Outcome, error) {
-	return p.do(&notify.ReportCommand{Caller: who, ID: id, Provider: "file", Delivered: delivered,
+	return p.do(&notify.ReportCommand{Caller: caller, ID: id, Provider: "file", Delivered: delivered,
 		Code: map[bool]string{false: "absent"}[delivered]})
 }
 
-func (p *process) state(id int64) *notify.Told {
+func (p *process) state(id int64) *notify.Detail {
 	p.Helper()
 	t, err := notify.NewReader(p.pool, &notify.Outbox{Master: master}).Get(p.Context(), notify.Key{Tenant: 1, ID: id},
 		"", false)
@@ -35,39 +35,39 @@ func (p *process) state(id int64) *notify.Told {
 	return t
 }
 
-// sent has a message as a worker leaves it that has sent it.
+// sent settles a message as a worker does that has sent it.
 func sent(t *testing.T, db *pgtest.DB, id int64) {
 	t.Helper()
 	change(t, db, `with gone as (delete from notify_queue where message_id = $1 returning *)
-		insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-		select tenant_id, message_id, month, 'sent', 1, 'file', 'f' || message_id, clock_timestamp(), 'test' from gone`, id)
+		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
+		select tenant_id, message_id, month, 1, 'sent', 1, 'file', 'f' || message_id, clock_timestamp(), 'test' from gone`, id)
 }
 
-func TestWhatMayBeCancelled(t *testing.T) {
+func TestCancelByState(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 1)
 	hour := time.Hour
 	for i, c := range []struct {
 		name string
-		as   string // how the row in the queue is changed; empty: not at all
+		as   string // changes to the queue row; empty: none
 		want *fault.Reason
 	}{
-		{"handed over", "", notify.BeingSent}, // the first one has room
+		{"handed over", "", notify.BeingSent}, // there is room for one
 		{"waiting", "", nil},
 		{"failed, to be tried again", "state = 'failed', due_at = now() + interval '1 min', attempts = 1", nil},
 		{"dead", "state = 'dead', due_at = null", nil},
 		{"unknown", "state = 'unknown', due_at = null", notify.NotCancellable},
-		{"on its way", "state = 'sending', holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
-		{"on its way, its lease over", "state = 'sending', holder = 'h', due_at = now() - interval '1 min'",
+		{"sending", "state = 'sending', holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
+		{"sending, its lease lapsed", "state = 'sending', holder = 'h', due_at = now() - interval '1 min'",
 			notify.BeingSent},
 		{"leased", "holder = 'h', due_at = now() + interval '1 min'", notify.BeingSent},
-		{"leased once, and not begun", "holder = 'h', due_at = now() - interval '1 min'", nil},
-		{"leased once, begun or not", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'",
+		{"lease lapsed, never marked as sending", "holder = 'h', due_at = now() - interval '1 min'", nil},
+		{"lease lapsed, never marked: resend", "holder = 'h', due_at = now() - interval '1 min', on_unknown = 'resend'",
 			notify.BeingSent},
-		{"failed, and perhaps sent before",
+		{"failed, may have been sent",
 			"state = 'failed', due_at = now() + interval '1 min', attempts = 2, unsure = true", notify.NotCancellable},
-		{"given back, and perhaps sent before", "due_at = now(), attempts = 2, unsure = true", notify.NotCancellable},
+		{"given back, may have been sent", "due_at = now(), attempts = 2, unsure = true", notify.NotCancellable},
 	} {
 		m := p.mustSend(says(c.name), func(p *notify.Params) {
 			p.RepeatWindow = &hour
@@ -86,7 +86,7 @@ func TestWhatMayBeCancelled(t *testing.T) {
 			}
 			if out, err := p.cancel(m.ID); err != nil || !out.Existed ||
 				out.Answer.(*notify.Message).State != notify.Cancelled {
-				t.Errorf("%s, again: %+v, %v", c.name, out, err)
+				t.Errorf("%s, repeat: %+v, %v", c.name, out, err)
 			}
 		} else if !fault.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
@@ -99,16 +99,16 @@ func TestWhatMayBeCancelled(t *testing.T) {
 		t.Errorf("sent: %v", err)
 	}
 	if _, err := p.cancel(12345); !fault.Is(err, notify.NotFound) {
-		t.Errorf("nothing: %v", err)
+		t.Errorf("missing: %v", err)
 	}
 }
 
-func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
+func TestRequeueTakesMessagesThatCanBeSent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
 	requeue := func(id int64) (notify.Requeued, error) {
-		out, err := p.do(&notify.RequeueCommand{Caller: who, ID: id, GiveUpAfter: time.Hour})
+		out, err := p.do(&notify.RequeueCommand{Caller: caller, ID: id, GiveUpAfter: time.Hour})
 		if err != nil {
 			return notify.Requeued{}, err
 		}
@@ -121,10 +121,10 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	}
 	if n := count(t, db, `select count(*) from notify_queue where message_id = $1 and state = 'queued' and attempts = 0 and fence = 8 and not unsure
 		and due_at <= now() and give_up_at > now() + interval '59 min' and give_up_at < now() + interval '61 min'`, dead.ID); n != 1 {
-		t.Error("it is not as new")
+		t.Error("the requeued row is not reset")
 	}
 	if p.hand.due[1] == 0 {
-		t.Error("nobody is told that it is due")
+		t.Error("due was not announced")
 	}
 	if _, err := requeue(dead.ID); !fault.Is(err, notify.NotParked) {
 		t.Errorf("again: %v", err)
@@ -144,17 +144,17 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 			[]string{"a", "b"}[i%2])
 	}
 	all := func(code string, channel send.Channel) notify.Requeued {
-		out, err := p.do(&notify.RequeueAllCommand{Caller: who, Code: code, Channel: channel})
+		out, err := p.do(&notify.RequeueAllCommand{Caller: caller, Code: code, Channel: channel})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return out.Answer.(notify.Requeued)
 	}
 	if got := all("", send.Email); got != (notify.Requeued{}) {
-		t.Errorf("of e-mail: %+v", got)
+		t.Errorf("channel email: %+v", got)
 	}
 	if got := all("a", ""); got != (notify.Requeued{Count: 3}) {
-		t.Errorf("of a: %+v", got)
+		t.Errorf("code a: %+v", got)
 	}
 	if got := all("", send.SMS); got != (notify.Requeued{Count: 2}) {
 		t.Errorf("the rest: %+v", got)
@@ -162,7 +162,7 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	if got := all("", ""); got != (notify.Requeued{}) {
 		t.Errorf("again: %+v", got)
 	}
-	// However many there are whose contents are gone, or that may not go out again: they hide none.
+	// Messages without content, or with on_unknown = never, do not hide others, however many there are.
 	for i := range 3 {
 		m := p.mustSend(says(fmt.Sprint("gone", i)))
 		change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'a', contents_until = current_date - $2::integer where message_id = $1", m.ID, i%2)
@@ -172,13 +172,12 @@ func TestRequeueBringsBackWhatCanBeSent(t *testing.T) {
 	late := p.mustSend(says("late"))
 	change(t, db, "update notify_queue set state = 'dead', due_at = null, code = 'z' where message_id = $1", late.ID)
 	if got := all("", ""); got != (notify.Requeued{Count: 1}) {
-		t.Errorf("behind those that cannot be sent: %+v", got)
+		t.Errorf("behind messages that cannot be sent: %+v", got)
 	}
 	change(t, db, "delete from notify_queue where message_id < 0")
 	change(t, db, "update notify_queue q set contents_until = m.contents_until from notify_messages m where m.message_id = q.message_id")
 }
 
-// Commands see what those before them in the batch made of a message.
 func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -202,44 +201,44 @@ func TestCommandsOfABatchSeeEachOther(t *testing.T) {
 		return r[1]
 	}
 	dead := as("dead", p.mustSend(says("dead")))
-	if r := both(&notify.RequeueCommand{Caller: who, ID: dead.ID}, text(says("dead"))); r.Err != nil ||
+	if r := both(&notify.RequeueCommand{Caller: caller, ID: dead.ID}, text(says("dead"))); r.Err != nil ||
 		!r.Outcome.Existed || r.Outcome.Answer.(*notify.Message).State != notify.Queued {
-		t.Errorf("sent again as it is brought back: %+v", r)
+		t.Errorf("repeat of a message that is requeued: %+v", r)
 	}
 	waits := p.mustSend(says("waits"), bizNo("waits"))
-	if r := both(&notify.CancelCommand{Caller: who, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil ||
+	if r := both(&notify.CancelCommand{Caller: caller, ID: waits.ID}, text(says("waits"), bizNo("waits"))); r.Err != nil ||
 		!r.Outcome.Existed ||
 		r.Outcome.Answer.(*notify.Message).State != notify.Cancelled {
-		t.Errorf("sent again as it is cancelled, by its number: %+v", r)
+		t.Errorf("repeat of a message that is cancelled, by biz_no: %+v", r)
 	}
 	other := p.mustSend(says("other"))
-	if r := both(&notify.CancelCommand{Caller: who, ID: other.ID}, text(says("other"))); r.Err != nil ||
+	if r := both(&notify.CancelCommand{Caller: caller, ID: other.ID}, text(says("other"))); r.Err != nil ||
 		r.Outcome.Existed {
-		t.Errorf("sent again as it is cancelled: %+v", r)
+		t.Errorf("equal send after a cancel: %+v", r)
 	}
 	lost := as("unknown", p.mustSend(says("lost")))
-	if r := both(&notify.ReportCommand{Caller: who, ID: lost.ID},
-		&notify.RequeueCommand{Caller: who, ID: lost.ID}); !fault.Is(r.Err, notify.NotParked) {
-		t.Errorf("brought back as it is settled: %+v", r)
+	if r := both(&notify.ReportCommand{Caller: caller, ID: lost.ID},
+		&notify.RequeueCommand{Caller: caller, ID: lost.ID}); !fault.Is(r.Err, notify.NotParked) {
+		t.Errorf("requeue after a report: %+v", r)
 	}
 	late := p.mustSend(says("late"))
 	sent(t, db, late.ID)
-	r := both(&notify.ReportCommand{Caller: who, ID: late.ID},
-		&notify.ReportCommand{Caller: who, ID: late.ID, Delivered: true})
+	r := both(&notify.ReportCommand{Caller: caller, ID: late.ID},
+		&notify.ReportCommand{Caller: caller, ID: late.ID, Delivered: true})
 	if r.Err != nil || r.Outcome.Existed || p.state(late.ID).State != notify.Delivered {
-		t.Errorf("reported on twice: %+v", r)
+		t.Errorf("two reports: %+v", r)
 	}
 }
 
-// What is parked and has nothing to be sent any more is not kept where work is looked for.
-func TestWhatNobodyCanSendLeavesTheQueue(t *testing.T) {
+// Parked messages are cleaned from the queue when their content is gone.
+func TestParkedMessagesWithoutContentAreCleaned(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
 	park := func(state string, days int) int64 {
 		m := p.mustSend(says(fmt.Sprint(state, days)))
-		change(t, db, `insert into notify_events (tenant_id, message_id, month, kind, attempt, code, at, instance)
-			select tenant_id, message_id, month, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, code, at, instance)
+			select tenant_id, message_id, month, 1, $2, 1, 'refused', now(), 'test' from notify_queue where message_id = $1`, m.ID, state)
 		change(t, db, "update notify_queue set state = $2, due_at = null, code = 'refused' where message_id = $1", m.ID,
 			state)
 		change(t, db, fmt.Sprintf(`begin; set local session_replication_role = replica;
@@ -258,26 +257,26 @@ func TestWhatNobodyCanSendLeavesTheQueue(t *testing.T) {
 		}
 	}
 	if n := count(t, db, "select count(*) from notify_queue"); n != 1 || p.state(kept).State != notify.Dead {
-		t.Errorf("%d are left", n)
+		t.Errorf("%d rows are left", n)
 	}
 	if m := p.state(dead); m.State != notify.Dead || m.Code != "refused" || p.state(unknown).State != notify.Unknown {
 		t.Errorf("%+v", m.Message)
 	}
 	if n := count(t, db, "select count(*) from audit.notifications where state in ('dead', 'unknown')"); n != 3 {
-		t.Errorf("auditors see %d", n)
+		t.Errorf("the audit view shows %d", n)
 	}
-	if _, err := p.do(&notify.RequeueCommand{Caller: who, ID: dead}); !fault.Is(err, notify.ContentGone) {
-		t.Errorf("brought back: %v", err)
+	if _, err := p.do(&notify.RequeueCommand{Caller: caller, ID: dead}); !fault.Is(err, notify.ContentGone) {
+		t.Errorf("requeue: %v", err)
 	}
 	if _, err := p.cancel(dead); err != nil || p.state(dead).State != notify.Cancelled {
-		t.Errorf("cancelled: %v", err)
+		t.Errorf("cancel: %v", err)
 	}
 	if _, err := p.report(unknown, true); err != nil || p.state(unknown).State != notify.Delivered {
-		t.Errorf("reported on: %v", err)
+		t.Errorf("report: %v", err)
 	}
 }
 
-func TestReportsSettleWhatIsUnknown(t *testing.T) {
+func TestReportsSettleUnknownMessages(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
@@ -302,14 +301,14 @@ func TestReportsSettleWhatIsUnknown(t *testing.T) {
 	}
 	by := p.mustSend(says("by the provider's number"))
 	sent(t, db, by.ID)
-	out, err := p.do(&notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", by.ID),
+	out, err := p.do(&notify.ReportCommand{Caller: caller, Provider: "file", ProviderMessageID: fmt.Sprint("f", by.ID),
 		Delivered: true})
 	if err != nil || out.Answer.(*notify.Message).ID != by.ID || p.state(by.ID).State != notify.Delivered {
-		t.Errorf("by the provider's number: %+v, %v", out, err)
+		t.Errorf("by provider_message_id: %+v, %v", out, err)
 	}
-	if _, err := p.do(&notify.ReportCommand{Caller: who, Provider: "other",
+	if _, err := p.do(&notify.ReportCommand{Caller: caller, Provider: "other",
 		ProviderMessageID: fmt.Sprint("f", by.ID)}); !fault.Is(err, notify.NotFound) {
-		t.Errorf("another provider's number: %v", err)
+		t.Errorf("provider_message_id of another provider: %v", err)
 	}
 	for state, c := range map[string]struct {
 		delivered bool
@@ -326,8 +325,7 @@ func TestReportsSettleWhatIsUnknown(t *testing.T) {
 	}
 }
 
-// Many report the same at once, in two processes: it is written down once.
-func TestTheSameReportIsWrittenDownOnce(t *testing.T) {
+func TestEqualReportsAreRecordedOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	processes := []*process{start(t, db, 0), start(t, db, 0)}
@@ -350,11 +348,11 @@ func TestTheSameReportIsWrittenDownOnce(t *testing.T) {
 	}
 	if n := count(t, db, "select count(*) from notify_events where kind = 'delivered'"); n != messages ||
 		first.Load() != messages {
-		t.Errorf("%d events, %d were the first", n, first.Load())
+		t.Errorf("%d events, %d reports did not exist before", n, first.Load())
 	}
 }
 
-func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
+func TestNewMessagesAreHandedOverAfterCommit(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 2)
@@ -363,9 +361,9 @@ func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
 	p.mustSend(says("later"), later)
 	one := p.mustSend(says("one"), func(p *notify.Params) { p.OnUnknown, p.Priority = notify.Resend, notify.High })
 	p.mustSend(says("two"))
-	p.mustSend(says("three")) // there is no more room
+	p.mustSend(says("three")) // no room is left
 	if len(p.hand.taken) != 2 || p.hand.due[1] != 1 {
-		t.Fatalf("%d were handed over, %d times due", len(p.hand.taken), p.hand.due[1])
+		t.Fatalf("%d handed over, due announced %d times", len(p.hand.taken), p.hand.due[1])
 	}
 	j := p.hand.taken[0]
 	if j.ID != one.ID || j.Recipient != "+8613812345678" || j.Content.Text != "one" || j.Park || j.Fence != 1 ||
@@ -385,7 +383,7 @@ func TestFreshMessagesAreHandedOverWhenTheyHaveCommitted(t *testing.T) {
 	p.hand.room = 5
 	if _, err := p.engine.Do(t.Context(), dry); err != nil || len(p.hand.dropped) != 1 || len(p.hand.taken) != 2 ||
 		p.hand.reserved != 2 {
-		t.Errorf("a dry run: %v, %d dropped, %d taken, %d reserved", err, len(p.hand.dropped), len(p.hand.taken),
+		t.Errorf("dry run: %v, %d dropped, %d handed over, %d reserved", err, len(p.hand.dropped), len(p.hand.taken),
 			p.hand.reserved)
 	}
 }

@@ -13,41 +13,42 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Outbox is what the transactions of a process share. All fields are set before the first one.
+// Outbox holds what all transactions of a process share. Set the fields before the first transaction.
 type Outbox struct {
-	// Master makes the hashes of recipients and contents. Nil: messages are refused, with SECRET_NOT_CONFIGURED.
+	// Master derives the keys for hashes of recipients and contents. Without it messages are refused with
+	// SECRET_NOT_CONFIGURED.
 	Master *secret.Master
-	// Handoff gets fresh messages when they have committed. Nil: they wait in the queue for whoever finds them.
+	// Handoff receives new messages after commit. If nil, they wait in the queue to be polled.
 	Handoff send.Handoff
-	// Instance names this process as holder of messages, and in events.
+	// Instance names this process in leases and events.
 	Instance string
-	// Region is the country, such as CN, of phone numbers that are written without theirs. Empty: there are none.
+	// Region is the default country of phone numbers without a country code, such as CN. Empty: no default.
 	Region  string
 	Metrics *Metrics
 
 	limits limitCache
-	keys   sync.Map // tenant to its *hashing
+	keys   sync.Map // tenant to *tenantKeys
 }
 
-// hashing has the keys of one tenant.
-type hashing struct{ recipient, content, fingerprint, request []byte }
+// tenantKeys are the derived hash keys of one tenant.
+type tenantKeys struct{ recipient, content, fingerprint, request []byte }
 
-func (o *Outbox) hashing(tenant int32) *hashing {
+func (o *Outbox) tenantKeys(tenant int32) *tenantKeys {
 	if h, ok := o.keys.Load(tenant); ok {
-		return h.(*hashing)
+		return h.(*tenantKeys)
 	}
 	t := strconv.Itoa(int(tenant))
-	h := &hashing{recipient: o.Master.Derive("notify.recipient", t), content: o.Master.Derive("notify.content", t),
+	h := &tenantKeys{recipient: o.Master.Derive("notify.recipient", t), content: o.Master.Derive("notify.content", t),
 		fingerprint: o.Master.Derive("notify.fingerprint", t), request: o.Master.Derive("notify.request", t)}
 	o.keys.Store(tenant, h)
 	return h
 }
 
-// hashSize is that of hashes that find something; those that prove something have all 32 bytes.
+// hashSize is the size of hashes used for lookups. Hashes used as proof keep all 32 bytes.
 const hashSize = 16
 
-// keyed hashes fields, each with its length before it.
-func keyed(key []byte, fields ...string) []byte {
+// keyedHash returns the HMAC of the fields, each prefixed with its length.
+func keyedHash(key []byte, fields ...string) []byte {
 	h := hmac.New(sha256.New, key)
 	for _, f := range fields {
 		h.Write(binary.AppendUvarint(nil, uint64(len(f))))
@@ -56,16 +57,16 @@ func keyed(key []byte, fields ...string) []byte {
 	return h.Sum(nil)
 }
 
-// RecipientHash is what stands in notify_messages for a recipient in its normal form, as of recipient.Parse.
-// Returns fault SECRET_NOT_CONFIGURED.
+// RecipientHash returns notify_messages.recipient_hash of a recipient that recipient.Parse has normalized. Returns
+// fault SECRET_NOT_CONFIGURED.
 func (o *Outbox) RecipientHash(tenant int32, channel send.Channel, parsed string) ([]byte, error) {
 	if err := o.Master.Check(); err != nil {
 		return nil, err
 	}
-	return keyed(o.hashing(tenant).recipient, string(channel), recipient.Same(channel, parsed))[:hashSize], nil
+	return keyedHash(o.tenantKeys(tenant).recipient, string(channel), recipient.Same(channel, parsed))[:hashSize], nil
 }
 
-// addressOf is what counts as one address: of IPv6 the first 64 bits, which one subscriber has at least.
+// addressOf normalizes an IP address for counting. IPv6 counts by its first 64 bits, the least that a subscriber gets.
 func addressOf(ip string) (string, error) {
 	a, err := netip.ParseAddr(ip)
 	if err != nil {

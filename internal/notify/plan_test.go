@@ -19,7 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// plans drives commands over one connection, so that every statement keeps the plan that it got when the tables were
+// plans runs commands over one connection, so that each statement keeps the plan that it got while the tables were
 // empty.
 type plans struct {
 	*testing.T
@@ -57,8 +57,8 @@ func (p *plans) blocks(call func()) int64 {
 	return touched() - before
 }
 
-// load makes messages (1 << 14) + from … to of one batch for each 16,000: half of them waiting, some dead, the rest
-// sent, each with a biz_no, a fingerprint and a counter.
+// load inserts messages (1 << 14) + from … to, one batch per 16,000: half of them queued, a quarter of those dead, the
+// rest sent, each with a biz_no, a fingerprint and a counter.
 func (p *plans) load(from, to int) {
 	p.exec(fmt.Sprintf(`
 		insert into commit_batches (batch_id, committed_at, commands, instance)
@@ -76,15 +76,15 @@ func (p *plans) load(from, to int) {
 		insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, fence, attempts, max_attempts, on_unknown, give_up_at, month, contents_until, code)
 		select 1, id, 'sms', 1, case when i %% 4 = 0 then 'dead' else 'queued' end, case when i %% 4 <> 0 then now() end, 0, 0, 10, 'park', now() + interval '1 day',
 			date_trunc('month', now() at time zone 'UTC'), (now() at time zone 'UTC')::date + 3, case when i %% 4 = 0 then 'code' || i %% 3 end from fresh where i %% 2 = 0;
-		insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-		select 1, id, date_trunc('month', now() at time zone 'UTC'), 'sent', 1, 'file', 'f' || i, now(), 'load' from fresh where i %% 2 = 1;
+		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
+		select 1, id, date_trunc('month', now() at time zone 'UTC'), 1, 'sent', 1, 'file', 'f' || i, now(), 'load' from fresh where i %% 2 = 1;
 		drop table fresh`, from, to))
 }
 
-// id is the number of a loaded message.
+// id returns the id of a loaded message.
 func id(i int) int64 { return -int64(i/16000+1)<<14 + int64(i%16000) }
 
-// kinds are the calls, each of n things: loaded messages from a number on, and new ones under a tag.
+// kinds returns calls that each run n operations, on loaded messages from a number on, and on new ones named by tag.
 func (p *plans) kinds(tag string, from, n int) map[string]func() {
 	key := func(i int) notify.Key { return notify.Key{Tenant: 1, ID: id(from + i)} }
 	each := func(f func(i int) error) func() {
@@ -105,17 +105,17 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return text(says(fmt.Sprint(tag, i)), to(fmt.Sprintf("+8613812%06d", from+i)))
 		}),
 		"3 cancel": commands(func(i int) commit.Command[*notify.Tx] {
-			return &notify.CancelCommand{Caller: who, ID: id((from+i)&^3 | 2)}
+			return &notify.CancelCommand{Caller: caller, ID: id((from+i)&^3 | 2)}
 		}),
 		"4 report": commands(func(i int) commit.Command[*notify.Tx] {
-			return &notify.ReportCommand{Caller: who, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1),
+			return &notify.ReportCommand{Caller: caller, Provider: "file", ProviderMessageID: fmt.Sprint("f", (from+i)|1),
 				Delivered: true}
 		}),
 		"5 requeue": commands(func(i int) commit.Command[*notify.Tx] {
-			if i > 0 { // the others of the four are not dead
-				return &notify.ReportCommand{Caller: who, ID: id((from + i) | 1), Delivered: true}
+			if i > 0 { // of four messages only one is dead
+				return &notify.ReportCommand{Caller: caller, ID: id((from + i) | 1), Delivered: true}
 			}
-			return &notify.RequeueCommand{Caller: who, ID: id((from + i + 3) &^ 3)}
+			return &notify.RequeueCommand{Caller: caller, ID: id((from + i + 3) &^ 3)}
 		}),
 		"6 get": each(func(i int) error {
 			_, err := p.reader.Get(context.Background(), key(i), "", true)
@@ -126,7 +126,7 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 			return err
 		}),
 		"9 requeue all of a code": commands(func(i int) commit.Command[*notify.Tx] {
-			return &notify.RequeueAllCommand{Caller: who, Code: fmt.Sprint("none", i)}
+			return &notify.RequeueAllCommand{Caller: caller, Code: fmt.Sprint("none", i)}
 		}),
 		"8 list to": each(func(i int) error {
 			_, _, err := p.reader.List(context.Background(), 1,
@@ -136,18 +136,18 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 	}
 }
 
-// A plan made when the tables were empty must be as good on full ones of which there are no statistics.
+// Cached plans from empty tables must stay good on full tables without statistics.
 func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	db.SkipChecks() // what is loaded has hashes of nothing
+	db.SkipChecks() // loaded rows have no valid hashes
 	p := &plans{T: t, super: pgtest.Pool(t, db.SuperDSN)}
 	var err error
 	if p.pool, err = pg.Open(t.Context(), db.AppDSN, 1); err != nil {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	// autovacuum's ANALYZE would hide the trap
+	// autovacuum's ANALYZE would hide bad plans
 	for _, table := range []string{"notify_queue", "notify_names", "notify_fingerprints", "notify_counters"} {
 		p.exec("alter table " + table + " set (autovacuum_enabled = false)")
 	}
@@ -180,7 +180,7 @@ func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	}); got > 60_000 {
 		t.Errorf("dead letters: %d blocks", got)
 	}
-	// What is found seldom is looked for in pages that are bounded, and empty until it is found or all is looked at.
+	// A filter that matches little gets bounded pages, empty until the scan finds a match or ends.
 	for _, f := range []notify.Filter{{Channel: send.Push}, {State: notify.Failed},
 		{State: notify.Dead, Code: "none"}} {
 		token, pages := "", 0

@@ -21,16 +21,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader answers what callers read, from committed rows, without locks. Safe for many goroutines.
+// Reader reads committed messages without locks. Safe for concurrent use.
 type Reader struct {
 	pool   *pgxpool.Pool
 	outbox *Outbox
 }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader returns a reader that uses the service's pool.
 func NewReader(pool *pgxpool.Pool, o *Outbox) *Reader { return &Reader{pool, o} }
 
-// Event is something that happened to a message.
+// Event is one event in the history of a message.
 type Event struct {
 	Kind                        string
 	Attempt                     int32 // 0: none
@@ -38,30 +38,31 @@ type Event struct {
 	Code, Error                 string
 	At                          time.Time
 	Instance                    string
-	Principal, RequestID        string // of the call that did it; empty: it is what became of an attempt
+	Principal, RequestID        string // of the call that caused it; empty for events of attempts
 }
 
-// Told is all that there is to tell about a message.
-type Told struct {
+// Detail is a message with its events and, if requested, its content.
+type Detail struct {
 	*Message
-	Events []Event // in order, the last 100
-	// Recipient and Content are there if they were asked for, as long as they are kept; the content of a code never is.
+	Events []Event // the last 100, oldest first
+	// Recipient and Content are set if requested and not yet deleted. The content of a code is never set.
 	Recipient string
 	Content   *send.Content
 }
 
-// read runs in one snapshot.
+// read runs f in one snapshot.
 func (r *Reader) read(ctx context.Context, f func(d db.DBTX) error) error {
 	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead},
 		func(tx pgx.Tx) error { return f(pg.Planned{DB: tx}) })
 }
 
-// beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
+// beginRead begins a snapshot. Its settings make the planner read ordered pages from their index, and stop at the
+// limit.
 const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
 
-// Get tells about a message, by its number, or with 0 by its biz_no. Returns fault NOTIFY_NOT_FOUND.
-func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool) (t *Told, err error) {
+// Get returns a message by id, or by bizNo if the id is 0. Returns fault NOTIFY_NOT_FOUND.
+func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool) (t *Detail, err error) {
 	err = r.read(ctx, func(d db.DBTX) error {
 		if k.ID == 0 {
 			ids, err := q.NameFind(ctx, d, db.NameFindParams{TenantID: k.Tenant, BizNo: bizNo})
@@ -80,7 +81,7 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 		if len(messages) == 0 {
 			return NotFound.New("there is no message %d", k.ID)
 		}
-		t = &Told{Message: messages[0]}
+		t = &Detail{Message: messages[0]}
 		if err := t.events(ctx, d); err != nil || !withContent {
 			return err
 		}
@@ -89,7 +90,7 @@ func (r *Reader) Get(ctx context.Context, k Key, bizNo string, withContent bool)
 	return t, err
 }
 
-func (t *Told) events(ctx context.Context, d db.DBTX) error {
+func (t *Detail) events(ctx context.Context, d db.DBTX) error {
 	rows, err := q.EventList(ctx, d, db.EventListParams{TenantID: t.Tenant, MessageID: t.ID, Month: date(t.Month)})
 	for _, e := range slices.Backward(rows) {
 		t.Events = append(t.Events, Event{Kind: e.Kind, Attempt: e.Attempt, Provider: pg.OrZero(e.Provider),
@@ -100,14 +101,14 @@ func (t *Told) events(ctx context.Context, d db.DBTX) error {
 	return err
 }
 
-func (t *Told) content(ctx context.Context, d db.DBTX) error {
+func (t *Detail) content(ctx context.Context, d db.DBTX) error {
 	rows, err := q.ContentGet(ctx, d, db.ContentGetParams{TenantID: t.Tenant, MessageID: t.ID,
 		ContentsUntil: date(t.ContentsUntil)})
 	if err != nil || len(rows) == 0 {
 		return err
 	}
 	t.Recipient = rows[0].Recipient
-	if secret.Sealed(rows[0].Content) { // for the recipient alone
+	if secret.Sealed(rows[0].Content) { // a verification code
 		return nil
 	}
 	t.Content = new(send.Content)
@@ -117,7 +118,7 @@ func (t *Told) content(ctx context.Context, d db.DBTX) error {
 	return nil
 }
 
-// load reads messages by their numbers, in their order.
+// load reads messages by id, in the order of the ids.
 func load(ctx context.Context, d db.DBTX, tenant int32, ids []int64) ([]*Message, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -131,22 +132,22 @@ func load(ctx context.Context, d db.DBTX, tenant int32, ids []int64) ([]*Message
 	return messages, err
 }
 
-// Filter says which messages to list. Zero values let all pass.
+// Filter selects the messages to list. Zero values match all.
 type Filter struct {
 	Channel   send.Channel
-	Recipient string // as the caller writes it; with Channel
-	State     string // one of those in which a message is open
-	Code      string // with State
+	Recipient string // as the caller writes it; needs Channel
+	State     string // an open state
+	Code      string // needs State
 }
 
 const (
 	pageDefault = 100
 	pageMax     = 1_000
-	scanMax     = 50_000 // rows that one page looks at
+	scanMax     = 50_000 // rows scanned for one page
 )
 
-// List lists messages, newest first. A page looks at so many and no more, so one may be short while there is a next.
-// Returns faults PAGE_TOKEN_INVALID, FIELD_INVALID.
+// List returns one page of messages, newest first. A page scans at most scanMax rows, so a page may be short, or empty,
+// and still have a next one. Returns faults PAGE_TOKEN_INVALID and FIELD_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	token string) (messages []*Message, next string, err error) {
 	l := listing{Filter: f, tenant: tenant, size: size,
@@ -183,17 +184,17 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	return messages, next, err
 }
 
-// listing is one page of a list.
+// listing is one page request.
 type listing struct {
 	Filter
 	tenant int32
-	hash   []byte // of the recipient; nil: of any
+	hash   []byte // of the recipient; nil: any
 	before int64
 	size   int
 	pages  paging.List
 }
 
-// find finds one message more than asked for, if there is one.
+// find returns up to size+1 ids: the extra one shows that there is a next page.
 func (l *listing) find(ctx context.Context, d db.DBTX) ([]int64, error) {
 	count := int32(l.size + 1)
 	switch {
@@ -209,7 +210,7 @@ func (l *listing) find(ctx context.Context, d db.DBTX) ([]int64, error) {
 		OnlyChannel: string(l.Channel), Count: count})
 }
 
-// more is the token for where the page stopped looking, when there is more to look at.
+// more returns the token for the row at which the scan stopped, or "" if the scan reached the end.
 func (l *listing) more(ctx context.Context, d db.DBTX) (token string, err error) {
 	var scanned, last int64
 	switch {
@@ -236,16 +237,16 @@ func (l *listing) more(ctx context.Context, d db.DBTX) (token string, err error)
 	return l.pages.TokenNumber(last), nil
 }
 
-// DeadGroup are messages with which the same went wrong.
+// DeadGroup summarizes the parked messages of one channel and code.
 type DeadGroup struct {
 	Channel send.Channel
 	Code    string
-	Count   int32 // up to 10,000 of one code
+	Count   int32 // at most 10,000 are counted
 	Example *Message
 	Error   string // of the example's last failure
 }
 
-// DeadGroups lists what is parked in a state, Dead or Unknown, most frequent first.
+// DeadGroups groups the messages in state Dead or Unknown, largest group first.
 func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (groups []DeadGroup, err error) {
 	err = pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginGroup}, func(tx pgx.Tx) error {
 		d := pg.Planned{DB: tx}
@@ -261,7 +262,7 @@ func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (gr
 			if len(found) == 0 {
 				continue
 			}
-			t := Told{Message: found[0]}
+			t := Detail{Message: found[0]}
 			if err := t.events(ctx, d); err != nil {
 				return err
 			}
@@ -276,5 +277,5 @@ func (r *Reader) DeadGroups(ctx context.Context, tenant int32, state string) (gr
 	return groups, err
 }
 
-// beginGroup is beginRead for what sorts its few results.
+// beginGroup is beginRead for queries that sort a few rows.
 const beginGroup = "begin isolation level repeatable read read only; set local enable_seqscan = off; set local jit = off"

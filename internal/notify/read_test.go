@@ -62,7 +62,7 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 			}
 			slices.Reverse(got)
 			if !slices.Equal(got, want[name]) {
-				t.Errorf("%s by %d: %v, not %v", name, size, got, want[name])
+				t.Errorf("%s by %d: %v, want %v", name, size, got, want[name])
 			}
 		}
 	}
@@ -72,18 +72,18 @@ func TestListsShowEveryMessageOnce(t *testing.T) {
 	}
 	if _, _, err := reader.List(t.Context(), 1, notify.Filter{Channel: send.SMS}, 2, token); !fault.Is(err,
 		paging.TokenInvalid) {
-		t.Errorf("the token of another list: %v", err)
+		t.Errorf("page token of another list: %v", err)
 	}
 	if list, _, err := reader.List(t.Context(), 2, notify.Filter{}, 10, ""); err != nil || len(list) != 0 {
 		t.Errorf("another tenant sees %d, %v", len(list), err)
 	}
 	if _, _, err := reader.List(t.Context(), 1, notify.Filter{Channel: send.Email, Recipient: "ada"}, 2,
 		""); !fault.Is(err, fault.FieldInvalid) {
-		t.Errorf("no address: %v", err)
+		t.Errorf("invalid recipient: %v", err)
 	}
 }
 
-func TestDeadLettersAreGroupedByWhatWentWrong(t *testing.T) {
+func TestDeadLettersAreGroupedByCode(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := start(t, db, 0)
@@ -105,8 +105,8 @@ func TestDeadLettersAreGroupedByWhatWentWrong(t *testing.T) {
 		}
 		change(t, db, "update notify_queue set state = $2, due_at = null, code = $3 where message_id = $1", m.ID,
 			c.state, c.code)
-		change(t, db, `insert into notify_events (tenant_id, message_id, month, kind, attempt, code, error, at, instance)
-			select tenant_id, message_id, month, 'dead', 1, code, 'words of ' || message_id, now(), 'test' from notify_queue where message_id = $1`, m.ID)
+		change(t, db, `insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, code, error, at, instance)
+			select tenant_id, message_id, month, 1, 'dead', 1, code, 'words of ' || message_id, now(), 'test' from notify_queue where message_id = $1`, m.ID)
 		last[fmt.Sprint(c.state, c.code, c.channel)] = m.ID
 	}
 	for state, want := range map[string][]string{notify.Dead: {"refused sms 3", "refused push 2", "timeout sms 1"},
@@ -124,7 +124,7 @@ func TestDeadLettersAreGroupedByWhatWentWrong(t *testing.T) {
 			}
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("%s: %q, not %q", state, got, want)
+			t.Errorf("%s: %q, want %q", state, got, want)
 		}
 	}
 	if groups, err := reader.DeadGroups(t.Context(), 2, notify.Dead); err != nil || len(groups) != 0 {

@@ -4,35 +4,33 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// ReportCommand writes down what a provider, or a person who asked there, says became of a message. Its answer is
-// a *Message.
+// ReportCommand records a delivery report, from a provider or from an operator who asked the provider. Its answer is a
+// *Message.
 type ReportCommand struct {
 	commit.Caller
-	ID                int64  // 0: by the provider's number
+	ID                int64  // 0: look up by Provider and ProviderMessageID
 	Provider          string // as named in the configuration
 	ProviderMessageID string
 	Delivered         bool
-	Code, Error       string // why not
+	Code, Error       string // reason of a failed delivery
 
 	row *queueRow
 }
 
-// Need names the message.
 func (c *ReportCommand) Need(tx *Tx) {
 	if c.row = nil; c.ID != 0 {
-		c.row = tx.change(Key{c.Tenant, c.ID})
+		c.row = tx.openRow(Key{c.Tenant, c.ID})
 	}
 	if !tx.started() {
 		tx.reports = append(tx.reports, c)
 	}
 }
 
-// Apply writes the report down, unless it is what the last one said. That it arrived ends everything. That it did not
-// arrive settles what is unknown: else an attempt that is still to come may fare better. Returns fault
-// NOTIFY_NOT_FOUND.
+// Apply records the report, unless it equals the last one. Delivered settles any open message. Undelivered settles only
+// an unknown one, because other open messages may still have a successful attempt. Returns fault NOTIFY_NOT_FOUND.
 func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil && c.ID != 0 {
-		return nil, tx.unasked(Key{c.Tenant, c.ID})
+		return nil, tx.notRequested(Key{c.Tenant, c.ID})
 	}
 	if c.row == nil {
 		return nil, NotFound.New("there is no message with provider %s and provider_message_id %q", c.Provider,
@@ -56,8 +54,7 @@ func (c *ReportCommand) Apply(tx *Tx) (any, error) {
 		v.state, v.gone = kind, true
 		m.State, m.Provider, m.Code = kind, c.Provider, c.Code
 	}
-	tx.events = append(tx.events, event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider,
-		providerID: c.ProviderMessageID,
-		code:       c.Code, error: c.Error})
+	tx.note(event{Key: m.Key, by: c.Caller, month: m.Month, kind: kind, provider: c.Provider,
+		providerID: c.ProviderMessageID, code: c.Code, error: c.Error})
 	return m, nil
 }

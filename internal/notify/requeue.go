@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// RequeueCommand brings a message back that is dead or unknown. Its answer is a Requeued.
+// RequeueCommand requeues a dead or unknown message. Its answer is a Requeued.
 type RequeueCommand struct {
 	commit.Caller
 	ID          int64
@@ -17,56 +17,57 @@ type RequeueCommand struct {
 	row *queueRow
 }
 
-// Requeued tells how many messages were brought back.
+// Requeued is the number of requeued messages.
 type Requeued struct {
 	Count int
-	More  bool // there may be others
+	More  bool // maxDead was reached: call again
 }
 
-// Need names the message.
-func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.change(Key{c.Tenant, c.ID}) }
+func (c *RequeueCommand) Need(tx *Tx) { c.row = tx.openRow(Key{c.Tenant, c.ID}) }
 
-// Apply brings it back. Returns faults NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, and NOTIFY_CONTENT_GONE.
+// Apply requeues the message. Returns faults NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED and NOTIFY_CONTENT_GONE.
 func (c *RequeueCommand) Apply(tx *Tx) (any, error) {
 	if c.row == nil {
-		return nil, tx.unasked(Key{c.Tenant, c.ID})
+		return nil, tx.notRequested(Key{c.Tenant, c.ID})
 	}
 	m, err := tx.find(c.row)
 	if err != nil {
 		return nil, err
 	}
 	if m.State != Dead && m.State != Unknown || m.OnUnknown == Never {
-		return nil, about(NotParked.New("message %d is %s: only a dead or unknown message can be requeued, unless its on_unknown is never", m.ID, m.State), m).With("on_unknown", m.OnUnknown)
+		f := NotParked.New("message %d is %s: only a dead or unknown message can be requeued, "+
+			"unless its on_unknown is never", m.ID, m.State)
+		return nil, withState(f, m).With("on_unknown", m.OnUnknown)
 	}
 	if !m.ContentsUntil.After(tx.now) {
-		return nil, about(ContentGone.New("the content of message %d was deleted", m.ID), m)
+		return nil, withState(ContentGone.New("the content of message %d was deleted", m.ID), m)
 	}
 	tx.requeue(c.row, m, c.Caller, c.GiveUpAfter)
 	return Requeued{Count: 1}, nil
 }
 
-// requeue brings a message back, to be tried for as long as it still says something.
+// requeue requeues a message. It gives up no later than its content is deleted.
 func (tx *Tx) requeue(r *queueRow, m *Message, by commit.Caller, giveUpAfter time.Duration) {
 	v := tx.queue.Change(r)
 	v.state, v.requeued, v.unsure, v.dueAt = Queued, true, false, tx.now
-	v.giveUpAt = tx.now.Add(cmp.Or(min(giveUpAfter, MostGiveUpAfter), DefaultGiveUpAfter))
+	v.giveUpAt = tx.now.Add(cmp.Or(min(giveUpAfter, MaxGiveUpAfter), DefaultGiveUpAfter))
 	if v.giveUpAt.After(m.ContentsUntil) {
 		v.giveUpAt = m.ContentsUntil
 	}
-	tx.events = append(tx.events, event{Key: m.Key, by: by, month: m.Month, kind: requeued})
+	tx.note(event{Key: m.Key, by: by, month: m.Month, kind: requeued})
 }
 
-// RequeueAllCommand brings dead messages back. Its answer is a Requeued.
+// RequeueAllCommand requeues the dead messages that match a filter. Its answer is a Requeued.
 type RequeueAllCommand struct {
 	commit.Caller
-	Channel     send.Channel // empty: of any
+	Channel     send.Channel // empty: any
 	Code        string       // empty: any
 	GiveUpAfter time.Duration
 
 	found *deadSet
 }
 
-// deadSet is what a filter finds.
+// deadSet is a filter and the rows that match it.
 type deadSet struct {
 	tenant  int32
 	channel send.Channel
@@ -74,18 +75,18 @@ type deadSet struct {
 	rows    []*queueRow
 }
 
-// mostDead is how many one command brings back: the constant in DeadFind.
-const mostDead = 1000
+// maxDead limits one command. It equals the constant in DeadFind.
+const maxDead = 1000
 
-// Need looks for them. They are locked then, and may have changed meanwhile.
+// Need requests the matching rows. They are locked later and may have changed by then.
 func (c *RequeueAllCommand) Need(tx *Tx) {
 	c.found = &deadSet{tenant: c.Tenant, channel: c.Channel, code: c.Code}
 	tx.dead = append(tx.dead, c.found)
 }
 
-// Apply brings back those that still are dead and have something to say.
+// Apply requeues the messages that are still dead and still have their content.
 func (c *RequeueAllCommand) Apply(tx *Tx) (any, error) {
-	answer := Requeued{More: len(c.found.rows) == mostDead}
+	answer := Requeued{More: len(c.found.rows) == maxDead}
 	for _, r := range c.found.rows {
 		m, err := tx.find(r)
 		if err == nil && m.State == Dead && m.OnUnknown != Never && m.ContentsUntil.After(tx.now) {

@@ -17,84 +17,84 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
-// Params is a message as asked for. Zero values take the defaults.
+// Params describes a message to send. Zero values mean defaults.
 type Params struct {
 	Channel   send.Channel
 	Recipient string // as the caller writes it
-	// Content is what it says. With Render it is written when the command runs: then Identity tells before what it
-	// will say, such as the name of a template and the variables. Of one Identity there is one message within the
-	// repeat window, and one biz_no has one for ever, whatever a template says meanwhile.
+	// Content is sent as it is, unless Render is set: then the content is rendered when the command is applied.
+	// Identity stands in for that content in repeat detection, such as the template's name and variables: equal
+	// identities are repeats even if the template has changed in between.
 	Content  send.Content
 	Render   func() (Rendered, error)
 	Identity []byte
-	// Template writes the content, in the place of all these.
+	// Template renders the content. It sets Render and Identity.
 	Template *Templated
 
 	BusinessType string
 	BizNo        string
-	Priority     int16     // High, Normal, Low: no default
-	AnyPriority  bool      // a template may have another
+	Priority     int16     // High, Normal or Low; has no default
+	AnyPriority  bool      // Rendered.Priority may override Priority
 	NotBefore    time.Time // zero: at once
 	GiveUpAfter  time.Duration
 	ContentLife  time.Duration
 	OnUnknown    string
 	MaxAttempts  int32
-	RepeatWindow *time.Duration // 0: no repeat is recognised by its content
-	ClientIP     string         // of who the caller acts for; empty: not told
-	Code         bool           // a verification code: limits of codes count it too, and what it says is kept sealed
+	RepeatWindow *time.Duration // 0: no detection of repeats by content
+	ClientIP     string         // of the end user; empty: unknown
+	Code         bool           // a verification code: also counted by code limits, and sealed in the database
 }
 
-// Rendered is what Params.Render has written. All but the first three are for what the Params leave open.
+// Rendered is the result of Params.Render. The fields after Locale apply where Params sets none.
 type Rendered struct {
 	Content     send.Content
 	Template    string // name@version
 	Locale      string
 	OnUnknown   string
-	Priority    *int16 // of Params.AnyPriority
+	Priority    *int16 // needs Params.AnyPriority
 	MaxAttempts int32
 	GiveUpAfter time.Duration
 }
 
-// Defaults and bounds.
+// Defaults and limits.
 const (
 	DefaultGiveUpAfter = 24 * time.Hour
 	DefaultContentLife = 48 * time.Hour
 	DefaultMaxAttempts = 10
-	// MostAhead is how far ahead a message may be put off, and MostGiveUpAfter how long it may be tried then: together
-	// with a day they stay below the 70 days for which there are partitions of contents.
-	MostAhead       = 30 * 24 * time.Hour
-	MostGiveUpAfter = 7 * 24 * time.Hour
-	MostContentLife = 30 * 24 * time.Hour
-	// MostContent is how large a message may be, as it is kept.
-	MostContent = 1 << 20
+	// MaxAhead limits NotBefore, and MaxGiveUpAfter the time for attempts after that. Their sum plus a day is less than
+	// the 71 days for which partitions of contents exist.
+	MaxAhead       = 30 * 24 * time.Hour
+	MaxGiveUpAfter = 7 * 24 * time.Hour
+	MaxContentLife = 30 * 24 * time.Hour
+	// MaxContent limits the size of a message as it is stored.
+	MaxContent = 1 << 20
 )
 
 // repeatWindows are the defaults of RepeatWindow.
 var repeatWindows = map[send.Channel]time.Duration{send.SMS: time.Hour, send.Email: 24 * time.Hour,
 	send.Push: time.Hour}
 
-// onUnknowns are the defaults of OnUnknown: resend where the receiver knows the key of a message.
+// onUnknowns are the defaults of OnUnknown: resend where the receiver deduplicates by key.
 var onUnknowns = map[send.Channel]string{send.SMS: Park, send.Email: Park, send.Push: Resend, send.Webhook: Resend}
 
-// SendCommand accepts a message. Its answer is a *Message. Another command hangs a message on itself by calling its
-// Need and Apply from its own: an error of Apply, such as NOTIFY_LIMITED, then refuses both.
+// SendCommand accepts a message. Its answer is a *Message. Another command sends a message as part of itself by calling
+// Need and Apply: a fault of Apply, such as NOTIFY_LIMITED, then refuses both.
 type SendCommand struct {
 	commit.Caller
 	Params
 
-	err     error // of what was asked for
-	name    *nameRow
-	print   *printRow
-	key     printKey // of print
-	to      string   // the recipient in its normal form
-	request []byte   // hash of what was asked for
-	address string   // as of addressOf
-	limited limited
+	err         error // of prepare
+	name        *nameRow
+	fingerprint *fingerprintRow
+	key         fingerprintKey // of fingerprint
+	to          string         // normalized recipient
+	request     []byte         // hash of the request, for biz_no
+	address     string         // see addressOf
+	limited     limited
 }
 
-// Need names the biz_no, the fingerprint and the counters.
+// Need requests the rows of the biz_no, the fingerprint and the counters.
 func (c *SendCommand) Need(tx *Tx) {
-	c.name, c.print = nil, nil
+	c.name, c.fingerprint = nil, nil
 	if c.Template != nil {
 		c.Template.Tenant, c.Template.Channel = c.Tenant, c.Channel
 		c.Template.need(tx, &c.Params)
@@ -111,29 +111,29 @@ func (c *SendCommand) Need(tx *Tx) {
 		c.name = tx.names.Want(nameKey{c.Tenant, c.BizNo})
 	}
 	if c.window() > 0 {
-		c.print = tx.prints.Want(c.key)
+		c.fingerprint = tx.fingerprints.Want(c.key)
 	}
 	tx.sends = append(tx.sends, &c.limited)
 }
 
-// needLate is Need when rows can no longer be asked for, as in an Execute whose references have just been filled in.
-// The sample that stood for the message until then has named all but its fingerprint, because what a message says is
-// all that a reference can change. What that is now, is not looked for: it is inserted, and if it was there the batch
-// runs again, where the command as it is now comes first.
+// needLate is Need after the batch has started, when rows can no longer be requested: in an Execute whose references
+// were just resolved. The unresolved message has already requested all rows except the fingerprint, because references
+// change only the content. The fingerprint is inserted without a lookup. If that violates the unique constraint, the
+// batch runs again, and then requests the fingerprint of the resolved message first.
 func (c *SendCommand) needLate(tx *Tx) {
 	c.limited.apply(tx.outbox, tx.limits[c.Tenant], tx.counters.Known)
 	c.name = tx.names.Known(nameKey{c.Tenant, c.BizNo})
 	if c.window() == 0 {
 		return
 	}
-	if r := tx.prints.Known(c.key); r != nil {
-		c.print = r
+	if r := tx.fingerprints.Known(c.key); r != nil {
+		c.fingerprint = r
 	} else {
-		c.print = tx.late[c.key]
+		c.fingerprint = tx.late[c.key]
 	}
 }
 
-// prepare reads what was asked for.
+// prepare validates the request and computes its hashes.
 func (c *SendCommand) prepare(o *Outbox) (err error) {
 	if err := o.Master.Check(); err != nil {
 		return err
@@ -148,15 +148,16 @@ func (c *SendCommand) prepare(o *Outbox) (err error) {
 				"must be an IP address")
 		}
 	}
-	says := c.Identity
+	identity := c.Identity
 	if c.Render == nil {
-		if says, err = json.Marshal(&c.Content); err != nil {
+		if identity, err = json.Marshal(&c.Content); err != nil {
 			return err
 		}
 	}
-	h, same := o.hashing(c.Tenant), recipient.Same(c.Channel, c.to)
-	c.request = keyed(h.request, string(c.Channel), same, c.BusinessType, string(says))
-	c.key = printKey{c.Tenant, c.Channel, [hashSize]byte(keyed(h.fingerprint, same, string(says), c.BusinessType))}
+	h, same := o.tenantKeys(c.Tenant), recipient.Same(c.Channel, c.to)
+	c.request = keyedHash(h.request, string(c.Channel), same, c.BusinessType, string(identity))
+	c.key = fingerprintKey{c.Tenant, c.Channel,
+		[hashSize]byte(keyedHash(h.fingerprint, same, string(identity), c.BusinessType))}
 	return nil
 }
 
@@ -167,18 +168,18 @@ func (c *SendCommand) window() time.Duration {
 	return repeatWindows[c.Channel]
 }
 
-// Apply accepts the message, or answers the first one. Returns faults FIELD_INVALID, SECRET_NOT_CONFIGURED,
-// NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, NOTIFY_CONTENT_TOO_LARGE, and what Render returns.
+// Apply accepts the message, or answers with the first one if it is a repeat. Returns faults FIELD_INVALID,
+// SECRET_NOT_CONFIGURED, NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, NOTIFY_CONTENT_TOO_LARGE, and those of Render.
 func (c *SendCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	// never of an Execute: its samples name them
+	// In an Execute the unresolved message has requested these rows.
 	if c.BizNo != "" && c.name == nil || slices.Contains(c.limited.counters, nil) {
 		return nil, commit.ErrMoreRows
 	}
 	if c.name != nil && c.name.Exists {
-		first, err := c.taken(tx)
+		first, err := c.existing(tx)
 		if err != nil {
 			return nil, err
 		}
@@ -186,8 +187,8 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: first}, nil
 	}
 	if first := c.repeat(tx); first != nil {
-		if c.name != nil { // it is this message's for ever, also when the window is over
-			*tx.names.Change(c.name) = name{id: first.ID, hash: c.request, made: c.print.Value.made}
+		if c.name != nil { // the biz_no names this message for ever, also after the window
+			*tx.names.Change(c.name) = name{id: first.ID, hash: c.request, created: c.fingerprint.Value.created}
 		}
 		tx.repeats = append(tx.repeats, tally{c.Channel, "fingerprint"})
 		return commit.Repeat{First: first}, nil
@@ -202,7 +203,7 @@ func (c *SendCommand) Apply(tx *Tx) (any, error) {
 	return &m.Message, nil
 }
 
-// Count counts the message for limits, in the place of Apply, and sends nothing. Returns fault NOTIFY_LIMITED.
+// Count counts the message for limits instead of applying it. Returns fault NOTIFY_LIMITED.
 func (c *SendCommand) Count(tx *Tx) error {
 	if c.err != nil {
 		return c.err
@@ -213,15 +214,16 @@ func (c *SendCommand) Count(tx *Tx) error {
 	return c.limited.count(tx)
 }
 
-// taken is the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT when it is another one.
-func (c *SendCommand) taken(tx *Tx) (*Message, error) {
+// existing returns the message that has the biz_no. Returns fault NOTIFY_BIZ_NO_EXISTS_DIFFERENT if its request
+// differs.
+func (c *SendCommand) existing(tx *Tx) (*Message, error) {
 	n := &c.name.Value
-	first := n.made
+	first := n.created
 	if first == nil {
 		first = tx.message(Key{c.Tenant, n.id})
 	}
 	if bytes.Equal(n.hash, c.request) {
-		if first == nil { // its proof is gone
+		if first == nil { // its proof was dropped
 			first = &Message{Key: Key{c.Tenant, n.id}, Channel: c.Channel, BusinessType: c.BusinessType, BizNo: c.BizNo}
 		}
 		return first, nil
@@ -234,7 +236,7 @@ func (c *SendCommand) taken(tx *Tx) (*Message, error) {
 	return nil, f
 }
 
-// differences names the fields in which a request differs from the message that has its biz_no.
+// differences returns the fields in which the request differs from the message with its biz_no.
 func (c *SendCommand) differences(o *Outbox, m *Message) (fields []string) {
 	if c.Channel != m.Channel {
 		fields = append(fields, "channel")
@@ -257,17 +259,17 @@ func (c *SendCommand) contentHash(o *Outbox, content *send.Content) []byte {
 	if err != nil {
 		return nil
 	}
-	return keyed(o.hashing(c.Tenant).content, string(text))
+	return keyedHash(o.tenantKeys(c.Tenant).content, string(text))
 }
 
-// repeat is the first message of which this one is a repeat, or nil. One that will not be sent frees its fingerprint.
+// repeat returns the earlier message with the same fingerprint, or nil. A dead or cancelled message does not count.
 func (c *SendCommand) repeat(tx *Tx) *Message {
-	if c.print == nil || !c.print.Exists || !c.print.Value.expiresAt.After(tx.now) {
+	if c.fingerprint == nil || !c.fingerprint.Exists || !c.fingerprint.Value.expiresAt.After(tx.now) {
 		return nil
 	}
-	v := &c.print.Value
-	if v.made != nil {
-		return v.made
+	v := &c.fingerprint.Value
+	if v.created != nil {
+		return v.created
 	}
 	m := tx.message(Key{c.Tenant, v.id})
 	if m == nil || m.State == Dead || m.State == Cancelled {
@@ -276,16 +278,16 @@ func (c *SendCommand) repeat(tx *Tx) *Message {
 	return m
 }
 
-// made is a message that the batch makes.
-type made struct {
+// created is a message that this batch inserts.
+type created struct {
 	Message
 	fingerprint []byte
 	recipient   string
 	content     send.Content
-	text        []byte // of content, as it is kept
+	text        []byte // content as it is stored
 }
 
-func (c *SendCommand) make(tx *Tx) (*made, error) {
+func (c *SendCommand) make(tx *Tx) (*created, error) {
 	r := Rendered{Content: c.Content}
 	if c.Render != nil {
 		var err error
@@ -297,9 +299,9 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(text) > MostContent {
+	if len(text) > MaxContent {
 		return nil, ContentTooLarge.New("the message has %d bytes when stored, and at most %d are allowed", len(text),
-			MostContent)
+			MaxContent)
 	}
 	switch c.Channel {
 	case send.Email:
@@ -310,20 +312,21 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 	if err != nil {
 		return nil, fault.FieldInvalid.New("%s", err).WithField("content", err.Error())
 	}
-	h := tx.outbox.hashing(c.Tenant)
-	m := &made{recipient: c.to, content: r.Content, text: text}
+	h := tx.outbox.tenantKeys(c.Tenant)
+	m := &created{recipient: c.to, content: r.Content, text: text}
 	m.Message = Message{Key: Key{c.Tenant, tx.newID()}, Month: monthOf(tx.recorded), Channel: c.Channel,
 		BusinessType: c.BusinessType, BizNo: c.BizNo,
 		Template: r.Template, Locale: r.Locale,
-		RecipientHash: keyed(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
-		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyed(h.content, string(text)),
+		RecipientHash: keyedHash(h.recipient, string(c.Channel), recipient.Same(c.Channel, c.to))[:hashSize],
+		RecipientHint: recipient.Mask(c.Channel, c.to), ContentHash: keyedHash(h.content, string(text)),
 		Priority:    c.Priority,
 		OnUnknown:   cmp.Or(c.OnUnknown, r.OnUnknown, onUnknowns[c.Channel]),
 		MaxAttempts: cmp.Or(c.MaxAttempts, r.MaxAttempts, DefaultMaxAttempts), NotBefore: c.NotBefore.UTC(),
 		AcceptedAt: tx.recorded, Principal: c.Principal, RequestID: c.RequestID, State: Queued, DueAt: tx.now}
 	if c.Code {
-		// Else a code could be told by it: who may send has texts of his own hashed.
-		m.ContentHash = keyed(h.content, string(text), strconv.FormatInt(m.ID, 10))
+		// Include the id in the hash of a code's content. Otherwise a caller could find the code by sending guesses and
+		// comparing hashes.
+		m.ContentHash = keyedHash(h.content, string(text), strconv.FormatInt(m.ID, 10))
 		m.text = send.SealContent(tx.outbox.Master, m.Tenant, m.ID, text)
 	}
 	if c.AnyPriority && r.Priority != nil {
@@ -332,35 +335,35 @@ func (c *SendCommand) make(tx *Tx) (*made, error) {
 	if c.NotBefore.After(tx.now) {
 		m.DueAt = m.NotBefore
 	}
-	if m.DueAt.Sub(tx.now) > MostAhead {
+	if m.DueAt.Sub(tx.now) > MaxAhead {
 		return nil, fault.FieldInvalid.New("not_before: must be at most %v in the future",
-			MostAhead).WithField("not_before", "must be at most 30 days in the future")
+			MaxAhead).WithField("not_before", "must be at most 30 days in the future")
 	}
-	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MostGiveUpAfter), DefaultGiveUpAfter))
-	until := tx.now.Add(cmp.Or(min(c.ContentLife, MostContentLife), DefaultContentLife))
+	m.GiveUpAt = m.DueAt.Add(cmp.Or(min(cmp.Or(c.GiveUpAfter, r.GiveUpAfter), MaxGiveUpAfter), DefaultGiveUpAfter))
+	until := tx.now.Add(cmp.Or(min(c.ContentLife, MaxContentLife), DefaultContentLife))
 	if m.GiveUpAt.After(until) {
 		until = m.GiveUpAt
 	}
 	m.ContentsUntil = dayAfter(until)
 	if c.name != nil {
-		*tx.names.Change(c.name) = name{id: m.ID, hash: c.request, made: &m.Message}
+		*tx.names.Change(c.name) = name{id: m.ID, hash: c.request, created: &m.Message}
 	}
 	if window := c.window(); window > 0 {
 		m.fingerprint = c.key.hash[:]
-		c.takePrint(tx, print{id: m.ID, expiresAt: tx.now.Add(window), made: &m.Message})
+		c.setFingerprint(tx, fingerprint{id: m.ID, expiresAt: tx.now.Add(window), created: &m.Message})
 	}
-	tx.made = append(tx.made, m)
+	tx.created = append(tx.created, m)
 	return m, nil
 }
 
-// takePrint gives the fingerprint to the message.
-func (c *SendCommand) takePrint(tx *Tx, p print) {
-	if c.print == nil {
-		c.print = tx.prints.Add(c.key, p)
-		tx.late[c.key], tx.lates = c.print, append(tx.lates, c.key)
+// setFingerprint points the fingerprint at the message.
+func (c *SendCommand) setFingerprint(tx *Tx, p fingerprint) {
+	if c.fingerprint == nil {
+		c.fingerprint = tx.fingerprints.Add(c.key, p)
+		tx.late[c.key], tx.lates = c.fingerprint, append(tx.lates, c.key)
 		return
 	}
-	v := tx.prints.Change(c.print)
+	v := tx.fingerprints.Change(c.fingerprint)
 	p.tid = v.tid
 	*v = p
 }

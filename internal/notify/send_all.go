@@ -5,23 +5,22 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// SendAllCommand accepts messages in order, all or none. Its answer is a []Accepted.
+// SendAllCommand accepts several messages in order, all or none. Its answer is a []Accepted.
 type SendAllCommand struct{ Sends []*SendCommand }
 
-// Accepted is one message of several.
+// Accepted is the result of one message.
 type Accepted struct {
 	Message *Message
-	Existed bool // it is a repeat
+	Existed bool // Message is an earlier one
 }
 
-// Need names what all of them need.
 func (c *SendAllCommand) Need(tx *Tx) {
 	for _, s := range c.Sends {
 		s.Need(tx)
 	}
 }
 
-// Apply accepts them. The first that fails fails all, and the fault's state tells which it was.
+// Apply accepts the messages. The first fault fails all; its state has the index of the item.
 func (c *SendAllCommand) Apply(tx *Tx) (any, error) {
 	all := make([]Accepted, len(c.Sends))
 	for i, s := range c.Sends {

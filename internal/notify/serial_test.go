@@ -15,18 +15,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// world is a database with the same history as another one, whose messages have other numbers.
+// world is one of two databases with the same history, except for message ids.
 type world struct {
 	*process
 	db  *pgtest.DB
-	ids []int64 // of messages, in the order in which they were made
+	ids []int64 // of messages, in order of creation
 }
 
-// step is a command without a world. What it is about is named by its place in the order.
+// step is a command that names messages by their index in world.ids.
 type step struct {
 	what             string
 	text, biz, to    string
-	again, delivered bool // no window; of a report
+	again, delivered bool // repeat_window 0; delivered, of a report
 	at               int
 	all              []step // of "send all"
 }
@@ -34,13 +34,13 @@ type step struct {
 func (s step) in(w *world) commit.Command[*notify.Tx] {
 	switch s.what {
 	case "cancel":
-		return &notify.CancelCommand{Caller: who, ID: w.ids[s.at]}
+		return &notify.CancelCommand{Caller: caller, ID: w.ids[s.at]}
 	case "requeue":
-		return &notify.RequeueCommand{Caller: who, ID: w.ids[s.at]}
+		return &notify.RequeueCommand{Caller: caller, ID: w.ids[s.at]}
 	case "requeue all":
-		return &notify.RequeueAllCommand{Caller: who}
+		return &notify.RequeueAllCommand{Caller: caller}
 	case "report":
-		return &notify.ReportCommand{Caller: who, ID: w.ids[s.at], Delivered: s.delivered}
+		return &notify.ReportCommand{Caller: caller, ID: w.ids[s.at], Delivered: s.delivered}
 	}
 	if s.what == "send" {
 		return s.send()
@@ -60,33 +60,32 @@ func (s step) send() *notify.SendCommand {
 	return c
 }
 
-// told is how a step ended, with places in the order for numbers.
-func (w *world) told(r commit.Result) string {
+// describe describes the result of a step, with indexes for ids.
+func (w *world) describe(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
 		return f.Reason.Name + " " + f.State["message_state"] + f.State["state"] + f.State["item"]
 	}
 	switch a := r.Outcome.Answer.(type) {
 	case *notify.Message:
-		return w.toldOf(a, r.Outcome.Existed)
+		return w.describeMessage(a, r.Outcome.Existed)
 	case []notify.Accepted:
 		var all []string
 		for _, x := range a {
-			all = append(all, w.toldOf(x.Message, x.Existed))
+			all = append(all, w.describeMessage(x.Message, x.Existed))
 		}
 		return strings.Join(all, ", ")
 	}
 	return fmt.Sprint(r.Outcome.Answer, r.Err)
 }
 
-func (w *world) toldOf(m *notify.Message, existed bool) string {
+func (w *world) describeMessage(m *notify.Message, existed bool) string {
 	if !slices.Contains(w.ids, m.ID) {
 		w.ids = append(w.ids, m.ID)
 	}
 	return fmt.Sprintf("%d is %s, existed %v", slices.Index(w.ids, m.ID), m.State, existed)
 }
 
-// What commands do in one batch is what they do one behind the other.
-func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
+func TestBatchEqualsSerialExecution(t *testing.T) {
 	t.Parallel()
 	var together, apart world
 	for _, w := range []*world{&together, &apart} {
@@ -121,9 +120,9 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 		}
 		for i, got := range together.engine.DoAll(t.Context(), submissions) {
 			out, err := apart.do(steps[i].in(&apart))
-			a, b := together.told(got), apart.told(commit.Result{Outcome: out, Err: err})
+			a, b := together.describe(got), apart.describe(commit.Result{Outcome: out, Err: err})
 			if a != b {
-				t.Fatalf("round %d: %+v of %+v: in a batch %s, by itself %s", round, steps[i], steps, a, b)
+				t.Fatalf("round %d: %+v of %+v: in a batch %s, alone %s", round, steps[i], steps, a, b)
 			}
 		}
 		as := pick("", "state = 'dead', due_at = null, code = 'x'", "state = 'unknown', due_at = null, code = 'x'",
@@ -143,7 +142,7 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 	for at := range apart.ids {
 		a, b := together.state(together.ids[at]), apart.state(apart.ids[at])
 		if a.State != b.State || len(a.Events) != len(b.Events) {
-			t.Errorf("message %d: in batches %s after %d events, by itself %s after %d", at, a.State, len(a.Events),
+			t.Errorf("message %d: in batches %s after %d events, alone %s after %d", at, a.State, len(a.Events),
 				b.State, len(b.Events))
 		}
 	}
@@ -151,7 +150,7 @@ func TestABatchDoesWhatItsCommandsDoOneByOne(t *testing.T) {
 		"notify_counters c, unnest(c.counts) n, generate_series(1, n)"} {
 		if a, b := count(t, together.db, "select count(*) from "+what),
 			count(t, apart.db, "select count(*) from "+what); a != b || a == 0 {
-			t.Errorf("%s: %d in batches, %d by itself", what, a, b)
+			t.Errorf("%s: %d in batches, %d alone", what, a, b)
 		}
 	}
 	t.Logf("%d messages", len(apart.ids))

@@ -6,16 +6,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 )
 
-// Templated is what a template writes a message with: what the template says when the message is accepted.
+// Templated is a message rendered from a template when it is accepted.
 type Templated struct {
-	template.Name // without tenant and channel: they are the message's
+	template.Name // Tenant and Channel are copied from the message
 	Variables     map[string]any
 }
 
-// need names the template. What a message will say is known by the template, its version if one is named, the locale
-// and the variables: so a repeat is one also when the template has changed meanwhile.
+// need requests the template. The message's identity is the template's name, locale, variables and, if given, version.
+// So a repeat is recognised even if the template has changed in between.
 func (t *Templated) need(tx *Tx, p *Params) {
-	// Maps are written sorted by name; what came as JSON can be written as JSON.
+	// json.Marshal sorts the keys of maps, and cannot fail on values decoded from JSON.
 	p.Identity, _ = json.Marshal([]any{"template", t.Name.Name, t.Version, t.Locale, t.Variables})
 	use := tx.Templates().Want(t.Name)
 	p.Render = func() (Rendered, error) {

@@ -16,42 +16,42 @@ import (
 
 var q db.Queries
 
-// Tx has the messages of one batch's transaction. It is the outbox's commit.Participant. Whatever it locks are names to
-// a batch that overlaps, as submit tokens are: batches of this process with one in common run one behind the other, and
-// those of others lock in the same order before all that many share.
+// Tx holds the messages of one batch and is the outbox's commit.Participant. It latches every row that it locks, so
+// batches of this process with a row in common run one after the other. Batches of other processes lock the rows in the
+// same order, before any rows that many batches share.
 type Tx struct {
 	commit.Base
 
-	// Templates opens the templates of the same batch. Nil: there are none.
+	// Templates returns the templates of the same batch. May be nil.
 	Templates func() *template.Tx
 
 	outbox *Outbox
-	opened time.Time // by this process's clock, before the database's was read
+	opened time.Time // by this process's clock, before the database clock was read
 	now    time.Time
-	// recorded is when messages are said to be accepted: their month is found by the time of their batch.
+	// recorded is the batch's recorded time, in whose month messages are stored.
 	recorded time.Time
 	newID    func() int64
 
-	names    commit.Rows[nameKey, name]
-	prints   commit.Rows[printKey, print]
-	queue    commit.Rows[Key, queued]
-	counters commit.Rows[counterKey, counter]
+	names        commit.Rows[nameKey, name]
+	fingerprints commit.Rows[fingerprintKey, fingerprint]
+	queue        commit.Rows[Key, queued]
+	counters     commit.Rows[counterKey, counter]
 
-	sends   []*limited // whose counters are not yet known
+	sends   []*limited // whose counters are not known yet
 	limits  map[int32][]Limit
-	dead    []*deadSet // of whom it is not yet known who they are
+	dead    []*deadSet // filters whose rows are not known yet
 	reports []*ReportCommand
 
-	wanted []Key            // messages to be loaded
-	loaded map[Key]*Message // nil: there is none
-	late   map[printKey]*printRow
+	wanted []Key                              // messages to load
+	loaded map[Key]*Message                   // nil: the message does not exist
+	late   map[fingerprintKey]*fingerprintRow // inserted without a lookup, see needLate
 
-	made   []*made
-	events []event
-	marks  struct{ made, events, lates int }
-	lates  []printKey
+	created []*created
+	events  []event
+	marks   struct{ created, events, lates int }
+	lates   []fingerprintKey
 
-	taken            []*send.Job // for which room was reserved
+	jobs             []*send.Job // leased to this process
 	due              map[int32]bool
 	repeats, limited []tally
 }
@@ -61,31 +61,31 @@ type nameKey struct {
 	bizNo  string
 }
 
-// name is the message that has a biz_no.
+// name is the message that a biz_no names.
 type name struct {
-	id   int64
-	hash []byte // of what was asked for
-	made *Message
+	id      int64
+	hash    []byte // of the request
+	created *Message
 }
 
-type printKey struct {
+type fingerprintKey struct {
 	tenant  int32
 	channel send.Channel
 	hash    [hashSize]byte
 }
 
-// print is the message that was the last with a fingerprint.
-type print struct {
+// fingerprint is the newest message with a fingerprint.
+type fingerprint struct {
 	id        int64
 	expiresAt time.Time
 	tid       pgtype.TID
-	made      *Message // by this batch
+	created   *Message // if this batch inserted it
 }
 
-// queued is what is open of a message, and what commands of the batch made of it.
+// queued is a row of notify_queue, with the changes of this batch.
 type queued struct {
-	state     string // also one that is not open; empty: as it was loaded
-	reported  string // Delivered or Undelivered, by a command of the batch
+	state     string // may be a final one; empty: as loaded
+	reported  string // Delivered or Undelivered, if reported by this batch
 	dueAt     time.Time
 	holder    string
 	onUnknown string
@@ -93,7 +93,7 @@ type queued struct {
 	giveUpAt  time.Time
 	tid       pgtype.TID
 	requeued  bool
-	gone      bool // cancelled, or settled by a report
+	gone      bool // cancelled, or settled by a report: delete the row
 }
 
 type counterKey struct {
@@ -103,24 +103,24 @@ type counterKey struct {
 	subject        string
 }
 
-// counter counts what a limit limits.
+// counter is a row of notify_counters: the count of one limit.
 type counter struct {
 	window
 	tid pgtype.TID
 }
 
 type (
-	nameRow    = commit.Row[nameKey, name]
-	printRow   = commit.Row[printKey, print]
-	queueRow   = commit.Row[Key, queued]
-	counterRow = commit.Row[counterKey, counter]
+	nameRow        = commit.Row[nameKey, name]
+	fingerprintRow = commit.Row[fingerprintKey, fingerprint]
+	queueRow       = commit.Row[Key, queued]
+	counterRow     = commit.Row[counterKey, counter]
 )
 
 func compareNames(a, b nameKey) int {
 	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.bizNo, b.bizNo))
 }
 
-func comparePrints(a, b printKey) int {
+func compareFingerprints(a, b fingerprintKey) int {
 	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel),
 		bytes.Compare(a.hash[:], b.hash[:]))
 }
@@ -135,46 +135,47 @@ func compareCounters(a, b counterKey) int {
 }
 
 var (
-	nameSeed, printSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
+	nameSeed, fingerprintSeed, queueSeed, counterSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
 		maphash.MakeSeed()
 
 	_ commit.Participant = (*Tx)(nil)
 	_ commit.Observer    = (*Tx)(nil)
 )
 
-// NewTx makes an empty one. A nil outbox refuses messages.
+// NewTx returns an empty transaction. With a nil outbox it refuses messages.
 func NewTx(o *Outbox) *Tx {
 	if o == nil {
 		o = &Outbox{}
 	}
 	return &Tx{outbox: o, opened: time.Now(), names: commit.NewRows[nameKey, name](nameSeed),
-		prints: commit.NewRows[printKey, print](printSeed),
-		queue:  commit.NewRows[Key, queued](queueSeed), counters: commit.NewRows[counterKey, counter](counterSeed),
-		limits: map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[printKey]*printRow{}}
+		fingerprints: commit.NewRows[fingerprintKey, fingerprint](fingerprintSeed),
+		queue:        commit.NewRows[Key, queued](queueSeed),
+		counters:     commit.NewRows[counterKey, counter](counterSeed),
+		limits:       map[int32][]Limit{}, loaded: map[Key]*Message{}, late: map[fingerprintKey]*fingerprintRow{}}
 }
 
-// NameConstraints are the unique constraints over what callers choose, and over what is counted for them.
+// NameConstraints returns the unique constraints whose violation means that the batch has to run again.
 func NameConstraints() []string {
 	return []string{"notify_names_pkey", "notify_fingerprints_pkey", "notify_counters_pkey"}
 }
 
-// Latch owns the callers' numbers, the fingerprints, the messages that are to be changed, and the counters.
+// Latch latches biz_nos, fingerprints, queue rows and counters.
 func (tx *Tx) Latch(l *commit.Latches) {
 	tx.names.Latch(l)
-	tx.prints.Latch(l)
+	tx.fingerprints.Latch(l)
 	tx.queue.Latch(l)
 	tx.counters.Latch(l)
 }
 
-// CanOverlap: commands see nothing but what they own.
+// CanOverlap returns true: commands see only latched rows.
 func (tx *Tx) CanOverlap() bool { return true }
 
-// Start takes the batch's time and its source of ids.
+// Start implements commit.Participant. It also requests the messages that the locked rows refer to.
 func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	now := at.Now
 	tx.now, tx.recorded, tx.newID = now, at.Recorded, newID
 	tx.names.Start(at, newID)
-	tx.prints.Start(at, newID)
+	tx.fingerprints.Start(at, newID)
 	tx.queue.Start(at, newID)
 	tx.counters.Start(at, newID)
 	for _, r := range tx.names.Sorted(compareNames) {
@@ -182,7 +183,7 @@ func (tx *Tx) Start(at commit.Times, newID func() int64) {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
 	}
-	for _, r := range tx.prints.Sorted(comparePrints) {
+	for _, r := range tx.fingerprints.Sorted(compareFingerprints) {
 		if r.Found && r.Value.expiresAt.After(now) {
 			tx.wanted = append(tx.wanted, Key{r.Key.tenant, r.Value.id})
 		}
@@ -192,31 +193,30 @@ func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	}
 }
 
-// started tells whether rows can no longer be asked for.
+// started reports whether it is too late to request rows.
 func (tx *Tx) started() bool { return tx.newID != nil }
 
-// Mark is where the next Undo goes back to.
 func (tx *Tx) Mark() {
 	tx.names.Mark()
-	tx.prints.Mark()
+	tx.fingerprints.Mark()
 	tx.queue.Mark()
 	tx.counters.Mark()
-	tx.marks.made, tx.marks.events, tx.marks.lates = len(tx.made), len(tx.events), len(tx.lates)
+	tx.marks.created, tx.marks.events, tx.marks.lates = len(tx.created), len(tx.events), len(tx.lates)
 }
 
-// Undo takes back what was made and changed since Mark.
 func (tx *Tx) Undo() {
 	tx.names.Undo()
-	tx.prints.Undo()
+	tx.fingerprints.Undo()
 	tx.queue.Undo()
 	tx.counters.Undo()
 	for _, k := range tx.lates[tx.marks.lates:] {
 		delete(tx.late, k)
 	}
-	tx.made, tx.events, tx.lates = tx.made[:tx.marks.made], tx.events[:tx.marks.events], tx.lates[:tx.marks.lates]
+	tx.created, tx.events = tx.created[:tx.marks.created], tx.events[:tx.marks.events]
+	tx.lates = tx.lates[:tx.marks.lates]
 }
 
-// message is a message as the batch has it now, or nil.
+// message returns a loaded message with the batch's changes, or nil.
 func (tx *Tx) message(k Key) *Message {
 	m := tx.loaded[k]
 	if m == nil {

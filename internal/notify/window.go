@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// slots are the parts that a window is counted in. The newest one and so many before it cover at least the window
-// before any time in the newest.
+// slots is the number of slots that divide a window. The newest slot and the 60 before it cover at least one window
+// that ends in the newest slot.
 const slots = 60
 
-// window counts what was accepted lately. Its time never goes back: when the clock does, it counts as though that
-// stood still.
+// window counts messages in a sliding window. Its time never goes back: while the clock is behind, messages count in
+// the newest slot.
 type window struct {
-	slot      int64 // number of the newest slot, counted from 1970
+	slot      int64 // number of the newest slot since 1970
 	counts    [slots + 1]int32
-	expiresAt time.Time // when all of it has left the window
+	expiresAt time.Time // when all counted messages have left the window
 }
 
-// slotOf is the number of the slot that a time is in.
+// slotOf returns the number of the slot that contains t.
 func slotOf(t time.Time, seconds int32) int64 { return t.UnixMicro() * slots / (int64(seconds) * 1e6) }
 
-// slotStart is the first microsecond of a slot.
+// slotStart returns the first microsecond of a slot.
 func slotStart(slot int64, seconds int32) time.Time {
 	n := slot * int64(seconds) * 1e6
 	at := n / slots
@@ -31,7 +31,7 @@ func slotStart(slot int64, seconds int32) time.Time {
 	return time.UnixMicro(at).UTC()
 }
 
-// moveTo makes the slot of a time the newest one, unless it is older.
+// moveTo advances the newest slot to the time now. An earlier time changes nothing.
 func (w *window) moveTo(now time.Time, seconds int32) {
 	slot := slotOf(now, seconds)
 	switch by := slot - w.slot; {
@@ -53,7 +53,7 @@ func (w *window) sum() (n int64) {
 	return n
 }
 
-// room tells whether one more may be counted now, and otherwise when there is room for one; zero: never.
+// room reports whether the limit allows one more message now. If not, at is when it will; zero: never.
 func (w *window) room(most, seconds int32) (ok bool, at time.Time) {
 	over := w.sum() - int64(most) + 1
 	if over <= 0 {
@@ -67,13 +67,13 @@ func (w *window) room(most, seconds int32) (ok bool, at time.Time) {
 	return false, time.Time{}
 }
 
-// count counts one more in the newest slot.
+// count counts one message in the newest slot.
 func (w *window) count(seconds int32) {
 	w.counts[0]++
 	w.expiresAt = slotStart(w.slot+slots+1, seconds)
 }
 
-// text is the counts as an array of the database.
+// text returns the counts as a Postgres array literal.
 func (w *window) text() string {
 	var b strings.Builder
 	b.WriteByte('{')

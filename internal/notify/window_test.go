@@ -8,14 +8,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// exact keeps the time of everything that was accepted: the definition that window has to obey, while its clock
-// does not go back.
+// exact is the reference model of window: it keeps the time of every accepted message. Its clock never goes back.
 type exact struct {
 	now   time.Time
 	times []time.Time
 }
 
-// most is the largest number within any window that ends at one of the times.
+// most returns the largest number within any window that ends at one of the times.
 func (e *exact) most(length time.Duration) (most int) {
 	for i, end := range e.times {
 		n := 0
@@ -29,9 +28,9 @@ func (e *exact) most(length time.Duration) (most int) {
 	return most
 }
 
-// Never more than the limit in any window, however the clock stands still, creeps, jumps ahead and goes back; and room
-// comes back not later than a sixtieth of the window after it should, which is when the refusal said.
-func TestNeverMoreThanALimitAllowsInAnyWindow(t *testing.T) {
+// The limit holds in every window, even if the clock stops, jumps ahead or goes back. Room returns at most a sixtieth
+// of the window late, and exactly when the refusal promised.
+func TestWindowNeverExceedsItsLimit(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := rapid.SampledFrom([]int32{1, 7, 60, 3600, 86400, 2678400}).Draw(t, "seconds")
@@ -39,16 +38,16 @@ func TestNeverMoreThanALimitAllowsInAnyWindow(t *testing.T) {
 		most := rapid.Int32Range(1, 6).Draw(t, "most")
 		now := time.UnixMicro(rapid.Int64Range(1e14, 4e15).Draw(t, "start"))
 		w, e := counter{}, exact{}
-		var promised time.Time // when there is room again, of the last refusal
+		var promised time.Time // from the last refusal
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			step := rapid.SampledFrom([]time.Duration{0, 0, time.Microsecond, length / 61, length / 60, length / 59,
 				length / 7, length - time.Microsecond, length,
 				length + length/60, 3 * length, -length / 60, -length / 3}).Draw(t, "step")
 			now = now.Add(step).Truncate(time.Microsecond)
-			e.now = later(e.now, now) // the time that is counted never goes back
+			e.now = later(e.now, now) // the window's time never goes back
 			accepted, at := try(&w, now, most, seconds)
 			if !promised.IsZero() && now.Before(promised) == accepted && step >= 0 {
-				t.Fatalf("at %v accepted: %v, and room was promised from %v on", now, accepted, promised)
+				t.Fatalf("at %v accepted: %v, but room was promised from %v", now, accepted, promised)
 			}
 			promised = time.Time{}
 			if accepted {
@@ -56,7 +55,7 @@ func TestNeverMoreThanALimitAllowsInAnyWindow(t *testing.T) {
 				continue
 			}
 			if n := e.recent(length + length/slots + time.Microsecond); n < int(most) {
-				t.Fatalf("refused, and only %d were accepted in a little more than the window", n)
+				t.Fatalf("refused, but only %d were accepted in the window plus one slot", n)
 			}
 			if at.IsZero() || !at.After(now) && !now.Before(e.now) {
 				t.Fatalf("refused at %v until %v", now, at)
@@ -71,7 +70,7 @@ func TestNeverMoreThanALimitAllowsInAnyWindow(t *testing.T) {
 	})
 }
 
-// recent is how many were accepted within so long.
+// recent returns how many were accepted within the last length.
 func (e *exact) recent(length time.Duration) (n int) {
 	for _, t := range e.times {
 		if t.After(e.now.Add(-length)) {
@@ -83,7 +82,7 @@ func (e *exact) recent(length time.Duration) (n int) {
 
 func later(a, b time.Time) time.Time { return slices.MaxFunc([]time.Time{a, b}, time.Time.Compare) }
 
-// try is what count does with one counter.
+// try is limited.count for a single counter.
 func try(w *counter, now time.Time, most, seconds int32) (ok bool, at time.Time) {
 	if !w.expiresAt.After(now) {
 		*w = counter{}
@@ -95,7 +94,7 @@ func try(w *counter, now time.Time, most, seconds int32) (ok bool, at time.Time)
 	return ok, at
 }
 
-func TestALimitOfNoneLetsNothingThrough(t *testing.T) {
+func TestLimitZeroRefusesAll(t *testing.T) {
 	t.Parallel()
 	w := counter{}
 	if ok, at := try(&w, time.Unix(1e9, 0), 0, 60); ok || !at.IsZero() {
@@ -103,7 +102,7 @@ func TestALimitOfNoneLetsNothingThrough(t *testing.T) {
 	}
 }
 
-func TestSlotsBeginWhereTheySay(t *testing.T) {
+func TestSlotStartIsTheFirstInstantOfItsSlot(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		seconds := rapid.Int32Range(1, 2678400).Draw(t, "seconds")
@@ -113,7 +112,7 @@ func TestSlotsBeginWhereTheySay(t *testing.T) {
 			t.Fatalf("slot %d of %v begins at %v", slot, at, s)
 		}
 		if s := slotStart(slot, seconds).Add(-time.Microsecond); slotOf(s, seconds) == slot {
-			t.Fatalf("slot %d began before", slot)
+			t.Fatalf("slot %d has an earlier instant", slot)
 		}
 	})
 }

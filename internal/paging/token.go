@@ -1,4 +1,4 @@
-// Package paging makes and reads page tokens.
+// Package paging encodes and decodes page tokens.
 package paging
 
 import (
@@ -13,36 +13,35 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// TokenInvalid refuses a page token that was not made for this request.
+// TokenInvalid refuses a page token issued for another request.
 var TokenInvalid = fault.Define(fault.Reason{Name: "PAGE_TOKEN_INVALID", Class: fault.BadRequest,
 	Code: fault.InvalidArgument, Step: fault.Fix,
 	Doc: "The page token was issued by another method or for other parameters: start again without one."})
 
-// A page token is base64url of: a version, a binding, and the place after which the next page
-// begins, as texts with their lengths. The binding is a hash over the list's name, the tenant, the
-// filter and the place, so that a token neither passes from one request to another nor survives
-// damage. It is no secret: what a made-up token can reach is what its tenant may read anyway.
+// A page token is base64url of a version, a binding, and the position after which the next page begins, as
+// length-prefixed texts. The binding is a hash over the list's name, tenant, filter and position. It rejects
+// damaged tokens and tokens of other requests. It is not a secret: a forged token can only reach rows that its
+// tenant may read anyway.
 const (
 	tokenVersion = 1
 	tokenBinding = 8
 )
 
-// List is what a token is bound to: which list of which tenant, with which filter.
+// List identifies the list that a token is bound to: its name, tenant and filter.
 type List []string
 
-// Of names a list: its name, its tenant, its filter.
 func Of(name string, tenant int32, filter ...string) List {
 	return append(List{name, strconv.Itoa(int(tenant))}, filter...)
 }
 
-// Token is the token of a place.
+// Token encodes a position.
 func (l List) Token(place ...string) string {
 	body := texts(nil, place)
 	b := append([]byte{tokenVersion}, l.binding(body)...)
 	return base64.RawURLEncoding.EncodeToString(append(b, body...))
 }
 
-// After reads the place in a token, which has n texts; none for the empty token.
+// After decodes the position in a token, which has n texts; an empty token has none.
 func (l List) After(token string, n int) ([]string, error) {
 	if token == "" {
 		return nil, nil
@@ -54,7 +53,7 @@ func (l List) After(token string, n int) ([]string, error) {
 		WithField("page_token", "was issued by another method or for other parameters")
 }
 
-// AfterNumber reads the place in a token that is one number, or gives first for the empty token.
+// AfterNumber decodes a position that is one number; an empty token yields first.
 func (l List) AfterNumber(token string, first int64) (int64, error) {
 	place, err := l.After(token, 1)
 	if place == nil || err != nil {
@@ -67,7 +66,7 @@ func (l List) AfterNumber(token string, first int64) (int64, error) {
 	return n, nil
 }
 
-// TokenNumber is the token of a place that is one number.
+// TokenNumber encodes a position that is one number.
 func (l List) TokenNumber(place int64) string { return l.Token(strconv.FormatInt(place, 10)) }
 
 func (l List) read(token string) (place []string, ok bool) {
@@ -80,7 +79,7 @@ func (l List) read(token string) (place []string, ok bool) {
 		return nil, false
 	}
 	for len(body) > 0 {
-		size, n := binary.Uvarint(body) // our own, if the binding holds; never trusted all the same
+		size, n := binary.Uvarint(body) // ours if the binding matches; not trusted anyway
 		if n <= 0 || size > uint64(len(body)-n) {
 			return nil, false
 		}
@@ -100,7 +99,7 @@ func (l List) binding(body []byte) []byte {
 	return sum[:tokenBinding]
 }
 
-// texts appends each text after its length.
+// texts appends texts with their lengths.
 func texts(b []byte, all []string) []byte {
 	for _, s := range all {
 		b = binary.AppendUvarint(b, uint64(len(s)))

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-func TestTokenIsReadByTheListThatMadeItOnly(t *testing.T) {
+func TestTokenIsBoundToItsList(t *testing.T) {
 	made := Of("accounts", 1, "user:**", "CNY")
 	token := made.Token("user:7", "CNY")
 	if place, err := made.After(token, 2); err != nil || !slices.Equal(place, []string{"user:7", "CNY"}) {
@@ -29,8 +29,8 @@ func TestTokenIsReadByTheListThatMadeItOnly(t *testing.T) {
 	}
 }
 
-// The binding is no secret: whoever makes a token up must not get an error of the database.
-func TestPlaceThatIsNoTextIsRefused(t *testing.T) {
+// The binding is no secret, so a forged token must not cause a database error.
+func TestInvalidUTF8InATokenIsRefused(t *testing.T) {
 	l := Of("accounts", 1)
 	for _, place := range []string{"a\x00b", "\xff", "a\xc3"} {
 		if _, err := l.After(l.Token(place, "CNY"), 2); !fault.Is(err, TokenInvalid) {

@@ -8,9 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Arrays are the parameters of every batch. pgx's general plan boxes each element in an interface and asks
-// anew how to encode it; these write the same bytes straight into the buffer. What is not encoded here goes the
-// general way.
+// Batches send their parameters as arrays. pgx's generic encoder boxes each element in an interface and plans its
+// encoding again; this codec writes the same bytes directly. Types that it does not handle use the generic encoder.
 
 // registerArrays makes a connection's type map encode []string, []int64, []int32, []time.Time and [][]byte directly.
 func registerArrays(m *pgtype.Map) {
@@ -18,7 +17,7 @@ func registerArrays(m *pgtype.Map) {
 		pgtype.TimestamptzArrayOID, pgtype.ByteaArrayOID} {
 		t, ok := m.TypeForOID(oid)
 		if !ok {
-			panic(fmt.Sprintf("pg: pgx does not know type %d", oid)) // it has them built in
+			panic(fmt.Sprintf("pg: pgx does not know type %d", oid)) // built-in types are always known
 		}
 		general, ok := t.Codec.(*pgtype.ArrayCodec)
 		if !ok {
@@ -58,13 +57,13 @@ func (c arrayCodec) PlanEncode(m *pgtype.Map, oid uint32, format int16, value an
 	return c.ArrayCodec.PlanEncode(m, oid, format, value)
 }
 
-// encodeArray writes a one-dimensional array that counts from 1.
+// encodeArray encodes a one-dimensional array with lower bound 1.
 type encodeArray[T any] struct {
 	element uint32 // OID
 	add     func([]byte, T) []byte
 }
 
-const null = 1<<32 - 1 // as the length of an element
+const null = 1<<32 - 1 // element length that denotes null
 
 func (e encodeArray[T]) Encode(value any, buf []byte) ([]byte, error) {
 	all, ok := value.([]T)
@@ -79,7 +78,7 @@ func (e encodeArray[T]) Encode(value any, buf []byte) ([]byte, error) {
 	buf = binary.BigEndian.AppendUint32(buf, 0)
 	buf = binary.BigEndian.AppendUint32(buf, e.element)
 	buf = binary.BigEndian.AppendUint32(buf, uint32(len(all)))
-	buf = binary.BigEndian.AppendUint32(buf, 1) // the first index
+	buf = binary.BigEndian.AppendUint32(buf, 1) // lower bound
 	for _, x := range all {
 		at := len(buf)
 		buf = e.add(buf, x)
@@ -109,9 +108,38 @@ func appendInt32(buf []byte, n int32) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(buf, 4), uint32(n))
 }
 
-// year2000 is where Postgres counts microseconds from, in seconds since 1970.
+// year2000 is Postgres' time origin in Unix seconds.
 const year2000 = 946_684_800
 
 func appendTime(buf []byte, t time.Time) []byte {
 	return appendInt64(buf, (t.Unix()-year2000)*1_000_000+int64(t.Nanosecond())/1000)
+}
+
+// OrZero converts a nullable column: null becomes the zero value. Times are converted to UTC.
+func OrZero[T any](p *T) (v T) {
+	if p == nil {
+		return v
+	}
+	if t, ok := any(*p).(time.Time); ok {
+		return any(t.UTC()).(T)
+	}
+	return *p
+}
+
+// OrNull replaces an array of zeros by nil, which statements treat alike.
+func OrNull[T comparable](column []T) []T {
+	var zero T
+	for _, v := range column {
+		if v != zero {
+			return column
+		}
+	}
+	return nil
+}
+
+// Grow allocates empty columns with capacity for n rows.
+func Grow[T any](n int, columns ...*[]T) {
+	for _, c := range columns {
+		*c = make([]T, 0, n)
+	}
 }

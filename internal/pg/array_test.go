@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Arrays are encoded byte for byte as pgx encodes them.
+// Arrays are encoded byte for byte like pgx encodes them.
 func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 	t.Parallel()
 	general, ours := pgtype.NewMap(), pgtype.NewMap()
@@ -41,7 +41,7 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, direct := ours.PlanEncode(oid, pgtype.BinaryFormatCode, value).(interface{ direct() }); !direct {
-				t.Fatalf("%T of type %d goes the general way", value, oid)
+				t.Fatalf("%T of type %d uses the generic encoder", value, oid)
 			}
 			got, err := ours.Encode(oid, pgtype.BinaryFormatCode, value, []byte("before"))
 			if err != nil || !bytes.Equal(got, want) {
@@ -52,10 +52,10 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []string(nil), pgtype.Int8ArrayOID: []int64(nil),
 		pgtype.ByteaArrayOID: [][]byte(nil)} {
 		if got, err := ours.Encode(oid, pgtype.BinaryFormatCode, value, nil); got != nil || err != nil {
-			t.Errorf("%T that is nil is %x, %v, not null", value, got, err)
+			t.Errorf("nil %T is %x, %v, not null", value, got, err)
 		}
 	}
-	// Others go on as before.
+	// Other types use the generic encoder.
 	for oid, value := range map[uint32]any{pgtype.TextArrayOID: []*string{nil}, pgtype.Int8ArrayOID: []int{1, 2},
 		pgtype.Int4ArrayOID: []int16{3}} {
 		want, _ := general.Encode(oid, pgtype.BinaryFormatCode, value, nil)
@@ -65,7 +65,7 @@ func TestArraysAreEncodedAsPgxDoes(t *testing.T) {
 	}
 }
 
-// BenchmarkArrays compares with pgx's general way: a batch of 128 keys.
+// BenchmarkArrays compares with pgx's generic encoder, for a batch of 128 keys.
 func BenchmarkArrays(b *testing.B) {
 	keys, ids := make([]string, 128), make([]int64, 128)
 	for i := range keys {

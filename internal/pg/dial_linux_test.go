@@ -11,11 +11,11 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// A network that drops packets ends a connection soon, whether it waits for an answer or sends: keepalives notice the
-// one, unacknowledged data the other.
+// A network that drops packets ends a connection soon: keepalives detect it while waiting for an answer,
+// unacknowledged data while sending.
 func TestANetworkThatDropsPacketsEndsAConnection(t *testing.T) {
 	t.Parallel()
-	const soon = 20 * time.Second // silence is 10 s to 11 s; the system's own bounds are minutes
+	const soon = 20 * time.Second // silence is 10 s to 11 s; the system's defaults are minutes
 	for name, when := range map[string]func(cut func(), query func() error) error{
 		"waiting": func(cut func(), query func() error) error {
 			time.AfterFunc(time.Second, cut)
@@ -48,9 +48,9 @@ func TestANetworkThatDropsPacketsEndsAConnection(t *testing.T) {
 				return err
 			})
 			if err == nil || ctx.Err() != nil {
-				t.Errorf("the connection was not given up within %v: %v", soon, err)
+				t.Errorf("the connection was not closed within %v: %v", soon, err)
 			}
-			t.Logf("given up after %v: %v", time.Since(start).Round(time.Second/10), err)
+			t.Logf("closed after %v: %v", time.Since(start).Round(time.Second/10), err)
 		})
 	}
 }

@@ -4,5 +4,5 @@ package pg
 
 import "syscall"
 
-// control has nothing to set: keepalives alone notice a silent network.
+// control does nothing: only keepalives detect a silent network.
 func control(string, string, syscall.RawConn) error { return nil }

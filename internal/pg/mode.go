@@ -10,15 +10,16 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// modeSetting is the parameter of the database URL by which pgx is told how to run statements.
+// modeSetting is the database URL's parameter for pgx's query execution mode.
 const modeSetting = "default_query_exec_mode"
 
 // ErrMode is returned by CheckMode.
 var ErrMode = errors.New("the database URL asks for a query execution mode that is not supported")
 
-// CheckMode refuses ways to run statements that do not work: exec and simple_protocol cannot carry arrays of the
-// service's types, and prepared statements (cache_statement, the default) are lost behind a pooler in transaction
-// mode. One that keeps them (PgBouncer 1.21 or later with max_prepared_statements) has to be named in the URL.
+// CheckMode refuses query execution modes that do not work. exec and simple_protocol cannot encode arrays of
+// the service's types. Prepared statements (cache_statement, the default) are lost behind a pooler in
+// transaction mode; a pooler that keeps them (PgBouncer 1.21 or later with max_prepared_statements) requires
+// the mode to be named in the URL.
 func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	config := pool.Config().ConnConfig
 	switch config.DefaultQueryExecMode {
@@ -42,7 +43,7 @@ func CheckMode(ctx context.Context, pool *pgxpool.Pool) error {
 	return nil
 }
 
-// behindPooler reports whether the process that a connection was told of is another one than it talks to.
+// behindPooler reports whether a connection's backend differs from the one announced at login.
 func behindPooler(ctx context.Context, pool *pgxpool.Pool) (bool, error) {
 	conn, err := pool.Acquire(ctx)
 	if err != nil {

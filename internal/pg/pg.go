@@ -1,9 +1,8 @@
-// Package pg opens connection pools and applies migrations. It knows Postgres and no domain.
+// Package pg opens connection pools and applies migrations. It knows no domain.
 package pg
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -11,16 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
-	_ "github.com/jackc/pgx/v5/stdlib" // the driver that goose runs on
-	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
 
-	"github.com/ledgerd/ledgerd/db/migrations"
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// Open opens a pool of at most size connections. Amounts travel as amount.Int. It does not wait for
-// the database: the first use does.
+// Open opens a pool of at most size connections and registers the codec of amount.Int. It does not connect; the
+// first use does.
 func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 	c, err := pgxpool.ParseConfig(dsn)
 	if err != nil {
@@ -40,7 +35,7 @@ func Open(ctx context.Context, dsn string, size int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, c)
 }
 
-// hide keeps a DSN with its password out of errors.
+// hide removes the DSN, which may contain a password, from an error.
 func hide(err error) error {
 	var parse *pgconn.ParseConfigError
 	if errors.As(err, &parse) {
@@ -51,71 +46,18 @@ func hide(err error) error {
 
 const warned = "ledgerd.warned"
 
-// notice remembers warnings: at COMMIT one says that a synchronous replica was not waited for.
+// notice records warnings: after COMMIT, one reports that the wait for a synchronous replica was cancelled.
 func notice(c *pgconn.PgConn, n *pgconn.Notice) {
 	if n.SeverityUnlocalized == "WARNING" {
 		c.CustomData()[warned] = n.Message
 	}
 }
 
-// ClearWarning forgets the warnings of a connection; Warned tells whether there was one since.
+// ClearWarning forgets the warnings of a connection.
 func ClearWarning(c *pgx.Conn) { delete(c.PgConn().CustomData(), warned) }
 
-// Warned tells whether the server sent a warning since ClearWarning.
+// Warned reports whether the server sent a warning since ClearWarning.
 func Warned(c *pgx.Conn) bool { return c.PgConn().CustomData()[warned] != nil }
-
-// Migrate brings the schema up to date. Several processes may do it at once: one works, the others wait.
-func Migrate(ctx context.Context, dsn string) error {
-	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		return hide(err)
-	}
-	defer db.Close()
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, 60))
-	if err != nil {
-		return err
-	}
-	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS, goose.WithSessionLocker(locker))
-	if err != nil {
-		return err
-	}
-	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate: %w", err)
-	}
-	return nil
-}
-
-// Pending tells how many migrations the database lacks. It needs no right but to read.
-func Pending(ctx context.Context, dsn string) (int, error) {
-	db, err := sql.Open("pgx", dsn)
-	if err != nil {
-		return 0, hide(err)
-	}
-	defer db.Close()
-	p, err := goose.NewProvider(goose.DialectPostgres, db, migrations.FS)
-	if err != nil {
-		return 0, err
-	}
-	var empty bool
-	if err := db.QueryRowContext(ctx, "select to_regclass($1) is null",
-		goose.DefaultTablename).Scan(&empty); err != nil {
-		return 0, err
-	}
-	if empty {
-		return len(p.ListSources()), nil // Status would make the table
-	}
-	status, err := p.Status(ctx)
-	if err != nil {
-		return 0, err
-	}
-	n := 0
-	for _, s := range status {
-		if s.State == goose.StatePending {
-			n++
-		}
-	}
-	return n, nil
-}
 
 // Errors of CheckRole.
 var (
@@ -123,8 +65,8 @@ var (
 	ErrNoRights    = errors.New("the service's role is not a member of ledgerd_app: it can read and write nothing")
 )
 
-// CheckRole refuses a login that could switch the guards of the database off, or go around them, and one that can do
-// nothing: every call would fail.
+// CheckRole refuses a login role that could disable or bypass the database's guards, and one without rights,
+// for which every call would fail.
 func CheckRole(ctx context.Context, pool *pgxpool.Pool) error {
 	var powerful, member bool
 	err := pool.QueryRow(ctx, `select rolsuper or rolcreaterole or pg_has_role(session_user, 'ledgerd_owner', 'member')

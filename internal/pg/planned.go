@@ -14,25 +14,22 @@ type DB interface {
 	QueryRow(context.Context, string, ...any) pgx.Row
 }
 
-// Planned has every statement planned anew, with its values. A plan kept from when the table was
-// small would outlive that, and with one tenant every index looks as good as the right one.
+// Planned plans every statement anew with its parameter values. A cached plan made on a small table would
+// outlive its growth, and with one tenant every index looks equally selective.
 type Planned struct{ DB DB }
 
-// Exec runs a statement without rows.
 func (p Planned) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	return p.DB.Exec(ctx, sql, anew(args)...)
+	return p.DB.Exec(ctx, sql, replanned(args)...)
 }
 
-// Query runs a statement for many rows.
 func (p Planned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return p.DB.Query(ctx, sql, anew(args)...)
+	return p.DB.Query(ctx, sql, replanned(args)...)
 }
 
-// QueryRow runs a statement for one row.
 func (p Planned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return p.DB.QueryRow(ctx, sql, anew(args)...)
+	return p.DB.QueryRow(ctx, sql, replanned(args)...)
 }
 
-func anew(args []any) []any {
+func replanned(args []any) []any {
 	return append([]any{pgx.QueryExecModeCacheDescribe}, args...)
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cable connects this machine to a proxy in a network namespace of its own. A cable that is cut drops packets: nobody
-// is told, and nothing is acknowledged.
+// Cable connects this machine to a proxy in a separate network namespace. A cut cable drops packets silently:
+// no errors, no acknowledgements.
 type Cable struct {
 	*Proxy
 	ip func(args string) // runs in the proxy's namespace
@@ -21,15 +21,15 @@ type Cable struct {
 
 var cables atomic.Int32
 
-// NewCable leads to the server and the database of a DSN over a cable, until the test ends. The test is skipped where
-// no network can be made.
+// NewCable connects to the server and database of a DSN over a cable until the test ends. It skips the test
+// where network namespaces are unavailable.
 func NewCable(t testing.TB, dsn string) *Cable {
 	t.Helper()
 	work, ended := make(chan func()), make(chan struct{})
 	made := make(chan error, 1)
 	go func() {
 		defer close(ended)
-		runtime.LockOSThread() // and never unlocked, so that the thread and its namespace end with the goroutine
+		runtime.LockOSThread() // never unlocked, so that the thread and its namespace end with the goroutine
 		made <- unix.Unshare(unix.CLONE_NEWNET)
 		for f := range work {
 			f()
@@ -49,7 +49,7 @@ func NewCable(t testing.TB, dsn string) *Cable {
 
 	n := cables.Add(1)
 	near, far := fmt.Sprintf("lg%dn%d", unix.Getpid(), n), fmt.Sprintf("lg%df%d", unix.Getpid(), n)
-	subnet := fmt.Sprintf("198.18.%d.", n) // of the range for tests of networks, RFC 2544
+	subnet := fmt.Sprintf("198.18.%d.", n) // reserved for network benchmarks, RFC 2544
 	ip := func(args string) {
 		if out, err := exec.Command("sh", "-euc", args).CombinedOutput(); err != nil {
 			t.Errorf("pgtest: %s: %v: %s", args, err, out)
@@ -71,5 +71,5 @@ func NewCable(t testing.TB, dsn string) *Cable {
 	return c
 }
 
-// Cut makes the cable drop all packets, for good.
+// Cut makes the cable drop all packets permanently.
 func (c *Cable) Cut() { c.ip("ip link set down dev") }

@@ -10,15 +10,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/verify"
 )
 
-// shownRows of each broken check are printed.
+// shownRows is how many rows of each violated check are printed.
 const shownRows = 5
 
-// SkipChecks is for a test that breaks the invariants on purpose: they are not
-// verified at its end.
+// SkipChecks disables the final checks, for a test that violates the invariants on purpose.
 func (db *DB) SkipChecks() { db.unchecked = true }
 
-// runChecks runs each file, one SELECT whose rows are violations, and returns a
-// message for each that found some.
+// runChecks runs each file, a SELECT whose rows are violations, and returns a message for each violated check.
 func runChecks(ctx context.Context, dsn string, files fs.FS) ([]string, error) {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {

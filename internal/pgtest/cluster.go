@@ -15,31 +15,35 @@ import (
 	"github.com/ledgerd/ledgerd/internal/localpg"
 )
 
-// DSNEnv names the environment variable with a superuser's DSN of the server to use.
+// DSNEnv is the environment variable for the superuser DSN of the server to use.
 const DSNEnv = "LEDGERD_TEST_DSN"
 
 const (
-	dirPattern = "/tmp/ledgerd-test-*" // short, since it has to hold a socket
-	// abandonedAfter is beyond go test's default limit for a package.
+	dirPattern = "/tmp/ledgerd-test-*" // short, because it must hold a socket path
+	// abandonedAfter exceeds go test's default timeout.
 	abandonedAfter = time.Hour
 )
 
-// cluster is a server on which test databases are made.
+// cluster is a server with test databases.
 type cluster struct {
 	dsn    string
-	server *localpg.Server // nil if it is not ours to stop
+	server *localpg.Server // nil if another process owns it
 
 	mu           sync.Mutex
 	templateName string
 }
 
+func newCluster(srv *localpg.Server) *cluster {
+	return &cluster{dsn: srv.DSN(localpg.Superuser, "postgres"), server: srv}
+}
+
 var (
 	sharedMu      sync.Mutex
 	sharedCluster *cluster
-	errShared     error // the first failure is final: the next test would wait for the same one
+	errShared     error // the first failure is final: retrying would only repeat it
 )
 
-// shared returns the server that all tests of this process use.
+// shared returns the server for all tests of this process.
 func shared() (*cluster, error) {
 	sharedMu.Lock()
 	defer sharedMu.Unlock()
@@ -57,7 +61,7 @@ func shared() (*cluster, error) {
 		errShared = err
 		return nil, err
 	}
-	sharedCluster = &cluster{dsn: srv.DSN(localpg.Superuser, "postgres"), server: srv}
+	sharedCluster = newCluster(srv)
 	return sharedCluster, nil
 }
 
@@ -72,20 +76,16 @@ func stopShared() error {
 	return StopServer(srv)
 }
 
-// StartServer starts a server in a new temporary directory, for whoever brings a
-// test database of its own. StopServer removes it.
+// StartServer starts a server in a new temporary directory, for tests that manage their own databases.
+// StopServer removes it.
 func StartServer(ctx context.Context, opts localpg.Options) (*localpg.Server, error) {
 	localpg.RemoveAbandoned(dirPattern, abandonedAfter)
-	dir, err := os.MkdirTemp(filepath.Split(dirPattern))
+	dir, err := newDir()
 	if err != nil {
 		return nil, err
 	}
-	// Under root another account has to pass through.
-	if err = os.Chmod(dir, 0o711); err != nil {
-		return nil, err
-	}
 	opts.Dir = dir
-	if opts.Settings == nil { // packages and the tests within them run at the same time
+	if opts.Settings == nil { // packages and their tests run in parallel
 		opts.Settings = map[string]string{"max_connections": "500"}
 	}
 	srv, err := localpg.Start(ctx, opts)
@@ -95,12 +95,21 @@ func StartServer(ctx context.Context, opts localpg.Options) (*localpg.Server, er
 	return srv, nil
 }
 
-// StopServer stops a server of StartServer and deletes what it held.
+// newDir makes a directory for a server.
+func newDir() (string, error) {
+	dir, err := os.MkdirTemp(filepath.Split(dirPattern))
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o711) // under root another account must be able to enter
+}
+
+// StopServer stops a server of StartServer and deletes its directory.
 func StopServer(srv *localpg.Server) error {
 	return errors.Join(srv.Stop(), localpg.Remove(srv.Dir()))
 }
 
-// execute runs statements outside of the test databases.
+// execute runs statements outside the test databases.
 func (c *cluster) execute(ctx context.Context, statements ...string) error {
 	conn, err := pgx.Connect(ctx, c.dsn)
 	if err != nil {
@@ -115,7 +124,7 @@ func (c *cluster) execute(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// keepHint says how to look into a database whose server ends with the tests.
+// keepHint explains how to inspect a database whose server ends with the tests.
 func (c *cluster) keepHint(test string) string {
 	if c.server == nil {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// RestartWith starts the server anew with further settings, which later restarts keep.
+// RestartWith restarts the server with additional settings, which later restarts keep.
 func (d *Durable) RestartWith(t testing.TB, settings map[string]string) {
 	t.Helper()
 	if d.opts.Settings == nil {
@@ -20,7 +20,7 @@ func (d *Durable) RestartWith(t testing.TB, settings map[string]string) {
 	d.Restart(t)
 }
 
-// Clock is the wall clock of a server. Its monotonic clock is the machine's.
+// Clock is the wall clock of a server. Its monotonic clock is unaffected.
 type Clock struct {
 	t    testing.TB
 	file string
@@ -31,7 +31,7 @@ func (d *Durable) Clock(t testing.TB) *Clock {
 	t.Helper()
 	libraries, _ := filepath.Glob("/usr/lib/*/faketime/libfaketime.so.1")
 	if len(libraries) == 0 {
-		t.Skip("SKIPPED, NOT TESTED: libfaketime is not here")
+		t.Skip("SKIPPED, NOT TESTED: libfaketime is not installed")
 	}
 	c := &Clock{t, filepath.Join(d.Server.Dir(), "clock")}
 	c.Set(0)
@@ -41,13 +41,13 @@ func (d *Durable) Clock(t testing.TB) *Clock {
 	return c
 }
 
-// Set puts the clock ahead of the machine's, or behind.
+// Set sets the clock ahead of the machine's; a negative value sets it behind.
 func (c *Clock) Set(ahead time.Duration) {
 	c.t.Helper()
 	next := c.file + ".next"
-	err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", ahead.Seconds()), 0o644) // a number needs its sign
+	err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", ahead.Seconds()), 0o644) // libfaketime requires a sign
 	if err == nil {
-		err = os.Chmod(next, 0o644) // the server has an account of its own
+		err = os.Chmod(next, 0o644) // the server runs under another account
 	}
 	if err == nil {
 		err = os.Rename(next, c.file)
@@ -57,17 +57,15 @@ func (c *Clock) Set(ahead time.Duration) {
 	}
 }
 
-// System changes a setting of the running server, "" as it was, and waits until new transactions have it.
+// System changes a setting of the running server, or resets it with "", and waits until new transactions use it.
 func (d *Durable) System(t testing.TB, name, value string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	sql := "ALTER SYSTEM RESET " + name
 	if value != "" {
 		sql = "ALTER SYSTEM SET " + name + " = '" + value + "'"
 	}
-	// ALTER SYSTEM is refused in no transaction, also where the default is read-only.
-	if err := d.cluster.execute(ctx, sql, "SELECT pg_reload_conf()"); err != nil {
-		t.Fatalf("pgtest: set %s: %v", name, err)
-	}
+	// ALTER SYSTEM works even if transactions are read-only by default.
+	within(t, "set "+name, func(ctx context.Context) error {
+		return d.cluster.execute(ctx, sql, "SELECT pg_reload_conf()")
+	})
 }

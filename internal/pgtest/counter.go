@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counter is the sum of a counter: of all its labels, or of those whose first label has one of the values that
-// stand behind a slash, separated by commas: "ledgerd_commit_attempts_total/raced,blocked".
+// Counter is the sum of a counter over all its labels, or over the values of its first label that are listed
+// after a slash: "ledgerd_commit_attempts_total/raced,blocked".
 func Counter(t testing.TB, reg prometheus.Gatherer, name string) (sum float64) {
 	t.Helper()
 	name, values, some := strings.Cut(name, "/")
@@ -30,5 +30,5 @@ func Counter(t testing.TB, reg prometheus.Gatherer, name string) (sum float64) {
 	return sum
 }
 
-// FailedAttempts counts the attempts at committing a batch that failed.
+// FailedAttempts counts the failed attempts to commit a batch.
 const FailedAttempts = "ledgerd_commit_attempts_total/raced,collided,blocked,lost,rejected,broken,overfull"

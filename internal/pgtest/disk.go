@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Disk is a small file system of a server's pg_wal.
+// Disk is a small file system for a server's pg_wal.
 type Disk struct {
 	t    testing.TB
 	d    *Durable
@@ -21,8 +21,8 @@ type Disk struct {
 	done sync.WaitGroup
 }
 
-// WALDisk restarts the server with pg_wal on a file system of its own, until the test ends. The test is skipped where
-// none can be mounted.
+// WALDisk restarts the server with pg_wal on a separate file system until the test ends. It skips the test
+// where mounting is not permitted.
 func (d *Durable) WALDisk(t testing.TB, mib int) *Disk {
 	t.Helper()
 	k := &Disk{t: t, d: d, dir: filepath.Join(d.Server.Dir(), "wal")}
@@ -54,7 +54,7 @@ func (d *Durable) WALDisk(t testing.TB, mib int) *Disk {
 	if err := sameOwner(wal, d.dataDir(t)); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	// Old segments are deleted, not kept for later: the server needs room all the time.
+	// Old segments are deleted, not recycled, so the server needs free space continuously.
 	d.RestartWith(t, map[string]string{"wal_recycle": "off", "min_wal_size": "32MB", "max_wal_size": "32MB"})
 	return k
 }
@@ -66,7 +66,7 @@ func (k *Disk) run(program string, args ...string) {
 	}
 }
 
-// Fill takes all room there is, and what the server gives up, until Free.
+// Fill uses up all free space, including space that the server frees, until Free.
 func (k *Disk) Fill() {
 	stop := make(chan struct{})
 	k.stop = stop
@@ -78,7 +78,7 @@ func (k *Disk) Fill() {
 		}
 		defer filler.Close()
 		for {
-			_, _ = io.CopyN(filler, zeros{}, 1<<30) // until it is full
+			_, _ = io.CopyN(filler, zeros{}, 1<<30) // until the disk is full
 			select {
 			case <-stop:
 				return
@@ -88,7 +88,7 @@ func (k *Disk) Fill() {
 	})
 }
 
-// Free gives the room back, and starts the server if it has ended.
+// Free frees the space, and restarts the server if it has ended.
 func (k *Disk) Free() {
 	k.t.Helper()
 	if k.stop == nil {
@@ -100,11 +100,7 @@ func (k *Disk) Free() {
 	if err := os.Remove(filepath.Join(k.dir, "filler")); err != nil {
 		k.t.Errorf("pgtest: %v", err)
 	}
-	select {
-	case <-k.d.Server.Done():
-		k.d.Restart(k.t)
-	default:
-	}
+	k.d.restartEnded(k.t)
 }
 
 type zeros struct{}

@@ -7,52 +7,57 @@ import (
 	"github.com/ledgerd/ledgerd/internal/localpg"
 )
 
-// Durable is a database on a server of its own, which waits for the disk as in
-// production, so that a test may kill it: d.Server.Kill(), then d.Restart.
+// Durable is a database on its own server with production durability, so that a test may kill the server:
+// d.Server.Kill(), then d.Restart.
 type Durable struct {
 	*DB
-	// Server is the one running now; Restart replaces it.
+	// Server is the current server; Restart replaces it.
 	Server *localpg.Server
 
 	opts localpg.Options
 }
 
-// NewDurable starts the server. It is restarted for the checks at the end of
-// the test if it does not run then, so every crash test tests the recovery too.
+// NewDurable starts the server. If the server is down at the end of the test it is restarted for the checks, so
+// every crash test also tests recovery.
 func NewDurable(t testing.TB) *Durable {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	// Preparing does not wait for the disk, which takes seconds: a test can kill
-	// processes, not the machine.
+	// Setup runs without fsync, which would take seconds: a test kills processes, not the machine.
 	srv, err := StartServer(ctx, localpg.Options{Log: t.Output()})
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	d := &Durable{Server: srv, opts: localpg.Options{Dir: srv.Dir(), Durable: true, Log: t.Output()}}
+	d.stopAtEnd(t)
+	d.DB = newCluster(srv).newDB(t)
+	d.Restart(t)
+	t.Cleanup(func() { d.restartEnded(t) })
+	return d
+}
+
+func (d *Durable) stopAtEnd(t testing.TB) {
 	t.Cleanup(func() {
 		if err := StopServer(d.Server); err != nil {
 			t.Errorf("pgtest: %v", err)
 		}
 	})
-	c := &cluster{dsn: srv.DSN(localpg.Superuser, "postgres"), server: srv}
-	d.DB = c.newDB(t)
-	d.Restart(t)
-	t.Cleanup(func() {
-		select {
-		case <-d.Server.Done():
-			d.Restart(t)
-		default:
-		}
-	})
-	return d
 }
 
-// Restart starts the server anew on what the last one left, and stops that one
-// first if it still runs. The DSNs stay valid.
+// restartEnded restarts the server if it has ended.
+func (d *Durable) restartEnded(t testing.TB) {
+	t.Helper()
+	select {
+	case <-d.Server.Done():
+		d.Restart(t)
+	default:
+	}
+}
+
+// Restart starts a server on the existing data, after stopping the current one if it runs. The DSNs stay valid.
 func (d *Durable) Restart(t testing.TB) {
 	t.Helper()
-	_ = d.Server.Stop() // an error tells of a crash, which is why we are here
+	_ = d.Server.Stop() // the error reports the crash that the test caused
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	srv, err := localpg.Start(ctx, d.opts)

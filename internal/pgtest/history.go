@@ -14,14 +14,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/localpg"
 )
 
-// Restore dumps a database of another cluster and restores it on this server, under the same name.
+// Restore dumps a database of another cluster and restores it on this server under the same name.
 func (d *Durable) Restore(t testing.TB, from *DB) *DB {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	db := &DB{Name: from.Name, cluster: d.cluster}
-	db.SuperDSN = withDatabase(d.cluster.dsn, db.Name)
-	db.AppDSN = withUser(db.SuperDSN, appRole, appPassword)
+	db := d.cluster.db(from.Name)
 	if err := d.cluster.execute(ctx, "CREATE DATABASE "+pgx.Identifier{db.Name}.Sanitize()); err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -32,16 +30,12 @@ func (d *Durable) Restore(t testing.TB, from *DB) *DB {
 	return db
 }
 
-// Standby starts a server that follows this one by asynchronous streaming replication. It can only be
-// read until Promote.
+// Standby starts a standby with asynchronous streaming replication, read-only until Promote.
 func (d *Durable) Standby(t testing.TB) *Durable {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	dir, err := os.MkdirTemp(filepath.Split(dirPattern))
-	if err == nil {
-		err = os.Chmod(dir, 0o711)
-	}
+	dir, err := newDir()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
@@ -56,25 +50,17 @@ func (d *Durable) Standby(t testing.TB) *Durable {
 	if s.Server, err = localpg.Start(ctx, s.opts); err != nil {
 		t.Fatalf("pgtest: start the standby: %v", err)
 	}
-	t.Cleanup(func() {
-		if err := StopServer(s.Server); err != nil {
-			t.Errorf("pgtest: %v", err)
-		}
-	})
-	s.DB = &DB{Name: d.Name, cluster: &cluster{dsn: s.Server.DSN(localpg.Superuser, "postgres"), server: s.Server}}
-	s.SuperDSN = withDatabase(s.cluster.dsn, s.Name)
-	s.AppDSN = withUser(s.SuperDSN, appRole, appPassword)
+	s.stopAtEnd(t)
+	s.DB = newCluster(s.Server).db(d.Name)
 	return s
 }
 
-// Promote makes a standby a primary with a timeline of its own. The invariants hold on it at the end of the test.
+// Promote makes a standby a primary with its own timeline. The invariants are checked on it at the end of the test.
 func (d *Durable) Promote(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := d.cluster.execute(ctx, "SELECT 1 / pg_promote()::integer"); err != nil {
-		t.Fatalf("pgtest: promote the standby: %v", err)
-	}
+	within(t, "promote the standby", func(ctx context.Context) error {
+		return d.cluster.execute(ctx, "SELECT 1 / pg_promote()::integer")
+	})
 	t.Cleanup(func() { d.finish(t) })
 }
 
@@ -87,7 +73,7 @@ func (d *Durable) dataDir(t testing.TB) string {
 	return dirs[0]
 }
 
-// sameOwner gives all below a folder to the owner of another one: under root the server has an account of its own.
+// sameOwner gives a directory tree to the owner of another directory: under root the server has its own account.
 func sameOwner(dir, as string) error {
 	info, err := os.Stat(as)
 	if err != nil {
@@ -95,7 +81,7 @@ func sameOwner(dir, as string) error {
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return fmt.Errorf("the owner of %s is not known", as)
+		return fmt.Errorf("the owner of %s is unknown", as)
 	}
 	return filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
@@ -108,7 +94,7 @@ func sameOwner(dir, as string) error {
 func program(ctx context.Context, t testing.TB, name string, args ...string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: %s is not here", name)
+		t.Skipf("SKIPPED, NOT TESTED: %s is not installed", name)
 	}
 	if out, err := exec.CommandContext(ctx, name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("pgtest: %s: %v\n%s", name, err, out)

@@ -1,18 +1,18 @@
-// Package pgtest gives every test a database of its own on a real PostgreSQL.
+// Package pgtest gives every test its own database on a real PostgreSQL.
 //
-// The databases are copies of a template that has all migrations, so one costs
-// about 20 ms and tests run in parallel, also those of other packages' processes.
-// Copies of successful tests are dropped, after the invariants in db/checks have
-// been verified in them; those of failed tests stay for a look.
+// The databases are copies of a migrated template, so one costs about 20 ms, and tests run in parallel, across
+// packages too. Databases of successful tests are dropped after the invariants in db/checks were verified;
+// those of failed tests are kept for inspection.
 //
-// The server is the one LEDGERD_TEST_DSN names (`make test` starts it once for
-// all packages), else one which this process starts when the first test asks.
+// The server is the one in LEDGERD_TEST_DSN (`make test` starts it once for all packages), or one that this
+// process starts for its first test.
 package pgtest
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -26,24 +26,27 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// patience bounds each step of making and dropping a database.
+// patience bounds each step of creating and dropping a database.
 const patience = 2 * time.Minute
 
-// DB is a test's own database with all migrations and no rows but theirs.
+// DB is a test's own database after all migrations.
 type DB struct {
 	// Name of the database.
 	Name string
-	// SuperDSN logs in as a superuser, for looking and breaking.
+	// SuperDSN logs in as a superuser, for inspection and sabotage.
 	SuperDSN string
-	// AppDSN logs in with the rights of the service and no more.
+	// AppDSN logs in with the rights of the server, and no more.
 	AppDSN string
 
 	cluster   *cluster
 	unchecked bool // see SkipChecks
 }
 
-// Main is for TestMain: it runs the tests and stops the server they started, if any.
+// Main is for TestMain: it runs the tests and stops the server if they started one.
 func Main(m *testing.M) {
+	if checks := flag.Lookup("rapid.checks"); checks != nil {
+		_ = checks.Value.Set(modelChecks)
+	}
 	code := m.Run()
 	if err := stopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
@@ -52,8 +55,10 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// New makes a database for the test, which fails at its end if a row breaks one
-// of db/checks.
+// modelChecks is how many sequences of calls a test against a model draws, unless the flag -rapid.checks says otherwise.
+const modelChecks = "40"
+
+// New makes a database for the test. The test fails at its end if a row violates one of db/checks.
 func New(t testing.TB) *DB {
 	t.Helper()
 	c, err := shared()
@@ -63,10 +68,10 @@ func New(t testing.TB) *DB {
 	return c.newDB(t)
 }
 
-// poolSize leaves room on the server for all the tests that run at once.
+// poolSize leaves connections for all tests that run in parallel.
 const poolSize = 8
 
-// Pool connects to one of the DSNs, as the service does, until the test ends.
+// Pool connects to a DSN like the server does, until the test ends.
 func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -82,6 +87,22 @@ func Pool(t testing.TB, dsn string) *pgxpool.Pool {
 	return pool
 }
 
+// within runs a step of a test's set-up, which ends the test if it fails.
+func within(t testing.TB, step string, do func(ctx context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		t.Fatalf("pgtest: %s: %v", step, err)
+	}
+}
+
+// db names a database of the cluster.
+func (c *cluster) db(name string) *DB {
+	super := withDatabase(c.dsn, name)
+	return &DB{Name: name, SuperDSN: super, AppDSN: withUser(super, appRole, appPassword), cluster: c}
+}
+
 func (c *cluster) newDB(t testing.TB) *DB {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -90,13 +111,11 @@ func (c *cluster) newDB(t testing.TB) *DB {
 	if err != nil {
 		t.Fatalf("pgtest: prepare the template: %v", err)
 	}
-	db := &DB{Name: databaseName(t.Name()), cluster: c}
-	db.SuperDSN = withDatabase(c.dsn, db.Name)
-	db.AppDSN = withUser(db.SuperDSN, appRole, appPassword)
+	db := c.db(databaseName(t.Name()))
 	name := pgx.Identifier{db.Name}.Sanitize()
 	if err = c.execute(ctx,
 		"CREATE DATABASE "+name+" TEMPLATE "+pgx.Identifier{template}.Sanitize()+" STRATEGY file_copy",
-		// As the migrations do: a copy has no privileges of its own.
+		// Privileges on a database are not copied; the migrations revoke this one.
 		"REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"); err != nil {
 		t.Fatalf("pgtest: copy the template: %v", err)
 	}
@@ -104,7 +123,7 @@ func (c *cluster) newDB(t testing.TB) *DB {
 	return db
 }
 
-// databaseName is unique, and tells in pg_stat_activity which test is at work.
+// databaseName is unique, and names the test in pg_stat_activity.
 func databaseName(test string) string {
 	readable := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -117,8 +136,7 @@ func databaseName(test string) string {
 	return fmt.Sprintf("t_%.40s_%s", readable, hex.EncodeToString(unique[:]))
 }
 
-// finish verifies the invariants and drops the database, or keeps it when the
-// test has failed.
+// finish verifies the invariants and drops the database, or keeps it if the test failed.
 func (db *DB) finish(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -133,17 +151,17 @@ func (db *DB) finish(t testing.TB) {
 		}
 	}
 	if t.Failed() {
-		t.Logf("the database stays for a look: psql '%s'%s", db.SuperDSN, db.cluster.keepHint(t.Name()))
+		t.Logf("the database is kept for inspection: psql '%s'%s", db.SuperDSN, db.cluster.keepHint(t.Name()))
 		return
 	}
-	// A test may leave connections open; they are not worth failing for.
+	// Connections left open by the test are no reason to fail.
 	if err := db.cluster.execute(ctx, "DROP DATABASE "+pgx.Identifier{db.Name}.Sanitize()+" WITH (FORCE)"); err != nil {
 		t.Errorf("pgtest: drop the database: %v", err)
 	}
 }
 
-// Touched counts the table and index blocks of the tables whose names match a regular expression that were read or
-// found in memory, as the statistics tell, with what the last statement of each pool has not yet told.
+// Touched counts the table and index blocks that were read, from cache or disk, of tables whose names match a
+// regular expression. It flushes the statistics of each pool first.
 func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool.Pool) (blocks int64) {
 	t.Helper()
 	for _, pool := range append(pools, super) {
@@ -159,8 +177,8 @@ func Touched(t testing.TB, tables string, super *pgxpool.Pool, pools ...*pgxpool
 	return blocks
 }
 
-// TouchedAtRest counts the blocks that something touches when what was deleted before is vacuumed away. Somebody's
-// snapshot may keep that for a moment: it tries again, for some seconds, while it is more than most.
+// TouchedAtRest counts the blocks that a function touches after vacuuming deleted rows away. Another session's
+// snapshot may delay that, so it retries for some seconds while the count exceeds most.
 func TouchedAtRest(t testing.TB, super *pgxpool.Pool, most int64, touched func() int64) (blocks int64) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; {

@@ -71,7 +71,7 @@ func TestAppHasTheRightsOfTheServiceOnly(t *testing.T) {
 	}
 	_, err := Pool(t, db.AppDSN).Exec(t.Context(), "CREATE TABLE mine ()")
 	if err == nil {
-		t.Error("it may create tables")
+		t.Error("the app role may create tables")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestBrokenCheckIsNamed(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if _, err = runChecks(t.Context(), db.SuperDSN, fstest.MapFS{"wrong.sql": {Data: []byte("SELEKT")}}); err == nil {
-		t.Error("a check which does not run passes")
+		t.Error("a check with a syntax error passes")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestDurableKeepsCommitsThroughACrash(t *testing.T) {
 	if got := queryText(t, d.SuperDSN, "SELECT v FROM kept"); got != "committed" {
 		t.Errorf("got %q", got)
 	}
-	d.Server.Kill() // the end of the test brings it back once more for the checks
+	d.Server.Kill() // the end of the test restarts it for the checks
 }
 
 func queryText(t *testing.T, dsn, sql string) string {

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Proxy stands between a pool and Postgres, and breaks what goes through it.
+// Proxy is a TCP proxy between a pool and Postgres that injects failures.
 type Proxy struct {
 	// DSN logs in through the proxy.
 	DSN string
@@ -23,15 +23,15 @@ type Proxy struct {
 	mu               sync.Mutex
 	network, address string
 	down             bool
-	conns            map[net.Conn]Direction // what is read from it
-	holes            map[net.Conn]bool      // nothing that is read from these is passed on, though all is acknowledged
+	conns            map[net.Conn]Direction // by the side that is read from
+	holes            map[net.Conn]bool      // data read from these is acknowledged and dropped
 	accepted         int
 
 	tapMu sync.Mutex
 	taps  [2]Tap
 }
 
-// Direction is one of the two in which bytes pass a proxy.
+// Direction is the direction of bytes through a proxy.
 type Direction int
 
 // Requests go to Postgres, Answers to its client.
@@ -40,11 +40,11 @@ const (
 	Answers
 )
 
-// Tap sees what a connection carries in one direction, from the end of its startup message on, and tells how many of
-// the bytes are passed on, and whether the connection is cut behind them. It may call SetDown.
+// Tap sees the bytes of a connection in one direction, after its startup message. It returns how many of them
+// to forward, and whether to cut the connection after them. It may call SetDown.
 type Tap func(conn int, data []byte) (pass int, cut bool)
 
-// NewProxy leads to the server and the database of a DSN, until the test ends.
+// NewProxy forwards to the server and database of a DSN until the test ends.
 func NewProxy(t testing.TB, dsn string) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +69,7 @@ func newProxy(t testing.TB, dsn string, listener net.Listener) *Proxy {
 	return p
 }
 
-// Lead makes new connections lead to another server, which needs a database of the same name.
+// Lead redirects new connections to another server, which needs a database of the same name.
 func (p *Proxy) Lead(t testing.TB, dsn string) *pgx.ConnConfig {
 	t.Helper()
 	c, err := pgx.ParseConfig(dsn)
@@ -92,7 +92,7 @@ func (p *Proxy) serve() {
 	}
 }
 
-// connect pumps both ways. Requests to cancel a query are lost, as a broken network loses them.
+// connect copies both ways. It drops cancel requests, like a broken network.
 func (p *Proxy) connect(client net.Conn) {
 	defer client.Close()
 	startup, err := readStartup(client)
@@ -126,7 +126,7 @@ func (p *Proxy) connect(client net.Conn) {
 	p.pump(server, client, n, Requests)
 }
 
-// readStartup reads the first message, the only one without a type.
+// readStartup reads the startup message, the only one without a type byte.
 func readStartup(from io.Reader) ([]byte, error) {
 	const most = 10_000 // as in Postgres
 	message := make([]byte, 8)
@@ -171,7 +171,7 @@ func (p *Proxy) tap(conn int, d Direction, data []byte) (pass int, cut bool) {
 	return p.taps[d](conn, data)
 }
 
-// Tap sets the tap of a direction, or removes it (nil). Taps of one proxy run one at a time.
+// Tap sets or (nil) removes the tap of a direction. A proxy runs one tap at a time.
 func (p *Proxy) Tap(d Direction, tap Tap) {
 	p.tapMu.Lock()
 	defer p.tapMu.Unlock()
@@ -202,7 +202,7 @@ func (p *Proxy) drop(conns ...net.Conn) {
 	}
 }
 
-// SetDown cuts all connections, and refuses new ones while it is down.
+// SetDown closes all connections and, while down is set, refuses new ones.
 func (p *Proxy) SetDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -212,7 +212,7 @@ func (p *Proxy) SetDown(down bool) {
 	}
 }
 
-// Silence makes black holes of all connections that there are, in the directions.
+// Silence makes the current connections drop all data in the given directions.
 func (p *Proxy) Silence(directions ...Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

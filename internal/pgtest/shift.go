@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// shiftedClock puts functions before those of Postgres, in sessions that begin from then on.
+// shiftedClock shadows Postgres' clock functions in sessions that begin afterwards.
 const shiftedClock = `
 	create table shifted_clock (ahead interval not null);
 	insert into shifted_clock values ('0');
@@ -20,11 +20,11 @@ const shiftedClock = `
 	create function now() returns timestamptz language sql stable parallel restricted
 		as 'select pg_catalog.now() + ahead from public.shifted_clock';`
 
-// ShiftedClock is the database's clock, as statements read it.
+// ShiftedClock is the database's clock as seen by statements.
 type ShiftedClock struct{ db *DB }
 
-// ShiftClock must be called before the servers connect. libfaketime would not do: with a clock ahead the timers of
-// Postgres do not fire, and locks are waited for without end.
+// ShiftClock must be called before the servers connect. libfaketime is no alternative: with a clock ahead,
+// Postgres' timers do not fire, and lock waits never end.
 func ShiftClock(t testing.TB, db *DB) ShiftedClock {
 	t.Helper()
 	c := ShiftedClock{db}
@@ -33,7 +33,7 @@ func ShiftClock(t testing.TB, db *DB) ShiftedClock {
 	return c
 }
 
-// Set puts the clock ahead of the machine's, or back.
+// Set sets the clock ahead of the machine's; 0 resets it.
 func (c ShiftedClock) Set(t testing.TB, ahead time.Duration) {
 	t.Helper()
 	c.execute(t, "update shifted_clock set ahead = $1", ahead)
@@ -41,14 +41,12 @@ func (c ShiftedClock) Set(t testing.TB, ahead time.Duration) {
 
 func (c ShiftedClock) execute(t testing.TB, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, c.db.SuperDSN)
-	if err == nil {
-		defer conn.Close(ctx)
-		_, err = conn.Exec(ctx, sql, args...)
-	}
-	if err != nil {
-		t.Fatalf("pgtest: the clock: %v", err)
-	}
+	within(t, "the clock", func(ctx context.Context) error {
+		conn, err := pgx.Connect(ctx, c.db.SuperDSN)
+		if err == nil {
+			defer conn.Close(ctx)
+			_, err = conn.Exec(ctx, sql, args...)
+		}
+		return err
+	})
 }

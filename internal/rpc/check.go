@@ -2,11 +2,13 @@ package rpc
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
 	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -14,29 +16,33 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxFields is how many bad fields an error names: it has to fit into a trailer.
+// maxFields bounds the fields in an error: it has to fit into a trailer.
 const maxFields = 20
 
-// check holds a request against what is true of all of them, then against the rules in its proto.
+// check validates a request: first rules common to all messages, then the rules of its proto.
 func check(m proto.Message) error {
-	if err := unread(m); err != nil {
+	if err := decodeError(m); err != nil {
 		return err
 	}
-	if field, problem := readable(m.ProtoReflect()); problem != "" {
-		return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+	if path, problem := findInvalid(m.ProtoReflect()); problem != "" {
+		return fault.FieldInvalid.New("%s: %s", path, problem).WithField(path, problem)
 	}
-	return broken(protovalidate.Validate(m))
+	return violationFault(m, protovalidate.Validate(m))
 }
 
-// broken is what protovalidate says as a fault.
-func broken(err error) error {
+// violationFault converts an error of protovalidate about a message to a fault.
+func violationFault(m proto.Message, err error) error {
 	var v *protovalidate.ValidationError
 	if !errors.As(err, &v) {
 		return err
 	}
 	f := fault.FieldInvalid.New("the request breaks %d rules", len(v.Violations))
 	for _, x := range v.Violations[:min(len(v.Violations), maxFields)] {
-		f = f.WithField(protovalidate.FieldPathString(x.Proto.GetField()), describe(x))
+		path, problem := protovalidate.FieldPathString(x.Proto.GetField()), describe(x)
+		if o := m.ProtoReflect().Descriptor().Oneofs().ByName(protoreflect.Name(path)); o != nil {
+			path, problem = string(o.Fields().Get(0).Name()), "must be set, or "+string(o.Fields().Get(1).Name())
+		}
+		f = f.WithField(path, problem)
 	}
 	if len(f.Fields) == 1 {
 		f.Message = f.Fields[0].Path + ": " + f.Fields[0].Description
@@ -44,7 +50,7 @@ func broken(err error) error {
 	return f
 }
 
-// describe says what is wrong with a field. For an enum it lists the allowed names, where protovalidate lists numbers.
+// describe returns the rule that a field breaks. For an enum it lists the allowed names; protovalidate lists numbers.
 func describe(x *protovalidate.Violation) string {
 	f := x.FieldDescriptor
 	if f == nil || f.Enum() == nil || !strings.HasPrefix(x.Proto.GetRuleId(), "enum.") {
@@ -68,33 +74,27 @@ func describe(x *protovalidate.Violation) string {
 	return "must be one of " + strings.Join(names, ", ")
 }
 
-// check checks a request. Items of a batch that stand for themselves do not fail the call: what is
-// wrong with one is left in c.bad. Good batches are gone through once.
-func (c *call) check(m proto.Message) error {
-	err := check(m)
+// checkCall validates the request of a call. It leaves the items of a batch that is not all or nothing to the handler,
+// because an invalid item does not fail the call.
+func checkCall(m proto.Message) error {
 	batch, ok := m.(*ledgerv1.TransferBatchRequest)
-	if err == nil || !ok || batch.GetAllOrNothing() || len(batch.ProtoReflect().GetUnknown()) > 0 {
+	if !ok || batch.GetAllOrNothing() {
+		return check(m)
+	}
+	r := batch.ProtoReflect()
+	if err := decodeError(m); err != nil {
 		return err
 	}
-	shell := protovalidate.FilterFunc(func(part protoreflect.Message, _ protoreflect.Descriptor) bool {
-		return part.Descriptor() == batch.ProtoReflect().Descriptor()
-	})
-	if err := broken(protovalidate.Validate(batch, protovalidate.WithFilter(shell))); err != nil {
-		return err
+	if len(r.GetUnknown()) > 0 {
+		return check(m)
 	}
-	c.bad = make(map[int]error)
-	for i, item := range batch.GetItems() {
-		if err := checkItem(item); err != nil {
-			c.bad[i] = err
-		}
-	}
-	if len(c.bad) == 0 {
-		return err
-	}
-	return nil
+	return violationFault(m, protovalidate.Validate(batch, protovalidate.WithFilter(protovalidate.FilterFunc(
+		func(part protoreflect.Message, _ protoreflect.Descriptor) bool {
+			return part.Descriptor() == r.Descriptor()
+		}))))
 }
 
-// checkItem says of an item what would be said of a lone call: first of its key.
+// checkItem validates an item of a batch like a call of its own, its key first.
 func checkItem(item *ledgerv1.TransferBatchItem) error {
 	if key := item.GetIdempotencyKey(); key != "" {
 		if _, err := ParseKey(key); err != nil {
@@ -109,18 +109,30 @@ func checkItem(item *ledgerv1.TransferBatchItem) error {
 	return check(item)
 }
 
-// readable refuses what no call can mean: a field that this server does not know, which may be a
-// condition, and NUL, which Postgres cannot store. It returns the path of the first such field.
-func readable(m protoreflect.Message) (field, problem string) {
-	if len(m.GetUnknown()) > 0 {
-		return string(m.Descriptor().Name()), "has a field that this server does not know"
+// findInvalid returns the path of the first field that no call may have: an unknown field, which may be a condition
+// that a newer client relies on, or a string with NUL, which Postgres cannot store.
+func findInvalid(m protoreflect.Message) (path, problem string) {
+	path, problem = findInvalidField(m)
+	return strings.TrimPrefix(path, "."), problem
+}
+
+// findInvalidField is findInvalid, except that a name at the beginning of the path follows a point.
+func findInvalidField(m protoreflect.Message) (path, problem string) {
+	if b := m.GetUnknown(); len(b) > 0 {
+		number, _, _ := protowire.ConsumeTag(b)
+		return fmt.Sprintf(".%d", number), "this server does not know a field with this number"
 	}
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case f.IsMap():
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				if field, problem = readableValue(f.MapKey(), k.Value()); problem == "" {
-					field, problem = readableValue(f.MapValue(), v)
+				if path, problem = findInvalidValue(f.MapKey(), k.Value()); problem != "" {
+					problem = "names " + problem
+					return false
+				}
+				path, problem = findInvalidValue(f.MapValue(), v)
+				if problem != "" && len(k.String()) <= maxKeyInPath {
+					path = "." + k.String() + path
 				}
 				return problem == ""
 			})
@@ -129,28 +141,39 @@ func readable(m protoreflect.Message) (field, problem string) {
 			case protoreflect.StringKind, protoreflect.MessageKind:
 				l := v.List()
 				for i := 0; i < l.Len() && problem == ""; i++ {
-					field, problem = readableValue(f, l.Get(i))
+					if path, problem = findInvalidValue(f, l.Get(i)); problem != "" {
+						path = fmt.Sprintf("[%d]%s", i, path)
+					}
 				}
 			}
 		default:
-			field, problem = readableValue(f, v)
+			path, problem = findInvalidValue(f, v)
 		}
-		if problem != "" {
-			field = strings.TrimSuffix(string(f.Name())+"."+field, ".")
+		if problem != "" && !hasBareValues(m) {
+			path = "." + string(f.Name()) + path
 		}
 		return problem == ""
 	})
-	return field, problem
+	return path, problem
 }
 
-func readableValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (field, problem string) {
+// hasBareValues reports whether the fields of a message have no names in JSON.
+func hasBareValues(m protoreflect.Message) bool {
+	switch m.Descriptor().FullName() {
+	case "google.protobuf.Struct", "google.protobuf.Value", "google.protobuf.ListValue":
+		return true
+	}
+	return false
+}
+
+func findInvalidValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (path, problem string) {
 	switch f.Kind() {
 	case protoreflect.StringKind:
 		if strings.IndexByte(v.String(), 0) >= 0 {
 			return "", "must not contain a NUL character"
 		}
 	case protoreflect.MessageKind:
-		return readable(v.Message())
+		return findInvalidField(v.Message())
 	}
 	return "", ""
 }

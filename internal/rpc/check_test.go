@@ -1,16 +1,21 @@
 package rpc
 
 import (
+	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/structpb"
 
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Callers write names of enums: numbers such as protovalidate's "must not be in list [0]" tell them nothing.
-func TestABadEnumIsToldTheNamesThatAreAllowed(t *testing.T) {
+// Callers write names of enums, so numbers as in protovalidate's "must not be in list [0]" do not help them.
+func TestEnumErrorsListTheAllowedNames(t *testing.T) {
 	t.Parallel()
 	const all = "must be one of CHANNEL_SMS, CHANNEL_EMAIL, CHANNEL_PUSH, CHANNEL_WEBHOOK"
 	for _, c := range []struct {
@@ -22,14 +27,68 @@ func TestABadEnumIsToldTheNamesThatAreAllowed(t *testing.T) {
 		{&notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_PUSH},
 			"must be one of CHANNEL_SMS, CHANNEL_EMAIL"},
 	} {
-		var said string
+		var got string
 		for _, f := range fault.Of(check(c.request)).Fields {
 			if f.Path == "channel" {
-				said = f.Description
+				got = f.Description
 			}
 		}
-		if said != c.want {
-			t.Errorf("%T: %q, not %q", c.request, said, c.want)
+		if got != c.want {
+			t.Errorf("%T: %q, want %q", c.request, got, c.want)
+		}
+	}
+}
+
+func TestInvalidPartsHaveTheirPath(t *testing.T) {
+	t.Parallel()
+	nul := func(field string) *ledgerv1.TransferRequest {
+		r := simple()
+		r.Postings = append(r.Postings, &ledgerv1.Posting{From: "a", To: "b", Asset: "CNY", Amount: "1"})
+		m := r.Postings[1].ProtoReflect()
+		m.Set(m.Descriptor().Fields().ByName(protoreflect.Name(field)), protoreflect.ValueOfString("a\x00"))
+		return r
+	}
+	noted := func(metadata map[string]string) *ledgerv1.TransferRequest {
+		r := simple()
+		r.Metadata = metadata
+		return r
+	}
+	unknown := func(m proto.Message, parts ...*ledgerv1.Posting) proto.Message {
+		b := protowire.AppendVarint(protowire.AppendTag(nil, 1000, protowire.VarintType), 1)
+		if len(parts) > 0 {
+			parts[0].ProtoReflect().SetUnknown(b)
+		} else {
+			m.ProtoReflect().SetUnknown(b)
+		}
+		return m
+	}
+	variables, err := structpb.NewStruct(map[string]any{"items": []any{"a", map[string]any{"name": "b\x00"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := simple()
+	for _, x := range []struct {
+		request    proto.Message
+		path, text string
+	}{
+		{nul("from"), "postings[1].from", "postings[1].from: must not contain a NUL"},
+		{&ledgerv1.TransferBatchRequest{AllOrNothing: true, Items: []*ledgerv1.TransferBatchItem{{Transfer: simple()},
+			{Transfer: nul("to")}}}, "items[1].transfer.postings[1].to", "NUL"},
+		{noted(map[string]string{"b": "a\x00"}), "metadata.b", "NUL"},
+		{noted(map[string]string{"a\x00": "b"}), "metadata", "metadata: names must not contain a NUL"},
+		{noted(map[string]string{strings.Repeat("k", 1000): "\x00"}), "metadata", "NUL"},
+		{&notifyv1.PreviewTemplateRequest{Template: &notifyv1.TemplateUse{Variables: variables}},
+			"template.variables.items[1].name", "NUL"},
+		{&ledgerv1.ReverseRequest{BizNo: "a"}, "transfer_id", "must be set, or transfer_biz_no"},
+		{unknown(part, part.Postings[0]), "postings[0].1000", "does not know"},
+		{unknown(simple()), "1000", "does not know"},
+	} {
+		f, path := fault.Of(check(x.request)), ""
+		if len(f.Fields) > 0 {
+			path = f.Fields[0].Path
+		}
+		if path != x.path || !strings.Contains(f.Message, x.text) {
+			t.Errorf("%q: %s, want %q: %s", path, f.Message, x.path, x.text)
 		}
 	}
 }

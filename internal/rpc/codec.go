@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -17,8 +16,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// codecs make an answer the same bytes whenever it is given: the library's own shuffle maps, and put
-// white space into JSON that differs from build to build.
+// codecs are for protobuf messages only: Connect hands them nothing else. They encode deterministically, so that a
+// replay has the same bytes. Connect's own codecs shuffle maps, and their JSON has white space that differs from build
+// to build.
 func codecs() []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(protoCodec{}),
@@ -35,65 +35,58 @@ const minCompressed = 4 << 10
 var (
 	marshal   = proto.MarshalOptions{Deterministic: true}
 	writeJSON = protojson.MarshalOptions{}
-	// Each level of an Any costs a pass over all that is within. Requests have less than 20 levels, without the data of
-	// templates.
+	// Decoding an Any costs a pass over its content at each level. Requests have fewer than 20 levels, not counting the
+	// data of templates.
 	readJSON = protojson.UnmarshalOptions{RecursionLimit: 64}
 )
 
-// unreadField is a field that no message has: the last one there can be.
-const unreadField = protowire.MaxValidNumber
+// decodeErrorField is the greatest field number. No message uses it.
+const decodeErrorField = protowire.MaxValidNumber
 
-// leaveUnread leaves in a message what is wrong with its bytes. Connect decodes before any interceptor
-// runs, and would answer a codec's error itself, without a reason, a line in the log, or a count.
-func leaveUnread(m proto.Message, err error) {
+// storeDecodeError stores a decoding error in the message. Connect decodes before any interceptor runs, and would send
+// a codec's error itself, without a reason, a log line, or a count.
+func storeDecodeError(m proto.Message, err error) {
+	var p jsonProblem
+	if !errors.As(err, &p) {
+		// Each build of protobuf puts either a space or U+00A0 after "proto:".
+		p.problem = strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
+	}
 	proto.Reset(m)
-	text := strings.ReplaceAll(err.Error(), "\u00a0", " ") // protobuf's errors differ from build to build
-	text = strings.TrimPrefix(text, "proto: ")
-	b := protowire.AppendTag(nil, unreadField, protowire.BytesType)
-	m.ProtoReflect().SetUnknown(protowire.AppendString(b, text))
+	b := protowire.AppendTag(nil, decodeErrorField, protowire.BytesType)
+	m.ProtoReflect().SetUnknown(protowire.AppendString(b, p.path+"\x00"+p.problem))
 }
 
-// unread tells what leaveUnread left, if anything. A caller who sends the field himself is answered
-// what he wrote.
-func unread(m proto.Message) error {
+// decodeError returns the error that storeDecodeError stored, if any. A caller that sends the field itself gets its own
+// text back.
+func decodeError(m proto.Message) error {
 	field, kind, n := protowire.ConsumeTag(m.ProtoReflect().GetUnknown())
-	if n < 0 || field != unreadField || kind != protowire.BytesType {
+	if n < 0 || field != decodeErrorField || kind != protowire.BytesType {
 		return nil
 	}
 	text, _ := protowire.ConsumeString(m.ProtoReflect().GetUnknown()[n:])
-	return fault.FieldInvalid.New("the request cannot be read: %s", strings.ToValidUTF8(text, "?"))
+	path, problem, _ := strings.Cut(strings.ToValidUTF8(text, "?"), "\x00")
+	f := fault.FieldInvalid.New("the request cannot be read: %s", jsonProblem{path, problem}.Error())
+	if path != "" {
+		f = f.WithField(path, problem)
+	}
+	return f
 }
 
 type protoCodec struct{}
 
 func (protoCodec) Name() string { return "proto" }
 
-func (protoCodec) Marshal(m any) ([]byte, error) {
-	p, err := message(m)
-	if err != nil {
-		return nil, err
-	}
-	return marshal.Marshal(p)
-}
-
-func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	p, err := message(m)
-	if err != nil {
-		return nil, err
-	}
-	return marshal.MarshalAppend(dst, p)
-}
-
+func (protoCodec) Marshal(m any) ([]byte, error)       { return marshal.Marshal(m.(proto.Message)) }
 func (protoCodec) MarshalStable(m any) ([]byte, error) { return protoCodec{}.Marshal(m) }
 func (protoCodec) IsBinary() bool                      { return true }
 
+func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	return marshal.MarshalAppend(dst, m.(proto.Message))
+}
+
 func (protoCodec) Unmarshal(b []byte, m any) error {
-	p, err := message(m)
-	if err != nil {
-		return err
-	}
-	if err := proto.Unmarshal(b, p); err != nil {
-		leaveUnread(p, err)
+	if err := proto.Unmarshal(b, m.(proto.Message)); err != nil {
+		storeDecodeError(m.(proto.Message), err)
 	}
 	return nil
 }
@@ -103,11 +96,7 @@ type jsonCodec struct{ name string }
 func (c jsonCodec) Name() string { return c.name }
 
 func (c jsonCodec) Marshal(m any) ([]byte, error) {
-	p, err := message(m)
-	if err != nil {
-		return nil, err
-	}
-	b, err := writeJSON.Marshal(p)
+	b, err := writeJSON.Marshal(m.(proto.Message))
 	if err != nil {
 		return nil, err
 	}
@@ -123,22 +112,11 @@ func (c jsonCodec) MarshalStable(m any) ([]byte, error) { return c.Marshal(m) }
 func (c jsonCodec) IsBinary() bool                      { return false }
 
 func (c jsonCodec) Unmarshal(b []byte, m any) error {
-	p, err := message(m)
-	if err != nil {
-		return err
-	}
+	p := m.(proto.Message)
 	if len(b) == 0 {
-		leaveUnread(p, errors.New("the body is empty: send {} for a request without fields"))
+		storeDecodeError(p, errors.New("the body is empty: send {} for a request without fields"))
 	} else if err := readJSON.Unmarshal(b, p); err != nil {
-		leaveUnread(p, err)
+		storeDecodeError(p, explainJSON(b, p, err))
 	}
 	return nil
-}
-
-func message(m any) (proto.Message, error) {
-	p, ok := m.(proto.Message)
-	if !ok {
-		return nil, fmt.Errorf("%T is not a protobuf message", m)
-	}
-	return p, nil
 }

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// docs/api/conventions.md, as far as a program can see.
+// The rules of docs/api/conventions.md that a program can check.
 func TestFieldsFollowTheConventions(t *testing.T) {
 	t.Parallel()
 	pages := 0
@@ -33,7 +33,7 @@ func TestFieldsFollowTheConventions(t *testing.T) {
 	}
 }
 
-// messages yields messages and those within them.
+// messages yields messages and their nested messages.
 func messages(ms protoreflect.MessageDescriptors) func(yield func(protoreflect.MessageDescriptor) bool) {
 	return func(yield func(protoreflect.MessageDescriptor) bool) {
 		for i := range ms.Len() {
@@ -58,10 +58,10 @@ func checkField(t *testing.T, m protoreflect.MessageDescriptor, f protoreflect.F
 	}
 	for _, unit := range []string{"_ms", "_seconds", "_at", "_until"} {
 		if strings.HasSuffix(name, unit) {
-			t.Errorf("%s: times end in _time, lengths of time are Durations", f.FullName())
+			t.Errorf("%s: names of times end in _time, durations have type Duration", f.FullName())
 		}
 	}
-	// Ids that others give are text.
+	// Ids assigned by other systems are text.
 	text := strings.HasSuffix(name, "request_id") || name == "provider_message_id"
 	if strings.HasSuffix(name, "_id") && kind != "int64" && !text &&
 		!strings.HasPrefix(string(m.FullName()), "ledgerd.inbox.") {
@@ -73,11 +73,11 @@ func checkPages(t *testing.T, m protoreflect.MessageDescriptor) {
 	t.Helper()
 	rules, _ := proto.GetExtension(m.Fields().ByName("page_size").Options(), validate.E_Field).(*validate.FieldRules)
 	if r := rules.GetInt32(); !r.HasGte() || r.GetGte() != 0 || !r.HasLte() || r.GetLte() != 1000 {
-		t.Errorf("%s.page_size is not bounded to 0 and 1,000: %v", m.FullName(), rules)
+		t.Errorf("%s.page_size is not limited to 0 through 1,000: %v", m.FullName(), rules)
 	}
 	answer, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.TrimSuffix(string(m.FullName()), "Request") + "Response"))
 	if err != nil || answer.(protoreflect.MessageDescriptor).Fields().ByName("next_page_token") == nil ||
 		m.Fields().ByName("page_token") == nil {
-		t.Errorf("%s has no page_token, or its answer no next_page_token: %v", m.FullName(), err)
+		t.Errorf("%s has no page_token, or its response no next_page_token: %v", m.FullName(), err)
 	}
 }

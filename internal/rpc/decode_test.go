@@ -13,8 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-// Of ten thousand items the error has to say which it means.
-func TestABadFieldIsNamedWithItsPlace(t *testing.T) {
+// An error must name the item: a batch has up to ten thousand.
+func TestFieldErrorsOfItemsHaveTheFullPath(t *testing.T) {
 	t.Parallel()
 	const at = "items[7].transfer."
 	var d decoder
@@ -30,24 +30,24 @@ func TestABadFieldIsNamedWithItsPlace(t *testing.T) {
 	slices.Sort(paths)
 	want := []string{at + "biz_no", at + "conditions[0]", at + "effective_time", at + "metadata", at + "type"}
 	if !slices.Equal(paths, want) {
-		t.Errorf("%q, not %q", paths, want)
+		t.Errorf("paths %q, want %q", paths, want)
 	}
 }
 
-// Lists and sums of all accounts end before this letter.
-func TestNoCodeIsBehindAllPatterns(t *testing.T) {
+// U+10FFFF is the exclusive upper bound of lists and sums of all accounts.
+func TestCodesSortBeforeTheUpperBoundOfPatterns(t *testing.T) {
 	t.Parallel()
 	var d decoder
 	if d.code("code", "\U0010FFFE:a"); d.err() != nil {
 		t.Error(d.err())
 	}
 	if d.code("code", "\U0010FFFF:a"); d.err() == nil {
-		t.Error("it was let in")
+		t.Error("a code with U+10FFFF was accepted")
 	}
 }
 
-// The zero time says that there is none: it must not be stored for one that was said.
-func TestTheFirstMomentIsNoEffectiveTime(t *testing.T) {
+// The zero time means that there is no effective time, so it must not be accepted as one.
+func TestZeroTimeIsRejectedAsEffectiveTime(t *testing.T) {
 	t.Parallel()
 	first := time.Time{}
 	var d decoder
@@ -56,22 +56,22 @@ func TestTheFirstMomentIsNoEffectiveTime(t *testing.T) {
 		t.Error(at, d.err())
 	}
 	if d.effective("effective_time", timestamppb.New(first)); d.err() == nil {
-		t.Error("it was taken for none")
+		t.Error("the zero time was accepted")
 	}
 }
 
-func TestAnAmountThatIsNotAboveZeroIsNamedBesideOtherFaults(t *testing.T) {
+func TestAmountErrorsAreListedWithOtherFieldErrors(t *testing.T) {
 	t.Parallel()
 	var d decoder
 	d.bad("biz_no", "is too long")
 	d.positive("amount", "0.00", ledger.Exact)
 	d.positive("other", "x", ledger.Exact)
 	if len(d.f.Fields) != 3 || d.f.Fields[1].Path != "amount" || d.f.Fields[2].Path != "other" {
-		t.Errorf("named %+v", d.f.Fields)
+		t.Errorf("fields of the error: %+v", d.f.Fields)
 	}
 }
 
-// Each Any within an Any costs a pass over all that is within: small requests would take seconds.
+// Decoding nested Anys costs a pass over the content for each level: small requests could take seconds.
 func TestDeepJSONIsRefused(t *testing.T) {
 	t.Parallel()
 	nested := func(levels int) []byte {
@@ -82,6 +82,6 @@ func TestDeepJSONIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 	if err := readJSON.Unmarshal(nested(100), new(batchv1.ExecuteRequest)); err == nil {
-		t.Error("100 levels were read")
+		t.Error("100 levels were accepted")
 	}
 }

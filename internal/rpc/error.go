@@ -50,9 +50,10 @@ var steps = map[fault.Step]errorsv1.NextStep{
 	fault.NewToken:     errorsv1.NextStep_NEXT_STEP_NEW_TOKEN,
 }
 
-// faultOf makes any error a fault. One that is none is the server's own: the caller is told nothing of it.
+// faultOf converts any error to a fault. Errors that are not faults are internal: the caller does not see their text.
 func faultOf(ctx context.Context, err error) *fault.Fault {
-	if f := fault.Of(err); f != nil {
+	byCaller := ctx.Err() != nil && errors.Is(err, ctx.Err()) // not a failure of the database
+	if f := fault.Of(err); f != nil && !(byCaller && f.Reason == fault.DatabaseUnavailable) {
 		return f
 	}
 	var transport *connect.Error
@@ -60,18 +61,24 @@ func faultOf(ctx context.Context, err error) *fault.Fault {
 		switch transport.Code() {
 		case connect.CodeInvalidArgument, connect.CodeResourceExhausted, connect.CodeUnimplemented:
 			return fault.FieldInvalid.New("%s", transport.Message())
+		case connect.CodeCanceled, connect.CodeDeadlineExceeded:
+			return ended(err)
 		}
 	}
 	switch {
-	case ctx.Err() != nil && (transport != nil || errors.Is(err, ctx.Err())):
-		return fault.NotRun.New("the call timed out or was cancelled before its response").Because(err)
-	case databaseGone(err):
+	case byCaller, ctx.Err() != nil && transport != nil:
+		return ended(err)
+	case transport == nil && databaseGone(err):
 		return fault.DatabaseUnavailable.New("the database cannot be read now").After(time.Second).Because(err)
 	}
 	return fault.InternalError.New("internal error").Because(err)
 }
 
-// databaseGone tells the loss of the connection from an error of the database.
+func ended(err error) *fault.Fault {
+	return fault.NotRun.New("the call timed out or was cancelled before its response").Because(err)
+}
+
+// databaseGone reports whether an error means that the connection was lost, not that a statement failed.
 func databaseGone(err error) bool {
 	var refused *pgconn.ConnectError
 	var answer *pgconn.PgError
@@ -84,11 +91,11 @@ func databaseGone(err error) bool {
 	return pgconn.SafeToRetry(err) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// connectError is a fault on the wire.
+// connectError encodes a fault for the wire.
 func connectError(f *fault.Fault, requestID string) *connect.Error {
 	e := connect.NewError(codes[f.Reason.Code], errors.New(f.Message))
 	add := func(m proto.Message) {
-		detail := new(anypb.Any) // the same bytes whenever it is told
+		detail := new(anypb.Any) // deterministic bytes
 		if err := anypb.MarshalFrom(detail, m, marshal); err == nil {
 			d, _ := connect.NewErrorDetail(detail)
 			e.AddDetail(d)
@@ -97,28 +104,24 @@ func connectError(f *fault.Fault, requestID string) *connect.Error {
 	add(&errdetails.ErrorInfo{Reason: f.Reason.Name, Domain: Domain, Metadata: f.State})
 	add(detailOf(f, requestID))
 	if len(f.Fields) > 0 {
-		bad := &errdetails.BadRequest{}
-		for _, v := range f.Fields {
-			bad.FieldViolations = append(bad.FieldViolations,
-				&errdetails.BadRequest_FieldViolation{Field: v.Path, Description: v.Description})
-		}
-		add(bad)
+		add(&errdetails.BadRequest{FieldViolations: each(f.Fields,
+			func(v fault.Field) *errdetails.BadRequest_FieldViolation {
+				return &errdetails.BadRequest_FieldViolation{Field: v.Path, Description: v.Description}
+			})})
 	}
 	if f.RetryAfter > 0 {
 		add(&errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
-		e.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(f.RetryAfter.Seconds())))) // for what knows HTTP alone
+		e.Meta().Set("Retry-After", strconv.Itoa(int(math.Ceil(f.RetryAfter.Seconds())))) // for plain HTTP clients
 	}
 	return e
 }
 
-// itemError is a fault as the error of an item: the same as connectError, field by field.
+// itemError encodes a fault as the error of an item, with the same content as connectError.
 func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
 	e := &ledgerv1.ItemError{Code: string(f.Reason.Code), Reason: f.Reason.Name, Message: f.Message, Metadata: f.State,
-		Detail: detailOf(f, requestID)}
-	for _, v := range f.Fields {
-		e.FieldViolations = append(e.FieldViolations,
-			&ledgerv1.FieldViolation{Field: v.Path, Description: v.Description})
-	}
+		Detail: detailOf(f, requestID), FieldViolations: each(f.Fields, func(v fault.Field) *ledgerv1.FieldViolation {
+			return &ledgerv1.FieldViolation{Field: v.Path, Description: v.Description}
+		})}
 	if f.RetryAfter > 0 {
 		e.RetryDelay = durationpb.New(f.RetryAfter)
 	}
@@ -127,6 +130,5 @@ func itemError(f *fault.Fault, requestID string) *ledgerv1.ItemError {
 
 func detailOf(f *fault.Fault, requestID string) *errorsv1.ErrorDetail {
 	return &errorsv1.ErrorDetail{Class: classes[f.Reason.Class], NextStep: steps[f.NextStep()],
-		ShowToUser: f.Reason.Show,
-		RequestId:  cmp.Or(f.RequestID, requestID)}
+		ShowToUser: f.Reason.Show, RequestId: cmp.Or(f.RequestID, requestID)}
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1/batchv1connect"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -20,9 +20,7 @@ import (
 // Batch serves BatchService.
 type Batch struct{ *Mutations }
 
-var _ batchv1connect.BatchServiceHandler = (*Batch)(nil)
-
-// Execute runs operations, all or nothing.
+// Execute runs operations as one transaction, all or nothing.
 func (s *Batch) Execute(ctx context.Context, r *batchv1.ExecuteRequest) (*batchv1.ExecuteResponse, error) {
 	return run(ctx, s.Mutations, executeOperation, r)
 }
@@ -33,39 +31,42 @@ var executeOperation = operation[*batchv1.ExecuteRequest, *batchv1.ExecuteRespon
 func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batchv1.ExecuteResponse] {
 	e := &execute{call: c, lockKeys: r.GetLockKeys(), steps: make([]step, len(r.GetOperations()))}
 	var inner []string
-	rows, places := len(e.lockKeys), make(map[string]int, len(e.steps)) // a lock key takes room in the lock table
+	standsAlone := ""
+	rows, indexes := len(e.lockKeys), make(map[string]int, len(e.steps)) // lock keys count like rows
 	for i, o := range r.GetOperations() {
 		at := fmt.Sprintf("operations[%d].", i)
 		s := &e.steps[i]
-		s.place, s.name = i, o.GetName()
-		if _, twice := places[s.name]; twice {
+		s.index, s.name = i, o.GetName()
+		if _, twice := indexes[s.name]; twice {
 			d.bad(at+"name", "must be unique in the call")
 		}
 		s.read(c, d, at, o, func(name string) *step {
-			if place, ok := places[name]; ok {
-				return &e.steps[place]
+			if index, ok := indexes[name]; ok {
+				return &e.steps[index]
 			}
 			return nil
 		})
 		if s.name != "" {
-			places[s.name] = i
+			indexes[s.name] = i
 		}
-		if r.GetDryRun() && s.change.earnest {
+		if r.GetDryRun() && s.change.noDryRun {
 			d.bad("dry_run", fmt.Sprintf("operations[%d] does not support dry_run", i))
+		}
+		if f := s.change.standsAlone; f != "" {
+			standsAlone = at + "request." + f
 		}
 		rows += max(1, s.change.rows)
 		if !slices.Contains(inner, s.operation.name) {
 			inner = append(inner, s.operation.name)
 		}
 	}
-	return mutation[*batchv1.ExecuteResponse]{command: e, rows: rows, dry: r.GetDryRun(), inner: inner,
-		spends: slices.Contains(inner, spendTokenOperation),
-		render: func(answer any, _ bool) (*batchv1.ExecuteResponse, error) {
-			return answer.(*batchv1.ExecuteResponse), nil
-		}}
+	m := newMutation(e, rows, func(answer *batchv1.ExecuteResponse, _ bool) *batchv1.ExecuteResponse { return answer })
+	m.standsAlone = standsAlone
+	m.inner, m.spends = inner, slices.Contains(inner, spendTokenOperation)
+	return m
 }
 
-// execute is a command made of others.
+// execute is a command composed of the commands of its steps.
 type execute struct {
 	call     *call
 	lockKeys []string
@@ -74,25 +75,29 @@ type execute struct {
 
 // step is one operation.
 type step struct {
-	place      int
+	index      int
 	name       string
 	operation  operation[proto.Message, proto.Message]
 	request    proto.Message
 	references []reference
-	// change is what the request asks for; with references, of a sample, whose rows are those of the real
-	// one: references never name rows that are not there already.
+	// change is the decoded request. With references it is decoded from a sample, which needs the same rows as the real
+	// request: references never add rows.
 	change mutation[proto.Message]
-	// more are real ones that found out, in an attempt, that they need more rows; last is what the operation was in the
-	// attempt before, if there was one: what it named is likely to be needed again.
-	more []flow.Command
-	last flow.Command
+	// extra are real commands that failed with ErrMoreRows in an earlier attempt. previous is the real command of the
+	// last attempt: the next attempt is likely to need the same rows.
+	extra    []flow.Command
+	previous flow.Command
 
-	response proto.Message // of the attempt at hand
+	response proto.Message // of the current attempt
 }
 
-// read decodes an operation and says what is wrong with it.
+// read decodes an operation.
 func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlier func(name string) *step) {
 	var err error
+	if o.GetRequest().GetTypeUrl() == "" {
+		d.bad(at+"request", typeMissing)
+		return
+	}
 	if s.request, err = o.GetRequest().UnmarshalNew(); err != nil {
 		d.bad(at+"request", "is not of a type that this server knows")
 		return
@@ -115,7 +120,7 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 		}
 	}
 	if s.change, err = s.decode(c, sample); err != nil {
-		d.take(at+"request.", err)
+		d.addProblems(at+"request.", err)
 		return
 	}
 	if flow.Stays(s.change.command) && len(s.references) > 0 {
@@ -126,17 +131,15 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 	}
 }
 
-// decode makes a change of a request.
+// decode validates a request and reads its mutation.
 func (s *step) decode(c *call, request proto.Message) (g mutation[proto.Message], err error) {
 	if err := check(request); err != nil {
 		return g, err
 	}
-	var d decoder
-	g = s.operation.read(c, &d, request)
-	return g, d.err()
+	return s.operation.decode(c, request)
 }
 
-// Need names what all operations need.
+// Need names the rows of all operations.
 func (e *execute) Need(tx *flow.Tx) {
 	for _, k := range e.lockKeys {
 		tx.LockKeys().Want(lock.Key{Tenant: e.call.identity.Tenant, Name: k})
@@ -145,16 +148,16 @@ func (e *execute) Need(tx *flow.Tx) {
 		s := &e.steps[i]
 		s.response = nil
 		s.change.command.Need(tx)
-		for _, c := range s.more {
+		for _, c := range s.extra {
 			c.Need(tx)
 		}
-		if s.last != nil {
-			s.last.Need(tx)
+		if s.previous != nil {
+			s.previous.Need(tx)
 		}
 	}
 }
 
-// Apply runs them in order. Its answer is an ExecuteResponse.
+// Apply runs the operations in order. Its answer is an ExecuteResponse.
 func (e *execute) Apply(tx *flow.Tx) (any, error) {
 	answer := &batchv1.ExecuteResponse{Results: make([]*batchv1.OperationResult, len(e.steps))}
 	for i := range e.steps {
@@ -162,9 +165,9 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 		existed, err := e.apply(tx, s)
 		if err != nil {
 			for _, guard := range e.steps {
-				err = flow.Refuse(err, guard.change.command)
+				err = flow.NoteRefusal(err, guard.change.command)
 			}
-			return nil, s.fails(err)
+			return nil, s.wrapFault(err)
 		}
 		packed := new(anypb.Any)
 		if err := anypb.MarshalFrom(packed, s.response, marshal); err != nil {
@@ -187,12 +190,12 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 		if g, err = s.decode(e.call, request); err != nil {
 			return false, err
 		}
-		s.last = g.command
-		g.command.Need(tx) // of rows that are there
+		s.previous = g.command
+		g.command.Need(tx) // names only rows that are loaded
 	}
 	answer, err := g.command.Apply(tx)
 	if errors.Is(err, commit.ErrMoreRows) && len(s.references) > 0 {
-		s.more = append(s.more, g.command)
+		s.extra = append(s.extra, g.command)
 	}
 	if err != nil {
 		return false, err
@@ -200,36 +203,30 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	if r, ok := answer.(commit.Repeat); ok {
 		answer, existed = r.First, true
 	}
-	s.response, err = g.render(answer, existed)
-	return existed, err
+	s.response = g.render(answer, existed)
+	return existed, nil
 }
 
-// fails says which operation an error is of.
-func (s *step) fails(err error) error {
+// wrapFault adds the operation to a fault: to its message, its fields and its state.
+func (s *step) wrapFault(err error) error {
 	f := fault.Of(err)
 	if f == nil {
 		return err
 	}
 	own := *f
-	own.State = nil
-	own.Message = fmt.Sprintf("operation %d: %s", s.place, f.Message)
-	own.Fields = make([]fault.Field, len(f.Fields))
-	for i, x := range f.Fields {
-		own.Fields[i] = fault.Field{Path: fmt.Sprintf("operations[%d].request.%s", s.place, x.Path),
-			Description: x.Description}
-	}
-	e := &own
-	for k, v := range f.State {
-		e = e.With(k, v)
-	}
-	e = e.With("operation", s.place)
+	own.State = maps.Clone(f.State)
+	own.Message = fmt.Sprintf("operation %d: %s", s.index, f.Message)
+	own.Fields = each(f.Fields, func(x fault.Field) fault.Field {
+		return fault.Field{Path: fmt.Sprintf("operations[%d].request.%s", s.index, x.Path), Description: x.Description}
+	})
+	own.With("operation", s.index)
 	if s.name != "" {
-		e = e.With("operation_name", s.name)
+		own.With("operation_name", s.name)
 	}
-	return e
+	return &own
 }
 
-// Count has the operations count what stays whatever becomes of the whole.
+// Count counts, in all operations, the effects that survive a failure of the Execute.
 func (e *execute) Count(tx *flow.Tx) (counted bool) {
 	for i := range e.steps {
 		if c, ok := e.steps[i].change.command.(commit.Counted[*flow.Tx]); ok && c.Count(tx) {
@@ -239,13 +236,13 @@ func (e *execute) Count(tx *flow.Tx) (counted bool) {
 	return counted
 }
 
-// Guard runs the parts of the operations that stay when the whole is refused, before any operation.
+// Guard runs, before any operation, the parts that survive a refusal of the Execute.
 func (e *execute) Guard(tx *flow.Tx) error {
 	for i := range e.steps {
 		s := &e.steps[i]
 		if c, ok := s.change.command.(commit.Guarded[*flow.Tx]); ok {
 			if err := c.Guard(tx); err != nil {
-				return s.fails(err)
+				return s.wrapFault(err)
 			}
 		}
 	}

@@ -2,15 +2,17 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
@@ -18,119 +20,71 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
-	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
-// call is what the gate knows of the call in hand.
-type call struct {
-	gate      *Gate
-	procedure string
-	start     time.Time
-	meter     *meter
-	intake    *intake // nil: the request is small
-	identity  access.Identity
-	header    http.Header // of the request, with its API key
-	requestID string
-	key       string        // Idempotency-Key, or empty
-	keyLife   time.Duration // as the caller wants it; 0: he does not say
-	keyless   bool          // set by the handler: nothing is recorded
-	// conditions stand before the change that the call makes; the header named them.
-	conditions []flow.Condition
-	token      *flow.SubmitToken // of conditions; nil: none was sent
-	claim      *flow.ClaimCondition
-	bad        map[int]error // items of a batch that break a rule, when each stands for itself
-	replayed   bool          // set by the handler: the answer was recorded, or the resource was there before
-	next       string        // set by the handler: the next submit token
-	secret     bool          // set by the handler: the answer must not be stored on its way
-}
-
-type callKey struct{}
-
-func callOf(ctx context.Context) *call { return ctx.Value(callKey{}).(*call) }
-
-// Gate stands before every service. It authenticates the caller and admits large requests before they are read, checks
-// the message, turns errors into what callers read, and counts. The request has its id from Named, its body from
-// Admission.Bounded.
+// Gate is the interceptor of every service. It authenticates the caller, admits large requests before they are read,
+// validates the message, encodes errors, and counts calls. Named sets the request's id, Admission.Bounded its body.
 type Gate struct {
-	// Authenticate tells who holds an API key. Nil lets everybody in as Anyone.
+	// Authenticate returns the identity behind an API key. Nil: every caller is Anyone.
 	Authenticate func(ctx context.Context, key string) (access.Identity, error)
-	// Anyone is who calls when nobody is asked.
+	// Anyone is the identity of all callers if Authenticate is nil.
 	Anyone  access.Identity
 	Log     *slog.Logger
 	Metrics *Metrics
-	// Webhooks says where endpoints may be.
-	Webhooks webhook.Guard
+	// Reads bounds the reads of a tenant. Nil: unbounded.
+	Reads *Reads
+	// Webhooks validates the URLs of endpoints.
+	Webhooks webhook.URLPolicy
 }
 
-// Options put the gate before a service. More interceptors run around it: they see whom it let in, and the
-// errors that callers get.
+// Options returns the handler options of a service behind the gate. More interceptors run around the gate's: they see
+// authenticated calls, and the errors that callers get.
 func (g *Gate) Options(more ...connect.Interceptor) []connect.HandlerOption {
 	return append(codecs(), connect.WithRequestGate(g.admit), connect.WithInterceptors(more...),
 		connect.WithInterceptors(g), connect.WithRecover(panicked))
 }
 
-// admit lets a caller in, or not, by the header of his request.
-func (g *Gate) admit(ctx context.Context, spec connect.Spec, _ connect.Peer, h http.Header) (context.Context, error) {
+// admit authenticates a caller, reads the request's header, and admits the request's body.
+func (g *Gate) admit(ctx context.Context, spec connect.Spec, p connect.Peer, h http.Header) (context.Context, error) {
 	c := &call{gate: g, procedure: spec.Procedure, start: time.Now(), meter: g.Metrics.of(spec.Procedure),
-		identity: g.Anyone,
-		header:   h, requestID: h.Get(RequestIDHeader)}
-	err := g.enter(ctx, c, spec, h)
-	if err == nil && spec.StreamType&connect.StreamTypeClient == 0 { // one message is all there is to read
+		identity: g.Anyone, header: h, requestID: h.Get(RequestIDHeader),
+		json: strings.Contains(h.Get("Content-Type"), "json") || p.Query.Get("encoding") == "json"}
+	c.reply, _ = ctx.Value(replyKey{}).(*reply)
+	if spec.StreamType&connect.StreamTypeClient == 0 { // the request is one message
 		c.intake, _ = ctx.Value(intakeKey{}).(*intake)
+	}
+	err := c.read(ctx, spec)
+	if err == nil {
 		err = c.intake.admit(ctx, c.identity.Tenant)
 	}
 	if err != nil {
-		return nil, c.leave(ctx, err)
+		return nil, c.finish(ctx, err)
 	}
-	return context.WithValue(ctx, callKey{}, c), nil
+	return c.within(ctx), nil
 }
 
-func (g *Gate) enter(ctx context.Context, c *call, spec connect.Spec, h http.Header) (err error) {
-	if g.Authenticate != nil {
-		if c.identity, err = g.identify(ctx, h); err != nil {
+// read authenticates the caller and reads the header.
+func (c *call) read(ctx context.Context, spec connect.Spec) (err error) {
+	if c.gate.Authenticate != nil {
+		if c.identity, err = c.gate.identify(ctx, c.header); err != nil {
 			return err
 		}
 	}
 	if need := roleFor(spec); c.identity.Role < need {
 		return access.PermissionDenied.New("the API key's role is %s, the call needs %s", c.identity.Role, need)
 	}
-	if values := h[KeyHeader]; len(values) > 1 {
-		return fault.FieldInvalid.New("header %s was sent %d times: send it once", KeyHeader, len(values))
-	} else if len(values) == 1 {
-		if c.key, c.keyLife, err = parseKeyHeader(values[0]); err != nil {
-			return err
-		}
-	}
-	if values := h[TokenHeader]; len(values) > 0 {
-		if err := c.spend(spec, values); err != nil {
-			return err
-		}
-	}
-	return c.enterClaim(spec, h)
-}
-
-// enterClaim reads a claim that stands before a changing call.
-func (c *call) enterClaim(spec connect.Spec, h http.Header) error {
-	values := h[ClaimHeader]
-	switch {
-	case len(values) == 0:
-		return nil
-	case len(values) > 1:
-		return fault.FieldInvalid.New("header %s was sent %d times: send it once", ClaimHeader, len(values))
-	case spec.IdempotencyLevel == connect.IdempotencyNoSideEffects:
-		return fault.FieldInvalid.New("header %s is for mutations only", ClaimHeader)
-	}
-	p, err := readClaim(values[0])
-	if err != nil {
+	if c.key, c.keyLife, err = readKey(c.header); err != nil {
 		return err
 	}
-	c.claim = flow.NewClaimCondition(c.caller(), p)
-	c.conditions = append(c.conditions, c.claim)
-	return nil
+	if c.token, err = readToken(spec, c.header); err != nil {
+		return err
+	}
+	c.claim, err = readClaim(spec, c.header)
+	return err
 }
 
-// identify reads the one Authorization header: of two, somebody on the way may have checked the other.
+// identify authenticates by the Authorization header. It refuses two of them: a proxy may have checked the other one.
 func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, error) {
 	const scheme = "Bearer "
 	values := h["Authorization"]
@@ -140,15 +94,16 @@ func (g *Gate) identify(ctx context.Context, h http.Header) (access.Identity, er
 	return g.Authenticate(ctx, values[0][len(scheme):])
 }
 
-// stillIn tells whether a call that lasts would be let in now: its key may have been revoked.
-func (c *call) stillIn(ctx context.Context) (err error) {
+// reauthenticate re-authenticates a long-lived stream, because its API key may have been revoked.
+func (c *call) reauthenticate(ctx context.Context) (err error) {
 	if c.gate.Authenticate != nil {
 		_, err = c.gate.identify(ctx, c.header)
 	}
 	return err
 }
 
-// roleFor tells what a call needs: reads are marked side-effect free; what nobody thought of is for admins.
+// roleFor returns the role that a call requires. Calls marked side-effect free are reads. Unknown services require
+// Admin.
 func roleFor(spec connect.Spec) access.Role {
 	service, _, _ := strings.Cut(strings.TrimPrefix(spec.Procedure, "/"), "/")
 	switch {
@@ -163,67 +118,75 @@ func roleFor(spec connect.Spec) access.Role {
 	return access.Write
 }
 
-// maxRead bounds a read whose caller sets no deadline: it holds a connection. The engine has a bound of
-// its own.
+// maxRead bounds the duration of a read, which holds a connection. The engine bounds mutations itself.
 const maxRead = time.Minute
 
-// WrapUnary checks a request, and shapes its answer.
+// WrapUnary validates the request, runs the call, and encodes its error.
 func (g *Gate) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		c := callOf(ctx)
-		if req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, maxRead)
-			defer cancel()
-		}
 		message := req.Any().(proto.Message)
-		res, err := connect.AnyResponse(nil), c.check(message)
+		res, err := connect.AnyResponse(nil), checkCall(message)
 		c.intake.decoded(message)
-		if err == nil {
+		switch {
+		case err != nil:
+		case req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects:
+			within, cancel := context.WithTimeout(ctx, maxRead)
+			defer cancel()
+			res, err = g.Reads.run(within, c.identity.Tenant,
+				func() (connect.AnyResponse, error) { return next(within, req) })
+		default:
 			res, err = next(ctx, req)
 		}
-		if err = c.leave(ctx, err); err != nil {
+		c.reply.deadline()
+		if err = c.finish(ctx, err); err != nil {
 			return nil, err
-		}
-		c.mark(res.Header())
-		if c.claim != nil && c.claim.Count() > 0 { // 0: the answer was recorded
-			res.Header().Set(ClaimCountHeader, strconv.FormatInt(c.claim.Count(), 10))
 		}
 		return res, nil
 	}
 }
 
-// WrapStreamingClient has nothing to do: servers only.
+// WrapStreamingClient does nothing: the gate is for servers only.
 func (g *Gate) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// WrapStreamingHandler checks what comes in on a stream, and shapes its error.
+// WrapStreamingHandler validates the messages received on a stream, and encodes its error.
 func (g *Gate) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
 		c := callOf(ctx)
-		return c.leave(ctx, next(ctx, checkedConn{conn, c.intake}))
+		return c.finish(ctx, g.Reads.watch(ctx, c.identity.Tenant,
+			func() error { return next(ctx, checkedConn{conn, c.intake, c.reply}) }))
 	}
 }
 
 type checkedConn struct {
 	connect.StreamingHandlerConn
 	intake *intake
+	reply  *reply
+}
+
+func (c checkedConn) Send(m any) error {
+	c.reply.deadline()
+	return c.StreamingHandlerConn.Send(m)
 }
 
 func (c checkedConn) Receive(m any) error {
 	if err := c.StreamingHandlerConn.Receive(m); err != nil {
+		if malformed, ok := errors.AsType[*connect.Error](err); ok && malformed.Code() == connect.CodeInternal {
+			return fault.FieldInvalid.New("the request cannot be read: %s", malformed.Message()).Because(err)
+		}
 		return err
 	}
 	err := check(m.(proto.Message))
 	if c.intake != nil {
-		c.intake.admission.leave(&c.intake.ticket) // the stream may last for hours
+		c.intake.admission.release(&c.intake.ticket) // the stream may last for hours
 	}
 	return err
 }
 
-// leave counts a call and gives its error the shape that callers read.
-func (c *call) leave(ctx context.Context, err error) error {
+// finish counts the call and converts its error to a Connect error.
+func (c *call) finish(ctx context.Context, err error) error {
 	c.meter.duration.Observe(time.Since(c.start).Seconds())
 	c.trace(ctx, "request_id", c.requestID)
 	if err == nil {
@@ -232,21 +195,31 @@ func (c *call) leave(ctx context.Context, err error) error {
 	}
 	f := faultOf(ctx, err)
 	c.meter.failed(f)
-	c.note(ctx, f, err)
+	c.logFault(ctx, f, err)
 	c.trace(ctx, "reason", f.Reason.Name)
-	e := connectError(f, c.requestID)
-	c.mark(e.Meta())
-	return e
+	return connectError(c.withFieldNames(f), c.requestID)
 }
 
-// note logs what the server is to blame for, refusals and duplicates. The engine logs what is done with keys.
-func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
+// withFieldNames returns the fault with field names as in the caller's encoding.
+func (c *call) withFieldNames(f *fault.Fault) *fault.Fault {
+	if c.json {
+		return inJSONNames(f)
+	}
+	return f
+}
+
+// logFault logs failures of the server, refusals and duplicates. The engine logs the use of keys.
+func (c *call) logFault(ctx context.Context, f *fault.Fault, err error) {
 	log := c.gate.Log
 	switch {
 	case f.Reason == fault.InternalError:
 		log.ErrorContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.System:
-		log.WarnContext(ctx, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
+		level := slog.LevelWarn
+		if ctx.Err() == context.Canceled && (f.Reason == fault.NotRun || f.Reason == fault.OutcomeUnknown) {
+			level = slog.LevelDebug // the caller went away
+		}
+		log.Log(ctx, level, "call failed", "procedure", c.procedure, "request_id", c.requestID, "error", err)
 	case f.Reason.Class == fault.Duplicate:
 		log.InfoContext(ctx, "call was a duplicate", "procedure", c.procedure, "reason", f.Reason.Name, "key", c.key,
 			"first_request_id", f.State["first_request_id"], "request_id", c.requestID)
@@ -256,23 +229,10 @@ func (c *call) note(ctx context.Context, f *fault.Fault, err error) {
 	}
 }
 
-// trace puts onto the call's span, if it has one, what log lines call so.
+// trace sets an attribute on the call's span, if it has one. Names are those of log lines.
 func (c *call) trace(ctx context.Context, name, value string) {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
 		span.SetAttributes(attribute.String(name, value))
-	}
-}
-
-// mark tells that an answer is a repeat, and what else stands in its header.
-func (c *call) mark(h http.Header) {
-	if c.replayed {
-		h.Set(ReplayedHeader, "true")
-	}
-	if c.next != "" {
-		h.Set(NextTokenHeader, c.next)
-	}
-	if c.secret {
-		h.Set("Cache-Control", "no-store")
 	}
 }
 
@@ -280,8 +240,8 @@ func panicked(_ context.Context, _ connect.Spec, _ http.Header, p any) error {
 	return fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 }
 
-// Guard lets callers with an API key through to a plain HTTP handler.
-func (g *Gate) Guard(next http.Handler) http.Handler {
+// RequireKey is middleware that requires an API key, for handlers outside of Connect.
+func (g *Gate) RequireKey(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.Authenticate != nil {
 			if _, err := g.identify(r.Context(), r.Header); err != nil {
@@ -295,4 +255,46 @@ func (g *Gate) Guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// Metrics counts calls and errors, and measures durations.
+type Metrics struct {
+	calls    *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	meters   sync.Map // procedure to *meter
+}
+
+// meter caches the metrics of one procedure, so that a call does not look up labels.
+type meter struct {
+	ok       prometheus.Counter
+	duration prometheus.Observer
+	calls    *prometheus.CounterVec // without code and reason
+}
+
+// NewMetrics registers the metrics if reg is not nil.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		calls: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Name: "calls_total",
+			Help: "Calls by procedure, code and reason."}, []string{"procedure", "code", "reason"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "ledgerd", Name: "call_seconds",
+			Help: "Duration of calls.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}, []string{"procedure"}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.calls, m.duration)
+	}
+	return m
+}
+
+func (m *Metrics) of(procedure string) *meter {
+	if found, ok := m.meters.Load(procedure); ok {
+		return found.(*meter)
+	}
+	calls := m.calls.MustCurryWith(prometheus.Labels{"procedure": procedure})
+	made, _ := m.meters.LoadOrStore(procedure,
+		&meter{ok: calls.WithLabelValues("ok", ""), duration: m.duration.WithLabelValues(procedure), calls: calls})
+	return made.(*meter)
+}
+
+func (m *meter) failed(f *fault.Fault) {
+	m.calls.WithLabelValues(string(f.Reason.Code), f.Reason.Name).Inc()
 }

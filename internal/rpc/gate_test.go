@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-func TestRoleOfACall(t *testing.T) {
+func TestRoleFor(t *testing.T) {
 	t.Parallel()
 	for _, x := range []struct {
 		procedure string
@@ -37,7 +37,7 @@ func TestRoleOfACall(t *testing.T) {
 	}
 }
 
-func TestErrorsOfTheServerTellNothing(t *testing.T) {
+func TestInternalErrorsDoNotLeakTheirText(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()

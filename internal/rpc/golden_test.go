@@ -10,10 +10,11 @@ import (
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
 
-func answered() *ledger.Transfer {
+func sampleTransfer() *ledger.Transfer {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678_901_000, time.UTC)
 	n := func(s string) amount.Int { i, _ := amount.ParseInt(s); return i }
 	return &ledger.Transfer{Tenant: 1, ID: 99 << 14, BizNo: "order-1", Type: "charge", RecordedAt: at, RequestID: "r",
@@ -23,13 +24,10 @@ func answered() *ledger.Transfer {
 			{Account: "shop", Asset: "CNY", Scale: 2, Version: 1, Amount: n("1230"), After: n("1230")}}}
 }
 
-// TestRecordedAnswersStayTheSame holds what is recorded of an answer, and what JSON makes of it again.
-func TestRecordedAnswersStayTheSame(t *testing.T) {
+// Recorded answers stay in databases across releases: their encoding and the JSON rendered from it must not change.
+func TestRecordedAnswersAreStable(t *testing.T) {
 	g := transfer(ledger.Caller{}, &ledgerv1.TransferRequest{}, ledger.TransferParams{})
-	r, err := g.render(answered(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := g.render(sampleTransfer(), false)
 	recorded, err := marshal.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +40,8 @@ func TestRecordedAnswersStayTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ids, err := encodeIDs([]ledger.TransferResult{{Transfer: answered()}, {Transfer: answered(), Existed: true}})
+	ids, err := encodeIDs(flow.Answer{Answer: []ledger.TransferResult{{Transfer: sampleTransfer()},
+		{Transfer: sampleTransfer(), Existed: true}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,12 +52,12 @@ func TestRecordedAnswersStayTheSame(t *testing.T) {
 	}
 }
 
-func TestRefusalsOnTheWireStayTheSame(t *testing.T) {
+func TestRefusalsOnTheWireAreStable(t *testing.T) {
 	f := ledger.InsufficientFunds.New("account user:1 has 1.00 CNY available").With("available", "1.00").With("account",
 		"user:1").With("asset", "CNY")
 	f.RequestID = "r"
 	var lines []string
-	for range 20 { // maps have no order of their own
+	for range 20 { // the iteration order of maps is random
 		var b strings.Builder
 		e := connectError(f, "now")
 		b.WriteString(e.Code().String() + " " + e.Message())
@@ -66,7 +65,7 @@ func TestRefusalsOnTheWireStayTheSame(t *testing.T) {
 			b.WriteString(" " + d.Type() + " " + hex.EncodeToString(d.Bytes()))
 		}
 		if len(lines) > 0 && lines[0] != b.String() {
-			t.Fatalf("the details differ from time to time:\n%s\n%s", lines[0], b.String())
+			t.Fatalf("the encoding of the details is not deterministic:\n%s\n%s", lines[0], b.String())
 		}
 		lines = []string{b.String()}
 	}

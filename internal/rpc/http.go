@@ -1,21 +1,29 @@
 package rpc
 
 import (
+	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/rand"
 	"encoding/base32"
+	"errors"
 	"io"
+	"net"
 	"net/http"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// RequestIDHeader names a request through every log line, row and answer.
+// RequestIDHeader carries the id of a request, which is in every log line, row and response.
 const RequestIDHeader = "X-Request-ID"
 
 const requestIDKey = "X-Request-Id" // as net/http spells it
 
-// Named gives every request an id, unless it brings a good one, and every answer the same.
+// Named gives every request an id, unless it has a valid one, and sets the same id on the response.
 func Named(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(requestIDKey)
@@ -29,15 +37,7 @@ func Named(next http.Handler) http.Handler {
 }
 
 func goodRequestID(s string) bool {
-	if len(s) < 1 || len(s) > 128 {
-		return false
-	}
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return 1 <= len(s) && len(s) <= 128 && printableASCII(s) && !strings.Contains(s, " ")
 }
 
 var requestIDText = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
@@ -62,29 +62,44 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.left -= n; b.left < 0 {
 		return 0, tooLarge(b.id)
 	}
+	if err != nil && err != io.EOF {
+		err = connectError(unreadable(err), b.id)
+	}
 	return n, err
 }
 
-// tooLarge is a whole Connect error: what reads a body happens before an interceptor could make it one.
+// unreadable returns the fault of a body that ended early, came too late, or has malformed chunks.
+func unreadable(err error) *fault.Fault {
+	var network net.Error
+	switch {
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fault.FieldInvalid.New("the body of the request ends too early: send all of its Content-Length or chunks")
+	case errors.As(err, &network):
+		return fault.NotRun.New("the body of the request did not arrive in time, or the connection was lost")
+	}
+	return fault.FieldInvalid.New("the body of the request cannot be read: %v", err)
+}
+
+// tooLarge returns a complete Connect error: no interceptor converts errors of reading a body.
 func tooLarge(requestID string) error {
 	return connectError(fault.FieldInvalid.New("the request is larger than %d MiB", maxRequestBytes>>20), requestID)
 }
 
-// gunzip stops at the limit: Connect's own goes on to the end to tell how much it would have been. Its
-// errors are whole Connect errors too, but know no request id.
+// gunzip stops at the limit. Connect's own decompressor reads to the end to report the full size. Errors of gunzip are
+// complete Connect errors too, but without a request id.
 type gunzip struct {
 	gzip.Reader
-	left int
-	bad  error // what Reset met
+	left     int
+	resetErr error
 }
 
 func (g *gunzip) Reset(r io.Reader) error {
-	g.left, g.bad = maxRequestBytes, g.Reader.Reset(r)
+	g.left, g.resetErr = maxRequestBytes, g.Reader.Reset(r)
 	return nil
 }
 
 func (g *gunzip) Read(p []byte) (n int, err error) {
-	if err = g.bad; err == nil {
+	if err = g.resetErr; err == nil {
 		n, err = g.Reader.Read(p)
 	}
 	if g.left -= n; g.left < 0 {
@@ -97,3 +112,124 @@ func (g *gunzip) Read(p []byte) (n int, err error) {
 }
 
 func (g *gunzip) Close() error { return nil }
+
+// The memory of a request is estimated from its size until it is decoded.
+const (
+	memoryPerByte = 8 // a TransferBatch of small items takes about 7 times its protobuf bytes
+	zippedPerByte = 8 * memoryPerByte
+	firstRead     = 64 << 10 // of a request without Content-Length
+)
+
+// intake is the body of a request that may be large. Once admitted it is read ahead to its end.
+type intake struct {
+	raw       io.ReadCloser
+	length    int // Content-Length; below 0: none
+	zipped    bool
+	admission *Admission
+	ticket    ticket
+	buffer    bytes.Buffer
+	err       error // of reading ahead; io.EOF at the end
+}
+
+type intakeKey struct{}
+
+// Bounded limits the size of request bodies, and leaves large ones unread until the gate admits them. It gives back the
+// memory of a response when that is written.
+func (a *Admission) Bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out := &reply{timeout: a.writeTimeout}
+		if r.ProtoMajor == 1 {
+			out.writer = http.NewResponseController(w)
+			_ = out.writer.SetWriteDeadline(time.Time{}) // that of the connection's previous response
+		}
+		defer out.release()
+		r = r.WithContext(context.WithValue(r.Context(), replyKey{}, out))
+		length, zipped := int(r.ContentLength), isZipped(r)
+		if r.Method == http.MethodGet {
+			length = max(length, len(r.URL.RawQuery)) // holds the message
+		}
+		raw := &body{r.Body, r.Header.Get(requestIDKey), maxRequestBytes}
+		// Set the body on a copy: net/http checks whether the body of its own request was read to the end. Otherwise it
+		// would reuse the connection and parse the rest of the body as a request.
+		if 0 <= length && length <= smallRequest && !zipped {
+			r = r.WithContext(r.Context())
+			r.Body = raw
+			next.ServeHTTP(w, r)
+			return
+		}
+		in := &intake{raw: raw, length: length, zipped: zipped, admission: a}
+		defer a.release(&in.ticket)
+		r = r.WithContext(context.WithValue(r.Context(), intakeKey{}, in))
+		r.Body = in
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isZipped reports whether a request may be compressed, and so larger than its length.
+func isZipped(r *http.Request) bool {
+	for _, name := range []string{"Content-Encoding", "Grpc-Encoding", "Connect-Content-Encoding"} {
+		if v := r.Header[name]; len(v) > 0 && v[0] != "identity" {
+			return true
+		}
+	}
+	return r.Method == http.MethodGet && strings.Contains(r.URL.RawQuery, "compression=")
+}
+
+// admit waits until the request may be read, reads it, and waits until it may be decoded. A request that turns out to
+// be small needs no admission. Returns faults BUSY, NOT_RUN. The next Read returns errors of reading.
+func (in *intake) admit(ctx context.Context, tenant int32) error {
+	if in == nil || in.length < 0 && !in.zipped && in.readAhead(smallRequest) {
+		return nil
+	}
+	limit := in.length
+	if limit < 0 {
+		limit = firstRead
+	}
+	in.ticket.tenant = tenant
+	if err := in.admission.enter(ctx, &in.ticket, in.estimate(limit)); err != nil {
+		return err
+	}
+	for !in.readAhead(limit) {
+		if limit *= 2; !in.admission.grow(&in.ticket, in.estimate(limit)) {
+			return in.admission.busy()
+		}
+	}
+	if in.err != io.EOF {
+		return nil // there is nothing to decode
+	}
+	return in.admission.decode(ctx, &in.ticket)
+}
+
+func (in *intake) estimate(size int) int {
+	if in.zipped {
+		return size * zippedPerByte
+	}
+	return size * memoryPerByte
+}
+
+// readAhead reads up to the end and returns true, or returns false as soon as there are more bytes than the limit.
+func (in *intake) readAhead(limit int) (ended bool) {
+	_, in.err = io.CopyN(&in.buffer, in.raw, int64(limit+1-in.buffer.Len()))
+	return in.err != nil
+}
+
+// decoded reports the decoded request to the admission.
+func (in *intake) decoded(m proto.Message) {
+	if in != nil {
+		in.admission.decoded(&in.ticket, footprint(m))
+	}
+}
+
+// Read returns the bytes read ahead, then continues with the body.
+func (in *intake) Read(p []byte) (int, error) {
+	switch {
+	case in.buffer.Len() > 0:
+		return in.buffer.Read(p)
+	case in.err != nil:
+		return 0, in.err
+	}
+	return in.raw.Read(p)
+}
+
+// Close implements io.Closer.
+func (in *intake) Close() error { return in.raw.Close() }

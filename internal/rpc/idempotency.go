@@ -6,7 +6,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1/idempotencyv1connect"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/work"
 )
@@ -18,9 +17,7 @@ type Idempotency struct {
 	Records *Records
 }
 
-var _ idempotencyv1connect.IdempotencyServiceHandler = (*Idempotency)(nil)
-
-// Records are what the calls on work done elsewhere need besides the engine.
+// Records has the parts that calls on work done elsewhere need besides the engine.
 type Records struct {
 	reader   *work.Reader
 	waiters  *work.Waiters
@@ -29,14 +26,14 @@ type Records struct {
 	closing  <-chan struct{}
 }
 
-// NewRecords makes them over the read pool. Who waits is sent away when closing is closed.
+// NewRecords reads from the read pool. Waiting calls end when closing is closed.
 func NewRecords(reads *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger, closing <-chan struct{}) *Records {
 	r := &Records{reader: work.NewReader(reads), waiters: work.NewWaiters(reads, log), log: log, closing: closing,
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd", Subsystem: "work",
 			Name: "outcomes_total",
-			Help: "Calls on work that callers do elsewhere, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
+			Help: "Calls on work in other systems, by call and outcome: run, takeover, wait, replay, parked, mismatch; ok, repeat, fence_lost, refused."},
 			[]string{"call", "outcome"})}
-	r.outcomes.WithLabelValues("begin", "parked") // from 0 on, so that the first one is seen to come
+	r.outcomes.WithLabelValues("begin", "parked") // start at 0, so that rate() sees the first increment
 	for _, call := range []string{"extend", "complete", "abandon"} {
 		r.outcomes.WithLabelValues(call, "fence_lost")
 	}

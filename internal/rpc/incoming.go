@@ -19,71 +19,63 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 )
 
-// Incoming is a message that a consumer in this process got from a broker.
+// Incoming is a message that a consumer of this process received from a broker.
 type Incoming struct {
 	Identity  access.Identity
-	RequestID string // empty, or no good one: a new one is made
-	// Request is the full name of the request that the body is, in JSON. Empty: the body is an
-	// ExecuteRequest, or says in "@type" which request it is.
+	RequestID string // replaced if empty or invalid
+	// Request is the full name of the request whose JSON is the body. Empty: the body is an ExecuteRequest, or names
+	// its type in "@type".
 	Request  string
 	Key      inbox.Key
 	Delivery inbox.Delivery // its Content is the body
 }
 
-// Messages runs what messages of brokers ask for, as BatchService.Execute would, each in one transaction
-// with the row of its message.
+// Messages runs the requests in messages of brokers like BatchService.Execute, each in one transaction with the row of
+// its message.
 type Messages struct{ *Mutations }
 
-// Run receives a message, and runs what it asks for. Returns fault FIELD_INVALID when that cannot be
-// read, those of Receive, and those of the operations.
+// Run receives a message and runs its request. Returns fault FIELD_INVALID if the body cannot be read, and the faults
+// of Receive and of the operations.
 func (s *Messages) Run(ctx context.Context, in *Incoming) error {
 	r, err := in.execute()
 	if err != nil {
 		return err
 	}
-	if err := check(r); err != nil {
-		return err
-	}
-	_, err = run(in.call(ctx), s.Mutations, executeOperation, r)
+	_, err = mutateIncoming(ctx, s, in, executeOperation, r)
 	return err
 }
 
-// Finish marks a message as done that has nothing to do.
+// mutateIncoming validates a request and runs it as a call that the gate would have made.
+func mutateIncoming[Q, R proto.Message](ctx context.Context, s *Messages, in *Incoming, o operation[Q, R], r Q) (
+	res result[R], err error) {
+	if err := check(r); err != nil {
+		return res, err
+	}
+	return mutate(in.call(ctx), s.Mutations, o, r)
+}
+
+// Finish marks a message without a request as done.
 func (s *Messages) Finish(ctx context.Context, in *Incoming, result string) error {
 	r := &inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery(), Result: result}
-	if err := check(r); err != nil {
-		return err
-	}
-	_, err := run(in.call(ctx), s.Mutations, receiveCall, r)
+	_, err := mutateIncoming(ctx, s, in, receiveCall, r)
 	return err
 }
 
-// Fail counts a failed attempt of a message. The answer is the message as it is now.
+// Fail counts a failed attempt of a message, and returns the message in its new state.
 func (s *Messages) Fail(ctx context.Context, in *Incoming, why string, permanent bool) (inbox.Message, error) {
 	r := &inboxv1.FailRequest{Key: in.key(), Error: why, Permanent: permanent, Delivery: in.delivery()}
-	if err := check(r); err != nil {
-		return inbox.Message{}, err
-	}
-	var told inbox.Message
-	o := operation[*inboxv1.FailRequest, *inboxv1.FailResponse]{name: failMessageCall.name,
-		read: func(c *call, d *decoder, r *inboxv1.FailRequest) mutation[*inboxv1.FailResponse] {
-			g := failMessageCall.read(c, d, r)
-			g.render = func(answer any, _ bool) (*inboxv1.FailResponse, error) {
-				told = answer.(inbox.Message)
-				return &inboxv1.FailResponse{}, nil
-			}
-			return g
-		}}
-	_, err := run(in.call(ctx), s.Mutations, o, r)
-	return told, err
+	res, err := mutateIncoming(ctx, s, in, failMessageCall, r)
+	failed, _ := res.answer.(inbox.Message)
+	return failed, err
 }
 
-// call is what the gate would know of the call, had it come over the wire.
+// call returns a context with the call that the gate would have made for a call over the wire.
 func (in *Incoming) call(ctx context.Context) context.Context {
 	if !goodRequestID(in.RequestID) {
 		in.RequestID = newRequestID()
 	}
-	return context.WithValue(ctx, callKey{}, &call{identity: in.Identity, requestID: in.RequestID})
+	c := &call{identity: in.Identity, requestID: in.RequestID}
+	return c.within(ctx)
 }
 
 func (in *Incoming) key() *inboxv1.MessageKey {
@@ -93,8 +85,7 @@ func (in *Incoming) key() *inboxv1.MessageKey {
 func (in *Incoming) delivery() *inboxv1.Delivery {
 	d := &in.Delivery
 	r := &inboxv1.Delivery{Topic: d.Topic, Content: d.Content, ContentLife: durationpb.New(d.ContentLife),
-		MaxAttempts: d.MaxAttempts,
-		Backoff:     durationpb.New(d.Backoff), MaxBackoff: durationpb.New(d.MaxBackoff)}
+		MaxAttempts: d.MaxAttempts, Backoff: durationpb.New(d.Backoff), MaxBackoff: durationpb.New(d.MaxBackoff)}
 	if d.Keep > 0 {
 		r.Keep = durationpb.New(d.Keep)
 	}
@@ -105,13 +96,13 @@ func (in *Incoming) delivery() *inboxv1.Delivery {
 	return r
 }
 
-// execute is what the message asks for, behind the receipt of the message itself.
+// execute returns the request of the message, with the receipt of the message as its first operation.
 func (in *Incoming) execute() (*batchv1.ExecuteRequest, error) {
-	r, err := in.asked()
+	r, err := in.parse()
 	if err != nil {
 		return nil, err
 	}
-	first, err := inAny(&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()})
+	first, err := toAny(&inboxv1.ReceiveRequest{Key: in.key(), Delivery: in.delivery()})
 	if err != nil {
 		return nil, err
 	}
@@ -119,8 +110,8 @@ func (in *Incoming) execute() (*batchv1.ExecuteRequest, error) {
 	return r, nil
 }
 
-// asked reads what the message asks for.
-func (in *Incoming) asked() (*batchv1.ExecuteRequest, error) {
+// parse decodes the body.
+func (in *Incoming) parse() (*batchv1.ExecuteRequest, error) {
 	body := in.Delivery.Content
 	if len(body) > maxRequestBytes {
 		return nil, fault.FieldInvalid.New("the message is larger than %d MiB", maxRequestBytes>>20)
@@ -130,21 +121,23 @@ func (in *Incoming) asked() (*batchv1.ExecuteRequest, error) {
 		if err != nil {
 			return nil, fault.FieldInvalid.New("the server knows no request of type %s", in.Request)
 		}
-		return one(body, kind.New().Interface())
+		request := kind.New().Interface()
+		if err := unmarshalJSON(body, request); err != nil {
+			return nil, err
+		}
+		packed, err := toAny(request)
+		return singleOperation(packed), err
 	}
 	var typed struct {
 		Type string `json:"@type"`
 	}
 	if bytes.Contains(body, []byte(`"@type"`)) && json.Unmarshal(body, &typed) == nil && typed.Type != "" {
 		request := new(anypb.Any)
-		if err := readJSON.Unmarshal(body, request); err != nil {
-			return nil, unreadable(err)
-		}
-		return alone(request), nil
+		return singleOperation(request), unmarshalJSON(body, request)
 	}
 	r := new(batchv1.ExecuteRequest)
-	if err := readJSON.Unmarshal(body, r); err != nil {
-		return nil, unreadable(err)
+	if err := unmarshalJSON(body, r); err != nil {
+		return nil, err
 	}
 	if r.GetDryRun() || len(r.GetOperations()) == 0 {
 		return nil, fault.FieldInvalid.New("a message must have operations and must not set dry_run")
@@ -152,31 +145,25 @@ func (in *Incoming) asked() (*batchv1.ExecuteRequest, error) {
 	return r, nil
 }
 
-func one(body []byte, request proto.Message) (*batchv1.ExecuteRequest, error) {
-	if err := readJSON.Unmarshal(body, request); err != nil {
-		return nil, unreadable(err)
-	}
-	p, err := inAny(request)
-	return alone(p), err
-}
-
-func alone(request *anypb.Any) *batchv1.ExecuteRequest {
+func singleOperation(request *anypb.Any) *batchv1.ExecuteRequest {
 	return &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{{Request: request}}}
 }
 
-// IsRequest tells whether a name is that of a request that can be a message's body.
+// IsRequest reports whether a name is that of a request that can be the body of a message.
 func IsRequest(name string) bool {
 	_, ok := operations[protoreflect.FullName(name)]
 	return ok
 }
 
-func inAny(m proto.Message) (*anypb.Any, error) {
+func toAny(m proto.Message) (*anypb.Any, error) {
 	a := new(anypb.Any)
 	return a, anypb.MarshalFrom(a, m, marshal)
 }
 
-func unreadable(err error) error {
-	m := new(batchv1.ExecuteRequest)
-	leaveUnread(m, err)
-	return unread(m)
+func unmarshalJSON(body []byte, m proto.Message) error {
+	if err := readJSON.Unmarshal(body, m); err != nil {
+		storeDecodeError(m, explainJSON(body, m, err))
+		return decodeError(m)
+	}
+	return nil
 }

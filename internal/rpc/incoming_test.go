@@ -12,8 +12,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 )
 
-// Whatever form a body has, what runs is all that it says, behind the receipt of its message.
-func TestAMessageRunsAllThatItsBodySays(t *testing.T) {
+// In each form of a body, all its operations and lock keys run, after the receipt of the message.
+func TestMessageRunsAllOperationsOfItsBody(t *testing.T) {
 	transfer := `{"@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest", "bizNo": "p"}`
 	for name, x := range map[string]struct {
 		request, body string

@@ -22,9 +22,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "rewrite testdata")
 
-// golden compares with a file of testdata. What stands there is in databases: it must not change.
+// golden compares with a file of testdata. Databases hold these bytes, so they must not change.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := "testdata/" + name
@@ -38,7 +38,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Errorf("%s: recorded keys would not be understood any more:\ngot  %s\nwant %s", name, got, want)
+		t.Errorf("%s: incompatible with recorded keys:\ngot  %s\nwant %s", name, got, want)
 	}
 }
 
@@ -52,7 +52,7 @@ func full() *ledgerv1.TransferRequest {
 			Version: proto.Int64(0), BalanceAtLeast: proto.String("-1.50")}}}
 }
 
-func TestFingerprintStaysTheSame(t *testing.T) {
+func TestFingerprintIsStable(t *testing.T) {
 	r := full()
 	lines := []string{hex.EncodeToString(appendCanonical(nil, r.ProtoReflect())), hex.EncodeToString(fingerprint(r)),
 		hex.EncodeToString(fingerprint(&ledgerv1.TransferBatchRequest{AllOrNothing: true,
@@ -65,7 +65,7 @@ func TestFingerprintStaysTheSame(t *testing.T) {
 	golden(t, "fingerprints.txt", strings.Join(lines, "\n")+"\n")
 }
 
-func TestFingerprintIsOfTheMeaning(t *testing.T) {
+func TestFingerprintDependsOnContentOnly(t *testing.T) {
 	a := full()
 	for what, change := range map[string]func(r *ledgerv1.TransferRequest){
 		"biz_no": func(r *ledgerv1.TransferRequest) { r.BizNo = "order-2" },
@@ -82,7 +82,7 @@ func TestFingerprintIsOfTheMeaning(t *testing.T) {
 		"metadata swapped":   func(r *ledgerv1.TransferRequest) { r.Metadata["a"], r.Metadata["b"] = "2", "1" },
 		"time":               func(r *ledgerv1.TransferRequest) { r.EffectiveTime.Nanos++ },
 		"version 0 is not 1": func(r *ledgerv1.TransferRequest) { r.Conditions[0].Version = proto.Int64(1) },
-		"version 0 is said":  func(r *ledgerv1.TransferRequest) { r.Conditions[0].Version = nil },
+		"version 0 is set":   func(r *ledgerv1.TransferRequest) { r.Conditions[0].Version = nil },
 		"least balance":      func(r *ledgerv1.TransferRequest) { r.Conditions[0].BalanceAtLeast = proto.String("1.50") },
 		"dry run":            func(r *ledgerv1.TransferRequest) { r.DryRun = true },
 		"boundary": func(r *ledgerv1.TransferRequest) {
@@ -93,13 +93,13 @@ func TestFingerprintIsOfTheMeaning(t *testing.T) {
 		b := proto.Clone(a).(*ledgerv1.TransferRequest)
 		change(b)
 		if bytes.Equal(fingerprint(a), fingerprint(b)) {
-			t.Errorf("%s makes no difference", what)
+			t.Errorf("%s does not change the fingerprint", what)
 		}
 	}
 	b := proto.Clone(a).(*ledgerv1.TransferRequest)
 	b.Postings[0].Amount, b.Conditions[0].BalanceAtLeast = "12.3000", proto.String("-1.5")
 	if !bytes.Equal(fingerprint(a), fingerprint(b)) {
-		t.Error("the same amounts, written in another way, are other content")
+		t.Error("equal amounts in another notation change the fingerprint")
 	}
 }
 
@@ -129,9 +129,9 @@ func FuzzParseKey(f *testing.F) {
 	})
 }
 
-func TestKeysMaySayHowLongTheyLive(t *testing.T) {
+func TestKeyHeaderMaySetItsLife(t *testing.T) {
 	for header, want := range map[string]time.Duration{
-		`"a";life=60`: time.Minute, `"a"; life=2678400`: 31 * 24 * time.Hour, `"a\";life=70";life=3600`: time.Hour, `"a"`: 0, `a;life=60`: 0, `a`: 0,
+		`"a";life=60`: time.Minute, `"a"; life=2678400`: 31 * 24 * time.Hour, `"a\";life=70";life=3600`: time.Hour, `"a"`: 0, `a;b`: 0, `a`: 0,
 	} {
 		key, life, err := parseKeyHeader(header)
 		if err != nil || life != want || strings.HasPrefix(header, `"`) && strings.Contains(key, "life=3600") {
@@ -146,8 +146,8 @@ func TestKeysMaySayHowLongTheyLive(t *testing.T) {
 	}
 }
 
-// FuzzFingerprint reads requests out of bytes: two that differ must have different canonical forms, and
-// one that went through an encoding and back the same.
+// FuzzFingerprint decodes requests from bytes. Different requests must have different canonical forms, and a request
+// must keep its form through JSON and back.
 func FuzzFingerprint(f *testing.F) {
 	seeds := []proto.Message{full(), &ledgerv1.TransferRequest{}, &ledgerv1.TransferRequest{BizNo: "\x02\x00"},
 		&ledgerv1.TransferRequest{Postings: []*ledgerv1.Posting{{}, {}}},
@@ -173,7 +173,7 @@ func FuzzFingerprint(f *testing.F) {
 		}
 		text, err := protojson.Marshal(a)
 		if err != nil {
-			return // times and durations that JSON has no form for
+			return // a time or duration that JSON cannot express
 		}
 		again := new(ledgerv1.TransferBatchItem)
 		if err := protojson.Unmarshal(text, again); err != nil {
@@ -193,7 +193,7 @@ func read(b []byte) *ledgerv1.TransferRequest {
 	return r
 }
 
-// normalise writes every amount as its canonical form has it.
+// normalise replaces every amount by its canonical form.
 func normalise(m protoreflect.Message) {
 	r := m.Interface().(*ledgerv1.TransferBatchItem).GetTransfer()
 	for _, p := range r.GetPostings() {
@@ -206,8 +206,8 @@ func normalise(m protoreflect.Message) {
 	}
 }
 
-// TestFingerprintsDoNotTellPeople: a plain hash of a request with a phone number is found by trying all.
-func TestFingerprintsDoNotTellPeople(t *testing.T) {
+// A plain hash of a phone number can be reversed by trying all numbers.
+func TestFingerprintsOfPersonalDataAreKeyed(t *testing.T) {
 	pack := func(m proto.Message) *batchv1.Operation {
 		a, err := anypb.New(m)
 		if err != nil {
@@ -230,7 +230,7 @@ func TestFingerprintsDoNotTellPeople(t *testing.T) {
 	for _, m := range []proto.Message{full(), &batchv1.ExecuteRequest{Operations: []*batchv1.Operation{pack(full())}}} {
 		if !bytes.Equal(with.fingerprint(m), fingerprint(m)) ||
 			!bytes.Equal(none.fingerprint(code), fingerprint(code)) {
-			t.Errorf("%T: it is not what it was", m)
+			t.Errorf("%T: not the plain fingerprint", m)
 		}
 	}
 }

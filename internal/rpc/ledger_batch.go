@@ -5,9 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
-	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -19,78 +17,68 @@ const (
 	batchItemOperation = "ledger.transfer_batch_item"
 )
 
-// TransferBatch makes many transfers, each for itself or all or none.
-func (s *Ledger) TransferBatch(ctx context.Context,
-	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
+func (s *Ledger) TransferBatch(ctx context.Context, r *pb.TransferBatchRequest) (*pb.TransferBatchResponse, error) {
 	if r.GetAllOrNothing() {
-		return s.transferAll(ctx, r)
+		return run(ctx, s.Mutations, s.transferAll(), r)
 	}
+	c := callOf(ctx)
 	var d decoder
 	if r.GetDryRun() {
 		d.bad("dry_run", "requires all_or_nothing")
 	}
-	if c := callOf(ctx); len(c.conditions) > 0 || c.policy(batchOperation, transferOperation).TokenRequired {
-		d.bad("all_or_nothing", "must be set in a call with a submit token or a claim, which guard one atomic mutation")
-	}
+	d.notGuarded(c, c.policy(batchOperation, transferOperation))
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	return s.transferEach(ctx, r)
+	res, err := s.transferEach(ctx, c, r)
+	return res.reply(ctx, err)
 }
 
-// transferEach runs every item as a work of its own. An item's key is the one it brings, or is made of
-// the call's key and its place, so that a batch that was cut off goes on where it was.
-func (s *Ledger) transferEach(ctx context.Context,
-	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
-	c := callOf(ctx)
-	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(r.GetItems()))}
-	mutations := make([]mutation[*ledgerv1.TransferResponse], len(r.GetItems()))
-	rendered := make([]*ledgerv1.TransferResponse, len(r.GetItems()))
-	submissions := make([]flow.Submission, 0, len(r.GetItems()))
-	at := make([]int, 0, len(r.GetItems())) // of submissions in items
+// notGuarded rejects a submit token and a claim on a batch of independent items.
+func (d *decoder) notGuarded(c *call, p access.Policy) {
+	if c.guarded() || p.TokenRequired {
+		d.bad("all_or_nothing", "must be set in a call with a submit token or a claim, which guard one atomic mutation")
+	}
+}
+
+// transferEach submits each item independently. An item has its own key, or one derived from the call's key and the
+// item's index, so that a retry of an interrupted batch continues where it ended.
+func (s *Ledger) transferEach(ctx context.Context, c *call,
+	r *pb.TransferBatchRequest) (result[*pb.TransferBatchResponse], error) {
+	b := newItems[*pb.TransferResponse](len(r.GetItems()))
 	caller := c.caller()
-	var whole []byte // the batch's own fingerprint, when keys are made of the call's
+	var batchFingerprint []byte // set if item keys are derived from the call's key
 	if c.key != "" {
-		whole = fingerprint(r)
+		batchFingerprint = fingerprint(r)
 	}
 	for i, item := range r.GetItems() {
-		key, p, err := s.readItem(c, item, i, whole)
+		key, p, err := s.readItem(c, item, i, batchFingerprint)
 		if err != nil {
-			res.Results[i] = &ledgerv1.TransferBatchResult{Error: c.itemError(ctx, err)}
+			b.fail(i, err)
 			continue
 		}
-		mutations[i] = transfer(caller, item.GetTransfer(), p)
-		submissions, at = append(submissions, mutations[i].submission(c, key, &rendered[i])), append(at, i)
+		b.add(c, i, key, item.GetTransfer(), transfer(caller, item.GetTransfer(), p))
 	}
-	results := s.Engine.DoAll(ctx, submissions)
-	if err := notAdmitted(results); err != nil {
-		return nil, err
+	replayed, err := b.run(ctx, s.Mutations)
+	if err != nil {
+		return result[*pb.TransferBatchResponse]{}, err
 	}
-	c.replayed = len(submissions) == len(r.GetItems())
-	for n, result := range results {
-		i := at[n]
-		own := r.GetItems()[i].GetIdempotencyKey() != "" // what the call's key replays, the header tells of the whole
-		c.replayed = c.replayed && (result.Outcome.Replayed || result.Outcome.Existed)
-		res.Results[i] = &ledgerv1.TransferBatchResult{Replayed: own && result.Outcome.Replayed}
-		t, err := (*ledgerv1.TransferResponse)(nil), result.Err
-		if err == nil {
-			t, err = mutations[i].answer(result.Outcome, rendered[i])
-		}
-		if err != nil {
-			res.Results[i].Error = c.itemError(ctx, err)
-		}
-		res.Results[i].Transfer, res.Results[i].Existed = t.GetTransfer(), t.GetExisted()
+	res := &pb.TransferBatchResponse{Results: make([]*pb.TransferBatchResult, len(b))}
+	for i, x := range b {
+		own := r.GetItems()[i].GetIdempotencyKey() != "" // the header reports a replay of the call's key
+		res.Results[i] = &pb.TransferBatchResult{Transfer: x.response.GetTransfer(), Existed: x.response.GetExisted(),
+			Error: c.itemError(ctx, x.err), Replayed: own && x.recorded}
 	}
-	return res, nil
+	return result[*pb.TransferBatchResponse]{response: res, replayed: replayed}, nil
 }
 
-// readItem reads an item that stands for itself, its key first, as of a lone call.
-func (s *Ledger) readItem(c *call, item *ledgerv1.TransferBatchItem, i int,
-	whole []byte) (*commit.Key, ledger.TransferParams, error) {
-	if err := c.bad[i]; err != nil {
+// readItem decodes an independent item like a call of its own, its key first.
+func (s *Ledger) readItem(c *call, item *pb.TransferBatchItem, i int,
+	batchFingerprint []byte) (*commit.Key, ledger.TransferParams, error) {
+	if err := checkItem(item); err != nil {
 		return nil, ledger.TransferParams{}, err
 	}
-	key, err := s.itemKey(c, item, i, whole)
+	key, err := s.itemKey(c, item, i, batchFingerprint)
 	if err != nil {
 		return nil, ledger.TransferParams{}, err
 	}
@@ -99,16 +87,16 @@ func (s *Ledger) readItem(c *call, item *ledgerv1.TransferBatchItem, i int,
 	return key, p, d.err()
 }
 
-// item reads the transfer of an item.
-func (d *decoder) item(item *ledgerv1.TransferBatchItem, path string) ledger.TransferParams {
+// item decodes the transfer of an item.
+func (d *decoder) item(item *pb.TransferBatchItem, path string) ledger.TransferParams {
 	if item.GetTransfer().GetDryRun() {
 		d.bad(path+"dry_run", "must not be set on an item: set dry_run of the batch")
 	}
 	return d.transfer(item.GetTransfer(), path)
 }
 
-// itemKey is the request key of an item, or nil.
-func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole []byte) (*commit.Key, error) {
+// itemKey returns the request key of an item, or nil.
+func (s *Ledger) itemKey(c *call, item *pb.TransferBatchItem, i int, batchFingerprint []byte) (*commit.Key, error) {
 	policy := c.policy(transferOperation, batchOperation)
 	if item.GetIdempotencyKey() != "" {
 		key, err := ParseKey(item.GetIdempotencyKey())
@@ -124,87 +112,47 @@ func (s *Ledger) itemKey(c *call, item *ledgerv1.TransferBatchItem, i int, whole
 	case c.key == "":
 		return nil, nil
 	}
-	// The fingerprint is that of the whole batch: the same key with another batch fits no item.
+	// Every item has the fingerprint of the batch: the same key with another batch matches no item.
 	return &commit.Key{Principal: c.identity.Principal, Operation: batchItemOperation,
-		Key:         fmt.Sprintf("%s#%d", c.key, i),
-		Fingerprint: whole, Life: s.life(c, policy)}, nil
+		Key: fmt.Sprintf("%s#%d", c.key, i), Fingerprint: batchFingerprint, Life: s.life(c, policy)}, nil
 }
 
-func (c *call) itemError(ctx context.Context, err error) *ledgerv1.ItemError {
-	f := faultOf(ctx, err)
-	c.note(ctx, f, err)
-	return itemError(f, c.requestID)
+// transferAll makes the batch one mutation. The request key records only the ids of its transfers: transfers never
+// change.
+func (s *Ledger) transferAll() operation[*pb.TransferBatchRequest, *pb.TransferBatchResponse] {
+	return operation[*pb.TransferBatchRequest, *pb.TransferBatchResponse]{name: batchOperation,
+		read: func(c *call, d *decoder, r *pb.TransferBatchRequest) mutation[*pb.TransferBatchResponse] {
+			cmd := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, len(r.GetItems()))}
+			rows := 0
+			for i, item := range r.GetItems() {
+				if item.GetIdempotencyKey() != "" {
+					d.bad(fmt.Sprintf("items[%d].idempotency_key", i),
+						"must be empty with all_or_nothing: send the header Idempotency-Key instead")
+				}
+				p := d.item(item, fmt.Sprintf("items[%d].transfer.", i))
+				rows += len(p.Postings)
+				cmd.Transfers[i] = ledger.TransferCommand{Caller: c.caller(), TransferParams: p}
+			}
+			m := newMutation(flow.Ledger(cmd), rows, renderAll)
+			m.inner, m.encode = []string{transferOperation}, encodeIDs
+			m.decode = func(ctx context.Context, b []byte) (*pb.TransferBatchResponse, error) {
+				made, err := s.decodeIDs(ctx, c.identity.Tenant, b)
+				return renderAll(made, false), err
+			}
+			return m
+		}}
 }
 
-// transferAll runs the batch as one command. What is recorded of its answer are the ids: the rows are
-// immutable, and are shown again from there.
-func (s *Ledger) transferAll(ctx context.Context,
-	r *ledgerv1.TransferBatchRequest) (*ledgerv1.TransferBatchResponse, error) {
-	c := callOf(ctx)
-	cmd := &ledger.TransferAllCommand{Transfers: make([]ledger.TransferCommand, len(r.GetItems()))}
-	var d decoder
-	rows := 0
-	for i, item := range r.GetItems() {
-		if item.GetIdempotencyKey() != "" {
-			d.bad(fmt.Sprintf("items[%d].idempotency_key", i),
-				"must be empty with all_or_nothing: send the header Idempotency-Key instead")
-		}
-		p := d.item(item, fmt.Sprintf("items[%d].transfer.", i))
-		rows += len(p.Postings)
-		cmd.Transfers[i] = ledger.TransferCommand{Caller: c.caller(), TransferParams: p}
-	}
-	if err := d.err(); err != nil {
-		return nil, err
-	}
-	policy := c.policy(batchOperation, transferOperation)
-	if r.GetDryRun() {
-		policy = access.Policy{}
-	}
-	c.requireToken(policy)
-	if err := c.spendToken(batchOperation, r.GetDryRun(), func(answer any, _ bool) (proto.Message, error) {
-		return renderAll(answer.([]ledger.TransferResult)), nil
-	}); err != nil {
-		return nil, err
-	}
-	w := flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID,
-		Command: flow.Behind(flow.Ledger(cmd), c.conditions...), Rows: rows,
-		Bytes: 512 + proto.Size(r), DryRun: r.GetDryRun()}
-	key, err := s.requestKey(c, batchOperation, policy, r)
-	if err != nil {
-		return nil, err
-	}
-	if key != nil {
-		w.Key, w.Encode = key, encodeIDs
-	}
-	out, err := s.Engine.Do(ctx, w)
-	c.replayed = out.Replayed
-	if err == nil {
-		err = c.carry(ctx, s.Mutations, out)
-	}
-	if err != nil {
-		return nil, err
-	}
-	made, _ := out.Answer.([]ledger.TransferResult)
-	if out.Recorded != nil {
-		if made, err = s.decodeIDs(ctx, c.identity.Tenant, out.Recorded); err != nil {
-			return nil, err
-		}
-	}
-	return renderAll(made), nil
+func renderAll(made []ledger.TransferResult, _ bool) *pb.TransferBatchResponse {
+	return &pb.TransferBatchResponse{Results: each(made, func(m ledger.TransferResult) *pb.TransferBatchResult {
+		return &pb.TransferBatchResult{Transfer: renderTransfer(m.Transfer, true), Existed: m.Existed}
+	})}
 }
 
-func renderAll(made []ledger.TransferResult) *ledgerv1.TransferBatchResponse {
-	res := &ledgerv1.TransferBatchResponse{Results: make([]*ledgerv1.TransferBatchResult, len(made))}
-	for i, m := range made {
-		res.Results[i] = &ledgerv1.TransferBatchResult{Transfer: renderTransfer(m.Transfer, true), Existed: m.Existed}
-	}
-	return res
-}
-
-// encodeIDs writes down the transfers of an answer: twice the id, plus one if it was there before.
-func encodeIDs(answer any) ([]byte, error) {
+// encodeIDs encodes the transfers of an answer, each as 2*id, plus 1 if the transfer existed.
+func encodeIDs(a flow.Answer) ([]byte, error) {
 	var b []byte
-	for _, m := range answer.([]ledger.TransferResult) {
+	for _, m := range a.Answer.([]ledger.TransferResult) {
 		n := uint64(m.Transfer.ID) << 1
 		if m.Existed {
 			n |= 1
@@ -222,7 +170,8 @@ func (s *Ledger) decodeIDs(ctx context.Context, tenant int32, b []byte) ([]ledge
 		if size <= 0 {
 			return nil, fmt.Errorf("read a recorded batch answer: %d bytes left over", len(b))
 		}
-		ids, made = append(ids, int64(n>>1)), append(made, ledger.TransferResult{Existed: n&1 == 1})
+		ids = append(ids, int64(n>>1))
+		made = append(made, ledger.TransferResult{Existed: n&1 == 1})
 		b = b[size:]
 	}
 	transfers, err := s.Reader.TransfersByID(ctx, tenant, ids)

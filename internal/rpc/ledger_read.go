@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 )
@@ -17,67 +17,44 @@ func page(r interface {
 	return ledger.Page{Size: int(r.GetPageSize()), Token: r.GetPageToken()}
 }
 
-// ListAssets lists the tenant's assets.
-func (s *Ledger) ListAssets(ctx context.Context, _ *ledgerv1.ListAssetsRequest) (*ledgerv1.ListAssetsResponse, error) {
+func (s *Ledger) ListAssets(ctx context.Context, _ *pb.ListAssetsRequest) (*pb.ListAssetsResponse, error) {
 	assets, err := s.Reader.Assets(ctx, callOf(ctx).identity.Tenant)
-	res := &ledgerv1.ListAssetsResponse{}
-	for _, a := range assets {
-		res.Assets = append(res.Assets, &ledgerv1.Asset{Code: a.Code, Scale: int32(a.Scale)})
-	}
-	return res, err
+	return &pb.ListAssetsResponse{Assets: each(assets, renderAsset)}, err
 }
 
-// GetAccount shows an account.
-func (s *Ledger) GetAccount(ctx context.Context, r *ledgerv1.GetAccountRequest) (*ledgerv1.GetAccountResponse, error) {
+func (s *Ledger) GetAccount(ctx context.Context, r *pb.GetAccountRequest) (*pb.GetAccountResponse, error) {
 	a, err := s.Reader.Account(ctx, callOf(ctx).identity.Tenant, r.GetAccount().GetCode(), r.GetAccount().GetAsset())
 	if err != nil {
 		return nil, err
 	}
-	return &ledgerv1.GetAccountResponse{Account: renderAccount(a)}, nil
+	return &pb.GetAccountResponse{Account: renderAccount(a)}, nil
 }
 
-// ListAccounts lists accounts by code and asset.
-func (s *Ledger) ListAccounts(ctx context.Context,
-	r *ledgerv1.ListAccountsRequest) (*ledgerv1.ListAccountsResponse, error) {
+func (s *Ledger) ListAccounts(ctx context.Context, r *pb.ListAccountsRequest) (*pb.ListAccountsResponse, error) {
 	accounts, next, err := s.Reader.Accounts(ctx, callOf(ctx).identity.Tenant, r.GetPattern(), r.GetAsset(), page(r))
-	res := &ledgerv1.ListAccountsResponse{NextPageToken: next}
-	for i := range accounts {
-		res.Accounts = append(res.Accounts, renderAccount(&accounts[i]))
-	}
-	return res, err
+	return &pb.ListAccountsResponse{Accounts: eachOf(accounts, renderAccount), NextPageToken: next}, err
 }
 
-// GetTransfer shows a transfer.
-func (s *Ledger) GetTransfer(ctx context.Context,
-	r *ledgerv1.GetTransferRequest) (*ledgerv1.GetTransferResponse, error) {
+func (s *Ledger) GetTransfer(ctx context.Context, r *pb.GetTransferRequest) (*pb.GetTransferResponse, error) {
 	t, err := s.Reader.Transfer(ctx, callOf(ctx).identity.Tenant, r.GetTransferId(), r.GetBizNo())
 	if err != nil {
 		return nil, err
 	}
-	return &ledgerv1.GetTransferResponse{Transfer: renderTransfer(t, false)}, nil
+	return &pb.GetTransferResponse{Transfer: renderNow(t)}, nil
 }
 
-// ListTransfers lists transfers, nearly newest first.
-func (s *Ledger) ListTransfers(ctx context.Context,
-	r *ledgerv1.ListTransfersRequest) (*ledgerv1.ListTransfersResponse, error) {
+func (s *Ledger) ListTransfers(ctx context.Context, r *pb.ListTransfersRequest) (*pb.ListTransfersResponse, error) {
 	var d decoder
 	f := ledger.TransferFilter{Type: r.GetType(), Metadata: r.GetMetadata(),
-		From:   d.time("start_time", r.GetStartTime()),
-		Before: d.time("end_time", r.GetEndTime())}
+		From: d.time("start_time", r.GetStartTime()), Before: d.time("end_time", r.GetEndTime())}
 	if err := d.err(); err != nil {
 		return nil, err
 	}
 	transfers, next, err := s.Reader.Transfers(ctx, callOf(ctx).identity.Tenant, f, page(r))
-	res := &ledgerv1.ListTransfersResponse{NextPageToken: next}
-	for _, t := range transfers {
-		res.Transfers = append(res.Transfers, renderTransfer(t, false))
-	}
-	return res, err
+	return &pb.ListTransfersResponse{Transfers: each(transfers, renderNow), NextPageToken: next}, err
 }
 
-// ListEntries is the statement of an account.
-func (s *Ledger) ListEntries(ctx context.Context,
-	r *ledgerv1.ListEntriesRequest) (*ledgerv1.ListEntriesResponse, error) {
+func (s *Ledger) ListEntries(ctx context.Context, r *pb.ListEntriesRequest) (*pb.ListEntriesResponse, error) {
 	var d decoder
 	f := ledger.StatementFilter{Type: r.GetType(), From: d.time("start_time", r.GetStartTime()),
 		Before: d.time("end_time", r.GetEndTime()), Ascending: r.GetAscending()}
@@ -86,29 +63,25 @@ func (s *Ledger) ListEntries(ctx context.Context,
 	}
 	lines, next, err := s.Reader.Statement(ctx, callOf(ctx).identity.Tenant, r.GetAccount().GetCode(),
 		r.GetAccount().GetAsset(), f, page(r))
-	res := &ledgerv1.ListEntriesResponse{NextPageToken: next}
-	for i := range lines {
-		l := &lines[i]
-		res.Lines = append(res.Lines, &ledgerv1.StatementLine{Entry: renderEntry(&l.Entry), BizNo: l.BizNo,
-			Type: l.Type, Metadata: l.Metadata})
-	}
-	return res, err
+	return &pb.ListEntriesResponse{NextPageToken: next,
+		Lines: eachOf(lines, func(l *ledger.StatementLine) *pb.StatementLine {
+			return &pb.StatementLine{Entry: renderEntry(&l.Entry), BizNo: l.BizNo, Type: l.Type, Metadata: l.Metadata}
+		})}, err
 }
 
-// GetBalance tells a balance, now or at a time.
-func (s *Ledger) GetBalance(ctx context.Context, r *ledgerv1.GetBalanceRequest) (*ledgerv1.GetBalanceResponse, error) {
+func (s *Ledger) GetBalance(ctx context.Context, r *pb.GetBalanceRequest) (*pb.GetBalanceResponse, error) {
 	var d decoder
 	var b ledger.Balance
 	var err error
 	tenant, code, asset := callOf(ctx).identity.Tenant, r.GetAccount().GetCode(), r.GetAccount().GetAsset()
 	var at *timestamppb.Timestamp
 	switch x := r.GetAt().(type) {
-	case *ledgerv1.GetBalanceRequest_RecordTime:
+	case *pb.GetBalanceRequest_RecordTime:
 		at = x.RecordTime
 		if t := d.time("record_time", at); d.err() == nil {
 			b, err = s.Reader.BalanceAtRecord(ctx, tenant, code, asset, t)
 		}
-	case *ledgerv1.GetBalanceRequest_EffectiveTime:
+	case *pb.GetBalanceRequest_EffectiveTime:
 		at = x.EffectiveTime
 		if t := d.time("effective_time", at); d.err() == nil {
 			b, err = s.Reader.BalanceAtEffective(ctx, tenant, code, asset, t)
@@ -122,7 +95,7 @@ func (s *Ledger) GetBalance(ctx context.Context, r *ledgerv1.GetBalanceRequest) 
 	if err != nil {
 		return nil, err
 	}
-	res := &ledgerv1.GetBalanceResponse{Balance: b.Balance.Format(b.Scale), Version: b.Version}
+	res := &pb.GetBalanceResponse{Balance: b.Balance.Format(b.Scale), Version: b.Version}
 	if at == nil {
 		res.Held = amount.Format(b.Held, b.Scale)
 	}
@@ -132,28 +105,22 @@ func (s *Ledger) GetBalance(ctx context.Context, r *ledgerv1.GetBalanceRequest) 
 	return res, nil
 }
 
-// ListBalances adds up accounts by pattern.
-func (s *Ledger) ListBalances(ctx context.Context,
-	r *ledgerv1.ListBalancesRequest) (*ledgerv1.ListBalancesResponse, error) {
+func (s *Ledger) ListBalances(ctx context.Context, r *pb.ListBalancesRequest) (*pb.ListBalancesResponse, error) {
 	sums, err := s.Reader.BalanceSums(ctx, callOf(ctx).identity.Tenant, r.GetPattern(), r.GetAsset())
-	res := &ledgerv1.ListBalancesResponse{}
-	for _, b := range sums {
-		res.Sums = append(res.Sums, &ledgerv1.BalanceSum{Asset: b.Asset, Accounts: b.Accounts,
-			Balance: b.Balance.Format(b.Scale), Held: b.Held.Format(b.Scale)})
-	}
-	return res, err
+	return &pb.ListBalancesResponse{Sums: each(sums, func(b ledger.BalanceSum) *pb.BalanceSum {
+		return &pb.BalanceSum{Asset: b.Asset, Accounts: b.Accounts, Balance: b.Balance.Format(b.Scale),
+			Held: b.Held.Format(b.Scale)}
+	})}, err
 }
 
-// TrialBalance lists debit and credit balances with their totals.
-func (s *Ledger) TrialBalance(ctx context.Context,
-	r *ledgerv1.TrialBalanceRequest) (*ledgerv1.TrialBalanceResponse, error) {
+func (s *Ledger) TrialBalance(ctx context.Context, r *pb.TrialBalanceRequest) (*pb.TrialBalanceResponse, error) {
 	b, err := s.Reader.TrialBalance(ctx, callOf(ctx).identity.Tenant, r.GetPattern(), r.GetAsset(), page(r))
 	if err != nil {
 		return nil, err
 	}
-	res := &ledgerv1.TrialBalanceResponse{NextPageToken: b.Next}
+	res := &pb.TrialBalanceResponse{NextPageToken: b.Next}
 	for _, l := range b.Lines {
-		line := &ledgerv1.TrialBalanceLine{Code: l.Code, Asset: l.Asset, Kind: kinds[l.Kind]}
+		line := &pb.TrialBalanceLine{Code: l.Code, Asset: l.Asset, Kind: kinds[l.Kind]}
 		switch l.Balance.Sign() {
 		case -1:
 			line.Debit = amount.Format(l.Balance.Neg(), l.Scale)
@@ -163,33 +130,22 @@ func (s *Ledger) TrialBalance(ctx context.Context,
 		res.Lines = append(res.Lines, line)
 	}
 	for _, t := range b.Totals {
-		res.Totals = append(res.Totals, &ledgerv1.TrialBalanceTotal{Asset: t.Asset,
-			Debit: t.Debit.Format(t.Scale), Credit: t.Credit.Format(t.Scale)})
+		res.Totals = append(res.Totals, &pb.TrialBalanceTotal{Asset: t.Asset, Debit: t.Debit.Format(t.Scale),
+			Credit: t.Credit.Format(t.Scale)})
 	}
 	return res, nil
 }
 
-// GetHold shows a hold.
-func (s *Ledger) GetHold(ctx context.Context, r *ledgerv1.GetHoldRequest) (*ledgerv1.GetHoldResponse, error) {
+func (s *Ledger) GetHold(ctx context.Context, r *pb.GetHoldRequest) (*pb.GetHoldResponse, error) {
 	h, err := s.Reader.Hold(ctx, callOf(ctx).identity.Tenant, r.GetHoldId(), r.GetHoldBizNo())
 	if err != nil {
 		return nil, err
 	}
-	return &ledgerv1.GetHoldResponse{Hold: renderHold(h)}, nil
+	return &pb.GetHoldResponse{Hold: renderHold(h)}, nil
 }
 
-// ListHolds lists holds, newest first.
-func (s *Ledger) ListHolds(ctx context.Context, r *ledgerv1.ListHoldsRequest) (*ledgerv1.ListHoldsResponse, error) {
-	f := ledger.HoldFilter{From: r.GetFrom()}
-	for name, state := range holdStates {
-		if state == r.GetState() {
-			f.State = name
-		}
-	}
+func (s *Ledger) ListHolds(ctx context.Context, r *pb.ListHoldsRequest) (*pb.ListHoldsResponse, error) {
+	f := ledger.HoldFilter{From: r.GetFrom(), State: holdStateNames[r.GetState()]}
 	holds, next, err := s.Reader.Holds(ctx, callOf(ctx).identity.Tenant, f, page(r))
-	res := &ledgerv1.ListHoldsResponse{NextPageToken: next}
-	for _, h := range holds {
-		res.Holds = append(res.Holds, renderHold(h))
-	}
-	return res, err
+	return &pb.ListHoldsResponse{Holds: each(holds, renderHold), NextPageToken: next}, err
 }

@@ -6,26 +6,26 @@ import (
 
 	"connectrpc.com/connect"
 
-	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// How many entries a watcher gets from one look, and how long it waits for the next when there was
-// nothing new; and how often it hears its cursor when nothing is for it.
+// A watcher reads up to watchEntries per poll. The pause between polls grows from watchPauseMin to watchPauseMax while
+// there are no new entries. After watchHeartbeat without an entry the stream sends the cursor alone.
 const (
-	watchEntries  = 1_000
-	watchPauseMin = 20 * time.Millisecond
-	watchPauseMax = time.Second
-	watchSilence  = 5 * time.Second
+	watchEntries   = 1_000
+	watchPauseMin  = 20 * time.Millisecond
+	watchPauseMax  = time.Second
+	watchHeartbeat = 5 * time.Second
 )
 
-// WatchEntries sends entries as they are committed, until the caller leaves, his key is revoked, or the
-// server ends.
-func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesRequest,
-	stream *connect.ServerStream[ledgerv1.WatchEntriesResponse]) error {
-	tenant, cursor, pause, spoke := callOf(ctx).identity.Tenant, r.GetCursor(), watchPauseMin, time.Time{}
+// WatchEntries streams entries as they are committed, until the caller cancels, the API key is revoked, or the server
+// shuts down.
+func (s *Ledger) WatchEntries(ctx context.Context, r *pb.WatchEntriesRequest,
+	stream *connect.ServerStream[pb.WatchEntriesResponse]) error {
+	tenant, cursor, pause, lastSent := callOf(ctx).identity.Tenant, r.GetCursor(), watchPauseMin, time.Time{}
 	for {
-		if err := callOf(ctx).stillIn(ctx); err != nil {
+		if err := callOf(ctx).reauthenticate(ctx); err != nil {
 			return err
 		}
 		commits, next, err := s.Reader.EntriesAfter(ctx, tenant, cursor, r.GetPattern(), watchEntries)
@@ -34,23 +34,23 @@ func (s *Ledger) WatchEntries(ctx context.Context, r *ledgerv1.WatchEntriesReque
 		}
 		sent := 0
 		for _, c := range commits {
-			m := &ledgerv1.WatchEntriesResponse{Cursor: c.Cursor, Entries: make([]*ledgerv1.Entry, len(c.Entries))}
+			m := &pb.WatchEntriesResponse{Cursor: c.Cursor, Entries: make([]*pb.Entry, len(c.Entries))}
 			for i := range c.Entries {
 				m.Entries[i] = renderEntry(&c.Entries[i])
 			}
 			if err := stream.Send(m); err != nil {
 				return err
 			}
-			sent, spoke = sent+len(m.Entries), time.Now()
+			sent, lastSent = sent+len(m.Entries), time.Now()
 		}
-		if time.Since(spoke) >= watchSilence {
-			if err := stream.Send(&ledgerv1.WatchEntriesResponse{Cursor: next}); err != nil {
+		if time.Since(lastSent) >= watchHeartbeat {
+			if err := stream.Send(&pb.WatchEntriesResponse{Cursor: next}); err != nil {
 				return err
 			}
-			spoke = time.Now()
+			lastSent = time.Now()
 		}
 		switch {
-		case sent >= watchEntries: // there is more
+		case sent >= watchEntries: // more entries are waiting
 			pause = 0
 		case next != cursor:
 			pause = watchPauseMin

@@ -7,26 +7,28 @@ import (
 
 	"connectrpc.com/connect"
 
-	lockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/lock"
 )
 
-// Hold holds a lock while the stream lives.
-func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest,
-	stream *connect.ServerStream[lockv1.HoldResponse]) error {
-	c := callOf(ctx)
-	c.key, c.keyless = "", true // each renewal is another change, and a stream cannot be answered again
-	acquire := &lockv1.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(),
+// Hold holds a lock as long as the stream is open.
+func (s *Lock) Hold(ctx context.Context, r *pb.HoldRequest, stream *connect.ServerStream[pb.HoldResponse]) error {
+	c := *callOf(ctx)
+	c.key = "" // a stream cannot be replayed, and each renewal is a separate mutation
+	ctx = c.within(ctx)
+	o := acquireCall
+	o.unrecorded = true
+	acquire := &pb.AcquireRequest{Name: r.GetName(), Holder: r.GetHolder(), Lease: r.GetLease(), Wait: r.GetWait(),
 		GuardsPage: r.GetGuardsPage()}
-	// a try that is on its way is seen to its end: who else would give back what it brings?
-	res, err := s.take(ctx, acquire, context.WithoutCancel)
+	// Closing the stream must not cancel an attempt: a lock acquired at that moment would not be released.
+	res, err := s.acquire(ctx, acquire, o, context.WithoutCancel)
 	if err != nil {
 		return err
 	}
-	l := res.GetLock()
+	l := res.response.GetLock()
 	err = s.hold(ctx, l, stream)
 	if fault.Is(err, lock.Lost) {
 		s.Metrics.Refused("hold")
@@ -41,17 +43,17 @@ func (s *Lock) Hold(ctx context.Context, r *lockv1.HoldRequest,
 	return err
 }
 
-// releaseTime bounds the release of a lock whose caller is gone.
+// releaseTime bounds the release of the lock after the stream has ended.
 const releaseTime = 5 * time.Second
 
-// hold sends and renews until the caller goes away, the server ends, or the lock is lost. A renewal that
-// fails otherwise is tried again until a tenth of the lease is left: the caller learns that his time is over
-// before anybody else can have the lock.
-func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerStream[lockv1.HoldResponse]) error {
+// hold renews the lease, and sends each renewal, until the stream is closed, the server shuts down, or the lock is
+// lost. It retries other failures of a renewal until a tenth of the lease is left, so that the caller learns of the
+// loss before another caller can acquire the lock.
+func (s *Lock) hold(ctx context.Context, l *pb.Lock, stream *connect.ServerStream[pb.HoldResponse]) error {
 	term := l.GetLease().AsDuration()
 	life := term - term/10
 	end := time.Now().Add(life)
-	if err := stream.Send(&lockv1.HoldResponse{Lock: l}); err != nil {
+	if err := stream.Send(&pb.HoldResponse{Lock: l}); err != nil {
 		return err
 	}
 	for pause := term / 3; ; {
@@ -62,7 +64,7 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 			return fault.ShuttingDown.New("the server is shutting down and releases the lock: acquire it again").After(time.Second)
 		case <-time.After(pause - rand.N(pause/8+1)):
 		}
-		if err := s.stillIn(ctx, min(term/10, time.Until(end))); err != nil {
+		if err := s.reauthenticate(ctx, min(term/10, time.Until(end))); err != nil {
 			return err
 		}
 		start := time.Now()
@@ -70,7 +72,7 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 		switch {
 		case err == nil:
 			end, pause = start.Add(life), term/3
-			if err := stream.Send(&lockv1.HoldResponse{Lock: next}); err != nil {
+			if err := stream.Send(&pb.HoldResponse{Lock: next}); err != nil {
 				return err
 			}
 		case ctx.Err() != nil:
@@ -85,18 +87,18 @@ func (s *Lock) hold(ctx context.Context, l *lockv1.Lock, stream *connect.ServerS
 	}
 }
 
-// stillIn refuses a caller whose API key is not good any more. What cannot be found out within limit is left to the
-// next time: the lease must not end meanwhile.
-func (s *Lock) stillIn(ctx context.Context, limit time.Duration) error {
+// reauthenticate refuses a caller whose API key is no longer valid. Without an answer within limit it leaves the check
+// to the next renewal, so that the lease does not expire meanwhile.
+func (s *Lock) reauthenticate(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	if err := callOf(ctx).stillIn(ctx); fault.Is(err, access.Unauthenticated) {
+	if err := callOf(ctx).reauthenticate(ctx); fault.Is(err, access.Unauthenticated) {
 		return err
 	}
 	return nil
 }
 
-func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duration) (*lockv1.Lock, error) {
+func (s *Lock) renewHeld(ctx context.Context, l *pb.Lock, limit time.Duration) (*pb.Lock, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	c := callOf(ctx)
@@ -108,8 +110,8 @@ func (s *Lock) renewHeld(ctx context.Context, l *lockv1.Lock, limit time.Duratio
 	return renderLock(out.Answer.(lock.Lock)), nil
 }
 
-// releaseHeld gives back what the stream held. It is the server's own doing: nothing is required of it.
-func (s *Lock) releaseHeld(ctx context.Context, l *lockv1.Lock) error {
+// releaseHeld releases the lock of the stream. Policies do not apply, because the server itself makes this call.
+func (s *Lock) releaseHeld(ctx context.Context, l *pb.Lock) error {
 	c := callOf(ctx)
 	out, err := s.Engine.Do(ctx, flow.Submission{Tenant: c.identity.Tenant, RequestID: c.requestID, Rows: 1, Bytes: 512,
 		Command: flow.Lock(&lock.ReleaseCommand{Caller: c.caller(), Name: l.GetName(), Fence: l.GetFence()})})

@@ -3,32 +3,38 @@ package rpc
 import (
 	"encoding/json"
 
-	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-var channels = map[notifyv1.Channel]send.Channel{notifyv1.Channel_CHANNEL_SMS: send.SMS,
-	notifyv1.Channel_CHANNEL_EMAIL: send.Email,
-	notifyv1.Channel_CHANNEL_PUSH:  send.Push, notifyv1.Channel_CHANNEL_WEBHOOK: send.Webhook}
+var channels = map[pb.Channel]send.Channel{pb.Channel_CHANNEL_SMS: send.SMS,
+	pb.Channel_CHANNEL_EMAIL: send.Email,
+	pb.Channel_CHANNEL_PUSH:  send.Push, pb.Channel_CHANNEL_WEBHOOK: send.Webhook}
 
-var priorities = map[notifyv1.Priority]int16{notifyv1.Priority_PRIORITY_UNSPECIFIED: notify.Normal,
-	notifyv1.Priority_PRIORITY_HIGH:   notify.High,
-	notifyv1.Priority_PRIORITY_NORMAL: notify.Normal, notifyv1.Priority_PRIORITY_LOW: notify.Low}
+var priorities = map[pb.Priority]int16{
+	pb.Priority_PRIORITY_UNSPECIFIED: notify.Normal,
+	pb.Priority_PRIORITY_HIGH:        notify.High,
+	pb.Priority_PRIORITY_NORMAL:      notify.Normal,
+	pb.Priority_PRIORITY_LOW:         notify.Low,
+}
 
-var onUnknowns = map[notifyv1.OnUnknown]string{notifyv1.OnUnknown_ON_UNKNOWN_PARK: notify.Park,
-	notifyv1.OnUnknown_ON_UNKNOWN_RESEND: notify.Resend,
-	notifyv1.OnUnknown_ON_UNKNOWN_NEVER:  notify.Never}
+var priorityNames = map[int16]pb.Priority{notify.High: pb.Priority_PRIORITY_HIGH,
+	notify.Normal: pb.Priority_PRIORITY_NORMAL, notify.Low: pb.Priority_PRIORITY_LOW}
 
-var noticeStateNames = map[notifyv1.MessageState]string{
-	notifyv1.MessageState_MESSAGE_STATE_QUEUED:  notify.Queued,
-	notifyv1.MessageState_MESSAGE_STATE_SENDING: notify.Sending,
-	notifyv1.MessageState_MESSAGE_STATE_FAILED:  notify.Failed,
-	notifyv1.MessageState_MESSAGE_STATE_UNKNOWN: notify.Unknown,
-	notifyv1.MessageState_MESSAGE_STATE_DEAD:    notify.Dead, notifyv1.MessageState_MESSAGE_STATE_SENT: notify.Sent,
-	notifyv1.MessageState_MESSAGE_STATE_DELIVERED:   notify.Delivered,
-	notifyv1.MessageState_MESSAGE_STATE_UNDELIVERED: notify.Undelivered,
-	notifyv1.MessageState_MESSAGE_STATE_CANCELLED:   notify.Cancelled,
+var onUnknowns = map[pb.OnUnknown]string{pb.OnUnknown_ON_UNKNOWN_PARK: notify.Park,
+	pb.OnUnknown_ON_UNKNOWN_RESEND: notify.Resend,
+	pb.OnUnknown_ON_UNKNOWN_NEVER:  notify.Never}
+
+var noticeStateNames = map[pb.MessageState]string{
+	pb.MessageState_MESSAGE_STATE_QUEUED:  notify.Queued,
+	pb.MessageState_MESSAGE_STATE_SENDING: notify.Sending,
+	pb.MessageState_MESSAGE_STATE_FAILED:  notify.Failed,
+	pb.MessageState_MESSAGE_STATE_UNKNOWN: notify.Unknown,
+	pb.MessageState_MESSAGE_STATE_DEAD:    notify.Dead, pb.MessageState_MESSAGE_STATE_SENT: notify.Sent,
+	pb.MessageState_MESSAGE_STATE_DELIVERED:   notify.Delivered,
+	pb.MessageState_MESSAGE_STATE_UNDELIVERED: notify.Undelivered,
+	pb.MessageState_MESSAGE_STATE_CANCELLED:   notify.Cancelled,
 }
 
 var (
@@ -37,46 +43,28 @@ var (
 	unknownNames = inverse(onUnknowns)
 )
 
-func inverse[K, V comparable](m map[K]V) map[V]K {
-	n := make(map[V]K, len(m))
-	for k, v := range m {
-		n[v] = k
-	}
-	return n
-}
-
-func channelOf(c send.Channel) notifyv1.Channel { return channelNames[c] }
-
-func priorityOf(p int16) notifyv1.Priority {
-	switch p {
-	case notify.High:
-		return notifyv1.Priority_PRIORITY_HIGH
-	case notify.Low:
-		return notifyv1.Priority_PRIORITY_LOW
-	}
-	return notifyv1.Priority_PRIORITY_NORMAL
-}
-
-// renderNotice shows a message of the outbox; those of the inbox are shown by renderMessage.
-func renderNotice(m *notify.Message) *notifyv1.Message {
-	return &notifyv1.Message{MessageId: m.ID, State: noticeStates[m.State], Channel: channelOf(m.Channel),
-		RecipientHint: m.RecipientHint,
-		BusinessType:  m.BusinessType, BizNo: m.BizNo, Template: m.Template, Locale: m.Locale,
-		Priority:  priorityOf(m.Priority),
-		OnUnknown: unknownNames[m.OnUnknown], Attempts: m.Attempts, MaxAttempts: m.MaxAttempts,
-		NextAttemptTime: timestamp(m.DueAt), Code: m.Code,
+// renderNotice renders a message of the outbox. renderMessage renders one of the inbox.
+func renderNotice(m *notify.Message) *pb.Message {
+	return &pb.Message{MessageId: m.ID, State: noticeStates[m.State], Channel: channelNames[m.Channel],
+		RecipientHint: m.RecipientHint, BusinessType: m.BusinessType, BizNo: m.BizNo, Template: m.Template,
+		Locale: m.Locale, Priority: priorityNames[m.Priority], OnUnknown: unknownNames[m.OnUnknown],
+		Attempts: m.Attempts, MaxAttempts: m.MaxAttempts, NextAttemptTime: timestamp(m.DueAt), Code: m.Code,
 		Provider: m.Provider, NotBefore: timestamp(m.NotBefore), GiveUpTime: timestamp(m.GiveUpAt),
-		ContentExpireTime: timestamp(m.ContentsUntil),
-		AcceptTime:        timestamp(m.AcceptedAt), RequestId: m.RequestID, ContentHash: m.ContentHash}
+		ContentExpireTime: timestamp(m.ContentsUntil), AcceptTime: timestamp(m.AcceptedAt), RequestId: m.RequestID,
+		ContentHash: m.ContentHash}
 }
 
-func renderTold(t *notify.Told) *notifyv1.GetMessageResponse {
-	res := &notifyv1.GetMessageResponse{Message: renderNotice(t.Message), Recipient: t.Recipient}
+func renderGroup(g notify.DeadGroup) *pb.DeadLetterGroup {
+	return &pb.DeadLetterGroup{Channel: channelNames[g.Channel], Code: g.Code, Count: g.Count,
+		Example: renderNotice(g.Example), Error: g.Error}
+}
+
+func renderDetail(t *notify.Detail) *pb.GetMessageResponse {
+	res := &pb.GetMessageResponse{Message: renderNotice(t.Message), Recipient: t.Recipient}
 	for _, e := range t.Events {
-		res.Events = append(res.Events, &notifyv1.Event{Kind: e.Kind, Time: timestamp(e.At), Attempt: e.Attempt,
-			Provider:          e.Provider,
-			ProviderMessageId: e.ProviderMessageID, Code: e.Code, Error: e.Error, Instance: e.Instance,
-			Principal: e.Principal, RequestId: e.RequestID})
+		res.Events = append(res.Events, &pb.Event{Kind: e.Kind, Time: timestamp(e.At), Attempt: e.Attempt,
+			Provider: e.Provider, ProviderMessageId: e.ProviderMessageID, Code: e.Code, Error: e.Error,
+			Instance: e.Instance, Principal: e.Principal, RequestId: e.RequestID})
 	}
 	if t.Content != nil {
 		res.Content = renderContent(t.Content)
@@ -84,26 +72,19 @@ func renderTold(t *notify.Told) *notifyv1.GetMessageResponse {
 	return res
 }
 
-func renderContent(c *send.Content) *notifyv1.Content {
-	r := &notifyv1.Content{Subject: c.Subject, Text: c.Text, Html: c.HTML, ProviderTemplates: c.Template, Type: c.Type,
-		Data: c.Data, Headers: c.Headers}
-	for _, p := range c.Params {
-		r.Params = append(r.Params, &notifyv1.Param{Name: p.Name, Value: p.Value})
-	}
+func renderContent(c *send.Content) *pb.Content {
+	r := &pb.Content{Subject: c.Subject, Text: c.Text, Html: c.HTML, ProviderTemplates: c.Template, Type: c.Type,
+		Data: c.Data, Headers: c.Headers, Params: each(c.Params, renderParam)}
 	for _, a := range c.Attachments {
 		r.Attachments = append(r.Attachments,
-			&notifyv1.Attachment{Name: a.Name, Type: a.Type, Data: a.Data, Inline: a.Inline})
+			&pb.Attachment{Name: a.Name, Type: a.Type, Data: a.Data, Inline: a.Inline})
 	}
 	return r
 }
 
-func contentOf(r *notifyv1.Content) send.Content {
+func contentOf(r *pb.Content) send.Content {
 	c := send.Content{Subject: r.GetSubject(), Text: r.GetText(), HTML: r.GetHtml(), Template: r.GetProviderTemplates(),
-		Type: r.GetType(), Data: r.GetData(),
-		Headers: r.GetHeaders()}
-	for _, p := range r.GetParams() {
-		c.Params = append(c.Params, send.Param{Name: p.GetName(), Value: p.GetValue()})
-	}
+		Type: r.GetType(), Data: r.GetData(), Headers: r.GetHeaders(), Params: each(r.GetParams(), paramOf)}
 	for _, a := range r.GetAttachments() {
 		c.Attachments = append(c.Attachments,
 			send.Attachment{Name: a.GetName(), Type: a.GetType(), Data: a.GetData(), Inline: a.GetInline()})
@@ -111,7 +92,10 @@ func contentOf(r *notifyv1.Content) send.Content {
 	return c
 }
 
-// emptyContent tells why a channel has nothing to send, or "".
+func renderParam(p send.Param) *pb.Param { return &pb.Param{Name: p.Name, Value: p.Value} }
+func paramOf(p *pb.Param) send.Param     { return send.Param{Name: p.GetName(), Value: p.GetValue()} }
+
+// emptyContent returns which content a channel lacks, or "".
 func emptyContent(channel send.Channel, c *send.Content) string {
 	switch {
 	case len(c.Data) > 0 && !json.Valid(c.Data):

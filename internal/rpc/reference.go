@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +26,7 @@ type reference struct {
 	from          *step
 }
 
-// newReference reads a reference and puts a value that is as good as any into the sample.
+// newReference decodes a reference and puts a placeholder into the sample.
 func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref reference, problem string) {
 	if from == nil || from.operation.response == nil {
 		return ref, "operation: must be the name of an earlier operation that has a result"
@@ -53,7 +52,7 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	case f.Kind() == protoreflect.StringKind && slices.Contains(decimalFields, f.Name()):
 		value = protoreflect.ValueOfString("1")
 	case f.Kind() == protoreflect.Int64Kind:
-		value = protoreflect.ValueOfInt64(math.MaxInt64)
+		value = protoreflect.ValueOfInt64(1) // no row has this id, and quantities are at least 1
 	default:
 		return ref, "field: must be an amount, a 64-bit number or a variable of a template"
 	}
@@ -66,14 +65,14 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	return ref, ""
 }
 
-// fill puts the earlier result into the request.
+// fill copies the value from the earlier result into the request.
 func (r *reference) fill(request proto.Message) error {
 	value, ok := r.result.get(r.from.response.ProtoReflect())
 	if last := r.result.last(); ok && last.Kind() == protoreflect.MessageKind {
 		ok = value.Message().IsValid()
 	}
 	if !ok {
-		return referenceUnresolved.New("the result of operation %d has no %s", r.from.place, r.result)
+		return referenceUnresolved.New("the result of operation %d has no %s", r.from.index, r.result)
 	}
 	if r.field.inStruct() {
 		value = variable(r.result.last(), value)
@@ -82,13 +81,13 @@ func (r *reference) fill(request proto.Message) error {
 	return nil
 }
 
-// variable is a part of a result as a value of a template. Not valid: it cannot be one.
+// variable converts a field of a result to the value of a template variable. Invalid: the field's type cannot be one.
 func variable(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.Value {
 	var value *structpb.Value
 	switch f.Kind() {
 	case protoreflect.StringKind, protoreflect.Int32Kind, protoreflect.Int64Kind, protoreflect.Uint32Kind,
 		protoreflect.Uint64Kind:
-		value = structpb.NewStringValue(v.String()) // also of numbers: JSON's have 53 bits
+		value = structpb.NewStringValue(v.String()) // numbers too: a JSON number has only 53 bits
 	case protoreflect.BoolKind:
 		value = structpb.NewBoolValue(v.IsValid() && v.Bool())
 	case protoreflect.MessageKind:
@@ -111,13 +110,13 @@ var (
 	structName = (*structpb.Struct)(nil).ProtoReflect().Descriptor().FullName()
 )
 
-// path leads through messages and lists to a field, or to a value in a struct: a variable of a template.
+// path is the way through messages and lists to a field, or to a value of a Struct (a variable of a template).
 type path []part
 
 type part struct {
 	field protoreflect.FieldDescriptor
-	index int    // of a list; -1: no list
-	key   string // of a struct; empty: no struct
+	index int    // in a list; -1: not a list
+	key   string // in a Struct; empty: not a Struct
 }
 
 func (p path) inStruct() bool { return p[len(p)-1].key != "" }
@@ -140,7 +139,7 @@ func (p path) String() string {
 	return b.String()
 }
 
-// parsePath reads a path such as transfer.entries[0].amount, in a message.
+// parsePath parses a path such as transfer.entries[0].amount for a type of message.
 func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem string) {
 	for name := range strings.SplitSeq(s, ".") {
 		if in == nil {
@@ -175,7 +174,7 @@ func parsePath(s string, in protoreflect.MessageDescriptor) (p path, problem str
 	return p, ""
 }
 
-// get reads the field; false when there is no such item.
+// get returns the value of the field. ok is false if a list is too short or a message is not set.
 func (p path) get(m protoreflect.Message) (v protoreflect.Value, ok bool) {
 	for i, x := range p {
 		if x.key != "" {
@@ -197,7 +196,7 @@ func (p path) get(m protoreflect.Message) (v protoreflect.Value, ok bool) {
 	return v, true
 }
 
-// set writes the field; false when a list has no such item.
+// set sets the field. It returns false if a list is too short.
 func (p path) set(m protoreflect.Message, v protoreflect.Value) bool {
 	for i, x := range p {
 		if x.key != "" {

@@ -9,8 +9,8 @@ import (
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 )
 
-// FuzzPath: a path that is read leads somewhere, is written as it was read, and can be followed in messages that lack
-// what it leads through.
+// FuzzPath checks that a parsed path is stable through String, that it can be set where it can be read, and that get
+// accepts messages without the fields on the way.
 func FuzzPath(f *testing.F) {
 	for _, s := range []string{"transfer.id", "transfer.entries[0].amount", "transfer.entries[65535].version",
 		"hold.metadata", "postings[0]", "[", "a[-1]", "..",
@@ -27,7 +27,7 @@ func FuzzPath(f *testing.F) {
 		}
 		again, problem := parsePath(p.String(), full.ProtoReflect().Descriptor())
 		if problem != "" || again.String() != p.String() {
-			t.Fatalf("%q is %s, which is %s %s", s, p, again, problem)
+			t.Fatalf("%q is parsed as %s, and that as %s %s", s, p, again, problem)
 		}
 		p.get(new(ledgerv1.CaptureResponse).ProtoReflect())
 		before, found := p.get(full.ProtoReflect())
@@ -36,7 +36,7 @@ func FuzzPath(f *testing.F) {
 		}
 		m := proto.Clone(full).ProtoReflect()
 		if p.set(m, protoreflect.ValueOfInt64(41)) != found && found {
-			t.Fatalf("%s is there, and cannot be set", p)
+			t.Fatalf("%s can be read but not set", p)
 		}
 		if after, _ := p.get(m); found && (after.Int() != 41 || before.Int() == 41) {
 			t.Fatalf("%s is %v after %v", p, after, before)

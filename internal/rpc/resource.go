@@ -8,9 +8,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// resourceOf names what a change made or found, by its answer: the first message in it that has a name, with
-// that name. {"resource": "transfer", "id": "16385", "biz_no": "order-1"}, for example; of an Execute the
-// first resource that an operation made. Nil when nothing in the answer has a name.
+// resourceOf returns the names of the resource that a mutation made or found: those of the first message in the
+// response that has any, such as {"resource": "transfer", "id": "16385", "biz_no": "order-1"}. For an Execute this is
+// the resource of the first operation that has one. Nil if no message in the response has a name.
 func resourceOf(m protoreflect.Message) map[string]string {
 	if packed, ok := m.Interface().(*anypb.Any); ok {
 		inner, err := packed.UnmarshalNew()
@@ -40,7 +40,7 @@ func resourceOf(m protoreflect.Message) map[string]string {
 	return nil
 }
 
-// named gives a message's own names, or those of the first resource in it.
+// named returns the names of a message, or those of the first resource in it.
 func named(m protoreflect.Message) map[string]string {
 	var names map[string]string
 	fields := m.Descriptor().Fields()
@@ -63,16 +63,16 @@ func named(m protoreflect.Message) map[string]string {
 	return names
 }
 
-// maxNameBytes bounds what is kept of a name: all of ours are shorter.
+// maxNameBytes bounds a name. Our own are shorter; longer ones are left out.
 const maxNameBytes = 512
 
-// isName tells by the name of a field that its value names a resource: its id, its code and asset, or a number of
-// the business's own such as biz_no or order_no.
+// isName reports whether a field holds a name of a resource: its id, its code or asset, its item, or a business number
+// such as biz_no or order_no.
 func isName(field string) bool {
-	return field == "id" || field == "code" || field == "asset" || strings.HasSuffix(field, "_no")
+	return field == "id" || field == "code" || field == "asset" || field == "item" || strings.HasSuffix(field, "_no")
 }
 
-// snake writes StockItem as stock_item.
+// snake converts StockItem to stock_item.
 func snake(name string) string {
 	var b strings.Builder
 	for i, r := range name {

@@ -8,12 +8,12 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// field is a header of one value with parameters: an Item of RFC 9651.
+// field is a header with one value and parameters: an Item of RFC 9651.
 type field struct{ item httpsfv.Item }
 
 var errMalformed = errors.New("is not a structured field item (RFC 9651): a value, then parameters after semicolons")
 
-// parseField reads a header that was sent once. Of several parameters of one name the last one counts.
+// parseField parses a header that was sent once. If a parameter is repeated, the last one counts.
 func parseField(s string) (field, error) {
 	item, err := httpsfv.UnmarshalItem([]string{s})
 	if err != nil {
@@ -22,10 +22,10 @@ func parseField(s string) (field, error) {
 	return field{item}, nil
 }
 
-// text is the value, if it is one: a string, a display string (other than ASCII), or a token.
+// text returns the value if it is text: a string, a display string (not ASCII), or a token.
 func (f field) text() (s string, ok bool) { return textOf(f.item.Value) }
 
-// parameters are the names and values, in order.
+// parameters yields names and values in order.
 func (f field) parameters() iter.Seq2[string, any] {
 	return func(yield func(string, any) bool) {
 		for _, name := range f.item.Params.Names() {
@@ -49,7 +49,7 @@ func textOf(value any) (s string, ok bool) {
 	return "", false
 }
 
-// secondsOf reads seconds, whole or with up to three decimals.
+// secondsOf converts seconds, whole or with up to three decimals.
 func secondsOf(value any) (d time.Duration, ok bool) {
 	const most = 1 << 33 // seconds; more than any life
 	switch v := value.(type) {

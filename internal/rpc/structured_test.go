@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestFieldsOfOneItem(t *testing.T) {
+func TestParseField(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{
 		`st_abc`: "st_abc", `  "a \"b\" \\ ;,"  `: `a "b" \ ;,`, `""`: "", `%"f%c3%bc%22 %25"`: `fü" %`, `*x/y:z`: "*x/y:z",

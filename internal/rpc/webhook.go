@@ -6,9 +6,7 @@ import (
 	"slices"
 	"time"
 
-	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
-	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
-	"github.com/ledgerd/ledgerd/internal/commit"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
@@ -23,39 +21,29 @@ type Webhooks struct {
 	Master *secret.Master
 }
 
-var _ notifyv1connect.WebhookServiceHandler = (*Webhooks)(nil)
-
-func (c *call) webhookCaller() commit.Caller {
-	return commit.Caller{Tenant: c.identity.Tenant, Principal: c.identity.Principal, RequestID: c.requestID}
-}
-
-// CreateEndpoint makes an endpoint.
 func (s *Webhooks) CreateEndpoint(ctx context.Context,
-	r *notifyv1.CreateEndpointRequest) (*notifyv1.CreateEndpointResponse, error) {
+	r *pb.CreateEndpointRequest) (*pb.CreateEndpointResponse, error) {
 	return run(ctx, s.Mutations, createEndpointCall, r)
 }
 
 var createEndpointCall = register("webhook.create",
-	func(c *call, d *decoder, r *notifyv1.CreateEndpointRequest) mutation[*notifyv1.CreateEndpointResponse] {
-		cmd := &webhook.CreateCommand{Caller: c.webhookCaller(), Name: r.GetName(), URL: d.endpointURL(c, r.GetUrl()),
+	func(c *call, d *decoder, r *pb.CreateEndpointRequest) mutation[*pb.CreateEndpointResponse] {
+		cmd := &webhook.CreateCommand{Caller: c.caller(), Name: r.GetName(), URL: d.endpointURL(c, r.GetUrl()),
 			Types: eventTypes(r.GetTypes()), Description: d.printable("description", r.GetDescription())}
-		return mutation[*notifyv1.CreateEndpointResponse]{command: flow.Webhook(cmd),
-			render: func(answer any, _ bool) (*notifyv1.CreateEndpointResponse, error) {
-				return &notifyv1.CreateEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
-			}}
+		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.CreateEndpointResponse {
+			return &pb.CreateEndpointResponse{Endpoint: renderEndpoint(e)}
+		})
 	})
 
-// UpdateEndpoint changes an endpoint.
 func (s *Webhooks) UpdateEndpoint(ctx context.Context,
-	r *notifyv1.UpdateEndpointRequest) (*notifyv1.UpdateEndpointResponse, error) {
+	r *pb.UpdateEndpointRequest) (*pb.UpdateEndpointResponse, error) {
 	return run(ctx, s.Mutations, updateEndpointCall, r)
 }
 
 var updateEndpointCall = register("webhook.update",
-	func(c *call, d *decoder, r *notifyv1.UpdateEndpointRequest) mutation[*notifyv1.UpdateEndpointResponse] {
-		cmd := &webhook.UpdateCommand{Caller: c.webhookCaller(), Name: r.GetName(), URL: r.Url,
-			Description: r.Description,
-			Enabled:     r.Enabled}
+	func(c *call, d *decoder, r *pb.UpdateEndpointRequest) mutation[*pb.UpdateEndpointResponse] {
+		cmd := &webhook.UpdateCommand{Caller: c.caller(), Name: r.GetName(), URL: r.Url, Description: r.Description,
+			Enabled: r.Enabled}
 		if r.Url != nil {
 			d.endpointURL(c, r.GetUrl())
 		}
@@ -64,114 +52,85 @@ var updateEndpointCall = register("webhook.update",
 			types := eventTypes(r.GetTypes())
 			cmd.Types = &types
 		}
-		return mutation[*notifyv1.UpdateEndpointResponse]{command: flow.Webhook(cmd),
-			render: func(answer any, _ bool) (*notifyv1.UpdateEndpointResponse, error) {
-				return &notifyv1.UpdateEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
-			}}
+		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.UpdateEndpointResponse {
+			return &pb.UpdateEndpointResponse{Endpoint: renderEndpoint(e)}
+		})
 	})
 
-// RotateSecret replaces a secret.
-func (s *Webhooks) RotateSecret(ctx context.Context,
-	r *notifyv1.RotateSecretRequest) (*notifyv1.RotateSecretResponse, error) {
+func (s *Webhooks) RotateSecret(ctx context.Context, r *pb.RotateSecretRequest) (*pb.RotateSecretResponse, error) {
 	return run(ctx, s.Mutations, rotateSecretCall, r)
 }
 
 var rotateSecretCall = register("webhook.rotate",
-	func(c *call, _ *decoder, r *notifyv1.RotateSecretRequest) mutation[*notifyv1.RotateSecretResponse] {
-		cmd := &webhook.RotateCommand{Caller: c.webhookCaller(), Name: r.GetName(), Version: r.GetSecretVersion(),
+	func(c *call, _ *decoder, r *pb.RotateSecretRequest) mutation[*pb.RotateSecretResponse] {
+		cmd := &webhook.RotateCommand{Caller: c.caller(), Name: r.GetName(), Version: r.GetSecretVersion(),
 			Overlap: lifeOr(r.GetOverlap(), webhook.DefaultOverlap)}
-		return mutation[*notifyv1.RotateSecretResponse]{command: flow.Webhook(cmd),
-			render: func(answer any, _ bool) (*notifyv1.RotateSecretResponse, error) {
-				return &notifyv1.RotateSecretResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
-			}}
+		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.RotateSecretResponse {
+			return &pb.RotateSecretResponse{Endpoint: renderEndpoint(e)}
+		})
 	})
 
-// DeleteEndpoint does away with an endpoint.
 func (s *Webhooks) DeleteEndpoint(ctx context.Context,
-	r *notifyv1.DeleteEndpointRequest) (*notifyv1.DeleteEndpointResponse, error) {
+	r *pb.DeleteEndpointRequest) (*pb.DeleteEndpointResponse, error) {
 	return run(ctx, s.Mutations, deleteEndpointCall, r)
 }
 
 var deleteEndpointCall = register("webhook.delete",
-	func(c *call, _ *decoder, r *notifyv1.DeleteEndpointRequest) mutation[*notifyv1.DeleteEndpointResponse] {
-		cmd := &webhook.DeleteCommand{Caller: c.webhookCaller(), Name: r.GetName()}
-		return mutation[*notifyv1.DeleteEndpointResponse]{command: flow.Webhook(cmd),
-			render: func(answer any, _ bool) (*notifyv1.DeleteEndpointResponse, error) {
-				return &notifyv1.DeleteEndpointResponse{Endpoint: renderEndpoint(answer.(webhook.Endpoint))}, nil
-			}}
+	func(c *call, _ *decoder, r *pb.DeleteEndpointRequest) mutation[*pb.DeleteEndpointResponse] {
+		cmd := &webhook.DeleteCommand{Caller: c.caller(), Name: r.GetName()}
+		return newMutation(flow.Webhook(cmd), 1, func(e webhook.Endpoint, _ bool) *pb.DeleteEndpointResponse {
+			return &pb.DeleteEndpointResponse{Endpoint: renderEndpoint(e)}
+		})
 	})
 
-// Publish sends an event to all endpoints that want it.
-func (s *Webhooks) Publish(ctx context.Context, r *notifyv1.PublishRequest) (*notifyv1.PublishResponse, error) {
+func (s *Webhooks) Publish(ctx context.Context, r *pb.PublishRequest) (*pb.PublishResponse, error) {
 	return run(ctx, s.Mutations, publishCall, r)
 }
 
 var publishCall = register("webhook.publish",
-	func(c *call, d *decoder, r *notifyv1.PublishRequest) mutation[*notifyv1.PublishResponse] {
+	func(c *call, d *decoder, r *pb.PublishRequest) mutation[*pb.PublishResponse] {
 		if !json.Valid(r.GetData()) {
 			d.bad("data", "is not JSON")
 		}
-		cmd := &flow.Publish{Caller: c.webhookCaller(),
+		cmd := &flow.Publish{Caller: c.caller(),
 			Params: notify.Params{Channel: send.Webhook, Content: send.Content{Type: r.GetType(), Data: r.GetData()},
-				BusinessType: businessType(r.GetType()), BizNo: d.bizNo("biz_no", r.GetBizNo()),
-				Priority:    priorities[r.GetPriority()],
-				GiveUpAfter: r.GetGiveUpAfter().AsDuration(), MaxAttempts: r.GetMaxAttempts()}}
-		return mutation[*notifyv1.PublishResponse]{command: cmd, rows: 10 * sendRows,
-			render: func(answer any, _ bool) (*notifyv1.PublishResponse, error) {
-				p, res := answer.(flow.Published), &notifyv1.PublishResponse{}
-				for i, m := range p.Messages {
-					res.Messages = append(res.Messages,
-						&notifyv1.PublishedMessage{Endpoint: p.Endpoints[i], MessageId: m.ID, Existed: p.Existed[i]})
-				}
-				return res, nil
-			}}
+				BusinessType: flow.BusinessType(r.GetType()), BizNo: d.bizNo("biz_no", r.GetBizNo()),
+				Priority: priorities[r.GetPriority()], GiveUpAfter: r.GetGiveUpAfter().AsDuration(),
+				MaxAttempts: r.GetMaxAttempts()}}
+		return newMutation(cmd, 10*sendRows, func(p flow.Published, _ bool) *pb.PublishResponse {
+			res := &pb.PublishResponse{}
+			for i, m := range p.Messages {
+				res.Messages = append(res.Messages,
+					&pb.PublishedMessage{Endpoint: p.Endpoints[i], MessageId: m.ID, Existed: p.Existed[i]})
+			}
+			return res
+		})
 	})
 
-// businessType is a type of event, if it fits.
-func businessType(event string) string {
-	if len(event) > 64 {
-		return ""
-	}
-	return event
-}
-
-// GetSecret tells the secrets that sign now.
-func (s *Webhooks) GetSecret(ctx context.Context, r *notifyv1.GetSecretRequest) (*notifyv1.GetSecretResponse, error) {
+func (s *Webhooks) GetSecret(ctx context.Context, r *pb.GetSecretRequest) (*pb.GetSecretResponse, error) {
 	if err := s.Master.Check(); err != nil {
 		return nil, err
 	}
-	c := callOf(ctx)
-	c.secret = true
-	e, err := s.Reader.Endpoint(ctx, webhook.Key{Tenant: c.identity.Tenant, Name: r.GetName()})
-	if err != nil {
-		return nil, err
-	}
-	res := &notifyv1.GetSecretResponse{}
-	for i, secret := range e.Secrets(s.Master, time.Now()) {
-		res.Secrets = append(res.Secrets, &notifyv1.Secret{Version: e.Version - int32(i), Secret: secret.String()})
-	}
-	return res, nil
-}
-
-// GetEndpoint shows an endpoint.
-func (s *Webhooks) GetEndpoint(ctx context.Context,
-	r *notifyv1.GetEndpointRequest) (*notifyv1.GetEndpointResponse, error) {
+	noStore(ctx)
 	e, err := s.Reader.Endpoint(ctx, webhook.Key{Tenant: callOf(ctx).identity.Tenant, Name: r.GetName()})
 	if err != nil {
 		return nil, err
 	}
-	return &notifyv1.GetEndpointResponse{Endpoint: renderEndpoint(e)}, nil
+	res := &pb.GetSecretResponse{}
+	for i, secret := range e.Secrets(s.Master, time.Now()) {
+		res.Secrets = append(res.Secrets, &pb.Secret{Version: e.Version - int32(i), Secret: secret.String()})
+	}
+	return res, nil
 }
 
-// ListEndpoints lists endpoints by name.
-func (s *Webhooks) ListEndpoints(ctx context.Context,
-	r *notifyv1.ListEndpointsRequest) (*notifyv1.ListEndpointsResponse, error) {
+func (s *Webhooks) GetEndpoint(ctx context.Context, r *pb.GetEndpointRequest) (*pb.GetEndpointResponse, error) {
+	e, err := s.Reader.Endpoint(ctx, webhook.Key{Tenant: callOf(ctx).identity.Tenant, Name: r.GetName()})
+	return &pb.GetEndpointResponse{Endpoint: renderEndpoint(e)}, err
+}
+
+func (s *Webhooks) ListEndpoints(ctx context.Context, r *pb.ListEndpointsRequest) (*pb.ListEndpointsResponse, error) {
 	endpoints, next, err := s.Reader.List(ctx, callOf(ctx).identity.Tenant, int(r.GetPageSize()), r.GetPageToken())
-	res := &notifyv1.ListEndpointsResponse{NextPageToken: next}
-	for _, e := range endpoints {
-		res.Endpoints = append(res.Endpoints, renderEndpoint(e))
-	}
-	return res, err
+	return &pb.ListEndpointsResponse{Endpoints: each(endpoints, renderEndpoint), NextPageToken: next}, err
 }
 
 func (d *decoder) endpointURL(c *call, url string) string {
@@ -181,18 +140,17 @@ func (d *decoder) endpointURL(c *call, url string) string {
 	return url
 }
 
-// eventTypes are sorted: their order means nothing.
-func eventTypes(r *notifyv1.EventTypes) []string { return slices.Sorted(slices.Values(r.GetTypes())) }
+// eventTypes returns the types sorted: their order has no meaning.
+func eventTypes(r *pb.EventTypes) []string { return slices.Sorted(slices.Values(r.GetTypes())) }
 
-var disabledReasons = map[string]notifyv1.DisabledReason{"": notifyv1.DisabledReason_DISABLED_REASON_UNSPECIFIED,
-	webhook.ByCaller: notifyv1.DisabledReason_DISABLED_REASON_BY_CALLER,
-	webhook.Gone:     notifyv1.DisabledReason_DISABLED_REASON_GONE,
-	webhook.Failing:  notifyv1.DisabledReason_DISABLED_REASON_FAILING}
+var disabledReasons = map[string]pb.DisabledReason{"": pb.DisabledReason_DISABLED_REASON_UNSPECIFIED,
+	webhook.ByCaller: pb.DisabledReason_DISABLED_REASON_BY_CALLER,
+	webhook.Gone:     pb.DisabledReason_DISABLED_REASON_GONE,
+	webhook.Failing:  pb.DisabledReason_DISABLED_REASON_FAILING}
 
-func renderEndpoint(e webhook.Endpoint) *notifyv1.Endpoint {
-	return &notifyv1.Endpoint{Name: e.Name, Url: e.URL, Types: e.Types, Description: e.Description,
-		DisabledReason: disabledReasons[e.Disabled],
-		DisableTime:    timestamp(e.DisabledAt), SecretVersion: e.Version,
-		PreviousExpireTime: timestamp(e.PreviousUntil),
-		FailingSince:       timestamp(e.FailingSince), CreateTime: timestamp(e.CreatedAt)}
+func renderEndpoint(e webhook.Endpoint) *pb.Endpoint {
+	return &pb.Endpoint{Name: e.Name, Url: e.URL, Types: e.Types, Description: e.Description,
+		DisabledReason: disabledReasons[e.Disabled], DisableTime: timestamp(e.DisabledAt), SecretVersion: e.Version,
+		PreviousExpireTime: timestamp(e.PreviousUntil), FailingSince: timestamp(e.FailingSince),
+		CreateTime: timestamp(e.CreatedAt)}
 }

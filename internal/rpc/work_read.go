@@ -2,38 +2,36 @@ package rpc
 
 import (
 	"context"
-	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-var workStates = map[idempotencyv1.WorkOutcome]work.State{idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE: work.Done,
-	idempotencyv1.WorkOutcome_WORK_OUTCOME_REFUSED: work.Refused,
-	idempotencyv1.WorkOutcome_WORK_OUTCOME_UNKNOWN: work.Parked}
+var workStates = map[pb.WorkOutcome]work.State{pb.WorkOutcome_WORK_OUTCOME_DONE: work.Done,
+	pb.WorkOutcome_WORK_OUTCOME_REFUSED: work.Refused,
+	pb.WorkOutcome_WORK_OUTCOME_UNKNOWN: work.Parked}
 
-var workOutcomes = map[work.State]idempotencyv1.WorkOutcome{work.Done: idempotencyv1.WorkOutcome_WORK_OUTCOME_DONE,
-	work.Refused: idempotencyv1.WorkOutcome_WORK_OUTCOME_REFUSED}
+var workOutcomes = map[work.State]pb.WorkOutcome{work.Done: pb.WorkOutcome_WORK_OUTCOME_DONE,
+	work.Refused: pb.WorkOutcome_WORK_OUTCOME_REFUSED}
 
-var recordStates = map[work.State]idempotencyv1.RecordState{
-	work.Running: idempotencyv1.RecordState_RECORD_STATE_RUNNING,
-	work.Lapsed:  idempotencyv1.RecordState_RECORD_STATE_LAPSED, work.Done: idempotencyv1.RecordState_RECORD_STATE_DONE,
-	work.Refused: idempotencyv1.RecordState_RECORD_STATE_REFUSED,
-	work.Parked:  idempotencyv1.RecordState_RECORD_STATE_PARKED,
-	work.Free:    idempotencyv1.RecordState_RECORD_STATE_FREE}
+var recordStates = map[work.State]pb.RecordState{
+	work.Running: pb.RecordState_RECORD_STATE_RUNNING,
+	work.Lapsed:  pb.RecordState_RECORD_STATE_LAPSED, work.Done: pb.RecordState_RECORD_STATE_DONE,
+	work.Refused: pb.RecordState_RECORD_STATE_REFUSED,
+	work.Parked:  pb.RecordState_RECORD_STATE_PARKED,
+	work.Free:    pb.RecordState_RECORD_STATE_FREE}
 
-var resolutions = map[idempotencyv1.RecordResolution]work.State{
-	idempotencyv1.RecordResolution_RECORD_RESOLUTION_DONE:    work.Done,
-	idempotencyv1.RecordResolution_RECORD_RESOLUTION_REFUSED: work.Refused,
-	idempotencyv1.RecordResolution_RECORD_RESOLUTION_FREE:    work.Free}
+var recordStateNames = inverse(recordStates)
 
-// GetRecord shows a piece of work with its answer.
-func (s *Idempotency) GetRecord(ctx context.Context,
-	r *idempotencyv1.GetRecordRequest) (*idempotencyv1.GetRecordResponse, error) {
+var resolutions = map[pb.RecordResolution]work.State{
+	pb.RecordResolution_RECORD_RESOLUTION_DONE:    work.Done,
+	pb.RecordResolution_RECORD_RESOLUTION_REFUSED: work.Refused,
+	pb.RecordResolution_RECORD_RESOLUTION_FREE:    work.Free}
+
+func (s *Idempotency) GetRecord(ctx context.Context, r *pb.GetRecordRequest) (*pb.GetRecordResponse, error) {
 	rec, err := s.Records.reader.Get(ctx,
 		work.Key{Tenant: callOf(ctx).identity.Tenant, Scope: r.GetScope(), Name: r.GetKey()})
 	if err != nil {
@@ -41,37 +39,23 @@ func (s *Idempotency) GetRecord(ctx context.Context,
 	}
 	m := renderRecord(rec)
 	m.Answer, err = renderAnswer(rec.Answer)
-	return &idempotencyv1.GetRecordResponse{Record: m}, err
+	return &pb.GetRecordResponse{Record: m}, err
 }
 
-// ListRecords lists work by scope and key.
-func (s *Idempotency) ListRecords(ctx context.Context,
-	r *idempotencyv1.ListRecordsRequest) (*idempotencyv1.ListRecordsResponse, error) {
-	f := work.Filter{Scope: r.GetScope()}
-	for name, state := range recordStates {
-		if state == r.GetState() {
-			f.State = name
-		}
-	}
+func (s *Idempotency) ListRecords(ctx context.Context, r *pb.ListRecordsRequest) (*pb.ListRecordsResponse, error) {
+	f := work.Filter{Scope: r.GetScope(), State: recordStateNames[r.GetState()]}
 	list, next, err := s.Records.reader.List(ctx, callOf(ctx).identity.Tenant, f, int(r.GetPageSize()),
 		r.GetPageToken())
-	res := &idempotencyv1.ListRecordsResponse{NextPageToken: next}
-	for _, rec := range list {
-		res.Records = append(res.Records, renderRecord(rec))
-	}
-	return res, err
+	return &pb.ListRecordsResponse{Records: each(list, renderRecord), NextPageToken: next}, err
 }
 
-// ResolveRecord settles what is parked.
 func (s *Idempotency) ResolveRecord(ctx context.Context,
-	r *idempotencyv1.ResolveRecordRequest) (*idempotencyv1.ResolveRecordResponse, error) {
-	res, err := run(ctx, s.Mutations, resolveCall, r)
-	s.Records.tell(callOf(ctx), "resolve", r, err)
-	return res, err
+	r *pb.ResolveRecordRequest) (*pb.ResolveRecordResponse, error) {
+	return report(ctx, s, resolveCall, r)
 }
 
 var resolveCall = register("work.resolve",
-	func(c *call, d *decoder, r *idempotencyv1.ResolveRecordRequest) mutation[*idempotencyv1.ResolveRecordResponse] {
+	func(c *call, d *decoder, r *pb.ResolveRecordRequest) mutation[*pb.ResolveRecordResponse] {
 		cmd := &work.ResolveCommand{Caller: c.caller(), Held: heldBy(r), State: resolutions[r.GetResolution()]}
 		switch {
 		case cmd.State != work.Free:
@@ -79,27 +63,23 @@ var resolveCall = register("work.resolve",
 		case r.GetAnswer() != nil:
 			d.bad("answer", "must not be set when the work is freed")
 		}
-		return mutation[*idempotencyv1.ResolveRecordResponse]{command: flow.Work(cmd),
-			render: func(answer any, existed bool) (*idempotencyv1.ResolveRecordResponse, error) {
-				a := answer.(work.Settled)
-				return &idempotencyv1.ResolveRecordResponse{State: recordStates[a.State],
-					ExpireTime: timeOrNil(a.ExpiresAt), Existed: existed}, nil
-			}}
+		return newMutation(flow.Work(cmd), 1, func(a work.Settled, existed bool) *pb.ResolveRecordResponse {
+			return &pb.ResolveRecordResponse{State: recordStates[a.State], ExpireTime: timestamp(a.ExpiresAt),
+				Existed: existed}
+		})
 	})
 
-func renderRecord(r *work.Record) *idempotencyv1.Record {
-	return &idempotencyv1.Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: recordStates[r.State],
-		Fence:   r.Fence,
-		Attempt: r.Attempt, LeaseExpireTime: timeOrNil(r.LeaseUntil), ParkLapsed: r.ParkLapsed, Principal: r.Principal,
-		RequestId:      r.RequestID,
-		FirstRequestId: r.FirstRequestID, CreateTime: timestamppb.New(r.CreatedAt),
-		BeginTime:  timestamppb.New(r.BegunAt),
-		SettleTime: timeOrNil(r.SettledAt), SettledBy: r.SettledBy, SettleRequestId: r.SettledRequest,
-		ExpireTime: timeOrNil(r.ExpiresAt),
-		Status:     r.Status, BodyBytes: r.BodyBytes}
+func renderRecord(r *work.Record) *pb.Record {
+	return &pb.Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, State: recordStates[r.State],
+		Fence: r.Fence, Attempt: r.Attempt, LeaseExpireTime: timestamp(pg.OrZero(r.LeaseUntil)),
+		ParkLapsed: r.ParkLapsed, Principal: r.Principal, RequestId: r.RequestID, FirstRequestId: r.FirstRequestID,
+		CreateTime: timestamp(r.CreatedAt), BeginTime: timestamp(r.BegunAt),
+		SettleTime: timestamp(pg.OrZero(r.SettledAt)), SettledBy: pg.OrZero(r.SettledBy),
+		SettleRequestId: pg.OrZero(r.SettledRequestID), ExpireTime: timestamp(pg.OrZero(r.ExpiresAt)),
+		Status: pg.OrZero(r.Status), BodyBytes: pg.OrZero(r.BodyBytes)}
 }
 
-func renderAnswer(a *work.Answer) (*idempotencyv1.RecordedAnswer, error) {
+func renderAnswer(a *work.Answer) (*pb.RecordedAnswer, error) {
 	if a == nil {
 		return nil, nil
 	}
@@ -107,23 +87,15 @@ func renderAnswer(a *work.Answer) (*idempotencyv1.RecordedAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &idempotencyv1.RecordedAnswer{Status: a.Status, Body: body}
-	for _, h := range a.Headers {
-		m.Headers = append(m.Headers, &idempotencyv1.RecordedHeader{Name: h.Name, Value: h.Value})
-	}
-	return m, nil
+	return &pb.RecordedAnswer{Status: a.Status, Body: body,
+		Headers: each(a.Headers, func(h work.Header) *pb.RecordedHeader {
+			return &pb.RecordedHeader{Name: h.Name, Value: h.Value}
+		})}, nil
 }
 
-func timeOrNil(t time.Time) *timestamppb.Timestamp {
-	if t.IsZero() {
-		return nil
-	}
-	return timestamppb.New(t)
-}
-
-// tellBegin counts and logs how a Begin ended: once, however often it ran while it waited.
-func (s *Idempotency) tellBegin(c *call, k work.Key, res *beginResponse, err error) {
-	r := s.Records
+// observeBegin counts and logs the outcome of a Begin: once, even if it made several attempts.
+func (s *Idempotency) observeBegin(c *call, k work.Key, result result[*beginResponse], err error) {
+	r, res := s.Records, result.response
 	about := []any{"scope", k.Scope, "key", k.Name, "request_id", c.requestID}
 	count := func(outcome string) { r.outcomes.WithLabelValues("begin", outcome).Inc() }
 	switch {
@@ -134,7 +106,7 @@ func (s *Idempotency) tellBegin(c *call, k work.Key, res *beginResponse, err err
 			append(about, "first_request_id", fault.Of(err).State["first_request_id"])...)
 	case fault.Is(err, work.WorkRunning):
 		count("wait")
-	case err != nil: // the gate tells
+	case err != nil: // the gate logs it
 	case res.GetReplay() != nil:
 		count("replay")
 		s.countWork(c, "replayed")
@@ -145,10 +117,11 @@ func (s *Idempotency) tellBegin(c *call, k work.Key, res *beginResponse, err err
 		count("parked")
 		r.log.Warn("work is parked", append(about, "fence", res.GetParked().GetFence(), "first_request_id",
 			res.GetParked().GetFirstRequestId())...)
-	case c.replayed:
+	case result.replayed:
 		count("repeat")
 	case res.GetRun().GetTookOver():
 		count("takeover")
+		s.Engine.Count(k.Tenant, beginName, takenOver)
 		r.log.Warn("work taken over from a holder whose lease lapsed",
 			append(about, "fence", res.GetRun().GetFence())...)
 	default:
@@ -162,19 +135,18 @@ func (s *Idempotency) countWork(c *call, outcome string) {
 	s.Engine.Count(c.identity.Tenant, "idempotency.work", outcome)
 }
 
-// tell wakes those who wait for the work, and counts and logs how a later call on it ended.
-func (r *Records) tell(c *call, name string, h holder, err error) {
+// observe counts and logs the outcome of a later call on work, and wakes the callers that wait for the work.
+func (r *Records) observe(c *call, name string, h holder, replayed bool, err error) {
 	count := func(outcome string) { r.outcomes.WithLabelValues(name, outcome).Inc() }
 	switch f := fault.Of(err); {
-	case err == nil && c.replayed:
+	case err == nil && replayed:
 		count("repeat")
 	case err == nil:
 		count("ok")
 	case fault.Is(err, fault.FenceLost):
 		count("fence_lost")
 		r.log.Warn("fence lost", "call", name, "scope", h.GetScope(), "key", h.GetKey(), "fence", h.GetFence(), "state",
-			f.State["state"],
-			"request_id", c.requestID)
+			f.State["state"], "request_id", c.requestID)
 	case f != nil && f.Reason.Class != fault.System:
 		count("refused")
 	}

@@ -14,45 +14,48 @@ import (
 
 	idv1 "github.com/ledgerd/ledgerd/gen/ledgerd/id/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
-	"github.com/ledgerd/ledgerd/internal/access"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	"github.com/ledgerd/ledgerd/internal/consumer"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
+	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
 const alerts = "../../deploy/alerts.yml"
 
-// An alert on a metric that nobody exports never fires.
-func TestAlertsAreOnMetricsThatAreThere(t *testing.T) {
+// An alert on a metric that is not exported never fires.
+func TestAlertsUseExistingMetrics(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	for _, series := range []string{ // increase() does not see a series begin with 1
+	s := servertest.New(t)
+	c := writer(s)
+	for _, series := range []string{ // increase() misses the first event of a series that begins with 1
 		`ledgerd_ids_leases_total{outcome="lost"}`, `ledgerd_ids_leases_total{outcome="exhausted"}`, `ledgerd_lock_fence_refusals_total{call="renew"}`,
 		`ledgerd_work_outcomes_total{call="complete",outcome="fence_lost"}`, `ledgerd_work_outcomes_total{call="begin",outcome="parked"}`,
 	} {
 		if !strings.Contains(metricsOf(t, c), "\n"+series+" 0\n") {
-			t.Errorf("%s is not there from the beginning", series)
+			t.Errorf("%s is not exported at start", series)
 		}
 	}
-	c.prepare("a") // what is counted by name is exported when there is one
-	generate(c, &idv1.GenerateRequest{})
-	ok(c, "Transfer", payment("a", "1"), new(ledgerv1.TransferResponse), "Idempotency-Key", "a")
+	fund(c, "a") // series with labels are exported after the first event
+	c.OK("Notify.SendCode", &notifyv1.SendCodeRequest{Channel: notifyv1.Channel_CHANNEL_SMS,
+		Recipient: "+8613812345678", Type: "login"}, new(notifyv1.SendCodeResponse))
+	c.OK("Id.Generate", &idv1.GenerateRequest{}, new(idv1.GenerateResponse))
+	c.OK("Transfer", payment("a", "1"), new(ledgerv1.TransferResponse), "Idempotency-Key", "a")
 	text, err := os.ReadFile(alerts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	exported := regexp.MustCompile(`(?m)^ledgerd_\w+`).FindAllString(metricsOf(t, c), -1)
-	var others described // exported where there are consumers, and senders
+	var others described // exported by servers with consumers and senders
 	consumer.NewMetrics(&others)
 	deliver.NewMetrics(&others)
 	named := regexp.MustCompile(`ledgerd_\w+`).FindAllString(string(text), -1)
 	if len(named) < 10 {
 		t.Fatalf("the rules name %v", named)
 	}
-	cleaned := []string{"ledgerd_clean_overdue_seconds"} // exported when the cleaner has been round
+	cleaned := []string{"ledgerd_clean_overdue_seconds"} // exported after the first run of the cleaner
 	for _, name := range named {
 		if !slices.Contains(exported, name) && !slices.Contains(cleaned, name) && !strings.Contains(string(others), `"`+name+`"`) {
-			t.Errorf("no metric is called %s", name)
+			t.Errorf("there is no metric %s", name)
 		}
 	}
 	if n := strings.Count(string(text), "- alert:"); n != strings.Count(string(text), "summary:") ||
@@ -61,13 +64,13 @@ func TestAlertsAreOnMetricsThatAreThere(t *testing.T) {
 	}
 }
 
-func metricsOf(t *testing.T, c *caller) string {
+func metricsOf(t *testing.T, c *servertest.Caller) string {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.base+"/metrics", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.Base+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+c.apiKey)
+	req.Header.Set("Authorization", "Bearer "+c.APIKey)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +83,7 @@ func metricsOf(t *testing.T, c *caller) string {
 	return string(body)
 }
 
-// described is a registry that only notes what the metrics are called.
+// described is a registry that records only the names of metrics.
 type described string
 
 func (d *described) MustRegister(all ...prometheus.Collector) {
@@ -105,10 +108,10 @@ func (d *described) Register(c prometheus.Collector) error {
 
 func (d *described) Unregister(prometheus.Collector) bool { return false }
 
-func TestAlertsAreGoodRules(t *testing.T) {
+func TestAlertRulesAreValid(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("promtool"); err != nil {
-		t.Skip("SKIPPED, NOT TESTED: promtool is not here (apt-get install prometheus)")
+		t.Skip("SKIPPED, NOT TESTED: promtool is not installed (apt-get install prometheus)")
 	}
 	if out, err := exec.CommandContext(t.Context(), "promtool", "check", "rules", alerts).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/clean"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -13,15 +15,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/ids"
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/code"
+	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-// background starts the work that nobody calls for: holds lapse, dead keys and tokens go.
+// background starts the background tasks, such as lapsing holds and deleting expired rows.
 func (s *Server) background(ctx context.Context) {
-	s.every(ctx, time.Second, "lapse holds", s.lapse)
+	s.every(ctx, time.Second, "lapse holds", handle(s, ledger.DueHolds, lapseHolds))
+	s.every(ctx, time.Second, "lapse reservations", handle(s, stock.DueReservations, lapseReservations))
+	s.every(ctx, time.Second, "fire timers", handle(s, machine.DueInstances, fireTimers))
 	cleaner := &clean.Cleaner{Pool: s.batches, Metrics: clean.NewMetrics(s.registry), Log: s.log, Busy: s.engine.Busy,
 		Tables: slices.Concat([]clean.Table{commit.Keys(), commit.Counts(), token.Tokens(), claim.Keys(), work.Works(),
 			code.Codes()}, inbox.Tables(), notify.Tables())}
@@ -34,17 +40,17 @@ func (s *Server) background(ctx context.Context) {
 	s.every(ctx, time.Hour, "create and drop partitions of messages", s.keepPartitions)
 }
 
-// keepPartitions makes and drops partitions of messages. Proofs stay for ever.
+// keepPartitions creates and drops partitions of messages. Messages and events are never dropped, only contents.
 func (s *Server) keepPartitions(ctx context.Context) error {
 	made, dropped, left, err := notify.KeepPartitions(ctx, s.batches)
-	s.outbox.Metrics.LeftOver(left)
+	s.outbox.Metrics.SetUndropped(left)
 	if made+dropped+left > 0 {
 		s.log.Info("created and dropped partitions of messages", "made", made, "dropped", dropped, "left_over", left)
 	}
 	return err
 }
 
-// every runs work again and again until ctx ends. A failure is logged; the next turn tries again.
+// every runs work periodically until ctx ends. It logs failures; the next run retries.
 func (s *Server) every(ctx context.Context, pause time.Duration, what string, work func(context.Context) error) {
 	s.work.Add(1)
 	go func() {
@@ -64,30 +70,64 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 	}()
 }
 
-// lapseBatch is how many due holds one turn looks at.
-const lapseBatch = 500
+// dueBatch is the number of due rows per query.
+const dueBatch = 500
 
-// lapse lets all holds lapse whose time has come, oldest first. It passes over an account whose row
-// somebody holds: the next turn tries it again.
-func (s *Server) lapse(ctx context.Context) error {
-	var failures []error
-	for after := (ledger.DueHold{}); ; {
-		due, err := ledger.DueHolds(ctx, s.reads, after, lapseBatch)
-		if err != nil || len(due) == 0 {
-			return errors.Join(append(failures, err)...)
-		}
-		after = due[len(due)-1]
-		byTenant := map[int32][]flow.Submission{}
-		for _, a := range ledger.AccountsOf(due) {
-			byTenant[a.Tenant] = append(byTenant[a.Tenant], flow.Submission{Tenant: a.Tenant, RequestID: "scheduler",
-				Command: flow.Ledger(&ledger.LapseCommand{Account: a}), Rows: 1, Bytes: 256})
-		}
-		for _, submissions := range byTenant {
-			for _, r := range s.engine.DoAll(ctx, submissions) {
-				if r.Err != nil {
-					failures = append(failures, r.Err)
+// handle returns a task that handles all rows that are due, oldest first: find returns those after a given one, and
+// commands what to run for them. It skips a row that another transaction holds; the next run retries it.
+func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error),
+	commands func(due []T) []flow.Submission) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var failures []error
+		for after := *new(T); ; {
+			due, err := find(ctx, s.reads, after, dueBatch)
+			if err != nil || len(due) == 0 {
+				return errors.Join(append(failures, err)...)
+			}
+			after = due[len(due)-1]
+			byTenant := map[int32][]flow.Submission{}
+			for _, x := range commands(due) {
+				x.RequestID, x.Bytes = scheduler, 256
+				byTenant[x.Tenant] = append(byTenant[x.Tenant], x)
+			}
+			for _, submissions := range byTenant {
+				for _, r := range s.engine.DoAll(ctx, submissions) {
+					if r.Err != nil {
+						failures = append(failures, r.Err)
+					}
 				}
 			}
 		}
 	}
+}
+
+// scheduler is the request id and the principal of background work.
+const scheduler = "scheduler"
+
+// lapseHolds lapses the due holds of each account together.
+func lapseHolds(due []ledger.DueHold) (commands []flow.Submission) {
+	for _, a := range ledger.AccountsOf(due) {
+		commands = append(commands, flow.Submission{Tenant: a.Tenant, Rows: 1,
+			Command: flow.Ledger(&ledger.LapseCommand{Account: a})})
+	}
+	return commands
+}
+
+// lapseReservations lapses the due reservations of each item together.
+func lapseReservations(due []stock.DueReservation) (commands []flow.Submission) {
+	for _, i := range stock.ItemsOf(due) {
+		commands = append(commands, flow.Submission{Tenant: i.Tenant, Rows: 1,
+			Command: flow.Stock(&stock.LapseCommand{Item: i})})
+	}
+	return commands
+}
+
+// fireTimers records the moves of instances whose timer has fired.
+func fireTimers(due []machine.Due) (commands []flow.Submission) {
+	for _, d := range due {
+		caller := commit.Caller{Tenant: d.Tenant, Principal: scheduler, RequestID: scheduler}
+		commands = append(commands, flow.Submission{Tenant: d.Tenant, Rows: 2,
+			Command: flow.Machine(&machine.FireCommand{Caller: caller, Key: d.Key})})
+	}
+	return commands
 }

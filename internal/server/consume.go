@@ -13,12 +13,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-// brokers are those that consumers can be of.
+// brokers has the supported brokers.
 var brokers = map[string]consumer.Open{consumer.Kafka: kafka.Open, consumer.NATS: nats.Open,
 	consumer.RabbitMQ: rabbitmq.Open}
 
-// consume starts the consumers. A tenant that is not there is an error; a broker that cannot be reached is
-// tried again and again.
+// consume starts the consumers. An unknown tenant is an error. Connects to an unreachable broker are retried.
 func (s *Server) consume(ctx, background context.Context) error {
 	if len(s.options.Consume) == 0 {
 		return nil

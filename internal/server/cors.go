@@ -13,11 +13,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/rpc"
 )
 
-// preflightLife is how long a browser remembers what it may send: Chromium's greatest.
+// preflightLife is how long a browser may cache a preflight response: Chromium's maximum.
 const preflightLife = 2 * time.Hour
 
-// crossOrigin lets pages of the origins call, and read what repeats and pages need to know of answers. Without
-// cookies: who calls is said by the API key.
+// crossOrigin allows pages of the origins to call, and to read our response headers. Cookies are not allowed: the API
+// key identifies the caller.
 func crossOrigin(origins []string, next http.Handler) http.Handler {
 	if len(origins) == 0 {
 		return next
@@ -33,8 +33,8 @@ func crossOrigin(origins []string, next http.Handler) http.Handler {
 	}).Handler(next)
 }
 
-// checkOrigins refuses what is no origin as browsers send it. "*", every page of the world, is refused where
-// nobody is asked for a key; a pattern such as http://* is no origin, and would let as many in.
+// checkOrigins refuses values that are not origins as browsers send them. It refuses "*" on a server without API keys,
+// because any page could call it, and patterns such as http://*, which would allow nearly as much.
 func checkOrigins(origins []string, open bool) error {
 	for _, o := range origins {
 		if o == "*" && open {

@@ -8,16 +8,17 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/server"
+	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
+func TestCORSAllowsConfiguredOrigins(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	key := s.key("mine", "boss", access.Read)
+	s := servertest.New(t)
+	key := s.Key("mine", "boss", access.Read)
 	const shop, method = "https://shop.example.com", "/ledgerd.ledger.v1.LedgerService/ListAssets"
 	send := func(verb, origin string, headers ...string) http.Header {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), verb, s.base+method, strings.NewReader("{}"))
+		r, err := http.NewRequestWithContext(t.Context(), verb, s.Base+method, strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,10 +39,10 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 	}
 	if h := send(http.MethodOptions, shop, "Access-Control-Request-Method",
 		"POST"); h.Get("Access-Control-Allow-Origin") != "" {
-		t.Errorf("nobody was allowed, and the preflight got %v", h)
+		t.Errorf("without origins the preflight got %v", h)
 	}
-	s.server.Stop()
-	s.start(server.Options{Origins: []string{shop}})
+	s.Server.Stop()
+	s.Start(server.Options{Origins: []string{shop}})
 	asked := []string{"authorization", "claim-key", "connect-protocol-version", "content-type", "idempotency-key",
 		"submit-token", "x-request-id"}
 	h := send(http.MethodOptions, shop, "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers",
@@ -71,17 +72,17 @@ func TestPagesOfAllowedOriginsMayCallAndReadWhatTheyNeed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoOriginIsRefused(t *testing.T) {
+func TestInvalidOriginsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := servertest.New(t)
 	for _, origin := range []string{"", "shop.example.com", "https://shop.example.com/", "ftp://shop.example.com",
 		"https://", "*",
-		"http://*", "https://*.example.com"} { // which the library would take for patterns
-		o := server.Options{DatabaseURL: s.db.AppDSN, Listen: "127.0.0.1:0", Origins: []string{origin},
+		"http://*", "https://*.example.com"} { // the library would treat these as patterns
+		o := server.Options{DatabaseURL: s.DB.AppDSN, Listen: "127.0.0.1:0", Origins: []string{origin},
 			Anyone: &access.Identity{Tenant: 1, Principal: "dev", Role: access.Admin}}
 		if started, err := server.Start(t.Context(), o); err == nil {
 			started.Stop()
-			t.Errorf("%q was taken", origin)
+			t.Errorf("%q was accepted", origin)
 		}
 	}
 }

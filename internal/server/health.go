@@ -18,19 +18,19 @@ import (
 	health "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// health serves /healthz (the process lives), /readyz (calls would succeed, or what is wrong) and the
-// gRPC health protocol.
+// health serves /healthz (the process runs), /readyz (whether calls would succeed, with the problems) and the gRPC
+// health protocol.
 func (s *Server) health(mux *http.ServeMux) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("ok\n"))
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		wrong := s.wrong(r.Context())
+		problems := s.problems(r.Context())
 		w.Header().Set("Content-Type", "application/json")
-		if len(wrong) > 0 {
+		if len(problems) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		answer := map[string]any{"ready": len(wrong) == 0, "wrong": wrong}
+		answer := map[string]any{"ready": len(problems) == 0, "problems": problems}
 		if lead := s.engine.ClockLead(); lead > 0 {
 			answer["clock"] = "rows were recorded " + lead.Truncate(time.Second).String() +
 				" ahead of the database's clock"
@@ -50,37 +50,37 @@ func (s *Server) health(mux *http.ServeMux) {
 		connect.NewServerStreamHandler(health.Health_Watch_FullMethodName, s.watchHealth, limit))
 }
 
-// wrong tells what stands between the server and success.
-func (s *Server) wrong(ctx context.Context) map[string]string {
+// problems returns the reasons why calls would fail now, by component.
+func (s *Server) problems(ctx context.Context) map[string]string {
 	select {
 	case <-s.closing:
 		return map[string]string{"server": "shutting down"}
 	default:
 	}
-	return s.look.now(ctx, s.lookAround)
+	return s.readiness.problems(ctx, s.checkReadiness)
 }
 
-// look remembers what was wrong for a second: anybody may ask, and the database pays.
-type look struct {
+// readiness caches the result of a check for a second, because unauthenticated requests cause queries.
+type readiness struct {
 	mu    sync.Mutex
 	at    time.Time
-	wrong map[string]string
+	found map[string]string
 }
 
-func (l *look) now(ctx context.Context, around func(context.Context) map[string]string) map[string]string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if time.Since(l.at) > time.Second {
-		l.wrong = around(context.WithoutCancel(ctx))
-		l.at = time.Now()
+func (r *readiness) problems(ctx context.Context, check func(context.Context) map[string]string) map[string]string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if time.Since(r.at) > time.Second {
+		r.found = check(context.WithoutCancel(ctx))
+		r.at = time.Now()
 	}
-	return l.wrong
+	return r.found
 }
 
-func (s *Server) lookAround(ctx context.Context) map[string]string {
-	wrong := map[string]string{}
+func (s *Server) checkReadiness(ctx context.Context) map[string]string {
+	problems := map[string]string{}
 	if err := s.engine.Ready(); err != nil {
-		wrong["commits"] = "the last commit failed or takes too long; see the log"
+		problems["commits"] = "the last commit failed or takes too long; see the log"
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -88,15 +88,15 @@ func (s *Server) lookAround(ctx context.Context) map[string]string {
 	err := s.reads.QueryRow(ctx, "select pg_is_in_recovery() or current_setting('transaction_read_only')::boolean").Scan(&readOnly)
 	switch {
 	case err != nil:
-		wrong["database"] = "cannot be reached"
+		problems["database"] = "cannot be reached"
 	case readOnly:
-		wrong["database"] = "is read-only"
+		problems["database"] = "is read-only"
 	}
-	return wrong
+	return problems
 }
 
 func (s *Server) status(ctx context.Context) *health.HealthCheckResponse {
-	if len(s.wrong(ctx)) > 0 {
+	if len(s.problems(ctx)) > 0 {
 		return &health.HealthCheckResponse{Status: health.HealthCheckResponse_NOT_SERVING}
 	}
 	return &health.HealthCheckResponse{Status: health.HealthCheckResponse_SERVING}

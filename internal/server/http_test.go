@@ -3,6 +3,7 @@ package server
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-func TestBodyThatDoesNotArriveIsCutOff(t *testing.T) {
+func TestReadTimeoutEndsASlowBody(t *testing.T) {
 	t.Parallel()
 	got := make(chan error, 1)
 	s := serving(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -33,11 +34,11 @@ func TestBodyThatDoesNotArriveIsCutOff(t *testing.T) {
 			t.Error("the body was read to its end")
 		}
 	case <-time.After(10 * time.Second):
-		t.Error("the server waits for ever")
+		t.Error("the server did not time out")
 	}
 }
 
-func TestAnswerMayTakeLongerThanTheBody(t *testing.T) {
+func TestResponseMayOutlastTheReadTimeout(t *testing.T) {
 	t.Parallel()
 	const within = 50 * time.Millisecond
 	s := serving(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -80,4 +81,25 @@ func serving(h http.Handler, within time.Duration) *httptest.Server {
 	s.Config = newHTTP(h, within)
 	s.Start()
 	return s
+}
+
+func TestPanicIsLoggedWithTheRequestID(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	s := serving(logPanics(slog.New(slog.NewJSONHandler(&log, nil)), http.HandlerFunc(
+		func(http.ResponseWriter, *http.Request) { panic("unexpected") })), time.Minute)
+	req, err := http.NewRequest("GET", s.URL+"/path", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Request-ID", "mine")
+	if res, err := http.DefaultClient.Do(req); err == nil {
+		t.Errorf("got %d, want a closed connection", res.StatusCode)
+	}
+	s.Close()
+	for _, want := range []string{`"level":"ERROR"`, `"request_id":"mine"`, `"path":"/path"`, "panic: unexpected", "goroutine"} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("%s is not in %s", want, &log)
+		}
+	}
 }

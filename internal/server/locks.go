@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/lock"
 )
 
-// locks are where calls wait for locks, and what counts them.
+// locks has the wait queue of locks, with metrics.
 type locks struct {
 	reads   *pgxpool.Pool
 	waiting *lock.WaitQueue
@@ -31,11 +31,11 @@ func newLocks(s *Server, instance string) *locks {
 	return l
 }
 
-// spareLocks is for how long a lock that nobody holds stays: Release, asked again, finds that it was done.
-const spareLocks = time.Minute
+// freeLockLife is how long a released lock is kept, so that a repeated Release finds it.
+const freeLockLife = time.Minute
 
 func (l *locks) clean(ctx context.Context) error {
-	lapsed, err := lock.Clean(ctx, l.reads, spareLocks)
+	lapsed, err := lock.Clean(ctx, l.reads, freeLockLife)
 	l.metrics.Lapsed(lapsed)
 	return err
 }

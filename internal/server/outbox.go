@@ -14,12 +14,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// sendPool is for taking messages, and for writing what became of them.
+// sendPool is the size of the pool that leases messages and records their outcomes.
 const sendPool = 6
 
-// openOutbox makes the outbox, and what delivers its messages: by the providers of the configuration, and
-// webhooks by ourselves. Messages of channels without either wait for other processes. Without a master key there are
-// no messages. A tenant in the configuration that is not there is an error.
+// openOutbox opens the outbox and its workers, which send through the configured providers, and webhooks directly.
+// Messages of other channels wait for other processes. Without a master key messages are refused. An unknown tenant in
+// the configuration is an error.
 func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	o := &s.options
 	s.outbox = &notify.Outbox{Master: o.Secret, Instance: instance, Region: o.Region,
@@ -27,7 +27,7 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	if o.Secret.Check() != nil {
 		return nil
 	}
-	hooks, err := webhook.New(webhook.Settings{Guard: o.Webhooks, Master: o.Secret,
+	hooks, err := webhook.New(webhook.Settings{URLs: o.Webhooks, Master: o.Secret,
 		Find:    webhook.NewReader(s.reads).Endpoint,
 		Observe: s.observeEndpoint, Log: s.log})
 	if err != nil {
@@ -53,11 +53,11 @@ func (s *Server) openOutbox(ctx context.Context, instance string) error {
 	return nil
 }
 
-// keys are those of messages. The server has a master key.
+// keys returns the keys of messages. It requires a master key.
 func (s *Server) keys() send.Keys { return send.NewKeys(s.options.Secret.Derive("notify.origin")) }
 
-// deliver sends until the server ends, and then closes what is open. Attempts end while calls do, in the same time;
-// what is accepted meanwhile waits for other processes.
+// deliver sends messages until shutdown begins, then closes the senders. Running attempts and calls in flight share the
+// drain timeout. Messages accepted meanwhile wait for other processes.
 func (s *Server) deliver(ctx context.Context) {
 	if s.pool == nil {
 		return
@@ -76,7 +76,7 @@ func (s *Server) deliver(ctx context.Context) {
 	}
 }
 
-// observeEndpoint tells transactions what became of an attempt at an endpoint.
+// observeEndpoint records the outcome of an attempt at an endpoint.
 func (s *Server) observeEndpoint(ctx context.Context, o webhook.Observation) error {
 	for _, r := range s.engine.DoAll(ctx, []flow.Submission{{Tenant: o.Tenant, RequestID: "webhooks",
 		Command: flow.Webhook(&webhook.ObserveCommand{Observation: o}), Rows: 1, Bytes: 256}}) {

@@ -23,14 +23,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
+	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// pooler starts PgBouncer in transaction mode before a database, and gives its URL.
+// pooler starts PgBouncer in transaction mode for a database, and returns its URL.
 func pooler(t *testing.T, db *pgtest.DB) *url.URL {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: no pgbouncer is here (apt-get install pgbouncer)")
+		t.Skip("SKIPPED, NOT TESTED: pgbouncer is not installed (apt-get install pgbouncer)")
 	}
 	c, err := pgx.ParseConfig(db.AppDSN)
 	if err != nil {
@@ -73,7 +74,7 @@ max_client_conn = 200
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	u := &url.URL{Scheme: "postgres", User: url.UserPassword(c.User, c.Password), Host: fmt.Sprint("127.0.0.1:", port),
 		Path: "/" + c.Database}
-	soon(t, 20*time.Second, "pgbouncer listens", func() bool {
+	servertest.Eventually(t, 20*time.Second, "pgbouncer listens", func() bool {
 		conn, err := net.Dial("tcp", u.Host)
 		if err == nil {
 			_ = conn.Close()
@@ -109,8 +110,8 @@ func through(u *url.URL, mode string) string {
 	return with.String()
 }
 
-// Behind a pooler in transaction mode a server works in the modes that the docs name, and refuses to start in others.
-func TestAServerBehindAPoolerWorksOrSaysWhatToSet(t *testing.T) {
+// Behind a pooler in transaction mode, a server works in the documented modes, and refuses to start in others.
+func TestServerBehindAPoolerWorksOrNamesTheSetting(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	u := pooler(t, db)
@@ -141,7 +142,7 @@ func TestAServerBehindAPoolerWorksOrSaysWhatToSet(t *testing.T) {
 	}
 }
 
-// transfers moves money by many callers at a time.
+// transfers makes concurrent transfers.
 func transfers(t *testing.T, c *client.Client, mode, asset string) {
 	t.Helper()
 	if _, err := c.Ledger.CreateAssets(t.Context(),

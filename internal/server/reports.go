@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 )
 
-// reports serves what providers post about messages, if there are any that post.
+// reports serves delivery reports of providers, if any provider sends them.
 func (s *Server) reports(mux *http.ServeMux) {
 	if s.senders == nil || len(s.senders.Reports) == 0 {
 		return

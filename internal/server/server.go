@@ -1,5 +1,4 @@
-// Package server wires everything together: pools, engine, services, health, metrics, the background
-// work, and an orderly end.
+// Package server wires pools, engine, services, health, metrics and background work, and shuts them down in order.
 package server
 
 import (
@@ -11,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +29,9 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/inbox/v1/inboxv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -39,6 +41,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/lock"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/deliver"
 	"github.com/ledgerd/ledgerd/internal/notify/provider"
@@ -47,41 +50,42 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
+	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// Options of a server. Zero values take the defaults.
+// Options configure a server. Zero values mean the defaults.
 type Options struct {
 	DatabaseURL string
 	Listen      string // host:port, default 127.0.0.1:8080
-	// MetricsListen serves /metrics and /debug/pprof without a key on a port of its own. Empty: off.
+	// MetricsListen serves /metrics and /debug/pprof without a key on a separate address. Empty: off.
 	MetricsListen string
-	// Anyone lets every caller in as this identity, without a key: for development.
+	// Anyone is the identity of every caller; no API key is required. For development.
 	Anyone *access.Identity
-	// Origins are those of pages that may call from browsers, such as https://shop.example.com; *: all.
+	// Origins are the CORS origins of pages that may call, such as https://shop.example.com; *: all.
 	Origins []string
-	// KeyLife is how long request keys are kept, default 24 h.
+	// KeyLife is the default life of request keys, default 24 h.
 	KeyLife time.Duration
-	// DrainTimeout bounds the orderly end of calls and of attempts to send messages, default 15 s: with what commits
-	// after it below the 30 s that Kubernetes grants.
+	// DrainTimeout bounds the wait for calls in flight and for attempts to send messages, default 15 s. Together with
+	// drainWork it is less than the 30 s that Kubernetes grants.
 	DrainTimeout time.Duration
 	// Traces makes OpenTelemetry spans of calls, with the global tracer provider.
 	Traces bool
-	// Notify says who sends messages. Nil: nobody but ourselves, webhooks.
+	// Notify configures the providers of messages. Nil: only webhooks are sent, by the server itself.
 	Notify *provider.File
-	// Webhooks says where endpoints of webhooks may be.
-	Webhooks webhook.Guard
-	// Consume are consumers of brokers that run in the server.
+	// Webhooks validates URLs of webhook endpoints.
+	Webhooks webhook.URLPolicy
+	// Consume configures consumers of brokers that run in the server.
 	Consume []*consumer.Settings
 	// Secret is the master key. Nil: calls that need it are refused.
 	Secret *secret.Master
-	// Region is the country, such as CN, of phone numbers that are written without theirs. Empty: there are none.
+	// Region is the country, such as CN, of phone numbers without a country code. Empty: such numbers are refused.
 	Region string
 	Log    *slog.Logger
 }
 
 const (
-	enginePool = 8
+	enginePool = 8 + commit.MaxDirect
 	readPool   = 16
 
 	bodyTimeout = 30 * time.Second
@@ -102,18 +106,18 @@ type Server struct {
 	batches   *pgxpool.Pool     // of the engine
 	reads     *pgxpool.Pool
 	registry  *prometheus.Registry
-	services  []string // their full names
+	services  []string // full names
 	http      *http.Server
 	metrics   *http.Server
 	listener  net.Listener
-	closing   chan struct{} // closed when the end begins
+	closing   chan struct{} // closed when shutdown begins
 	once      sync.Once
 	work      sync.WaitGroup
 	stop      context.CancelFunc
-	look      look
+	readiness readiness
 }
 
-// Start opens the pools, refuses a role that is too powerful, and listens.
+// Start opens the pools, refuses a role with too many privileges, and listens.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	s := &Server{options: o, log: o.Log, closing: make(chan struct{}), registry: prometheus.NewRegistry()}
 	if s.log == nil {
@@ -150,10 +154,10 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	s.http = newHTTP(s.routes(), bodyTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
-	if _, err := commit.CurrentEpoch(ctx, s.batches); err != nil { // the first that watches tries again
+	if _, err := commit.CurrentEpoch(ctx, s.batches); err != nil { // the first watcher retries
 		s.log.Warn("the epoch of the database could not be read", "error", err)
 	}
-	// Before the first call: all servers may have been away for longer than there are partitions.
+	// Before the first call: after a long outage of all servers the current partitions may be missing.
 	if err := s.keepPartitions(ctx); err != nil {
 		s.log.Warn("could not create or drop partitions of messages", "error", err)
 	}
@@ -203,12 +207,13 @@ func (s *Server) closePools() {
 	}
 }
 
-// Addr is where it listens.
+// Addr returns the listen address.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// routes are all that can be reached. Only health is open to everybody.
+// routes returns the handler of all paths. Only health, and reports of providers, need no API key.
 func (s *Server) routes() http.Handler {
-	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry), Webhooks: s.options.Webhooks}
+	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry),
+		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks}
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
@@ -225,7 +230,7 @@ func (s *Server) routes() http.Handler {
 	mutations := s.mutations
 	mux := http.NewServeMux()
 	serve := func(path string, h http.Handler) {
-		mux.Handle(path, h)
+		mux.Handle(rpc.Supported(path, h))
 		s.services = append(s.services, strings.Trim(path, "/"))
 	}
 	serve(ledgerv1connect.NewLedgerServiceHandler(
@@ -238,8 +243,12 @@ func (s *Server) routes() http.Handler {
 	serve(lockv1connect.NewLockServiceHandler(&rpc.Lock{Mutations: mutations, Reader: lock.NewReader(s.reads),
 		Waiting: s.locks.waiting,
 		Metrics: s.locks.metrics, Closing: s.closing}, options...))
+	serve(stockv1connect.NewStockServiceHandler(&rpc.Stock{Mutations: mutations, Reader: stock.NewReader(s.reads)},
+		options...))
 	serve(inboxv1connect.NewInboxServiceHandler(&rpc.Inbox{Mutations: mutations, Reader: inbox.NewReader(s.reads)},
 		options...))
+	serve(machinev1connect.NewMachineServiceHandler(
+		&rpc.Machines{Mutations: mutations, Reader: machine.NewReader(s.reads)}, options...))
 	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations,
 		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,
@@ -247,18 +256,19 @@ func (s *Server) routes() http.Handler {
 	reflector := grpcreflect.NewStaticReflector(s.services...)
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, options...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, options...))
+	mux.HandleFunc("/", rpc.NotFound)
 	s.health(mux)
 	s.reports(mux)
-	mux.Handle("GET /metrics", gate.Guard(metricsHandler(s.registry)))
-	handler := crossOrigin(s.options.Origins, rpc.Named(rpc.NewAdmission(s.registry).Bounded(mux)))
+	mux.Handle("GET /metrics", gate.RequireKey(metricsHandler(s.registry)))
+	handler := crossOrigin(s.options.Origins, rpc.Named(logPanics(s.log, rpc.NewAdmission(s.registry).Bounded(mux))))
 	if s.options.Anyone != nil {
 		return onlyLocal(handler)
 	}
 	return handler
 }
 
-// newHTTP makes a server of HTTP/1 and HTTP/2 without TLS. ReadTimeout is for the request: it does not
-// end the stream that answers one.
+// newHTTP returns a server for HTTP/1 and HTTP/2 without TLS. ReadTimeout bounds only the request, not a stream of
+// responses.
 func newHTTP(h http.Handler, bodyTimeout time.Duration) *http.Server {
 	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: bodyTimeout,
 		IdleTimeout:    2 * time.Minute,
@@ -269,8 +279,28 @@ func newHTTP(h http.Handler, bodyTimeout time.Duration) *http.Server {
 	return s
 }
 
-// onlyLocal refuses names that are not this machine's: where no key is asked for, a page of somebody
-// else's, whose name he points here, could call as if it were ours.
+// logPanics logs panics outside of Connect handlers, such as in a codec or while the caller is authenticated: net/http
+// would do so at debug level, and without the request's id. The connection is closed, as net/http does.
+func logPanics(log *slog.Logger, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(p)
+			default:
+				log.ErrorContext(r.Context(), "request panicked", "path", r.URL.Path,
+					"request_id", r.Header.Get(rpc.RequestIDHeader),
+					"error", fmt.Sprintf("panic: %v\n%s", p, debug.Stack()))
+				panic(http.ErrAbortHandler)
+			}
+		}()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// onlyLocal refuses Host headers other than localhost, against DNS rebinding: without API keys, a foreign page whose
+// name resolves to this machine could call the server.
 func onlyLocal(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host := r.Host
@@ -287,7 +317,7 @@ func onlyLocal(next http.Handler) http.Handler {
 
 func (s *Server) drainTimeout() time.Duration { return cmp.Or(s.options.DrainTimeout, 15*time.Second) }
 
-// Stop ends the server in order: no new calls, answers for those that are in, no rows in flight.
+// Stop shuts down the server: it refuses new calls, answers calls in flight, and drains the engine.
 func (s *Server) Stop() {
 	s.once.Do(func() {
 		close(s.closing)
@@ -297,7 +327,7 @@ func (s *Server) Stop() {
 			s.log.Warn("the drain timeout is over: calls in flight were cut off", "error", err)
 			_ = s.http.Close()
 		}
-		_ = s.listener.Close() // which Shutdown knows only if it was served
+		_ = s.listener.Close() // Shutdown closes only a listener passed to Serve
 		s.stop()
 		s.work.Wait()
 		ctx, cancel = context.WithTimeout(context.Background(), drainWork)
@@ -318,5 +348,5 @@ func (s *Server) Stop() {
 	})
 }
 
-// drainWork is for what still commits when no caller waits for it any more.
+// drainWork bounds the commits that continue after all calls have ended.
 const drainWork = 5 * time.Second

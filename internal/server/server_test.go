@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"slices"
@@ -17,95 +16,80 @@ import (
 	"github.com/jackc/pgx/v5"
 	health "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
+	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/server"
+	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
 
-// get reads a plain page.
-func get(t testing.TB, url, key string) (int, string) {
-	t.Helper()
-	req, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if key != "" {
-		req.Header.Set("Authorization", "Bearer "+key)
-	}
-	res, err := http1.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, string(b)
-}
-
-// closeDatabase lets the service into its database no more, until the returned function lets it in again.
-func (s *site) closeDatabase() (reopen func()) {
-	s.t.Helper()
+// closeDatabase refuses connections of the server until reopen is called.
+func closeDatabase(s *servertest.Site) (reopen func()) {
+	s.T.Helper()
 	limit := func(n string) {
-		s.t.Helper()
-		if _, err := s.pool.Exec(context.Background(),
-			"alter database "+pgx.Identifier{s.db.Name}.Sanitize()+" connection limit "+n); err != nil {
-			s.t.Fatal(err)
+		s.T.Helper()
+		if _, err := s.Pool.Exec(context.Background(),
+			"alter database "+pgx.Identifier{s.DB.Name}.Sanitize()+" connection limit "+n); err != nil {
+			s.T.Fatal(err)
 		}
 	}
 	limit("0") // not for superusers
-	s.count(`select count(pg_terminate_backend(pid)) from pg_stat_activity a
+	s.Count(`select count(pg_terminate_backend(pid)) from pg_stat_activity a
 		where datname = current_database() and not (select rolsuper from pg_roles where rolname = a.usename)`)
-	return func() { s.t.Helper(); limit("-1") }
+	return func() { s.T.Helper(); limit("-1") }
 }
 
-func TestReadyTellsWhatIsNotReady(t *testing.T) {
+func TestReadyzNamesTheProblem(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	c.prepare("a")
-	if code, body := get(t, s.base+"/readyz", ""); code != 200 || !strings.Contains(body, `"ready":true`) {
+	s := servertest.New(t)
+	c := writer(s)
+	fund(c, "a")
+	if code, body := servertest.Get(t, s.Base+"/readyz", ""); code != 200 || !strings.Contains(body, `"ready":true`) {
 		t.Fatalf("%d %s", code, body)
 	}
-	reopen := s.closeDatabase()
-	soon(t, 20*time.Second, "not ready", func() bool { code, _ := get(t, s.base+"/readyz", ""); return code == 503 })
-	if _, body := get(t, s.base+"/readyz", ""); !strings.Contains(body, `"database":"cannot be reached"`) {
+	reopen := closeDatabase(s)
+	servertest.Eventually(t, 20*time.Second, "not ready", func() bool { code, _ := servertest.Get(t, s.Base+"/readyz", ""); return code == 503 })
+	if _, body := servertest.Get(t, s.Base+"/readyz", ""); !strings.Contains(body, `"problems":{`) ||
+		!strings.Contains(body, `"database":"cannot be reached"`) {
 		t.Errorf("%s", body)
 	}
-	if code, _ := get(t, s.base+"/healthz", ""); code != 200 {
+	if code, _ := servertest.Get(t, s.Base+"/healthz", ""); code != 200 {
 		t.Errorf("healthz: %d", code)
 	}
-	if status := c.healthCheck("").GetStatus(); status != health.HealthCheckResponse_NOT_SERVING {
+	if status := healthCheck(s, "").GetStatus(); status != health.HealthCheckResponse_NOT_SERVING {
 		t.Errorf("gRPC health: %v", status)
 	}
 	for name, r := range map[string]proto.Message{"ListAssets": &ledgerv1.ListAssetsRequest{},
 		"Transfer": payment("a", "5")} {
-		a := c.call(connectJSON, name, r, "Idempotency-Key", "k", "Connect-Timeout-Ms", "500")
-		if reason := a.reason(t); reason != "DATABASE_UNAVAILABLE" && reason != "NOT_RUN" ||
-			strings.Contains(a.message, "connect") {
-			t.Errorf("%s without a database: %s %s %s", name, a.code, reason, a.message)
+		a := c.Call(servertest.ConnectJSON, name, r, "Idempotency-Key", "k", "Connect-Timeout-Ms", "500")
+		if reason := a.Reason(t); reason != "DATABASE_UNAVAILABLE" && reason != "NOT_RUN" ||
+			strings.Contains(a.Message, "connect") {
+			t.Errorf("%s without a database: %s %s %s", name, a.Code, reason, a.Message)
 		}
 	}
 	reopen()
-	soon(t, 20*time.Second, "ready again", func() bool { code, _ := get(t, s.base+"/readyz", ""); return code == 200 })
-	if a := c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); a.code != "" || a.replayed() {
-		t.Errorf("afterwards: %s", a.raw)
+	servertest.Eventually(t, 20*time.Second, "ready again", func() bool { code, _ := servertest.Get(t, s.Base+"/readyz", ""); return code == 200 })
+	if a := c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k"); a.Code != "" || a.Replayed() {
+		t.Errorf("after the outage: %s", a.Raw)
 	}
 }
 
-func (s *site) healthCheck(service string) *health.HealthCheckResponse {
-	s.t.Helper()
-	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](http2,
-		s.base+health.Health_Check_FullMethodName, connect.WithGRPC())
+func healthCheck(s *servertest.Site, service string) *health.HealthCheckResponse {
+	s.T.Helper()
+	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](servertest.HTTP2,
+		s.Base+health.Health_Check_FullMethodName, connect.WithGRPC())
 	res, err := client.CallUnary(context.Background(), connect.NewRequest(&health.HealthCheckRequest{Service: service}))
 	if err != nil {
 		if connect.CodeOf(err) != connect.CodeNotFound {
-			s.t.Fatal(err)
+			s.T.Fatal(err)
 		}
 		return nil
 	}
@@ -114,17 +98,17 @@ func (s *site) healthCheck(service string) *health.HealthCheckResponse {
 
 func TestHealthAndReflectionSpeakGRPC(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := servertest.New(t)
 	for _, name := range []string{"", ledgerv1connect.LedgerServiceName} {
-		if status := s.healthCheck(name).GetStatus(); status != health.HealthCheckResponse_SERVING {
+		if status := healthCheck(s, name).GetStatus(); status != health.HealthCheckResponse_SERVING {
 			t.Errorf("%q: %v", name, status)
 		}
 	}
-	if s.healthCheck("other") != nil {
-		t.Error("a service that is not there has health")
+	if healthCheck(s, "other") != nil {
+		t.Error("the health check accepts an unknown service")
 	}
-	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](http2,
-		s.base+health.Health_Watch_FullMethodName, connect.WithGRPC())
+	client := connect.NewClient[health.HealthCheckRequest, health.HealthCheckResponse](servertest.HTTP2,
+		s.Base+health.Health_Watch_FullMethodName, connect.WithGRPC())
 	stream, err := client.CallServerStream(context.Background(), connect.NewRequest(&health.HealthCheckRequest{}))
 	if err != nil {
 		t.Fatal(err)
@@ -133,10 +117,10 @@ func TestHealthAndReflectionSpeakGRPC(t *testing.T) {
 	if !stream.Receive() || stream.Msg().GetStatus() != health.HealthCheckResponse_SERVING {
 		t.Errorf("watch: %v, %v", stream.Msg(), stream.Err())
 	}
-	for key, good := range map[string]bool{s.key("mine", "boss", access.Read): true, "": false} {
+	for key, good := range map[string]bool{s.Key("mine", "boss", access.Read): true, "": false} {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		reflection := grpcreflect.NewClient(http2, s.base, connect.WithGRPC(),
-			connect.WithInterceptors(withKey(key))).NewStream(ctx)
+		reflection := grpcreflect.NewClient(servertest.HTTP2, s.Base, connect.WithGRPC(),
+			connect.WithInterceptors(servertest.WithKey(key))).NewStream(ctx)
 		names, err := reflection.ListServices()
 		if good != (err == nil) || good && !slices.Equal(slices.Sorted(slices.Values(names)), services()) {
 			t.Errorf("reflection with key %v: %v, %v", good, names, err)
@@ -151,47 +135,61 @@ func TestHealthAndReflectionSpeakGRPC(t *testing.T) {
 	}
 }
 
+// services returns the full names of all our services, sorted.
+func services() (names []protoreflect.FullName) {
+	protoregistry.GlobalFiles.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			if s := f.Services().Get(i); strings.HasPrefix(string(s.FullName()), "ledgerd.") {
+				names = append(names, s.FullName())
+			}
+		}
+		return true
+	})
+	slices.Sort(names)
+	return names
+}
+
 func TestRequestIDIsInEveryAnswerRowAndLogLine(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	c.prepare("a")
-	a := c.call(grpc, "Transfer", payment("a", "5"), "Idempotency-Key", "k", "X-Request-ID", "my-id")
-	if a.header.Get("X-Request-Id") != "my-id" {
-		t.Errorf("answer: %v", a.header)
+	s := servertest.New(t)
+	c := writer(s)
+	fund(c, "a")
+	a := c.Call(servertest.GRPC, "Transfer", payment("a", "5"), "Idempotency-Key", "k", "X-Request-ID", "my-id")
+	if a.Header.Get("X-Request-Id") != "my-id" {
+		t.Errorf("answer: %v", a.Header)
 	}
 	for _, table := range []string{"ledger_transfers", "commit_keys"} {
-		if s.count("select count(*) from "+table+" where request_id = 'my-id'") != 1 {
+		if s.Count("select count(*) from "+table+" where request_id = 'my-id'") != 1 {
 			t.Errorf("%s does not have it", table)
 		}
 	}
-	c.call(grpc, "Transfer", payment("a", "5"), "Idempotency-Key", "k", "X-Request-ID", "later-id")
+	c.Call(servertest.GRPC, "Transfer", payment("a", "5"), "Idempotency-Key", "k", "X-Request-ID", "later-id")
 	no := payment("a", "1000")
 	no.BizNo = "no"
-	c.call(connectJSON, "Transfer", no, "Idempotency-Key", "no", "X-Request-ID", "no-id")
-	c.call(connectJSON, "Transfer", no, "Idempotency-Key", "no", "X-Request-ID", "no-again-id")
-	c.call(connectJSON, "Transfer", no, "Idempotency-Key", "k", "X-Request-ID", "other-id")
+	c.Call(servertest.ConnectJSON, "Transfer", no, "Idempotency-Key", "no", "X-Request-ID", "no-id")
+	c.Call(servertest.ConnectJSON, "Transfer", no, "Idempotency-Key", "no", "X-Request-ID", "no-again-id")
+	c.Call(servertest.ConnectJSON, "Transfer", no, "Idempotency-Key", "k", "X-Request-ID", "other-id")
 	for id, want := range map[string]map[string]any{
 		"later-id":    {"msg": "request key replayed", "first_request_id": "my-id", "key": "k"},
 		"no-id":       {"msg": "call refused", "reason": "INSUFFICIENT_FUNDS", "key": "no"},
 		"no-again-id": {"msg": "request key replayed", "first_request_id": "no-id", "key": "no"},
 		"other-id":    {"msg": "request key reused with other content", "first_request_id": "my-id", "key": "k"},
 	} {
-		lines := s.log.with("request_id", id)
+		lines := s.Log.With("request_id", id)
 		if len(lines) != 1 {
 			t.Errorf("%s has %d lines", id, len(lines))
 			continue
 		}
 		for field, value := range want {
 			if lines[0][field] != value {
-				t.Errorf("%s: %s is %v, not %v", id, field, lines[0][field], value)
+				t.Errorf("%s: %s is %v, want %v", id, field, lines[0][field], value)
 			}
 		}
 	}
 	seen := map[string]bool{}
 	for _, bad := range []string{"", "with space", strings.Repeat("i", 129), "größe"} {
-		id := c.call(connectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "X-Request-ID",
-			bad).header.Get("X-Request-Id")
+		id := c.Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}, "X-Request-ID",
+			bad).Header.Get("X-Request-Id")
 		if len(id) != 24 || seen[id] {
 			t.Errorf("for %q: %q", bad, id)
 		}
@@ -199,15 +197,15 @@ func TestRequestIDIsInEveryAnswerRowAndLogLine(t *testing.T) {
 	}
 }
 
-func TestMetricsHaveTheirNames(t *testing.T) {
+func TestMetricNames(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	c.prepare("a")
-	c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
-	c.call(connectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
-	c.call(connectJSON, "Transfer", payment("a", "1000"), "Idempotency-Key", "k")
-	code, page := get(t, s.base+"/metrics", c.apiKey)
+	s := servertest.New(t)
+	c := writer(s)
+	fund(c, "a")
+	c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
+	c.Call(servertest.ConnectJSON, "Transfer", payment("a", "5"), "Idempotency-Key", "k")
+	c.Call(servertest.ConnectJSON, "Transfer", payment("a", "1000"), "Idempotency-Key", "k")
+	code, page := servertest.Get(t, s.Base+"/metrics", c.APIKey)
 	if code != 200 {
 		t.Fatal(code)
 	}
@@ -219,7 +217,7 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="first"} 1`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="replayed"} 1`,
 		`ledgerd_commit_keys_total{operation="ledger.transfer",outcome="mismatch"} 1`,
-		"ledgerd_commit_waiting_rows", `ledgerd_commit_attempts_total{ending="committed"}`, "ledgerd_commit_lock_waits_total", "ledgerd_commit_unknown_outcomes_total",
+		"ledgerd_commit_inflight_rows", `ledgerd_commit_attempts_total{ending="committed"}`, "ledgerd_commit_lock_waits_total", "ledgerd_commit_unknown_outcomes_total",
 		`ledgerd_pool_connections{pool="engine",state="max"}`, `ledgerd_pool_connections{pool="read",state="used"}`,
 		`ledgerd_pool_waits_total{pool="engine"}`, "go_goroutines", "process_cpu_seconds_total",
 	} {
@@ -228,31 +226,31 @@ func TestMetricsHaveTheirNames(t *testing.T) {
 		}
 	}
 	if strings.Contains(page, "mine") || strings.Contains(page, "u:a") {
-		t.Error("the metrics tell of tenants")
+		t.Error("the metrics contain tenants")
 	}
 }
 
-func TestMetricsOnAPortOfTheirOwnNeedNoKey(t *testing.T) {
+func TestMetricsListenNeedsNoKey(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.server.Stop()
+	s := servertest.New(t)
+	s.Server.Stop()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
 	l.Close()
-	s.start(server.Options{MetricsListen: address})
+	s.Start(server.Options{MetricsListen: address})
 	for _, path := range []string{"/metrics", "/debug/pprof/"} {
-		if code, _ := get(t, "http://"+address+path, ""); code != 200 {
+		if code, _ := servertest.Get(t, "http://"+address+path, ""); code != 200 {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
 }
 
-func TestServerThatDoesNotStartLeavesItsPort(t *testing.T) {
+func TestFailedStartReleasesThePort(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
+	s := servertest.New(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -264,10 +262,10 @@ func TestServerThatDoesNotStartLeavesItsPort(t *testing.T) {
 	}
 	address := free.Addr().String()
 	free.Close()
-	_, err = server.Start(t.Context(), server.Options{DatabaseURL: s.db.AppDSN, Listen: address,
+	_, err = server.Start(t.Context(), server.Options{DatabaseURL: s.DB.AppDSN, Listen: address,
 		MetricsListen: taken.Addr().String()})
 	if err == nil {
-		t.Fatal("it started")
+		t.Fatal("the server started")
 	}
 	again, err := net.Listen("tcp", address)
 	if err != nil {
@@ -276,35 +274,35 @@ func TestServerThatDoesNotStartLeavesItsPort(t *testing.T) {
 	again.Close()
 }
 
-func TestCallsInFlightAreAnsweredAtTheEnd(t *testing.T) {
+func TestStopAnswersCallsInFlight(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	c.prepare("a")
+	s := servertest.New(t)
+	c := writer(s)
+	fund(c, "a")
 	ctx := context.Background()
-	lock, err := s.pool.Begin(ctx)
+	lock, err := s.Pool.Begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lock.Exec(ctx, "select from ledger_accounts where code = 'u:a' for update"); err != nil {
 		t.Fatal(err)
 	}
-	answers := make(chan answer, len(protocols))
-	for i, p := range protocols {
+	answers := make(chan servertest.Answer, len(servertest.Protocols))
+	for i, p := range servertest.Protocols {
 		go func() {
 			r := payment("a", "1")
 			r.BizNo = string(rune('a' + i))
-			answers <- c.call(p, "Transfer", r, "Idempotency-Key", r.BizNo)
+			answers <- c.Call(p, "Transfer", r, "Idempotency-Key", r.BizNo)
 		}()
 	}
-	soon(t, 10*time.Second, "the calls wait", func() bool {
-		_, page := get(t, s.base+"/metrics", c.apiKey)
-		return strings.Contains(page, "ledgerd_commit_waiting_rows 4")
+	servertest.Eventually(t, 10*time.Second, "the calls wait", func() bool {
+		_, page := servertest.Get(t, s.Base+"/metrics", c.APIKey)
+		return strings.Contains(page, "ledgerd_commit_inflight_rows 4")
 	})
 	ended := make(chan struct{})
-	go func() { s.server.Stop(); close(ended) }()
-	soon(t, 10*time.Second, "nobody new gets in", func() bool {
-		conn, err := net.Dial("tcp", s.server.Addr())
+	go func() { s.Server.Stop(); close(ended) }()
+	servertest.Eventually(t, 10*time.Second, "new calls are refused", func() bool {
+		conn, err := net.Dial("tcp", s.Server.Addr())
 		if err == nil {
 			conn.Close()
 		}
@@ -313,26 +311,26 @@ func TestCallsInFlightAreAnsweredAtTheEnd(t *testing.T) {
 	if err := lock.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for range protocols {
-		if a := <-answers; a.code != "" || len(a.raw) == 0 {
-			t.Errorf("%s: %s", a.code, a.message)
+	for range servertest.Protocols {
+		if a := <-answers; a.Code != "" || len(a.Raw) == 0 {
+			t.Errorf("%s: %s", a.Code, a.Message)
 		}
 	}
 	<-ended
-	if n := s.count("select count(*) from ledger_transfers where biz_no in ('a', 'b', 'c', 'd')"); n != 4 {
+	if n := s.Count("select count(*) from ledger_transfers where biz_no in ('a', 'b', 'c', 'd')"); n != 4 {
 		t.Errorf("%d transfers", n)
 	}
 }
 
-// Somebody who holds an account's row keeps its holds from lapsing, and no others.
+// A transaction that locks an account delays the lapse of this account's holds only.
 func TestHoldsBehindALockedAccountLapse(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	c.prepare("a")
-	c.prepare("b")
+	s := servertest.New(t)
+	c := writer(s)
+	fund(c, "a")
+	fund(c, "b")
 	ctx := t.Context()
-	lock, err := s.pool.Begin(ctx)
+	lock, err := s.Pool.Begin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -341,49 +339,152 @@ func TestHoldsBehindALockedAccountLapse(t *testing.T) {
 		select tenant_id, account_id + 100 + i, code || i, account_id, '', 1, 1, clock_timestamp() - $3::interval, committed_at, 'p', 'r'
 		from ledger_accounts join commit_batches on batch_id = account_id >> 14, generate_series(1, $2) i where code = $1`
 	update := `update ledger_accounts set held = held + $2::integer, next_lapse_at = clock_timestamp() - '1 h'::interval where code = $1`
-	const many = 700 // more than one look finds
+	const many = 700 // more than dueBatch
 	_, err1 := lock.Exec(ctx, update, "u:a", many)
-	_, err2 := s.pool.Exec(ctx, insert, "u:a", many, "1 h")
-	_, err3 := s.pool.Exec(ctx, update, "u:b", 1)
-	_, err4 := s.pool.Exec(ctx, insert, "u:b", 1, "1 s")
+	_, err2 := s.Pool.Exec(ctx, insert, "u:a", many, "1 h")
+	_, err3 := s.Pool.Exec(ctx, update, "u:b", 1)
+	_, err4 := s.Pool.Exec(ctx, insert, "u:b", 1, "1 s")
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, 20*time.Second, "b's hold lapses", func() bool {
-		return s.count("select count(*) from ledger_holds where biz_no = 'u:b1' and state = 'expired'") == 1
+	servertest.Eventually(t, 20*time.Second, "b's hold lapses", func() bool {
+		return s.Count("select count(*) from ledger_holds where biz_no = 'u:b1' and state = 'expired'") == 1
 	})
-	if n := s.count("select count(*) from ledger_holds where state = 'held' and life_ms = 1"); n != many {
+	if n := s.Count("select count(*) from ledger_holds where state = 'held' and life_ms = 1"); n != many {
 		t.Errorf("%d are held behind the lock", n)
 	}
 	if err := lock.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
-	soon(t, 20*time.Second, "a's holds lapse", func() bool {
-		return s.count("select count(*) from ledger_holds where state = 'held' and life_ms = 1") == 0
+	servertest.Eventually(t, 20*time.Second, "a's holds lapse", func() bool {
+		return s.Count("select count(*) from ledger_holds where state = 'held' and life_ms = 1") == 0
 	})
 }
 
-func TestHoldsLapseAndKeysAndClaimsGoByThemselves(t *testing.T) {
+// A transaction that locks an instance delays the timer of this instance only.
+func TestTimersFire(t *testing.T) {
 	t.Parallel()
-	s := newSite(t)
-	s.server.Stop()
-	s.start(server.Options{KeyLife: time.Second})
-	c := &caller{s, s.key("mine", "boss", access.Write)}
-	c.prepare("a")
-	c.claim(&idempotencyv1.ClaimKeyRequest{Scope: "s", Key: "short", Life: durationpb.New(time.Second)})
+	s := servertest.New(t)
+	c := writer(s)
+	c.OK("Machine.DefineMachine", &machinev1.DefineMachineRequest{Machine: "order", Definition: &machinev1.Definition{
+		States: []*machinev1.State{{Name: "open", Initial: true,
+			Timer: &machinev1.Timer{After: durationpb.New(time.Hour), To: "closed", Reason: "timeout"}}, {Name: "closed"}},
+		Moves: []*machinev1.AllowedMove{{From: []string{"open"}, To: "closed",
+			By: []machinev1.Actor{machinev1.Actor_ACTOR_TIMER}}}}}, new(machinev1.DefineMachineResponse))
+	for _, key := range []string{"locked", "free"} {
+		c.OK("Machine.CreateInstance", &machinev1.CreateInstanceRequest{Machine: "order", Key: key,
+			Timer: durationpb.New(time.Second)}, new(machinev1.CreateInstanceResponse))
+	}
+	c.OK("Machine.CreateInstance", &machinev1.CreateInstanceRequest{Machine: "order", Key: "later"},
+		new(machinev1.CreateInstanceResponse))
+	ctx := t.Context()
+	lock, err := s.Pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.Background()) }()
+	if _, err := lock.Exec(ctx, "select from machine_instances where key = 'locked' for update"); err != nil {
+		t.Fatal(err)
+	}
+	recorded := func(key string) bool {
+		return s.Count(`select count(*) from machine_history where actor = 'timer' and key = '`+key+`' and cause = 'timer'
+			and reason = 'timeout' and request_id = 'scheduler' and revision = 2`) == 1
+	}
+	servertest.Eventually(t, 20*time.Second, "the timer fires", func() bool { return recorded("free") })
+	if recorded("locked") {
+		t.Error("the timer of a locked instance fired")
+	}
+	if err := lock.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	servertest.Eventually(t, 20*time.Second, "the other timer fires", func() bool { return recorded("locked") })
+	if n := s.Count("select count(*) from machine_history"); n != 5 {
+		t.Errorf("%d rows of history", n)
+	}
+}
+
+func TestBackgroundWorkExpiresHoldsReservationsKeysAndClaims(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	s.Server.Stop()
+	s.Start(server.Options{KeyLife: time.Second})
+	c := writer(s)
+	fund(c, "a")
+	c.OK("Idempotency.ClaimKey", &idempotencyv1.ClaimKeyRequest{Scope: "s", Key: "short",
+		Life: durationpb.New(time.Second)}, new(idempotencyv1.ClaimKeyResponse))
 	var hold map[string]any
-	a := c.send(connectJSON, path(method(t, "Hold")), []byte(`{"bizNo":"short","from":"u:a","asset":"COIN","amount":"1","life":"1s"}`), "Idempotency-Key", "k")
-	if err := json.Unmarshal(a.raw, &hold); err != nil || a.code != "" {
-		t.Fatalf("%s %v", a.raw, err)
+	a := c.Send(servertest.ConnectJSON, servertest.Path(servertest.Method(t, "Hold")), []byte(`{"bizNo":"short","from":"u:a","asset":"COIN","amount":"1","life":"1s"}`), "Idempotency-Key", "k")
+	if err := json.Unmarshal(a.Raw, &hold); err != nil || a.Code != "" {
+		t.Fatalf("%s %v", a.Raw, err)
 	}
-	soon(t, 20*time.Second, "the hold lapses", func() bool {
-		return s.count("select count(*) from ledger_holds where biz_no = 'short' and state = 'expired'") == 1
+	c.OK("Stock.PutItem", &stockv1.PutItemRequest{Item: "tea"}, new(stockv1.PutItemResponse))
+	c.OK("Stock.Restock", &stockv1.RestockRequest{Item: "tea", ChangeNo: "1", Quantity: 1}, new(stockv1.RestockResponse))
+	c.OK("Stock.Reserve", &stockv1.ReserveRequest{Item: "tea", ReservationNo: "1", Quantity: 1,
+		Life: durationpb.New(time.Second)}, new(stockv1.ReserveResponse))
+	servertest.Eventually(t, 20*time.Second, "the reservation lapses", func() bool {
+		return s.Count("select available from stock_items") == 1 &&
+			s.Count("select count(*) from stock_reservations where state = 'lapsed' and closed_at = expires_at") == 1
 	})
-	if a := c.call(connectJSON, "Hold", &ledgerv1.HoldRequest{BizNo: "other", From: "u:a", Asset: "COIN", Amount: "1"},
-		"Idempotency-Key", "k"); a.code != "" || a.replayed() {
-		t.Errorf("the expired key counts still: %s", a.raw)
+	servertest.Eventually(t, 20*time.Second, "the hold lapses", func() bool {
+		return s.Count("select count(*) from ledger_holds where biz_no = 'short' and state = 'expired'") == 1
+	})
+	if a := c.Call(servertest.ConnectJSON, "Hold", &ledgerv1.HoldRequest{BizNo: "other", From: "u:a", Asset: "COIN", Amount: "1"},
+		"Idempotency-Key", "k"); a.Code != "" || a.Replayed() {
+		t.Errorf("the expired key is still valid: %s", a.Raw)
 	}
-	soon(t, 30*time.Second, "the keys go", func() bool { return s.count("select count(*) from commit_keys") == 0 })
-	soon(t, 30*time.Second, "the claim goes",
-		func() bool { return s.count("select count(*) from claim_keys where key = 'short'") == 0 })
+	servertest.Eventually(t, 30*time.Second, "the expired keys are deleted", func() bool { return s.Count("select count(*) from commit_keys") == 0 })
+	servertest.Eventually(t, 30*time.Second, "the expired claim is deleted",
+		func() bool { return s.Count("select count(*) from claim_keys where key = 'short'") == 0 })
+}
+
+// After an outage longer than the existing partitions, a server accepts messages immediately.
+func TestServerCreatesMissingPartitionsAtStart(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	c := writer(s)
+	s.Server.Stop()
+	if _, err := s.Pool.Exec(t.Context(), `do $$ declare part text; begin for part in select inhrelid::regclass from pg_inherits where inhparent in
+		('notify_messages'::regclass, 'notify_events'::regclass, 'notify_contents'::regclass) loop execute 'drop table ' || part; end loop; end $$`); err != nil {
+		t.Fatal(err)
+	}
+	s.Start(server.Options{})
+	c.OK("Notify.Send", text(), new(notifyv1.SendResponse))
+}
+
+func TestAnyoneRequiresTheOption(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	tenant, err := access.EnsureTenant(context.Background(), s.Pool, "sample")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Server.Stop()
+	s.Start(server.Options{Anyone: &access.Identity{Tenant: tenant, Principal: "dev", Role: access.Admin}})
+	if a := (&servertest.Caller{Site: s}).Call(servertest.ConnectJSON, "ListAssets", &ledgerv1.ListAssetsRequest{}); a.Code != "" {
+		t.Errorf("%s: %s", a.Code, a.Message)
+	}
+	port := s.Base[strings.LastIndex(s.Base, ":"):]
+	for host, want := range map[string]int{"localhost" + port: 200, "[::1]" + port: 200, "127.0.0.1": 200,
+		"evil.example" + port: 403, "evil.example": 403, "10.0.0.1": 403} {
+		req, _ := http.NewRequest(http.MethodGet, s.Base+"/healthz", nil)
+		req.Host = host
+		res, err := servertest.HTTP1.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != want {
+			t.Errorf("as %s: %d", host, res.StatusCode)
+		}
+	}
+}
+
+func TestServiceRefusesAPowerfulRole(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	if started, err := server.Start(context.Background(),
+		server.Options{DatabaseURL: s.DB.SuperDSN, Listen: "127.0.0.1:0"}); err == nil {
+		started.Stop()
+		t.Error("the server started as a superuser")
+	}
 }

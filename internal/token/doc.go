@@ -1,7 +1,7 @@
-// Package token is about submit tokens: one lets one form be submitted once. It owns the table
+// Package token implements submit tokens: each lets one form be submitted once. It owns the table
 // token_submit_tokens.
 //
-// What it promises: a token is spent in the transaction of what was submitted with it, so that the two
-// happen together or not at all, and whoever comes with it later is told what the first submit made. Who
-// reads the table cannot submit anything: it has hashes of tokens, never a token.
+// Guarantees: a token is spent in the same transaction as its submission, so both happen or neither. A later
+// submission with the same token gets the result of the first. The table stores hashes only, so reading it does
+// not allow submitting anything.
 package token

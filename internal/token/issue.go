@@ -6,22 +6,21 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// IssueCommand issues tokens, all alike. Its answer is Issued.
+// IssueCommand issues tokens with the same binding. Its answer is Issued.
 type IssueCommand struct {
 	commit.Caller
-	Tokens           []string // of New: a batch that runs again issues the same
-	Subject, Purpose string   // empty: not asked for when the token is spent
+	Tokens           []string // made by New; a rerun of the batch issues the same tokens
+	Subject, Purpose string   // empty: not checked when the token is spent
 	Life             time.Duration
 	SurvivesRefusal  bool
 }
 
-// Issued tells until when tokens can be spent.
+// Issued is the answer to an IssueCommand.
 type Issued struct{ ExpiresAt time.Time }
 
-// Need has nothing to look up: nobody had the tokens before.
+// Need declares nothing: new tokens have no rows yet.
 func (c *IssueCommand) Need(*Tx) {}
 
-// Apply issues the tokens.
 func (c *IssueCommand) Apply(tx *Tx) (any, error) {
 	r := binding{c.Subject, c.Purpose, c.Life, c.SurvivesRefusal}.of(c.Caller, tx.Now)
 	for _, t := range c.Tokens {

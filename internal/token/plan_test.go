@@ -23,8 +23,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 var caller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
-// plans drives the statements over one connection, so that each keeps the plan that it got when the table was
-// empty.
+// plans runs the statements over one connection, so that each keeps the plan made on an empty table.
 type plans struct {
 	t      *testing.T
 	super  *pgxpool.Pool
@@ -74,7 +73,7 @@ func (p *plans) clean() {
 	}
 }
 
-// blocks counts the table and index blocks that a call touches, as the statistics tell.
+// blocks counts the table and index blocks that a call touches, from the statistics.
 func (p *plans) blocks(call func()) int64 {
 	p.t.Helper()
 	touched := func() int64 { return pgtest.Touched(p.t, "^token_submit_tokens$", p.super, p.pool) }
@@ -83,7 +82,7 @@ func (p *plans) blocks(call func()) int64 {
 	return touched() - before
 }
 
-// prepared fails the test when a statement of the domain was not run on the one connection.
+// prepared fails the test if a statement of the package did not run on the connection.
 func (p *plans) prepared() {
 	p.t.Helper()
 	rows, err := p.pool.Query(context.Background(), `select coalesce(substring(statement from '-- name: (\w+)'), '') from pg_prepared_statements`)
@@ -103,14 +102,14 @@ func (p *plans) prepared() {
 		p.t.Fatal(err)
 	}
 	for _, m := range regexp.MustCompile(`(?m)^-- name: (\w+)`).FindAllStringSubmatch(string(text), -1) {
-		if m[1] != "TokenKnown" && !slices.Contains(ran, m[1]) { // which is planned anew each time
-			p.t.Errorf("%s was not run: the test proves nothing of it", m[1])
+		if m[1] != "TokenKnown" && !slices.Contains(ran, m[1]) { // planned on every execution
+			p.t.Errorf("%s was not run: the test does not cover it", m[1])
 		}
 	}
 }
 
-// However many tokens wait, what a spend touches is a way down an index and the row.
-func TestSpendingDoesNotSlowDownAsTokensWait(t *testing.T) {
+// A spend touches one index path and one row, however many tokens are unspent.
+func TestSpendingCostIsIndependentOfUnspentTokens(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := &plans{t: t, super: pgtest.Pool(t, db.SuperDSN)}
@@ -119,7 +118,7 @@ func TestSpendingDoesNotSlowDownAsTokensWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	p.exec("alter table token_submit_tokens set (autovacuum_enabled = false)") // its ANALYZE would hide the trap
+	p.exec("alter table token_submit_tokens set (autovacuum_enabled = false)") // autovacuum's ANALYZE would replan and hide the problem
 	p.engine = flow.NewEngine(p.pool, t.Name(), nil, nil)
 	defer p.engine.Drain(context.Background())
 	p.exec("analyze")
@@ -164,7 +163,7 @@ func TestSpendingDoesNotSlowDownAsTokensWait(t *testing.T) {
 			}
 		}
 	}) / n; touched > 20 {
-		t.Errorf("a look touches %d blocks", touched)
+		t.Errorf("a lookup touches %d blocks", touched)
 	}
 	if touched := p.blocks(p.clean); touched > old*8 {
 		t.Errorf("cleaning touched %d blocks", touched)

@@ -11,19 +11,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token/internal/db"
 )
 
-// Reader looks at tokens beside the engine. Safe for many goroutines.
+// Reader looks up tokens outside the engine. It is safe for concurrent use.
 type Reader struct{ pool pg.Planned }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader makes a Reader on the server's own pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pg.Planned{DB: pool}} }
 
-// Known tells whether a token was issued, whatever became of it, and is not forgotten yet.
+// Known reports whether a token was issued and has not been deleted, whatever its state.
 func (r *Reader) Known(ctx context.Context, tenant int32, token string) (bool, error) {
 	h := hashOf(token)
 	return q.TokenKnown(ctx, r.pool, db.TokenKnownParams{TenantID: tenant, TokenHash: h[:]})
 }
 
-// Tokens are the submit tokens, as the cleaner sees them.
+// Tokens describes the submit tokens to the cleaner.
 func Tokens() clean.Table {
 	return clean.Table{
 		Name: "token_submit_tokens",

@@ -2,8 +2,8 @@ package token
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// The reasons why a token cannot be spent, in the order in which they are looked for. All but Spent are bad
-// requests: nothing is recorded under the request key, which may run again with a good token.
+// Reasons why a token cannot be spent, in the order in which they are checked. All but Spent are invalid
+// requests: they are not recorded under the request key, which may be retried with a valid token.
 var (
 	Missing = fault.Define(fault.Reason{Name: "TOKEN_MISSING", Class: fault.BadRequest, Code: fault.InvalidArgument,
 		Step: fault.NewToken,

@@ -10,27 +10,27 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Spend is the use of a token for a submit: what stands before a change, or is one itself. Its methods are
-// called in the order in which they stand here, in every attempt of a batch.
+// Spend is the use of a token for a submission, as a guard before another change or as the change itself. Its
+// methods are called in declaration order in every attempt of a batch.
 type Spend struct {
 	commit.Caller
-	Token            string // as it came: empty is Missing
-	Subject, Purpose string // as the caller names them; what the token was not bound to is not compared
-	Operation        string // what is submitted, such as ledger.transfer
-	Next             bool   // issue the token that follows, if all goes well
+	Token            string // as sent; empty is Missing
+	Subject, Purpose string // as named by the caller; compared only if the token is bound to them
+	Operation        string // the submitted operation, such as ledger.transfer
+	Next             bool   // issue the next token on success
 
 	row *commit.Row[key, row]
 }
 
-// Need names the token.
+// Need declares the token.
 func (s *Spend) Need(tx *Tx) {
 	if s.row = nil; s.Token != "" {
 		s.row = tx.Want(key{s.Tenant, hashOf(s.Token)})
 	}
 }
 
-// Guard looks whether the token is good, and spends it, unless it is one that survives a refusal. Until Done
-// says otherwise the submit counts as refused: what Guard did stays then, and nothing else does.
+// Guard checks the token and spends it, unless it is one that survives a refusal. Until Done is called the
+// submission counts as refused: after a refusal only Guard's changes are kept.
 func (s *Spend) Guard(tx *Tx) error {
 	if err := s.good(tx); err != nil || s.row.Value.survivesRefusal {
 		return err
@@ -39,19 +39,19 @@ func (s *Spend) Guard(tx *Tx) error {
 	return nil
 }
 
-// Apply spends a token that survives a refusal: so a refusal takes it back.
+// Apply spends a token that survives a refusal: its changes are undone by a refusal.
 func (s *Spend) Apply(tx *Tx) error {
 	if !s.row.Value.survivesRefusal {
 		return nil
 	}
-	if err := s.good(tx); err != nil { // not spent by Guard, so perhaps by an operation since
+	if err := s.good(tx); err != nil { // check again: an operation may have spent it since Guard
 		return err
 	}
 	s.spend(tx, spent)
 	return nil
 }
 
-// Done notes that the submit went well and what it made, by name, and issues the next token.
+// Done records the success of the submission and the names of its results, and issues the next token.
 func (s *Spend) Done(tx *Tx, result map[string]string) {
 	r := tx.Change(s.row)
 	r.state, r.result = spent, result
@@ -60,8 +60,8 @@ func (s *Spend) Done(tx *Tx, result map[string]string) {
 	}
 }
 
-// Refused tells the caller in the refusal of his submit what became of the token.
-func (s *Spend) Refused(f *fault.Fault) {
+// NoteRefusal adds the token's state to the refusal of the submission.
+func (s *Spend) NoteRefusal(f *fault.Fault) {
 	switch {
 	case s.row == nil:
 	case s.row.Value.survivesRefusal:
@@ -77,8 +77,8 @@ func (s *Spend) spend(tx *Tx, state string) {
 	r.spentBy, r.requestID, r.operation = s.Principal, s.RequestID, s.Operation
 }
 
-// good tells why the token cannot be spent, if so. What the first submit made is told to none but those
-// who hold the token and know what it was issued for.
+// good returns the reason why the token cannot be spent, or nil. The result of the first submission is
+// disclosed only to callers that present the token with its subject and purpose.
 func (s *Spend) good(tx *Tx) error {
 	if s.row == nil {
 		return Missing.New("header Submit-Token (in SpendToken: token) is missing; fetch one with IssueTokens")
@@ -107,7 +107,7 @@ func (s *Spend) good(tx *Tx) error {
 	return nil
 }
 
-// first names the submit that spent the token, and what it made.
+// first describes the submission that spent the token, and its result.
 func (r *row) first() error {
 	f := Spent.New("the form was already submitted").With("first_operation", r.operation).With("first_request_id",
 		r.requestID).
@@ -123,17 +123,17 @@ func (r *row) first() error {
 	return f.With("first_outcome", "done")
 }
 
-// SpendCommand spends a token for something that is done elsewhere. Its answer is Used.
+// SpendCommand spends a token for a submission to another system. Its answer is Used.
 type SpendCommand struct {
 	Spend
-	// Result names, for those who come later, what the submit made; empty: nothing.
+	// Result names what the submission created, for later callers; empty: nothing.
 	Result string
 }
 
-// Used tells when a token was spent.
+// Used is the answer to a SpendCommand.
 type Used struct{ SpentAt time.Time }
 
-// Apply spends the token for good.
+// Apply spends the token permanently.
 func (c *SpendCommand) Apply(tx *Tx) (any, error) {
 	if err := c.Spend.Apply(tx); err != nil {
 		return nil, err

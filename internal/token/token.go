@@ -14,39 +14,38 @@ const (
 	MaxLife     = 24 * time.Hour
 )
 
-// How long after the end of its life the state of a token is told. One that nobody spent is cleared away
-// soon, since most are never spent; a spent one has to tell late repeats what the first submit made.
+// Retention of a token's state after the end of its life. Unspent tokens are deleted soon, because most tokens
+// are never spent. A spent token must answer late repeats with the first submission's result.
 const (
 	openKept  = time.Hour
 	spentKept = 24 * time.Hour
 )
 
-// prefix lets people and scanners for secrets know a token when they see one.
+// prefix makes tokens recognisable to people and secret scanners.
 const prefix = "st_"
 
-// size is how many bytes of a token are random.
+// size is the number of random bytes in a token.
 const size = 20
 
 var text = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// New makes a token: the prefix and 160 random bits in 32 characters, which URLs, headers and forms carry
-// as they are.
+// New makes a token: the prefix and 160 random bits as 32 characters that need no escaping in URLs, headers and
+// forms.
 func New() string {
 	var b [size]byte
-	_, _ = rand.Read(b[:]) // never fails
+	_, _ = rand.Read(b[:]) // never returns an error
 	return prefix + text.EncodeToString(b[:])
 }
 
-// nextLabel keeps the hash that the next token is made of apart from the one that is stored.
+// nextLabel separates the hash that derives the next token from the stored hash.
 const nextLabel = "ledgerd submit token, next, version 1\x00"
 
-// Next is the token that follows another. It is derived, so that a repeat of a submit can be given it
-// again although only its hash is kept: who held the one is given the other anyway, and nobody else can
-// derive it.
+// Next derives the token that follows another. Deriving it lets a repeated submission return the same next
+// token although only a hash is stored. Only a holder of the token can derive its successor.
 func Next(token string) string {
 	sum := sha256.Sum256([]byte(nextLabel + token))
 	return prefix + text.EncodeToString(sum[:size])
 }
 
-// hashOf is what is kept of a token. It needs no salt and no stretching: there are 2^160 tokens to try.
+// hashOf is the stored hash of a token. It needs no salt or stretching: there are 2^160 possible tokens.
 func hashOf(token string) [sha256.Size]byte { return sha256.Sum256([]byte(token)) }

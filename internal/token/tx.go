@@ -16,7 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token/internal/db"
 )
 
-// Tx is the tokens of one batch's transaction.
+// Tx holds the tokens of one batch's transaction.
 type Tx struct{ rows }
 
 type rows = commit.Rows[key, row]
@@ -30,14 +30,14 @@ func compareKeys(a, b key) int {
 	return cmp.Or(cmp.Compare(a.tenant, b.tenant), bytes.Compare(a.hash[:], b.hash[:]))
 }
 
-// The states of a token. Refused: the submit that spent it was refused by a business rule.
+// States of a token. Refused: the submission that spent the token was refused by a business rule.
 const (
 	open    = "open"
 	spent   = "spent"
 	refused = "refused"
 )
 
-// row is what is kept of a token.
+// row is a row of token_submit_tokens.
 type row struct {
 	binding
 	state     string
@@ -47,7 +47,7 @@ type row struct {
 	forgetAt  time.Time
 	tid       pgtype.TID
 
-	// Of the submit that spent it.
+	// Set by the submission that spent the token.
 	spentAt   time.Time
 	spentBy   string // principal
 	requestID string
@@ -55,14 +55,14 @@ type row struct {
 	result    map[string]string
 }
 
-// binding is what a token hands on to the next one.
+// binding is what a token passes on to the next one.
 type binding struct {
 	subject, purpose string // empty: not bound
 	life             time.Duration
 	survivesRefusal  bool
 }
 
-// of makes the row of a token that is issued now.
+// of makes the row of a newly issued token.
 func (b binding) of(c commit.Caller, now time.Time) row {
 	ends := now.Add(b.life)
 	return row{binding: b, state: open, issued: c, issuedAt: now, expiresAt: ends, forgetAt: ends.Add(openKept)}
@@ -73,13 +73,12 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// NewTx makes an empty one.
 func NewTx() *Tx { return &Tx{commit.NewRows[key, row](seed)} }
 
-// CanOverlap: a command sees nothing but the tokens that it names.
+// CanOverlap is true because commands see only the tokens that they declare.
 func (tx *Tx) CanOverlap() bool { return true }
 
-// Lock locks the tokens that are to be spent.
+// Lock locks the tokens to be spent.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	wanted := tx.Sorted(compareKeys)
 	if len(wanted) == 0 {
@@ -114,13 +113,13 @@ func load(l *db.TokenLockRow) (row, error) {
 		spentAt: pg.OrZero(l.SpentAt), requestID: pg.OrZero(l.SpentRequestID), operation: pg.OrZero(l.Operation)}
 	if l.Result != nil {
 		if err := json.Unmarshal(l.Result, &r.result); err != nil {
-			return r, fmt.Errorf("read what a submit made: %w", err)
+			return r, fmt.Errorf("read the result of a submission: %w", err)
 		}
 	}
 	return r, nil
 }
 
-// Flush writes the tokens that were issued and those that were spent.
+// Flush writes issued and spent tokens.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	if issued := tx.Fresh(compareKeys); len(issued) > 0 {
 		arg := db.TokenInsertParams{Now: tx.Now}

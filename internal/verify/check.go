@@ -12,13 +12,13 @@ import (
 
 // check is one file of db/checks.
 type check struct {
-	name   string // of the file, without .sql
-	rule   string // its comment: what is always true
+	name   string // the file's name without .sql
+	rule   string // the file's comment: the invariant
 	sql    string
-	column string // its slices are ranges of this; empty: it is run whole
+	column string // slices are ranges of this column; empty: the check runs on the whole table
 }
 
-// load reads the checks and asks the database for their columns.
+// load reads the checks and determines their columns by asking the database.
 func load(ctx context.Context, conn *pgx.Conn, files fs.FS) ([]check, error) {
 	names, err := fs.Glob(files, "*.sql")
 	if err != nil {
@@ -44,7 +44,7 @@ func load(ctx context.Context, conn *pgx.Conn, files fs.FS) ([]check, error) {
 	return list, nil
 }
 
-// comment is the text of the comment that a file begins with.
+// comment returns the comment at the beginning of a file.
 func comment(sql string) string {
 	var words []string
 	for line := range strings.Lines(sql) {
@@ -61,7 +61,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// violations runs a check, whole or sliced, and reports the rows it returns, as the database writes them.
+// violations runs a check, whole or sliced, and reports the returned rows in Postgres' text format.
 func (r *run) violations(ctx context.Context, q querier, c check, sql string, args ...any) error {
 	rows, err := q.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.TextFormatCode}}, args...)...)
 	if err != nil {
@@ -94,7 +94,7 @@ const (
 	null           = "none"
 )
 
-// fieldsOf pairs each column with its expected value, and leaves out those that have nothing to say.
+// fieldsOf pairs each column with its expected value and omits empty ones.
 func fieldsOf(rows pgx.Rows) []Field {
 	columns, values := rows.FieldDescriptions(), rows.RawValues()
 	text := func(i int) string {

@@ -7,10 +7,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Settings are those of a slice's transaction.
+// Settings are the settings of a slice's transaction.
 var Settings = query("settings")
 
-// Sliced gives the statement of every check that is run in slices, by name, and the column that they go by.
+// Sliced returns the statement and the column of every check that runs in slices, by name.
 func Sliced(ctx context.Context, conn *pgx.Conn, files fs.FS) (sql, columns map[string]string, err error) {
 	list, err := load(ctx, conn, files)
 	sql, columns = map[string]string{}, map[string]string{}

@@ -12,14 +12,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/verify"
 )
 
-// bulkTransfers is how many transfers bulk makes: each from an account of its own to another of its own,
-// out of a hold of its own. Ids of one kind are bulkStep apart, or less.
+// bulkTransfers is the number of transfers that bulk makes, each between two accounts of its own and from a
+// hold of its own. Ids of one kind are at most bulkStep apart.
 const (
 	bulkTransfers = 2000
 	bulkStep      = 4
 )
 
-// bulk loads books without the engine, in which all is right, and of which there are no statistics.
+// bulk loads consistent books without the engine and without statistics.
 func bulk(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	conn := connect(t, db.SuperDSN)
@@ -48,7 +48,8 @@ func bulk(t *testing.T, db *pgtest.DB) {
 	}
 }
 
-// A slice must cost what is in it, not what is in the database: its condition has to reach every table.
+// The cost of a slice must depend on its rows, not on the size of the database: its condition must apply to
+// every table.
 func TestSliceReadsOnlyItsOwnRows(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -78,7 +79,7 @@ func TestSliceReadsOnlyItsOwnRows(t *testing.T) {
 	}
 }
 
-// explain runs a check on ten rows in the middle.
+// explain runs a check on ten rows in the middle of the id range.
 func explain(t *testing.T, conn *pgx.Conn, sql, column string) (rows float64, tables string) {
 	t.Helper()
 	first := int64(1<<14) + 1000*bulkStep
@@ -90,7 +91,7 @@ func explain(t *testing.T, conn *pgx.Conn, sql, column string) (rows float64, ta
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer tx.Rollback(t.Context()) //nolint:errcheck // nothing was changed
+	defer tx.Rollback(t.Context()) //nolint:errcheck // changed nothing
 	if _, err := tx.Exec(t.Context(), verify.Settings); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +119,7 @@ type node struct {
 	Plans   []node
 }
 
-// read sums the rows that the scans of tables read, also those they threw away.
+// read sums the rows read by table scans, including filtered ones.
 func (n *node) read() (rows float64, tables string) {
 	if n.Table != "" {
 		rows = (n.Rows + n.Removed + n.Recheck) * n.Loops

@@ -8,19 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// slicing walks through one kind of rows in the order of their ids.
+// slicing iterates over one kind of rows in order of id.
 type slicing struct {
-	column string // of the checks that are run on its slices
-	what   string // kind of rows, also the name of the query that lists them
-	limit  int    // rows of a slice, at most
+	column string // of the checks that run on these slices
+	what   string // kind of rows, and the name of the query that lists them
+	limit  int    // maximum number of rows in a slice
 	done   *int64
 }
 
-// sliceEntries is how many entries the accounts of one slice have, about: a hot account fills a slice alone.
+// sliceEntries is the approximate number of entries in a slice of accounts: a hot account fills a slice alone.
 const sliceEntries = 200_000
 
-// slices runs the checks of a slicing on all rows of the tenants. The slices of a tenant leave no id
-// out, so entries of an account that is gone are seen as well.
+// slices runs a slicing's checks on all rows of the tenants. The slices of a tenant cover all ids without gaps,
+// so entries of missing accounts are checked too.
 func (r *run) slices(ctx context.Context, s slicing, tenants []tenant) error {
 	var total int64
 	if err := r.conn.QueryRow(ctx, query("estimate"), "ledger_"+s.what).Scan(&total); err != nil {
@@ -46,7 +46,7 @@ func (r *run) slices(ctx context.Context, s slicing, tenants []tenant) error {
 				}
 				*s.done += rows
 				more = last < math.MaxInt64
-				first = last + 1 // not used when it overflows
+				first = last + 1 // unused if it overflows
 				return nil
 			})
 			if err != nil {
@@ -82,12 +82,12 @@ func (s slicing) end(ctx context.Context, tx pgx.Tx, t tenant, first int64) (las
 	return last, rows, found.Err()
 }
 
-// snapshot runs do in a transaction that only reads, and sees one moment.
+// snapshot runs do in a read-only transaction on a single snapshot.
 func (r *run) snapshot(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, do)
 }
 
-// sliced is the check restricted to a tenant ($1) and a range of ids ($2 to $3).
+// sliced is the check restricted to a tenant ($1) and an id range ($2 to $3).
 func (c *check) sliced() string {
 	return fmt.Sprintf("select * from (\n%s\n) c where c.tenant_id = $1 and c.%s between $2 and $3", c.sql, c.column)
 }

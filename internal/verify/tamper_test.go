@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// The wallet and one of its entries and transfers, for the SQL of the cases.
+// SQL for a wallet, one of its entries, and transfers, used in the cases.
 const (
 	wallet = `(select account_id from ledger_accounts where tenant_id = 1 and code = 'user:1:wallet')`
 	fees   = `(select account_id from ledger_accounts where tenant_id = 1 and code = 'fees')`
@@ -26,8 +26,8 @@ const (
 	keyed  = `(select transfer_id from ledger_transfers where tenant_id = 1 and biz_no = 'keyed-1')`
 )
 
-// tamperings are what somebody with all rights and triggers disabled may do. Each says which checks must
-// notice, and what their violations must name; {x} stands for the result of "select x".
+// tamperings are changes that a superuser with disabled triggers could make. Each lists the checks that must
+// detect it and the texts that their violations must contain; {x} stands for the result of "select x".
 var tamperings = []struct {
 	name   string
 	sql    string
@@ -151,6 +151,25 @@ var tamperings = []struct {
 		principal, request_id, first_request_id, created_at, begun_at, expires_at)
 		values (1, 'shop', 'order-1', 'running', 7, 1, 1, now(), false, 1, 'p', 'r', 'r', now(), now(), now())`,
 		[]string{"work_fences_drawn"}, []string{"key=order-1", "fence=7"}},
+	{"a reservation is deleted", `delete from stock_reservations where reservation_no = 'order-4/1'`,
+		[]string{"stock_items_match_reservations"}, []string{"item=sku-1", "sold=7 (should be 2)"}},
+	{"a reservation lapses unseen", `update stock_items set next_lapse_at = null`,
+		[]string{"stock_items_match_reservations"}, []string{"item=sku-1", "first_lapse_at="}},
+	{"units are stolen", `update stock_items set available = available - 1, stocked = stocked - 1 where segment = 0`,
+		[]string{"stock_items_match_changes"}, []string{"item=sku-1", "stocked=26 (should be 27)"}},
+	{"a segment is deleted", `delete from stock_items where segment = 2`,
+		[]string{"stock_items_complete", "stock_items_match_changes"}, []string{"segments=2 (should be 3)"}},
+	{"an item is left without details", `delete from stock_item_details`,
+		[]string{"stock_items_complete"}, []string{`problem="it has no details"`}},
+	{"a reservation is forged", `insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,
+			state, created_at, closed_at, principal, request_id) values (1, 'sku-1', 'forged', 16384000000 + 1, 0, 0, 0, 'cancelled', now(), now(), 'me', 'r')`,
+		[]string{"stock_reservations_belong"}, []string{"reservation_no=forged", `problem="no batch made it"`}},
+	{"a reservation draws from another segment", `update stock_reservations set draws = draws || array[1::bigint] where draws is not null`,
+		[]string{"stock_reservations_belong"}, []string{"reservation_no=order-3/1", `problem="its segments gave another number of units"`}},
+	{"units come back twice", `update stock_reservations set unsold = unsold + 1 where reservation_no = 'order-2/1'`,
+		[]string{"stock_items_match_reservations", "stock_reservations_match_unsells"}, []string{"reservation_no=order-2/1", "unsold=2 (should be 1)"}},
+	{"a change of stock is deleted", `delete from stock_changes where change_no = 'count-1'`,
+		[]string{"stock_changes_belong", "stock_items_match_changes"}, []string{"change_no=count-1", `problem="there is no such change"`}},
 	{"two locks have one fence", `select nextval('lock_fence_seq'); insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds,
 		lease_ms, acquired_at, expires_at, request_id) select 1, n, 'held', 'p', 'h', 1, 1, 1000, now(), now() + '1 s', 'r' from unnest(array['a', 'b']) n`,
 		[]string{"lock_fences_unique"}, []string{`problem="another lock has it too"`}},
@@ -166,6 +185,19 @@ var tamperings = []struct {
 		[]string{"notify_queue_belongs"}, []string{`problem="it has no content"`}},
 	{"the proof that a message was sent is deleted", `delete from notify_events where kind = 'delivered'`, []string{"notify_messages_end"}, nil},
 	{"a message that waits is taken away", `delete from notify_queue where channel = 'email'`, []string{"notify_messages_end"}, nil},
+	{"an instance is moved without a trace", `update machine_instances set state = 'open', came_from = 'closed', revision = 3, timer_to = 'closed', timer_at = now()
+		where key = '7'`, []string{"machine_instances_match_history"}, []string{"key=7", "state=open (should be closed)", "revision=3 (should be 2)"}},
+	{"a move is forged", `insert into machine_history select tenant_id, instance_id, revision + 2, machine, key, version, to_state, 'lost', actor, cause,
+		reason, inputs, principal, request_id, recorded_at from machine_history where revision = 2`,
+		[]string{"machine_history_chains", "machine_instances_match_history"},
+		[]string{"revision=4 (should be 3)", `problem="the machine has no such move"`}},
+	{"an instance is deleted", `delete from machine_instances`, []string{"machine_instances_match_history"}, []string{"key=7"}},
+	{"an instance waits for a timer of no machine", `update machine_instances set timer_to = 'open', timer_at = now()`,
+		[]string{"machine_instances_belong"}, []string{"timer_to=open (should be none)"}},
+	{"a move is added to a machine", `insert into machine_moves values (1, 'ticket', 1, 'open', 'lost', false)`,
+		[]string{"machine_moves_match_definitions"}, []string{"machine=ticket", "open>lost"}},
+	{"a version is deleted", `delete from machine_definitions`,
+		[]string{"machine_moves_match_definitions"}, []string{`problem="there is no such version"`}},
 	{"a number is given to another message", `update notify_names set message_id = message_id + 1 where biz_no = 'paid-1-sms'`,
 		[]string{"notify_names_belong"}, []string{"biz_no=paid-1-sms"}},
 }
@@ -216,7 +248,7 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 	}
 }
 
-// expect finds exactly the checks broken, and every name in some violation.
+// expect checks that exactly these checks are broken, and that every text occurs in a violation.
 func expect(t *testing.T, got verify.Report, broken, named []string) {
 	t.Helper()
 	if found := slices.Sorted(maps.Keys(got.Found)); !slices.Equal(found, slices.Sorted(slices.Values(broken))) {
@@ -236,7 +268,7 @@ func expect(t *testing.T, got verify.Report, broken, named []string) {
 	}
 }
 
-// viewsAgree: the two views of what must never be say the same as the checks.
+// viewsAgree checks that the two audit views of violations agree with the checks.
 func viewsAgree(t *testing.T, conn *pgx.Conn, r verify.Report) {
 	t.Helper()
 	for view, check := range map[string]string{
@@ -251,7 +283,7 @@ func viewsAgree(t *testing.T, conn *pgx.Conn, r verify.Report) {
 	}
 }
 
-// onlyTimeDiffers: the check also looks at times, the view does not.
+// onlyTimeDiffers reports whether the violations concern times only, which the view does not compare.
 func onlyTimeDiffers(r verify.Report, check string) bool {
 	for _, v := range r.Violations {
 		for _, f := range v.Fields {
@@ -263,7 +295,7 @@ func onlyTimeDiffers(r verify.Report, check string) bool {
 	return true
 }
 
-// expand replaces {x} by the result of select x.
+// expand replaces {x} by the result of "select x".
 func expand(t *testing.T, conn *pgx.Conn, text string) string {
 	t.Helper()
 	before, rest, ok := strings.Cut(text, "{")

@@ -1,12 +1,12 @@
-// Package verify holds a live database against the invariants in db/checks.
+// Package verify checks a live database against the invariants in db/checks.
 //
-// No snapshot lives for long: one would keep the dead versions of the hottest rows from being cleaned.
-// So the checks run on slices of accounts, transfers and holds, each slice in a short read-only
-// snapshot of its own. That gives no false alarm while transfers run: every check is one statement
-// about rows that one commit changes together, and restricting its answer to a slice changes no row of
-// it. What is committed behind a slice that was done is left for the next run.
+// Snapshots must be short, because a long one would keep dead versions of hot rows from being vacuumed. So the
+// checks run on slices of accounts, transfers and holds, each slice in its own short read-only snapshot.
+// Concurrent transfers cause no false alarms: every check is one statement about rows that one commit changes
+// together, and restricting it to a slice changes no row of its result. Commits behind a finished slice are
+// left to the next run.
 //
-// It owns no table, and needs no more rights than to read them.
+// The package owns no table, and needs only the right to read.
 package verify
 
 import (
@@ -21,30 +21,30 @@ import (
 	"github.com/ledgerd/ledgerd/db/checks"
 )
 
-// Options of Run; the zero value is good.
+// Options of Run; the zero value is valid.
 type Options struct {
-	// SliceAccounts is how many accounts are looked at in one snapshot, at most; 0: 500. A slice has
-	// ten times as many transfers or holds.
+	// SliceAccounts is the maximum number of accounts checked in one snapshot; 0: 500. A slice has ten times as
+	// many transfers or holds.
 	SliceAccounts int
-	// Progress, if any, is called after every slice: so many of about total accounts, transfers,
-	// holds or checks are done. The total is an estimate.
+	// Progress, if set, is called after every slice with the number of accounts, transfers, holds or checks
+	// done. The total is an estimate.
 	Progress func(done, total int64, what string)
 }
 
-// Report is what was looked at and found.
+// Report is the result of a verification.
 type Report struct {
 	Tenants   int
 	Accounts  int64
 	Transfers int64
 	Holds     int64
 	Checks    int
-	// Found counts the violations of every check that has some.
+	// Found counts the violations by check.
 	Found map[string]int
-	// Violations are the first 100 of each check.
+	// Violations are the first 100 violations of each check.
 	Violations []Violation
 }
 
-// OK tells whether nothing was found.
+// OK reports whether there are no violations.
 func (r *Report) OK() bool { return len(r.Found) == 0 }
 
 const (
@@ -55,11 +55,11 @@ const (
 //go:embed sql/*.sql
 var queries embed.FS
 
-// query is the text of one of our own statements.
+// query returns the text of an embedded statement.
 func query(name string) string {
 	text, err := queries.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // a constant that names no embedded file
+		panic(err) // only a wrong constant gets here
 	}
 	return string(text)
 }
@@ -75,10 +75,10 @@ type run struct {
 	report Report
 	conn   *pgx.Conn
 	checks []check
-	names  map[string]string // of tenants, by number
+	names  map[string]string // tenant names by number
 }
 
-// Run verifies all of db/checks. An error means that it could not look, not that it found something.
+// Run runs all of db/checks. An error means that the checks could not run; violations are not errors.
 func Run(ctx context.Context, pool *pgxpool.Pool, opts Options) (Report, error) {
 	return runChecks(ctx, pool, checks.FS, opts)
 }
@@ -140,7 +140,7 @@ func (r *run) tenants(ctx context.Context) (tenants []tenant, err error) {
 	return tenants, err
 }
 
-// wholes runs the checks that have no slices.
+// wholes runs the checks that are not sliced.
 func (r *run) wholes(ctx context.Context) error {
 	for i, c := range r.checks {
 		if c.column == "" {
@@ -153,7 +153,7 @@ func (r *run) wholes(ctx context.Context) error {
 	return nil
 }
 
-// Whole runs every check of files at once over the whole database, for one that is small or at rest.
+// Whole runs every check over the whole database at once, for a small or idle database.
 func Whole(ctx context.Context, conn *pgx.Conn, files fs.FS) (Report, error) {
 	r := &run{conn: conn}
 	var err error

@@ -48,7 +48,7 @@ func TestRunningTransfersGiveNoFalseAlarm(t *testing.T) {
 	for running := true; running; {
 		select {
 		case <-done:
-			running = false // and once more at rest
+			running = false // and once more without load
 		default:
 		}
 		before := countEntries(t, pool)
@@ -64,7 +64,7 @@ func TestRunningTransfersGiveNoFalseAlarm(t *testing.T) {
 		}
 	}
 	if overlapping == 0 {
-		t.Error("no transfer ran meanwhile: the test shows nothing")
+		t.Error("no transfer ran during the verification: the test shows nothing")
 	}
 }
 
@@ -76,7 +76,7 @@ func countEntries(t *testing.T, pool *pgxpool.Pool) (n int) {
 	return n
 }
 
-func TestReportCountsWhatWasLookedAt(t *testing.T) {
+func TestReportCountsTheCheckedRows(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	verifytest.Fill(t, db)
@@ -107,7 +107,7 @@ func TestReportCountsWhatWasLookedAt(t *testing.T) {
 	}
 }
 
-func TestManyViolationsAreCountedAndSomeKept(t *testing.T) {
+func TestAllViolationsAreCountedAndTheFirstKept(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.SkipChecks()
@@ -141,7 +141,7 @@ func TestErrorsAreNotViolations(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := verify.Run(ctx, pgtest.Pool(t, db.AppDSN), verify.Options{}); err == nil {
-		t.Error("a run that is cancelled says nothing of it")
+		t.Error("a cancelled run returned no error")
 	}
 	pool, err := pg.Open(t.Context(), asRole(db.SuperDSN, "pg_monitor"), 1)
 	if err != nil {

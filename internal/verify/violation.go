@@ -5,23 +5,23 @@ import (
 	"strings"
 )
 
-// Violation is one row that breaks a check.
+// Violation is one row that violates a check.
 type Violation struct {
 	Check  string // file of db/checks, without .sql
-	Rule   string // what is always true
+	Rule   string // the invariant
 	Fields []Field
 }
 
-// Field is one column of a violation: whose it is, or what is wrong. Amounts are in minor units.
+// Field is one column of a violation: part of its identity, or a wrong value. Amounts are in minor units.
 type Field struct {
 	Name  string
 	Value string
-	// Wrong: the value should be Expected.
+	// Wrong means that the value should be Expected.
 	Wrong    bool
 	Expected string
 }
 
-// Detail names the culprit and says what is and what should be.
+// Detail identifies the row, with actual and expected values.
 func (v Violation) Detail() string {
 	words := make([]string, len(v.Fields))
 	for i, f := range v.Fields {

@@ -14,17 +14,17 @@ type Header struct {
 	Value string
 }
 
-// Answer is what work ended with, as its caller told it.
+// Answer is the caller's recorded answer to a piece of work.
 type Answer struct {
 	Status  int32
 	Headers []Header
-	bytes   int    // of the body
-	body    []byte // compressed, if so
+	bytes   int    // uncompressed size of the body
+	body    []byte // compressed if encoding says so
 	packed  bool
 	sum     [sha256.Size]byte
 }
 
-// NewAnswer makes an answer to be recorded.
+// NewAnswer makes an answer to record; it compresses large bodies.
 func NewAnswer(status int32, headers []Header, body []byte) (*Answer, error) {
 	a := &Answer{Status: status, Headers: headers, bytes: len(body), body: body}
 	a.sum = sha256.Sum256(a.canonical(body))
@@ -41,7 +41,7 @@ func NewAnswer(status int32, headers []Header, body []byte) (*Answer, error) {
 	return a, nil
 }
 
-// Body gives the body back, byte for byte.
+// Body returns the original body, byte for byte.
 func (a *Answer) Body() ([]byte, error) {
 	if !a.packed {
 		return a.body, nil
@@ -53,7 +53,7 @@ func (a *Answer) Body() ([]byte, error) {
 	return body, nil
 }
 
-// canonical writes status, headers and body, each text behind its length.
+// canonical encodes status, headers and body, each text with a length prefix.
 func (a *Answer) canonical(body []byte) []byte {
 	b := binary.AppendVarint([]byte{1}, int64(a.Status))
 	b = binary.AppendUvarint(b, uint64(len(a.Headers)))
@@ -64,7 +64,7 @@ func (a *Answer) canonical(body []byte) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(body))), body...)
 }
 
-// hash tells an ending from others: the answer, and what it means.
+// hash identifies an outcome: the state and the answer.
 func (a *Answer) hash(s State) []byte {
 	sum := sha256.Sum256(append([]byte(s+"\n"), a.sum[:]...))
 	return sum[:]

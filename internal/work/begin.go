@@ -7,10 +7,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// Caller is on whose behalf a command runs.
+// Caller identifies the tenant, principal and request of a command.
 type Caller = commit.Caller
 
-// BeginParams say which work is to begin, and how.
+// BeginParams describe the work to begin and its lease.
 type BeginParams struct {
 	Scope       string
 	Key         string
@@ -20,41 +20,41 @@ type BeginParams struct {
 	ParkLapsed  bool
 }
 
-// Begun is how a Begin ended. State tells: Running with Mine is the caller's own attempt, without Mine
-// somebody else's; Done and Refused have an answer to be read under Fence; Parked waits for somebody.
+// Begun is the answer to a Begin. State Running with Mine is the caller's own attempt; without Mine another caller
+// holds the work. Done and Refused have an answer, to be read under Fence. Parked waits for an operator to resolve it.
 type Begun struct {
 	State          State
 	Mine           bool
 	Fence          int64
 	Attempt        int32
 	LeaseUntil     time.Time // of Running
-	TookOver       bool      // from a holder whose lease had lapsed
-	SettledAt      time.Time // zero: parked by the end of its lease
+	TookOver       bool      // from a holder whose lease had expired
+	SettledAt      time.Time // zero: parked because the lease expired
 	FirstRequestID string
-	Now            time.Time // of the batch
+	Now            time.Time // time of the batch
 }
 
-// BeginCommand asks for the right to do a piece of work. Its answer is a Begun.
+// BeginCommand requests the right to do a piece of work. Its answer is a Begun.
 type BeginCommand struct {
 	Caller
 	BeginParams
-	// Held is the fence that an earlier answer to the same call gave, 0 for none: if it still holds, the
-	// answer is the same again.
+	// Held is the fence from an earlier answer to the same call, or 0. If that attempt is still current, the
+	// command returns the same answer again.
 	Held int64
 
 	row *row
 }
 
-// Need names the row, and a fence.
+// Need declares the row, and draws a fence.
 func (c *BeginCommand) Need(tx *Tx) {
 	c.row = tx.Want(Key{c.Tenant, c.Scope, c.Key})
 	tx.begins++
 }
 
-// Apply looks at what is there: first whether it is the same work at all, then who has it.
+// Apply first checks that the key belongs to the same work, then decides by the row's state.
 func (c *BeginCommand) Apply(tx *Tx) (any, error) {
 	w := &c.row.Value
-	fresh := !c.row.Exists || w.gone(tx.Now)
+	fresh := !c.row.Exists || w.expired(tx.Now)
 	if !fresh && w.bound && !bytes.Equal(w.fingerprint, c.Fingerprint) {
 		return nil, WorkKeyReused.New("the key was already used to begin work with another fingerprint").
 			With("scope", c.Scope).With("key", c.Key).With("first_request_id", w.firstRequestID)
@@ -91,6 +91,5 @@ func (c *BeginCommand) run(tx *Tx, fresh, lapsed bool) (any, error) {
 
 func (w *work) begun(now time.Time, s State, mine bool) Begun {
 	return Begun{State: s, Mine: mine, Fence: w.fence, Attempt: w.attempt, LeaseUntil: w.leaseUntil,
-		SettledAt:      w.settledAt,
-		FirstRequestID: w.firstRequestID, Now: now}
+		SettledAt: w.settledAt, FirstRequestID: w.firstRequestID, Now: now}
 }

@@ -8,15 +8,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Works are work done elsewhere, as the cleaner sees it. What runs under a live lease and what is parked has no end
-// of life.
+// Works describes the table work_records to the cleaner. Running work with a live lease and parked work never expire.
 func Works() clean.Table {
 	return clean.Table{
-		Name: "work_records",
-		Delete: func(ctx context.Context, tx pgx.Tx, limit int32) (int64,
-			error) {
-			return q.WorkClean(ctx, tx, limit)
-		},
+		Name:    "work_records",
+		Delete:  func(ctx context.Context, tx pgx.Tx, n int32) (int64, error) { return q.WorkClean(ctx, tx, n) },
 		Overdue: func(ctx context.Context, tx pgx.Tx) (float64, error) { return q.WorkOverdue(ctx, tx) },
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
 )
 
-// params are rows as the statements take them: arrays without nulls.
+// params converts rows to statement parameters: arrays without nulls.
 func params(rows []*row) (a db.WorkInsertParams, tids []pgtype.TID) {
 	for _, r := range rows {
 		w := &r.Value
@@ -60,7 +60,7 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// encodeHeaders writes headers as a list of pairs, since one name may come several times.
+// encodeHeaders encodes headers as a list of pairs, because a name may occur several times.
 func encodeHeaders(headers []Header) []byte {
 	pairs := make([][2]string, len(headers))
 	for i, h := range headers {
@@ -68,7 +68,7 @@ func encodeHeaders(headers []Header) []byte {
 	}
 	b, err := json.Marshal(pairs)
 	if err != nil {
-		panic(err) // texts always encode
+		panic(err) // strings always encode
 	}
 	return b
 }

@@ -18,8 +18,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-// machine is one piece of work in two processes, and what it should be: told in minutes of a clock that
-// only the test moves, all leases and lives being so long that the real one does not matter.
+// machine drives one piece of work through two processes and keeps a model of its expected state. Time is
+// counted in minutes of a clock that only the test advances; leases and lives are so long that real time does
+// not matter.
 type machine struct {
 	engines []*flow.Engine
 	pool    *pgxpool.Pool // as superuser
@@ -27,19 +28,19 @@ type machine struct {
 
 	now      int
 	there    bool
-	content  string // "": any
+	content  string // "": unbound
 	state    work.State
-	fence    int64 // 0 when never begun
-	top      int64 // greatest fence that was ever given out
+	fence    int64 // 0: never begun
+	top      int64 // greatest fence ever issued
 	attempt  int32
-	lease    int // end
-	length   int // of the lease
-	end      int // of the life; -1: none
+	lease    int // when the lease ends
+	length   int // length of the lease
+	end      int // when the life ends; -1: never
 	life     int
 	begun    int
 	park     bool
 	answer   string
-	fences   []int64 // all that were given out
+	fences   []int64 // all fences ever issued
 	machineT *rapid.T
 }
 
@@ -47,9 +48,9 @@ func (m *machine) engine(t *rapid.T) *flow.Engine {
 	return m.engines[rapid.IntRange(0, len(m.engines)-1).Draw(t, "engine")]
 }
 
-func (m *machine) gone() bool { return !m.there || m.end >= 0 && m.end <= m.now }
+func (m *machine) expired() bool { return !m.there || m.end >= 0 && m.end <= m.now }
 
-// counts is the state as it counts.
+// counts is the effective state at the model's time.
 func (m *machine) counts() work.State {
 	switch {
 	case m.state != work.Running || m.lease > m.now:
@@ -62,7 +63,7 @@ func (m *machine) counts() work.State {
 
 func minutes(n int) time.Duration { return time.Duration(n) * time.Minute }
 
-// run runs a command, and gives the name of its error.
+// run executes a command and returns the name of its error.
 func (m *machine) run(t *rapid.T, w flow.Submission) (answer any, existed bool, reason string) {
 	out, err := m.engine(t).Do(context.Background(), w)
 	if f := fault.Of(err); f != nil {
@@ -88,7 +89,7 @@ func (m *machine) begin(t *rapid.T) {
 	answer, _, reason := m.run(t, submission(&work.BeginCommand{Caller: caller,
 		BeginParams: work.BeginParams{Scope: "s", Key: m.key,
 			Fingerprint: []byte(content), Lease: minutes(length), Life: minutes(life), ParkLapsed: park}}))
-	if !m.gone() && m.content != "" && m.content != content {
+	if !m.expired() && m.content != "" && m.content != content {
 		if reason != "WORK_KEY_REUSED" {
 			t.Fatalf("other content: %v %s", answer, reason)
 		}
@@ -99,19 +100,19 @@ func (m *machine) begin(t *rapid.T) {
 		t.Fatalf("begin: %s", reason)
 	}
 	was := work.Free
-	if !m.gone() {
+	if !m.expired() {
 		was = m.counts()
 	} else {
 		m.attempt = 0
 	}
 	if was != work.Free && was != work.Lapsed {
 		if begun.Mine || begun.State != was || begun.Fence != m.fence {
-			t.Fatalf("begin of what is %s under %d: %+v", was, m.fence, begun)
+			t.Fatalf("begin of %s work under %d: %+v", was, m.fence, begun)
 		}
 		return
 	}
 	if !begun.Mine || begun.Fence <= m.top || begun.Attempt != m.attempt+1 || begun.TookOver != (was == work.Lapsed) {
-		t.Fatalf("begin of what is %s, attempt %d, greatest fence %d: %+v", was, m.attempt, m.top, begun)
+		t.Fatalf("begin of %s work, attempt %d, greatest fence %d: %+v", was, m.attempt, m.top, begun)
 	}
 	m.there, m.content, m.state, m.fence, m.top, m.attempt, m.begun = true, content, work.Running, begun.Fence,
 		begun.Fence, begun.Attempt, m.now
@@ -120,7 +121,7 @@ func (m *machine) begin(t *rapid.T) {
 	m.extendTo()
 }
 
-// held is some attempt, mostly the newest.
+// held is a random attempt, mostly the newest.
 func (m *machine) held(t *rapid.T) work.Held {
 	h := work.Held{Scope: "s", Key: m.key, Fence: 1}
 	if n := len(m.fences); n > 0 {
@@ -129,7 +130,7 @@ func (m *machine) held(t *rapid.T) work.Held {
 	return h
 }
 
-func (m *machine) holds(h work.Held) bool { return !m.gone() && h.Fence == m.fence }
+func (m *machine) holds(h work.Held) bool { return !m.expired() && h.Fence == m.fence }
 
 func (m *machine) extend(t *rapid.T) {
 	h := m.held(t)
@@ -201,7 +202,7 @@ func (m *machine) resolve(t *rapid.T) {
 	_, existed, reason := m.run(t, submission(c))
 	want, again := "", false
 	switch {
-	case m.gone():
+	case m.expired():
 		want = "RECORD_NOT_FOUND"
 	case h.Fence != m.fence:
 		want = "FENCE_LOST"
@@ -217,7 +218,7 @@ func (m *machine) resolve(t *rapid.T) {
 	}
 }
 
-// wait moves the clock: everything that was is longer ago.
+// wait advances the clock by moving all stored times into the past.
 func (m *machine) wait(t *rapid.T) {
 	n := rapid.SampledFrom([]int{3, 12, 60, 400}).Draw(t, "minutes")
 	m.now += n
@@ -230,22 +231,22 @@ func (m *machine) wait(t *rapid.T) {
 
 func (m *machine) clean(t *rapid.T) {
 	cleanAll(t, m.pool)
-	if m.gone() {
+	if m.expired() {
 		m.there = false
 	}
 }
 
-// check reads what is there.
+// check compares the stored record with the model.
 func (m *machine) check(t *rapid.T) {
 	rec, err := work.NewReader(m.pool).Get(context.Background(), work.Key{Tenant: 1, Scope: "s", Name: m.key})
-	if m.gone() {
+	if m.expired() {
 		if !fault.Is(err, work.RecordNotFound) {
-			t.Fatalf("what is gone reads as %+v, %v", rec, err)
+			t.Fatalf("an expired record reads as %+v, %v", rec, err)
 		}
 		return
 	}
 	if err != nil || rec.State != m.counts() || rec.Fence != m.fence || rec.Attempt != m.attempt {
-		t.Fatalf("what is %s under %d reads as %+v, %v", m.counts(), m.fence, rec, err)
+		t.Fatalf("%s work under %d reads as %+v, %v", m.counts(), m.fence, rec, err)
 	}
 	if m.answer != "" && m.state != work.Running {
 		if body, err := rec.Answer.Body(); err != nil || string(body) != m.answer {
@@ -277,7 +278,7 @@ func TestWorkBehavesLikeItsModel(t *testing.T) {
 	})
 }
 
-// cleanAll deletes the work whose life is over.
+// cleanAll deletes expired work.
 func cleanAll(t interface{ Fatal(...any) }, pool *pgxpool.Pool) {
 	works, c := work.Works(), clean.Cleaner{Pool: pool, Metrics: clean.NewMetrics(nil)}
 	if _, err := c.Clean(context.Background(), &works); err != nil {

@@ -39,8 +39,7 @@ func complete(t interface{ Fatal(...any) }, key string, fence int64, body string
 		Answer: a}
 }
 
-// plans drives commands over one connection, so that every statement keeps the plan that it got when the
-// table was empty.
+// plans runs commands over one connection, so that every statement keeps the plan made on an empty table.
 type plans struct {
 	*testing.T
 	super, pool *pgxpool.Pool
@@ -77,8 +76,7 @@ func (p *plans) blocks(call func()) int64 {
 	return touched() - before
 }
 
-// kinds are all that is done to works that are there: k<from>, k<from+1>, …, which run, each under its
-// number as fence.
+// kinds are the operations on existing running works k<from>, k<from+1>, …; the number of each is its fence.
 func (p *plans) kinds(tag string, from, n int) map[string]func() {
 	each := func(command func(i int) commit.Command[*work.Tx]) func() {
 		return func() {
@@ -128,15 +126,15 @@ func (p *plans) kinds(tag string, from, n int) map[string]func() {
 				all = append(all, woken)
 			}
 			w.Poll()
-			for _, woken := range all { // they were completed
+			for _, woken := range all { // woken when completed
 				<-woken
 			}
 		},
 	}
 }
 
-// A plan made when the table was empty must be as good on a full one of which there are no statistics.
-func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
+// A plan made on an empty table must use the indexes of a full one that has no statistics.
+func TestPlansMadeOnAnEmptyTableUseIndexesOnAFullOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	p := &plans{T: t, super: pgtest.Pool(t, db.SuperDSN)}
@@ -145,7 +143,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.pool.Close()
-	// autovacuum's ANALYZE would hide the trap
+	// autovacuum's ANALYZE would replan and hide the problem
 	p.exec("alter table work_records set (autovacuum_enabled = false); analyze")
 	p.engine, p.reader = flow.NewEngine(p.pool, t.Name(), nil, nil), work.NewReader(p.pool)
 	defer p.engine.Drain(context.Background())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -15,34 +14,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
 )
 
-// Reader answers what callers read, beside the engine. Safe for many goroutines.
+// Reader serves reads from committed rows, outside the engine. It is safe for concurrent use.
 type Reader struct{ pool *pgxpool.Pool }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader makes a Reader on the server's own pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
 // Record is a piece of work as readers see it.
 type Record struct {
-	Scope          string
-	Key            string
-	Fingerprint    []byte
-	State          State // as it counts now
-	Fence          int64
-	Attempt        int32
-	LeaseUntil     time.Time // zero: nobody holds it
-	ParkLapsed     bool
-	Principal      string
-	RequestID      string
-	FirstRequestID string
-	CreatedAt      time.Time
-	BegunAt        time.Time
-	SettledAt      time.Time // zero: it runs, or did until its lease lapsed
-	SettledBy      string
-	SettledRequest string
-	ExpiresAt      time.Time // zero: never
-	Status         int32     // of the answer
-	BodyBytes      int32
-	Answer         *Answer // nil: there is none, or this is a list
+	db.WorkPageRow
+	State  State   // effective state now
+	Answer *Answer // nil: no answer, or a list result
 }
 
 // Get reads a piece of work with its answer. Returns fault RECORD_NOT_FOUND.
@@ -50,18 +32,16 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 	row, err := q.WorkRead(ctx, pg.Planned{DB: r.pool},
 		db.WorkReadParams{TenantID: k.Tenant, Scope: k.Scope, Key: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, RecordNotFound.New("there is no record of work %s %q", k.Scope, k.Name).With("scope",
-			k.Scope).With("key", k.Name)
+		return nil, RecordNotFound.New("there is no record of work %s %q", k.Scope, k.Name).
+			With("scope", k.Scope).With("key", k.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	rec := recordOf(&db.WorkPageRow{Scope: row.Scope, Key: row.Key, Fingerprint: row.Fingerprint, State: row.State,
-		Fence:   row.Fence,
-		Attempt: row.Attempt, LeaseUntil: row.LeaseUntil, ParkLapsed: row.ParkLapsed, Principal: row.Principal,
-		RequestID:      row.RequestID,
-		FirstRequestID: row.FirstRequestID, CreatedAt: row.CreatedAt, BegunAt: row.BegunAt, SettledAt: row.SettledAt,
-		SettledBy:        row.SettledBy,
+	rec := recordOf(db.WorkPageRow{Scope: row.Scope, Key: row.Key, Fingerprint: row.Fingerprint, State: row.State,
+		Fence: row.Fence, Attempt: row.Attempt, LeaseUntil: row.LeaseUntil, ParkLapsed: row.ParkLapsed,
+		Principal: row.Principal, RequestID: row.RequestID, FirstRequestID: row.FirstRequestID,
+		CreatedAt: row.CreatedAt, BegunAt: row.BegunAt, SettledAt: row.SettledAt, SettledBy: row.SettledBy,
 		SettledRequestID: row.SettledRequestID, Status: row.Status, BodyBytes: row.BodyBytes, ExpiresAt: row.ExpiresAt,
 		Now: row.Now})
 	if row.Headers != nil {
@@ -69,41 +49,35 @@ func (r *Reader) Get(ctx context.Context, k Key) (*Record, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the headers of a recorded answer: %w", err)
 		}
-		rec.Answer = &Answer{Status: rec.Status, Headers: headers, bytes: int(rec.BodyBytes), body: row.Body,
-			packed: row.BodyCompressed}
+		rec.Answer = &Answer{Status: pg.OrZero(row.Status), Headers: headers, bytes: int(pg.OrZero(row.BodyBytes)),
+			body: row.Body, packed: row.BodyCompressed}
 	}
 	return rec, nil
 }
 
-func recordOf(r *db.WorkPageRow) *Record {
-	return &Record{Scope: r.Scope, Key: r.Key, Fingerprint: r.Fingerprint, Fence: r.Fence, Attempt: r.Attempt,
-		State:      stateAt(State(r.State), pg.OrZero(r.LeaseUntil), r.ParkLapsed, r.Now),
-		LeaseUntil: pg.OrZero(r.LeaseUntil), ParkLapsed: r.ParkLapsed,
-		Principal: r.Principal, RequestID: r.RequestID, FirstRequestID: r.FirstRequestID, CreatedAt: r.CreatedAt,
-		BegunAt:   r.BegunAt,
-		SettledAt: pg.OrZero(r.SettledAt), SettledBy: pg.OrZero(r.SettledBy),
-		SettledRequest: pg.OrZero(r.SettledRequestID),
-		ExpiresAt:      pg.OrZero(r.ExpiresAt), Status: pg.OrZero(r.Status), BodyBytes: pg.OrZero(r.BodyBytes)}
+func recordOf(r db.WorkPageRow) *Record {
+	return &Record{WorkPageRow: r, State: stateAt(State(r.State), pg.OrZero(r.LeaseUntil), r.ParkLapsed, r.Now)}
 }
 
-// Filter says which work to list. Empty fields let all pass.
+// Filter selects the work to list. Empty fields match everything.
 type Filter struct {
 	Scope string
 	State State
 }
 
-// Sizes of pages.
+// Page sizes.
 const (
 	pageDefault = 100
 	pageMax     = 1_000
 )
 
-// beginRead begins one snapshot that is read in the order of an index, as far as it is wanted.
+// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows
+// than it needs.
 const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
 
-// List lists work by scope and key, without answers. A page looks at so many rows and no more, so one may
-// be short, even empty, while there is a next. Returns fault PAGE_TOKEN_INVALID.
+// List lists work by scope and key, without answers. A page examines a bounded number of rows, so a page may be
+// short or empty although a next token follows. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	token string) (list []*Record, next string, err error) {
 	l := paging.Of("records", tenant, f.Scope, string(f.State))
@@ -116,7 +90,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	}
 	last := f.Scope
 	if last == "" {
-		last = strings.Repeat("\U0010ffff", 33) // longer than a scope may be: none is greater
+		last = strings.Repeat("\U0010ffff", 33) // sorts after every scope, which has at most 32 characters
 	}
 	if size <= 0 {
 		size = pageDefault
@@ -136,9 +110,9 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 		rows = rows[:size]
 		next = l.Token(rows[size-1].Scope, rows[size-1].Key)
 	}
-	for i := range rows {
-		rec := recordOf(&rows[i])
-		gone := !rec.ExpiresAt.IsZero() && !rec.ExpiresAt.After(rows[i].Now)
+	for _, row := range rows {
+		rec := recordOf(row)
+		gone := rec.ExpiresAt != nil && !rec.ExpiresAt.After(rec.Now)
 		if !gone && (f.State == "" || f.State == rec.State) {
 			list = append(list, rec)
 		}
@@ -146,7 +120,7 @@ func (r *Reader) List(ctx context.Context, tenant int32, f Filter, size int,
 	return list, next, nil
 }
 
-// pages reads rows among which are all of a state. Parked is two kinds of rows, which are read in step.
+// pages reads rows, all of one state if a state is given. Parked work has two index ranges, which are merged.
 func pages(ctx context.Context, d db.DBTX, s State, arg db.WorkPageParams) ([]db.WorkPageRow, error) {
 	open := func(s State) (rows []db.WorkPageRow, err error) {
 		found, err := q.WorkPageOpen(ctx, d,
@@ -171,7 +145,7 @@ func pages(ctx context.Context, d db.DBTX, s State, arg db.WorkPageParams) ([]db
 	return q.WorkPage(ctx, d, arg)
 }
 
-// merge puts two lists into one, in order, cut where either may go on.
+// merge merges two sorted lists, truncated where either of them may continue.
 func merge(a, b []db.WorkPageRow, count int) (rows []db.WorkPageRow) {
 	for len(rows) < count && (len(a) > 0 || len(b) > 0) {
 		if len(b) == 0 || len(a) > 0 && before(&a[0], &b[0]) {

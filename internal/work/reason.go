@@ -2,14 +2,13 @@ package work
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// Reasons of work done elsewhere; a lost fence is fault.FenceLost.
+// Reasons of work; an outdated fence is fault.FenceLost.
 var (
 	WorkKeyReused = fault.Define(fault.Reason{Name: "WORK_KEY_REUSED", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The key was already used to begin work with another fingerprint. Nothing was done; the state names the first request."})
 	RecordNotFound = fault.Define(fault.Reason{Name: "RECORD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
-		Step: fault.Fix,
-		Doc:  "There is no record of the work, or the record has expired."})
+		Step: fault.Fix, Doc: "There is no record of the work, or the record has expired."})
 	RecordNotParked = fault.Define(fault.Reason{Name: "RECORD_NOT_PARKED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The work is neither parked nor abandoned by its holder (its lease lapsed), so there is nothing to resolve: the state has the work's state."})

@@ -2,13 +2,14 @@ package work
 
 import (
 	"bytes"
+	"cmp"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// Held names an attempt that its holder speaks of.
+// Held identifies the attempt that a holder reports on.
 type Held struct {
 	Scope string
 	Key   string
@@ -17,10 +18,10 @@ type Held struct {
 
 func (h *Held) need(tx *Tx, tenant int32) *row { return tx.Want(Key{tenant, h.Scope, h.Key}) }
 
-// of gives the work if the fence is its newest.
+// of returns the work if the fence is the newest.
 func (h *Held) of(tx *Tx, r *row) (*work, error) {
 	w := &r.Value
-	if !r.Exists || w.gone(tx.Now) {
+	if !r.Exists || w.expired(tx.Now) {
 		return nil, h.lost("gone")
 	}
 	if w.fence != h.Fence {
@@ -34,20 +35,18 @@ func (h *Held) lost(s State) *fault.Fault {
 		With("scope", h.Scope).With("key", h.Key).With("fence", h.Fence).With("state", s)
 }
 
-// ExtendCommand renews a lease. Its answer is the Begun that holds on. A lease that had lapsed may be
-// renewed as long as nobody took the work over.
+// ExtendCommand renews a lease. Its answer is the current Begun. An expired lease may be renewed as long as no
+// other caller took the work over.
 type ExtendCommand struct {
 	Caller
 	Held
-	Lease time.Duration // 0: as before
+	Lease time.Duration // 0: unchanged
 
 	row *row
 }
 
-// Need names the row.
 func (c *ExtendCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
-// Apply moves the end of the lease.
 func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
 	w, err := c.of(tx, c.row)
 	if err != nil {
@@ -57,15 +56,11 @@ func (c *ExtendCommand) Apply(tx *Tx) (any, error) {
 		return nil, c.lost(w.state)
 	}
 	w = tx.Change(c.row)
-	lease := c.Lease
-	if lease == 0 {
-		lease = w.lease
-	}
-	w.extend(tx.Now, lease)
+	w.extend(tx.Now, cmp.Or(c.Lease, w.lease))
 	return w.begun(tx.Now, Running, true), nil
 }
 
-// Settled is how a piece of work stands after a Complete, an Abandon or a Resolve.
+// Settled is the state of a piece of work after a Complete, an Abandon or a Resolve.
 type Settled struct {
 	State     State
 	SettledAt time.Time
@@ -76,9 +71,9 @@ func (w *work) settled() Settled {
 	return Settled{State: w.state, SettledAt: w.settledAt, ExpiresAt: w.expiresAt}
 }
 
-// CompleteCommand ends an attempt with an answer: Done, Refused, or Parked when nobody knows whether it
-// was done. Its answer is a Settled. The end of the lease does not matter as long as nobody took over;
-// what is parked may still be settled by its holder, should he learn more.
+// CompleteCommand ends an attempt with an answer: Done, Refused, or Parked if the outcome is unknown. Its
+// answer is a Settled. It succeeds after the lease expired as long as no other caller took the work over. The
+// holder may also settle work that it had parked.
 type CompleteCommand struct {
 	Caller
 	Held
@@ -88,10 +83,8 @@ type CompleteCommand struct {
 	row *row
 }
 
-// Need names the row.
 func (c *CompleteCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
-// Apply records the answer.
 func (c *CompleteCommand) Apply(tx *Tx) (any, error) {
 	w, err := c.of(tx, c.row)
 	if err != nil {
@@ -115,8 +108,8 @@ func (h *Held) differs(w *work) *fault.Fault {
 		With("scope", h.Scope).With("key", h.Key).With("fence", h.Fence).With("state", w.state)
 }
 
-// AbandonCommand ends an attempt of which nothing was done: the next Begin runs at once. Its answer is a
-// Settled. Forget lets that come with another fingerprint.
+// AbandonCommand ends an attempt that had no effect; the next Begin runs immediately. Its answer is a Settled.
+// Forget allows the next Begin to have another fingerprint.
 type AbandonCommand struct {
 	Caller
 	Held
@@ -125,10 +118,8 @@ type AbandonCommand struct {
 	row *row
 }
 
-// Need names the row.
 func (c *AbandonCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
-// Apply frees the work.
 func (c *AbandonCommand) Apply(tx *Tx) (any, error) {
 	w, err := c.of(tx, c.row)
 	if err != nil {
@@ -150,8 +141,8 @@ func (c *AbandonCommand) Apply(tx *Tx) (any, error) {
 	return w.settled(), nil
 }
 
-// ResolveCommand settles what is parked, or was left behind by its holder: by a person, or a program
-// that found out. Its answer is a Settled.
+// ResolveCommand settles work that is parked or whose lease expired, on behalf of an operator or a reconciling
+// program. Its answer is a Settled.
 type ResolveCommand struct {
 	Caller
 	Held
@@ -161,12 +152,11 @@ type ResolveCommand struct {
 	row *row
 }
 
-// Need names the row.
 func (c *ResolveCommand) Need(tx *Tx) { c.row = c.need(tx, c.Tenant) }
 
-// Apply settles it, if it is still the attempt that the caller looked at.
+// Apply settles the work if the attempt is still the one that the caller examined.
 func (c *ResolveCommand) Apply(tx *Tx) (any, error) {
-	if !c.row.Exists || c.row.Value.gone(tx.Now) {
+	if !c.row.Exists || c.row.Value.expired(tx.Now) {
 		return nil, RecordNotFound.New("there is no record of work %s %q", c.Scope, c.Key)
 	}
 	w, err := c.of(tx, c.row)

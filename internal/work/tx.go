@@ -9,11 +9,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
 )
 
-// Tx is the work of one batch's transaction.
+// Tx holds the work of one batch's transaction.
 type Tx struct {
 	rows
-	begins int     // commands that may need a fence
-	fences []int64 // drawn, and not given out yet
+	begins int     // number of commands that may need a fence
+	fences []int64 // drawn and not yet assigned
 }
 
 var (
@@ -23,10 +23,9 @@ var (
 
 var _ commit.Participant = (*Tx)(nil)
 
-// NewTx makes an empty one.
 func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, work](seed)} }
 
-// NameConstraints are the unique constraints over names that callers choose.
+// NameConstraints returns the unique constraints on names chosen by callers.
 func NameConstraints() []string { return []string{"work_records_pkey"} }
 
 type (
@@ -34,7 +33,7 @@ type (
 	row  = commit.Row[Key, work]
 )
 
-// fence gives out the next number; false when more were asked for than Need had told.
+// fence returns the next drawn fence, or false if Need reserved too few.
 func (tx *Tx) fence() (int64, bool) {
 	if len(tx.fences) == 0 {
 		return 0, false
@@ -65,7 +64,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// Lookup draws fences, after the locks.
+// Lookup draws fences. Fences must be drawn under the row locks, so that they grow in order of attempts.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	if tx.begins == 0 {
 		return
@@ -82,12 +81,10 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 
 func workOf(r *db.WorkLockRow) work {
 	w := work{fingerprint: r.Fingerprint, bound: r.Fingerprint != nil, state: State(r.State), fence: r.Fence,
-		attempt: r.Attempt,
-		lease:   time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed,
-		life:      time.Duration(r.LifeMs) * time.Millisecond,
-		principal: r.Principal, requestID: r.RequestID, firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt,
-		begunAt:    r.BegunAt,
-		answerHash: r.AnswerHash, tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseUntil), settledAt: pg.OrZero(r.SettledAt),
+		attempt: r.Attempt, lease: time.Duration(r.LeaseMs) * time.Millisecond, parkLapsed: r.ParkLapsed,
+		life: time.Duration(r.LifeMs) * time.Millisecond, principal: r.Principal, requestID: r.RequestID,
+		firstRequestID: r.FirstRequestID, createdAt: r.CreatedAt, begunAt: r.BegunAt, answerHash: r.AnswerHash,
+		tid: r.Ctid, leaseUntil: pg.OrZero(r.LeaseUntil), settledAt: pg.OrZero(r.SettledAt),
 		expiresAt: pg.OrZero(r.ExpiresAt)}
 	if r.SettledBy != nil {
 		w.settledBy, w.settledRequest = *r.SettledBy, *r.SettledRequestID
@@ -95,7 +92,6 @@ func workOf(r *db.WorkLockRow) work {
 	return w
 }
 
-// Flush writes what changed.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	if rows := tx.Fresh(compareKeys); len(rows) > 0 {
 		arg, _ := params(rows)
@@ -107,17 +103,13 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 			_, err := q.WorkUpdate(p.Context(), d,
 				db.WorkUpdateParams{Tids: tids, Tenants: arg.Tenants, Scopes: arg.Scopes, Keys: arg.Keys,
 					Bound: arg.Bound, Fingerprints: arg.Fingerprints, States: arg.States, Fences: arg.Fences,
-					Attempts: arg.Attempts,
-					LeaseMs:  arg.LeaseMs, LeaseUntil: arg.LeaseUntil, ParkLapsed: arg.ParkLapsed, LifeMs: arg.LifeMs,
-					Principals: arg.Principals,
+					Attempts: arg.Attempts, LeaseMs: arg.LeaseMs, LeaseUntil: arg.LeaseUntil,
+					ParkLapsed: arg.ParkLapsed, LifeMs: arg.LifeMs, Principals: arg.Principals,
 					RequestIds: arg.RequestIds, FirstRequestIds: arg.FirstRequestIds, CreatedAt: arg.CreatedAt,
-					BegunAt:   arg.BegunAt,
-					SettledAt: arg.SettledAt, SettledBy: arg.SettledBy, SettledRequestIds: arg.SettledRequestIds,
-					Answered: arg.Answered,
-					Statuses: arg.Statuses, Headers: arg.Headers, Bodies: arg.Bodies,
-					BodyCompressed: arg.BodyCompressed,
-					BodyBytes:      arg.BodyBytes,
-					AnswerHashes:   arg.AnswerHashes, ExpiresAt: arg.ExpiresAt})
+					BegunAt: arg.BegunAt, SettledAt: arg.SettledAt, SettledBy: arg.SettledBy,
+					SettledRequestIds: arg.SettledRequestIds, Answered: arg.Answered, Statuses: arg.Statuses,
+					Headers: arg.Headers, Bodies: arg.Bodies, BodyCompressed: arg.BodyCompressed,
+					BodyBytes: arg.BodyBytes, AnswerHashes: arg.AnswerHashes, ExpiresAt: arg.ExpiresAt})
 			return err
 		})
 	}

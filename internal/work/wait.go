@@ -12,75 +12,75 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work/internal/db"
 )
 
-// pollEvery is how soon one process learns that work is free which another one freed.
-const pollEvery = 100 * time.Millisecond
+// pollInterval bounds how late this process notices work that another process freed.
+const pollInterval = 100 * time.Millisecond
 
-// Waiters are those who wait in this process for work that somebody holds. What ends here wakes them at
-// once; one loop for all of them asks the database, which alone knows what others did. A wake-up is a
-// hint: whoever gets it begins again.
+// Waiters tracks the calls in this process that wait for work held by another caller. Work that ends in this
+// process wakes them immediately. One shared loop polls the database for changes by other processes. A wake-up
+// is a hint: the woken call must Begin again.
 type Waiters struct {
 	pool *pgxpool.Pool
 	log  *slog.Logger
 
 	mu      sync.Mutex
-	places  map[Key]*place
+	watches map[Key]*watchedWork
 	polling bool
 }
 
-type place struct {
+type watchedWork struct {
 	woken   chan struct{}
 	waiters int
 }
 
-// NewWaiters makes them.
+// NewWaiters returns the waiters of a process. They poll the database while there are any.
 func NewWaiters(pool *pgxpool.Pool, log *slog.Logger) *Waiters {
-	return &Waiters{pool: pool, log: log, places: map[Key]*place{}}
+	return &Waiters{pool: pool, log: log, watches: map[Key]*watchedWork{}}
 }
 
-// Watch begins to watch a piece of work. Call it before the Begin that may tell to wait, so that no
-// wake-up is lost between the two. The channel is closed when another Begin may do better; leave ends it.
+// Watch registers interest in a piece of work. Call Watch before the Begin that may answer "wait", so that no
+// wake-up is lost in between. The channel is closed when a new Begin may succeed; leave unregisters.
 func (w *Waiters) Watch(k Key) (woken <-chan struct{}, leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.places[k]
+	p := w.watches[k]
 	if p == nil {
-		p = &place{woken: make(chan struct{})}
-		w.places[k] = p
+		p = &watchedWork{woken: make(chan struct{})}
+		w.watches[k] = p
 	}
 	p.waiters++
 	return p.woken, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if p.waiters--; p.waiters == 0 && w.places[k] == p {
-			delete(w.places, k)
+		if p.waiters--; p.waiters == 0 && w.watches[k] == p {
+			delete(w.watches, k)
 		}
 	}
 }
 
-// Poll has the database asked as long as anybody watches. Call it before waiting, not with every Watch:
-// most who watch are answered at once.
+// Poll starts polling the database while any watch is registered. Call Poll before waiting rather than in every
+// Watch: most watches end without a wait.
 func (w *Waiters) Poll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.polling && len(w.places) > 0 {
+	if !w.polling && len(w.watches) > 0 {
 		w.polling = true
 		go w.poll()
 	}
 }
 
-// Wake wakes all who wait for a piece of work.
+// Wake wakes all calls that wait for a piece of work.
 func (w *Waiters) Wake(k Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.places[k]; p != nil {
-		delete(w.places, k)
+	if p := w.watches[k]; p != nil {
+		delete(w.watches, k)
 		close(p.woken)
 	}
 }
 
-// poll ends when nobody waits.
+// poll runs until no call waits.
 func (w *Waiters) poll() {
-	tick := time.NewTicker(pollEvery)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for range tick.C {
 		keys := w.watched()
@@ -100,22 +100,22 @@ func (w *Waiters) poll() {
 	}
 }
 
-// watched are the keys, or nil when the loop is to end.
+// watched returns the watched keys, or nil to end the loop.
 func (w *Waiters) watched() []Key {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.places) == 0 {
+	if len(w.watches) == 0 {
 		w.polling = false
 		return nil
 	}
-	keys := make([]Key, 0, len(w.places))
-	for k := range w.places {
+	keys := make([]Key, 0, len(w.watches))
+	for k := range w.watches {
 		keys = append(keys, k)
 	}
 	return keys
 }
 
-// idle are those of the keys that nobody holds.
+// idle returns the keys that no caller holds.
 func (w *Waiters) idle(ctx context.Context, keys []Key) (idle []Key, err error) {
 	var arg db.WorkBusyParams
 	for _, k := range keys {

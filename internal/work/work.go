@@ -21,8 +21,8 @@ func compareKeys(a, b Key) int {
 // State of a piece of work.
 type State string
 
-// The states. Lapsed is never stored: it is Running past its lease, which the next Begin takes over. Where
-// that is not wanted, such work is Parked.
+// Lapsed is never stored: it is Running with an expired lease, which the next Begin takes over. With ParkLapsed
+// set, such work counts as Parked.
 const (
 	Running State = "running"
 	Lapsed  State = "lapsed"
@@ -32,15 +32,15 @@ const (
 	Free    State = "free"
 )
 
-// work is a row.
+// work is a row of work_records.
 type work struct {
 	fingerprint    []byte
-	bound          bool // to that fingerprint
+	bound          bool // the key accepts only that fingerprint
 	state          State
 	fence          int64
 	attempt        int32
 	lease          time.Duration
-	leaseUntil     time.Time // zero: nobody holds it
+	leaseUntil     time.Time // zero: no holder
 	parkLapsed     bool
 	life           time.Duration
 	principal      string
@@ -48,19 +48,19 @@ type work struct {
 	firstRequestID string
 	createdAt      time.Time
 	begunAt        time.Time
-	settledAt      time.Time // zero: it runs
+	settledAt      time.Time // zero: running
 	settledBy      string
 	settledRequest string
-	answer         *Answer // of this batch; nil otherwise, and when there is none
+	answer         *Answer // of this batch; otherwise, or without an answer, nil
 	answerHash     []byte
 	expiresAt      time.Time // zero: never
 	tid            pgtype.TID
 }
 
-// gone: its life is over, whether or not the row is still there.
-func (w *work) gone(now time.Time) bool { return !w.expiresAt.IsZero() && !w.expiresAt.After(now) }
+// expired reports whether the life is over, even if the row still exists.
+func (w *work) expired(now time.Time) bool { return !w.expiresAt.IsZero() && !w.expiresAt.After(now) }
 
-// stateAt is its state as it counts at a time.
+// stateAt is the effective state at a time.
 func (w *work) stateAt(now time.Time) State { return stateAt(w.state, w.leaseUntil, w.parkLapsed, now) }
 
 func stateAt(stored State, leaseUntil time.Time, parkLapsed bool, now time.Time) State {
@@ -73,7 +73,7 @@ func stateAt(stored State, leaseUntil time.Time, parkLapsed bool, now time.Time)
 	return Lapsed
 }
 
-// run gives the work to a holder.
+// run assigns the work to a holder.
 func (w *work) run(now time.Time, fence int64, p *BeginParams, c *Caller) {
 	w.state, w.fence = Running, fence
 	w.attempt++
@@ -85,7 +85,7 @@ func (w *work) run(now time.Time, fence int64, p *BeginParams, c *Caller) {
 	w.extend(now, p.Lease)
 }
 
-// extend moves the end of the lease. Who holds it keeps the row alive.
+// extend renews the lease, and the row's life with it.
 func (w *work) extend(now time.Time, lease time.Duration) {
 	w.lease, w.leaseUntil = lease, now.Add(lease)
 	switch end := w.begunAt.Add(w.life); {
@@ -98,7 +98,7 @@ func (w *work) extend(now time.Time, lease time.Duration) {
 	}
 }
 
-// settle ends the attempt. Its life begins anew, but for parked work, which waits for ever.
+// settle ends the attempt and restarts the row's life. Parked work has no end of life.
 func (w *work) settle(now time.Time, s State, a *Answer, c *Caller) {
 	w.state, w.leaseUntil = s, time.Time{}
 	w.answer, w.answerHash = a, nil

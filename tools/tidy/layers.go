@@ -2,16 +2,16 @@ package main
 
 import "strings"
 
-// layer is how high a package stands. It may import packages of its own layer and of lower ones.
+// layer is the height of a package. A package may import its own layer and lower ones.
 type layer int
 
 const (
-	ground  layer = iota // pg, fault, embedded SQL: know nothing of ours
+	ground  layer = iota // pg, fault, embedded SQL: import no other layer
 	engine               // commit, lock: no domain words
 	domain               // ledger, order, stock, …: must not import each other
-	flow                 // what spans domains
+	flow                 // operations across domains
 	rpc                  // thin adapters
-	server               // wiring, and what stands beside it
+	server               // wiring
 	command              // main packages
 )
 
@@ -19,12 +19,12 @@ var layerNames = [...]string{"ground", "engine", "domain", "flow", "rpc", "serve
 
 func (l layer) String() string { return layerNames[l] }
 
-// layers: a folder with its sub-folders. The longest entry wins. A folder below internal/ that is not here is a domain;
-// a small package that several domains need (ids, money) belongs to the ground: list it.
+// layers assigns a layer to a directory and its subdirectories; the longest entry wins. Directories below internal/
+// without an entry are domains. A small package that several domains need (ids, money) belongs to the ground: list it.
 var layers = map[string]layer{
 	"":                  command,
 	"db":                ground,
-	"gen":               ground, // who may see it is a rule of its own
+	"gen":               ground, // protoUsers has its own rule
 	"internal":          domain,
 	"internal/amount":   ground,
 	"internal/pg":       ground,
@@ -49,15 +49,15 @@ var layers = map[string]layer{
 	"internal/consumer": server,
 }
 
-// protoUsers may import generated protobuf code. Below them everything speaks Go types, so that the wire format can
-// change without the rules of the business noticing.
+// protoUsers may import generated protobuf code. All lower packages use Go types, so that the wire format can
+// change independently of the business rules.
 var protoUsers = []string{
 	"gen", "internal/rpc", "internal/server", "client", "cmd", "examples",
 	"bench", "internal/bench", "importer", "internal/importer",
 }
 
-// layers checks the direction of imports within our module. Tests are free: they may stand a package beside any other.
-func (s *source) layers() []finding {
+// layers checks the direction of imports within the module. Tests are exempt: they may combine any packages.
+func (s *sourceFile) layers() []finding {
 	if s.test || isTestPackage(s.file.Name.Name) {
 		return nil
 	}
@@ -82,7 +82,7 @@ func (s *source) layers() []finding {
 				"%s (%s) imports %s (%s): imports run %s", from, fromLayer, to, toLayer, direction()))
 		case fromLayer == domain && toLayer == domain && folder(from) != folder(to):
 			found = append(found, s.finding(imp.Pos(), "domain-import",
-				"%s imports %s: what needs two domains is a flow; if %s is not a domain, give it a layer in tools/tidy/layers.go",
+				"%s imports %s: an operation across two domains is a flow; if %s is not a domain, give it a layer in tools/tidy/layers.go",
 				from, to, folder(to)))
 		}
 	}
@@ -99,7 +99,7 @@ func layerOf(dir string) layer {
 	return found
 }
 
-// folder is the domain that a package belongs to: internal/ledger for internal/ledger/internal/db.
+// folder is the domain of a package: internal/ledger for internal/ledger/internal/db.
 func folder(dir string) string {
 	parts := strings.SplitN(dir, "/", 3)
 	return strings.Join(parts[:min(2, len(parts))], "/")
@@ -114,7 +114,7 @@ func isProtoUser(dir string) bool {
 	return false
 }
 
-// isTestPackage follows the standard library: httptest, pgtest, notifytest.
+// isTestPackage follows the standard library's naming: httptest, pgtest, notifytest.
 func isTestPackage(name string) bool {
 	return strings.HasSuffix(name, "test")
 }

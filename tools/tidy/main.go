@@ -1,22 +1,23 @@
-// Tidy fails the build for what no compiler or linter minds and every reader does: files and functions that have grown
-// too long, lines that are too wide, names that hide the language's own, packages named after nothing, mock libraries,
-// tests that sleep, and imports against the layers that docs/ARCHITECTURE.md draws. The rules are few and have no
-// exceptions by comment; a rule that is wrong is changed here.
+// Tidy fails the build for problems that compilers and linters ignore and readers do not: long files and
+// functions, wide lines, names that shadow builtins, meaningless package names, mock libraries, tests that
+// sleep, and imports against the layers in docs/ARCHITECTURE.md. SQL and Markdown are checked for wide lines. The
+// rules are few and have no exceptions by comment; to change a rule, change this program.
 //
 //	go -C tools run ./tidy ..
 //
-// It reads source with go/parser, whatever the build tags, and needs no package to compile. Generated files are held to
-// the import rules only; testdata and folders that the go tool skips are not looked at.
+// It parses source with go/parser, regardless of build tags, and needs no package to compile. Generated files
+// are only checked for imports; testdata and directories that the go tool ignores are skipped.
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ledgerd/ledgerd/tools/source"
 )
 
 func main() {
@@ -38,12 +39,12 @@ func main() {
 	}
 }
 
-// limits are numbers of lines, and of columns of one, each the largest that is still allowed.
+// limits are the maximum numbers of lines and columns.
 type limits struct {
 	file, testFile, function, width, testWidth int
 }
 
-// finding is one broken rule. File is relative to the root, with slashes.
+// finding is one violation. File is relative to the root, with slashes.
 type finding struct {
 	file string
 	line int
@@ -55,60 +56,27 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s:%d: %s (%s)", f.file, f.line, f.text, f.rule)
 }
 
-// check reads every Go file below root and returns what breaks a rule, in order of file and line.
+// check reads every Go, SQL and Markdown file below root and returns the violations, ordered by file and line.
 func check(root string, lim limits) ([]finding, error) {
-	module, err := modulePath(filepath.Join(root, "go.mod"))
+	module, err := source.Module(root)
 	if err != nil {
 		return nil, err
 	}
 	var all []finding
-	err = filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if entry.IsDir() {
-			if name != root && skipped(entry.Name()) {
-				return filepath.SkipDir
-			}
+	err = source.Walk(root, func(name string, text []byte) error {
+		if path.Ext(name) != ".go" {
+			all = append(all, proseWidth(name, text, lim.width)...)
 			return nil
 		}
-		if !strings.HasSuffix(name, ".go") || !entry.Type().IsRegular() {
-			return nil
-		}
-		rel, err := filepath.Rel(root, name)
+		f, err := parse(name, text, module)
 		if err != nil {
 			return err
 		}
-		src, err := readSource(name, filepath.ToSlash(rel), module)
-		if err != nil {
-			return err
-		}
-		all = append(all, src.check(lim)...)
+		all = append(all, f.check(lim)...)
 		return nil
-	})
+	}, ".go", ".sql", ".md")
 	slices.SortStableFunc(all, func(a, b finding) int {
-		if c := strings.Compare(a.file, b.file); c != 0 {
-			return c
-		}
-		return a.line - b.line
+		return cmp.Or(strings.Compare(a.file, b.file), a.line-b.line)
 	})
 	return all, err
-}
-
-func skipped(dir string) bool {
-	return dir == "testdata" || dir == "vendor" || dir == "node_modules" ||
-		strings.HasPrefix(dir, ".") || strings.HasPrefix(dir, "_")
-}
-
-func modulePath(goMod string) (string, error) {
-	text, err := os.ReadFile(goMod)
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "module "); ok {
-			return path.Clean(strings.TrimSpace(rest)), nil
-		}
-	}
-	return "", fmt.Errorf("%s: no module line", goMod)
 }

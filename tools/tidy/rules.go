@@ -5,20 +5,19 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// emptyNames say what kind of thing is inside, never what it is about; such a package has no border and grows for ever.
+// emptyNames name a kind of content, never a subject. A package with such a name has no boundary and grows forever.
 var emptyNames = []string{
 	"util", "utils", "common", "helper", "helpers", "model", "models", "type", "types",
 	"base", "manager", "managers", "service", "services",
 }
 
-// mockLibraries: tests here run the real thing; a database per test takes 20 ms.
+// mockLibraries are banned: tests use the real thing, and a database per test takes 20 ms.
 var mockLibraries = []string{
 	"github.com/golang/mock",
 	"go.uber.org/mock",
@@ -34,8 +33,8 @@ var mockLibraries = []string{
 	"gopkg.in/h2non/gock.v1",
 }
 
-// source is one parsed file and what the rules need to know about it.
-type source struct {
+// sourceFile is one parsed file with the data that the rules need.
+type sourceFile struct {
 	rel       string // path from the root, with slashes
 	text      []byte
 	module    string
@@ -45,24 +44,20 @@ type source struct {
 	generated bool
 }
 
-func readSource(name, rel, module string) (*source, error) {
+func parse(rel string, text []byte, module string) (*sourceFile, error) {
 	fset := token.NewFileSet()
-	text, err := os.ReadFile(name)
+	file, err := parser.ParseFile(fset, rel, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
-	file, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		return nil, err
-	}
-	return &source{
+	return &sourceFile{
 		rel: rel, text: text, module: module, fset: fset, file: file,
 		test:      strings.HasSuffix(rel, "_test.go"),
 		generated: ast.IsGenerated(file),
 	}, nil
 }
 
-func (s *source) check(lim limits) []finding {
+func (s *sourceFile) check(lim limits) []finding {
 	found := slices.Concat(s.mocks(), s.layers())
 	if !s.generated {
 		found = slices.Concat(found, s.fileLength(lim), s.packageName(), s.lineWidth(lim), s.builtins())
@@ -75,17 +70,17 @@ func (s *source) check(lim limits) []finding {
 	return found
 }
 
-func (s *source) finding(pos token.Pos, rule, format string, args ...any) finding {
+func (s *sourceFile) finding(pos token.Pos, rule, format string, args ...any) finding {
 	return finding{file: s.rel, line: s.fset.Position(pos).Line, rule: rule, text: fmt.Sprintf(format, args...)}
 }
 
-func (s *source) fileLength(lim limits) []finding {
+func (s *sourceFile) fileLength(lim limits) []finding {
 	limit := lim.file
 	if s.test {
 		limit = lim.testFile
 	}
 	tokens := s.fset.File(s.file.FileStart)
-	// A file that ends in a newline has one empty line more in token's count.
+	// A final newline adds an empty line to token's count.
 	lines := tokens.LineCount()
 	if tokens.LineStart(lines) == s.file.FileEnd {
 		lines--
@@ -97,8 +92,9 @@ func (s *source) fileLength(lim limits) []finding {
 		text: fmt.Sprintf("%d lines, at most %d: split it by verb", lines, limit)}}
 }
 
-// functionLength looks at named functions and at literals outside of them, from the line of `func` to the last brace.
-func (s *source) functionLength(lim limits) []finding {
+// functionLength checks named functions and function literals outside of them, from the line of `func` to the
+// closing brace.
+func (s *sourceFile) functionLength(lim limits) []finding {
 	var found []finding
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		name := "function literal"
@@ -119,7 +115,7 @@ func (s *source) functionLength(lim limits) []finding {
 	return found
 }
 
-func (s *source) packageName() []finding {
+func (s *sourceFile) packageName() []finding {
 	name := strings.TrimSuffix(s.file.Name.Name, "_test")
 	if !slices.Contains(emptyNames, name) {
 		return nil
@@ -128,7 +124,7 @@ func (s *source) packageName() []finding {
 		"package %s says nothing: name it after what it is about", name)}
 }
 
-func (s *source) mocks() []finding {
+func (s *sourceFile) mocks() []finding {
 	var found []finding
 	for _, imp := range s.file.Imports {
 		for _, lib := range mockLibraries {
@@ -141,8 +137,8 @@ func (s *source) mocks() []finding {
 	return found
 }
 
-// sleeps reports any mention of time.Sleep, called or passed on.
-func (s *source) sleeps() []finding {
+// sleeps reports any use of time.Sleep, as a call or as a value.
+func (s *sourceFile) sleeps() []finding {
 	local := ""
 	for _, imp := range s.file.Imports {
 		if importPath(imp) == "time" {
@@ -182,12 +178,12 @@ func importPath(imp *ast.ImportSpec) string {
 	return p
 }
 
-// within tells whether import path p is dir or below it; github.com/a/b/v2 is below github.com/a/b.
+// within reports whether import path p is dir or below it; github.com/a/b/v2 is below github.com/a/b.
 func within(p, dir string) bool {
 	return p == dir || strings.HasPrefix(p, dir+"/")
 }
 
-// dir is the file's folder from the root: "." for the root itself.
-func (s *source) dir() string {
+// dir is the file's directory from the root: "." for the root itself.
+func (s *sourceFile) dir() string {
 	return path.Dir(s.rel)
 }

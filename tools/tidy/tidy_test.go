@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Each line of testdata/repo that breaks a rule says so: `// want rule`. Nothing else may be reported.
-func TestEachRuleFiresWhereTheLineSaysSoAndNowhereElse(t *testing.T) {
+// Lines of testdata/repo that violate a rule are marked `// want rule`. There must be no other findings.
+func TestRulesFireExactlyOnMarkedLines(t *testing.T) {
 	root := filepath.Join("testdata", "repo")
 	findings, err := check(root, limits{file: 20, testFile: 25, function: 5, width: 110, testWidth: 160})
 	if err != nil {
@@ -82,7 +82,7 @@ func TestFindingNamesFileLineReasonAndRule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "internal/a/a.go:3: internal/a imports internal/b: what needs two domains is a flow; " +
+	want := "internal/a/a.go:3: internal/a imports internal/b: an operation across two domains is a flow; " +
 		"if internal/b is not a domain, give it a layer in tools/tidy/layers.go (domain-import)"
 	if len(findings) != 1 || findings[0].String() != want {
 		t.Errorf("got  %v\nwant %s", findings, want)

@@ -2,20 +2,22 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"go/ast"
 	"go/token"
 	"go/types"
+	"path"
 	"unicode/utf8"
 )
 
-// A tab is as wide as most editors draw it.
+// tabWidth is the common tab width of editors.
 const tabWidth = 4
 
-// longLiteral is the length of a string literal that is not broken: a text is found by searching for it.
+// longLiteral is the length from which a string literal need not be broken, so that its text can be found by searching.
 const longLiteral = 40
 
-// lineWidth reports wide lines, but for those with a URL, a long string or a part of a raw one.
-func (s *source) lineWidth(lim limits) []finding {
+// lineWidth reports wide lines, except lines with a URL, a long string, or part of a raw string.
+func (s *sourceFile) lineWidth(lim limits) []finding {
 	exempt := map[int]bool{}
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		if b, ok := n.(*ast.BasicLit); ok && b.Kind == token.STRING &&
@@ -30,21 +32,40 @@ func (s *source) lineWidth(lim limits) []finding {
 	if s.test {
 		limit = lim.testWidth
 	}
+	return wideLines(s.rel, s.text, limit, func(line int, _ []byte) bool { return exempt[line] })
+}
+
+// proseWidth reports wide lines of SQL and Markdown, except lines with a URL, and tables and code in Markdown.
+func proseWidth(rel string, text []byte, limit int) []finding {
+	code := false
+	return wideLines(rel, text, limit, func(_ int, line []byte) bool {
+		line = bytes.TrimLeft(line, " ")
+		if path.Ext(rel) != ".md" {
+			return false
+		}
+		if bytes.HasPrefix(line, []byte("```")) {
+			code = !code
+		}
+		return code || bytes.HasPrefix(line, []byte("|"))
+	})
+}
+
+func wideLines(rel string, text []byte, limit int, exempt func(line int, text []byte) bool) []finding {
 	var found []finding
 	line := 0
-	for text := range bytes.Lines(s.text) {
+	for text := range bytes.Lines(text) {
 		line++
 		width := utf8.RuneCount(bytes.TrimRight(text, "\n")) + (tabWidth-1)*bytes.Count(text, []byte("\t"))
-		if width > limit && !exempt[line] && !bytes.Contains(text, []byte("://")) {
-			found = append(found, s.finding(s.fset.File(s.file.FileStart).LineStart(line), "line-width",
-				"%d columns, at most %d", width, limit))
+		if !exempt(line, text) && width > limit && !bytes.Contains(text, []byte("://")) {
+			found = append(found, finding{file: rel, line: line, rule: "line-width",
+				text: fmt.Sprintf("%d columns, at most %d", width, limit)})
 		}
 	}
 	return found
 }
 
-// builtins reports names that are declared though the language has them.
-func (s *source) builtins() []finding {
+// builtins reports declarations that shadow the language's own names.
+func (s *sourceFile) builtins() []finding {
 	var found []finding
 	report := func(names ...*ast.Ident) {
 		for _, n := range names {

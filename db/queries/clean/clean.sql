@@ -1,8 +1,8 @@
--- The cleaner's statements.
+-- Statements of the background task that deletes expired rows.
 
 -- name: CleanBegin :one
--- Settings of one transaction that deletes a batch, and whether this process may: of all on the database
--- one cleans a table at a time. As for the engine's batches the index is taken however empty the table was.
+-- Settings of a transaction that deletes one batch of rows, and an advisory lock, so that one process of the database
+-- cleans a table at a time. As in the engine's batches, indexes are used even on empty tables.
 select pg_try_advisory_xact_lock(77003, hashtext(@name::text)) as leads,
     set_config('lock_timeout', '100', true),
     set_config('statement_timeout', '30000', true),

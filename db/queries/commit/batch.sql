@@ -1,15 +1,16 @@
--- The commit engine's statements. Look-ups take the tenant through an array and the index by a
--- lateral sub-select, so that a plan made on an empty table stays right on a full one.
+-- Statements of the commit engine. The tenant is passed in an array and the index is reached by a lateral sub-select,
+-- so that a generic plan made on an empty table stays right on a full one.
 
 -- name: SettingsApply :exec
--- Settings of one transaction, not of the session, so that they hold behind a pooler too, and the lock
--- by which BatchesOpen knows it: taken before the transaction reads the clock. Plans are generic: one
--- made for the arrays at hand costs more than it could save, in every batch.
+-- Settings for one transaction, not for the session, so that they also hold behind a pooler; and the advisory lock
+-- that BatchesOpen looks for, which is taken before the transaction reads the clock. Plans are generic: planning for
+-- the arrays at hand would cost more than it could save, in every batch.
 select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_timeout::text, true),
     set_config('statement_timeout', @statement_timeout::text, true),
     set_config('idle_in_transaction_session_timeout', @idle_timeout::text, true),
     set_config('client_connection_check_interval', '5s', true),
-    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
+    else current_setting('synchronous_commit') end, true),
     set_config('client_min_messages', 'warning', true), -- one at COMMIT says that a standby was not waited for
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
@@ -18,57 +19,56 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', @lock_
     set_config('jit', 'off', true);
 
 -- name: LockTimeoutApply :exec
--- For the rest of the transaction.
+-- Sets the lock timeout for the rest of the transaction.
 select set_config('lock_timeout', @lock_timeout::text, true);
 
 -- name: ClockRead :one
--- Time of the batch, read after all row locks are held.
+-- Time of the batch, read after its rows: locked, or, in an optimistic batch, read or taken over.
 select clock_timestamp()::timestamptz as now;
 
 -- name: BatchesOpen :many
--- Batches that run, in all processes on this database.
+-- Number of batches in progress, of all processes on this database.
 select virtualtransaction::text from pg_locks
 where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 and granted
     and database = (select oid from pg_database where datname = current_database());
 
 -- name: BatchBlock :one
--- First of a block of 1,000 batch numbers.
+-- First number of a block of 1,000 batch numbers.
 select nextval('commit_batch_seq')::bigint as first;
 
 -- name: DurabilityRaise :exec
--- Makes a transaction as durable as batches are, whatever the role's or the database's default says.
-select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
-    set_config('client_min_messages', 'warning', true);
+-- Makes a transaction as durable as a batch, whatever default the role or the database has.
+select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
+    then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true);
 
 -- name: BatchInsert :one
--- Last statement of a batch before COMMIT. Answers the transaction.
+-- Last statement of a batch before COMMIT. Returns the transaction id.
 insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
 values (@batch_id, @nonce, @committed_at, @commands, @instance)
 returning xmin;
 
 -- name: BatchWitness :exec
--- Last statement before COMMIT of a batch that wrote nothing. Where there are synchronous standbys the batch leaves its
--- row all the same: what its commands found may be visible here and not yet flushed there, and a COMMIT that waits for
--- its own row waits for all before it too.
+-- Last statement before COMMIT of a batch that wrote nothing. With synchronous standbys the batch inserts its row all
+-- the same: its commands may have read rows that are visible here but not yet flushed there, and a COMMIT that waits
+-- for its own row also waits for all rows before it.
 insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
 select @batch_id, @nonce, @committed_at, @commands, @instance
 where current_setting('synchronous_standby_names') <> '';
 
--- name: BatchVoid :one
--- Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for
--- the other transaction if it still runs. Answers the row that is there: with commands and the nonce of the
--- attempt, the attempt committed; any other row, and it never will, because its own row would collide.
-with void as (
-    insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
-    values (@batch_id, @nonce, clock_timestamp(), 0, @instance)
-    on conflict (batch_id) do nothing
-    returning commands, nonce
-)
-select commands, nonce from void
-union all select commands, nonce from commit_batches where batch_id = @batch_id limit 1;
+-- name: BatchVoid :exec
+-- Settles a batch whose COMMIT got no response: inserts a row without commands under its number. Waits for the other
+-- transaction if it is still in progress.
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+values (@batch_id, @nonce, clock_timestamp(), 0, @instance)
+on conflict (batch_id) do nothing;
+
+-- name: BatchOutcome :one
+-- The row under the number of a batch, after BatchVoid. If it has commands and the nonce of the attempt, the attempt
+-- committed. Otherwise it never will, because its own row would violate the primary key.
+select commands, nonce from commit_batches where batch_id = @batch_id;
 
 -- name: KeyLookup :many
--- What is recorded under the request keys of a batch; n is the position in the arrays, from 1.
+-- Answers recorded under the request keys of a batch. n is the position in the arrays, from 1.
 select u.n::integer as n, k.refused, k.fingerprint, k.answer, k.request_id, k.created_at, k.expires_at
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -83,9 +83,11 @@ cross join lateral (
 ) k;
 
 -- name: KeyInsert :exec
--- Records answers under keys that were free. The order is the same in every process.
-insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)
-select u.tenant_id, u.principal, u.operation, u.key, u.refused, u.fingerprint, u.answer, u.request_id, @now::timestamptz, u.expires_at
+-- Records answers under new keys. All processes insert in the same order.
+insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at,
+    expires_at)
+select u.tenant_id, u.principal, u.operation, u.key, u.refused, u.fingerprint, u.answer, u.request_id,
+    @now::timestamptz, u.expires_at
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@principals::text[]) as principal,
         unnest(@operations::text[]) as operation, unnest(@keys::text[]) as key,
@@ -96,8 +98,8 @@ from (
 order by u.tenant_id, u.principal collate "C", u.operation collate "C", u.key collate "C";
 
 -- name: KeyRenew :one
--- Records answers under keys whose life was over but whose row was still there. Fails when somebody
--- renewed or deleted one of them meanwhile.
+-- Records answers under expired keys whose row is still there. Fails if another transaction renewed or deleted one of
+-- them meanwhile.
 with renewed as (
     update commit_keys c
     set refused = y.refused, fingerprint = y.fingerprint, answer = y.answer, request_id = y.request_id,
@@ -124,8 +126,8 @@ with renewed as (
 select commit_expect(count(*), cardinality(@keys::text[]))::text from renewed;
 
 -- name: KeyClean :execrows
--- Deletes some keys whose life is over, oldest first, without waiting for anybody. now(), because an
--- index cannot be searched by a clock that moves: all live keys would be read.
+-- Deletes some expired keys, oldest first, skipping locked rows. Uses now(), because clock_timestamp() cannot be an
+-- index condition: all live keys would be read.
 delete from commit_keys
 where ctid = any(array(
     select k.ctid from commit_keys k
@@ -136,7 +138,7 @@ where ctid = any(array(
 ));
 
 -- name: KeyOverdue :one
--- For how many seconds the oldest life has been over, of keys that are still there; 0: there are none.
+-- Age of the oldest expired key that is still there, in seconds; 0: there is none.
 select coalesce((
     select extract(epoch from clock_timestamp() - k.expires_at)
     from commit_keys k where k.expires_at < now() order by k.expires_at limit 1

@@ -1,7 +1,7 @@
--- How calls with a request key ended: added up beside the batches, not in them.
+-- Outcomes of calls with a request key. They are counted outside of the batches.
 
 -- name: CountsAdd :exec
--- Adds counts to this hour's. The order is the same in every process.
+-- Adds to the counts of this hour. All processes update in the same order.
 insert into commit_counts as c (tenant_id, operation, outcome, hour, count)
 select u.tenant_id, u.operation, u.outcome, date_trunc('hour', now(), 'UTC'), u.count
 from (
@@ -23,7 +23,7 @@ where ctid = any(array(
 ));
 
 -- name: CountsOverdue :one
--- For how many seconds the oldest counts have been older than 90 days; 0: there are none.
+-- How long the oldest counts have been older than 90 days, in seconds; 0: there are none.
 select coalesce((
     select extract(epoch from clock_timestamp() - k.hour - interval '90 days')
     from commit_counts k where k.hour < now() - interval '90 days' order by k.hour limit 1

@@ -1,16 +1,19 @@
--- What workers do with messages that are open. Arrays run in step; n is a position in them, from 1. Rows are looked
--- up laterally and changed by ctid, so that a plan made on an empty table stays right on a full one; the fence stands in
--- the outer condition too, since a row that changed meanwhile is looked at again under that condition alone.
+-- Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
+-- Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays
+-- right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
+-- that another transaction changed meanwhile.
 
 -- name: PlanSteer :one
--- Settings of the statements that follow in the same round trip, which is one transaction, and its time.
-select now()::timestamptz as now, set_config('lock_timeout', '2000', true), set_config('statement_timeout', '20000', true),
-    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
-    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true);
+-- Settings of the statements that follow in the same round trip, which are one transaction, and the time of it.
+select now()::timestamptz as now, set_config('lock_timeout', '2000', true),
+    set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+    set_config('jit', 'off', true);
 
 -- name: LanesDiscover :many
--- Every tenant, channel and priority with something open that is not parked, and since when the oldest of it is due:
--- one look into the index for each.
+-- Every tenant, channel and priority with messages that are open and not parked, and since when the oldest one is
+-- due. Each takes one index lookup.
 with recursive lanes as (
     (select f.tenant_id, f.channel, f.priority, f.due_at
     from notify_queue f
@@ -28,20 +31,23 @@ with recursive lanes as (
         limit 1
     ) g
 )
-select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority, s.due_at::timestamptz as due_at
+select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority,
+    s.due_at::timestamptz as due_at
 from lanes s;
 
 -- name: QueueTake :many
--- Takes what is due, the oldest of each lane from since on, and passes over what others are at. One that is found
--- sending is taken to be settled, which is no attempt. due_at and state are those from before.
+-- Leases due messages, the oldest of each lane first, skipping locked rows. A message found in state sending is
+-- leased to be settled, which is no attempt. due_at and state have the values from before.
 update notify_queue q
-set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end, holder = @holder::text,
-    due_at = now() + make_interval(secs => @lease_s::float8)
+set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end,
+    holder = @holder::text, due_at = y.lease_until
 from (
-    select u.n, d.tid, d.state, d.due_at, d.holder
+    select u.n, d.tid, d.state, d.due_at, d.holder, now() as taken_at,
+        now() + make_interval(secs => @lease_s::float8) as lease_until
     from (
-        select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@channels::text[]) as channel,
-            unnest(@priorities::integer[]) as priority, unnest(@since::timestamptz[]) as since, unnest(@most::integer[]) as most
+        select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+            unnest(@channels::text[]) as channel, unnest(@priorities::integer[]) as priority,
+            unnest(@since::timestamptz[]) as since, unnest(@most::integer[]) as most
     ) u
     cross join lateral (
         select l.ctid as tid, l.state, l.due_at, l.holder
@@ -54,41 +60,45 @@ from (
     ) d
 ) y
 where q.ctid = y.tid
-returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text as state, y.due_at::timestamptz as due_at,
-    (y.holder is not null)::boolean as lapsed, q.fence, q.attempts, q.max_attempts, q.on_unknown, q.give_up_at,
-    (q.give_up_at <= now())::boolean as given_up, q.month, q.contents_until, q.provider, q.unsure;
+returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text as state,
+    y.due_at::timestamptz as due_at, (y.holder is not null)::boolean as lapsed, q.fence, q.attempts, q.max_attempts,
+    q.on_unknown, q.give_up_at, (q.give_up_at <= y.taken_at)::boolean as given_up, q.month, q.contents_until,
+    q.provider, q.unsure;
 
 -- name: ContentsRead :many
--- What messages of one day say, the first ones up to so many bytes of them: of the others there is nothing here.
+-- Contents of messages with the same contents_until, in order, up to a total number of bytes: the content of later
+-- ones is empty. Expired contents are missing, even if they have not been deleted yet.
 select s.n::integer as n, case when s.bytes <= @most_bytes::bigint then s.recipient else '' end::text as recipient,
     case when s.bytes <= @most_bytes then s.content else '' end::bytea as content
 from (
     select u.n, c.recipient, c.content, sum(octet_length(c.content)) over (order by u.n) as bytes
     from (
-        select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id
+        select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+            unnest(@message_ids::bigint[]) as message_id
     ) u
     cross join lateral (
         select r.recipient, r.content
         from notify_contents r
         where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = @contents_until::date
+            and r.contents_until > (now() at time zone 'UTC')::date
         offset 0
     ) c
 ) s;
 
 -- name: AttemptMark :many
--- Writes down what is about to be asked, right before it is: one that may not be sent twice is being sent from now on, and
--- any other may be sent by the provider that is named. Only those that come back may be, and only those come back that are
--- leased for long enough. One may be marked again: its fence tells who did. What was given back has no holder: a mark that
--- comes late does not change it.
+-- Records the provider of an attempt just before the request is sent, and sets the state to sending if the message
+-- must not be sent twice. Only the messages that are returned may be sent: those whose lease lasts long enough. A
+-- message may be marked again, with the same fence. A message whose lease was given back has no holder, so a late
+-- mark does not change it.
 update notify_queue q
-set state = case when y.provider = '' then 'sending' else q.state end, provider = coalesce(nullif(y.provider, ''), q.provider),
-    unsure = q.unsure or y.provider <> ''
+set state = case when y.provider = '' then 'sending' else q.state end,
+    provider = coalesce(nullif(y.provider, ''), q.provider), unsure = q.unsure or y.provider <> ''
 from (
     select u.n, u.fence, u.provider, l.tid
     from (
         select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence, unnest(@need_us::bigint[]) as need_us,
-            unnest(@providers::text[]) as provider
+            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence,
+            unnest(@need_us::bigint[]) as need_us, unnest(@providers::text[]) as provider
     ) u
     cross join lateral (
         select i.ctid as tid
@@ -101,99 +111,148 @@ from (
 where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
 returning y.n::integer as n;
 
--- name: SentFinish :many
--- Messages that were sent: their rows go, and the proof stays. One that is not returned has been taken by others.
-with found as (
-    select u.n, u.provider, u.provider_message_id, l.tid, l.tenant_id, l.message_id, l.month, l.attempts
+-- The statements that follow come in pairs, in one transaction: the first one locks messages and inserts their
+-- events, the second one finds the same rows, updates or deletes them, and returns them. A message that is not
+-- returned was leased by another process meanwhile.
+
+-- name: SentEventInsert :exec
+-- Events of messages that were sent.
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at,
+    instance)
+select l.tenant_id, l.message_id, l.month, u.fence, 'sent', l.attempts, nullif(u.provider, ''),
+    nullif(u.provider_message_id, ''), now(), @instance::text
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id,
+        unnest(@fences::bigint[]) as fence, unnest(@providers::text[]) as provider,
+        unnest(@provider_message_ids::text[]) as provider_message_id
+) u
+cross join lateral (
+    select i.tenant_id, i.message_id, i.month, i.attempts
+    from notify_queue i
+    where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
+    for update
+    offset 0
+) l;
+
+-- name: SentDelete :many
+-- Deletes sent messages from the queue.
+delete from notify_queue q
+using (
+    select u.n, u.fence, l.tid
     from (
         select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence, unnest(@providers::text[]) as provider,
-            unnest(@provider_message_ids::text[]) as provider_message_id
+            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence
     ) u
     cross join lateral (
-        select i.ctid as tid, i.tenant_id, i.message_id, i.month, i.attempts
+        select i.ctid as tid
         from notify_queue i
         where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
-        for update
         offset 0
     ) l
-), gone as (
-    delete from notify_queue q where q.ctid = any(array(select f.tid from found f)) returning q.message_id
-), noted as (
-    insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-    select f.tenant_id, f.message_id, f.month, 'sent', f.attempts, nullif(f.provider, ''), nullif(f.provider_message_id, ''), now(), @instance::text
-    from found f
-)
-select o.n::integer as n, commit_expect((select count(*) from gone), (select count(*) from found))::text as checked
-from found o;
+) y
+where q.ctid = y.tid and q.fence = y.fence
+returning y.n::integer as n;
 
--- name: SentSettle :many
--- Messages that were sent, of which another process found that nobody knew, or is about to: now somebody does. It took
--- them once, so their fence is one greater.
-with found as (
-    select u.n, u.provider, u.provider_message_id, l.tid, l.tenant_id, l.message_id, l.month, l.attempts
+-- name: LateEventInsert :exec
+-- Events of messages that were sent, but whose lease expired meanwhile: another process leased them once, so their
+-- fence is greater by one, and that process parks the message as unknown.
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at,
+    instance)
+select l.tenant_id, l.message_id, l.month, u.fence, 'sent', l.attempts, nullif(u.provider, ''),
+    nullif(u.provider_message_id, ''), now(), @instance::text
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id,
+        unnest(@fences::bigint[]) as fence, unnest(@providers::text[]) as provider,
+        unnest(@provider_message_ids::text[]) as provider_message_id
+) u
+cross join lateral (
+    select i.tenant_id, i.message_id, i.month, i.attempts
+    from notify_queue i
+    where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1
+        and i.state in ('sending', 'unknown')
+    for update
+    offset 0
+) l;
+
+-- name: LateDelete :exec
+-- Deletes the messages of LateEventInsert from the queue.
+delete from notify_queue q
+using (
+    select u.fence, l.tid
     from (
-        select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence, unnest(@providers::text[]) as provider,
-            unnest(@provider_message_ids::text[]) as provider_message_id
+        select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id,
+            unnest(@fences::bigint[]) as fence
     ) u
     cross join lateral (
-        select i.ctid as tid, i.tenant_id, i.message_id, i.month, i.attempts
+        select i.ctid as tid
         from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1 and i.state in ('sending', 'unknown')
-        for update
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1
+            and i.state in ('sending', 'unknown')
         offset 0
     ) l
-), gone as (
-    delete from notify_queue q where q.ctid = any(array(select f.tid from found f)) returning q.message_id
-), noted as (
-    insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-    select f.tenant_id, f.message_id, f.month, 'sent', f.attempts, nullif(f.provider, ''), nullif(f.provider_message_id, ''), now(), @instance::text
-    from found f
-)
-select o.n::integer as n, commit_expect((select count(*) from gone), (select count(*) from found))::text as checked
-from found o;
+) y
+where q.ctid = y.tid and q.fence = y.fence + 1 and q.state in ('sending', 'unknown');
 
--- name: FailedFinish :many
--- Messages that were not sent, or of which nobody knows, and those that are given back unsent, which have no kind. One
--- that would be tried again after its time is over is dead, or unknown if it may have been sent before. One that is
--- not returned has been taken by others, or was written before: then it has no holder any more.
-with changed as (
-    update notify_queue q
-    set state = y.state, due_at = case when y.state in ('queued', 'failed') then now() + y.wait_us * interval '1 microsecond' end, holder = null,
-        provider = nullif(y.provider, ''), unsure = y.unsure, code = case when y.kind = '' then q.code else nullif(y.code, '') end,
-        attempts = case when y.kind = '' then greatest(q.attempts - 1, 0) else q.attempts end
+-- name: FailedEventInsert :exec
+-- Events of messages that were not sent, or whose outcome is unknown. A message whose next attempt would be after its
+-- give_up_at is dead, or unknown if an attempt may have sent it. Messages that are returned unsent, without a kind,
+-- get no event.
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, code,
+    error, at, instance)
+select l.tenant_id, l.message_id, l.month, u.fence,
+    case when u.state in ('dead', 'unknown') then u.state
+        when u.state <> 'failed' or now() + u.wait_us * interval '1 microsecond' < l.give_up_at then u.kind
+        when u.unsure then 'unknown' else 'dead' end,
+    l.attempts, nullif(u.provider, ''), nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''),
+    now(), @instance::text
+from (
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@message_ids::bigint[]) as message_id,
+        unnest(@fences::bigint[]) as fence, unnest(@states::text[]) as state, unnest(@kinds::text[]) as kind,
+        unnest(@wait_us::bigint[]) as wait_us, unnest(@providers::text[]) as provider,
+        unnest(@provider_message_ids::text[]) as provider_message_id, unnest(@unsure::boolean[]) as unsure,
+        unnest(@codes::text[]) as code, unnest(@errors::text[]) as error
+) u
+cross join lateral (
+    select i.tenant_id, i.message_id, i.month, i.attempts, i.give_up_at
+    from notify_queue i
+    where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence and i.holder is not null
+    for no key update
+    offset 0
+) l
+where u.kind <> '';
+
+-- name: FailedUpdate :many
+-- Ends the leases of the messages of FailedEventInsert, and of those that are returned unsent. A message without a
+-- holder was updated before.
+update notify_queue q
+set state = y.state, due_at = case when y.state in ('queued', 'failed') then y.retry_at end, holder = null,
+    provider = nullif(y.provider, ''), unsure = y.unsure,
+    code = case when y.kind = '' then q.code else nullif(y.code, '') end,
+    attempts = case when y.kind = '' then greatest(q.attempts - 1, 0) else q.attempts end
+from (
+    select u.n, u.fence, u.kind, u.retry_at, u.provider, u.unsure, u.code, l.tid,
+        case when u.kind <> '' and u.state = 'failed' and u.retry_at >= l.give_up_at
+            then case when u.unsure then 'unknown' else 'dead' end else u.state end as state
     from (
-        select u.n, u.fence, u.kind, u.wait_us, u.provider, u.provider_message_id, u.unsure, u.code, u.error, l.tid,
-            case when u.kind <> '' and u.state = 'failed' and now() + u.wait_us * interval '1 microsecond' >= l.give_up_at
-                then case when u.unsure then 'unknown' else 'dead' end else u.state end as state
-        from (
-            select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
-                unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence, unnest(@states::text[]) as state,
-                unnest(@kinds::text[]) as kind, unnest(@wait_us::bigint[]) as wait_us, unnest(@providers::text[]) as provider,
-                unnest(@provider_message_ids::text[]) as provider_message_id, unnest(@unsure::boolean[]) as unsure,
-                unnest(@codes::text[]) as code, unnest(@errors::text[]) as error
-        ) u
-        cross join lateral (
-            select i.ctid as tid, i.give_up_at
-            from notify_queue i
-            where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
-            offset 0
-        ) l
-    ) y
-    where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
-    returning y.n, q.tenant_id, q.message_id, q.month, q.state, q.attempts, y.kind, y.provider, y.provider_message_id, y.code, y.error
-), noted as (
-    insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
-    select g.tenant_id, g.message_id, g.month, case when g.state in ('dead', 'unknown') then g.state else g.kind end, g.attempts, nullif(g.provider, ''),
-        nullif(g.provider_message_id, ''), nullif(g.code, ''), nullif(g.error, ''), now(), @instance::text
-    from changed g
-    where g.kind <> ''
-)
-select o.n::integer as n, o.state from changed o;
+        select generate_subscripts(@message_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+            unnest(@message_ids::bigint[]) as message_id, unnest(@fences::bigint[]) as fence,
+            unnest(@states::text[]) as state, unnest(@kinds::text[]) as kind,
+            now() + unnest(@wait_us::bigint[]) * interval '1 microsecond' as retry_at,
+            unnest(@providers::text[]) as provider, unnest(@unsure::boolean[]) as unsure,
+            unnest(@codes::text[]) as code
+    ) u
+    cross join lateral (
+        select i.ctid as tid, i.give_up_at
+        from notify_queue i
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
+        offset 0
+    ) l
+) y
+where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
+returning y.n::integer as n, q.state;
 
 -- name: ContentsForget :exec
--- What messages of one day said that are over, and that nobody may requeue.
+-- Deletes contents of one day whose messages have ended and cannot be requeued.
 delete from notify_contents c
 using (
     select u.tenant_id, u.message_id
@@ -207,7 +266,7 @@ using (
 where c.tenant_id = y.tenant_id and c.message_id = y.message_id and c.contents_until = @contents_until::date;
 
 -- name: ParkedCount :many
--- How many messages wait for a person or a report, up to 10,000 of them.
+-- Number of parked messages that wait for an operator or a delivery report, up to 10,000.
 select c.channel, c.state, count(*) as messages
 from (select p.channel, p.state from notify_queue p where p.due_at is null limit 10000) c
 group by c.channel, c.state;

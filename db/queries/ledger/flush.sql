@@ -1,16 +1,17 @@
--- What a batch writes of the ledger: one statement a table, sorted by key where callers choose it.
--- Arrays have no nulls: the zero time, 0 and the empty text stand for null where a column may be. An
--- array that would have nothing else is null itself: unnest makes nulls of it.
+-- Writes of the ledger in a batch: one statement for each table, sorted by key where callers choose the key. Arrays
+-- have no nulls: the zero time, 0 and the empty text mean null in nullable columns. An array with nothing else is
+-- null itself, which unnest extends with nulls.
 
 -- name: AssetInsert :exec
 insert into ledger_assets (tenant_id, code, scale, created_at)
 select u.tenant_id, u.code, u.scale, @now::timestamptz
-from (select unnest(@tenants::integer[]) as tenant_id, unnest(@codes::text[]) as code, unnest(@scales::smallint[]) as scale) u
+from (select unnest(@tenants::integer[]) as tenant_id, unnest(@codes::text[]) as code,
+    unnest(@scales::smallint[]) as scale) u
 order by u.tenant_id, u.code collate "C";
 
 -- name: AccountInsert :exec
-insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance, max_balance,
-    version, last_entry_at, next_lapse_at)
+insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance,
+    max_balance, version, last_entry_at, next_lapse_at)
 select u.tenant_id, u.account_id, u.code, u.asset, u.scale, u.kind, u.state, u.balance, u.held,
     nullif(u.min_balance, '')::numeric, nullif(u.max_balance, '')::numeric, u.version,
     nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
@@ -25,15 +26,16 @@ from (
 order by u.tenant_id, u.code collate "C", u.asset collate "C";
 
 -- name: AccountUpdate :one
--- Writes accounts back, in the order of the arrays; their state and limits, which seldom change, only if
--- states are there. Fails unless every row is the one that its writer wrote, whoever may have changed it
--- since. A row is found by its place, if that is known, which spares the way through an index.
+-- Updates accounts, in the order of the arrays; state and limits, which seldom change, only if states are passed.
+-- Fails unless every row is still the version that the batch read. A row is found by ctid if that is known, which
+-- saves an index lookup.
 with updated as (
     update ledger_accounts a
     set balance = y.balance, held = y.held, version = y.version, state = coalesce(y.state, a.state),
         min_balance = case when y.state is null then a.min_balance else nullif(y.min_balance, '')::numeric end,
         max_balance = case when y.state is null then a.max_balance else nullif(y.max_balance, '')::numeric end,
-        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'),
+        next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
     from (
         select coalesce(u.tid, (
                 select k.ctid from ledger_accounts k where k.tenant_id = u.tenant_id and k.account_id = u.account_id
@@ -75,10 +77,11 @@ with updated as (
 select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text from updated;
 
 -- name: TransferInsert :exec
-insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, effective_at, reverses_id, hold_id, forms,
-    metadata, principal, request_id)
-select u.tenant_id, u.transfer_id, u.biz_no, u.type, @now::timestamptz, nullif(u.effective_at, '0001-01-01 00:00:00+00'),
-    nullif(u.reverses_id, 0), nullif(u.hold_id, 0), nullif(u.forms, ''), u.metadata, u.principal, u.request_id
+insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, effective_at, reverses_id, hold_id,
+    forms, metadata, principal, request_id)
+select u.tenant_id, u.transfer_id, u.biz_no, u.type, @now::timestamptz,
+    nullif(u.effective_at, '0001-01-01 00:00:00+00'), nullif(u.reverses_id, 0), nullif(u.hold_id, 0),
+    nullif(u.forms, ''), u.metadata, u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@transfer_ids::bigint[]) as transfer_id,
         unnest(@biz_nos::text[]) as biz_no, unnest(@types::text[]) as type,
@@ -89,10 +92,10 @@ from (
 order by u.tenant_id, u.biz_no collate "C";
 
 -- name: EntryInsert :exec
-insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting, asset, amount,
-    balance_before, balance_after)
-select u.tenant_id, u.account_id, u.version, u.transfer_id, @now::timestamptz, nullif(u.effective_at, '0001-01-01 00:00:00+00'), u.posting, u.asset, u.amount,
-    u.balance_before, u.balance_after
+insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting, asset,
+    amount, balance_before, balance_after)
+select u.tenant_id, u.account_id, u.version, u.transfer_id, @now::timestamptz,
+    nullif(u.effective_at, '0001-01-01 00:00:00+00'), u.posting, u.asset, u.amount, u.balance_before, u.balance_after
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
         unnest(@versions::bigint[]) as version, unnest(@transfer_ids::bigint[]) as transfer_id,
@@ -103,23 +106,24 @@ from (
 order by u.tenant_id, u.account_id, u.version; -- two servers may insert the same versions
 
 -- name: HoldInsert :exec
-insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms, expires_at,
-    created_at, closed_at, metadata, principal, request_id)
+insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms,
+    expires_at, created_at, closed_at, metadata, principal, request_id)
 select u.tenant_id, u.hold_id, u.biz_no, u.account_id, u.to_code, nullif(u.form, ''), u.amount, u.captured,
-    u.state, u.life_ms, u.expires_at, @now::timestamptz, nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.metadata, u.principal, u.request_id
+    u.state, u.life_ms, u.expires_at, @now::timestamptz, nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.metadata,
+    u.principal, u.request_id
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@hold_ids::bigint[]) as hold_id,
-        unnest(@biz_nos::text[]) as biz_no, unnest(@account_ids::bigint[]) as account_id, unnest(@to_codes::text[]) as to_code,
-        unnest(@forms::text[]) as form, unnest(@amounts::numeric[]) as amount, unnest(@captured::numeric[]) as captured,
-        unnest(@states::text[]) as state, unnest(@life_ms::bigint[]) as life_ms,
-        unnest(@expires_at::timestamptz[]) as expires_at, unnest(@closed_at::timestamptz[]) as closed_at,
-        unnest(@metadata::jsonb[]) as metadata, unnest(@principals::text[]) as principal,
-        unnest(@request_ids::text[]) as request_id
+        unnest(@biz_nos::text[]) as biz_no, unnest(@account_ids::bigint[]) as account_id,
+        unnest(@to_codes::text[]) as to_code, unnest(@forms::text[]) as form, unnest(@amounts::numeric[]) as amount,
+        unnest(@captured::numeric[]) as captured, unnest(@states::text[]) as state,
+        unnest(@life_ms::bigint[]) as life_ms, unnest(@expires_at::timestamptz[]) as expires_at,
+        unnest(@closed_at::timestamptz[]) as closed_at, unnest(@metadata::jsonb[]) as metadata,
+        unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
 ) u
 order by u.tenant_id, u.biz_no collate "C";
 
 -- name: HoldUpdate :one
--- Writes holds back. Fails unless every one was there and still held: their account is locked.
+-- Updates holds. Fails unless all are there and still held: their accounts are locked.
 with updated as (
     update ledger_holds h
     set captured = y.captured, state = y.state, closed_at = nullif(y.closed_at, '0001-01-01 00:00:00+00')

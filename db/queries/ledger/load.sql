@@ -1,18 +1,18 @@
--- What a batch loads of the ledger. Arrays run in step; n is a position in them, from 1. The tenant
--- comes through an array and the index through a lateral sub-select with offset 0, so that a plan
--- made on an empty table stays right on a full one.
+-- Reads of the ledger in a batch. Arrays have the same length; n is a position in them, from 1. The tenant is passed
+-- in an array and the index is reached by a lateral sub-select with offset 0, so that a generic plan made on an empty
+-- table stays right on a full one.
 
 -- name: AccountLock :many
--- Locks accounts in the order of the arrays, which callers sort by tenant, code, asset.
-select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+-- Locks accounts in the order of the arrays, which callers sort by tenant, code and asset.
+select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
 from (
     select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset
 ) u
 cross join lateral (
-    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
-        l.next_lapse_at, l.xmin, l.ctid
+    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
+        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -20,23 +20,24 @@ cross join lateral (
 ) a;
 
 -- name: AccountLookup :many
--- The same without locks: AccountUpdate and AccountConfirm find out whether the rows are still those that it read.
-select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+-- The same without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
+select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
 from (
     select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@codes::text[]) as code, unnest(@assets::text[]) as asset
 ) u
 cross join lateral (
-    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
-        l.next_lapse_at, l.xmin, l.ctid
+    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
+        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
 ) a;
 
 -- name: AccountConfirm :one
--- Locks all accounts that an optimistic batch saw. Fails unless each was last written by the transaction that the batch knows of.
+-- Locks all accounts that an optimistic batch read. Fails unless the last writer of each is the transaction that the
+-- batch expects.
 select commit_expect(count(*), cardinality(@account_ids::bigint[]))::text
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@account_ids::bigint[]) as account_id,
@@ -53,7 +54,8 @@ cross join lateral (
 -- name: AssetLookup :many
 select u.n::integer as n, a.scale, a.created_at
 from (
-    select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@codes::text[]) as code
+    select generate_subscripts(@codes::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@codes::text[]) as code
 ) u
 cross join lateral (
     select l.scale, l.created_at from ledger_assets l where l.tenant_id = u.tenant_id and l.code = u.code offset 0
@@ -79,7 +81,8 @@ from (
         unnest(@biz_nos::text[]) as biz_no
 ) u
 cross join lateral (
-    select l.transfer_id, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms, l.metadata, l.request_id
+    select l.transfer_id, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms, l.metadata,
+        l.request_id
     from ledger_transfers l where l.tenant_id = u.tenant_id and l.biz_no = u.biz_no offset 0
 ) t;
 
@@ -96,7 +99,7 @@ cross join lateral (
 ) t;
 
 -- name: TransferDiscover :many
--- Ids and accounts of transfers by biz_no: columns that never change, read without lock.
+-- Ids and accounts of transfers by biz_no: columns that never change, read without locks.
 select u.n::integer as n, t.transfer_id, a.code, a.asset
 from (
     select generate_subscripts(@biz_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -114,8 +117,8 @@ cross join lateral (
 ) a;
 
 -- name: EntryLookup :many
--- Entries of transfers, with their accounts, in the order in which they were posted: of each so many
--- postings, or all for 0. Not by a limit, under which a plan made on an empty table takes any index.
+-- Entries of transfers with their accounts, in the order in which they were posted: a limited number of postings of
+-- each, or all for 0. Not by LIMIT, with which a plan made on an empty table may use any index.
 select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.posting, e.amount, e.balance_before,
     e.balance_after, e.recorded_at, e.effective_at
 from (
@@ -123,7 +126,8 @@ from (
         unnest(@transfer_ids::bigint[]) as transfer_id, unnest(@most::integer[]) as most
 ) u
 cross join lateral (
-    select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
+    select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
+        l.effective_at
     from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id
         and (u.most = 0 or l.posting < u.most) offset 0
 ) e
@@ -134,27 +138,28 @@ cross join lateral (
 order by u.n, e.posting, e.amount;
 
 -- name: ReversalLookup :many
--- Which transfers reversed these.
+-- Which transfers reverse these.
 select u.n::integer as n, t.transfer_id
 from (
     select generate_subscripts(@transfer_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@transfer_ids::bigint[]) as transfer_id
 ) u
 cross join lateral (
-    select l.transfer_id from ledger_transfers l where l.tenant_id = u.tenant_id and l.reverses_id = u.transfer_id offset 0
+    select l.transfer_id from ledger_transfers l where l.tenant_id = u.tenant_id
+        and l.reverses_id = u.transfer_id offset 0
 ) t;
 
 -- name: HoldLookup :many
 -- Holds by biz_no, with their accounts.
-select u.n::integer as n, h.hold_id, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
-    h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
+select u.n::integer as n, h.hold_id, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount,
+    h.captured, h.state, h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
 from (
     select generate_subscripts(@biz_nos::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@biz_nos::text[]) as biz_no
 ) u
 cross join lateral (
-    select l.hold_id, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at, l.created_at,
-        l.closed_at, l.metadata, l.request_id
+    select l.hold_id, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at,
+        l.created_at, l.closed_at, l.metadata, l.request_id
     from ledger_holds l where l.tenant_id = u.tenant_id and l.biz_no = u.biz_no offset 0
 ) h
 cross join lateral (
@@ -163,15 +168,15 @@ cross join lateral (
 ) a;
 
 -- name: HoldLookupByID :many
-select u.n::integer as n, h.biz_no, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
-    h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
+select u.n::integer as n, h.biz_no, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured,
+    h.state, h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
 from (
     select generate_subscripts(@hold_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
         unnest(@hold_ids::bigint[]) as hold_id
 ) u
 cross join lateral (
-    select l.biz_no, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at, l.created_at,
-        l.closed_at, l.metadata, l.request_id
+    select l.biz_no, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at,
+        l.created_at, l.closed_at, l.metadata, l.request_id
     from ledger_holds l where l.tenant_id = u.tenant_id and l.hold_id = u.hold_id offset 0
 ) h
 cross join lateral (
@@ -180,8 +185,8 @@ cross join lateral (
 ) a;
 
 -- name: HoldDue :many
--- Of each account: the open holds whose time has come, up to so many, and the next one whose time has
--- not. The comparison of two columns leaves the planner one index to choose.
+-- For each account: the expired open holds, up to a limit, and the expiry of the next one. The comparison of two
+-- columns leaves the planner one index to choose.
 select u.n::integer as n, h.hold_id, h.amount, h.captured, h.expires_at
 from (
     select generate_subscripts(@account_ids::bigint[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -204,8 +209,8 @@ cross join lateral (
 ) h;
 
 -- name: HoldDuePage :many
--- Holds whose time has come, oldest first, behind one of them, with their accounts, for the scheduler.
--- now(), because an index cannot be searched by a clock that moves: all open holds would be read.
+-- Expired open holds with their accounts, oldest first, after a given one, for the background task. Uses now(),
+-- because clock_timestamp() cannot be an index condition: all open holds would be read.
 select a.tenant_id, a.code, a.asset, h.hold_id, h.expires_at
 from (
     select l.tenant_id, l.account_id, l.hold_id, l.expires_at from ledger_holds l

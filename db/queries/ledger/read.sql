@@ -1,6 +1,6 @@
--- What callers read of assets, accounts and balances. Reads run beside the engine, each on one
--- snapshot, and are planned with the values at hand. A pattern over codes comes as the range
--- [low, high) that an index serves, and as a regular expression for the rest, of which the empty one matches all.
+-- Reads of assets, accounts and balances. They run beside the engine, each on one snapshot, and are planned with
+-- their actual values. A pattern of codes is passed as the range [low, high), which an index serves, and as a regular
+-- expression for the rest; the empty one matches everything.
 
 -- name: AssetList :many
 -- All assets of a tenant.
@@ -8,20 +8,20 @@ select code, scale from ledger_assets where tenant_id = @tenant_id order by code
 
 -- name: AccountRead :one
 -- An account with its metadata.
-select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
 from ledger_accounts a
 join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
 
 -- name: AccountPage :many
--- Accounts that match, after a code and asset, in their order. Without a second lower bound: the
--- index would begin at the wrong one.
-select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+-- Accounts that match, after a code and asset, in their order. No second lower bound: the planner would start the
+-- index scan at the wrong one.
+select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
 from (
-    select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
-        l.last_entry_at, l.next_lapse_at
+    select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance,
+        l.version, l.last_entry_at, l.next_lapse_at
     from ledger_accounts l
     where l.tenant_id = @tenant_id::integer and (l.code, l.asset) > (@after_code::text, @after_asset::text)
         and l.code < @high::text and l.code ~ @match::text
@@ -36,13 +36,13 @@ cross join lateral (
 order by a.code, a.asset;
 
 -- name: BalanceRead :one
--- An account's balance now.
+-- An account's present balance.
 select account_id, scale, balance, held, min_balance, version
 from ledger_accounts where tenant_id = @tenant_id::integer and code = @code::text and asset = @asset::text;
 
 -- name: BalanceReadAtRecord :one
--- The balance that the record shows at a time, and whether that is final: an entry later than the
--- time is there, and times never fall within an account.
+-- The recorded balance at a time, and whether it is final: it is, once there is an entry after that time, since times
+-- never decrease within an account.
 select a.scale, v.version::bigint as version, coalesce(e.balance_after, 0)::numeric as balance,
     coalesce(a.last_entry_at > @at::timestamptz, false)::boolean as final,
     (@at::timestamptz >= clock_timestamp())::boolean as future
@@ -55,8 +55,8 @@ left join lateral (
 where a.tenant_id = @tenant_id::integer and a.code = @code::text and a.asset = @asset::text;
 
 -- name: BalanceReadAtEffective :one
--- The balance by when things happened: what was recorded by then, without what happened later, with
--- what was recorded later but had happened. Entries without a time of their own are in neither sum.
+-- The balance by effective time: entries recorded by then, without those that took effect later, plus those recorded
+-- later that had taken effect. Entries without an effective time are in neither sum.
 select a.scale, a.version,
     (coalesce(r.balance_after, 0) - coalesce(early.amount, 0) + coalesce(late.amount, 0))::text as balance
 from ledger_accounts a

@@ -1,13 +1,13 @@
--- What callers read of transfers, entries and holds. Where no index serves a filter, a page looks
--- at so many rows and no more, and the next goes on from there.
+-- Reads of transfers, entries and holds. Where no index serves a filter, a page reads a limited number of rows, and
+-- the next page continues there.
 
 -- name: TransferPage :many
--- Transfers before an id that pass the filter, of the first so many rows.
+-- Transfers before an id that match the filter, among a limited number of rows.
 select t.transfer_id, t.biz_no, t.type, t.recorded_at, t.effective_at, t.reverses_id, t.hold_id, t.forms, t.metadata,
     t.request_id
 from (
-    select l.transfer_id, l.biz_no, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms, l.metadata,
-        l.request_id
+    select l.transfer_id, l.biz_no, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms,
+        l.metadata, l.request_id
     from ledger_transfers l
     where l.tenant_id = @tenant_id::integer and l.transfer_id < @before::bigint
     order by l.transfer_id desc
@@ -20,12 +20,12 @@ order by t.transfer_id desc
 limit @count::integer;
 
 -- name: TransferBatchBefore :one
--- The greatest batch below another that was recorded in a time, 0 for none: no transfer of that time
--- has an id between them.
+-- Greatest batch number below a given one that was recorded in a period, 0 for none: no transfer of the period has an
+-- id between them.
 select commit_batch_before(@below::bigint, @start_at::timestamptz, @end_at::timestamptz)::bigint as batch_id;
 
 -- name: TransferPageEnd :one
--- How many rows a page looked at, and the last of them.
+-- How many rows a page read, and the last one of them.
 select count(*) as scanned, coalesce(min(s.transfer_id), 0)::bigint as last
 from (
     select l.transfer_id from ledger_transfers l
@@ -40,12 +40,13 @@ select ledger_version_at(@tenant_id::integer, @account_id::bigint, @low_at::time
     ledger_version_at(@tenant_id::integer, @account_id::bigint, @high_at::timestamptz)::bigint as high;
 
 -- name: EntryPage :many
--- Entries of an account with versions in (low, high], with what a statement shows of their transfers.
+-- Entries of an account with versions in (low, high], with the columns of their transfers that a statement shows.
 -- direction is 1, or -1 for newest first.
 select e.version, e.transfer_id, e.posting, e.amount, e.balance_before, e.balance_after, e.recorded_at, e.effective_at,
     t.biz_no, t.type, t.metadata
 from (
-    select l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
+    select l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
+        l.effective_at
     from ledger_entries l
     where l.tenant_id = @tenant_id::integer and l.account_id = @account_id::bigint
         and l.version > @low::bigint and l.version <= @high::bigint
@@ -60,7 +61,7 @@ order by e.version * @direction::bigint
 limit @count::integer;
 
 -- name: HoldPage :many
--- Holds before an id that pass the filter, of the first so many rows.
+-- Holds before an id that match the filter, among a limited number of rows.
 select h.hold_id, h.biz_no, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
     h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
 from (
@@ -77,12 +78,13 @@ cross join lateral (
 ) a
 where (@only_state::text = '' or h.state = @only_state::text)
     and (@only_from::text = '' or h.account_id in (
-        select l.account_id from ledger_accounts l where l.tenant_id = @tenant_id::integer and l.code = @only_from::text))
+        select l.account_id from ledger_accounts l where l.tenant_id = @tenant_id::integer
+            and l.code = @only_from::text))
 order by h.hold_id desc
 limit @count::integer;
 
 -- name: HoldPageEnd :one
--- How many rows a page looked at, and the last of them.
+-- How many rows a page read, and the last one of them.
 select count(*) as scanned, coalesce(min(s.hold_id), 0)::bigint as last
 from (
     select l.hold_id from ledger_holds l
@@ -92,7 +94,7 @@ from (
 ) s;
 
 -- name: HoldPageOpen :many
--- Open holds of the accounts of a code, before an id: these have an index.
+-- Open holds of the accounts of a code, before an id. An index serves these.
 select h.hold_id, h.biz_no, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
     h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
 from ledger_accounts a

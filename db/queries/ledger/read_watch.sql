@@ -1,9 +1,9 @@
--- What watching reads: commits by epoch and the number of their transaction, and their entries.
+-- Reads of watches: commits by epoch and transaction id, and their entries.
 
 -- name: CommitPage :many
--- Commits after a position. Those that are settled have no other before them that is still to come: all
--- of an epoch that has ended, whose numbers say nothing about those of transactions now. The order names
--- the table: xid alone would be the text.
+-- Commits after a position. A commit is settled if no commit before it can still appear: all of earlier epochs are,
+-- since their transaction ids do not compare with those of the present one. The order names the table, because xid
+-- alone would be the text column of the result.
 select b.epoch, b.xid::text as xid, b.batch_id, b.committed_at,
     (b.epoch < (select commit_epoch()) or b.xid < pg_snapshot_xmin(pg_current_snapshot()))::boolean as settled
 from commit_batches b
@@ -20,7 +20,7 @@ order by b.epoch desc, b.xid desc, b.batch_id desc
 limit @count::integer;
 
 -- name: EntryCountOfBatch :many
--- How many entries of the tenant batches have. A row's id tells its batch: id >> 14.
+-- How many entries of the tenant each batch has. id >> 14 of a row is its batch.
 select u.n::integer as n, e.entries
 from (select generate_subscripts(@batch_ids::bigint[], 1) as n, unnest(@batch_ids::bigint[]) as batch_id) u
 cross join lateral (
@@ -30,13 +30,13 @@ cross join lateral (
 where e.entries > 0;
 
 -- name: EntryOfBatch :many
--- Entries of the tenant of batches, for accounts that match, in the order in which they were posted.
+-- Entries of the tenant in batches, for accounts that match, in the order in which they were posted.
 select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.transfer_id, e.posting, e.amount,
     e.balance_before, e.balance_after, e.recorded_at, e.effective_at
 from (select generate_subscripts(@batch_ids::bigint[], 1) as n, unnest(@batch_ids::bigint[]) as batch_id) u
 cross join lateral (
-    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
-        l.effective_at
+    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after,
+        l.recorded_at, l.effective_at
     from ledger_entries l
     where l.tenant_id = @tenant_id::integer and l.transfer_id between u.batch_id << 14 and (u.batch_id << 14) + 16383
     offset 0

@@ -1,8 +1,8 @@
 -- Lock keys of Execute.
 
 -- name: KeyLock :exec
--- Takes the advisory locks of keys, for the transaction, in the order of their numbers: the same in every
--- process, and in transactions of the user's own that take them sorted.
+-- Takes transaction-level advisory locks, ordered by their numbers: the order is the same in every process, and in
+-- users' own transactions that sort them.
 select pg_advisory_xact_lock(k.number)
 from (
     select distinct hashtextextended(u.key, u.tenant_id) as number

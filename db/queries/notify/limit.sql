@@ -1,4 +1,4 @@
--- Limits, as people set them.
+-- Limits as configured, and statements of the background task.
 
 -- name: LimitUpsert :exec
 insert into notify_limits (tenant_id, channel, scope, window_s, most)
@@ -6,10 +6,11 @@ values (@tenant_id, @channel, @scope, @window_s, @most)
 on conflict (tenant_id, channel, scope, window_s) do update set most = excluded.most;
 
 -- name: LimitDelete :execrows
-delete from notify_limits where tenant_id = @tenant_id and channel = @channel and scope = @scope and window_s = @window_s;
+delete from notify_limits where tenant_id = @tenant_id and channel = @channel and scope = @scope
+    and window_s = @window_s;
 
 -- name: FingerprintClean :execrows
--- Deletes some fingerprints whose window is over, without waiting for anybody.
+-- Deletes some fingerprints whose window has ended, skipping locked rows.
 delete from notify_fingerprints
 where ctid = any(array(
     select f.ctid from notify_fingerprints f
@@ -20,14 +21,14 @@ where ctid = any(array(
 ));
 
 -- name: FingerprintOverdue :one
--- For how many seconds the oldest window has been over, of fingerprints that are still there; 0: there are none.
+-- How long the window of the oldest fingerprint has been over, in seconds; 0: there is none.
 select coalesce((
     select extract(epoch from clock_timestamp() - x.expires_at)
     from notify_fingerprints x where x.expires_at < now() order by x.expires_at limit 1
 ), 0)::double precision as seconds;
 
 -- name: CounterClean :execrows
--- Deletes some counters of which all has left the window, without waiting for anybody.
+-- Deletes some counters whose events have all left the window, skipping locked rows.
 delete from notify_counters
 where ctid = any(array(
     select c.ctid from notify_counters c
@@ -38,15 +39,15 @@ where ctid = any(array(
 ));
 
 -- name: CounterOverdue :one
--- For how many seconds the oldest counter has counted nothing, of those that are still there; 0: there are none.
+-- How long the oldest counter has counted nothing, in seconds; 0: there is none.
 select coalesce((
     select extract(epoch from clock_timestamp() - x.expires_at)
     from notify_counters x where x.expires_at < now() order by x.expires_at limit 1
 ), 0)::double precision as seconds;
 
 -- name: ParkedClean :execrows
--- Deletes some dead and unknown messages from the queue whose contents have been gone for 30 days, without waiting for
--- anybody: nothing can send them, and their events tell what became of them.
+-- Deletes some dead and unknown messages from the queue whose contents were deleted 30 days ago, skipping locked
+-- rows. They cannot be sent any more, and their events prove what became of them.
 delete from notify_queue
 where ctid = any(array(
     select q.ctid from notify_queue q
@@ -57,16 +58,18 @@ where ctid = any(array(
 ));
 
 -- name: ParkedOverdue :one
--- For how many seconds the oldest of these should have been gone; 0: there are none.
+-- How long the oldest of these has been due for deletion, in seconds; 0: there is none.
 select coalesce((
     select extract(epoch from clock_timestamp() - (x.contents_until + 31)::timestamp at time zone 'UTC')
-    from notify_queue x where x.due_at is null and x.contents_until < (now() at time zone 'UTC')::date - 30 order by x.contents_until limit 1
+    from notify_queue x where x.due_at is null and x.contents_until < (now() at time zone 'UTC')::date - 30
+        order by x.contents_until limit 1
 ), 0)::double precision as seconds;
 
 -- name: PartitionsKeep :one
--- Makes the partitions to come, and drops one of contents whose day has come.
-select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions();
+-- Creates future partitions, and drops one partition of contents if all its contents have expired.
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over
+    from notify_keep_partitions();
 
 -- name: ProofsDrop :one
--- Drops one partition of proofs that is older than so many full months: for the owner.
+-- Drops one partition of messages and events older than a number of full months. Only the owner may.
 select dropped::integer as dropped, left_over::integer as left_over from notify_drop_proofs(@months::integer);

@@ -1,25 +1,26 @@
--- The outbox's reads: one tenant, one snapshot. Pages find numbers; MessageLoad shows the messages.
+-- Reads of the outbox: one tenant, one snapshot. Pages find ids; MessageLoad reads the messages.
 
 -- name: NameFind :many
 select message_id from notify_names where tenant_id = @tenant_id and biz_no = @biz_no;
 
 -- name: EventList :many
--- The last events of a message, newest first.
-select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal, e.request_id
+-- The latest events of a message, newest first.
+select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal,
+    e.request_id
 from notify_events e
 where e.tenant_id = @tenant_id and e.message_id = @message_id and e.month = @month::date
 order by e.at desc, e.event_id desc
 limit 100;
 
 -- name: ContentGet :many
--- What a message says and to whom, as long as its life is not over.
+-- Content and recipient of a message. Expired ones are missing, even if they have not been deleted yet.
 select c.recipient, c.content
 from notify_contents c
 where c.tenant_id = @tenant_id and c.message_id = @message_id and c.contents_until = @contents_until::date
     and c.contents_until > (clock_timestamp() at time zone 'UTC')::date;
 
 -- name: MessagePage :many
--- Newest first, looking at so many rows and no more.
+-- Newest first. Reads a limited number of rows, whether they match or not.
 select s.message_id
 from (
     select m.message_id, m.channel from notify_messages m
@@ -32,7 +33,7 @@ order by s.message_id desc
 limit @count;
 
 -- name: MessagePageEnd :one
--- How many rows MessagePage looked at, and the last of them.
+-- How many rows MessagePage read, and the last one of them.
 select count(*) as scanned, coalesce(min(s.message_id), 0)::bigint as last
 from (
     select m.message_id from notify_messages m
@@ -42,14 +43,14 @@ from (
 ) s;
 
 -- name: MessagePageTo :many
--- Those to one recipient, by their own index.
+-- Messages to one recipient, by an index of their own.
 select m.message_id from notify_messages m
 where m.tenant_id = @tenant_id and m.recipient_hash = @recipient_hash and m.message_id < @before
 order by m.message_id desc
 limit @count;
 
 -- name: MessagePageOpen :many
--- Those that are open, newest first, looking at so many rows and no more.
+-- Open messages, newest first. Reads a limited number of rows, whether they match or not.
 select s.message_id
 from (
     select o.message_id, o.channel, o.state, o.code from notify_queue o
@@ -57,12 +58,13 @@ from (
     order by o.message_id desc
     limit @scan
 ) s
-where s.state = @only_state::text and (@only_channel::text = '' or s.channel = @only_channel) and (@only_code::text = '' or s.code = @only_code)
+where s.state = @only_state::text and (@only_channel::text = '' or s.channel = @only_channel)
+    and (@only_code::text = '' or s.code = @only_code)
 order by s.message_id desc
 limit @count;
 
 -- name: MessagePageOpenEnd :one
--- How many rows MessagePageOpen looked at, and the last of them.
+-- How many rows MessagePageOpen read, and the last one of them.
 select count(*) as scanned, coalesce(min(s.message_id), 0)::bigint as last
 from (
     select o.message_id from notify_queue o
@@ -72,8 +74,8 @@ from (
 ) s;
 
 -- name: DeadGroups :many
--- What is parked in a state, by code and channel: up to 200 codes, and up to 10,000 messages of each, the newest. Steps
--- from code to code by the index.
+-- Parked messages of a state, counted by code and channel: up to 200 codes, and of each up to 10,000 messages, the
+-- newest. Skips from code to code by the index.
 with recursive codes as (
     (select o.code from notify_queue o
     where o.tenant_id = @tenant_id and o.state = @state and o.due_at is null

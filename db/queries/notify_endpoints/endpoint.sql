@@ -1,16 +1,18 @@
--- What is done with webhook endpoints. The tenant comes through an array and the index through a lateral sub-select, so
--- that a plan made on an empty table stays right on a full one.
+-- Statements on webhook endpoints. The tenant is passed in an array and the index is reached by a lateral sub-select,
+-- so that a generic plan made on an empty table stays right on a full one.
 
 -- name: EndpointLock :many
--- Locks endpoints in the order of the arrays, which callers sort by tenant and name; n is the position, from 1.
-select u.n::integer as n, e.ctid, e.endpoint_id, e.url, e.types, e.description, e.disabled_for, e.disabled_at, e.secret_version,
-    e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal, e.request_id
+-- Locks endpoints in the order of the arrays, which callers sort by tenant and name. n is the position, from 1.
+select u.n::integer as n, e.ctid, e.endpoint_id, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
+    e.secret_version, e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
+    e.request_id
 from (
-    select generate_subscripts(@names::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id, unnest(@names::text[]) as name
+    select generate_subscripts(@names::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
+        unnest(@names::text[]) as name
 ) u
 cross join lateral (
-    select l.ctid, l.endpoint_id, l.url, l.types, l.description, l.disabled_for, l.disabled_at, l.secret_version, l.previous_until,
-        l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
+    select l.ctid, l.endpoint_id, l.url, l.types, l.description, l.disabled_for, l.disabled_at, l.secret_version,
+        l.previous_until, l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
     offset 0
@@ -18,41 +20,47 @@ cross join lateral (
 ) e;
 
 -- name: EndpointInsert :exec
-insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for, disabled_at, secret_version,
-    previous_until, failing_since, failed_at, created_at, changed_at, principal, request_id)
-select u.tenant_id, u.name, u.endpoint_id, u.url, u.types, u.description, case u.disabled_for when '' then 'active' else 'disabled' end,
-    nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
+insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for,
+    disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
+    request_id)
+select u.tenant_id, u.name, u.endpoint_id, u.url, u.types, u.description, case u.disabled_for when '' then 'active'
+    else 'disabled' end, nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
     nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (
-    select unnest(@tenants::integer[]) as tenant_id, unnest(@names::text[]) as name, unnest(@endpoint_ids::bigint[]) as endpoint_id,
-        unnest(@urls::text[]) as url, unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
+    select unnest(@tenants::integer[]) as tenant_id, unnest(@names::text[]) as name,
+        unnest(@endpoint_ids::bigint[]) as endpoint_id, unnest(@urls::text[]) as url,
+        unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
         unnest(@disabled_for::text[]) as disabled_for, unnest(@disabled_at::timestamptz[]) as disabled_at,
-        unnest(@secret_versions::integer[]) as secret_version, unnest(@previous_until::timestamptz[]) as previous_until,
+        unnest(@secret_versions::integer[]) as secret_version,
+        unnest(@previous_until::timestamptz[]) as previous_until,
         unnest(@failing_since::timestamptz[]) as failing_since, unnest(@failed_at::timestamptz[]) as failed_at,
-        unnest(@created_at::timestamptz[]) as created_at, unnest(@changed_at::timestamptz[]) as changed_at, unnest(@principals::text[]) as principal,
+        unnest(@created_at::timestamptz[]) as created_at, unnest(@changed_at::timestamptz[]) as changed_at,
+        unnest(@principals::text[]) as principal,
             unnest(@request_ids::text[]) as request_id
 ) u
 order by u.tenant_id, u.name collate "C";
 
 -- name: EndpointUpdate :one
--- Writes endpoints back. Rows are found by the place where they were locked.
+-- Updates endpoints by ctid, since they are locked.
 with updated as (
     update notify_endpoints e
     set endpoint_id = u.endpoint_id, url = u.url, types = u.types, description = u.description,
-        state = case u.disabled_for when '' then 'active' else 'disabled' end, disabled_for = nullif(u.disabled_for, ''),
-        disabled_at = nullif(u.disabled_at, '0001-01-01 00:00:00+00'), secret_version = u.secret_version,
-        previous_until = nullif(u.previous_until, '0001-01-01 00:00:00+00'), failing_since = nullif(u.failing_since, '0001-01-01 00:00:00+00'),
-        failed_at = nullif(u.failed_at, '0001-01-01 00:00:00+00'), created_at = u.created_at, changed_at = u.changed_at,
-        principal = u.principal, request_id = u.request_id
+        state = case u.disabled_for when '' then 'active' else 'disabled' end,
+        disabled_for = nullif(u.disabled_for, ''), disabled_at = nullif(u.disabled_at, '0001-01-01 00:00:00+00'),
+        secret_version = u.secret_version, previous_until = nullif(u.previous_until, '0001-01-01 00:00:00+00'),
+        failing_since = nullif(u.failing_since, '0001-01-01 00:00:00+00'),
+        failed_at = nullif(u.failed_at, '0001-01-01 00:00:00+00'), created_at = u.created_at,
+        changed_at = u.changed_at, principal = u.principal, request_id = u.request_id
     from (
         select unnest(@tids::tid[]) as tid, unnest(@endpoint_ids::bigint[]) as endpoint_id,
             unnest(@urls::text[]) as url, unnest(@types::text[]) as types, unnest(@descriptions::text[]) as description,
             unnest(@disabled_for::text[]) as disabled_for, unnest(@disabled_at::timestamptz[]) as disabled_at,
-            unnest(@secret_versions::integer[]) as secret_version, unnest(@previous_until::timestamptz[]) as previous_until,
+            unnest(@secret_versions::integer[]) as secret_version,
+            unnest(@previous_until::timestamptz[]) as previous_until,
             unnest(@failing_since::timestamptz[]) as failing_since, unnest(@failed_at::timestamptz[]) as failed_at,
-            unnest(@created_at::timestamptz[]) as created_at, unnest(@changed_at::timestamptz[]) as changed_at, unnest(@principals::text[]) as principal,
-            unnest(@request_ids::text[]) as request_id
+            unnest(@created_at::timestamptz[]) as created_at, unnest(@changed_at::timestamptz[]) as changed_at,
+            unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
         offset 0
     ) u
     where e.ctid = u.tid
@@ -69,22 +77,23 @@ with dropped as (
 select commit_expect(count(*), cardinality(@tids::tid[]))::text from dropped;
 
 -- name: EndpointGet :one
-select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until, failing_since, failed_at,
-    created_at, changed_at, principal, request_id
+select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+    failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = @tenant_id and name = @name;
 
 -- name: EndpointPage :many
--- Endpoints of a tenant by name, after one.
-select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until, failing_since, failed_at,
-    created_at, changed_at, principal, request_id
+-- Endpoints of a tenant after a given name, by name.
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+    failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = @tenant_id and name > @after
 order by name
 limit @count;
 
 -- name: EndpointFind :many
--- Active endpoints of tenants by name, without locks. The bound is a constant: a plan for an unknown one would read them all.
+-- Active endpoints of tenants by name, without locks. The limit is a constant, because a generic plan for an unknown
+-- limit would read them all.
 select u.n::integer as n, e.name, e.types
 from (select generate_subscripts(@tenants::integer[], 1) as n, unnest(@tenants::integer[]) as tenant_id) u
 cross join lateral (

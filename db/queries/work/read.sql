@@ -1,29 +1,30 @@
--- What callers read of work done elsewhere, beside the engine. A row past its life counts as gone.
+-- Reads of work records, beside the engine. Expired records are not found.
 
 -- name: WorkRead :one
--- A piece of work with its answer.
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
-    w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.headers, w.body,
-    w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
+-- A record with its answer.
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
+    w.status, w.headers, w.body, w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
 where w.tenant_id = @tenant_id::integer and w.scope = @scope::text and w.key = @key::text
     and (w.expires_at is null or w.expires_at > clock_timestamp());
 
 -- name: WorkPage :many
--- Work after a scope and key, in their order, without bodies. A page looks at so many rows and no more.
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
-    w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.body_bytes, w.expires_at,
-    clock_timestamp()::timestamptz as now
+-- Records after a scope and key, in their order, without bodies. A page reads a limited number of rows.
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
+    w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
-where w.tenant_id = @tenant_id::integer and (w.scope, w.key) > (@after_scope::text, @after_key::text) and w.scope <= @last_scope::text
+where w.tenant_id = @tenant_id::integer and (w.scope, w.key) > (@after_scope::text, @after_key::text)
+    and w.scope <= @last_scope::text
 order by w.scope, w.key
 limit @count::integer;
 
 -- name: WorkPageOpen :many
--- The same of work in a state that work_records_open_idx has.
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
-    w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.body_bytes, w.expires_at,
-    clock_timestamp()::timestamptz as now
+-- The same for records in a state that work_records_open_idx has.
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
+    w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
 where w.tenant_id = @tenant_id::integer and w.state = @state::text and w.state in ('running', 'parked')
     and (w.scope, w.key) > (@after_scope::text, @after_key::text) and w.scope <= @last_scope::text
@@ -31,7 +32,7 @@ order by w.scope, w.key
 limit @count::integer;
 
 -- name: WorkBusy :many
--- Which of these somebody holds now: the others are worth another try.
+-- Which of these records have a holder now: a Begin of the others is worth another try.
 select u.n::integer as n
 from (
     select generate_subscripts(@keys::text[], 1) as n, unnest(@tenants::integer[]) as tenant_id,
@@ -39,13 +40,14 @@ from (
 ) u
 cross join lateral (
     select 1 from work_records l
-    where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key and l.state = 'running' and l.lease_until > clock_timestamp()
+    where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key and l.state = 'running'
+        and l.lease_until > clock_timestamp()
     offset 0
 ) w;
 
 -- name: WorkClean :execrows
--- Deletes some rows whose life is over, oldest first, without waiting for anybody. now(), because an
--- index cannot be searched by a clock that moves.
+-- Deletes some expired records, oldest first, skipping locked rows. Uses now(), because clock_timestamp() cannot be
+-- an index condition.
 delete from work_records
 where ctid = any(array(
     select w.ctid from work_records w
@@ -56,7 +58,7 @@ where ctid = any(array(
 ));
 
 -- name: WorkOverdue :one
--- For how many seconds the oldest life has been over, of work that is still there; 0: there is none.
+-- Age of the oldest expired record that is still there, in seconds; 0: there is none.
 select coalesce((
     select extract(epoch from clock_timestamp() - w.expires_at)
     from work_records w where w.expires_at < now() order by w.expires_at limit 1

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// baselineCaller calls the baseline's function over a connection of its own: a prepared statement
-// through pgconn, below pgx's own conveniences, so that this client is as lean as the HTTP one.
+// baselineCaller calls the baseline's function over its own connection. It uses a prepared statement through
+// pgconn, below pgx's conveniences, so that this client is as lean as the HTTP one.
 type baselineCaller struct {
 	conn     *pgconn.PgConn
 	maker    *maker
@@ -42,24 +42,24 @@ func newBaselineCaller(ctx context.Context, spec *Spec, n int) (*baselineCaller,
 func (c *baselineCaller) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	_ = c.conn.Close(ctx) // nothing is waiting on it
+	_ = c.conn.Close(ctx) // no caller waits for it
 }
 
-func (c *baselineCaller) call() outcome {
+func (c *baselineCaller) call() Outcome {
 	t := c.maker.make()
 	c.params[1], c.params[2], c.params[3], c.params[4] = t.bizNo[:], t.from[:], t.to[:], t.minor[:]
 	if err := c.conn.Conn().SetDeadline(time.Now().Add(c.patience)); err != nil {
-		return outcome{unknown: 1, err: err}
+		return Outcome{Unknown: 1, Err: err}
 	}
-	// The background context costs nothing to watch; the deadline is on the connection.
+	// The background context costs nothing to watch; the connection has the deadline.
 	r := c.conn.ExecPrepared(context.Background(), baselineStatement, c.params[:], nil, nil)
 	_, err := r.Close()
 	var refused *pgconn.PgError
 	switch {
 	case err == nil:
-		return outcome{succeeded: 1}
+		return Outcome{Succeeded: 1}
 	case errors.As(err, &refused):
-		return outcome{refused: 1, err: err}
+		return Outcome{Refused: 1, Err: err}
 	}
-	return outcome{unknown: 1, err: err}
+	return Outcome{Unknown: 1, Err: err}
 }

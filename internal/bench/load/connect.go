@@ -17,17 +17,17 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1/ledgerv1connect"
 )
 
-// request is a whole HTTP request, ready but for what changes, which is written over it in place.
+// request is a complete HTTP request whose variable parts are overwritten in place.
 type request struct {
 	bytes []byte
-	key   int    // where the Idempotency-Key is; 0: none
-	items []item // where the transfers are
+	key   int    // offset of the Idempotency-Key; 0: none
+	items []item // offsets of the transfers
 }
 
-// item is where the changing parts of one transfer stand.
+// item has the offsets of one transfer's variable parts.
 type item struct{ bizNo, from, to, amount int }
 
-// Placeholders of the widths of a transfer's parts. They occur nowhere else in a request.
+// Placeholders with the widths of a transfer's parts. They occur nowhere else in a request.
 const (
 	bizNoMark  = "BIZNO-BIZNO-BIZNO-"
 	fromMark   = "FROM-FROM-FR"
@@ -36,7 +36,7 @@ const (
 	keyMark    = "key-" + bizNoMark
 )
 
-// newRequest builds the request with the generated types, so that it is what any client would send.
+// newRequest builds the request with the generated types, so that it equals any client's.
 func newRequest(spec *Spec) (*request, error) {
 	transfer := &ledgerv1.TransferRequest{BizNo: bizNoMark,
 		Postings: []*ledgerv1.Posting{{From: fromMark, To: toMark, Asset: Asset, Amount: amountMark}}}
@@ -80,7 +80,7 @@ func newRequest(spec *Spec) (*request, error) {
 	return r, nil
 }
 
-// find panics if the mark is not there: the request was built with it.
+// find panics if the mark is missing: the request was built with it.
 func find(b []byte, from int, mark string) int {
 	at := bytes.Index(b[from:], []byte(mark))
 	if at < 0 {
@@ -103,7 +103,7 @@ func (r *request) fill(m *maker) {
 	}
 }
 
-// connectCaller is a caller over Connect's unary protocol.
+// connectCaller calls over Connect's unary protocol.
 type connectCaller struct {
 	conn    httpConn
 	request *request
@@ -127,7 +127,7 @@ func newConnectCaller(spec *Spec, n int) (*connectCaller, error) {
 
 func (c *connectCaller) close() { c.conn.close() }
 
-func (c *connectCaller) call() outcome {
+func (c *connectCaller) call() Outcome {
 	o := c.send()
 	if !c.obey {
 		o.retry = 0
@@ -135,23 +135,23 @@ func (c *connectCaller) call() outcome {
 	return o
 }
 
-func (c *connectCaller) send() outcome {
+func (c *connectCaller) send() Outcome {
 	c.request.fill(c.maker)
 	sent := int64(len(c.request.items))
 	status, body, err := c.conn.roundTrip(c.request.bytes)
 	switch {
 	case err != nil:
-		return outcome{unknown: sent, err: err}
+		return Outcome{Unknown: sent, Err: err}
 	case status == 200 && sent == 1:
-		return outcome{succeeded: 1}
+		return Outcome{Succeeded: 1}
 	case status == 200:
 		return batchOutcome(body, sent)
 	}
 	err = fmt.Errorf("HTTP %d: %s", status, body)
-	if status >= 500 || status == 408 || status == 499 { // the call may have happened all the same
-		return outcome{unknown: sent, err: err}
+	if status >= 500 || status == 408 || status == 499 { // the call may still have succeeded
+		return Outcome{Unknown: sent, Err: err}
 	}
-	return outcome{refused: sent, err: err, retry: retryOf(body)}
+	return Outcome{Refused: sent, Err: err, retry: retryOf(body)}
 }
 
 // retryOf reads the RetryInfo of a Connect error.
@@ -159,7 +159,7 @@ func retryOf(body []byte) time.Duration {
 	var e struct {
 		Details []struct{ Type, Value string }
 	}
-	_ = json.Unmarshal(body, &e) // an error of something on the way has none
+	_ = json.Unmarshal(body, &e) // errors of intermediaries have none
 	for _, d := range e.Details {
 		if d.Type == "google.rpc.RetryInfo" {
 			info := &errdetails.RetryInfo{}
@@ -172,13 +172,13 @@ func retryOf(body []byte) time.Duration {
 	return 0
 }
 
-// batchOutcome looks only at the shell of every result: whether it holds a transfer or an error.
-// Reading a thousand whole transfers would make the client as busy as the server.
-func batchOutcome(body []byte, sent int64) (o outcome) {
+// batchOutcome only checks whether each result is a transfer or an error. Decoding a thousand transfers would
+// make the client as busy as the server.
+func batchOutcome(body []byte, sent int64) (o Outcome) {
 	for len(body) > 0 {
 		number, result, rest, err := nextField(body)
 		if err != nil {
-			return outcome{unknown: sent, err: err}
+			return Outcome{Unknown: sent, Err: err}
 		}
 		body = rest
 		if number != 1 {
@@ -193,19 +193,19 @@ func batchOutcome(body []byte, sent int64) (o outcome) {
 				made = true
 			case 2:
 				e := &ledgerv1.ItemError{}
-				_ = proto.Unmarshal(value, e) // for people to read
+				_ = proto.Unmarshal(value, e) // for the error text
 				o.retry = e.GetRetryDelay().AsDuration()
-				o.err = fmt.Errorf("item: %s: %s (%d bytes)", e.GetReason(), e.GetMessage(), len(whole))
+				o.Err = fmt.Errorf("item: %s: %s (%d bytes)", e.GetReason(), e.GetMessage(), len(whole))
 			}
 		}
 		if made {
-			o.succeeded++
+			o.Succeeded++
 		} else {
-			o.refused++
+			o.Refused++
 		}
 	}
-	if o.unknown = sent - o.succeeded - o.refused; o.unknown != 0 {
-		o.err = errors.New("a batch was answered with another number of results")
+	if o.Unknown = sent - o.Succeeded - o.Refused; o.Unknown != 0 {
+		o.Err = errors.New("wrong number of results in a batch")
 	}
 	return o
 }

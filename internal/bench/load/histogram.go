@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// subBits gives 128 buckets an octave: a bucket is less than 1 % as wide as its values are great.
+// subBits gives 128 buckets per octave: a bucket is narrower than 1 % of its values.
 const (
 	subBits = 7
 	octaves = 28 // up to 2^35 microseconds, nine hours
 	buckets = octaves<<subBits + 2<<subBits
 )
 
-// Histogram counts durations in microseconds, log-linearly. All callers write to one: at the rates of
-// a benchmark its atomic counters cost less than merging a thousand of them.
+// Histogram counts durations in microseconds, log-linearly. All callers share one: at benchmark rates its
+// atomic counters cost less than merging a thousand histograms.
 type Histogram struct {
 	counts [buckets]atomic.Uint64
 	max    atomic.Int64
 }
 
-// Add counts a duration.
 func (h *Histogram) Add(d time.Duration) {
 	h.counts[bucketOf(uint64(max(d.Microseconds(), 0)))].Add(1)
 	for {
@@ -31,7 +30,7 @@ func (h *Histogram) Add(d time.Duration) {
 	}
 }
 
-// bucketOf is exact for values below 256, then keeps the eight leading bits.
+// bucketOf is exact below 256, then keeps the eight leading bits.
 func bucketOf(us uint64) int {
 	shift := bits.Len64(us) - (subBits + 1)
 	if shift <= 0 {
@@ -49,11 +48,11 @@ func topOf(bucket int) uint64 {
 	return (uint64(bucket-shift<<subBits)+1)<<shift - 1
 }
 
-// Max is the greatest duration, exactly.
+// Max is the exact maximum.
 func (h *Histogram) Max() time.Duration { return time.Duration(h.max.Load()) }
 
-// Quantile is the duration that the part q of all does not exceed, at most 1 % too great. Zero if
-// there are none.
+// Quantile is the duration that the fraction q of all values does not exceed, at most 1 % too high. Zero for an
+// empty histogram.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	var total uint64
 	for i := range h.counts {

@@ -11,10 +11,9 @@ import (
 	"time"
 )
 
-// httpConn is one HTTP/1.1 connection that is used again and again. It knows as much of HTTP as the
-// answers of Go's server need: a status line, headers of which only those about the body count, and
-// a body of known length or in chunks. net/http's client costs several times as much, and the two
-// cores of a small machine are to be the server's.
+// httpConn is a persistent HTTP/1.1 connection. It implements only as much of HTTP as answers of Go's server
+// need: a status line, the headers that frame the body, and a body of known length or in chunks. net/http's
+// client costs several times as much CPU, which on a small machine the server needs.
 type httpConn struct {
 	address  string
 	patience time.Duration
@@ -38,13 +37,13 @@ func (c *httpConn) dial() error {
 
 func (c *httpConn) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is waiting on it
+		_ = c.conn.Close() // no caller waits for it
 		c.conn = nil
 	}
 }
 
-// roundTrip sends a whole request and reads the whole answer. The body is good until the next call.
-// After an error the connection is closed, and the next call opens another.
+// roundTrip sends a complete request and reads the complete answer. The body is valid until the next call.
+// After an error the connection is closed, and the next call opens a new one.
 func (c *httpConn) roundTrip(request []byte) (status int, body []byte, err error) {
 	if c.conn == nil {
 		if err := c.dial(); err != nil {
@@ -62,10 +61,10 @@ func (c *httpConn) roundTrip(request []byte) (status int, body []byte, err error
 	return status, c.body.Bytes(), err
 }
 
-// answerHead is what the head of an answer says of its body.
+// answerHead is the body's framing, from the headers.
 type answerHead struct {
 	status  int
-	length  int64 // -1: not told
+	length  int64 // -1: unknown
 	chunked bool
 	closes  bool
 }
@@ -82,7 +81,7 @@ func (c *httpConn) read() (int, error) {
 	case h.length >= 0:
 		_, err = io.CopyN(&c.body, c.r, h.length)
 	default:
-		err = errors.New("the answer does not tell its length")
+		err = errors.New("the answer has no length")
 	}
 	if h.closes {
 		c.close()
@@ -124,7 +123,7 @@ var (
 
 func (h *answerHead) field(line []byte) (err error) {
 	name, value, _ := bytes.Cut(line, []byte(":"))
-	// Most headers are of no interest: their length tells it without a comparison of text.
+	// Most headers are irrelevant; their length rules them out without comparing text.
 	switch len(name) {
 	case len(contentLength):
 		if bytes.EqualFold(name, contentLength) {
@@ -142,8 +141,8 @@ func (h *answerHead) field(line []byte) (err error) {
 	return err
 }
 
-// readChunks reads a body that comes in chunks, to the end of the empty one behind it. Connect's unary
-// answers have no trailers over HTTP/1.1.
+// readChunks reads a chunked body, including the final empty chunk. Unary Connect answers have no trailers over
+// HTTP/1.1.
 func (c *httpConn) readChunks() error {
 	for {
 		line, err := c.r.ReadSlice('\n')

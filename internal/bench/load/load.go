@@ -12,28 +12,28 @@ import (
 	"time"
 )
 
-// caller makes one call after the other.
+// caller makes calls one after the other.
 type caller interface {
-	call() outcome
+	call() Outcome
 	close()
 }
 
-// outcome of a call, in transfers.
-type outcome struct {
-	succeeded, refused, unknown int64
-	err                         error
-	retry                       time.Duration // wait before the next call; 0: none
+// Outcome of a call, in transfers.
+type Outcome struct {
+	Succeeded, Refused, Unknown int64
+	Err                         error
+	retry                       time.Duration // delay before the next call; 0: none
 }
 
-// Main is the load process: it reads a Spec and writes Messages. Ctx ends it early.
+// Main runs the load process: it reads a Spec and writes Messages until done or until ctx ends.
 func Main(ctx context.Context, in io.Reader, out io.Writer) error {
 	encode := json.NewEncoder(out)
 	var spec Spec
 	if err := json.NewDecoder(in).Decode(&spec); err != nil {
-		return fmt.Errorf("read what to do: %w", err)
+		return fmt.Errorf("read the spec: %w", err)
 	}
-	// A live heap of a few megabytes would be collected many times a second, at the server's cost. Our
-	// own Go client is left as its users have it.
+	// A live heap of a few megabytes would be collected many times a second, which costs the server CPU. The Go
+	// client keeps its users' default.
 	if spec.Kind != Client && os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(1000)
 	}
@@ -44,7 +44,7 @@ func Main(ctx context.Context, in io.Reader, out io.Writer) error {
 	return encode.Encode(Message{Result: result})
 }
 
-// opener tells how the callers of a spec are made.
+// opener returns how to open a spec's callers.
 func opener(ctx context.Context, spec *Spec) (func(n int) (caller, error), error) {
 	switch spec.Kind {
 	case Baseline:
@@ -57,13 +57,13 @@ func opener(ctx context.Context, spec *Spec) (func(n int) (caller, error), error
 			return &clientCaller{client: shared, maker: newMaker(spec, n), patience: spec.Patience}, nil
 		}, nil
 	}
-	return nil, fmt.Errorf("there is no load %q", spec.Kind)
+	return nil, fmt.Errorf("unknown kind of load %q", spec.Kind)
 }
 
-// meter is what all callers of a run write to.
+// meter is shared by all callers of a run.
 type meter struct {
 	stop                        atomic.Bool
-	window                      atomic.Bool // what ends now is measured
+	window                      atomic.Bool // calls that end now are measured
 	succeeded, refused, unknown atomic.Int64
 	measured, refusedCalls      atomic.Int64
 	latency                     Histogram
@@ -71,10 +71,10 @@ type meter struct {
 	firstError                  string
 }
 
-// maxWindows bounds how often a window is prolonged.
+// maxWindows bounds how often a window is extended.
 const maxWindows = 10
 
-// idle: no call has ended in the window, and none went wrong.
+// idle reports that no call has ended in the window, and none has failed.
 func (m *meter) idle() bool {
 	return m.measured.Load() == 0 && m.refused.Load() == 0 && m.unknown.Load() == 0
 }
@@ -84,39 +84,44 @@ func run(ctx context.Context, spec *Spec, mark func(string)) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	callers := make([]caller, spec.Callers)
-	for n := range callers {
+	calls := make([]func() Outcome, spec.Callers)
+	for n := range calls {
 		c, err := open(n)
 		if err != nil {
 			return nil, fmt.Errorf("caller %d: %w", n, err)
 		}
 		defer c.close()
-		callers[n] = c
+		calls[n] = c.call
 	}
+	return Measure(ctx, calls, spec.Warmup, spec.Measure, mark)
+}
+
+// Measure runs calls in closed loops. It tells mark when the measured window begins and ends.
+func Measure(ctx context.Context, calls []func() Outcome, warmup, window time.Duration,
+	mark func(string)) (*Result, error) {
 	var m meter
 	var all sync.WaitGroup
-	for _, c := range callers {
-		all.Go(func() { m.loop(ctx, c) })
+	for _, call := range calls {
+		all.Go(func() { m.loop(ctx, call) })
 	}
-	wait(ctx, spec.Warmup)
+	wait(ctx, warmup)
 	mark(MarkMeasure)
 	begin := time.Now()
 	m.window.Store(true)
-	// Where a call takes longer than the window, another window follows, so that a slow machine is measured too.
+	// If a call takes longer than the window, extend the window, so that slow machines are measured too.
 	for windows := 0; windows == 0 || windows < maxWindows && m.idle() && ctx.Err() == nil; windows++ {
-		wait(ctx, spec.Measure)
+		wait(ctx, window)
 	}
 	m.window.Store(false)
 	seconds := time.Since(begin).Seconds()
 	mark(MarkMeasured)
 	m.stop.Store(true)
-	all.Wait() // bounded by the patience of every call
+	all.Wait() // bounded by the timeout of every call
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	return &Result{Succeeded: m.succeeded.Load(), Refused: m.refused.Load(), Unknown: m.unknown.Load(),
-		FirstError: m.firstError,
-		Measured:   m.measured.Load(), RefusedCalls: m.refusedCalls.Load(), Seconds: seconds,
+		FirstError: m.firstError, Measured: m.measured.Load(), RefusedCalls: m.refusedCalls.Load(), Seconds: seconds,
 		P50: m.latency.Quantile(0.5), P99: m.latency.Quantile(0.99), Max: m.latency.Max()}, nil
 }
 
@@ -127,31 +132,31 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// A caller that gets no answers must not spin, nor wait for a server that is gone.
+// Bounds for a caller without answers: it must neither spin nor wait forever for a dead server.
 const (
 	pauseAfterUnknown = 50 * time.Millisecond
 	giveUpAfter       = 20
 )
 
-func (m *meter) loop(ctx context.Context, c caller) {
+func (m *meter) loop(ctx context.Context, call func() Outcome) {
 	for lost := 0; lost < giveUpAfter && !m.stop.Load(); {
 		begin := time.Now()
-		o := c.call()
+		o := call()
 		took := time.Since(begin)
-		m.succeeded.Add(o.succeeded)
-		if m.window.Load() && o.succeeded > 0 {
-			m.measured.Add(o.succeeded)
+		m.succeeded.Add(o.Succeeded)
+		if m.window.Load() && o.Succeeded > 0 {
+			m.measured.Add(o.Succeeded)
 			m.latency.Add(took)
 		}
-		if m.window.Load() && o.refused > 0 {
+		if m.window.Load() && o.Refused > 0 {
 			m.refusedCalls.Add(1)
 		}
-		if o.err != nil {
-			m.refused.Add(o.refused)
-			m.unknown.Add(o.unknown)
-			m.first.Do(func() { m.firstError = o.err.Error() })
+		if o.Err != nil {
+			m.refused.Add(o.Refused)
+			m.unknown.Add(o.Unknown)
+			m.first.Do(func() { m.firstError = o.Err.Error() })
 		}
-		if o.unknown == 0 {
+		if o.Unknown == 0 {
 			lost = 0
 			if o.retry > 0 {
 				wait(ctx, o.retry)

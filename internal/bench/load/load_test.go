@@ -44,19 +44,19 @@ func TestHistogramBucketsFollowOneAnother(t *testing.T) {
 	for bucket := range buckets - 1 {
 		top := topOf(bucket)
 		if bucketOf(top) != bucket || bucketOf(top+1) != bucket+1 {
-			t.Fatalf("bucket %d ends at %d, which is in %d, and the next in %d", bucket, top, bucketOf(top),
+			t.Fatalf("bucket %d ends at %d, which is in bucket %d, and the next value in %d", bucket, top, bucketOf(top),
 				bucketOf(top+1))
 		}
 	}
 	if (&Histogram{}).Quantile(0.5) != 0 {
-		t.Error("an empty one has a median")
+		t.Error("an empty histogram has a median")
 	}
 	if bucketOf(1<<63) != buckets-1 {
 		t.Error("a century has a bucket of its own")
 	}
 }
 
-// serve gives a real server, and a connection to it.
+// serve starts a real server and returns a connection to it.
 func serve(t *testing.T, handler http.HandlerFunc) *httpConn {
 	t.Helper()
 	s := httptest.NewServer(handler)
@@ -88,7 +88,7 @@ func TestAnswersOfEverySizeAreRead(t *testing.T) {
 		_, _ = w.Write(part)
 	})
 	request := []byte("POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi")
-	// Sizes around net/http's own limit for telling a length, and around the buffer.
+	// Sizes around net/http's limit for a Content-Length, and around the buffer.
 	for _, mode = range []string{"plain", "chunked", "close"} {
 		for _, size = range []int{0, 2, 2046, 2048, 4096, 8192, 100_000} {
 			for _, status = range []int{200, 400, 503} {
@@ -99,7 +99,7 @@ func TestAnswersOfEverySizeAreRead(t *testing.T) {
 			}
 		}
 	}
-	// One connection for all, and one more for each answer that closes it: 20 follow the first.
+	// One connection for everything, plus one for each answer that closes it: 20 follow the first.
 	if slices.Sort(addresses); len(slices.Compact(addresses)) != 21 {
 		t.Errorf("%d connections", len(slices.Compact(addresses)))
 	}
@@ -126,7 +126,7 @@ func TestBrokenAnswersAreErrorsAndTheNextCallConnectsAgain(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabcde\r\n0\r\n\r\n",
 	} {
 		if _, _, err := c.roundTrip([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")); err == nil || c.conn != nil {
-			t.Errorf("%q is an answer: %v", raw, err)
+			t.Errorf("%q was accepted: %v", raw, err)
 		}
 	}
 	raw = "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n"
@@ -135,7 +135,7 @@ func TestBrokenAnswersAreErrorsAndTheNextCallConnectsAgain(t *testing.T) {
 	}
 }
 
-func TestRequestsAreWhatTheServerReads(t *testing.T) {
+func TestTheServerDecodesTheRequests(t *testing.T) {
 	t.Parallel()
 	for _, spec := range []Spec{{Hot: -1}, {Hot: 7000, Keys: true}, {Hot: -1, Items: 3}} {
 		var mu sync.Mutex
@@ -197,7 +197,7 @@ func checkRequests(t *testing.T, spec *Spec, got []*ledgerv1.TransferRequest) {
 		}
 		used[r.GetPostings()[0].GetFrom()] = true
 		if used[r.GetBizNo()] {
-			t.Errorf("%s comes twice", r.GetBizNo())
+			t.Errorf("%s occurs twice", r.GetBizNo())
 		}
 		used[r.GetBizNo()] = true
 	}
@@ -211,7 +211,7 @@ func TestCallLongerThanTheWindowIsMeasured(t *testing.T) {
 	for _, status := range []int{http.StatusOK, http.StatusBadRequest} {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if status == http.StatusOK {
-				<-time.After(150 * time.Millisecond) // the time is what is measured
+				<-time.After(150 * time.Millisecond) // the elapsed time is measured
 			}
 			w.WriteHeader(status)
 		}))
@@ -240,14 +240,14 @@ func TestBatchOutcomeCountsResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := batchOutcome(body, 3); o.succeeded != 2 || o.refused != 1 || o.unknown != 0 ||
-		!strings.Contains(o.err.Error(), "INSUFFICIENT") {
+	if o := batchOutcome(body, 3); o.Succeeded != 2 || o.Refused != 1 || o.Unknown != 0 ||
+		!strings.Contains(o.Err.Error(), "INSUFFICIENT") {
 		t.Errorf("outcome %+v", o)
 	}
-	if o := batchOutcome(body, 4); o.unknown != 1 || o.err == nil {
-		t.Errorf("one is missing: %+v", o)
+	if o := batchOutcome(body, 4); o.Unknown != 1 || o.Err == nil {
+		t.Errorf("a result is missing: %+v", o)
 	}
-	if o := batchOutcome(body[:len(body)-1], 3); o.unknown != 3 || o.err == nil {
-		t.Errorf("cut off: %+v", o)
+	if o := batchOutcome(body[:len(body)-1], 3); o.Unknown != 3 || o.Err == nil {
+		t.Errorf("truncated: %+v", o)
 	}
 }

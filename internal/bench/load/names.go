@@ -5,31 +5,30 @@ import (
 	"math/rand/v2"
 )
 
-// Asset is what all transfers of the benchmark move; Scale its decimals.
+// Asset is the asset of all transfers; Scale is its number of decimals.
 const (
 	Asset = "CNY"
 	Scale = 2
 )
 
-// Code is an account's code. All are equally long, so that one can be written over another in a
-// request that is ready.
+// Code is an account's code. All codes have the same length, so that they can be overwritten in a prepared request.
 func Code(number int) string { return fmt.Sprintf("acct:%07d", number) }
 
-// World is the unbounded account that the money comes from.
+// World is the unbounded account that funds the others.
 const World = "world"
 
-// transfer is what changes from one transfer to the next, as text of fixed widths.
+// transfer has the variable parts of a transfer, as text of fixed width.
 type transfer struct {
 	bizNo    [18]byte
 	from, to [12]byte
 	amount   [4]byte // 1.00 to 9.99
-	minor    [3]byte // the same in minor units
+	minor    [3]byte // in minor units
 }
 
 const hexDigits = "0123456789abcdef"
 
-// maker makes the transfers of one caller. Biz_nos lead with a counter, as order numbers grow with
-// time: neither random over the whole index nor strictly at its end.
+// maker makes one caller's transfers. Biz_nos begin with a counter, like order numbers that grow with time:
+// neither random over the whole index nor strictly at its end.
 type maker struct {
 	spec   *Spec
 	random *rand.Rand
@@ -48,7 +47,7 @@ func newMaker(spec *Spec, caller int) *maker {
 	return m
 }
 
-// make gives the next transfer; it is good until the next call.
+// make returns the next transfer; it is valid until the next call.
 func (m *maker) make() *transfer {
 	putHex(m.t.bizNo[5:13], m.next)
 	m.next++

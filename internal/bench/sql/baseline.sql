@@ -60,11 +60,12 @@ create table ledger_entries (
 );
 
 -- The same journal as the service begins with.
-insert into ledger_accounts select tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance, max_balance,
-    version, last_entry_at from public.ledger_accounts;
-insert into ledger_transfers select tenant_id, transfer_id, biz_no, type, recorded_at, effective_at from public.ledger_transfers;
-insert into ledger_entries select tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting, asset, amount,
-    balance_before, balance_after from public.ledger_entries;
+insert into ledger_accounts select tenant_id, account_id, code, asset, scale, kind, state, balance, held,
+    min_balance, max_balance, version, last_entry_at from public.ledger_accounts;
+insert into ledger_transfers select tenant_id, transfer_id, biz_no, type, recorded_at, effective_at
+    from public.ledger_transfers;
+insert into ledger_entries select tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting,
+    asset, amount, balance_before, balance_after from public.ledger_entries;
 select setval('ledger_transfer_seq', max(transfer_id)) from ledger_transfers;
 
 alter table ledger_accounts add constraint ledger_accounts_pkey primary key (tenant_id, account_id);
@@ -73,7 +74,8 @@ alter table ledger_transfers add constraint ledger_transfers_pkey primary key (t
 alter table ledger_transfers add constraint ledger_transfers_biz_no_key unique (tenant_id, biz_no);
 alter table ledger_entries add constraint ledger_entries_pkey primary key (tenant_id, account_id, version);
 create index ledger_entries_transfer_idx on ledger_entries (tenant_id, transfer_id);
-create index ledger_entries_effective_idx on ledger_entries (tenant_id, account_id, effective_at) where effective_at is not null;
+create index ledger_entries_effective_idx on ledger_entries (tenant_id, account_id, effective_at)
+    where effective_at is not null;
 
 -- The service's guard against entries that do not sum to zero. It costs a statement of one transfer
 -- about as much as a batch of a thousand, so the baseline is measured without it, which is the harder
@@ -134,7 +136,8 @@ begin
     end if;
     insert into ledger_transfers (tenant_id, biz_no, type, recorded_at) values (tenant, biz, 'transfer', at)
     returning transfer_id into id;
-    insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount, balance_before, balance_after)
+    insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, posting, asset, amount,
+        balance_before, balance_after)
     values (tenant, payer, payer_version + 1, id, at, 0, 'CNY', -moved, payer_balance, payer_balance - moved),
         (tenant, payee, payee_version + 1, id, at, 0, 'CNY', moved, payee_balance, payee_balance + moved);
     update ledger_accounts set balance = payer_balance - moved, version = payer_version + 1, last_entry_at = at

@@ -1,5 +1,5 @@
-// Package consumertest is what every broker has to stand: messages that are delivered again, that are
-// poison, and a consumer that is killed in the middle.
+// Package consumertest is the conformance suite for brokers: redelivered messages, poison messages, and a
+// consumer that is killed midway.
 package consumertest
 
 import (
@@ -16,35 +16,37 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/ledgerd/ledgerd/client"
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/consumer"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// Broker is a running broker with something that messages can be sent to.
+// Broker is a running broker with a destination for messages.
 type Broker struct {
-	// Settings are the fields of a consumer's entry that are the broker's, one a line.
+	// Settings are the broker's fields of a consumer entry, one per line.
 	Settings []string
-	// Send sends a message, with the header Message-Id unless id is empty, and waits until it is kept.
+	// Send sends a message, with header Message-Id unless id is empty, and waits until it is stored.
 	Send func(id, body string)
-	// Left is how many messages the broker still has to deliver, or has no acknowledgement of.
+	// Left is the number of messages that are undelivered or unacknowledged.
 	Left func() int
 }
 
-// IDHeader names messages in these tests.
+// IDHeader is the header with the message id in these tests.
 const IDHeader = "Message-Id"
 
-// World is a database with a little money in it.
+// World is a database with some accounts.
 type World struct {
 	T      *testing.T
 	DB     *pgtest.DB
-	Pool   *pgxpool.Pool // as superuser, for looking
+	Pool   *pgxpool.Pool // as superuser, for inspection
 	Tenant int32
 	Log    *Log
 }
 
-// NewWorld makes the tenant shop, with an account bank of any depth and an account a that is empty.
+// NewWorld makes the tenant shop with an unbounded account bank and empty accounts.
 func NewWorld(t *testing.T) *World {
 	t.Helper()
 	db := pgtest.New(t)
@@ -53,19 +55,32 @@ func NewWorld(t *testing.T) *World {
 	if w.Tenant, err = access.EnsureTenant(t.Context(), w.Pool, "shop"); err != nil {
 		t.Fatal(err)
 	}
-	w.runOnce(t, `{"operations": [
-		{"request": {"@type": "type.googleapis.com/ledgerd.ledger.v1.CreateAssetsRequest", "assets": [{"code": "CNY", "scale": 2}]}},
-		{"request": {"@type": "type.googleapis.com/ledgerd.ledger.v1.CreateAccountsRequest", "accounts": [
-			{"code": "bank", "asset": "CNY", "unbounded": true}, {"code": "a", "asset": "CNY"}, {"code": "b", "asset": "CNY"}]}}]}`)
+	s, err := server.Start(t.Context(), server.Options{DatabaseURL: db.AppDSN, Listen: "127.0.0.1:0",
+		Anyone: &access.Identity{Tenant: w.Tenant, Principal: "setup", Role: access.Admin},
+		Log:    slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	c := client.New("http://" + s.Addr())
+	defer c.Close()
+	_, err = c.Ledger.CreateAssets(t.Context(),
+		&ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "CNY", Scale: 2}}})
+	if err == nil {
+		_, err = c.Ledger.CreateAccounts(t.Context(), &ledgerv1.CreateAccountsRequest{Accounts: []*ledgerv1.NewAccount{
+			{Code: "bank", Asset: "CNY", Unbounded: true}, {Code: "a", Asset: "CNY"}, {Code: "b", Asset: "CNY"}}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	return w
 }
 
-// File writes a file of settings with one consumer.
+// File writes a consumer file with one entry.
 func (w *World) File(b Broker, more ...string) string {
 	w.T.Helper()
 	lines := append([]string{"name: it", "group: billing", "tenant: shop", "message_id: header:" + IDHeader,
-		"backoff: 20ms", "max_backoff: 100ms",
-		"max_attempts: 3"}, append(b.Settings, more...)...)
+		"backoff: 20ms", "max_backoff: 100ms", "max_attempts: 3"}, append(b.Settings, more...)...)
 	last := map[string]string{}
 	var order []string
 	for _, line := range lines {
@@ -90,7 +105,7 @@ func (w *World) File(b Broker, more ...string) string {
 	return file
 }
 
-// Serve starts a server that consumes, in this process.
+// Serve starts a consuming server in this process.
 func (w *World) Serve(file string) *server.Server {
 	w.T.Helper()
 	settings, err := consumer.ReadFile(file)
@@ -107,20 +122,7 @@ func (w *World) Serve(file string) *server.Server {
 	return s
 }
 
-// runOnce runs an Execute as a message would, without a broker.
-func (w *World) runOnce(t *testing.T, body string) {
-	t.Helper()
-	source := &once{body: body, done: make(chan struct{})}
-	file := w.File(Broker{Settings: []string{"broker: rabbitmq", "url: amqp://nowhere", "queue: q"}}, "group: setup",
-		"message_id: broker")
-	settings, err := consumer.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.consumeFrom(t, settings[0], source)
-}
-
-// Eventually waits until something is so.
+// Eventually polls until the condition holds.
 func (w *World) Eventually(limit time.Duration, what string, is func() bool) {
 	w.T.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -138,7 +140,7 @@ func (w *World) Eventually(limit time.Duration, what string, is func() bool) {
 	}
 }
 
-// Text runs a query for one text.
+// Text runs a query that returns a text.
 func (w *World) Text(sql string, args ...any) (s string) {
 	w.T.Helper()
 	if err := w.Pool.QueryRow(context.Background(), sql, args...).Scan(&s); err != nil {
@@ -147,7 +149,7 @@ func (w *World) Text(sql string, args ...any) (s string) {
 	return s
 }
 
-// Count runs a query for one number.
+// Count runs a query that returns a number.
 func (w *World) Count(sql string, args ...any) (n int) {
 	w.T.Helper()
 	if err := w.Pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
@@ -156,13 +158,13 @@ func (w *World) Count(sql string, args ...any) (n int) {
 	return n
 }
 
-// Pay is a body that moves an amount under a biz_no.
+// Pay is a message body that moves an amount under a biz_no.
 func Pay(bizNo, from, to, amount string) string {
 	return fmt.Sprintf(`{"@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest", "bizNo": %q,
 		"postings": [{"from": %q, "to": %q, "asset": "CNY", "amount": %q}]}`, bizNo, from, to, amount)
 }
 
-// Log keeps log lines for tests to read.
+// Log collects log lines for tests.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -174,7 +176,7 @@ func (l *Log) Write(b []byte) (int, error) {
 	return l.buf.Write(b)
 }
 
-// last are the last lines.
+// last returns the last lines.
 func (l *Log) last(n int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,7 +184,7 @@ func (l *Log) last(n int) string {
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")
 }
 
-// Count tells how many lines have a text in them.
+// Count is the number of lines that contain a text.
 func (l *Log) Count(text string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,14 +8,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// EffectsOnce sends good messages several times, also with another content under the same id, and
-// poison of every kind.
+// EffectsOnce sends valid messages several times, also with other content under the same id, and every kind of
+// poison message.
 func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 	b := start(t)
 	w := NewWorld(t)
@@ -27,10 +28,10 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 		b.Send(id, body)
 	}
 	s := w.Serve(w.File(b))
-	w.Eventually(30*time.Second, "the good ones take effect", func() bool {
+	w.Eventually(30*time.Second, "the valid messages take effect", func() bool {
 		return w.Count("select count(*) from inbox_messages where state = 'succeeded' and consumer_group = 'billing'") == good
 	})
-	for i := range good { // what was sent again by a client that makes a new body each time
+	for i := range good { // resent by a client that makes a new body each time
 		b.Send(fmt.Sprint("m", i), Pay(fmt.Sprint("second-m", i), "bank", "a", "1"))
 	}
 	b.Send("no-json", "{")
@@ -59,29 +60,32 @@ func EffectsOnce(t *testing.T, start func(t *testing.T) Broker) {
 			t.Errorf("%s: %s, not %s", sql, got, want)
 		}
 	}
-	// A person puts money there, and brings the message back: the broker has long forgotten it.
+	// An operator funds the account and requeues the message, which the broker does not redeliver.
 	b.Send("money", Pay("money", "bank", "b", "5"))
 	if _, err := w.Pool.Exec(t.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(), requeued_at = now(), finished_at = null
-		where message_id = 'no-money'`); err != nil { // what Requeue does
+		where message_id = 'no-money'`); err != nil { // as Requeue does
 		t.Fatal(err)
 	}
-	w.Eventually(30*time.Second, "the one brought back takes effect", func() bool {
+	w.Eventually(30*time.Second, "the requeued message takes effect", func() bool {
 		return w.Count("select count(*) from ledger_transfers where biz_no in ('with-money', 'no-money')") == 2 ||
-			w.requeue("no-money") // it may have come before the money
+			w.requeue("no-money") // its attempt may have preceded the money
 	})
 	s.Stop()
-	w.Eventually(10*time.Second, "all is acknowledged", func() bool { return b.Left() == 0 })
+	w.Eventually(10*time.Second, "all are acknowledged", func() bool { return b.Left() == 0 })
 }
 
-// requeue brings a message back if it is dead. It is false.
+// requeue requeues a message if it is dead. It returns false.
 func (w *World) requeue(id string) bool {
 	_, _ = w.Pool.Exec(w.T.Context(), `update inbox_messages set state = 'failed', attempts = 0, retry_at = now(), requeued_at = now(), finished_at = null
 		where state = 'dead' and message_id = $1`, id)
 	return false
 }
 
-// Killed kills the consuming process with SIGKILL again and again while messages flow, each of which is
-// sent twice, and then a third time with another content: every one takes effect once.
+// patience is enough for a slow machine: a restarted consumer gets all messages again that it had not acknowledged.
+const patience = 3 * time.Minute
+
+// Killed repeatedly kills the consuming process with SIGKILL while messages flow. Each message is sent twice,
+// and a third time with other content; every message takes effect once.
 func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) {
 	b := start(t)
 	w := NewWorld(t)
@@ -104,7 +108,7 @@ func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) 
 	for range kills {
 		before := succeeded()
 		p.start()
-		w.Eventually(60*time.Second, "the process consumes",
+		w.Eventually(patience, "the process consumes",
 			func() bool { return succeeded() > before || succeeded() == messages })
 		<-time.After(time.Duration(rand.IntN(60)) * time.Millisecond)
 		if succeeded() < messages {
@@ -114,33 +118,25 @@ func Killed(t *testing.T, start func(t *testing.T) Broker, messages, kills int) 
 	}
 	<-sent
 	p.start()
-	w.Eventually(60*time.Second, "all have had their effect", func() bool { return succeeded() == messages })
-	w.Eventually(60*time.Second, "all are settled", func() bool {
+	w.Eventually(patience, "all took effect", func() bool { return succeeded() == messages })
+	w.Eventually(patience, "all are settled", func() bool {
 		return w.Count("select count(*) from inbox_messages where state = 'dead' and consumer_group = 'billing'") == messages
 	})
-	w.Eventually(60*time.Second, "all are acknowledged", func() bool { return b.Left() == 0 })
+	w.Eventually(patience, "all are acknowledged", func() bool { return b.Left() == 0 })
 	again := w.Log.Count(`"outcome":"duplicate"`)
-	t.Logf("killed %d times, %d of them while there was work; %d deliveries were known already", kills, busy, again)
+	t.Logf("killed %d times, %d of them under load; %d repeated deliveries", kills, busy, again)
 	if n := w.Count("select count(*) from ledger_transfers"); n != messages {
 		t.Errorf("%d messages had %d effects", messages, n)
 	}
 	if busy < kills/2 || again == 0 {
-		t.Errorf("the test tried too little: killed at work %d of %d times, %d repeats", busy, kills, again)
+		t.Errorf("the test exercised too little: killed under load %d of %d times, %d repeats", busy, kills, again)
 	}
 	p.kill()
 }
 
-func build(t *testing.T) string {
-	binary := filepath.Join(t.TempDir(), "ledgerd")
-	cmd := exec.Command("go", "build", "-o", binary, "github.com/ledgerd/ledgerd/cmd/ledgerd")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as make run builds it
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the server: %v\n%s", err, out)
-	}
-	return binary
-}
+func build(t *testing.T) string { return pgtest.Program(t, "github.com/ledgerd/ledgerd/cmd/ledgerd") }
 
-// process is one real ledgerd after the other.
+// process is a restartable ledgerd process.
 type process struct {
 	w            *World
 	binary, file string
@@ -167,7 +163,7 @@ func (p *process) start() {
 	}
 }
 
-// follow keeps what a process logs, and tells when it listens, or that it ended.
+// follow stores a process's log, and signals when it listens or ends.
 func (p *process) follow(logs io.Reader, listening chan<- bool) {
 	lines := bufio.NewScanner(logs)
 	told := false
@@ -184,7 +180,7 @@ func (p *process) follow(logs io.Reader, listening chan<- bool) {
 	}
 }
 
-// kill ends the process as a power cut would.
+// kill ends the process abruptly, like a power cut.
 func (p *process) kill() {
 	if p.cmd != nil {
 		_ = p.cmd.Process.Kill()

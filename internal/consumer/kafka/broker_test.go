@@ -17,17 +17,17 @@ import (
 	"github.com/xdg-go/scram"
 )
 
-// mockPartitions is how many partitions the mock cluster gives every topic.
+// mockPartitions is the mock cluster's number of partitions per topic.
 const mockPartitions int32 = 4
 
-// startMock starts the mock cluster of librdkafka, which speaks Kafka's protocol, in a process of its own.
+// startMock starts librdkafka's mock cluster, which speaks Kafka's protocol, in a separate process.
 func startMock(t *testing.T) (address string) {
 	t.Helper()
 	program, err := exec.LookPath("kcat")
 	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: kcat, a Kafka cluster to test with, is not here (apt-get install kcat)")
+		t.Skip("SKIPPED, NOT TESTED: kcat, which has a mock Kafka cluster, is not installed (apt-get install kcat)")
 	}
-	// As a producer kcat waits for input, and ends with it: also when this process is killed.
+	// As a producer kcat reads stdin and ends with it, even if this process is killed.
 	cmd := exec.Command(program, "-b", "none", "-X", "test.mock.num.brokers=1", "-X", "log_level=7", "-P", "-t", "none")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -61,24 +61,25 @@ func startMock(t *testing.T) (address string) {
 	case <-ended:
 		t.Fatal("kcat ended without a mock cluster")
 	case <-time.After(30 * time.Second):
-		t.Fatal("kcat does not say where its mock cluster listens")
+		t.Fatal("kcat did not log the address of its mock cluster")
 	}
 	return address
 }
 
-// gate is a proxy before the mock cluster, for what the mock lacks or gets wrong:
+// gate is a proxy that works around the mock cluster's gaps and bugs:
+//
 //   - it refuses new versions of ApiVersions in a form that clients cannot read (KIP-511);
-//   - from version 4 on its ListOffsets has 8 bytes of leader epoch for each partition instead of 4;
+//   - from version 4 on its ListOffsets has 8 bytes of leader epoch per partition instead of 4;
 //   - a member whose SyncGroup comes after the leader's gets INVALID_REQUEST instead of its assignment;
 //   - it has no passwords.
 //
-// The gate puts its own address in place of the broker's, and passes everything else unchanged.
+// The gate replaces the broker's address by its own and forwards everything else unchanged.
 type gate struct {
 	mock string
 	port int32
-	// passwords of the user "me" by mechanism; nil asks for none.
+	// passwords of the user "me" by mechanism; nil: no authentication.
 	passwords map[string]string
-	// assignments by member are what each leader sent with its SyncGroup.
+	// assignments from the leaders' SyncGroup requests, by member.
 	assignments sync.Map
 }
 
@@ -103,19 +104,19 @@ func startGate(t *testing.T, passwords map[string]string) (address string) {
 	return l.Addr().String()
 }
 
-// kind is what a request asks, and so what its response is.
+// kind is the type and version of a request, which determines its response's format.
 type kind struct{ key, version int16 }
 
-// member is one of a group in one generation.
+// member is a member of a group in one generation.
 type member struct {
 	id         string
 	generation int32
 }
 
-// question is a request that has no response yet.
+// question is a request without a response so far.
 type question struct {
 	kind
-	syncs member // who sent it, if it is a SyncGroup
+	syncs member // the sender, if it is a SyncGroup
 }
 
 func (g *gate) serve(client net.Conn) {
@@ -125,7 +126,7 @@ func (g *gate) serve(client net.Conn) {
 		return
 	}
 	defer broker.Close()
-	var asked sync.Map // by correlation id: what is not answered yet
+	var asked sync.Map // unanswered requests by correlation id
 	go func() {
 		defer client.Close()
 		for {
@@ -152,7 +153,7 @@ func (g *gate) serve(client net.Conn) {
 			own = tooNew()
 		case k.key != apiVersions && !login.done:
 			if own, err = login.answer(k, request); err != nil {
-				return // as a real broker does
+				return // like a real broker
 			}
 		}
 		if own != nil {
@@ -167,7 +168,7 @@ func (g *gate) serve(client net.Conn) {
 	}
 }
 
-// tooNew is how a real broker refuses a version of ApiVersions.
+// tooNew is a real broker's refusal of an ApiVersions version.
 func tooNew() kmsg.Response {
 	r := kmsg.NewPtrApiVersionsResponse()
 	r.ErrorCode = kerr.UnsupportedVersion.Code
@@ -175,7 +176,7 @@ func tooNew() kmsg.Response {
 	return r
 }
 
-// syncs keeps the assignments of a SyncGroup, and returns its sender.
+// syncs stores the assignments in a SyncGroup and returns its sender.
 func (g *gate) syncs(k kind, request []byte) member {
 	r, ok := kmsg.RequestForKey(k.key).(*kmsg.SyncGroupRequest)
 	if !ok {
@@ -191,8 +192,8 @@ func (g *gate) syncs(k kind, request []byte) member {
 	return member{r.MemberID, r.Generation}
 }
 
-// rewrite puts the gate's address in place of the broker's, and mends what the mock cluster gets wrong. The mock
-// cluster has no versions with tags here, so the header of a response is its correlation id.
+// rewrite replaces the broker's address by the gate's and fixes the mock cluster's bugs. The mock cluster
+// supports no versions with tagged fields here, so a response header is just its correlation id.
 func (g *gate) rewrite(q question, response []byte) []byte {
 	r := kmsg.ResponseForKey(q.key)
 	r.SetVersion(q.version)
@@ -202,7 +203,7 @@ func (g *gate) rewrite(q question, response []byte) []byte {
 		return response
 	}
 	if err := r.ReadFrom(response[4:]); err != nil {
-		return nil // which no client can read
+		return nil // unreadable for clients
 	}
 	switch r := r.(type) {
 	case *kmsg.MetadataResponse:
@@ -285,7 +286,7 @@ func (l *login) handshake(r *kmsg.SASLHandshakeRequest) (kmsg.Response, error) {
 	return r.ResponseKind(), nil
 }
 
-// step takes what the client says, and tells what to answer.
+// step processes a client message and returns the answer.
 func (l *login) step(said string) (answer string, err error) {
 	if l.scram != nil {
 		answer, err = l.scram.Step(said)
@@ -299,7 +300,7 @@ func (l *login) step(said string) (answer string, err error) {
 	return "", err
 }
 
-// body is a request behind its header, which ends with the client's id: no request of a login has tags there.
+// body skips a request's header, which ends with the client id: no login request has tagged fields there.
 func body(request []byte) []byte {
 	id := 10
 	if n := int16(binary.BigEndian.Uint16(request[8:])); n > 0 {

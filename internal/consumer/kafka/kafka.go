@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// commitEvery is how often offsets are told to the broker: what a dead process had not told is
-	// delivered again, and known by the inbox.
+	// commitEvery is the interval of offset commits. Messages whose offsets a dead process had not committed
+	// are redelivered, and deduplicated by the inbox.
 	commitEvery = 500 * time.Millisecond
 	closeTime   = 5 * time.Second
-	// What a dead process had is another's after sessionTimeout; one that dies while the group shares out
-	// anew holds the others up for rebalanceTimeout at most. We give up a partition at once when asked to.
+	// A dead member's partitions move to another member after sessionTimeout; if it dies during a rebalance,
+	// the rebalance waits at most rebalanceTimeout. We give up partitions immediately when asked to.
 	sessionTimeout   = 6 * time.Second
 	rebalanceTimeout = 10 * time.Second
-	fetchBytes       = 1 << 20 // of one partition at a time
-	// fetchWait bounds a fetch that finds nothing new. A broker gets one fetch at a time, so an idle partition
-	// delays the next messages of its other partitions by as much.
+	fetchBytes       = 1 << 20 // per partition
+	// fetchWait bounds a fetch without new messages. A broker handles one fetch at a time, so an idle partition
+	// can delay the messages of its other partitions by this long.
 	fetchWait = 100 * time.Millisecond
 )
 
@@ -36,14 +36,14 @@ type source struct {
 	client *kgo.Client
 
 	mu sync.Mutex
-	// open is what was given of a partition and is not all acknowledged: meanwhile nothing more is fetched of it.
+	// open are batches that are not fully acknowledged; fetching of their partitions is paused.
 	open map[partition]*given
 }
 
-// given is what one Receive gave of a partition.
+// given is the batch of one partition from one Receive.
 type given struct{ left int }
 
-// record is a message with what it came with.
+// record is a message with its batch.
 type record struct {
 	*kgo.Record
 	with *given
@@ -54,7 +54,7 @@ type partition struct {
 	number int32
 }
 
-// Open joins the group. A group without offsets begins with the oldest messages.
+// Open joins the group. A group without committed offsets begins with the oldest messages.
 func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	o := &source{open: map[partition]*given{}}
 	client, err := kgo.NewClient(append(entry(s),
@@ -87,7 +87,7 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	return o, nil
 }
 
-// entry is how to get in.
+// entry returns the authentication options.
 func entry(s *consumer.Settings) (options []kgo.Opt) {
 	if s.TLS {
 		options = append(options, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
@@ -103,9 +103,9 @@ func entry(s *consumer.Settings) (options []kgo.Opt) {
 	return options
 }
 
-// revoked tells the broker how far we are, before somebody else goes on from there.
+// revoked commits our offsets before another member takes the partitions over.
 func (s *source) revoked(ctx context.Context, client *kgo.Client, gone map[string][]int32) {
-	_ = client.CommitMarkedOffsets(ctx) // else he begins earlier
+	_ = client.CommitMarkedOffsets(ctx) // on failure the next owner repeats some messages
 	s.lost(ctx, client, gone)
 }
 
@@ -120,7 +120,7 @@ func (s *source) lost(_ context.Context, client *kgo.Client, gone map[string][]i
 	client.ResumeFetchPartitions(gone)
 }
 
-// Receive fetches messages, in order within each partition.
+// Receive fetches messages, in order per partition.
 func (s *source) Receive(ctx context.Context) ([]consumer.Delivery, error) {
 	for {
 		fetches := s.client.PollFetches(ctx)
@@ -164,14 +164,14 @@ func delivery(r record) consumer.Delivery {
 	return d
 }
 
-// Acknowledge marks the offset for the next commit, and has the partition go on when all of it is done.
+// Acknowledge marks the offset for the next commit, and resumes the partition when its batch is done.
 func (s *source) Acknowledge(d consumer.Delivery) error {
 	r := d.Handle.(record)
 	at := partition{r.Topic, r.Partition}
 	s.client.MarkCommitRecords(r.Record)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// After a rebalance what is open may be of later.
+	// After a rebalance the open batch may be a later one.
 	if r.with.left--; r.with.left == 0 && s.open[at] == r.with {
 		delete(s.open, at)
 		s.client.ResumeFetchPartitions(map[string][]int32{r.Topic: {r.Partition}})
@@ -179,15 +179,15 @@ func (s *source) Acknowledge(d consumer.Delivery) error {
 	return nil
 }
 
-// Later is not for Kafka, whose messages all have lanes.
+// Later is unsupported: all Kafka messages have lanes.
 func (s *source) Later(consumer.Delivery, time.Duration) error {
-	return errors.New("kafka: a message cannot be put off: its partition has an order")
+	return errors.New("kafka: a message cannot be postponed: its partition is ordered")
 }
 
-// Close tells how far we are, and leaves the group.
+// Close commits our offsets and leaves the group.
 func (s *source) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	_ = s.client.CommitMarkedOffsets(ctx) // else what was done since the last commit comes again
+	_ = s.client.CommitMarkedOffsets(ctx) // on failure messages since the last commit are redelivered
 	s.client.CloseAllowingRebalance()
 }

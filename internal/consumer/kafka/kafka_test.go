@@ -19,14 +19,14 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const topic = "events"
 
-// cluster is a mock cluster with one topic, and a client that sends to it.
+// cluster is a mock cluster with one topic and a producer.
 type cluster struct {
 	t       *testing.T
 	address string
 	client  *kgo.Client
 
 	mu   sync.Mutex
-	ends map[int32]int64 // offsets behind the last message of each partition
+	ends map[int32]int64 // next offset of each partition
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -55,14 +55,14 @@ func (c *cluster) send(partition int32, id, body string) {
 	c.ends[partition] = max(c.ends[partition], r.Offset+1)
 }
 
-// left is how many messages are behind the committed offsets.
+// left is the number of messages after the committed offsets.
 func (c *cluster) left() int {
 	r, of := kmsg.NewPtrOffsetFetchRequest(), kmsg.NewOffsetFetchRequestTopic()
 	r.Group, of.Topic = "billing", topic
 	for n := range mockPartitions {
 		of.Partitions = append(of.Partitions, n)
 	}
-	r.Topics = append(r.Topics, of) // of one group, as all versions before the 8th
+	r.Topics = append(r.Topics, of) // of one group, as in all versions before 8
 	res, err := r.RequestWith(context.Background(), c.client)
 	if err != nil {
 		c.t.Error(err)
@@ -109,7 +109,7 @@ func TestAKilledConsumerLosesAndRepeatsNothing(t *testing.T) {
 	consumertest.Killed(t, start, 600, 4)
 }
 
-// A message that has to be tried again holds up its partition, and no other.
+// A message that must be retried blocks its own partition and no other.
 func TestAPartitionKeepsItsOrder(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -117,23 +117,23 @@ func TestAPartitionKeepsItsOrder(t *testing.T) {
 	for i := range 20 {
 		from := "bank"
 		if i == 7 {
-			from = "b" // which has nothing yet
+			from = "b" // an account without money
 		}
 		c.send(0, fmt.Sprint("n", i), consumertest.Pay(fmt.Sprintf("n%02d", i), from, "a", "1"))
 	}
 	w.Serve(w.File(c.broker(), "message_id: position", "retry_refusals: true", "max_attempts: 1000"))
-	w.Eventually(30*time.Second, "the 8th is tried again and again", func() bool {
+	w.Eventually(30*time.Second, "the 8th is retried", func() bool {
 		return w.Count("select coalesce(max(attempts), 0) from inbox_messages where state = 'failed' and message_id = 'events-0-7'") >= 3
 	})
 	c.send(1, "", consumertest.Pay("elsewhere", "bank", "a", "1"))
-	w.Eventually(30*time.Second, "the other partition goes on", func() bool {
+	w.Eventually(30*time.Second, "the other partition continues", func() bool {
 		return w.Count("select count(*) from ledger_transfers where biz_no = 'elsewhere'") == 1
 	})
 	if n := w.Count("select count(*) from ledger_transfers where biz_no like 'n%'"); n != 7 {
 		t.Errorf("%d of the partition took effect, not 7", n)
 	}
 	c.send(1, "", consumertest.Pay("money", "bank", "b", "1"))
-	w.Eventually(30*time.Second, "the partition goes on", func() bool {
+	w.Eventually(30*time.Second, "the partition continues", func() bool {
 		return w.Count("select count(*) from ledger_transfers where biz_no like 'n%'") == 20
 	})
 	got := w.Text("select string_agg(message_id, ' ' order by finished_at, inbox_id) from inbox_messages where message_id like 'events-0-%'")
@@ -147,9 +147,8 @@ func TestAPartitionKeepsItsOrder(t *testing.T) {
 	w.Eventually(10*time.Second, "all is committed", func() bool { return c.left() == 0 })
 }
 
-// Two members of a group: when one goes away in the middle the other goes on, and nothing happens twice or
-// out of order.
-func TestMembersComeAndGo(t *testing.T) {
+// Two members of a group: if one leaves midway the other continues, without repeating or reordering messages.
+func TestRebalancesKeepOrderAndRepeatNothing(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	w := consumertest.NewWorld(t)
@@ -176,6 +175,6 @@ func TestMembersComeAndGo(t *testing.T) {
 	})
 	if wrong := w.Count(`select count(*) from (select finished_at, lag(finished_at) over (partition by substr(message_id, 1, 8)
 		order by split_part(message_id, '-', 3)::integer) as before from inbox_messages where message_id like 'events-%') m where finished_at < before`); wrong != 0 {
-		t.Errorf("%d messages took effect before one that was before them", wrong)
+		t.Errorf("%d messages took effect out of order", wrong)
 	}
 }

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// batch is how many messages are asked for at once; inFlight bounds those that wait for their next
-	// attempt too.
+	// batch is the size of a fetch. inFlight bounds unacknowledged messages, including those that wait for
+	// their next attempt.
 	batch    = 256
 	inFlight = 4096
-	// fetchFor is how long to wait for one, and so how long the end of the process may have to.
+	// fetchFor is how long a fetch waits for a message, and so may delay shutdown.
 	fetchFor = time.Second
-	// ackWait is how long the server waits before it delivers again what it heard nothing of.
+	// ackWait is the server's timeout for acknowledgements before it redelivers.
 	ackWait = 15 * time.Second
 )
 
@@ -29,8 +29,7 @@ type source struct {
 	consumer jetstream.Consumer
 }
 
-// Open connects, and makes the durable consumer if it is not there. Its name is the group, with what a
-// durable's name cannot have replaced.
+// Open connects and creates the durable consumer if necessary. Its name is the group, with illegal characters replaced.
 func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	conn, err := nats.Connect(s.URL, nats.Name("ledgerd "+s.Name), nats.Timeout(5*time.Second), nats.MaxReconnects(-1),
 		nats.ReconnectWait(500*time.Millisecond))
@@ -40,8 +39,7 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	js, err := jetstream.New(conn)
 	if err == nil {
 		durable := jetstream.ConsumerConfig{Durable: durableName(s.Group), AckPolicy: jetstream.AckExplicitPolicy,
-			AckWait:    ackWait,
-			MaxDeliver: -1, MaxAckPending: inFlight, FilterSubject: s.Subject}
+			AckWait: ackWait, MaxDeliver: -1, MaxAckPending: inFlight, FilterSubject: s.Subject}
 		var c jetstream.Consumer
 		if c, err = js.CreateOrUpdateConsumer(ctx, s.Stream, durable); err == nil {
 			return &source{conn, s.Stream, c}, nil
@@ -51,7 +49,7 @@ func Open(ctx context.Context, s *consumer.Settings) (consumer.Source, error) {
 	return nil, fmt.Errorf("stream %s: %w", s.Stream, err)
 }
 
-// durableName keeps what may stand in a subject's part.
+// durableName replaces characters that are illegal in a durable's name.
 func durableName(group string) string {
 	name := []byte(group)
 	for i, b := range name {
@@ -62,8 +60,8 @@ func durableName(group string) string {
 	return string(name)
 }
 
-// Receive takes what there is, or waits for one message. A fetch is never cut off: what was on its way
-// would come again only when the server has waited for its acknowledgement.
+// Receive takes the available messages, or waits for one. A fetch is never cancelled: messages in flight would
+// be redelivered only after ackWait.
 func (s *source) Receive(ctx context.Context) ([]consumer.Delivery, error) {
 	for ctx.Err() == nil {
 		fetched, err := s.consumer.FetchNoWait(batch)
@@ -79,7 +77,7 @@ func (s *source) Receive(ctx context.Context) ([]consumer.Delivery, error) {
 	return nil, ctx.Err()
 }
 
-// deliveries are all that a fetch got.
+// deliveries converts all messages of a fetch.
 func (s *source) deliveries(fetched jetstream.MessageBatch, err error) (list []consumer.Delivery, _ error) {
 	if err != nil {
 		return nil, err
@@ -92,7 +90,7 @@ func (s *source) deliveries(fetched jetstream.MessageBatch, err error) (list []c
 		list = append(list, d)
 	}
 	if len(list) > 0 {
-		return list, nil // an error comes again
+		return list, nil // a persistent error recurs
 	}
 	return nil, fetched.Error()
 }
@@ -103,8 +101,7 @@ func (s *source) delivery(m jetstream.Msg) (d consumer.Delivery, err error) {
 		return d, err
 	}
 	d = consumer.Delivery{Topic: m.Subject(), Header: make(map[string]string, len(m.Headers())), Body: m.Data(),
-		ID:       m.Headers().Get(nats.MsgIdHdr),
-		Position: fmt.Sprintf("%s-%d", s.stream, meta.Sequence.Stream), Handle: m}
+		ID: m.Headers().Get(nats.MsgIdHdr), Position: fmt.Sprintf("%s-%d", s.stream, meta.Sequence.Stream), Handle: m}
 	for name := range m.Headers() {
 		d.Header[name] = m.Headers().Get(name)
 	}
@@ -113,12 +110,12 @@ func (s *source) delivery(m jetstream.Msg) (d consumer.Delivery, err error) {
 
 func (s *source) Acknowledge(d consumer.Delivery) error { return d.Handle.(jetstream.Msg).Ack() }
 
-// Later asks for the message again after the wait.
+// Later requests redelivery after the wait.
 func (s *source) Later(d consumer.Delivery, wait time.Duration) error {
 	return d.Handle.(jetstream.Msg).NakWithDelay(wait)
 }
 
-// Close sends what was acknowledged and not yet sent.
+// Close flushes pending acknowledgements.
 func (s *source) Close() {
 	_ = s.conn.FlushTimeout(time.Second)
 	s.conn.Close()

@@ -20,15 +20,15 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// startServer starts a real server with JetStream, in a process of its own.
+// startServer starts a real server with JetStream in a separate process.
 func startServer(t *testing.T) (url string) {
 	t.Helper()
 	program, err := exec.LookPath("nats-server")
-	if err != nil { // Debian puts it where the PATH of ordinary users does not lead
+	if err != nil { // Debian installs it outside the PATH of ordinary users
 		program, err = exec.LookPath("/usr/sbin/nats-server")
 	}
 	if err != nil {
-		t.Skip("SKIPPED, NOT TESTED: nats-server is not here (apt-get install nats-server)")
+		t.Skip("SKIPPED, NOT TESTED: nats-server is not installed (apt-get install nats-server)")
 	}
 	dir := t.TempDir()
 	cmd := exec.Command(program, "--addr", "127.0.0.1", "--port", "-1", "--jetstream", "--store_dir", dir,
@@ -45,7 +45,7 @@ func startServer(t *testing.T) (url string) {
 	limit := time.After(30 * time.Second)
 	for {
 		var ports struct{ Nats []string }
-		// The server writes the file when it listens.
+		// The server writes the file once it listens.
 		if text, err := os.ReadFile(file); err == nil && json.Unmarshal(text, &ports) == nil && len(ports.Nats) > 0 {
 			return ports.Nats[0]
 		}
@@ -111,5 +111,5 @@ func TestMessagesTakeEffectOnce(t *testing.T) {
 
 func TestAKilledConsumerLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	consumertest.Killed(t, start, 1500, 8)
+	consumertest.Killed(t, start, 1000, 8)
 }

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// prefetch is how many messages may be here unacknowledged, those included that wait.
+	// prefetch is the limit of unacknowledged messages, including those that wait.
 	prefetch = 512
 	batch    = 256
-	// waitMost is the longest that a message waits here: RabbitMQ itself has no delay, and closes a channel
-	// that keeps one for half an hour. After it the message comes again, and its own wait goes on.
+	// waitMost is the longest in-process wait of a message: RabbitMQ has no delays, and closes a channel that
+	// keeps a message for half an hour. Afterwards the message is redelivered and continues its own wait.
 	waitMost = time.Minute
 )
 
@@ -32,7 +32,7 @@ type source struct {
 	waiting map[*time.Timer]bool
 }
 
-// Open connects and consumes from the queue, which has to be there.
+// Open connects and consumes from the queue, which must exist.
 func Open(_ context.Context, s *consumer.Settings) (consumer.Source, error) {
 	config := amqp.Config{Heartbeat: 10 * time.Second, Locale: "en_US", Dial: amqp.DefaultDial(5 * time.Second),
 		Properties: amqp.NewConnectionProperties()}
@@ -56,7 +56,7 @@ func Open(_ context.Context, s *consumer.Settings) (consumer.Source, error) {
 
 var errGone = errors.New("the channel was closed")
 
-// Receive waits for a message, and takes what is there beside it.
+// Receive waits for a message and takes the further ones available.
 func (s *source) Receive(ctx context.Context) (list []consumer.Delivery, err error) {
 	select {
 	case <-ctx.Done():
@@ -102,20 +102,20 @@ func (s *source) Acknowledge(d consumer.Delivery) error {
 	return m.Ack(false)
 }
 
-// Later keeps the message here until its wait is over, and then gives it back.
+// Later keeps the message in this process until its wait is over, and then returns it to the queue.
 func (s *source) Later(d consumer.Delivery, wait time.Duration) error {
 	m := d.Handle.(amqp.Delivery)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil // which gives it back
+		return nil // closing the channel returns it to the queue
 	}
 	var t *time.Timer
 	t = time.AfterFunc(min(wait, waitMost), func() {
 		s.mu.Lock()
 		delete(s.waiting, t)
 		s.mu.Unlock()
-		_ = m.Nack(false, true) // or the channel is gone, and the message back
+		_ = m.Nack(false, true) // fails only if the channel is closed, which returns the message too
 	})
 	s.waiting[t] = true
 	return nil

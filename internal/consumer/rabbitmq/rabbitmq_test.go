@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// program is where Debian has the server itself: the one in the path wants to be root.
+// program is Debian's path of the server itself; the wrapper in PATH insists on root.
 const program = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 func TestRabbitMQ(t *testing.T) {
@@ -33,16 +33,16 @@ func TestRabbitMQ(t *testing.T) {
 	})
 	t.Run("a killed consumer loses and repeats nothing", func(t *testing.T) {
 		t.Parallel()
-		consumertest.Killed(t, queueOf(url, "killed"), 1500, 8)
+		consumertest.Killed(t, queueOf(url, "killed"), 1000, 8)
 	})
 }
 
-// startServer starts a server of our own, in directories and on ports of its own, never as root.
+// startServer starts a server with its own directories and ports, never as root.
 func startServer(t *testing.T) (url string) {
 	t.Helper()
 	epmd, err := exec.LookPath("epmd")
 	if _, missing := os.Stat(program); missing != nil || err != nil {
-		t.Skip("SKIPPED, NOT TESTED: RabbitMQ is not here (apt-get install rabbitmq-server)")
+		t.Skip("SKIPPED, NOT TESTED: RabbitMQ is not installed (apt-get install rabbitmq-server)")
 	}
 	dir, err := os.MkdirTemp("", "ledgerd-rabbitmq-")
 	if err != nil {
@@ -92,10 +92,10 @@ func startServer(t *testing.T) (url string) {
 	return url
 }
 
-// ordinaryUser is who runs the server when the tests run as root, and gets the directory.
+// ordinaryUser is the server's account if the tests run as root; it gets to own the directory.
 func ordinaryUser(t *testing.T, dir string) *syscall.Credential {
 	t.Helper()
-	u, err := user.Lookup("rabbitmq") // made by the package
+	u, err := user.Lookup("rabbitmq") // created by the package
 	if err != nil {
 		if u, err = user.Lookup("nobody"); err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func queueOf(url, queue string) func(t *testing.T) consumertest.Broker {
 					t.Errorf("publish: %v", err)
 				}
 			},
-			// What is here unacknowledged shows when the connection is closed.
+			// Closing the connection makes unacknowledged messages visible.
 			Left: func() int {
 				q, err := looker.QueueDeclarePassive(queue, true, false, false, false, nil)
 				if err != nil {

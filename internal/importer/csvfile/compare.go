@@ -10,20 +10,20 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// comparison holds the bank's running balance against ours. It keeps two balances an account.
+// comparison compares the bank's running balance with the ledger's. It keeps two balances per account.
 type comparison struct {
 	m        *Mapping
 	accounts map[string]*balances
-	report   *csv.Writer // of the movements that differ; nil: none is wanted
+	report   *csv.Writer // rows for movements that differ; nil: no report
 
 	exact, within, more int
-	most                amount.Int // the greatest difference, without sign
+	most                amount.Int // the greatest absolute difference
 }
 
 type balances struct {
-	bank    *amount.Int // the bank's last; nil: not known yet
+	bank    *amount.Int // the bank's last balance; nil: unknown so far
 	opening amount.Int
-	ours    amount.Int // the opening balance, and what the ledger holds of this file
+	ours    amount.Int // the opening balance plus this file's movements in the ledger
 }
 
 func newComparison(m *Mapping, report io.Writer) (*comparison, error) {
@@ -33,8 +33,7 @@ func newComparison(m *Mapping, report io.Writer) (*comparison, error) {
 	}
 	c.report = csv.NewWriter(report)
 	return c, c.report.Write([]string{"line", "biz_no", "account", "date", "amount", "bank_balance", "follows",
-		"difference",
-		"ledger_balance", "drift"})
+		"difference", "ledger_balance", "drift"})
 }
 
 func (c *comparison) account(code string) *balances {
@@ -49,7 +48,7 @@ func (c *comparison) account(code string) *balances {
 	return b
 }
 
-// order puts an account's movements of a day in order, and says of each what its balance should be.
+// order sorts an account's movements of a day and computes the expected balance of each.
 func (c *comparison) order(code string, day []*movement) []*movement {
 	b := c.account(code)
 	if c.m.balance == nil {
@@ -57,7 +56,7 @@ func (c *comparison) order(code string, day []*movement) []*movement {
 	}
 	day = chain(day, b.bank)
 	for _, v := range day {
-		if b.bank == nil { // the account opens with what was there before its first movement
+		if b.bank == nil { // before its first movement the account had the opening balance
 			opening := sub(v.balance, v.amount)
 			b.opening, b.ours, b.bank = opening, opening, &opening
 		}
@@ -69,7 +68,7 @@ func (c *comparison) order(code string, day []*movement) []*movement {
 	return day
 }
 
-// done takes what became of a movement, in order, and reports it when it differs.
+// done records the outcome of a movement, in order, and reports a difference.
 func (c *comparison) done(v *movement, o importer.Outcome) error {
 	b := c.account(v.account)
 	if o == importer.Landed || o == importer.Existed {
@@ -95,11 +94,10 @@ func (c *comparison) done(v *movement, o importer.Outcome) error {
 	}
 	f := func(n amount.Int) string { return amount.Format(n, c.m.scale) }
 	return c.report.Write([]string{strconv.Itoa(v.line), v.bizNo, v.account, v.at.Format("2006-01-02"), f(v.amount),
-		f(v.balance),
-		f(v.follows), f(difference), f(b.ours), f(sub(v.balance, b.ours))})
+		f(v.balance), f(v.follows), f(difference), f(b.ours), f(sub(v.balance, b.ours))})
 }
 
-// String sums the comparison up.
+// String summarises the comparison.
 func (c *comparison) String() string {
 	differ := c.within + c.more
 	s := fmt.Sprintf("the bank's running balance: %s follow exactly, %s differ", importer.Count(c.exact),

@@ -1,5 +1,5 @@
-// Package csvfile imports the movements of accounts from delimited text, as banks hand it out, by a
-// mapping that says what the columns mean; and it compares the bank's own running balance with ours.
+// Package csvfile imports account movements from delimited text, as exported by banks, using a mapping of its
+// columns. It also compares the bank's running balance with the ledger's.
 package csvfile
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// file is the mapping as it is written. docs/importing.md tells what the fields mean.
+// file is the mapping's YAML. docs/importing.md describes the fields.
 type file struct {
 	Delimiter string   `yaml:"delimiter"`
 	Columns   []string `yaml:"columns"`
@@ -61,11 +61,11 @@ type accountFields struct {
 	Floor string `yaml:"floor"`
 }
 
-// Mapping says what the columns of a file mean.
+// Mapping describes the columns of a file.
 type Mapping struct {
 	text      string // as read, for the hash of a run
 	delimiter rune
-	columns   []string // nil: the first line names them
+	columns   []string // nil: read from the first line
 
 	asset string
 	scale uint8
@@ -81,7 +81,7 @@ type Mapping struct {
 	amountColumn, creditColumn, debitColumn string
 	decimal, group                          string
 	directionColumn                         string
-	credit                                  map[string]bool // what the direction column says: credit or debit
+	credit                                  map[string]bool // values of the direction column, by credit or debit
 
 	balance *balance
 }
@@ -92,14 +92,14 @@ type account struct {
 	floor *string // nil: none
 }
 
-// balance is how the bank's own balance is compared.
+// balance describes the comparison with the bank's own balance.
 type balance struct {
 	column    string
-	fromZero  bool // accounts begin at zero; else where the first movement says
+	fromZero  bool // accounts begin at zero; otherwise at the balance before the first movement
 	tolerance amount.Int
 }
 
-// ReadMapping reads a mapping. Every error names the field that is wrong; all are told at once.
+// ReadMapping parses a mapping. It reports all errors at once, each with its field.
 func ReadMapping(r io.Reader) (*Mapping, error) {
 	text, err := io.ReadAll(io.LimitReader(r, 1<<20))
 	if err != nil {
@@ -120,7 +120,7 @@ func ReadMapping(r io.Reader) (*Mapping, error) {
 	return m, errors.Join(c.problems...)
 }
 
-// checker gathers what is wrong with a mapping.
+// checker collects the errors in a mapping.
 type checker struct{ problems []error }
 
 func (c *checker) bad(field, format string, args ...any) {
@@ -166,7 +166,7 @@ func (c *checker) mapping(f *file) *Mapping {
 	c.direction(f, m)
 	c.balance(f, m)
 	if f.Columns != nil {
-		c.known(m, f.Columns)
+		c.checkColumns(m, f.Columns)
 	}
 	return m
 }
@@ -177,7 +177,7 @@ var kinds = map[string]ledgerv1.AccountKind{
 	"income": ledgerv1.AccountKind_ACCOUNT_KIND_INCOME, "expense": ledgerv1.AccountKind_ACCOUNT_KIND_EXPENSE,
 }
 
-// account has no floor unless the mapping gives one: what happened cannot be refused any more.
+// account reads account fields. The default is no floor: past movements cannot be refused any more.
 func (c *checker) account(field string, f accountFields) account {
 	a := account{code: c.template(field+".code", f.Code)}
 	var ok bool
@@ -239,7 +239,7 @@ func (c *checker) amount(f *file, m *Mapping) {
 func (c *checker) direction(f *file, m *Mapping) {
 	d := f.Direction
 	if d == nil {
-		return // the sign says, or the column
+		return // the sign or the column has the direction
 	}
 	if m.amountColumn == "" {
 		c.bad("direction", "must not be set together with amount.credit_column and amount.debit_column")
@@ -289,8 +289,8 @@ func (c *checker) balance(f *file, m *Mapping) {
 	}
 }
 
-// known checks that every column that the mapping names is there.
-func (c *checker) known(m *Mapping, columns []string) {
+// checkColumns checks that every column in the mapping exists.
+func (c *checker) checkColumns(m *Mapping, columns []string) {
 	there := make(map[string]bool, len(columns))
 	for _, name := range columns {
 		if there[name] {
@@ -307,7 +307,7 @@ func (c *checker) known(m *Mapping, columns []string) {
 
 type use struct{ field, column string }
 
-// uses lists the columns that the mapping names, with the field that names them.
+// uses lists the columns in the mapping with the fields that name them.
 func (m *Mapping) uses() []use {
 	var all []use
 	add := func(field string, columns ...string) {

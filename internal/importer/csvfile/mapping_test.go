@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// good is the least that a mapping needs, one field a line, so that tests can change one.
+// good is a minimal mapping with one field per line, so that tests can change one.
 const good = `
 delimiter: ","
 columns: [id, account, day, amount, kind, after]
@@ -71,17 +71,17 @@ func TestABadMappingIsRefusedByItsField(t *testing.T) {
 	}
 }
 
-func TestAllThatIsWrongWithAMappingIsToldAtOnce(t *testing.T) {
+func TestAllErrorsOfAMappingAreReportedAtOnce(t *testing.T) {
 	_, err := ReadMapping(strings.NewReader("type: x"))
 	for _, field := range []string{"biz_no", "asset.code", "asset.scale", "account.code", "counter.code", "date.column",
 		"date.format", "amount.column"} {
 		if err == nil || !strings.Contains(err.Error(), "field "+field+": is missing") {
-			t.Errorf("nothing of %s in: %v", field, err)
+			t.Errorf("%s is not reported in: %v", field, err)
 		}
 	}
 }
 
-func TestTheExampleMappingIsGood(t *testing.T) {
+func TestTheExampleMappingIsValid(t *testing.T) {
 	f, err := os.Open("../../../examples/import/bank.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -4,11 +4,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// mostExact is how many movements of one account on one day are ordered by looking at all orders
-// (2^n states); with more, each is followed by the one that fits best.
+// mostExact is the largest number of movements of one account and day that are ordered optimally, by dynamic
+// programming over 2^n states. Larger days are ordered greedily.
 const mostExact = 12
 
-// cost of an order: how many movements do not follow exactly, then by how much in all.
+// cost of an order: the number of movements that do not follow exactly, then the sum of the differences.
 type cost struct {
 	breaks int
 	gap    amount.Int
@@ -25,11 +25,10 @@ func (c cost) plus(gap amount.Int) cost {
 	return cost{c.breaks + 1, add(c.gap, gap)}
 }
 
-// chain puts an account's movements of one day into the order in which their balances follow from one
-// another, because a file's order within a day is seldom the bank's. A movement follows when the
-// balance before it plus its amount is its balance. The order with the fewest movements that do not
-// follow is taken, then the one with the smallest differences, then the file's own.
-// start is the balance before; nil: it is not known, and any movement may be the first.
+// chain orders an account's movements of one day so that their balances follow from each other, because a file's order
+// within a day is often not the bank's. A movement follows if the balance before it plus its amount is its balance.
+// chain minimises first the movements that do not follow, then the differences, and otherwise keeps the file's order.
+// start is the balance before; nil: unknown, and any movement may be the first.
 func chain(day []*movement, start *amount.Int) []*movement {
 	if len(day) < 2 {
 		return day
@@ -38,7 +37,7 @@ func chain(day []*movement, start *amount.Int) []*movement {
 		return nearest(day, start)
 	}
 	n := len(day)
-	// best[mask][last] is the cost of what is still to come after the movements in mask, ended by last.
+	// best[mask][last] is the cost of the remaining movements after those in mask, of which last is the latest.
 	best := make([][]cost, 1<<n)
 	full := len(best) - 1
 	best[full] = make([]cost, n)
@@ -59,7 +58,7 @@ func chain(day []*movement, start *amount.Int) []*movement {
 	return ordered
 }
 
-// cheapest is the next movement of the best order behind those in mask, which ended with a balance.
+// cheapest is the next movement in the best order after those in mask, which ended with the balance end.
 func cheapest(day []*movement, best [][]cost, mask int, end *amount.Int) (least cost, next int) {
 	next = -1
 	for i, v := range day {
@@ -89,7 +88,7 @@ func nearest(day []*movement, end *amount.Int) []*movement {
 	return ordered
 }
 
-// gap is by how much a movement misses to follow a balance.
+// gap is the difference by which a movement does not follow a balance.
 func (v *movement) gap(before *amount.Int) amount.Int {
 	if before == nil {
 		return amount.Int{}
@@ -104,7 +103,7 @@ func abs(n amount.Int) amount.Int {
 	return n
 }
 
-// add and sub stay at the greatest amount where the sum would pass 38 digits: it only measures there.
+// add and sub saturate beyond 38 digits: here the result is only a measure.
 func add(a, b amount.Int) amount.Int {
 	n, ok := a.Add(b)
 	if !ok && a.Sign() < 0 {

@@ -11,15 +11,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// reader reads movements one by one.
+// reader reads movements one at a time.
 type reader struct {
 	csv    *csv.Reader
 	row    rowReader
-	sorted bool      // the file must be, by day
-	last   time.Time // day of the movement before
+	sorted bool      // the file must be sorted by day
+	last   time.Time // day of the previous movement
 }
 
-// newReader reads the header, if the file has one, and holds the mapping against it.
+// newReader reads the header, if the file has one, and checks the mapping's columns against it.
 func newReader(in io.Reader, m *Mapping) (*reader, error) {
 	r := &reader{csv: csv.NewReader(in), row: rowReader{m: m, index: map[string]int{}}, sorted: m.balance != nil}
 	r.csv.Comma, r.csv.ReuseRecord = m.delimiter, true
@@ -39,7 +39,7 @@ func newReader(in io.Reader, m *Mapping) (*reader, error) {
 			columns = append(columns, strings.TrimSpace(name))
 		}
 		c := checker{}
-		c.known(m, columns)
+		c.checkColumns(m, columns)
 		if err := errors.Join(c.problems...); err != nil {
 			return nil, err
 		}
@@ -53,7 +53,7 @@ func newReader(in io.Reader, m *Mapping) (*reader, error) {
 
 func (r *reader) index(name string, i int) { r.row.index[name] = i }
 
-// next reads a movement, or what is wrong with the next row. The error is io.EOF at the end.
+// next reads a movement, or returns the problem in the next row. The error is io.EOF at the end.
 func (r *reader) next() (*movement, *importer.Problem, error) {
 	record, err := r.csv.Read()
 	var wrong *csv.ParseError

@@ -14,26 +14,25 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// movement is one row, read.
+// movement is one parsed row.
 type movement struct {
 	line     int
 	bizNo    string
 	kind     string
 	account  string
 	counter  string
-	date     string // as the file has it
+	date     string // as in the file
 	at       time.Time
-	amount   amount.Int // signed: credits of the account above zero
-	balance  amount.Int // the bank's, after it
+	amount   amount.Int // positive: credit of the account
+	balance  amount.Int // the bank's balance after it
 	metadata map[string]string
 
-	// What the comparison finds: what the balance would be, had the bank only added the amount to its
-	// balance before.
+	// follows is set by the comparison: the previous balance plus the amount.
 	follows amount.Int
 	differs bool
 }
 
-// rowReader reads the fields of one row, and keeps the first problem.
+// rowReader parses the fields of one row and keeps the first problem.
 type rowReader struct {
 	m       *Mapping
 	index   map[string]int // of columns
@@ -50,7 +49,7 @@ func (r *rowReader) bad(column, format string, args ...any) {
 
 func (r *rowReader) raw(column string) string { return r.record[r.index[column]] }
 
-// value is a column as the mapping's values translate it.
+// value returns a column, translated by the mapping's values.
 func (r *rowReader) value(column string) string {
 	v := r.raw(column)
 	if t, ok := r.m.values[column][strings.TrimSpace(v)]; ok {
@@ -59,7 +58,7 @@ func (r *rowReader) value(column string) string {
 	return v
 }
 
-// read reads a row. A problem names the column.
+// read parses a row. A problem names the column.
 func (r *rowReader) read() (*movement, *importer.Problem) {
 	r.problem = nil
 	for i, v := range r.record {
@@ -98,7 +97,7 @@ func (r *rowReader) read() (*movement, *importer.Problem) {
 	return v, r.problem
 }
 
-// name fills a template that must have all its values, and checks what the ledger would refuse.
+// name fills a template that requires all its columns, and checks the ledger's rules.
 func (r *rowReader) name(field string, t template, most int, check func(string) string) string {
 	text, empty := t.fill(r.value)
 	column := ""
@@ -118,7 +117,7 @@ func (r *rowReader) name(field string, t template, most int, check func(string) 
 	return text
 }
 
-// signed is the amount with the sign of what it does to the account's balance.
+// signed is the amount, positive if it credits the account.
 func (r *rowReader) signed() amount.Int {
 	m := r.m
 	if m.amountColumn == "" {
@@ -165,7 +164,7 @@ func (r *rowReader) positive(column string) amount.Int {
 	return n
 }
 
-// number reads a decimal in the file's form.
+// number parses a decimal in the file's format.
 func (r *rowReader) number(column string) amount.Int {
 	text := strings.TrimSpace(r.raw(column))
 	n, err := parseNumber(text, r.m.decimal, r.m.group, r.m.scale)
@@ -180,7 +179,7 @@ func (r *rowReader) number(column string) amount.Int {
 	return n
 }
 
-// parseNumber reads "1.234,50", "+5", "-.50" and "007" too, which the ledger's own form excludes.
+// parseNumber also accepts "1.234,50", "+5", "-.50" and "007", which the ledger's own format excludes.
 func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
 	sign := ""
 	switch {
@@ -199,7 +198,7 @@ func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
 	if whole == "" && fraction == "" {
 		return amount.Int{}, fmt.Errorf("%w: no digits", amount.ErrSyntax)
 	}
-	if strings.Contains(whole, ".") { // between thousands, perhaps, but the mapping does not say so
+	if strings.Contains(whole, ".") { // perhaps a thousands separator, but not one in the mapping
 		return amount.Int{}, fmt.Errorf("%w: %q has a point", amount.ErrSyntax, whole)
 	}
 	if whole = strings.TrimLeft(whole, "0"); whole == "" || whole[0] < '0' || whole[0] > '9' {
@@ -218,8 +217,8 @@ func parseNumber(text, decimal, group string, scale uint8) (amount.Int, error) {
 	return d.Minor(scale)
 }
 
-// ungroup takes the thousands' separators out, where they stand between thousands: "1,2" is more
-// likely a mistaken decimal than twelve.
+// ungroup removes thousands separators, but only in valid positions: "1,2" is more likely a wrong decimal mark
+// than twelve.
 func ungroup(whole, group string) (string, error) {
 	parts := strings.Split(whole, group)
 	for i, p := range parts {
@@ -230,7 +229,7 @@ func ungroup(whole, group string) (string, error) {
 	return strings.Join(parts, ""), nil
 }
 
-// transfer is the movement as the ledger takes it.
+// transfer converts the movement to a request.
 func (v *movement) transfer(m *Mapping) *ledgerv1.TransferRequest {
 	p := &ledgerv1.Posting{From: v.counter, To: v.account, Asset: m.asset}
 	n := v.amount
@@ -239,8 +238,7 @@ func (v *movement) transfer(m *Mapping) *ledgerv1.TransferRequest {
 	}
 	p.Amount = amount.Format(n, m.scale)
 	return &ledgerv1.TransferRequest{BizNo: v.bizNo, Type: v.kind, Postings: []*ledgerv1.Posting{p},
-		Metadata:      v.metadata,
-		EffectiveTime: timestamppb.New(v.at)}
+		Metadata: v.metadata, EffectiveTime: timestamppb.New(v.at)}
 }
 
 func (a *account) newAccount(code, asset string) *ledgerv1.NewAccount {

@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-func TestNumbersAreReadAsBanksWriteThem(t *testing.T) {
+func TestNumberFormatsOfBanksAreParsed(t *testing.T) {
 	for _, test := range []struct{ text, decimal, group, want string }{
 		{"700.00", ".", "", "700.00"}, {"-1.5", ".", "", "-1.50"}, {"+.5", ".", "", "0.50"}, {"007", ".", "", "7.00"},
 		{"12.", ".", "", "12.00"}, {"-0.00", ".", "", "0.00"}, {"1.2300", ".", "", "1.23"},
@@ -32,7 +32,7 @@ func TestNumbersAreReadAsBanksWriteThem(t *testing.T) {
 			t.Errorf("%q: %s, %v, not %v", text, n, err, want)
 		}
 	}
-	for _, group := range []string{"", " "} { // where the comma is decimal, a point is none
+	for _, group := range []string{"", " "} { // with a decimal comma, a point is invalid
 		for _, text := range []string{"1.234", "12.5", "-.5", "1.234,5"} {
 			if n, err := parseNumber(text, ",", group, 3); !errors.Is(err, amount.ErrSyntax) {
 				t.Errorf("%q: %s, %v", text, n, err)
@@ -41,7 +41,7 @@ func TestNumbersAreReadAsBanksWriteThem(t *testing.T) {
 	}
 }
 
-// readAll reads rows below the mapping's columns.
+// readAll parses rows with the mapping's columns.
 func readAll(t *testing.T, m *Mapping, rows string) (movements []*movement, problems []string) {
 	t.Helper()
 	r, err := newReader(strings.NewReader(rows), m)
@@ -63,7 +63,7 @@ func readAll(t *testing.T, m *Mapping, rows string) (movements []*movement, prob
 	}
 }
 
-func TestABadRowIsToldByLineAndColumn(t *testing.T) {
+func TestABadRowIsReportedByLineAndColumn(t *testing.T) {
 	m := parse(t, good)
 	for _, test := range []struct{ row, want string }{
 		{"1,7,2020-01-01,5.00,in", "line 2: has 5 columns, not 6"},
@@ -91,7 +91,7 @@ func TestABadRowIsToldByLineAndColumn(t *testing.T) {
 	}
 }
 
-func TestAmountsHaveTheirSignFromWhereTheMappingSays(t *testing.T) {
+func TestTheMappingDeterminesTheSignOfAmounts(t *testing.T) {
 	base := strings.Replace(good, "direction: {column: kind, credit: [in], debit: [out]}\n", "", 1)
 	signed := parse(t, base)
 	columns := parse(t, strings.Replace(base, "amount: {column: amount}",

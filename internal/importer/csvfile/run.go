@@ -18,19 +18,18 @@ import (
 type Options struct {
 	Path      string // "-": Stdin
 	Mapping   string // path
-	Report    string // path of the CSV of movements that differ; empty: none
+	Report    string // path of the CSV with movements that differ; empty: none
 	KeepGoing bool
 	Client    *importer.Client
 	Stdin     io.Reader
 	Out, Err  io.Writer // the summary; problems and progress
 }
 
-// version is part of what decides the batches: raise it when the order of sending changes.
+// version is part of the hash that determines the batches: increment it when the order of sending changes.
 const version = "csv 1"
 
-// Run imports a file: it checks all of it, then sends it, a day at a time, then holds the ledger's
-// balances against the file's. Returns importer.ErrIncomplete or ErrStopped when something of the file
-// is not in the ledger.
+// Run imports a file: it checks the whole file, sends it one day at a time, and compares the ledger's balances
+// with the file's. Returns importer.ErrIncomplete or ErrStopped if part of the file is not in the ledger.
 func Run(ctx context.Context, o Options) error {
 	mapping, err := os.Open(o.Mapping)
 	if err != nil {
@@ -75,13 +74,10 @@ type run struct {
 	first, last time.Time
 	sender      *importer.Sender[*movement]
 	comparison  *comparison
-	broken      error // of writing the report
+	broken      error // error while writing the report
 }
 
-// mostProblems are printed of a file that is not sent.
-const mostProblems = 20
-
-// check reads the whole file, so that nothing is sent of one that has mistakes in it.
+// check parses the whole file, so that nothing is sent of a file with errors.
 func (r *run) check(source *importer.Source) error {
 	in, err := source.First(version, r.m.text)
 	if err != nil {
@@ -91,13 +87,13 @@ func (r *run) check(source *importer.Source) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.Path, err)
 	}
-	problems := importer.Problems{W: r.Err, Most: mostProblems}
-	seed, lines := maphash.MakeSeed(), map[uint64]int{} // of biz_nos: the line by hash, which is small
+	problems := importer.Problems{W: r.Err, Most: importer.MostProblems}
+	seed, lines := maphash.MakeSeed(), map[uint64]int{} // line by hash of the biz_no, to save memory
 	for {
 		v, problem, err := rows.next()
 		if err == nil && problem == nil {
 			hash := maphash.String(seed, v.bizNo)
-			if first, twice := lines[hash]; twice && !r.KeepGoing { // else the sender tells
+			if first, twice := lines[hash]; twice && !r.KeepGoing { // otherwise the sender reports it
 				problem = importer.Place{Line: v.line}.Problem("the biz_no %s was used before, at line %d", v.bizNo,
 					first)
 			}
@@ -113,7 +109,7 @@ func (r *run) check(source *importer.Source) error {
 				importer.Plural(problems.N, "bad row"))
 		case err != nil:
 			return fmt.Errorf("read %s: %w", r.Path, err)
-		case problem != nil && r.KeepGoing: // printed when it is skipped
+		case problem != nil && r.KeepGoing: // printed when skipped
 			continue
 		case problem != nil:
 			problems.Print(problem)
@@ -141,7 +137,7 @@ func (r *run) send(ctx context.Context, in io.Reader) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, f.Close()) }() // some file systems tell only here that they are full
+		defer func() { err = errors.Join(err, f.Close()) }() // some file systems report a full disk only on Close
 		report = f
 	}
 	if r.comparison, err = newComparison(r.m, report); err != nil {
@@ -166,8 +162,8 @@ func (r *run) done(v *movement, o importer.Outcome) {
 	}
 }
 
-// days gathers the movements of a day, since only a whole day can be put in order. Without a balance
-// to compare, every movement goes as it comes.
+// days collects the movements of a day, because only a whole day can be ordered. Without a balance column,
+// movements are sent in file order.
 func (r *run) days(ctx context.Context, rows *reader) error {
 	var day []*movement
 	for {
@@ -196,7 +192,7 @@ func (r *run) days(ctx context.Context, rows *reader) error {
 	}
 }
 
-// day sends a day's movements, account by account.
+// day sends the movements of one day, account by account.
 func (r *run) day(ctx context.Context, day []*movement) error {
 	var codes []string
 	of := map[string][]*movement{}
@@ -208,12 +204,8 @@ func (r *run) day(ctx context.Context, day []*movement) error {
 	}
 	for _, code := range codes {
 		for _, v := range r.comparison.order(code, of[code]) {
-			if !r.sender.Has(v.account, r.m.asset) {
-				r.sender.Need(r.m.account.newAccount(v.account, r.m.asset))
-			}
-			if !r.sender.Has(v.counter, r.m.asset) {
-				r.sender.Need(r.m.counter.newAccount(v.counter, r.m.asset))
-			}
+			r.sender.Need(r.m.account.newAccount(v.account, r.m.asset))
+			r.sender.Need(r.m.counter.newAccount(v.counter, r.m.asset))
 			item := importer.Item[*movement]{Transfer: v.transfer(r.m), Place: importer.Place{Line: v.line}, From: v}
 			if err := r.sender.Add(ctx, item); err != nil {
 				return err
@@ -223,7 +215,7 @@ func (r *run) day(ctx context.Context, day []*movement) error {
 	return nil
 }
 
-// summary tells what became of the file.
+// summary prints the result.
 func (r *run) summary(ctx context.Context, err error) {
 	p := func(format string, args ...any) { fmt.Fprintf(r.Out, format+"\n", args...) }
 	p("%s: %s on %s, %s to %s", r.Path, importer.Plural(r.rows, "movement"),
@@ -236,13 +228,7 @@ func (r *run) summary(ctx context.Context, err error) {
 			p("  every movement that differs, and by how much: %s", r.Report)
 		}
 	}
-	for i, code := range r.sender.Kept {
-		if i == 5 {
-			p("  … and %s more", importer.Count(len(r.sender.Kept)-i))
-			break
-		}
-		p("  %s exists with other limits or of another kind, and was not changed", code)
-	}
+	r.sender.WriteKept(r.Out)
 	if err == nil {
 		if err := r.ledgerBalances(ctx, p); err != nil {
 			p("  the ledger's balances could not be read: %v", err)
@@ -250,8 +236,8 @@ func (r *run) summary(ctx context.Context, err error) {
 	}
 }
 
-// ledgerBalances reads the accounts back from the ledger and holds them against what the file adds up
-// to. What an account opened with may be in the ledger, from a file before this one, or not.
+// ledgerBalances compares the ledger's accounts with the sums of the file. An opening balance may or may not be
+// in the ledger, depending on earlier files.
 func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error {
 	agree, unopened, told := 0, 0, 0
 	err := r.Client.Accounts(ctx, r.m.account.code.pattern(), r.m.asset, func(a *ledgerv1.Account) {
@@ -259,7 +245,7 @@ func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error 
 		if b == nil {
 			return
 		}
-		// As decimals, because the ledger's asset may have more of them than the file.
+		// Compare decimals, because the ledger's asset may have a larger scale than the file.
 		n, err := amount.ParseDecimal(a.GetBalance())
 		switch {
 		case err == nil && n == amount.NewDecimal(b.ours, r.m.scale):
@@ -270,8 +256,7 @@ func (r *run) ledgerBalances(ctx context.Context, p func(string, ...any)) error 
 		default:
 			if told++; told <= 5 {
 				p("  %s has %s in the ledger and %s by this file: the difference comes from other transfers",
-					a.GetCode(), a.GetBalance(),
-					amount.Format(b.ours, r.m.scale))
+					a.GetCode(), a.GetBalance(), amount.Format(b.ours, r.m.scale))
 			}
 		}
 	})

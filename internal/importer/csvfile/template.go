@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// template is text with columns in it: "bank:{account_id}", or "bank:{operation|interest}" with what
-// stands for an empty column.
+// template is text with columns: "bank:{account_id}", or "bank:{operation|interest}" with a default for an
+// empty column.
 type template []part
 
 type part struct {
-	text    string // literal, when column is empty
+	text    string // literal if column is empty
 	column  string
 	orElse  string
 	hasElse bool
@@ -65,7 +65,7 @@ func (t template) columns() []string {
 	return names
 }
 
-// fill puts a row's values in. empty is a column that has none, and needs one.
+// fill inserts a row's values. empty is a required column without a value.
 func (t template) fill(value func(column string) string) (text, empty string) {
 	var b strings.Builder
 	for _, p := range t {
@@ -84,8 +84,7 @@ func (t template) fill(value func(column string) string) (text, empty string) {
 	return b.String(), empty
 }
 
-// pattern is the account pattern that finds what the template makes: a part with a column in it may be
-// anything.
+// pattern is the account pattern that matches the template's results: a part with a column becomes a wildcard.
 func (t template) pattern() string {
 	var b strings.Builder
 	for _, p := range t {
@@ -110,7 +109,7 @@ var dateTokens = []struct{ token, layout string }{
 	{"hh", "15"}, {"mm", "04"}, {"ss", "05"},
 }
 
-// dateLayout turns YYMMDD into Go's layout.
+// dateLayout converts YYMMDD to Go's layout.
 func dateLayout(format string) (string, error) {
 	const example = "such as YYYY-MM-DD, DD.MM.YYYY, D/M/YY or YYYY-MM-DD hh:mm:ss"
 	if format == "" {

@@ -12,21 +12,21 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// symbols are the signs of one currency each, unless the command line says otherwise.
+// symbols are unambiguous currency signs, which the command line can override.
 var symbols = map[string]string{"$": "USD", "€": "EUR", "£": "GBP", "₿": "BTC", "₹": "INR", "₩": "KRW", "₽": "RUB",
 	"zł": "PLN"}
 
-// ambiguous signs stand for several.
+// ambiguous signs denote several currencies.
 var ambiguous = map[string]string{"¥": "JPY or CNY", "￥": "JPY or CNY", "₨": "one of several rupees",
 	"﷼": "one of several rials"}
 
 var assetCode = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,31}$`)
 
-// commodities maps hledger's names to asset codes, and finds each asset's decimals.
+// commodities maps hledger's commodities to asset codes and determines each asset's scale.
 type commodities struct {
-	named  map[string]string // on the command line
+	named  map[string]string // from the command line
 	assets map[string]*assetOf
-	taken  map[string]string // asset to the commodity that it stands for
+	taken  map[string]string // commodity by asset
 }
 
 type assetOf struct {
@@ -34,7 +34,7 @@ type assetOf struct {
 	scale uint8
 }
 
-// ParseCommodities reads flags such as "$=USD": the commodity, and the asset code.
+// ParseCommodities parses flags such as "$=USD": the commodity and the asset code.
 func ParseCommodities(flags []string) (map[string]string, error) {
 	named := map[string]string{}
 	for _, f := range flags {
@@ -54,7 +54,7 @@ func newCommodities(named map[string]string) *commodities {
 	return &commodities{named: named, assets: map[string]*assetOf{}, taken: map[string]string{}}
 }
 
-// asset is the asset of a commodity. It refuses to guess.
+// asset returns the asset of a commodity. It refuses ambiguous commodities.
 func (c *commodities) asset(commodity string) (*assetOf, error) {
 	if a := c.assets[commodity]; a != nil {
 		return a, nil
@@ -93,8 +93,8 @@ func (c *commodities) asset(commodity string) (*assetOf, error) {
 	return a, nil
 }
 
-// see takes a number of an asset into account: its decimals as written, or as many as it needs where
-// hledger has computed more than an asset can have.
+// see raises the asset's scale to a number's decimals: as written, or as needed if hledger computed more than
+// an asset can have.
 func (a *assetOf) see(q quantity, d amount.Decimal) {
 	places := d.Scale
 	if q.Places <= amount.MaxScale {
@@ -103,7 +103,7 @@ func (a *assetOf) see(q quantity, d amount.Decimal) {
 	a.scale = max(a.scale, places)
 }
 
-// list is all assets, by code.
+// list returns all assets, by code.
 func (c *commodities) list() []*ledgerv1.Asset {
 	scales := map[string]uint8{}
 	for _, a := range c.assets {

@@ -6,9 +6,8 @@ import (
 	"unicode"
 )
 
-// escape writes the bytes that a journal would misread as %XX: control characters, those in special,
-// and a % that would be taken for such an escape. Most text stays as it is, and all of it can be read
-// back.
+// escape writes bytes that a journal would misread as %XX: control characters, those in special, and a % that
+// looks like an escape. Most text is unchanged, and all of it can be decoded.
 func escape(s, special string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -28,8 +27,8 @@ func isEscape(s string) bool {
 
 const hexDigits = "0123456789ABCDEFabcdef"
 
-// accountName is an account code as a journal can hold it. Two spaces end a name there, a bracket at
-// its beginning makes a posting virtual, and a mark there is a status.
+// accountName escapes an account code for a journal, where two spaces end a name, an initial bracket makes a
+// posting virtual, and an initial mark is a status.
 func accountName(code string) string {
 	b := []byte(escape(code, ";"))
 	var out strings.Builder
@@ -45,7 +44,7 @@ func accountName(code string) string {
 	return out.String()
 }
 
-// withCommodity writes an amount. Only letters and currency signs go without quotes.
+// withCommodity formats an amount. Commodities other than letters and currency signs need quotes.
 func withCommodity(number, commodity string) string {
 	bare := commodity != ""
 	for _, r := range commodity {

@@ -14,14 +14,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// exact has the amounts that hledger's JSON may have rounded. hledger writes them whole in CSV, which
-// has no costs and no lines: so the JSON is read, and the CSV where it has more decimals.
+// exact holds the amounts that hledger's JSON may have rounded. hledger's CSV has exact amounts but neither
+// costs nor line numbers. So the JSON is read first, and the CSV supplies amounts with more decimals.
 type exact map[exactKey][]string
 
-// exactKey is what both formats tell of a posting; several of one transaction are in the same order.
+// exactKey identifies a posting in both formats; equal keys within a transaction are in the same order.
 type exactKey struct {
 	index     int
-	account   string // in brackets where it is virtual
+	account   string // in brackets if virtual
 	commodity string
 }
 
@@ -34,7 +34,7 @@ func (t *transaction) exactKey(p *posting, a *commodityAmount) exactKey {
 	return exactKey{t.Index, account, a.Commodity}
 }
 
-// findExact runs hledger a second time if a journal needs it.
+// findExact runs hledger a second time if the journal needs it.
 func findExact(ctx context.Context, path string, source *importer.Source, errOut io.Writer) (exact, error) {
 	in, err := source.Again()
 	if err != nil {
@@ -96,13 +96,12 @@ func readExact(in io.Reader, wanted map[int]bool) (exact, error) {
 		}
 		if index, err := strconv.Atoi(row[at[0]]); err == nil && wanted[index] {
 			k := exactKey{index, row[at[1]], row[at[2]]}
-			e[k] = append(e[k], strings.Replace(row[at[3]], ",", ".", 1)) // without thousands
+			e[k] = append(e[k], strings.Replace(row[at[3]], ",", ".", 1)) // there are no thousands separators
 		}
 	}
 }
 
-// restore gives a transaction the amounts as the journal has them. An amount that is not certain stays
-// as it is, and is refused.
+// restore replaces rounded amounts by the journal's. An ambiguous amount stays rounded, and is refused later.
 func (e exact) restore(t *transaction) {
 	used := map[exactKey]int{}
 	for i := range t.Postings {
@@ -122,7 +121,7 @@ func (e exact) restore(t *transaction) {
 	}
 }
 
-// whole reads the text of an amount, if it has all decimals and the JSON's amount is that text rounded.
+// whole parses an amount's text if it is a full-precision form of the JSON's amount.
 func (a *commodityAmount) whole(text string) (quantity, bool) {
 	_, decimals, _ := strings.Cut(text, ".")
 	if a.Style.Precision == nil || len(decimals) < *a.Style.Precision {
@@ -140,7 +139,7 @@ func (a *commodityAmount) whole(text string) (quantity, bool) {
 	return quantity{whole: &d}, true
 }
 
-// near tells whether two numbers differ by less than the last decimal of the JSON.
+// near reports whether two numbers differ by less than the last decimal of the JSON.
 func near(a, b amount.Decimal) bool {
 	scale := max(a.Scale, b.Scale, jsonPlaces)
 	x, err1 := a.Minor(scale)

@@ -15,23 +15,22 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// ExportOptions say what to export.
+// ExportOptions configure an export.
 type ExportOptions struct {
-	Commodities map[string]string // commodity to asset: assets are written as the commodity
-	// Conversion is the account that exchanges go through. With Costs they are written without it
-	// where hledger can infer the cost: where exactly two commodities remain.
+	Commodities map[string]string // commodity to asset: the asset is written as that commodity
+	// Conversion is the account that exchanges pass through. With Costs it is omitted where hledger can infer
+	// the cost: where exactly two commodities remain.
 	Conversion string
 	Costs      bool
-	Zone       *time.Location // of the dates; nil: UTC, as imports of journals have them
+	Zone       *time.Location // of the dates; nil: UTC, as in journal imports
 	Client     *importer.Client
 	Out        io.Writer
 }
 
 const pageSize = 1000
 
-// Export writes all transfers as a journal, a page at a time, newest first as the ledger lists them:
-// hledger does not mind the order. Transfers recorded while it runs may be in it or not. Returns how
-// many there are.
+// Export writes all transfers as a journal, a page at a time, newest first like the ledger's list; hledger
+// accepts any order. Transfers recorded during the export may be missing. Returns the number of transfers.
 func Export(ctx context.Context, o ExportOptions) (n int, err error) {
 	e := &exporter{ExportOptions: o, w: bufio.NewWriter(o.Out), symbols: map[string]string{}}
 	for commodity, asset := range o.Commodities {
@@ -104,7 +103,7 @@ func (e *exporter) transfer(t *ledgerv1.Transfer) error {
 	return nil
 }
 
-// tags writes what a journal has no place of its own for. Tags that were imported stand in the comment.
+// tags writes the metadata that a journal has no syntax for. Tags of an imported journal are already in the comment.
 func (e *exporter) tags(t *ledgerv1.Transfer, at time.Time) {
 	tag := func(name, value string) { fmt.Fprintf(e.w, "    ; %s: %s\n", escape(name, " :,;"), escape(value, ",")) }
 	meta := t.GetMetadata()
@@ -132,15 +131,15 @@ func (e *exporter) tags(t *ledgerv1.Transfer, at time.Time) {
 	}
 }
 
-// line is one posting of the journal: an account's debits, or its credits.
+// line is one posting of the journal: the debits or the credits of an account.
 type line struct {
 	account, asset string
-	n              amount.Int // above zero: debit, as hledger counts
+	n              amount.Int // positive: debit, as in hledger
 	scale          uint8
 }
 
-// merge makes hledger's postings of ours. Debits of one account become one posting, and so do its
-// credits; the two are kept apart, because money that went through an account did so.
+// merge converts postings to hledger's. It adds up the debits of an account, and separately its credits, so
+// that money passing through an account stays visible.
 func merge(postings []*ledgerv1.Posting) ([]line, error) {
 	type key struct {
 		account, asset string
@@ -166,7 +165,7 @@ func merge(postings []*ledgerv1.Posting) ([]line, error) {
 		if err != nil {
 			return nil, err
 		}
-		_, decimals, _ := strings.Cut(p.GetAmount(), ".") // exactly the asset's
+		_, decimals, _ := strings.Cut(p.GetAmount(), ".") // has exactly the asset's scale
 		scale := uint8(len(decimals))
 		n, err := d.Minor(scale)
 		if err == nil {
@@ -182,8 +181,8 @@ func merge(postings []*ledgerv1.Posting) ([]line, error) {
 	return lines, nil
 }
 
-// withoutConversion leaves an exchange's middle out, when hledger infers the cost from what remains:
-// exactly two commodities, one debited and one credited.
+// withoutConversion omits the conversion account if hledger can infer the cost from the rest: exactly two
+// commodities, one debited and one credited.
 func withoutConversion(lines []line, conversion string) []line {
 	var rest []line
 	sums := map[string]amount.Int{}

@@ -20,13 +20,13 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const conversion = "equity:conversion"
 
-// balances are by account and commodity, without those that are zero.
+// balances by account and commodity, without zeros.
 type balances map[string]amount.Decimal
 
 func run(t *testing.T, args ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("hledger"); err != nil {
-		t.Skip("SKIPPED, NOT TESTED: hledger is not here (apt-get install hledger)")
+		t.Skip("SKIPPED, NOT TESTED: hledger is not installed (apt-get install hledger)")
 	}
 	cmd := exec.CommandContext(t.Context(), "hledger", args...)
 	var errOut bytes.Buffer
@@ -38,7 +38,7 @@ func run(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// balanceOf asks hledger.
+// balanceOf returns hledger's balances.
 func balanceOf(t *testing.T, journal string) balances {
 	t.Helper()
 	rows, err := csv.NewReader(strings.NewReader(run(t, "balance", "--file", journal, "--flat", "--no-total",
@@ -59,7 +59,7 @@ func balanceOf(t *testing.T, journal string) balances {
 	return b
 }
 
-// trialBalance asks the ledger; debits are above zero, as hledger has them.
+// trialBalance returns the ledger's balances with debits positive, as in hledger.
 func trialBalance(t *testing.T, url string) balances {
 	t.Helper()
 	c := importertest.Dial(url).Ledger
@@ -109,11 +109,11 @@ func same(t *testing.T, what string, got, want balances) {
 	}
 	for name, d := range got {
 		if _, ok := want[name]; !ok {
-			t.Errorf("%s: %s has %s, and should not be there", what, name, d)
+			t.Errorf("%s: %s has %s, unexpectedly", what, name, d)
 		}
 	}
 	if len(want) == 0 {
-		t.Errorf("%s: there are no balances to compare", what)
+		t.Errorf("%s: no balances to compare", what)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestJournalExportAndTrialBalanceAgree(t *testing.T) {
 				" existed already: this run changed nothing"} {
 				out, err := do(t, url, hledger.ImportOptions{Path: data})
 				if err != nil || !strings.Contains(out, counts) {
-					t.Fatalf("%v, and not %q:\n%s", err, counts, out)
+					t.Fatalf("%v, want %q:\n%s", err, counts, out)
 				}
 			}
 			ours := trialBalance(t, url)
@@ -159,7 +159,7 @@ func TestJournalExportAndTrialBalanceAgree(t *testing.T) {
 			same(t, "the export with costs", balanceOf(t, export(t, url, hledger.ExportOptions{Costs: true})), original)
 			t.Logf("%d balances agree", len(original))
 
-			// The export is a journal like any other: in a ledger of its own it gives the same again.
+			// The export is an ordinary journal: imported into another ledger it gives the same balances.
 			again := importertest.Serve(t)
 			if out, err := do(t, again, hledger.ImportOptions{Path: export(t, url,
 				hledger.ExportOptions{})}); err != nil {
@@ -188,13 +188,13 @@ const journal = `
     b  0 EUR
 `
 
-func TestWhatAJournalSaysComesBack(t *testing.T) {
+func TestAJournalRoundTrips(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	path := importertest.Write(t, "home.journal", journal)
 	want := balanceOf(t, path)
 	if _, err := do(t, url, hledger.ImportOptions{Path: path}); err == nil {
-		t.Fatal("a commodity that cannot be an asset code is taken")
+		t.Fatal("a commodity that cannot be an asset code is accepted")
 	}
 	out, err := do(t, url, hledger.ImportOptions{Path: path, Commodities: map[string]string{"gold bar": "GOLD"}})
 	if err != nil {
@@ -221,7 +221,7 @@ func TestWhatAJournalSaysComesBack(t *testing.T) {
 		}
 	}
 	if at := first.GetEffectiveTime().AsTime().String(); at != "2020-01-01 00:00:00 +0000 UTC" {
-		t.Error("it happened at", at)
+		t.Error("effective time", at)
 	}
 	o := hledger.ExportOptions{Costs: true, Commodities: map[string]string{"$": "USD", "gold bar": "GOLD"}}
 	same(t, "the export", balanceOf(t, export(t, url, o)), want)
@@ -240,7 +240,7 @@ func TestStdinNeedsAName(t *testing.T) {
 	url := importertest.Serve(t)
 	if _, err := do(t, url, hledger.ImportOptions{Path: "-", Stdin: strings.NewReader("[]")}); err == nil ||
 		!strings.Contains(err.Error(), "--name") {
-		t.Error("stdin needs no name: ", err)
+		t.Error("stdin without a name was accepted: ", err)
 	}
 	home := run(t, "print", "-O", "json", "-f", importertest.Write(t, "x.journal", rent))
 	for _, counts := range []string{"1 posted", "0 posted, 1 existed already: this run changed nothing"} {
@@ -251,7 +251,7 @@ func TestStdinNeedsAName(t *testing.T) {
 	}
 }
 
-func TestANewDecimalIsRefusedUnlessTheAssetHasIt(t *testing.T) {
+func TestMoreDecimalsThanTheAssetsScaleAreRefused(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	c := importertest.Dial(url)
@@ -273,7 +273,7 @@ func TestANewDecimalIsRefusedUnlessTheAssetHasIt(t *testing.T) {
 	}
 }
 
-func TestExportWritesTransfersOfOthersToo(t *testing.T) {
+func TestExportIncludesTransfersThatWereNotImported(t *testing.T) {
 	t.Parallel()
 	url := importertest.Serve(t)
 	c := importertest.Dial(url)

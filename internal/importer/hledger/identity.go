@@ -16,15 +16,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// content is a hash of what identifies a transaction: date, code, description, and by account and
-// asset the amount that it moves. Comments, tags and statuses change in the life of a journal without
-// moving money, so they are not part of it.
+// content is a hash of a transaction's identity: date, code, description, and the amounts moved by account and asset.
+// Comments, tags and statuses are excluded, because they change during a journal's life without moving money.
 type content [12]byte
 
 func (c content) String() string { return hex.EncodeToString(c[:]) }
 
-// contentOf hashes a transaction whose sheet is balanced. The order of postings does not matter, nor
-// how many decimals an amount is written with.
+// contentOf hashes a transaction with a balanced sheet. The order of postings and trailing zeros of amounts do
+// not matter.
 func contentOf(t *transaction, s *sheet) content {
 	var lines []string
 	for _, c := range s.assets {
@@ -44,18 +43,18 @@ func contentOf(t *transaction, s *sheet) content {
 	return content(h.Sum(nil)[:len(content{})])
 }
 
-// identity names a transaction in every import of its journal: by the value of the tag that the
-// journal gives it, or else by its content, and which one with this content it is.
+// identity identifies a transaction in every import of its journal: by its identifying tag if it has one,
+// otherwise by its content and an ordinal among equal contents.
 type identity struct {
 	tag     string
 	content content
 	ordinal int
 }
 
-// prefix is what all biz_nos of a journal begin with.
+// prefix begins all biz_nos of a journal.
 func prefix(journal string) string { return "hledger:" + journal + ":" }
 
-// tagged comes before the value of a tag; no content reads like it.
+// tagged precedes the value of a tag; it differs from every content hash.
 const tagged = "id:"
 
 func (i identity) bizNo(journal string) string {
@@ -65,8 +64,8 @@ func (i identity) bizNo(journal string) string {
 	return prefix(journal) + i.content.String() + ":" + strconv.Itoa(i.ordinal)
 }
 
-// inLedger is an identity read back from a transfer, with the hash over all of the transaction.
-// False for a transfer that no import made.
+// inLedger decodes an identity from a transfer, with the hash over the whole transaction. It returns false for
+// a transfer that was not imported.
 func inLedger(journal string, t *ledgerv1.Transfer) (i identity, all uint64, ok bool) {
 	name, ours := strings.CutPrefix(t.GetBizNo(), prefix(journal))
 	hash, err := strconv.ParseUint(t.GetMetadata()[metaHash], 16, 64)
@@ -87,19 +86,19 @@ func inLedger(journal string, t *ledgerv1.Transfer) (i identity, all uint64, ok 
 	return i, hash, true
 }
 
-// inventory is all transactions of a journal by identity, held against the ledger.
+// inventory is all transactions of a journal by identity, compared with the ledger.
 type inventory struct {
 	copies map[content]*copies
 	tags   map[string]*named
-	// there are those that the ledger has. Their content is empty where a tag identifies them.
+	// there has the identities found in the ledger. The content is empty for tagged ones.
 	there map[identity]struct{}
 }
 
-// copies are the transactions with one content.
+// copies are the transactions with equal content.
 type copies struct {
 	journal, ledger int
-	// rest adds up the hashes over all of each: those of the journal, less those of the ledger. Which
-	// copy is which does not matter then.
+	// rest is the sum of the full hashes in the journal minus those in the ledger. A sum makes the order of
+	// copies irrelevant.
 	rest uint64
 }
 
@@ -108,14 +107,14 @@ type named struct {
 	all     uint64
 	index   int // of the first transaction with the tag
 	place   importer.Place
-	changed bool // in nothing but comments, tags and statuses
+	changed bool // only in comments, tags or statuses
 }
 
 func newInventory() *inventory {
 	return &inventory{copies: map[content]*copies{}, tags: map[string]*named{}, there: map[identity]struct{}{}}
 }
 
-// add takes a transaction of the journal into account.
+// add adds a transaction of the journal.
 func (v *inventory) add(t *transaction, i identity) *importer.Problem {
 	all := binary.BigEndian.Uint64(t.sum())
 	if i.tag != "" {
@@ -135,12 +134,12 @@ func (v *inventory) add(t *transaction, i identity) *importer.Problem {
 	return nil
 }
 
-// doubled tells whether an earlier transaction has the same tag.
+// doubled reports whether an earlier transaction has the same tag.
 func (v *inventory) doubled(t *transaction, i identity) bool {
 	return i.tag != "" && v.tags[i.tag].index != t.Index
 }
 
-// has tells whether the ledger has a transaction.
+// has reports whether the ledger has a transaction.
 func (v *inventory) has(i identity) bool {
 	if i.tag != "" {
 		i.content = content{}
@@ -149,8 +148,8 @@ func (v *inventory) has(i identity) bool {
 	return there
 }
 
-// meet takes a transfer of the ledger into account. Empty: it is in the journal as it was imported.
-func (v *inventory) meet(i identity, all uint64) (wrong string) {
+// match compares a transfer of the ledger with the journal. Empty: it is in the journal as imported.
+func (v *inventory) match(i identity, all uint64) (wrong string) {
 	if i.tag != "" {
 		n := v.tags[i.tag]
 		if n == nil {
@@ -189,8 +188,8 @@ func (v *inventory) changed() (n int) {
 	return n
 }
 
-// compare reads what earlier imports of the journal left in the ledger, and prints what the journal
-// does not say any more: a transaction that was edited would be there twice.
+// compare checks earlier imports of the journal in the ledger, and prints transfers that the journal no longer
+// has: an edited transaction would otherwise be posted twice.
 func (v *inventory) compare(ctx context.Context, c *importer.Client, journal string, part bool,
 	problems *importer.Problems) error {
 	request := &ledgerv1.ListTransfersRequest{Type: transferType, PageSize: pageSize,
@@ -198,14 +197,14 @@ func (v *inventory) compare(ctx context.Context, c *importer.Client, journal str
 	for {
 		page, err := importer.Call(ctx, c, "", c.Ledger.ListTransfers, request)
 		if err != nil {
-			return fmt.Errorf("list what was imported before: %w", err)
+			return fmt.Errorf("list earlier imports: %w", err)
 		}
 		for _, t := range page.GetTransfers() {
 			i, all, ok := inLedger(journal, t)
 			if !ok {
 				continue
 			}
-			if wrong := v.meet(i, all); wrong != "" && (!part || i.tag != "" && v.tags[i.tag] != nil) {
+			if wrong := v.match(i, all); wrong != "" && (!part || i.tag != "" && v.tags[i.tag] != nil) {
 				date := t.GetEffectiveTime().AsTime().Format(time.DateOnly)
 				problems.Print(importer.Place{Name: t.GetBizNo()}.Problem("%s: %s %q", wrong, date,
 					t.GetMetadata()[metaDescription]))

@@ -23,7 +23,7 @@ var (
 	gift   = entry("2020-01-02 gift", "assets:bank  50.00 EUR", "income:gifts")
 )
 
-// book is one journal that changes from import to import.
+// book is one journal that changes between imports.
 type book struct {
 	url string
 	hledger.ImportOptions
@@ -34,26 +34,26 @@ func newBook(t *testing.T) *book {
 	return &book{url: importertest.Serve(t), ImportOptions: hledger.ImportOptions{Name: "home", IDTag: "biz_no"}}
 }
 
-// is imports a journal and holds the ledger against it.
+// is imports a journal and compares the ledger with it.
 func (b *book) is(t *testing.T, counts string, entries ...string) (out string) {
 	t.Helper()
 	b.Path = importertest.Write(t, "home.journal", strings.Join(entries, ""))
 	out, err := do(t, b.url, b.ImportOptions)
 	if err != nil || !strings.Contains(out, "  "+counts+"\n") {
-		t.Errorf("%v, and not %q:\n%s", err, counts, out)
+		t.Errorf("%v, want %q:\n%s", err, counts, out)
 	}
 	same(t, "the trial balance", trialBalance(t, b.url), balanceOf(t, b.Path))
 	return out
 }
 
-// refuses a journal: every problem is told, and the ledger is as it was.
+// refuses checks that a journal is refused: every problem is reported, and the ledger is unchanged.
 func (b *book) refuses(t *testing.T, journal string, problems ...string) {
 	t.Helper()
 	before := trialBalance(t, b.url)
 	b.Path = importertest.Write(t, "home.journal", journal)
 	out, err := do(t, b.url, b.ImportOptions)
 	if err == nil || errors.Is(err, importer.ErrStopped) {
-		t.Errorf("%v: it was not refused before the first transfer\n%s", err, out)
+		t.Errorf("%v: not refused before the first transfer\n%s", err, out)
 		return
 	}
 	for _, p := range problems {
@@ -66,28 +66,28 @@ func (b *book) refuses(t *testing.T, journal string, problems ...string) {
 	}
 }
 
-func TestATransactionInsertedInTheMiddleIsTheOnlyNewOne(t *testing.T) {
+func TestOnlyAnInsertedTransactionIsNew(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "3 posted, 0 existed already", rent, coffee, salary)
 	b.is(t, "1 posted, 3 existed already", rent, gift, coffee, salary)
 	b.is(t, "0 posted, 4 existed already: this run changed nothing", rent, gift, coffee, salary)
 }
 
-func TestTransactionsThatMoveInTheJournalAreNotNew(t *testing.T) {
+func TestReorderedTransactionsAreNotNew(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "4 posted, 0 existed already", rent, gift, coffee, salary)
 	b.is(t, "0 posted, 4 existed already: this run changed nothing", "; a new first line\n\n", salary, coffee, gift,
 		rent)
 }
 
-func TestEqualTransactionsStayAsManyAsThereAre(t *testing.T) {
+func TestEqualTransactionsAreCounted(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "2 posted, 0 existed already", coffee, coffee)
 	b.is(t, "1 posted, 2 existed already", coffee, gift, coffee)
 	b.is(t, "1 posted, 3 existed already", coffee, coffee, gift, coffee)
 }
 
-func TestAnEditedTransactionIsNoticedBeforeAnythingIsSent(t *testing.T) {
+func TestAnEditedTransactionIsDetectedBeforeSending(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "3 posted, 0 existed already", rent, coffee, salary)
 	for name, edited := range map[string]string{
@@ -105,7 +105,7 @@ func TestAnEditedTransactionIsNoticedBeforeAnythingIsSent(t *testing.T) {
 		"EUR has 2 decimals in the ledger and 3 in the file")
 }
 
-// long are amounts that hledger's JSON rounds. The JSON has the first as zero.
+// long has amounts that hledger's JSON rounds; it rounds the first to zero.
 var long = rent + entry("2020-01-04 tiny", "a  0.000000000001 BTC", "b") +
 	entry("2020-01-05 long", "(v)  0.1234567890123456 BTC", "a  1.000000000001 XYZ @ 1.12 EUR", "a  2.000000000002 XYZ",
 		"[b]  -0.12345678999 BTC",
@@ -119,7 +119,7 @@ func TestAmountsWithMoreThanTenDecimalsAreExact(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	got := trialBalance(t, b.url).without("virtual").without(conversion)
-	// hledger rounds computed ones here
+	// hledger rounds computed amounts here
 	same(t, "the trial balance", got.without("d"), balanceOf(t, b.Path).without("d"))
 	for name, want := range map[string]string{"v BTC": "0.1234567890123456", "d EUR": "-1.12000000000112"} {
 		if d := got[name].String(); d != want {
@@ -150,7 +150,7 @@ func TestAmountsThatTheJSONRoundsAreRefusedWithTheirLine(t *testing.T) {
 			t.Errorf("%s: %v\n%s", amount, err, out)
 		}
 	}
-	b.Stdin = strings.NewReader(json("0.1234567891 BTC")) // it tells ten
+	b.Stdin = strings.NewReader(json("0.1234567891 BTC")) // exactly ten decimals
 	if out, err := do(t, b.url, b.ImportOptions); err != nil || !strings.Contains(out, "2 posted") {
 		t.Errorf("%v\n%s", err, out)
 	}
@@ -162,24 +162,24 @@ func TestAmountsThatTheJSONWritesWithAnExponentAreExact(t *testing.T) {
 	b.is(t, "1 posted, 0 existed already", entry("2020-01-04 much", "a  123456789012345678901.12 BTC", "b"))
 }
 
-func TestEditsOfCommentsTagsAndStatusesMoveNothing(t *testing.T) {
+func TestEditsOfCommentsTagsAndStatusesAreIgnored(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "3 posted, 0 existed already", rent, "2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):],
 		coffee)
-	// The two coffees change places.
+	// Swap the two coffees.
 	out := b.is(t, "0 posted, 3 existed already: this run changed nothing", rent, coffee,
 		"2020-01-02 coffee  ; with Ann\n"+coffee[len("2020-01-02 coffee\n"):])
 	if strings.Contains(out, "another comment") {
-		t.Errorf("what moves was taken for edited:\n%s", out)
+		t.Errorf("a reordered transaction was reported as edited:\n%s", out)
 	}
 	out = b.is(t, "1 posted, 3 existed already", strings.Replace(rent, "rent\n", "rent  ; paid, by:me\n", 1), coffee,
 		coffee, coffee)
 	if !strings.Contains(out, "1 were imported with another comment, tag or status") {
-		t.Errorf("an edited comment is not told:\n%s", out)
+		t.Errorf("an edited comment is not reported:\n%s", out)
 	}
 }
 
-func TestATagIdentifiesATransactionThatIsEdited(t *testing.T) {
+func TestATagIdentifiesAnEditedTransaction(t *testing.T) {
 	b := newBook(t)
 	marked := entry("2020-01-01 rent  ; biz_no:rent-1", "expenses:rent  700.00 EUR", "assets:bank")
 	other := entry("2020-02-01 rent  ; biz_no:rent-2", "expenses:rent  700.00 EUR", "assets:bank")
@@ -194,7 +194,7 @@ func TestATagIdentifiesATransactionThatIsEdited(t *testing.T) {
 		strings.Replace(marked, "rent-1", "rent-1, a:b", 1), other, coffee)
 }
 
-func TestAPartOfAJournalLeavesTheRestAlone(t *testing.T) {
+func TestImportingAPartIgnoresTheRest(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "3 posted, 0 existed already", rent, coffee, coffee)
 	b.refuses(t, coffee+coffee+salary, "--part")
@@ -207,7 +207,7 @@ func TestAPartOfAJournalLeavesTheRestAlone(t *testing.T) {
 	b.is(t, "0 posted, 4 existed already: this run changed nothing", rent, coffee, coffee, salary)
 }
 
-func TestAnotherJournalIsNotHeldAgainstThisOne(t *testing.T) {
+func TestJournalsAreComparedSeparately(t *testing.T) {
 	b := newBook(t)
 	b.is(t, "1 posted, 0 existed already", coffee)
 	b.Name, b.Path = "work", importertest.Write(t, "work.journal", coffee)
@@ -216,7 +216,7 @@ func TestAnotherJournalIsNotHeldAgainstThisOne(t *testing.T) {
 	}
 }
 
-func TestAnotherAssetOrAccountForTheSameJournalIsNoticed(t *testing.T) {
+func TestAChangedAssetOrAccountMappingIsDetected(t *testing.T) {
 	b := newBook(t)
 	exchange := entry("2020-01-04 shares", "assets:shares  3 XYZ @ 10 EUR", "assets:bank")
 	b.Path = importertest.Write(t, "home.journal", exchange)
@@ -229,7 +229,7 @@ func TestAnotherAssetOrAccountForTheSameJournalIsNoticed(t *testing.T) {
 	b.refuses(t, exchange, `was imported, and is no longer in the journal: 2020-01-04 "shares"`)
 }
 
-func TestTransactionsBehindARefusalAreCountedAsNotSent(t *testing.T) {
+func TestTransactionsAfterARefusalAreCountedAsNotSent(t *testing.T) {
 	b := newBook(t)
 	c := importertest.Dial(b.url)
 	if err := c.EnsureAssets(t.Context(), []*ledgerv1.Asset{{Code: "EUR", Scale: 2}}); err != nil {

@@ -13,14 +13,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// open gives the JSON of a journal for several readings: a .json file as it is, stdin from a temporary
-// file, and of anything else what hledger itself makes of it, with the amounts that the JSON rounds.
+// open provides a journal's JSON for repeated reading: a .json file as is, stdin via a temporary file, and
+// other files as hledger converts them, with the exact amounts that the JSON rounds.
 func open(ctx context.Context, path string, stdin io.Reader, errOut io.Writer) (*importer.Source, exact, error) {
 	if path == "-" || strings.EqualFold(filepath.Ext(path), ".json") {
 		source, err := importer.OpenSource(path, stdin)
 		return source, nil, err
 	}
-	if _, err := os.Stat(path); err != nil { // hledger would say it too, but less plainly
+	if _, err := os.Stat(path); err != nil { // clearer than hledger's own error
 		return nil, nil, err
 	}
 	source, err := printed(ctx, path, "json", errOut)
@@ -34,7 +34,7 @@ func open(ctx context.Context, path string, stdin io.Reader, errOut io.Writer) (
 	return source, e, err
 }
 
-// printed is a journal as hledger prints it.
+// printed is a journal in hledger's output format.
 func printed(ctx context.Context, path, format string, errOut io.Writer) (*importer.Source, error) {
 	cmd := exec.CommandContext(ctx, "hledger", "print", "--output-format", format, "--file", path)
 	cmd.Stderr = errOut
@@ -61,8 +61,7 @@ func printed(ctx context.Context, path, format string, errOut io.Writer) (*impor
 	return source, nil
 }
 
-// sourceName is what the biz_nos of a file begin with. It stays the same when the file is moved, and
-// when its JSON is imported instead.
+// sourceName begins the biz_nos of a file. It is the same when the file is moved, or when its JSON is imported instead.
 func sourceName(name, path string) (string, error) {
 	if name == "" {
 		if path == "-" {

@@ -1,8 +1,7 @@
-// Package hledger brings hledger's journals into the ledger, and takes the ledger out as a journal.
+// Package hledger imports hledger journals into the ledger and exports the ledger as a journal.
 //
-// hledger's amounts are debits above zero; the ledger's balance is credits minus debits. So hledger's
-// balance of an account is the ledger's with the other sign: the trial balance's debit column minus
-// its credit column.
+// In hledger debits are positive; the ledger's balance is credits minus debits. So hledger's balance of an
+// account is the negated balance of the ledger: the trial balance's debit column minus its credit column.
 package hledger
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// transaction is what `hledger print -O json` says of one, as far as it matters here.
+// transaction is the relevant part of a transaction in `hledger print -O json`.
 type transaction struct {
 	Index       int             `json:"tindex"`
 	Date        string          `json:"tdate"`
@@ -44,11 +43,11 @@ type posting struct {
 	Assertion json.RawMessage   `json:"pbalanceassertion"`
 }
 
-// The types of postings.
+// Types of postings.
 const (
 	regularPosting  = "RegularPosting"
-	virtualPosting  = "VirtualPosting"         // (account): does not balance
-	balancedVirtual = "BalancedVirtualPosting" // [account]: balances among themselves
+	virtualPosting  = "VirtualPosting"         // (account): unbalanced
+	balancedVirtual = "BalancedVirtualPosting" // [account]: balanced among themselves
 )
 
 type commodityAmount struct {
@@ -61,11 +60,11 @@ type commodityAmount struct {
 	} `json:"astyle"`
 }
 
-// jsonPlaces is how many decimals hledger's JSON tells of a number at most; it rounds there.
+// jsonPlaces is the maximum number of decimals in hledger's JSON, which rounds further ones.
 const jsonPlaces = 10
 
-// rounded tells whether the JSON has less of an amount than the journal. The amount's precision is at
-// least that of the journal, so ten decimals of which the precision says no more are exact.
+// rounded reports whether the JSON may have rounded an amount. The amount's precision is at least the
+// journal's, so with a precision of ten or less the JSON is exact.
 func (a commodityAmount) rounded() bool {
 	return a.Quantity.whole == nil && a.Quantity.wrong == nil && a.Quantity.Places >= jsonPlaces &&
 		(a.Style.Precision == nil || *a.Style.Precision > jsonPlaces)
@@ -80,12 +79,12 @@ type quantity struct {
 	Mantissa json.Number `json:"decimalMantissa"`
 	Places   int         `json:"decimalPlaces"`
 
-	// From elsewhere than the JSON: the number, or why it cannot be one.
+	// Not from the JSON: the exact number, or the reason why it cannot be one.
 	whole *amount.Decimal
 	wrong error
 }
 
-// decimal is the exact number.
+// decimal returns the exact number.
 func (q quantity) decimal() (amount.Decimal, error) {
 	if q.wrong != nil || q.whole != nil {
 		return *cmp.Or(q.whole, &amount.Decimal{}), q.wrong
@@ -104,7 +103,7 @@ func (q quantity) decimal() (amount.Decimal, error) {
 	return d, nil
 }
 
-// digits writes the mantissa without an exponent, which hledger gives long ones.
+// digits writes the mantissa without an exponent, which hledger uses for long ones.
 func (q quantity) digits() string {
 	text := q.Mantissa.String()
 	base, exponent, long := strings.Cut(text, "e")
@@ -115,7 +114,7 @@ func (q quantity) digits() string {
 	return text
 }
 
-// journal reads transactions one by one.
+// journal reads transactions one at a time.
 type journal struct {
 	json  *json.Decoder
 	exact exact
@@ -133,7 +132,7 @@ func newJournal(in io.Reader, e exact) (*journal, error) {
 	return j, nil
 }
 
-// next reads a transaction; io.EOF at the end of the list. A list that is cut off is an error.
+// next reads a transaction; io.EOF at the end of the list. A truncated list is an error.
 func (j *journal) next() (*transaction, error) {
 	if !j.json.More() {
 		if _, err := j.json.Token(); err != nil {
@@ -156,7 +155,7 @@ func noEOF(err error) error {
 	return err
 }
 
-// place is the line of the journal, when the JSON tells it in the form that we know.
+// place is the transaction's line in the journal, if the JSON has it in the expected form.
 func (t *transaction) place() importer.Place {
 	var at []struct {
 		Line int `json:"sourceLine"`
@@ -173,9 +172,8 @@ func (t *transaction) problem(format string, args ...any) *importer.Problem {
 	return p
 }
 
-// sum is a hash over all that can be edited in a transaction, also what the ledger does not keep. Where
-// the transaction stands, and how hledger would show its amounts, is left out, because both change with
-// other transactions.
+// sum is a hash over everything that can be edited in a transaction, including parts that the ledger does not
+// keep. It excludes the position and the display style of amounts, which depend on other transactions.
 func (t *transaction) sum() []byte {
 	h := sha256.New()
 	write := func(text ...string) { fmt.Fprintf(h, "%q\n", text) }
@@ -199,7 +197,7 @@ func (t *transaction) sum() []byte {
 	return h.Sum(nil)[:8]
 }
 
-// read gives the amount inside; older versions of hledger wrote a list of one.
+// read returns the amount of a price; older versions of hledger wrote a list of one.
 func (p *price) read() (tag string, a commodityAmount) {
 	if bytes.HasPrefix(bytes.TrimSpace(p.Contents), []byte("[")) {
 		var list []commodityAmount
@@ -208,7 +206,7 @@ func (p *price) read() (tag string, a commodityAmount) {
 		}
 		return p.Tag, a
 	}
-	_ = json.Unmarshal(p.Contents, &a) // a price only counts in the hash
+	_ = json.Unmarshal(p.Contents, &a) // a price is only hashed
 	return p.Tag, a
 }
 

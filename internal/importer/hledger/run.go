@@ -12,15 +12,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// ImportOptions say what to import.
+// ImportOptions configure an import.
 type ImportOptions struct {
 	Path        string // "-": Stdin, as JSON
-	Name        string // default: the file's
+	Name        string // default: the file's name
 	Commodities map[string]string
 	Conversion  string // account
 	Virtual     string // account; empty: unbalanced virtual postings are refused
-	IDTag       string // tag that identifies a transaction; empty: none does
-	// Part says that the input is a part of the journal: what was imported before may be missing.
+	IDTag       string // tag that identifies a transaction; empty: none
+	// Part means that the input is only a part of the journal: earlier imports may be missing in it.
 	Part      bool
 	KeepGoing bool
 	Client    *importer.Client
@@ -28,7 +28,7 @@ type ImportOptions struct {
 	Out, Err  io.Writer
 }
 
-// version is part of what decides the batches: raise it when the order of sending changes.
+// version is part of the hash that determines the batches: increment it when the order of sending changes.
 const version = "hledger 2"
 
 type run struct {
@@ -36,15 +36,14 @@ type run struct {
 	exact     exact
 	builder   builder
 	inventory *inventory
-	rows      int // transactions that can be in the ledger
-	transfers int // those of them that move something
+	rows      int // transactions that can be posted
+	transfers int // those that move an amount
 	sender    *importer.Sender[built]
 }
 
-// Import brings a journal into the ledger. It reads the journal three times: to find the decimals of
-// every commodity; to identify every transaction, and hold all of them against the ledger; and to send
-// those that the ledger does not have. Returns importer.ErrIncomplete or ErrStopped when something of
-// the journal is not in the ledger; with any other error no transfer was sent.
+// Import imports a journal in three passes: determine every commodity's scale; identify every transaction and
+// compare with the ledger; send the missing transactions. Returns importer.ErrIncomplete or ErrStopped if part
+// of the journal is not in the ledger; with any other error no transfer was sent.
 func Import(ctx context.Context, o ImportOptions) error {
 	name, err := sourceName(o.Name, o.Path)
 	if err != nil {
@@ -103,13 +102,10 @@ func sorted(m map[string]string) []string {
 	return all
 }
 
-// mostProblems are printed of a journal that is not sent.
-const mostProblems = 20
-
-// check looks at every transaction, and finds the decimals of every commodity.
+// check validates every transaction and determines every commodity's scale.
 func (r *run) check(in io.Reader) error {
 	return r.refuse(in, func(t *transaction) *importer.Problem {
-		problem := r.builder.look(t)
+		problem := r.builder.inspect(t)
 		if problem == nil {
 			r.rows++
 		}
@@ -117,12 +113,12 @@ func (r *run) check(in io.Reader) error {
 	})
 }
 
-// refuse reads a journal, and refuses it when a transaction has a problem.
+// refuse reads a journal and refuses it if a transaction has a problem.
 func (r *run) refuse(in io.Reader, problemOf func(*transaction) *importer.Problem) error {
-	problems := importer.Problems{W: r.Err, Most: mostProblems}
+	problems := importer.Problems{W: r.Err, Most: importer.MostProblems}
 	err := r.each(in, func(t *transaction) error {
 		problem := problemOf(t)
-		if problem != nil && !r.KeepGoing { // else it is printed when it is skipped
+		if problem != nil && !r.KeepGoing { // otherwise printed when skipped
 			problems.Print(problem)
 		}
 		return nil
@@ -135,7 +131,7 @@ func (r *run) refuse(in io.Reader, problemOf func(*transaction) *importer.Proble
 		importer.Plural(problems.N, "transaction"))
 }
 
-// each reads a journal. An error ends it.
+// each reads a journal until the first error.
 func (r *run) each(in io.Reader, see func(*transaction) error) error {
 	j, err := newJournal(in, r.exact)
 	if err != nil {
@@ -146,7 +142,7 @@ func (r *run) each(in io.Reader, see func(*transaction) error) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			return nil
-		case err != nil: // what follows cannot be read either
+		case err != nil: // the rest is unreadable too
 			return fmt.Errorf("%s: %w", r.Path, err)
 		}
 		if err := see(t); err != nil {
@@ -155,8 +151,8 @@ func (r *run) each(in io.Reader, see func(*transaction) error) error {
 	}
 }
 
-// prepare finds out all that can be known before the first transfer is sent: the identity of every
-// transaction, and what earlier imports of the journal left in the ledger.
+// prepare completes before the first transfer is sent: it identifies every transaction and checks earlier
+// imports in the ledger.
 func (r *run) prepare(ctx context.Context, source *importer.Source) error {
 	in, err := source.Again()
 	if err != nil {
@@ -166,7 +162,7 @@ func (r *run) prepare(ctx context.Context, source *importer.Source) error {
 	if err := r.refuse(in, r.identify); err != nil {
 		return err
 	}
-	problems := importer.Problems{W: r.Err, Most: mostProblems}
+	problems := importer.Problems{W: r.Err, Most: importer.MostProblems}
 	if err := r.inventory.compare(ctx, r.Client, r.builder.name, r.Part, &problems); err != nil {
 		return err
 	}
@@ -195,13 +191,13 @@ func (r *run) identify(t *transaction) *importer.Problem {
 }
 
 func (r *run) build(t *transaction) (built, *importer.Problem) {
-	if problem := r.builder.look(t); problem != nil {
+	if problem := r.builder.inspect(t); problem != nil {
 		return built{}, problem
 	}
 	return r.builder.transfer(t)
 }
 
-// send sends what the ledger does not have.
+// send sends the transactions that the ledger does not have.
 func (r *run) send(ctx context.Context, in io.Reader) error {
 	r.builder.begin()
 	err := r.each(in, func(t *transaction) error {
@@ -209,7 +205,7 @@ func (r *run) send(ctx context.Context, in io.Reader) error {
 		if problem == nil && x.transfer != nil && r.inventory.doubled(t, x.identity) {
 			problem = t.problem("its tag has the value %q, as has the tag of another", x.identity.tag)
 		}
-		if problem != nil { // with --keep-going: else the journal was refused
+		if problem != nil { // only with --keep-going
 			r.sender.Counts.Skipped++
 			problem.Text += ": skipped"
 			r.sender.Log.Print(problem)
@@ -225,10 +221,8 @@ func (r *run) send(ctx context.Context, in io.Reader) error {
 		}
 		for _, p := range x.transfer.GetPostings() {
 			for _, account := range []string{p.GetFrom(), p.GetTo()} {
-				if !r.sender.Has(account, p.GetAsset()) {
-					r.sender.Need(&ledgerv1.NewAccount{Code: account, Asset: p.GetAsset(), Kind: kindOf(account),
-						Unbounded: true})
-				}
+				r.sender.Need(&ledgerv1.NewAccount{Code: account, Asset: p.GetAsset(), Kind: kindOf(account),
+					Unbounded: true})
 			}
 		}
 		return r.sender.Add(ctx, importer.Item[built]{Transfer: x.transfer, Place: t.place(), From: x})
@@ -239,7 +233,7 @@ func (r *run) send(ctx context.Context, in io.Reader) error {
 	return r.sender.Flush(ctx)
 }
 
-// summary tells what became of the journal, and what the ledger has otherwise.
+// summary prints the result.
 func (r *run) summary() {
 	p := func(format string, args ...any) { fmt.Fprintf(r.Out, format+"\n", args...) }
 	p("%s: %s in %s", r.Path, importer.Plural(r.rows, "transaction"),
@@ -262,11 +256,5 @@ func (r *run) summary() {
 			p("  %s %s", importer.Count(note.n), note.text)
 		}
 	}
-	for i, code := range r.sender.Kept {
-		if i == 5 {
-			p("  … and %s more", importer.Count(len(r.sender.Kept)-i))
-			break
-		}
-		p("  %s exists with other limits or of another kind, and was not changed", code)
-	}
+	r.sender.WriteKept(r.Out)
 }

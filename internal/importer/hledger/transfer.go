@@ -13,52 +13,52 @@ import (
 	"github.com/ledgerd/ledgerd/internal/importer"
 )
 
-// Names of metadata that an import writes and an export reads.
+// Names of metadata, written by imports and read by exports.
 const (
 	metaDescription = "description"
 	metaCode        = "code"
 	metaStatus      = "status"
 	metaComment     = "comment"
 	metaDate2       = "date2"
-	metaHash        = "hledger.hash"    // over all of the transaction
-	metaJournal     = "hledger.journal" // the name of its journal
-	metaContent     = "hledger.content" // where a tag, not the content, is the identity
+	metaHash        = "hledger.hash"    // over the whole transaction
+	metaJournal     = "hledger.journal" // the journal's name
+	metaContent     = "hledger.content" // set if a tag, not the content, is the identity
 	metaTag         = "tag."
 )
 
-// transferType is the type of every transfer that an import makes.
+// transferType is the type of all imported transfers.
 const transferType = "hledger"
 
-// The service takes no more than this in one transfer.
+// Limits of the server for one transfer.
 const (
 	maxPostings      = 1000
 	maxBizNo         = 128
-	maxMetadata      = 64 - 2 // without the names of the journal and of the content
+	maxMetadata      = 64 - 2 // except the names of journal and content
 	maxMetadataBytes = 16<<10 - 256
 )
 
-// builder makes transfers of transactions.
+// builder converts transactions to transfers.
 type builder struct {
-	name        string // of the journal, in every biz_no
-	idTag       string // tag that identifies a transaction; empty: none does
-	conversion  string // account that exchanged commodities go through
+	name        string // the journal's name, in every biz_no
+	idTag       string // tag that identifies a transaction; empty: none
+	conversion  string // account for exchanges of commodities
 	virtual     string // account that balances (virtual) postings; empty: they are refused
 	commodities *commodities
 
-	ordinals map[content]int // how many of each content came so far
+	ordinals map[content]int // occurrences of each content so far
 	notes    notes
 }
 
-// notes count what is kept otherwise than hledger has it.
+// notes count deviations from hledger's representation.
 type notes struct {
 	exchanges, nothing, balancedVirtual, ownDates, assertions int
 }
 
-// begin starts another reading of the journal.
+// begin starts another pass over the journal.
 func (b *builder) begin() { b.ordinals, b.notes = map[content]int{}, notes{} }
 
-// look checks a transaction, and takes the decimals of its amounts into account.
-func (b *builder) look(t *transaction) *importer.Problem {
+// inspect validates a transaction and raises scales to its decimals.
+func (b *builder) inspect(t *transaction) *importer.Problem {
 	if _, err := time.Parse(time.DateOnly, t.Date); err != nil {
 		return t.problem("%q is not a date", t.Date)
 	}
@@ -97,8 +97,7 @@ func (b *builder) look(t *transaction) *importer.Problem {
 	}
 	if id := b.tagOf(t); importer.BadName(id) != "" || len(prefix(b.name)+tagged+id) > maxBizNo {
 		return t.problem("the tag %s: is part of its biz_no, and must be printable ASCII, at most %d bytes: %q",
-			b.idTag,
-			maxBizNo-len(prefix(b.name)+tagged), id)
+			b.idTag, maxBizNo-len(prefix(b.name)+tagged), id)
 	}
 	return metadataProblem(t)
 }
@@ -125,7 +124,7 @@ func metadataProblem(t *transaction) *importer.Problem {
 	return nil
 }
 
-// count notes what the ledger does not keep as hledger has it.
+// count counts the deviations in a transaction.
 func (b *builder) count(t *transaction) {
 	for _, p := range t.Postings {
 		if p.Type == balancedVirtual {
@@ -140,7 +139,7 @@ func (b *builder) count(t *transaction) {
 	}
 }
 
-// sheet adds up what a transaction does, with what it lacks going through the conversion account.
+// sheet sums a transaction, balanced through the conversion account.
 func (b *builder) sheet(t *transaction) (s *sheet, exchanged bool, err error) {
 	s = newSheet()
 	for _, p := range t.Postings {
@@ -169,14 +168,14 @@ func (b *builder) sheet(t *transaction) (s *sheet, exchanged bool, err error) {
 	return s, exchanged, err
 }
 
-// built is a transaction with the transfer that it becomes, nil where it moves nothing.
+// built is a transaction with its transfer, nil if it moves nothing.
 type built struct {
 	*transaction
 	identity identity
 	transfer *ledgerv1.TransferRequest
 }
 
-// transfer makes a transfer. Everything was looked at, so all decimals are known.
+// transfer makes a transfer. The first pass has determined all scales.
 func (b *builder) transfer(t *transaction) (built, *importer.Problem) {
 	x := built{transaction: t}
 	s, exchanged, err := b.sheet(t)
@@ -208,12 +207,11 @@ func (b *builder) transfer(t *transaction) (built, *importer.Problem) {
 		return x, t.problem("%q is not a date", t.Date)
 	}
 	x.transfer = &ledgerv1.TransferRequest{BizNo: x.identity.bizNo(b.name), Type: transferType, Postings: postings,
-		Metadata:      meta,
-		EffectiveTime: timestamppb.New(at)}
+		Metadata: meta, EffectiveTime: timestamppb.New(at)}
 	return x, nil
 }
 
-// tagOf is the value of the tag that identifies a transaction.
+// tagOf is the value of the identifying tag.
 func (b *builder) tagOf(t *transaction) string {
 	for _, tag := range t.Tags {
 		if b.idTag != "" && tag[0] == b.idTag {
@@ -248,7 +246,7 @@ func metadata(t *transaction) map[string]string {
 	return m
 }
 
-// kindOf is what hledger takes an account for by its name.
+// kindOf is hledger's account type, inferred from the name.
 func kindOf(account string) ledgerv1.AccountKind {
 	for _, k := range kindNames {
 		if k.pattern.MatchString(account) {
@@ -269,7 +267,7 @@ var kindNames = []struct {
 	{regexp.MustCompile(`(?i)^expenses?(:|$)`), ledgerv1.AccountKind_ACCOUNT_KIND_EXPENSE},
 }
 
-// sheet is what a transaction does: by asset, and by account within it, in the order of appearance.
+// sheet is the sums of a transaction, by asset and account in order of appearance.
 type sheet struct {
 	assets []*column
 	of     map[string]*column // by asset code
@@ -283,7 +281,7 @@ type column struct {
 
 func newSheet() *sheet { return &sheet{of: map[string]*column{}} }
 
-// add adds up, so that an account that pays and gets in one transaction does what remains.
+// add adds to an account's sum, so that debits and credits of one account cancel out.
 func (s *sheet) add(account string, asset *assetOf, n amount.Int) error {
 	c := s.of[asset.code]
 	if c == nil {
@@ -302,8 +300,8 @@ func (s *sheet) add(account string, asset *assetOf, n amount.Int) error {
 	return nil
 }
 
-// balance lets what an asset lacks go through an account: with hledger only the costs of a
-// transaction balance, in the ledger every asset does.
+// balance moves an asset's imbalance to an account: in hledger only the costs of a transaction balance, in the
+// ledger every asset must.
 func (s *sheet) balance(conversion string) (exchanged bool, err error) {
 	for _, c := range s.assets {
 		all := make([]amount.Int, 0, len(c.sums))
@@ -324,7 +322,7 @@ func (s *sheet) balance(conversion string) (exchanged bool, err error) {
 	return exchanged, nil
 }
 
-// pair makes postings: the first debit pays the first credit as far as it goes, and so on.
+// pair makes postings: the first debit is paired with the first credit as far as possible, and so on.
 func (s *sheet) pair() []*ledgerv1.Posting {
 	var postings []*ledgerv1.Posting
 	for _, c := range s.assets {
@@ -342,7 +340,7 @@ func (s *sheet) pair() []*ledgerv1.Posting {
 			n := amount.Lesser(c.sums[from], c.sums[to].Neg())
 			postings = append(postings, &ledgerv1.Posting{From: from, To: to, Asset: c.asset.code,
 				Amount: amount.Format(n, c.asset.scale)})
-			// Neither can overflow: both go towards zero.
+			// Neither can overflow: both move towards zero.
 			c.sums[from], _ = c.sums[from].Sub(n)
 			c.sums[to], _ = c.sums[to].Add(n)
 			if c.sums[from].IsZero() {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// tx is a transaction in few words: "account amount commodity" by posting; "(account)" is virtual.
+// tx makes a transaction from "account amount commodity" per posting; "(account)" is virtual.
 func tx(t *testing.T, postings ...string) *transaction {
 	t.Helper()
 	x := &transaction{Index: 7, Date: "2020-01-31", Description: "test", Status: "Unmarked"}
@@ -45,7 +45,7 @@ func newBuilder() *builder {
 
 func build(t *testing.T, b *builder, x *transaction) string {
 	t.Helper()
-	if p := b.look(x); p != nil {
+	if p := b.inspect(x); p != nil {
 		return p.Error()
 	}
 	r, p := b.transfer(x)
@@ -72,10 +72,10 @@ func TestDebitsPayCreditsInOrder(t *testing.T) {
 		{[]string{"a 1 A", "b -1 A", "c -2 B", "d 2 B"}, "a>b 1 A; d>c 2 B"},
 		// One A is bought for 0.71 B.
 		{[]string{"a 1 A", "b -0.71 B"}, "a>equity:conversion 1 A; equity:conversion>b 0.71 B"},
-		// The conversion account is in the journal itself.
+		// The journal itself uses the conversion account.
 		{[]string{"a 1 A", "equity:conversion -1 A", "equity:conversion 2 B", "b -2 B"},
 			"a>equity:conversion 1 A; equity:conversion>b 2 B"},
-		// It balances after rounding only.
+		// It balances only after rounding.
 		{[]string{"a 10.00 EUR", "b -9.999 EUR"}, "a>b 9.999 EUR; a>equity:conversion 0.001 EUR"},
 		{[]string{"(a) 5 EUR"}, "transaction 7 of 2020-01-31 \"test\": the posting (a) is not balanced"},
 		{[]string{"a 5 ¥", "b -5 ¥"}, "¥ may mean JPY or CNY: choose one with --commodity '¥=CODE'"},
@@ -100,7 +100,7 @@ func TestAVirtualAccountBalancesVirtualPostings(t *testing.T) {
 		t.Error(got)
 	}
 	if b.notes.exchanges != 0 {
-		t.Error("a virtual posting was taken for an exchange")
+		t.Error("a virtual posting counts as an exchange")
 	}
 }
 
@@ -115,22 +115,22 @@ func TestCommoditiesAreNamedOnTheCommandLine(t *testing.T) {
 		}
 	}
 	if _, err := ParseCommodities([]string{"$=USD", "$=CAD"}); err == nil {
-		t.Error("one commodity can be two assets")
+		t.Error("one commodity was accepted for two assets")
 	}
 	c := newCommodities(map[string]string{"$": "USD", "USD": "USD"})
 	x, err1 := c.asset("$")
 	y, err2 := c.asset("USD")
 	if err1 != nil || err2 != nil || x != y {
-		t.Error("two names of one asset are two assets", err1, err2)
+		t.Error("two names of one asset gave two assets", err1, err2)
 	}
 }
 
-func TestTheHashNoticesEditsAndNothingElse(t *testing.T) {
+func TestTheHashChangesOnlyWithEdits(t *testing.T) {
 	first := tx(t, "a 5 EUR", "b -5 EUR")
 	same := tx(t, "a 5.00 EUR", "b -5.0 EUR")
 	same.Index, same.Source = 8, json.RawMessage(`[{"sourceLine": 99}]`)
 	if !bytes.Equal(first.sum(), same.sum()) {
-		t.Error("it changes with the place, or with how an amount is shown")
+		t.Error("the hash depends on the position or the display of amounts")
 	}
 	for name, edit := range map[string]func(*transaction){
 		"date":    func(x *transaction) { x.Date = "2020-02-01" },
@@ -144,12 +144,12 @@ func TestTheHashNoticesEditsAndNothingElse(t *testing.T) {
 		edited := tx(t, "a 5 EUR", "b -5 EUR")
 		edit(edited)
 		if bytes.Equal(edited.sum(), first.sum()) {
-			t.Errorf("an edited %s is not noticed", name)
+			t.Errorf("an edited %s is not detected", name)
 		}
 	}
 }
 
-func TestJSONThatIsNotHledgersOrIsCutOffIsAnError(t *testing.T) {
+func TestForeignOrTruncatedJSONIsAnError(t *testing.T) {
 	for _, text := range []string{"", "{}", "null", `"x"`} {
 		if _, err := newJournal(strings.NewReader(text), nil); err == nil {
 			t.Errorf("%q is taken", text)
@@ -161,12 +161,12 @@ func TestJSONThatIsNotHledgersOrIsCutOffIsAnError(t *testing.T) {
 			_, err = j.next()
 		}
 		if errors.Is(err, io.EOF) {
-			t.Errorf("%q ends as if it were whole", text)
+			t.Errorf("%q ends without an error", text)
 		}
 	}
 }
 
-func TestNamesAreEscapedSoThatAJournalReadsThemBack(t *testing.T) {
+func TestEscapedNamesRoundTripThroughAJournal(t *testing.T) {
 	for code, want := range map[string]string{
 		"Assets:US:A B": "Assets:US:A B", "5%": "5%", "5%25": "5%2525", "(a)": "%28a)", "a  b": "a %20b", "!x": "%21x",
 		"a;b": "a%3Bb", " a ": "%20a%20", "1:é": "1:é",

@@ -1,5 +1,4 @@
-// Package importertest gives importers' tests a real server, and the real input that lies beside the
-// repository.
+// Package importertest gives tests of importers a real server, and real input files from beside the repository.
 package importertest
 
 import (
@@ -16,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/server"
 )
 
-// Serve starts a server on a database of the test's own, and returns its address. At the end of the
-// test the database is held against all invariants.
+// Serve starts a server on its own database and returns its address. At the end of the test the database is
+// checked against all invariants.
 func Serve(t *testing.T) (url string) {
 	t.Helper()
 	db := pgtest.New(t)
@@ -35,11 +34,10 @@ func Serve(t *testing.T) (url string) {
 	return "http://" + s.Addr()
 }
 
-// Dial makes a client without a key.
+// Dial makes a client without an API key.
 func Dial(url string) *importer.Client { return importer.Dial(url, "") }
 
-// Data is the path of a file in ../shared/data, beside the repository. The test is skipped where it is
-// not there.
+// Data is the path of a file in ../shared/data, beside the repository. Without the file the test is skipped.
 func Data(t *testing.T, name string) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -54,12 +52,12 @@ func Data(t *testing.T, name string) string {
 	}
 	path := filepath.Join(dir, "..", "shared", "data", name)
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("SKIPPED, NOT TESTED: the real input ../shared/data/%s is not there", name)
+		t.Skipf("SKIPPED, NOT TESTED: the real input ../shared/data/%s does not exist", name)
 	}
 	return path
 }
 
-// Write writes a file of the test's own.
+// Write writes a temporary file.
 func Write(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/clean"
 )
 
-// Codes are the codes, as the cleaner sees them.
+// Codes returns the table that the cleaner deletes expired codes from.
 func Codes() clean.Table {
 	return clean.Table{
 		Name: "notify_codes",

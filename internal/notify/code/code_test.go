@@ -27,12 +27,12 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-var who = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+var caller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
 const ada = "+8613812345678"
 
-// desk is where codes are sent and tried, by engines of one database.
-type desk struct {
+// fixture sends and verifies codes, alternating between engines on one database.
+type fixture struct {
 	t       *testing.T
 	engines []*flow.Engine
 	super   *pgxpool.Pool
@@ -41,10 +41,10 @@ type desk struct {
 	turn    atomic.Int64
 }
 
-func newDesk(t *testing.T, engines int) *desk {
+func newFixture(t *testing.T, engines int) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	d := &desk{t: t, super: pgtest.Pool(t, db.SuperDSN), master: secret.New()}
+	d := &fixture{t: t, super: pgtest.Pool(t, db.SuperDSN), master: secret.New()}
 	for range engines {
 		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
 		if err != nil {
@@ -64,26 +64,26 @@ func newDesk(t *testing.T, engines int) *desk {
 	return d
 }
 
-func (d *desk) do(c flow.Command) (any, error) {
+func (d *fixture) do(c flow.Command) (any, error) {
 	e := d.engines[int(d.turn.Add(1))%len(d.engines)]
 	out, err := e.Do(context.Background(), flow.Submission{Tenant: 1, RequestID: "r", Command: c, Rows: 4, Bytes: 400})
 	return out.Answer, err
 }
 
-// request is a SendCode with the defaults.
+// request returns a SendCode with default settings.
 func request(to, digits string) *flow.SendCode {
-	return &flow.SendCode{Issue: code.Issue{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
+	return &flow.SendCode{Issue: code.Issue{Caller: caller, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
 		Nonce: code.NewNonce(),
 		Life:  code.DefaultLife, Interval: code.DefaultInterval, Daily: code.DefaultDaily},
 		Template: template.Name{Tenant: 1, Channel: send.SMS, Locale: "en"}}
 }
 
-func (d *desk) send(c *flow.SendCode) error {
+func (d *fixture) send(c *flow.SendCode) error {
 	_, err := d.do(c)
 	return err
 }
 
-func (d *desk) mustSend(c *flow.SendCode) {
+func (d *fixture) mustSend(c *flow.SendCode) {
 	d.t.Helper()
 	if err := d.send(c); err != nil {
 		d.t.Fatal(err)
@@ -91,11 +91,11 @@ func (d *desk) mustSend(c *flow.SendCode) {
 }
 
 func try(to, digits string) *code.VerifyCommand {
-	return &code.VerifyCommand{Caller: who, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
-		Ghost: code.NewNonce()}
+	return &code.VerifyCommand{Caller: caller, Type: "login", Channel: send.SMS, Recipient: to, Code: digits,
+		MissNonce: code.NewNonce()}
 }
 
-func (d *desk) verify(to, digits string) code.Verified {
+func (d *fixture) verify(to, digits string) code.Verified {
 	d.t.Helper()
 	answer, err := d.do(flow.Code(try(to, digits)))
 	if err != nil {
@@ -104,20 +104,20 @@ func (d *desk) verify(to, digits string) code.Verified {
 	return answer.(code.Verified)
 }
 
-func (d *desk) exec(sql string, args ...any) {
+func (d *fixture) exec(sql string, args ...any) {
 	d.t.Helper()
 	if _, err := d.super.Exec(context.Background(), sql, args...); err != nil {
 		d.t.Fatal(err)
 	}
 }
 
-// later lets time pass for codes and their messages.
-func (d *desk) later(by time.Duration) {
+// later shifts the times of codes and counters into the past.
+func (d *fixture) later(by time.Duration) {
 	d.exec(`update notify_codes set sent_at = array(select s - $1::interval from unnest(sent_at) s), expires_at = expires_at - $1::interval, forget_at = forget_at - $1::interval`, by)
 	d.exec(`update notify_counters set slot = slot - extract(epoch from $1::interval)::bigint * 60 / window_s, expires_at = expires_at - $1::interval`, by)
 }
 
-func (d *desk) count(sql string) (n int) {
+func (d *fixture) count(sql string) (n int) {
 	d.t.Helper()
 	if err := d.super.QueryRow(context.Background(), sql).Scan(&n); err != nil {
 		d.t.Fatal(err)
@@ -125,8 +125,8 @@ func (d *desk) count(sql string) (n int) {
 	return n
 }
 
-// says counts the messages that say something.
-func (d *desk) says(text string) (n int) {
+// says returns the number of messages whose text contains text.
+func (d *fixture) says(text string) (n int) {
 	d.t.Helper()
 	rows, err := d.super.Query(context.Background(), `select tenant_id, message_id, content from notify_contents`)
 	if err != nil {
@@ -149,14 +149,14 @@ func (d *desk) says(text string) (n int) {
 	return n
 }
 
-func TestACodeIsGoodOnce(t *testing.T) {
+func TestCodeIsValidOnce(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	if v := d.verify(ada, "123457"); v != (code.Verified{TriesLeft: 4}) {
 		t.Error(v)
 	}
-	if v := d.verify("138 1234 5678", "123456"); !v.Valid { // another writing of the number
+	if v := d.verify("138 1234 5678", "123456"); !v.Valid { // the same number in another spelling
 		t.Error(v)
 	}
 	if v := d.verify(ada, "123456"); v.Valid {
@@ -167,16 +167,16 @@ func TestACodeIsGoodOnce(t *testing.T) {
 		{Type: "login", Channel: send.Email, Recipient: "ada@example.com"}} {
 		d.later(2 * time.Minute)
 		d.mustSend(request(ada, "222222"))
-		c.Caller, c.Code = who, "222222"
+		c.Caller, c.Code = caller, "222222"
 		if answer, err := d.do(flow.Code(c)); err != nil || answer.(code.Verified).Valid {
-			t.Error("good for another type or recipient:", answer, err)
+			t.Error("valid for another type or recipient:", answer, err)
 		}
 	}
 }
 
-func TestACodeBearsFiveWrongTries(t *testing.T) {
+func TestFiveWrongTriesVoidACode(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	for left := int32(4); left >= 0; left-- {
 		if v := d.verify(ada, "000000"); v != (code.Verified{TriesLeft: left}) {
@@ -189,16 +189,16 @@ func TestACodeBearsFiveWrongTries(t *testing.T) {
 	d.later(time.Minute)
 	d.mustSend(request(ada, "654321"))
 	if v := d.verify(ada, "123456"); v != (code.Verified{TriesLeft: 4}) {
-		t.Error("the older code, and the tries of the new one:", v)
+		t.Error("the previous code, and tries_left of the new one:", v)
 	}
 	if v := d.verify(ada, "654321"); !v.Valid {
 		t.Error(v)
 	}
 }
 
-func TestACodeEndsWithItsLife(t *testing.T) {
+func TestCodeExpires(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	d.later(5*time.Minute - 10*time.Second)
 	if v := d.verify(ada, "111111"); v.TriesLeft != 4 {
@@ -206,13 +206,13 @@ func TestACodeEndsWithItsLife(t *testing.T) {
 	}
 	d.later(10 * time.Second)
 	if v := d.verify(ada, "123456"); v.Valid {
-		t.Error("good after its life")
+		t.Error("valid after its life")
 	}
 }
 
-func TestThereIsOneCodeAMinute(t *testing.T) {
+func TestOneCodePerMinute(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	d.later(20 * time.Second)
 	err := d.send(request(ada, "222222"))
@@ -221,7 +221,7 @@ func TestThereIsOneCodeAMinute(t *testing.T) {
 		t.Errorf("%v %v", err, f)
 	}
 	if v := d.verify(ada, "123456"); !v.Valid {
-		t.Error("a refused one voided the code that is there")
+		t.Error("a refused request voided the previous code")
 	}
 	other := request(ada, "333333")
 	other.Type = "pay"
@@ -231,9 +231,9 @@ func TestThereIsOneCodeAMinute(t *testing.T) {
 	d.mustSend(request(ada, "222222"))
 }
 
-func TestACodeThatCouldNotBeSentTakesNoTime(t *testing.T) {
+func TestUnsentCodeDoesNotDelayTheNext(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "100000"))
 	for name, die := range d.die() {
 		if err := d.send(request(ada, "200000")); !fault.Is(err, code.TooSoon) {
@@ -252,17 +252,17 @@ func TestACodeThatCouldNotBeSentTakesNoTime(t *testing.T) {
 			d.exec(`update notify_queue set state = $2, due_at = case $2 when 'failed' then now() end, holder = null where message_id = $1`, d.last(), state)
 		}
 		if err := d.send(request(ada, "400000")); !fault.Is(err, code.TooSoon) {
-			t.Error(kind, "may have arrived:", err)
+			t.Error(kind, "may have been delivered:", err)
 		}
 	}
 	if n := d.count(`select cardinality(sent_at) from notify_codes`); n != 4 {
-		t.Errorf("%d sendings count for the day, not 4", n)
+		t.Errorf("%d sends count for the day, want 4", n)
 	}
 }
 
-func TestADayHasTenCodes(t *testing.T) {
+func TestTenCodesPerDay(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	for range 10 {
 		d.mustSend(request(ada, "123456"))
 		d.later(time.Hour)
@@ -283,10 +283,10 @@ func TestADayHasTenCodes(t *testing.T) {
 	}
 }
 
-// Whether there is a code, was one, or nobody asked for one: who tries wrong ones is told the same.
-func TestAnswersDoNotTellWhetherACodeWasSent(t *testing.T) {
+// Wrong tries get the same answers whether a code was sent, suppressed, used, or never requested.
+func TestAnswersDoNotRevealWhetherACodeWasSent(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	suppressed := request("+8613812345670", "123456")
 	suppressed.Suppress = true
@@ -299,27 +299,27 @@ func TestAnswersDoNotTellWhetherACodeWasSent(t *testing.T) {
 			answers[i] = append(answers[i], d.verify(to, "999999"))
 		}
 		if !slices.Equal(answers[i], answers[0]) {
-			t.Errorf("%v, not %v", answers[i], answers[0])
+			t.Errorf("%v, want %v", answers[i], answers[0])
 		}
 	}
 	if n := d.count(`select count(*) from notify_messages`); n != 2 {
-		t.Errorf("%d messages, not 2", n)
+		t.Errorf("%d messages, want 2", n)
 	}
 	if v := d.verify("+8613812345670", ""); v.Valid {
-		t.Error("the code of none is none")
+		t.Error("an empty code verified a suppressed one")
 	}
 	again := request("+8613812345670", "123456")
 	again.Suppress = true
 	if err := d.send(again); !fault.Is(err, code.TooSoon) {
 		t.Error(err)
 	}
-	d.mustSend(request("+8613812345672", "123456")) // wrong tries before take no minute
+	d.mustSend(request("+8613812345672", "123456")) // earlier wrong tries do not delay a code
 	if v := d.verify("+8613812345672", "123456"); !v.Valid {
 		t.Error(v)
 	}
 }
 
-// failing is a change that fails when all its parts are done.
+// failing is a command that fails after its parts were applied.
 type failing struct {
 	flow.Command
 	with error
@@ -334,7 +334,7 @@ func (f failing) Apply(tx *flow.Tx) (any, error) {
 	return nil, f.with
 }
 
-// broken has a reason of each class that takes a change back.
+// broken has one reason of each class that rolls back a command.
 var broken = func() (list []*fault.Reason) {
 	for _, class := range []fault.Class{fault.Refusal, fault.Conflict, fault.BadRequest, fault.System} {
 		list = append(list, fault.Define(fault.Reason{Name: "TEST_BROKE_" + class.String(), Class: class,
@@ -343,9 +343,9 @@ var broken = func() (list []*fault.Reason) {
 	return list
 }()
 
-func TestAWrongTryCountsWhateverBecomesOfWhatItGuards(t *testing.T) {
+func TestWrongTryCountsEvenIfItsCommandFails(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	for _, broke := range broken {
 		if _, err := d.do(failing{flow.Code(try(ada, "000000")), broke.New("no")}); !fault.Is(err, broke) {
@@ -365,13 +365,13 @@ func TestAWrongTryCountsWhateverBecomesOfWhatItGuards(t *testing.T) {
 		}
 	}
 	if v := d.verify(ada, "123456"); v != (code.Verified{Valid: true, TriesLeft: 5}) {
-		t.Error("what failed used the code up:", v)
+		t.Error("a failed command used the code:", v)
 	}
 }
 
-func TestOneOfManyVerifiesACode(t *testing.T) {
+func TestConcurrentVerifiesUseACodeOnce(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 2)
+	d := newFixture(t, 2)
 	for round := range 5 {
 		to := fmt.Sprintf("+86138123456%02d", round)
 		d.mustSend(request(to, "123456"))
@@ -394,13 +394,13 @@ func TestOneOfManyVerifiesACode(t *testing.T) {
 	}
 }
 
-// Wrong tries at once are all counted: each is told another number of tries left, and none is granted more.
-func TestWrongTriesAtOnceAreAllCounted(t *testing.T) {
+// Concurrent wrong tries are all counted: each gets a different tries_left until 0.
+func TestConcurrentWrongTriesAreAllCounted(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 2)
+	d := newFixture(t, 2)
 	for round := range 6 {
 		to := fmt.Sprintf("+86138123456%02d", round)
-		if round%2 == 0 { // otherwise the first of them makes the row
+		if round%2 == 0 { // otherwise the first try inserts the row
 			d.mustSend(request(to, "123456"))
 		}
 		var mu sync.Mutex
@@ -424,14 +424,14 @@ func TestWrongTriesAtOnceAreAllCounted(t *testing.T) {
 			t.Errorf("tries left: %v", left)
 		}
 		if v := d.verify(to, "123456"); v.Valid {
-			t.Error("the right one after too many wrong ones")
+			t.Error("valid after too many wrong tries")
 		}
 	}
 }
 
-func TestManyWhoAskAtOnceGetOneCode(t *testing.T) {
+func TestConcurrentRequestsSendOneCode(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 2)
+	d := newFixture(t, 2)
 	var sent, soon atomic.Int32
 	var wg sync.WaitGroup
 	for range 20 {
@@ -452,9 +452,9 @@ func TestManyWhoAskAtOnceGetOneCode(t *testing.T) {
 	}
 }
 
-func TestWhoReadsTheDatabaseFindsNoCode(t *testing.T) {
+func TestDatabaseDoesNotRevealCodes(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "8472913650"))
 	for _, table := range []string{"notify_codes", "notify_contents", "notify_messages", "notify_queue",
 		"notify_events", "notify_fingerprints", "notify_counters", "commit_keys"} {
@@ -464,28 +464,28 @@ func TestWhoReadsTheDatabaseFindsNoCode(t *testing.T) {
 		}
 		if strings.Contains(text, "8472913650") || strings.Contains(text, fmt.Sprintf("%x", "8472913650")) ||
 			strings.Contains(text, "13812345678") && table != "notify_contents" {
-			t.Errorf("%s has the code or the number", table)
+			t.Errorf("%s contains the code or the number", table)
 		}
 	}
 	if n := d.count(`select count(*) from notify_contents where contents_until <= (now() at time zone 'UTC')::date + 1`); n != 1 || d.says("8472913650 is your code. It is good for 5 minutes.") != 1 {
-		t.Error("the message, which goes within a day, does not say the code")
+		t.Error("no message with the code, or its content is kept for more than a day")
 	}
 	d.mustSend(request("+8613812345670", "8472913650"))
 	if n := d.count(`select count(distinct code_hash) from notify_codes`); n != 2 {
-		t.Error("the same code has the same hash")
+		t.Error("equal codes have equal hashes")
 	}
 	if n := d.count(`select count(*) from notify_messages where on_unknown = 'never' and priority = 0 and fingerprint is null and give_up_at = accepted_at + interval '5 min'`); n != 2 {
-		t.Error("messages of codes are to be urgent, and sent once or never")
+		t.Error("messages of codes must have high priority and on_unknown never")
 	}
 }
 
-func TestCodesFromOneAddressAndToOneBlockAreLimited(t *testing.T) {
+func TestCodesAreLimitedByIPAndPrefix(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	ask := func(i int, ip string, suppress bool) error {
 		c := request(fmt.Sprintf("+861380000%04d", i), "123456")
 		if ip == "" {
-			c = request(fmt.Sprintf("+86%d%08d", 131+i%20, i*10_000), "123456") // each in another block
+			c = request(fmt.Sprintf("+86%d%08d", 131+i%20, i*10_000), "123456") // a different prefix each
 		}
 		c.ClientIP, c.Suppress = ip, suppress
 		return d.send(c)
@@ -514,7 +514,7 @@ func TestCodesFromOneAddressAndToOneBlockAreLimited(t *testing.T) {
 			t.Fatal(i, err)
 		}
 	}
-	own := newDesk(t, 1)
+	own := newFixture(t, 1)
 	for _, l := range []notify.Limit{{Channel: notify.Codes, Scope: notify.PerPrefix, Window: time.Hour, Most: 70},
 		{Channel: notify.Codes, Scope: notify.PerIP, Window: time.Hour, Most: 1000}} {
 		if err := notify.SetLimit(t.Context(), own.pool, 1, l); err != nil {
@@ -530,11 +530,11 @@ func TestCodesFromOneAddressAndToOneBlockAreLimited(t *testing.T) {
 	}
 }
 
-func TestATenantsOwnTemplateIsTaken(t *testing.T) {
+func TestTenantsTemplateReplacesTheBuiltIn(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	put := func(name string, def template.Definition) {
-		c, err := template.NewPut(who, send.SMS, name, "en", &def)
+		c, err := template.NewPut(caller, send.SMS, name, "en", &def)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -545,7 +545,7 @@ func TestATenantsOwnTemplateIsTaken(t *testing.T) {
 	says := func(text string) {
 		t.Helper()
 		if n := d.says(text); n != 1 {
-			t.Errorf("no message says %s", text)
+			t.Errorf("no message with text %s", text)
 		}
 	}
 	name := template.Variable{Name: "name", Kind: template.String}
@@ -571,13 +571,13 @@ func TestATenantsOwnTemplateIsTaken(t *testing.T) {
 		}
 	}
 	if err := d.send(request("+8613812345672", "222222")); err != nil {
-		t.Error("what was refused counts:", err)
+		t.Error("a refused request counts:", err)
 	}
 }
 
-func TestCodesAreCleared(t *testing.T) {
+func TestExpiredCodesAreCleaned(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	d.verify("+8613812345670", "123456")
 	codes, cleaner := code.Codes(), clean.Cleaner{Pool: d.pool, Metrics: clean.NewMetrics(nil)}
@@ -590,12 +590,12 @@ func TestCodesAreCleared(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := d.count(`select count(*) from notify_codes`); n != step.left {
-			t.Errorf("after %v more there are %d, not %d", step.by, n, step.left)
+			t.Errorf("after %v more: %d rows, want %d", step.by, n, step.left)
 		}
 	}
 }
 
-func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
+func TestCodesRequireAMasterKey(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pool := pgtest.Pool(t, db.AppDSN)
@@ -607,7 +607,7 @@ func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
 			t.Errorf("%T: %v", c, err)
 		}
 	}
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	for _, c := range []flow.Command{request("nobody", "123456"), flow.Code(try("nobody", "123456"))} {
 		if _, err := d.do(c); !fault.Is(err, fault.FieldInvalid) {
 			t.Errorf("%T: %v", c, err)
@@ -615,20 +615,20 @@ func TestWithoutAMasterKeyThereAreNoCodes(t *testing.T) {
 	}
 }
 
-// TestAHashTellsNoCode: who may send has texts of his own hashed, as many as there are codes, and sees all hashes.
-func TestAHashTellsNoCode(t *testing.T) {
+// A caller can send guessed texts and compare hashes; the hash of a code's message must not match.
+func TestContentHashDoesNotRevealTheCode(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	d.mustSend(request(ada, "123456"))
 	same, err := code.BuiltIn(send.SMS, "en", code.Variables("123456", code.DefaultLife))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.do(flow.Notify(&notify.SendCommand{Caller: who,
+	if _, err := d.do(flow.Notify(&notify.SendCommand{Caller: caller,
 		Params: notify.Params{Channel: send.SMS, Recipient: "+8613812345679", Content: same.Content}})); err != nil {
 		t.Fatal(err)
 	}
 	if n := d.count("select count(distinct content_hash) from notify_messages"); n != 2 {
-		t.Error("a text of somebody's own has the hash of the code's message")
+		t.Error("an equal text has the content hash of the code's message")
 	}
 }

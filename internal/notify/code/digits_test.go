@@ -8,8 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Every digit is as likely as any other, in every place. With nine degrees of freedom chi-square passes 40.5 once in
-// 160,000 runs of one place by chance; of a byte taken modulo 10 it is some 190 here.
+// Chi-square test of each place. With nine degrees of freedom chance exceeds 40.5 once in 160,000 runs per place; a
+// byte modulo 10 would give about 190.
 func TestCodesAreUniform(t *testing.T) {
 	t.Parallel()
 	const codes, digits = 200_000, 6
@@ -26,7 +26,7 @@ func TestCodesAreUniform(t *testing.T) {
 			chi += off * off / (codes / 10)
 		}
 		if chi > 40.5 {
-			t.Errorf("chi-square of place %d is %.1f: %v", place, chi, of)
+			t.Errorf("place %d: chi-square %.1f: %v", place, chi, of)
 		}
 	}
 	for n := MinDigits; n <= MaxDigits; n++ {
@@ -49,15 +49,15 @@ func TestHashesDependOnEverything(t *testing.T) {
 		hashOf(one, "login", "+861", n, "123457"),
 	} {
 		if other == base {
-			t.Error("two hashes are the same")
+			t.Error("two hashes are equal")
 		}
 	}
 	if hashOf(keysOf(m, 1), "login", "+861", n, "123456") != base {
-		t.Error("a hash is not the same again")
+		t.Error("the hash is not deterministic")
 	}
 }
 
-func TestBuiltInTextsSayTheCode(t *testing.T) {
+func TestBuiltInTextsContainTheCode(t *testing.T) {
 	t.Parallel()
 	for locale := range texts {
 		for _, channel := range []send.Channel{send.SMS, send.Email} {
@@ -76,6 +76,6 @@ func TestBuiltInTextsSayTheCode(t *testing.T) {
 		}
 	}
 	if _, err := BuiltIn(send.Push, "en", nil); err == nil {
-		t.Error("push has none")
+		t.Error("there is a built-in text for push")
 	}
 }

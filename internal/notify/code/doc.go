@@ -1,9 +1,9 @@
-// Package code is about codes that prove that somebody has a number or an address: a code is sent there, and who knows
-// it has it. It owns the table notify_codes.
+// Package code sends verification codes, which prove that a person can read messages to a number or an address. It owns
+// the table notify_codes.
 //
-// What it promises: a code is usable once, within its life, and only while fewer wrong ones were tried than it bears; a
-// new one voids the older. It is used up in the transaction of what it guards, or not at all, and a wrong try is
-// counted whenever somebody is told that it was wrong. An answer does not tell whether anything was ever sent to a
-// recipient. Who reads the database cannot tell a code: it has keyed hashes, and the message that says it is sealed,
-// with keys that are not in it.
+// Promises: a code can be used once, within its life, and only while fewer than MaxTries wrong codes were tried; a new
+// code voids the previous one. A code is used in the transaction of the command that requires it, or not at all. A
+// wrong try is counted whenever a caller learns that it was wrong. Answers do not reveal whether anything was ever sent
+// to a recipient. The database does not reveal codes: it has keyed hashes and sealed messages, and the keys are not in
+// it.
 package code

@@ -13,8 +13,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/code"
 )
 
-// last is the message of the code that was sent last.
-func (d *desk) last() (id int64) {
+// last returns the id of the message with the newest code.
+func (d *fixture) last() (id int64) {
 	d.t.Helper()
 	if err := d.super.QueryRow(d.t.Context(), `select max(message_id) from notify_codes`).Scan(&id); err != nil {
 		d.t.Fatal(err)
@@ -22,20 +22,20 @@ func (d *desk) last() (id int64) {
 	return id
 }
 
-func (d *desk) event(kind string) {
+func (d *fixture) event(kind string) {
 	d.t.Helper()
-	d.exec(`insert into notify_events (tenant_id, message_id, month, kind, attempt, at, instance)
-		select tenant_id, message_id, month, $2, 1, now(), 't' from notify_messages where message_id = $1`, d.last(), kind)
+	d.exec(`insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, at, instance)
+		select tenant_id, message_id, month, (select coalesce(max(event_id), 0) + 1 from notify_events), $2, 1, now(), 't' from notify_messages where message_id = $1`, d.last(), kind)
 }
 
-// die are the ways in which it becomes sure that the last message does not arrive.
-func (d *desk) die() map[string]func() {
+// die returns the ways in which the last message can certainly fail to arrive.
+func (d *fixture) die() map[string]func() {
 	return map[string]func(){
 		"dead": func() {
 			d.exec(`update notify_queue set state = 'dead', due_at = null, holder = null, code = 'x' where message_id = $1`, d.last())
 		},
 		"cancelled": func() {
-			if _, err := d.do(flow.Notify(&notify.CancelCommand{Caller: who, ID: d.last()})); err != nil {
+			if _, err := d.do(flow.Notify(&notify.CancelCommand{Caller: caller, ID: d.last()})); err != nil {
 				d.t.Fatal(err)
 			}
 		},
@@ -47,9 +47,9 @@ func (d *desk) die() map[string]func() {
 	}
 }
 
-func TestACodeWhoseMessageDiedIsVoid(t *testing.T) {
+func TestCodeOfADeadMessageIsVoid(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	number := 0
 	for name, die := range d.die() {
 		number++
@@ -57,19 +57,19 @@ func TestACodeWhoseMessageDiedIsVoid(t *testing.T) {
 		d.mustSend(request(to, "123456"))
 		die()
 		if v := d.verify(to, "123456"); v != (code.Verified{TriesLeft: 4}) {
-			t.Errorf("%s: the code is good: %+v", name, v)
+			t.Errorf("%s: the code is valid: %+v", name, v)
 		}
 		d.mustSend(request(to, "654321"))
 		if v := d.verify(to, "654321"); !v.Valid {
-			t.Errorf("%s: the next code is not good: %+v", name, v)
+			t.Errorf("%s: the next code is not valid: %+v", name, v)
 		}
 	}
 }
 
-// A sender whose messages bounce is in no one's way, so an attacker would choose such a recipient.
-func TestEveryCodeCountsForTheDayAlsoOneThatDied(t *testing.T) {
+// Otherwise an attacker would choose a recipient whose messages bounce, where the guessing disturbs no person.
+func TestDeadCodesCountForTheDay(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	die := d.die()["dead"]
 	for i := range code.DefaultDaily {
 		if err := d.send(request(ada, "1234")); err != nil {
@@ -78,12 +78,12 @@ func TestEveryCodeCountsForTheDayAlsoOneThatDied(t *testing.T) {
 		die()
 	}
 	if err := d.send(request(ada, "1234")); !fault.Is(err, code.TooMany) {
-		t.Errorf("one more code than a day may have: %v", err)
+		t.Errorf("above the daily limit: %v", err)
 	}
 }
 
-// spent tries to verify a code and tells whether the day's budget is used up.
-func (d *desk) spent(c *code.VerifyCommand) bool {
+// spent tries a code, and returns whether the day's limit of wrong tries is reached.
+func (d *fixture) spent(c *code.VerifyCommand) bool {
 	_, err := d.do(flow.Code(c))
 	if err != nil && !fault.Is(err, code.TriesSpent) {
 		d.t.Error(err)
@@ -97,17 +97,17 @@ func typed(kind, to, digits string) *code.VerifyCommand {
 	return c
 }
 
-func TestWrongTriesHaveABudgetOfADayForARecipientWhateverTheyAreFor(t *testing.T) {
+func TestDailyLimitOfWrongTriesCoversAllTypes(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
-	for i := range code.MostWrong {
-		kind := fmt.Sprint("type-", i/4) // of each fewer than spoil a code
+	d := newFixture(t, 1)
+	for i := range code.MaxWrong {
+		kind := fmt.Sprint("type-", i/4) // fewer than void a code
 		c := request(ada, "123456")
 		c.Type = kind
 		if i%4 == 0 {
 			d.mustSend(c)
 		}
-		// Also those that stand beside what fails.
+		// Wrong tries count even if their command fails.
 		if _, err := d.do(failing{flow.Code(typed(kind, ada, "000000")),
 			broken[i%len(broken)].New("no")}); !fault.Is(err, broken[i%len(broken)]) {
 			t.Fatal(i, err)
@@ -115,21 +115,21 @@ func TestWrongTriesHaveABudgetOfADayForARecipientWhateverTheyAreFor(t *testing.T
 		d.later(time.Minute)
 	}
 	_, err := d.do(flow.Code(typed("type-0", ada, "123456")))
-	first := 24*time.Hour - code.MostWrong*time.Minute // from when on the first wrong try is a day ago
+	first := 24*time.Hour - code.MaxWrong*time.Minute // until the first wrong try is a day ago
 	if f := fault.Of(err); !fault.Is(err, code.TriesSpent) || f.RetryAfter > first || f.RetryAfter < first-time.Minute {
-		t.Errorf("the right code behind %d wrong tries: %v", code.MostWrong, err)
+		t.Errorf("the right code after %d wrong tries: %v", code.MaxWrong, err)
 	}
 	if err := d.send(request(ada, "123456")); !fault.Is(err, code.TriesSpent) {
-		t.Errorf("a code that could not be tried was sent: %v", err)
+		t.Errorf("a code was sent although no try is left: %v", err)
 	}
 	d.mustSend(request("+8613812345679", "123456"))
 	if v := d.verify("+8613812345679", "123456"); !v.Valid {
-		t.Error("another recipient has no budget of its own")
+		t.Error("another recipient is limited too")
 	}
 	d.later(first)
 	d.mustSend(request(ada, "123456"))
 	if d.spent(try(ada, "000000")) || !d.spent(try(ada, "123456")) {
-		t.Error("when one wrong try is a day old, there is not one in its place")
+		t.Error("a wrong try that is a day old must allow exactly one more")
 	}
 	d.later(time.Minute)
 	if v := d.verify(ada, "123456"); !v.Valid {
@@ -137,12 +137,12 @@ func TestWrongTriesHaveABudgetOfADayForARecipientWhateverTheyAreFor(t *testing.T
 	}
 }
 
-func TestWrongTriesAtOnceDoNotExceedTheBudget(t *testing.T) {
+func TestConcurrentWrongTriesKeepTheDailyLimit(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 2)
+	d := newFixture(t, 2)
 	var told atomic.Int32
 	var wg sync.WaitGroup
-	for i := range 3 * code.MostWrong {
+	for i := range 3 * code.MaxWrong {
 		wg.Go(func() {
 			if !d.spent(typed(fmt.Sprint("type-", i%15), ada, "000000")) {
 				told.Add(1)
@@ -150,15 +150,15 @@ func TestWrongTriesAtOnceDoNotExceedTheBudget(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := told.Load(); n != code.MostWrong {
-		t.Errorf("%d wrong tries were answered, not %d", n, code.MostWrong)
+	if n := told.Load(); n != code.MaxWrong {
+		t.Errorf("%d wrong tries were answered, want %d", n, code.MaxWrong)
 	}
 }
 
-// An attacker that has codes sent to a recipient that bounces, for all the types there are, tries what it can.
-func TestGuessingIsBounded(t *testing.T) {
+// An attacker requests codes of several types for a bouncing recipient, and tries as often as possible.
+func TestGuessingIsLimited(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 1)
+	d := newFixture(t, 1)
 	die := d.die()["dead"]
 	counted := 0
 	for minute := 0; minute < 24*60; minute += 7 {
@@ -181,7 +181,7 @@ func TestGuessingIsBounded(t *testing.T) {
 			}
 		}
 	}
-	if counted != code.MostWrong {
-		t.Errorf("%d tries in a day", counted)
+	if counted != code.MaxWrong {
+		t.Errorf("%d wrong tries in a day", counted)
 	}
 }

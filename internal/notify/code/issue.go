@@ -9,36 +9,36 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Issue is a new code for a recipient: one part of a command, whose other part is the message. Its methods are called
-// in the order in which they stand here, in every attempt of a batch.
+// Issue is the part of a command that creates a code; the other part sends the message. Call its methods in the order
+// below, in every attempt of a batch.
 type Issue struct {
 	commit.Caller
 	Type      string
 	Channel   send.Channel // SMS or Email
 	Recipient string       // as the caller writes it
-	Code      string       // of New: an attempt that runs again issues the same
-	Nonce     Nonce        // of NewNonce
+	Code      string       // see New; a repeated attempt uses the same code
+	Nonce     Nonce        // see NewNonce
 	Life      time.Duration
 	Interval  time.Duration
-	Daily     int // so many in 24 hours
-	// Suppress: nothing is sent, and no code will do. All else is as though it had been.
+	Daily     int // limit per 24 hours
+	// Suppress sends nothing and stores a code that never verifies. All answers are as if a code had been sent.
 	Suppress bool
 
 	target
 }
 
-// Need names the code.
+// Need requests the recipient's rows.
 func (i *Issue) Need(tx *Tx) {
 	i.target = tx.want(i.Tenant, i.Type, i.Channel, i.Recipient, i.Interval)
 }
 
-// Allowed tells whether a code may be sent now. Returns faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
-// SECRET_NOT_CONFIGURED, FIELD_INVALID.
+// Allowed returns an error if no code may be sent now: faults CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY,
+// SECRET_NOT_CONFIGURED or FIELD_INVALID.
 func (i *Issue) Allowed(tx *Tx) error {
 	if i.err != nil {
 		return i.err
 	}
-	if err := i.spent(tx, i.Channel); err != nil { // it could not be verified
+	if err := i.checkTries(tx, i.Channel); err != nil { // the code could not be verified
 		return err
 	}
 	v := &i.row.Value
@@ -61,10 +61,10 @@ func wait(f *fault.Fault, d time.Duration) *fault.Fault {
 	return f.After(d).With("retry_after_seconds", int64((d+time.Second-1)/time.Second))
 }
 
-// Issued tells until when a code can be verified, and from when on there may be a new one.
+// Issued says when the code expires, and when the next one may be sent.
 type Issued struct{ ExpiresAt, NextAt time.Time }
 
-// Done keeps the code that the message says; 0: none was sent. The older one is void.
+// Done stores the code that the message contains, and voids the previous one. messageID 0: suppressed.
 func (i *Issue) Done(tx *Tx, messageID int64) Issued {
 	v := i.row.Value
 	sent := append(v.lately(tx.Now), tx.Now)
@@ -76,10 +76,10 @@ func (i *Issue) Done(tx *Tx, messageID int64) Issued {
 	what := "sent"
 	if messageID == 0 {
 		what = "suppressed"
-		next.hash = i.hash(tx, "") // which is no code
+		next.hash = i.hash(tx, "") // never equal to the hash of a code
 	}
 	*tx.Change(i.row) = next
-	tx.note(what, i.Channel, i.to)
+	tx.record(what, i.Channel, i.to)
 	return Issued{next.expiresAt, tx.Now.Add(i.Interval)}
 }
 
@@ -88,15 +88,15 @@ func (i *Issue) hash(tx *Tx, code string) [32]byte {
 }
 
 func hashOf(k keys, kind, to string, nonce Nonce, code string) [32]byte {
-	return keyed(k.code, kind, to, string(nonce[:]), code)
+	return keyedHash(k.code, kind, to, string(nonce[:]), code)
 }
 
-// note counts what happened to a code, when the batch has committed.
-func (tx *Tx) note(what string, channel send.Channel, to string) {
+// record counts an outcome, if the batch commits.
+func (tx *Tx) record(what string, channel send.Channel, to string) {
 	tx.tallies = append(tx.tallies, tallyOf(what, channel, to))
 }
 
-// tallyOf counts by where numbers are.
+// tallyOf returns a tally with the dial code of phone numbers.
 func tallyOf(what string, channel send.Channel, to string) tally {
 	t := tally{what: what, channel: string(channel)}
 	if channel == send.SMS {

@@ -13,23 +13,23 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/code"
 )
 
-// model is what the rules say of the codes of one recipient. Its time has steps of ten seconds, so that what the real
-// clock adds decides nothing.
+// model is the specification of one recipient's codes. Its time advances in steps of ten seconds, so that the real
+// clock's progress does not matter.
 type model struct {
 	now     time.Duration
-	there   bool // wrong tries are counted
+	there   bool // the row exists
 	open    bool
-	digits  string // that would do
+	digits  string // the code that verifies
 	tries   int32
 	expires time.Duration
 	sent    []time.Duration
-	message bool // the last code has one
-	unsent  bool // which will not arrive
+	message bool // the last code has a message
+	unsent  bool // the message will not arrive
 	codes   []string
 	wrong   []time.Duration
 }
 
-// lately are the times that count for the day.
+// lately returns the times within the last 24 hours.
 func (m *model) lately(times []time.Duration) (list []time.Duration) {
 	for _, at := range times {
 		if at+24*time.Hour > m.now {
@@ -39,9 +39,9 @@ func (m *model) lately(times []time.Duration) (list []time.Duration) {
 	return list
 }
 
-func (m *model) spent() bool { return len(m.lately(m.wrong)) >= code.MostWrong }
+func (m *model) spent() bool { return len(m.lately(m.wrong)) >= code.MaxWrong }
 
-// send tells what becomes of a new code.
+// send returns the reason why a code is refused, or "".
 func (m *model) send(digits string, suppress bool) (reason string) {
 	if m.spent() {
 		return "CODE_TRIES_SPENT"
@@ -62,7 +62,7 @@ func (m *model) right(digits string) bool {
 	return m.open && !(m.message && m.unsent) && digits == m.digits && m.tries < code.MaxTries && m.now < m.expires
 }
 
-// try tells the answer to a try; stays: what it guards is not refused.
+// try returns the answer to a try. stays is false if its command fails.
 func (m *model) try(digits string, stays bool) code.Verified {
 	if m.right(digits) {
 		if stays {
@@ -80,10 +80,10 @@ func (m *model) try(digits string, stays bool) code.Verified {
 	return code.Verified{TriesLeft: code.MaxTries - m.tries}
 }
 
-// Whatever comes in whatever order, codes do what the rules say.
+// Model test: any sequence of operations follows the specification.
 func TestCodesFollowTheirRules(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, 2)
+	d := newFixture(t, 2)
 	n := 0
 	codes, cleaner := code.Codes(), clean.Cleaner{Pool: d.pool, Metrics: clean.NewMetrics(nil)}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -109,7 +109,7 @@ func TestCodesFollowTheirRules(t *testing.T) {
 			c.Suppress = suppress
 			want, err := m.send(digits, suppress), d.send(c)
 			if got := reasonOf(err); got != want {
-				rt.Fatalf("sending: %s, not %s: %v", got, want, err)
+				rt.Fatalf("send: %s, want %s: %v", got, want, err)
 			}
 		}
 		rt.Repeat(map[string]func(*rapid.T){
@@ -124,13 +124,13 @@ func TestCodesFollowTheirRules(t *testing.T) {
 				digits := pick(rt)
 				if m.spent() {
 					if !d.spent(try(to, digits)) {
-						rt.Fatalf("%s: tried beyond the budget", digits)
+						rt.Fatalf("%s: tried beyond the daily limit", digits)
 					}
 					return
 				}
 				want := m.try(digits, true)
 				if got := d.verify(to, digits); got != want {
-					rt.Fatalf("%s: %+v, not %+v", digits, got, want)
+					rt.Fatalf("%s: %+v, want %+v", digits, got, want)
 				}
 			},
 			"try beside what fails": func(rt *rapid.T) {

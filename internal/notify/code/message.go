@@ -9,16 +9,16 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 )
 
-// DefaultTemplate is the name of the template that codes are written with, unless another one is named. Where a tenant
-// has none of this name, a built-in one is taken.
+// DefaultTemplate is the name of the template for codes, unless the request names another. Without a tenant's template
+// of this name a built-in one is used.
 const DefaultTemplate = "code"
 
-// Variables are what a template of codes is offered: the code, and for how many minutes it is good.
+// Variables returns the variables offered to a template: the code, and its life in minutes.
 func Variables(code string, life time.Duration) map[string]any {
 	return map[string]any{"code": code, "minutes": int64(max(1, life/time.Minute))}
 }
 
-// Fit tells whether a template can say a code. Returns fault CODE_TEMPLATE_UNFIT.
+// Fit returns fault CODE_TEMPLATE_UNFIT if a template cannot contain a code.
 func Fit(d *template.Definition) error {
 	if d != nil && slices.ContainsFunc(d.Variables, func(v template.Variable) bool {
 		return v.Name == "code" && v.Kind == template.String && !v.List
@@ -28,7 +28,7 @@ func Fit(d *template.Definition) error {
 	return Unfit.New("the template has no variable code of kind string")
 }
 
-// BuiltIn writes a code without a template of the tenant's, in the nearest locale that there is.
+// BuiltIn renders a built-in template in the nearest locale.
 func BuiltIn(channel send.Channel, locale string, values map[string]any) (template.Rendered, error) {
 	locale = template.Nearest(locale, builtInLocales, "en")
 	c := builtIn[channel][locale]
@@ -42,7 +42,7 @@ func BuiltIn(channel send.Channel, locale string, values map[string]any) (templa
 	return template.Rendered{Content: content, Template: DefaultTemplate + "@0", Locale: locale}, nil
 }
 
-// texts are subject and text by locale.
+// texts are subject and text of the built-in templates, by locale.
 var texts = map[string][2]string{
 	"en":      {"Your code: {{.code}}", `{{.code}} is your code. It is good for {{.minutes}} {{plural .minutes "one" "minute" "other" "minutes"}}. Do not share it with anyone.`},
 	"de":      {"Ihr Code: {{.code}}", `{{.code}} ist Ihr Code. Er gilt {{.minutes}} {{plural .minutes "one" "Minute" "other" "Minuten"}}. Geben Sie ihn niemandem weiter.`},

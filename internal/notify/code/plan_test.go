@@ -18,7 +18,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// blocks counts the blocks of codes and templates that a call touches.
+// blocks returns the number of blocks of codes and templates that a call touches.
 func blocks(t *testing.T, super, pool *pgxpool.Pool, call func()) int64 {
 	t.Helper()
 	touched := func() int64 { return pgtest.Touched(t, "^notify_(code|template)", super, pool) }
@@ -27,12 +27,11 @@ func blocks(t *testing.T, super, pool *pgxpool.Pool, call func()) int64 {
 	return touched() - before
 }
 
-// However many codes and templates there are, a call goes down an index to its own, also by a plan that was made when
-// the tables were empty.
-func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
+// The cost of a call does not grow with the number of codes and templates, even with plans cached on empty tables.
+func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	db.SkipChecks() // codes that are loaded have no messages
+	db.SkipChecks() // loaded codes have no messages
 	super := pgtest.Pool(t, db.SuperDSN)
 	exec := func(sql string) {
 		t.Helper()
@@ -41,7 +40,7 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 		}
 	}
 	for _, table := range []string{"codes", "templates", "template_versions"} {
-		exec("alter table notify_" + table + " set (autovacuum_enabled = false)") // its ANALYZE would hide a bad plan
+		exec("alter table notify_" + table + " set (autovacuum_enabled = false)") // ANALYZE would hide bad plans
 	}
 	exec("analyze")
 	pool, err := pg.Open(t.Context(), db.AppDSN, 1)
@@ -60,7 +59,7 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 	}
 	put := func(name, text string) {
 		t.Helper()
-		c, err := template.NewPut(who, send.SMS, name, "en",
+		c, err := template.NewPut(caller, send.SMS, name, "en",
 			&template.Definition{Text: text, Variables: []template.Variable{{Name: "code", Kind: template.String}}})
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +75,7 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 			c.Template.Name = name
 			do(c)
 			c.Interval = 0
-			do(c) // which looks for the message of the one before
+			do(c) // looks up the message of the previous code
 		},
 		"try": func(string) { do(flow.Code(try(fmt.Sprintf("+4915%08d", number*10_000), "000000"))) },
 		"put": func(name string) { put(name, fmt.Sprint("{{.code}} ", number)) },
@@ -91,7 +90,7 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 			}
 		},
 		"delete": func(name string) {
-			do(flow.Template(&template.DeleteCommand{Caller: who, Channel: send.SMS, Name: name}))
+			do(flow.Template(&template.DeleteCommand{Caller: caller, Channel: send.SMS, Name: name}))
 			put(name, "{{.code}} again")
 		},
 		"clean": func(string) {
@@ -102,7 +101,7 @@ func TestCodesDoNotSlowDownAsThereAreMore(t *testing.T) {
 		},
 	}
 	order := []string{"put", "send", "try", "get", "list", "delete", "clean"}
-	for range 12 { // from the sixth time on a plan is kept
+	for range 12 { // plans are cached from the sixth run on
 		for _, kind := range order {
 			calls[kind]("first")
 		}

@@ -2,7 +2,7 @@ package code
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// The reasons of codes.
+// Reasons of codes.
 var (
 	TooSoon = fault.Define(fault.Reason{Name: "CODE_TOO_SOON", Class: fault.Conflict, Code: fault.ResourceExhausted,
 		Step: fault.ReadAgain, Show: true,

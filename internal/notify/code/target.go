@@ -9,26 +9,25 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// target is a recipient's code of one type, beside the recipient's wrong tries of all types.
+// target has the rows of one recipient: the code of one type, and the wrong tries of all types.
 type target struct {
 	err   error
-	to    string // the recipient in its normal form
+	to    string // normalized recipient
 	row   *commit.Row[key, row]
 	wrong *commit.Row[key, row]
 }
 
-// everyType is the type of the row whose times are those of wrong tries, whatever these were for. No caller can name
-// it.
+// everyType is the type of the row that records wrong tries of all types. It is not a valid type for callers.
 const everyType = "*"
 
-// asked is a code of which it has to be known whether its message died.
+// asked is a code whose message's state has to be read.
 type asked struct {
 	tenant   int32
 	row      *commit.Row[key, row]
-	interval time.Duration // before the next one
+	interval time.Duration // until the next code
 }
 
-// want names the rows of a recipient. Its faults are SECRET_NOT_CONFIGURED, FIELD_INVALID.
+// want requests the rows of a recipient. Its errors are faults SECRET_NOT_CONFIGURED and FIELD_INVALID.
 func (tx *Tx) want(tenant int32, kind string, channel send.Channel, written string, interval time.Duration) target {
 	if err := tx.outbox.Master.Check(); err != nil {
 		return target{err: err}
@@ -37,25 +36,25 @@ func (tx *Tx) want(tenant int32, kind string, channel send.Channel, written stri
 	if err != nil {
 		return target{err: fault.FieldInvalid.New("the recipient %s", err).WithField("recipient", err.Error())}
 	}
-	sum := keyed(tx.keysOf(tenant).recipient, string(channel), recipient.Same(channel, to))
+	sum := keyedHash(tx.keysOf(tenant).recipient, string(channel), recipient.Same(channel, to))
 	hash := [16]byte(sum[:16])
 	t := target{to: to, row: tx.Want(key{tenant, kind, hash}), wrong: tx.Want(key{tenant, everyType, hash})}
 	tx.asked = append(tx.asked, asked{tenant, t.row, interval})
 	return t
 }
 
-// full tells whether there are as many wrong tries as a day may have.
-func (r *row) full(now time.Time) bool { return len(r.lately(now)) >= MostWrong }
+// triesSpent reports whether the daily limit of wrong tries is reached.
+func (r *row) triesSpent(now time.Time) bool { return len(r.lately(now)) >= MaxWrong }
 
-// spent refuses what has no more wrong tries to spare: also the right code, or guessing would go on. Returns fault
-// CODE_TRIES_SPENT.
-func (t *target) spent(tx *Tx, channel send.Channel) error {
+// checkTries refuses any try after the daily limit of wrong tries, even of the right code, so that guessing is useless.
+// Returns fault CODE_TRIES_SPENT.
+func (t *target) checkTries(tx *Tx, channel send.Channel) error {
 	v := &t.wrong.Value
-	if !v.full(tx.Now) {
+	if !v.triesSpent(tx.Now) {
 		return nil
 	}
 	tries := v.lately(tx.Now)
 	tx.refused = append(tx.refused, tallyOf("tries_spent", channel, t.to))
-	return wait(TriesSpent.New("no more than %d wrong codes may be tried in 24 hours", MostWrong),
-		tries[len(tries)-MostWrong].Add(day).Sub(tx.Now))
+	return wait(TriesSpent.New("no more than %d wrong codes may be tried in 24 hours", MaxWrong),
+		tries[len(tries)-MaxWrong].Add(day).Sub(tx.Now))
 }

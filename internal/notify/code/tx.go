@@ -15,14 +15,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/code/internal/db"
 )
 
-// Tx is the codes of one batch's transaction.
+// Tx holds the codes of one batch and is their commit.Participant.
 type Tx struct {
 	rows
 	outbox *notify.Outbox
 	keys   map[int32]keys
 	asked  []asked
 
-	tallies []tally // of what counts when the batch has committed
+	tallies []tally // counted if the batch commits
 	mark    int
 	refused []tally
 }
@@ -39,14 +39,14 @@ func compareKeys(a, b key) int {
 	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.kind, b.kind), bytes.Compare(a.hash[:], b.hash[:]))
 }
 
-// The states of a code.
+// States of a code.
 const (
 	open = "open"
 	used = "used"
-	none = "none" // nothing was sent that could be verified
+	none = "none" // only wrong tries are recorded, no code
 )
 
-// row is what is kept of the last code. sentAt is not changed in place, so that Undo works.
+// row is a row of notify_codes. sentAt is never changed in place, so that Undo works.
 type row struct {
 	channel, hint string
 	state         string
@@ -55,17 +55,17 @@ type row struct {
 	tries         int32
 	maxTries      int32
 	messageID     int64       // 0: none
-	sentAt        []time.Time // of everyType: when wrong ones were tried
+	sentAt        []time.Time // of everyType: times of wrong tries
 	expiresAt     time.Time
 	forgetAt      time.Time
 	principal     string
 	requestID     string
 	tid           pgtype.TID
 
-	unsent bool // the message will surely not arrive
+	unsent bool // the message will certainly not arrive
 }
 
-// sent is when the last code was sent; zero: never.
+// sent returns when the last code was sent; zero: never.
 func (r *row) sent() (last time.Time) {
 	if n := len(r.sentAt); n > 0 {
 		last = r.sentAt[n-1]
@@ -73,7 +73,7 @@ func (r *row) sent() (last time.Time) {
 	return last
 }
 
-// lately are the sendings of the 24 hours before now.
+// lately returns the times within the last 24 hours.
 func (r *row) lately(now time.Time) []time.Time {
 	for i, at := range r.sentAt {
 		if at.Add(day).After(now) {
@@ -83,7 +83,7 @@ func (r *row) lately(now time.Time) []time.Time {
 	return nil
 }
 
-// forget is from when on nothing depends on the row.
+// forget returns the time from which the row is not needed.
 func (r *row) forget() time.Time {
 	at := r.expiresAt
 	if last := r.sent(); !last.IsZero() && last.Add(day).After(at) {
@@ -100,7 +100,7 @@ var (
 	_ commit.Observer    = (*Tx)(nil)
 )
 
-// NewTx makes an empty one. A nil outbox refuses codes.
+// NewTx returns an empty transaction. With a nil outbox it refuses codes.
 func NewTx(o *notify.Outbox) *Tx {
 	if o == nil {
 		o = &notify.Outbox{}
@@ -108,7 +108,7 @@ func NewTx(o *notify.Outbox) *Tx {
 	return &Tx{rows: commit.NewRows[key, row](seed), outbox: o, keys: map[int32]keys{}}
 }
 
-// NameConstraints are the unique constraints over what callers choose.
+// NameConstraints returns the unique constraints whose violation means that the batch has to run again.
 func NameConstraints() []string { return []string{"notify_codes_pkey"} }
 
 func (tx *Tx) keysOf(tenant int32) keys {
@@ -120,10 +120,10 @@ func (tx *Tx) keysOf(tenant int32) keys {
 	return k
 }
 
-// CanOverlap: commands see nothing but the codes that they own.
+// CanOverlap returns true: commands see only latched rows.
 func (tx *Tx) CanOverlap() bool { return true }
 
-// Lock locks and loads the codes, sorted by key.
+// Lock locks and loads the rows, sorted by key.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	wanted := tx.Sorted(compareKeys)
 	if len(wanted) == 0 {
@@ -152,8 +152,8 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// Resolve finds out whether the messages of the last codes died: such a code is void, and the next one need not wait
-// for it.
+// Resolve reads whether messages of the last codes are dead, cancelled or undelivered. Such a code is void, and does
+// not delay the next one.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	var arg db.CodeUnsentParams
 	var of []*commit.Row[key, row]
@@ -181,13 +181,11 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 	})
 }
 
-// Mark is where the next Undo goes back to.
 func (tx *Tx) Mark() {
 	tx.rows.Mark()
 	tx.mark = len(tx.tallies)
 }
 
-// Undo takes back what was changed since Mark.
 func (tx *Tx) Undo() {
 	tx.rows.Undo()
 	tx.tallies = tx.tallies[:tx.mark]
@@ -196,11 +194,11 @@ func (tx *Tx) Undo() {
 // Flush writes codes.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	if fresh := tx.Fresh(compareKeys); len(fresh) > 0 {
-		arg := written(fresh)
+		arg := insertParams(fresh)
 		p.Queue(func(d commit.DB) error { return q.CodeInsert(p.Context(), d, arg) })
 	}
 	if changed := tx.Changed(compareKeys); len(changed) > 0 {
-		w := written(changed)
+		w := insertParams(changed)
 		arg := db.CodeUpdateParams{RecipientHashes: w.RecipientHashes, RecipientHints: w.RecipientHints,
 			States: w.States, Nonces: w.Nonces,
 			CodeHashes: w.CodeHashes, Tries: w.Tries, MaxTries: w.MaxTries, MessageIds: w.MessageIds, SentAt: w.SentAt,
@@ -216,7 +214,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	}
 }
 
-func written(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
+func insertParams(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
 	for _, r := range list {
 		v := &r.Value
 		sent := make([]string, len(v.sentAt))
@@ -243,10 +241,10 @@ func written(list []*commit.Row[key, row]) (arg db.CodeInsertParams) {
 	return arg
 }
 
-// tally is something that happened to a code.
+// tally is an outcome to count.
 type tally struct{ what, channel, place string }
 
-// Ended counts what happened, if it did, and what was refused.
+// Ended counts refusals, and, if the batch has committed, its outcomes.
 func (tx *Tx) Ended(committed bool) {
 	happened := tx.refused
 	if committed {

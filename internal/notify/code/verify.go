@@ -8,46 +8,45 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// VerifyCommand tries a code. Its answer is Verified. A wrong try stays counted whatever becomes of what stands beside
-// it: its failure could tell whether the code was right.
+// VerifyCommand tries a code. Its answer is a Verified. A wrong try stays counted even if the surrounding command
+// fails, because the failure could reveal that the code was right or wrong.
 type VerifyCommand struct {
 	commit.Caller
 	Type      string
 	Channel   send.Channel
 	Recipient string
 	Code      string
-	// Required: a wrong code is an error, which fails the whole.
+	// Required makes a wrong code an error, which fails the whole command.
 	Required bool
-	// Ghost is of NewNonce: of the row in which tries are counted where nothing was sent.
-	Ghost Nonce
+	// MissNonce is a nonce (NewNonce) for the row that counts tries when no code was sent.
+	MissNonce Nonce
 
 	target
 	counted bool
 }
 
-// Verified is what became of a try.
+// Verified is the result of a try.
 type Verified struct {
 	Valid     bool
-	TriesLeft int32 // of this code; 0: it is worth nothing any more
+	TriesLeft int32 // of this code; 0: the code is void
 }
 
 var _ commit.Counted[*Tx] = (*VerifyCommand)(nil)
 
-// Need names the code.
 func (c *VerifyCommand) Need(tx *Tx) {
 	c.target = tx.want(c.Tenant, c.Type, c.Channel, c.Recipient, 0)
 }
 
-// Count counts a wrong try. Where there is no code, tries are counted as though there were one: an answer does not
-// tell the difference. Without budget nothing is tried.
+// Count counts a wrong try. Without a code tries are counted in the same way, so that answers do not reveal the
+// difference. After the daily limit nothing is tried.
 func (c *VerifyCommand) Count(tx *Tx) bool {
-	if c.counted = c.err == nil && !c.wrong.Value.full(tx.Now) && !c.right(tx); c.counted {
+	if c.counted = c.err == nil && !c.wrong.Value.triesSpent(tx.Now) && !c.right(tx); c.counted {
 		c.count(tx)
 	}
 	return c.counted
 }
 
-// right compares whatever there is, so that it takes the same time for all.
+// right compares hashes in all cases, so that the timing reveals nothing.
 func (c *VerifyCommand) right(tx *Tx) bool {
 	v := &c.row.Value
 	sum := hashOf(tx.keysOf(c.Tenant), c.Type, recipient.Same(c.Channel, c.to), v.nonce, c.Code)
@@ -57,18 +56,18 @@ func (c *VerifyCommand) right(tx *Tx) bool {
 }
 
 func (c *VerifyCommand) count(tx *Tx) {
-	tx.note("wrong", c.Channel, c.to)
+	tx.record("wrong", c.Channel, c.to)
 	v := c.row.Value
 	switch {
 	case !c.row.Exists || !tx.Now.Before(v.expiresAt):
 		*tx.Change(c.row) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none,
-			nonce: c.Ghost, tries: 1, maxTries: MaxTries,
+			nonce: c.MissNonce, tries: 1, maxTries: MaxTries,
 			sentAt: v.sentAt, expiresAt: tx.Now.Add(DefaultLife), principal: c.Principal, requestID: c.RequestID,
 			tid: v.tid, messageID: v.messageID, unsent: v.unsent}
 	case v.tries < v.maxTries:
 		tx.Change(c.row).tries++
 	default:
-		return // the code is spoilt: there is nothing to guess
+		return // the code is void: there is nothing to guess
 	}
 	w := c.wrong.Value
 	*tx.Change(c.wrong) = row{channel: string(c.Channel), hint: recipient.Mask(c.Channel, c.to), state: none,
@@ -77,17 +76,17 @@ func (c *VerifyCommand) count(tx *Tx) {
 		tid: w.tid}
 }
 
-// Apply uses the code up. Returns faults CODE_TRIES_SPENT, CODE_WRONG, if it is required to be right,
-// SECRET_NOT_CONFIGURED and FIELD_INVALID.
+// Apply uses the code. Returns faults CODE_TRIES_SPENT, CODE_WRONG (if Required), SECRET_NOT_CONFIGURED and
+// FIELD_INVALID.
 func (c *VerifyCommand) Apply(tx *Tx) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
 	if !c.counted {
-		if err := c.spent(tx, c.Channel); err != nil {
+		if err := c.checkTries(tx, c.Channel); err != nil {
 			return nil, err
 		}
-		if !c.right(tx) { // used, or voided, by what stands before it since Count looked
+		if !c.right(tx) { // used or voided by an earlier command of the batch since Count
 			c.counted = true
 			c.count(tx)
 		}
@@ -101,6 +100,6 @@ func (c *VerifyCommand) Apply(tx *Tx) (any, error) {
 		return Verified{TriesLeft: left}, nil
 	}
 	tx.Change(c.row).state = used
-	tx.note("verified", c.Channel, c.to)
+	tx.record("verified", c.Channel, c.to)
 	return Verified{Valid: true, TriesLeft: left}, nil
 }

@@ -11,38 +11,39 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// attempt makes one attempt, if there is time enough for it.
+// attempt makes one attempt if enough of the lease is left.
 func (p *Pool) attempt(l *lane, j *job) *result {
-	begun := time.Now() // before the lease is looked at: who stands still after that has no time left when it goes on
+	// Before the lease check: if the process is suspended after the check, the timeout has passed when it resumes.
+	begun := time.Now()
 	switch {
-	case !j.lasts(l.need) || p.sending.Err() != nil:
-		return j.unsent()
-	case p.poll.time(begun).After(j.GiveUpAt): // it waited here
-		return j.end("expired", "it was not sent before its give_up_after")
+	case !j.leaseCovers(l.need) || p.sending.Err() != nil:
+		return j.giveBack()
+	case p.poll.time(begun).After(j.GiveUpAt): // expired while queued in memory
+		return j.giveUp("expired", "it was not sent before its give_up_after")
 	}
 	if j.Park {
 		switch p.mark.mark(j, l.need, "") {
 		case markFailed:
-			return j.unsent()
+			return j.giveBack()
 		case markRefused:
 			p.Metrics.lost("mark")
-			return &result{job: j, none: true}
+			return &result{job: j, lost: true}
 		}
 		begun = time.Now()
-		if !j.lasts(l.need) || p.sending.Err() != nil { // this process stood still meanwhile, or ends
-			return j.unsent()
+		if !j.leaseCovers(l.need) || p.sending.Err() != nil { // suspended meanwhile, or shutting down
+			return j.giveBack()
 		}
 	}
-	p.Metrics.pickedUp(l.channel, time.Since(j.begun))
+	p.Metrics.pickedUp(l.channel, time.Since(j.dueSince))
 	receipt, failure := p.send(l, j, begun.Add(l.Timeout))
-	r := l.judge(j, receipt, failure)
-	if r.sent || r.kind != "" { // else nobody was asked
+	r := l.classify(j, receipt, failure)
+	if r.sent || r.kind != "" { // otherwise no provider was asked
 		p.Metrics.attempted(l.channel, r, failure, time.Since(begun))
 	}
 	return r
 }
 
-// send asks the Sender, for no longer than the lease lasts. A panic is an end that nobody knows.
+// send calls the Sender until the given time. A panic counts as an unknown outcome.
 func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, failure *send.Failure) {
 	ctx, cancel := context.WithDeadline(p.sending, until)
 	defer cancel()
@@ -54,7 +55,7 @@ func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, fai
 			failure = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
 		}
 	}()
-	j.Turn = func(_ context.Context, provider string) error { // that is about to be asked, and is not the first
+	j.MarkProvider = func(_ context.Context, provider string) error {
 		switch p.mark.mark(j, time.Until(until), provider) {
 		case markRefused:
 			return errLost
@@ -71,7 +72,7 @@ func (p *Pool) send(l *lane, j *job, until time.Time) (receipt send.Receipt, fai
 		case p.sending.Err() != nil:
 			failure = &send.Failure{Outcome: send.Unknown, Code: "cut_off",
 				Text: "the server was shut down during the attempt"}
-		default: // its words may name the recipient
+		default: // the error may contain the recipient
 			failure = &send.Failure{Outcome: send.Unknown, Code: "unexpected",
 				Text: fmt.Sprintf("the sender returned an unexpected error: %T", err)}
 		}
@@ -84,18 +85,18 @@ var (
 	errNotMarked = errors.New("deliver: the database did not answer in time")
 )
 
-// judge tells what an attempt means for its message.
-func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {
+// classify turns the outcome of an attempt into a result.
+func (l *lane) classify(j *job, receipt send.Receipt, f *send.Failure) *result {
 	if f == nil {
 		return &result{job: j, sent: true, provider: receipt.Provider, providerMessageID: receipt.ProviderMessageID}
 	}
 	r := &result{job: j, state: failed, kind: failed, provider: f.Provider, code: f.Code, text: f.Text,
 		unsure: j.Unsure, wait: l.wait(j.Attempt, f)}
 	if r.provider == "" || j.Unsure {
-		r.provider = j.LastProvider // who may have sent it is asked again
+		r.provider = j.LastProvider // the next attempt asks the provider that may have sent the message
 	}
 	if f.Outcome == send.Temporary && f.Provider == "" && f.RetryAfter > 0 {
-		r = j.unsent() // nobody was asked: it is no attempt
+		r = j.giveBack() // no provider was asked: not an attempt
 		r.wait = l.wait(1, f)
 		return r
 	}
@@ -110,17 +111,17 @@ func (l *lane) judge(j *job, receipt send.Receipt, f *send.Failure) *result {
 		if j.Park || last {
 			r.state = unknown
 		}
-	case f.Outcome != send.Temporary || last: // nobody will send it
+	case f.Outcome != send.Temporary || last: // no provider will accept it
 		r.state, r.kind = dead, dead
-		if j.Unsure { // but may have
+		if j.Unsure { // an earlier attempt may have sent it
 			r.state, r.kind = unknown, unknown
 		}
 	}
 	return r
 }
 
-// wait is a random time that grows with the attempts, so that many that failed together do not come back together. The
-// provider's wish is its least.
+// wait returns a random wait, exponential in the attempts, so that messages that failed together do not retry together.
+// It is at least the provider's RetryAfter.
 func (l *lane) wait(attempt int, f *send.Failure) time.Duration {
 	most := l.Base
 	for n := 1; n < attempt && most < l.Max; n++ {

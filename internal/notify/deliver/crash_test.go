@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// The environment of a child, a process that delivers until it is told to end or killed.
+// Environment of a child process, which delivers until it is terminated or killed.
 const (
 	childDSN   = "LEDGERD_TEST_DELIVER_DSN"
 	childSink  = "LEDGERD_TEST_DELIVER_SINK"
@@ -53,7 +53,7 @@ func child() {
 		Policies: map[send.Channel]deliver.Policy{send.Webhook: fast}}).Run(ctx)
 }
 
-// process is a child, one after the other.
+// process is a child process that can be restarted.
 type process struct {
 	cmd *exec.Cmd
 	env []string
@@ -88,8 +88,8 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-// notTwice fails the test unless all arrived that may be sent again, and those that may not were asked for at most
-// once; it tells how many of these are unknown.
+// notTwice fails the test unless all messages of again arrived, and each message of park was requested at most once. It
+// returns how many of park are unknown.
 func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int) {
 	t.Helper()
 	s.mu.Lock()
@@ -104,7 +104,7 @@ func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int)
 		isUnknown := o.count("notify_queue where message_id = $1 and state = 'unknown'", id)
 		proofs := o.count("notify_events where message_id = $1 and kind = 'sent'", id)
 		if asked > 1 || proofs+isUnknown != 1 || proofs > s.arrived[send.Keys("").Of(1, id)] {
-			t.Errorf("message %d was asked for %d times, arrived %d times, has %d proofs, is unknown %d times", id,
+			t.Errorf("message %d: %d requests, %d arrivals, %d sent events, %d unknown rows", id,
 				asked, s.arrived[send.Keys("").Of(1, id)], proofs, isUnknown)
 		}
 		lost += isUnknown
@@ -115,13 +115,13 @@ func (s *sink) notTwice(t *testing.T, o *outbox, again, park []int64) (lost int)
 	return lost
 }
 
-// slowly answers within some milliseconds.
+// slowly answers after up to 5 ms.
 func slowly(_ http.ResponseWriter, _ *http.Request, _ int) bool {
 	pass(rand.N(5 * time.Millisecond))
 	return true
 }
 
-// Processes are killed with SIGKILL again and again, and nothing is lost, nor goes out twice.
+// Processes are killed repeatedly. No message is lost, and none is sent twice.
 func TestKilledProcessesLoseNothing(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
@@ -146,22 +146,26 @@ func TestKilledProcessesLoseNothing(t *testing.T) {
 	o.waitFor(0, 60*time.Second, "notify_queue where due_at is not null")
 	lost := s.notTwice(t, o, again, park)
 	_, asked := s.count()
-	t.Logf("%d messages, %d that may not be sent twice, %d of them unknown, asked for %d times, %d kills",
+	t.Logf("%d messages, %d not to be sent twice, %d of these unknown, %d requests, %d kills",
 		len(again)+len(park), len(park), lost, asked, kills)
 	if lost == len(park) {
-		t.Error("the test tried too little")
+		t.Error("every parked message is unknown: the test proves nothing")
 	}
 }
 
-// Postgres is killed again and again. What was sent meanwhile is kept in memory until it can be written, so that
-// nothing is even asked for twice.
-func TestAKilledDatabaseLosesNothing(t *testing.T) {
+// Postgres is killed repeatedly. Results stay in memory until they can be written, so no message is even requested
+// twice.
+func TestKilledDatabaseLosesNothing(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.NewDurable(t), newSink(t)
 	s.answer = slowly
 	o := newOutbox(t, db.DB)
+	patient := fast
+	patient.Timeout = 20 * time.Second // a second request after a timeout would be right, and is not what this test looks for
 	for range 2 {
-		run(t, db.DB, s.URL, func(c *deliver.Config) { c.Lease = 15 * time.Second })
+		run(t, db.DB, s.URL, func(c *deliver.Config) {
+			c.Lease, c.Policies = time.Minute, map[send.Channel]deliver.Policy{send.Webhook: patient}
+		})
 	}
 	var again, park []int64
 	for range 3 {
@@ -171,20 +175,20 @@ func TestAKilledDatabaseLosesNothing(t *testing.T) {
 		db.Server.Kill()
 		pass(300 * time.Millisecond)
 		db.Restart(t)
-		for during, _ := s.count(); during < before+10; during, _ = s.count() { // it goes on
+		for during, _ := s.count(); during < before+10; during, _ = s.count() { // deliveries continue
 			pass(5 * time.Millisecond)
 		}
 		o.pool.Reset()
 	}
 	o.waitFor(0, 90*time.Second, "notify_queue where due_at is not null")
 	if lost := s.notTwice(t, o, again, park); lost > 0 {
-		t.Errorf("%d are unknown although no process died\n%s", lost, o.states())
+		t.Errorf("%d messages are unknown although no process died\n%s", lost, o.states())
 	}
 	s.once(t, append(again, park...))
 }
 
-// A process stands still for longer than its leases last. Others go on, and when it wakes it sends nothing any more.
-func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
+// A process is suspended for longer than its leases. Others take over, and it sends nothing after it resumes.
+func TestSuspendedProcessSendsNothingWhenItResumes(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -209,29 +213,29 @@ func TestAStoppedProcessSendsNothingWhenItWakes(t *testing.T) {
 		park = append(park, o.put(10, to)...)
 	}
 	p := startProcess(t, db, s.URL, lease)
-	const most = 32 // attempts of a tenant
+	const most = 32 // concurrent attempts for one tenant
 	for held.Load() < most {
 		pass(time.Millisecond)
 	}
 	p.signal(t, syscall.SIGSTOP)
 	pass(100 * time.Millisecond)
-	// One whose time was over just then has made room for another, which may be between its last look and its socket:
-	// nothing can keep that from going out.
+	// An attempt that timed out just now has freed its slot for another one, which may be between its last lease check
+	// and its socket. No check can stop that one.
 	begun := most - int(held.Load())
-	close(open) // the answers come while it cannot read them
+	close(open) // the answers arrive while the process is suspended
 	sending := o.count("notify_queue where state = 'sending'")
 	run(t, db, s.URL, func(c *deliver.Config) { c.Lease = 30 * time.Second })
 	o.waitFor(0, 30*time.Second, "notify_queue where due_at is not null")
 	_, before := s.count()
 	p.signal(t, syscall.SIGCONT)
-	pass(time.Second) // in which it would send
+	pass(time.Second) // time in which it would send
 	_, after := s.count()
-	t.Logf("%d more were asked for when it woke, of %d that had begun", after-before, begun)
+	t.Logf("%d requests after it resumed, %d attempts had begun", after-before, begun)
 	if after-before > begun {
-		t.Error("it sent what it had not begun")
+		t.Error("it began attempts after it resumed")
 	}
 	if lost := s.notTwice(t, o, again, park); sending == 0 ||
 		lost > sending+o.count("notify_events where kind = 'unknown' and code = 'timeout'") {
-		t.Errorf("%d are unknown, of %d that it was sending", lost, sending)
+		t.Errorf("%d messages are unknown, %d were sending", lost, sending)
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// running is a pool that runs until the test, or stop, ends it.
+// running is a pool that runs until stop or the end of the test.
 type running struct {
 	*deliver.Pool
 	stop func()
 }
 
-// fast are waits that a test can wait for.
+// fast is a policy with short waits.
 var fast = deliver.Policy{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond,
 	Max: 100 * time.Millisecond}
 
@@ -49,8 +49,8 @@ func run(t testing.TB, db *pgtest.DB, url string, change func(*deliver.Config)) 
 	return r
 }
 
-// Everything that is due is sent once, whoever inserted it, and its proof is kept.
-func TestWhatIsDueIsSentOnce(t *testing.T) {
+// Due messages are sent once, inserted before or after the start, and leave one event each.
+func TestDueMessagesAreSentOnce(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -61,14 +61,13 @@ func TestWhatIsDueIsSentOnce(t *testing.T) {
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	s.once(t, ids)
 	if n := o.count("notify_events where kind = 'sent' and attempt = 1 and provider = 'sink' and provider_message_id like 'p-%' and instance = 'test'"); n != len(ids) {
-		t.Errorf("%d of %d have their proof\n%s", n, len(ids), o.states())
+		t.Errorf("%d of %d messages have a sent event\n%s", n, len(ids), o.states())
 	}
 	if n := o.count("notify_events"); n != len(ids) {
-		t.Errorf("there are %d events of %d messages\n%s", n, len(ids), o.states())
+		t.Errorf("%d events for %d messages\n%s", n, len(ids), o.states())
 	}
 }
 
-// Many pools at once, as in many processes, take each message once.
 func TestManyPoolsShareTheWork(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
@@ -78,7 +77,7 @@ func TestManyPoolsShareTheWork(t *testing.T) {
 	}
 	var ids []int64
 	pools := 0
-	// a quick one may do all that it finds
+	// a fast pool may do all the work of a round
 	for end := time.Now().Add(30 * time.Second); pools < 3 && time.Now().Before(end); {
 		for range 20 {
 			ids = append(ids, o.put(100, message{})...)
@@ -89,12 +88,12 @@ func TestManyPoolsShareTheWork(t *testing.T) {
 	}
 	s.once(t, ids)
 	if pools < 3 {
-		t.Errorf("%d pools did it all", pools)
+		t.Errorf("only %d pools sent messages", pools)
 	}
 }
 
-// What is handed over goes out without a poll.
-func TestHandedOverIsSentAtOnce(t *testing.T) {
+// Handed-over messages are sent without a poll.
+func TestHandedOverMessagesAreSentAtOnce(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -112,12 +111,12 @@ func TestHandedOverIsSentAtOnce(t *testing.T) {
 	o.waitFor(0, 10*time.Second, "notify_queue")
 	s.once(t, ids)
 	if p.Reserve(1, send.Email) {
-		t.Error("there is room for a channel that nobody sends")
+		t.Error("room reserved for a channel without Sender")
 	}
 }
 
-// A process without a Sender for a channel leaves its messages to others.
-func TestAChannelWithoutSenderWaits(t *testing.T) {
+// A process without a Sender for a channel leaves its messages to other processes.
+func TestChannelWithoutSenderIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -127,12 +126,12 @@ func TestAChannelWithoutSenderWaits(t *testing.T) {
 	p.Due(1)
 	o.waitFor(5, 10*time.Second, "notify_queue")
 	if n := o.count("notify_queue where channel = 'email' and fence = 0 and attempts = 0 and state = 'queued'"); n != 5 {
-		t.Errorf("%d of 5 are untouched\n%s", n, o.states())
+		t.Errorf("%d of 5 messages are untouched\n%s", n, o.states())
 	}
 }
 
-// Temporary failures are tried again after the wait that the provider asks for, and end as dead when the attempts do.
-func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
+// A temporary failure is retried after the provider's RetryAfter. The message is dead after its last attempt.
+func TestFailuresAreRetriedThenDead(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -163,13 +162,13 @@ func TestFailuresAreTriedAgainAndEndAsDead(t *testing.T) {
 	}
 }
 
-// What nobody will send is dead at once. If an earlier attempt may have sent it, nobody knows.
-func TestWhatNobodyWillSendIsDeadAtOnce(t *testing.T) {
+// A permanent failure is dead at once, or unknown if an earlier attempt may have sent the message.
+func TestPermanentFailureIsDeadAtOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
 	ids := o.put(4, message{})
-	says := talker{func(m *send.Message) (send.Receipt, error) {
+	says := fakeSender{func(m *send.Message) (send.Receipt, error) {
 		f := &send.Failure{Outcome: send.Permanent, Code: "gone", Provider: "p"}
 		switch {
 		case m.ID == ids[2] && m.Attempt == 1:
@@ -191,8 +190,8 @@ func TestWhatNobodyWillSendIsDeadAtOnce(t *testing.T) {
 	}
 }
 
-// A message that waits in memory until its time is over is not sent any more.
-func TestWhatIsOverIsNotSent(t *testing.T) {
+// A message that expires while it waits in memory is not sent.
+func TestExpiredMessagesAreNotSent(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -204,23 +203,23 @@ func TestWhatIsOverIsNotSent(t *testing.T) {
 	o.put(2, message{life: time.Second, park: true})
 	run(t, db, s.URL, func(c *deliver.Config) {
 		m := fast
-		m.Attempts = 2 // one, for one tenant
+		m.Attempts = 2 // one per tenant
 		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	o.waitFor(3, 10*time.Second, "notify_queue where state = 'dead' and code = 'expired'")
 	o.waitFor(3, 10*time.Second, "notify_queue")
 	if _, asked := s.count(); asked != 1 {
-		t.Errorf("%d were sent", asked)
+		t.Errorf("%d requests, want 1", asked)
 	}
 }
 
-// What a message said that nobody may requeue goes as soon as it is over.
-func TestContentsOfNoUseAreForgotten(t *testing.T) {
+// With on_unknown = never the content is deleted as soon as the message is settled.
+func TestContentsOfNeverMessagesAreDeleted(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
 	codes, others := o.put(4, message{never: true}), o.put(2, message{park: true})
-	says := talker{func(m *send.Message) (send.Receipt, error) {
+	says := fakeSender{func(m *send.Message) (send.Receipt, error) {
 		switch m.ID {
 		case codes[1], others[1]:
 			return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "no", Provider: "p"}
@@ -235,16 +234,42 @@ func TestContentsOfNoUseAreForgotten(t *testing.T) {
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
 	o.waitFor(6, 10*time.Second, "notify_events")
 	if n := o.count("notify_contents where message_id = any($1)", codes[:3]); n != 0 {
-		t.Errorf("%d of 3 are there", n)
+		t.Errorf("%d of 3 contents are left, want 0", n)
 	}
 	if n := o.count("notify_contents where message_id = any($1)", append(others, codes[3])); n != 3 {
-		t.Errorf("%d of 3 are there", n)
+		t.Errorf("%d of 3 contents are left, want 3", n)
 	}
 }
 
-// A result that is written again, since its answer was lost, counts once; and what was given back is not marked any
-// more.
-func TestAResultCountsOnce(t *testing.T) {
+// Contents are not sent from contents_until on, although their partition is dropped days later.
+func TestExpiredContentsAreNotSent(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	o := newOutbox(t, db)
+	id := o.put(1, message{after: time.Second})[0]
+	if _, err := pgtest.Pool(t, db.SuperDSN).Exec(t.Context(), fmt.Sprintf(`do $$ declare
+			today date := (now() at time zone 'UTC')::date; week date := date_trunc('week', today::timestamp);
+		begin
+			perform notify_add_partition('notify_contents', to_char(week, 'YYYYMMDD'), week, week + 7);
+			set local session_replication_role = replica;
+			update notify_contents set contents_until = today where message_id = %[1]d;
+			update notify_messages set contents_until = today where message_id = %[1]d;
+			update notify_queue set contents_until = today where message_id = %[1]d;
+		end $$`, id)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, db, "", func(c *deliver.Config) {
+		c.Senders = map[send.Channel]send.Sender{send.Webhook: fakeSender{func(m *send.Message) (send.Receipt, error) {
+			t.Errorf("%q was sent", m.Content.Text)
+			return send.Receipt{Provider: "p"}, nil
+		}}}
+	})
+	o.waitFor(1, 10*time.Second, "notify_events where kind = 'dead' and code = 'contents_gone'")
+}
+
+// A result that is written twice, because the first response was lost, counts once. After that the message cannot be
+// marked any more.
+func TestRewrittenResultCountsOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
@@ -278,8 +303,8 @@ func TestAResultCountsOnce(t *testing.T) {
 	}
 }
 
-// Whoever does not know whether an attempt sent a message sends it again with the same key, or not at all.
-func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
+// After an unknown outcome the message is parked, or sent again with the same key.
+func TestUnknownIsParkedOrResentWithTheSameKey(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -287,7 +312,7 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 		if n > 1 {
 			return true
 		}
-		s.take(r.Header.Get("Idempotency-Key")) // it does send it, and says nothing
+		s.take(r.Header.Get("Idempotency-Key")) // it accepts the message and does not answer
 		reset(w)
 		return false
 	}
@@ -301,7 +326,7 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 	s.once(t, park)
 	for _, id := range again {
 		if key := send.Keys("").Of(1, id); s.asked[key] != 2 || s.arrived[key] != 1 {
-			t.Errorf("%d was asked for %d times, and arrived %d times", id, s.asked[key], s.arrived[key])
+			t.Errorf("message %d: %d requests, %d arrivals", id, s.asked[key], s.arrived[key])
 		}
 	}
 	if o.count("notify_events where kind = 'unknown'") != 40 ||
@@ -310,8 +335,8 @@ func TestUnknownIsParkedOrSentAgainWithTheSameKey(t *testing.T) {
 	}
 }
 
-// The last attempts of those that may have been sent leave them unknown, not dead; and a process that has ended too.
-func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
+// A message that may have been sent becomes unknown, not dead, after its last attempt or the end of its process.
+func TestPossiblySentMessagesBecomeUnknownNotDead(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -324,7 +349,8 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 		return false
 	}
 	o.put(1, message{attempts: 2})
-	// Another process marked these, and ended: one may be sent again by a person alone, one's time was over before.
+	// Another process marked these and died: only an operator may send them again. The other message had expired
+	// before.
 	ids := o.put(2, message{park: true})
 	if _, err := o.pool.Exec(context.Background(),
 		"update notify_queue set state = 'sending', holder = 'gone', fence = 1, attempts = 1 where message_id = any($1)", ids); err != nil {
@@ -337,14 +363,14 @@ func TestWhatMayHaveBeenSentIsNotDead(t *testing.T) {
 	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)",
 		expired)
 	if _, asked := s.count(); asked != 2 {
-		t.Errorf("asked %d times", asked)
+		t.Errorf("%d requests", asked)
 	}
 	if n := o.count("notify_events where kind = 'unknown'"); n != 4 {
-		t.Errorf("%d\n%s", n, o.states())
+		t.Errorf("%d unknown events\n%s", n, o.states())
 	}
 }
 
-// counted adds up the series of a counter, whose first label has a value; empty: any.
+// counted sums the series of a counter whose first label has the given value; empty: all series.
 func counted(t *testing.T, registry *prometheus.Registry, name, first string) (n float64) {
 	t.Helper()
 	all, err := registry.Gather()
@@ -361,8 +387,9 @@ func counted(t *testing.T, registry *prometheus.Registry, name, first string) (n
 	return n
 }
 
-// What others have taken meanwhile is not sent if it may not be sent twice, and its row is theirs to settle.
-func TestWhatOthersHaveIsTheirs(t *testing.T) {
+// A message that another process has taken over is not sent if it must not be sent twice. The row stays as the other
+// process left it.
+func TestLostFenceLeavesTheRowAlone(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -386,22 +413,22 @@ func TestWhatOthersHaveIsTheirs(t *testing.T) {
 		pass(time.Millisecond)
 	}
 	if n := o.count("notify_queue where state = 'queued' and fence = 2 and holder = 'other' and attempts = 1"); n != 2 || o.count("notify_events") != 0 {
-		t.Errorf("%d of 2 are as the others have them\n%s", n, o.states())
+		t.Errorf("%d of 2 rows are unchanged\n%s", n, o.states())
 	}
 	if s.asked[send.Keys("").Of(1, park.ID)] != 0 || s.asked[send.Keys("").Of(1, again.ID)] != 1 {
-		t.Errorf("asked %v", s.asked)
+		t.Errorf("requests: %v", s.asked)
 	}
 }
 
-// One who was never asked has not failed: it costs no attempt, and is counted as none.
-func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
+// A Sender that asked no provider costs no attempt and is not counted.
+func TestUnaskedProviderCostsNoAttempt(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
 	o.put(1, message{attempts: 2})
 	o.put(1, message{attempts: 2, park: true})
 	var asked atomic.Int32
-	busy := talker{func(m *send.Message) (send.Receipt, error) {
+	busy := fakeSender{func(m *send.Message) (send.Receipt, error) {
 		if m.Attempt != 1 || m.LastProvider != "" {
 			t.Errorf("attempt %d after %q", m.Attempt, m.LastProvider)
 		}
@@ -424,7 +451,7 @@ func TestWhoWasNotAskedHasNotFailed(t *testing.T) {
 	}
 }
 
-// What is sealed is sent in clear by who has the key, and by nobody else.
+// Sealed content is sent in clear by a pool with the key.
 func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -438,13 +465,13 @@ func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 	said := make(chan string, 1)
 	run(t, db, "", func(c *deliver.Config) {
 		c.Secret = master
-		c.Senders = map[send.Channel]send.Sender{send.Webhook: talker{func(m *send.Message) (send.Receipt, error) {
+		c.Senders = map[send.Channel]send.Sender{send.Webhook: fakeSender{func(m *send.Message) (send.Receipt, error) {
 			said <- m.Content.Text
 			return send.Receipt{Provider: "p"}, nil
 		}}}
 	})
 	o.waitFor(0, 10*time.Second, "notify_queue")
 	if text := <-said; text != "123456" {
-		t.Errorf("%q was sent", text)
+		t.Errorf("sent %q", text)
 	}
 }

@@ -1,15 +1,15 @@
-// Package deliver sends messages that are open, and writes down what became of them. Any number of processes do so on
-// one database. It owns no table: what it takes and settles are rows of notify_queue, which internal/notify inserts.
+// Package deliver sends open messages and records the outcome. Any number of processes share one database. The package
+// owns no table: it leases and settles rows of notify_queue, which package notify inserts.
 //
-//	find     from memory, right after the commit that made the message, or by polls; hints of other
-//	         processes only make these earlier
-//	take     a batch by SKIP LOCKED, under a lease and a fence that grows
-//	mark     one that may not be sent twice: "sending", committed, before the provider is asked; of any other,
-//	         which provider is asked, if it is not the first
-//	send     through the Sender of its channel, with enough of the lease left for all of the attempt
-//	finish   many results in one statement each for those sent and those not; every write names the fence
+//	find     handed over after the commit that inserted the message, or by polling; hints from other
+//	         processes only shorten the wait
+//	take     a batch with SKIP LOCKED, under a lease and an increasing fence
+//	mark     a message that must not be sent twice: state "sending", committed before the provider is asked;
+//	         for other messages the provider, if it is not the first
+//	send     through the channel's Sender, while the lease covers a whole attempt
+//	finish   many results in one statement for sent and one for failed messages; every write checks the fence
 //
-// Its promises: what is in the queue is sent, or parked as unknown or dead with the reason, whatever dies on the way;
-// one that may not be sent twice never is; any other is sent again only with the same key for the provider. A tenant
-// that floods, a provider that hangs, or an endpoint that is slow, holds up itself alone.
+// Promises: after any crash, each queued message is eventually sent, dead or unknown, with the reason. A message that
+// must not be sent twice never is. Any other message is sent again only with the same key to the provider. A flooding
+// tenant, a hanging provider or a slow endpoint delays only its own messages.
 package deliver

@@ -17,7 +17,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// refusing is a command that sends a message, and then refuses.
+// refusing is a command that sends a message and then fails.
 type refusing struct{ notify.SendCommand }
 
 var errRefused = errors.New("refused")
@@ -29,9 +29,9 @@ func (r *refusing) Apply(tx *notify.Tx) (any, error) {
 	return nil, errRefused
 }
 
-// Two processes accept messages and deliver them, with little room: what there is room for goes from memory, the rest
-// by the database, each once. Of a refused cause nothing goes out.
-func TestWhatEnginesAcceptArrivesOnce(t *testing.T) {
+// Two processes with little room accept and deliver messages. Some are handed over in memory, the rest are polled, and
+// each is sent once. A refused command sends nothing.
+func TestAcceptedMessagesArriveOnce(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	s.answer = slowly
@@ -70,7 +70,7 @@ func TestWhatEnginesAcceptArrivesOnce(t *testing.T) {
 				out, err := engines[(caller+n)%2].Do(t.Context(), work)
 				if refuse {
 					if err == nil {
-						t.Error("what was refused was accepted")
+						t.Error("a refused command succeeded")
 					}
 					continue
 				}
@@ -88,17 +88,17 @@ func TestWhatEnginesAcceptArrivesOnce(t *testing.T) {
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	s.once(t, sent)
 	if messages, _ := s.count(); messages != len(sent) || len(sent) != 800 {
-		t.Errorf("%d arrived of %d", messages, len(sent))
+		t.Errorf("%d of %d messages arrived", messages, len(sent))
 	}
 	handed := o.count("notify_events where kind = 'sent' and attempt = 1")
 	if handed != 800 || o.count("notify_events") != 800 {
 		t.Error(o.states())
 	}
-	for _, p := range pools { // nothing keeps the room of what has gone
-		for range 20 { // half of 40, for one tenant
+	for _, p := range pools { // all reserved room has been released
+		for range 20 { // half of 40, the most for one tenant
 			for end := time.Now().Add(5 * time.Second); !p.Reserve(1, send.Webhook); pass(time.Millisecond) {
 				if time.Now().After(end) {
-					t.Fatal("room is lost")
+					t.Fatal("room was not released")
 				}
 			}
 		}

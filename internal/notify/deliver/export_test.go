@@ -10,60 +10,53 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Steered runs statements as the pool does.
-func (p *Pool) Steered(ctx context.Context, all ...func(db.DBTX) error) (time.Time, error) {
-	return p.steered(ctx, all...)
+func (p *Pool) Transact(ctx context.Context, all ...func(db.DBTX) error) (time.Time, error) {
+	return p.transact(ctx, all...)
 }
 
-// Wait is the wait after an attempt of a channel.
 func (p *Pool) Wait(c send.Channel, attempt int, f *send.Failure) time.Duration {
 	return p.lanes[c].wait(attempt, f)
 }
 
-// FailTwice writes twice that an attempt failed, and twice that nobody was asked, as after answers that were lost.
+// FailTwice writes a failed attempt twice, and an attempt without a provider twice, as after lost responses.
 func (p *Pool) FailTwice(failed, unasked *send.Job) error {
 	batch := []*result{{job: &job{Job: failed}, state: "failed", kind: "failed", code: "x", wait: time.Minute},
-		(&job{Job: unasked, was: queued}).unsent()}
+		(&job{Job: unasked, prevState: queued}).giveBack()}
 	return errors.Join(p.write.once(slices.Clone(batch)), p.write.once(batch))
 }
 
-// Mark marks a message.
 func (p *Pool) Mark(j *send.Job, provider string) (done bool, err error) {
 	all, err := p.mark.once([]*marking{{job: &job{Job: j}, need: time.Second, provider: provider}})
 	return all[0] == markDone, err
 }
 
-// CountParked counts those that wait for a person or a report.
 func (p *Pool) CountParked(ctx context.Context) { p.countParked(ctx) }
 
-// Bytes tells how large the messages of a channel are that are held.
 func (p *Pool) Bytes(c send.Channel) int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lanes[c].bytes
 }
 
-// Lane is a channel in memory, alone.
+// Lane is a lane without a pool.
 type Lane struct{ *lane }
 
-// NewLane makes one.
 func NewLane(attempts, room int, bytes int64) Lane {
 	return Lane{newLane(send.SMS, nil, Policy{Attempts: attempts, Timeout: time.Second}, room, bytes, time.Minute)}
 }
 
-// Reserve, Add, Next and End are what the pool does with a lane.
 func (l Lane) Reserve(tenant int32, n int) int { return l.reserve(tenant, n, assumed) }
 
-// Add queues a message that is leased for so long.
+// Add queues a message with the given lease.
 func (l Lane) Add(tenant int32, priority int16, lease time.Duration) {
 	l.add(&job{Job: &send.Job{Message: send.Message{Tenant: tenant}, Priority: priority, Until: time.Now().Add(lease)},
 		size: assumed})
 }
 
-// AddTo queues one for an endpoint, unless it is crowded.
+// AddTo queues a message for an endpoint, or returns after which wait it goes back to the database.
 func (l Lane) AddTo(tenant int32, endpoint string) (goesBackFor time.Duration) {
 	j := hook(tenant, endpoint)
-	if goesBackFor = l.crowded(j); goesBackFor == 0 {
+	if goesBackFor = l.overflowWait(j); goesBackFor == 0 {
 		l.add(j)
 	}
 	return goesBackFor
@@ -74,7 +67,7 @@ func hook(tenant int32, endpoint string) *job {
 		Until: time.Now().Add(time.Minute)}, size: assumed}
 }
 
-// NextTo begins an attempt, and tells at which endpoint.
+// NextTo begins an attempt and returns its endpoint.
 func (l Lane) NextTo() string {
 	if j := l.next(); j != nil {
 		return j.Recipient
@@ -82,13 +75,13 @@ func (l Lane) NextTo() string {
 	return ""
 }
 
-// EndAt ends an attempt at an endpoint that took so long.
+// EndAt ends an attempt at an endpoint, with its duration.
 func (l Lane) EndAt(tenant int32, endpoint string, took time.Duration) {
-	l.ended(hook(tenant, endpoint), took)
+	l.attemptEnded(hook(tenant, endpoint), took)
 	l.release(tenant, 1, assumed)
 }
 
-// Next begins an attempt, and tells whose; 0: of nobody.
+// Next begins an attempt and returns its tenant; 0: none may begin.
 func (l Lane) Next() (tenant int32, priority int16) {
 	if j := l.next(); j != nil {
 		return j.Tenant, j.Priority
@@ -96,30 +89,27 @@ func (l Lane) Next() (tenant int32, priority int16) {
 	return 0, 0
 }
 
-// End ends an attempt, of which all is written.
+// End ends an attempt and releases its room.
 func (l Lane) End(tenant int32) {
-	l.ended(&job{Job: &send.Job{Message: send.Message{Tenant: tenant}}}, time.Millisecond)
+	l.attemptEnded(&job{Job: &send.Job{Message: send.Message{Tenant: tenant}}}, time.Millisecond)
 	l.release(tenant, 1, assumed)
 }
 
-// Late tells how many messages cannot begin in time any more, of which all is written then.
+// Late expires messages, releases their room and returns their number.
 func (l Lane) Late() int {
-	all := l.late()
+	all := l.expire()
 	for _, j := range all {
 		l.release(j.Tenant, 1, assumed)
 	}
 	return len(all)
 }
 
-// Unasked is for how long a message goes back that nobody could be asked for.
 func (l Lane) Unasked(tenant int32, wait time.Duration) time.Duration {
-	return l.unasked(hook(tenant, ""), wait)
+	return l.unaskedWait(hook(tenant, ""), wait)
 }
 
-// Left tells what is held.
 func (l Lane) Left() (messages, tenants, running int, bytes int64) {
-	return l.held, len(l.lines), l.running, l.bytes
+	return l.held, len(l.tenants), l.running, l.bytes
 }
 
-// Resize changes the size of a message.
 func (l Lane) Resize(tenant int32, by int64) { l.resize(tenant, by) }

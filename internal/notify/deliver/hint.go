@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// hints tell other processes of tenants with messages that nobody has, and hear of those of others. A hint that is lost
-// costs time alone: polls find what it was about.
+// hints notify other processes of tenants with unleased messages, and receive such notifications. A lost hint only
+// costs time: polling finds the messages.
 type hints struct {
 	pool *Pool
 
@@ -26,10 +26,10 @@ func newHints(p *Pool) *hints {
 }
 
 const (
-	// hintPause is the least time between two notifications: each takes a lock of the whole database at its commit.
+	// hintPause is the minimum time between notifications, because each takes a database-wide lock at commit.
 	hintPause = 250 * time.Millisecond
-	// mostHints go in one, whose payload has less than 8,000 bytes.
-	mostHints = 300
+	// maxHints fit into the 8,000 bytes of a payload.
+	maxHints = 300
 )
 
 func (h *hints) add(tenant int32) {
@@ -47,7 +47,7 @@ func (h *hints) take() string {
 	defer h.mu.Unlock()
 	var texts []string
 	for t := range h.tenants {
-		if len(texts) == mostHints {
+		if len(texts) == maxHints {
 			break
 		}
 		texts = append(texts, strconv.FormatInt(int64(t), 36))
@@ -56,8 +56,8 @@ func (h *hints) take() string {
 	return strings.Join(texts, " ")
 }
 
-// tell sends hints until ctx ends.
-func (h *hints) tell(ctx context.Context) {
+// run sends hints until ctx ends.
+func (h *hints) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -73,8 +73,8 @@ func (h *hints) tell(ctx context.Context) {
 	}
 }
 
-// rest sends the hints that are left, as a process ends.
-func (h *hints) rest() {
+// flush sends the remaining hints at shutdown.
+func (h *hints) flush() {
 	for text := h.take(); text != ""; text = h.take() {
 		h.send(context.Background(), text)
 	}
@@ -88,8 +88,8 @@ func (h *hints) send(ctx context.Context, text string) {
 	}
 }
 
-// listen hears hints over a connection of its own. Behind a pooler that does not pass notifications on it hears
-// nothing.
+// listen receives hints over its own connection. It receives nothing behind a pooler that does not forward
+// notifications.
 func (h *hints) listen(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := h.listenOnce(ctx)
@@ -117,7 +117,7 @@ func (h *hints) listenOnce(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, "listen ledgerd_notify"); err != nil {
 		return err
 	}
-	h.pool.poll.look() // what was told meanwhile was not heard
+	h.pool.poll.discoverNow() // hints sent before LISTEN were missed
 	for {
 		n, err := conn.WaitForNotification(ctx)
 		if err != nil {

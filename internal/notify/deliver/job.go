@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// States of rows, and kinds of events.
+// States of queue rows, and kinds of events.
 const (
 	queued  = "queued"
 	sending = "sending"
@@ -16,52 +16,52 @@ const (
 	dead    = "dead"
 )
 
-// job is a message in this process.
+// job is a message that this process holds.
 type job struct {
 	*send.Job
-	was   string    // the state of its row before it was taken
-	begun time.Time // since when it was to be sent, by this process's clock
-	size  int64     // in memory, bytes
+	prevState string    // state of the row before this lease
+	dueSince  time.Time // when the message became due, by this process's clock
+	size      int64     // approximate memory, bytes
 }
 
-// compare is the order in which rows are locked.
+// compare orders jobs in lock order.
 func (j *job) compare(o *job) int {
 	return cmp.Or(cmp.Compare(j.Tenant, o.Tenant), cmp.Compare(j.ID, o.ID))
 }
 
-// lasts tells whether the lease has so much left. A machine that slept, whose monotonic clock may have stood, is
-// found out by the other clock.
-func (j *job) lasts(need time.Duration) bool {
+// leaseCovers reports whether at least need is left of the lease. It checks the wall clock too: the monotonic clock may
+// stop while the machine sleeps.
+func (j *job) leaseCovers(need time.Duration) bool {
 	now := time.Now()
 	return j.Until.Sub(now) > need && j.Until.Round(0).Sub(now.Round(0)) > need
 }
 
-// result is what became of a message, to be written.
+// result is the outcome of a job, to be written.
 type result struct {
 	job   *job
 	sent  bool
-	none  bool   // there is nothing to write: others have it
-	state string // of its row, unless it was sent
-	kind  string // of the event; empty: it is given back unsent
+	lost  bool   // write nothing: another process has the message
+	state string // new state of the row, unless sent
+	kind  string // kind of the event; empty: given back without an attempt
 	wait  time.Duration
 
 	provider, providerMessageID, code, text string
 
-	unsure bool
-	again  bool // it was written before, and perhaps committed
+	unsure  bool
+	retried bool // an earlier write may have committed
 }
 
-// unsent gives a message back to whoever takes it next.
-func (j *job) unsent() *result {
-	state := j.was
+// giveBack returns a message to the queue without an attempt.
+func (j *job) giveBack() *result {
+	state := j.prevState
 	if state == sending {
 		state = queued
 	}
 	return &result{job: j, state: state, provider: j.LastProvider, unsure: j.Unsure}
 }
 
-// end is the last result of a message that is not sent: dead, or unknown if an earlier attempt may have sent it.
-func (j *job) end(code, text string) *result {
+// giveUp ends a message that is not sent: dead, or unknown if an earlier attempt may have sent it.
+func (j *job) giveUp(code, text string) *result {
 	r := &result{job: j, state: dead, kind: dead, code: code, text: text, provider: j.LastProvider, unsure: j.Unsure}
 	if j.Unsure {
 		r.state, r.kind = unknown, unknown
@@ -69,7 +69,7 @@ func (j *job) end(code, text string) *result {
 	return r
 }
 
-// assumed is the size of a message that is not known yet.
+// assumed is the size of a message whose content has not been read.
 const assumed = 4 << 10
 
 func sizeOf(m *send.Message) int64 {

@@ -7,117 +7,119 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// lane is a channel in this process. A tenant has at most as much of it, of room and of attempts, as is left free: one
-// that floods gets half, two a third each, and there is always some for the next. So it is with attempts among the
-// endpoints of a tenant too, each of which is a server of its own. Guarded by Pool.mu.
+// lane is the in-memory queue of one channel. A tenant gets at most as much room and as many attempts as stay free for
+// others: one flooding tenant gets half, two get a third each, and a newcomer always finds some. Endpoints of a tenant
+// share its attempts in the same way. Guarded by Pool.mu.
 type lane struct {
 	Policy
-	channel send.Channel
-	sender  send.Sender
-	need    time.Duration // of a lease, for an attempt to begin
-	soon    time.Duration // what comes to its turn within that is kept waiting here
-	lines   map[int32]*line
-	turns   []*line        // with messages that wait, in turn
-	behind  map[int32]bool // tenants with more in the database than there was room for
-	share
-	running int
-	most    share
-	// usual is how large a message of the channel is taken to be before it is read: as the greatest lately.
-	usual int64
+	channel    send.Channel
+	sender     send.Sender
+	need       time.Duration // least rest of a lease for an attempt to begin
+	localWait  time.Duration // a message may wait here for this long
+	tenants    map[int32]*tenantQueue
+	turns      []*tenantQueue // tenants with waiting messages, round-robin
+	backlogged map[int32]bool // tenants that have more messages in the database than fit here
+	load
+	running  int
+	capacity load
+	// typicalSize is the size that a message is assumed to have before its content is read: close to the
+	// recent maximum.
+	typicalSize int64
 }
 
-// share is what is held of a lane's room: messages, and their bytes.
-type share struct {
+// load counts messages and bytes.
+type load struct {
 	held  int
 	bytes int64
 }
 
-// line is a tenant in a lane.
-type line struct {
+// tenantQueue holds a tenant's messages in a lane.
+type tenantQueue struct {
 	tenant int32
 	ends   map[string]*endpoint
-	turns  [3][]*endpoint // with messages that wait, in turn, by priority
+	turns  [3][]*endpoint // endpoints with waiting messages, round-robin, by priority
 	waits  int
-	share
+	load
 	running int
-	turn    bool // it is in turns
-	// room is how many messages it may hold: fewer than its share if they would wait here for too long.
-	room int
-	back time.Time // as of putOff: of messages that nobody could be asked for
+	inTurns bool // the tenant is in lane.turns
+	// room limits the number of messages. It shrinks while messages would wait here for too long.
+	room     int
+	returnAt time.Time // see stagger: for messages that no provider could be asked for
 }
 
-// endpoint is one of a tenant's; where recipients are no servers of their own, all of them are one.
+// endpoint is a tenant's webhook endpoint. On other channels all recipients share one.
 type endpoint struct {
-	name    string
-	waiting [3][]*job // by priority
-	waits   int
-	running int
-	took    time.Duration // by an attempt, lately
-	back    time.Time     // as of putOff: of messages that would wait here for too long
+	name     string
+	waiting  [3][]*job // by priority
+	waits    int
+	running  int
+	latency  time.Duration // moving average of the duration of an attempt
+	returnAt time.Time     // see stagger: for messages that would wait here for too long
 }
 
 func newLane(c send.Channel, s send.Sender, m Policy, room int, bytes int64, lease time.Duration) *lane {
 	need := m.Timeout + lease/12
-	return &lane{Policy: m, channel: c, sender: s, need: need, soon: (lease - need) / 2, lines: make(map[int32]*line),
-		behind: make(map[int32]bool),
-		most:   share{room, bytes}, usual: firstUsual}
+	return &lane{Policy: m, channel: c, sender: s, need: need, localWait: (lease - need) / 2,
+		tenants: make(map[int32]*tenantQueue), backlogged: make(map[int32]bool),
+		capacity: load{room, bytes}, typicalSize: firstTypicalSize}
 }
 
-// reserve takes room for up to n messages of so many bytes each, and tells for how many there is.
+// reserve reserves room for up to n messages, each of the given bytes, and returns for how many.
 func (l *lane) reserve(tenant int32, n int, each int64) int {
-	var has share
-	room := l.most.held
-	if x := l.lines[tenant]; x != nil {
-		has, room = x.share, x.room
+	var has load
+	room := l.capacity.held
+	if x := l.tenants[tenant]; x != nil {
+		has, room = x.load, x.room
 	}
-	// Half of what would be too much, since what is taken is both more held and less free.
-	n = min(n, room-has.held, (l.most.held-l.held-has.held+1)/2, int((l.most.bytes-l.bytes-has.bytes+each)/each/2))
+	// Half the excess, because each reserved message counts as held and also reduces what is free.
+	n = min(n, room-has.held, (l.capacity.held-l.held-has.held+1)/2,
+		int((l.capacity.bytes-l.bytes-has.bytes+each)/each/2))
 	if n <= 0 {
 		return 0
 	}
-	x := l.line(tenant)
+	x := l.tenantQueue(tenant)
 	x.held, x.bytes = x.held+n, x.bytes+int64(n)*each
 	l.held, l.bytes = l.held+n, l.bytes+int64(n)*each
 	return n
 }
 
-func (l *lane) line(tenant int32) *line {
-	x := l.lines[tenant]
+func (l *lane) tenantQueue(tenant int32) *tenantQueue {
+	x := l.tenants[tenant]
 	if x == nil {
-		x = &line{tenant: tenant, ends: make(map[string]*endpoint), room: l.most.held}
-		l.lines[tenant] = x
+		x = &tenantQueue{tenant: tenant, ends: make(map[string]*endpoint), room: l.capacity.held}
+		l.tenants[tenant] = x
 	}
 	return x
 }
 
 func (l *lane) resize(tenant int32, by int64) {
-	l.lines[tenant].bytes += by
+	l.tenants[tenant].bytes += by
 	l.bytes += by
 }
 
-// firstUsual is before any message was seen: room for great ones.
-const firstUsual = 64 << 10
+// firstTypicalSize applies before any message was read. It is large, to be safe.
+const firstTypicalSize = 64 << 10
 
-// seen has the usual size follow a message's: at once when it is greater, slowly when it is less.
-func (l *lane) seen(size int64) {
-	if size < l.usual {
-		size = max(size, l.usual-l.usual/128, assumed)
+// observeSize updates typicalSize: it grows at once and shrinks slowly.
+func (l *lane) observeSize(size int64) {
+	if size < l.typicalSize {
+		size = max(size, l.typicalSize-l.typicalSize/128, assumed)
 	}
-	l.usual = size
+	l.typicalSize = size
 }
 
-// release gives room back.
+// release releases room.
 func (l *lane) release(tenant int32, n int, bytes int64) {
-	x := l.lines[tenant]
+	x := l.tenants[tenant]
 	x.held, x.bytes = x.held-n, x.bytes-bytes
 	l.held, l.bytes = l.held-n, l.bytes-bytes
 	if x.held == 0 {
-		delete(l.lines, tenant)
+		delete(l.tenants, tenant)
 	}
 }
 
-// endpoint is where a message of a tenant goes.
-func (x *line) endpoint(j *job) *endpoint {
+// endpoint returns the endpoint of a message.
+func (x *tenantQueue) endpoint(j *job) *endpoint {
 	name := ""
 	if j.Channel == send.Webhook {
 		name = j.Recipient
@@ -130,9 +132,9 @@ func (x *line) endpoint(j *job) *endpoint {
 	return e
 }
 
-// add queues a message for which there is room.
+// add queues a message for which room is reserved.
 func (l *lane) add(j *job) {
-	x := l.lines[j.Tenant]
+	x := l.tenants[j.Tenant]
 	e, p := x.endpoint(j), j.Priority
 	if len(e.waiting[p]) == 0 {
 		x.turns[p] = append(x.turns[p], e)
@@ -140,13 +142,13 @@ func (l *lane) add(j *job) {
 	e.waiting[p] = append(e.waiting[p], j)
 	e.waits++
 	x.waits++
-	if !x.turn {
-		x.turn = true
+	if !x.inTurns {
+		x.inTurns = true
 		l.turns = append(l.turns, x)
 	}
 }
 
-// next takes the message whose attempt may begin now, or nil.
+// next removes and returns a message whose attempt may begin, or nil.
 func (l *lane) next() *job {
 	free := l.Attempts - l.running
 	if free <= 0 {
@@ -160,7 +162,7 @@ func (l *lane) next() *job {
 		if left := free - x.running; left > 0 {
 			j = x.next(left)
 		}
-		if x.turn = x.waits > 0; x.turn {
+		if x.inTurns = x.waits > 0; x.inTurns {
 			l.turns = append(l.turns, x)
 		}
 		if j != nil {
@@ -171,8 +173,9 @@ func (l *lane) next() *job {
 	return nil
 }
 
-// next takes the message whose attempt may begin, of as many as are left free: of each priority, endpoints in turn.
-func (x *line) next(left int) *job {
+// next returns a message of an endpoint with fewer than left running attempts, or nil. Priorities go in order,
+// endpoints of a priority round-robin.
+func (x *tenantQueue) next(left int) *job {
 	for p := range x.turns {
 		for range len(x.turns[p]) {
 			e := x.turns[p][0]
@@ -195,8 +198,8 @@ func (x *line) next(left int) *job {
 	return nil
 }
 
-// pop takes the first message that waits for an endpoint, of which there is one.
-func (x *line) pop(e *endpoint, p int) *job {
+// pop removes the first waiting message of an endpoint.
+func (x *tenantQueue) pop(e *endpoint, p int) *job {
 	j := e.waiting[p][0]
 	e.waiting[p][0] = nil
 	e.waiting[p] = e.waiting[p][1:]
@@ -205,15 +208,15 @@ func (x *line) pop(e *endpoint, p int) *job {
 	return j
 }
 
-// ended gives back the place of an attempt that took so long; 0: nobody was asked.
-func (l *lane) ended(j *job, took time.Duration) {
-	x := l.lines[j.Tenant]
+// attemptEnded frees the slot of an attempt. took is its duration; 0: no provider was asked.
+func (l *lane) attemptEnded(j *job, took time.Duration) {
+	x := l.tenants[j.Tenant]
 	e := x.endpoint(j)
 	switch {
-	case e.took == 0:
-		e.took = took
+	case e.latency == 0:
+		e.latency = took
 	case took > 0:
-		e.took += (took - e.took) / 4
+		e.latency += (took - e.latency) / 4
 	}
 	l.running--
 	x.running--
@@ -221,57 +224,57 @@ func (l *lane) ended(j *job, took time.Duration) {
 	x.forget(e)
 }
 
-// forget drops an endpoint for which nothing is here any more.
-func (x *line) forget(e *endpoint) {
+// forget drops an endpoint without messages.
+func (x *tenantQueue) forget(e *endpoint) {
 	if e.running+e.waits == 0 {
 		delete(x.ends, e.name)
 	}
 }
 
-// mostPutOff is for how long what could be sent is put off at most.
-const mostPutOff = 5 * time.Minute
+// maxStagger limits the wait of a message that goes back.
+const maxStagger = 5 * time.Minute
 
-// putOff gives messages times to come back from the database, one after each, so that those of whoever is slow or away
-// do not come back again and again, all together.
-func putOff(at *time.Time, least, each time.Duration) time.Duration {
+// stagger returns increasing waits for messages that go back to the database, so that those of a slow or unreachable
+// receiver do not return all at once.
+func stagger(at *time.Time, least, each time.Duration) time.Duration {
 	now := time.Now()
 	if first := now.Add(least); at.Before(first) {
 		*at = first
 	}
 	*at = at.Add(each)
-	return min(at.Sub(now), mostPutOff)
+	return min(at.Sub(now), maxStagger)
 }
 
-// slow is an endpoint whose attempts take so long: of any other the machine may be slow.
-const slow = time.Second
+// slowLatency is the latency from which an endpoint counts as slow. Below it this machine itself may be the cause.
+const slowLatency = time.Second
 
-// crowded tells for how long a message is to go back, since its endpoint is so slow that others wait for it already for
-// as long as they can; 0: it may wait too.
-func (l *lane) crowded(j *job) time.Duration {
-	e := l.lines[j.Tenant].endpoint(j)
+// overflowWait returns how long a message has to go back to the database, because its slow endpoint already has as many
+// waiting messages as it can take in time; 0: queue it here.
+func (l *lane) overflowWait(j *job) time.Duration {
+	e := l.tenants[j.Tenant].endpoint(j)
 	at := max(e.running, 1)
-	if e.name == "" || e.took < slow || time.Duration(e.waits)*e.took < l.soon*time.Duration(at) {
+	if e.name == "" || e.latency < slowLatency || time.Duration(e.waits)*e.latency < l.localWait*time.Duration(at) {
 		return 0
 	}
-	return putOff(&e.back, l.soon, e.took/time.Duration(at))
+	return stagger(&e.returnAt, l.localWait, e.latency/time.Duration(at))
 }
 
-// unasked is for how long a message goes back that nobody could be asked for: each costs the database two changes, and
-// there may be many, so at most a thousand of a tenant come back in a second.
-func (l *lane) unasked(j *job, wait time.Duration) time.Duration {
-	return max(wait, putOff(&l.lines[j.Tenant].back, 0, time.Millisecond))
+// unaskedWait returns how long a message goes back for which no provider could be asked. Each return costs two updates,
+// so at most 1,000 messages of a tenant return per second.
+func (l *lane) unaskedWait(j *job, wait time.Duration) time.Duration {
+	return max(wait, stagger(&l.tenants[j.Tenant].returnAt, 0, time.Millisecond))
 }
 
-// clear takes all messages that wait.
-func (l *lane) clear() (all []*job) {
+// drain removes all waiting messages.
+func (l *lane) drain() (all []*job) {
 	for _, x := range l.turns {
-		all = append(all, x.take(func(*job) bool { return true })...)
+		all = append(all, x.popWhile(func(*job) bool { return true })...)
 	}
 	return all
 }
 
-// take takes the first messages of each queue for which that holds.
-func (x *line) take(holds func(*job) bool) (all []*job) {
+// popWhile removes messages from the front of each queue while holds is true.
+func (x *tenantQueue) popWhile(holds func(*job) bool) (all []*job) {
 	for p := range x.turns {
 		x.turns[p] = slices.DeleteFunc(x.turns[p], func(e *endpoint) bool {
 			for len(e.waiting[p]) > 0 && holds(e.waiting[p][0]) {
@@ -284,17 +287,17 @@ func (x *line) take(holds func(*job) bool) (all []*job) {
 	return all
 }
 
-// late, called every second, takes the messages whose lease has not enough left for an attempt, and has tenants hold no
-// more than is sent in time: what waits in the database instead keeps its place there. The first messages of each queue
-// came first, and nearly all leases are equally long.
-func (l *lane) late() (all []*job) {
-	for _, x := range l.lines {
-		late := x.take(func(j *job) bool { return !j.lasts(l.need) })
+// expire, called every second, removes messages whose lease no longer covers an attempt. A tenant with such messages
+// gets less room: in the database messages keep their order. Only the front of each queue is checked, because it is the
+// oldest and nearly all leases are equally long.
+func (l *lane) expire() (all []*job) {
+	for _, x := range l.tenants {
+		late := x.popWhile(func(j *job) bool { return !j.leaseCovers(l.need) })
 		all = append(all, late...)
 		if len(late) > 0 {
-			x.room = max(min(x.room, x.held)/2, min(2*l.Attempts, l.most.held))
+			x.room = max(min(x.room, x.held)/2, min(2*l.Attempts, l.capacity.held))
 		} else {
-			x.room = min(x.room+x.room/16+1, l.most.held)
+			x.room = min(x.room+x.room/16+1, l.capacity.held)
 		}
 	}
 	return all

@@ -11,12 +11,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// One tenant that floods gets half, two a third each, and the next one always some.
-func TestALaneIsSharedByTenants(t *testing.T) {
+// One flooding tenant gets half, two get a third each, and a newcomer always finds room.
+func TestLaneIsSharedByTenants(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(90, 900, 1<<30)
 	if n := l.Reserve(1, 10_000); n != 450 {
-		t.Fatalf("alone it may have %d at once", n)
+		t.Fatalf("a single tenant reserved %d, want 450", n)
 	}
 	l = deliver.NewLane(90, 900, 1<<30)
 	for _, want := range []int{450, 225, 113} {
@@ -25,7 +25,7 @@ func TestALaneIsSharedByTenants(t *testing.T) {
 			got++
 		}
 		if got != want {
-			t.Errorf("tenant %d has room for %d", tenant, got)
+			t.Errorf("tenant %d reserved %d", tenant, got)
 		}
 		for range got {
 			l.Add(tenant, 1, time.Minute)
@@ -36,23 +36,23 @@ func TestALaneIsSharedByTenants(t *testing.T) {
 		running[tenant]++
 	}
 	for tenant, n := range running {
-		if n < 21 || n > 24 { // a quarter of 90: three that want all, and one free
-			t.Errorf("tenant %d has %d attempts of 90", tenant, n)
+		if n < 21 || n > 24 { // a quarter of 90: three flooding tenants, and one share free
+			t.Errorf("tenant %d runs %d of 90 attempts", tenant, n)
 		}
 	}
 	if l.Reserve(7, 1) != 1 {
-		t.Fatal("a newcomer has no room")
+		t.Fatal("no room for a newcomer")
 	}
 	if l.Add(7, 1, time.Minute); len(running) != 3 {
 		t.Fatal(running)
 	}
 	if tenant, _ := l.Next(); tenant != 7 {
-		t.Errorf("after all others, %d begins before the newcomer", tenant)
+		t.Errorf("tenant %d begins before the newcomer", tenant)
 	}
 }
 
-// The more urgent go first, and great messages take the room of many.
-func TestALaneKeepsPriorityAndBytes(t *testing.T) {
+// Higher priorities go first. A large message uses the room of many.
+func TestLaneRespectsPriorityAndBytes(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(10, 100, 100<<12)
 	for _, priority := range []int16{2, 1, 0, 1} {
@@ -63,21 +63,21 @@ func TestALaneKeepsPriorityAndBytes(t *testing.T) {
 	}
 	for _, want := range []int16{0, 1, 1, 2} {
 		if _, got := l.Next(); got != want {
-			t.Errorf("priority %d goes before %d", got, want)
+			t.Errorf("priority %d before %d", got, want)
 		}
 	}
 	l.Resize(1, 96<<12)
 	if n := l.Reserve(2, 1); n != 0 {
-		t.Errorf("there is room for %d beside a great one", n)
+		t.Errorf("room for %d messages beside a large one", n)
 	}
 	l.Resize(1, -96<<12)
 	if n := l.Reserve(2, 1); n != 1 {
-		t.Error("there is no room after it has gone")
+		t.Error("no room after the large message has gone")
 	}
 }
 
-// Whatever happens, nothing is forgotten, and no bound is passed.
-func TestALaneForgetsNothing(t *testing.T) {
+// Model test: nothing is lost and no limit is exceeded.
+func TestLaneModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		const attempts, room = 7, 20
@@ -104,7 +104,7 @@ func TestALaneForgetsNothing(t *testing.T) {
 				if tenant == 0 {
 					for x, n := range waiting {
 						if n > 0 && running[x] < attempts-total(running) {
-							t.Fatalf("tenant %d might begin", x)
+							t.Fatalf("an attempt of tenant %d may begin, but none did", x)
 						}
 					}
 					return
@@ -124,7 +124,7 @@ func TestALaneForgetsNothing(t *testing.T) {
 				held, lines, now, bytes := l.Left()
 				if held != total(waiting)+total(running) || now != total(running) || held > room || now > attempts ||
 					bytes != int64(held)<<12 || (held == 0) != (lines == 0) {
-					t.Fatalf("%d held of %d tenants in %d bytes, %d running; in truth %v wait and %v run", held, lines,
+					t.Fatalf("%d held by %d tenants in %d bytes, %d running; model: %v waiting, %v running", held, lines,
 						bytes, now, waiting, running)
 				}
 			},
@@ -132,21 +132,21 @@ func TestALaneForgetsNothing(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeginInTimeLeavesTheLane(t *testing.T) {
+func TestMessagesThatCannotBeginInTimeLeaveTheLane(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(1, 10, 1<<20)
-	// an attempt needs 6 s
+	// an attempt needs 6 s of lease
 	for _, lease := range []time.Duration{time.Second, 2 * time.Second, time.Minute, time.Second} {
 		l.Reserve(1, 1)
 		l.Add(1, 1, lease)
 	}
 	if n := l.Late(); n != 2 {
-		t.Errorf("%d are late", n)
+		t.Errorf("%d messages expired, want 2", n)
 	}
 }
 
-// A tenant whose messages are not sent in time holds fewer, and more again when they are. Others keep their room.
-func TestATenantHoldsWhatIsSentInTime(t *testing.T) {
+// A tenant whose messages are not sent in time gets less room, and more again when they are. Others keep their room.
+func TestTenantsRoomFollowsItsThroughput(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(10, 1000, 1<<30)
 	hold := func(lease time.Duration) {
@@ -154,14 +154,14 @@ func TestATenantHoldsWhatIsSentInTime(t *testing.T) {
 			l.Add(1, 1, lease)
 		}
 	}
-	hold(time.Second) // too short for an attempt
+	hold(time.Second) // less than an attempt needs
 	for range 10 {
-		for tenant, _ := l.Next(); tenant != 0; tenant, _ = l.Next() { // it hangs
+		for tenant, _ := l.Next(); tenant != 0; tenant, _ = l.Next() { // attempts that never end
 		}
 		l.Late()
 		hold(time.Second)
 		if l.Reserve(2, 300) != 300 {
-			t.Fatal("another one has no room")
+			t.Fatal("no room for another tenant")
 		}
 		for range 300 {
 			l.Add(2, 1, time.Minute)
@@ -173,20 +173,21 @@ func TestATenantHoldsWhatIsSentInTime(t *testing.T) {
 			l.End(2)
 		}
 	}
-	if held, _, _, _ := l.Left(); held > 20 { // which two rounds of attempts take
-		t.Errorf("%d are held", held)
+	if held, _, _, _ := l.Left(); held > 20 { // room for two rounds of attempts
+		t.Errorf("%d messages are held", held)
 	}
 	for range 100 {
 		l.Late()
 	}
 	hold(time.Minute)
 	if held, _, _, _ := l.Left(); held < 490 {
-		t.Errorf("%d are held when it sends in time", held)
+		t.Errorf("%d messages are held after recovery", held)
 	}
 }
 
-// An endpoint has at most a third of the attempts, the next one a third of what is left; others of the tenant go on.
-func TestATenantsEndpointsShare(t *testing.T) {
+// An endpoint gets at most a third of the attempts, the next one a third of the rest. Other endpoints of the tenant go
+// on.
+func TestEndpointsShareTheirTenantsAttempts(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(90, 9000, 1<<30)
 	begun := map[string]int{}
@@ -207,13 +208,13 @@ func TestATenantsEndpointsShare(t *testing.T) {
 	for range 100 {
 		l.EndAt(1, "works", time.Millisecond)
 		if to := l.NextTo(); to != "works" {
-			t.Fatalf("%q comes to its turn", to)
+			t.Fatalf("an attempt at %q begins", to)
 		}
 	}
 }
 
-// What a slow endpoint cannot take in time goes back until it can, one after the other.
-func TestWhatAnEndpointCannotTakeGoesBack(t *testing.T) {
+// A slow endpoint's overflow goes back to the database, with increasing waits.
+func TestOverflowOfASlowEndpointGoesBack(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(90, 9000, 1<<30)
 	add := func(endpoint string) time.Duration {
@@ -237,26 +238,25 @@ func TestWhatAnEndpointCannotTakeGoesBack(t *testing.T) {
 	kept, last := 0, time.Duration(0)
 	for n := range 400 {
 		if add("quick") != 0 {
-			t.Fatal("a quick one goes back")
+			t.Fatal("a message of a fast endpoint goes back")
 		}
 		wait := add("slow")
 		switch {
 		case wait == 0 && last > 0:
-			t.Fatal("one is kept behind one that went back")
+			t.Fatal("a later message is queued after one went back")
 		case wait == 0:
 			kept++
 		case wait < 20*time.Second || wait > 5*time.Minute || wait < last-time.Second:
-			t.Errorf("number %d comes back in %v, the one before in %v", n, wait, last)
+			t.Errorf("message %d returns in %v, the one before in %v", n, wait, last)
 		}
 		last = max(last, wait)
 	}
 	if kept > 100 || last < time.Minute {
-		t.Errorf("%d are kept, the last comes in %v", kept, last)
+		t.Errorf("%d are queued, the last one returns in %v", kept, last)
 	}
 }
 
-// What nobody could be asked for comes back spread over time.
-func TestWhatNobodyWasAskedForIsSpread(t *testing.T) {
+func TestUnaskedMessagesReturnStaggered(t *testing.T) {
 	t.Parallel()
 	l := deliver.NewLane(90, 9000, 1<<30)
 	l.Reserve(1, 1)
@@ -266,12 +266,11 @@ func TestWhatNobodyWasAskedForIsSpread(t *testing.T) {
 		last = l.Unasked(1, time.Second)
 	}
 	if other := l.Unasked(2, time.Second); last < 9*time.Second || last > 10*time.Second || other != time.Second {
-		t.Errorf("the last of 10,000 comes in %v, that of another tenant in %v", last, other)
+		t.Errorf("the last of 10,000 returns in %v, another tenant's in %v", last, other)
 	}
 }
 
-// Waits grow up to a bound, are spread out, and respect the provider's wish.
-func TestWaitsGrowAndAreSpread(t *testing.T) {
+func TestRetryWaitsGrowWithJitter(t *testing.T) {
 	t.Parallel()
 	m := deliver.Policy{Base: time.Second, Max: 10 * time.Second}
 	p := deliver.New(deliver.Config{DB: pgtest.Pool(t, pgtest.New(t).AppDSN),
@@ -285,12 +284,12 @@ func TestWaitsGrowAndAreSpread(t *testing.T) {
 			least, greatest = min(least, w), max(greatest, w)
 		}
 		if least > most/20 || greatest < most*9/10 || greatest > most {
-			t.Errorf("after attempt %d waits are from %v to %v", attempt, least, greatest)
+			t.Errorf("after attempt %d: waits from %v to %v", attempt, least, greatest)
 		}
 	}
 	for range 100 {
 		if w := p.Wait(send.SMS, 1, &send.Failure{RetryAfter: time.Minute}); w < time.Minute || w > 66*time.Second {
-			t.Errorf("asked for a minute it waits %v", w)
+			t.Errorf("wait %v after a RetryAfter of 1 min", w)
 		}
 	}
 }

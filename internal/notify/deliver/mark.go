@@ -9,8 +9,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 )
 
-// marker writes down what is about to be asked: that a message which may not be sent twice is being sent, or which
-// provider is asked for any other. What gathers while one round is on its way goes together in the next.
+// marker records in the database what is about to be asked: the state "sending" for a message that must not be sent
+// twice, or the provider for any other. Requests that arrive during one round trip share the next one.
 type marker struct {
 	pool *Pool
 
@@ -20,21 +20,21 @@ type marker struct {
 	some   *sync.Cond
 }
 
-// marking is one message to be marked.
+// marking is a request to mark one message.
 type marking struct {
 	job      *job
 	need     time.Duration
-	provider string // empty: it is being sent
+	provider string // empty: mark as sending
 	answer   chan marked
 }
 
-// marked is how a marking ended.
+// marked is the result of a marking.
 type marked int
 
 const (
 	markDone    marked = iota
-	markRefused        // others have the message, or its lease ends too soon
-	markFailed         // the database did not answer in time: it may be marked, and is not sent
+	markRefused        // another process has the message, or its lease ends too soon
+	markFailed         // no answer from the database in time: the message may be marked, and is not sent
 )
 
 func newMarker(p *Pool) *marker {
@@ -43,7 +43,7 @@ func newMarker(p *Pool) *marker {
 	return m
 }
 
-// mark marks one message, which may be sent if the answer is markDone.
+// mark marks one message. It may be sent if the result is markDone.
 func (m *marker) mark(j *job, need time.Duration, provider string) marked {
 	x := &marking{job: j, need: need, provider: printable(provider, 64), answer: make(chan marked, 1)}
 	m.mu.Lock()
@@ -57,7 +57,7 @@ func (m *marker) mark(j *job, need time.Duration, provider string) marked {
 	return <-x.answer
 }
 
-// close ends run when all are answered.
+// close ends run after all pending requests.
 func (m *marker) close() {
 	m.mu.Lock()
 	m.closed = true
@@ -65,7 +65,7 @@ func (m *marker) close() {
 	m.mu.Unlock()
 }
 
-const mostMarked = 500
+const maxMarked = 500
 
 func (m *marker) run() {
 	for {
@@ -73,7 +73,7 @@ func (m *marker) run() {
 		for len(m.asked) == 0 && !m.closed {
 			m.some.Wait()
 		}
-		round := m.asked[:min(len(m.asked), mostMarked)]
+		round := m.asked[:min(len(m.asked), maxMarked)]
 		m.asked = m.asked[len(round):]
 		m.mu.Unlock()
 		if len(round) == 0 {
@@ -83,7 +83,7 @@ func (m *marker) run() {
 	}
 }
 
-// round marks messages, for as long as one of them may still be sent afterwards.
+// round marks a batch, and retries while any of its messages could still be sent.
 func (m *marker) round(round []*marking) {
 	for pause := 20 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		done, err := m.once(round)
@@ -94,7 +94,7 @@ func (m *marker) round(round []*marking) {
 			return
 		}
 		round = slices.DeleteFunc(round, func(x *marking) bool {
-			late := m.pool.sending.Err() != nil || !x.job.lasts(x.need)
+			late := m.pool.sending.Err() != nil || !x.job.leaseCovers(x.need)
 			if late {
 				x.answer <- markFailed
 			}
@@ -112,7 +112,7 @@ func (m *marker) round(round []*marking) {
 }
 
 func (m *marker) once(round []*marking) (answers []marked, err error) {
-	slices.SortFunc(round, func(a, b *marking) int { return a.job.compare(b.job) }) // as all who lock several
+	slices.SortFunc(round, func(a, b *marking) int { return a.job.compare(b.job) }) // the global lock order
 	answers = make([]marked, len(round))
 	var arg db.AttemptMarkParams
 	for i, x := range round {
@@ -124,7 +124,7 @@ func (m *marker) once(round []*marking) (answers []marked, err error) {
 	ctx, cancel := context.WithTimeout(m.pool.sending, m.pool.Lease/4)
 	defer cancel()
 	var done []int32
-	_, err = m.pool.steered(ctx, func(d db.DBTX) (err error) {
+	_, err = m.pool.transact(ctx, func(d db.DBTX) (err error) {
 		done, err = q.AttemptMark(ctx, d, arg)
 		return err
 	})

@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Metrics of delivery.
+// Metrics are the Prometheus metrics of delivery.
 type Metrics struct {
 	attempts *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -41,7 +41,7 @@ func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{Namespace: "ledgerd", Subsystem: "notify", Name: name, Help: help, Buckets: buckets}
 }
 
-// NewMetrics makes them, and registers them if reg is not nil.
+// NewMetrics creates the metrics, and registers them if reg is not nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		attempts: counters("attempts_total",
@@ -69,7 +69,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		writes: prometheus.NewHistogram(histogram("finish_seconds", "Duration of writes of results.",
 			prometheus.ExponentialBuckets(0.0005, 2, 16))),
 	}
-	for _, at := range []string{"mark", "finish"} { // from 0 on, so that the first one is seen to come
+	for _, at := range []string{"mark", "finish"} { // export 0, so that rate() sees the first increment
 		m.fences.WithLabelValues(at)
 	}
 	for _, of := range []string{"poll", "finish"} {
@@ -82,7 +82,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// channel shows the series of a channel from the beginning.
+// channel exports the series of a channel before their first event.
 func (m *Metrics) channel(c send.Channel) {
 	for _, state := range []string{dead, unknown} {
 		m.ended.WithLabelValues(string(c), state)
@@ -125,7 +125,7 @@ func (m *Metrics) inFlight(c send.Channel, running, held int) {
 	m.memory.WithLabelValues(string(c), "waiting").Set(float64(held - running))
 }
 
-// lags sets how far channels are behind; those that are not named are not.
+// lags sets the lag of every channel; 0 for those not in the map.
 func (m *Metrics) lags(by map[send.Channel]time.Duration) {
 	for _, c := range []send.Channel{send.SMS, send.Email, send.Push, send.Webhook} {
 		m.lag.WithLabelValues(string(c)).Set(max(by[c].Seconds(), 0))

@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// outbox inserts messages as their makers do, and looks what became of them.
+// outbox inserts messages directly, and inspects their rows.
 type outbox struct {
 	t    testing.TB
 	db   *pgtest.DB
@@ -26,8 +26,8 @@ func newOutbox(t testing.TB, db *pgtest.DB) *outbox {
 	return &outbox{t: t, db: db, pool: pgtest.Pool(t, db.AppDSN), last: 1 << 20}
 }
 
-// message is one to be inserted. Zero values: of tenant 1 by webhook, due now, sent again when unknown, 5 attempts,
-// given up in an hour.
+// message describes messages to insert. Defaults: tenant 1, webhook, due now, resend when unknown, 5 attempts, gives up
+// after an hour.
 type message struct {
 	tenant   int32
 	channel  send.Channel
@@ -35,13 +35,13 @@ type message struct {
 	park     bool
 	never    bool
 	attempts int
-	after    time.Duration // due
+	after    time.Duration // until due
 	life     time.Duration
 	to       string
 	size     int
 }
 
-// put inserts n messages like m in one transaction, and gives their ids.
+// put inserts n messages in one transaction and returns their ids.
 func (o *outbox) put(n int, m message) (ids []int64) {
 	o.t.Helper()
 	if m.tenant == 0 {
@@ -57,7 +57,7 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 		m.life = time.Hour
 	}
 	if m.to == "" {
-		m.to = "somebody"
+		m.to = "receiver"
 	}
 	policy := "resend"
 	if m.park {
@@ -103,7 +103,7 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 	return ids
 }
 
-// handOver inserts one message leased to a process, as its maker does who hands it on, and gives its job.
+// handOver inserts one message leased to a process, as a commit with a handoff does, and returns its job.
 func (o *outbox) handOver(m message, instance string, lease time.Duration) *send.Job {
 	o.t.Helper()
 	begun := time.Now()
@@ -117,12 +117,12 @@ func (o *outbox) handOver(m message, instance string, lease time.Duration) *send
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	j.Channel, j.Park, j.Attempt, j.Recipient, j.Content = send.Channel(channel), policy == "park", 1, "somebody",
+	j.Channel, j.Park, j.Attempt, j.Recipient, j.Content = send.Channel(channel), policy == "park", 1, "receiver",
 		send.Content{Text: "to you"}
 	return j
 }
 
-// count tells how many rows a query on notify_queue or notify_events counts.
+// count returns the number of rows.
 func (o *outbox) count(from string, args ...any) (n int) {
 	o.t.Helper()
 	if err := o.pool.QueryRow(context.Background(), "select count(*) from "+from, args...).Scan(&n); err != nil {
@@ -131,7 +131,7 @@ func (o *outbox) count(from string, args ...any) (n int) {
 	return n
 }
 
-// waitFor waits until a count is n.
+// waitFor waits until count returns n.
 func (o *outbox) waitFor(n int, within time.Duration, from string, args ...any) {
 	o.t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -142,12 +142,12 @@ func (o *outbox) waitFor(n int, within time.Duration, from string, args ...any) 
 			return
 		}
 		if time.Now().After(end) {
-			o.t.Fatalf("after %v there are %d of %s %v, not %d\n%s", within, got, from, args, n, o.states())
+			o.t.Fatalf("after %v: %d rows of %s %v, want %d\n%s", within, got, from, args, n, o.states())
 		}
 	}
 }
 
-// states tells how many messages are in which state.
+// states summarizes queue rows and events for failure messages.
 func (o *outbox) states() (text string) {
 	rows, err := o.pool.Query(context.Background(), `select 'queue ' || state || ' ' || coalesce(code, ''), count(*) from notify_queue group by 1
 		union all select 'event ' || kind || ' ' || coalesce(code, ''), count(*) from notify_events group by 1 order by 1`)

@@ -11,9 +11,9 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 )
 
-// steered runs statements in one round trip, which is one transaction, with plans that do not hang on statistics. It
-// tells the time of the transaction by the database's clock.
-func (p *Pool) steered(ctx context.Context, all ...func(db.DBTX) error) (now time.Time, err error) {
+// transact runs statements in one round trip and one transaction, with planner settings that make plans independent of
+// statistics. It returns the transaction's time by the database clock.
+func (p *Pool) transact(ctx context.Context, all ...func(db.DBTX) error) (now time.Time, err error) {
 	err = p.DB.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
 		pipe := commit.NewPipe(ctx)
 		pipe.Queue(func(d commit.DB) error {
@@ -29,7 +29,7 @@ func (p *Pool) steered(ctx context.Context, all ...func(db.DBTX) error) (now tim
 	return now, err
 }
 
-// end leaves no connection behind that is in the middle of something.
+// end closes a connection that is not idle after an error.
 func end(conn *pgx.Conn, err error) error {
 	if err != nil && !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -12,73 +12,72 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// poller finds messages in the database: those that nobody was handed, retries, and what dead processes left. It
-// remembers how far it has taken each lane of a tenant, so that it does not walk over dead entries of the index again,
-// which stay while somebody holds an old snapshot. Discovery finds what is older than that after all.
+// poller finds messages in the database: those that were not handed over, retries, and those of crashed processes. A
+// cursor per queue keeps polls from scanning dead index entries again, which stay while an old snapshot is open.
+// Messages older than the cursor are found by discovery.
 type poller struct {
 	pool *Pool
 
 	mu      sync.Mutex
-	cursors map[place]*cursor
-	// active are those that had something lately: the others are looked through seldom, since there may be many.
-	active map[place]*cursor
+	cursors map[queueKey]*cursor
+	// active cursors had messages lately. The others, of which there may be many, are checked less often.
+	active map[queueKey]*cursor
 	idleAt time.Time
 	wakes  map[int32]struct{}
 	woken  chan struct{}
 
 	discoverAt time.Time
-	clock      time.Duration // the database's minus this process's
+	clock      time.Duration // the database clock minus this process's clock
 }
 
-// place is where messages stand in line.
-type place struct {
+// queueKey identifies a queue in the database.
+type queueKey struct {
 	tenant   int32
 	channel  send.Channel
 	priority int16
 }
 
-// cursor is how far a place was taken. Times of next and seen are this process's, since the database's.
+// cursor is the poll position in one queue. next, polled and seen are by this process's clock, since by the database's.
 type cursor struct {
 	since  time.Time
 	next   time.Time
 	polled time.Time
-	seen   time.Time // when there was something last
+	seen   time.Time // when it last had messages
 	pause  time.Duration
-	more   bool // there was more than was asked for
+	more   bool // the last poll filled its limit
 }
 
 const (
-	// firstPause is between polls of a place that had something, lastPause of one that has had nothing for long.
+	// firstPause is the time between polls of a queue with messages, lastPause that of one without.
 	firstPause = 5 * time.Millisecond
 	lastPause  = 2 * time.Second
-	// margin is how much earlier than the present a cursor stays: a transaction may commit so late. What commits
-	// later still is found by discovery.
+	// margin is how far a cursor stays behind the present, because transactions commit late. Discovery finds what
+	// commits even later.
 	margin = time.Second
-	// forget is after how long a place without anything is left to discovery.
-	forget = 10 * time.Minute
-	// mostTaken are taken of one place at a time, in at most mostPlaces.
-	mostTaken  = 500
-	mostPlaces = 64
-	// leastTaken: less room is waited for, unless it is all that the tenant may have.
-	leastTaken = 50
-	// fewTaken are of a place that had nothing lately: there are many of them, and room is for those that have.
-	fewTaken = 8
-	// discoverPause is the time between two discoveries, which may take this share of the time at most.
+	// forgetAfter drops the cursor of an idle queue, which leaves the queue to discovery.
+	forgetAfter = 10 * time.Minute
+	// maxTaken limits the messages taken from one queue, maxQueues the queues of one statement.
+	maxTaken  = 500
+	maxQueues = 64
+	// minTaken: with less room a poll waits, unless the tenant may have no more.
+	minTaken = 50
+	// idleTaken applies to idle queues: there are many, and active ones need the room.
+	idleTaken = 8
+	// discoverPause is the minimum time between discoveries. Discovery uses at most 1/discoverShare of the time.
 	discoverPause = 2 * time.Second
 	discoverShare = 50
 	priorities    = 3
-	// idleEvery is between two looks through the places that had nothing lately, which are those whose pauses have
-	// grown to longPause.
+	// idleEvery is the time between checks of the idle queues, whose pauses have grown to longPause.
 	idleEvery = 50 * time.Millisecond
 	longPause = 100 * time.Millisecond
 )
 
 func newPoller(p *Pool) *poller {
-	return &poller{pool: p, cursors: make(map[place]*cursor), active: make(map[place]*cursor),
+	return &poller{pool: p, cursors: make(map[queueKey]*cursor), active: make(map[queueKey]*cursor),
 		wakes: make(map[int32]struct{}), woken: make(chan struct{}, 1)}
 }
 
-// wake has all places of a tenant polled at once.
+// wake polls all queues of a tenant at once.
 func (o *poller) wake(tenant int32) {
 	o.mu.Lock()
 	o.wakes[tenant] = struct{}{}
@@ -86,16 +85,16 @@ func (o *poller) wake(tenant int32) {
 	o.signal()
 }
 
-// look has everything looked for at once.
-func (o *poller) look() {
+// discoverNow runs discovery at once.
+func (o *poller) discoverNow() {
 	o.mu.Lock()
 	o.discoverAt = time.Time{}
 	o.mu.Unlock()
 	o.signal()
 }
 
-// expect has a place polled when a message will be due there.
-func (o *poller) expect(at place, in time.Duration) {
+// schedule polls a queue when a message will be due.
+func (o *poller) schedule(at queueKey, in time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	c := o.cursor(at)
@@ -108,7 +107,7 @@ func (o *poller) expect(at place, in time.Duration) {
 	}
 }
 
-// time is the database's at a time of this process's.
+// time converts a time of this process's clock to the database's.
 func (o *poller) time(here time.Time) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -122,8 +121,8 @@ func (o *poller) signal() {
 	}
 }
 
-// cursor gives the cursor of a place, which begins a margin ago. The caller holds the lock.
-func (o *poller) cursor(at place) *cursor {
+// cursor returns the cursor of a queue; a new one begins margin ago. The caller holds the lock.
+func (o *poller) cursor(at queueKey) *cursor {
 	c := o.cursors[at]
 	if c == nil {
 		now := time.Now()
@@ -139,7 +138,7 @@ func (o *poller) cursor(at place) *cursor {
 func (o *poller) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	away := time.Duration(0) // for how long to leave the database alone: it was not there
+	away := time.Duration(0) // backoff after a database failure
 	for {
 		select {
 		case <-ctx.Done():
@@ -147,7 +146,7 @@ func (o *poller) run(ctx context.Context) {
 		case <-o.woken:
 		case <-timer.C:
 		}
-		next, err := o.turn(ctx, away > 0)
+		next, err := o.pollOnce(ctx, away > 0)
 		if err != nil && ctx.Err() == nil {
 			o.pool.Metrics.pollFailed()
 			o.pool.Log.Warn("could not poll for messages to be sent", "error", err)
@@ -168,9 +167,10 @@ func (o *poller) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// turn discovers, if it is time, and takes what there is room for. It tells when to come again. When the database has
-// been away leases have ended of which processes know that their messages were sent: they get a moment to write so.
-func (o *poller) turn(ctx context.Context, wasAway bool) (next time.Time, err error) {
+// pollOnce runs discovery if it is time, and takes messages for which there is room. It returns when to poll next.
+// After a database outage it first waits a moment: leases have ended of messages that other processes have sent and now
+// record as sent.
+func (o *poller) pollOnce(ctx context.Context, wasAway bool) (next time.Time, err error) {
 	o.mu.Lock()
 	at := o.discoverAt
 	o.mu.Unlock()
@@ -204,13 +204,13 @@ func (o *poller) turn(ctx context.Context, wasAway bool) (next time.Time, err er
 	return next, nil
 }
 
-// discover asks for every place with something to be sent, now or later.
+// discover finds all queues with messages, due now or later.
 func (o *poller) discover(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
 	begun := time.Now()
 	var rows []db.LanesDiscoverRow
-	now, err := o.pool.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.LanesDiscover(ctx, d); return err })
+	now, err := o.pool.transact(ctx, func(d db.DBTX) (err error) { rows, err = q.LanesDiscover(ctx, d); return err })
 	if err != nil {
 		return err
 	}
@@ -221,7 +221,7 @@ func (o *poller) discover(ctx context.Context) error {
 	o.clock = now.Sub(begun)
 	o.discoverAt = time.Now().Add(max(discoverPause, discoverShare*took))
 	for _, row := range rows {
-		at := place{row.TenantID, send.Channel(row.Channel), row.Priority}
+		at := queueKey{row.TenantID, send.Channel(row.Channel), row.Priority}
 		lag[at.channel] = max(lag[at.channel], now.Sub(row.DueAt))
 		if o.pool.lanes[at.channel] == nil {
 			continue
@@ -238,7 +238,7 @@ func (o *poller) discover(ctx context.Context) error {
 		}
 	}
 	for at, c := range o.cursors {
-		if time.Since(c.seen) > forget {
+		if time.Since(c.seen) > forgetAfter {
 			delete(o.cursors, at)
 			delete(o.active, at)
 		}
@@ -247,27 +247,27 @@ func (o *poller) discover(ctx context.Context) error {
 	return nil
 }
 
-// pick is a place to be taken from, with room for so many.
+// pick is a queue to take messages from, and the reserved room.
 type pick struct {
-	place
+	queueKey
 	since time.Time
 	room  int
-	each  int64 // bytes reserved for each
+	each  int64 // bytes reserved per message
 }
 
-// pick chooses among the places whose time has come, as far as there is room: tenants in turn, and of one tenant the
-// more urgent before the others.
+// pick selects due queues for which there is room: tenants in order of their waiting time, and higher priorities of a
+// tenant first.
 func (o *poller) pick() (picks []pick) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
 	due := o.due(now)
-	slices.SortFunc(due, func(a, b place) int {
+	slices.SortFunc(due, func(a, b queueKey) int {
 		return cmp.Or(o.cursors[a].next.Compare(o.cursors[b].next), cmp.Compare(a.tenant, b.tenant),
 			cmp.Compare(a.priority, b.priority))
 	})
 	for _, at := range due {
-		if len(picks) == mostPlaces {
+		if len(picks) == maxQueues {
 			break
 		}
 		c := o.cursors[at]
@@ -284,20 +284,20 @@ func (o *poller) pick() (picks []pick) {
 	return picks
 }
 
-// most is for how many messages to ask.
+// most returns the limit of a poll.
 func (c *cursor) most() int {
 	if c.pause > longPause {
-		return fewTaken
+		return idleTaken
 	}
-	return mostTaken
+	return maxTaken
 }
 
-// due are the places whose time has come. The caller holds the lock.
-func (o *poller) due(now time.Time) (due []place) {
+// due returns the queues whose poll is due. The caller holds the lock.
+func (o *poller) due(now time.Time) (due []queueKey) {
 	for tenant := range o.wakes {
 		for channel := range o.pool.lanes {
 			for p := range int16(priorities) {
-				at := place{tenant, channel, p}
+				at := queueKey{tenant, channel, p}
 				c := o.cursor(at)
 				c.next, c.pause = c.polled.Add(firstPause), firstPause
 				o.active[at] = c
@@ -329,35 +329,35 @@ func (o *poller) due(now time.Time) (due []place) {
 	return due
 }
 
-// urgent tells whether the tenant has more than it had room for that goes before this.
-func (o *poller) urgent(at place) bool {
+// urgent reports whether a higher priority of the tenant has more messages than fit.
+func (o *poller) urgent(at queueKey) bool {
 	for p := range at.priority {
-		if c := o.cursors[place{at.tenant, at.channel, p}]; c != nil && c.more {
+		if c := o.cursors[queueKey{at.tenant, at.channel, p}]; c != nil && c.more {
 			return true
 		}
 	}
 	return false
 }
 
-// room reserves room for messages of a place, of so many bytes each.
-func (p *Pool) room(at place, n int) (got int, each int64) {
+// room reserves room for up to n messages of a queue, each of so many bytes.
+func (p *Pool) room(at queueKey, n int) (got int, each int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.lanes[at.channel]
 	if !p.open {
 		return 0, 0
 	}
-	each = l.usual
+	each = l.typicalSize
 	got = l.reserve(at.tenant, n, each)
-	if got < min(n, leastTaken) && got < l.lines[at.tenant].heldBut(got) {
+	if got < min(n, minTaken) && got < l.tenants[at.tenant].heldBut(got) {
 		l.release(at.tenant, got, int64(got)*each)
 		return 0, 0
 	}
 	return got, each
 }
 
-// heldBut is what a tenant holds beside n.
-func (x *line) heldBut(n int) int {
+// heldBut returns what the tenant holds apart from n messages.
+func (x *tenantQueue) heldBut(n int) int {
 	if x == nil {
 		return 0
 	}
@@ -372,7 +372,7 @@ func (o *poller) giveBack(picks []pick) {
 	}
 }
 
-// advance moves the cursors on after a take at a time of the database's, and tells which places had how many.
+// advance moves the cursors after a poll at the database time now.
 func (o *poller) advance(picks []pick, rows []db.QueueTakeRow, now time.Time) {
 	counts, last := make([]int, len(picks)), make([]time.Time, len(picks))
 	for i := range rows {
@@ -382,12 +382,12 @@ func (o *poller) advance(picks []pick, rows []db.QueueTakeRow, now time.Time) {
 			last[n] = rows[i].DueAt
 		}
 	}
-	more := make(map[place]bool)
+	more := make(map[queueKey]bool)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	here := time.Now()
 	for i, k := range picks {
-		c := o.cursor(k.place)
+		c := o.cursor(k.queueKey)
 		c.polled = here
 		c.since, c.more = now.Add(-margin), counts[i] == k.room
 		switch {
@@ -406,22 +406,22 @@ func (o *poller) advance(picks []pick, rows []db.QueueTakeRow, now time.Time) {
 				o.idleAt = c.next
 			}
 		}
-		more[k.place] = c.more
+		more[k.queueKey] = c.more
 	}
-	o.pool.note(more)
+	o.pool.setBacklog(more)
 }
 
-// note tells lanes which tenants have more waiting in the database.
-func (p *Pool) note(more map[place]bool) {
+// setBacklog updates in lanes which tenants have more messages in the database.
+func (p *Pool) setBacklog(more map[queueKey]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for at := range maps.Keys(more) {
-		behind := p.lanes[at.channel].behind
-		delete(behind, at.tenant)
+		backlogged := p.lanes[at.channel].backlogged
+		delete(backlogged, at.tenant)
 	}
 	for at, is := range more {
 		if is {
-			p.lanes[at.channel].behind[at.tenant] = true
+			p.lanes[at.channel].backlogged[at.tenant] = true
 		}
 	}
 }

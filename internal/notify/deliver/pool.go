@@ -15,40 +15,39 @@ import (
 
 var q db.Queries
 
-// Config of a pool. Zero values take the defaults.
+// Config configures a pool. Zero values mean defaults.
 type Config struct {
-	// DB has connections for taking, marking and finishing: at least 4. Hints are heard over a further one.
+	// DB needs at least 4 connections for takes, marks and writes. Listening for hints opens one more.
 	DB *pgxpool.Pool
-	// Senders by channel. What has no Sender here is left to other processes.
+	// Senders by channel. Messages of other channels are left to other processes.
 	Senders map[send.Channel]send.Sender
-	// Policies by channel, where the defaults do not fit.
+	// Policies override the defaults by channel.
 	Policies map[send.Channel]Policy
-	// Instance names this process in rows and events.
+	// Instance names this process in leases and events.
 	Instance string
-	// Lease is how long a message stays with this process at most, default send.Lease.
+	// Lease is the duration of a lease, default send.Lease.
 	Lease time.Duration
-	// Room is for how many messages of a channel there is memory, default 10,000; Bytes for how large
-	// they may be together, default 64 MiB.
+	// Room limits the messages of a channel in memory, default 10,000. Bytes limits the memory of all channels
+	// together, default 64 MiB.
 	Room  int
 	Bytes int64
-	// Keys makes the keys of messages.
+	// Keys makes the idempotency keys of messages.
 	Keys send.Keys
-	// Secret opens contents that are sealed. Nil: nobody does.
+	// Secret decrypts sealed content. Without it messages with sealed content end dead.
 	Secret *secret.Master
-	// Drain is how long attempts may take to end when the pool ends, default 10 s.
+	// Drain is the time for running attempts at shutdown, default 10 s.
 	Drain   time.Duration
 	Metrics *Metrics
 	Log     *slog.Logger
 }
 
-// Policy is how messages of a channel are sent. Zero values take the channel's defaults.
+// Policy is how messages of a channel are sent. Zero values mean the channel's defaults.
 type Policy struct {
-	// Attempts at a time, default 128.
+	// Attempts limits concurrent attempts, default 128.
 	Attempts int
-	// Timeout of one attempt, default 20 s; at most a third of the lease.
+	// Timeout of one attempt, default 20 s, at most a third of the lease.
 	Timeout time.Duration
-	// Base and Max bound the wait after a failed attempt: up to Base after the first one, doubled with each,
-	// up to Max.
+	// Base and Max bound the exponential backoff: up to Base after the first failure, then doubling, up to Max.
 	Base, Max time.Duration
 }
 
@@ -76,7 +75,7 @@ func (m Policy) defaults(c send.Channel, lease time.Duration) Policy {
 	return m
 }
 
-// Pool delivers. It is the send.Handoff of the process. Run has to run beside it.
+// Pool sends messages. It is the process's send.Handoff. Run must be running.
 type Pool struct {
 	Config
 	poll  *poller
@@ -86,17 +85,17 @@ type Pool struct {
 
 	mu    sync.Mutex
 	lanes map[send.Channel]*lane
-	open  bool // it takes messages
+	open  bool // false before and after Run: nothing is queued
 
-	work sync.WaitGroup // attempts
-	// sending is the context of all attempts.
+	work sync.WaitGroup // running attempts
+	// sending is the parent context of all attempts.
 	sending context.Context
 	cut     context.CancelFunc
 }
 
 var _ send.Handoff = (*Pool)(nil)
 
-// New makes a pool.
+// New returns a pool.
 func New(c Config) *Pool {
 	if c.Lease == 0 {
 		c.Lease = send.Lease
@@ -127,25 +126,25 @@ func New(c Config) *Pool {
 	return p
 }
 
-// Reserve asks for room for one message.
+// Reserve implements send.Handoff.
 func (p *Pool) Reserve(tenant int32, channel send.Channel) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.lanes[channel]
-	// While older ones wait in the database, newer ones queue up behind them.
-	return l != nil && p.open && !l.behind[tenant] && l.reserve(tenant, 1, assumed) == 1
+	// A tenant with a backlog in the database queues up behind it.
+	return l != nil && p.open && !l.backlogged[tenant] && l.reserve(tenant, 1, assumed) == 1
 }
 
-// Take hands over messages that have committed.
+// Take implements send.Handoff.
 func (p *Pool) Take(jobs []*send.Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range jobs {
-		p.accept(&job{Job: s, was: queued, begun: s.Until.Add(-send.Lease)})
+		p.accept(&job{Job: s, prevState: queued, dueSince: s.Until.Add(-send.Lease)})
 	}
 }
 
-// Drop gives back the room of messages that have not committed.
+// Drop implements send.Handoff.
 func (p *Pool) Drop(jobs []*send.Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,25 +155,25 @@ func (p *Pool) Drop(jobs []*send.Job) {
 	}
 }
 
-// Due tells that messages of a tenant are due and leased to nobody.
+// Due implements send.Handoff.
 func (p *Pool) Due(tenant int32) {
 	p.poll.wake(tenant)
 	p.hints.add(tenant)
 }
 
-// accept puts a message, for which room was reserved, in its queue. The caller holds the lock.
+// accept queues a message for which room is reserved, or gives it back. The caller holds the lock.
 func (p *Pool) accept(j *job) {
 	j.Key = p.Keys.Of(j.Tenant, j.ID)
 	j.size = sizeOf(&j.Message)
 	l := p.lanes[j.Channel]
 	l.resize(j.Tenant, j.size-assumed)
-	l.seen(j.size)
+	l.observeSize(j.size)
 	if !p.open {
-		p.write.put(j.unsent())
+		p.write.put(j.giveBack())
 		return
 	}
-	if wait := l.crowded(j); wait > 0 {
-		r := j.unsent()
+	if wait := l.overflowWait(j); wait > 0 {
+		r := j.giveBack()
 		r.wait = wait
 		p.write.put(r)
 		return
@@ -183,50 +182,50 @@ func (p *Pool) accept(j *job) {
 	p.start(l)
 }
 
-// start begins attempts as far as they may. The caller holds the lock.
+// start begins all attempts that may begin. The caller holds the lock.
 func (p *Pool) start(l *lane) {
 	for j := l.next(); j != nil; j = l.next() {
 		p.work.Go(func() { p.attempts(l, j) })
 	}
 }
 
-// attempts makes one attempt after another, as long as some may begin.
+// attempts makes one attempt after another, until none may begin.
 func (p *Pool) attempts(l *lane, j *job) {
 	for j != nil {
 		begun := time.Now()
 		r := p.attempt(l, j)
 		took := time.Since(begun)
 		p.mu.Lock()
-		if !r.sent && r.kind == "" { // nobody was asked
+		if !r.sent && r.kind == "" { // no provider was asked
 			took = 0
 			if r.wait > 0 {
-				r.wait = l.unasked(j, r.wait)
+				r.wait = l.unaskedWait(j, r.wait)
 			}
 		}
-		l.ended(j, took)
+		l.attemptEnded(j, took)
 		j = l.next()
-		p.start(l) // others may be allowed more now
+		p.start(l) // other tenants may be allowed more now
 		p.mu.Unlock()
 		p.write.put(r)
 	}
 }
 
-// settled looks after a message that was not sent, when that is written: its row's state tells what comes next.
-func (p *Pool) settled(r *result, state string) {
+// afterWrite schedules a message that was not sent, after its result was written with the given state.
+func (p *Pool) afterWrite(r *result, state string) {
 	j := r.job
 	switch {
 	case state == dead || state == unknown:
 		p.Metrics.over(j.Channel, state)
-	case r.kind == "" && r.wait == 0: // for others, or for another try here
+	case r.kind == "" && r.wait == 0: // due for another process, or for another try here
 		p.hints.add(j.Tenant)
 		p.poll.wake(j.Tenant)
 	default:
-		p.poll.expect(place{j.Tenant, j.Channel, j.Priority}, r.wait)
+		p.poll.schedule(queueKey{j.Tenant, j.Channel, j.Priority}, r.wait)
 	}
 }
 
-// left gives back the room of messages of which all is written.
-func (p *Pool) left(results []*result) {
+// releaseAll releases the room of written results.
+func (p *Pool) releaseAll(results []*result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range results {
@@ -234,8 +233,8 @@ func (p *Pool) left(results []*result) {
 	}
 }
 
-// Run delivers until ctx ends, and then ends in order: no attempt begins, those that run may end, what was not sent is
-// given back at once, and what is known is written.
+// Run delivers until ctx ends and then shuts down: it starts no more attempts, lets running ones end within Drain,
+// gives back unsent messages at once, and writes all results.
 func (p *Pool) Run(ctx context.Context) {
 	var work, last sync.WaitGroup
 	last.Go(p.write.run)
@@ -244,15 +243,15 @@ func (p *Pool) Run(ctx context.Context) {
 	p.open = true
 	p.mu.Unlock()
 	work.Go(func() { p.poll.run(ctx) })
-	work.Go(func() { p.hints.tell(ctx) })
+	work.Go(func() { p.hints.run(ctx) })
 	work.Go(func() { p.hints.listen(ctx) })
 	work.Go(func() { p.watch(ctx) })
 	work.Wait()
 	p.mu.Lock()
 	p.open = false
 	for _, l := range p.lanes {
-		for _, j := range l.clear() {
-			p.write.put(j.unsent())
+		for _, j := range l.drain() {
+			p.write.put(j.giveBack())
 		}
 	}
 	p.mu.Unlock()
@@ -276,13 +275,13 @@ func (p *Pool) Run(ctx context.Context) {
 	p.mark.close()
 	p.write.close(lastWrites)
 	last.Wait()
-	p.hints.rest()
+	p.hints.flush()
 }
 
-// lastWrites is for what is written when no attempt runs any more.
+// lastWrites limits the writes after all attempts have ended.
 const lastWrites = 5 * time.Second
 
-// watch gives back what cannot begin in time any more, and keeps the gauges.
+// watch gives back messages that can no longer begin in time, and updates the gauges.
 func (p *Pool) watch(ctx context.Context) {
 	tick := time.NewTicker(min(time.Second, p.Lease/10))
 	defer tick.Stop()
@@ -294,8 +293,8 @@ func (p *Pool) watch(ctx context.Context) {
 		}
 		p.mu.Lock()
 		for _, l := range p.lanes {
-			for _, j := range l.late() {
-				p.write.put(j.unsent())
+			for _, j := range l.expire() {
+				p.write.put(j.giveBack())
 			}
 			p.Metrics.inFlight(l.channel, l.running, l.held)
 		}
@@ -307,14 +306,14 @@ func (p *Pool) watch(ctx context.Context) {
 	}
 }
 
-// parkedEvery is the time between two counts of those that wait for a person or a report.
+// parkedEvery is the time between counts of parked messages.
 const parkedEvery = 30 * time.Second
 
 func (p *Pool) countParked(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var rows []db.ParkedCountRow
-	if _, err := p.steered(ctx, func(d db.DBTX) (err error) {
+	if _, err := p.transact(ctx, func(d db.DBTX) (err error) {
 		rows,
 			err = q.ParkedCount(ctx, d)
 		return err

@@ -16,8 +16,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// A tenant whose receiver hangs, and a channel whose provider does, hold up themselves alone.
-func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
+// A hanging receiver of a tenant, or a hanging provider of a channel, delays only its own messages.
+func TestHangingReceiverDelaysOnlyItself(t *testing.T) {
 	t.Parallel()
 	db, s, hanging := pgtest.New(t), newSink(t), newSink(t)
 	o := newOutbox(t, db)
@@ -42,7 +42,7 @@ func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
 		c.Senders[send.SMS], c.Room = newSender(hanging.URL), 1000
 		c.Policies = map[send.Channel]deliver.Policy{send.SMS: slow, send.Webhook: slow}
 	})
-	for n := 0; n < 60; n, _ = hanging.count() { // asked for, and hanging
+	for n := 0; n < 60; n, _ = hanging.count() { // until attempts hang
 		_, n = hanging.count()
 		pass(5 * time.Millisecond)
 		if n >= 40 {
@@ -52,18 +52,17 @@ func TestWhoHangsHoldsUpHimselfAlone(t *testing.T) {
 	begun := time.Now()
 	ids := o.put(300, message{tenant: 1})
 	o.waitFor(300, 9*time.Second, "notify_events where kind = 'sent' and tenant_id = 1")
-	t.Logf("300 were sent in %v beside 9,000 that hang", time.Since(begun))
+	t.Logf("300 messages sent in %v beside 9,000 that hang", time.Since(begun))
 	s.once(t, ids)
 	close(open)
 }
 
-// An endpoint that is slow holds up itself alone, not the others of its tenant.
-func TestASlowEndpointHoldsUpItselfAlone(t *testing.T) {
+func TestSlowEndpointDelaysOnlyItself(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
 	slow := o.put(2000, message{to: "slow"})
-	says := talker{func(m *send.Message) (send.Receipt, error) {
+	says := fakeSender{func(m *send.Message) (send.Receipt, error) {
 		if m.Recipient == "slow" {
 			pass(time.Second)
 		}
@@ -79,14 +78,14 @@ func TestASlowEndpointHoldsUpItselfAlone(t *testing.T) {
 	quick := o.put(100, message{to: "quick"})
 	o.waitFor(100, 20*time.Second, "notify_events where kind = 'sent' and message_id = any($1)", quick)
 	n := o.count("notify_events where kind = 'sent' and message_id = any($1)", slow)
-	t.Logf("100 were sent in %v beside %d of 2,000 that are slow", time.Since(begun), n)
+	t.Logf("100 messages sent in %v beside %d of 2,000 slow ones", time.Since(begun), n)
 	if n > 500 {
-		t.Error("the slow ones were not slow")
+		t.Error("too many slow messages were sent: the test proves nothing")
 	}
 }
 
-// Great messages behind many small ones take no more memory than there is.
-func TestGreatMessagesTakeTheirRoom(t *testing.T) {
+// Large messages after many small ones stay within the memory limit.
+func TestLargeMessagesStayWithinMemory(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -97,7 +96,7 @@ func TestGreatMessagesTakeTheirRoom(t *testing.T) {
 		}
 		return true
 	}
-	const most = 4 << 20 // half of it for each channel
+	const most = 4 << 20 // half of it per channel
 	o.put(800, message{})
 	p := run(t, db, s.URL, func(c *deliver.Config) {
 		c.Bytes = most
@@ -113,13 +112,12 @@ func TestGreatMessagesTakeTheirRoom(t *testing.T) {
 		greatest = max(greatest, p.Bytes(send.Webhook))
 	}
 	if greatest < 1<<20 || greatest > most {
-		t.Errorf("%d bytes were held", greatest)
+		t.Errorf("%d bytes held", greatest)
 	}
 	close(open)
 	o.waitFor(0, 30*time.Second, "notify_queue")
 }
 
-// The priority that is more urgent goes out before a backlog of others.
 func TestUrgentMessagesPassABacklog(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
@@ -138,13 +136,13 @@ func TestUrgentMessagesPassABacklog(t *testing.T) {
 	}
 	for _, id := range urgent {
 		if at := place[send.Keys("").Of(1, id)]; at > 5000 {
-			t.Errorf("an urgent message was number %d", at)
+			t.Errorf("an urgent message was sent as number %d", at)
 		}
 	}
 }
 
-// A pool that ends gives back at once what it has not sent, and ends what it has begun.
-func TestAnEndingPoolGivesBack(t *testing.T) {
+// A pool that shuts down gives back unsent messages at once, and completes running attempts.
+func TestShutdownGivesMessagesBack(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
@@ -168,22 +166,22 @@ func TestAnEndingPoolGivesBack(t *testing.T) {
 	begun := time.Now()
 	first.stop()
 	if took := time.Since(begun); took > 2*time.Second {
-		t.Errorf("it took %v", took)
+		t.Errorf("shutdown took %v", took)
 	}
 	left := o.count("notify_queue")
 	if n := o.count("notify_queue where state = 'queued' and holder is null and due_at <= now() and attempts = 0"); n != left || left == 0 || left == len(ids) {
-		t.Errorf("%d of %d were given back as they were\n%s", n, left, o.states())
+		t.Errorf("%d of %d messages were given back unchanged\n%s", n, left, o.states())
 	}
 	if first.Reserve(1, send.Webhook) {
-		t.Error("it takes messages after its end")
+		t.Error("room reserved after shutdown")
 	}
 	run(t, db, s.URL, nil)
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	s.once(t, ids)
 }
 
-// Attempts that do not end in time are cut off when the pool ends: nobody knows whether they sent.
-func TestAnEndingPoolCutsOffWhatHangs(t *testing.T) {
+// At shutdown, attempts that exceed Drain are cancelled, with unknown outcome.
+func TestShutdownCancelsHangingAttempts(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	s.answer = func(_ http.ResponseWriter, r *http.Request, _ int) bool {
@@ -208,8 +206,8 @@ func TestAnEndingPoolCutsOffWhatHangs(t *testing.T) {
 	}
 }
 
-// What waits in a pool for too long is given back, uncounted.
-func TestWhatWaitsForTooLongIsGivenBack(t *testing.T) {
+// Messages that wait in memory for too long are given back, without counting an attempt.
+func TestMessagesThatWaitTooLongAreGivenBack(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	s.answer = func(http.ResponseWriter, *http.Request, int) bool {
@@ -220,36 +218,36 @@ func TestWhatWaitsForTooLongIsGivenBack(t *testing.T) {
 	ids := o.put(12, message{})
 	run(t, db, s.URL, func(c *deliver.Config) {
 		m := fast
-		m.Attempts = 2 // one, for one tenant
+		m.Attempts = 2 // one per tenant
 		c.Lease, c.Policies = 3*time.Second, map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	s.once(t, ids)
 	if n := o.count("notify_events where kind = 'sent' and attempt = 1"); n != len(ids) {
-		t.Errorf("%d of %d are told to be first attempts\n%s", n, len(ids), o.states())
+		t.Errorf("%d of %d messages were sent in attempt 1\n%s", n, len(ids), o.states())
 	}
 }
 
-// unwilling is a sender that answers when it is told to, whatever its context says.
-type unwilling struct {
+// blockedSender is a sender that answers only when told, and ignores its context.
+type blockedSender struct {
 	began, answer chan struct{}
 	asked         atomic.Int32
 }
 
-func (u *unwilling) Send(_ context.Context, m *send.Message) (send.Receipt, error) {
+func (u *blockedSender) Send(_ context.Context, m *send.Message) (send.Receipt, error) {
 	u.asked.Add(1)
 	close(u.began)
 	<-u.answer
 	return send.Receipt{Provider: "late", ProviderMessageID: fmt.Sprint(m.ID)}, nil
 }
 
-// Others find that nobody knows whether a message was sent. Who comes too late and knows it, says so.
-func TestWhoKnowsThatItWasSentSettlesIt(t *testing.T) {
+// Another process has settled the message as unknown. The process that sent it corrects this late.
+func TestLateSuccessSettlesAnUnknownMessage(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
 	o.put(1, message{park: true})
-	late := &unwilling{began: make(chan struct{}), answer: make(chan struct{})}
+	late := &blockedSender{began: make(chan struct{}), answer: make(chan struct{})}
 	run(t, db, s.URL, func(c *deliver.Config) {
 		c.Lease, c.Senders = 2*time.Second, map[send.Channel]send.Sender{send.Webhook: late}
 	})
@@ -267,13 +265,13 @@ func TestWhoKnowsThatItWasSentSettlesIt(t *testing.T) {
 	}
 }
 
-// It says so too while others are about to find that nobody knows.
-func TestWhoKnowsThatItWasSentComesFirst(t *testing.T) {
+// The process that sent the message settles it, even while another process holds the lease.
+func TestLateSuccessSettlesALeasedMessage(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
 	o.put(1, message{park: true})
-	late := &unwilling{began: make(chan struct{}), answer: make(chan struct{})}
+	late := &blockedSender{began: make(chan struct{}), answer: make(chan struct{})}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: late} })
 	<-late.began
 	if _, err := o.pool.Exec(t.Context(),
@@ -287,18 +285,18 @@ func TestWhoKnowsThatItWasSentComesFirst(t *testing.T) {
 	}
 }
 
-// Whatever a provider says is kept as far as it can be, and what the database refuses does not hold up others.
-func TestWhatProvidersSayHoldsUpNobody(t *testing.T) {
+// Any provider response is stored as far as possible. A response that the database rejects delays no other message.
+func TestUnstorableResponsesDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
 	super := pgtest.Pool(t, db.SuperDSN)
-	// The database may refuse what nobody thought of.
+	// any constraint that a response may violate
 	if _, err := super.Exec(context.Background(), `alter table notify_events add constraint refused_check check (provider_message_id not like '%refused%')`); err != nil {
 		t.Fatal(err)
 	}
 	ids := o.put(100, message{})
-	talks := talker{func(m *send.Message) (send.Receipt, error) {
+	talks := fakeSender{func(m *send.Message) (send.Receipt, error) {
 		switch m.ID {
 		case ids[1]:
 			return send.Receipt{Provider: "a\x00\xff" + strings.Repeat("ä", 60),
@@ -321,20 +319,20 @@ func TestWhatProvidersSayHoldsUpNobody(t *testing.T) {
 	o.waitFor(1, 10*time.Second, "notify_events where kind = 'unknown' and code = 'panic' and attempt = 1 and message_id = $1", ids[51])
 }
 
-type talker struct {
+type fakeSender struct {
 	say func(*send.Message) (send.Receipt, error)
 }
 
-func (t talker) Send(_ context.Context, m *send.Message) (send.Receipt, error) { return t.say(m) }
+func (t fakeSender) Send(_ context.Context, m *send.Message) (send.Receipt, error) { return t.say(m) }
 
-// A process that has no room, or no Sender, tells others, who come at once.
-func TestOthersAreTold(t *testing.T) {
+// A process without room, or without a Sender, notifies other processes, which poll at once.
+func TestHintsReachOtherProcesses(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
 	maker := run(t, db, s.URL, func(c *deliver.Config) { c.Senders = nil })
 	run(t, db, s.URL, nil)
-	pass(3 * time.Second) // until it polls seldom
+	pass(3 * time.Second) // until polls are rare
 	var worst time.Duration
 	for n := range 5 {
 		ids := o.put(1, message{tenant: 7})
@@ -345,12 +343,12 @@ func TestOthersAreTold(t *testing.T) {
 		pass(600 * time.Millisecond)
 	}
 	if worst > 500*time.Millisecond {
-		t.Errorf("one was sent after %v", worst)
+		t.Errorf("a message was sent after %v", worst)
 	}
 }
 
-// A transaction that commits long after its time is found behind the cursor, and what is due later when it is.
-func TestWhatCommitsLateIsFound(t *testing.T) {
+// A transaction that commits behind the cursor is found. A message with a later due time is sent when due.
+func TestLateCommitsAreFound(t *testing.T) {
 	t.Parallel()
 	db, s := pgtest.New(t), newSink(t)
 	o := newOutbox(t, db)
@@ -365,12 +363,11 @@ func TestWhatCommitsLateIsFound(t *testing.T) {
 	var before float64
 	if err := o.pool.QueryRow(context.Background(), `select extract(epoch from min(e.at) - min(m.accepted_at)) from notify_events e join notify_messages m using (tenant_id, message_id, month)
 		where message_id = $1`, late[0]).Scan(&before); err != nil || before < 0.7 || before > 4 {
-		t.Errorf("what was to be sent after 0.7 s was sent after %v, %v", before, err)
+		t.Errorf("due after 0.7 s, sent after %v, %v", before, err)
 	}
 }
 
-// An old snapshot that is held open keeps dead rows in the way of nobody.
-func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
+func TestOpenSnapshotDoesNotSlowPolls(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	db, s := pgtest.New(t), newSink(t)
@@ -392,9 +389,9 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 		o.put(1200, message{})
 	}
 	o.waitFor(0, 60*time.Second, "notify_queue")
-	pass(1200 * time.Millisecond) // the dead are behind the margin
+	pass(1200 * time.Millisecond) // dead rows are now older than the margin
 	read := func() (entries int) {
-		pass(1200 * time.Millisecond) // statistics are told every second
+		pass(1200 * time.Millisecond) // statistics are reported every second
 		p.Due(1)
 		pass(1200 * time.Millisecond)
 		if err := o.pool.QueryRow(ctx, "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'notify_queue_due_idx'").Scan(&entries); err != nil {
@@ -412,14 +409,14 @@ func TestAHeldSnapshotDoesNotSlowPolls(t *testing.T) {
 		worst = max(worst, s.times[send.Keys("").Of(1, ids[0])].Sub(begun))
 	}
 	looked := read() - before
-	t.Logf("12,000 dead rows: 50 messages looked at %d entries; at most %v", looked, worst)
-	if looked > 120_000 { // some discoveries look at all, not each poll
-		t.Errorf("50 messages looked at %d entries of the index", looked)
+	t.Logf("12,000 dead rows: 50 messages read %d index entries; slowest %v", looked, worst)
+	if looked > 120_000 { // discoveries scan all entries, polls must not
+		t.Errorf("50 messages read %d index entries", looked)
 	}
 }
 
-// Thousands of tenants, each with something for later, cost little, and the one whose time comes is found.
-func TestManyTenantsAreLookedAfter(t *testing.T) {
+// Thousands of idle tenants cost little, and a new message of one is found.
+func TestManyIdleTenantsCostLittle(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	db, s := pgtest.New(t), newSink(t)
@@ -429,7 +426,7 @@ func TestManyTenantsAreLookedAfter(t *testing.T) {
 		q.on_unknown, q.give_up_at, q.month, q.contents_until, q.provider, q.unsure, q.code from notify_queue q, generate_series(2, 5000) x (tenant) where message_id = $1`, id); err != nil {
 		t.Fatal(err)
 	}
-	db.SkipChecks() // those rows have no messages
+	db.SkipChecks() // the copied rows have no messages
 	p := run(t, db, s.URL, nil)
 	pass(3 * time.Second)
 	var statements float64
@@ -441,9 +438,9 @@ func TestManyTenantsAreLookedAfter(t *testing.T) {
 	if err := o.pool.QueryRow(ctx, "select xact_commit from pg_stat_database where datname = current_database()").Scan(&after); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%.0f transactions a second", (after-statements)/3)
+	t.Logf("%.0f transactions per second", (after-statements)/3)
 	if after-statements > 3*300 {
-		t.Errorf("%.0f transactions a second for nothing", (after-statements)/3)
+		t.Errorf("%.0f transactions per second while idle", (after-statements)/3)
 	}
 	mine := o.put(1, message{tenant: 4321, channel: send.SMS})
 	p.Due(4321)

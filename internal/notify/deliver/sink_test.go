@@ -17,15 +17,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// sink is a provider: a real server that keeps what it was asked, and honours keys.
+// sink is a provider: an HTTP server that records requests and deduplicates by key.
 type sink struct {
 	*httptest.Server
 	mu      sync.Mutex
-	asked   map[string]int // by key: how often
-	arrived map[string]int // by key: how often it went out: once, for it honours keys
+	asked   map[string]int // requests by key
+	arrived map[string]int // sent messages by key: 0 or 1
 	times   map[string]time.Time
 	order   []string
-	// answer may be replaced: what it does before it takes a message; false: it has answered itself.
+	// answer may be replaced. It runs before a message is accepted; false: it has answered itself.
 	answer func(w http.ResponseWriter, r *http.Request, n int) bool
 }
 
@@ -53,7 +53,7 @@ func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Id", "p-"+key)
 }
 
-// take sends a message out, unless its key was seen.
+// take accepts a message, unless its key was seen.
 func (s *sink) take(key string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *sink) count() (messages, asked int) {
 	return len(s.arrived), asked
 }
 
-// once fails the test unless each message arrived, and was asked for only once.
+// once fails the test unless each message arrived after exactly one request.
 func (s *sink) once(t testing.TB, ids []int64) {
 	t.Helper()
 	s.mu.Lock()
@@ -81,12 +81,12 @@ func (s *sink) once(t testing.TB, ids []int64) {
 	for _, id := range ids {
 		key := send.Keys("").Of(1, id)
 		if s.arrived[key] != 1 || s.asked[key] != 1 {
-			t.Errorf("message %d arrived %d times, asked for %d times", id, s.arrived[key], s.asked[key])
+			t.Errorf("message %d: %d arrivals, %d requests", id, s.arrived[key], s.asked[key])
 		}
 	}
 }
 
-// sender asks a sink over HTTP.
+// sender sends to a sink over HTTP.
 type sender struct {
 	url    string
 	client *http.Client
@@ -135,7 +135,7 @@ func (s *sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	return send.Receipt{}, f
 }
 
-// reset breaks a connection without an answer.
+// reset resets the connection without an answer.
 func reset(w http.ResponseWriter) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err == nil {
@@ -144,5 +144,5 @@ func reset(w http.ResponseWriter) {
 	}
 }
 
-// pass lets time go by where that is the point: a provider is slow, a process stands still, or nothing is to happen.
+// pass lets time pass where the passing of time is tested.
 func pass(d time.Duration) { <-time.After(d) }

@@ -10,11 +10,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// mostLapsed is how many attempts above its bound a message may have because of processes that had it and ended: more
-// than that, and it may be what ends them.
-const mostLapsed = 5
+// maxLapsed is how many lapsed leases a message may have in addition to its attempts. With more, the message itself may
+// crash the processes.
+const maxLapsed = 5
 
-// take takes messages of the places picked, reads what they say, and queues them.
+// take leases messages of the picked queues, reads their contents and queues them.
 func (o *poller) take(ctx context.Context, picks []pick) error {
 	p := o.pool
 	ctx, cancel := context.WithTimeout(ctx, p.Lease/3)
@@ -57,11 +57,11 @@ func (o *poller) rows(ctx context.Context, picks []pick) (rows []db.QueueTakeRow
 		arg.Priorities, arg.Since, arg.Most = append(arg.Priorities, int32(k.priority)), append(arg.Since, k.since),
 			append(arg.Most, int32(k.room))
 	}
-	now, err = o.pool.steered(ctx, func(d db.DBTX) (err error) { rows, err = q.QueueTake(ctx, d, arg); return err })
+	now, err = o.pool.transact(ctx, func(d db.DBTX) (err error) { rows, err = q.QueueTake(ctx, d, arg); return err })
 	return rows, now, err
 }
 
-// newJob makes the job of a row. Its lease is counted from before the statement began.
+// newJob returns the job of a row. The lease is counted from before the statement began.
 func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	s := &send.Job{
 		Message: send.Message{Tenant: row.TenantID, ID: row.MessageID, Channel: send.Channel(row.Channel),
@@ -74,46 +74,45 @@ func (p *Pool) newJob(row *db.QueueTakeRow, now, begun time.Time) *job {
 	if row.Provider != nil {
 		s.LastProvider = *row.Provider
 	}
-	// whoever had it may have asked the first provider: another one would have been written down
+	// The crashed process may have asked the first provider; any other one would have been recorded.
 	if row.Lapsed && !s.Park && !s.Unsure {
 		s.LastProvider, s.Unsure = "", true
 	}
-	return &job{Job: s, was: row.State, begun: begun.Add(row.DueAt.Sub(now))}
+	return &job{Job: s, prevState: row.State, dueSince: begun.Add(row.DueAt.Sub(now))}
 }
 
-// settle tells what becomes of a message that cannot be sent as it was found, or nil.
+// settle returns the result of a message that cannot be sent, or nil.
 func (p *Pool) settle(row *db.QueueTakeRow, j *job, c contents, err error) *result {
 	switch {
-	case j.was == sending:
+	case j.prevState == sending:
 		return &result{job: j, state: unknown, kind: unknown, code: "lapsed",
 			text: "the lease of the process that was sending it lapsed", provider: j.LastProvider,
 			unsure: j.Unsure}
 	case row.GivenUp:
-		return j.end("expired", "it was not sent before its give_up_after")
-	case j.Attempt > j.MaxAttempts+mostLapsed:
-		return j.end("lapsed", "the leases of the processes that had it lapsed too often")
+		return j.giveUp("expired", "it was not sent before its give_up_after")
+	case j.Attempt > j.MaxAttempts+maxLapsed:
+		return j.giveUp("lapsed", "the leases of the processes that had it lapsed too often")
 	case err != nil, c == tooMuch:
-		return j.unsent()
+		return j.giveBack()
 	case c == gone:
-		return j.end("contents_gone", "its content was deleted or cannot be read")
+		return j.giveUp("contents_gone", "its content was deleted or cannot be read")
 	}
 	return nil
 }
 
-// contents tells whether it is known what a message says.
+// contents is the state of a message's content in memory.
 type contents int
 
 const (
 	gone    contents = iota
-	tooMuch          // there is no room for it now
+	tooMuch          // no room for it now
 	known
 )
 
-// leastRead is what is read in any case, in bytes: no message has more.
-const leastRead = 1 << 20
+// minRead is the number of bytes to read in any case. No message is larger.
+const minRead = 1 << 20
 
-// contents reads what messages say, by the days of their partitions, as far as there is room: they may be greater than
-// was thought when it was reserved.
+// contents reads the contents of messages by partition, up to the reserved bytes: contents may be larger than assumed.
 func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTakeRow,
 	jobs []*job) (found []contents, err error) {
 	found = make([]contents, len(rows))
@@ -130,7 +129,7 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 				append(arg.MessageIds, rows[i].MessageID)
 			arg.MostBytes += picks[rows[i].N-1].each
 		}
-		arg.MostBytes = max(arg.MostBytes, leastRead)
+		arg.MostBytes = max(arg.MostBytes, minRead)
 		reads = append(reads, func(d db.DBTX) error {
 			texts, err := q.ContentsRead(ctx, d, arg)
 			for _, t := range texts {
@@ -149,6 +148,6 @@ func (o *poller) contents(ctx context.Context, picks []pick, rows []db.QueueTake
 	if len(reads) == 0 {
 		return found, nil
 	}
-	_, err = o.pool.steered(ctx, reads...)
+	_, err = o.pool.transact(ctx, reads...)
 	return found, err
 }

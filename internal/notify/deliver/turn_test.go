@@ -14,14 +14,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// told is a sender that notes who it is told may have sent a message, and asks another provider than the first.
-type told struct {
+// recordingSender is a sender that records Unsure and LastProvider, and calls turn before it answers as another provider.
+type recordingSender struct {
 	mu    sync.Mutex
 	heard map[int64]string
 	turn  func(m *send.Message) error
 }
 
-func (s *told) Send(_ context.Context, m *send.Message) (send.Receipt, error) {
+func (s *recordingSender) Send(_ context.Context, m *send.Message) (send.Receipt, error) {
 	err := s.turn(m)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,8 +29,8 @@ func (s *told) Send(_ context.Context, m *send.Message) (send.Receipt, error) {
 	return send.Receipt{Provider: "b"}, nil
 }
 
-// What a dead process had it may have sent: by the first provider, or by the one that is written down.
-func TestWhatADeadProcessHadIsAskedOfNobodyElse(t *testing.T) {
+// A message of a crashed process may have been sent by the first provider, or by the one that is recorded.
+func TestMessageOfACrashedProcessGoesToTheSameProvider(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
@@ -43,30 +43,30 @@ func TestWhatADeadProcessHadIsAskedOfNobodyElse(t *testing.T) {
 		}
 	}
 	change(ids[0], "holder = 'dead'")
-	// which had surely not sent it when b was to be asked, and wrote nothing down
+	// a had failed, and b was not recorded before the crash
 	change(ids[1], "holder = 'dead', provider = 'a'")
 	change(ids[2], "holder = 'dead', provider = 'b', unsure = true")
 	change(ids[3], "provider = 'a', state = 'failed'")
 	change(ids[4], "provider = 'a', unsure = true, state = 'failed'")
-	s := &told{heard: map[int64]string{}, turn: func(*send.Message) error { return nil }}
+	s := &recordingSender{heard: map[int64]string{}, turn: func(*send.Message) error { return nil }}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: s} })
 	o.waitFor(0, 20*time.Second, "notify_queue")
 	for i, want := range []string{" true <nil>", " true <nil>", "b true <nil>", "a false <nil>", "a true <nil>",
 		" false <nil>"} {
 		if got := s.heard[ids[i]]; got != want {
-			t.Errorf("message %d was asked for with %q, not %q", i, got, want)
+			t.Errorf("message %d was sent with %q, want %q", i, got, want)
 		}
 	}
 }
 
-// Before another provider is asked it stands in the queue; who has lost the message does not ask.
-func TestATurnIsWrittenDownUnderTheFence(t *testing.T) {
+// Another provider is recorded in the queue before it is asked. A process that has lost the message does not ask.
+func TestProviderIsRecordedUnderTheFence(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	o := newOutbox(t, db)
 	ids := o.put(2, message{})
 	var seen []string
-	s := &told{heard: map[int64]string{}}
+	s := &recordingSender{heard: map[int64]string{}}
 	s.turn = func(m *send.Message) error {
 		if m.ID == ids[1] {
 			if _, err := o.pool.Exec(context.Background(),
@@ -74,7 +74,7 @@ func TestATurnIsWrittenDownUnderTheFence(t *testing.T) {
 				return err
 			}
 		}
-		err := m.Turn(context.Background(), "b")
+		err := m.MarkProvider(context.Background(), "b")
 		if err == nil {
 			n := o.count("notify_queue where message_id = $1 and provider = 'b' and unsure", m.ID)
 			s.mu.Lock()

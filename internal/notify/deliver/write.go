@@ -15,8 +15,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/deliver/internal/db"
 )
 
-// writer writes results. What gathers while one batch commits is the next one. While the database is away results
-// stay, and with them their room, so that the pool takes no more than it can write.
+// writer writes results. Results that arrive during one commit form the next batch. During an outage of the database
+// results stay in memory and keep their room, so the pool takes no more messages than it can record.
 type writer struct {
 	pool *Pool
 
@@ -24,12 +24,12 @@ type writer struct {
 	results []*result
 	closed  bool
 	some    *sync.Cond
-	// ctx ends when there is no time left for writing.
+	// ctx ends when the time for last writes is over.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-const mostWritten = 1000
+const maxWritten = 1000
 
 func newWriter(p *Pool) *writer {
 	w := &writer{pool: p}
@@ -45,7 +45,7 @@ func (w *writer) put(r *result) {
 	w.mu.Unlock()
 }
 
-// close ends run when all is written, or after the time given.
+// close ends run when all results are written, or after the given time.
 func (w *writer) close(within time.Duration) {
 	w.mu.Lock()
 	w.closed = true
@@ -61,18 +61,19 @@ func (w *writer) run() {
 		for len(w.results) == 0 && !w.closed {
 			w.some.Wait()
 		}
-		batch := slices.Clone(w.results[:min(len(w.results), mostWritten)])
+		batch := slices.Clone(w.results[:min(len(w.results), maxWritten)])
 		w.results = slices.Delete(w.results, 0, len(batch))
 		w.mu.Unlock()
 		if len(batch) == 0 {
 			return
 		}
-		w.write(slices.DeleteFunc(slices.Clone(batch), func(r *result) bool { return r.none }))
-		w.pool.left(batch)
+		w.write(slices.DeleteFunc(slices.Clone(batch), func(r *result) bool { return r.lost }))
+		w.pool.releaseAll(batch)
 	}
 }
 
-// write writes a batch, however long it takes. A result that the database does not take is searched for by halves.
+// write writes a batch, and retries until it succeeds or ctx ends. If the database rejects the data of a result,
+// bisection finds it.
 func (w *writer) write(batch []*result) {
 	for pause := 20 * time.Millisecond; len(batch) > 0; pause = min(2*pause, time.Second) {
 		err := w.once(batch)
@@ -90,7 +91,7 @@ func (w *writer) write(batch []*result) {
 		w.pool.Metrics.writeFailed()
 		w.pool.Log.Warn("could not write the results of messages", "messages", len(batch), "error", err)
 		for _, r := range batch {
-			r.again = true
+			r.retried = true
 		}
 		select {
 		case <-w.ctx.Done():
@@ -102,13 +103,13 @@ func (w *writer) write(batch []*result) {
 	}
 }
 
-// isData tells whether the database refuses what is to be written, and not the moment.
+// isData reports whether an error is caused by the data, so that a retry cannot succeed.
 func isData(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && (e.Code[:2] == "22" || e.Code[:2] == "23" || e.Code == "54000")
 }
 
-// writeBare writes a result without the provider's texts, which the database did not take.
+// writeBare writes a result without the provider's texts, which the database rejected.
 func (w *writer) writeBare(r *result, err error) {
 	j := r.job
 	w.pool.Log.Error("the database rejected the response of a provider", "tenant_id", j.Tenant, "message_id", j.ID,
@@ -131,48 +132,54 @@ func (w *writer) once(batch []*result) error {
 	ctx, cancel := context.WithTimeout(w.ctx, 25*time.Second)
 	defer cancel()
 	var (
-		gone []db.SentFinishRow
-		left []db.FailedFinishRow
+		gone []int32
+		left []db.FailedUpdateRow
 		all  []func(db.DBTX) error
 	)
 	if len(sent) > 0 {
 		arg := sentParams(sent, w.pool.Instance)
-		all = append(all, func(d db.DBTX) (err error) { gone, err = q.SentFinish(ctx, d, arg); return err })
+		rows := db.SentDeleteParams{Tenants: arg.Tenants, MessageIds: arg.MessageIds, Fences: arg.Fences}
+		all = append(all, func(d db.DBTX) error { return q.SentEventInsert(ctx, d, arg) },
+			func(d db.DBTX) (err error) { gone, err = q.SentDelete(ctx, d, rows); return err })
 	}
 	if len(others) > 0 {
 		arg := failedParams(others, w.pool.Instance)
-		all = append(all, func(d db.DBTX) (err error) { left, err = q.FailedFinish(ctx, d, arg); return err })
+		rows := db.FailedUpdateParams{Tenants: arg.Tenants, MessageIds: arg.MessageIds, Fences: arg.Fences,
+			States: arg.States, Kinds: arg.Kinds, WaitUs: arg.WaitUs, Providers: arg.Providers, Unsure: arg.Unsure,
+			Codes: arg.Codes}
+		all = append(all, func(d db.DBTX) error { return q.FailedEventInsert(ctx, d, arg) },
+			func(d db.DBTX) (err error) { left, err = q.FailedUpdate(ctx, d, rows); return err })
 	}
 	for _, arg := range forgettable(batch) {
 		all = append(all, func(d db.DBTX) error { return q.ContentsForget(ctx, d, arg) })
 	}
 	began := time.Now()
-	if _, err := w.pool.steered(ctx, all...); err != nil {
+	if _, err := w.pool.transact(ctx, all...); err != nil {
 		return err
 	}
 	w.pool.Metrics.wrote(len(batch), time.Since(began))
 	written := make(map[*result]bool, len(batch))
-	for _, row := range gone {
-		written[sent[row.N-1]] = true
+	for _, n := range gone {
+		written[sent[n-1]] = true
 	}
 	for _, row := range left {
 		r := others[row.N-1]
 		written[r] = true
-		w.pool.settled(r, row.State)
+		w.pool.afterWrite(r, row.State)
 	}
-	w.lost(ctx, batch, written)
+	w.settleLost(ctx, batch, written)
 	return nil
 }
 
-// lost looks after results whose messages others have taken meanwhile. Of those that were sent others may have found
-// that nobody knew: this process does.
-func (w *writer) lost(ctx context.Context, batch []*result, written map[*result]bool) {
+// settleLost handles results whose messages another process has taken over. If the message was sent, and the other
+// process has settled it as unknown, it becomes sent.
+func (w *writer) settleLost(ctx context.Context, batch []*result, written map[*result]bool) {
 	var sent []*result
 	for _, r := range batch {
 		if written[r] {
 			continue
 		}
-		if !r.again { // else it was written before, as far as anybody knows
+		if !r.retried { // otherwise the earlier write may have committed
 			w.pool.Metrics.lost("finish")
 			w.pool.Log.Warn("a message was taken over by another process before its result was written", "tenant_id",
 				r.job.Tenant,
@@ -185,18 +192,16 @@ func (w *writer) lost(ctx context.Context, batch []*result, written map[*result]
 	if len(sent) == 0 {
 		return
 	}
-	arg := db.SentSettleParams(sentParams(sent, w.pool.Instance))
-	if _, err := w.pool.steered(ctx, func(d db.DBTX) error {
-		_,
-			err := q.SentSettle(ctx, d, arg)
-		return err
-	}); err != nil {
+	arg := db.LateEventInsertParams(sentParams(sent, w.pool.Instance))
+	rows := db.LateDeleteParams{Tenants: arg.Tenants, MessageIds: arg.MessageIds, Fences: arg.Fences}
+	if _, err := w.pool.transact(ctx, func(d db.DBTX) error { return q.LateEventInsert(ctx, d, arg) },
+		func(d db.DBTX) error { return q.LateDelete(ctx, d, rows) }); err != nil {
 		w.pool.Log.Warn("could not settle messages that were sent: they stay unknown", "messages", len(sent), "error",
 			err)
 	}
 }
 
-// split parts those that were sent from the others.
+// split separates sent messages from others.
 func split(batch []*result) (sent, others []*result) {
 	for _, r := range batch {
 		if r.sent {
@@ -208,7 +213,7 @@ func split(batch []*result) (sent, others []*result) {
 	return sent, others
 }
 
-func sentParams(batch []*result, instance string) (arg db.SentFinishParams) {
+func sentParams(batch []*result, instance string) (arg db.SentEventInsertParams) {
 	arg.Instance = instance
 	for _, r := range batch {
 		arg.Tenants, arg.MessageIds, arg.Fences = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID),
@@ -219,7 +224,7 @@ func sentParams(batch []*result, instance string) (arg db.SentFinishParams) {
 	return arg
 }
 
-func failedParams(batch []*result, instance string) (arg db.FailedFinishParams) {
+func failedParams(batch []*result, instance string) (arg db.FailedEventInsertParams) {
 	arg.Instance = instance
 	for _, r := range batch {
 		arg.Tenants, arg.MessageIds, arg.Fences = append(arg.Tenants, r.job.Tenant), append(arg.MessageIds, r.job.ID),
@@ -233,7 +238,7 @@ func failedParams(batch []*result, instance string) (arg db.FailedFinishParams) 
 	return arg
 }
 
-// forgettable are the messages that are of no use when they are over, by the days of their contents.
+// forgettable returns the messages whose content is of no use after they are settled, by partition of contents.
 func forgettable(batch []*result) map[time.Time]db.ContentsForgetParams {
 	days := map[time.Time]db.ContentsForgetParams{}
 	for _, r := range batch {
@@ -248,7 +253,7 @@ func forgettable(batch []*result) map[time.Time]db.ContentsForgetParams {
 	return days
 }
 
-// printable cuts a text to so many bytes, and leaves out what Postgres does not take.
+// printable truncates a text to most bytes, and removes or replaces characters that Postgres cannot store.
 func printable(s string, most int) string {
 	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "")
 	if len(s) <= most {

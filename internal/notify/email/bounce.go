@@ -21,9 +21,9 @@ import (
 
 var _ report.Source = (*Sender)(nil)
 
-// name is what stands in a message's Message-ID before the @: its key, and where bounces are read a signature of it.
-// Whoever got one message could count on to the keys of others, and send in bounces of them.
-func (s *Sender) name(key string) string {
+// localPart returns the part of a Message-ID before the @: the message's key, and, if bounces are read, a MAC of it.
+// Keys are sequential: without the MAC any recipient could forge bounces of other messages.
+func (s *Sender) localPart(key string) string {
 	if s.config.ReportSecret == "" {
 		return key
 	}
@@ -32,18 +32,17 @@ func (s *Sender) name(key string) string {
 	return key + "." + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil)[:10]))
 }
 
-// keyOf is the key in a Message-ID of ours; empty: it is none.
+// keyOf returns the key in a Message-ID that this server generated; otherwise "".
 func (s *Sender) keyOf(messageID string) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(messageID), "<"), "@")
 	key, _, _ := strings.Cut(name, ".")
-	if !hmac.Equal([]byte(name), []byte(s.name(key))) {
+	if !hmac.Equal([]byte(name), []byte(s.localPart(key))) {
 		return ""
 	}
 	return key
 }
 
-// Reports reads what came back: an e-mail as the server of the envelope's address got it, or the JSON that
-// Config.Reports describes.
+// Reports reads a bounce e-mail, as received at the envelope address, or JSON as described by Config.Reports.
 func (s *Sender) Reports(_ *http.Request, secret string, body []byte) ([]report.Report, error) {
 	if err := report.Secret(secret, s.config.ReportSecret); err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func (s *Sender) Reports(_ *http.Request, secret string, body []byte) ([]report.
 	for _, r := range all {
 		if r.Key != "" {
 			if r.Key = s.keyOf(r.Key); r.Key == "" {
-				continue // of somebody else who uses the same account
+				continue // of another user of the provider account
 			}
 		}
 		ours = append(ours, r)
@@ -64,13 +63,13 @@ func (s *Sender) Reports(_ *http.Request, secret string, body []byte) ([]report.
 	return ours, err
 }
 
-// Acknowledge says that it was taken.
+// Acknowledge confirms a report.
 func (s *Sender) Acknowledge(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) }
 
 var errNoMail = errors.New("email: the report is neither an e-mail nor JSON")
 
-// bounce reads an e-mail. What is not the report of a server (RFC 3464) that it has given up says nothing: whoever
-// answers, or writes to the address.
+// bounce reads an e-mail. Only a delivery status notification (RFC 3464) with Action: failed is a report. Other
+// e-mails, such as replies of people, are ignored.
 func (s *Sender) bounce(text []byte) ([]report.Report, error) {
 	m, err := mail.ReadMessage(bytes.NewReader(text))
 	if err != nil {
@@ -86,8 +85,8 @@ func (s *Sender) bounce(text []byte) ([]report.Report, error) {
 		fields := textproto.NewReader(bufio.NewReader(p))
 		switch kind, _, _ := mime.ParseMediaType(p.Header.Get("Content-Type")); kind {
 		case "message/delivery-status", "message/global-delivery-status":
-			_, _ = fields.ReadMIMEHeader()    // of the whole message
-			said, _ = fields.ReadMIMEHeader() // of its recipient, of whom there is one
+			_, _ = fields.ReadMIMEHeader()    // fields about the whole message
+			said, _ = fields.ReadMIMEHeader() // fields about its only recipient
 		case "message/rfc822", "text/rfc822-headers", "message/global", "message/global-headers":
 			first, _ = fields.ReadMIMEHeader()
 		}
@@ -99,5 +98,5 @@ func (s *Sender) bounce(text []byte) ([]report.Report, error) {
 	_, to, _ := strings.Cut(said.Get("Final-Recipient"), ";")
 	_, why, _ := strings.Cut(said.Get("Diagnostic-Code"), ";")
 	return []report.Report{{Key: key, Code: httpsend.Code("smtp", strings.TrimSpace(said.Get("Status"))),
-		Text: private(why, &send.Message{Recipient: strings.TrimSpace(to)})}}, nil
+		Text: redact(why, &send.Message{Recipient: strings.TrimSpace(to)})}}, nil
 }

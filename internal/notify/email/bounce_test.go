@@ -13,7 +13,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 )
 
-// returned is what Postfix sends back, with the header of the message that did not arrive.
+// returned returns a bounce as Postfix sends it, with the header of the undelivered message.
 func returned(action, header string) string {
 	return strings.ReplaceAll(`From: MAILER-DAEMON@mx.customer.example (Mail Delivery System)
 To: no-reply@shop.example
@@ -77,27 +77,28 @@ func TestBouncesAreReports(t *testing.T) {
 		body string
 		want []report.Report
 	}{
-		"a server has given up":     {returned("failed", header), failed},
-		"a server still tries":      {returned("delayed", header), nil},
-		"a server has passed it on": {returned("relayed", header), nil},
-		"somebody made up a bounce": {returned("failed", "Message-ID: <k-8@shop.example>\n"), nil},
-		"somebody counted on":       {returned("failed", strings.Replace(header, "k-7", "k-8", 1)), nil},
-		"it is of another message":  {returned("failed", "Message-ID: <1@other.example>\n"), nil},
-		"it has no message":         {returned("failed", "\n"), nil},
-		"somebody answers": {"From: ada@customer.example\r\nSubject: Re: hello\r\nIn-Reply-To: " + id +
+		"failed":                   {returned("failed", header), failed},
+		"delayed":                  {returned("delayed", header), nil},
+		"relayed":                  {returned("relayed", header), nil},
+		"forged bounce":            {returned("failed", "Message-ID: <k-8@shop.example>\n"), nil},
+		"guessed key":              {returned("failed", strings.Replace(header, "k-7", "k-8", 1)), nil},
+		"another server's message": {returned("failed", "Message-ID: <1@other.example>\n"), nil},
+		"no message":               {returned("failed", "\n"), nil},
+		"reply of a person": {"From: ada@customer.example\r\nSubject: Re: hello\r\nIn-Reply-To: " + id +
 			"\r\n\r\nThank you\r\n", nil},
-		"it is cut":                     {returned("failed", header)[:700], nil},
-		"JSON by our number":            {`{"event":"failed","data":{"message-id":"` + strings.Trim(id, "<>") + `","code":605}}`, []report.Report{{Key: "k-7", Code: "smtp_605"}}},
-		"JSON by the provider's":        {`{"event":"delivered","data":{"id":"e-1"}}`, []report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
-		"JSON of a key that is made up": {`{"event":"delivered","data":{"message-id":"k-7@shop.example","id":"e-1"}}`, nil},
-		"JSON of what is on its way":    {`{"event":"opened","data":{"message-id":"` + id + `"}}`, nil},
+		"truncated": {returned("failed", header)[:700], nil},
+		"JSON by key": {`{"event":"failed","data":{"message-id":"` + strings.Trim(id, "<>") + `","code":605}}`,
+			[]report.Report{{Key: "k-7", Code: "smtp_605"}}},
+		"JSON by provider_message_id": {`{"event":"delivered","data":{"id":"e-1"}}`, []report.Report{{ProviderMessageID: "e-1", Delivered: true}}},
+		"JSON with a forged key":      {`{"event":"delivered","data":{"message-id":"k-7@shop.example","id":"e-1"}}`, nil},
+		"JSON of another event":       {`{"event":"opened","data":{"message-id":"` + id + `"}}`, nil},
 	} {
 		r := httptest.NewRequest("POST", "/notify/reports/main/path", nil)
 		if got, err := s.Reports(r, "path", []byte(x.body)); err != nil || !reflect.DeepEqual(got, x.want) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 		if got, err := s.Reports(r, "wrong", []byte(x.body)); !errors.Is(err, report.ErrForbidden) {
-			t.Errorf("%s, by somebody else: %+v, %v", name, got, err)
+			t.Errorf("%s, wrong secret: %+v, %v", name, got, err)
 		}
 	}
 	if got, err := s.Reports(nil, "path", []byte("neither")); err == nil {

@@ -12,19 +12,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Bounds of a message.
+// Limits of a message.
 const (
 	maxSubject  = 998 // bytes
 	maxFileName = 255 // bytes
 	maxHeader   = 900 // bytes
-	maxWord     = 900 // bytes: lines break at blanks, and have 998 at most
+	maxWord     = 900 // bytes: lines are folded at spaces, and hold at most 998
 	maxHeaders  = 50
 )
 
 const anyType = "application/octet-stream"
 
-// Check tells what is wrong with a message that nobody could send by e-mail. Its error names nothing of what the
-// message says but names of header fields.
+// Check returns why a message cannot be sent by e-mail. The error contains nothing of the message but names of header
+// fields.
 func Check(c *send.Content) error {
 	switch {
 	case len(c.Subject) > maxSubject:
@@ -60,15 +60,15 @@ func checkAttachment(a *send.Attachment) error {
 	return nil
 }
 
-// ours are header fields that a message may not bring along: we write them, or servers do; the last are those by which
-// services (SendGrid, Mandrill, SparkPost) send to others, whom no limit would count.
-var ours = []string{
+// reservedHeaders must not be set by a message. The server or mail servers write them; the last three add recipients at
+// SendGrid, Mandrill and SparkPost, which would bypass limits.
+var reservedHeaders = []string{
 	"from", "to", "cc", "bcc", "sender", "subject", "date", "message-id", "mime-version", "return-path", "received",
 	"dkim-signature", "arc-seal", "arc-message-signature", "authentication-results", "delivered-to", "auto-submitted",
 	"x-smtpapi", "x-mc-bccaddress", "x-msys-api",
 }
 
-func notTheirs(name string) error {
+func errReserved(name string) error {
 	return fmt.Errorf("the header field %s must not be set by a message", name)
 }
 
@@ -83,8 +83,9 @@ func checkHeaders(headers map[string]string) error {
 		switch {
 		case !isToken(name) || len(name) > 70:
 			return errors.New("a header field has an invalid name")
-		case slices.Contains(ours, low), strings.HasPrefix(low, "content-"), strings.HasPrefix(low, "resent-"):
-			return notTheirs(name)
+		case slices.Contains(reservedHeaders, low), strings.HasPrefix(low, "content-"),
+			strings.HasPrefix(low, "resent-"):
+			return errReserved(name)
 		case twice:
 			return fmt.Errorf("the header field %s is set twice", name)
 		case !isLine(value) || len(value) > maxHeader:
@@ -110,8 +111,8 @@ func checkHeaders(headers map[string]string) error {
 	return nil
 }
 
-// unsubscribe reads List-Unsubscribe, whose value is a list of addresses in angle brackets, or one without. With an
-// https one among them a click is enough (RFC 8058).
+// unsubscribe parses List-Unsubscribe: one or more URLs, in angle brackets or not. An https URL allows one-click
+// unsubscription (RFC 8058).
 func unsubscribe(value string) (all []string, oneClick bool, err error) {
 	for part := range strings.SplitSeq(value, ",") {
 		part = strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(part), "<"), ">")
@@ -130,13 +131,13 @@ func isASCII(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
-// isLine tells whether text can stand in a header: UTF-8, no line ends, no control characters.
+// isLine reports whether text is valid in a header: UTF-8 without line ends and control characters.
 func isLine(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text,
 		func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x2028 || r == 0x2029 || r == 0x85 })
 }
 
-// isToken: the name of a header field (RFC 5322, of the characters that all servers take).
+// isToken reports whether name is a header field name of the characters that all servers accept.
 func isToken(name string) bool {
 	return name != "" && !strings.ContainsFunc(name,
 		func(r rune) bool { return !isAlphanumeric(r) && r != '-' && r != '_' })

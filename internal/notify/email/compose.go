@@ -17,20 +17,20 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// letter is a message on its way to a server.
-type letter struct {
-	from, to string // of the envelope
-	utf8     bool   // the server has to know SMTPUTF8
-	id       string // its Message-ID, without brackets
+// composed is a message ready for transmission.
+type composed struct {
+	from, to string // envelope
+	utf8     bool   // requires SMTPUTF8
+	id       string // Message-ID, without brackets
 	text     []byte
 }
 
-// compose writes a message as it goes over the wire. It errs if nobody could send it: all of that is the
-// content's or the recipient's fault.
-func (s *Sender) compose(m *send.Message) (*letter, error) {
-	who := s.identities[m.Tenant]
-	if who == nil {
-		who = s.identity
+// compose renders a message as RFC 5322 text. Errors are caused by the content or the recipient, so no server could
+// send it.
+func (s *Sender) compose(m *send.Message) (*composed, error) {
+	ident := s.identities[m.Tenant]
+	if ident == nil {
+		ident = s.identity
 	}
 	if !isKey(m.Key) {
 		return nil, errors.New("the key is not valid")
@@ -42,16 +42,17 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the recipient: %w", err)
 	}
-	l := &letter{from: who.envelope, to: to.Address, utf8: !isASCII(to.Address), id: s.name(m.Key) + "@" + who.domain}
+	l := &composed{from: ident.envelope, to: to.Address, utf8: !isASCII(to.Address),
+		id: s.localPart(m.Key) + "@" + ident.domain}
 	out := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
-	out.FromMailAddress(who.from)
+	out.FromMailAddress(ident.from)
 	out.ToMailAddress(&mail.Address{Address: to.Address})
-	if who.replyTo != nil {
-		out.ReplyToMailAddress(who.replyTo)
+	if ident.replyTo != nil {
+		out.ReplyToMailAddress(ident.replyTo)
 	}
 	out.SetMessageIDWithValue(l.id)
 	out.SetDate()
-	// So that no machine answers (RFC 3834).
+	// Suppresses automatic replies (RFC 3834).
 	out.SetGenHeader("Auto-Submitted", "auto-generated")
 	if s.config.KeyHeader != "" {
 		out.SetGenHeader(gomail.Header(s.config.KeyHeader), m.Key)
@@ -75,17 +76,17 @@ func (s *Sender) compose(m *send.Message) (*letter, error) {
 	return l, nil
 }
 
-// signed are the fields that a signature covers. The first three are there twice: nobody can add a second one.
-var signed = []string{
+// signedHeaders are covered by the DKIM signature. The first three are listed twice, which prevents adding a second
+// field of that name.
+var signedHeaders = []string{
 	"From", "To", "Subject", "From", "To", "Subject", "Date", "Message-ID", "Reply-To", "MIME-Version", "Content-Type",
 	"Content-Transfer-Encoding", "Auto-Submitted", "List-Unsubscribe", "List-Unsubscribe-Post",
 }
 
-// sign puts a signature before a message. go-mail's own folds the names of fields in the middle, which no
-// longer hold then.
+// sign prepends a DKIM signature. go-mail's own signer folds header names, which invalidates the signature.
 func (d *DKIM) sign(text []byte) ([]byte, error) {
 	signer, err := dkim.NewSigner(&dkim.SignOptions{Domain: d.Domain, Selector: d.Selector, Signer: d.Key,
-		HeaderKeys:             signed,
+		HeaderKeys:             signedHeaders,
 		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed})
 	if err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func attach(out *gomail.Msg, a *send.Attachment) error {
 	if a.Inline != "" {
 		disposition = "inline"
 	}
-	// By RFC 2231, which all programs read, other than words by RFC 2047 in quotes.
+	// RFC 2231 encoding, which all mail programs read, unlike RFC 2047 words in quotes.
 	set := func(f *gomail.File) {
 		f.Header.Set("Content-Type", mime.FormatMediaType(kind, params))
 		f.Header.Set("Content-Disposition", mime.FormatMediaType(disposition, map[string]string{"filename": a.Name}))
@@ -144,8 +145,8 @@ func attach(out *gomail.Msg, a *send.Attachment) error {
 func setHeaders(out *gomail.Msg, headers map[string]string, ours string) error {
 	for name, value := range headers {
 		switch strings.ToLower(name) {
-		case strings.ToLower(ours): // the key: with that of another message the provider would drop that one
-			return notTheirs(name)
+		case strings.ToLower(ours): // the key header: with the key of another message the provider would drop this one
+			return errReserved(name)
 		case "reply-to":
 			to, err := parseAddress(value)
 			if err != nil {
@@ -165,14 +166,14 @@ func setHeaders(out *gomail.Msg, headers map[string]string, ours string) error {
 	return nil
 }
 
-// parseAddress reads an address, with or without a name. Its domain comes back in ASCII.
+// parseAddress parses an address, with or without a name. The domain is returned in ASCII.
 func parseAddress(text string) (*mail.Address, error) {
 	if !isLine(text) {
 		return nil, errors.New("not one line of UTF-8")
 	}
 	a, err := mail.ParseAddress(text)
 	if err != nil {
-		return nil, errors.New("not an e-mail address") // the error names it
+		return nil, errors.New("not an e-mail address") // the original error contains the address
 	}
 	at := strings.LastIndexByte(a.Address, '@')
 	local, domain := a.Address[:at], a.Address[at+1:]
@@ -187,7 +188,7 @@ func parseAddress(text string) (*mail.Address, error) {
 	return a, nil
 }
 
-// encodeWords writes text as words of RFC 2047 where it has to, in the shorter of the two ways.
+// encodeWords encodes text as RFC 2047 words where necessary, in the shorter encoding.
 func encodeWords(text string) string {
 	if mostlyASCII(text) {
 		return mime.QEncoding.Encode("UTF-8", text)
@@ -202,7 +203,7 @@ func partEncoding(text string) gomail.PartOption {
 	return gomail.WithPartEncoding(gomail.EncodingB64)
 }
 
-// canonical has each line end as lines end in e-mails.
+// canonical converts line ends to CRLF.
 func canonical(text string) string {
 	if !strings.Contains(text, "\n") && !strings.Contains(text, "\r") {
 		return text
@@ -211,7 +212,7 @@ func canonical(text string) string {
 	return strings.ReplaceAll(text, "\n", "\r\n")
 }
 
-// mostlyASCII: quoted-printable is shorter than base64.
+// mostlyASCII reports whether quoted-printable is shorter than base64.
 func mostlyASCII(text string) bool {
 	other := 0
 	for i := range len(text) {

@@ -17,14 +17,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/report"
 )
 
-// TLS policies.
 const (
-	StartTLS = "starttls" // in the clear until STARTTLS, which the server must have
-	Implicit = "implicit" // from the first byte
-	None     = "none"     // never: only to this machine, unless Config.Insecure
+	StartTLS = "starttls" // plaintext until STARTTLS, which is required
+	Implicit = "implicit" // TLS from the first byte
+	None     = "none"     // no TLS: only to this machine, unless Config.Insecure
 )
 
-// Ways to log in. Without one the strongest is taken that the server offers and that needs no more than a password.
+// Authentication mechanisms. By default the strongest one is used that the server offers and that needs only a
+// password.
 const (
 	Plain       = "plain"
 	Login       = "login"
@@ -33,80 +33,77 @@ const (
 	XOAuth2     = "xoauth2" // the password is an access token
 )
 
-// Config says how to reach a server, and in whose name.
+// Config configures an SMTP server and the sender's identity.
 type Config struct {
 	Host string
 	Port int    // 0: 587, or 465 with Implicit
 	TLS  string // default StartTLS
-	// Insecure allows None, and passwords over it, to other machines.
+	// Insecure allows None, and passwords in plaintext, to other machines.
 	Insecure bool
 	Roots    *x509.CertPool // nil: the system's
-	// ServerName is what the certificate must name; empty: Host.
+	// ServerName is the name expected in the certificate; empty: Host.
 	ServerName string
-	Hello      string // how we call ourselves; empty: the machine's name
+	Hello      string // EHLO name; empty: the host name
 
-	Auth     string // empty: as the server offers, if there is a Username
+	Auth     string // empty: chosen from what the server offers, if Username is set
 	Username string
-	// Password is asked for at every login: it may change, as access tokens do.
+	// Password is called for every login, because access tokens change.
 	Password func() (string, error)
 
-	// Identity is in whose name is sent, and Identities in whose for single tenants: their empty fields are
-	// those of Identity.
+	// Identity is the default identity. Identities override it by tenant; empty fields fall back to Identity.
 	Identity
 	Identities map[int32]Identity
 
-	// KeyHeader carries the key of the message for providers that know a message again by it, such as
+	// KeyHeader is the header field for the message's key, for providers that deduplicate by it, such as
 	// Resend-Idempotency-Key. Empty: none.
 	KeyHeader string
 	DKIM      *DKIM
 
-	// ReportSecret is the last part of the path where bounces are posted; empty: they are refused. It also signs
-	// Message-IDs, so that nobody makes bounces up. Reports describes those that are JSON.
+	// ReportSecret is the last part of the path to which bounces are posted; empty: bounces are refused. It also signs
+	// Message-IDs, which prevents forged bounces. Reports describes bounces in JSON.
 	ReportSecret string
 	Reports      report.JSON
 
-	// Connections is how many there may be at once; default 10.
+	// Connections limits concurrent connections; default 10.
 	Connections int
-	// Idle is how long one is kept that has nothing to do; default 30 s. Servers close idle ones themselves after
-	// some minutes.
+	// Idle is how long an unused connection stays open; default 30 s. Servers close idle connections after some
+	// minutes.
 	Idle time.Duration
-	// PerConnection is how many messages go over one before it is closed; default 1000.
+	// PerConnection limits the messages per connection; default 1000.
 	PerConnection int
 	Timeouts      Timeouts
 }
 
-// Identity is in whose name messages are sent.
+// Identity is the sender of messages.
 type Identity struct {
-	From     string // an address with or without a name, such as Shop <no-reply@shop.example>
+	From     string // address with or without a name, such as Shop <no-reply@shop.example>
 	ReplyTo  string // may be empty
-	Envelope string // where bounces go; empty: the address of From
+	Envelope string // address for bounces; empty: the address of From
 }
 
-// DKIM signs what is sent.
+// DKIM is the key that signs messages.
 type DKIM struct {
 	Domain   string
 	Selector string
 	Key      crypto.Signer // ed25519.PrivateKey or *rsa.PrivateKey
 }
 
-// Timeouts of the phases. Zero stands for the default, which is shorter than RFC 5321 would have it: the outbox
-// tries again.
+// Timeouts of the phases. Zero means the default, which is shorter than RFC 5321 suggests, because the outbox retries.
 type Timeouts struct {
-	Connect time.Duration // TCP, TLS, greeting, login: 10 s
-	Command time.Duration // each answer before the message: 10 s
-	Data    time.Duration // handing over the message: 20 s
-	Submit  time.Duration // the answer to it: 30 s
+	Connect time.Duration // TCP, TLS, greeting and login: 10 s
+	Command time.Duration // each reply before the message: 10 s
+	Data    time.Duration // transmission of the message: 20 s
+	Submit  time.Duration // reply to the message: 30 s
 }
 
-// identity is one that was parsed.
+// identity is a parsed Identity.
 type identity struct {
 	from, replyTo *mail.Address
 	envelope      string
-	domain        string // of from: message ids end in it
+	domain        string // of from, used in Message-IDs
 }
 
-// complete checks a configuration and puts defaults where nothing is said. Errors begin with the field's name
-// in the file of settings.
+// complete validates the configuration and sets defaults. Errors begin with the name of the setting.
 func (c *Config) complete() error {
 	if c.Host == "" {
 		return errors.New("host: is missing")
@@ -206,7 +203,7 @@ func (d *DKIM) check() error {
 	return nil
 }
 
-// parse checks who sends, with fallback's fields where there are none.
+// parse validates an identity, with empty fields from fallback.
 func (i Identity) parse(fallback Identity) (*identity, error) {
 	if i.From == "" {
 		i.From = fallback.From

@@ -18,32 +18,31 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// conn is a connection to the server that has logged in.
+// conn is an authenticated connection to the server.
 type conn struct {
-	raw       net.Conn // below TLS: its deadlines hold for both
-	client    *smtp.Client
-	timeouts  *Timeouts
-	pipeline  bool // PIPELINING (RFC 2920): commands go out together
-	utf8      bool // SMTPUTF8 (RFC 6531)
-	largest   int  // bytes of a message; 0: it does not say
-	unsettled bool // the last transaction was broken off: RSET is due
-	gone      bool // closed by us
-	used      int  // messages that went over it
-	expiry    *time.Timer
+	raw        net.Conn // the TCP connection, whose deadlines also apply to TLS
+	client     *smtp.Client
+	timeouts   *Timeouts
+	pipeline   bool // PIPELINING (RFC 2920): send commands together
+	utf8       bool // SMTPUTF8 (RFC 6531)
+	largest    int  // SIZE limit of a message, bytes; 0: unknown
+	needsReset bool // the last transaction was aborted: send RSET first
+	closed     bool // closed by us
+	used       int  // messages sent
+	expiry     *time.Timer
 }
 
-// dial connects and logs in.
 func (s *Sender) dial(ctx context.Context) (*conn, *send.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeouts.Connect)
 	defer cancel()
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(s.config.Host, strconv.Itoa(s.config.Port)))
 	if err != nil {
-		return nil, failed(connecting, err)
+		return nil, failed(phaseConnect, err)
 	}
 	c := &conn{raw: raw, timeouts: &s.config.Timeouts}
 	defer c.watch(ctx)()
-	c.until(ctx, s.config.Timeouts.Connect)
-	at, err := s.enter(ctx, c)
+	c.setDeadline(ctx, s.config.Timeouts.Connect)
+	at, err := s.handshake(ctx, c)
 	if err != nil {
 		c.close()
 		if ctx.Err() != nil && !isReply(err) {
@@ -54,35 +53,35 @@ func (s *Sender) dial(ctx context.Context) (*conn, *send.Failure) {
 	return c, nil
 }
 
-// enter goes through all that comes before the first message, and tells how far it came.
-func (s *Sender) enter(ctx context.Context, c *conn) (phase, error) {
+// handshake runs everything up to the first message, and returns the phase it reached.
+func (s *Sender) handshake(ctx context.Context, c *conn) (phase, error) {
 	config := &tls.Config{ServerName: s.config.ServerName, RootCAs: s.config.Roots, MinVersion: tls.VersionTLS12}
 	wire := c.raw
 	if s.config.TLS == Implicit {
 		over := tls.Client(c.raw, config)
 		if err := over.HandshakeContext(ctx); err != nil {
-			return connecting, err
+			return phaseConnect, err
 		}
 		wire = over
 	}
 	var err error
 	if c.client, err = smtp.NewClient(wire, s.config.Host); err != nil {
-		return connecting, err
+		return phaseConnect, err
 	}
 	if err := c.client.Hello(s.config.Hello); err != nil {
-		return connecting, err
+		return phaseConnect, err
 	}
 	if s.config.TLS == StartTLS {
 		if ok, _ := c.client.Extension("STARTTLS"); !ok {
-			return connecting, &textproto.Error{Code: 538, Msg: "the server does not offer STARTTLS"}
+			return phaseConnect, &textproto.Error{Code: 538, Msg: "the server does not offer STARTTLS"}
 		}
 		if err := c.client.StartTLS(config); err != nil {
-			return connecting, err
+			return phaseConnect, err
 		}
 	}
 	if s.config.Username != "" {
 		if err := s.login(c); err != nil {
-			return loggingIn, err
+			return phaseLogin, err
 		}
 	}
 	c.pipeline, _ = c.client.Extension("PIPELINING")
@@ -90,10 +89,10 @@ func (s *Sender) enter(ctx context.Context, c *conn) (phase, error) {
 	if ok, size := c.client.Extension("SIZE"); ok {
 		c.largest, _ = strconv.Atoi(size)
 	}
-	return naming, nil
+	return phaseMail, nil
 }
 
-// errAuth: the server offers no way to log in that we may use.
+// errAuth: the server offers no mechanism that the configuration allows.
 var errAuth = errors.New("the server offers no authentication mechanism that the configuration allows")
 
 func (s *Sender) login(c *conn) error {
@@ -101,22 +100,22 @@ func (s *Sender) login(c *conn) error {
 	if err != nil {
 		return fmt.Errorf("the password: %w", err)
 	}
-	way := s.config.Auth
-	if way == "" {
+	mechanism := s.config.Auth
+	if mechanism == "" {
 		_, offered := c.client.Extension("AUTH")
-		ways := strings.Fields(strings.ToLower(offered))
-		// XOAUTH2 is not among them: a password is no token.
+		offers := strings.Fields(strings.ToLower(offered))
+		// Not XOAUTH2: a password is not a token.
 		for _, w := range []string{ScramSHA256, ScramSHA1, Plain, Login} {
-			if slices.Contains(ways, w) {
-				way = w
+			if slices.Contains(offers, w) {
+				mechanism = w
 				break
 			}
 		}
 	}
-	// The library sends no password in the clear but to this machine, unless it is allowed.
+	// The library sends passwords in plaintext only to this machine, unless allowed.
 	plain := s.config.Insecure
 	user, host := s.config.Username, s.config.Host
-	switch way {
+	switch mechanism {
 	case ScramSHA256:
 		return c.client.Auth(smtp.ScramSHA256Auth(user, password))
 	case ScramSHA1:
@@ -131,45 +130,46 @@ func (s *Sender) login(c *conn) error {
 	return errAuth
 }
 
-// send hands over one message. reply is the server's answer.
-func (c *conn) send(ctx context.Context, l *letter) (reply string, at phase, err error) {
+// send transmits one message. reply is the server's final reply.
+func (c *conn) send(ctx context.Context, l *composed) (reply string, at phase, err error) {
 	defer c.watch(ctx)()
 	if l.utf8 && !c.utf8 {
-		return "", naming, &textproto.Error{Code: 553, Msg: "5.6.7 the server does not accept addresses beyond ASCII"}
+		return "", phaseMail, &textproto.Error{Code: 553,
+			Msg: "5.6.7 the server does not accept addresses beyond ASCII"}
 	}
 	if c.largest > 0 && len(l.text) > c.largest {
-		return "", naming, &textproto.Error{Code: 552, Msg: "5.3.4 the message is larger than the server accepts"}
+		return "", phaseMail, &textproto.Error{Code: 552, Msg: "5.3.4 the message is larger than the server accepts"}
 	}
 	if at, err = c.open(ctx, l); err != nil {
 		return "", at, c.cause(ctx, err)
 	}
-	c.unsettled = true // until the server has answered to the message
-	c.until(ctx, c.timeouts.Data)
+	c.needsReset = true // until the final reply
+	c.setDeadline(ctx, c.timeouts.Data)
 	text := c.client.Text
 	w := text.DotWriter()
 	if _, err := w.Write(l.text); err != nil {
-		return "", handing, c.cause(ctx, err)
+		return "", phaseData, c.cause(ctx, err)
 	}
-	// What comes before the end goes out on its own, so that a connection lost meanwhile leaves nothing open.
+	// Flush before the terminating dot, so that a connection lost up to here leaves no doubt.
 	if err := text.W.Flush(); err != nil {
-		return "", handing, c.cause(ctx, err)
+		return "", phaseData, c.cause(ctx, err)
 	}
 	if err := ctx.Err(); err != nil {
-		return "", handing, err
+		return "", phaseData, err
 	}
-	c.until(ctx, c.timeouts.Submit)
+	c.setDeadline(ctx, c.timeouts.Submit)
 	if err := w.Close(); err != nil {
-		return "", ending, c.cause(ctx, err)
+		return "", phaseEnd, c.cause(ctx, err)
 	}
 	_, reply, err = text.ReadResponse(250)
 	if err == nil || isReply(err) {
-		c.unsettled = false
+		c.needsReset = false
 	}
-	return reply, ending, c.cause(ctx, err)
+	return reply, phaseEnd, c.cause(ctx, err)
 }
 
-// open begins a transaction: after it the server waits for the message.
-func (c *conn) open(ctx context.Context, l *letter) (phase, error) {
+// open sends the commands up to DATA.
+func (c *conn) open(ctx context.Context, l *composed) (phase, error) {
 	type command struct {
 		at     phase
 		expect int
@@ -185,42 +185,42 @@ func (c *conn) open(ctx context.Context, l *letter) (phase, error) {
 	if c.largest > 0 {
 		mail += " SIZE=" + strconv.Itoa(len(l.text))
 	}
-	commands := []command{{naming, 250, mail}, {reaching, 25, "RCPT TO:<" + l.to + ">"}, {handing, 354, "DATA"}}
-	if c.unsettled {
-		commands = append([]command{{naming, 250, "RSET"}}, commands...)
+	commands := []command{{phaseMail, 250, mail}, {phaseRcpt, 25, "RCPT TO:<" + l.to + ">"}, {phaseData, 354, "DATA"}}
+	if c.needsReset {
+		commands = append([]command{{phaseMail, 250, "RSET"}}, commands...)
 	}
 	text := c.client.Text
-	c.until(ctx, c.timeouts.Command)
+	c.setDeadline(ctx, c.timeouts.Command)
 	if c.pipeline {
 		for _, cmd := range commands {
-			_, _ = text.W.WriteString(cmd.line + "\r\n") // Flush has the error
+			_, _ = text.W.WriteString(cmd.line + "\r\n") // Flush returns the error
 		}
 		if err := text.W.Flush(); err != nil {
-			return naming, err
+			return phaseMail, err
 		}
 	}
-	at, first := naming, error(nil)
+	at, first := phaseMail, error(nil)
 	for _, cmd := range commands {
 		if !c.pipeline {
-			c.until(ctx, c.timeouts.Command)
+			c.setDeadline(ctx, c.timeouts.Command)
 			if err := text.PrintfLine("%s", cmd.line); err != nil {
 				return cmd.at, err
 			}
 		}
 		_, _, err := text.ReadResponse(cmd.expect)
 		switch {
-		case err == nil && first != nil && cmd.at == handing:
-			// It waits for a message that has nobody to get it: the only way out is to leave.
+		case err == nil && first != nil && cmd.at == phaseData:
+			// The server waits for a message without recipients: closing is the only way out.
 			c.close()
 		case err == nil || first != nil && isReply(err):
 		case !isReply(err):
 			if first != nil {
-				return at, first // a reply counts more than what came after it
+				return at, first // the first reply matters more than a later error
 			}
 			return cmd.at, err
 		default:
 			at, first = cmd.at, err
-			c.unsettled = true
+			c.needsReset = true
 			if !c.pipeline {
 				return at, first
 			}
@@ -229,25 +229,25 @@ func (c *conn) open(ctx context.Context, l *letter) (phase, error) {
 	return at, first
 }
 
-// until lets what follows take so long, and not longer than ctx.
-func (c *conn) until(ctx context.Context, d time.Duration) {
+// setDeadline limits the following I/O to d and to ctx.
+func (c *conn) setDeadline(ctx context.Context, d time.Duration) {
 	deadline := time.Now().Add(d)
 	if end, ok := ctx.Deadline(); ok && end.Before(deadline) {
 		deadline = end
 	}
 	_ = c.raw.SetDeadline(deadline)
-	if ctx.Err() != nil { // watch may have been before us
+	if ctx.Err() != nil { // watch may have run before this
 		_ = c.raw.SetDeadline(time.Unix(1, 0))
 	}
 }
 
-// watch ends what is under way when ctx ends, until it is called off.
+// watch interrupts I/O when ctx ends, until off is called.
 func (c *conn) watch(ctx context.Context) (off func()) {
 	stop := context.AfterFunc(ctx, func() { _ = c.raw.SetDeadline(time.Unix(1, 0)) })
 	return func() { stop() }
 }
 
-// cause names the end of ctx where that is why err came.
+// cause returns the error of ctx if that caused err.
 func (c *conn) cause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil && !isReply(err) {
 		return ctx.Err()
@@ -255,7 +255,7 @@ func (c *conn) cause(ctx context.Context, err error) error {
 	return err
 }
 
-// quit says good-bye, and does not wait for the answer.
+// quit sends QUIT and closes the connection without waiting for the reply.
 func (c *conn) quit() {
 	_ = c.raw.SetDeadline(time.Now().Add(time.Second))
 	_, _ = io.WriteString(c.client.Text.W, "QUIT\r\n")
@@ -264,7 +264,7 @@ func (c *conn) quit() {
 }
 
 func (c *conn) close() {
-	c.gone = true
+	c.closed = true
 	_ = c.raw.Close()
 }
 

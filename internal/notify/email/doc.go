@@ -1,4 +1,3 @@
-// Package email sends e-mails by SMTP. It keeps some connections open, and knows of every attempt that did not
-// go well whether the message may have been sent: only from the moment on when the end of the message, a dot on
-// a line of its own, began to go out, and until the server's answer to it came in.
+// Package email sends e-mails by SMTP over a pool of connections. It classifies each failed attempt: the message may
+// have been sent only between the first byte of its terminating dot and the server's reply to it.
 package email

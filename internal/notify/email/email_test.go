@@ -59,18 +59,18 @@ func fail(t *testing.T, ctx context.Context, s send.Sender, m *send.Message) *se
 	t.Helper()
 	r, err := s.Send(ctx, m)
 	if err == nil {
-		t.Fatalf("it was sent: %+v", r)
+		t.Fatalf("sent: %+v", r)
 	}
 	return send.Failed(err)
 }
 
-// leaf is a part of a message that holds no others.
+// leaf is a part of a message without subparts.
 type leaf struct {
 	kind, name, disposition, id string
 	body                        []byte
 }
 
-// leaves takes a message apart, as a mail program does.
+// leaves parses a message as a mail program does.
 func leaves(t *testing.T, header func(string) string, body io.Reader) (kinds []string, all []leaf) {
 	t.Helper()
 	kind, params, err := mime.ParseMediaType(header("Content-Type"))
@@ -112,7 +112,7 @@ func leaves(t *testing.T, header func(string) string, body io.Reader) (kinds []s
 	return kinds, []leaf{l}
 }
 
-func TestAMessageArrivesAsItWasWritten(t *testing.T) {
+func TestMessageArrivesUnchanged(t *testing.T) {
 	t.Parallel()
 	random := make([]byte, 300_000)
 	_, _ = rand.Read(random)
@@ -143,7 +143,7 @@ func TestAMessageArrivesAsItWasWritten(t *testing.T) {
 			c := config(server)
 			c.TLS, c.Roots, c.KeyHeader = way.tls, server.Roots, "X-Idempotency-Key"
 			if r := deliver(t, sender(t, c), m); r.ProviderMessageID != "4F2C7A1B" {
-				t.Errorf("the server's number is %q", r.ProviderMessageID)
+				t.Errorf("provider_message_id %q", r.ProviderMessageID)
 			}
 			all := server.Messages()
 			if len(all) != 1 || all[0].From != "no-reply@shop.example" || all[0].To != "ada@customer.example" ||
@@ -176,7 +176,7 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 	} {
 		if value, err := decoder.DecodeHeader(got.Header.Get(name)); err != nil || value != want ||
 			len(got.Header[name]) > 1 {
-			t.Errorf("%s: %q, not %q: %v", name, value, want, err)
+			t.Errorf("%s: %q, want %q: %v", name, value, want, err)
 		}
 	}
 	if date, err := got.Header.Date(); err != nil || time.Since(date) > time.Minute {
@@ -184,7 +184,7 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 	}
 	kinds, parts := leaves(t, got.Header.Get, got.Body)
 	if k := strings.Join(kinds, " "); k != "multipart/mixed multipart/related multipart/alternative text/plain text/html image/png application/pdf text/plain" {
-		t.Errorf("it is made of %s", k)
+		t.Errorf("parts: %s", k)
 	}
 	crlf := strings.NewReplacer("\r\n", "\r\n", "\n", "\r\n")
 	a := m.Content.Attachments
@@ -198,13 +198,13 @@ func checkArrived(t *testing.T, m *send.Message, text []byte) {
 		p := parts[i]
 		if p.kind != want.kind || p.name != want.name || p.disposition != want.disposition || p.id != want.id ||
 			!bytes.Equal(p.body, want.body) {
-			t.Errorf("part %d: %s %q %s %s, %d bytes, not %d", i, p.kind, p.name, p.disposition, p.id, len(p.body),
+			t.Errorf("part %d: %s %q %s %s, %d bytes, want %d", i, p.kind, p.name, p.disposition, p.id, len(p.body),
 				len(want.body))
 		}
 	}
 }
 
-func TestSignaturesHold(t *testing.T) {
+func TestDKIMSignaturesVerify(t *testing.T) {
 	t.Parallel()
 	_, edwards, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -241,7 +241,7 @@ func TestSignaturesHold(t *testing.T) {
 			t.Errorf("%v, %+v\n%s", err, found[0], arrived.Text)
 			continue
 		}
-		// Nobody can change it, or add a second subject.
+		// Any change, and a second subject, invalidates the signature.
 		for _, changed := range [][]byte{
 			bytes.Replace(arrived.Text, []byte("hello"), []byte("hullo"), 1),
 			append([]byte("Subject: win\r\n"), arrived.Text...),
@@ -249,7 +249,7 @@ func TestSignaturesHold(t *testing.T) {
 		} {
 			found, err := dkim.VerifyWithOptions(bytes.NewReader(changed), &dkim.VerifyOptions{LookupTXT: look})
 			if err != nil || len(found) != 1 || found[0].Err == nil {
-				t.Errorf("it was changed, and still holds: %v, %+v", err, found)
+				t.Errorf("a changed message verifies: %v, %+v", err, found)
 			}
 		}
 	}
@@ -258,7 +258,7 @@ func TestSignaturesHold(t *testing.T) {
 	}
 }
 
-func TestATenantSendsInItsOwnName(t *testing.T) {
+func TestIdentitiesOfTenants(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	c := config(server)
@@ -291,7 +291,7 @@ func TestATenantSendsInItsOwnName(t *testing.T) {
 	}
 }
 
-func TestAddressesBeyondASCIINeedAServerThatTakesThem(t *testing.T) {
+func TestNonASCIIAddressesRequireSMTPUTF8(t *testing.T) {
 	t.Parallel()
 	m := message("hello")
 	m.Recipient = "jörg@müller.example"
@@ -308,7 +308,7 @@ func TestAddressesBeyondASCIINeedAServerThatTakesThem(t *testing.T) {
 	}
 }
 
-func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
+func TestInvalidMessagesAreRefusedWithoutConnecting(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	c := config(server)
@@ -316,10 +316,10 @@ func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 	s := sender(t, c)
 	for name, change := range map[string]func(*send.Message){
 		"another message's key": func(m *send.Message) { m.Content.Headers = map[string]string{"idempotency-key": "k-8"} },
-		"others to get it": func(m *send.Message) {
+		"further recipients": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"X-SMTPAPI": `{"to":["eve@evil.example"]}`}
 		},
-		"an answer of a person":        func(m *send.Message) { m.Content.Headers = map[string]string{"Auto-Submitted": "no"} },
+		"another Auto-Submitted":       func(m *send.Message) { m.Content.Headers = map[string]string{"Auto-Submitted": "no"} },
 		"a subject of two lines":       func(m *send.Message) { m.Content.Subject = "a\r\nBcc: eve@evil.example" },
 		"a subject of two lines (LF)":  func(m *send.Message) { m.Content.Subject = "a\nBcc: eve@evil.example" },
 		"a subject that is not UTF-8":  func(m *send.Message) { m.Content.Subject = "a\xff" },
@@ -333,18 +333,18 @@ func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 		"a bare host":                  func(m *send.Message) { m.Recipient = "ada@[127.0.0.1]" },
 		"a header of two lines":        func(m *send.Message) { m.Content.Headers = map[string]string{"X-A": "a\r\nBcc: eve@evil.example"} },
 		"a header's name of two lines": func(m *send.Message) { m.Content.Headers = map[string]string{"X-A: b\r\nBcc": "eve@evil.example"} },
-		"a header of ours":             func(m *send.Message) { m.Content.Headers = map[string]string{"BCC": "eve@evil.example"} },
+		"a reserved header":            func(m *send.Message) { m.Content.Headers = map[string]string{"BCC": "eve@evil.example"} },
 		"a header of the body":         func(m *send.Message) { m.Content.Headers = map[string]string{"Content-Type": "text/html"} },
 		"a header twice": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"X-A": "1",
 				"x-a": "2"}
 		},
-		"a script to unsubscribe": func(m *send.Message) { m.Content.Headers = map[string]string{"List-Unsubscribe": "<javascript:x>"} },
+		"a script as List-Unsubscribe": func(m *send.Message) { m.Content.Headers = map[string]string{"List-Unsubscribe": "<javascript:x>"} },
 		"one click without https": func(m *send.Message) {
 			m.Content.Headers = map[string]string{"List-Unsubscribe": "mailto:a@shop.example",
 				"List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}
 		},
-		"two to answer to": func(m *send.Message) { m.Content.Headers = map[string]string{"Reply-To": "a@b.example, c@d.example"} },
+		"two Reply-To addresses": func(m *send.Message) { m.Content.Headers = map[string]string{"Reply-To": "a@b.example, c@d.example"} },
 		"a file in a folder": func(m *send.Message) {
 			m.Content.Attachments = []send.Attachment{{Name: "../a", Type: "text/plain"}}
 		},
@@ -368,7 +368,7 @@ func TestWhatNobodyCouldSendIsNotTried(t *testing.T) {
 			t.Errorf("%s: %+v", name, f)
 		}
 		if strings.Contains(f.Text, "evil") || strings.Contains(f.Text, "ada") {
-			t.Errorf("%s: it tells %q", name, f.Text)
+			t.Errorf("%s: the text reveals %q", name, f.Text)
 		}
 	}
 	if n := server.Count("connection"); n != 0 {

@@ -15,25 +15,25 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// phase is how far an attempt came.
+// phase is how far an attempt got.
 type phase int
 
 const (
-	connecting phase = iota // TCP, TLS, greeting, EHLO
-	loggingIn
-	naming   // MAIL: who sends
-	reaching // RCPT: who gets it
-	handing  // DATA and the message, all but its end
-	ending   // its end is going out or has gone out: the server may have it
+	phaseConnect phase = iota // TCP, TLS, greeting, EHLO
+	phaseLogin
+	phaseMail
+	phaseRcpt
+	phaseData // DATA and the message up to its terminating dot
+	phaseEnd  // from the terminating dot on: the server may have the message
 )
 
-// failed tells what became of an attempt that ended in err.
+// failed classifies an attempt that ended with err.
 func failed(at phase, err error) *send.Failure {
 	if reply := (*textproto.Error)(nil); errors.As(err, &reply) {
 		return refused(at, reply)
 	}
 	f := &send.Failure{Outcome: send.Temporary, Code: "connection", Text: "the connection was lost",
-		Down: at <= loggingIn}
+		Down: at <= phaseLogin}
 	var timeout net.Error
 	switch {
 	case errors.Is(err, context.Canceled):
@@ -42,12 +42,12 @@ func failed(at phase, err error) *send.Failure {
 		f.Code, f.Text = "timeout", "no answer in time"
 	case isCertificate(err):
 		f.Outcome, f.Code, f.Text = send.Refused, "tls_certificate", err.Error()
-	case at == connecting:
+	case at == phaseConnect:
 		f.Code, f.Text = "connect", err.Error()
-	case at == loggingIn:
+	case at == phaseLogin:
 		f.Outcome, f.Code, f.Text = send.Refused, "login", err.Error()
 	}
-	if at == ending {
+	if at == phaseEnd {
 		f.Outcome, f.Text = send.Unknown, f.Text+" after the message had been transmitted"
 	}
 	return f
@@ -60,10 +60,10 @@ func isCertificate(err error) bool {
 	return errors.As(err, &verify) || errors.As(err, &host) || errors.As(err, &unknown)
 }
 
-// enhanced is a status code by RFC 3463 before the text of a reply.
+// enhanced matches an enhanced status code (RFC 3463) at the start of a reply.
 var enhanced = regexp.MustCompile(`^([245])\.(\d{1,3})\.(\d{1,3})(?:\s|$)`)
 
-// refused tells what a reply of the server means: none of them leaves it open whether the message was sent.
+// refused classifies a negative reply. After a reply it is certain that the message was not sent.
 func refused(at phase, reply *textproto.Error) *send.Failure {
 	f := &send.Failure{Outcome: send.Permanent, Code: "smtp_" + strconv.Itoa(reply.Code), Text: reply.Msg}
 	subject := ""
@@ -72,24 +72,24 @@ func refused(at phase, reply *textproto.Error) *send.Failure {
 		subject = m[2]
 	}
 	switch {
-	case reply.Code == 421: // it ends the connection, and may say so at any time
+	case reply.Code == 421: // closes the connection, in any phase
 		f.Outcome = send.Temporary
-		f.Down = at <= loggingIn
-	case at == loggingIn && reply.Code/100 == 4: // its list of users is away
+		f.Down = at <= phaseLogin
+	case at == phaseLogin && reply.Code/100 == 4: // the server's user database is unavailable
 		f.Outcome, f.Down = send.Temporary, true
-	case at == loggingIn:
+	case at == phaseLogin:
 		f.Outcome, f.Down = send.Refused, true
 	case reply.Code/100 == 4:
 		f.Outcome = send.Temporary
-		f.Down = at == connecting
-	case reply.Code/100 != 5: // it does not speak SMTP as we do
+		f.Down = at == phaseConnect
+	case reply.Code/100 != 5: // not SMTP as specified
 		f.Outcome, f.Down = send.Refused, true
-	case at == connecting:
+	case at == phaseConnect:
 		f.Outcome, f.Down = send.Refused, true
-	case reply.Code == 530, reply.Code == 538: // a login or TLS is wanted
+	case reply.Code == 530, reply.Code == 538: // login or TLS required
 		f.Outcome, f.Down = send.Refused, true
-	case at == naming, subject == "7", subject == "5", subject == "3", reply.Code == 552, reply.Code/10 == 50:
-		// Who sends, a rule of this server, what it knows, its size: another one may see it otherwise.
+	case at == phaseMail, subject == "7", subject == "5", subject == "3", reply.Code == 552, reply.Code/10 == 50:
+		// Objections to the sender, policy, protocol support or size: another server may accept the message.
 		f.Outcome = send.Refused
 	}
 	return f
@@ -97,9 +97,8 @@ func refused(at phase, reply *textproto.Error) *send.Failure {
 
 var address = regexp.MustCompile(`[^\s<>"'(),;:]+@[^\s<>"'(),;:]+`)
 
-// private takes the recipient, other addresses and what stands in the message out of the text of a failure, and
-// shortens it.
-func private(text string, m *send.Message) string {
+// redact removes the recipient, other addresses and words of the message from an error text, and shortens it.
+func redact(text string, m *send.Message) string {
 	text = strings.ToValidUTF8(strings.Join(strings.Fields(text), " "), "?")
 	text = address.ReplaceAllString(text, "…")
 	if local, domain, ok := strings.Cut(m.Recipient, "@"); ok {
@@ -109,9 +108,9 @@ func private(text string, m *send.Message) string {
 	words := strings.Split(text, " ")
 	for i, word := range words {
 		bare := strings.Trim(word, `.,;:!?()[]<>"'`)
-		// What tells something: a code, a link, a name with a number. Plain words may stay.
+		// Redact only words that carry information, such as codes, links and names with digits.
 		if len(bare) >= 4 && strings.ContainsAny(bare, "0123456789/.=") && !enhanced.MatchString(bare) &&
-			says(&m.Content, bare) {
+			contains(&m.Content, bare) {
 			words[i] = "…"
 		}
 	}
@@ -123,11 +122,11 @@ func private(text string, m *send.Message) string {
 	return text
 }
 
-func says(c *send.Content, word string) bool {
+func contains(c *send.Content, word string) bool {
 	return strings.Contains(c.Subject, word) || strings.Contains(c.Text, word) || strings.Contains(c.HTML, word)
 }
 
-// replaceFold replaces words that are old, whatever their case. It leaves alone what is a part of a longer word.
+// replaceFold replaces whole words equal to old, ignoring case.
 func replaceFold(text, old, by string) string {
 	if old == "" || !utf8.ValidString(old) {
 		return text
@@ -141,8 +140,8 @@ var queuedAs = []*regexp.Regexp{
 	regexp.MustCompile(`(?i)^(?:2\.\d+\.\d+ )?ok:? <?([^\s<>:,]{8,})>?$`),
 }
 
-// providerID is the server's number for a message, from its answer to it, as Postfix, Exim, and the services
-// write it. Without one it is the message's own id, which bounces quote.
+// providerID extracts the server's queue id from its final reply, in the formats of Postfix, Exim and common services.
+// Without one it returns own, the Message-ID, which bounces quote.
 func providerID(reply, own string) string {
 	for _, r := range queuedAs {
 		if m := r.FindStringSubmatch(strings.TrimSpace(reply)); m != nil && len(m[1]) <= 256 && utf8.ValidString(m[1]) {

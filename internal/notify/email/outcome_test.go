@@ -18,14 +18,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// large is a message that does not fit into what systems keep of a connection that nobody reads.
+// large returns a message that exceeds the socket buffers.
 func large() *send.Message {
 	m := message("hello")
 	m.Content.Attachments = []send.Attachment{{Name: "a", Type: "text/plain", Data: make([]byte, 8<<20)}}
 	return m
 }
 
-func TestEveryEndIsToldForWhatItIs(t *testing.T) {
+func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	const temporary, refused, permanent, unknown = send.Temporary, send.Refused, send.Permanent, send.Unknown
 	for _, c := range []struct {
@@ -55,7 +55,7 @@ func TestEveryEndIsToldForWhatItIs(t *testing.T) {
 		{emailtest.Rcpt, "550 5.7.1 relaying denied", refused, "smtp_550_5.7.1", false, 0},
 		{emailtest.Rcpt, "reset", temporary, "connection", false, 0},
 		{emailtest.Rcpt, "stall", temporary, "timeout", false, 0},
-		{emailtest.Body, "reset", unknown, "connection", false, 0}, // all of it, with its end, may have been on its way
+		{emailtest.Body, "reset", unknown, "connection", false, 0}, // the whole message may have been in the socket buffer
 		{emailtest.Body, "stall", unknown, "timeout", false, 0},
 		{emailtest.End, "451 4.3.0 disk full", temporary, "smtp_451_4.3.0", false, 0},
 		{emailtest.End, "421 4.3.2 restarting", temporary, "smtp_421_4.3.2", false, 0},
@@ -73,7 +73,7 @@ func TestEveryEndIsToldForWhatItIs(t *testing.T) {
 		for _, serial := range []bool{false, true} {
 			name := c.phase + " " + c.does
 			if serial {
-				name += ", one by one"
+				name += ", no pipelining"
 			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -90,14 +90,14 @@ func TestEveryEndIsToldForWhatItIs(t *testing.T) {
 					t.Errorf("%+v", f)
 				}
 				if n := len(server.Messages()); n != c.taken {
-					t.Errorf("%d messages were taken", n)
+					t.Errorf("%d messages accepted", n)
 				}
-				// The next one is not in its way.
+				// The next message is not affected.
 				server.Do(c.phase, "")
 				if c.does != "stall" {
 					deliver(t, s, message("hello"))
 					if n := len(server.Messages()); n != c.taken+1 {
-						t.Errorf("%d messages were taken, with the second", n)
+						t.Errorf("%d messages accepted, including the second", n)
 					}
 				}
 			})
@@ -105,7 +105,7 @@ func TestEveryEndIsToldForWhatItIs(t *testing.T) {
 	}
 }
 
-func TestAConnectionLostBeforeTheEndOfAMessageLeavesNothingOpen(t *testing.T) {
+func TestConnectionLostBeforeTheEndIsTemporary(t *testing.T) {
 	t.Parallel()
 	for _, does := range []string{"reset", "stall", "kill"} {
 		t.Run(does, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAConnectionLostBeforeTheEndOfAMessageLeavesNothingOpen(t *testing.T) {
 			if does == "kill" {
 				settings.Timeouts.Data = time.Minute
 				server.Do(emailtest.Body, "stall")
-				go func() { // with the message on its way
+				go func() { // while the message is being transmitted
 					server.Wait(emailtest.Body)
 					server.Kill()
 				}()
@@ -132,7 +132,7 @@ func TestAConnectionLostBeforeTheEndOfAMessageLeavesNothingOpen(t *testing.T) {
 	}
 }
 
-func TestAServerKilledAfterTheEndLeavesItOpen(t *testing.T) {
+func TestServerKilledAfterTheEndIsUnknown(t *testing.T) {
 	t.Parallel()
 	for phase, taken := range map[string]int{emailtest.End: 0, emailtest.Taken: 1} {
 		server := emailtest.Start(t, emailtest.Options{})
@@ -153,7 +153,7 @@ func TestAServerKilledAfterTheEndLeavesItOpen(t *testing.T) {
 	}
 }
 
-func TestAnAttemptEndsWithItsContext(t *testing.T) {
+func TestAttemptEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		phase string
@@ -181,8 +181,8 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 				f.Down {
 				t.Errorf("%s, cancelled: %v: %+v", c.phase, cancelled, f)
 			}
-			if took := time.Since(start); took > 8*time.Second { // 10 s is what the server gets otherwise
-				t.Errorf("%s, cancelled: %v: it took %v", c.phase, cancelled, took)
+			if took := time.Since(start); took > 8*time.Second { // the timeout without a context is 10 s
+				t.Errorf("%s, cancelled: %v: took %v", c.phase, cancelled, took)
 			}
 			cancel()
 		}
@@ -195,7 +195,7 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestOnlyTheRightPasswordGetsIn(t *testing.T) {
+func TestAuthentication(t *testing.T) {
 	t.Parallel()
 	right := func() (string, error) { return emailtest.Password, nil }
 	wrong := func() (string, error) { return "wrong", nil }
@@ -203,7 +203,7 @@ func TestOnlyTheRightPasswordGetsIn(t *testing.T) {
 		offered  []string
 		auth     string
 		password func() (string, error)
-		code     string // empty: it goes well
+		code     string // empty: success
 	}{
 		{[]string{"PLAIN"}, email.Plain, right, ""},
 		{[]string{"LOGIN"}, email.Login, right, ""},
@@ -240,7 +240,7 @@ func TestOnlyTheRightPasswordGetsIn(t *testing.T) {
 		}
 	}
 	server := emailtest.Start(t, emailtest.Options{Auth: []string{"PLAIN"}})
-	server.Do(emailtest.Login, "454 4.7.0 the list of users is away")
+	server.Do(emailtest.Login, "454 4.7.0 user database unavailable")
 	settings := config(server)
 	settings.Username, settings.Password = emailtest.User, right
 	if f := fail(t, t.Context(), sender(t, settings), message("hello")); f.Outcome != send.Temporary || !f.Down {
@@ -248,7 +248,7 @@ func TestOnlyTheRightPasswordGetsIn(t *testing.T) {
 	}
 }
 
-func TestAPasswordIsReadAtEveryLogin(t *testing.T) {
+func TestPasswordIsReadAtEveryLogin(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{Auth: []string{"PLAIN"}})
 	file := filepath.Join(t.TempDir(), "token")
@@ -270,7 +270,7 @@ func TestAPasswordIsReadAtEveryLogin(t *testing.T) {
 	}
 }
 
-func TestNobodyListensIn(t *testing.T) {
+func TestTLSIsVerified(t *testing.T) {
 	t.Parallel()
 	other := emailtest.Start(t, emailtest.Options{})
 	for name, c := range map[string]struct {
@@ -280,11 +280,11 @@ func TestNobodyListensIn(t *testing.T) {
 		code    string
 	}{
 		"no STARTTLS": {emailtest.Options{}, email.StartTLS, nil, "smtp_538"},
-		"a certificate that nobody signed": {emailtest.Options{TLS: true}, email.StartTLS,
+		"an untrusted certificate": {emailtest.Options{TLS: true}, email.StartTLS,
 			func(c *email.Config) { c.Roots = other.Roots }, "tls_certificate"},
-		"a certificate for another": {emailtest.Options{TLS: true}, email.StartTLS,
+		"a certificate for another host": {emailtest.Options{TLS: true}, email.StartTLS,
 			func(c *email.Config) { c.ServerName = "mail.other.example" }, "tls_certificate"},
-		"a certificate for another, at once": {emailtest.Options{Only: true}, email.Implicit,
+		"a certificate for another host, implicit TLS": {emailtest.Options{Only: true}, email.Implicit,
 			func(c *email.Config) { c.ServerName = "mail.other.example" }, "tls_certificate"},
 	} {
 		server := emailtest.Start(t, c.options)
@@ -307,7 +307,7 @@ func TestNobodyListensIn(t *testing.T) {
 	deliver(t, sender(t, settings), message("hello"))
 }
 
-func TestNobodyListensAtAll(t *testing.T) {
+func TestUnreachableServerIsDown(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	server.Kill()
@@ -322,7 +322,7 @@ func TestNobodyListensAtAll(t *testing.T) {
 	}
 }
 
-func TestFailuresNameNobodyAndTellNothing(t *testing.T) {
+func TestFailureTextsAreRedacted(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	s := sender(t, config(server))
@@ -334,7 +334,7 @@ func TestFailuresNameNobodyAndTellNothing(t *testing.T) {
 		server.Do(emailtest.Rcpt, reply)
 		m := message("Your code: 445566. Or https://shop.example/reset?token=abc")
 		if f := fail(t, t.Context(), s, m); f.Text != want {
-			t.Errorf("%q, not %q", f.Text, want)
+			t.Errorf("%q, want %q", f.Text, want)
 		}
 	}
 	server.Do(emailtest.Rcpt, "451 4.3.0 "+strings.Repeat("a", 900))
@@ -343,13 +343,13 @@ func TestFailuresNameNobodyAndTellNothing(t *testing.T) {
 	}
 }
 
-func TestAMessageThatIsTooLargeForTheServerIsNotHandedOver(t *testing.T) {
+func TestMessageAboveSIZEIsNotTransmitted(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{Largest: 100_000})
 	s := sender(t, config(server))
 	if f := fail(t, t.Context(), s, large()); f.Outcome != send.Refused || f.Code != "smtp_552_5.3.4" || f.Down ||
 		server.Count(emailtest.Mail) != 0 {
-		t.Errorf("%+v, %d times asked", f, server.Count(emailtest.Mail))
+		t.Errorf("%+v, %d MAIL commands", f, server.Count(emailtest.Mail))
 	}
 	deliver(t, s, message("hello"))
 	if n := server.Count("connection"); n != 1 {
@@ -357,7 +357,7 @@ func TestAMessageThatIsTooLargeForTheServerIsNotHandedOver(t *testing.T) {
 	}
 }
 
-// scripted is a server that answers each command from a table, and tells what it heard over each connection.
+// scripted starts a server that answers commands from a table, and returns what it received over each connection.
 func scripted(t *testing.T, answers map[string]string) (settings email.Config, heard chan string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -389,8 +389,9 @@ func scripted(t *testing.T, answers map[string]string) (settings email.Config, h
 	return settings, heard
 }
 
-// TestAServerThatWaitsForAMessageToNobodyGetsNone: RFC 2920 lets it, after commands that went out together.
-func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
+// With PIPELINING a server may accept DATA although it refused the only RCPT (RFC 2920). The connection is closed
+// without a message.
+func TestPipelinedDATAAfterRefusedRCPTClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	settings, heard := scripted(t, map[string]string{"EHLO": "250-hello\r\n250 PIPELINING", "MAIL": "250 ok",
 		"RCPT": "550 5.1.1 no such user", "DATA": "354 go on"})
@@ -400,15 +401,15 @@ func TestAServerThatWaitsForAMessageToNobodyGetsNone(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 		if text := <-heard; text != "EHLO here\nMAIL FROM:<no-reply@shop.example>\nRCPT TO:<ada@customer.example>\nDATA\n" {
-			t.Errorf("it heard %q", text)
+			t.Errorf("the server received %q", text)
 		}
 	}
 	if s.Idle() != 0 {
-		t.Error("a connection is kept that was closed")
+		t.Error("a closed connection is in the pool")
 	}
 }
 
-func TestWhatARefusalLeftIsTakenBackBeforeTheNextMessage(t *testing.T) {
+func TestRSETAfterARefusal(t *testing.T) {
 	t.Parallel()
 	for _, together := range []bool{false, true} {
 		hello, data := "250 hello", ""
@@ -429,7 +430,7 @@ func TestWhatARefusalLeftIsTakenBackBeforeTheNextMessage(t *testing.T) {
 		}
 		const one = "MAIL FROM:<no-reply@shop.example>\nRCPT TO:<ada@customer.example>\n"
 		if text := <-heard; text != "EHLO here\n"+one+data+"RSET\n"+one+data+"QUIT\n" {
-			t.Errorf("it heard %q", text)
+			t.Errorf("the server received %q", text)
 		}
 	}
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Sender sends e-mails by one server. It is a send.Sender.
+// Sender sends e-mails through one SMTP server. It implements send.Sender.
 type Sender struct {
 	config     Config
 	identity   *identity
 	identities map[int32]*identity
-	slots      chan struct{} // one for each connection in use
+	slots      chan struct{} // one per connection in use
 
 	mu     sync.Mutex
-	idle   []*conn // the one used last is at the end, and is taken first
+	idle   []*conn // a stack: the last used connection is reused first
 	closed bool
 }
 
-// New checks a configuration. It does not connect.
+// New validates a configuration. It does not connect.
 func New(config Config) (*Sender, error) {
 	if err := config.complete(); err != nil {
 		return nil, err
@@ -41,11 +41,11 @@ func New(config Config) (*Sender, error) {
 	return s, nil
 }
 
-// Send hands a message over. It waits for a connection while all are in use.
+// Send sends a message. It waits while all connections are in use.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	l, err := s.compose(m)
 	if err != nil {
-		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: private(err.Error(), m)}
+		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: redact(err.Error(), m)}
 	}
 	select {
 	case s.slots <- struct{}{}:
@@ -55,25 +55,25 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	}
 	reply, f := s.deliver(ctx, l)
 	if f != nil {
-		f.Text = private(f.Text, m)
+		f.Text = redact(f.Text, m)
 		return send.Receipt{}, f
 	}
 	return send.Receipt{ProviderMessageID: providerID(reply, l.id)}, nil
 }
 
-// deliver hands a message over by a connection that is open, or by a new one.
-func (s *Sender) deliver(ctx context.Context, l *letter) (reply string, f *send.Failure) {
-	for c := s.take(); ; c = nil {
+// deliver sends a message over an idle connection or a new one.
+func (s *Sender) deliver(ctx context.Context, l *composed) (reply string, f *send.Failure) {
+	for c := s.takeIdle(); ; c = nil {
 		kept := c != nil
 		if !kept {
 			if c, f = s.dial(ctx); f != nil {
-				// Whether the server takes anything cannot be told of an attempt that was given no time.
-				f.Down = f.Down && !over(ctx)
+				// An attempt without time says nothing about the server.
+				f.Down = f.Down && !expired(ctx)
 				return "", f
 			}
 		}
 		reply, at, err := c.send(ctx, l)
-		if ctx.Err() != nil { // its end may be about to reach the connection, whoever has that by then
+		if ctx.Err() != nil { // the deadline set by watch may come late, and must not hit the next user
 			c.close()
 		}
 		if err == nil {
@@ -81,33 +81,34 @@ func (s *Sender) deliver(ctx context.Context, l *letter) (reply string, f *send.
 			s.keep(c)
 			return reply, nil
 		}
-		if isReply(err) && !isGone(err) {
+		if isReply(err) && !closesConnection(err) {
 			s.keep(c)
 			return "", failed(at, err)
 		}
 		c.close()
-		// The server may have left one that was kept, which is found out only now: a new one is tried at once.
-		if kept && at < ending && !over(ctx) {
+		// The server may have closed an idle connection, which shows only now: retry on a new one.
+		if kept && at < phaseEnd && !expired(ctx) {
 			continue
 		}
 		return "", failed(at, err)
 	}
 }
 
-// over tells whether ctx has ended, or is about to: deadlines of connections may be a moment before.
-func over(ctx context.Context) bool {
+// expired reports whether ctx has ended or its deadline has passed: a deadline of a connection may fire a moment before
+// ctx ends.
+func expired(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(end)
 }
 
-// isGone: with this reply the server ends the connection.
-func isGone(err error) bool {
+// closesConnection reports whether the server closes the connection with this reply.
+func closesConnection(err error) bool {
 	var reply *textproto.Error
 	return errors.As(err, &reply) && reply.Code == 421
 }
 
-// take returns a connection that has nothing to do, or nil.
-func (s *Sender) take() *conn {
+// takeIdle returns an idle connection, or nil.
+func (s *Sender) takeIdle() *conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.idle); n > 0 {
@@ -119,11 +120,11 @@ func (s *Sender) take() *conn {
 	return nil
 }
 
-// keep has a connection wait for the next message, for a while.
+// keep returns a connection to the pool, or closes it if it has been used enough.
 func (s *Sender) keep(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.gone {
+	if c.closed {
 		return
 	}
 	if s.closed || c.used >= s.config.PerConnection {
@@ -145,12 +146,12 @@ func (s *Sender) expire(c *conn) {
 		}
 	}
 	s.mu.Unlock()
-	if found { // else somebody took it in this moment
+	if found { // otherwise in use again
 		c.quit()
 	}
 }
 
-// Close closes the connections that have nothing to do, and lets go of the others when they have done.
+// Close closes idle connections. Others are closed after use.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	idle := s.idle
@@ -163,7 +164,7 @@ func (s *Sender) Close() error {
 	return nil
 }
 
-// Idle is how many connections are open that have nothing to do.
+// Idle returns the number of idle connections.
 func (s *Sender) Idle() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

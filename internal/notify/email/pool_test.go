@@ -13,14 +13,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-func TestConnectionsStayOpen(t *testing.T) {
+func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	s := sender(t, config(server))
 	for range 50 {
 		deliver(t, s, message("hello"))
 	}
-	// Not even a refusal closes one.
+	// A refusal does not close the connection.
 	server.Do(emailtest.Rcpt, "550 5.1.1 no such user")
 	fail(t, t.Context(), s, message("hello"))
 	server.Do(emailtest.Rcpt, "")
@@ -30,13 +30,13 @@ func TestConnectionsStayOpen(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatTheServerLeftIsFoundOutAtOnce(t *testing.T) {
+func TestStaleConnectionsAreReplacedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, serial := range []bool{false, true} {
 		server := emailtest.Start(t, emailtest.Options{Serial: serial})
 		s := sender(t, config(server))
 		var both sync.WaitGroup
-		server.Do(emailtest.End, "slow 200ms") // so that there are two connections
+		server.Do(emailtest.End, "slow 200ms") // forces two connections
 		for range 2 {
 			both.Go(func() {
 				if _, err := s.Send(t.Context(), message("hello")); err != nil {
@@ -49,7 +49,7 @@ func TestAConnectionThatTheServerLeftIsFoundOutAtOnce(t *testing.T) {
 		for range 2 {
 			deliver(t, s, message("hello"))
 		}
-		server.Do(emailtest.Mail, "421 4.4.2 you said nothing for long")
+		server.Do(emailtest.Mail, "421 4.4.2 idle timeout")
 		if f := fail(t, t.Context(), s, message("hello")); f.Outcome != send.Temporary {
 			t.Errorf("%+v", f)
 		}
@@ -61,7 +61,7 @@ func TestAConnectionThatTheServerLeftIsFoundOutAtOnce(t *testing.T) {
 	}
 }
 
-func TestAConnectionIsGivenUpInTime(t *testing.T) {
+func TestConnectionsAreClosedAfterUseAndIdleness(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	c := config(server)
@@ -71,7 +71,7 @@ func TestAConnectionIsGivenUpInTime(t *testing.T) {
 		deliver(t, s, message("hello"))
 	}
 	if n := server.Count("connection"); n != 3 {
-		t.Errorf("%d connections for five messages, two each", n)
+		t.Errorf("%d connections for five messages, at most two each", n)
 	}
 	server = emailtest.Start(t, emailtest.Options{})
 	c = config(server)
@@ -82,14 +82,14 @@ func TestAConnectionIsGivenUpInTime(t *testing.T) {
 		deliver(t, s, message("hello"))
 		for start := time.Now(); s.Idle() > 0; {
 			if time.Since(start) > 10*time.Second {
-				t.Fatal("a connection is kept for ever")
+				t.Fatal("an idle connection was not closed")
 			}
 		}
 	}
 	server.Wait("gone")
 }
 
-func TestManyAtOnceArriveOnceEach(t *testing.T) {
+func TestConcurrentMessagesArriveOnce(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	c := config(server)
@@ -125,7 +125,7 @@ func TestManyAtOnceArriveOnceEach(t *testing.T) {
 	}
 }
 
-func TestClosingLeavesNoConnection(t *testing.T) {
+func TestCloseLeavesNoConnection(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	s := sender(t, config(server))
@@ -133,13 +133,13 @@ func TestClosingLeavesNoConnection(t *testing.T) {
 	if err := s.Close(); err != nil || s.Idle() != 0 {
 		t.Errorf("%v, %d connections", err, s.Idle())
 	}
-	deliver(t, s, message("hello")) // one that was on its way
+	deliver(t, s, message("hello")) // while another Send may still run
 	if s.Idle() != 0 {
 		t.Errorf("%d connections", s.Idle())
 	}
 }
 
-func TestConfigurationsAreChecked(t *testing.T) {
+func TestConfigErrorsNameTheField(t *testing.T) {
 	t.Parallel()
 	secret := func() (string, error) { return "x", nil }
 	for _, c := range []struct {
@@ -173,7 +173,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		}
 		c.change(&settings)
 		if _, err := email.New(settings); err == nil || !strings.HasPrefix(err.Error(), c.want) {
-			t.Errorf("%v, not %s", err, c.want)
+			t.Errorf("%v, want %s", err, c.want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// newLogin is the server's side of a way to log in. done is called when it went well.
+// newLogin returns the server side of a SASL mechanism. done is called after success.
 func newLogin(mechanism string, done func()) (sasl.Server, error) {
 	check := func(user, password string) error {
 		if user != User || password != Password {
@@ -65,11 +65,11 @@ func (x *xoauth2) Next(response []byte) (challenge []byte, done bool, err error)
 	return nil, true, x.check(strings.TrimPrefix(user, "user="), token)
 }
 
-// scram is SCRAM-SHA-256 (RFC 7677).
+// scram implements SCRAM-SHA-256 (RFC 7677).
 type scram struct {
 	done        func()
 	step        int
-	bare, first string // the client's first message without its header, and ours
+	bare, first string // the client's first message without its header, and the server's
 	nonce       string
 	salted      []byte
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/emersion/go-smtp"
 )
 
-// variable has the options in the server's process, and is not there in others.
+// variable is the environment variable with the server's options. It is set only in the server process.
 const variable = "LEDGERD_EMAILTEST"
 
 func init() {
@@ -33,14 +33,14 @@ func init() {
 	}
 }
 
-// process is the server from the inside.
+// process is the state of the server process.
 type process struct {
 	options Options
 	dir     string
 
 	mu    sync.Mutex
 	plan  map[string]string // by phase
-	taken map[string]bool   // Message-IDs
+	taken map[string]bool   // by Message-ID
 	conns int
 }
 
@@ -79,13 +79,13 @@ func serve(text string) error {
 	return s.Serve(listener)
 }
 
-// quiet: connections that break are what tests are about.
+// quiet discards errors: broken connections are expected.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 func (quiet) Println(...any)        {}
 
-// obey reads what to do, until the test is gone.
+// obey reads commands until the test process has gone.
 func (p *process) obey() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -98,7 +98,7 @@ func (p *process) obey() {
 	os.Exit(0)
 }
 
-// door is where connections come in.
+// door is the listener. It counts connections, and applies the plan for Connect.
 type door struct {
 	net.Listener
 	p *process
@@ -127,7 +127,7 @@ func (d *door) Accept() (net.Conn, error) {
 	}
 }
 
-// serial hides that the server has PIPELINING.
+// serial removes PIPELINING from the EHLO reply.
 type serial struct{ net.Conn }
 
 func (s *serial) Write(b []byte) (int, error) {
@@ -137,7 +137,7 @@ func (s *serial) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// at does what is to be done in a phase. It returns the reply that is to be given, or nil to go on as usual.
+// at executes the plan of a phase. It returns a reply to send, or nil to continue.
 func (p *process) at(phase string, c net.Conn) *smtp.SMTPError {
 	fmt.Println(phase)
 	p.mu.Lock()
@@ -158,7 +158,7 @@ func (p *process) at(phase string, c net.Conn) *smtp.SMTPError {
 			_ = c.(*net.TCPConn).SetLinger(0)
 		}
 		_ = c.Close()
-		return &smtp.SMTPError{Code: 421, Message: "nobody hears this"} // and nothing is taken
+		return &smtp.SMTPError{Code: 421, Message: "connection closed"}
 	case strings.HasPrefix(what, "slow "):
 		if wait, err := time.ParseDuration(strings.TrimPrefix(what, "slow ")); err == nil {
 			time.Sleep(wait)
@@ -255,7 +255,7 @@ func (s *session) Data(r io.Reader) error {
 	return &smtp.SMTPError{Code: 250, EnhancedCode: smtp.EnhancedCode{2, 0, 0}, Message: "Ok: queued as 4F2C7A1B"}
 }
 
-// take writes the message down: from then on the server answers for it.
+// take stores a message: from then on the server is responsible for it.
 func (p *process) take(m Message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -277,7 +277,7 @@ func (p *process) take(m Message) error {
 	return errors.Join(err, f.Close())
 }
 
-// recall knows again what was taken in earlier lives.
+// recall reads the messages accepted before a restart.
 func (p *process) recall() error {
 	text, err := os.ReadFile(filepath.Join(p.dir, "messages"))
 	if err != nil && !os.IsNotExist(err) {

@@ -22,52 +22,52 @@ import (
 	"time"
 )
 
-// Options of a server.
+// Options configures a server.
 type Options struct {
-	TLS  bool     // STARTTLS is offered
-	Only bool     // TLS from the first byte
-	Auth []string // mechanisms offered: PLAIN, LOGIN, SCRAM-SHA-256, XOAUTH2. Empty: nobody has to log in
-	// Serial: no PIPELINING. ASCII: no SMTPUTF8.
+	TLS  bool     // offer STARTTLS
+	Only bool     // implicit TLS
+	Auth []string // mechanisms offered: PLAIN, LOGIN, SCRAM-SHA-256, XOAUTH2. Empty: no login required
+	// Serial disables PIPELINING, ASCII disables SMTPUTF8.
 	Serial, ASCII bool
-	// Largest is the size of a message that it takes; 0: any.
+	// Largest is the SIZE limit; 0: none.
 	Largest int64
-	// Once: a message whose Message-ID it has is answered as taken, and not taken again.
+	// Once acknowledges a repeated Message-ID without accepting the message again.
 	Once bool
 }
 
-// The one user that may log in.
+// The only valid login.
 const (
 	User     = "mailer@shop.example"
 	Password = "pencil and paper"
 )
 
-// Phases of a conversation that Do may have a say in.
+// Phases for Do.
 const (
-	Connect = "connect" // the client has connected
+	Connect = "connect"
 	Login   = "login"
 	Mail    = "mail"
 	Rcpt    = "rcpt"
-	Body    = "body"  // the message is coming in: some of it has been read
-	End     = "end"   // the end of the message has come in; it is not taken
-	Taken   = "taken" // the message is taken, the client does not know
+	Body    = "body"  // part of the message was read
+	End     = "end"   // the terminating dot was read; the message is not accepted yet
+	Taken   = "taken" // the message is accepted, the client has no reply yet
 )
 
-// Message is one that the server took.
+// Message is an accepted message.
 type Message struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	UTF8 bool   `json:"utf8"` // the client said SMTPUTF8
+	UTF8 bool   `json:"utf8"` // the client used SMTPUTF8
 	TLS  bool   `json:"tls"`
 	User string `json:"user"`
-	Conn int    `json:"conn"` // by which connection, counted from 1
+	Conn int    `json:"conn"` // number of the connection, from 1
 	Text []byte `json:"text"`
 }
 
-// Server is a running one.
+// Server is a running SMTP server.
 type Server struct {
 	Host  string
 	Port  int
-	Roots *x509.CertPool // of its certificate, which is for 127.0.0.1 and mail.shop.example
+	Roots *x509.CertPool // trusts its certificate for 127.0.0.1 and mail.shop.example
 
 	t       testing.TB
 	dir     string
@@ -81,7 +81,7 @@ type Server struct {
 	news   chan struct{} // closed at every event
 }
 
-// Start starts one. It ends with the test.
+// Start starts a server, which is killed at the end of the test.
 func Start(t testing.TB, o Options) *Server {
 	t.Helper()
 	s := &Server{t: t, dir: t.TempDir(), options: o, Host: "127.0.0.1"}
@@ -91,7 +91,7 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// Restart starts a server again that was killed, at the same address and with what it took before.
+// Restart restarts a server at the same address with the messages accepted before.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
@@ -142,14 +142,14 @@ func (s *Server) listen(stdout io.Reader, process *exec.Cmd, ended chan struct{}
 	_ = process.Wait()
 }
 
-// Kill ends the server at once, with SIGKILL.
+// Kill kills the process with SIGKILL.
 func (s *Server) Kill() {
 	_ = s.process.Process.Kill()
 	<-s.ended
 }
 
-// Do has the server do something in a phase from now on: "" as usual; a reply such as "451 4.3.0 later";
-// "reset" and "close": the connection; "stall": nothing, for ever; "slow 100ms": wait before going on.
+// Do sets the behaviour in a phase: "" for normal; a reply such as "451 4.3.0 later"; "reset" or "close" of the
+// connection; "stall" for ever; or a delay, "slow 100ms".
 func (s *Server) Do(phase, what string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -161,8 +161,8 @@ func (s *Server) Do(phase, what string) {
 	s.waitFor(func() bool { return s.count("ok") > n })
 }
 
-// Wait waits until the server has told of something that begins with text, and returns it: "listening",
-// "connection N", the phases, as they come, and "gone" when the client has left.
+// Wait waits for an event that begins with text, and returns it: "listening", "connection N", a phase, or "gone" when a
+// client has disconnected.
 func (s *Server) Wait(text string) string {
 	s.t.Helper()
 	found := ""
@@ -178,13 +178,13 @@ func (s *Server) Wait(text string) string {
 	return found
 }
 
-// Count tells how often the server told of something that begins with text, up to now.
+// Count returns the number of events so far that begin with text.
 func (s *Server) Count(text string) int {
 	s.t.Helper()
 	select {
 	case <-s.ended:
 	default:
-		s.Do("now", "") // what it told before is known when this is done
+		s.Do("now", "") // once this is acknowledged, all earlier events have arrived
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,12 +214,12 @@ func (s *Server) waitFor(found func() bool) {
 		select {
 		case <-news:
 		case <-late:
-			s.t.Fatal("the SMTP server does not come to it")
+			s.t.Fatal("timeout: the SMTP server did not report the event")
 		}
 	}
 }
 
-// Messages are those that the server took, over all its lives.
+// Messages returns all accepted messages, across restarts.
 func (s *Server) Messages() []Message {
 	s.t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "messages"))
@@ -229,7 +229,7 @@ func (s *Server) Messages() []Message {
 	var all []Message
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
-			break // it was killed while it wrote: not taken
+			break // killed during the write: not accepted
 		}
 		var m Message
 		if err := json.Unmarshal([]byte(line), &m); err != nil {
@@ -240,7 +240,7 @@ func (s *Server) Messages() []Message {
 	return all
 }
 
-// RootsFile is where the certificate stands that it has to be trusted by.
+// RootsFile returns the path of the server's certificate, which clients have to trust.
 func (s *Server) RootsFile() string { return filepath.Join(s.dir, "cert.pem") }
 
 func (s *Server) certify() {

@@ -1,6 +1,5 @@
-// Package filelog is the sender for development: it writes every message as a line of JSON to a file, or to
-// standard error, and sends nothing. A key is written once, however often and by however many processes it is
-// sent: as by a provider that honours keys.
+// Package filelog is a sender for development: it appends each message as a line of JSON to a file, or writes it to
+// standard error. Keys are deduplicated, even across processes, as by a provider with idempotency keys.
 package filelog
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// line is a message as it is written.
+// line is the format of a message in the file.
 type line struct {
 	At          time.Time         `json:"at"`
 	Channel     send.Channel      `json:"channel"`
@@ -46,17 +45,17 @@ type attachment struct {
 	Bytes int    `json:"bytes"`
 }
 
-// Sender writes messages down. It is a send.Sender for every channel.
+// Sender writes messages to a file. It implements send.Sender for all channels.
 type Sender struct {
 	mu   sync.Mutex
-	out  io.Writer // standard error
-	file *os.File  // nil: out
+	out  io.Writer // standard error, if file is nil
+	file *os.File
 	seen map[string]int64
-	read int64 // how much of the file is in seen
+	read int64 // offset up to which seen covers the file
 }
 
-// New writes to a file, which it makes, for the owner alone, if it is not there. Without a name it writes to
-// standard error, and knows only the keys that it has had itself.
+// New opens or creates a file that only its owner can read. Without a name it writes to standard error, and
+// deduplicates only within this process.
 func New(name string) (*Sender, error) {
 	if name == "" {
 		return &Sender{out: os.Stderr, seen: map[string]int64{}}, nil
@@ -68,14 +67,14 @@ func New(name string) (*Sender, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := file.Chmod(0o600); err != nil { // it was there, and others could read it
+	if err := file.Chmod(0o600); err != nil { // the file may have existed with a wider mode
 		_ = file.Close()
 		return nil, err
 	}
 	return &Sender{file: file, seen: map[string]int64{}}, nil
 }
 
-// Send writes a message down, unless its key has been.
+// Send appends a message, unless its key was written before.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if ctx.Err() != nil {
 		return send.Receipt{}, &send.Failure{Outcome: send.Temporary, Code: "cancelled",
@@ -101,7 +100,7 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	return send.Receipt{ProviderMessageID: fmt.Sprintf("line-at-%d", s.seen[m.Key])}, nil
 }
 
-// append writes to the file while no other process does, after having read what those have written.
+// append locks the file, reads lines of other processes, and appends a line.
 func (s *Sender) append(key string, text []byte) error {
 	surely := func(what string, err error) error {
 		return &send.Failure{Outcome: send.Temporary, Code: "file", Text: fmt.Sprintf("%s: %v", what, err), Down: true}
@@ -127,14 +126,14 @@ func (s *Sender) append(key string, text []byte) error {
 	return nil
 }
 
-// catchUp reads what is new in the file. A line that a process did not live to end is taken away: nobody was
-// told that it is written.
+// catchUp reads new lines of the file. It truncates an incomplete last line of a crashed process, whose Send never
+// returned.
 func (s *Sender) catchUp() error {
 	info, err := s.file.Stat()
 	if err != nil {
 		return err
 	}
-	if info.Size() < s.read { // somebody emptied it
+	if info.Size() < s.read { // the file was truncated
 		s.read, s.seen = 0, map[string]int64{}
 	}
 	if info.Size() == s.read {
@@ -160,7 +159,6 @@ func (s *Sender) catchUp() error {
 	}
 }
 
-// Close closes the file.
 func (s *Sender) Close() error {
 	if s.file == nil {
 		return nil
@@ -179,7 +177,7 @@ func encode(m *send.Message) ([]byte, error) {
 	}
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false) // people read it
+	e.SetEscapeHTML(false) // easier to read
 	err := e.Encode(&l)
 	return text.Bytes(), err
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// many keys, so that processes meet at some.
+// many keys cause collisions between processes
 const many = 3000
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv("FILELOG_TEST_FILE"); name != "" {
-		_, _ = io.ReadAll(os.Stdin) // until all are there
+		_, _ = io.ReadAll(os.Stdin) // until all processes have started
 		s, err := filelog.New(name)
 		for _, n := range rand.Perm(many) {
 			if err == nil {
@@ -80,7 +80,7 @@ func keys(t *testing.T, name string) []string {
 	return all
 }
 
-func TestAMessageIsALine(t *testing.T) {
+func TestMessageIsALineOfJSON(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "new", "messages.json")
 	s := open(t, name)
 	m := message("k")
@@ -96,7 +96,7 @@ func TestAMessageIsALine(t *testing.T) {
 	const want = `:"sms","tenant":1,"id":7,"key":"k","attempt":1,"recipient":"+8613812345678","subject":"s","text":"<t>\n","html":"<p>",` +
 		`"attachments":[{"name":"a","type":"b/c","bytes":3}],"template":{"p":"T1"},"params":[{"name":"n","value":"v"}],"type":"order.paid","data":{"a":1},"headers":{"X":"y"}}` + "\n"
 	if rest != want {
-		t.Errorf("%s\nnot\n%s", rest, want)
+		t.Errorf("got\n%s\nwant\n%s", rest, want)
 	}
 	if info, err := os.Stat(name); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
@@ -108,7 +108,7 @@ func TestAMessageIsALine(t *testing.T) {
 	}
 }
 
-func TestAKeyIsWrittenOnce(t *testing.T) {
+func TestKeyIsWrittenOnce(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "messages.json")
 	s := open(t, name)
 	first := write(t, s, message("a"))
@@ -116,7 +116,7 @@ func TestAKeyIsWrittenOnce(t *testing.T) {
 		t.Errorf("%v, then %v", first, second)
 	}
 	if r := write(t, open(t, name), message("a")); r != first {
-		t.Errorf("another process: %v, not %v", r, first)
+		t.Errorf("another process: %v, want %v", r, first)
 	}
 	write(t, s, message("b"))
 	if k := keys(t, name); len(k) != 2 {
@@ -127,11 +127,11 @@ func TestAKeyIsWrittenOnce(t *testing.T) {
 	}
 	write(t, s, message("a"))
 	if k := keys(t, name); len(k) != 1 {
-		t.Errorf("%v, after somebody emptied the file", k)
+		t.Errorf("after truncation: %v", k)
 	}
 }
 
-func TestALineThatWasTornIsTakenAway(t *testing.T) {
+func TestIncompleteLineIsRemoved(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "messages.json")
 	write(t, open(t, name), message("a"))
 	text, err := os.ReadFile(name)
@@ -206,7 +206,7 @@ func TestProcessesWriteOneFile(t *testing.T) {
 	}
 }
 
-func TestAnEndedAttemptWritesNothing(t *testing.T) {
+func TestCancelledAttemptWritesNothing(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "messages.json")
 	s := open(t, name)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -6,42 +6,42 @@ import (
 	"time"
 )
 
-// Bounds of being passed over.
+// Limits of the circuit breaker.
 const (
-	// openAfter so many failures without a success between them, that might be the provider's.
+	// openAfter consecutive failures open the breaker.
 	openAfter = 5
-	// openFirst is for how long the first time, give or take a fifth. Where it gives no answer, or takes nothing, that
-	// doubles up to openMost.
-	openFirst = time.Second
-	openMost  = time.Minute
+	// minOpen is how long the breaker first stays open, with a jitter of 20 %. If the provider does not answer, or is
+	// down, the time doubles up to maxOpen.
+	minOpen = time.Second
+	maxOpen = time.Minute
 )
 
-// breaker knows whether a provider is worth asking. While it is open nobody asks; then one does, and what
-// becomes of that says whether all others may.
+// breaker is a circuit breaker of one provider account. While it is open no attempt is made. Then one attempt probes,
+// and its outcome closes the breaker or keeps it open.
 type breaker struct {
 	mu       sync.Mutex
-	failures int           // without a success between them
-	wait     time.Duration // for how long it was opened last; 0: it is closed
-	until    time.Time     // when the next one may ask
-	probing  bool          // one is asking
+	failures int           // consecutive
+	wait     time.Duration // how long the breaker was last opened; 0: closed
+	until    time.Time     // when a probe may run
+	probing  bool          // a probe is running
 	now      func() time.Time
 }
 
 func newBreaker() *breaker { return &breaker{now: time.Now} }
 
-// verdict is what an attempt says of the provider.
+// verdict is what the outcome of an attempt says about the provider's health.
 type verdict int
 
 const (
-	nothing  verdict = iota // it says nothing: the attempt was ended by us
-	fine                    // it works, whatever it thinks of the message
-	failing                 // it said no for now: it may be in trouble, or it is the message
-	stalling                // it did not answer
-	down                    // it takes nothing
+	nothing  verdict = iota // no information: the attempt was cancelled
+	fine                    // the provider works, even if it refused the message
+	failing                 // a temporary failure, of the provider or of the message
+	stalling                // no answer
+	down                    // the provider accepts no messages
 )
 
-// permit asks whether an attempt may be made. If so, settle has to be called with the same probe after it; if
-// not, it may after wait.
+// permit reports whether an attempt may be made. If so, the caller has to call settle with the same probe. If not,
+// retry after wait.
 func (b *breaker) permit() (ok, probe bool, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,14 +53,14 @@ func (b *breaker) permit() (ok, probe bool, wait time.Duration) {
 		return false, false, left
 	}
 	if b.probing {
-		return false, false, openFirst // the one that asks will soon know
+		return false, false, minOpen // wait for the running probe
 	}
 	b.probing = true
 	return true, true, 0
 }
 
-// settle tells how an attempt ended. opened is for how long the provider is passed over because of it, 0 if it
-// is not; closed tells that it is asked again from now on.
+// settle records the outcome of an attempt. opened is how long the breaker opens because of it, 0 if it does not;
+// closed reports that it has closed.
 func (b *breaker) settle(probe bool, v verdict) (opened time.Duration, closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -71,19 +71,19 @@ func (b *breaker) settle(probe bool, v verdict) (opened time.Duration, closed bo
 	case v == nothing:
 	case v == fine:
 		if closed = b.wait > 0; closed && !probe {
-			return 0, false // one that was on its way when it was opened: the probe decides
+			return 0, false // an attempt from before the breaker opened: only the probe closes it
 		}
 		b.failures, b.wait = 0, 0
-	case b.wait > 0 && !probe: // the same trouble, which is known
+	case b.wait > 0 && !probe: // the same failure, already known
 	default:
 		b.failures++
 		if v != down && b.failures < openAfter && !probe {
 			return 0, false
 		}
 		if v == failing {
-			b.wait = openFirst
+			b.wait = minOpen
 		} else {
-			b.wait = min(max(openFirst, 2*b.wait), openMost)
+			b.wait = min(max(minOpen, 2*b.wait), maxOpen)
 		}
 		opened = time.Duration(float64(b.wait) * (0.8 + 0.4*rand.Float64()))
 		b.until = b.now().Add(opened)
@@ -91,7 +91,6 @@ func (b *breaker) settle(probe bool, v verdict) (opened time.Duration, closed bo
 	return opened, closed
 }
 
-// isOpen tells whether the provider is passed over at present.
 func (b *breaker) isOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-func TestABreakerOpensAndClosesInTime(t *testing.T) {
+func TestBreakerOpensAndCloses(t *testing.T) {
 	now := time.Unix(0, 0)
 	b := newBreaker()
 	b.now = func() time.Time { return now }
@@ -27,7 +27,7 @@ func TestABreakerOpensAndClosesInTime(t *testing.T) {
 		}
 		return probe, wait
 	}
-	// Failures with a success between them do not open it.
+	// Failures with successes in between do not open it.
 	for range 3 {
 		for range openAfter - 1 {
 			permitted(true)
@@ -42,34 +42,34 @@ func TestABreakerOpensAndClosesInTime(t *testing.T) {
 	for n, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		_, wait := permitted(false)
 		if want *= time.Second; wait < want*8/10 || wait > want*12/10 {
-			t.Errorf("%d: passed over for %v, not %v", n, wait, want)
+			t.Errorf("%d: open for %v, want %v", n, wait, want)
 		}
-		b.settle(false, fine) // one that was on its way
+		b.settle(false, fine) // an attempt from before the breaker opened
 		permitted(false)
 		now = now.Add(wait)
 		probe, _ := permitted(true)
 		if !probe {
-			t.Error("all are let in at once")
+			t.Error("the attempt after the wait is not a probe")
 		}
-		permitted(false) // only one asks
+		permitted(false) // only one probe runs
 		b.settle(probe, stalling)
 	}
 	_, wait := permitted(false)
 	now = now.Add(wait)
 	probe, _ := permitted(true)
-	b.settle(probe, nothing) // it was ended, and says nothing: another one asks
+	b.settle(probe, nothing) // a cancelled probe: the next attempt probes
 	probe, _ = permitted(true)
 	if _, closed := b.settle(probe, fine); !closed {
-		t.Error("it is not closed")
+		t.Error("the breaker is not closed")
 	}
 	permitted(true)
 	permitted(true)
-	// Down opens it at once. Without an answer that is about the message it does not wait longer and longer.
+	// Down opens it at once. After failed probes that got an answer the time does not double.
 	b.settle(false, down)
 	for range 4 {
 		_, wait = permitted(false)
-		if wait > openFirst*12/10 {
-			t.Errorf("passed over for %v", wait)
+		if wait > minOpen*12/10 {
+			t.Errorf("open for %v", wait)
 		}
 		now = now.Add(wait)
 		probe, _ = permitted(true)
@@ -81,13 +81,13 @@ type panicking struct{}
 
 func (panicking) Send(context.Context, *send.Message) (send.Receipt, error) { panic("+8613812345678") }
 
-func TestNobodyKnowsWhatASenderDidThatPanicked(t *testing.T) {
+func TestPanicOfASenderIsUnknown(t *testing.T) {
 	var log bytes.Buffer
 	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{panicking{}, newBreaker()},
 		slots:   make(chan struct{}, 1),
 		metrics: newMetrics(nil).of("a", send.SMS), log: slog.New(slog.NewTextHandler(&log, nil))}
 	o := &Order{all: []*provider{p}}
-	for range 2 { // it leaves its slot
+	for range 2 { // the panicking attempt released its slot
 		_, err := o.Send(t.Context(), &send.Message{})
 		if f := send.Failed(err); f.Outcome != send.Unknown || f.Code != "panic" || f.Provider != "a" {
 			t.Errorf("%v", err)
@@ -104,7 +104,7 @@ func (s failingSender) Send(context.Context, *send.Message) (send.Receipt, error
 	return send.Receipt{}, &s.f
 }
 
-func TestOneEndpointThatIsDownSaysNothingOfOthers(t *testing.T) {
+func TestFailingEndpointDoesNotOpenTheBreaker(t *testing.T) {
 	for _, many := range []bool{false, true} {
 		f := File{channels: map[send.Channel][]*Settings{send.Webhook: {{Kind: "webhook", Name: "w", Concurrency: 1,
 			Timeout: time.Second}}}}
@@ -124,13 +124,13 @@ func TestOneEndpointThatIsDownSaysNothingOfOthers(t *testing.T) {
 			last = send.Failed(err).Code
 		}
 		if passed := last == "passed_over"; passed == many {
-			t.Errorf("many: %v, and it is passed over: %v", many, passed)
+			t.Errorf("webhook: %v, skipped: %v", many, passed)
 		}
 	}
 }
 
-// A wrong password of one tenant's passes the provider over for that tenant alone.
-func TestAnAccountThatIsDownIsPassedOverAlone(t *testing.T) {
+// A wrong password in one tenant's overrides opens the breaker for that tenant only.
+func TestBreakerIsPerAccount(t *testing.T) {
 	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()},
 		own: map[int32]*account{2: {failingSender{send.Failure{Outcome: send.Refused, Code: "login", Down: true}},
 			newBreaker()}},
@@ -138,14 +138,14 @@ func TestAnAccountThatIsDownIsPassedOverAlone(t *testing.T) {
 	o := &Order{all: []*provider{p}}
 	for range 3 {
 		if _, err := o.Send(t.Context(), &send.Message{Tenant: 2}); err == nil {
-			t.Error("it was sent")
+			t.Error("sent with a wrong password")
 		}
 		if _, err := o.Send(t.Context(), &send.Message{Tenant: 1}); err != nil {
-			t.Errorf("for another tenant: %v", err)
+			t.Errorf("another tenant: %v", err)
 		}
 	}
 	if !p.isOpen() {
-		t.Error("it is not told")
+		t.Error("isOpen is false")
 	}
 }
 
@@ -153,8 +153,8 @@ type takes struct{}
 
 func (takes) Send(context.Context, *send.Message) (send.Receipt, error) { return send.Receipt{}, nil }
 
-// However many ask at once, a provider gets as many a second as it takes, no less and no more.
-func TestARateIsUsedUp(t *testing.T) {
+// However many callers there are, the rate is kept and fully used.
+func TestRateLimitIsFullyUsed(t *testing.T) {
 	p := &provider{Settings: &Settings{Name: "a", Timeout: time.Second}, account: account{takes{}, newBreaker()},
 		limit: rate.NewLimiter(200, 20),
 		slots: make(chan struct{}, 1000), metrics: newMetrics(nil).of("a", send.SMS),
@@ -164,7 +164,7 @@ func TestARateIsUsedUp(t *testing.T) {
 	defer cancel()
 	var taken atomic.Int64
 	var all sync.WaitGroup
-	for range 600 { // of whom a third finds no place within the two seconds that one waits
+	for range 600 { // a third of these find no place within maxWait
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := o.Send(ctx, &send.Message{}); err == nil {
@@ -175,12 +175,12 @@ func TestARateIsUsedUp(t *testing.T) {
 	}
 	all.Wait()
 	if n := taken.Load(); n < 500 || n > 700 {
-		t.Errorf("%d in 3 s", n)
+		t.Errorf("%d sent in 3 s, want about 600", n)
 	}
 }
 
-// One that is refused by whom it is not for waits for whom it is for: that is no attempt.
-func TestWhoMightTakeItIsWaitedFor(t *testing.T) {
+// If one provider refused and another was skipped, the message waits for the skipped one without counting an attempt.
+func TestSkippedProviderOutweighsARefusal(t *testing.T) {
 	add := func(all ...send.Failure) *send.Failure {
 		var s summary
 		for _, f := range all {
@@ -201,7 +201,7 @@ func TestWhoMightTakeItIsWaitedFor(t *testing.T) {
 		{[]send.Failure{down, no, later}, send.Failure{Outcome: send.Temporary, Code: "no_template", Provider: "a"}},
 	} {
 		if got := add(c.of...); *got != c.want {
-			t.Errorf("%+v, not %+v", got, c.want)
+			t.Errorf("%+v, want %+v", got, c.want)
 		}
 	}
 }

@@ -15,27 +15,28 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Env is what providers are built with.
+// Env has the dependencies of providers.
 type Env struct {
-	// Tenant finds the number of a tenant by its name. nil: the file may name none.
+	// Tenant returns the number of a tenant. If nil, the file may name no tenants.
 	Tenant     func(name string) (int32, error)
 	Registerer prometheus.Registerer // nil: no metrics
 	Log        *slog.Logger
-	// Webhooks sends webhooks, whether the file mentions them or not. nil: nobody does.
+	// Webhooks sends webhooks, even if the file does not mention them. May be nil.
 	Webhooks send.Sender
 }
 
-// Senders are all that was built: one sender for each channel that has providers.
+// Senders has one sender for each channel with providers.
 type Senders struct {
 	ByChannel map[send.Channel]send.Sender
-	// Concurrency is how many messages of a channel its providers take at once, all together.
+	// Concurrency is the sum of the concurrency limits of a channel's providers.
 	Concurrency map[send.Channel]int
-	// Reports reads what providers post, by their names: as the first of a provider's variants does that proves it.
+	// Reports reads delivery reports, by provider name. With overrides, the first account that authenticates the
+	// request reads it.
 	Reports map[string]report.Source
 	closers []io.Closer
 }
 
-// Close closes what senders keep open.
+// Close closes connections and files of the senders.
 func (s *Senders) Close() error {
 	var errs []error
 	for _, c := range s.closers {
@@ -44,7 +45,7 @@ func (s *Senders) Close() error {
 	return errors.Join(errs...)
 }
 
-// Build makes the senders. It connects to nobody. Of a file that is nil nobody is made but the sender of webhooks.
+// Build builds the senders without connecting to any provider. On a nil file it builds only the sender of webhooks.
 func (f *File) Build(e *Env) (_ *Senders, err error) {
 	out := &Senders{ByChannel: map[send.Channel]send.Sender{}, Concurrency: map[send.Channel]int{},
 		Reports: map[string]report.Source{}}
@@ -82,8 +83,8 @@ func (f *File) Build(e *Env) (_ *Senders, err error) {
 	return out, nil
 }
 
-// Development is a file that has the messages of all channels written to another one, or to standard error if
-// path is empty.
+// Development returns settings that write the messages of all channels to a file, or to standard error if path is
+// empty.
 func Development(path string) *File {
 	f := &File{name: "development", channels: map[send.Channel][]*Settings{}}
 	for _, channel := range channels {
@@ -94,8 +95,8 @@ func Development(path string) *File {
 	return f
 }
 
-// Else has the channels that the file does not name sent as another one has them; but webhooks need no file.
-func (f *File) Else(other *File) *File {
+// WithDefaults returns f with the channels that only other has, except webhooks, which need no file.
+func (f *File) WithDefaults(other *File) *File {
 	if other == nil {
 		return f
 	}
@@ -105,7 +106,7 @@ func (f *File) Else(other *File) *File {
 	return all
 }
 
-// build makes a provider, and notes in out what is to be closed.
+// build builds a provider, and adds its closers and report sources to out.
 func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 	numbers := map[string]int32{}
 	for _, name := range s.tenantNames() {
@@ -119,7 +120,7 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 		numbers[name] = n
 	}
 	k := kinds[s.Kind]
-	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), many: k.many,
+	p := &provider{Settings: s, log: e.Log, slots: make(chan struct{}, s.Concurrency), perRecipient: k.perRecipient,
 		own: map[int32]*account{}}
 	if s.Rate > 0 {
 		p.limit = rate.NewLimiter(rate.Limit(s.Rate), max(1, int(s.Rate/10)))
@@ -130,7 +131,7 @@ func (s *Settings) build(e *Env, out *Senders) (*provider, error) {
 			p.tenants[numbers[name]] = true
 		}
 	}
-	// What differs in its identity alone shares what is open.
+	// Tenants that override only the identity share the sender and its connections.
 	variants, shared := s.variants(), map[int32]map[string]any{}
 	for name, change := range s.Overrides {
 		onlyIdentity := len(k.identity) > 0

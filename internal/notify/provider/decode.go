@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// decode puts options of a kind into its settings, a struct with json tags. A field that is not there is an
-// error. A text env:NAME or file:PATH stands for the value of a variable or what is in a file.
+// decode decodes a provider's options into a struct with json tags. Unknown fields are errors. A string env:NAME or
+// file:PATH is replaced by the value of the variable or the content of the file.
 func decode(options map[string]any, into any) error {
 	resolved, err := resolve("", options)
 	if err != nil {
@@ -23,13 +23,13 @@ func decode(options map[string]any, into any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return plainly(err)
+		return redact(err)
 	}
 	return nil
 }
 
-// plainly says what JSON has against settings without showing any of them: there are secrets among them.
-func plainly(err error) error {
+// redact rewrites an error of package json without values, because settings contain secrets.
+func redact(err error) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind):
@@ -54,7 +54,7 @@ func typeName(t string) string {
 	return "text"
 }
 
-// resolve replaces references in a value and in what it holds.
+// resolve replaces references in a value, recursively.
 func resolve(at string, value any) (any, error) {
 	switch v := value.(type) {
 	case string:
@@ -94,10 +94,10 @@ func join(at, name string) string {
 	return at + "." + name
 }
 
-// maxReference is the largest file that settings may refer to.
+// maxReference limits a file that settings refer to, in bytes.
 const maxReference = 64 << 10
 
-// reference returns what a text stands for. Files lose the line end at their end.
+// reference resolves one string. The line end at the end of a file is dropped.
 func reference(text string) (string, error) {
 	if name, ok := strings.CutPrefix(text, "env:"); ok {
 		value, ok := os.LookupEnv(name)

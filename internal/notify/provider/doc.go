@@ -1,6 +1,6 @@
-// Package provider reads which providers there are for each channel, and makes one sender of those of a channel.
+// Package provider reads the providers of each channel from a file, and builds one sender per channel.
 //
-// They are asked in the order of the file. The next one is asked only when the one before surely did not send,
-// or, where the file says so, when nobody knows and the message may be sent twice. One that fails again and again
-// is passed over for a while. How often each is asked, at once and in a second, is bounded as it asks.
+// Providers are asked in the order of the file. The next one is asked only if the previous one did not send the
+// message, or if the outcome is unknown and both the file and the message allow sending twice. A circuit breaker skips
+// failing providers. Concurrency and rate are limited per provider.
 package provider

@@ -9,7 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
 )
 
-// Fields are the names of all that can be set, by kind.
+// Fields returns the names of all settings, by kind.
 func Fields() map[string][]string {
 	all := map[string][]string{}
 	for kind, settings := range map[string]any{"": Settings{}, "smtp": smtpSettings{}, "dkim": dkimSettings{},

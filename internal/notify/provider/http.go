@@ -6,8 +6,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
 )
 
-// checkOf and buildOf are of a kind whose settings are decoded as they are. build gets the provider's name too, by
-// which messages name the template that they want of it.
+// checkOf and buildOf make the functions of a kind whose settings are decoded as they are. build also gets the
+// provider's name, by which messages refer to its templates.
 func checkOf[S any](build func(s S, name string) (send.Sender, error)) func(*Settings, map[string]any) error {
 	return func(s *Settings, options map[string]any) error {
 		_, err := buildOf(build)(nil, s, options, nil)
@@ -26,29 +26,31 @@ func buildOf[S any](build func(s S, name string) (send.Sender, error)) func(*Env
 	}
 }
 
-func newTwilio(s sms.TwilioSettings, _ string) (send.Sender, error) { return made(sms.NewTwilio(s)) }
+func newTwilio(s sms.TwilioSettings, _ string) (send.Sender, error) {
+	return asSender(sms.NewTwilio(s))
+}
 
 func newAliyun(s sms.AliyunSettings, name string) (send.Sender, error) {
 	s.Name = name
-	return made(sms.NewAliyun(s))
+	return asSender(sms.NewAliyun(s))
 }
 
 func newTencent(s sms.TencentSettings, name string) (send.Sender, error) {
 	s.Name = name
-	return made(sms.NewTencent(s))
+	return asSender(sms.NewTencent(s))
 }
 
 func newHTTP(s sms.HTTPSettings, name string) (send.Sender, error) {
 	s.Name = name
-	return made(sms.NewHTTP(s))
+	return asSender(sms.NewHTTP(s))
 }
 
-func newFCM(s push.FCMSettings, _ string) (send.Sender, error) { return made(push.NewFCM(s)) }
+func newFCM(s push.FCMSettings, _ string) (send.Sender, error) { return asSender(push.NewFCM(s)) }
 
-func newAPNs(s push.APNsSettings, _ string) (send.Sender, error) { return made(push.NewAPNs(s)) }
+func newAPNs(s push.APNsSettings, _ string) (send.Sender, error) { return asSender(push.NewAPNs(s)) }
 
-// made has a sender that is nil be no sender.
-func made[S send.Sender](s S, err error) (send.Sender, error) {
+// asSender avoids a nil pointer in a non-nil interface.
+func asSender[S send.Sender](s S, err error) (send.Sender, error) {
 	if err != nil {
 		return nil, err
 	}

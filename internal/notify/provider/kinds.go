@@ -10,17 +10,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// kind is a kind of provider.
+// kind describes a kind of provider.
 type kind struct {
 	channels []send.Channel
-	// check tries options without opening anything; nil: the kind needs what only a server has.
+	// check validates options without opening anything. Nil: the kind needs a server.
 	check func(s *Settings, options map[string]any) error
-	// build makes a sender. others are options of tenants that differ in nothing but what identity has.
+	// build builds a sender. others are the options of tenants that override only the fields of identity.
 	build    func(e *Env, s *Settings, options map[string]any, others map[int32]map[string]any) (send.Sender, error)
 	identity []string
-	// many: each recipient is a server of its own, so one that fails says nothing of the others.
-	many        bool
-	concurrency int // by default, if it is not DefaultConcurrency
+	// perRecipient means that each recipient is a server of its own: the failure of one says nothing about others.
+	perRecipient bool
+	concurrency  int // default; 0: DefaultConcurrency
 }
 
 var kinds = map[string]kind{
@@ -32,12 +32,12 @@ var kinds = map[string]kind{
 	"http":    {channels: []send.Channel{send.SMS}, check: checkOf(newHTTP), build: buildOf(newHTTP)},
 	"fcm":     {channels: []send.Channel{send.Push}, check: checkOf(newFCM), build: buildOf(newFCM)},
 	"apns":    {channels: []send.Channel{send.Push}, check: checkOf(newAPNs), build: buildOf(newAPNs)},
-	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, many: true,
+	"webhook": {channels: []send.Channel{send.Webhook}, check: checkWebhook, build: buildWebhook, perRecipient: true,
 		concurrency: 256},
 	"file": {channels: channels, check: checkFile, build: buildFile},
 }
 
-// fileSettings are those of a file that messages are written to, for development.
+// fileSettings are the settings of kind file, which writes messages to a file for development.
 type fileSettings struct {
 	Path string `json:"path"` // empty: standard error
 }
@@ -54,7 +54,7 @@ func buildFile(_ *Env, _ *Settings, options map[string]any, _ map[int32]map[stri
 	return filelog.New(f.Path)
 }
 
-// duration is one that is written as 10s.
+// duration is a time.Duration written as 10s.
 type duration time.Duration
 
 func (d *duration) UnmarshalJSON(text []byte) error {

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// metrics tell how providers are doing.
+// metrics are the Prometheus metrics of all providers.
 type metrics struct {
 	attempts *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
@@ -16,7 +16,7 @@ type metrics struct {
 	opened   *prometheus.GaugeVec
 }
 
-// newMetrics makes them, and registers them unless reg is nil.
+// newMetrics creates the metrics, and registers them if reg is not nil.
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "ledgerd",
@@ -32,7 +32,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "notify_provider_skipped_total",
 			Help: "Attempts that skipped the provider because it had failed recently."},
 			[]string{"provider", "channel"}),
-		opened: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "notify_provider_passed_over",
+		opened: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "ledgerd", Name: "notify_provider_breaker_open",
 			Help: "1 while the provider is skipped after failures."}, []string{"provider", "channel"}),
 	}
 	if reg != nil {
@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// gauges are those of one provider.
+// gauges are the metrics of one provider.
 type gauges struct {
 	outcome map[string]prometheus.Counter
 	seconds prometheus.Observer
@@ -53,7 +53,7 @@ func (m *metrics) of(name string, channel send.Channel) *gauges {
 	g := &gauges{outcome: map[string]prometheus.Counter{}, seconds: m.seconds.WithLabelValues(name, string(channel)),
 		skipped: m.skipped.WithLabelValues(name, string(channel)),
 		opened:  m.opened.WithLabelValues(name, string(channel))}
-	for _, outcome := range []string{"sent", "temporary", "refused", "permanent", "unknown"} { // from 0 on
+	for _, outcome := range []string{"sent", "temporary", "refused", "permanent", "unknown"} { // export 0
 		g.outcome[outcome] = m.attempts.WithLabelValues(name, string(channel), outcome)
 	}
 	return g

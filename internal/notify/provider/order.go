@@ -17,49 +17,49 @@ import (
 )
 
 const (
-	// enough is how much time an attempt must have left for another provider to be asked in it.
-	enough = 3 * time.Second
-	// patience is how long an attempt waits for a provider that has enough to do: others may have time.
-	patience = 2 * time.Second
+	// minRemaining is the time that must be left of an attempt to ask another provider.
+	minRemaining = 3 * time.Second
+	// maxWait limits the wait for the concurrency or rate limit of a provider.
+	maxWait = 2 * time.Second
 )
 
-// Order is the sender of a channel: it asks its providers one after the other.
+// Order is the sender of a channel. It asks the channel's providers one after the other.
 type Order struct {
 	all []*provider
 }
 
-// provider is one of them at work.
+// provider is a configured provider with its runtime state.
 type provider struct {
 	*Settings
 	account
-	own      map[int32]*account // of tenants that have settings of their own
-	tenants  map[int32]bool     // nil: all
-	slots    chan struct{}
-	limit    *rate.Limiter // nil: any rate
-	limiting sync.Mutex
-	many     bool // each recipient is a server of its own: the breaker stays closed
-	metrics  *gauges
-	log      *slog.Logger
+	own          map[int32]*account // tenants with overrides
+	tenants      map[int32]bool     // nil: all
+	slots        chan struct{}
+	limit        *rate.Limiter // nil: no limit
+	limiting     sync.Mutex
+	perRecipient bool // each recipient is a server of its own: no circuit breaker
+	metrics      *gauges
+	log          *slog.Logger
 }
 
-// account is by whose settings a provider is asked. It has a breaker of its own: a wrong password of one tenant's is no
-// trouble of others.
+// account is a sender with the settings of one or more tenants. Each has its own breaker, because a wrong password of
+// one tenant must not affect others.
 type account struct {
 	sender  send.Sender
 	breaker *breaker
 }
 
-// Send asks the providers that there are for the message's tenant, beginning after the one that failed last,
-// until one has taken it or it is not sure that none has.
+// Send asks the providers of the message's tenant, beginning after the one that failed last, until one has accepted the
+// message or may have sent it.
 //
-// A Failure without a Provider tells that none was asked: all are passed over, or have enough to do.
+// A Failure without Provider means that no provider was asked: all are skipped or at their limits.
 func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	list, first, f := o.list(m)
 	if f != nil {
 		return send.Receipt{}, f
 	}
 	var sum summary
-	asked := first // by what is written down
+	asked := first // the provider recorded in the database
 	for _, p := range list {
 		if m.Unsure && p.Name == m.LastProvider {
 			asked = p
@@ -84,7 +84,7 @@ func (o *Order) Send(ctx context.Context, m *send.Message) (send.Receipt, error)
 	return send.Receipt{}, sum.failure()
 }
 
-// list is who may be asked, in which order, and who is the first in the order of the configuration.
+// list returns the providers to ask, in order, and the first provider of the configuration.
 func (o *Order) list(m *send.Message) (list []*provider, first *provider, f *send.Failure) {
 	for _, p := range o.all {
 		if p.tenants == nil || p.tenants[m.Tenant] {
@@ -117,10 +117,10 @@ func (o *Order) list(m *send.Message) (list []*provider, first *provider, f *sen
 
 func lacksTime(ctx context.Context) bool {
 	end, ok := ctx.Deadline()
-	return ctx.Err() != nil || ok && time.Until(end) < enough
+	return ctx.Err() != nil || ok && time.Until(end) < minRemaining
 }
 
-// ask makes an attempt with one provider. A failure without a Provider tells that it was not made.
+// ask makes an attempt with one provider. A Failure without Provider means that no attempt was made.
 func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (r send.Receipt, f *send.Failure) {
 	a := &p.account
 	if own := p.own[m.Tenant]; own != nil {
@@ -134,31 +134,31 @@ func (p *provider) ask(ctx context.Context, m *send.Message, asked **provider) (
 	}
 	v := nothing
 	defer func() { p.settle(a, probe, v, f) }()
-	free, f := p.enter(ctx)
+	free, f := p.acquire(ctx)
 	if f != nil {
 		return r, f
 	}
 	defer free()
-	if f := p.turn(ctx, m, asked); f != nil {
+	if f := p.record(ctx, m, asked); f != nil {
 		return r, f
 	}
 	start := time.Now()
 	if r, f = p.attempt(ctx, a, m); f != nil {
 		f.Provider = p.Name
 	}
-	if v = judge(ctx, f); p.many {
+	if v = verdictOf(ctx, f); p.perRecipient {
 		v = nothing
 	}
 	p.metrics.tried(f, time.Since(start))
 	return r, f
 }
 
-// turn writes down who is about to be asked, if by what is written down it is another one.
-func (p *provider) turn(ctx context.Context, m *send.Message, asked **provider) *send.Failure {
-	if *asked == p || m.Turn == nil || m.Park {
+// record records the provider before it is asked, unless it is recorded already.
+func (p *provider) record(ctx context.Context, m *send.Message, asked **provider) *send.Failure {
+	if *asked == p || m.MarkProvider == nil || m.Park {
 		return nil
 	}
-	if err := m.Turn(ctx, p.Name); err != nil {
+	if err := m.MarkProvider(ctx, p.Name); err != nil {
 		return &send.Failure{Outcome: send.Temporary, Code: "turn",
 			Text: "the provider to be tried could not be recorded", RetryAfter: time.Second}
 	}
@@ -166,12 +166,12 @@ func (p *provider) turn(ctx context.Context, m *send.Message, asked **provider) 
 	return nil
 }
 
-// attempt calls the sender. If that panics, nobody knows what it did.
+// attempt calls the sender. A panic counts as an unknown outcome.
 func (p *provider) attempt(ctx context.Context, a *account, m *send.Message) (r send.Receipt, f *send.Failure) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			if _, ok := cause.(runtime.Error); !ok {
-				cause = fmt.Sprintf("%T", cause) // what it says may be what the message says
+				cause = fmt.Sprintf("%T", cause) // the panic value may contain the message
 			}
 			p.log.Error("a sender panicked", "provider", p.Name, "cause", cause, "stack", string(debug.Stack()))
 			f = &send.Failure{Outcome: send.Unknown, Code: "panic", Text: "the sender panicked: see the log"}
@@ -181,15 +181,15 @@ func (p *provider) attempt(ctx context.Context, a *account, m *send.Message) (r 
 	defer cancel()
 	r, err := a.sender.Send(within, m)
 	if err != nil {
-		failed := *send.Failed(err) // the sender's may be shared
+		failed := *send.Failed(err) // the Sender may return a shared Failure
 		return send.Receipt{}, &failed
 	}
 	return r, nil
 }
 
-// enter waits until the provider may be given one more message. It is left by free.
-func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
-	within, cancel := context.WithTimeout(ctx, patience)
+// acquire waits for the concurrency and rate limits. free releases the slot.
+func (p *provider) acquire(ctx context.Context) (free func(), f *send.Failure) {
+	within, cancel := context.WithTimeout(ctx, maxWait)
 	defer cancel()
 	select {
 	case p.slots <- struct{}{}:
@@ -205,7 +205,7 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 	if p.limit == nil {
 		return free, nil
 	}
-	turn, wait, ok := p.next(within)
+	turn, wait, ok := p.reserveRate(within)
 	if !ok {
 		free()
 		return nil, &send.Failure{Outcome: send.Temporary, Code: "rate", Text: "the provider's rate limit is reached",
@@ -226,9 +226,10 @@ func (p *provider) enter(ctx context.Context) (free func(), f *send.Failure) {
 	return free, nil
 }
 
-// next takes a place in the rate, unless that comes too late. In one step: what is given back while others take is
-// counted wrong, and many who do so got twice the rate.
-func (p *provider) next(ctx context.Context) (turn *rate.Reservation, wait time.Duration, ok bool) {
+// reserveRate reserves the next place in the rate limit, unless that comes after the deadline. The mutex makes the
+// reservation and its cancellation one step: rate.Limiter miscounts concurrent cancellations, and allowed twice the
+// rate.
+func (p *provider) reserveRate(ctx context.Context) (turn *rate.Reservation, wait time.Duration, ok bool) {
 	p.limiting.Lock()
 	defer p.limiting.Unlock()
 	turn = p.limit.Reserve()
@@ -240,8 +241,8 @@ func (p *provider) next(ctx context.Context) (turn *rate.Reservation, wait time.
 	return turn, wait, true
 }
 
-// judge tells what an attempt says of the provider.
-func judge(ctx context.Context, f *send.Failure) verdict {
+// verdictOf returns what a failure says about the provider's health.
+func verdictOf(ctx context.Context, f *send.Failure) verdict {
 	switch {
 	case f == nil:
 		return fine
@@ -257,7 +258,7 @@ func judge(ctx context.Context, f *send.Failure) verdict {
 	return failing
 }
 
-// settle has the breaker know, and tells people of a change.
+// settle updates the breaker, and logs when it opens or closes.
 func (p *provider) settle(a *account, probe bool, v verdict, f *send.Failure) {
 	opened, closed := a.breaker.settle(probe, v)
 	if opened > 0 || closed {
@@ -272,7 +273,7 @@ func (p *provider) settle(a *account, probe bool, v verdict, f *send.Failure) {
 	}
 }
 
-// isOpen tells whether the provider is passed over at present, for somebody at least.
+// isOpen reports whether the breaker is open for any account.
 func (p *provider) isOpen() bool {
 	for _, a := range p.own {
 		if a.breaker.isOpen() {
@@ -282,13 +283,13 @@ func (p *provider) isOpen() bool {
 	return p.breaker.isOpen()
 }
 
-// summary makes one failure of those of the providers, none of which has taken the message.
+// summary combines the failures of several providers into one.
 type summary struct {
-	last    *send.Failure // of a provider that was asked
-	tried   bool          // one that was asked may take it another time
-	notYet  *send.Failure // of one that was not
-	unknown *send.Failure // of one that may have sent it
-	later   *send.Failure // of the one that may take it first
+	last    *send.Failure // of the last provider that was asked
+	tried   bool          // a provider that was asked may accept the message later
+	notYet  *send.Failure // of a provider that was not asked
+	unknown *send.Failure // of a provider that may have sent the message
+	later   *send.Failure // the one with the shortest wait
 }
 
 func (s *summary) add(f *send.Failure) {
@@ -309,10 +310,10 @@ func (s *summary) add(f *send.Failure) {
 
 func (s *summary) failure() *send.Failure {
 	switch {
-	case s.unknown != nil: // whatever the others said: it may have been sent
+	case s.unknown != nil: // whatever the others returned, the message may have been sent
 		return s.unknown
 	case s.last == nil, s.notYet != nil && !s.tried &&
-		s.last.Outcome == send.Refused: // who might take it was not asked
+		s.last.Outcome == send.Refused: // the provider that may accept the message was not asked
 		f := *s.notYet
 		f.RetryAfter = s.later.RetryAfter
 		return &f

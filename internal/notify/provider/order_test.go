@@ -21,7 +21,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// pair is two SMTP servers, and the sender that asks the first one first.
+// pair is a sender with two SMTP servers, a before b.
 type pair struct {
 	a, b    *emailtest.Server
 	sender  send.Sender
@@ -29,7 +29,7 @@ type pair struct {
 	log     *bytes.Buffer
 }
 
-// settings of a server in a file, with more lines if there are any.
+// settings returns the YAML of an SMTP provider, with additional lines.
 func settings(name string, s *emailtest.Server, more ...string) string {
 	text := fmt.Sprintf("  - kind: smtp\n    name: %s\n    host: %s\n    port: %d\n    tls: none\n    from: Shop <no-reply@shop.example>\n", name, s.Host, s.Port)
 	for _, m := range more {
@@ -87,7 +87,7 @@ func message() *send.Message {
 		Content:   send.Content{Subject: "Your order", Text: "hello"}}
 }
 
-// try sends a message, and tells who took it, or who failed how.
+// try sends a message and returns the provider that accepted it, or the failure.
 func (p *pair) try(t *testing.T, m *send.Message) string {
 	t.Helper()
 	r, err := p.sender.Send(t.Context(), m)
@@ -101,14 +101,14 @@ func (p *pair) try(t *testing.T, m *send.Message) string {
 func (p *pair) expect(t *testing.T, m *send.Message, want string, a, b int) {
 	t.Helper()
 	if got := p.try(t, m); got != want {
-		t.Errorf("%s, not: %s", got, want)
+		t.Errorf("%s, want %s", got, want)
 	}
 	if na, nb := len(p.a.Messages()), len(p.b.Messages()); na != a || nb != b {
-		t.Errorf("%d and %d messages arrived, not %d and %d", na, nb, a, b)
+		t.Errorf("%d and %d messages arrived, want %d and %d", na, nb, a, b)
 	}
 }
 
-func TestTheNextIsAskedOnlyWhenTheOneBeforeSurelyDidNotSend(t *testing.T) {
+func TestFailoverOnlyIfTheMessageWasNotSent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		phase, does, want string
@@ -131,7 +131,7 @@ func TestTheNextIsAskedOnlyWhenTheOneBeforeSurelyDidNotSend(t *testing.T) {
 	}
 }
 
-func TestUnknownIsSentAgainByAnotherOnlyIfTheFileAndTheMessageSaySo(t *testing.T) {
+func TestUnknownFailsOverOnlyIfFileAndMessageAllowIt(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, []string{"resend_unknown: true"}, nil)
 	p.a.Do(emailtest.Taken, "close")
@@ -139,7 +139,7 @@ func TestUnknownIsSentAgainByAnotherOnlyIfTheFileAndTheMessageSaySo(t *testing.T
 	once := message()
 	once.Park = true
 	p.expect(t, once, "a connection unknown", 2, 1)
-	// Whatever the second says, the first may have sent it.
+	// Whatever b answers, a may have sent the message.
 	for _, does := range []string{"451 4.3.0 later", "550 5.7.1 relaying denied", "550 5.1.1 no such user"} {
 		p.b.Do(emailtest.Rcpt, does)
 		m := message()
@@ -149,7 +149,7 @@ func TestUnknownIsSentAgainByAnotherOnlyIfTheFileAndTheMessageSaySo(t *testing.T
 	}
 }
 
-func TestAnAttemptBeginsAfterTheOneThatFailedLast(t *testing.T) {
+func TestAttemptBeginsAfterTheLastFailedProvider(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, nil, nil)
 	m := message()
@@ -157,14 +157,14 @@ func TestAnAttemptBeginsAfterTheOneThatFailedLast(t *testing.T) {
 	p.expect(t, m, "b took it", 0, 1)
 	m.LastProvider = "b"
 	p.expect(t, m, "a took it", 1, 1)
-	m.LastProvider = "who is no longer there"
+	m.LastProvider = "removed"
 	p.expect(t, m, "a took it", 2, 1)
 	m.LastProvider = "a"
 	p.b.Do(emailtest.Mail, "451 4.3.0 later")
 	p.expect(t, m, "a took it", 3, 1)
 }
 
-func TestWhoMayHaveSentIsAskedAgainAndNobodyElse(t *testing.T) {
+func TestUnsureMessageGoesToTheSameProvider(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, nil, []string{"resend_unknown: true"})
 	m := message()
@@ -175,25 +175,25 @@ func TestWhoMayHaveSentIsAskedAgainAndNobodyElse(t *testing.T) {
 	m.LastProvider = "gone"
 	p.expect(t, m, "provider_gone refused", 1, 0)
 	m.LastProvider = ""
-	p.expect(t, m, "a smtp_451_4.3.0 temporary", 1, 0) // the first one
+	p.expect(t, m, "a smtp_451_4.3.0 temporary", 1, 0) // the first provider
 	p.a.Do(emailtest.Rcpt, "")
-	m.LastProvider = "b" // which the file lets others send again for
+	m.LastProvider = "b" // which has resend_unknown
 	p.expect(t, m, "a took it", 2, 0)
 }
 
-func TestWhoIsAboutToBeAskedIsWrittenDownUnlessItIsTheFirst(t *testing.T) {
+func TestProviderIsRecordedUnlessItIsTheFirst(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, nil, nil)
 	var turns []string
 	turned := func(m *send.Message, want string) {
 		t.Helper()
 		if got := strings.Join(turns, " "); got != want {
-			t.Errorf("written down: %q, not %q", got, want)
+			t.Errorf("recorded: %q, want %q", got, want)
 		}
 		turns = nil
 	}
 	m := message()
-	m.Turn = func(_ context.Context, provider string) error { turns = append(turns, provider); return nil }
+	m.MarkProvider = func(_ context.Context, provider string) error { turns = append(turns, provider); return nil }
 	p.expect(t, m, "a took it", 1, 0)
 	turned(m, "")
 	p.a.Do(emailtest.Rcpt, "451 4.3.0 later")
@@ -206,17 +206,17 @@ func TestWhoIsAboutToBeAskedIsWrittenDownUnlessItIsTheFirst(t *testing.T) {
 	turned(m, "b a")
 	m.LastProvider, m.Unsure = "b", true
 	p.b.Do(emailtest.Rcpt, "")
-	p.expect(t, m, "b took it", 2, 2) // it stands there already
+	p.expect(t, m, "b took it", 2, 2) // already recorded
 	turned(m, "")
 	m.LastProvider, m.Unsure, m.Park = "a", false, true
-	p.expect(t, m, "b took it", 2, 3) // nobody asks again
+	p.expect(t, m, "b took it", 2, 3) // a parked message is never retried, so nothing is recorded
 	turned(m, "")
 	m.Park = false
-	m.Turn = func(context.Context, string) error { return errors.New("no database") }
-	p.expect(t, m, "a took it", 3, 3) // so b is not asked
+	m.MarkProvider = func(context.Context, string) error { return errors.New("no database") }
+	p.expect(t, m, "a took it", 3, 3) // and b is not asked
 }
 
-func TestWhatAllRefuseIsRefusedAndAWrongPasswordIsNot(t *testing.T) {
+func TestRefusedByAllIsRefusedButAWrongPasswordIsTemporary(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, nil, nil)
 	p.a.Do(emailtest.Rcpt, "550 5.7.1 relaying denied")
@@ -229,7 +229,7 @@ func TestWhatAllRefuseIsRefusedAndAWrongPasswordIsNot(t *testing.T) {
 	p.b.Do(emailtest.Rcpt, "")
 	p.b.Do(emailtest.Mail, "530 5.7.0 log in")
 	p.expect(t, message(), "b smtp_530_5.7.0 temporary", 0, 0)
-	// Nobody is asked for a while.
+	// Both are skipped for a while.
 	r, err := p.sender.Send(t.Context(), message())
 	f := send.Failed(err)
 	if err == nil || f.Provider != "" || f.Code != "passed_over" || f.Outcome != send.Temporary || f.RetryAfter <= 0 ||
@@ -238,7 +238,7 @@ func TestWhatAllRefuseIsRefusedAndAWrongPasswordIsNot(t *testing.T) {
 	}
 }
 
-func TestADeadProviderIsPassedOverUntilItIsBack(t *testing.T) {
+func TestDeadProviderIsSkippedUntilItIsBack(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, nil, nil)
 	p.expect(t, message(), "a took it", 1, 0)
@@ -247,11 +247,11 @@ func TestADeadProviderIsPassedOverUntilItIsBack(t *testing.T) {
 		p.expect(t, message(), "b took it", 1, n+1)
 	}
 	if err := testutil.GatherAndCompare(p.metrics, strings.NewReader(`
-		# HELP ledgerd_notify_provider_passed_over 1 while the provider is skipped after failures.
-		# TYPE ledgerd_notify_provider_passed_over gauge
-		ledgerd_notify_provider_passed_over{channel="email",provider="a"} 1
-		ledgerd_notify_provider_passed_over{channel="email",provider="b"} 0
-	`), "ledgerd_notify_provider_passed_over"); err != nil {
+		# HELP ledgerd_notify_provider_breaker_open 1 while the provider is skipped after failures.
+		# TYPE ledgerd_notify_provider_breaker_open gauge
+		ledgerd_notify_provider_breaker_open{channel="email",provider="a"} 1
+		ledgerd_notify_provider_breaker_open{channel="email",provider="b"} 0
+	`), "ledgerd_notify_provider_breaker_open"); err != nil {
 		t.Error(err)
 	}
 	if sent := p.sent(t); sent["a"] != 1 || sent["b"] != 20 {
@@ -261,7 +261,7 @@ func TestADeadProviderIsPassedOverUntilItIsBack(t *testing.T) {
 	late := time.Now().Add(20 * time.Second)
 	for p.try(t, message()) != "a took it" {
 		if time.Now().After(late) {
-			t.Fatal("it is never asked again")
+			t.Fatal("the provider is not asked again")
 		}
 	}
 	for range 5 {
@@ -275,11 +275,11 @@ func TestADeadProviderIsPassedOverUntilItIsBack(t *testing.T) {
 		}
 	}
 	if strings.Contains(p.log.String(), "ada") {
-		t.Error("the log has a recipient")
+		t.Error("the log contains a recipient")
 	}
 }
 
-// sent is how many messages each provider took, as the metrics have it.
+// sent returns the number of sent messages by provider, from the metrics.
 func (p *pair) sent(t *testing.T) map[string]float64 {
 	t.Helper()
 	families, err := p.metrics.Gather()
@@ -301,7 +301,7 @@ func (p *pair) sent(t *testing.T) map[string]float64 {
 	return all
 }
 
-func TestTenantsHaveProvidersAndNamesOfTheirOwn(t *testing.T) {
+func TestTenantsAndOverrides(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, []string{"tenants: [shop-eu]"},
 		[]string{"overrides:", "  shop-eu: {from: post@shop-eu.example, reply_to: help@shop-eu.example}",
@@ -327,7 +327,7 @@ func TestTenantsHaveProvidersAndNamesOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestAProviderGetsNoMoreAtOnceThanItTakes(t *testing.T) {
+func TestConcurrencyLimit(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	server.Do(emailtest.End, "slow 20ms")
@@ -344,7 +344,7 @@ func TestAProviderGetsNoMoreAtOnceThanItTakes(t *testing.T) {
 	if n, c := len(server.Messages()), server.Count("connection"); n != 30 || c > 3 {
 		t.Errorf("%d messages over %d connections", n, c)
 	}
-	// One that does not come back in time leaves the others to whoever is next.
+	// A full provider leaves the message to the next one.
 	stuck, next := emailtest.Start(t, emailtest.Options{}), emailtest.Start(t, emailtest.Options{})
 	stuck.Do(emailtest.Mail, "stall")
 	senders, _, _ = build(t, "email:\n"+settings("a", stuck, "concurrency: 1")+settings("b", next))
@@ -358,7 +358,7 @@ func TestAProviderGetsNoMoreAtOnceThanItTakes(t *testing.T) {
 	all.Wait()
 }
 
-func TestAProviderGetsNoMoreASecondThanItTakes(t *testing.T) {
+func TestRateLimit(t *testing.T) {
 	t.Parallel()
 	server := emailtest.Start(t, emailtest.Options{})
 	senders, _, _ := build(t, "email:\n"+settings("a", server, "rate: 10"))
@@ -384,11 +384,11 @@ func TestAProviderGetsNoMoreASecondThanItTakes(t *testing.T) {
 	all.Wait()
 	took := time.Since(start).Seconds()
 	if n := len(server.Messages()); n+later != 60 || later == 0 || n < 5 || float64(n) > 10*took+2 {
-		t.Errorf("%d messages in %.2f s, %d later", n, took, later)
+		t.Errorf("%d messages in %.2f s, %d deferred", n, took, later)
 	}
 }
 
-func TestAnAttemptWithoutTimeAsksNobodyElse(t *testing.T) {
+func TestAttemptWithoutTimeDoesNotFailOver(t *testing.T) {
 	t.Parallel()
 	p := newPair(t, []string{"timeout: 1s"}, nil)
 	p.a.Do(emailtest.Mail, "stall")

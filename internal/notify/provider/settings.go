@@ -18,42 +18,41 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Settings of one provider, as they stand in the file.
+// Settings are the settings of one provider, as in the file.
 type Settings struct {
 	Kind string `yaml:"kind"`
-	Name string `yaml:"name"` // in proofs, logs and metrics; default: the kind
-	// Tenants are those that it is for; empty: all.
+	Name string `yaml:"name"` // in events, logs and metrics; default: the kind
+	// Tenants that use the provider; empty: all.
 	Tenants []string `yaml:"tenants"`
-	// Overrides are settings of the kind that differ for a tenant, such as in whose name is sent.
+	// Overrides are options by tenant, such as the sender address.
 	Overrides   map[string]map[string]any `yaml:"overrides"`
-	Concurrency int                       `yaml:"concurrency"` // messages at once; default 10
-	Rate        float64                   `yaml:"rate"`        // messages a second; 0: any
+	Concurrency int                       `yaml:"concurrency"` // concurrent messages; default 10
+	Rate        float64                   `yaml:"rate"`        // messages per second; 0: no limit
 	Timeout     time.Duration             `yaml:"timeout"`     // of an attempt; default 15 s
-	// ResendUnknown: when nobody knows whether it sent, another one may be asked, unless the message says that
-	// it must not be sent twice.
+	// ResendUnknown allows other providers to send a message after an unknown outcome of this one, unless the message
+	// forbids sending twice.
 	ResendUnknown bool `yaml:"resend_unknown"`
-	// Options are the rest: what the kind knows.
+	// Options are the settings of the kind.
 	Options map[string]any `yaml:",inline"`
 
 	channel send.Channel
 	line    int
 }
 
-// Bounds of settings.
+// Limits and defaults.
 const (
 	DefaultConcurrency = 10
 	DefaultTimeout     = 15 * time.Second
-	maxTimeout         = 20 * time.Second // what a whole attempt gets
+	maxTimeout         = 20 * time.Second // the timeout of a whole attempt
 )
 
-// File is a file of settings: what is asked for each channel, in which order.
+// File is a settings file: the providers of each channel, in order.
 type File struct {
 	name     string
 	channels map[send.Channel][]*Settings
 }
 
-// ReadFile reads a file of settings: YAML, or JSON, which is YAML too. It checks all that can be checked without
-// the database.
+// ReadFile reads a settings file in YAML, which includes JSON. It validates everything that needs no database.
 func ReadFile(name string) (*File, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -83,7 +82,7 @@ func ReadFile(name string) (*File, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%s: %s[%d], line %d: %w", name, channel, i, node.Line, err)
 			}
-			if kinds[s.Kind].many && i > 0 {
+			if kinds[s.Kind].perRecipient && i > 0 {
 				return nil, fmt.Errorf("%s: %s[%d], line %d: %s must be the only provider of its channel", name,
 					channel, i, node.Line, s.Kind)
 			}
@@ -99,9 +98,9 @@ func ReadFile(name string) (*File, error) {
 
 var channels = []send.Channel{send.Email, send.SMS, send.Push, send.Webhook}
 
-var properName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+var validName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// complete checks settings, puts defaults where nothing is said, and tries whether the kind takes its own.
+// complete validates the settings and sets defaults.
 func (s *Settings) complete() error {
 	k, ok := kinds[s.Kind]
 	if !ok {
@@ -121,7 +120,7 @@ func (s *Settings) complete() error {
 		s.Timeout = DefaultTimeout
 	}
 	switch {
-	case !properName.MatchString(s.Name):
+	case !validName.MatchString(s.Name):
 		return fmt.Errorf("name: must be 1 to 64 letters, digits, dots, - and _, not %q", s.Name)
 	case s.Concurrency < 1 || s.Concurrency > 1000:
 		return errors.New("concurrency: must be 1 to 1000")
@@ -132,7 +131,7 @@ func (s *Settings) complete() error {
 	case slices.Contains(s.Tenants, ""):
 		return errors.New("tenants: names must not be empty")
 	}
-	if k.many && len(s.Tenants)+len(s.Overrides) > 0 {
+	if k.perRecipient && len(s.Tenants)+len(s.Overrides) > 0 {
 		return fmt.Errorf("tenants, overrides: not supported by kind %s", s.Kind)
 	}
 	for tenant := range s.Overrides {
@@ -151,7 +150,7 @@ func (s *Settings) complete() error {
 	return nil
 }
 
-// variants are the options of the kind: those for everybody under "", and those for tenants that have others.
+// variants returns the options by tenant with overrides, and those of all other tenants under "".
 func (s *Settings) variants() map[string]map[string]any {
 	all := map[string]map[string]any{"": s.Options}
 	for tenant, change := range s.Overrides {
@@ -165,7 +164,7 @@ func (s *Settings) variants() map[string]map[string]any {
 	return all
 }
 
-// tenantNames are all that settings name.
+// tenantNames returns all tenants that the settings name.
 func (s *Settings) tenantNames() []string {
 	return slices.Concat(s.Tenants, slices.Collect(maps.Keys(s.Overrides)))
 }

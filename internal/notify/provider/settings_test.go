@@ -26,7 +26,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
-func TestMistakesInTheFileAreNamed(t *testing.T) {
+func TestSettingsErrorsNameTheField(t *testing.T) {
 	t.Setenv("SMTP_PASSWORD", "pencil")
 	const good = "email:\n  - kind: smtp\n    host: mail.shop.example\n    from: no-reply@shop.example\n"
 	if _, err := provider.ReadFile(write(t, good+"    username: u\n    password: env:SMTP_PASSWORD\n")); err != nil {
@@ -84,10 +84,10 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 	} {
 		_, err := provider.ReadFile(write(t, text))
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\n%v, not %q", text, err, want)
+			t.Errorf("%s\n%v, want %q", text, err, want)
 		}
 		if err != nil && strings.Contains(err.Error(), "pencil") {
-			t.Errorf("%s\n%v tells a secret", text, err)
+			t.Errorf("%s\n%v contains a secret", text, err)
 		}
 	}
 	f, err := provider.ReadFile(write(t, "email:\n  - kind: file\n    tenants: [nobody]"))
@@ -100,7 +100,7 @@ func TestMistakesInTheFileAreNamed(t *testing.T) {
 	}
 }
 
-func TestTheDocumentedFilesAreGood(t *testing.T) {
+func TestDocumentedFilesAreValid(t *testing.T) {
 	dir := t.TempDir()
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 	files := 0
 	for block := range strings.SplitSeq(string(page), "```yaml\n") {
 		if files++; files == 1 {
-			continue // before the first
+			continue // the text before the first block
 		}
 		text, _, _ := strings.Cut(block, "```")
 		text = strings.ReplaceAll(text, "file:/etc/ledgerd/", "file:"+dir+"/")
@@ -151,16 +151,16 @@ func TestTheDocumentedFilesAreGood(t *testing.T) {
 			continue
 		}
 		if senders.ByChannel[send.Webhook] == nil {
-			t.Errorf("%s\nwithout webhooks", text)
+			t.Errorf("%s\nno sender for webhooks", text)
 		}
 		_ = senders.Close()
 	}
 	if files < 3 {
-		t.Errorf("%d files", files-1)
+		t.Errorf("the docs have %d files", files-1)
 	}
 }
 
-// secretFile is what stands in a file that the page names.
+// secretFile returns valid content for a file that the docs mention.
 func secretFile(t *testing.T, name string) string {
 	t.Helper()
 	der := func(key any, err error) string {
@@ -185,7 +185,7 @@ func secretFile(t *testing.T, name string) string {
 	return "secret\n"
 }
 
-// names are the words that follow a prefix in a text.
+// names returns the words in text that follow prefix.
 func names(text, prefix string) []string {
 	var all []string
 	for _, part := range strings.Split(text, prefix)[1:] {
@@ -194,7 +194,7 @@ func names(text, prefix string) []string {
 	return all
 }
 
-func TestThePageNamesEveryField(t *testing.T) {
+func TestDocsNameEveryField(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/providers.md")
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +202,7 @@ func TestThePageNamesEveryField(t *testing.T) {
 	for kind, fields := range provider.Fields() {
 		for _, field := range fields {
 			if !strings.Contains(string(page), "`"+field+"`") {
-				t.Errorf("the page does not say what %s of %s is", field, kind)
+				t.Errorf("docs/providers.md does not mention %s of %s", field, kind)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func TestDevelopmentWritesEveryChannelToOneFile(t *testing.T) {
 	}
 }
 
-func TestWhatTheFileDoesNotNameIsSentOtherwise(t *testing.T) {
+func TestElseAddsTheOtherChannels(t *testing.T) {
 	dir := t.TempDir()
 	f, err := provider.ReadFile(write(t, "sms: [{kind: file, name: own, path: "+filepath.Join(dir, "own")+"}]\n"))
 	if err != nil {
@@ -237,12 +237,12 @@ func TestWhatTheFileDoesNotNameIsSentOtherwise(t *testing.T) {
 	}
 	for other, want := range map[*provider.File]string{provider.Development(filepath.Join(dir,
 		"all")): "sms own, email file-email, push file-push, ", nil: "sms own, "} {
-		senders, err := f.Else(other).Build(&provider.Env{Log: slog.Default()})
+		senders, err := f.WithDefaults(other).Build(&provider.Env{Log: slog.Default()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		by := ""
-		for _, channel := range []send.Channel{send.SMS, send.Email, send.Push, send.Webhook} { // webhooks are posted
+		for _, channel := range []send.Channel{send.SMS, send.Email, send.Push, send.Webhook} { // there is no sender for webhooks
 			if sender := senders.ByChannel[channel]; sender != nil {
 				m := message()
 				m.Channel, m.Key = channel, "k-"+string(channel)
@@ -251,7 +251,7 @@ func TestWhatTheFileDoesNotNameIsSentOtherwise(t *testing.T) {
 			}
 		}
 		if by != want {
-			t.Errorf("%s, not %s", by, want)
+			t.Errorf("%s, want %s", by, want)
 		}
 		if err := senders.Close(); err != nil {
 			t.Error(err)

@@ -11,13 +11,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// smtpSettings are those of an SMTP server.
+// smtpSettings are the settings of kind smtp.
 type smtpSettings struct {
 	Host       string `json:"host"`
 	Port       int    `json:"port"`
 	TLS        string `json:"tls"`
 	Insecure   bool   `json:"insecure"`
-	CA         string `json:"ca"` // certificates that sign the server's, PEM; empty: the system's
+	CA         string `json:"ca"` // CA certificates, PEM; empty: the system's
 	ServerName string `json:"server_name"`
 	Hello      string `json:"hello"`
 
@@ -52,7 +52,7 @@ type dkimSettings struct {
 }
 
 func checkSMTP(s *Settings, options map[string]any) error {
-	_, err := buildSMTP(nil, s, options, nil) // it connects when the first message is sent
+	_, err := buildSMTP(nil, s, options, nil) // New does not connect
 	return err
 }
 
@@ -71,7 +71,7 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 			Data:   o.Timeouts.Data.value(),
 			Submit: o.Timeouts.Submit.value()}}
 	if o.Password != "" {
-		// As it is written: a file may change, as those of access tokens do.
+		// Resolve the reference for every login: a file may change, for example with an access token.
 		written, _ := options["password"].(string)
 		c.Password = func() (string, error) { return reference(written) }
 	}
@@ -97,7 +97,7 @@ func buildSMTP(_ *Env, s *Settings, options map[string]any, others map[int32]map
 	}
 	sender, err := email.New(c)
 	if err != nil {
-		return nil, err // not sender, which would be no nil as a send.Sender
+		return nil, err // not sender: a nil *Sender in a send.Sender is not nil
 	}
 	return sender, nil
 }

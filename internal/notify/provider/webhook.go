@@ -9,15 +9,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
-// webhookSettings say where endpoints may be, besides at public addresses by https.
+// webhookSettings allow endpoints besides public addresses over https.
 type webhookSettings struct {
 	Allow     []string `json:"allow"` // such as 10.1.0.0/16
 	AllowHTTP bool     `json:"allow_http"`
 	Ports     []uint16 `json:"ports"`
 }
 
-func (w *webhookSettings) guard() (webhook.Guard, error) {
-	g := webhook.Guard{HTTP: w.AllowHTTP, Ports: w.Ports}
+func (w *webhookSettings) guard() (webhook.URLPolicy, error) {
+	g := webhook.URLPolicy{HTTP: w.AllowHTTP, Ports: w.Ports}
 	for _, text := range w.Allow {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
@@ -28,16 +28,16 @@ func (w *webhookSettings) guard() (webhook.Guard, error) {
 	return g, nil
 }
 
-// Guard says where endpoints may be: those who keep endpoints have to know it too.
-func (f *File) Guard() (webhook.Guard, error) {
+// URLPolicy returns the rules for endpoint addresses. The commands that store endpoints need them too.
+func (f *File) URLPolicy() (webhook.URLPolicy, error) {
 	var w webhookSettings
 	if f == nil {
-		return webhook.Guard{}, nil
+		return webhook.URLPolicy{}, nil
 	}
 	for _, s := range f.channels[send.Webhook] {
 		if s.Kind == "webhook" {
 			if err := decode(s.Options, &w); err != nil {
-				return webhook.Guard{}, err
+				return webhook.URLPolicy{}, err
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func checkWebhook(_ *Settings, options map[string]any) error {
 	return err
 }
 
-// buildWebhook finds the sender that the server has made with Guard.
+// buildWebhook returns the server's sender, which was built with URLPolicy.
 func buildWebhook(e *Env, _ *Settings, _ map[string]any, _ map[int32]map[string]any) (send.Sender, error) {
 	if e.Webhooks == nil {
 		return nil, errors.New("kind: webhook requires a server with a master key")

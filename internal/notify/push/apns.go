@@ -17,31 +17,31 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// APNsSettings are those of an app of Apple's.
+// APNsSettings are the settings of an Apple app.
 // https://developer.apple.com/documentation/usernotifications/sending-notification-requests-to-apns
 type APNsSettings struct {
 	TeamID string `json:"team_id"`
 	KeyID  string `json:"key_id"`
-	// Key is the private key in PEM, as Apple gives it out (.p8).
+	// Key is the private key in PEM, as downloaded from Apple (.p8).
 	Key string `json:"key"`
 	// Topic is the app's bundle id.
 	Topic string `json:"topic"`
-	// URL is Apple's; empty: https://api.push.apple.com. For development: https://api.sandbox.push.apple.com.
+	// URL replaces https://api.push.apple.com. For development: https://api.sandbox.push.apple.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
 }
 
-// APNs sends by Apple's push service.
+// APNs sends through the Apple Push Notification service.
 type APNs struct {
 	url, topic string
 	access     bearer
 	client     *httpsend.Client
 }
 
-// tokenLife is how long a token is used: Apple wants it renewed after 20 to 60 minutes.
+// tokenLife is the life of a provider token: Apple requires renewal after 20 to 60 minutes.
 const tokenLife = 50 * time.Minute
 
-// NewAPNs makes a sender.
+// NewAPNs validates the settings and returns a sender.
 func NewAPNs(s APNsSettings) (*APNs, error) {
 	for name, value := range map[string]string{"team_id": s.TeamID, "key_id": s.KeyID, "topic": s.Topic} {
 		if value == "" {
@@ -70,7 +70,8 @@ func NewAPNs(s APNsSettings) (*APNs, error) {
 	return a, nil
 }
 
-// apnsVerdicts: https://developer.apple.com/documentation/usernotifications/handling-notification-responses-from-apns.
+// apnsVerdicts classifies reasons:
+// https://developer.apple.com/documentation/usernotifications/handling-notification-responses-from-apns.
 var apnsVerdicts = map[string]send.Failure{
 	"Unregistered":                {Outcome: send.Permanent, Disable: true},
 	"ExpiredToken":                {Outcome: send.Permanent, Disable: true},
@@ -88,7 +89,7 @@ var apnsVerdicts = map[string]send.Failure{
 	"Forbidden":                   {Outcome: send.Refused, Down: true},
 	"ExpiredProviderToken":        {Outcome: send.Temporary, Down: true},
 	"TooManyProviderTokenUpdates": {Outcome: send.Temporary, Down: true, RetryAfter: time.Minute},
-	"TooManyRequests":             {Outcome: send.Temporary, RetryAfter: time.Minute}, // to this device
+	"TooManyRequests":             {Outcome: send.Temporary, RetryAfter: time.Minute}, // for this device
 	"IdleTimeout":                 {Outcome: send.Temporary},
 	"ServiceUnavailable":          {Outcome: send.Temporary, Down: true},
 	"Shutdown":                    {Outcome: send.Temporary, Down: true},
@@ -97,13 +98,13 @@ var apnsVerdicts = map[string]send.Failure{
 
 var hexToken = regexp.MustCompile(`^[0-9a-fA-F]{1,200}$`)
 
-// Send posts to a device.
+// Send posts to the device's URL.
 func (s *APNs) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	device, failed := token(m.Recipient, prefixAPNs, prefixFCM)
 	if failed != nil {
 		return send.Receipt{}, failed
 	}
-	if !hexToken.MatchString(device) { // it stands in the path
+	if !hexToken.MatchString(device) { // it becomes part of the path
 		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "other_platform",
 			Text: "the device token is not an APNs token"}
 	}
@@ -159,7 +160,7 @@ func (s *APNs) failed(m *send.Message, a *httpsend.Answer, device, access string
 	return &v
 }
 
-// apnsPayload is what goes to the device. Without words it is a message for the app alone.
+// apnsPayload returns the payload. Without title and text it is a background notification.
 func apnsPayload(m *send.Message) (body []byte, kind string, failed *send.Failure) {
 	members := data(m)
 	kind, aps := "alert", `{"content-available":1}`
@@ -179,7 +180,7 @@ func apnsPayload(m *send.Message) (body []byte, kind string, failed *send.Failur
 	return body, kind, nil
 }
 
-// apnsID is the same UUID (version 8, RFC 9562) for the same key.
+// apnsID derives a UUID (version 8, RFC 9562) from the key.
 func apnsID(key string) string {
 	h := sha256.Sum256([]byte("ledgerd apns-id " + key))
 	h[6], h[8] = h[6]&0x0f|0x80, h[8]&0x3f|0x80

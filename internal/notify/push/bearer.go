@@ -20,7 +20,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// bearer is a token that is made anew when it is old.
+// bearer caches an access token and renews it after its life.
 type bearer struct {
 	make  func(context.Context) (token string, until time.Time, failed *send.Failure)
 	mu    sync.Mutex
@@ -28,7 +28,7 @@ type bearer struct {
 	until time.Time
 }
 
-// get gives a token. Only one goroutine makes one, for all that wait.
+// get returns a token. One goroutine renews it while others wait.
 func (b *bearer) get(ctx context.Context) (string, *send.Failure) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *bearer) get(ctx context.Context) (string, *send.Failure) {
 	return token, nil
 }
 
-// drop forgets a token that was refused, unless there is another one already.
+// drop discards a token that was refused, unless it was renewed already.
 func (b *bearer) drop(token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,7 +52,7 @@ func (b *bearer) drop(token string) {
 	}
 }
 
-// privateKey reads a private key in PEM: PKCS 8, as Google and Apple give them out.
+// privateKey parses a PKCS 8 private key in PEM, the format of Google and Apple.
 func privateKey[K any](text string) (key K, err error) {
 	block, _ := pem.Decode([]byte(text))
 	if block == nil {
@@ -60,7 +60,7 @@ func privateKey[K any](text string) (key K, err error) {
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return key, errors.New("the private key is not in PKCS 8") // without what was given
+		return key, errors.New("the private key is not in PKCS 8") // omit the input
 	}
 	key, ok := parsed.(K)
 	if !ok {
@@ -69,7 +69,7 @@ func privateKey[K any](text string) (key K, err error) {
 	return key, nil
 }
 
-// jwt makes a JSON Web Token (RFC 7519).
+// jwt returns a signed JSON Web Token (RFC 7519).
 func jwt(header, claims any, sign func(hash []byte) ([]byte, error)) (string, error) {
 	h, err := json.Marshal(header)
 	if err != nil {
@@ -88,7 +88,7 @@ func jwt(header, claims any, sign func(hash []byte) ([]byte, error)) (string, er
 	return signed + "." + base64.RawURLEncoding.EncodeToString(s), nil
 }
 
-// rs256 and es256 sign as RFC 7518 has it.
+// rs256 and es256 return signers as in RFC 7518.
 func rs256(key *rsa.PrivateKey) func([]byte) ([]byte, error) {
 	return func(hash []byte) ([]byte, error) { return rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, hash) }
 }

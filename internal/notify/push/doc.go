@@ -1,10 +1,10 @@
-// Package push sends push messages to devices: Android and web by Firebase Cloud Messaging (HTTP v1), Apple's by APNs.
-// It owns no tables.
+// Package push sends push messages to devices: to Android and web through Firebase Cloud Messaging (HTTP v1), to Apple
+// devices through APNs. It owns no tables.
 //
-// What it promises: one call is at most one request, but for what HTTP/2 itself says was not processed. Devices are
-// told the message's key, by which an app can tell a repeat. A device that is not registered any more is Permanent and
-// Disable. A recipient is a token, with "fcm:" or "apns:" before it where a tenant has devices of both: the other
-// sender refuses it, so the next one in the order gets it.
+// Promises: one call makes at most one request, except when HTTP/2 itself reports that a request was not processed.
+// Devices receive the message's key, so that an app can recognise a repeat. An unregistered device is Permanent with
+// Disable. A recipient is a device token, prefixed with "fcm:" or "apns:" if a tenant has devices of both: the other
+// sender refuses it, and the next provider is asked.
 package push
 
 import (
@@ -21,7 +21,7 @@ const (
 	prefixAPNs = "apns:"
 )
 
-// token is the device's, if the recipient is one for the prefix, or has none.
+// token returns the device token, or refuses a recipient of the other provider.
 func token(recipient, prefix, other string) (string, *send.Failure) {
 	if strings.HasPrefix(recipient, other) {
 		return "", &send.Failure{Outcome: send.Refused, Code: "other_platform",
@@ -30,7 +30,7 @@ func token(recipient, prefix, other string) (string, *send.Failure) {
 	return strings.TrimPrefix(recipient, prefix), nil
 }
 
-// data are the message's data: an object's members, or all of them under "data".
+// data returns the message's data: the members of a JSON object, or any other value as member "data".
 func data(m *send.Message) map[string]json.RawMessage {
 	var members map[string]json.RawMessage
 	if len(m.Content.Data) > 0 && json.Unmarshal(m.Content.Data, &members) != nil {
@@ -50,11 +50,11 @@ func data(m *send.Message) map[string]json.RawMessage {
 }
 
 func text(s string) json.RawMessage {
-	b, _ := json.Marshal(s) // text is always encoded
+	b, _ := json.Marshal(s) // strings never fail
 	return b
 }
 
-// clean is a provider's words without the device's token.
+// clean redacts a provider's error text, including the device token.
 func clean(m *send.Message, device, words string) string {
 	return httpsend.Clean(m, strings.ReplaceAll(words, device, "…"))
 }

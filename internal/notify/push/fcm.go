@@ -16,24 +16,24 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// FCMSettings are those of a Firebase project.
+// FCMSettings are the settings of a Firebase project.
 // https://firebase.google.com/docs/reference/fcm/rest/v1/projects.messages/send
 type FCMSettings struct {
-	// ServiceAccount is the JSON of a service account's key, as Google gives it out.
+	// ServiceAccount is the JSON key of a service account, as downloaded from Google.
 	ServiceAccount string `json:"service_account"`
-	// URL is Google's; empty: https://fcm.googleapis.com.
+	// URL replaces https://fcm.googleapis.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
 }
 
-// FCM sends by Firebase Cloud Messaging.
+// FCM sends through Firebase Cloud Messaging.
 type FCM struct {
 	url    string
 	access bearer
 	client *httpsend.Client
 }
 
-// account is a service account's key.
+// account is the key of a service account.
 type account struct {
 	ProjectID    string `json:"project_id"`
 	PrivateKeyID string `json:"private_key_id"`
@@ -42,7 +42,7 @@ type account struct {
 	TokenURI     string `json:"token_uri"`
 }
 
-// NewFCM makes a sender.
+// NewFCM validates the settings and returns a sender.
 func NewFCM(s FCMSettings) (*FCM, error) {
 	var a account
 	if err := json.Unmarshal([]byte(s.ServiceAccount), &a); err != nil {
@@ -62,7 +62,7 @@ func NewFCM(s FCMSettings) (*FCM, error) {
 	return f, nil
 }
 
-// login gets an access token for a signed claim. Whatever goes wrong, no message was sent.
+// login exchanges a signed claim for an access token. Its failures mean that no message was sent.
 // https://developers.google.com/identity/protocols/oauth2/service-account#httprest
 func (f *FCM) login(ctx context.Context, a *account, key *rsa.PrivateKey) (string, time.Time, *send.Failure) {
 	now := time.Now()
@@ -98,18 +98,18 @@ func (f *FCM) login(ctx context.Context, a *account, key *rsa.PrivateKey) (strin
 	return "", now, refused
 }
 
-// fcmVerdicts: https://firebase.google.com/docs/reference/fcm/rest/v1/ErrorCode.
+// fcmVerdicts classifies error codes: https://firebase.google.com/docs/reference/fcm/rest/v1/ErrorCode.
 var fcmVerdicts = map[string]send.Failure{
 	"INVALID_ARGUMENT":       {Outcome: send.Permanent},
 	"UNREGISTERED":           {Outcome: send.Permanent, Disable: true},
-	"SENDER_ID_MISMATCH":     {Outcome: send.Refused}, // the device is another project's
+	"SENDER_ID_MISMATCH":     {Outcome: send.Refused}, // the device belongs to another project
 	"QUOTA_EXCEEDED":         {Outcome: send.Temporary, RetryAfter: time.Minute},
 	"UNAVAILABLE":            {Outcome: send.Temporary, Down: true},
 	"INTERNAL":               {Outcome: send.Unknown},
-	"THIRD_PARTY_AUTH_ERROR": {Outcome: send.Refused}, // Apple's key, or that of web push, is wrong
+	"THIRD_PARTY_AUTH_ERROR": {Outcome: send.Refused}, // the key for APNs or web push is wrong
 }
 
-// Send asks messages:send.
+// Send calls messages:send.
 func (f *FCM) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	device, failed := token(m.Recipient, prefixFCM, prefixAPNs)
 	if failed != nil {
@@ -154,7 +154,7 @@ func (f *FCM) receipt(m *send.Message, a *httpsend.Answer, device, access string
 	v, known := fcmVerdicts[code]
 	switch {
 	case known:
-	case a.Status == http.StatusUnauthorized: // the access token is not good any more
+	case a.Status == http.StatusUnauthorized: // the access token was revoked or has expired
 		f.access.drop(access)
 		v = send.Failure{Outcome: send.Temporary, Down: true}
 	case a.Status == http.StatusTooManyRequests, a.Status == http.StatusServiceUnavailable:
@@ -174,7 +174,7 @@ func (f *FCM) receipt(m *send.Message, a *httpsend.Answer, device, access string
 	return send.Receipt{}, &v
 }
 
-// fcmMessage has the data as texts, which is all that FCM carries.
+// fcmMessage encodes the data as strings, the only type in FCM data.
 func fcmMessage(m *send.Message, device string) map[string]any {
 	members := map[string]string{}
 	for name, value := range data(m) {
@@ -187,7 +187,7 @@ func fcmMessage(m *send.Message, device string) map[string]any {
 	message := map[string]any{"token": device, "data": members}
 	if m.Content.Subject != "" || m.Content.Text != "" {
 		message["notification"] = map[string]string{"title": m.Content.Subject, "body": m.Content.Text}
-		// A repeat takes the place of the first on the device.
+		// A repeat replaces the first message on the device.
 		message["android"] = map[string]any{"notification": map[string]string{"tag": m.Key}}
 		message["apns"] = map[string]any{"headers": map[string]string{"apns-collapse-id": m.Key}}
 	}

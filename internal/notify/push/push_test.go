@@ -27,7 +27,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// start starts a server of HTTP/2 over TLS, and gives what clients need to trust it.
+// start starts an HTTP/2 server and returns its URL and root certificates.
 func start(t *testing.T, h http.HandlerFunc) (url string, roots *tls.Config) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
@@ -46,12 +46,12 @@ func pemOf(t *testing.T, key any) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: b}))
 }
 
-// claims checks a token's signature, and gives what it says.
+// claims verifies a token's signature and returns its header and claims.
 func claims(t *testing.T, token string, check func(hash, signature []byte) bool) (header, body map[string]any) {
 	t.Helper()
 	part := strings.Split(token, ".")
 	if len(part) != 3 {
-		t.Errorf("%q is no token", token)
+		t.Errorf("%q is not a JWT", token)
 		return nil, nil
 	}
 	signature, err := base64.RawURLEncoding.DecodeString(part[2])
@@ -81,10 +81,10 @@ func failed(t *testing.T, err error) *send.Failure {
 	t.Helper()
 	var f *send.Failure
 	if !errors.As(err, &f) {
-		t.Fatalf("%v is no Failure", err)
+		t.Fatalf("%v is not a *Failure", err)
 	}
 	if strings.Contains(f.Text, "abcdef0123") || strings.Contains(f.Text, "Ada") {
-		t.Errorf("the failure tells whom, or what: %s", f.Text)
+		t.Errorf("the failure contains the recipient or the content: %s", f.Text)
 	}
 	return f
 }
@@ -98,7 +98,7 @@ type google struct {
 	header http.Header
 	body   string
 	drop   bool
-	bad    int // so many logins answer with a token that is refused
+	bad    int // this many logins return a token that is refused
 	logins atomic.Int64
 	asked  atomic.Int64
 	got    map[string]any
@@ -107,7 +107,7 @@ type google struct {
 
 func (g *google) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor != 2 {
-		g.Errorf("it came over %s", r.Proto)
+		g.Errorf("protocol %s", r.Proto)
 	}
 	b, _ := io.ReadAll(r.Body)
 	g.mu.Lock()
@@ -138,7 +138,7 @@ func (g *google) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	g.asked.Add(1)
 	if g.drop {
-		panic(http.ErrAbortHandler) // the stream is reset
+		panic(http.ErrAbortHandler) // resets the stream
 	}
 	if r.Header.Get("Authorization") != "Bearer good" {
 		w.WriteHeader(401)
@@ -194,7 +194,7 @@ func TestFCM(t *testing.T) {
 		`"data":{"deep":"{\"a\":[1]}","message_key":"msg_1_cn5","n":"5","order":"77","type":"order.paid"},` +
 		`"notification":{"body":"Thank you, Ada","title":"Paid"},"token":"abcdef0123"}}`
 	if string(got) != want {
-		t.Errorf("%s\ninstead of\n%s", got, want)
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	for recipient, device := range map[string]string{"fcm:tok:en": "tok:en", "tok:en": "tok:en", "apns:abc": ""} {
 		m := message()
@@ -210,7 +210,7 @@ func TestFCM(t *testing.T) {
 	}
 }
 
-func TestWhatFCMAnswersMeans(t *testing.T) {
+func TestFCMOutcomes(t *testing.T) {
 	g, f := newGoogle(t)
 	says := func(status, code string) string {
 		return `{"error":{"code":1,"message":"token abcdef0123 is bad","status":"` + status + `","details":[{"@type":"type.googleapis.com/google.rpc.BadRequest"},
@@ -248,19 +248,18 @@ func TestWhatFCMAnswersMeans(t *testing.T) {
 		got := *failed(t, err)
 		got.Text = ""
 		if got != c.want {
-			t.Errorf("%d %s: %+v instead of %+v", c.status, c.body, got, c.want)
+			t.Errorf("%d %s: %+v, want %+v", c.status, c.body, got, c.want)
 		}
 	}
 	before := g.asked.Load()
 	g.drop = true
 	_, err := f.Send(t.Context(), message())
 	if got := failed(t, err); got.Outcome != send.Unknown || g.asked.Load() != before+1 {
-		t.Errorf("a stream that broke off: %+v, asked %d times", got, g.asked.Load()-before)
+		t.Errorf("stream reset: %+v, %d requests", got, g.asked.Load()-before)
 	}
 }
 
-// TestAnAccessTokenThatIsRefusedIsMadeAnew for the next attempt.
-func TestAnAccessTokenThatIsRefusedIsMadeAnew(t *testing.T) {
+func TestRefusedAccessTokenIsRenewed(t *testing.T) {
 	g, f := newGoogle(t)
 	g.bad = 1
 	_, err := f.Send(t.Context(), message())
@@ -287,7 +286,7 @@ func TestAPNs(t *testing.T) {
 	var body string
 	url, roots := start(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.ProtoMajor != 2 {
-			t.Errorf("it came over %s", r.Proto)
+			t.Errorf("protocol %s", r.Proto)
 		}
 		b, _ := io.ReadAll(r.Body)
 		last, body = r, string(b)
@@ -326,7 +325,7 @@ func TestAPNs(t *testing.T) {
 		t.Errorf("%+v %v %v %s", r, err, last.Header, last.URL)
 	}
 	if want := `{"aps":{"alert":{"body":"Thank you, Ada","title":"Paid"}},"deep":{"a":[1]},"message_key":"msg_1_cn5","n":5,"order":"77","type":"order.paid"}`; body != want {
-		t.Errorf("%s\ninstead of\n%s", body, want)
+		t.Errorf("got\n%s\nwant\n%s", body, want)
 	}
 	m := message()
 	m.Recipient, m.Content.Subject, m.Content.Text, m.Content.Data = "apns:ABC", "", "", []byte(`[1]`)
@@ -367,12 +366,12 @@ func TestAPNs(t *testing.T) {
 		got := *failed(t, err)
 		got.Text = ""
 		if got != c.want {
-			t.Errorf("%+v: %+v instead of %+v", c.said, got, c.want)
+			t.Errorf("%+v: %+v, want %+v", c.said, got, c.want)
 		}
 	}
 	now = said{status: 200}
 	if _, err := s.Send(t.Context(), message()); err != nil || len(tokens) != 2 {
-		t.Errorf("%v: after one that expired, %d tokens", err, len(tokens))
+		t.Errorf("after ExpiredProviderToken: %v, %d tokens", err, len(tokens))
 	}
 	for _, recipient := range []string{"fcm:abc", "../../secret", "abc/def", "xyz", ""} {
 		m := message()
@@ -383,7 +382,7 @@ func TestAPNs(t *testing.T) {
 	}
 }
 
-func TestSettingsAreChecked(t *testing.T) {
+func TestSettingsAreValidated(t *testing.T) {
 	small, _ := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
 	good, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	account := func(key string) string {
@@ -392,11 +391,11 @@ func TestSettingsAreChecked(t *testing.T) {
 		return string(b)
 	}
 	for name, err := range map[string]error{
-		"fcm, no JSON":      second(push.NewFCM(push.FCMSettings{ServiceAccount: "x"})),
-		"fcm, nothing":      second(push.NewFCM(push.FCMSettings{ServiceAccount: "{}"})),
+		"fcm, invalid JSON": second(push.NewFCM(push.FCMSettings{ServiceAccount: "x"})),
+		"fcm, empty":        second(push.NewFCM(push.FCMSettings{ServiceAccount: "{}"})),
 		"fcm, no PEM":       second(push.NewFCM(push.FCMSettings{ServiceAccount: account("secret")})),
 		"fcm, another kind": second(push.NewFCM(push.FCMSettings{ServiceAccount: account(pemOf(t, good))})),
-		"apns, nothing":     second(push.NewAPNs(push.APNsSettings{})),
+		"apns, empty":       second(push.NewAPNs(push.APNsSettings{})),
 		"apns, no PEM": second(push.NewAPNs(push.APNsSettings{TeamID: "a", KeyID: "b", Topic: "c",
 			Key: "secret"})),
 		"apns, curve": second(push.NewAPNs(push.APNsSettings{TeamID: "a", KeyID: "b", Topic: "c",

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// ParseEmail reads a bare e-mail address. The domain becomes lower-case ASCII; what stands before the @ stays as it
-// is written, though Same takes no notice of its case.
+// ParseEmail normalizes a bare e-mail address. The domain becomes lower-case ASCII. The local part keeps its case,
+// which Same ignores.
 func ParseEmail(written string) (string, error) {
 	if written == "" {
 		return "", errors.New("is missing")
@@ -26,7 +26,7 @@ func ParseEmail(written string) (string, error) {
 		return "", errNoAddress
 	}
 	local, domain := norm.NFC.String(written[:at]), strings.TrimSuffix(written[at+1:], ".")
-	// Quoted ones, such as "a@b"@example.com, are legal, in no use, and a way to be read differently by others.
+	// Quoted local parts, such as "a@b"@example.com, are legal but unused, and parsers disagree about them.
 	if !dotAtom(local) {
 		return "", errNoAddress
 	}
@@ -46,8 +46,8 @@ func ParseEmail(written string) (string, error) {
 
 var errNoAddress = errors.New("is not an e-mail address")
 
-// dotAtom is what RFC 5322 lets stand before the @ without quotes, and beyond ASCII, as RFC 6531 has it, letters
-// and what belongs to them.
+// dotAtom reports whether s is a dot-atom of RFC 5322, extended by RFC 6531 with letters, marks and digits beyond
+// ASCII.
 func dotAtom(s string) bool {
 	for part := range strings.SplitSeq(s, ".") {
 		if part == "" {
@@ -79,7 +79,7 @@ func maskEmail(address string) string {
 		return hidden
 	}
 	_, size := utf8.DecodeRuneInString(address)
-	if size == at { // one letter only: it would be all
+	if size == at { // a single letter would be the whole local part
 		size = 0
 	}
 	return clip(address[:size] + "***" + address[at:])

@@ -1,5 +1,5 @@
-// Package recipient knows the forms in which recipients are written: which two writings mean the same one, and
-// how much of one may be shown. Its errors say what is wrong, never with what.
+// Package recipient normalizes, compares and masks recipients. Its errors describe the problem without repeating the
+// input.
 package recipient
 
 import (
@@ -10,14 +10,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// MaxHint is how long a mask is at most, in characters.
+// MaxHint limits a mask, in characters.
 const MaxHint = 64
 
-// maxOpaque is how long a device token or the name of an endpoint may be, in bytes.
+// maxOpaque limits a device token or endpoint name, in bytes.
 const maxOpaque = 2048
 
-// Parse brings a recipient into the form in which it is kept and handed to providers. region is the country,
-// such as CN, of phone numbers that are written without theirs; empty: there are none.
+// Parse normalizes a recipient for storage and for providers. region is the default country of phone numbers, such as
+// CN; empty: none.
 func Parse(channel send.Channel, written, region string) (string, error) {
 	switch channel {
 	case send.SMS:
@@ -29,7 +29,7 @@ func Parse(channel send.Channel, written, region string) (string, error) {
 	}
 }
 
-// Same is equal for recipients that are the same one: hashes and fingerprints are made of it.
+// Same returns a form that is equal for equal recipients. Hashes and fingerprints are computed from it.
 func Same(channel send.Channel, parsed string) string {
 	if channel == send.Email {
 		return strings.ToLower(parsed)
@@ -37,14 +37,14 @@ func Same(channel send.Channel, parsed string) string {
 	return parsed
 }
 
-// Mask is what may be shown of a parsed recipient: enough for people to know theirs when they see it.
+// Mask returns the part of a parsed recipient that may be shown: enough for its owner to recognise it.
 func Mask(channel send.Channel, parsed string) string {
 	switch channel {
 	case send.SMS:
 		return maskSMS(parsed)
 	case send.Email:
 		return maskEmail(parsed)
-	case send.Webhook: // the name of an endpoint, which is no secret
+	case send.Webhook: // an endpoint name, which is not secret
 		return clip(parsed)
 	default:
 		return maskOpaque(parsed)
@@ -66,7 +66,7 @@ func parseOpaque(s string) (string, error) {
 	return s, nil
 }
 
-// maskOpaque shows the ends of a token that is long enough to be none by them.
+// maskOpaque shows both ends of a token that is too long to be guessed from them.
 func maskOpaque(s string) string {
 	if len(s) < 32 {
 		return hidden
@@ -76,7 +76,7 @@ func maskOpaque(s string) string {
 
 const hidden = "****"
 
-// clip cuts a hint to the length that is kept.
+// clip cuts a hint to MaxHint.
 func clip(s string) string {
 	if utf8.RuneCountInString(s) <= MaxHint {
 		return s

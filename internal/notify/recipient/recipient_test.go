@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-func TestWritingsOfOneRecipientAreTheSame(t *testing.T) {
+func TestSpellingsOfOneRecipientAreEqual(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		channel         send.Channel
@@ -21,9 +21,9 @@ func TestWritingsOfOneRecipientAreTheSame(t *testing.T) {
 		{send.SMS, "＋８６１３８１２３４５６７８", "", "+8613812345678", "+8613812345678"},
 		{send.SMS, "(415) 555-2671", "US", "+14155552671", "+14155552671"},
 		{send.SMS, "0171 1234567", "DE", "+491711234567", "+491711234567"},
-		// Italy's zero is part of the number
+		// Italian numbers keep their leading zero
 		{send.SMS, "+39 06 1234 5678", "", "+390612345678", "+390612345678"},
-		// the country that is written counts
+		// an explicit country code overrides the region
 		{send.SMS, "+65 8123 4567", "CN", "+6581234567", "+6581234567"},
 		{send.Email, "Ada@Example.COM", "", "Ada@example.com", "ada@example.com"},   //
 		{send.Email, " ada@example.com ", "", "ada@example.com", "ada@example.com"}, //
@@ -36,13 +36,13 @@ func TestWritingsOfOneRecipientAreTheSame(t *testing.T) {
 	} {
 		got, err := Parse(c.channel, c.written, c.region)
 		if err != nil || got != c.want || Same(c.channel, got) != c.same {
-			t.Errorf("%s %q: %q, the same as %q, %v; want %q, %q", c.channel, c.written, got, Same(c.channel, got), err,
+			t.Errorf("%s %q: parsed %q, same %q, %v; want %q, %q", c.channel, c.written, got, Same(c.channel, got), err,
 				c.want, c.same)
 		}
 	}
 }
 
-func TestWhatIsNoRecipientIsRefused(t *testing.T) {
+func TestInvalidRecipientIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		channel         send.Channel
@@ -70,14 +70,14 @@ func TestWhatIsNoRecipientIsRefused(t *testing.T) {
 	} {
 		got, err := Parse(c.channel, c.written, c.region)
 		if err == nil {
-			t.Errorf("%s %q: taken as %q", c.channel, c.written, got)
+			t.Errorf("%s %q: accepted as %q", c.channel, c.written, got)
 		} else if c.written != "" && strings.Contains(err.Error(), c.written) {
-			t.Errorf("%s %q: the error has the recipient in it: %v", c.channel, c.written, err)
+			t.Errorf("%s %q: the error contains the recipient: %v", c.channel, c.written, err)
 		}
 	}
 }
 
-func TestMasksShowTooLittleToKnowWho(t *testing.T) {
+func TestMasksDoNotIdentifyRecipients(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		channel   send.Channel
@@ -94,12 +94,12 @@ func TestMasksShowTooLittleToKnowWho(t *testing.T) {
 		{send.Webhook, "ep_17", "ep_17"},
 	} {
 		if got := Mask(c.channel, c.of); got != c.shown || utf8.RuneCountInString(got) > MaxHint {
-			t.Errorf("%s %q is shown as %q, not %q", c.channel, c.of, got, c.shown)
+			t.Errorf("%s %q: mask %q, want %q", c.channel, c.of, got, c.shown)
 		}
 	}
 }
 
-func TestBlocksOfNumbers(t *testing.T) {
+func TestPrefixAndDialCode(t *testing.T) {
 	t.Parallel()
 	if got := Prefix("+8613812345678"); got != "+861381234" {
 		t.Error(got)
@@ -107,15 +107,15 @@ func TestBlocksOfNumbers(t *testing.T) {
 	for number, code := range map[string]string{"+8613812345678": "86", "+14155552671": "1", "+12425551234": "1",
 		"+35312345678": "353", "": ""} {
 		if got := DialCode(number); got != code {
-			t.Errorf("%s: %s, not %s", number, got, code)
+			t.Errorf("%s: %s, want %s", number, got, code)
 		}
 	}
 	if !Region("CN") || Region("cn") || Region("ZZ") || Region("") {
-		t.Error("which regions there are")
+		t.Error("wrong regions")
 	}
 }
 
-// What is parsed stays as it is when it is parsed again, and nothing panics.
+// Parse is idempotent and never panics.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"+8613812345678", "138 1234 5678", "ada@example.com", "ü@bücher.example", "a@b.c.",
 		"+1 (415) 555-2671"} {
@@ -133,7 +133,7 @@ func FuzzParse(f *testing.F) {
 			}
 			if hint := Mask(channel, got); hint == got && channel != send.Webhook ||
 				utf8.RuneCountInString(hint) > MaxHint {
-				t.Fatalf("%s %q is shown as %q", channel, got, hint)
+				t.Fatalf("%s %q: mask %q", channel, got, hint)
 			}
 		}
 	})

@@ -8,8 +8,8 @@ import (
 	"github.com/nyaruka/phonenumbers"
 )
 
-// ParseSMS reads a phone number as people write it, and gives it in E.164, such as +8613812345678. Numbers
-// with a length that the country has are good: which ranges it has given out changes faster than we learn of it.
+// ParseSMS normalizes a phone number to E.164, such as +8613812345678. It checks the length by country, but not the
+// number ranges, which change too often.
 func ParseSMS(written, region string) (string, error) {
 	if written == "" {
 		return "", errors.New("is missing")
@@ -44,7 +44,7 @@ func ParseSMS(written, region string) (string, error) {
 	}
 }
 
-// stable refuses numbers that are read differently the second time, such as one of nothing but zeros.
+// stable refuses numbers that parse differently the second time, such as all zeros.
 func stable(e164 string) (string, error) {
 	n, err := phonenumbers.Parse(e164, phonenumbers.UNKNOWN_REGION)
 	if err != nil || phonenumbers.Format(n, phonenumbers.E164) != e164 || !phonenumbers.IsPossibleNumber(n) {
@@ -53,7 +53,7 @@ func stable(e164 string) (string, error) {
 	return e164, nil
 }
 
-// partOfNumber keeps out letters, which stand for digits on some telephones, and extensions, which have no SMS.
+// partOfNumber refuses letters, which are digits on some keypads, and extensions, which cannot receive SMS.
 func partOfNumber(r rune) bool {
 	switch {
 	case r >= '0' && r <= '9', r >= '０' && r <= '９':
@@ -63,7 +63,7 @@ func partOfNumber(r rune) bool {
 	}
 }
 
-// DialCode is the country calling code of a number in E.164, such as 86.
+// DialCode returns the country calling code of an E.164 number, such as 86.
 func DialCode(e164 string) string {
 	n, err := phonenumbers.Parse(e164, phonenumbers.UNKNOWN_REGION)
 	if err != nil {
@@ -72,16 +72,15 @@ func DialCode(e164 string) string {
 	return strconv.Itoa(int(n.GetCountryCode()))
 }
 
-// Prefix is a number in E.164 without its last four digits: whoever buys numbers to have messages sent to them
-// buys them by such blocks.
+// Prefix returns an E.164 number without its last four digits. SMS pumping uses numbers bought in such blocks.
 func Prefix(e164 string) string {
 	return e164[:max(0, len(e164)-4)]
 }
 
-// Region tells whether phone numbers can be read as ones of this country, such as CN.
+// Region reports whether code is a known country for phone numbers, such as CN.
 func Region(code string) bool { return phonenumbers.GetSupportedRegions()[code] }
 
-// maskSMS hides four digits or more, such as +86138****5678.
+// maskSMS hides at least four digits, as in +86138****5678.
 func maskSMS(e164 string) string {
 	code := DialCode(e164)
 	if code == "" || len(e164) < 1+len(code) {

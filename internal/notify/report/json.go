@@ -11,14 +11,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/internal/httpsend"
 )
 
-// JSON describes the reports of a provider in JSON, with places as JSON pointers (RFC 6901).
+// JSON describes a provider's reports in JSON. Places are JSON pointers (RFC 6901).
 type JSON struct {
-	// ListAt is where the list is; / is the whole body. Empty: the body is one report.
+	// ListAt is the list of reports; / is the whole body. Empty: the body is one report.
 	ListAt string `json:"list_at"`
-	// KeyAt is where our key is, if the provider echoes it; IDAt where its own number is.
+	// KeyAt is the message's key, if the provider returns it; IDAt the provider's message id.
 	KeyAt string `json:"key_at"`
 	IDAt  string `json:"id_at"`
-	// StatusAt is where the state is; those neither in Delivered nor in Undelivered are on the way.
+	// StatusAt is the status. Statuses that are neither in Delivered nor in Undelivered are ignored.
 	StatusAt    string   `json:"status_at"`
 	Delivered   []string `json:"delivered"`
 	Undelivered []string `json:"undelivered"`
@@ -28,7 +28,7 @@ type JSON struct {
 
 var errForm = errors.New("report: not in the provider's format")
 
-// Read reads reports. Their codes begin with a prefix.
+// Read parses reports. Codes get the given prefix.
 func (j *JSON) Read(body []byte, prefix string) (out []Report, err error) {
 	said, err := Parse(body)
 	if err != nil {
@@ -36,7 +36,7 @@ func (j *JSON) Read(body []byte, prefix string) (out []Report, err error) {
 	}
 	list := []any{said}
 	if j.ListAt != "" {
-		v, _ := pointed(said, strings.TrimSuffix(j.ListAt, "/"))
+		v, _ := resolve(said, strings.TrimSuffix(j.ListAt, "/"))
 		all, ok := v.([]any)
 		if !ok {
 			return nil, errForm
@@ -62,7 +62,7 @@ func (j *JSON) Read(body []byte, prefix string) (out []Report, err error) {
 	return out, nil
 }
 
-// Parse reads JSON, with numbers as they are written.
+// Parse parses JSON, keeping numbers as written.
 func Parse(text []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.UseNumber()
@@ -72,12 +72,12 @@ func Parse(text []byte) (v any, err error) {
 	return v, nil
 }
 
-// At is what a JSON pointer points at, as text; not found if it points at nothing, a list or an object.
+// At returns the string, number or boolean at a JSON pointer; ok is false for anything else.
 func At(v any, pointer string) (string, bool) {
 	if pointer == "" {
 		return "", false
 	}
-	v, _ = pointed(v, pointer)
+	v, _ = resolve(v, pointer)
 	switch v := v.(type) {
 	case string:
 		return v, true
@@ -89,8 +89,8 @@ func At(v any, pointer string) (string, bool) {
 	return "", false
 }
 
-// pointed is what a JSON pointer (RFC 6901) points at.
-func pointed(v any, pointer string) (any, bool) {
+// resolve returns the value at a JSON pointer (RFC 6901).
+func resolve(v any, pointer string) (any, bool) {
 	for _, step := range strings.Split(pointer, "/")[1:] {
 		step = strings.NewReplacer("~1", "/", "~0", "~").Replace(step)
 		switch here := v.(type) {

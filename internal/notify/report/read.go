@@ -9,13 +9,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Finder finds messages by providers' numbers.
+// Finder finds messages by provider_message_id.
 type Finder struct{ pool *pgxpool.Pool }
 
-// NewFinder makes one over the service's own pool.
+// NewFinder returns a finder that uses the service's pool.
 func NewFinder(pool *pgxpool.Pool) *Finder { return &Finder{pool} }
 
-// Tenant gives the tenant whose message has a number at a provider. 0: there is none, or more than one has it.
+// Tenant returns the tenant of the message with a provider_message_id; 0 if there is none, or more than one.
 func (f *Finder) Tenant(ctx context.Context, provider, providerMessageID string) (int32, error) {
 	found, err := db.New().SentTenant(ctx, pg.Planned{DB: f.pool},
 		db.SentTenantParams{Provider: &provider, ProviderMessageID: &providerMessageID})

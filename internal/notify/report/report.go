@@ -1,9 +1,8 @@
-// Package report takes in what providers say became of messages: over HTTP, from each in its own form. It owns no
-// tables.
+// Package report receives delivery reports from providers over HTTP, in the format of each. It owns no tables.
 //
-// What it promises: a report counts only if its sender proved who it is, by a signature or by a secret in the path. It
-// is acknowledged only when what it says is committed, or when it says nothing of ours: whatever is lost on the way the
-// provider posts again, and the inbox makes the repeat one.
+// Promises: a report counts only if it is authenticated, by a signature or a secret in the path. It is acknowledged
+// only after its content is committed, or if it is not about our messages. So the provider repeats a lost report, and
+// the inbox deduplicates it.
 package report
 
 import (
@@ -21,29 +20,29 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Report is what became of one message.
+// Report is a delivery report about one message.
 type Report struct {
-	// Key is ours, if the provider echoes it; else ProviderMessageID tells the message.
+	// Key is the message's key, if the provider returns it; otherwise ProviderMessageID identifies the message.
 	Key               string
 	ProviderMessageID string
 	Delivered         bool
-	// Code and Text say why not, without the recipient.
+	// Code and Text are the reason of a failed delivery, without the recipient.
 	Code, Text string
 }
 
-// Source reads what one provider posts.
+// Source reads the reports of one provider.
 type Source interface {
-	// Reports reads a request, whose body it gets beside. secret is the part of the path behind the provider's name.
-	// States on the way, such as "sent", are left out. Its error is ErrForbidden when nobody proved to be the provider.
+	// Reports parses a request. secret is the path after the provider's name. Intermediate statuses such as "sent" are
+	// omitted. It returns ErrForbidden if the request is not authenticated.
 	Reports(r *http.Request, secret string, body []byte) ([]Report, error)
-	// Acknowledge answers that all was taken in.
+	// Acknowledge confirms that all reports were recorded.
 	Acknowledge(w http.ResponseWriter)
 }
 
-// ErrForbidden: the request has no good signature or secret.
+// ErrForbidden: the request has no valid signature or secret.
 var ErrForbidden = errors.New("report: not from the provider")
 
-// Secret compares a secret in constant time. An empty one is never right.
+// Secret compares secrets in constant time. An empty one never matches.
 func Secret(got, want string) error {
 	a, b := sha256.Sum256([]byte(got)), sha256.Sum256([]byte(want))
 	if want == "" || subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
@@ -52,8 +51,7 @@ func Secret(got, want string) error {
 	return nil
 }
 
-// Either is one provider under two accounts: a request is read as the first reads it that it is proved to. nil: there
-// is only one.
+// Either combines two accounts of one provider: the first that authenticates a request reads it. a may be nil.
 func Either(a, b Source) Source {
 	if a == nil {
 		return b
@@ -73,43 +71,43 @@ func (e either) Reports(r *http.Request, secret string, body []byte) ([]Report, 
 
 func (e either) Acknowledge(w http.ResponseWriter) { e[0].Acknowledge(w) }
 
-// Placed is a Report with the message that it is about.
+// Placed is a Report with its tenant and message.
 type Placed struct {
 	Report
 	Provider  string
 	Tenant    int32
-	MessageID int64 // 0: by the provider's number
+	MessageID int64 // 0: found by ProviderMessageID
 }
 
-// Handler serves POST /notify/reports/{provider}/{secret}, the latter for providers that sign nothing.
+// Handler serves POST /notify/reports/{provider}/{secret}; providers that sign reports need no secret.
 type Handler struct {
 	// Sources by the provider's name in the configuration.
 	Sources map[string]Source
-	// Keys tells which keys are ours.
+	// Keys recognises keys of this database.
 	Keys send.Keys
-	// Find gives the tenant whose message has a number at a provider. Not found: 0.
+	// Find returns the tenant of a message by provider_message_id, or 0.
 	Find func(ctx context.Context, provider, providerMessageID string) (tenant int32, err error)
-	// Take commits reports, and tells whether all of them are done with.
+	// Take commits reports. It returns nil if all were recorded.
 	Take func(ctx context.Context, requestID string, reports []Placed) error
 	Log  *slog.Logger
 }
 
-// maxBody is how long a request may be, and maxReports how many it may have.
+// maxBody limits a request, maxReports the number of its reports.
 const (
 	maxBody    = 1 << 20
 	maxReports = 2000
 )
 
-// Pattern is where the handler is served.
+// Pattern is the route of the handler.
 const Pattern = "POST /notify/reports/"
 
-// Register puts the handler where it belongs.
+// Register adds the routes.
 func (h *Handler) Register(mux *http.ServeMux) {
 	mux.Handle(Pattern+"{provider}", h)
 	mux.Handle(Pattern+"{provider}/{secret}", h)
 }
 
-// ServeHTTP takes reports in. 503 asks the provider to come again.
+// ServeHTTP records reports. Status 503 makes the provider repeat them.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("provider")
 	source := h.Sources[name]
@@ -129,7 +127,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "wrong signature or secret", http.StatusForbidden)
 		return
 	case err != nil || len(reports) > maxReports:
-		// the error may quote it
+		// the error may quote the body
 		h.Log.WarnContext(r.Context(), "a delivery report is not in the provider's format", "provider", name)
 		http.Error(w, "the report is not in the provider's format", http.StatusBadRequest)
 		return
@@ -153,13 +151,13 @@ func (h *Handler) take(ctx context.Context, provider, requestID string, reports 
 		case ours:
 		case r.Key != "" || r.ProviderMessageID == "", !utf8.ValidString(r.ProviderMessageID),
 			strings.ContainsRune(r.ProviderMessageID, 0):
-			continue // of somebody else who uses the same account, or nonsense
+			continue // another user of the account, or malformed
 		default:
 			var err error
 			if p.Tenant, err = h.Find(ctx, provider, r.ProviderMessageID); err != nil {
 				return err
 			}
-			if p.Tenant == 0 { // also of somebody else, or of an attempt whose end is not written down yet
+			if p.Tenant == 0 { // another user's, or the result of the attempt is not recorded yet
 				early = errUnknown
 				continue
 			}

@@ -25,8 +25,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// desk is a server that takes reports in, over two engines on one database by turns.
-type desk struct {
+// fixture is a server that receives reports, and alternates between two engines on one database.
+type fixture struct {
 	*testing.T
 	super   *pgxpool.Pool
 	db      *pgtest.DB
@@ -34,12 +34,12 @@ type desk struct {
 	server  *httptest.Server
 }
 
-func newDesk(t *testing.T) *desk {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	d := &desk{T: t, super: pgtest.Pool(t, db.SuperDSN), db: db}
+	d := &fixture{T: t, super: pgtest.Pool(t, db.SuperDSN), db: db}
 	app := pgtest.Pool(t, db.AppDSN)
-	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) overriding system value values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
+	if _, err := d.super.Exec(t.Context(), `insert into access_tenants (tenant_id, name) values (1, 'one'), (2, 'two') on conflict do nothing`); err != nil {
 		t.Fatal(err)
 	}
 	for i := range d.engines {
@@ -86,8 +86,8 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// send makes a message, which a provider has taken under a number if one is given.
-func (d *desk) send(tenant int32, provider, number string) *notify.Message {
+// send sends a message. With a number it is recorded as sent, with that provider_message_id.
+func (d *fixture) send(tenant int32, provider, number string) *notify.Message {
 	d.Helper()
 	out, err := d.engines[0].Do(d.Context(),
 		flow.Submission{Tenant: tenant, RequestID: "r", Rows: 1, Bytes: 100, Command: flow.Notify(&notify.SendCommand{
@@ -107,17 +107,17 @@ func (d *desk) send(tenant int32, provider, number string) *notify.Message {
 	return m
 }
 
-func (d *desk) taken(m *notify.Message, provider, number string) {
+func (d *fixture) taken(m *notify.Message, provider, number string) {
 	d.Helper()
 	if _, err := d.super.Exec(d.Context(), `with gone as (delete from notify_queue where tenant_id = $1 and message_id = $2)
-		insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-		select tenant_id, message_id, month, 'sent', 1, $3, $4, clock_timestamp(), 'test' from notify_messages where tenant_id = $1 and message_id = $2`,
+		insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
+		select tenant_id, message_id, month, 1, 'sent', 1, $3, $4, clock_timestamp(), 'test' from notify_messages where tenant_id = $1 and message_id = $2`,
 		m.Tenant, m.ID, provider, number); err != nil {
 		d.Fatal(err)
 	}
 }
 
-func (d *desk) post(path, body string) int {
+func (d *fixture) post(path, body string) int {
 	d.Helper()
 	r, err := http.Post(d.server.URL+"/notify/reports/"+path, "application/json", strings.NewReader(body))
 	if err != nil {
@@ -127,8 +127,8 @@ func (d *desk) post(path, body string) int {
 	return r.StatusCode
 }
 
-// events are what happened to a message.
-func (d *desk) events(m *notify.Message) (kinds string) {
+// events lists the events of a message.
+func (d *fixture) events(m *notify.Message) (kinds string) {
 	d.Helper()
 	if err := d.super.QueryRow(d.Context(), `select coalesce(string_agg(kind || coalesce(' ' || code, ''), ', ' order by event_id), '') from notify_events
 		where tenant_id = $1 and message_id = $2`, m.Tenant, m.ID).Scan(&kinds); err != nil {
@@ -137,7 +137,7 @@ func (d *desk) events(m *notify.Message) (kinds string) {
 	return kinds
 }
 
-func (d *desk) want(got, want any) {
+func (d *fixture) want(got, want any) {
 	d.Helper()
 	if got != want {
 		d.Errorf("got %v, want %v", got, want)
@@ -148,8 +148,8 @@ func aliyunSays(key, success, code string) string {
 	return `[{"phone_number":"13812345678","success":` + success + `,"err_code":"` + code + `","biz_id":"b","out_id":"` + key + `"}]`
 }
 
-func TestReportsByOurKey(t *testing.T) {
-	d := newDesk(t)
+func TestReportsByKey(t *testing.T) {
+	d := newFixture(t)
 	m := d.send(1, "main", "b")
 	key := send.Keys("").Of(1, m.ID)
 	d.want(d.post("main/wrong", aliyunSays(key, "true", "")), 403)
@@ -157,27 +157,27 @@ func TestReportsByOurKey(t *testing.T) {
 	d.want(d.post("main/path", `{`), 400)
 	d.want(d.post("main/path", strings.Repeat(" ", 1<<20+1)), 413)
 	d.want(d.events(m), "sent")
-	// Posted many times at once, at two servers: one event.
+	// Concurrent repeats at two servers make one event.
 	var wg sync.WaitGroup
 	for range 30 {
 		wg.Go(func() { d.want(d.post("main/path", aliyunSays(key, "true", "")), 200) })
 	}
 	wg.Wait()
 	d.want(d.events(m), "sent, delivered")
-	// Of others who use the same account, and of a message that is not there.
+	// Reports of other users of the account, or about messages that do not exist, are ignored.
 	d.want(d.post("main/path", aliyunSays("order-77", "true", "")), 200)
 	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(1, m.ID+1), "true", "")), 200)
 	d.want(d.post("main/path", aliyunSays(send.Keys("").Of(2, m.ID), "true", "")), 200)
 	d.want(d.events(m), "sent, delivered")
 }
 
-func TestReportsByTheProvidersNumber(t *testing.T) {
-	d := newDesk(t)
+func TestReportsByProviderMessageID(t *testing.T) {
+	d := newFixture(t)
 	says := func(number, status string) string {
 		return `{"report_status":"` + status + `","errmsg":"002","sid":"` + number + `"}`
 	}
 	first, second := d.send(1, "tencent", "n1"), d.send(2, "", "")
-	// The second is not written down as sent yet: the first is taken in, and the provider comes again.
+	// The second message is not recorded as sent yet: the first report is recorded, and 503 requests a repeat.
 	body := "[" + says("n1", "SUCCESS") + "," + says("n2", "FAIL") + "]"
 	d.want(d.post("tencent/path", body), 503)
 	d.want(d.events(first), "sent, delivered")
@@ -186,17 +186,16 @@ func TestReportsByTheProvidersNumber(t *testing.T) {
 	d.want(d.post("tencent/path", body), 200)
 	d.want(d.events(first), "sent, delivered")
 	d.want(d.events(second), "sent, undelivered tencent_002")
-	// Nonsense keeps nobody else's report out, and the longest number is none.
+	// A malformed report does not block others. 256 bytes are allowed.
 	long := strings.Repeat("9", 256)
 	third := d.send(1, "tencent", long)
 	d.want(d.post("tencent/path", "["+says(`a\u0000b`, "FAIL")+","+says(long, "SUCCESS")+"]"), 200)
 	d.want(d.events(third), "sent, delivered")
 }
 
-// TestTheTenantOfANumberIsFoundAtOnce, however many tenants and events there are, by a plan that was made when there
-// were none.
-func TestTheTenantOfANumberIsFoundAtOnce(t *testing.T) {
-	d := newDesk(t)
+// The plan was made on empty tables, and stays good with many tenants and events.
+func TestFinderReadsFewBlocks(t *testing.T) {
+	d := newFixture(t)
 	d.db.SkipChecks() // events without messages
 	one, err := pg.Open(t.Context(), d.db.AppDSN, 1)
 	if err != nil {
@@ -211,9 +210,9 @@ func TestTheTenantOfANumberIsFoundAtOnce(t *testing.T) {
 	}
 	d.send(2, "tencent", "n1")
 	for _, sql := range []string{
-		`insert into access_tenants (tenant_id, name) overriding system value select 100 + n, 'many-' || n from generate_series(1, 2000) n`,
-		`insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-			select 1, n, date_trunc('month', now() at time zone 'UTC'), 'sent', 1, 'tencent', 'x' || n, now(), 'test' from generate_series(1, 50000) n`,
+		`insert into access_tenants (tenant_id, name) select 100 + n, 'many-' || n from generate_series(1, 2000) n`,
+		`insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at, instance)
+			select 1, n, date_trunc('month', now() at time zone 'UTC'), 1, 'sent', 1, 'tencent', 'x' || n, now(), 'test' from generate_series(1, 50000) n`,
 	} {
 		if _, err := d.super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
@@ -238,9 +237,8 @@ func TestTheTenantOfANumberIsFoundAtOnce(t *testing.T) {
 	}
 }
 
-// TestAReportSettlesWhatIsUnknown, and what is still to be sent again.
-func TestAReportSettlesWhatIsUnknown(t *testing.T) {
-	d := newDesk(t)
+func TestReportSettlesAnUnknownMessage(t *testing.T) {
+	d := newFixture(t)
 	m := d.send(1, "", "")
 	if _, err := d.super.Exec(t.Context(), `update notify_queue set state = 'unknown', due_at = null, holder = null, code = 'timeout' where message_id = $1`, m.ID); err != nil {
 		t.Fatal(err)
@@ -249,6 +247,6 @@ func TestAReportSettlesWhatIsUnknown(t *testing.T) {
 	d.want(d.events(m), "delivered")
 	var open int
 	if err := d.super.QueryRow(t.Context(), `select count(*) from notify_queue`).Scan(&open); err != nil || open != 0 {
-		t.Errorf("%d are open, %v", open, err)
+		t.Errorf("%d messages are open, %v", open, err)
 	}
 }

@@ -1,9 +1,9 @@
-// Package secret is the master key: one secret of the server's configuration, of which all keys are derived
-// that must not be in the database. It owns no tables.
+// Package secret holds the master key: a secret in the server's configuration, from which all keys are derived that
+// must not be in the database. It owns no tables.
 //
-// What it promises: who has the database alone can neither tell whom a keyed hash stands for, nor forge what
-// is signed. A key that was derived once is derived again as long as the master stays the same; there is no
-// way back from it to the master, or to another key.
+// Promises: access to the database alone neither reveals the input of a keyed hash, nor allows forging a signature.
+// Derivation is deterministic as long as the master key stays the same. A derived key reveals neither the master key
+// nor another derived key.
 package secret
 
 import (
@@ -27,18 +27,18 @@ import (
 // Size of a master key and of every derived key, in bytes.
 const Size = 32
 
-// Missing is why a call is refused that needs the master key of a server that has none.
+// Missing is the reason of calls that need the master key, on a server without one.
 var Missing = fault.Define(fault.Reason{Name: "SECRET_NOT_CONFIGURED", Class: fault.System, Code: fault.Unavailable,
 	Step: fault.RetrySameKey,
 	Doc:  "The server was started without a master key, which this call requires: set --secrets-file. Nothing was done."})
 
-// Master is a master key. It is never printed. A nil *Master is none: Check tells.
-type Master struct{ key func() []byte } // not the bytes: what prints a struct with a Master in it prints none of them
+// Master is a master key. It is never printed. A nil *Master means that none is configured, see Check.
+type Master struct{ key func() []byte } // a func, not bytes: printing a struct that contains a Master reveals nothing
 
-// New makes a random one.
+// New returns a random key.
 func New() *Master {
 	b := make([]byte, Size)
-	_, _ = rand.Read(b) // never fails: crypto/rand ends the program instead
+	_, _ = rand.Read(b) // never fails: crypto/rand crashes the program instead
 	return of(b)
 }
 
@@ -46,16 +46,16 @@ func of(b []byte) *Master { return &Master{func() []byte { return b }} }
 
 var errForm = errors.New("a master key must be 32 random bytes in base64: make one with `openssl rand -base64 32`")
 
-// Parse reads a key in base64, with spaces around it or not.
+// Parse decodes a key from base64. Surrounding space is ignored.
 func Parse(text string) (*Master, error) {
 	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 	if err != nil || len(b) != Size {
-		return nil, errForm // without what was given: it may be a secret
+		return nil, errForm // omit the input: it may be a secret
 	}
 	return of(b), nil
 }
 
-// ReadFile reads a key from a file, which nobody else may read.
+// ReadFile reads a key from a file. The file must not be accessible to other users.
 func ReadFile(path string) (*Master, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -75,7 +75,7 @@ func ReadFile(path string) (*Master, error) {
 	return m, nil
 }
 
-// KeepFile reads a key from a file, and makes both when there is none: for development.
+// KeepFile reads a key from a file. If the file does not exist, it writes a new key, for development.
 func KeepFile(path string) (*Master, error) {
 	m, err := ReadFile(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -94,14 +94,14 @@ func KeepFile(path string) (*Master, error) {
 	if err = errors.Join(err, temp.Sync(), temp.Close()); err != nil {
 		return nil, err
 	}
-	// Linked, not renamed: of two who make one at once the first wins, and both use it.
+	// Link instead of rename: of two concurrent writers the first wins, and both use its key.
 	if err := os.Link(temp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
 	return ReadFile(path)
 }
 
-// Check tells what is wrong when there is no key. Returns fault SECRET_NOT_CONFIGURED.
+// Check returns fault SECRET_NOT_CONFIGURED if there is no key.
 func (m *Master) Check() error {
 	if m == nil {
 		return Missing.New("the server has no master key: start it with --secrets-file")
@@ -109,9 +109,8 @@ func (m *Master) Check() error {
 	return nil
 }
 
-// Derive makes the key of 32 bytes for a purpose, such as notify.recipient, and what tells several of one
-// purpose apart, such as the number of a tenant. The purpose is never changed once keys of it are in use. It
-// panics on a nil *Master: who may have none asks Check first.
+// Derive returns the 32-byte key for a purpose, such as notify.recipient, and parts, such as a tenant number. Never
+// change the purpose of keys in use. Derive panics on a nil *Master: call Check first.
 func (m *Master) Derive(purpose string, parts ...string) []byte {
 	var info []byte
 	for _, p := range append([]string{purpose}, parts...) {
@@ -119,20 +118,20 @@ func (m *Master) Derive(purpose string, parts ...string) []byte {
 	}
 	key, err := hkdf.Key(sha256.New, m.key(), nil, string(info), Size)
 	if err != nil {
-		panic(err) // only of a length that SHA-256 cannot give
+		panic(err) // only if SHA-256 cannot expand to Size
 	}
 	return key
 }
 
-// sealed is what a sealed text begins with. No JSON does.
+// sealed is the first byte of sealed text. JSON never begins with it.
 const sealed = 0
 
-// Seal hides a text from who has the database alone, with a key as of Derive.
+// Seal encrypts a text with a derived key.
 func (m *Master) Seal(text []byte, purpose string, parts ...string) []byte {
 	return m.box(purpose, parts).Seal([]byte{sealed}, nil, text, nil)
 }
 
-// Open reads what Seal hid with the same key. Any other text is given back as it is, also by a nil *Master.
+// Open decrypts a sealed text. Other text is returned unchanged, even by a nil *Master.
 func (m *Master) Open(text []byte, purpose string, parts ...string) ([]byte, error) {
 	if !Sealed(text) {
 		return text, nil
@@ -143,23 +142,23 @@ func (m *Master) Open(text []byte, purpose string, parts ...string) ([]byte, err
 	return m.box(purpose, parts).Open(nil, nil, text[1:], nil)
 }
 
-// Sealed tells whether Seal made a text.
+// Sealed reports whether a text is sealed.
 func Sealed(text []byte) bool { return len(text) > 0 && text[0] == sealed }
 
 func (m *Master) box(purpose string, parts []string) cipher.AEAD {
 	block, err := aes.NewCipher(m.Derive(purpose, parts...))
 	if err != nil {
-		panic(err) // only of a key of another length
+		panic(err) // only if Size is not an AES key size
 	}
 	box, err := cipher.NewGCMWithRandomNonce(block)
 	if err != nil {
-		panic(err) // only of another cipher
+		panic(err) // only if the block size is not 16
 	}
 	return box
 }
 
-// Format prints nothing of it, whatever it is asked for.
+// Format prints a placeholder for every verb.
 func (m Master) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[secret]")) }
 
-// MarshalText says the same.
+// MarshalText returns the placeholder.
 func (m Master) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }

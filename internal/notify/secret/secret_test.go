@@ -25,30 +25,30 @@ func TestDerivedKeysNeverChange(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// HKDF-SHA256 without salt; info is each part behind its length.
+	// HKDF-SHA256 without salt; info is the parts, each prefixed with its length.
 	const want = "95e73cd6c8c0af8b6b8baebb67b79b1a4cfd711efcf8aa0dd1c67d7cb3852831"
 	if got := hex.EncodeToString(m.Derive("notify.test", "1")); got != want {
-		t.Errorf("derived %s, before it was %s: everything that was hashed with it is lost", got, want)
+		t.Errorf("derived %s, want %s: stored hashes would be lost", got, want)
 	}
 }
 
-func TestKeysAreToldApartByEveryPart(t *testing.T) {
+func TestKeysDifferByEveryPart(t *testing.T) {
 	t.Parallel()
 	m, other := secret.New(), secret.New()
 	keys := map[string]string{}
 	for _, parts := range [][]string{{"a"}, {"a", ""}, {"a", "b"}, {"ab"}, {"a", "b", ""}, {"", "ab"}, {"b", "a"}} {
 		key := string(m.Derive(parts[0], parts[1:]...))
 		if before, ok := keys[key]; ok || len(key) != secret.Size {
-			t.Errorf("%q has a key of %d bytes, and %q the same", parts, len(key), before)
+			t.Errorf("%q: key of %d bytes, equal to that of %q", parts, len(key), before)
 		}
 		keys[key] = fmt.Sprint(parts)
 		if key == string(other.Derive(parts[0], parts[1:]...)) {
-			t.Error("two masters derive the same")
+			t.Error("two masters derive the same key")
 		}
 	}
 }
 
-func TestWhatIsNoMasterKeyIsRefusedAndNotRepeated(t *testing.T) {
+func TestInvalidMasterKeyIsRefusedAndNotPrinted(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "hunter2", known[:40], known + known, strings.Repeat("!", 44)} {
 		if _, err := secret.Parse(text); err == nil || len(text) > 0 && strings.Contains(err.Error(), text) {
@@ -64,7 +64,7 @@ func TestWhatIsNoMasterKeyIsRefusedAndNotRepeated(t *testing.T) {
 	}
 }
 
-func TestAMasterKeyIsNeverPrinted(t *testing.T) {
+func TestMasterKeyIsNeverPrinted(t *testing.T) {
 	t.Parallel()
 	m, err := secret.Parse(known)
 	if err != nil {
@@ -85,12 +85,12 @@ func TestAMasterKeyIsNeverPrinted(t *testing.T) {
 	log.Write(encoded)
 	for _, told := range []string{known[:20], "0123456789abcdef", "3031323334", "48 49 50"} {
 		if strings.Contains(log.String(), told) {
-			t.Errorf("it stands in: %s", log.String())
+			t.Errorf("the key is printed: %s", log.String())
 		}
 	}
 }
 
-func TestAFileThatOthersMayReadIsRefused(t *testing.T) {
+func TestFileReadableByOthersIsRefused(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(path, []byte(known), 0o600); err != nil {
@@ -103,11 +103,11 @@ func TestAFileThatOthersMayReadIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := secret.ReadFile(path); err == nil {
-		t.Error("a file that everybody may read is taken")
+		t.Error("a world-readable file was accepted")
 	}
 }
 
-func TestManyWhoKeepOneFileHaveOneKey(t *testing.T) {
+func TestConcurrentKeepFileMakesOneKey(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "new", "secret")
 	keys := make([]string, 16)
@@ -125,7 +125,7 @@ func TestManyWhoKeepOneFileHaveOneKey(t *testing.T) {
 	group.Wait()
 	for _, k := range keys {
 		if k != keys[0] {
-			t.Fatal("two keys were made")
+			t.Fatal("two keys were created")
 		}
 	}
 	again, err := secret.KeepFile(path)
@@ -134,7 +134,7 @@ func TestManyWhoKeepOneFileHaveOneKey(t *testing.T) {
 	}
 }
 
-func TestOnlyTheSameKeyOpensWhatIsSealed(t *testing.T) {
+func TestOnlyTheSameKeyOpensSealedText(t *testing.T) {
 	t.Parallel()
 	m, text := secret.New(), []byte(`{"text":"123456"}`)
 	kept := m.Seal(text, "notify.test", "1")
@@ -159,6 +159,6 @@ func TestOnlyTheSameKeyOpensWhatIsSealed(t *testing.T) {
 		}
 	}
 	if got, err := (*secret.Master)(nil).Open(text, "notify.test", "1"); err != nil || !bytes.Equal(got, text) {
-		t.Errorf("what is not sealed: %q, %v", got, err)
+		t.Errorf("unsealed text: %q, %v", got, err)
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 )
 
-// SealContent hides a content, written as JSON, from who has the database alone: that of a code, which is worth
-// something as long as it is not used. Each message has a key of its own.
+// SealContent encrypts the content of a verification code, so that access to the database alone does not reveal a code
+// that is still valid. Each message has its own key.
 func SealContent(m *secret.Master, tenant int32, id int64, text []byte) []byte {
 	return m.Seal(text, "notify.contents", strconv.Itoa(int(tenant)), strconv.FormatInt(id, 10))
 }
 
-// ReadContent reads a content as it is kept, sealed or not.
+// ReadContent decodes stored content, sealed or not.
 func ReadContent(m *secret.Master, tenant int32, id int64, kept []byte) (c Content, err error) {
 	text, err := m.Open(kept, "notify.contents", strconv.Itoa(int(tenant)), strconv.FormatInt(id, 10))
 	if err == nil {

@@ -6,22 +6,21 @@ import (
 	"strings"
 )
 
-// Keys makes the keys of messages. Its text is the origin: what tells the messages of one database from those of
-// another that uses the same account at a provider, since the numbers of both begin at the same place, and a provider
-// that honours keys would take the one for a repeat of the other. Empty: there is only one.
+// Keys makes idempotency keys for providers. The string identifies the database: message ids of two databases overlap,
+// and a provider account shared by both would deduplicate their messages. Empty: the account is not shared.
 type Keys string
 
-// NewKeys makes an origin of a secret, such as one derived of the master key, which it does not give away.
+// NewKeys derives the identifier from a secret without revealing it.
 func NewKeys(secret []byte) Keys {
 	return Keys(strings.ToLower(base32.StdEncoding.EncodeToString(secret[:5])))
 }
 
-// Of is the Key of a message: what providers get in every attempt, and what their reports bring back.
+// Of returns the key of a message. Every attempt sends it to the provider, and delivery reports return it.
 func (k Keys) Of(tenant int32, message int64) string {
 	return k.prefix() + strconv.FormatInt(int64(tenant), 36) + "_" + strconv.FormatInt(message, 36)
 }
 
-// Parse tells the message that a key stands for. Any other text is none of ours. A key is no secret.
+// Parse returns the message of a key, or ok = false for any other text. Keys are not secret.
 func (k Keys) Parse(key string) (tenant int32, message int64, ok bool) {
 	rest, found := strings.CutPrefix(key, k.prefix())
 	first, second, two := strings.Cut(rest, "_")

@@ -13,7 +13,7 @@ var (
 	there = send.NewKeys(bytes.Repeat([]byte{2}, 32))
 )
 
-func TestAKeyTellsItsMessage(t *testing.T) {
+func TestParseReturnsTheMessageOfAKey(t *testing.T) {
 	for _, keys := range []send.Keys{"", here} {
 		for _, c := range []struct {
 			tenant int32
@@ -22,7 +22,7 @@ func TestAKeyTellsItsMessage(t *testing.T) {
 			key := keys.Of(c.tenant, c.id)
 			tenant, id, ok := keys.Parse(key)
 			if !ok || tenant != c.tenant || id != c.id || len(key) > 64 {
-				t.Errorf("%s tells %d, %d, %v; it is of %d, %d", key, tenant, id, ok, c.tenant, c.id)
+				t.Errorf("%s: parsed as %d, %d, %v, want %d, %d", key, tenant, id, ok, c.tenant, c.id)
 			}
 		}
 	}
@@ -31,20 +31,20 @@ func TestAKeyTellsItsMessage(t *testing.T) {
 func TestKeysOfTwoDatabasesAreNeverEqual(t *testing.T) {
 	for _, key := range []string{there.Of(1, 16384), send.Keys("").Of(1, 16384)} {
 		if key == here.Of(1, 16384) {
-			t.Errorf("both have %s", key)
+			t.Errorf("two databases have the key %s", key)
 		}
 		if _, _, ok := here.Parse(key); ok {
-			t.Errorf("%s was taken for a key of ours", key)
+			t.Errorf("%s: key of another database accepted", key)
 		}
 	}
 }
 
-func TestWhatIsNoKeyIsRefused(t *testing.T) {
+func TestParseRefusesOtherTexts(t *testing.T) {
 	for _, key := range []string{"", "msg_", "msg_1", "msg_1_", "msg__1", "msg_01_1", "msg_1_1_1", "msg_A_1",
 		"msg_+1_1", "1_1",
 		"msg_zzzzzzzzzzzz_1", "msg_1_zzzzzzzzzzzzzzz"} {
 		if _, _, ok := send.Keys("").Parse(key); ok {
-			t.Errorf("%q was taken for a key", key)
+			t.Errorf("%q: accepted as a key", key)
 		}
 	}
 }

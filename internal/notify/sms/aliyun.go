@@ -19,32 +19,32 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// AliyunSettings are those of an account of Aliyun's Short Message Service.
+// AliyunSettings are the settings of an account at Aliyun's Short Message Service.
 // https://help.aliyun.com/zh/sms/developer-reference/api-dysmsapi-2017-05-25-sendsms
 type AliyunSettings struct {
-	// Name is the provider's in the configuration: the message's template under it is Aliyun's TemplateCode.
+	// Name is the provider's name in the configuration. The message's template of this name is Aliyun's TemplateCode.
 	Name            string `json:"-"`
 	AccessKeyID     string `json:"access_key_id"`
 	AccessKeySecret string `json:"access_key_secret"`
-	// SignName is the approved signature that stands before the text.
+	// SignName is the approved signature that precedes the text.
 	SignName string `json:"sign_name"`
-	// URL is Aliyun's; empty: https://dysmsapi.aliyuncs.com.
+	// URL replaces https://dysmsapi.aliyuncs.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
-	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	// ReportSecret is the last part of the path for delivery reports; empty: reports are refused.
 	ReportSecret string `json:"report_secret"`
 }
 
-// Aliyun sends by Aliyun's SendSms. It echoes the message's key in its reports, and does not dedupe by it.
+// Aliyun sends through Aliyun's SendSms, which returns the message's key in reports, but does not deduplicate by it.
 type Aliyun struct {
 	s      AliyunSettings
 	url    *url.URL
 	client *httpsend.Client
 }
 
-// NewAliyun makes a sender.
+// NewAliyun validates the settings and returns a sender.
 func NewAliyun(s AliyunSettings) (*Aliyun, error) {
-	if err := need("access_key_id", s.AccessKeyID, "access_key_secret", s.AccessKeySecret, "sign_name",
+	if err := require("access_key_id", s.AccessKeyID, "access_key_secret", s.AccessKeySecret, "sign_name",
 		s.SignName); err != nil {
 		return nil, err
 	}
@@ -59,11 +59,11 @@ func NewAliyun(s AliyunSettings) (*Aliyun, error) {
 	return &Aliyun{s: s, url: u, client: client(s.TLS)}, nil
 }
 
-// aliyunVerdicts: https://help.aliyun.com/document_detail/101346.html for isv. and isp., and for the gateway
-// https://help.aliyun.com/zh/sdk/developer-reference/v3-request-structure-and-signature. isv. is what the caller did
-// wrong: nothing was sent. isp. is what went wrong at Aliyun.
+// aliyunVerdicts classifies error codes. isv. and isp.: https://help.aliyun.com/document_detail/101346.html; of the
+// gateway: https://help.aliyun.com/zh/sdk/developer-reference/v3-request-structure-and-signature. isv. is an error of
+// the caller: nothing was sent. isp. is an error of Aliyun.
 var aliyunVerdicts = verdicts{
-	"isv":                        refused, // templates, signatures, accounts, money, contents
+	"isv":                        refused, // templates, signatures, accounts, balance, contents
 	"isv.AMOUNT_NOT_ENOUGH":      account,
 	"isv.OUT_OF_SERVICE":         account,
 	"isv.ACCOUNT_NOT_EXISTS":     account,
@@ -72,7 +72,7 @@ var aliyunVerdicts = verdicts{
 	"isv.PRODUCT_UNSUBSCRIBE":    account,
 	"isv.DENY_IP_RANGE":          account,
 	"isv.MOBILE_NUMBER_ILLEGAL":  permanent,
-	"isv.BUSINESS_LIMIT_CONTROL": later(time.Minute), // one a minute, five an hour, ten a day for one number
+	"isv.BUSINESS_LIMIT_CONTROL": later(time.Minute), // per number: one a minute, five an hour, ten a day
 	"isv.DAY_LIMIT_CONTROL":      later(time.Hour),
 	"isp":                        unknown,
 	"isp.RAM_PERMISSION_DENY":    account,
@@ -80,18 +80,18 @@ var aliyunVerdicts = verdicts{
 	"SignatureDoesNotMatch":      account,
 	"IncompleteSignature":        account,
 	"InvalidAccessKeyId":         account,
-	"InvalidTimeStamp":           account, // our clock is wrong
+	"InvalidTimeStamp":           account, // the local clock is wrong
 	"Forbidden":                  account,
 	"MissingParameter":           refused,
 	"InvalidParameter":           refused,
 	"InvalidVersion":             refused,
 	"InvalidAction":              refused,
-	"SignatureNonceUsed":         unknown, // the same request was there before, by whatever way
+	"SignatureNonceUsed":         unknown, // the same request arrived before, in whatever way
 	"ServiceUnavailable":         unknown,
 	"InternalError":              unknown,
 }
 
-// Send asks SendSms.
+// Send calls SendSms.
 func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	template := m.Content.Template[s.s.Name]
 	if template == "" {
@@ -109,7 +109,7 @@ func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	}
 	var said struct{ Code, Message, BizId string }
 	if err := json.Unmarshal(a.Body, &said); err != nil || said.Code == "" {
-		return send.Receipt{}, byAnswer(a).failed(m, a, "aliyun", "http_"+strconv.Itoa(a.Status),
+		return send.Receipt{}, byStatus(a.Status).failed(m, a, "aliyun", "http_"+strconv.Itoa(a.Status),
 			"the provider's response has no code")
 	}
 	if said.Code == "OK" && a.Status == http.StatusOK {
@@ -117,20 +117,12 @@ func (s *Aliyun) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	}
 	v, known := aliyunVerdicts.of(said.Code)
 	if !known {
-		v = byAnswer(a)
+		v = byStatus(a.Status)
 	}
 	return send.Receipt{}, v.failed(m, a, "aliyun", said.Code, said.Message)
 }
 
-// byAnswer is byStatus, but of a good status with words that we do not understand nobody knows.
-func byAnswer(a *httpsend.Answer) verdict {
-	if a.Status < 400 {
-		return unknown
-	}
-	return byStatus(a.Status)
-}
-
-// object are parameters as a JSON object, in their order.
+// object encodes parameters as a JSON object in their order.
 func object(params []send.Param) string {
 	pairs := make([]string, len(params))
 	for i, p := range params {
@@ -139,16 +131,16 @@ func object(params []send.Param) string {
 	return "{" + strings.Join(pairs, ",") + "}"
 }
 
-// quote is text as JSON, with <, > and & as they are.
+// quote encodes a JSON string without escaping <, > and &.
 func quote(text string) string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(text) // text is always encoded
+	_ = e.Encode(text) // strings never fail
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// acs3 makes a request signed by ACS3-HMAC-SHA256: all parameters in the query, no body.
+// acs3 returns a request signed with ACS3-HMAC-SHA256: all parameters in the query, no body.
 // https://help.aliyun.com/zh/sdk/product-overview/v3-request-structure-and-signature
 func acs3(endpoint *url.URL, action, version string, query map[string]string, id, secret string, now time.Time,
 	nonce string) *httpsend.Request {
@@ -188,7 +180,7 @@ func acs3(endpoint *url.URL, action, version string, query map[string]string, id
 	return &httpsend.Request{URL: u.String(), Header: h}
 }
 
-// percent is RFC 3986: only letters, digits and -_.~ stay.
+// percent encodes as RFC 3986: only letters, digits and -_.~ are unreserved.
 func percent(text string) string {
 	return strings.ReplaceAll(url.QueryEscape(text), "+", "%20")
 }

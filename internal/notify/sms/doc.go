@@ -1,9 +1,9 @@
-// Package sms sends text messages by HTTP: Twilio, Aliyun (Dysmsapi), Tencent Cloud, and any other provider whose
-// request can be written down in the configuration. It owns no tables.
+// Package sms sends text messages by HTTP: through Twilio, Aliyun (Dysmsapi), Tencent Cloud, and any other provider
+// whose request can be described in the configuration. It owns no tables.
 //
-// What it promises: one call is at most one request to the provider. A provider's refusal is told apart by its own
-// error codes; what is not surely "not sent" is Unknown. None of these providers dedupes by itself, but for a generic
-// one whose header for keys is configured. What is kept of a provider's words names neither the number nor the text.
+// Promises: one call makes at most one request to the provider. Failures are classified by the provider's own error
+// codes, and anything ambiguous is Unknown. None of these providers deduplicates, except a generic one with a
+// configured key header. Stored error texts contain neither the number nor the text.
 package sms
 
 import (
@@ -19,17 +19,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// client is what all providers are asked through.
+// client returns the HTTP client for a provider.
 func client(roots *tls.Config) *httpsend.Client {
 	return httpsend.New(httpsend.Settings{TLS: roots, Proxy: http.ProxyFromEnvironment})
 }
 
-// base checks the address of a provider. In clear only to this machine, or where it is allowed.
+// base parses the URL of a provider. Plain HTTP is allowed only to this machine, or if plain is set.
 func base(text string, plain bool) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil || u.Fragment != "":
-		// without what was given: a password perhaps
+		// omit the input: it may contain a password
 		return nil, errors.New("the URL is invalid, or has a user or a fragment")
 	case u.Scheme == "https", u.Scheme == "http" && (plain || loopback(u.Hostname())):
 		return u, nil
@@ -42,8 +42,8 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// need tells the first setting that is empty: names and values in turn.
-func need(settings ...string) error {
+// require returns an error for the first empty setting of name, value pairs.
+func require(settings ...string) error {
 	for i := 0; i < len(settings); i += 2 {
 		if strings.TrimSpace(settings[i+1]) == "" {
 			return fmt.Errorf("%s is missing", settings[i])

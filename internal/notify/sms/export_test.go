@@ -1,4 +1,4 @@
 package sms
 
-// TwilioSignature signs as Twilio does.
+// TwilioSignature exports twilioSignature.
 var TwilioSignature = twilioSignature

@@ -18,10 +18,10 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// HTTPSettings describe a provider that is asked by one HTTP request. Texts of Query, Form, JSON and Header may have
-// placeholders: {recipient} the number in E.164, {number} the same without the plus, {text}, {key}, {template} the
-// message's template under this provider's name, and {param:NAME}. They are put in after the JSON was read and before
-// the form is encoded, so a text cannot break out of its place.
+// HTTPSettings describe a provider that takes one HTTP request. Values of Query, Form, JSON and Header may contain
+// placeholders: {recipient} is the number in E.164, {number} the same without the plus, {template} the message's
+// template of this provider's name; and {text}, {key} and {param:NAME}. They are replaced after the JSON is parsed and
+// before the form is encoded, so values cannot inject anything.
 type HTTPSettings struct {
 	Name   string            `json:"-"`
 	Method string            `json:"method"` // POST (empty), PUT or GET
@@ -29,34 +29,33 @@ type HTTPSettings struct {
 	Clear  bool              `json:"allow_http"`
 	Header map[string]string `json:"headers"`
 	Query  map[string]string `json:"query"`
-	// At most one of Form and JSON.
+	// At most one of Form and JSON may be set.
 	Form map[string]string `json:"form"`
 	JSON json.RawMessage   `json:"json"`
-	// User and Password are for HTTP's Basic authentication.
+	// User and Password are for Basic authentication.
 	User     string `json:"user"`
 	Password string `json:"password"`
-	// KeyHeader is the header that the provider dedupes by, such as Idempotency-Key; empty: it does not.
+	// KeyHeader is the header by which the provider deduplicates, such as Idempotency-Key; empty: none.
 	KeyHeader string `json:"key_header"`
 
-	// Statuses that say that it was taken; none: all of 200 to 299.
+	// Statuses that mean success; empty: 200 to 299.
 	Statuses []int `json:"statuses"`
-	// CodeAt is where an answer in JSON has its code, as a JSON pointer such as /result/0/status. Empty: the status
-	// alone counts.
+	// CodeAt is a JSON pointer to the code in a JSON response, such as /result/0/status. Empty: only the status counts.
 	CodeAt string `json:"code_at"`
-	// Codes that say that it was taken, if CodeAt is given.
+	// Codes that mean success. Requires CodeAt.
 	Codes []string `json:"codes"`
-	// IDAt and TextAt are where an answer has the message's number, and what went wrong in words.
+	// IDAt and TextAt are JSON pointers to the provider's message id and error text.
 	IDAt   string `json:"id_at"`
 	TextAt string `json:"text_at"`
-	// Outcomes by code, or by "http_" and status: temporary, refused, permanent, unknown.
+	// Outcomes by code, or by "http_" and status: temporary, refused, permanent or unknown.
 	Outcomes map[string]string `json:"outcomes"`
-	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	// ReportSecret is the last part of the path for delivery reports; empty: reports are refused.
 	ReportSecret string      `json:"report_secret"`
 	Reports      report.JSON `json:"reports"`
 	TLS          *tls.Config `json:"-"`
 }
 
-// HTTP sends by any provider that HTTPSettings can describe.
+// HTTP sends through a provider described by HTTPSettings.
 type HTTP struct {
 	s        HTTPSettings
 	url      *url.URL
@@ -67,7 +66,7 @@ type HTTP struct {
 
 var outcomes = map[string]verdict{"temporary": later(0), "refused": refused, "permanent": permanent, "unknown": unknown}
 
-// NewHTTP makes a sender.
+// NewHTTP validates the settings and returns a sender.
 func NewHTTP(s HTTPSettings) (*HTTP, error) {
 	u, err := base(s.URL, s.Clear)
 	if err != nil {
@@ -104,11 +103,11 @@ func NewHTTP(s HTTPSettings) (*HTTP, error) {
 			return nil, fmt.Errorf("json: %w", err)
 		}
 	}
-	return p, p.trial()
+	return p, p.checkPlaceholders()
 }
 
-// trial fills the request with an example, so that a misspelt placeholder is found at the start.
-func (p *HTTP) trial() error {
+// checkPlaceholders fills the request for a sample message, to find misspelt placeholders at startup.
+func (p *HTTP) checkPlaceholders() error {
 	f := filler{m: &send.Message{Recipient: "+10000000000", Key: "k"}, lax: true}
 	p.request(&f)
 	if len(f.bad) > 0 {
@@ -117,7 +116,7 @@ func (p *HTTP) trial() error {
 	return nil
 }
 
-// Send asks once.
+// Send makes one request.
 func (p *HTTP) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	f := filler{m: m, name: p.s.Name}
 	r := p.request(&f)
@@ -138,7 +137,7 @@ func (p *HTTP) receipt(m *send.Message, a *httpsend.Answer) (send.Receipt, error
 		taken = slices.Contains(p.s.Statuses, a.Status)
 	}
 	status := "http_" + strconv.Itoa(a.Status)
-	said, _ := report.Parse(a.Body) // nil: it is no JSON
+	said, _ := report.Parse(a.Body) // nil: not JSON
 	code, found := report.At(said, p.s.CodeAt)
 	switch {
 	case taken && p.s.CodeAt == "", taken && found && slices.Contains(p.s.Codes, code):
@@ -152,7 +151,7 @@ func (p *HTTP) receipt(m *send.Message, a *httpsend.Answer) (send.Receipt, error
 		v, known = p.verdicts[status]
 	}
 	if !known {
-		v = byAnswer(a)
+		v = byStatus(a.Status)
 	}
 	text, _ := report.At(said, p.s.TextAt)
 	return send.Receipt{}, v.failed(m, a, "sms", code, text)
@@ -173,7 +172,7 @@ func (p *HTTP) request(f *filler) *httpsend.Request {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		_ = e.Encode(f.tree(p.json)) // it came from JSON
+		_ = e.Encode(f.tree(p.json)) // parsed JSON can always be encoded
 		r.Body = b.Bytes()
 		r.Header.Set("Content-Type", "application/json; charset=utf-8")
 	case len(p.s.Form) > 0:
@@ -196,11 +195,11 @@ func (p *HTTP) request(f *filler) *httpsend.Request {
 	return r
 }
 
-// filler puts a message's values in the places of placeholders.
+// filler replaces placeholders with values of a message.
 type filler struct {
 	m    *send.Message
 	name string
-	lax  bool // it is a trial: only what is never known is bad
+	lax  bool // sample message: only unknown placeholders are errors
 	bad  []string
 }
 
@@ -252,7 +251,7 @@ func (f *filler) value(name string) string {
 	return v
 }
 
-// tree is a copy of a JSON value with all its strings filled.
+// tree returns a copy of a JSON value with placeholders replaced in all strings.
 func (f *filler) tree(v any) any {
 	switch v := v.(type) {
 	case string:

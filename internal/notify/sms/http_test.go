@@ -96,7 +96,7 @@ func TestHTTPWithFormAndByGET(t *testing.T) {
 		}
 		m.Content.Text = ""
 		if _, err := s.Send(t.Context(), m); err == nil || !strings.Contains(err.Error(), "{text}") {
-			t.Errorf("a message without a text ended with %v", err)
+			t.Errorf("a message without text: %v", err)
 		}
 		answers{{200, ``, send.Unknown, "sms_http_200", 0}, {404, ``, send.Refused, "sms_http_404", 0}}.check(t, p, s)
 	}

@@ -19,7 +19,7 @@ var _ = []report.Source{(*Twilio)(nil), (*Aliyun)(nil), (*Tencent)(nil), (*HTTP)
 
 var errForm = errors.New("sms: the report is not in the provider's format")
 
-// Reports reads a status callback, which Twilio signs.
+// Reports reads a status callback, authenticated by Twilio's signature.
 // https://www.twilio.com/docs/messaging/guides/track-outbound-message-status
 func (t *Twilio) Reports(r *http.Request, _ string, body []byte) ([]report.Report, error) {
 	form, err := url.ParseQuery(string(body))
@@ -29,7 +29,7 @@ func (t *Twilio) Reports(r *http.Request, _ string, body []byte) ([]report.Repor
 	if t.report == nil || t.token == "" {
 		return nil, report.ErrForbidden
 	}
-	u := *t.report // as Twilio knows it, whatever stands in front of us
+	u := *t.report // the URL that Twilio knows, whatever proxy forwards the request
 	u.RawQuery = r.URL.RawQuery
 	want := twilioSignature(t.token, u.String(), form)
 	if !hmac.Equal([]byte(r.Header.Get("X-Twilio-Signature")), []byte(want)) {
@@ -42,16 +42,17 @@ func (t *Twilio) Reports(r *http.Request, _ string, body []byte) ([]report.Repor
 	case "undelivered", "failed", "canceled":
 		out.Code = httpsend.Code("twilio", form.Get("ErrorCode"))
 		out.Text = httpsend.Clean(nil, form.Get("ErrorMessage"))
-	default: // on its way
+	default: // not final
 		return nil, nil
 	}
 	return []report.Report{out}, nil
 }
 
-// Acknowledge says that it was taken.
+// Acknowledge confirms a report.
 func (t *Twilio) Acknowledge(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) }
 
-// twilioSignature is what X-Twilio-Signature is to be. https://www.twilio.com/docs/usage/security#validating-requests
+// twilioSignature returns the expected X-Twilio-Signature.
+// https://www.twilio.com/docs/usage/security#validating-requests
 func twilioSignature(token, url string, form url.Values) string {
 	names := make([]string, 0, len(form))
 	for name := range form {
@@ -86,7 +87,7 @@ func (s *Aliyun) Reports(_ *http.Request, secret string, body []byte) ([]report.
 	}
 	out := make([]report.Report, 0, len(said))
 	for _, r := range said {
-		if r.OutID == "" { // ours have one: of somebody else who uses the same account
+		if r.OutID == "" { // not ours: another user of the account
 			continue
 		}
 		one := report.Report{Key: r.OutID, ProviderMessageID: httpsend.Cut(r.BizID, 256), Delivered: r.Success}
@@ -98,10 +99,10 @@ func (s *Aliyun) Reports(_ *http.Request, secret string, body []byte) ([]report.
 	return out, nil
 }
 
-// Acknowledge answers as Aliyun demands.
+// Acknowledge sends the response that Aliyun requires.
 func (s *Aliyun) Acknowledge(w http.ResponseWriter) { answer(w, `{"code":0,"msg":"OK"}`) }
 
-// Reports reads a status notification, which is not signed, and has Tencent's number alone.
+// Reports reads a status notification, which is not signed and contains only Tencent's message id.
 // https://cloud.tencent.com/document/product/382/5807
 func (s *Tencent) Reports(_ *http.Request, secret string, body []byte) ([]report.Report, error) {
 	if err := report.Secret(secret, s.s.ReportSecret); err != nil {
@@ -127,10 +128,10 @@ func (s *Tencent) Reports(_ *http.Request, secret string, body []byte) ([]report
 	return out, nil
 }
 
-// Acknowledge answers as Tencent demands.
+// Acknowledge sends the response that Tencent requires.
 func (s *Tencent) Acknowledge(w http.ResponseWriter) { answer(w, `{"result":0,"errmsg":"OK"}`) }
 
-// Reports reads what the configuration describes.
+// Reports reads reports as described by the configuration.
 func (p *HTTP) Reports(_ *http.Request, secret string, body []byte) ([]report.Report, error) {
 	if err := report.Secret(secret, p.s.ReportSecret); err != nil {
 		return nil, err
@@ -138,7 +139,7 @@ func (p *HTTP) Reports(_ *http.Request, secret string, body []byte) ([]report.Re
 	return p.s.Reports.Read(body, "sms")
 }
 
-// Acknowledge says that it was taken.
+// Acknowledge confirms a report.
 func (p *HTTP) Acknowledge(w http.ResponseWriter) { w.WriteHeader(http.StatusNoContent) }
 
 func answer(w http.ResponseWriter, body string) {

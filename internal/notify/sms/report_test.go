@@ -31,9 +31,9 @@ func TestTwilioReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The vectors of Twilio's own libraries: spec/request_validator of twilio-ruby, tests/unit/test_request_validator
-	// of twilio-python, RequestValidatorTest of twilio-php. They are of calls, so what is signed says nothing of a
-	// message.
+	// Test vectors of Twilio's libraries: spec/request_validator of twilio-ruby, tests/unit/test_request_validator of
+	// twilio-python, RequestValidatorTest of twilio-php. They are about calls, so the signed report contains no message
+	// status.
 	vector := url.Values{"CallSid": {"CA1234567890ABCDE"}, "Caller": {"+14158675309"}, "Digits": {"1234"},
 		"From": {"+14158675309"}, "To": {"+18005551212"}}
 	const signature = "RSOYDt4T1cUTdK1PDd93/VVr8B8="
@@ -68,7 +68,7 @@ func TestTwilioReports(t *testing.T) {
 	}
 }
 
-// TestTwilioSignsRepeatedParametersOnce is the vector of twilio-python's tests with values that are there twice.
+// Test vector of twilio-python with repeated values.
 func TestTwilioSignsRepeatedParametersOnce(t *testing.T) {
 	form := url.Values{"Sid": {"CA123"}, "SidAccount": {"AC123"}, "Digits": {"5678", "1234", "1234"}}
 	if got := sms.TwilioSignature("12345", "https://mycompany.com/myapp.php?foo=1&bar=2",
@@ -83,7 +83,7 @@ func TestAliyunReports(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The example of the documentation, with a second one that failed.
+	// The documentation's example, with a failed message added.
 	const body = `[{"phone_number":"13811111111","send_time":"2017-01-01 00:00:00","report_time":"2017-01-01 00:00:00","success":true,"err_code":"DELIVERED",
 		"err_msg":"用户接收成功","sms_size":"1","biz_id":"12345","out_id":"msg_1_cn5"},
 		{"phone_number":"13811111111","success":false,"err_code":"MK:1008","err_msg":"13811111111 空号","biz_id":"12346","out_id":"67890"},
@@ -141,7 +141,7 @@ func TestHTTPReports(t *testing.T) {
 	}
 }
 
-// refuses has a source refuse who does not know the secret "path", and what it does not understand.
+// refuses checks that a source refuses wrong secrets and malformed reports.
 func refuses(t *testing.T, s report.Source) {
 	t.Helper()
 	for _, secret := range []string{"", "Path", "path2"} {
@@ -154,7 +154,7 @@ func refuses(t *testing.T, s report.Source) {
 	}
 }
 
-// TestReportsWithoutASecretAreRefused: an empty one in the configuration lets nobody in.
+// An empty secret in the configuration matches nothing.
 func TestReportsWithoutASecretAreRefused(t *testing.T) {
 	aliyun, _ := sms.NewAliyun(sms.AliyunSettings{AccessKeyID: "x", AccessKeySecret: "y", SignName: "z"})
 	twilio, _ := sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "12345", From: "x"})

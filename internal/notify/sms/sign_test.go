@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestACS3 is the fixed example of https://help.aliyun.com/zh/sdk/product-overview/v3-request-structure-and-signature.
+// The example in https://help.aliyun.com/zh/sdk/product-overview/v3-request-structure-and-signature.
 func TestACS3(t *testing.T) {
 	r := acs3(&url.URL{Scheme: "https", Host: "ecs.cn-shanghai.aliyuncs.com", Path: "/"}, "RunInstances", "2014-05-26",
 		map[string]string{"RegionId": "cn-shanghai", "ImageId": "win2019_1809_x64_dtc_zh-cn_40G_alibase_20230811.vhd"},
@@ -16,14 +16,14 @@ func TestACS3(t *testing.T) {
 		"SignedHeaders=host;x-acs-action;x-acs-content-sha256;x-acs-date;x-acs-signature-nonce;x-acs-version," +
 		"Signature=06563a9e1b43f5dfe96b81484da74bceab24a1d853912eee15083a6f0f3283c0"
 	if got := r.Header.Get("Authorization"); got != want {
-		t.Errorf("%s\ninstead of\n%s", got, want)
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if got := percent("a b*c~d/e+中"); got != "a%20b%2Ac~d%2Fe%2B%E4%B8%AD" {
 		t.Error(got)
 	}
 }
 
-// TestTC3 is the example of https://cloud.tencent.com/document/api/213/30654, whose key is 32 asterisks.
+// The example in https://cloud.tencent.com/document/api/213/30654, whose key is 32 asterisks.
 func TestTC3(t *testing.T) {
 	body := `{"Limit": 1, "Filters": [{"Values": ["\u672a\u547d\u540d"], "Name": "instance-name"}]}`
 	r := tc3(&url.URL{Scheme: "https", Host: "cvm.tencentcloudapi.com", Path: "/"}, "cvm", "DescribeInstances",
@@ -33,6 +33,6 @@ func TestTC3(t *testing.T) {
 	want := "TC3-HMAC-SHA256 Credential=AKID********************************/2019-02-25/cvm/tc3_request, " +
 		"SignedHeaders=content-type;host;x-tc-action, Signature=10b1a37a7301a02ca19a647ad722d5e43b4b3cff309d421d85b46093f6ab6c4f"
 	if got := r.Header.Get("Authorization"); got != want {
-		t.Errorf("%s\ninstead of\n%s", got, want)
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

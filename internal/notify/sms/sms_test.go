@@ -23,13 +23,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/sms"
 )
 
-// provider is a server that answers all with the same, or breaks the connection, and keeps what it was asked.
+// provider is a server that gives the same response to all requests, or breaks the connection, and records requests.
 type provider struct {
 	*httptest.Server
 	status int
 	header http.Header
 	body   string
-	drop   bool // read the request and close
+	drop   bool // reset the connection after the request
 
 	mu    sync.Mutex
 	asked []*http.Request // with the body in Form or Header["Body"]
@@ -65,7 +65,7 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, body)
 }
 
-// says sets what it answers, and tells how often it was asked.
+// says sets the response, and returns the number of requests so far.
 func (p *provider) says(status int, body string, drop bool) (asked int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,7 @@ func (p *provider) last(t *testing.T) *http.Request {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.asked) == 0 {
-		t.Fatal("nobody asked")
+		t.Fatal("no request")
 	}
 	return p.asked[len(p.asked)-1]
 }
@@ -87,7 +87,7 @@ func (p *provider) roots() *tls.Config {
 	return &tls.Config{RootCAs: p.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}
 }
 
-// sample has characters that each way of encoding has to take care of.
+// sample has characters that each encoding has to escape.
 func sample() *send.Message {
 	return &send.Message{Tenant: 1, ID: 16385, Key: send.Keys("").Of(1, 16385), Channel: send.SMS,
 		Recipient: "+8613812345678",
@@ -100,11 +100,11 @@ func outcome(t *testing.T, err error) *send.Failure {
 	t.Helper()
 	var f *send.Failure
 	if !errors.As(err, &f) {
-		t.Fatalf("%v is no Failure", err)
+		t.Fatalf("%v is not a *Failure", err)
 	}
 	for _, hidden := range []string{"13812345678", "073911", "Ada"} {
 		if strings.Contains(f.Text, hidden) {
-			t.Errorf("the failure tells %s: %s", hidden, f.Text)
+			t.Errorf("the failure contains %s: %s", hidden, f.Text)
 		}
 	}
 	if f.Code == "" || len(f.Code) > 64 {
@@ -113,7 +113,7 @@ func outcome(t *testing.T, err error) *send.Failure {
 	return f
 }
 
-// answers are what a provider says, and what it means. One with the word account in it is about ours.
+// answers are responses of a provider and the expected outcomes. A response that contains the word account means Down.
 type answers []struct {
 	status  int
 	body    string
@@ -128,35 +128,35 @@ func (as answers) check(t *testing.T, p *provider, s send.Sender) {
 		p.says(a.status, a.body, false)
 		r, err := s.Send(t.Context(), sample())
 		if err == nil {
-			t.Errorf("%d %s was taken as sent: %+v", a.status, a.body, r)
+			t.Errorf("%d %s: accepted as sent: %+v", a.status, a.body, r)
 			continue
 		}
 		f := outcome(t, err)
 		if down := strings.Contains(a.body, "account"); f.Down != down && !strings.Contains(a.code, "http_40") {
-			t.Errorf("%d %s is about the provider: %v", a.status, a.body, f.Down)
+			t.Errorf("%d %s: Down is %v", a.status, a.body, f.Down)
 		}
 		if f.Outcome != a.outcome || f.Code != a.code || f.RetryAfter != a.wait {
-			t.Errorf("%d %s is %v, %q, %v instead of %v, %q, %v", a.status, a.body, f.Outcome, f.Code, f.RetryAfter,
+			t.Errorf("%d %s: %v, %q, %v, want %v, %q, %v", a.status, a.body, f.Outcome, f.Code, f.RetryAfter,
 				a.outcome, a.code, a.wait)
 		}
 	}
-	// A connection that breaks after the request: nobody knows, and it is not asked again.
+	// A connection reset after the request is unknown, and the request is not repeated.
 	before := p.says(0, "", true)
 	_, err := s.Send(t.Context(), sample())
 	if f := outcome(t, err); f.Outcome != send.Unknown {
-		t.Errorf("a reset after the request is %v", f)
+		t.Errorf("reset after the request: %v", f)
 	}
 	if n := p.says(0, "", false) - before; n != 1 {
-		t.Errorf("the provider was asked %d times for one attempt", n)
+		t.Errorf("%d requests for one attempt", n)
 	}
 	p.Close()
 	_, err = s.Send(t.Context(), sample())
 	if f := outcome(t, err); f.Outcome != send.Temporary || !f.Down {
-		t.Errorf("a provider that does not listen is %v", f)
+		t.Errorf("unreachable provider: %v", f)
 	}
 }
 
-// sha and mac are what signatures are made of, here over what really arrived.
+// sha and mac recompute signatures over the request as received.
 func sha(text string) string {
 	h := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(h[:])
@@ -241,11 +241,11 @@ func TestAliyun(t *testing.T) {
 	signed += "\n" + strings.Join(names, ";") + "\n" + sha(q.Header.Get("Body"))
 	if want := mac([]byte("secret"), "ACS3-HMAC-SHA256\n"+sha(signed)); !strings.HasSuffix(q.Header.Get("Authorization"),
 		"Signature="+hex.EncodeToString(want)) {
-		t.Errorf("what arrived is not what was signed: %s", q.Header.Get("Authorization"))
+		t.Errorf("the signature does not match the request: %s", q.Header.Get("Authorization"))
 	}
 	if _, err := s.Send(t.Context(), &send.Message{Recipient: "+861", Content: send.Content{Text: "x"}}); outcome(t,
 		err).Outcome != send.Refused {
-		t.Error("it sends without a template")
+		t.Error("sent without a template")
 	}
 	answers{
 		{200, `{"Code":"isv.BUSINESS_LIMIT_CONTROL","Message":"触发分钟级流控Permits:1"}`, send.Temporary, "aliyun_isv.BUSINESS_LIMIT_CONTROL", time.Minute},
@@ -309,7 +309,7 @@ func TestTencent(t *testing.T) {
 	want := mac(mac(mac(mac([]byte("TC3secret"), day), "sms"), "tc3_request"),
 		"TC3-HMAC-SHA256\n"+q.Header.Get("X-TC-Timestamp")+"\n"+day+"/sms/tc3_request\n"+sha(signed))
 	if !strings.HasSuffix(q.Header.Get("Authorization"), "Signature="+hex.EncodeToString(want)) {
-		t.Errorf("what arrived is not what was signed: %s", q.Header.Get("Authorization"))
+		t.Errorf("the signature does not match the request: %s", q.Header.Get("Authorization"))
 	}
 	answers{
 		{200, status("LimitExceeded.PhoneNumberThirtySecondLimit"), send.Temporary,
@@ -335,24 +335,24 @@ func TestTencent(t *testing.T) {
 	}.check(t, p, s)
 }
 
-// ours marks an answer that is about our account, not about the message.
+// ours marks a response as an error of the account, not of the message.
 func ours(body string) string {
 	return strings.Replace(body, `"Message":"`, `"Message":"account `, 1)
 }
 
-func TestSettingsAreChecked(t *testing.T) {
+func TestSettingsAreValidated(t *testing.T) {
 	for name, err := range map[string]error{
 		"twilio, empty":       second(sms.NewTwilio(sms.TwilioSettings{})),
 		"twilio, no password": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", From: "x"})),
 		"twilio, two senders": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x",
 			MessagingService: "y"})),
-		"twilio, in clear": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x",
+		"twilio, without TLS": second(sms.NewTwilio(sms.TwilioSettings{AccountSID: "AC1", AuthToken: "x", From: "x",
 			URL: "http://api.twilio.com"})),
 		"aliyun, empty":     second(sms.NewAliyun(sms.AliyunSettings{})),
 		"tencent, empty":    second(sms.NewTencent(sms.TencentSettings{})),
 		"http, empty":       second(sms.NewHTTP(sms.HTTPSettings{})),
 		"http, user in URL": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://u:hunter2@example.com"})),
-		"http, in clear":    second(sms.NewHTTP(sms.HTTPSettings{URL: "http://example.com/?key=hunter2"})),
+		"http, without TLS": second(sms.NewHTTP(sms.HTTPSettings{URL: "http://example.com/?key=hunter2"})),
 		"http, placeholder": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com",
 			Form: map[string]string{"a": "{recipent}"}})),
 		"http, two bodies": second(sms.NewHTTP(sms.HTTPSettings{URL: "https://example.com",

@@ -17,37 +17,38 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// TencentSettings are those of an application of Tencent Cloud's SMS.
+// TencentSettings are the settings of an SMS application at Tencent Cloud.
 // https://cloud.tencent.com/document/api/382/55981
 type TencentSettings struct {
-	// Name is the provider's in the configuration: the message's template under it is Tencent's TemplateId.
+	// Name is the provider's name in the configuration. The message's template of this name is Tencent's TemplateId.
 	Name      string `json:"-"`
 	SecretID  string `json:"secret_id"`
 	SecretKey string `json:"secret_key"`
 	// AppID is the SmsSdkAppId.
 	AppID string `json:"app_id"`
-	// SignName is the approved signature that stands before the text; for numbers of mainland China it is needed.
+	// SignName is the approved signature that precedes the text. Required for numbers in mainland China.
 	SignName string `json:"sign_name"`
-	// SenderID is for numbers outside of mainland China, where there is one.
+	// SenderID is used for numbers outside mainland China.
 	SenderID string `json:"sender_id"`
 	Region   string `json:"region"` // empty: ap-guangzhou
-	// URL is Tencent's; empty: https://sms.tencentcloudapi.com.
+	// URL replaces https://sms.tencentcloudapi.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
-	// ReportSecret is the last part of the path that it is to report to; empty: reports are refused.
+	// ReportSecret is the last part of the path for delivery reports; empty: reports are refused.
 	ReportSecret string `json:"report_secret"`
 }
 
-// Tencent sends by Tencent Cloud's SendSms. It echoes the message's key, and does not dedupe by it.
+// Tencent sends through Tencent Cloud's SendSms, which returns the message's key in its response, but does not
+// deduplicate by it.
 type Tencent struct {
 	s      TencentSettings
 	url    *url.URL
 	client *httpsend.Client
 }
 
-// NewTencent makes a sender.
+// NewTencent validates the settings and returns a sender.
 func NewTencent(s TencentSettings) (*Tencent, error) {
-	if err := need("secret_id", s.SecretID, "secret_key", s.SecretKey, "app_id", s.AppID); err != nil {
+	if err := require("secret_id", s.SecretID, "secret_key", s.SecretKey, "app_id", s.AppID); err != nil {
 		return nil, err
 	}
 	if s.URL == "" {
@@ -64,9 +65,9 @@ func NewTencent(s TencentSettings) (*Tencent, error) {
 	return &Tencent{s: s, url: u, client: client(s.TLS)}, nil
 }
 
-// tencentVerdicts: https://cloud.tencent.com/document/api/382/59177 and /55981.
+// tencentVerdicts classifies error codes: https://cloud.tencent.com/document/api/382/59177 and /55981.
 var tencentVerdicts = verdicts{
-	"FailedOperation": refused, // templates, signatures, money, contents
+	"FailedOperation": refused, // templates, signatures, balance, contents
 	"FailedOperation.InsufficientBalanceInSmsPackage": account,
 	"FailedOperation.PhoneNumberInBlacklist":          permanent,
 	"FailedOperation.MarketingSendTimeConstraint":     later(time.Hour), // advertising only from 8 to 22 h
@@ -95,7 +96,7 @@ var tencentVerdicts = verdicts{
 	"LimitExceeded.AppGlobalDailyLimit":               later(time.Hour),
 	"LimitExceeded.AppMainlandChinaDailyLimit":        later(time.Hour),
 	"LimitExceeded.AppCountryOrRegionDailyLimit":      later(time.Hour),
-	// InternalError.Timeout among them: it may have been sent
+	// includes InternalError.Timeout: it may have been sent
 	"InternalError":                          unknown,
 	"InternalError.SigVerificationFail":      account,
 	"InternalError.SigFieldMissing":          refused,
@@ -105,7 +106,7 @@ var tencentVerdicts = verdicts{
 	"ServiceUnavailable":                     unknown,
 }
 
-// Send asks SendSms.
+// Send calls SendSms.
 func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	template := m.Content.Template[s.s.Name]
 	if template == "" {
@@ -147,17 +148,17 @@ func (s *Tencent) Send(ctx context.Context, m *send.Message) (send.Receipt, erro
 		}
 	}
 	if err != nil || code == "" {
-		return send.Receipt{}, byAnswer(a).failed(m, a, "tencent", "http_"+strconv.Itoa(a.Status),
+		return send.Receipt{}, byStatus(a.Status).failed(m, a, "tencent", "http_"+strconv.Itoa(a.Status),
 			"the provider's response has no code")
 	}
 	v, known := tencentVerdicts.of(code)
 	if !known {
-		v = byAnswer(a)
+		v = byStatus(a.Status)
 	}
 	return send.Receipt{}, v.failed(m, a, "tencent", code, text)
 }
 
-// tc3 makes a request signed by TC3-HMAC-SHA256. https://cloud.tencent.com/document/api/382/52072
+// tc3 returns a request signed with TC3-HMAC-SHA256. https://cloud.tencent.com/document/api/382/52072
 func tc3(endpoint *url.URL, service, action, version, region string, body []byte, id, key string,
 	now time.Time) *httpsend.Request {
 	const contentType = "application/json; charset=utf-8"

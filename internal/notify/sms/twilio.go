@@ -15,37 +15,37 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// TwilioSettings are those of a Twilio account.
+// TwilioSettings are the settings of a Twilio account.
 // https://www.twilio.com/docs/messaging/api/message-resource#create-a-message-resource
 type TwilioSettings struct {
 	AccountSID string `json:"account_sid"`
-	// AuthToken is the account's token; it also signs Twilio's reports.
+	// AuthToken is the account's token. It also authenticates Twilio's reports.
 	AuthToken string `json:"auth_token"`
-	// APIKeySID and APIKeySecret, if given, are used instead of the token to send.
+	// APIKeySID and APIKeySecret, if set, authenticate requests instead of the token.
 	APIKeySID    string `json:"api_key_sid"`
 	APIKeySecret string `json:"api_key_secret"`
-	// From is the sender: a number, a short code or a name. Either it or MessagingService is needed.
+	// From is the sender: a number, a short code or a name. Set either From or MessagingService.
 	From             string `json:"from"`
 	MessagingService string `json:"messaging_service"`
-	// ReportURL is where Twilio is to report: https://…/notify/reports/NAME. Empty: it is not asked to.
+	// ReportURL is the URL for Twilio's reports: https://…/notify/reports/NAME. Empty: no reports are requested.
 	ReportURL string `json:"report_url"`
-	// URL is Twilio's; empty: https://api.twilio.com.
+	// URL replaces https://api.twilio.com.
 	URL string      `json:"url"`
 	TLS *tls.Config `json:"-"`
 }
 
-// Twilio sends by Twilio's Messages resource. Twilio knows no keys: a repeat is a second message.
+// Twilio sends through Twilio's Messages resource. Twilio does not deduplicate: a retry is a second message.
 type Twilio struct {
 	url, auth string
-	token     string // signs reports
+	token     string // authenticates reports
 	form      url.Values
 	report    *url.URL
 	client    *httpsend.Client
 }
 
-// NewTwilio makes a sender.
+// NewTwilio validates the settings and returns a sender.
 func NewTwilio(s TwilioSettings) (*Twilio, error) {
-	if err := need("account_sid", s.AccountSID); err != nil {
+	if err := require("account_sid", s.AccountSID); err != nil {
 		return nil, err
 	}
 	user, password := s.AccountSID, s.AuthToken
@@ -84,36 +84,36 @@ func NewTwilio(s TwilioSettings) (*Twilio, error) {
 	return t, nil
 }
 
-// twilioVerdicts: https://www.twilio.com/docs/api/errors. An error answer says that no message was created.
+// twilioVerdicts classifies error codes: https://www.twilio.com/docs/api/errors. An error response means that no
+// message was created.
 var twilioVerdicts = verdicts{
 	"20003": account,            // wrong SID or token
 	"20005": account,            // the account is not active
 	"20404": account,            // no such account
 	"20429": later(time.Second), // too many requests
 	"14107": later(time.Second), // sending faster than allowed
-	"21211": permanent,          // To is no valid number
-	"21214": permanent,          // To cannot be reached
-	"21217": permanent,          // no valid number
+	"21211": permanent,          // invalid To
+	"21214": permanent,          // unreachable To
+	"21217": permanent,          // invalid number
 	"21408": refused,            // sending to this country is not enabled
-	"21421": permanent,          // no valid number
-	"21602": permanent,          // there is no text
-	"21604": permanent,          // there is no To
+	"21421": permanent,          // invalid number
+	"21602": permanent,          // no text
+	"21604": permanent,          // no To
 	"21606": refused,            // From is not ours, or cannot send to To
-	"21608": refused,            // a trial account sends to verified numbers only
+	"21608": refused,            // a trial account sends only to verified numbers
 	"21610": permanent,          // the recipient answered STOP
 	"21611": later(time.Minute), // From's queue is full
-	"21612": refused,            // no way from From to To
-	"21614": permanent,          // To is no mobile number
+	"21612": refused,            // no route from From to To
+	"21614": permanent,          // To is not a mobile number
 	"21617": permanent,          // the text is too long
-	"21659": refused,            // From is no Twilio number
-	"21660": refused,            // From is not this account's
+	"21659": refused,            // From is not a Twilio number
+	"21660": refused,            // From belongs to another account
 	"21703": refused,            // the messaging service has no numbers
 	"30001": later(time.Minute), // the queue is full
 	"30002": account,            // the account is suspended
 	"63038": later(time.Hour),   // the account's daily limit
 }
 
-// Send creates a message.
 func (t *Twilio) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if m.Content.Text == "" {
 		return send.Receipt{}, failure(send.Refused, "no_text",

@@ -9,14 +9,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// verdict is what an error code of a provider means for the message.
+// verdict is the meaning of a provider's error code.
 type verdict struct {
 	outcome send.Outcome
-	wait    time.Duration // before the next attempt; 0: as usual
-	down    bool          // it is not about this message: the account, or the service
+	wait    time.Duration // before the next attempt; 0: the default backoff
+	down    bool          // a problem of the account or the service, not of the message
 }
 
-// verdicts by code. A code like A.B.C that is not in it means what A.B or A does.
+// verdicts are verdicts by code. A code A.B.C that is missing has the verdict of A.B or A.
 type verdicts map[string]verdict
 
 func (t verdicts) of(code string) (verdict, bool) {
@@ -36,13 +36,13 @@ var (
 	refused   = verdict{outcome: send.Refused}
 	permanent = verdict{outcome: send.Permanent}
 	unknown   = verdict{outcome: send.Unknown}
-	account   = verdict{outcome: send.Refused, down: true} // a wrong password, no money
+	account   = verdict{outcome: send.Refused, down: true} // wrong password, no balance
 )
 
 func later(wait time.Duration) verdict { return verdict{outcome: send.Temporary, wait: wait} }
 
-// byStatus is what an HTTP status means where there is no error code that we know. A request that was answered
-// 4xx was not taken; of 5xx nobody knows how far it came.
+// byStatus classifies an HTTP status without a known error code. A 4xx response means that the message was not
+// accepted; 5xx is ambiguous, and below 400 the response cannot be interpreted.
 func byStatus(status int) verdict {
 	switch {
 	case status == 429:
@@ -55,7 +55,7 @@ func byStatus(status int) verdict {
 	return unknown
 }
 
-// failed makes the failure of a verdict: code is the provider's, text in its words.
+// failed returns the Failure for a verdict, with the provider's code and text.
 func (v verdict) failed(m *send.Message, a *httpsend.Answer, provider, code, text string) *send.Failure {
 	f := failure(v.outcome, provider+"_"+code, httpsend.Clean(m, text))
 	f.Down = v.down
@@ -65,7 +65,7 @@ func (v verdict) failed(m *send.Message, a *httpsend.Answer, provider, code, tex
 	return f
 }
 
-// ask asks a provider. One that cannot be reached takes no other message either.
+// ask makes a request. An unreachable provider is Down.
 func ask(ctx context.Context, c *httpsend.Client, r *httpsend.Request) (*httpsend.Answer, *send.Failure) {
 	a, f := c.Do(ctx, r)
 	if f != nil && f.Outcome == send.Temporary && ctx.Err() == nil {

@@ -9,20 +9,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// maxCached bounds the sources of the texts that are kept compiled, in bytes: compiled, they take some ten times as
-// much.
+// maxCached limits the cache by the size of the sources, in bytes. Compiled templates take about ten times as much
+// memory.
 const maxCached = 16 << 20
 
-// cacheKey tells compiled texts apart by what they say: a version that another database has under the same number,
-// such as one that was restored, is not taken for it.
+// cacheKey identifies a compiled template by its content. A version number does not suffice: a restored database may
+// have other content under the same number.
 type cacheKey struct {
 	hash    [sha256.Size]byte
 	channel send.Channel
 	locale  string
 }
 
-// compiledTexts keeps what was compiled, in the process. What is asked for is found whatever is forgotten: Use holds
-// on to it for the time of its batch.
+// compiledTexts caches compiled templates. Eviction is harmless to a batch: Use keeps a reference until the batch ends.
 type compiledTexts struct {
 	mu    sync.Mutex
 	texts map[cacheKey]*Compiled
@@ -44,7 +43,7 @@ func (c *compiledTexts) put(k cacheKey, t *Compiled, size int) {
 	if c.texts[k] != nil || size > maxCached {
 		return
 	}
-	for old := range c.texts { // in no order, which forgets none for ever
+	for old := range c.texts { // evicts in random order
 		if c.size+size <= maxCached {
 			break
 		}
@@ -56,7 +55,7 @@ func (c *compiledTexts) put(k cacheKey, t *Compiled, size int) {
 	c.size += size
 }
 
-// load compiles a definition as it is kept.
+// load compiles a stored definition.
 func (c *compiledTexts) load(k cacheKey, definition []byte) (*Compiled, error) {
 	if t := c.get(k); t != nil {
 		return t, nil
@@ -66,7 +65,7 @@ func (c *compiledTexts) load(k cacheKey, definition []byte) (*Compiled, error) {
 		return nil, fmt.Errorf("read a template: %w", err)
 	}
 	t, problems := compile(&d, k.channel, k.locale)
-	if len(problems) > 0 { // kept by another version of this program
+	if len(problems) > 0 { // stored by another version of the server
 		return nil, fmt.Errorf("read a template: %s %s", problems[0].Path, problems[0].Text)
 	}
 	c.put(k, t, len(definition))

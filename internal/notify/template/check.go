@@ -6,27 +6,27 @@ import (
 	"text/template/parse"
 )
 
-// Bounds of what a text does. maxSteps bounds the time of one message: a step is some tenths of a microsecond.
+// Limits of a template. maxSteps limits the time to render one message; a step takes some tenths of a microsecond.
 const (
 	maxSteps   = 50_000
 	maxNesting = 16
-	maxRanges  = 2 // within each other; html/template looks at each body twice, so this is a power of two
+	maxRanges  = 2 // nested; html/template checks each body twice, so the cost doubles with each level
 )
 
-// sort is what is known of a value before there is one.
-type sort struct {
-	kind   Kind // "" : nothing that can be shown, such as what all variables are in
-	list   bool
-	items  int
-	fields []Variable
-	many   bool // has line breaks
+// staticType is the type of a value, known before rendering.
+type staticType struct {
+	kind      Kind // "": not printable, such as the root of all variables
+	list      bool
+	items     int
+	fields    []Variable
+	multiline bool // may contain line breaks
 }
 
-func sortOf(v *Variable) sort {
-	return sort{kind: v.Kind, list: v.List, items: v.items(), fields: v.Fields, many: v.Multiline}
+func typeOf(v *Variable) staticType {
+	return staticType{kind: v.Kind, list: v.List, items: v.items(), fields: v.Fields, multiline: v.Multiline}
 }
 
-func (s sort) String() string {
+func (s staticType) String() string {
 	switch {
 	case s.list:
 		return "a list"
@@ -36,21 +36,21 @@ func (s sort) String() string {
 	return string(s.kind)
 }
 
-// checker walks a text before it is run: it knows every name, its kind, and how many steps there are at most. What
-// it does not know it refuses: so no method is called, nothing is looked into but what was declared, and nothing loops.
+// checker type-checks a template before its first execution, and bounds the number of steps. It refuses everything that
+// it does not know. So a template calls no methods, reads only declared variables, and terminates.
 type checker struct {
-	root  sort
+	root  staticType
 	vars  []scoped
-	lines bool // what has line breaks may be shown
+	lines bool // values with line breaks may be printed
 	steps int
-	times int // how often what is looked at runs
+	times int // upper bound of executions of the present node
 	loops int
 	depth int
 }
 
 type scoped struct {
-	name string
-	sort sort
+	name       string
+	staticType staticType
 }
 
 type complaint struct{ text string }
@@ -59,9 +59,9 @@ func (c complaint) Error() string { return c.text }
 
 func refuse(format string, args ...any) { panic(complaint{fmt.Sprintf(format, args...)}) }
 
-// checkText refuses a text that does what it may not.
+// checkText returns why a template is refused, or "".
 func checkText(tree *parse.Tree, vars []Variable, lines bool) (problem string) {
-	c := checker{root: sort{fields: vars}, lines: lines, times: 1}
+	c := checker{root: staticType{fields: vars}, lines: lines, times: 1}
 	defer func() {
 		if r := recover(); r != nil {
 			p, ok := r.(complaint)
@@ -75,7 +75,7 @@ func checkText(tree *parse.Tree, vars []Variable, lines bool) (problem string) {
 	return ""
 }
 
-func (c *checker) list(l *parse.ListNode, dot sort) {
+func (c *checker) list(l *parse.ListNode, dot staticType) {
 	if l == nil {
 		return
 	}
@@ -96,7 +96,7 @@ func (c *checker) step() {
 	}
 }
 
-func (c *checker) node(n parse.Node, dot sort) {
+func (c *checker) node(n parse.Node, dot staticType) {
 	c.step()
 	switch n := n.(type) {
 	case *parse.TextNode:
@@ -131,16 +131,16 @@ func (c *checker) node(n parse.Node, dot sort) {
 	}
 }
 
-func (c *checker) show(s sort, n parse.Node) {
+func (c *checker) show(s staticType, n parse.Node) {
 	switch {
 	case s.list || s.kind == "" || s.kind == Record:
 		refuse("%s shows %s: name one of its fields, or range over it", n, s)
-	case s.many && !c.lines:
+	case s.multiline && !c.lines:
 		refuse("%s may contain line breaks, which are not allowed here", n)
 	}
 }
 
-func (c *checker) each(n *parse.RangeNode, dot sort) {
+func (c *checker) each(n *parse.RangeNode, dot staticType) {
 	pipe := n.Pipe
 	if len(pipe.Cmds) != 1 || pipe.IsAssign {
 		refuse("%s: range requires one list", pipe)
@@ -159,7 +159,7 @@ func (c *checker) each(n *parse.RangeNode, dot sort) {
 	case 1:
 		c.declare(pipe.Decl[0], item)
 	case 2:
-		c.declare(pipe.Decl[0], sort{kind: Integer})
+		c.declare(pipe.Decl[0], staticType{kind: Integer})
 		c.declare(pipe.Decl[1], item)
 	}
 	c.times *= over.items
@@ -169,19 +169,19 @@ func (c *checker) each(n *parse.RangeNode, dot sort) {
 	c.list(n.ElseList, dot)
 }
 
-func (c *checker) declare(v *parse.VariableNode, s sort) {
+func (c *checker) declare(v *parse.VariableNode, s staticType) {
 	c.vars = append(c.vars, scoped{v.Ident[0], s})
 }
 
-func (c *checker) pipe(p *parse.PipeNode, dot sort) sort {
+func (c *checker) pipe(p *parse.PipeNode, dot staticType) staticType {
 	if p.IsAssign {
 		refuse("%s: a variable cannot be assigned again", p)
 	}
 	if c.depth++; c.depth > maxNesting {
 		refuse("is nested too deeply")
 	}
-	var s sort
-	var last *sort
+	var s staticType
+	var last *staticType
 	for _, cmd := range p.Cmds {
 		s = c.command(cmd, dot, last)
 		last = &s
@@ -196,22 +196,22 @@ func (c *checker) pipe(p *parse.PipeNode, dot sort) sort {
 	return s
 }
 
-// command is a value, or a function with its arguments, of which what came through the pipe is the last.
-func (c *checker) command(cmd *parse.CommandNode, dot sort, last *sort) sort {
+// command checks a value, or a function call. A piped value is its last argument.
+func (c *checker) command(cmd *parse.CommandNode, dot staticType, last *staticType) staticType {
 	c.step()
 	if id, ok := cmd.Args[0].(*parse.IdentifierNode); ok {
 		f, ok := functions[id.Ident]
 		if !ok {
 			refuse("%s is not a function of templates", id.Ident)
 		}
-		var args []sort
+		var args []staticType
 		for _, a := range cmd.Args[1:] {
 			args = append(args, c.value(a, dot))
 		}
 		if last != nil {
 			args = append(args, *last)
 		}
-		s, problem := f.sort(args)
+		s, problem := f.staticType(args)
 		if problem != "" {
 			refuse("%s: %s", cmd, problem)
 		}
@@ -223,7 +223,7 @@ func (c *checker) command(cmd *parse.CommandNode, dot sort, last *sort) sort {
 	return c.value(cmd.Args[0], dot)
 }
 
-func (c *checker) value(n parse.Node, dot sort) sort {
+func (c *checker) value(n parse.Node, dot staticType) staticType {
 	switch n := n.(type) {
 	case *parse.DotNode:
 		return dot
@@ -235,7 +235,7 @@ func (c *checker) value(n parse.Node, dot sort) sort {
 		}
 		for i := len(c.vars) - 1; i >= 0; i-- {
 			if c.vars[i].name == n.Ident[0] {
-				return c.field(c.vars[i].sort, n.Ident[1:], n)
+				return c.field(c.vars[i].staticType, n.Ident[1:], n)
 			}
 		}
 		refuse("%s is not declared", n)
@@ -245,23 +245,23 @@ func (c *checker) value(n parse.Node, dot sort) sort {
 		}
 		return c.pipe(n, dot)
 	case *parse.StringNode:
-		return sort{kind: String, many: strings.ContainsFunc(n.Text, breaks)}
+		return staticType{kind: String, multiline: strings.ContainsFunc(n.Text, breaks)}
 	case *parse.BoolNode:
-		return sort{kind: Bool}
+		return staticType{kind: Bool}
 	case *parse.NumberNode:
 		if n.IsInt && !strings.HasPrefix(n.Text, "'") {
-			return sort{kind: Integer}
+			return staticType{kind: Integer}
 		}
 		refuse("%s: only whole numbers are supported", n)
-	case *parse.IdentifierNode: // a function without arguments, of which there is none
+	case *parse.IdentifierNode: // a call without arguments: no function has none
 		refuse("%s is not a value", n)
 	default:
 		refuse("%s is not supported in templates", n)
 	}
-	return sort{}
+	return staticType{}
 }
 
-func (c *checker) field(s sort, path []string, n parse.Node) sort {
+func (c *checker) field(s staticType, path []string, n parse.Node) staticType {
 	for _, name := range path {
 		if s.list || s.kind != "" && s.kind != Record {
 			refuse("%s: %s has no field %s", n, s, name)
@@ -269,7 +269,7 @@ func (c *checker) field(s sort, path []string, n parse.Node) sort {
 		found := false
 		for i := range s.fields {
 			if v := &s.fields[i]; v.Name == name {
-				s, found = sortOf(v), true
+				s, found = typeOf(v), true
 				break
 			}
 		}

@@ -17,14 +17,14 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Bounds of what a message may become.
+// Limits of a rendered message.
 const (
-	MaxRendered     = 512 << 10 // bytes of one part of an e-mail
-	MaxRenderedSMS  = 1_600     // characters: ten parts and more; the longest that providers take
-	MaxRenderedPush = 2_000     // bytes of title or text: providers take 4 KiB of everything
+	MaxRendered     = 512 << 10 // bytes per part of an e-mail
+	MaxRenderedSMS  = 1_600     // characters: more than ten SMS parts, the most that providers accept
+	MaxRenderedPush = 2_000     // bytes of title or text: providers accept 4 KiB in total
 )
 
-// Compiled is a definition that can be rendered, by many goroutines.
+// Compiled is a definition ready to render. Safe for concurrent use.
 type Compiled struct {
 	channel   send.Channel
 	def       *Definition
@@ -50,7 +50,7 @@ type renderer interface {
 	Execute(w io.Writer, data any) error
 }
 
-// compile checks everything that can be known before there are values.
+// compile checks and compiles a definition. It returns all problems.
 func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []Problem) {
 	p := d.checkFields(channel)
 	tag, err := language.Parse(locale)
@@ -60,8 +60,8 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	if len(p) > 0 {
 		return nil, p
 	}
-	c := &Compiled{channel: channel, def: d, locale: tag, digits: learn(tag)}
-	funcs := own(tag, c.digits)
+	c := &Compiled{channel: channel, def: d, locale: tag, digits: learnDigits(tag)}
+	funcs := customFunctions(tag, c.digits)
 	one := func(path, text string, html, lines bool) renderer {
 		if !lines {
 			text = strings.TrimSpace(text)
@@ -92,12 +92,12 @@ func compile(d *Definition, channel send.Channel, locale string) (*Compiled, []P
 	return c, nil
 }
 
-// Compile makes a definition ready to be rendered. Returns everything that is wrong with it.
+// Compile checks and compiles a definition. It returns all problems.
 func Compile(d *Definition, channel send.Channel, locale string) (*Compiled, []Problem) {
 	return compile(d, channel, locale)
 }
 
-// builtins are the names that text/template knows: the parser wants them told.
+// builtins are functions of text/template that the parser has to know.
 var builtins = map[string]any{"and": 0, "or": 0, "not": 0, "eq": 0, "ne": 0, "lt": 0, "le": 0, "gt": 0, "ge": 0,
 	"len": 0}
 
@@ -110,7 +110,7 @@ func parseText(text string, vars []Variable, funcs map[string]any, html, lines b
 		return nil, "must not define another template"
 	}
 	tree := trees["t"]
-	if tree == nil { // nothing but white space and definitions
+	if tree == nil { // only white space and definitions
 		return nil, "is empty"
 	}
 	if problem := checkText(tree, vars, lines); problem != "" {
@@ -127,10 +127,10 @@ func parseText(text string, vars []Variable, funcs map[string]any, html, lines b
 	if err != nil {
 		return nil, parseProblem(err)
 	}
-	// The first run escapes the text, and says where a variable stands in no place that can be made safe.
+	// The first execution escapes the template, and reports variables in places that cannot be made safe.
 	empty := map[string]any{}
 	for i := range vars {
-		empty[vars[i].Name] = vars[i].none()
+		empty[vars[i].Name] = vars[i].zeroValue()
 	}
 	var bad *htmltemplate.Error
 	if err := t.Execute(io.Discard, empty); errors.As(err, &bad) {
@@ -139,20 +139,20 @@ func parseText(text string, vars []Variable, funcs map[string]any, html, lines b
 	return t, ""
 }
 
-// parseProblem is an error of the parser without the name that only we know.
+// parseProblem returns a parse error without the internal template name.
 func parseProblem(err error) string {
 	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "template: "), "t:")
 }
 
-// Rendered is what a message becomes.
+// Rendered is a rendered message.
 type Rendered struct {
 	Content  send.Content
-	Template string // name@version, of a stored one
-	Locale   string // of the template that was found
+	Template string // name@version of a stored template
+	Locale   string // of the template version
 	*Definition
 }
 
-// offer adds values that the template has variables for; they count before the caller's own.
+// offer adds offered values for which the template has variables. They override the caller's values.
 func (c *Compiled) offer(values, offered map[string]any) map[string]any {
 	if len(offered) == 0 {
 		return values
@@ -170,7 +170,7 @@ func (c *Compiled) offer(values, offered map[string]any) map[string]any {
 	return all
 }
 
-// Render makes a message of values. All that is wrong with them is told at once; a message is whole or not at all.
+// Render renders a message. It returns either the whole message or all problems.
 func (c *Compiled) Render(values map[string]any) (send.Content, []Problem) {
 	b := binder{locale: c.locale, digits: c.digits}
 	data := b.bind(c.def.Variables, values)
@@ -244,7 +244,7 @@ func (b *boundedText) Write(p []byte) (int, error) {
 	return b.Builder.Write(p)
 }
 
-// unsafe is what html/template puts in the place of what would not be safe there.
+// unsafe is the placeholder that html/template inserts for an unsafe value.
 const unsafe = "ZgotmplZ"
 
 func execute(r renderer, data any, most int) (string, string) {

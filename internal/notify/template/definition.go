@@ -11,7 +11,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Bounds of a definition, in bytes where they are not numbers of something.
+// Limits of a definition, in bytes or number of items.
 const (
 	MaxName      = 128
 	MaxSubject   = 1_000
@@ -22,7 +22,7 @@ const (
 	MaxParams    = 50
 )
 
-// Bounds of variables. Characters are counted, not bytes.
+// Limits of variables. Strings are limited in characters, not bytes.
 const (
 	DefaultLength = 200
 	MaxLength     = 10_000
@@ -30,35 +30,34 @@ const (
 	MaxItems      = 1_000
 )
 
-// Definition is one version of a template in one locale: it never changes. It is kept as JSON.
+// Definition is one version of a template in one locale, stored as JSON. It is immutable.
 type Definition struct {
 	Subject   string     `json:"subject,omitempty"` // of an e-mail; title of a push message
 	Text      string     `json:"text,omitempty"`
 	HTML      string     `json:"html,omitempty"`
 	Variables []Variable `json:"variables,omitempty"`
-	// Providers are templates that providers keep, by the name of the provider in the configuration.
+	// Providers are references to templates stored at providers, by the name of the provider in the configuration.
 	Providers map[string]Provider `json:"providers,omitempty"`
 
-	// What a message has, unless who sends it says otherwise. Empty, nil or 0: nothing is said here either.
+	// Defaults for messages. Empty, nil or 0: no default here.
 	OnUnknown   string `json:"on_unknown,omitempty"` // park, resend or never
 	Priority    *int16 `json:"priority,omitempty"`
 	MaxAttempts int32  `json:"max_attempts,omitempty"`
 	LifeMs      int64  `json:"life_ms,omitempty"`
 }
 
-// Life is how long after it is accepted a message is tried; 0: not said.
+// Life returns for how long after acceptance a message is tried; 0: no default here.
 func (d *Definition) Life() time.Duration { return time.Duration(d.LifeMs) * time.Millisecond }
 
-// Provider is a template at a provider's, with what its variables are to be. Values are texts like Text.
+// Provider refers to a template stored at a provider. The values of Params are templates like Text.
 type Provider struct {
 	ID     string       `json:"id"`
 	Params []send.Param `json:"params,omitempty"`
 }
 
-// Kind is what a variable can be.
+// Kind is the type of a variable.
 type Kind string
 
-// The kinds of variables.
 const (
 	String  Kind = "string"
 	Integer Kind = "integer"
@@ -71,27 +70,27 @@ const (
 
 var kinds = []Kind{String, Integer, Amount, Time, URL, Bool, Record}
 
-// Variable is what a template wants to be told.
+// Variable declares a variable of a template.
 type Variable struct {
 	Name     string `json:"name"`
 	Kind     Kind   `json:"kind"`
 	Optional bool   `json:"optional,omitempty"`
-	// List: any number of them, up to MaxItems.
+	// List declares a list of at most MaxItems values.
 	List     bool  `json:"list,omitempty"`
 	MaxItems int32 `json:"max_items,omitempty"` // 0: DefaultItems
-	// MaxLength bounds strings, in characters; 0: DefaultLength. Multiline ones may have line breaks.
+	// MaxLength limits strings, in characters; 0: DefaultLength. Multiline strings may contain line breaks.
 	MaxLength int32 `json:"max_length,omitempty"`
 	Multiline bool  `json:"multiline,omitempty"`
-	// Asset of an amount that is told without one.
+	// Asset is the asset of amounts that are given without one.
 	Asset string `json:"asset,omitempty"`
-	// Pattern and Zone are how a time is shown: see pattern.go. Without a zone it is shown as it was told.
+	// Pattern and Zone format a time, see pattern.go. Without Zone the time keeps its own offset.
 	Pattern string `json:"pattern,omitempty"`
 	Zone    string `json:"zone,omitempty"`
-	// Fields of a record, which have no records and no lists in them.
+	// Fields of a record. A field cannot be a record or a list.
 	Fields []Variable `json:"fields,omitempty"`
 }
 
-// Problem is one thing that is wrong, and where, as a path such as variables[2].name.
+// Problem is one error, with the path of the field, such as variables[2].name.
 type Problem struct{ Path, Text string }
 
 type problems []Problem
@@ -102,18 +101,18 @@ func (p *problems) add(path, format string, args ...any) {
 
 var identifier = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// GoodName tells whether a template may be called so.
+// GoodName reports whether s is a valid template name.
 func GoodName(s string) bool { return len(s) <= MaxName && goodName.MatchString(s) }
 
 var goodName = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]*$`)
 
-// Check lists what is wrong with a definition, all of it.
+// Check returns all problems of a definition.
 func (d *Definition) Check(channel send.Channel) []Problem {
 	_, p := compile(d, channel, "en")
 	return p
 }
 
-// checkFields looks at everything but the texts.
+// checkFields checks everything except the templates' text.
 func (d *Definition) checkFields(channel send.Channel) (p problems) {
 	d.checkParts(channel, &p)
 	if len(d.Variables) > MaxVariables {
@@ -136,7 +135,7 @@ func (d *Definition) checkFields(channel send.Channel) (p problems) {
 	return p
 }
 
-// MaxLife is how long a message may be tried at most.
+// MaxLife limits Life.
 const MaxLife = 7 * 24 * time.Hour
 
 func (d *Definition) checkParts(channel send.Channel, p *problems) {
@@ -209,7 +208,7 @@ func (d *Definition) checkProviders(channel send.Channel, p *problems) {
 	}
 }
 
-// providerPath is a provider's template in the request.
+// providerPath returns the path of a provider's template in a request.
 func providerPath(name string) string { return fmt.Sprintf("provider_templates[%q]", name) }
 
 func checkVariables(path string, list []Variable, top bool, p *problems) {

@@ -8,82 +8,91 @@ import (
 	"golang.org/x/text/language"
 )
 
-// function is one that templates can call: what it makes of which sorts. What it does is in text/template, or in own.
+// function type-checks a call. The implementation is in text/template or in customFunctions.
 type function struct {
-	sort func(args []sort) (sort, string)
+	staticType func(args []staticType) (staticType, string)
 }
 
-// functions are all there are.
+// functions are all functions that templates can call.
 var functions = map[string]function{
-	"not": {func(a []sort) (sort, string) { return want(sort{kind: Bool}, len(a) == 1, "takes one value") }},
+	"not": {func(a []staticType) (staticType, string) {
+		return want(staticType{kind: Bool}, len(a) == 1, "takes one value")
+	}},
 	"and": {either}, "or": {either},
 	"eq": {compare(Integer, String, Bool)}, "ne": {compare(Integer, String, Bool)},
 	"lt": {compare(Integer)}, "le": {compare(Integer)}, "gt": {compare(Integer)}, "ge": {compare(Integer)},
-	"len": {func(a []sort) (sort, string) {
-		return want(sort{kind: Integer}, len(a) == 1 && a[0].list, "takes a list")
+	"len": {func(a []staticType) (staticType, string) {
+		return want(staticType{kind: Integer}, len(a) == 1 && a[0].list, "takes a list")
 	}},
-	"number": {func(a []sort) (sort, string) {
-		return want(sort{kind: String}, takes(a, Amount) || takes(a, Integer), "takes an amount or an integer")
+	"number": {func(a []staticType) (staticType, string) {
+		return want(staticType{kind: String}, takes(a, Amount) || takes(a, Integer), "takes an amount or an integer")
 	}},
-	"asset": {func(a []sort) (sort, string) { return want(sort{kind: String}, takes(a, Amount), "takes an amount") }},
-	"date":  {func(a []sort) (sort, string) { return want(sort{kind: String}, takes(a, Time), "takes a time") }},
-	"clock": {func(a []sort) (sort, string) { return want(sort{kind: String}, takes(a, Time), "takes a time") }},
-	"plural": {func(a []sort) (sort, string) {
+	"asset": {func(a []staticType) (staticType, string) {
+		return want(staticType{kind: String}, takes(a, Amount), "takes an amount")
+	}},
+	"date": {func(a []staticType) (staticType, string) {
+		return want(staticType{kind: String}, takes(a, Time), "takes a time")
+	}},
+	"clock": {func(a []staticType) (staticType, string) {
+		return want(staticType{kind: String}, takes(a, Time), "takes a time")
+	}},
+	"plural": {func(a []staticType) (staticType, string) {
 		ok := len(a) >= 3 && len(a)%2 == 1 && takes(a[:1], Integer)
 		for i := 1; ok && i < len(a); i++ {
 			ok = takes(a[i:i+1], String)
 		}
-		return want(sort{kind: String}, ok, `takes an integer, then pairs of a plural form and a text, such as "one" "item" "other" "items"`)
+		return want(staticType{kind: String}, ok,
+			`takes an integer, then pairs of a plural form and a text, such as "one" "item" "other" "items"`)
 	}},
 }
 
-func want(s sort, ok bool, problem string) (sort, string) {
+func want(s staticType, ok bool, problem string) (staticType, string) {
 	if ok {
 		return s, ""
 	}
 	return s, problem
 }
 
-func takes(a []sort, k Kind) bool { return len(a) == 1 && a[0].kind == k && !a[0].list }
+func takes(a []staticType, k Kind) bool { return len(a) == 1 && a[0].kind == k && !a[0].list }
 
-// either is one of its arguments: what can be done with all can be done with it.
-func either(a []sort) (sort, string) {
+// either type-checks and/or. The result has the common type of the arguments.
+func either(a []staticType) (staticType, string) {
 	if len(a) < 2 {
-		return sort{}, "takes two values or more"
+		return staticType{}, "takes two values or more"
 	}
 	s := a[0]
 	for _, x := range a[1:] {
-		s.many = s.many || x.many
+		s.multiline = s.multiline || x.multiline
 		if x.kind != s.kind || x.list != s.list || x.list || x.kind == Record {
-			s = sort{} // good for a condition
+			s = staticType{} // usable only as a condition
 		}
 	}
 	return s, ""
 }
 
-func compare(kinds ...Kind) func([]sort) (sort, string) {
-	return func(a []sort) (sort, string) {
+func compare(kinds ...Kind) func([]staticType) (staticType, string) {
+	return func(a []staticType) (staticType, string) {
 		for _, k := range kinds {
 			if len(a) == 2 && takes(a[:1], k) && takes(a[1:], k) {
-				return sort{kind: Bool}, ""
+				return staticType{kind: Bool}, ""
 			}
 		}
-		return sort{}, fmt.Sprintf("takes two values of the same kind, one of %v", kinds)
+		return staticType{}, fmt.Sprintf("takes two values of the same kind, one of %v", kinds)
 	}
 }
 
-// own are the functions that text/template does not have.
-func own(locale language.Tag, d digits) map[string]any {
+// customFunctions implement the functions that text/template does not have.
+func customFunctions(locale language.Tag, d digits) map[string]any {
 	return map[string]any{
 		"number": func(v any) string {
-			if s, ok := v.(shown); ok {
+			if s, ok := v.(formatted); ok {
 				return s.at(1)
 			}
 			return d.format(fmt.Sprint(v))
 		},
-		"asset": func(s shown) string { return s.at(2) },
-		"date":  func(s shown) string { return s.at(1) },
-		"clock": func(s shown) string { return s.at(2) },
+		"asset": func(s formatted) string { return s.at(2) },
+		"date":  func(s formatted) string { return s.at(1) },
+		"clock": func(s formatted) string { return s.at(2) },
 		"plural": func(v any, forms ...string) (string, error) {
 			n, err := strconv.ParseInt(fmt.Sprint(v), 10, 64)
 			if err != nil {
@@ -103,7 +112,7 @@ func pluralForm(locale language.Tag, n int64, forms []string) (string, error) {
 	if n < 0 {
 		n = -n
 	}
-	// Only the last digits count in any language's rules for whole numbers, beyond small ones.
+	// For large whole numbers, plural rules depend only on the last digits.
 	small := n
 	if n > 1_000_000 {
 		small = 1_000_000 + n%1_000_000

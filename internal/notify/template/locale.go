@@ -7,7 +7,7 @@ import (
 	"golang.org/x/text/language"
 )
 
-// Locale brings a locale into the form in which templates are found by it, such as zh-Hant-TW.
+// Locale canonicalizes a locale, such as zh-Hant-TW.
 func Locale(s string) (string, error) {
 	tag, err := language.Parse(s)
 	if err != nil {
@@ -16,7 +16,7 @@ func Locale(s string) (string, error) {
 	return plainTag(tag).String(), nil
 }
 
-// plainTag leaves language, script and region.
+// plainTag keeps language, script and region only.
 func plainTag(tag language.Tag) language.Tag {
 	base, script, region := tag.Raw()
 	t, err := language.Compose(base, script, region)
@@ -26,8 +26,8 @@ func plainTag(tag language.Tag) language.Tag {
 	return t
 }
 
-// fallbacks are the locales in which a template is looked for, best first: zh-Hant-TW, zh-TW, zh-Hant, zh. What is
-// not said is what is likely: zh-TW is written in Hant, so zh-Hant is better than zh.
+// fallbacks returns the locales to look up, best first: zh-Hant-TW, zh-TW, zh-Hant, zh. A missing script is inferred:
+// zh-TW is written in Hant, so zh-Hant ranks before zh.
 func fallbacks(locale string) []string {
 	tag, err := language.Parse(locale)
 	if err != nil || locale == "" {
@@ -57,7 +57,7 @@ func fallbacks(locale string) []string {
 	return list
 }
 
-// Nearest is the best of some locales for the one that is asked for, or else.
+// Nearest returns the best of several locales for the requested one, or otherwise.
 func Nearest(locale string, of []string, otherwise string) string {
 	for _, l := range fallbacks(locale) {
 		if slices.Contains(of, l) {
@@ -67,5 +67,5 @@ func Nearest(locale string, of []string, otherwise string) string {
 	return otherwise
 }
 
-// joined are the fallbacks as statements take them.
-func joined(locale string) string { return strings.Join(fallbacks(locale), ",") }
+// joinFallbacks returns the fallbacks as SQL parameters expect them.
+func joinFallbacks(locale string) string { return strings.Join(fallbacks(locale), ",") }

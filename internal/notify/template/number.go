@@ -9,16 +9,16 @@ import (
 	"golang.org/x/text/number"
 )
 
-// digits are how a locale writes numbers, learnt from what CLDR makes of two of them: amounts have more digits
-// than the types that it can format.
+// digits formats numbers for a locale. It learns the format from a sample of package number, whose own types have fewer
+// digits than amounts.
 type digits struct {
 	point, group string
-	first, next  int // sizes of the last group and of those before it
+	first, next  int // sizes of the last group, and of the groups before it
 	zero         rune
 }
 
-// learn takes 123456789.5 apart, from the right: point, last group, the one before.
-func learn(tag language.Tag) digits {
+// learnDigits parses the formatted 123456789.5 from the right: decimal point, last group, the group before.
+func learnDigits(tag language.Tag) digits {
 	p := message.NewPrinter(tag)
 	text := p.Sprint(number.Decimal(123456789.5))
 	d := digits{point: ".", zero: '0'}
@@ -51,7 +51,7 @@ func learn(tag language.Tag) digits {
 
 func (d digits) is(r rune) bool { return r >= d.zero && r <= d.zero+9 }
 
-// format writes a decimal number, such as -1234.50, with all its digits.
+// format formats a decimal number, such as -1234.50, with all its digits.
 func (d digits) format(decimal string) string {
 	sign := ""
 	if strings.HasPrefix(decimal, "-") {

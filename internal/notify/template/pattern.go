@@ -10,16 +10,15 @@ import (
 	"golang.org/x/text/language"
 )
 
-// A pattern says how a time is shown, in the letters of Unicode (UTS 35): yyyy yy MM M dd d HH H hh h mm ss a, and
-// z for the zone. Other letters stand between single quotes, everything else for itself. The words date, time
-// and datetime mean the locale's own way in numbers.
+// fields are the fields of a time pattern, as in Unicode TS 35, with Go's layout for each. Other letters must be in
+// single quotes; all other characters are literal. The words date, time and datetime mean the locale's numeric format.
 var fields = map[string]string{
 	"yyyy": "2006", "yy": "06", "MM": "01", "M": "1", "dd": "02", "d": "2", "HH": "15",
 	"hh": "03", "h": "3", "mm": "04", "ss": "05", "a": "PM", "z": "MST",
-	"H": "", // which Go's layouts do not have
+	"H": "", // Go's layouts have no such field
 }
 
-// part is a piece of a pattern: what stands for itself, a field, or a word.
+// part is a part of a pattern: a literal, a field, or a word.
 type part struct{ literal, layout, word string }
 
 func parsePattern(s string) (parts []part, err error) {
@@ -66,7 +65,7 @@ func parsePattern(s string) (parts []part, err error) {
 	return parts, nil
 }
 
-// quoted is what stands between single quotes; two of them are one. size is 0 if it does not end.
+// quoted parses a quoted literal, in which two quotes are one. size is 0 if the closing quote is missing.
 func quoted(s string) (literal string, size int) {
 	if strings.HasPrefix(s, "''") {
 		return "'", 2
@@ -88,7 +87,7 @@ func quoted(s string) (literal string, size int) {
 
 func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }
 
-// show is a time by a pattern, which was checked.
+// show formats a time by a parsed pattern.
 func show(t time.Time, parts []part, locale language.Tag) string {
 	var b strings.Builder
 	for _, p := range parts {
@@ -110,8 +109,7 @@ func show(t time.Time, parts []part, locale language.Tag) string {
 	return b.String()
 }
 
-// localDates are the ways of CLDR to write a date in numbers with a whole year. Who is not here writes as ISO 8601
-// says.
+// localDates are CLDR's numeric date formats with a four-digit year. Other locales use ISO 8601.
 var localDates = map[string]string{
 	"en": "02/01/2006", "en-US": "01/02/2006", "en-CA": "2006-01-02", "en-ZA": "2006/01/02",
 	"zh": "2006/1/2", "zh-HK": "2/1/2006", "ja": "2006/01/02", "ko": "2006. 1. 2.",
@@ -125,7 +123,7 @@ var localDates = map[string]string{
 
 func localDate(tag language.Tag) string {
 	base, _ := tag.Base()
-	region, _ := tag.Region() // as is likely, if it is not said
+	region, _ := tag.Region() // inferred if missing
 	if layout, ok := localDates[base.String()+"-"+region.String()]; ok {
 		return layout
 	}
@@ -135,9 +133,9 @@ func localDate(tag language.Tag) string {
 	return "2006-01-02"
 }
 
-var zones sync.Map // *time.Location by name; only good names, of which there are some hundred
+var zones sync.Map // *time.Location by name; only valid names, a few hundred
 
-// zoneOf is the zone of a name; nil for none.
+// zoneOf returns a time zone by name; nil for an empty name.
 func zoneOf(name string) (*time.Location, error) {
 	if name == "" {
 		return nil, nil

@@ -13,20 +13,20 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// maxDefinition is how large a definition may be as JSON. As jsonb it has blanks too, and 1 MiB at most.
+// maxDefinition limits a definition as JSON. As jsonb, with added spaces, the limit is 1 MiB.
 const maxDefinition = 768 << 10
 
-// maxLocales is how many locales a template may have.
+// maxLocales limits the locales of a template.
 const maxLocales = 200
 
-// PutCommand keeps a template in one locale, as a new version. What it says now is no new version: the answer is then
-// a commit.Repeat. Its answer is Put.
+// PutCommand stores a new version of a template in one locale. If the content is unchanged the answer is a
+// commit.Repeat. Its answer is a Put.
 type PutCommand struct {
 	commit.Caller
 	Channel send.Channel
 	Name    string
 	Locale  string
-	Default bool // make this locale the default; the first one is it anyway
+	Default bool // make this the default locale; the first locale always is
 
 	definition []byte
 	hash       [sha256.Size]byte
@@ -34,14 +34,14 @@ type PutCommand struct {
 	row        *commit.Row[key, root]
 }
 
-// Put is a version as it is kept.
+// Put is a stored version.
 type Put struct {
 	Version int32
 	Locale  string
-	Default bool // its locale is the default one
+	Default bool // in the default locale
 }
 
-// NewPut checks a template, and makes the command that keeps it. Returns fault FIELD_INVALID.
+// NewPut validates a template and returns the command that stores it. Returns fault FIELD_INVALID.
 func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Definition) (*PutCommand, error) {
 	var p problems
 	if !GoodName(name) {
@@ -75,12 +75,11 @@ func NewPut(c commit.Caller, channel send.Channel, name, locale string, d *Defin
 		hash: sha256.Sum256(text), compiled: compiled}, nil
 }
 
-// Need names the template.
 func (c *PutCommand) Need(tx *Tx) {
 	c.row = tx.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
 }
 
-// Apply makes the version.
+// Apply stores the version.
 func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	at := slices.Index(r.locales, c.Locale)
@@ -89,7 +88,7 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 		(!c.Default || r.defaultLocale == c.Locale) {
 		return commit.Repeat{First: Put{r.versions[at], c.Locale, r.defaultLocale == c.Locale}}, nil
 	}
-	if gone { // it begins anew, with numbers that no version ever had
+	if gone { // the template begins anew, but version numbers are never reused
 		r.locales, r.versions, r.deletedAt, at = nil, nil, time.Time{}, -1
 	}
 	r.last++
@@ -116,8 +115,8 @@ func (c *PutCommand) Apply(tx *Tx) (any, error) {
 	return Put{r.last, c.Locale, r.defaultLocale == c.Locale}, nil
 }
 
-// DeleteCommand deletes a template, or one locale of it: nothing is sent with it any more. What it said stays to be
-// read. To delete it again is no error. Its answer is Deleted.
+// DeleteCommand deletes a template, or one of its locales, for new messages. Its versions can still be read. Deleting
+// again is not an error. Its answer is a Deleted.
 type DeleteCommand struct {
 	commit.Caller
 	Channel send.Channel
@@ -127,16 +126,15 @@ type DeleteCommand struct {
 	row *commit.Row[key, root]
 }
 
-// Deleted tells since when it is gone.
+// Deleted is the time of the deletion.
 type Deleted struct{ At time.Time }
 
-// Need names the template.
 func (c *DeleteCommand) Need(tx *Tx) {
 	c.row = tx.roots.Want(key{c.Tenant, string(c.Channel), c.Name})
 }
 
-// Apply deletes it. Returns fault TEMPLATE_NOT_FOUND when there never was one, FIELD_INVALID for the default
-// locale of several.
+// Apply deletes the template. Returns fault TEMPLATE_NOT_FOUND if it never existed, and FIELD_INVALID for the default
+// locale while there are others.
 func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	r := c.row.Value
 	if !c.row.Exists {

@@ -15,13 +15,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader answers what callers read, from committed rows, without locks. Safe for many goroutines.
+// Reader reads committed templates without locks. Safe for concurrent use.
 type Reader struct{ pool *pgxpool.Pool }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader returns a reader that uses the service's pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-// Version is a version of a template as it is kept.
+// Version is a stored version of a template.
 type Version struct {
 	Number     int32
 	Locale     string
@@ -30,10 +30,11 @@ type Version struct {
 	Principal  string
 	RequestID  string
 	CreatedAt  time.Time
-	DeletedAt  time.Time // of the whole template; zero: it is there
+	DeletedAt  time.Time // of the whole template; zero: not deleted
 }
 
-// Get shows a template: in all its locales, or one version, deleted or not. Returns fault TEMPLATE_NOT_FOUND.
+// Get returns the present version of every locale, or the version n.Version, deleted or not. Returns fault
+// TEMPLATE_NOT_FOUND.
 func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
 	rows, err := q.TemplateGet(ctx, pg.Planned{DB: r.pool},
 		db.TemplateGetParams{TenantID: n.Tenant, Channel: string(n.Channel), Name: n.Name, Version: n.Version})
@@ -59,7 +60,8 @@ func (r *Reader) Get(ctx context.Context, n Name) ([]Version, error) {
 	return versions, nil
 }
 
-// beginRead begins one snapshot, in which what is ordered is read by its index and no further than wanted.
+// beginRead begins a snapshot. Its settings make the planner read ordered pages from their index, and stop at the
+// limit.
 const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
 	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
 
@@ -69,7 +71,7 @@ type Listed struct {
 	Name          string
 	DefaultLocale string
 	Locales       []string
-	Versions      []int32 // in step with Locales
+	Versions      []int32 // parallel to Locales
 	ChangedAt     time.Time
 }
 
@@ -78,7 +80,7 @@ const (
 	pageMax     = 1_000
 )
 
-// List lists templates by channel and name; of one channel, if it is named. Returns fault PAGE_TOKEN_INVALID.
+// List returns one page of templates by channel and name, optionally of one channel. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, size int,
 	token string) (list []Listed, next string, err error) {
 	pages := paging.Of("templates", tenant, string(channel))
@@ -114,15 +116,15 @@ func (r *Reader) List(ctx context.Context, tenant int32, channel send.Channel, s
 	return list, next, nil
 }
 
-// Preview writes what a message would say, with all problems at once, and sends nothing. Of a stored template that is
-// named, or of d, if that is not nil.
+// Preview renders a message without sending it, and returns all problems. It uses the stored template, or d if d is not
+// nil.
 func (r *Reader) Preview(ctx context.Context, n Name, d *Definition,
 	values map[string]any) (Rendered, []Problem, error) {
 	locale, version := n.Locale, int32(0)
 	if d == nil {
 		rows, err := q.TemplateFind(ctx, pg.Planned{DB: r.pool},
 			db.TemplateFindParams{Tenants: []int32{n.Tenant}, Channels: []string{string(n.Channel)},
-				Names: []string{n.Name}, Locales: []string{joined(n.Locale)}, Versions: []int32{n.Version}})
+				Names: []string{n.Name}, Locales: []string{joinFallbacks(n.Locale)}, Versions: []int32{n.Version}})
 		if err != nil {
 			return Rendered{}, nil, err
 		}

@@ -2,7 +2,7 @@ package template
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// The reasons of templates. All are bad requests: the same key may run again, corrected.
+// Reasons of templates. All are bad requests: the same key may run again, corrected.
 var (
 	NotFound = fault.Define(fault.Reason{Name: "TEMPLATE_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
@@ -12,11 +12,11 @@ var (
 		Doc: "The template cannot be rendered with these variables: the fields list the variables that are missing, unknown, or of another kind, and the parts of the message that would be invalid."})
 )
 
-// invalid is a fault that lists problems, by the path of the request that each is in.
+// invalid returns a fault with one field violation per problem.
 func invalid(r *fault.Reason, message string, problems []Problem) *fault.Fault {
 	f := r.New("%s", message)
 	for i, p := range problems {
-		if i == 100 { // all of a long list help nobody
+		if i == 100 { // more would not help
 			break
 		}
 		f.WithField(p.Path, p.Text)

@@ -10,7 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// order is a template as shops have it.
+// order is a realistic e-mail template.
 var order = Definition{
 	Subject: `Order {{.number}} of {{date .placed}}`,
 	Text: `Dear {{.name}},
@@ -50,28 +50,28 @@ func compiled(t *testing.T, d *Definition, channel send.Channel, locale string) 
 	return c
 }
 
-func TestAMessageIsWritten(t *testing.T) {
+func TestRenderEmail(t *testing.T) {
 	t.Parallel()
 	got, problems := compiled(t, &order, send.Email, "de").Render(values())
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	if want := "Order 17 of 01.02.2026"; got.Subject != want {
-		t.Errorf("%q, not %q", got.Subject, want)
+		t.Errorf("%q, want %q", got.Subject, want)
 	}
 	text := "Dear Ada <b>&\"O'Hara\",\n2 x Tea & cake: 1.234,50\u00a0CNY\n1 x Pot: 0,10\u00a0USD\n" +
 		"several items, 12.345.678.901.234.567.890,10 CNY, paid 01.02.2026 00:30."
 	if got.Text != text {
-		t.Errorf("%q, not %q", got.Text, text)
+		t.Errorf("%q, want %q", got.Text, text)
 	}
 	html := `<p title="Ada &lt;b&gt;&amp;&#34;O&#39;Hara&#34;">Dear Ada &lt;b&gt;&amp;&#34;O&#39;Hara&#34;</p><b>Tea &amp; cake</b><b>Pot</b>` +
 		`<a href="https://example.com/a?b=1&amp;c=%202">see</a>`
 	if got.HTML != html {
-		t.Errorf("%q, not %q", got.HTML, html)
+		t.Errorf("%q, want %q", got.HTML, html)
 	}
 }
 
-func TestLocalesWriteNumbersAndTimesInTheirWays(t *testing.T) {
+func TestLocalesFormatNumbersAndTimes(t *testing.T) {
 	t.Parallel()
 	d := Definition{Text: `{{.a}}|{{number .n}}|{{.t}}|{{plural .n "one" "eins" "few" "wenige" "other" "viele"}}|{{.p}}`, Variables: []Variable{
 		{Name: "a", Kind: Amount, Asset: "INR"}, {Name: "n", Kind: Integer}, {Name: "t", Kind: Time}, {Name: "p",
@@ -95,12 +95,12 @@ func TestLocalesWriteNumbersAndTimesInTheirWays(t *testing.T) {
 			locale).Render(map[string]any{"a": "1234567.50", "n": int64(2), "t": "2026-01-31T09:05:00+08:00",
 			"p": "2026-01-31T09:05:00+08:00"})
 		if len(problems) > 0 || got.Text != want {
-			t.Errorf("%s: %q, not %q, %v", locale, got.Text, want, problems)
+			t.Errorf("%s: %q, want %q, %v", locale, got.Text, want, problems)
 		}
 	}
 }
 
-func TestNumbersOfAnyLengthAreWrittenExactly(t *testing.T) {
+func TestNumbersOfAnyLengthAreFormattedExactly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ locale, of, want string }{
 		{"en", "99999999999999999999999999999999999999", "99,999,999,999,999,999,999,999,999,999,999,999,999"},
@@ -109,13 +109,13 @@ func TestNumbersOfAnyLengthAreWrittenExactly(t *testing.T) {
 		{"es", "12345", "12.345"}, {"hi", "1234567", "12,34,567"}, {"de-CH", "1234567.5", "1’234’567.5"},
 		{"fa", "1234", "۱٬۲۳۴"},
 	} {
-		if got := learn(mustLocale(t, c.locale)).format(c.of); got != c.want {
-			t.Errorf("%s %s: %q, not %q", c.locale, c.of, got, c.want)
+		if got := learnDigits(mustLocale(t, c.locale)).format(c.of); got != c.want {
+			t.Errorf("%s %s: %q, want %q", c.locale, c.of, got, c.want)
 		}
 	}
 }
 
-func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
+func TestAllInvalidValuesAreReported(t *testing.T) {
 	t.Parallel()
 	c := compiled(t, &order, send.Email, "en")
 	for _, x := range []struct {
@@ -145,7 +145,7 @@ func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
 		}
 		for _, p := range problems {
 			if s, ok := x.value.(string); ok && len(s) > 3 && strings.Contains(p.Text, s) {
-				t.Errorf("%s: the problem has the value in it: %s", x.path, p.Text)
+				t.Errorf("%s: the problem contains the value: %s", x.path, p.Text)
 			}
 		}
 	}
@@ -162,11 +162,11 @@ func TestWrongValuesAreAllNamedAndNothingIsWritten(t *testing.T) {
 	slices.Sort(paths)
 	if want := []string{"variables.lines[1].count", "variables.more", "variables.name",
 		"variables.total"}; !slices.Equal(paths, want) {
-		t.Errorf("problems at %v, not at %v", paths, want)
+		t.Errorf("problems at %v, want %v", paths, want)
 	}
 }
 
-func TestWhatWasNotToldIsFalseAndEmpty(t *testing.T) {
+func TestMissingValuesAreFalseAndEmpty(t *testing.T) {
 	t.Parallel()
 	d := Definition{Text: `{{if .a}}A{{end}}{{if .t}}T{{end}}{{if .s}}S{{end}}{{if .n}}N{{end}}{{if .l}}L{{end}}{{if .r.x}}R{{end}}[{{.a}}{{.t}}{{.s}}{{number .a}}{{date .t}}{{.r.x}}]`}
 	for name, k := range map[string]Kind{"a": Amount, "t": Time, "s": String, "n": Integer, "r": Record} {
@@ -183,8 +183,8 @@ func TestWhatWasNotToldIsFalseAndEmpty(t *testing.T) {
 	}
 }
 
-// Whatever a template does that it may not is refused before it is kept.
-func TestTemplatesThatDoMoreThanTheyMayAreRefused(t *testing.T) {
+// A template that does more than is allowed is refused before it is stored.
+func TestForbiddenTemplatesAreRefused(t *testing.T) {
 	t.Parallel()
 	vars := []Variable{
 		{Name: "s", Kind: String}, {Name: "m", Kind: String, Multiline: true}, {Name: "n", Kind: Integer}, {Name: "a",
@@ -225,12 +225,12 @@ func TestTemplatesThatDoMoreThanTheyMayAreRefused(t *testing.T) {
 	for _, html := range []string{`<a href="{{.s}}`, `<script>x</script>`, `<SCRIPT src=x>`, `<{{.s}}>`, `<a {{if .s}}href="{{end}}">`, `<style>{{.s}}`} {
 		d := Definition{Subject: "x", HTML: html, Variables: vars}
 		if p := d.Check(send.Email); len(p) == 0 && html != `<a href="{{.s}}` && html != `<style>{{.s}}` && html != `<{{.s}}>` {
-			t.Errorf("%q was taken", html)
+			t.Errorf("%q was accepted", html)
 		}
 	}
 }
 
-// What a value says, it says as text: wherever it stands in the HTML it begins nothing.
+// Values are escaped everywhere in HTML.
 func TestValuesDoNotBecomeHTML(t *testing.T) {
 	t.Parallel()
 	attacks := []string{`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='x`, `javascript:alert(1)`, `</title><b>`, `{{.secret}}`, `expression(alert(1))`, `&lt;b&gt;`, "`x", `--><b>`}
@@ -240,7 +240,7 @@ func TestValuesDoNotBecomeHTML(t *testing.T) {
 		for _, attack := range attacks {
 			got, problems := c.Render(map[string]any{"s": attack})
 			if len(problems) > 0 {
-				continue // refused whole, which is as good
+				continue // refused, which is also safe
 			}
 			if strings.Contains(got.HTML, "<script") || strings.Contains(got.HTML, "<img") ||
 				strings.Contains(got.HTML, "<b>") ||
@@ -259,7 +259,7 @@ func TestValuesDoNotBecomeHTML(t *testing.T) {
 	}
 }
 
-func TestAMessageThatGrowsTooLongIsRefused(t *testing.T) {
+func TestTooLongMessageIsRefused(t *testing.T) {
 	t.Parallel()
 	vars := []Variable{{Name: "l", Kind: String, List: true, MaxItems: 1000, MaxLength: 10000}}
 	long := []any{}
@@ -284,8 +284,8 @@ func TestAMessageThatGrowsTooLongIsRefused(t *testing.T) {
 	}
 }
 
-// The most that a text may do is done in the time that a batch has.
-func TestTheLongestTextTakesMilliseconds(t *testing.T) {
+// The most expensive template allowed renders within the time of a batch.
+func TestMostExpensiveTemplateTakesMilliseconds(t *testing.T) {
 	text := `.{{range .l}}{{range $.k}}{{if and (eq .x $.s) (gt $.n 3) (lt $.n 4)}}x{{end}}{{end}}{{end}}`
 	d := Definition{Text: text, Variables: []Variable{{Name: "l", Kind: Integer, List: true, MaxItems: 70},
 		{Name: "s", Kind: String}, {Name: "n", Kind: Integer},
@@ -295,18 +295,20 @@ func TestTheLongestTextTakesMilliseconds(t *testing.T) {
 		l, k = append(l, 1.0), append(k, map[string]any{"x": strings.Repeat("y", 200)})
 	}
 	c := compiled(t, &d, send.SMS, "en")
-	start := time.Now()
-	if _, p := c.Render(map[string]any{"l": l, "k": k, "s": strings.Repeat("y", 200), "n": 3.0}); len(p) > 0 {
-		t.Fatal(p)
+	took := time.Hour
+	for range 5 { // a busy machine interrupts some of them
+		start := time.Now()
+		if _, p := c.Render(map[string]any{"l": l, "k": k, "s": strings.Repeat("y", 200), "n": 3.0}); len(p) > 0 {
+			t.Fatal(p)
+		}
+		took = min(took, time.Since(start))
 	}
-	took := time.Since(start)
-	t.Logf("%s", took)
 	if took > time.Second {
-		t.Errorf("the longest text took %s", took)
+		t.Errorf("the most expensive template took %s", took)
 	}
 }
 
-func TestProvidersGetTheirVariablesInTheirOrder(t *testing.T) {
+func TestProvidersGetTheirVariablesInOrder(t *testing.T) {
 	t.Parallel()
 	d := Definition{
 		Providers: map[string]Provider{
@@ -330,7 +332,7 @@ func TestProvidersGetTheirVariablesInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestDefinitionsThatCannotBeAreRefused(t *testing.T) {
+func TestInvalidDefinitionsAreRefused(t *testing.T) {
 	t.Parallel()
 	p9 := int16(9)
 	for path, d := range map[string]Definition{
@@ -360,11 +362,11 @@ func TestDefinitionsThatCannotBeAreRefused(t *testing.T) {
 		t.Error(p)
 	}
 	if p := (&Definition{HTML: "x", Subject: " "}).Check(send.Email); len(p) != 0 {
-		t.Error(p) // empty subjects are found when the message is made
+		t.Error(p) // an empty subject is found on rendering
 	}
 }
 
-func TestAMessageThatWouldSayNothingIsRefused(t *testing.T) {
+func TestEmptyMessageIsRefused(t *testing.T) {
 	t.Parallel()
 	empty := "{{.x}} "
 	for _, c := range []struct {
@@ -387,7 +389,7 @@ func TestAMessageThatWouldSayNothingIsRefused(t *testing.T) {
 	}
 }
 
-// Nothing that is parsed panics, loops, or gets at what was not declared.
+// No input panics, loops, or reads undeclared variables.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{order.Text, order.HTML, order.Subject, `{{range $i, $x := .lines}}{{break}}{{end}}`, `{{with .note}}{{.}}{{end}}`, `<style>p{color:{{.name}}}</style>`} {
 		f.Add(s)
@@ -397,7 +399,7 @@ func FuzzText(f *testing.F) {
 			{HTML: s, Subject: "x", Variables: order.Variables}, {Subject: s, Text: "x", Variables: order.Variables}} {
 			c, problems := compile(&d, send.Email, "en")
 			if (c == nil) != (len(problems) > 0) {
-				t.Fatal("no problem, and nothing compiled")
+				t.Fatal("compile returned neither a template nor problems, or both")
 			}
 			if c == nil {
 				continue

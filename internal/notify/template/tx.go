@@ -14,11 +14,11 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template/internal/db"
 )
 
-// Tx is the templates of one batch's transaction: those that are changed, and those that messages are written with.
+// Tx holds the templates of one batch: those to be changed, and those that messages are rendered from.
 type Tx struct {
 	roots
-	versions []version // made in this batch
-	made     int       // how many there were at Mark
+	versions []version // created in this batch
+	made     int       // len(versions) at Mark
 	uses     []*Use
 }
 
@@ -33,7 +33,8 @@ func compareKeys(a, b key) int {
 	return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.channel, b.channel), cmp.Compare(a.name, b.name))
 }
 
-// root tells which version is sent in which locale. Slices and maps are not changed in place, so that Undo works.
+// root is a row of notify_templates: the present version of each locale. Slices and maps are never changed in place, so
+// that Undo works.
 type root struct {
 	defaultLocale string
 	last          int32
@@ -41,7 +42,7 @@ type root struct {
 	versions      []int32
 	changedAt     time.Time
 	deletedAt     time.Time
-	hashes        map[int32][sha256.Size]byte // of versions
+	hashes        map[int32][sha256.Size]byte // by version
 }
 
 type version struct {
@@ -59,32 +60,31 @@ var (
 	seed = maphash.MakeSeed()
 )
 
-// NewTx makes an empty one.
+// NewTx returns an empty transaction.
 func NewTx() *Tx { return &Tx{roots: commit.NewRows[key, root](seed)} }
 
-// NameConstraints are the unique constraints over what callers choose.
+// NameConstraints returns the unique constraints whose violation means that the batch has to run again.
 func NameConstraints() []string {
 	return []string{"notify_templates_pkey", "notify_template_versions_pkey"}
 }
 
 var _ commit.Participant = (*Tx)(nil)
 
-// CanOverlap: templates that are changed are owned; those that messages are written with are only read, and what is
-// read of them never changes.
+// CanOverlap returns true: changed templates are latched, and messages are rendered from versions, which are immutable.
 func (tx *Tx) CanOverlap() bool { return true }
 
-// Name says which template is meant.
+// Name identifies a template.
 type Name struct {
 	Tenant  int32
 	Channel send.Channel
 	Name    string
-	Locale  string // asked for; empty: the template's default
-	Version int32  // 0: the newest one
+	Locale  string // requested; empty: the template's default
+	Version int32  // 0: the newest
 }
 
-// Use is a template that a message of the batch is written with.
+// Use is a template from which a message of the batch is rendered.
 type Use struct {
-	book     *Tx
+	tx       *Tx
 	name     Name
 	found    bool
 	version  int32
@@ -93,19 +93,19 @@ type Use struct {
 	err      error
 }
 
-// Want names a template to write a message with.
+// Want requests a template for rendering.
 func (tx *Tx) Want(n Name) *Use {
 	for _, u := range tx.uses {
 		if u.name == n {
 			return u
 		}
 	}
-	u := &Use{book: tx, name: n}
+	u := &Use{tx: tx, name: n}
 	tx.uses = append(tx.uses, u)
 	return u
 }
 
-// Lock locks the templates that are to be changed.
+// Lock locks the templates to be changed.
 func (tx *Tx) Lock(p *commit.Pipe) {
 	wanted := tx.Sorted(compareKeys)
 	if len(wanted) == 0 {
@@ -131,7 +131,7 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// Lookup finds the versions that messages are written with, and what locked templates say now.
+// Lookup finds the versions to render from, and the content hashes of locked templates.
 func (tx *Tx) Lookup(p *commit.Pipe) {
 	if wanted := tx.Sorted(compareKeys); len(wanted) > 0 {
 		var arg db.TemplateHashesParams
@@ -164,7 +164,7 @@ func (tx *Tx) find(p *commit.Pipe) {
 		arg.Tenants = append(arg.Tenants, u.name.Tenant)
 		arg.Channels = append(arg.Channels, string(u.name.Channel))
 		arg.Names = append(arg.Names, u.name.Name)
-		arg.Locales = append(arg.Locales, joined(u.name.Locale))
+		arg.Locales = append(arg.Locales, joinFallbacks(u.name.Locale))
 		arg.Versions = append(arg.Versions, u.name.Version)
 	}
 	p.Queue(func(d commit.DB) error {
@@ -179,7 +179,7 @@ func (tx *Tx) find(p *commit.Pipe) {
 	})
 }
 
-// Resolve reads what found versions say, those that this process has not compiled.
+// Resolve reads and compiles the definitions that are not cached.
 func (tx *Tx) Resolve(p *commit.Pipe) {
 	var arg db.TemplateDefinitionParams
 	var unread []*Use
@@ -206,13 +206,13 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 	})
 }
 
-// Render writes a message, in Apply. Returns faults TEMPLATE_NOT_FOUND and TEMPLATE_VARIABLES_INVALID. offered are
-// further values, which count only if the template has such variables.
+// Render renders a message, in Apply. offered values are used only if the template declares them. Returns faults
+// TEMPLATE_NOT_FOUND and TEMPLATE_VARIABLES_INVALID.
 func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 	if u.err != nil {
 		return Rendered{}, u.err
 	}
-	compiled, version, locale := u.now()
+	compiled, version, locale := u.current()
 	if compiled == nil {
 		f := NotFound.New("there is no template %s for %s", u.name.Name, u.name.Channel).With("template", u.name.Name)
 		if u.name.Version > 0 {
@@ -222,7 +222,7 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 	}
 	content, problems := compiled.Render(compiled.offer(values, offered))
 	if len(problems) > 0 {
-		for i := range problems { // as requests have it
+		for i := range problems { // paths of the request
 			problems[i].Path = "template." + problems[i].Path
 		}
 		return Rendered{}, invalid(VariablesInvalid, "the template cannot be rendered with these variables", problems).
@@ -232,9 +232,9 @@ func (u *Use) Render(values, offered map[string]any) (Rendered, error) {
 		Definition: compiled.def}, nil
 }
 
-// now is what the template says after the commands before, which may have made it; nil: there is none.
-func (u *Use) now() (compiled *Compiled, version int32, locale string) {
-	r := u.book.roots.Known(key{u.name.Tenant, string(u.name.Channel), u.name.Name})
+// current returns the template after the earlier commands of the batch; nil: there is none.
+func (u *Use) current() (compiled *Compiled, version int32, locale string) {
+	r := u.tx.roots.Known(key{u.name.Tenant, string(u.name.Channel), u.name.Name})
 	if r == nil || !r.Exists {
 		return u.compiled, u.version, u.key.locale
 	}
@@ -245,42 +245,40 @@ func (u *Use) now() (compiled *Compiled, version int32, locale string) {
 	if version = u.name.Version; version == 0 {
 		version = v.versions[slices.Index(v.locales, Nearest(u.name.Locale, v.locales, v.defaultLocale))]
 	}
-	for i := range u.book.versions {
-		if x := &u.book.versions[i]; x.key == r.Key && x.version == version {
+	for i := range u.tx.versions {
+		if x := &u.tx.versions[i]; x.key == r.Key && x.version == version {
 			return x.compiled, version, x.locale
 		}
 	}
-	return u.compiled, u.version, u.key.locale // also in a locale that was deleted a moment ago
+	return u.compiled, u.version, u.key.locale // a version number stays valid after its locale is deleted
 }
 
-// Definition is what the template says, in Apply; nil: there is none.
+// Definition returns the template's definition, in Apply; nil: there is none.
 func (u *Use) Definition() *Definition {
-	if compiled, _, _ := u.now(); compiled != nil {
+	if compiled, _, _ := u.current(); compiled != nil {
 		return compiled.def
 	}
 	return nil
 }
 
-// Mark is where the next Undo goes back to.
 func (tx *Tx) Mark() {
 	tx.roots.Mark()
 	tx.made = len(tx.versions)
 }
 
-// Undo takes back what was made and changed since Mark.
 func (tx *Tx) Undo() {
 	tx.roots.Undo()
 	tx.versions = tx.versions[:tx.made]
 }
 
-// Flush writes templates, then their new versions.
+// Flush writes templates, then new versions.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	if fresh := tx.Fresh(compareKeys); len(fresh) > 0 {
-		arg := written(fresh)
+		arg := insertParams(fresh)
 		p.Queue(func(d commit.DB) error { return q.TemplateInsert(p.Context(), d, db.TemplateInsertParams(arg)) })
 	}
 	if changed := tx.Changed(compareKeys); len(changed) > 0 {
-		w := written(changed)
+		w := insertParams(changed)
 		arg := db.TemplateUpdateParams{Tenants: w.Tenants, Channels: w.Channels, Names: w.Names,
 			DefaultLocales: w.DefaultLocales,
 			LastVersions:   w.LastVersions, Locales: w.Locales, Versions: w.Versions, ChangedAt: w.ChangedAt,
@@ -308,7 +306,7 @@ func (tx *Tx) Flush(p *commit.Pipe) {
 	}
 }
 
-func written(rows []*commit.Row[key, root]) (arg db.TemplateInsertParams) {
+func insertParams(rows []*commit.Row[key, root]) (arg db.TemplateInsertParams) {
 	for _, r := range rows {
 		v := &r.Value
 		versions := make([]string, len(v.versions))

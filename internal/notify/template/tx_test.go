@@ -34,7 +34,7 @@ type engine struct {
 	reader *template.Reader
 }
 
-// start starts an engine as a process of its own would.
+// start starts an engine with its own pool, like a server process.
 func start(t *testing.T, db *pgtest.DB) engine {
 	t.Helper()
 	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
@@ -61,7 +61,7 @@ func (e engine) do(c commit.Command[*template.Tx]) (commit.Outcome, error) {
 
 func (e engine) put(channel send.Channel, name, locale string, d template.Definition) template.Put {
 	e.t.Helper()
-	c, err := template.NewPut(who, channel, name, locale, &d)
+	c, err := template.NewPut(caller, channel, name, locale, &d)
 	if err != nil {
 		e.t.Fatal(err)
 	}
@@ -72,9 +72,9 @@ func (e engine) put(channel send.Channel, name, locale string, d template.Defini
 	return out.Answer.(template.Put)
 }
 
-var who = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
+var caller = commit.Caller{Tenant: 1, Principal: "p", RequestID: "r"}
 
-// write is what a Send does with a template.
+// write renders a template, as a SendCommand does.
 type write struct {
 	template.Name
 	values map[string]any
@@ -99,7 +99,7 @@ func says(text string) template.Definition {
 	return template.Definition{Text: text, Variables: []template.Variable{{Name: "name", Kind: template.String}}}
 }
 
-func TestAMessageIsWrittenWithTheNewestVersionInTheNearestLocale(t *testing.T) {
+func TestRenderUsesTheNewestVersionInTheNearestLocale(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgtest.New(t))
 	e.put(send.SMS, "hello", "en", says("Hello {{.name}}"))
@@ -117,11 +117,11 @@ func TestAMessageIsWrittenWithTheNewestVersionInTheNearestLocale(t *testing.T) {
 			"hello@3"}, {"zh-TW", 0, "您好 Ada", "hello@3"}, {"zh-CN", 0, "你好 Ada", "hello@2"},
 		{"fr", 0, "Hi Ada", "hello@4"}, {"", 0, "Hi Ada", "hello@4"}, {"zh", 1, "Hello Ada", "hello@1"},
 	} {
-		for range 2 { // the second time from what is compiled
+		for range 2 { // the second time from the cache
 			got, err := e.write(template.Name{Channel: send.SMS, Name: "hello", Locale: c.locale, Version: c.version},
 				map[string]any{"name": "Ada"})
 			if err != nil || got.Content.Text != c.text || got.Template != c.by {
-				t.Errorf("%s: %q by %s, %v", c.locale, got.Content.Text, got.Template, err)
+				t.Errorf("%s: %q from %s, %v", c.locale, got.Content.Text, got.Template, err)
 			}
 		}
 	}
@@ -145,7 +145,7 @@ func TestAMessageIsWrittenWithTheNewestVersionInTheNearestLocale(t *testing.T) {
 	}
 }
 
-func TestTheSameAgainIsNoNewVersion(t *testing.T) {
+func TestUnchangedPutCreatesNoVersion(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgtest.New(t))
 	first := e.put(send.SMS, "a", "en", says("x"))
@@ -155,7 +155,7 @@ func TestTheSameAgainIsNoNewVersion(t *testing.T) {
 	if p := e.put(send.SMS, "a", "de", says("x")); p.Version != 2 || p.Default {
 		t.Error(p)
 	}
-	c, err := template.NewPut(who, send.SMS, "a", "de", new(says("x")))
+	c, err := template.NewPut(caller, send.SMS, "a", "de", new(says("x")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,15 +171,15 @@ func TestTheSameAgainIsNoNewVersion(t *testing.T) {
 		t.Error(p)
 	}
 	if p := e.put(send.SMS, "a", "en", says("x")); p.Version != 5 {
-		t.Error("back to an older text is a new version", p)
+		t.Error("the text of an older version must be a new version:", p)
 	}
 }
 
-func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
+func TestDeletedTemplateRendersNothingButCanBeRead(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgtest.New(t))
 	remove := func(locale string) (commit.Outcome, error) {
-		return e.do(&template.DeleteCommand{Caller: who, Channel: send.SMS, Name: "a", Locale: locale})
+		return e.do(&template.DeleteCommand{Caller: caller, Channel: send.SMS, Name: "a", Locale: locale})
 	}
 	if _, err := remove(""); !fault.Is(err, template.NotFound) {
 		t.Error(err)
@@ -187,7 +187,7 @@ func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
 	e.put(send.SMS, "a", "en", says("x"))
 	e.put(send.SMS, "a", "de", says("y"))
 	if _, err := remove("en"); !fault.Is(err, fault.FieldInvalid) {
-		t.Error("the default locale went:", err)
+		t.Error("the default locale was deleted:", err)
 	}
 	if _, err := remove("de"); err != nil {
 		t.Error(err)
@@ -216,7 +216,7 @@ func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
 		t.Error(v, err)
 	}
 	if p := e.put(send.SMS, "a", "fr", says("x")); p.Version != 3 || !p.Default {
-		t.Error("what comes back begins anew:", p)
+		t.Error("a recreated template must begin anew:", p)
 	}
 	if v, err := e.reader.Get(t.Context(), template.Name{Tenant: 1, Channel: send.SMS, Name: "a"}); err != nil ||
 		len(v) != 1 || v[0].Locale != "fr" {
@@ -224,7 +224,7 @@ func TestADeletedTemplateSendsNothingAndStaysToBeRead(t *testing.T) {
 	}
 }
 
-func TestTemplatesAreListedAndTriedOut(t *testing.T) {
+func TestListAndPreview(t *testing.T) {
 	t.Parallel()
 	e := start(t, pgtest.New(t))
 	for _, name := range []string{"c", "a", "b"} {
@@ -270,8 +270,8 @@ func TestTemplatesAreListedAndTriedOut(t *testing.T) {
 	}
 }
 
-// Two processes put the same template at once: every text gets a number of its own, and the same text one.
-func TestTwoProcessesPutOneTemplate(t *testing.T) {
+// Concurrent puts of one template: different texts get different version numbers, equal texts the same.
+func TestConcurrentPutsOfOneTemplate(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	engines := []engine{start(t, db), start(t, db)}
@@ -281,7 +281,7 @@ func TestTwoProcessesPutOneTemplate(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range got {
 		wg.Go(func() {
-			c, err := template.NewPut(who, send.SMS, "a", locales[i/2], new(says(fmt.Sprint("text ", i/2))))
+			c, err := template.NewPut(caller, send.SMS, "a", locales[i/2], new(says(fmt.Sprint("text ", i/2))))
 			if err != nil {
 				t.Error(err)
 				return
@@ -297,7 +297,7 @@ func TestTwoProcessesPutOneTemplate(t *testing.T) {
 	wg.Wait()
 	for i := 0; i < len(got); i += 2 {
 		if got[i] != got[i+1] {
-			t.Errorf("the same text has versions %d and %d", got[i], got[i+1])
+			t.Errorf("equal texts have versions %d and %d", got[i], got[i+1])
 		}
 	}
 	slices.Sort(got)
@@ -306,9 +306,9 @@ func TestTwoProcessesPutOneTemplate(t *testing.T) {
 	}
 }
 
-func TestATemplateThatCannotBeIsNotKept(t *testing.T) {
+func TestInvalidTemplateIsNotStored(t *testing.T) {
 	t.Parallel()
-	_, err := template.NewPut(who, send.SMS, "A b", "nonsense!", &template.Definition{Text: "{{.x}}", OnUnknown: "x"})
+	_, err := template.NewPut(caller, send.SMS, "A b", "nonsense!", &template.Definition{Text: "{{.x}}", OnUnknown: "x"})
 	f := fault.Of(err)
 	if !fault.Is(err, fault.FieldInvalid) || len(f.Fields) != 3 || f.Fields[2].Path != "definition.on_unknown" {
 		t.Error(err, f.Fields)

@@ -18,17 +18,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/amount"
 )
 
-// maxValues is how many bytes all strings of one message may have together.
+// maxValues limits all strings of one message together, in bytes.
 const maxValues = 256 << 10
 
-// shown is an amount or a time, in the ways in which a template can show it: the usual one first. One that was not
-// told is empty: so `if` takes it for false.
-type shown []string
+// formatted is an amount or a time, in the formats that a template can print, the default first. A missing value is
+// empty, so `if` treats it as false.
+type formatted []string
 
-// String is the usual way.
-func (s shown) String() string { return s.at(0) }
+// String returns the default format.
+func (s formatted) String() string { return s.at(0) }
 
-func (s shown) at(i int) string {
+func (s formatted) at(i int) string {
 	if i >= len(s) {
 		return ""
 	}
@@ -37,7 +37,7 @@ func (s shown) at(i int) string {
 
 var asset = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,31}$`)
 
-// binder checks values against what a template wants, and brings them into the form that it works with.
+// binder validates values against declared variables, and converts them for rendering.
 type binder struct {
 	locale   language.Tag
 	digits   digits
@@ -45,7 +45,8 @@ type binder struct {
 	bytes    int
 }
 
-// bind reads values as JSON has them: string, float64, json.Number, bool, []any, map[string]any; also int64.
+// bind accepts values as encoding/json decodes them: string, float64, json.Number, bool, []any, map[string]any; also
+// int64.
 func (b *binder) bind(want []Variable, values map[string]any) map[string]any {
 	return b.record("", want, values)
 }
@@ -61,7 +62,7 @@ func (b *binder) record(prefix string, want []Variable, values map[string]any) m
 			if !v.Optional {
 				b.problems.add(path, "is missing")
 			}
-			out[v.Name] = v.none()
+			out[v.Name] = v.zeroValue()
 		case v.List:
 			out[v.Name] = b.list(path, v, value)
 		default:
@@ -79,8 +80,8 @@ func (b *binder) record(prefix string, want []Variable, values map[string]any) m
 	return out
 }
 
-// none is what an optional variable is that was not told.
-func (v *Variable) none() any {
+// zeroValue returns the value of a missing optional variable.
+func (v *Variable) zeroValue() any {
 	if v.List {
 		return []any{}
 	}
@@ -90,11 +91,11 @@ func (v *Variable) none() any {
 	case Bool:
 		return false
 	case Amount, Time:
-		return shown{}
+		return formatted{}
 	case Record:
 		out := map[string]any{}
 		for i := range v.Fields {
-			out[v.Fields[i].Name] = v.Fields[i].none()
+			out[v.Fields[i].Name] = v.Fields[i].zeroValue()
 		}
 		return out
 	default:
@@ -144,7 +145,7 @@ func (b *binder) one(path string, v *Variable, value any) any {
 	}
 	if problem != "" {
 		b.problems.add(path, "%s", problem)
-		return v.none()
+		return v.zeroValue()
 	}
 	return out
 }
@@ -171,7 +172,7 @@ func (b *binder) text(v *Variable, value any) (any, string) {
 	return s, ""
 }
 
-// breaks: control characters, and the two that Unicode ends lines with.
+// breaks reports whether r is a control character or a Unicode line or paragraph separator.
 func breaks(r rune) bool { return unicode.IsControl(r) || r == '\u2028' || r == '\u2029' }
 
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, breaks) }
@@ -182,7 +183,7 @@ func integer(value any) (any, string) {
 	case int64:
 		return n, ""
 	case float64:
-		// Beyond 2^53 it is not sure which number was meant.
+		// Beyond 2^53 a float64 is ambiguous.
 		if n != math.Trunc(n) || math.Abs(n) > 1<<53 {
 			return nil, problem + ": send large ones as a string"
 		}
@@ -210,7 +211,7 @@ func boolean(value any) (any, string) {
 	return nil, "must be true or false"
 }
 
-// url takes whole addresses of the web and mailto: those only are safe to be clicked.
+// url accepts absolute http, https and mailto URLs, which are safe as links.
 func (b *binder) url(value any) (any, string) {
 	const problem = "must be an http, https or mailto URL of at most 2048 characters"
 	s, ok := value.(string)
@@ -242,7 +243,7 @@ func (b *binder) url(value any) (any, string) {
 	return s, ""
 }
 
-// amount takes "12.30", or {"amount": "12.30", "asset": "CNY"}. It is shown with all its decimals.
+// amount accepts "12.30", or {"amount": "12.30", "asset": "CNY"}. All decimals are kept.
 func (b *binder) amount(v *Variable, value any) (any, string) {
 	const problem = `must be a decimal such as "12.30", or {"amount": "12.30", "asset": "CNY"}`
 	number, code := value, v.Asset
@@ -271,7 +272,7 @@ func (b *binder) amount(v *Variable, value any) (any, string) {
 		return nil, "must name its asset, because the template does not"
 	}
 	text := b.digits.format(s)
-	return shown{text + "\u00a0" + code, text, code}, ""
+	return formatted{text + "\u00a0" + code, text, code}, ""
 }
 
 func (b *binder) time(v *Variable, value any) (any, string) {
@@ -294,7 +295,7 @@ func (b *binder) time(v *Variable, value any) (any, string) {
 	if t.Year() < 1 || t.Year() > 9999 {
 		return nil, problem
 	}
-	parts, _ := parsePattern(v.Pattern) // checked when the template was made
-	return shown{show(t, parts, b.locale), show(t, []part{{word: "date"}}, b.locale),
+	parts, _ := parsePattern(v.Pattern) // checked by compile
+	return formatted{show(t, parts, b.locale), show(t, []part{{word: "date"}}, b.locale),
 		show(t, []part{{word: "time"}}, b.locale)}, ""
 }

@@ -8,20 +8,19 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// CreateCommand makes an endpoint. Its answer is an Endpoint; the same again is a repeat. Returns fault
+// CreateCommand creates an endpoint. Its answer is an Endpoint; creating an equal one again is a repeat. Returns fault
 // WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
 type CreateCommand struct {
 	commit.Caller
 	Name, URL, Description string
-	Types                  []string // sorted, each once
+	Types                  []string // sorted, unique
 
 	row *row
 }
 
-// Need names the endpoint.
 func (c *CreateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
-// Apply makes it.
+// Apply creates the endpoint.
 func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	if e, ok := tx.live(c.row); ok {
 		var differs []string
@@ -42,31 +41,31 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	*s = stored{tid: s.tid, Endpoint: Endpoint{Key: c.row.Key, ID: tx.ID(), URL: c.URL, Types: c.Types,
 		Description: c.Description, Version: 1,
 		CreatedAt: tx.Now}}
-	tx.changed(&s.Endpoint, c.Caller)
+	tx.stamp(&s.Endpoint, c.Caller)
 	return s.Endpoint, nil
 }
 
-// UpdateCommand changes what is not nil. Its answer is an Endpoint. Returns fault WEBHOOK_ENDPOINT_NOT_FOUND.
+// UpdateCommand changes the fields that are not nil. Its answer is an Endpoint. Returns fault
+// WEBHOOK_ENDPOINT_NOT_FOUND.
 type UpdateCommand struct {
 	commit.Caller
 	Name             string
 	URL, Description *string
-	Types            *[]string // sorted, each once
+	Types            *[]string // sorted, unique
 	Enabled          *bool
 
 	row *row
 }
 
-// Need names the endpoint.
 func (c *UpdateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
-// Apply changes it. Who enables an endpoint, or gives it another URL, says that it works: its failures are forgotten.
+// Apply changes the endpoint. Enabling it, or setting another URL, clears its failures.
 func (c *UpdateCommand) Apply(tx *Tx) (any, error) {
 	if _, err := tx.found(c.row); err != nil {
 		return nil, err
 	}
 	e := tx.change(c.row)
-	tx.changed(e, c.Caller)
+	tx.stamp(e, c.Caller)
 	if c.URL != nil && *c.URL != e.URL {
 		e.URL, e.FailingSince, e.FailedAt = *c.URL, time.Time{}, time.Time{}
 	}
@@ -86,9 +85,9 @@ func (c *UpdateCommand) Apply(tx *Tx) (any, error) {
 	return *e, nil
 }
 
-// RotateCommand makes a new secret; the one of Version goes on signing for Overlap. Its answer is an Endpoint; to
-// replace the same version again is a repeat, so that a retry does not make the secret useless that receivers have.
-// Returns faults WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
+// RotateCommand replaces the secret Version by a new one; the old one keeps signing for Overlap. Its answer is an
+// Endpoint. Replacing the same version again is a repeat, so that a retry does not invalidate the secret that receivers
+// have. Returns faults WEBHOOK_ENDPOINT_NOT_FOUND and WEBHOOK_SECRET_REPLACED.
 type RotateCommand struct {
 	commit.Caller
 	Name    string
@@ -98,7 +97,6 @@ type RotateCommand struct {
 	row *row
 }
 
-// Need names the endpoint.
 func (c *RotateCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
 // Apply replaces the secret.
@@ -114,13 +112,13 @@ func (c *RotateCommand) Apply(tx *Tx) (any, error) {
 			c.Version).With("secret_version", e.Version)
 	}
 	e = tx.change(c.row)
-	tx.changed(e, c.Caller)
+	tx.stamp(e, c.Caller)
 	e.Version++
 	e.PreviousUntil = tx.Now.Add(c.Overlap)
 	return *e, nil
 }
 
-// DeleteCommand does away with an endpoint and its secrets. Its answer is the Endpoint that was. Returns fault
+// DeleteCommand deletes an endpoint and its secrets. Its answer is the deleted Endpoint. Returns fault
 // WEBHOOK_ENDPOINT_NOT_FOUND.
 type DeleteCommand struct {
 	commit.Caller
@@ -129,10 +127,9 @@ type DeleteCommand struct {
 	row *row
 }
 
-// Need names the endpoint.
 func (c *DeleteCommand) Need(tx *Tx) { c.row = tx.Want(Key{c.Tenant, c.Name}) }
 
-// Apply deletes it.
+// Apply deletes the endpoint.
 func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	e, err := tx.found(c.row)
 	if err != nil {
@@ -143,7 +140,7 @@ func (c *DeleteCommand) Apply(tx *Tx) (any, error) {
 	return was, nil
 }
 
-// ObserveCommand takes in what became of an attempt. Its answer is an Observed.
+// ObserveCommand records the outcome of an attempt. Its answer is an Observed.
 type ObserveCommand struct {
 	Observation
 
@@ -153,15 +150,14 @@ type ObserveCommand struct {
 // Observed is the endpoint after an observation.
 type Observed struct {
 	Endpoint
-	// Now: this disabled it.
+	// Now means that this observation disabled the endpoint.
 	Now bool
 }
 
-// Need names the endpoint.
 func (c *ObserveCommand) Need(tx *Tx) { c.row = tx.Want(c.Key) }
 
-// Apply disables what is gone, or has failed for FailingLimit on end. What is seen of an endpoint that is not there any
-// more, or is disabled, changes nothing.
+// Apply disables an endpoint that is gone, or has failed continuously for FailingLimit. Observations of a deleted or
+// disabled endpoint change nothing.
 func (c *ObserveCommand) Apply(tx *Tx) (any, error) {
 	e, ok := tx.live(c.row)
 	if !ok || e.ID != c.ID || e.Disabled != "" || c.OK && e.FailingSince.IsZero() {
@@ -172,7 +168,7 @@ func (c *ObserveCommand) Apply(tx *Tx) (any, error) {
 	case c.OK:
 		e.FailingSince, e.FailedAt = time.Time{}, time.Time{}
 		return Observed{*e, false}, nil
-	case e.FailingSince.IsZero() || tx.Now.Sub(e.FailedAt) > apart:
+	case e.FailingSince.IsZero() || tx.Now.Sub(e.FailedAt) > maxGap:
 		e.FailingSince = tx.Now
 	}
 	e.FailedAt = tx.Now

@@ -6,55 +6,54 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 )
 
-// Key names an endpoint.
+// Key identifies an endpoint.
 type Key struct {
 	Tenant int32
 	Name   string
 }
 
-// Endpoint is where events go.
+// Endpoint is a receiver of events.
 type Endpoint struct {
 	Key
-	ID  int64 // of the row: a new one for an endpoint made anew
+	ID  int64 // changes when an endpoint of the same name is recreated
 	URL string
-	// Types are the events that it wants of those that are for all; none: every one.
+	// Types are the event types that the endpoint subscribes to; empty: all. They apply to published events, not to
+	// messages that name the endpoint.
 	Types       []string
 	Description string
-	// Disabled tells why nothing is sent to it: by_caller, gone or failing. Empty: it is active.
+	// Disabled is the reason why the endpoint is disabled: by_caller, gone or failing. Empty: active.
 	Disabled   string
 	DisabledAt time.Time
-	// Version of its secret. The one before signs too until PreviousUntil.
+	// Version of the secret. The previous version also signs until PreviousUntil.
 	Version       int32
 	PreviousUntil time.Time
-	// FailingSince is when the failures began that have not stopped since; FailedAt is the last of them, to the hour.
-	// Zero: it works.
+	// FailingSince is the beginning of the present failures; FailedAt is the last one, to the hour. Zero: no failures.
 	FailingSince, FailedAt time.Time
 	CreatedAt              time.Time
-	// ChangedAt is when a call made it or changed it last: that of Principal, with RequestID.
+	// ChangedAt, Principal and RequestID are of the last call that created or changed the endpoint.
 	ChangedAt            time.Time
 	Principal, RequestID string
 }
 
-// Why an endpoint is disabled.
+// Reasons why an endpoint is disabled.
 const (
 	ByCaller = "by_caller"
-	Gone     = "gone"    // it answered 410
-	Failing  = "failing" // for FailingLimit
+	Gone     = "gone"    // answered 410
+	Failing  = "failing" // failed for FailingLimit
 )
 
-// Lives and limits of endpoints.
 const (
-	// DefaultOverlap is how long the secret before goes on signing after a new one was made.
+	// DefaultOverlap is how long the previous secret keeps signing after a rotation.
 	DefaultOverlap = 24 * time.Hour
-	// FailingLimit is after how long of nothing but failures an endpoint is disabled.
+	// FailingLimit is how long failures must continue to disable an endpoint.
 	FailingLimit = 5 * 24 * time.Hour
-	// Failures further apart than this are not on end.
-	apart = 24 * time.Hour
-	// How often failures are written down at most.
-	noted = time.Hour
+	// maxGap is the longest time between failures that count as continuous.
+	maxGap = 24 * time.Hour
+	// observeInterval is the minimum time between recorded failures.
+	observeInterval = time.Hour
 )
 
-// Secrets are those that sign now, the newest first.
+// Secrets returns the secrets that sign now, the newest first.
 func (e *Endpoint) Secrets(m *secret.Master, now time.Time) []Secret {
 	secrets := []Secret{SecretOf(m, e.Tenant, e.ID, e.Version)}
 	if e.PreviousUntil.After(now) {
@@ -63,7 +62,7 @@ func (e *Endpoint) Secrets(m *secret.Master, now time.Time) []Secret {
 	return secrets
 }
 
-// Wants tells whether the endpoint is to get events of a type that are for all.
+// Wants reports whether the endpoint subscribes to an event type.
 func (e *Endpoint) Wants(event string) bool {
 	if e.Disabled != "" {
 		return false

@@ -20,18 +20,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// desk is two engines on one database, as two servers are.
-type desk struct {
+// fixture is two engines on one database, like two servers.
+type fixture struct {
 	testing.TB
 	super   *pgxpool.Pool
 	reader  *webhook.Reader
 	engines [2]*flow.Engine
 }
 
-func newDesk(t testing.TB) *desk {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	db := pgtest.New(t)
-	d := &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN), reader: webhook.NewReader(pgtest.Pool(t, db.AppDSN))}
+	d := &fixture{TB: t, super: pgtest.Pool(t, db.SuperDSN), reader: webhook.NewReader(pgtest.Pool(t, db.AppDSN))}
 	for i := range d.engines {
 		pool, err := pg.Open(t.Context(), db.AppDSN, 6)
 		if err != nil {
@@ -57,20 +57,20 @@ func create(name, url string, types ...string) *webhook.CreateCommand {
 	return &webhook.CreateCommand{Caller: caller, Name: name, URL: url, Types: types}
 }
 
-// all runs commands in one batch, and tells how each ended: what it answered, or a reason.
-func (d *desk) all(engine int, commands ...commit.Command[*webhook.Tx]) (ended []string) {
+// all runs commands in one batch, and describes each answer or fault.
+func (d *fixture) all(engine int, commands ...commit.Command[*webhook.Tx]) (ended []string) {
 	d.Helper()
 	submissions := make([]flow.Submission, len(commands))
 	for i, c := range commands {
 		submissions[i] = flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Webhook(c), Rows: 1, Bytes: 400}
 	}
 	for _, r := range d.engines[engine].DoAll(context.Background(), submissions) {
-		ended = append(ended, told(r))
+		ended = append(ended, describe(r))
 	}
 	return ended
 }
 
-func told(r commit.Result) string {
+func describe(r commit.Result) string {
 	if f := fault.Of(r.Err); f != nil {
 		return f.Reason.Name
 	}
@@ -99,15 +99,15 @@ func told(r commit.Result) string {
 	return text
 }
 
-func (d *desk) want(got []string, want ...string) {
+func (d *fixture) want(got []string, want ...string) {
 	d.Helper()
 	if !slices.Equal(got, want) {
 		d.Errorf("got %q, want %q", got, want)
 	}
 }
 
-// age lets time go on for all endpoints.
-func (d *desk) age(by time.Duration) {
+// age shifts the times of all endpoints into the past.
+func (d *fixture) age(by time.Duration) {
 	d.Helper()
 	for _, sql := range []string{
 		`alter table commit_batches disable trigger user`,
@@ -126,7 +126,7 @@ func (d *desk) age(by time.Duration) {
 	}
 }
 
-func (d *desk) get(name string) webhook.Endpoint {
+func (d *fixture) get(name string) webhook.Endpoint {
 	d.Helper()
 	e, err := d.reader.Endpoint(context.Background(), webhook.Key{Tenant: 1, Name: name})
 	if err != nil {
@@ -137,7 +137,7 @@ func (d *desk) get(name string) webhook.Endpoint {
 
 func ptr[T any](v T) *T { return &v }
 
-// together are commands that are one, as in an Execute.
+// together combines commands into one, like an Execute.
 type together []commit.Command[*webhook.Tx]
 
 func (all together) Need(tx *webhook.Tx) {
@@ -155,8 +155,8 @@ func (all together) Apply(tx *webhook.Tx) (answer any, err error) {
 	return answer, err
 }
 
-func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
-	d := newDesk(t)
+func TestCreateUpdateAndDelete(t *testing.T) {
+	d := newFixture(t)
 	update := func(change func(*webhook.UpdateCommand)) *webhook.UpdateCommand {
 		c := &webhook.UpdateCommand{Caller: caller, Name: "shop"}
 		change(c)
@@ -177,7 +177,7 @@ func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 	}
 	first := d.get("shop").ID
 	remove := &webhook.DeleteCommand{Caller: caller, Name: "shop"}
-	// Deleted and made anew in one, and once more in several: other secrets every time.
+	// Recreated within one command, and by several commands: the id, and so the secret, changes each time.
 	d.want(d.all(0, together{remove, create("shop", "https://d.example")}), "https://d.example  v1")
 	if e := d.get("shop"); e.URL != "https://d.example" || e.Description != "" {
 		t.Errorf("%+v", e)
@@ -186,7 +186,7 @@ func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 		&webhook.DeleteCommand{Caller: caller, Name: "brief"}}), "https://d.example  v1")
 	if _, err := d.reader.Endpoint(t.Context(), webhook.Key{Tenant: 1, Name: "brief"}); !fault.Is(err,
 		webhook.NotFound) {
-		t.Errorf("what was deleted at once is there: %v", err)
+		t.Errorf("an endpoint created and deleted in one command exists: %v", err)
 	}
 	second := d.get("shop").ID
 	d.want(d.all(0, remove), "https://d.example  v1")
@@ -204,9 +204,9 @@ func TestEndpointsAreMadeChangedAndDeleted(t *testing.T) {
 	}
 }
 
-// TestASecretIsReplacedOnce however often the call is repeated, at two servers.
-func TestASecretIsReplacedOnce(t *testing.T) {
-	d := newDesk(t)
+// Concurrent repeats at two servers replace the secret once.
+func TestConcurrentRotationsReplaceTheSecretOnce(t *testing.T) {
+	d := newFixture(t)
 	d.all(0, create("shop", "https://a.example"))
 	rotate := func(version int32) *webhook.RotateCommand {
 		return &webhook.RotateCommand{Caller: caller, Name: "shop", Version: version, Overlap: time.Hour}
@@ -219,13 +219,13 @@ func TestASecretIsReplacedOnce(t *testing.T) {
 	d.want(d.all(0, rotate(1), rotate(3)), "https://a.example  v2 existed", "WEBHOOK_SECRET_REPLACED")
 	e := d.get("shop")
 	if left := time.Until(e.PreviousUntil); left < 59*time.Minute || left > 61*time.Minute {
-		t.Errorf("the secret before signs for %v", left)
+		t.Errorf("the previous secret signs for %v", left)
 	}
 	d.want(d.all(1, rotate(2), rotate(1)), "https://a.example  v3", "WEBHOOK_SECRET_REPLACED")
 }
 
-func TestManyMakeOneEndpoint(t *testing.T) {
-	d := newDesk(t)
+func TestConcurrentCreatesMakeOneEndpoint(t *testing.T) {
+	d := newFixture(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	count := map[string]int{}
@@ -246,8 +246,8 @@ func TestManyMakeOneEndpoint(t *testing.T) {
 	}
 }
 
-func TestEndpointsThatFailAreDisabled(t *testing.T) {
-	d := newDesk(t)
+func TestFailingEndpointsAreDisabled(t *testing.T) {
+	d := newFixture(t)
 	d.all(0, create("shop", "https://a.example"))
 	e := d.get("shop")
 	saw := func(change func(*webhook.Observation)) *webhook.ObserveCommand {
@@ -260,7 +260,7 @@ func TestEndpointsThatFailAreDisabled(t *testing.T) {
 	ok := func(o *webhook.Observation) { o.OK = true }
 	const works = "https://a.example  v1"
 	d.want(d.all(0, saw(ok), saw(func(o *webhook.Observation) { o.ID++ })), "nothing", "nothing")
-	// Failing every 20 hours: disabled after five days, not before.
+	// Failures every 20 hours: disabled after five days, not before.
 	for range 6 {
 		d.want(d.all(0, saw(nil)), works)
 		d.age(20 * time.Hour)
@@ -269,7 +269,7 @@ func TestEndpointsThatFailAreDisabled(t *testing.T) {
 	d.want(d.all(1, saw(nil), saw(ok)), "nothing", "nothing")
 	enable := &webhook.UpdateCommand{Caller: caller, Name: "shop", Enabled: ptr(true)}
 	d.want(d.all(0, enable, saw(nil)), works, works)
-	// One that was taken in between begins anew, and so do failures that are far apart.
+	// A success resets the failures, and so does a long gap.
 	d.age(4 * 24 * time.Hour)
 	d.want(d.all(0, saw(nil)), works)
 	for range 4 {
@@ -283,7 +283,7 @@ func TestEndpointsThatFailAreDisabled(t *testing.T) {
 }
 
 func TestEndpointsAreListedByName(t *testing.T) {
-	d := newDesk(t)
+	d := newFixture(t)
 	for i := range 5 {
 		d.all(0, create(fmt.Sprint("shop", i), "https://a.example"))
 	}
@@ -307,7 +307,7 @@ func TestEndpointsAreListedByName(t *testing.T) {
 	}
 }
 
-func TestWantsWhichEvents(t *testing.T) {
+func TestWants(t *testing.T) {
 	for _, c := range []struct {
 		e    webhook.Endpoint
 		want bool

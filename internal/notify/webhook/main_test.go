@@ -7,7 +7,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// TestMain sets a proxy in the environment, at which nobody is: nothing here may use it.
+// TestMain sets an unreachable proxy in the environment: nothing here may use it.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
 		if err := os.Setenv(name, "http://127.0.0.1:1"); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// wanting asks who wants an event.
+// wanting looks up the subscribers of an event.
 type wanting struct{ all *webhook.All }
 
 func (w *wanting) Need(tx *webhook.Tx) { w.all = tx.All(1) }
@@ -22,24 +22,24 @@ func (w *wanting) Apply(*webhook.Tx) (any, error) {
 	return names, nil
 }
 
-// Plans made when the table was empty must be as good on a full one of which there are no statistics. Most endpoints
-// are disabled, and stand before the others by name.
-func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
+// Cached plans from an empty table must stay good on a full table without statistics. Most endpoints are disabled, and
+// sort before the active ones.
+func TestPlansOfEmptyTablesStayRightOnFullOnes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	d := &desk{TB: t, super: pgtest.Pool(t, db.SuperDSN)}
+	d := &fixture{TB: t, super: pgtest.Pool(t, db.SuperDSN)}
 	exec := func(sql string) {
 		t.Helper()
 		if _, err := d.super.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pool, err := pg.Open(t.Context(), db.AppDSN, 1) // one connection, which keeps its plans
+	pool, err := pg.Open(t.Context(), db.AppDSN, 1) // one connection, which caches its plans
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	// autovacuum's ANALYZE would hide the trap
+	// autovacuum's ANALYZE would hide bad plans
 	exec("alter table notify_endpoints set (autovacuum_enabled = false); analyze")
 	d.engines[0], d.reader = flow.NewEngine(pool, t.Name(), nil, nil), webhook.NewReader(pool)
 	defer func() { _ = d.engines[0].Drain(context.Background()) }()
@@ -51,7 +51,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 		}
 		return commands
 	}
-	// Each works on x<from>, x<from+1>, …
+	// Each call works on x<from>, x<from+1>, …
 	kinds := func(from int) map[string]func() {
 		name := func(i int) string { return fmt.Sprintf("x%06d", from+i) }
 		change := func(command func(i int) commit.Command[*webhook.Tx]) func() {
@@ -65,7 +65,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 			"2 update": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.UpdateCommand{Caller: caller, Name: name(i), URL: ptr("https://example.com/changed")}
 			}),
-			"3 wanting": func() { d.all(0, &wanting{}) }, // one: a batch of many reads no more than it
+			"3 wanting": func() { d.all(0, &wanting{}) }, // once: a batch of many reads no more
 			"4 delete": change(func(i int) commit.Command[*webhook.Tx] {
 				return &webhook.DeleteCommand{Caller: caller, Name: name(i)}
 			}),
@@ -87,7 +87,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 			select 1, 'x' || to_char(i, 'fm000000'), 16777216, 'https://example.com/', '', '', %s, now(), now(), 'test', 'r' from generate_series(%d, %d) i`, sql, from, to))
 	}
 	exec("insert into commit_batches (batch_id, committed_at, commands, instance) values (1024, '2026-01-01Z', 1, 'fill')")
-	for round := range 12 { // plans are made, and kept
+	for round := range 12 { // until plans are cached
 		fill("'active', null, null, 1", round*100, round*100+2*n)
 		for _, do := range kinds(round * 100) {
 			do()
@@ -105,7 +105,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 		}
 		return got
 	}
-	kinds(0)["3 wanting"]() // who asks first walks over what the delete left in the index
+	kinds(0)["3 wanting"]() // the first scan walks over index entries of deleted rows
 	kept := measure(10_000)
 	exec("analyze")
 	if _, err := pool.Exec(t.Context(), "discard plans"); err != nil {
@@ -113,7 +113,7 @@ func TestPlansOfAnEmptyTableStayRightOnAFullOne(t *testing.T) {
 	}
 	for kind, good := range measure(20_000) {
 		t.Logf("%-10s %5d blocks, %5d with statistics", kind, kept[kind], good)
-		if kept[kind] > good+good/2+250 || good > 1000 { // the first one also walks over what was deleted
+		if kept[kind] > good+good/2+250 || good > 1000 { // the first call also scans deleted rows
 			t.Errorf("%s: %d blocks, %d with statistics", kind, kept[kind], good)
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
-// Reader answers what callers read, from committed rows, without locks. Safe for many goroutines.
+// Reader reads committed endpoints without locks. Safe for concurrent use.
 type Reader struct{ pool *pgxpool.Pool }
 
-// NewReader makes a reader over the service's own pool.
+// NewReader returns a reader that uses the service's pool.
 func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
 
-// Endpoint shows an endpoint. Returns fault WEBHOOK_ENDPOINT_NOT_FOUND.
+// Endpoint returns an endpoint. Returns fault WEBHOOK_ENDPOINT_NOT_FOUND.
 func (r *Reader) Endpoint(ctx context.Context, k Key) (Endpoint, error) {
 	found, err := q.EndpointGet(ctx, pg.Planned{DB: r.pool}, db.EndpointGetParams{TenantID: k.Tenant, Name: k.Name})
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -35,7 +35,7 @@ const (
 	pageMax     = 1_000
 )
 
-// List lists a tenant's endpoints by name. Returns fault PAGE_TOKEN_INVALID.
+// List returns one page of a tenant's endpoints by name. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) List(ctx context.Context, tenant int32, size int,
 	token string) (endpoints []Endpoint, next string, err error) {
 	pages := paging.Of("notify_endpoints", tenant)

@@ -2,7 +2,7 @@ package webhook
 
 import "github.com/ledgerd/ledgerd/internal/fault"
 
-// The reasons of webhook endpoints.
+// Reasons of webhook endpoints.
 var (
 	NotFound = fault.Define(fault.Reason{Name: "WEBHOOK_ENDPOINT_NOT_FOUND", Class: fault.BadRequest,
 		Code: fault.NotFound, Step: fault.Fix,

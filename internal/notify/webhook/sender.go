@@ -18,51 +18,51 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Settings of the Sender.
+// Settings configures a Sender.
 type Settings struct {
-	Guard  Guard
+	URLs   URLPolicy
 	Master *secret.Master
-	// Find gives an endpoint; its fault is NotFound when there is none.
+	// Find returns an endpoint, or fault NotFound.
 	Find func(context.Context, Key) (Endpoint, error)
-	// Observe takes in that an endpoint failed, works again, or wants nothing more.
+	// Observe records that an endpoint failed, works again, or is gone.
 	Observe func(context.Context, Observation) error
 	Log     *slog.Logger
 	TLS     *tls.Config
 	Timeout time.Duration // 0: 15 s
 }
 
-// Observation is what became of an attempt.
+// Observation is the outcome of an attempt.
 type Observation struct {
 	Key
-	ID   int64 // of the endpoint that it was
+	ID   int64 // Endpoint.ID at the time of the attempt
 	OK   bool
-	Gone bool // it answered 410
+	Gone bool // answered 410
 }
 
-// Sender posts messages to endpoints.
+// Sender posts messages to endpoints. It caches endpoints for cacheTTL.
 type Sender struct {
 	s      Settings
 	client *httpsend.Client
 	mu     sync.Mutex
-	known  map[Key]*known
+	cache  map[Key]*cached
 }
 
-// known is an endpoint as it was a moment ago.
-type known struct {
+// cached is an endpoint in the cache.
+type cached struct {
 	endpoint Endpoint
 	until    time.Time
 }
 
 const (
-	// MaxBody is how long what is posted may be, in bytes.
-	MaxBody     = 256 << 10
-	rememberFor = 2 * time.Second
-	maxKnown    = 10_000
+	// MaxBody limits the body, in bytes.
+	MaxBody  = 256 << 10
+	cacheTTL = 2 * time.Second
+	maxKnown = 10_000
 )
 
 var _ send.Sender = (*Sender)(nil)
 
-// New makes a Sender.
+// New validates the settings and returns a Sender.
 func New(s Settings) (*Sender, error) {
 	if err := s.Master.Check(); err != nil {
 		return nil, err
@@ -70,16 +70,16 @@ func New(s Settings) (*Sender, error) {
 	if s.Timeout == 0 {
 		s.Timeout = 15 * time.Second
 	}
-	return &Sender{s: s, known: make(map[Key]*known), client: httpsend.New(httpsend.Settings{
-		Timeout: s.Timeout, TLS: s.TLS, Dial: s.Guard.Dial(s.Timeout), PerHost: 64})}, nil
+	return &Sender{s: s, cache: make(map[Key]*cached), client: httpsend.New(httpsend.Settings{
+		Timeout: s.Timeout, TLS: s.TLS, Dial: s.URLs.Dial(s.Timeout), PerHost: 64})}, nil
 }
 
 var goodType = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 
-// Check tells what is wrong with a message that no endpoint could get.
+// Check returns why a message cannot be sent to any endpoint.
 func Check(c *send.Content) error {
 	switch {
-	case !goodType.MatchString(c.Type): // it stands in a header
+	case !goodType.MatchString(c.Type): // it becomes a header
 		return errors.New("type must be 1 to 128 letters, digits, dots, - and _")
 	case len(c.Data) > MaxBody:
 		return fmt.Errorf("data must be at most %d bytes", MaxBody)
@@ -87,8 +87,7 @@ func Check(c *send.Content) error {
 	return nil
 }
 
-// Send posts the message's data to the endpoint that it is for. It does not look at Types: who names an endpoint means
-// it.
+// Send posts the message's data to its endpoint. Types do not apply: the message names the endpoint.
 func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error) {
 	if err := Check(&m.Content); err != nil {
 		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "content", Text: err.Error()}
@@ -105,7 +104,7 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 		return send.Receipt{}, &send.Failure{Outcome: send.Permanent, Code: "endpoint_disabled",
 			Text: "the endpoint is disabled: " + e.Disabled}
 	}
-	if err := s.s.Guard.URL(e.URL); err != nil { // allowed when it was made
+	if err := s.s.URLs.URL(e.URL); err != nil { // was allowed when the endpoint was stored
 		return send.Receipt{}, &send.Failure{Outcome: send.Refused, Code: "blocked", Text: "its URL " + err.Error()}
 	}
 	now := time.Now()
@@ -115,7 +114,7 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	if f == nil {
 		f = verdict(a)
 	}
-	// What we blocked, or broke off ourselves, tells nothing of the endpoint. That its time was over does.
+	// A blocked or cancelled attempt says nothing about the endpoint; a timeout does.
 	if f == nil || f.Outcome != send.Refused && !errors.Is(ctx.Err(), context.Canceled) {
 		s.observe(ctx, e, Observation{Key: e.Key, ID: e.ID, OK: f == nil, Gone: f != nil && f.Disable})
 	}
@@ -125,7 +124,7 @@ func (s *Sender) Send(ctx context.Context, m *send.Message) (send.Receipt, error
 	return send.Receipt{}, nil
 }
 
-// verdict is what an answer means: nil, it was taken.
+// verdict classifies a response; nil: accepted.
 func verdict(a *httpsend.Answer) *send.Failure {
 	f := &send.Failure{Outcome: send.Temporary, Code: "http_" + strconv.Itoa(a.Status), Text: http.StatusText(a.Status),
 		RetryAfter: a.RetryAfter}
@@ -135,16 +134,16 @@ func verdict(a *httpsend.Answer) *send.Failure {
 	case a.Status == http.StatusGone:
 		f.Outcome, f.Disable = send.Permanent, true
 	case a.Status == http.StatusBadGateway, a.Status == http.StatusGatewayTimeout:
-		f.Outcome = send.Unknown // something in front of the endpoint says it, which may have got it
+		f.Outcome = send.Unknown // a proxy answered, and may have forwarded the request
 	}
 	return f
 }
 
-// find gives an endpoint as it was at most rememberFor ago.
+// find returns an endpoint, at most cacheTTL old.
 func (s *Sender) find(ctx context.Context, k Key) (Endpoint, error) {
 	now := time.Now()
 	s.mu.Lock()
-	if e := s.known[k]; e != nil && now.Before(e.until) {
+	if e := s.cache[k]; e != nil && now.Before(e.until) {
 		defer s.mu.Unlock()
 		return e.endpoint, nil
 	}
@@ -153,26 +152,27 @@ func (s *Sender) find(ctx context.Context, k Key) (Endpoint, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		delete(s.known, k)
+		delete(s.cache, k)
 		return e, err
 	}
-	if len(s.known) >= maxKnown {
-		clear(s.known)
+	if len(s.cache) >= maxKnown {
+		clear(s.cache)
 	}
-	s.known[k] = &known{e, now.Add(rememberFor)}
+	s.cache[k] = &cached{e, now.Add(cacheTTL)}
 	return e, nil
 }
 
-// observe writes down what changes the endpoint, and nothing else: that it works when it was failing, that it
-// failed and that was not noted within the hour, that it is gone.
+// observe records an observation only if it changes the endpoint: a success after failures, a failure that was not
+// recorded within observeInterval, or 410.
 func (s *Sender) observe(ctx context.Context, e Endpoint, o Observation) {
 	now, seen := time.Now(), &e
 	s.mu.Lock()
-	// with what others have noted that were under way meanwhile
-	if k := s.known[e.Key]; k != nil && k.endpoint.ID == e.ID {
+	// include the observations of concurrent attempts
+	if k := s.cache[e.Key]; k != nil && k.endpoint.ID == e.ID {
 		seen = &k.endpoint
 	}
-	if seen.Disabled != "" || o.OK && seen.FailingSince.IsZero() || !o.OK && !o.Gone && now.Sub(seen.FailedAt) < noted {
+	if seen.Disabled != "" || o.OK && seen.FailingSince.IsZero() ||
+		!o.OK && !o.Gone && now.Sub(seen.FailedAt) < observeInterval {
 		s.mu.Unlock()
 		return
 	}
@@ -184,14 +184,14 @@ func (s *Sender) observe(ctx context.Context, e Endpoint, o Observation) {
 		seen.Disabled = Gone
 	}
 	s.mu.Unlock()
-	// The attempt's time may be over.
+	// The attempt's context may have ended.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if err := s.s.Observe(ctx, o); err != nil {
 		s.s.Log.WarnContext(ctx, "could not record the result of an attempt at a webhook endpoint", "tenant_id",
 			o.Tenant, "endpoint", o.Name, "error", err)
 		s.mu.Lock()
-		delete(s.known, e.Key)
+		delete(s.cache, e.Key)
 		s.mu.Unlock()
 	}
 }

@@ -30,7 +30,7 @@ func event() *send.Message {
 		Content:   send.Content{Type: "order.paid", Data: []byte(`{"type":"order.paid","data":{"id":1}}`)}}
 }
 
-// receiver is a server for one endpoint, over TLS, that a sender may reach although it is on this machine.
+// receiver starts a TLS server for one endpoint, and a sender that may connect to it.
 func receiver(t *testing.T, change func(*webhook.Settings, *webhook.Endpoint),
 	handle http.HandlerFunc) (*httptest.Server, *atomic.Int64, *webhook.Sender) {
 	t.Helper()
@@ -44,7 +44,7 @@ func receiver(t *testing.T, change func(*webhook.Settings, *webhook.Endpoint),
 	port, _ := strconv.ParseUint(u.Port(), 10, 16)
 	e := webhook.Endpoint{Key: webhook.Key{Tenant: 1, Name: "shop"}, ID: 7, Version: 1, URL: server.URL}
 	s := webhook.Settings{Master: secret.New(), Log: slog.New(slog.DiscardHandler),
-		Guard: webhook.Guard{Ports: []uint16{uint16(port)},
+		URLs: webhook.URLPolicy{Ports: []uint16{uint16(port)},
 			Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}},
 		TLS:     &tls.Config{RootCAs: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs},
 		Observe: func(context.Context, webhook.Observation) error { return nil }}
@@ -66,12 +66,12 @@ func receiver(t *testing.T, change func(*webhook.Settings, *webhook.Endpoint),
 	return server, taken, sender
 }
 
-// TestReceiversCanVerify uses the reference library of Standard Webhooks, also while the secret is being replaced.
+// Signatures verify with the reference library of Standard Webhooks, also during a rotation.
 func TestReceiversCanVerify(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		overlap time.Duration
-		signs   []int32 // versions
+		signs   []int32 // versions that sign
 	}{{"one secret", 0, []int32{3}}, {"being replaced", time.Hour, []int32{3, 2}}, {"replaced", -time.Second,
 		[]int32{3}}} {
 		t.Run(c.name, func(t *testing.T) {
@@ -102,32 +102,32 @@ func TestReceiversCanVerify(t *testing.T) {
 				}
 			})
 			if _, err := sender.Send(t.Context(), event()); err != nil || taken.Load() != 1 {
-				t.Errorf("%v, %d arrived", err, taken.Load())
+				t.Errorf("%v, %d requests", err, taken.Load())
 			}
 		})
 	}
 }
 
-func TestSecretsAreOfTheirEndpointAndVersion(t *testing.T) {
+func TestSecretsDifferByEndpointAndVersion(t *testing.T) {
 	m := secret.New()
 	seen := map[string]bool{}
 	for _, s := range []webhook.Secret{webhook.SecretOf(m, 1, 7, 1), webhook.SecretOf(m, 1, 7, 2),
 		webhook.SecretOf(m, 1, 8, 1), webhook.SecretOf(m, 2, 7, 1),
 		webhook.SecretOf(m, 1, 71, 1), webhook.SecretOf(secret.New(), 1, 7, 1)} {
 		if seen[s.String()] || !strings.HasPrefix(s.String(), "whsec_") || len(s) < 24 {
-			t.Errorf("%d bytes, or the same as another one", len(s))
+			t.Errorf("%d bytes, or not unique", len(s))
 		}
 		seen[s.String()] = true
 	}
 	if !seen[webhook.SecretOf(m, 1, 7, 1).String()] {
-		t.Error("a secret is not the same again")
+		t.Error("derivation is not deterministic")
 	}
 }
 
-func TestWhatAnswersMean(t *testing.T) {
+func TestOutcomes(t *testing.T) {
 	for _, c := range []struct {
 		status  int
-		outcome send.Outcome // with 0 and 200: taken
+		outcome send.Outcome // 0 for a 2xx status: accepted
 		wait    time.Duration
 		disable bool
 	}{
@@ -155,22 +155,22 @@ func TestWhatAnswersMean(t *testing.T) {
 		_, err := sender.Send(t.Context(), event())
 		if c.status < 300 {
 			if err != nil || len(seen) != 0 {
-				t.Errorf("%d: %v, and %v was noted", c.status, err, seen)
+				t.Errorf("%d: %v, observed %v", c.status, err, seen)
 			}
 			continue
 		}
 		f := send.Failed(err)
 		if f.Outcome != c.outcome || f.RetryAfter != c.wait || f.Disable != c.disable ||
 			f.Code != "http_"+strconv.Itoa(c.status) || taken.Load() != 1 {
-			t.Errorf("%d is %+v, %d arrived", c.status, f, taken.Load())
+			t.Errorf("%d: %+v, %d requests", c.status, f, taken.Load())
 		}
 		if len(seen) != 1 || seen[0].OK || seen[0].Gone != c.disable || seen[0].ID != 7 {
-			t.Errorf("%d: %+v was noted", c.status, seen)
+			t.Errorf("%d: observed %+v", c.status, seen)
 		}
 	}
 }
 
-func TestAnAnswerThatDoesNotEndIsTakenByItsStatus(t *testing.T) {
+func TestUnfinishedResponseCountsByItsStatus(t *testing.T) {
 	_, _, sender := receiver(t, func(s *webhook.Settings, _ *webhook.Endpoint) { s.Timeout = 300 * time.Millisecond },
 		func(w http.ResponseWriter, r *http.Request) {
 			w.WriteHeader(200)
@@ -182,8 +182,8 @@ func TestAnAnswerThatDoesNotEndIsTakenByItsStatus(t *testing.T) {
 	}
 }
 
-// An endpoint that does not answer in the time of an attempt fails; one that we leave does not.
-func TestWhoHangsFails(t *testing.T) {
+// A timeout counts as a failure of the endpoint; a cancelled attempt does not.
+func TestTimeoutIsObserved(t *testing.T) {
 	for _, cancelled := range []bool{false, true} {
 		seen := make(chan webhook.Observation, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -196,7 +196,7 @@ func TestWhoHangsFails(t *testing.T) {
 				cancel()
 			}
 			<-r.Context().Done()
-			panic(http.ErrAbortHandler) // an answer would be one, if the sender has only begun to close the connection
+			panic(http.ErrAbortHandler) // otherwise net/http sends a response while the sender is closing the connection
 		})
 		if _, err := sender.Send(ctx, event()); send.Failed(err).Outcome != send.Unknown {
 			t.Error(err)
@@ -204,11 +204,11 @@ func TestWhoHangsFails(t *testing.T) {
 		select {
 		case o := <-seen:
 			if o.OK || cancelled {
-				t.Errorf("%+v was noted", o)
+				t.Errorf("observed %+v", o)
 			}
 		default:
 			if !cancelled {
-				t.Error("nothing was noted")
+				t.Error("nothing was observed")
 			}
 		}
 	}
@@ -223,7 +223,7 @@ func TestBrokenConnections(t *testing.T) {
 	})
 	_, err := sender.Send(t.Context(), event())
 	if f := send.Failed(err); f.Outcome != send.Unknown || taken.Load() != 1 {
-		t.Errorf("%v, %d arrived", f, taken.Load())
+		t.Errorf("%v, %d requests", f, taken.Load())
 	}
 	silent, _, slow := receiver(t, func(s *webhook.Settings,
 		_ *webhook.Endpoint) {
@@ -243,7 +243,7 @@ func TestBrokenConnections(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotPosted(t *testing.T) {
+func TestInvalidMessagesAreNotPosted(t *testing.T) {
 	_, taken, sender := receiver(t, func(_ *webhook.Settings, e *webhook.Endpoint) { e.Disabled = webhook.ByCaller },
 		func(http.ResponseWriter, *http.Request) {})
 	for _, c := range []struct {
@@ -261,16 +261,16 @@ func TestWhatIsNotPosted(t *testing.T) {
 		c.change(m)
 		_, err := sender.Send(t.Context(), m)
 		if f := send.Failed(err); f.Outcome != send.Permanent || f.Code != c.code {
-			t.Errorf("%v instead of %s", f, c.code)
+			t.Errorf("%v, want %s", f, c.code)
 		}
 	}
 	if taken.Load() != 0 {
-		t.Error("something arrived")
+		t.Error("a request was made")
 	}
 }
 
-// TestFailuresAreNotedOnce: a thousand failing messages write one note, and the first that is taken another.
-func TestFailuresAreNotedOnce(t *testing.T) {
+// 50 failures are recorded once, and so is the first success.
+func TestFailuresAreObservedOnce(t *testing.T) {
 	var good atomic.Bool
 	var mu sync.Mutex
 	var seen []webhook.Observation
@@ -298,8 +298,8 @@ func TestFailuresAreNotedOnce(t *testing.T) {
 	}
 }
 
-// TestFailuresOfManyAtOnceAreNotedOnce, and so is that the endpoint is gone.
-func TestFailuresOfManyAtOnceAreNotedOnce(t *testing.T) {
+// Concurrent failures are recorded once, also a 410.
+func TestConcurrentFailuresAreObservedOnce(t *testing.T) {
 	for _, status := range []int{500, 410} {
 		const many = 20
 		var seen atomic.Int64
@@ -318,7 +318,7 @@ func TestFailuresOfManyAtOnceAreNotedOnce(t *testing.T) {
 		}
 		wg.Wait()
 		if seen.Load() != 1 {
-			t.Errorf("%d: noted %d times", status, seen.Load())
+			t.Errorf("%d: observed %d times", status, seen.Load())
 		}
 	}
 }

@@ -11,19 +11,18 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 )
 
-// Secret signs for one endpoint.
+// Secret is a signing secret of an endpoint.
 type Secret []byte
 
-// String is how receivers' libraries take it.
+// String returns the encoding that receivers' libraries accept.
 func (s Secret) String() string { return "whsec_" + base64.StdEncoding.EncodeToString(s) }
 
-// SecretOf derives a version of an endpoint's secret. An endpoint that is made anew under an old name has another id,
-// so another secret.
+// SecretOf derives a version of an endpoint's secret. A recreated endpoint has another id, and so another secret.
 func SecretOf(m *secret.Master, tenant int32, endpoint int64, version int32) Secret {
 	return m.Derive("webhook", strconv.Itoa(int(tenant)), strconv.FormatInt(endpoint, 10), strconv.Itoa(int(version)))
 }
 
-// sign sets the three headers. The first secret is the newest.
+// sign sets the three signature headers. The first secret is the newest.
 func sign(h http.Header, id string, at time.Time, body []byte, secrets ...Secret) {
 	stamp := strconv.FormatInt(at.Unix(), 10)
 	var signatures []byte

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestSignature is the vector of the reference libraries' tests:
+// The test vector of the reference libraries:
 // https://github.com/standard-webhooks/standard-webhooks/blob/main/libraries/go/webhook_test.go.
 func TestSignature(t *testing.T) {
 	key, err := base64.StdEncoding.DecodeString("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")

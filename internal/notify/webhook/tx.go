@@ -14,7 +14,7 @@ import (
 
 var q = db.New()
 
-// stored is an endpoint as a batch has it.
+// stored is a row of notify_endpoints in a batch.
 type stored struct {
 	Endpoint
 	tid     pgtype.TID
@@ -23,10 +23,10 @@ type stored struct {
 
 type (
 	row  = commit.Row[Key, stored]
-	rows = commit.Rows[Key, stored] // embedded by this name: Rows is a method of it
+	rows = commit.Rows[Key, stored] // embedded under this name because Rows is also a method
 )
 
-// Tx has the endpoints of one batch's transaction. It is their commit.Participant.
+// Tx holds the endpoints of one batch and is their commit.Participant.
 type Tx struct {
 	rows
 	all map[int32]*All
@@ -34,10 +34,10 @@ type Tx struct {
 
 var seed = maphash.MakeSeed()
 
-// NewTx makes an empty one.
+// NewTx returns an empty transaction.
 func NewTx() *Tx { return &Tx{rows: commit.NewRows[Key, stored](seed)} }
 
-// NameConstraints are the unique constraints over names that callers choose.
+// NameConstraints returns the unique constraints whose violation means that the batch has to run again.
 func NameConstraints() []string { return []string{"notify_endpoints_pkey"} }
 
 func compareKeys(a, b Key) int {
@@ -71,10 +71,10 @@ func (tx *Tx) Lock(p *commit.Pipe) {
 	})
 }
 
-// live gives the endpoint of a row, if there is one.
+// live returns the endpoint of a row; ok is false if there is none.
 func (tx *Tx) live(r *row) (*Endpoint, bool) { return &r.Value.Endpoint, r.Exists && !r.Value.deleted }
 
-// found is live, or the fault WEBHOOK_ENDPOINT_NOT_FOUND.
+// found returns the endpoint of a row, or fault WEBHOOK_ENDPOINT_NOT_FOUND.
 func (tx *Tx) found(r *row) (*Endpoint, error) {
 	e, ok := tx.live(r)
 	if !ok {
@@ -87,11 +87,11 @@ func notFound(k Key) error {
 	return NotFound.New("there is no webhook endpoint %s", k.Name).With("name", k.Name)
 }
 
-// change gives the endpoint of a row to be changed.
+// change returns the endpoint of a row for changing.
 func (tx *Tx) change(r *row) *Endpoint { return &tx.Change(r).Endpoint }
 
-// changed notes who changes an endpoint.
-func (tx *Tx) changed(e *Endpoint, by commit.Caller) {
+// stamp sets time and caller of a change.
+func (tx *Tx) stamp(e *Endpoint, by commit.Caller) {
 	e.ChangedAt, e.Principal, e.RequestID = tx.Now, by.Principal, by.RequestID
 }
 

@@ -7,17 +7,17 @@ import (
 	"github.com/ledgerd/ledgerd/internal/commit"
 )
 
-// MaxEndpoints is how many endpoints of a tenant get an event that is for all: the first by name. It is the constant in
-// EndpointFind.
+// MaxEndpoints limits the endpoints of a tenant that receive a published event: the first by name. It equals the
+// constant in EndpointFind.
 const MaxEndpoints = 100
 
-// All are a tenant's active endpoints, as they were when the batch began.
+// All is a snapshot of a tenant's active endpoints, from before the batch's locks.
 type All struct {
 	endpoints []Endpoint
 	found     bool
 }
 
-// All names all endpoints of a tenant.
+// All requests all endpoints of a tenant.
 func (tx *Tx) All(tenant int32) *All {
 	if a := tx.all[tenant]; a != nil {
 		return a
@@ -30,7 +30,7 @@ func (tx *Tx) All(tenant int32) *All {
 	return a
 }
 
-// Wanting are the names of those that want events of a type. Not found: it was not looked yet.
+// Wanting returns the names of the endpoints that subscribe to an event type. found is false before Discover has run.
 func (a *All) Wanting(event string) (names []string, found bool) {
 	for _, e := range a.endpoints {
 		if e.Wants(event) {
@@ -40,8 +40,8 @@ func (a *All) Wanting(event string) (names []string, found bool) {
 	return names, a.found
 }
 
-// Discover finds the endpoints of tenants, without locks: one that is made or changed in this moment gets the event or
-// does not.
+// Discover reads the endpoints of tenants without locks: an endpoint that is changed concurrently receives the event or
+// not.
 func (tx *Tx) Discover(p *commit.Pipe) {
 	tenants := make([]int32, 0, len(tx.all))
 	for tenant := range tx.all {

@@ -8,21 +8,21 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 )
 
-// codes has two versions of a template, and a code that was sent and tried.
+// codes makes two versions of a template, and a verification code that was sent and tried.
 func (b *Books) codes() {
-	who := commit.Caller{Tenant: Demo, Principal: "tester", RequestID: "req-code"}
+	tester := commit.Caller{Tenant: Demo, Principal: "tester", RequestID: "req-code"}
 	for _, text := range []string{"{{.code}} is it", "{{.code}} is your code"} {
-		c, err := template.NewPut(who, send.SMS, "code", "en",
+		c, err := template.NewPut(tester, send.SMS, "code", "en",
 			&template.Definition{Text: text, Variables: []template.Variable{{Name: "code", Kind: template.String}}})
 		if err != nil {
 			b.t.Fatal(err)
 		}
 		b.ask("req-template", flow.Template(c))
 	}
-	b.ask("req-code", &flow.SendCode{Issue: code.Issue{Caller: who, Type: "login", Channel: send.SMS,
+	b.ask("req-code", &flow.SendCode{Issue: code.Issue{Caller: tester, Type: "login", Channel: send.SMS,
 		Recipient: "+8613812345678", Code: code.New(6), Nonce: code.NewNonce(),
 		Life: code.MaxLife, Interval: code.DefaultInterval, Daily: code.DefaultDaily},
 		Template: template.Name{Tenant: Demo, Channel: send.SMS}})
-	b.ask("req-try", flow.Code(&code.VerifyCommand{Caller: who, Type: "login", Channel: send.SMS,
-		Recipient: "+8613812345678", Code: "0", Ghost: code.NewNonce()}))
+	b.ask("req-try", flow.Code(&code.VerifyCommand{Caller: tester, Type: "login", Channel: send.SMS,
+		Recipient: "+8613812345678", Code: "0", MissNonce: code.NewNonce()}))
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// notices has an SMS that arrived, and an e-mail that waits.
+// notices makes a delivered SMS and a queued e-mail.
 func (b *Books) notices() {
 	b.t.Helper()
-	who := commit.Caller{Tenant: Demo, Principal: "tester", RequestID: "req-paid"}
+	tester := commit.Caller{Tenant: Demo, Principal: "tester", RequestID: "req-paid"}
 	accept := func(p notify.Params) int64 {
-		out, err := b.engine.Do(context.Background(), flow.Submission{Tenant: Demo, RequestID: who.RequestID,
-			Command: flow.Notify(&notify.SendCommand{Caller: who, Params: p}), Rows: 4, Bytes: 100})
+		out, err := b.engine.Do(context.Background(), flow.Submission{Tenant: Demo, RequestID: tester.RequestID,
+			Command: flow.Notify(&notify.SendCommand{Caller: tester, Params: p}), Rows: 4, Bytes: 100})
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -27,6 +27,6 @@ func (b *Books) notices() {
 	accept(notify.Params{Channel: send.Email, Recipient: "ada@example.com", BusinessType: "order.paid",
 		BizNo:   "paid-1-mail",
 		Content: send.Content{Subject: "Order 1 is paid.", Text: "Thank you."}})
-	b.ask("req-report", flow.Notify(&notify.ReportCommand{Caller: who, ID: arrived, Provider: "sms-1",
+	b.ask("req-report", flow.Notify(&notify.ReportCommand{Caller: tester, ID: arrived, Provider: "sms-1",
 		Delivered: true}))
 }

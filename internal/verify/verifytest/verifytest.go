@@ -1,4 +1,4 @@
-// Package verifytest fills test databases through the engine, for tests of what looks at them.
+// Package verifytest fills test databases through the engine, for tests of readers and checks.
 package verifytest
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/inbox"
 	"github.com/ledgerd/ledgerd/internal/ledger"
 	"github.com/ledgerd/ledgerd/internal/lock"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
@@ -25,7 +26,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/work"
 )
 
-// The tenants that New makes.
+// Tenants made by New.
 const (
 	Demo  = int32(1)
 	Other = int32(2)
@@ -37,12 +38,12 @@ type Books struct {
 	engine *flow.Engine
 }
 
-// New makes the tenants demo and other, with the asset CNY of two decimals, and starts an engine, which
-// ends with the test, before its database is checked.
+// New makes the tenants demo and other, with the asset CNY of two decimals, and starts an engine. The engine
+// stops at the end of the test, before the database is checked.
 func New(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	super := pgtest.Pool(t, db.SuperDSN)
-	if _, err := super.Exec(t.Context(), "insert into access_tenants (name) values ('demo'), ('other')"); err != nil {
+	if _, err := super.Exec(t.Context(), "insert into access_tenants (tenant_id, name) values (1, 'demo'), (2, 'other')"); err != nil {
 		t.Fatal(err)
 	}
 	pool, err := pg.Open(t.Context(), db.AppDSN, 6)
@@ -66,10 +67,11 @@ func New(t testing.TB, db *pgtest.DB) *Books {
 	return b
 }
 
-// Fill tells a story with everything in it: for demo a wallet that is funded, pays two postings, has an
-// open hold, a captured, a released one, a transfer reversed, a key used and a key refused, a page id and a
-// business key claimed, tokens issued and spent, work done elsewhere, messages, a lock, an id, a template, a code,
-// messages to people, an endpoint of webhooks; and a little for other.
+// Fill makes at least one row of everything. For demo: a funded wallet, a transfer of two postings, holds that
+// are open, captured and released, a reversed transfer, a used and a refused request key, a page id and a
+// business key, issued and spent tokens, works, inbox messages, a machine with an instance that has moved, an item with
+// reservations, a lock, an id, a template, a verification code, notifications, and a webhook endpoint. For other: a
+// little.
 func Fill(t testing.TB, db *pgtest.DB) *Books {
 	t.Helper()
 	b := New(t, db)
@@ -97,6 +99,8 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	b.tokens()
 	b.works()
 	b.messages()
+	b.machine()
+	b.stock()
 	b.ask("req-lock", flow.Lock(&lock.AcquireCommand{Caller: caller(Demo, "req-lock"),
 		AcquireParams: lock.AcquireParams{Name: "reports", Holder: "worker-1", Lease: time.Hour}}))
 	b.other(db)
@@ -110,7 +114,7 @@ func Fill(t testing.TB, db *pgtest.DB) *Books {
 	return b
 }
 
-// Decimal reads an amount.
+// Decimal parses an amount.
 func Decimal(s string) amount.Decimal {
 	d, err := amount.ParseDecimal(s)
 	if err != nil {
@@ -123,7 +127,7 @@ func caller(tenant int32, request string) ledger.Caller {
 	return ledger.Caller{Tenant: tenant, Principal: "tester", RequestID: request}
 }
 
-// Accounts makes accounts in CNY: the first has no least balance.
+// Accounts makes accounts in CNY, of which the first is unbounded.
 func (b *Books) Accounts(tenant int32, request string, codes ...string) {
 	b.t.Helper()
 	zero := Decimal("0")
@@ -144,7 +148,7 @@ func (b *Books) transfer(tenant int32, bizNo, from, to, amount string) *ledger.T
 			Type: "transfer", Postings: []ledger.Posting{{From: from, To: to, Asset: "CNY", Amount: Decimal(amount)}}}}
 }
 
-// Transfer moves an amount, with the request id req-<biz_no>.
+// Transfer moves an amount, with request id req-<biz_no>.
 func (b *Books) Transfer(tenant int32, bizNo, from, to, amount string) {
 	b.t.Helper()
 	b.must(tenant, "req-"+bizNo, b.transfer(tenant, bizNo, from, to, amount))
@@ -158,7 +162,7 @@ func (b *Books) Hold(tenant int32, bizNo, from, to, amount string) {
 			BizNo: bizNo, From: from, To: to, Asset: "CNY", Amount: Decimal(amount), Life: time.Hour}})
 }
 
-// Capture pays out of a hold to its own destination.
+// Capture pays out of a hold to its default destination.
 func (b *Books) Capture(tenant int32, bizNo, hold, amount string) {
 	b.t.Helper()
 	p := ledger.CaptureOf(0, hold)
@@ -167,7 +171,7 @@ func (b *Books) Capture(tenant int32, bizNo, hold, amount string) {
 	b.must(tenant, "req-"+bizNo, &ledger.CaptureCommand{Caller: caller(tenant, "req-"+bizNo), CaptureParams: p})
 }
 
-// must runs a command that succeeds.
+// must runs a command that must succeed.
 func (b *Books) must(tenant int32, request string, c commit.Command[*ledger.Tx]) {
 	b.t.Helper()
 	b.do(flow.Submission{Tenant: tenant, RequestID: request, Command: flow.Ledger(c)}, nil)
@@ -187,7 +191,7 @@ func (b *Books) claim(tenant int32, p claim.Params) {
 		Command: flow.Claim(&claim.Command{Caller: caller(tenant, "req-claim"), Params: p})}, nil)
 }
 
-// ask runs a command of demo's that succeeds, and returns its answer.
+// ask runs a command of demo that must succeed and returns its answer.
 func (b *Books) ask(request string, c flow.Command) any {
 	b.t.Helper()
 	return b.do(flow.Submission{Tenant: Demo, RequestID: request, Command: c}, nil)
@@ -203,7 +207,7 @@ func (b *Books) tokens() {
 			Subject: "user:1", Purpose: "order", Operation: "idempotency.spend_token"}}))
 }
 
-// works begins three pieces of work: one is done, one is given back and begun again, the third is parked.
+// works begins three pieces of work: one completes, one is abandoned and begun again, the third is parked.
 func (b *Books) works() {
 	begin := func(request, key string) work.Held {
 		begun := b.ask(request, flow.Work(&work.BeginCommand{Caller: caller(Demo, request),
@@ -231,7 +235,7 @@ func (b *Books) works() {
 	end("req-work-lost", begin("req-work-3", "click-3"), work.Parked, 504)
 }
 
-// messages receives one, and begins one that then dies.
+// messages receives one message and begins another, which dies.
 func (b *Books) messages() {
 	key := func(id string) inbox.Key { return inbox.Key{Tenant: Demo, Group: "points", ID: id} }
 	content := []byte(`{"order": 7}`)
@@ -250,7 +254,22 @@ func (b *Books) messages() {
 	}
 }
 
-// other is what does not run through the engine: outcomes of keys are saved, an id is made.
+// machine defines a machine of tickets, opens ticket 7 and closes it.
+func (b *Books) machine() {
+	b.ask("req-machine", flow.Machine(machine.NewDefine(caller(Demo, "req-machine"), "ticket", &machine.Definition{
+		States: []machine.State{{Name: "open", Initial: true,
+			Timer: &machine.Timer{AfterMs: 3_600_000, To: "closed", Reason: "no answer"}}, {Name: "closed"}},
+		Moves: []machine.Allowed{
+			{From: []string{"open"}, To: "closed", By: []machine.Actor{machine.Caller, machine.ByTimer}},
+			{From: []string{"closed"}, Back: true}}})))
+	b.ask("req-ticket", flow.Machine(&machine.CreateCommand{Caller: caller(Demo, "req-ticket"),
+		CreateParams: machine.CreateParams{Machine: "ticket", Key: "7", Owner: "user:1"}}))
+	b.ask("req-close", flow.Machine(&machine.MoveCommand{Caller: caller(Demo, "req-close"),
+		MoveParams: machine.MoveParams{Machine: "ticket", Key: "7", To: "closed", Cause: "answer-1",
+			Reason: "answered"}}))
+}
+
+// other makes rows outside the engine: saved outcomes of keys, and an id.
 func (b *Books) other(db *pgtest.DB) {
 	if err := b.engine.SaveCounts(b.t.Context()); err != nil {
 		b.t.Error(err)

@@ -1,6 +1,6 @@
-// Untagged refuses direct dependencies that are no tagged releases: module proxies forget such snapshots, and then the
-// project can no longer be built on a new machine. Exceptions stand in tools/untagged.txt, each with its reason; one
-// that has become needless is refused too.
+// Untagged refuses direct dependencies without a tagged release: module proxies may forget such snapshots, and
+// then the project cannot be built on a new machine. Exceptions are listed in tools/untagged.txt with their
+// reasons; an unnecessary exception is refused too.
 //
 //	go -C tools run ./cmd/untagged ..
 package main
@@ -36,11 +36,10 @@ func main() {
 	}
 }
 
-// snapshot matches versions that name a commit. Besides Go's own pseudo-versions, those of generated modules of
-// buf.build.
+// snapshot matches versions that name a commit: Go's pseudo-versions, and versions of buf.build's generated modules.
 var snapshot = regexp.MustCompile(`\d{14}-[0-9a-f]{12}`)
 
-// check returns a line for each untagged dependency without an exception, and each exception without one.
+// check returns a line for each untagged dependency without an exception, and each unnecessary exception.
 func check(root string) (found []string, err error) {
 	text, err := os.ReadFile(filepath.Join(root, exceptions))
 	if err != nil {
@@ -53,7 +52,7 @@ func check(root string) (found []string, err error) {
 		}
 		module, reason, _ := strings.Cut(line, " ")
 		if reason == "" {
-			found = append(found, fmt.Sprintf("%s: %s: give the reason behind the module", exceptions, module))
+			found = append(found, fmt.Sprintf("%s: %s: give the reason after the module", exceptions, module))
 		}
 		excepted[module] = true
 	}
@@ -87,7 +86,7 @@ type module struct {
 	Indirect      bool
 }
 
-// directOf lists what the code imports and the tools: go.mod calls a module indirect that only has a tool.
+// directOf lists direct dependencies of code and tools: go.mod marks a module with only a tool as indirect.
 func directOf(file string) (direct []module, err error) {
 	text, err := exec.Command("go", "mod", "edit", "-json", file).Output()
 	if err != nil {

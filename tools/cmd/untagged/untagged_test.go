@@ -10,7 +10,7 @@ import (
 
 const snapshotVersion = " v0.0.0-20260918054303-01f206a7e32c"
 
-func TestUntaggedDirectDependenciesAndNeedlessExceptionsAreRefused(t *testing.T) {
+func TestUntaggedDependenciesAndUnnecessaryExceptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	generated := "example.com/gen v1.36.12-20260825204119-511051f7f437.1"
 	for name, c := range map[string]struct {
@@ -62,7 +62,7 @@ func TestUntaggedDirectDependenciesAndNeedlessExceptionsAreRefused(t *testing.T)
 	}
 }
 
-func TestTheProjectHasNoOther(t *testing.T) {
+func TestTheProjectHasNoUntaggedDependencies(t *testing.T) {
 	t.Parallel()
 	found, err := check(filepath.Join("..", "..", ".."))
 	if err != nil || len(found) > 0 {

@@ -1,6 +1,6 @@
-// Vendorproto writes the .proto files that our own protos import but that no Go module carries as text. The generated
-// Go module of protovalidate embeds the descriptor of each; printing it gives a file that matches the pinned module,
-// with no registry and no network.
+// Vendorproto writes the .proto files that our protos import but that no Go module contains as text. The
+// generated Go module of protovalidate embeds their descriptors; printing a descriptor gives a file that
+// matches the pinned module, without a registry or network.
 //
 //	go -C tools run ./cmd/vendorproto ..
 package main
@@ -42,15 +42,10 @@ func run(root string) error {
 	if err := sameRelease(filepath.Join(root, "go.mod")); err != nil {
 		return err
 	}
-	for _, fd := range []protoreflect.FileDescriptor{validate.File_buf_validate_validate_proto} {
-		if err := write(filepath.Join(root, "proto-vendor"), fd); err != nil {
-			return err
-		}
-	}
-	return nil
+	return write(filepath.Join(root, "proto-vendor"), validate.File_buf_validate_validate_proto)
 }
 
-// write prints fd below dir. An unchanged file is left alone, so that its time stamp does not trigger anything.
+// write prints fd below dir. It leaves an unchanged file alone, to keep its modification time.
 func write(dir string, fd protoreflect.FileDescriptor) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, header, validateModule)
@@ -67,9 +62,9 @@ func write(dir string, fd protoreflect.FileDescriptor) error {
 	return os.WriteFile(path, out.Bytes(), 0o644)
 }
 
-// sameRelease refuses to print a descriptor that is not the one the server is compiled with. The tools and the server
-// are two modules with two go.mod files; a version reads v<plugin>-<time>-<schema commit>.<plugin revision>, and only
-// time and schema commit say what is in the descriptor.
+// sameRelease refuses a descriptor that differs from the server's. Tools and server are two modules with
+// separate go.mod files. A version has the form v<plugin>-<time>-<schema commit>.<plugin revision>; only time
+// and schema commit identify the descriptor.
 func sameRelease(goMod string) error {
 	text, err := os.ReadFile(goMod)
 	if err != nil {

@@ -26,14 +26,13 @@ const (
 // ExecuteRequest is a list of operations.
 type ExecuteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do, in this order.
+	// Operations, in order.
 	Operations []*Operation `protobuf:"bytes,1,rep,name=operations,proto3" json:"operations,omitempty"`
-	// Does everything and takes it back: same answer, same errors, no effect, no key used.
+	// Run and roll back: returns the same answer or error, writes nothing, ignores the request key.
 	DryRun bool `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Keys of the caller's own that no two Executes of the tenant hold at once: taken before anything else,
-	// as advisory locks of the transaction, sorted, and gone with it. See docs/locks.md for how a
-	// transaction of yours in the same database takes one. For work with no row to lock; a row that an
-	// operation works on is locked anyway.
+	// Keys chosen by the caller, each locked until the transaction ends: they are acquired first, sorted, as advisory
+	// locks of the transaction. Your own transactions in the same database can lock them too: see docs/locks.md. For
+	// work that has no row to lock; rows that an operation changes are locked anyway.
 	LockKeys      []string `protobuf:"bytes,3,rep,name=lock_keys,json=lockKeys,proto3" json:"lock_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -93,13 +92,13 @@ func (x *ExecuteRequest) GetLockKeys() []string {
 // Operation is one changing call.
 type Operation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By which later operations refer to this one; unique in the call. Empty: none does.
+	// Name for references of later operations, unique in the call. Empty if none refers to it.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The request of a changing call of any service, but for TransferBatch and SendBatch (their parts can stand here
-	// themselves) and Execute: in JSON with "@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest".
-	// The server knows the call by the request. dry_run in it is refused.
+	// Request of a changing call of any service, except Execute, TransferBatch and SendBatch (use their items as
+	// operations). In JSON with "@type": "type.googleapis.com/ledgerd.ledger.v1.TransferRequest". The type of the
+	// request selects the call. dry_run must not be set in it.
 	Request *anypb.Any `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
-	// Fields of the request to be taken from results of earlier operations.
+	// Fields of the request to fill in from results of earlier operations.
 	References    []*Reference `protobuf:"bytes,3,rep,name=references,proto3" json:"references,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -156,17 +155,17 @@ func (x *Operation) GetReferences() []*Reference {
 	return nil
 }
 
-// Reference fills a field of a request with a part of an earlier result.
+// Reference fills in a field of a request from an earlier result.
 type Reference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which field: its path, such as "hold_id" or "postings[0].amount". An amount, or a number such as an
-	// id, a version or a fence: what names rows otherwise (codes, biz_no) has to be known before. Or a variable
-	// of the template of a message, such as "template.variables.order", or a field of one: "template.variables.total.amount".
+	// Path of the field, such as "hold_id" or "postings[0].amount": an amount, or a number such as an id, a version, a
+	// fence or a quantity. Fields that name rows in other ways (codes, biz_no) must be known before. Or a variable of a
+	// message's template, such as "template.variables.order", or a field of one: "template.variables.total.amount".
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// Name of the earlier operation.
 	Operation string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
-	// Which part of its response: a path, such as "hold.id" or "transfer.entries[1].balance_after". Of the
-	// same type as the field. For a variable a text, a number, a time, or true or false.
+	// Path in its response, such as "hold.id" or "transfer.entries[1].balance_after", of the same type as the field.
+	// For a variable: a text, a number, a time, or a bool.
 	Result        string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,14 +268,14 @@ func (x *ExecuteResponse) GetResults() []*OperationResult {
 	return nil
 }
 
-// OperationResult is how an operation ended.
+// OperationResult is the result of an operation.
 type OperationResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
+	// Name of the operation.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// The response of the call, such as ledgerd.ledger.v1.TransferResponse.
 	Response *anypb.Any `protobuf:"bytes,2,opt,name=response,proto3" json:"response,omitempty"`
-	// The thing was there before, under its own name (biz_no): the operation changed nothing.
+	// True if the operation changed nothing, because the object existed before, with the same biz_no.
 	Existed       bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

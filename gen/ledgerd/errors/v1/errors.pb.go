@@ -4,7 +4,7 @@
 // 	protoc        (unknown)
 // source: ledgerd/errors/v1/errors.proto
 
-// What every error of every service carries besides its Connect code.
+// Details of every error of every service, besides its Connect code.
 
 package errorsv1
 
@@ -23,20 +23,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ErrorClass sorts errors by what is kept of them.
+// ErrorClass says whether an error is recorded, and whether the same key may run again.
 type ErrorClass int32
 
 const (
 	ErrorClass_ERROR_CLASS_UNSPECIFIED ErrorClass = 0
-	// The request cannot be right. Not recorded; send it again corrected, the same key will do.
+	// The request is invalid. Not recorded: correct it and send it again, with the same key if you like.
 	ErrorClass_ERROR_CLASS_BAD_REQUEST ErrorClass = 1
-	// It happened before. Not recorded; the error names the first result.
+	// Done before. Not recorded. The error names the first result.
 	ErrorClass_ERROR_CLASS_DUPLICATE ErrorClass = 2
-	// Understood and refused by a business rule. Recorded: the same key gets the same refusal.
+	// Valid, and refused by a business rule. Recorded: the same key gets the same refusal.
 	ErrorClass_ERROR_CLASS_BUSINESS_REFUSAL ErrorClass = 3
-	// Somebody else was faster, or is still at it. Not recorded; read again, then the same key may run.
+	// Another request changed or holds the state. Not recorded: read the state again; the same key may run again.
 	ErrorClass_ERROR_CLASS_CONFLICT ErrorClass = 4
-	// The system failed. Nothing was kept; retry with the same key.
+	// The system failed. Nothing was kept (after OUTCOME_UNKNOWN: it may have been): retry with the same key.
 	ErrorClass_ERROR_CLASS_SYSTEM ErrorClass = 5
 )
 
@@ -87,23 +87,23 @@ func (ErrorClass) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_errors_v1_errors_proto_rawDescGZIP(), []int{0}
 }
 
-// NextStep says what to do after an error.
+// NextStep is what the caller should do after an error.
 type NextStep int32
 
 const (
 	NextStep_NEXT_STEP_UNSPECIFIED NextStep = 0
 	// Correct the request.
 	NextStep_NEXT_STEP_FIX NextStep = 1
-	// Nothing: the thing is done already.
+	// Nothing: it was done before.
 	NextStep_NEXT_STEP_IGNORE NextStep = 2
-	// Decide anew, and send the new decision under a new key.
+	// Decide again, and send the new decision with a new key.
 	NextStep_NEXT_STEP_NEW_KEY NextStep = 3
 	// Read the state again, then decide.
 	NextStep_NEXT_STEP_READ_AGAIN NextStep = 4
-	// Send the same request again with the same key, after the RetryInfo delay if one is given.
+	// Send the same request again with the same key, after the delay of RetryInfo if there is one.
 	NextStep_NEXT_STEP_RETRY_SAME_KEY NextStep = 5
-	// Fetch a new submit token: the one that came is spent, or no good. A refusal behind it is recorded under
-	// the key, as any other: the next submit wants a new key too.
+	// Fetch a new submit token: this one is spent or invalid. A refusal after it is recorded under the key, as any
+	// other, so the next submit also needs a new key.
 	NextStep_NEXT_STEP_NEW_TOKEN NextStep = 6
 )
 
@@ -156,19 +156,19 @@ func (NextStep) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_errors_v1_errors_proto_rawDescGZIP(), []int{1}
 }
 
-// ErrorDetail stands in the details of every error, beside google.rpc.ErrorInfo, which carries
-// the reason (docs/reference/errors.md lists all of them), the domain "ledgerd", and in its
-// metadata the state that the reason speaks of, as it is now (for example "available").
+// ErrorDetail is in the details of every error, beside google.rpc.ErrorInfo. ErrorInfo has the reason
+// (docs/reference/errors.md lists all of them), the domain "ledgerd", and in its metadata the state that caused the
+// error, such as "available".
 type ErrorDetail struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Class of the error. It alone decides whether the same key may run again.
 	Class ErrorClass `protobuf:"varint,1,opt,name=class,proto3,enum=ledgerd.errors.v1.ErrorClass" json:"class,omitempty"`
 	// What the caller should do next.
 	NextStep NextStep `protobuf:"varint,2,opt,name=next_step,json=nextStep,proto3,enum=ledgerd.errors.v1.NextStep" json:"next_step,omitempty"`
-	// Whether the message is meant for the end user's eyes.
+	// Whether the message is meant for end users.
 	ShowToUser bool `protobuf:"varint,3,opt,name=show_to_user,json=showToUser,proto3" json:"show_to_user,omitempty"`
-	// The request id of the call that met the error first: of this call, or, when the refusal was
-	// recorded under the Idempotency-Key, of the call that was refused then.
+	// Request id of the call that first got the error: of this call, or, if the refusal was recorded under the
+	// Idempotency-Key, of the call that was refused then.
 	RequestId     string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

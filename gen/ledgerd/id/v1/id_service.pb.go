@@ -26,14 +26,14 @@ const (
 type IdKind int32
 
 const (
-	// SNOWFLAKE.
+	// As SNOWFLAKE.
 	IdKind_ID_KIND_UNSPECIFIED IdKind = 0
-	// 64 bits in order of time: 0, 41 bits of milliseconds since 2025-01-01T00:00:00Z, 10 of the worker, 12 of
-	// a sequence.
+	// 64 bits, ordered by time: a 0, 41 bits of milliseconds since 2025-01-01T00:00:00Z, 10 bits of the worker number,
+	// 12 bits of a sequence.
 	IdKind_ID_KIND_SNOWFLAKE IdKind = 1
 	// RFC 9562, version 7: 48 bits of milliseconds since 1970, then a counter and randomness.
 	IdKind_ID_KIND_UUID_V7 IdKind = 2
-	// For people: prefix, date, and a SNOWFLAKE in 13 characters. At most 29 characters, all A-Z and 0-9.
+	// For people: a prefix, the date, and a SNOWFLAKE in 13 characters. At most 29 characters, all A-Z and 0-9.
 	IdKind_ID_KIND_ORDER_NO IdKind = 3
 )
 
@@ -83,11 +83,11 @@ func (IdKind) EnumDescriptor() ([]byte, []int) {
 type GenerateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  IdKind                 `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
-	// How many; 0 for one.
+	// Number of ids; 0 is 1.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Of order numbers: what they begin with. May be empty.
+	// Prefix of order numbers. May be empty.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Of order numbers: where the date is that of the day, by its IANA name such as Asia/Shanghai. Default: UTC.
+	// Time zone of the date in order numbers, by its IANA name, such as Asia/Shanghai. Default: UTC.
 	TimeZone      string `protobuf:"bytes,4,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -153,11 +153,10 @@ func (x *GenerateRequest) GetTimeZone() string {
 
 type GenerateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SNOWFLAKE: the numbers, in order. In JSON they are strings of decimal digits, which JavaScript
-	// reads without loss.
+	// SNOWFLAKE: the numbers, in order. In JSON they are decimal strings, which JavaScript reads without loss.
 	Ids []int64 `protobuf:"varint,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	// In order. SNOWFLAKE: the same ids in 13 characters, which sort as the numbers do. UUID_V7: the
-	// UUIDs. ORDER_NO: the order numbers.
+	// In order. SNOWFLAKE: the same ids in 13 characters, which sort like the numbers. UUID_V7: the UUIDs. ORDER_NO:
+	// the order numbers.
 	Texts         []string `protobuf:"bytes,2,rep,name=texts,proto3" json:"texts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -255,19 +254,19 @@ func (x *ParseRequest) GetId() string {
 type ParseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  IdKind                 `protobuf:"varint,1,opt,name=kind,proto3,enum=ledgerd.id.v1.IdKind" json:"kind,omitempty"`
-	// When it was made, to the millisecond.
+	// Time of creation, in milliseconds.
 	Time *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
-	// The worker that made it, 0 to 1,023. Not of UUIDs.
+	// Worker number, 0 to 1,023. Not set for UUIDs.
 	Worker *int32 `protobuf:"varint,3,opt,name=worker,proto3,oneof" json:"worker,omitempty"`
-	// Place within worker and millisecond, 0 to 4,095. Not of UUIDs.
+	// Sequence within worker number and millisecond, 0 to 4,095. Not set for UUIDs.
 	Sequence *int32 `protobuf:"varint,4,opt,name=sequence,proto3,oneof" json:"sequence,omitempty"`
-	// The number. Not of UUIDs.
+	// The number. Not set for UUIDs.
 	Id *int64 `protobuf:"varint,5,opt,name=id,proto3,oneof" json:"id,omitempty"`
-	// As Generate writes it: 13 characters, the UUID, the order number.
+	// The id in the form of Generate: 13 characters, the UUID, the order number.
 	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
-	// Of order numbers.
+	// Prefix of an order number.
 	Prefix string `protobuf:"bytes,7,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	// Of order numbers: year, month and day, such as 20260131.
+	// Date of an order number: year, month and day, such as 20260131.
 	Date          string `protobuf:"bytes,8,opt,name=date,proto3" json:"date,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

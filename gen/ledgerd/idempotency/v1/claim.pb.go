@@ -24,28 +24,29 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Claim is a key of which the first use won, as that use made it. Texts have no control characters, and are
-// compared byte by byte.
+// Claim is a claimed key, with the data of its first use. Texts have no control characters, and are compared byte by
+// byte.
 type Claim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// Parts of a business key.
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
-	// Its owner; empty: none.
+	// Owner; empty: none.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Name of what the first use made; empty if it named nothing, or what it guarded was refused.
+	// Result named by the first use, such as an order number. Empty if it named none, or if the call that it guarded
+	// was refused.
 	Result string `protobuf:"bytes,5,opt,name=result,proto3" json:"result,omitempty"`
-	// How often the key was used, the first use included. Refused uses are none.
+	// Number of uses, including the first. Refused uses do not count.
 	Uses int64 `protobuf:"varint,6,opt,name=uses,proto3" json:"uses,omitempty"`
-	// Names this claim: if the key is free in between, the next one has another fence. DropClaim takes it.
+	// Fence of this claim, for DropClaim. If the key is freed and claimed again, the new claim has another fence.
 	Fence int64 `protobuf:"varint,7,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Who made the first use, and X-Request-ID of the call.
+	// Principal and X-Request-ID of the first use.
 	Principal string `protobuf:"bytes,8,opt,name=principal,proto3" json:"principal,omitempty"`
 	RequestId string `protobuf:"bytes,9,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Time of the first use.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// End of its life; not set: for ever. From then on the key counts as gone.
+	// End of its life. From then on the key is free. Not set: never.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -160,22 +161,23 @@ func (x *Claim) GetExpireTime() *timestamppb.Timestamp {
 
 type ClaimKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of key, such as "phone": keys of two scopes have nothing to do with each other. Default "page".
+	// Kind of key, such as "phone". Keys are unique within a scope. Default "page".
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// 1 to 1,024 bytes. Or name parts.
+	// The key, 1 to 1,024 bytes. Set either key or parts.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// A business key, such as user and product: 1 to 8 parts of 1 to 120 bytes. No two lists of parts make one key.
+	// A business key, such as user and product: 1 to 8 parts of 1 to 120 bytes. Different lists of parts are different
+	// keys.
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
-	// Whose the key is to be. Of a key without a life another owner's use is KEY_CLAIMED.
+	// Owner of the claim. If a key without a life has another owner, the use fails with KEY_CLAIMED.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Life from the first use, 1 ms to 400 days; later uses do not extend it. Not set: 10 minutes for keys of the
-	// scope "page", 5 minutes for those of "purchase", of all others for ever.
+	// Life from the first use, 1 ms to 400 days; later uses do not extend it. Not set: 10 minutes in the scope "page",
+	// 5 minutes in "purchase", for ever in all other scopes.
 	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
-	// Every use but the first is KEY_CLAIMED, and not counted.
+	// If true, every use except the first fails with KEY_CLAIMED and is not counted.
 	FirstOnly bool `protobuf:"varint,6,opt,name=first_only,json=firstOnly,proto3" json:"first_only,omitempty"`
-	// Name of what this use makes, such as an order number: later uses are told, if this is the first.
+	// Name of this use's result, such as an order number. Later uses get it if this use is the first.
 	Result string `protobuf:"bytes,7,opt,name=result,proto3" json:"result,omitempty"`
-	// Tells what would be answered. Counts nothing.
+	// Run and roll back: returns the result or error, counts no use.
 	DryRun        bool `protobuf:"varint,8,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,12 +271,11 @@ func (x *ClaimKeyRequest) GetDryRun() bool {
 
 type ClaimKeyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which use this was: 1 for the first. Of a key without a life always 1: what its owner does again is the same
-	// use.
+	// Number of this use, from 1. Always 1 for a key without a life: repeated uses by its owner count as one.
 	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// It was not the first.
+	// True if the key was claimed before.
 	Existed bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
-	// The claim, as the first use made it.
+	// The claim, with the data of its first use.
 	Claim         *Claim `protobuf:"bytes,3,opt,name=claim,proto3" json:"claim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -333,7 +334,7 @@ func (x *ClaimKeyResponse) GetClaim() *Claim {
 
 type ClaimKeysRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Each for itself, in this order. Without dry_run.
+	// Uses, in this order. Each succeeds or fails independently. dry_run must not be set in them.
 	Claims        []*ClaimKeyRequest `protobuf:"bytes,1,rep,name=claims,proto3" json:"claims,omitempty"`
 	DryRun        bool               `protobuf:"varint,2,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -429,15 +430,15 @@ func (x *ClaimKeysResponse) GetResults() []*ClaimKeysResult {
 	return nil
 }
 
-// ClaimKeysResult is how one of several uses ended.
+// ClaimKeysResult is the result of one use.
 type ClaimKeysResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As of a lone use; 0 when it was refused.
+	// As in ClaimKeyResponse; 0 if the use was refused.
 	Count   int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	Existed bool  `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
-	// Empty, or why it was refused: KEY_CLAIMED, CLAIM_LIFE_DIFFERENT.
+	// Reason of a refusal: KEY_CLAIMED or CLAIM_LIFE_DIFFERENT. Empty if the use succeeded.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The claim. Of a first use only what the request does not say: fence, times, request id.
+	// The claim. For a first use it has only the fields that the request does not have: fence, times, request id.
 	Claim         *Claim `protobuf:"bytes,4,opt,name=claim,proto3" json:"claim,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -504,7 +505,7 @@ func (x *ClaimKeysResult) GetClaim() *Claim {
 type GetClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// The key, or its parts.
+	// Set either key or parts.
 	Key           string   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Parts         []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -609,12 +610,12 @@ func (x *GetClaimResponse) GetClaim() *Claim {
 type DropClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// The key, or its parts.
+	// Set either key or parts.
 	Key   string   `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Parts []string `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
-	// Of the claim that is to go. If the key has another one by now nothing is dropped. Fence or owner, or both.
+	// Fence of the claim to drop. If the key has a newer claim, nothing is dropped. Set fence, owner, or both.
 	Fence int64 `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Whose claim is to go, whichever of his it is. Another owner's is CLAIM_FOREIGN.
+	// Owner whose claim to drop, whatever its fence. Another owner's claim fails with CLAIM_FOREIGN.
 	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	DryRun        bool   `protobuf:"varint,6,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -695,7 +696,7 @@ func (x *DropClaimRequest) GetDryRun() bool {
 
 type DropClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// There was a claim to drop. False for a repeat.
+	// True if a claim was dropped. False for a repeat.
 	Dropped       bool `protobuf:"varint,1,opt,name=dropped,proto3" json:"dropped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,22 +23,22 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// RecordState is how a piece of work stands.
+// RecordState is the state of a piece of work.
 type RecordState int32
 
 const (
 	RecordState_RECORD_STATE_UNSPECIFIED RecordState = 0
-	// Somebody holds it, under a lease.
+	// A caller holds the lease.
 	RecordState_RECORD_STATE_RUNNING RecordState = 1
-	// Its holder let the lease run out without a word: the next Begin takes it over.
+	// The lease expired. The next Begin takes the work over.
 	RecordState_RECORD_STATE_LAPSED RecordState = 2
-	// It was done; its answer is recorded.
+	// Done. The answer is recorded.
 	RecordState_RECORD_STATE_DONE RecordState = 3
-	// It was refused for business reasons; the refusal is recorded.
+	// Refused for business reasons. The refusal is recorded.
 	RecordState_RECORD_STATE_REFUSED RecordState = 4
-	// Nobody knows whether it was done: it waits for ResolveRecord.
+	// The outcome is unknown: it waits for ResolveRecord.
 	RecordState_RECORD_STATE_PARKED RecordState = 5
-	// Nothing was done: the next Begin runs it.
+	// Nothing was done. The next Begin gets run.
 	RecordState_RECORD_STATE_FREE RecordState = 6
 )
 
@@ -91,14 +91,14 @@ func (RecordState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_idempotency_v1_record_proto_rawDescGZIP(), []int{0}
 }
 
-// RecordResolution is what a person or a program found out about parked work.
+// RecordResolution is the outcome of parked work, as an operator or a program determined it.
 type RecordResolution int32
 
 const (
 	RecordResolution_RECORD_RESOLUTION_UNSPECIFIED RecordResolution = 0
 	RecordResolution_RECORD_RESOLUTION_DONE        RecordResolution = 1
 	RecordResolution_RECORD_RESOLUTION_REFUSED     RecordResolution = 2
-	// Nothing was done: the next Begin runs it.
+	// Nothing was done. The next Begin gets run.
 	RecordResolution_RECORD_RESOLUTION_FREE RecordResolution = 3
 )
 
@@ -145,7 +145,7 @@ func (RecordResolution) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_idempotency_v1_record_proto_rawDescGZIP(), []int{1}
 }
 
-// RecordedHeader is one header of an answer. A name may come several times.
+// RecordedHeader is one header of an answer. Names may repeat.
 type RecordedHeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
@@ -198,14 +198,14 @@ func (x *RecordedHeader) GetValue() string {
 	return ""
 }
 
-// RecordedAnswer is what work ended with, in the words of the caller's own protocol.
+// RecordedAnswer is the answer of the work, in the caller's own protocol.
 type RecordedAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as an HTTP status.
+	// Status, such as an HTTP status.
 	Status int32 `protobuf:"varint,1,opt,name=status,proto3" json:"status,omitempty"`
-	// At most 64, and 64 KiB together.
+	// At most 64 headers, and 64 KiB in all.
 	Headers []*RecordedHeader `protobuf:"bytes,2,rep,name=headers,proto3" json:"headers,omitempty"`
-	// At most 1 MiB. Comes back byte for byte.
+	// At most 1 MiB. Returned byte for byte.
 	Body          []byte `protobuf:"bytes,3,opt,name=body,proto3" json:"body,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -262,7 +262,7 @@ func (x *RecordedAnswer) GetBody() []byte {
 	return nil
 }
 
-// Record is a piece of work done elsewhere.
+// Record is a piece of work done in another system.
 type Record struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
 	Scope       string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
@@ -271,28 +271,28 @@ type Record struct {
 	State       RecordState            `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.idempotency.v1.RecordState" json:"state,omitempty"`
 	Fence       int64                  `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	Attempt     int32                  `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// While it runs.
+	// End of the lease. Set while it is RUNNING.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
 	ParkLapsed      bool                   `protobuf:"varint,8,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
-	// Who began the attempt.
+	// Principal that began the attempt.
 	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
-	// The call that began the attempt.
+	// X-Request-ID of the call that began the attempt.
 	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The call that began the first attempt.
+	// X-Request-ID of the call that began the first attempt.
 	FirstRequestId string                 `protobuf:"bytes,11,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
 	CreateTime     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When the attempt began.
+	// Time of the attempt's Begin.
 	BeginTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=begin_time,json=beginTime,proto3" json:"begin_time,omitempty"`
-	// When it ended, was parked by its holder, or given up; by whom, in which call.
+	// Time, principal and X-Request-ID of the call that completed, parked, abandoned or resolved it.
 	SettleTime      *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
 	SettledBy       string                 `protobuf:"bytes,15,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
 	SettleRequestId string                 `protobuf:"bytes,16,opt,name=settle_request_id,json=settleRequestId,proto3" json:"settle_request_id,omitempty"`
-	// Not set: it is kept until it is resolved.
+	// End of the record's life. Not set: kept until it is resolved.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// Status of the answer, and size of its body.
+	// Status of the answer, and the size of its body.
 	Status    int32 `protobuf:"varint,18,opt,name=status,proto3" json:"status,omitempty"`
 	BodyBytes int32 `protobuf:"varint,19,opt,name=body_bytes,json=bodyBytes,proto3" json:"body_bytes,omitempty"`
-	// Of GetRecord alone.
+	// Set only by GetRecord.
 	Answer        *RecordedAnswer `protobuf:"bytes,20,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -566,9 +566,9 @@ func (x *GetRecordResponse) GetRecord() *Record {
 
 type ListRecordsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only of this scope.
+	// Only records of this scope.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Only in this state.
+	// Only records in this state.
 	State RecordState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.idempotency.v1.RecordState" json:"state,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize      int32  `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
@@ -637,9 +637,9 @@ func (x *ListRecordsRequest) GetPageToken() string {
 
 type ListRecordsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By scope and key, without answers.
+	// Ordered by scope and key, without answers.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// Empty after the last page. A page may be short, even empty, and have a next.
+	// Empty on the last page. A page may be short, even empty, and not be the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -693,10 +693,10 @@ type ResolveRecordRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// Of the attempt that was looked into. When it is not the newest any more the error is FENCE_LOST.
+	// Fence of the attempt whose outcome was determined. If a later attempt has begun, the error is FENCE_LOST.
 	Fence      int64            `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	Resolution RecordResolution `protobuf:"varint,4,opt,name=resolution,proto3,enum=ledgerd.idempotency.v1.RecordResolution" json:"resolution,omitempty"`
-	// Answer to repeats; not for FREE.
+	// Answer for repeats. Not with FREE.
 	Answer        *RecordedAnswer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -771,7 +771,7 @@ type ResolveRecordResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	State      RecordState            `protobuf:"varint,1,opt,name=state,proto3,enum=ledgerd.idempotency.v1.RecordState" json:"state,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// It was resolved so before, under this fence.
+	// True if it was resolved in the same way before, under this fence.
 	Existed       bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

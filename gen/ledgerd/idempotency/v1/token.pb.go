@@ -26,17 +26,17 @@ const (
 
 type IssueTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many, 1 to 1,000; default 1.
+	// Number of tokens, 1 to 1,000; default 1.
 	Count int32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// Whose form it is, such as "user:1001", up to 255 bytes. The call that spends the token must name the same,
-	// else TOKEN_FOREIGN. Empty: not checked. Take it from the session of the user, not from the form.
+	// Owner of the form, such as "user:1001", up to 255 bytes. The call that spends the token must name the same
+	// subject, or fails with TOKEN_FOREIGN. Empty: not checked. Take it from the user's session, not from the form.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// What the form is for, such as "order", likewise.
+	// Purpose of the form, such as "order". Checked like the subject.
 	Purpose string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
-	// How long the tokens can be spent: 1 s to 24 h, default 5 min.
+	// Life of the tokens: 1 s to 24 h, default 5 min.
 	Life *durationpb.Duration `protobuf:"bytes,4,opt,name=life,proto3" json:"life,omitempty"`
-	// A submit that a business rule refuses leaves the token as it was, so that the user can change the form and
-	// submit it again. Otherwise it is spent then too.
+	// If true, a submit that a business rule refuses does not spend the token, so that the user can correct the form
+	// and submit it again.
 	SurvivesRefusal bool `protobuf:"varint,5,opt,name=survives_refusal,json=survivesRefusal,proto3" json:"survives_refusal,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -109,9 +109,9 @@ func (x *IssueTokensRequest) GetSurvivesRefusal() bool {
 
 type IssueTokensResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// "st_" and 32 letters and digits each. This is the only time that they are told: the server keeps hashes.
+	// Each is "st_" and 32 letters and digits. They cannot be read again: the server stores only hashes.
 	Tokens []string `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
-	// End of their life.
+	// End of the tokens' life.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -163,14 +163,14 @@ func (x *IssueTokensResponse) GetExpireTime() *timestamppb.Timestamp {
 
 type SpendTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token. Empty: TOKEN_MISSING.
+	// The token. Without it the error is TOKEN_MISSING.
 	Token string `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// The subject that the token was issued for.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// The purpose that the token was issued for.
 	Purpose string `protobuf:"bytes,3,opt,name=purpose,proto3" json:"purpose,omitempty"`
-	// Name of the submit's result, such as the number of an order, up to 255 bytes. Later calls with the token
-	// get it as the state "first_result" of TOKEN_SPENT.
+	// Name of the submit's result, such as an order number, up to 255 bytes. Later calls with the token get it as the
+	// state "first_result" of TOKEN_SPENT.
 	Result        string `protobuf:"bytes,4,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,15 +24,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// WorkOutcome is how an attempt ended.
+// WorkOutcome is the outcome of an attempt.
 type WorkOutcome int32
 
 const (
 	WorkOutcome_WORK_OUTCOME_UNSPECIFIED WorkOutcome = 0
 	WorkOutcome_WORK_OUTCOME_DONE        WorkOutcome = 1
-	// A business refusal: recorded like success, because a repeat must not turn "no" into "yes".
+	// Refused for business reasons. Recorded like success, because a repeat must not turn "no" into "yes".
 	WorkOutcome_WORK_OUTCOME_REFUSED WorkOutcome = 2
-	// It may have been done or not: the work is parked.
+	// It is unknown whether the work was done. Parks the work.
 	WorkOutcome_WORK_OUTCOME_UNKNOWN WorkOutcome = 3
 )
 
@@ -81,23 +81,22 @@ func (WorkOutcome) EnumDescriptor() ([]byte, []int) {
 
 type BeginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind of work: keys are unique in it. Put the user that the work is for into it, or into the key,
-	// so that no user gets the answer of another one by using the same key.
+	// Kind of work. Keys are unique within a scope. Put the user into the scope or the key, so that no user can get
+	// another user's answer by sending the same key.
 	Scope string `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Name of the piece of work, such as the Idempotency-Key that the caller's caller sent.
+	// Key of the work, such as the Idempotency-Key that your own caller sent.
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
-	// By which the work's content is known again: a hash of it. The same key with another fingerprint is
-	// the error WORK_KEY_REUSED.
+	// Hash of the work's content, at most 64 bytes. The same key with another fingerprint fails with WORK_KEY_REUSED.
 	Fingerprint []byte `protobuf:"bytes,3,opt,name=fingerprint,proto3" json:"fingerprint,omitempty"`
-	// How long the right to run lasts unless it is extended: 1 s to 1 h, default 30 s.
+	// Lease: 1 s to 1 h, default 30 s. Extend renews it.
 	Lease *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
-	// How long the record is kept after it began, and again after it ended: 1 s to 400 days, default 24 h.
-	// A later Begin with the key is new work. Work that is held or parked is kept without end.
+	// Life of the record, counted from Begin, and again from its end: 1 s to 400 days, default 24 h. After it a Begin
+	// with the key is new work. Work with a lease and parked work have no end of life.
 	Life *durationpb.Duration `protobuf:"bytes,5,opt,name=life,proto3" json:"life,omitempty"`
-	// How long to wait for the present holder of the work, up to 60 s. Default: not at all.
+	// Time to wait while another caller holds the lease, up to 60 s. Default: no wait.
 	Wait *durationpb.Duration `protobuf:"bytes,6,opt,name=wait,proto3" json:"wait,omitempty"`
-	// When the lease of this attempt lapses, park the work, so that no caller runs it a second
-	// time. For work that must not be begun twice; otherwise the next Begin takes it over.
+	// If true, the work is parked when this attempt's lease expires, so that no caller runs it a second time. For work
+	// that must not be begun twice. Default: the next Begin takes it over.
 	ParkLapsed    bool `protobuf:"varint,7,opt,name=park_lapsed,json=parkLapsed,proto3" json:"park_lapsed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,22 +272,22 @@ type isBeginResponse_Result interface {
 }
 
 type BeginResponse_Run struct {
-	// Do the work, then Complete it.
+	// Do the work, then call Complete.
 	Run *WorkRun `protobuf:"bytes,1,opt,name=run,proto3,oneof"`
 }
 
 type BeginResponse_Wait struct {
-	// Somebody else is at it.
+	// Another caller holds the lease.
 	Wait *WorkWait `protobuf:"bytes,2,opt,name=wait,proto3,oneof"`
 }
 
 type BeginResponse_Replay struct {
-	// It has ended before: answer with this.
+	// The work has ended before. Return this answer.
 	Replay *WorkReplay `protobuf:"bytes,3,opt,name=replay,proto3,oneof"`
 }
 
 type BeginResponse_Parked struct {
-	// Nobody knows whether it was done: do nothing.
+	// The outcome is unknown. Do nothing.
 	Parked *WorkParked `protobuf:"bytes,4,opt,name=parked,proto3,oneof"`
 }
 
@@ -300,16 +299,16 @@ func (*BeginResponse_Replay) isBeginResponse_Result() {}
 
 func (*BeginResponse_Parked) isBeginResponse_Result() {}
 
-// WorkRun is the right to do a piece of work.
+// WorkRun is the lease to do a piece of work.
 type WorkRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names this attempt in every later call: greater than that of every attempt before. Pass it on to what
-	// you write to: a system that has seen a greater one should refuse this one.
+	// Fence of this attempt, for all later calls: greater than the fence of every earlier attempt. Pass it to the
+	// systems that the work writes to: they should refuse it after a greater one.
 	Fence           int64                  `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
-	// How often the work was begun, from 1.
+	// Number of this attempt, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The attempt before was not given up: its lease ran out, and it may have done some of the work.
+	// The previous attempt's lease expired without Complete or Abandon; part of the work may have been done.
 	TookOver      bool `protobuf:"varint,4,opt,name=took_over,json=tookOver,proto3" json:"took_over,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -373,15 +372,15 @@ func (x *WorkRun) GetTookOver() bool {
 	return false
 }
 
-// WorkWait says that another caller holds the work.
+// WorkWait: another caller holds the lease.
 type WorkWait struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the holder's lease ends, unless it is extended.
+	// End of the holder's lease, unless it is extended.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
-	// After which it is sensible to ask again.
+	// Recommended wait before the next Begin.
 	RetryDelay *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
 	Attempt    int32                `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The call that began the work.
+	// X-Request-ID of the call that began the work.
 	FirstRequestId string `protobuf:"bytes,4,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -445,16 +444,16 @@ func (x *WorkWait) GetFirstRequestId() string {
 	return ""
 }
 
-// WorkReplay is how the work ended before.
+// WorkReplay is the recorded end of the work.
 type WorkReplay struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DONE or REFUSED.
 	Outcome    WorkOutcome            `protobuf:"varint,1,opt,name=outcome,proto3,enum=ledgerd.idempotency.v1.WorkOutcome" json:"outcome,omitempty"`
 	Answer     *RecordedAnswer        `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
 	SettleTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
-	// The call that began the work.
+	// X-Request-ID of the call that began the work.
 	FirstRequestId string `protobuf:"bytes,4,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
-	// Of the attempt that ended it.
+	// Fence of the attempt that ended.
 	Fence         int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -525,14 +524,14 @@ func (x *WorkReplay) GetFence() int64 {
 	return 0
 }
 
-// WorkParked says that it is unknown whether the work was done.
+// WorkParked: it is unknown whether the work was done.
 type WorkParked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of the attempt of which it is not known; ResolveRecord wants it.
+	// Fence of the attempt with unknown outcome. Pass it to ResolveRecord.
 	Fence int64 `protobuf:"varint,1,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Since when; not set when it was parked by the end of its lease.
+	// Time when it was parked. Not set if the end of its lease parked it.
 	SettleTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=settle_time,json=settleTime,proto3" json:"settle_time,omitempty"`
-	// The call that began the work.
+	// X-Request-ID of the call that began the work.
 	FirstRequestId string `protobuf:"bytes,3,opt,name=first_request_id,json=firstRequestId,proto3" json:"first_request_id,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -594,7 +593,7 @@ type ExtendRequest struct {
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Fence int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
-	// From now: 1 s to 1 h. Default: as long as before.
+	// New lease from now: 1 s to 1 h. Default: the previous duration.
 	Lease         *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -708,7 +707,7 @@ type CompleteRequest struct {
 	Key     string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Fence   int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	Outcome WorkOutcome            `protobuf:"varint,4,opt,name=outcome,proto3,enum=ledgerd.idempotency.v1.WorkOutcome" json:"outcome,omitempty"`
-	// What repeats are answered with; of UNKNOWN, what is known so far.
+	// Answer for repeats. With UNKNOWN: what is known so far.
 	Answer        *RecordedAnswer `protobuf:"bytes,5,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -781,9 +780,9 @@ func (x *CompleteRequest) GetAnswer() *RecordedAnswer {
 
 type CompleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The same answer was recorded before, under this fence.
+	// True if the same answer was recorded before, under this fence.
 	Existed bool `protobuf:"varint,1,opt,name=existed,proto3" json:"existed,omitempty"`
-	// Until when the record is kept; not set of what is parked.
+	// End of the record's life. Not set for parked work.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -838,7 +837,7 @@ type AbandonRequest struct {
 	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
 	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Fence int64                  `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
-	// The next Begin may come with another fingerprint: the content was bad, and will be corrected.
+	// Forget the fingerprint: the content was invalid, and the next Begin may have another one.
 	Forget        bool `protobuf:"varint,4,opt,name=forget,proto3" json:"forget,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -904,9 +903,9 @@ func (x *AbandonRequest) GetForget() bool {
 
 type AbandonResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// It was free before, under this fence.
+	// True if this attempt had already been abandoned.
 	Existed bool `protobuf:"varint,1,opt,name=existed,proto3" json:"existed,omitempty"`
-	// Until when the record is kept.
+	// End of the record's life.
 	ExpireTime    *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,20 +24,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Verdict is what to do with a delivery.
+// Verdict is what the consumer should do with a delivery.
 type Verdict int32
 
 const (
 	Verdict_VERDICT_UNSPECIFIED Verdict = 0
-	// Do the work, then Complete or Fail with the fence.
+	// Do the work, then call Complete or Fail with the fence.
 	Verdict_VERDICT_RUN Verdict = 1
-	// It was done before: acknowledge.
+	// Processed before: acknowledge.
 	Verdict_VERDICT_DONE Verdict = 2
-	// Somebody works on it: do not acknowledge, come again at retry_time.
+	// Another consumer holds the lease: do not acknowledge, call again at retry_time.
 	Verdict_VERDICT_BUSY Verdict = 3
-	// It is dead, and waits for a person: acknowledge.
+	// Dead, waiting for an operator: acknowledge.
 	Verdict_VERDICT_DEAD Verdict = 4
-	// It failed a short time ago: do not acknowledge, come again at retry_time.
+	// Failed recently: do not acknowledge, call again at retry_time.
 	Verdict_VERDICT_LATER Verdict = 5
 )
 
@@ -88,14 +88,14 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_inbox_service_proto_rawDescGZIP(), []int{0}
 }
 
-// ReceiveRequest names a message that the rest of the same Execute is the effect of.
+// ReceiveRequest names a message whose effect is the other operations of the same Execute.
 type ReceiveRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which message.
+	// The message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// What came with it.
+	// Origin, content, and rules for retries.
 	Delivery *Delivery `protobuf:"bytes,2,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	// A note that is kept with it.
+	// Note to store with the message.
 	Result        string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -152,10 +152,10 @@ func (x *ReceiveRequest) GetResult() string {
 	return ""
 }
 
-// ReceiveResponse has the message.
+// ReceiveResponse has the received message.
 type ReceiveResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -198,16 +198,16 @@ func (x *ReceiveResponse) GetMessage() *Message {
 	return nil
 }
 
-// BeginRequest asks for a message.
+// BeginRequest names a message to begin.
 type BeginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which message.
+	// The message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// What came with it.
+	// Origin, content, and rules for retries.
 	Delivery *Delivery `protobuf:"bytes,2,opt,name=delivery,proto3" json:"delivery,omitempty"`
-	// Who asks, for people to see: a process, a host. Default: the principal of the API key.
+	// Name of the holder, for operators: a process, a host. Default: the principal of the API key.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// How long the work is the holder's. Default 30 s. Extend lengthens it.
+	// Lease: 0.1 s to 24 h, default 30 s. Extend renews it.
 	Lease         *durationpb.Duration `protobuf:"bytes,4,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -271,16 +271,17 @@ func (x *BeginRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// BeginResponse tells what to do.
+// BeginResponse has the verdict.
 type BeginResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do.
+	// What the consumer should do.
 	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=ledgerd.inbox.v1.Verdict" json:"verdict,omitempty"`
-	// With RUN: proves to Complete, Fail and Extend that the lease was not lost. It only grows, and not by one.
+	// With RUN: fence of the attempt, for Complete, Fail and Extend. Later attempts have greater fences, not always by
+	// one.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// With BUSY and LATER: when to come again.
+	// With BUSY and LATER: time of the next try.
 	RetryTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
-	// The message as it is now.
+	// The message, after the call.
 	Message       *Message `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,14 +345,14 @@ func (x *BeginResponse) GetMessage() *Message {
 	return nil
 }
 
-// CompleteRequest ends an attempt well.
+// CompleteRequest records the success of an attempt.
 type CompleteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which message.
+	// The message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// From Begin.
+	// Fence from Begin.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// A note that is kept with it.
+	// Note to store with the message.
 	Result        string `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -408,10 +409,10 @@ func (x *CompleteRequest) GetResult() string {
 	return ""
 }
 
-// CompleteResponse has the message.
+// CompleteResponse has the completed message.
 type CompleteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -454,20 +455,20 @@ func (x *CompleteResponse) GetMessage() *Message {
 	return nil
 }
 
-// FailRequest ends an attempt.
+// FailRequest records the failure of an attempt.
 type FailRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which message.
+	// The message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// From Begin. 0: it was not begun: its Receive was rolled back with a refused operation, or it cannot be
-	// read. Then a message without a holder gets one more failed attempt, and is created if it does not exist;
-	// one that has succeeded, is dead, or waits for its next attempt stays as it is.
+	// Fence from Begin. 0: no attempt was begun, because the Receive was rolled back with a refused operation, or the
+	// message cannot be parsed. Then a message without a lease gets one more failed attempt, and is created if it does
+	// not exist. A message that has succeeded, is dead, or waits for its backoff is not changed.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// Why.
+	// Error text, for operators.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
-	// It can never succeed: dead at once.
+	// If true, the message can never succeed, and is dead at once.
 	Permanent bool `protobuf:"varint,4,opt,name=permanent,proto3" json:"permanent,omitempty"`
-	// What came with it; without a fence.
+	// As in Begin. Only without a fence.
 	Delivery      *Delivery `protobuf:"bytes,5,opt,name=delivery,proto3" json:"delivery,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -538,10 +539,10 @@ func (x *FailRequest) GetDelivery() *Delivery {
 	return nil
 }
 
-// FailResponse has the message.
+// FailResponse has the failed message.
 type FailResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now: failed with a retry_time, or dead. Without a fence perhaps succeeded.
+	// The message, after the call: FAILED with a retry_time, or DEAD. Without a fence it may be SUCCEEDED.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -584,14 +585,14 @@ func (x *FailResponse) GetMessage() *Message {
 	return nil
 }
 
-// ExtendRequest asks for more time.
+// ExtendRequest extends a lease.
 type ExtendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which message.
+	// The message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// From Begin.
+	// Fence from Begin.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// How long from now on. Default 30 s.
+	// New lease from now: 0.1 s to 24 h, default 30 s.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -648,10 +649,10 @@ func (x *ExtendRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// ExtendResponse has the message.
+// ExtendResponse has the message with its new lease.
 type ExtendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -766,12 +767,12 @@ type isRequeueRequest_Target interface {
 }
 
 type RequeueRequest_Key struct {
-	// One.
+	// One message.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3,oneof"`
 }
 
 type RequeueRequest_Filter struct {
-	// All that fit, up to 1,000 a call.
+	// All dead messages that match, up to 1,000 a call.
 	Filter *RequeueFilter `protobuf:"bytes,2,opt,name=filter,proto3,oneof"`
 }
 
@@ -779,12 +780,12 @@ func (*RequeueRequest_Key) isRequeueRequest_Target() {}
 
 func (*RequeueRequest_Filter) isRequeueRequest_Target() {}
 
-// RequeueFilter says which dead messages to bring back.
+// RequeueFilter selects dead messages.
 type RequeueFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this group.
+	// Only messages of this group.
 	ConsumerGroup string `protobuf:"bytes,1,opt,name=consumer_group,json=consumerGroup,proto3" json:"consumer_group,omitempty"`
-	// From this topic. Empty: from any.
+	// Only messages from this topic. Empty: from all.
 	Topic         string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -834,12 +835,12 @@ func (x *RequeueFilter) GetTopic() string {
 	return ""
 }
 
-// RequeueResponse tells how many were brought back.
+// RequeueResponse has the number of requeued messages.
 type RequeueResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// So many.
+	// Number of requeued messages.
 	Requeued int32 `protobuf:"varint,1,opt,name=requeued,proto3" json:"requeued,omitempty"`
-	// There may be more: call again, with a new Idempotency-Key.
+	// True if more may match: call again, with a new Idempotency-Key.
 	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -892,7 +893,7 @@ func (x *RequeueResponse) GetMore() bool {
 // GetRequest names a message.
 type GetRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which message.
+	// The message.
 	Key           *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -938,7 +939,7 @@ func (x *GetRequest) GetKey() *MessageKey {
 // GetResponse has the message.
 type GetResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// With its content, as long as that is kept.
+	// The message, with its content until content_life ends.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -981,18 +982,18 @@ func (x *GetResponse) GetMessage() *Message {
 	return nil
 }
 
-// ListRequest asks for messages.
+// ListRequest selects messages.
 type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this group. Empty: of any.
+	// Only messages of this group. Empty: of all.
 	ConsumerGroup string `protobuf:"bytes,1,opt,name=consumer_group,json=consumerGroup,proto3" json:"consumer_group,omitempty"`
-	// In this state. Not set: in any.
+	// Only messages in this state. Not set: in all.
 	State MessageState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.inbox.v1.MessageState" json:"state,omitempty"`
-	// From this topic. Empty: from any.
+	// Only messages from this topic. Empty: from all.
 	Topic string `protobuf:"bytes,3,opt,name=topic,proto3" json:"topic,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1063,12 +1064,12 @@ func (x *ListRequest) GetPageToken() string {
 	return ""
 }
 
-// ListResponse is a page.
+// ListResponse is a page of messages.
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Without contents.
+	// Newest first, without contents.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// For the next page; empty after the last. A page may be short, even empty, and have a next.
+	// Empty on the last page. A page may be short, even empty, and not be the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

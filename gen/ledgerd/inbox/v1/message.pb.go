@@ -24,18 +24,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MessageState is how far a message is.
+// MessageState is the state of a message.
 type MessageState int32
 
 const (
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
-	// A consumer is processing it. After its lease any other consumer may take it.
+	// A consumer holds the lease. After it has expired, another consumer may take the message over.
 	MessageState_MESSAGE_STATE_PROCESSING MessageState = 1
-	// Done. Never taken again.
+	// Processed. Final.
 	MessageState_MESSAGE_STATE_SUCCEEDED MessageState = 2
-	// An attempt failed. It may be taken again from retry_time on.
+	// The last attempt failed. Not final: it can be begun again from retry_time on.
 	MessageState_MESSAGE_STATE_FAILED MessageState = 3
-	// It failed too often, or for good: a person has to look at it. Requeue brings it back.
+	// It failed too often, or permanently, and waits for an operator. Requeue brings it back.
 	MessageState_MESSAGE_STATE_DEAD MessageState = 4
 )
 
@@ -84,15 +84,15 @@ func (MessageState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_inbox_v1_message_proto_rawDescGZIP(), []int{0}
 }
 
-// MessageKey names a message for one consumer group.
+// MessageKey identifies a message of one consumer group.
 type MessageKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who consumes: a message is finished once for every group.
+	// Consumer group. Each group processes a message once.
 	ConsumerGroup string `protobuf:"bytes,1,opt,name=consumer_group,json=consumerGroup,proto3" json:"consumer_group,omitempty"`
-	// Id of the message: of its sender, or topic-partition-offset, or with a business id in it.
+	// Message id: the sender's, or topic-partition-offset, or one with a business id.
 	MessageId string `protobuf:"bytes,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// Which of several things that the message touches, such as "order:456": each is finished for itself.
-	// Empty: the message as a whole.
+	// Sub-id if one message changes several objects, such as "order:456". Each part is processed once. Empty: the
+	// message as a whole.
 	Part          string `protobuf:"bytes,3,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -149,27 +149,26 @@ func (x *MessageKey) GetPart() string {
 	return ""
 }
 
-// Delivery is what came with the message, and how it is to be kept and retried.
+// Delivery has the message's origin and content, and the rules for keeping and retrying it.
 type Delivery struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the message came from: topic, subject or queue.
+	// Origin of the message: topic, subject or queue.
 	Topic string `protobuf:"bytes,1,opt,name=topic,proto3" json:"topic,omitempty"`
-	// What it says. Its SHA-256 is kept for ever, itself for content_life: the same id with another content
-	// is the error MESSAGE_DIFFERS.
+	// Content. The content is kept for content_life, its SHA-256 as long as the message. The same id with other content
+	// fails with MESSAGE_DIFFERS.
 	Content []byte `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// SHA-256 of a content that is not sent. Without either nothing is compared.
+	// SHA-256 of the content, instead of the content. With neither, contents are not compared.
 	ContentSha256 []byte `protobuf:"bytes,3,opt,name=content_sha256,json=contentSha256,proto3" json:"content_sha256,omitempty"`
-	// How long the content is kept. Default 48 hours; 0: not at all.
+	// Time to keep the content, up to a year. Default 48 hours. 0: not kept.
 	ContentLife *durationpb.Duration `protobuf:"bytes,4,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
-	// How long the message counts as done once it succeeded: at least as long as the broker can deliver it
-	// again. Not set: for ever.
+	// Time to keep the message after success: at least as long as the broker may redeliver it. Not set: for ever.
 	Keep *durationpb.Duration `protobuf:"bytes,5,opt,name=keep,proto3" json:"keep,omitempty"`
-	// After how many attempts it is dead. Default 10.
+	// Maximum number of attempts; then the message becomes DEAD. Default 10.
 	MaxAttempts int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// Wait after the first failed attempt; it doubles with every other one, and up to half of it is taken
-	// off at random. Default 1 s.
+	// Backoff after the first failed attempt. It doubles with each further one, less a random part of up to half.
+	// Default 1 s.
 	Backoff *durationpb.Duration `protobuf:"bytes,7,opt,name=backoff,proto3" json:"backoff,omitempty"`
-	// The longest wait. Default 1 h.
+	// Longest backoff. Default 1 h.
 	MaxBackoff    *durationpb.Duration `protobuf:"bytes,8,opt,name=max_backoff,json=maxBackoff,proto3" json:"max_backoff,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -261,46 +260,46 @@ func (x *Delivery) GetMaxBackoff() *durationpb.Duration {
 	return nil
 }
 
-// Message is a message as the inbox knows it.
+// Message is the inbox's record of a message.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
+	// Its key.
 	Key *MessageKey `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Where it came from.
+	// Origin.
 	Topic string `protobuf:"bytes,2,opt,name=topic,proto3" json:"topic,omitempty"`
-	// How far it is.
+	// State.
 	State MessageState `protobuf:"varint,3,opt,name=state,proto3,enum=ledgerd.inbox.v1.MessageState" json:"state,omitempty"`
-	// Who works on it, or worked on it last.
+	// Holder of the lease, or the last holder.
 	Holder string `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Until when the work on it is the holder's. Set while it is processing.
+	// End of the lease. Set while it is PROCESSING.
 	LeaseExpireTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=lease_expire_time,json=leaseExpireTime,proto3" json:"lease_expire_time,omitempty"`
-	// Attempts so far, with the present one; since the last requeue.
+	// Attempts since it was received or last requeued, including the present one.
 	Attempts int32 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// After so many it is dead.
+	// Maximum number of attempts; then the message becomes DEAD.
 	MaxAttempts int32 `protobuf:"varint,7,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// From when on it may be taken again. Set when it failed.
+	// Earliest time of the next attempt. Set while it is FAILED.
 	RetryTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=retry_time,json=retryTime,proto3" json:"retry_time,omitempty"`
-	// Why the last failed attempt failed.
+	// Error of the last failed attempt.
 	Error string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
-	// What Complete or Receive left.
+	// Note of Complete or Receive.
 	Result string `protobuf:"bytes,10,opt,name=result,proto3" json:"result,omitempty"`
-	// When it was first seen.
+	// Time of the first delivery.
 	ReceiveTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=receive_time,json=receiveTime,proto3" json:"receive_time,omitempty"`
-	// When the last attempt began.
+	// Time of the last attempt's begin.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
-	// When it succeeded or died.
+	// Time when it became SUCCEEDED or DEAD.
 	FinishTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=finish_time,json=finishTime,proto3" json:"finish_time,omitempty"`
-	// When the row goes, and the id counts as never seen. Not set: never.
+	// End of the record's life: from then on the id counts as never received. Not set: never.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// When it was last brought back by Requeue.
+	// Time of the last Requeue.
 	RequeueTime *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=requeue_time,json=requeueTime,proto3" json:"requeue_time,omitempty"`
-	// SHA-256 of the content; empty: it was not told.
+	// SHA-256 of the content. Empty: not given.
 	ContentSha256 []byte `protobuf:"bytes,16,opt,name=content_sha256,json=contentSha256,proto3" json:"content_sha256,omitempty"`
-	// What it says, as long as that is kept. Only from Get.
+	// Content, until content_life ends. Set only by Get.
 	Content []byte `protobuf:"bytes,17,opt,name=content,proto3" json:"content,omitempty"`
-	// X-Request-ID of the call that first brought it.
+	// X-Request-ID of the call that first received it.
 	RequestId string `protobuf:"bytes,18,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// X-Request-ID of the call that changed it last.
+	// X-Request-ID of the call that last changed it.
 	LastRequestId string `protobuf:"bytes,19,opt,name=last_request_id,json=lastRequestId,proto3" json:"last_request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

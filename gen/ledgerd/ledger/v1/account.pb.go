@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AccountKind is the accountant's kind. It sorts reports and changes no rule.
+// AccountKind is the bookkeeping kind of an account. It sorts reports and changes no rule.
 type AccountKind int32
 
 const (
@@ -82,16 +82,16 @@ func (AccountKind) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_ledger_v1_account_proto_rawDescGZIP(), []int{0}
 }
 
-// AccountState says what may move.
+// AccountState limits the entries of an account.
 type AccountState int32
 
 const (
 	AccountState_ACCOUNT_STATE_UNSPECIFIED AccountState = 0
-	// Both ways.
+	// May be debited and credited.
 	AccountState_ACCOUNT_STATE_OPEN AccountState = 1
-	// Money comes in, none goes out and none is held; holds made before may be released, not captured.
+	// Credits only: no debits, no new holds. Existing holds can be released, but not captured.
 	AccountState_ACCOUNT_STATE_FROZEN AccountState = 2
-	// Nothing moves any more; balance and held are zero.
+	// No entries any more, for ever. Balance and held are zero.
 	AccountState_ACCOUNT_STATE_CLOSED AccountState = 3
 )
 
@@ -138,7 +138,7 @@ func (AccountState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_ledger_v1_account_proto_rawDescGZIP(), []int{1}
 }
 
-// Asset is what amounts are counted in: a currency, a coin, points.
+// Asset is the unit of amounts: a currency, a coin, points.
 type Asset struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Upper-case name, such as "CNY", "BTC", "POINT"; unique in the tenant.
@@ -193,7 +193,7 @@ func (x *Asset) GetScale() int32 {
 	return 0
 }
 
-// AccountRef names an account: the same code may hold several assets, each is an account.
+// AccountRef names an account. One code may have several assets: each is an account of its own.
 type AccountRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path, such as "user:1001:wallet": parts of letters, digits and "._-" (no colon at the ends).
@@ -248,7 +248,8 @@ func (x *AccountRef) GetAsset() string {
 	return ""
 }
 
-// Account as it is now. Amounts are decimal strings with exactly the asset's scale of decimals.
+// Account has the present state of an account. Amounts are decimal strings with exactly as many decimals as the
+// asset's scale.
 type Account struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
@@ -257,19 +258,19 @@ type Account struct {
 	State AccountState           `protobuf:"varint,4,opt,name=state,proto3,enum=ledgerd.ledger.v1.AccountState" json:"state,omitempty"`
 	// Credits minus debits.
 	Balance string `protobuf:"bytes,5,opt,name=balance,proto3" json:"balance,omitempty"`
-	// Sum of what its open holds still keep.
+	// Sum of the remaining amounts of its open holds.
 	Held string `protobuf:"bytes,6,opt,name=held,proto3" json:"held,omitempty"`
-	// balance - held - min_balance: what may go out. Empty when there is no least balance.
+	// balance - held - min_balance: the amount that can be debited or held. Empty if the account has no min_balance.
 	Available string `protobuf:"bytes,7,opt,name=available,proto3" json:"available,omitempty"`
-	// Least balance that held and debits must leave. Absent: may go to any depth.
+	// Lower limit of balance - held. Absent: no limit.
 	MinBalance *string `protobuf:"bytes,8,opt,name=min_balance,json=minBalance,proto3,oneof" json:"min_balance,omitempty"`
-	// Greatest balance that credits may reach. Absent: no limit.
+	// Upper limit of the balance. Absent: no limit.
 	MaxBalance *string `protobuf:"bytes,9,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`
-	// Number of its entries: every entry has the next version.
+	// Number of its entries. Each entry has the next version.
 	Version    int64                  `protobuf:"varint,10,opt,name=version,proto3" json:"version,omitempty"`
 	Metadata   map[string]string      `protobuf:"bytes,11,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time of its newest entry; absent while it has none.
+	// Recorded time of its newest entry. Absent if it has none.
 	LastEntryTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_entry_time,json=lastEntryTime,proto3" json:"last_entry_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -396,18 +397,18 @@ func (x *Account) GetLastEntryTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// NewAccount is an account to be made.
+// NewAccount is an account to create.
 type NewAccount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Code  string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	Asset string                 `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
-	// Unspecified: liability, as a customer's wallet is.
+	// Unspecified: LIABILITY, such as a customer's wallet.
 	Kind AccountKind `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
-	// Least balance, default "0"; below zero is an overdraft.
+	// Lower limit of balance - held, default "0". A negative limit allows an overdraft.
 	MinBalance *string `protobuf:"bytes,4,opt,name=min_balance,json=minBalance,proto3,oneof" json:"min_balance,omitempty"`
-	// May go to any depth, as an account of the outside world. Excludes min_balance.
+	// No min_balance, such as for an account that stands for the outside world. Excludes min_balance.
 	Unbounded bool `protobuf:"varint,5,opt,name=unbounded,proto3" json:"unbounded,omitempty"`
-	// Greatest balance; absent: no limit.
+	// Upper limit of the balance. Absent: no limit.
 	MaxBalance    *string           `protobuf:"bytes,6,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`
 	Metadata      map[string]string `protobuf:"bytes,7,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
@@ -664,7 +665,7 @@ func (x *ListAssetsResponse) GetAssets() []*Asset {
 
 type CreateAccountsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All or nothing. An account that exists with the same content is left as it is.
+	// All or nothing. An account that exists with the same content is left unchanged.
 	Accounts      []*NewAccount `protobuf:"bytes,1,rep,name=accounts,proto3" json:"accounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -711,7 +712,7 @@ type CreateAccountsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
 	Accounts []*Account `protobuf:"bytes,1,rep,name=accounts,proto3" json:"accounts,omitempty"`
-	// How many of them were there before.
+	// Number of accounts that existed before.
 	Existed       int32 `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -851,8 +852,8 @@ func (x *GetAccountResponse) GetAccount() *Account {
 
 type ListAccountsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pattern over codes: "*" stands for one part, a final "**" for the rest ("user:*:wallet",
-	// "user:**"). Empty: all.
+	// Pattern of codes: "*" matches one part, a final "**" matches all remaining parts ("user:*:wallet", "user:**").
+	// Empty: all.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// Only this asset.
 	Asset string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
@@ -977,15 +978,15 @@ func (x *ListAccountsResponse) GetNextPageToken() string {
 type UpdateAccountRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Account *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	// New least balance. Refused while the account stands below it.
+	// New lower limit. Refused if balance - held is below it.
 	MinBalance *string `protobuf:"bytes,2,opt,name=min_balance,json=minBalance,proto3,oneof" json:"min_balance,omitempty"`
-	// Take the least balance away. Excludes min_balance.
+	// Remove the lower limit. Excludes min_balance.
 	Unbounded bool `protobuf:"varint,3,opt,name=unbounded,proto3" json:"unbounded,omitempty"`
-	// New greatest balance. Refused while the account stands above it.
+	// New upper limit. Refused if the balance is above it.
 	MaxBalance *string `protobuf:"bytes,4,opt,name=max_balance,json=maxBalance,proto3,oneof" json:"max_balance,omitempty"`
-	// Take the greatest balance away. Excludes max_balance.
+	// Remove the upper limit. Excludes max_balance.
 	ClearMaxBalance bool `protobuf:"varint,5,opt,name=clear_max_balance,json=clearMaxBalance,proto3" json:"clear_max_balance,omitempty"`
-	// Set these; an empty value removes the name.
+	// Names to set. An empty value removes the name.
 	Metadata      map[string]string `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1285,7 +1286,7 @@ func (x *UnfreezeAccountResponse) GetAccount() *Account {
 
 type CloseAccountRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its balance and held must be zero. Closing is for ever.
+	// Its balance and held must be zero. A closed account cannot be opened again.
 	Account       *AccountRef `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

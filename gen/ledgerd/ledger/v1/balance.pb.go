@@ -240,7 +240,7 @@ func (x *ListTransfersRequest) GetPageToken() string {
 
 type ListTransfersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By falling id, which is nearly newest first.
+	// By descending id: roughly newest first.
 	Transfers     []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
 	NextPageToken string      `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -390,7 +390,7 @@ func (x *ListEntriesRequest) GetPageToken() string {
 
 type ListEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A statement: balance_after is the running balance.
+	// Lines of the statement. entry.balance_after is the running balance.
 	Lines         []*StatementLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
 	NextPageToken string           `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -588,13 +588,13 @@ type isGetBalanceRequest_At interface {
 }
 
 type GetBalanceRequest_RecordTime struct {
-	// The balance that the record showed at this time: it never changes afterwards.
+	// Balance of the entries recorded up to this time. It never changes afterwards.
 	RecordTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=record_time,json=recordTime,proto3,oneof"`
 }
 
 type GetBalanceRequest_EffectiveTime struct {
-	// The balance by when things happened: a transfer recorded later with an earlier effective
-	// time counts too.
+	// Balance of the transfers effective up to this time. A transfer recorded later with an earlier effective time
+	// changes it.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=effective_time,json=effectiveTime,proto3,oneof"`
 }
 
@@ -604,13 +604,13 @@ func (*GetBalanceRequest_EffectiveTime) isGetBalanceRequest_At() {}
 
 type GetBalanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By effective time it may have more than 38 digits.
+	// With effective_time it may have more than 38 digits.
 	Balance string `protobuf:"bytes,1,opt,name=balance,proto3" json:"balance,omitempty"`
-	// Now only: empty when a time was asked for.
+	// Present value. Empty if the request has a time.
 	Held string `protobuf:"bytes,2,opt,name=held,proto3" json:"held,omitempty"`
-	// Now only.
+	// Present value. Empty if the request has a time.
 	Available string `protobuf:"bytes,3,opt,name=available,proto3" json:"available,omitempty"`
-	// The account's version then; with effective_time the version of the record underneath.
+	// The account's version at record_time; otherwise its present version.
 	Version       int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -729,7 +729,7 @@ func (x *ListBalancesRequest) GetAsset() string {
 
 type ListBalancesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One an asset, over all accounts that match.
+	// One for each asset, over all accounts that match.
 	Sums          []*BalanceSum `protobuf:"bytes,1,rep,name=sums,proto3" json:"sums,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -843,7 +843,7 @@ func (x *BalanceSum) GetHeld() string {
 
 type TrialBalanceRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As in ListAccounts; empty: all. Only the whole is sure to balance.
+	// As in ListAccounts; empty: all. Only the totals of all accounts are sure to be equal.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	Asset   string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	// At most 1,000; 0 is 100.
@@ -915,7 +915,7 @@ type TrialBalanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// By code and asset.
 	Lines []*TrialBalanceLine `protobuf:"bytes,1,rep,name=lines,proto3" json:"lines,omitempty"`
-	// One an asset, over all accounts that match, whatever the page.
+	// One for each asset, over all accounts that match, on every page.
 	Totals        []*TrialBalanceTotal `protobuf:"bytes,2,rep,name=totals,proto3" json:"totals,omitempty"`
 	NextPageToken string               `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -978,9 +978,9 @@ type TrialBalanceLine struct {
 	Code  string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
 	Asset string                 `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	Kind  AccountKind            `protobuf:"varint,3,opt,name=kind,proto3,enum=ledgerd.ledger.v1.AccountKind" json:"kind,omitempty"`
-	// -balance when it is below zero, else empty.
+	// -balance if the balance is negative, else empty.
 	Debit string `protobuf:"bytes,4,opt,name=debit,proto3" json:"debit,omitempty"`
-	// The balance when it is above zero, else empty.
+	// The balance if it is positive, else empty.
 	Credit        string `protobuf:"bytes,5,opt,name=credit,proto3" json:"credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1114,8 +1114,8 @@ func (x *TrialBalanceTotal) GetCredit() string {
 
 type WatchEntriesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Go on after this cursor; empty: from now on; "0": from the beginning. A cursor is good until the
-	// database is restored or a standby takes over: then the error is CURSOR_HISTORY_ENDED.
+	// Continue after this cursor. Empty: from now on. "0": from the beginning. A cursor is valid until the database is
+	// restored or a standby is promoted; after that the error is CURSOR_HISTORY_ENDED.
 	Cursor string `protobuf:"bytes,1,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	// As in ListAccounts; empty: all.
 	Pattern       string `protobuf:"bytes,2,opt,name=pattern,proto3" json:"pattern,omitempty"`
@@ -1169,9 +1169,9 @@ func (x *WatchEntriesRequest) GetPattern() string {
 
 type WatchEntriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Entries of one commit, in commit order: no later message holds anything committed earlier.
+	// Entries of one commit. Messages are in commit order: no later message has an entry that was committed earlier.
 	Entries []*Entry `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	// To go on after this message. Sent without entries now and then, to move on.
+	// Cursor after this message. From time to time a message has a new cursor and no entries.
 	Cursor        string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,11 +29,11 @@ type HoldState int32
 const (
 	HoldState_HOLD_STATE_UNSPECIFIED HoldState = 0
 	HoldState_HOLD_STATE_HELD        HoldState = 1
-	// A capture ended it: it took all that was left, or gave the rest back.
+	// Ended by a capture, which took the rest or released it.
 	HoldState_HOLD_STATE_CAPTURED HoldState = 2
-	// A release ended it: what was left was given back.
+	// Ended by a release, which freed the rest.
 	HoldState_HOLD_STATE_RELEASED HoldState = 3
-	// Its time came first; what was left was given back.
+	// Ended by expire_time, which freed the rest.
 	HoldState_HOLD_STATE_EXPIRED HoldState = 4
 )
 
@@ -82,26 +82,26 @@ func (HoldState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_ledger_v1_hold_proto_rawDescGZIP(), []int{0}
 }
 
-// Hold keeps an amount of an account from being spent otherwise.
+// Hold reserves an amount of an account: only its captures can spend it.
 type Hold struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	BizNo string                 `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	// Code of the account whose money is held.
 	From string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
-	// Code of the account that a capture pays by default; may be empty.
+	// Code of the account that captures credit by default. May be empty.
 	To    string `protobuf:"bytes,4,opt,name=to,proto3" json:"to,omitempty"`
 	Asset string `protobuf:"bytes,5,opt,name=asset,proto3" json:"asset,omitempty"`
-	// Amount held at first.
+	// Amount at creation.
 	Amount string `protobuf:"bytes,6,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Sum of the captures so far.
+	// Sum of its captures.
 	Captured string `protobuf:"bytes,7,opt,name=captured,proto3" json:"captured,omitempty"`
-	// Amount that is left: zero once it is no longer HELD.
+	// Amount still held. Zero after HELD.
 	Remaining  string                 `protobuf:"bytes,8,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	State      HoldState              `protobuf:"varint,9,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// When it stopped being HELD.
+	// End of the state HELD.
 	CloseTime     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=close_time,json=closeTime,proto3" json:"close_time,omitempty"`
 	Metadata      map[string]string      `protobuf:"bytes,13,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	RequestId     string                 `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -239,14 +239,15 @@ func (x *Hold) GetRequestId() string {
 
 type HoldRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unique among the tenant's holds, for ever.
+	// Business number chosen by the caller: 1 to 128 printable ASCII characters, unique among the tenant's holds for
+	// ever.
 	BizNo  string     `protobuf:"bytes,1,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	From   string     `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	To     string     `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	Asset  string     `protobuf:"bytes,4,opt,name=asset,proto3" json:"asset,omitempty"`
 	Amount string     `protobuf:"bytes,5,opt,name=amount,proto3" json:"amount,omitempty"`
 	Form   AmountForm `protobuf:"varint,6,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
-	// Life from now: 1 s to 400 days, default 7 days.
+	// Time until the hold expires: 1 s to 400 days, default 7 days.
 	Life          *durationpb.Duration `protobuf:"bytes,7,opt,name=life,proto3" json:"life,omitempty"`
 	Metadata      map[string]string    `protobuf:"bytes,8,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	DryRun        bool                 `protobuf:"varint,9,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
@@ -350,7 +351,7 @@ func (x *HoldRequest) GetDryRun() bool {
 type HoldResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Hold  *Hold                  `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
-	// The biz_no was there before, with the same content: this is the hold as it is now.
+	// True if a hold with this biz_no and the same content existed before. The response has its present state.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -409,13 +410,13 @@ type CaptureRequest struct {
 	//	*CaptureRequest_HoldId
 	//	*CaptureRequest_HoldBizNo
 	Hold isCaptureRequest_Hold `protobuf_oneof:"hold"`
-	// Of the transfer that the capture makes.
+	// Business number of the transfer that the capture makes, as in TransferRequest.
 	BizNo string `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Default: all that it still holds.
+	// Amount to capture. Default: the remaining amount.
 	Amount string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
-	// Default: the hold's own.
+	// Code of the account to credit. Default: `to` of the hold.
 	To string `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`
-	// Give back what is left, in the same commit. The hold is CAPTURED then.
+	// Release the rest in the same commit. The hold is then CAPTURED.
 	ReleaseRest bool `protobuf:"varint,6,opt,name=release_rest,json=releaseRest,proto3" json:"release_rest,omitempty"`
 	// Type of the transfer, default "capture".
 	Type          string            `protobuf:"bytes,7,opt,name=type,proto3" json:"type,omitempty"`
@@ -697,9 +698,10 @@ func (*ReleaseRequest_HoldBizNo) isReleaseRequest_Hold() {}
 
 type ReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A hold that a capture ended is refused with HOLD_NOT_HELD and its state, one that lapsed with HOLD_EXPIRED.
+	// The released hold. If a capture ended the hold before, the error is HOLD_NOT_HELD, and if it expired,
+	// HOLD_EXPIRED.
 	Hold *Hold `protobuf:"bytes,1,opt,name=hold,proto3" json:"hold,omitempty"`
-	// It was released before.
+	// True if the hold had been released before.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -877,7 +879,7 @@ func (x *GetHoldResponse) GetHold() *Hold {
 
 type ListHoldsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only of this account code.
+	// Only holds of this account code.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// Only in this state.
 	State HoldState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.ledger.v1.HoldState" json:"state,omitempty"`

@@ -25,16 +25,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AmountForm says how the amount of a posting is meant.
+// AmountForm is the meaning of a posting's amount.
 type AmountForm int32
 
 const (
-	// Exactly the amount.
+	// Exactly this amount.
 	AmountForm_AMOUNT_FORM_UNSPECIFIED AmountForm = 0
-	// The lesser of the amount and what is available; refused when nothing is.
+	// The lesser of the amount and the available balance. Refused if nothing is available.
 	AmountForm_AMOUNT_FORM_UP_TO AmountForm = 1
-	// The whole available balance; the amount stays empty. Refused when nothing is available, or when the
-	// account has no min_balance.
+	// The whole available balance; leave the amount empty. Refused if nothing is available, or if the account has no
+	// min_balance.
 	AmountForm_AMOUNT_FORM_ALL_AVAILABLE AmountForm = 2
 )
 
@@ -84,11 +84,11 @@ type Posting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Code of the account debited.
 	From string `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
-	// Code of the account credited; not the same.
+	// Code of the account credited. Must differ from `from`.
 	To    string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	Asset string `protobuf:"bytes,3,opt,name=asset,proto3" json:"asset,omitempty"`
-	// Decimal string above zero, such as "12.30": at most 38 digits, and no more decimals than the
-	// asset has. Never rounded.
+	// Positive decimal string, such as "12.30": at most 38 digits in minor units, and at most as many decimals as the
+	// asset's scale. Never rounded.
 	Amount        string     `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
 	Form          AmountForm `protobuf:"varint,5,opt,name=form,proto3,enum=ledgerd.ledger.v1.AmountForm" json:"form,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -160,13 +160,13 @@ func (x *Posting) GetForm() AmountForm {
 	return AmountForm_AMOUNT_FORM_UNSPECIFIED
 }
 
-// Condition must hold for an account, at the moment the transfer runs, before any posting.
+// Condition is a requirement on an account, checked when the transfer runs, before its first posting.
 type Condition struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Account *AccountRef            `protobuf:"bytes,1,opt,name=account,proto3" json:"account,omitempty"`
-	// Its version must be this; else the conflict STALE_VERSION.
+	// Required version of the account. Another version fails with the conflict STALE_VERSION.
 	Version *int64 `protobuf:"varint,2,opt,name=version,proto3,oneof" json:"version,omitempty"`
-	// Its balance must be at least this; else the refusal BALANCE_CONDITION_FAILED.
+	// Least balance required. A lower balance fails with the refusal BALANCE_CONDITION_FAILED.
 	BalanceAtLeast *string `protobuf:"bytes,3,opt,name=balance_at_least,json=balanceAtLeast,proto3,oneof" json:"balance_at_least,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -231,13 +231,13 @@ type Entry struct {
 	Asset   string `protobuf:"bytes,2,opt,name=asset,proto3" json:"asset,omitempty"`
 	// Position in its account: 1, 2, 3, … without gaps.
 	Version int64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
-	// Signed: credits above zero, debits below.
+	// Signed: credits are positive, debits are negative.
 	Amount        string `protobuf:"bytes,4,opt,name=amount,proto3" json:"amount,omitempty"`
 	BalanceBefore string `protobuf:"bytes,5,opt,name=balance_before,json=balanceBefore,proto3" json:"balance_before,omitempty"`
 	BalanceAfter  string `protobuf:"bytes,6,opt,name=balance_after,json=balanceAfter,proto3" json:"balance_after,omitempty"`
 	// Index of its posting in the transfer, from 0.
 	Posting int32 `protobuf:"varint,7,opt,name=posting,proto3" json:"posting,omitempty"`
-	// Empty within a Transfer, as the times are: it has them itself.
+	// Empty within a Transfer, which has its own id and times. So are the two times below.
 	TransferId    int64                  `protobuf:"varint,8,opt,name=transfer_id,json=transferId,proto3" json:"transfer_id,omitempty"`
 	RecordTime    *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
@@ -345,28 +345,28 @@ func (x *Entry) GetEffectiveTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// Transfer is the unit that is all or nothing. Immutable, but for reversed_by_id.
+// Transfer is a list of postings that commit together or not at all. Immutable, except reversed_by_id.
 type Transfer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    int64                  `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	BizNo string                 `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	Type  string                 `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	// With the amounts that were moved.
+	// Postings with the amounts that were moved.
 	Postings []*Posting `protobuf:"bytes,4,rep,name=postings,proto3" json:"postings,omitempty"`
-	// Two a posting: first the debit, then the credit.
+	// Two for each posting: the debit, then the credit.
 	Entries  []*Entry          `protobuf:"bytes,5,rep,name=entries,proto3" json:"entries,omitempty"`
 	Metadata map[string]string `protobuf:"bytes,6,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When it happened, as the caller says.
+	// Time of the event, given by the caller.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
-	// When it was recorded, by the database's clock.
+	// Time of recording, by the database's clock.
 	RecordTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=record_time,json=recordTime,proto3" json:"record_time,omitempty"`
-	// The transfer that this one reverses.
+	// Id of the transfer that this one reverses.
 	ReversesId int64 `protobuf:"varint,9,opt,name=reverses_id,json=reversesId,proto3" json:"reverses_id,omitempty"`
-	// The transfer that reversed this one, if one has.
+	// Id of the transfer that reversed this one.
 	ReversedById int64 `protobuf:"varint,10,opt,name=reversed_by_id,json=reversedById,proto3" json:"reversed_by_id,omitempty"`
-	// The hold that this one captured from.
+	// Id of the hold that this transfer captured from.
 	HoldId int64 `protobuf:"varint,11,opt,name=hold_id,json=holdId,proto3" json:"hold_id,omitempty"`
-	// X-Request-ID of the call that made it.
+	// X-Request-ID of the call that made the transfer.
 	RequestId     string `protobuf:"bytes,12,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -488,17 +488,18 @@ func (x *Transfer) GetRequestId() string {
 
 type TransferRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The business's own number of the thing, unique in the tenant for ever: printable ASCII.
+	// Business number chosen by the caller: 1 to 128 printable ASCII characters, no space at the ends, unique in the
+	// tenant for ever.
 	BizNo string `protobuf:"bytes,1,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Default "transfer". "charge", "top-up", "refund", or your own.
+	// Business type, such as "charge", "top-up" or "refund". Default "transfer".
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// Applied in order: each must hold by itself.
+	// Applied in order. Each is checked against the balances that the postings before it left.
 	Postings []*Posting        `protobuf:"bytes,3,rep,name=postings,proto3" json:"postings,omitempty"`
 	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// When it happened; default: now. May lie in the past; at most a day ahead.
+	// Time of the event, default now. May be in the past, or at most one day ahead.
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`
 	Conditions    []*Condition           `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// Do everything, tell the result or the error, keep nothing. A key is not used.
+	// Run and roll back: returns the result or error, writes nothing, ignores the request key.
 	DryRun        bool `protobuf:"varint,7,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -586,7 +587,7 @@ func (x *TransferRequest) GetDryRun() bool {
 type TransferResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Transfer *Transfer              `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	// The biz_no was there before, with the same content: this is the first result.
+	// True if a transfer with this biz_no and the same content existed before. The response has the first result.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -638,13 +639,13 @@ func (x *TransferResponse) GetExisted() bool {
 
 type TransferBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// They are tried in the order of the request. One that has to be tried again, because another transaction holds or has
-	// changed its rows, very many holds lapse on its accounts or the database hangs, may take effect after those behind it.
+	// Applied in the order of the request. An item that is rerun may take effect after later items: if another
+	// transaction holds or has changed its rows, if very many holds expire on its accounts, or if the database hangs.
 	Items []*TransferBatchItem `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// One fails, all fail, and the call with them. Default: each stands for itself, also when it breaks a
-	// rule. The call fails only for what is wrong with it as a whole, or when it cannot be read.
+	// If true, all items commit in one transaction or none does. Default: each item succeeds or fails independently,
+	// also if its fields are invalid. Then the call as a whole fails only if it is invalid itself or cannot be decoded.
 	AllOrNothing bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
-	// Do everything, tell every result, keep nothing. Requires all_or_nothing.
+	// Run and roll back: returns the results, writes nothing. Requires all_or_nothing.
 	DryRun        bool `protobuf:"varint,3,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -703,11 +704,10 @@ func (x *TransferBatchRequest) GetDryRun() bool {
 
 type TransferBatchItem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its dry_run is for lone calls.
+	// The transfer. dry_run must not be set here.
 	Transfer *TransferRequest `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	// Request key of this item alone, as Idempotency-Key would be on Transfer: 1 to 255 printable ASCII
-	// characters, bare or quoted. The same key sent there and here is the same key. Not with
-	// all_or_nothing.
+	// Request key of this item, with the rules of the header Idempotency-Key: 1 to 255 printable ASCII characters, bare
+	// or quoted. It is the same key as that of a Transfer with this header. Not allowed with all_or_nothing.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -804,13 +804,13 @@ func (x *TransferBatchResponse) GetResults() []*TransferBatchResult {
 
 type TransferBatchResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Set when it was done.
+	// The transfer, if the item succeeded.
 	Transfer *Transfer `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
-	// Set when it was not.
+	// The error, if the item failed.
 	Error *ItemError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
-	// The biz_no was there before.
+	// True if a transfer with this biz_no and the same content existed before.
 	Existed bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
-	// The answer was recorded under the item's key before.
+	// True if the answer was recorded under the item's key before.
 	Replayed      bool `protobuf:"varint,4,opt,name=replayed,proto3" json:"replayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -874,22 +874,22 @@ func (x *TransferBatchResult) GetReplayed() bool {
 	return false
 }
 
-// ItemError is the error of one item. It says what the error of a lone Transfer says, with the paths of
-// fields as there: "postings[0].amount".
+// ItemError is the error of one item: the error that Transfer would have returned. Field paths are relative to the
+// item: "postings[0].amount".
 type ItemError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Connect code, such as "failed_precondition".
 	Code string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
-	// As in google.rpc.ErrorInfo, of the domain "ledgerd".
+	// As in google.rpc.ErrorInfo, in the domain "ledgerd".
 	Reason  string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// As in google.rpc.ErrorInfo: the state that the reason speaks of.
+	// As in google.rpc.ErrorInfo: the state that caused the error.
 	Metadata map[string]string `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Class, next step, whether to show the message to the user, request id.
+	// Class, next step, whether to show the message to users, request id.
 	Detail *v1.ErrorDetail `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
 	// As in google.rpc.BadRequest: at most 20.
 	FieldViolations []*FieldViolation `protobuf:"bytes,6,rep,name=field_violations,json=fieldViolations,proto3" json:"field_violations,omitempty"`
-	// As in google.rpc.RetryInfo: how long to wait before a retry.
+	// As in google.rpc.RetryInfo: time to wait before a retry.
 	RetryDelay    *durationpb.Duration `protobuf:"bytes,7,opt,name=retry_delay,json=retryDelay,proto3" json:"retry_delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -974,10 +974,10 @@ func (x *ItemError) GetRetryDelay() *durationpb.Duration {
 	return nil
 }
 
-// FieldViolation is what is wrong with one field.
+// FieldViolation is the problem of one field.
 type FieldViolation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as "biz_no".
+	// Path of the field, such as "biz_no".
 	Field         string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	Description   string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1037,7 +1037,7 @@ type ReverseRequest struct {
 	//	*ReverseRequest_TransferId
 	//	*ReverseRequest_TransferBizNo
 	Target isReverseRequest_Target `protobuf_oneof:"target"`
-	// Of the reversal.
+	// Business number of the reversal, as in TransferRequest.
 	BizNo         string                 `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
 	Metadata      map[string]string      `protobuf:"bytes,4,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	EffectiveTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=effective_time,json=effectiveTime,proto3" json:"effective_time,omitempty"`

@@ -73,27 +73,27 @@ func (LockState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_lock_v1_lock_service_proto_rawDescGZIP(), []int{0}
 }
 
-// Lock is a lock as it is. Of a FREE one only the name and the waiters are told.
+// Lock is the present state of a lock. A FREE lock has only its name and the number of waiters.
 type Lock struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	State LockState              `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.lock.v1.LockState" json:"state,omitempty"`
-	// Who holds it, as he called himself, and the principal of his API key.
+	// Holder name sent by the caller, and the principal of its API key.
 	Holder    string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Greater than the fence of every acquisition of this lock before, for ever.
+	// Fence: greater than that of every earlier acquisition of this lock, for ever.
 	Fence int64 `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
-	// How many Releases it takes.
+	// Number of Releases that free the lock.
 	Holds int32 `protobuf:"varint,6,opt,name=holds,proto3" json:"holds,omitempty"`
-	// How long it lasts from its last renewal.
+	// Lease, counted from the acquisition or the last renewal.
 	Lease *durationpb.Duration `protobuf:"bytes,7,opt,name=lease,proto3" json:"lease,omitempty"`
-	// By the database's clock. To know how long a lease is good measure from before the request was sent,
-	// with a clock that cannot be set.
+	// Times by the database's clock. To measure how much of a lease is left, count from before the request was sent, by
+	// a monotonic clock.
 	AcquireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=acquire_time,json=acquireTime,proto3" json:"acquire_time,omitempty"`
 	ExpireTime  *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// X-Request-ID of the call that acquired it.
 	RequestId string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// How many wait for it. Told by Get alone.
+	// Number of waiting calls. Set only by Get.
 	Waiters       int32 `protobuf:"varint,11,opt,name=waiters,proto3" json:"waiters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -208,20 +208,21 @@ func (x *Lock) GetWaiters() int32 {
 
 type AcquireRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Up to 256 bytes; locks of other tenants have nothing to do with it.
+	// Name of the lock, up to 256 bytes, unique in the tenant.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Who acquires it, for people and for reentrant. Empty: the server makes a name.
+	// Name of the holder, for operators and for reentrant. Empty: the server generates one.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	// How long it lasts unless renewed: 1 s to 1 h, default 30 s.
+	// Lease: 1 s to 1 h, default 30 s. Renew renews it.
 	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
-	// How long to wait for it, at most to the call's deadline: 0 (try once) to 10 min, default 10 s. In an
-	// Execute, and behind a submit token or a page id, it is 0.
+	// Longest wait, also bounded by the call's deadline: 0 (no wait) to 10 min, default 10 s. 0 in an Execute, and in a
+	// call with a submit token or a page id.
 	Wait *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
-	// When the same holder, of the same principal, has it already, he has it once more, under the same
-	// fence, and the lease lasts from now, as long as the longer of the two. Needs a holder.
+	// If true and the same holder and principal already hold the lock, the call succeeds with the same fence,
+	// increments holds, and extends the lease: it lasts from now for the longer of the old and the new duration.
+	// Requires a holder.
 	Reentrant bool `protobuf:"varint,5,opt,name=reentrant,proto3" json:"reentrant,omitempty"`
-	// The lock guards a page id, or other work that must be done once: when another holder has it, this call is
-	// a duplicate (PAGE_LOCK_HELD), not a conflict.
+	// The lock guards a page id, or other work that must be done once. If another holder has it, this call is a
+	// duplicate (PAGE_LOCK_HELD), not a conflict.
 	GuardsPage    bool `protobuf:"varint,6,opt,name=guards_page,json=guardsPage,proto3" json:"guards_page,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -346,9 +347,9 @@ func (x *AcquireResponse) GetLock() *Lock {
 type RenewRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Of the acquisition.
+	// Fence of the acquisition.
 	Fence int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// How long it lasts from now: 1 s to 1 h; without it, as long as it was last asked to.
+	// New lease from now: 1 s to 1 h. Default: the previous duration.
 	Lease         *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -452,7 +453,7 @@ func (x *RenewResponse) GetLock() *Lock {
 type ReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Of the acquisition.
+	// Fence of the acquisition.
 	Fence         int64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -504,9 +505,9 @@ func (x *ReleaseRequest) GetFence() int64 {
 
 type ReleaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// FREE, or HELD when it was held more than once.
+	// FREE, or HELD if it was held more than once.
 	Lock *Lock `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
-	// It had been released before.
+	// True if it had been released before.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -646,11 +647,11 @@ func (x *GetResponse) GetLock() *Lock {
 
 type ListRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names that begin so.
+	// Only locks whose name has this prefix.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -710,7 +711,7 @@ func (x *ListRequest) GetPageToken() string {
 type ListResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Locks []*Lock                `protobuf:"bytes,1,rep,name=locks,proto3" json:"locks,omitempty"`
-	// Empty: this is the last page.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -839,7 +840,7 @@ func (x *HoldRequest) GetGuardsPage() bool {
 
 type HoldResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is since the last renewal.
+	// The lock after its acquisition or last renewal.
 	Lock          *Lock `protobuf:"bytes,1,opt,name=lock,proto3" json:"lock,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

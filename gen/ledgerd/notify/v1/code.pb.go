@@ -24,30 +24,31 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SendCodeRequest asks for a code.
+// SendCodeRequest describes a code to send.
 type SendCodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SMS or EMAIL.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// To whom: a phone number, or an e-mail address.
+	// Recipient: a phone number or an e-mail address.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// Type of the code, such as login: a code of one type is not valid for another.
+	// Type of the code, such as login. A code is valid only for its own type.
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	// Its template, which must have the variable code, a string; minutes, an integer, is offered too. Not
-	// set, or without a name: the tenant's template code, or else a built-in text.
+	// Template of the message. It must have the variable code (a string), and may have minutes (an integer). Not set,
+	// or without a name: the tenant's template "code", or, if there is none, a built-in text.
 	Template *TemplateUse `protobuf:"bytes,4,opt,name=template,proto3" json:"template,omitempty"`
-	// How many digits. Default 6.
+	// Number of digits, 4 to 10. Default 6.
 	Digits int32 `protobuf:"varint,5,opt,name=digits,proto3" json:"digits,omitempty"`
-	// How long it is good. Default 5 minutes.
+	// Life of the code, 30 s to 1 h. Default 5 minutes.
 	Life *durationpb.Duration `protobuf:"bytes,6,opt,name=life,proto3" json:"life,omitempty"`
-	// How long after the last code of this type to this recipient. Default 60 seconds.
+	// Least time since the last code of this type to this recipient. Default 60 seconds.
 	Interval *durationpb.Duration `protobuf:"bytes,7,opt,name=interval,proto3" json:"interval,omitempty"`
-	// How many of this type this recipient may get in 24 hours, whatever becomes of their messages. Default 10.
+	// Maximum number of codes of this type for this recipient in 24 hours, whatever becomes of their messages. Default
+	// 10.
 	DailyLimit int32 `protobuf:"varint,8,opt,name=daily_limit,json=dailyLimit,proto3" json:"daily_limit,omitempty"`
-	// Nothing is sent, and no code is valid: for recipients that the caller knows to have no account. All answers,
-	// also later ones, are as if a code had been sent.
+	// If true, nothing is sent and no code is valid. For recipients that the caller knows to have no account. All
+	// answers, also later ones, are as if a code had been sent.
 	Suppress bool `protobuf:"varint,9,opt,name=suppress,proto3" json:"suppress,omitempty"`
-	// IP address of the user that requested the code, such as the browser's: for limits by address.
+	// IP address of the user that requested the code, such as the browser's, for limits per address.
 	ClientIp      string `protobuf:"bytes,10,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -153,12 +154,12 @@ func (x *SendCodeRequest) GetClientIp() string {
 	return ""
 }
 
-// SendCodeResponse tells the times. It has neither the code nor the message.
+// SendCodeResponse has neither the code nor the message.
 type SendCodeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Until then it is good.
+	// End of the code's life.
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
-	// From then on there may be another one.
+	// Earliest time of the next code.
 	NextTime      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=next_time,json=nextTime,proto3" json:"next_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -208,18 +209,19 @@ func (x *SendCodeResponse) GetNextTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// VerifyCodeRequest tries a code.
+// VerifyCodeRequest is one try.
 type VerifyCodeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it was sent.
+	// Channel of SendCode.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// To whom.
+	// Recipient of SendCode.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// Type of the code.
+	// Type of SendCode.
 	Type string `protobuf:"bytes,3,opt,name=type,proto3" json:"type,omitempty"`
-	// What the user typed.
+	// Digits that the user entered.
 	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
-	// A wrong code is an error, CODE_WRONG. Set it in an Execute: else what stands behind it goes on.
+	// If true, a wrong code fails with CODE_WRONG. Set it in an Execute, or the other operations run after a wrong code
+	// too.
 	Required      bool `protobuf:"varint,5,opt,name=required,proto3" json:"required,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -290,12 +292,12 @@ func (x *VerifyCodeRequest) GetRequired() bool {
 	return false
 }
 
-// VerifyCodeResponse tells whether it is the right one.
+// VerifyCodeResponse is the result of the try.
 type VerifyCodeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// It was, and is used up now.
+	// True if the code was right. It is then used up.
 	Valid bool `protobuf:"varint,1,opt,name=valid,proto3" json:"valid,omitempty"`
-	// How many more wrong tries the code bears. 0: it is worth nothing any more.
+	// Wrong tries left before the code is void. 0: it is void.
 	TriesLeft     int32 `protobuf:"varint,2,opt,name=tries_left,json=triesLeft,proto3" json:"tries_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

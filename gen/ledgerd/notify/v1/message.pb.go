@@ -79,17 +79,17 @@ func (Channel) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{0}
 }
 
-// Priority orders messages while more are due than can be sent.
+// Priority orders messages when more are due than can be sent.
 type Priority int32
 
 const (
 	// As NORMAL.
 	Priority_PRIORITY_UNSPECIFIED Priority = 0
-	// Before all others: for messages that a user waits for.
+	// Before all others. For messages that a user waits for.
 	Priority_PRIORITY_HIGH Priority = 1
-	// As usual.
+	// Default.
 	Priority_PRIORITY_NORMAL Priority = 2
-	// After all others: for messages that no user waits for.
+	// After all others. For messages that no user waits for.
 	Priority_PRIORITY_LOW Priority = 3
 )
 
@@ -136,19 +136,19 @@ func (Priority) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{1}
 }
 
-// OnUnknown is what to do when it is unknown whether an attempt sent the message: the request was written, and
-// no response came back.
+// OnUnknown is what to do after an attempt with unknown outcome: the request was written, and no response arrived.
 type OnUnknown int32
 
 const (
-	// PARK for SMS and e-mail; RESEND for push and webhooks, whose receivers know the key.
+	// PARK for SMS and e-mail; RESEND for push and webhooks, whose receivers deduplicate by key.
 	OnUnknown_ON_UNKNOWN_UNSPECIFIED OnUnknown = 0
-	// It stays unknown until a delivery report or an operator settles it.
+	// The message stays UNKNOWN until a delivery report or an operator settles it.
 	OnUnknown_ON_UNKNOWN_PARK OnUnknown = 1
-	// It is sent again, to the same provider and with the same key: one that honours keys sends it once.
+	// The message is sent again, to the same provider and with the same key. A provider that honours keys sends it
+	// once.
 	OnUnknown_ON_UNKNOWN_RESEND OnUnknown = 2
-	// As PARK, and it cannot be requeued: for messages that are worthless a minute later. Content and recipient are
-	// not kept longer than it is tried.
+	// As PARK, but the message cannot be requeued. For messages that are worthless a minute later. Content and
+	// recipient are deleted as soon as it is sent, dead or unknown.
 	OnUnknown_ON_UNKNOWN_NEVER OnUnknown = 3
 )
 
@@ -195,17 +195,17 @@ func (OnUnknown) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{2}
 }
 
-// MessageState is how far a message is.
+// MessageState is the state of a message.
 type MessageState int32
 
 const (
-	// Its record was dropped, and only its biz_no is still known.
+	// The record was dropped; only the biz_no is still known.
 	MessageState_MESSAGE_STATE_UNSPECIFIED MessageState = 0
-	// To be sent, at once or at its time.
+	// Waiting to be sent, now or at not_before.
 	MessageState_MESSAGE_STATE_QUEUED MessageState = 1
-	// An attempt has begun that must not be repeated.
+	// An attempt is running that must not be repeated.
 	MessageState_MESSAGE_STATE_SENDING MessageState = 2
-	// The last attempt did not send it; another one follows.
+	// The last attempt failed. Not final: it is retried.
 	MessageState_MESSAGE_STATE_FAILED MessageState = 3
 	// It is unknown whether it was sent. A delivery report or an operator settles it.
 	MessageState_MESSAGE_STATE_UNKNOWN MessageState = 4
@@ -276,27 +276,27 @@ func (MessageState) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_message_proto_rawDescGZIP(), []int{3}
 }
 
-// Content is what a message says, written by the caller. A channel uses the fields that it has a use for.
+// Content is the content of a message, given by the caller. Each channel uses its own fields.
 type Content struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of an e-mail, and the title of a push message.
+	// Subject of an e-mail, or title of a push message.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Plain text.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// HTML of an e-mail. It is sent as it is: whatever stands in it that others wrote has to be escaped before.
+	// HTML of an e-mail. Sent unchanged: escape untrusted text before.
 	Html string `protobuf:"bytes,3,opt,name=html,proto3" json:"html,omitempty"`
-	// Files of an e-mail.
+	// Attachments of an e-mail.
 	Attachments []*Attachment `protobuf:"bytes,4,rep,name=attachments,proto3" json:"attachments,omitempty"`
-	// Templates that providers keep themselves, as SMS in China demands: the provider's template by the name of
-	// the provider in the server's configuration.
+	// Templates stored at providers, as SMS in China requires: template id by name of the provider in the server's
+	// configuration.
 	ProviderTemplates map[string]string `protobuf:"bytes,5,rep,name=provider_templates,json=providerTemplates,proto3" json:"provider_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Variables of those templates, in their order.
+	// Variables of these templates, in order.
 	Params []*Param `protobuf:"bytes,6,rep,name=params,proto3" json:"params,omitempty"`
-	// The event of a webhook, such as order.paid: letters, digits, dots, - and _.
+	// Event type of a webhook, such as order.paid: letters, digits, dots, - and _.
 	Type string `protobuf:"bytes,7,opt,name=type,proto3" json:"type,omitempty"`
-	// Body of a webhook, at most 256 KiB, or data of a push message: JSON.
+	// Body of a webhook, at most 256 KiB, or data of a push message. JSON.
 	Data []byte `protobuf:"bytes,8,opt,name=data,proto3" json:"data,omitempty"`
-	// Further header fields of an e-mail, such as List-Unsubscribe.
+	// Additional header fields of an e-mail, such as List-Unsubscribe.
 	Headers       map[string]string `protobuf:"bytes,9,rep,name=headers,proto3" json:"headers,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -398,9 +398,9 @@ func (x *Content) GetHeaders() map[string]string {
 // Param is a variable of a provider's template.
 type Param struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name there.
+	// Name of the variable at the provider.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Its value.
+	// Value.
 	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -450,16 +450,16 @@ func (x *Param) GetValue() string {
 	return ""
 }
 
-// Attachment is a file of an e-mail.
+// Attachment is a file in an e-mail.
 type Attachment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
+	// File name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Such as application/pdf.
+	// Media type, such as application/pdf.
 	Type string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
-	// All of it.
+	// Bytes of the file.
 	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	// The Content-ID by which the HTML shows it. Empty: a file to be saved.
+	// Content-ID for references in the HTML. Empty: a file to save.
 	Inline        string `protobuf:"bytes,4,opt,name=inline,proto3" json:"inline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -523,14 +523,14 @@ func (x *Attachment) GetInline() string {
 	return ""
 }
 
-// Message is what was to be sent, and how far it is.
+// Message is a message and its state.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number.
+	// Id of the message.
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// How far it is.
+	// State.
 	State MessageState `protobuf:"varint,2,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
-	// How it is sent.
+	// Channel.
 	Channel Channel `protobuf:"varint,3,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// The recipient, masked.
 	RecipientHint string `protobuf:"bytes,4,opt,name=recipient_hint,json=recipientHint,proto3" json:"recipient_hint,omitempty"`
@@ -538,19 +538,19 @@ type Message struct {
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
 	// The caller's business number.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Template, as name@version. Empty: the caller gave the content.
+	// Template, as name@version. Empty if the caller gave the content.
 	Template string `protobuf:"bytes,7,opt,name=template,proto3" json:"template,omitempty"`
 	// Locale of the template.
 	Locale string `protobuf:"bytes,8,opt,name=locale,proto3" json:"locale,omitempty"`
 	// Priority.
 	Priority Priority `protobuf:"varint,9,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// What happens when it is unknown whether it was sent.
+	// What to do after an attempt with unknown outcome.
 	OnUnknown OnUnknown `protobuf:"varint,10,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
-	// Attempts so far, since it was made or requeued. Set while it is open, which it is until it is sent or cancelled.
+	// Attempts since it was accepted or last requeued. Set while it is open: until it is sent or cancelled.
 	Attempts int32 `protobuf:"varint,11,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// After so many it is dead.
+	// Maximum number of attempts; then the message becomes DEAD.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// When it is tried next, at the earliest. Set while it is queued or failed.
+	// Earliest time of the next attempt. Set while it is QUEUED or FAILED.
 	NextAttemptTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=next_attempt_time,json=nextAttemptTime,proto3" json:"next_attempt_time,omitempty"`
 	// Error code of the last failure.
 	Code string `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"`
@@ -560,9 +560,9 @@ type Message struct {
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
 	// Not tried after this time.
 	GiveUpTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=give_up_time,json=giveUpTime,proto3" json:"give_up_time,omitempty"`
-	// When content and recipient are deleted.
+	// From then on content and recipient cannot be read. They are deleted within seven days.
 	ContentExpireTime *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=content_expire_time,json=contentExpireTime,proto3" json:"content_expire_time,omitempty"`
-	// When it was accepted.
+	// Time of acceptance.
 	AcceptTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=accept_time,json=acceptTime,proto3" json:"accept_time,omitempty"`
 	// X-Request-ID of the call that requested it.
 	RequestId string `protobuf:"bytes,20,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
@@ -749,7 +749,7 @@ func (x *Message) GetContentHash() []byte {
 	return nil
 }
 
-// Event is one step in the life of a message.
+// Event is one event in the life of a message.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind: sent, failed (another attempt follows), unknown, dead, cancelled, requeued, delivered, undelivered.
@@ -766,11 +766,11 @@ type Event struct {
 	Code string `protobuf:"bytes,6,opt,name=code,proto3" json:"code,omitempty"`
 	// Error text of the provider.
 	Error string `protobuf:"bytes,7,opt,name=error,proto3" json:"error,omitempty"`
-	// The process that saw it.
+	// Process that recorded the event.
 	Instance string `protobuf:"bytes,8,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Principal that cancelled, requeued or reported; provider:NAME for a provider. Empty for results of attempts.
 	Principal string `protobuf:"bytes,9,opt,name=principal,proto3" json:"principal,omitempty"`
-	// X-Request-ID of that call.
+	// X-Request-ID of the call by this principal.
 	RequestId     string `protobuf:"bytes,10,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

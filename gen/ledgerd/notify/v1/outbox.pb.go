@@ -25,42 +25,42 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SendRequest is a message to be sent.
+// SendRequest is a message to send.
 type SendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How.
+	// Channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// To whom: a phone number in E.164 (or as it is written in the server's region), an e-mail address, a device
-	// token, or the name of a webhook endpoint.
+	// Recipient: a phone number in E.164 (or as written in the server's region), an e-mail address, a device token, or
+	// the name of a webhook endpoint.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// What it says.
+	// Content of the message.
 	//
 	// Types that are valid to be assigned to Says:
 	//
 	//	*SendRequest_Content
 	//	*SendRequest_Template
 	Says isSendRequest_Says `protobuf_oneof:"says"`
-	// Business type, such as order.paid. Part of what a repeat is recognised by.
+	// Business type, such as order.paid. Repeats are recognised by recipient, content and business type.
 	BusinessType string `protobuf:"bytes,5,opt,name=business_type,json=businessType,proto3" json:"business_type,omitempty"`
-	// The caller's business number: it names one message for ever.
+	// Business number chosen by the caller. Unique for ever.
 	BizNo string `protobuf:"bytes,6,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Which messages are sent first.
+	// Priority.
 	Priority Priority `protobuf:"varint,7,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
 	// Not sent before this time: at most 30 days ahead. Not set: at once.
 	NotBefore *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
-	// How long after its time to send it is still tried. Default 24 hours.
+	// Time for attempts, from now or not_before. Default 24 hours.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,9,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
-	// How long content and recipient are kept at least: never shorter than the message is tried. Days end at midnight
-	// UTC. Default 48 hours.
+	// Least time to keep content and recipient; they are kept at least while the message is tried. Counted to the end
+	// of the day, UTC. Default 48 hours.
 	ContentLife *durationpb.Duration `protobuf:"bytes,10,opt,name=content_life,json=contentLife,proto3" json:"content_life,omitempty"`
-	// What happens when it is unknown whether it was sent.
+	// What to do after an attempt with unknown outcome.
 	OnUnknown OnUnknown `protobuf:"varint,11,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
-	// After so many attempts it is dead. Default 10.
+	// Maximum number of attempts; then the message becomes DEAD. Default 10.
 	MaxAttempts int32 `protobuf:"varint,12,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// For how long the same message to the same recipient about the same is answered with the first one, counted
-	// from when that was accepted. 0: it never is. Default: 1 hour for SMS and push, 24 hours for e-mail, 0 for webhooks.
+	// Window, from the acceptance of a message, in which an equal one (recipient, content, business type) is answered
+	// with it. 0: none. Default: 1 hour for SMS and push, 24 hours for e-mail, 0 for webhooks.
 	RepeatWindow *durationpb.Duration `protobuf:"bytes,13,opt,name=repeat_window,json=repeatWindow,proto3" json:"repeat_window,omitempty"`
-	// IP address of the user that the caller acts for, such as the browser's: for limits by address.
+	// IP address of the user that the caller acts for, such as the browser's, for limits per address.
 	ClientIp      string `protobuf:"bytes,14,opt,name=client_ip,json=clientIp,proto3" json:"client_ip,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -210,12 +210,12 @@ type isSendRequest_Says interface {
 }
 
 type SendRequest_Content struct {
-	// Written by the caller.
+	// Given by the caller.
 	Content *Content `protobuf:"bytes,3,opt,name=content,proto3,oneof"`
 }
 
 type SendRequest_Template struct {
-	// Written by a template.
+	// Rendered from a template.
 	Template *TemplateUse `protobuf:"bytes,4,opt,name=template,proto3,oneof"`
 }
 
@@ -223,12 +223,12 @@ func (*SendRequest_Content) isSendRequest_Says() {}
 
 func (*SendRequest_Template) isSendRequest_Says() {}
 
-// SendResponse has the message.
+// SendResponse has the accepted message.
 type SendResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
-	// It is a repeat: this is the first one, and nothing was sent.
+	// True for a repeat: message is the first one, and no message was accepted.
 	Existed       bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -278,13 +278,13 @@ func (x *SendResponse) GetExisted() bool {
 	return false
 }
 
-// SendBatchRequest has messages to be sent.
+// SendBatchRequest has messages to send.
 type SendBatchRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In this order. biz_no makes each of them safe to repeat, also when only a part was accepted. An item that breaks
-	// a rule of its fields fails the call.
+	// Messages, in order. With biz_no each can be repeated safely, also if only some were accepted. An item that breaks
+	// a rule of this file, such as one without a channel, fails the call; other invalid fields fail their item.
 	Items []*SendRequest `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
-	// All or none: the first error fails all, and its state tells which item it was.
+	// If true, all messages are accepted or none: the first error fails the call; its state has the item.
 	AllOrNothing  bool `protobuf:"varint,2,opt,name=all_or_nothing,json=allOrNothing,proto3" json:"all_or_nothing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -383,9 +383,9 @@ func (x *SendBatchResponse) GetResults() []*SendBatchResult {
 // SendBatchResult is the result of one item.
 type SendBatchResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message; 0: there was an error.
+	// Id of the message; 0 after an error.
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// It is a repeat: this is the first one.
+	// True for a repeat: message_id is that of the first message.
 	Existed bool `protobuf:"varint,2,opt,name=existed,proto3" json:"existed,omitempty"`
 	// The error that Send would have returned.
 	Error         *v1.ItemError `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
@@ -447,7 +447,7 @@ func (x *SendBatchResult) GetError() *v1.ItemError {
 // CancelMessageRequest names a message.
 type CancelMessageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// The message.
 	MessageId     int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -490,10 +490,10 @@ func (x *CancelMessageRequest) GetMessageId() int64 {
 	return 0
 }
 
-// CancelMessageResponse has the message.
+// CancelMessageResponse has the cancelled message.
 type CancelMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -544,7 +544,7 @@ type RequeueMessagesRequest struct {
 	//	*RequeueMessagesRequest_MessageId
 	//	*RequeueMessagesRequest_Filter
 	Target isRequeueMessagesRequest_Target `protobuf_oneof:"target"`
-	// How long from now on it is tried. Default 24 hours.
+	// Time for attempts, from now. Default 24 hours.
 	GiveUpAfter   *durationpb.Duration `protobuf:"bytes,3,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -617,12 +617,12 @@ type isRequeueMessagesRequest_Target interface {
 }
 
 type RequeueMessagesRequest_MessageId struct {
-	// One that is dead or unknown.
+	// One message that is dead or unknown.
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3,oneof"`
 }
 
 type RequeueMessagesRequest_Filter struct {
-	// All dead ones that fit and can still be sent, up to 1,000 a call: not those whose contents are gone.
+	// All dead messages that match, up to 1,000 a call, except those whose content was deleted.
 	Filter *DeadFilter `protobuf:"bytes,2,opt,name=filter,proto3,oneof"`
 }
 
@@ -630,12 +630,12 @@ func (*RequeueMessagesRequest_MessageId) isRequeueMessagesRequest_Target() {}
 
 func (*RequeueMessagesRequest_Filter) isRequeueMessagesRequest_Target() {}
 
-// DeadFilter says which dead messages.
+// DeadFilter selects dead messages.
 type DeadFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this channel. Not set: of any.
+	// Only messages of this channel. Not set: of all.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// That went wrong like this. Empty: in any way.
+	// Only messages with this error code. Empty: with any.
 	Code          string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -685,12 +685,12 @@ func (x *DeadFilter) GetCode() string {
 	return ""
 }
 
-// RequeueMessagesResponse tells how many.
+// RequeueMessagesResponse has the number of requeued messages.
 type RequeueMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// So many are queued again.
+	// Number of requeued messages.
 	Requeued int32 `protobuf:"varint,1,opt,name=requeued,proto3" json:"requeued,omitempty"`
-	// There may be more: call again, with a new Idempotency-Key.
+	// True if more may match: call again, with a new Idempotency-Key.
 	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -740,21 +740,21 @@ func (x *RequeueMessagesResponse) GetMore() bool {
 	return false
 }
 
-// ReportDeliveryRequest says what became of a message.
+// ReportDeliveryRequest reports the fate of a message.
 type ReportDeliveryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// The message.
 	//
 	// Types that are valid to be assigned to Target:
 	//
 	//	*ReportDeliveryRequest_MessageId
 	//	*ReportDeliveryRequest_ProviderMessage
 	Target isReportDeliveryRequest_Target `protobuf_oneof:"target"`
-	// It arrived; else it will not.
+	// True: it was delivered. False: it will not be.
 	Delivered bool `protobuf:"varint,3,opt,name=delivered,proto3" json:"delivered,omitempty"`
-	// Why not, in a word.
+	// Error code, if it was not delivered.
 	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
-	// Why not, in the provider's words, without the recipient.
+	// Error text of the provider, without the recipient.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -841,12 +841,12 @@ type isReportDeliveryRequest_Target interface {
 }
 
 type ReportDeliveryRequest_MessageId struct {
-	// By our number.
+	// Id of the message.
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3,oneof"`
 }
 
 type ReportDeliveryRequest_ProviderMessage struct {
-	// By the provider's.
+	// Id at the provider.
 	ProviderMessage *ProviderMessage `protobuf:"bytes,2,opt,name=provider_message,json=providerMessage,proto3,oneof"`
 }
 
@@ -854,12 +854,12 @@ func (*ReportDeliveryRequest_MessageId) isReportDeliveryRequest_Target() {}
 
 func (*ReportDeliveryRequest_ProviderMessage) isReportDeliveryRequest_Target() {}
 
-// ProviderMessage is a message by its provider's number.
+// ProviderMessage is a message by its provider's id.
 type ProviderMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As named in the server's configuration.
+	// Name of the provider in the server's configuration.
 	Provider string `protobuf:"bytes,1,opt,name=provider,proto3" json:"provider,omitempty"`
-	// Its number there.
+	// Id of the message at the provider.
 	ProviderMessageId string `protobuf:"bytes,2,opt,name=provider_message_id,json=providerMessageId,proto3" json:"provider_message_id,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -912,7 +912,7 @@ func (x *ProviderMessage) GetProviderMessageId() string {
 // ReportDeliveryResponse has the message.
 type ReportDeliveryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message       *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -963,7 +963,7 @@ type GetMessageRequest struct {
 	//	*GetMessageRequest_MessageId
 	//	*GetMessageRequest_BizNo
 	Target isGetMessageRequest_Target `protobuf_oneof:"target"`
-	// Also show to whom it goes and what it says, as long as that is kept: for administrators alone.
+	// Also return recipient and content, until content_life ends. Requires the role admin.
 	WithContent   bool `protobuf:"varint,3,opt,name=with_content,json=withContent,proto3" json:"with_content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1036,12 +1036,12 @@ type isGetMessageRequest_Target interface {
 }
 
 type GetMessageRequest_MessageId struct {
-	// By our number.
+	// Id of the message.
 	MessageId int64 `protobuf:"varint,1,opt,name=message_id,json=messageId,proto3,oneof"`
 }
 
 type GetMessageRequest_BizNo struct {
-	// By the caller's.
+	// Business number of the message.
 	BizNo string `protobuf:"bytes,2,opt,name=biz_no,json=bizNo,proto3,oneof"`
 }
 
@@ -1049,16 +1049,16 @@ func (*GetMessageRequest_MessageId) isGetMessageRequest_Target() {}
 
 func (*GetMessageRequest_BizNo) isGetMessageRequest_Target() {}
 
-// GetMessageResponse has the message.
+// GetMessageResponse has the message and its events.
 type GetMessageResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The message, after the call.
 	Message *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
-	// Its events, in order; the last 100.
+	// The last 100 events, in order.
 	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
-	// To whom it goes, if asked for.
+	// Recipient, if with_content was set.
 	Recipient string `protobuf:"bytes,3,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// Its content, if with_content was set. Never that of a verification code.
+	// Content, if with_content was set. Never that of a verification code.
 	Content       *Content `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1122,20 +1122,20 @@ func (x *GetMessageResponse) GetContent() *Content {
 	return nil
 }
 
-// ListMessagesRequest asks for messages.
+// ListMessagesRequest selects messages.
 type ListMessagesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this channel. Not set: of any. Needed with a recipient.
+	// Only messages of this channel. Not set: of all. Required with recipient.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// To this recipient.
+	// Only messages to this recipient.
 	Recipient string `protobuf:"bytes,2,opt,name=recipient,proto3" json:"recipient,omitempty"`
-	// In this state: queued, sending, failed, unknown or dead. Not set: in any.
+	// Only messages in this state: queued, sending, failed, unknown or dead. Not set: in all.
 	State MessageState `protobuf:"varint,3,opt,name=state,proto3,enum=ledgerd.notify.v1.MessageState" json:"state,omitempty"`
-	// With state dead or unknown: that went wrong like this. Empty: in any way.
+	// With state dead or unknown: only messages with this error code. Empty: with any.
 	Code string `protobuf:"bytes,4,opt,name=code,proto3" json:"code,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,5,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,6,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1213,12 +1213,12 @@ func (x *ListMessagesRequest) GetPageToken() string {
 	return ""
 }
 
-// ListMessagesResponse is a page.
+// ListMessagesResponse is a page of messages.
 type ListMessagesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Newest first.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// For the next page; empty after the last. A page may be short, even empty, and have a next.
+	// Empty on the last page. A page may be short, even empty, and not be the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1268,10 +1268,10 @@ func (x *ListMessagesResponse) GetNextPageToken() string {
 	return ""
 }
 
-// ListDeadLettersRequest asks for groups.
+// ListDeadLettersRequest selects groups.
 type ListDeadLettersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Unknown ones instead of dead ones.
+	// If true, groups of unknown messages instead of dead ones.
 	Unknown       bool `protobuf:"varint,1,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1360,16 +1360,16 @@ func (x *ListDeadLettersResponse) GetGroups() []*DeadLetterGroup {
 	return nil
 }
 
-// DeadLetterGroup are messages with which the same went wrong.
+// DeadLetterGroup is a group of messages with the same channel and error code.
 type DeadLetterGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this channel.
+	// Channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Error code.
 	Code string `protobuf:"bytes,2,opt,name=code,proto3" json:"code,omitempty"`
-	// So many, counted up to 10,000.
+	// Number of messages, counted up to 10,000.
 	Count int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
-	// The newest of them.
+	// Newest message of the group.
 	Example *Message `protobuf:"bytes,4,opt,name=example,proto3" json:"example,omitempty"`
 	// Error text of the provider.
 	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`

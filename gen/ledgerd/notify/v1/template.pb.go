@@ -25,7 +25,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// VariableKind is what a variable can be.
+// VariableKind is the kind of a variable's values.
 type VariableKind int32
 
 const (
@@ -34,11 +34,11 @@ const (
 	VariableKind_VARIABLE_KIND_STRING VariableKind = 1
 	// A whole number of 64 bits.
 	VariableKind_VARIABLE_KIND_INTEGER VariableKind = 2
-	// A decimal and its asset, shown as the locale writes numbers: 1,234.50 CNY.
+	// A decimal and its asset, formatted for the locale: 1,234.50 CNY.
 	VariableKind_VARIABLE_KIND_AMOUNT VariableKind = 3
-	// A moment, shown by its pattern.
+	// A time, formatted by the variable's pattern.
 	VariableKind_VARIABLE_KIND_TIME VariableKind = 4
-	// A whole http, https or mailto URL.
+	// A complete http, https or mailto URL.
 	VariableKind_VARIABLE_KIND_URL VariableKind = 5
 	// True or false.
 	VariableKind_VARIABLE_KIND_BOOL VariableKind = 6
@@ -97,12 +97,12 @@ func (VariableKind) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_template_proto_rawDescGZIP(), []int{0}
 }
 
-// TemplateUse is a message as a template writes it.
+// TemplateUse names a template and the values of its variables.
 type TemplateUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of a template of the message's channel.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Locale of the recipient, such as zh-Hant-TW. Taken is the nearest that there is: zh-Hant-TW, zh-Hant, zh, and
+	// Locale of the recipient, such as zh-Hant-TW. The nearest existing locale is used: zh-Hant-TW, zh-Hant, zh, and
 	// last the template's default.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
 	// A version, whatever its locale. 0: the newest.
@@ -179,21 +179,21 @@ type Variable struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Kind of its values.
 	Kind VariableKind `protobuf:"varint,2,opt,name=kind,proto3,enum=ledgerd.notify.v1.VariableKind" json:"kind,omitempty"`
-	// It may be missing: it is then empty, 0 or false.
+	// If true, the variable may be missing: it is then empty, 0 or false.
 	Optional bool `protobuf:"varint,3,opt,name=optional,proto3" json:"optional,omitempty"`
-	// There are any number of them, up to max_items.
+	// If true, the variable is a list of up to max_items values.
 	List bool `protobuf:"varint,4,opt,name=list,proto3" json:"list,omitempty"`
-	// How many at most. Default 100, up to 1,000.
+	// Maximum length of a list. Default 100, at most 1,000.
 	MaxItems int32 `protobuf:"varint,5,opt,name=max_items,json=maxItems,proto3" json:"max_items,omitempty"`
-	// How many characters a string has at most. Default 200, up to 10,000.
+	// Maximum length of a string, in characters. Default 200, at most 10,000.
 	MaxLength int32 `protobuf:"varint,6,opt,name=max_length,json=maxLength,proto3" json:"max_length,omitempty"`
-	// A string may have line breaks. Such a one cannot stand in a subject.
+	// If true, a string may have line breaks. Such a variable is not allowed in a subject.
 	Multiline bool `protobuf:"varint,7,opt,name=multiline,proto3" json:"multiline,omitempty"`
-	// Asset of amounts that come without one.
+	// Asset of amounts given without one.
 	Asset string `protobuf:"bytes,8,opt,name=asset,proto3" json:"asset,omitempty"`
-	// How a time is shown: date, time, datetime (the default), or letters of Unicode's patterns: yyyy-MM-dd HH:mm.
+	// Format of a time: date, time, datetime (the default), or a Unicode pattern such as yyyy-MM-dd HH:mm.
 	Pattern string `protobuf:"bytes,9,opt,name=pattern,proto3" json:"pattern,omitempty"`
-	// Zone that a time is shown in, such as Asia/Shanghai. Empty: as it was told.
+	// Time zone to format a time in, such as Asia/Shanghai. Empty: that of the value.
 	Zone string `protobuf:"bytes,10,opt,name=zone,proto3" json:"zone,omitempty"`
 	// Fields of a record: no lists, no records.
 	Fields        []*Variable `protobuf:"bytes,11,rep,name=fields,proto3" json:"fields,omitempty"`
@@ -308,12 +308,12 @@ func (x *Variable) GetFields() []*Variable {
 	return nil
 }
 
-// ProviderTemplate is a template that a provider keeps itself, as SMS in China demands.
+// ProviderTemplate is a template stored at a provider, as SMS in China requires.
 type ProviderTemplate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number there.
+	// Id of the template at the provider.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Its variables, in its order. Values are texts with variables, such as {{.code}}.
+	// Variables of the provider's template, in its order. Values are texts with our variables, such as {{.code}}.
 	Params        []*Param `protobuf:"bytes,2,rep,name=params,proto3" json:"params,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -363,28 +363,28 @@ func (x *ProviderTemplate) GetParams() []*Param {
 	return nil
 }
 
-// TemplateDefinition is what a template says in one locale. Texts have {{.name}} for a variable, {{if .name}} …
-// {{else}} … {{end}}, {{range .list}} … {{end}} over lists, and the functions number, asset, date, clock, plural, len,
-// eq, ne, lt, le, gt, ge, and, or, not. What stands in HTML is escaped as its place demands.
+// TemplateDefinition is a template in one locale. Texts have {{.name}} for a variable, {{if .name}} … {{else}} …
+// {{end}}, {{range .list}} … {{end}} over lists, and the functions number, asset, date, clock, plural, len, eq, ne,
+// lt, le, gt, ge, and, or, not. Values in HTML are escaped for their context.
 type TemplateDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of an e-mail, and the title of a push message.
+	// Subject of an e-mail, or title of a push message.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Plain text.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	// HTML of an e-mail.
 	Html string `protobuf:"bytes,3,opt,name=html,proto3" json:"html,omitempty"`
-	// Its variables. A message with other variables is refused.
+	// Variables. A message with other variables is refused.
 	Variables []*Variable `protobuf:"bytes,4,rep,name=variables,proto3" json:"variables,omitempty"`
-	// Templates at providers, by the name of the provider in the server's configuration.
+	// Templates stored at providers, by name of the provider in the server's configuration.
 	ProviderTemplates map[string]*ProviderTemplate `protobuf:"bytes,5,rep,name=provider_templates,json=providerTemplates,proto3" json:"provider_templates,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Priority of messages that name none.
+	// Priority of messages that set none.
 	Priority Priority `protobuf:"varint,6,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// What happens when it is unknown whether they were sent.
+	// What to do after an attempt with unknown outcome, for messages that set nothing.
 	OnUnknown OnUnknown `protobuf:"varint,7,opt,name=on_unknown,json=onUnknown,proto3,enum=ledgerd.notify.v1.OnUnknown" json:"on_unknown,omitempty"`
-	// After so many attempts they are dead.
+	// Maximum number of attempts of messages that set none.
 	MaxAttempts int32 `protobuf:"varint,8,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
-	// How long they are tried.
+	// Time for attempts of messages that set none.
 	GiveUpAfter   *durationpb.Duration `protobuf:"bytes,9,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -490,11 +490,12 @@ type PutTemplateRequest struct {
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// Name: a-z, 0-9, dots, - and _.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Locale that it is written in, such as en or zh-Hant.
+	// Locale of the texts, such as en or zh-Hant.
 	Locale string `protobuf:"bytes,3,opt,name=locale,proto3" json:"locale,omitempty"`
-	// What it says.
+	// Definition.
 	Definition *TemplateDefinition `protobuf:"bytes,4,opt,name=definition,proto3" json:"definition,omitempty"`
-	// Take this locale for recipients whose own there is not. The first locale of a template is that anyway.
+	// Make this the template's default locale, for recipients whose locale it does not have. The first locale of a
+	// template is its default anyway.
 	MakeDefault   bool `protobuf:"varint,5,opt,name=make_default,json=makeDefault,proto3" json:"make_default,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -565,16 +566,16 @@ func (x *PutTemplateRequest) GetMakeDefault() bool {
 	return false
 }
 
-// PutTemplateResponse tells the version.
+// PutTemplateResponse has the version.
 type PutTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number, counted through all locales of the template.
+	// Number of the version, counted over all locales of the template.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// The locale, as it is found by.
+	// Locale, in normal form.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
-	// It is the default locale.
+	// True if it is the default locale.
 	DefaultLocale bool `protobuf:"varint,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
-	// It says this already: there is no new version.
+	// True if the locale's newest version has this definition already: there is no new version.
 	Existed       bool `protobuf:"varint,4,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -641,11 +642,11 @@ func (x *PutTemplateResponse) GetExisted() bool {
 // DeleteTemplateRequest names a template.
 type DeleteTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its channel.
+	// Channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Its name.
+	// Name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Only this locale of it. Empty: all.
+	// Only this locale. Empty: all locales.
 	Locale        string `protobuf:"bytes,3,opt,name=locale,proto3" json:"locale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -702,10 +703,10 @@ func (x *DeleteTemplateRequest) GetLocale() string {
 	return ""
 }
 
-// DeleteTemplateResponse tells since when it is gone.
+// DeleteTemplateResponse has the time of the deletion.
 type DeleteTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Since then.
+	// Time of the deletion.
 	DeleteTime    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -751,11 +752,11 @@ func (x *DeleteTemplateResponse) GetDeleteTime() *timestamppb.Timestamp {
 // GetTemplateRequest names a template.
 type GetTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its channel.
+	// Channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Its name.
+	// Name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// A version, also of a template that was deleted. 0: the newest in every locale.
+	// A version, also of a deleted template. 0: the newest in each locale.
 	Version       int32 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -815,7 +816,7 @@ func (x *GetTemplateRequest) GetVersion() int32 {
 // GetTemplateResponse has the versions.
 type GetTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By locale.
+	// Ordered by locale.
 	Versions      []*TemplateVersion `protobuf:"bytes,1,rep,name=versions,proto3" json:"versions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -861,19 +862,19 @@ func (x *GetTemplateResponse) GetVersions() []*TemplateVersion {
 // TemplateVersion is a version, which never changes.
 type TemplateVersion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number.
+	// Number of the version.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Its locale.
+	// Locale.
 	Locale string `protobuf:"bytes,2,opt,name=locale,proto3" json:"locale,omitempty"`
-	// That is the template's default.
+	// True if this is the template's default locale.
 	DefaultLocale bool `protobuf:"varint,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
-	// What it says.
+	// Definition.
 	Definition *TemplateDefinition `protobuf:"bytes,4,opt,name=definition,proto3" json:"definition,omitempty"`
-	// When it was made.
+	// Time of creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// X-Request-ID of the call that made it.
+	// X-Request-ID of the call that created it.
 	RequestId string `protobuf:"bytes,6,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// When the template was deleted. Not set: it is there.
+	// Time when the template was deleted. Not set: it exists.
 	DeleteTime    *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=delete_time,json=deleteTime,proto3" json:"delete_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -958,14 +959,14 @@ func (x *TemplateVersion) GetDeleteTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// ListTemplatesRequest says which.
+// ListTemplatesRequest selects templates.
 type ListTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of this channel. Not set: of all.
+	// Only templates of this channel. Not set: of all.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where the page before ended.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1022,12 +1023,12 @@ func (x *ListTemplatesRequest) GetPageToken() string {
 	return ""
 }
 
-// ListTemplatesResponse has them.
+// ListTemplatesResponse is a page of templates.
 type ListTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By channel and name.
+	// Ordered by channel and name.
 	Templates []*Template `protobuf:"bytes,1,rep,name=templates,proto3" json:"templates,omitempty"`
-	// Empty: these were the last.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1080,15 +1081,15 @@ func (x *ListTemplatesResponse) GetNextPageToken() string {
 // Template is a template in a list.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its channel.
+	// Channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// Its name.
+	// Name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Its default locale.
+	// Default locale.
 	DefaultLocale string `protobuf:"bytes,3,opt,name=default_locale,json=defaultLocale,proto3" json:"default_locale,omitempty"`
-	// The newest version in each locale.
+	// Newest version of each locale.
 	Versions map[string]int32 `protobuf:"bytes,4,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	// When it was last changed.
+	// Time of the last change.
 	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1159,12 +1160,12 @@ func (x *Template) GetUpdateTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// PreviewTemplateRequest tries a template out.
+// PreviewTemplateRequest names a template to render.
 type PreviewTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its channel.
+	// Channel.
 	Channel Channel `protobuf:"varint,1,opt,name=channel,proto3,enum=ledgerd.notify.v1.Channel" json:"channel,omitempty"`
-	// The template, with values; or, with a definition, its locale and values.
+	// Template and values; with a definition: its locale and values.
 	Template *TemplateUse `protobuf:"bytes,2,opt,name=template,proto3" json:"template,omitempty"`
 	// Definition to render, in the locale of template. Not set: the stored template of that name.
 	Definition    *TemplateDefinition `protobuf:"bytes,3,opt,name=definition,proto3" json:"definition,omitempty"`
@@ -1223,16 +1224,16 @@ func (x *PreviewTemplateRequest) GetDefinition() *TemplateDefinition {
 	return nil
 }
 
-// PreviewTemplateResponse has what would be sent.
+// PreviewTemplateResponse has the content that would be sent, or the problems.
 type PreviewTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message. Not set: there are problems.
+	// Rendered content. Not set if there are problems.
 	Content *Content `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// All that is wrong.
+	// All problems.
 	Problems []*TemplateProblem `protobuf:"bytes,2,rep,name=problems,proto3" json:"problems,omitempty"`
-	// Template that it was rendered with, as name@version.
+	// Template used, as name@version.
 	Template string `protobuf:"bytes,3,opt,name=template,proto3" json:"template,omitempty"`
-	// Its locale.
+	// Locale.
 	Locale        string `protobuf:"bytes,4,opt,name=locale,proto3" json:"locale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1296,12 +1297,12 @@ func (x *PreviewTemplateResponse) GetLocale() string {
 	return ""
 }
 
-// TemplateProblem is something that is wrong.
+// TemplateProblem is one problem.
 type TemplateProblem struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where: variables.total, text, variables[2].name.
+	// Path, such as variables.total, text, variables[2].name.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// What.
+	// Description of the problem.
 	Description   string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,17 +24,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DisabledReason says why nothing is posted to an endpoint.
+// DisabledReason is why nothing is posted to an endpoint.
 type DisabledReason int32
 
 const (
 	// It is active.
 	DisabledReason_DISABLED_REASON_UNSPECIFIED DisabledReason = 0
-	// Somebody said so.
+	// A caller disabled it.
 	DisabledReason_DISABLED_REASON_BY_CALLER DisabledReason = 1
 	// It answered 410 Gone.
 	DisabledReason_DISABLED_REASON_GONE DisabledReason = 2
-	// Nothing but failures for five days.
+	// All attempts failed for five days.
 	DisabledReason_DISABLED_REASON_FAILING DisabledReason = 3
 )
 
@@ -81,28 +81,28 @@ func (DisabledReason) EnumDescriptor() ([]byte, []int) {
 	return file_ledgerd_notify_v1_webhook_service_proto_rawDescGZIP(), []int{0}
 }
 
-// Endpoint is where webhooks go.
+// Endpoint is a destination of webhooks.
 type Endpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name: the recipient of messages.
+	// Name, which is the recipient of messages.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where to post.
+	// URL to post to.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	// Events that it wants of those that are for all endpoints. None: every one.
+	// Types of published events that it subscribes to. Empty: all.
 	Types []string `protobuf:"bytes,3,rep,name=types,proto3" json:"types,omitempty"`
-	// For people.
+	// Description, for operators.
 	Description string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	// Why nothing is posted to it. Not set: it is active.
 	DisabledReason DisabledReason `protobuf:"varint,5,opt,name=disabled_reason,json=disabledReason,proto3,enum=ledgerd.notify.v1.DisabledReason" json:"disabled_reason,omitempty"`
-	// When it was disabled.
+	// Time when it was disabled.
 	DisableTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=disable_time,json=disableTime,proto3" json:"disable_time,omitempty"`
 	// Version of its secret.
 	SecretVersion int32 `protobuf:"varint,7,opt,name=secret_version,json=secretVersion,proto3" json:"secret_version,omitempty"`
-	// Until then the version before signs too.
+	// Until then requests also have a signature of the previous version.
 	PreviousExpireTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=previous_expire_time,json=previousExpireTime,proto3" json:"previous_expire_time,omitempty"`
-	// When the failures began that have not stopped since.
+	// Time of the first failure since the last success.
 	FailingSince *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=failing_since,json=failingSince,proto3" json:"failing_since,omitempty"`
-	// When it was made.
+	// Time of creation.
 	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -208,10 +208,10 @@ func (x *Endpoint) GetCreateTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// EventTypes are the events that an endpoint wants.
+// EventTypes are the types of events that an endpoint subscribes to.
 type EventTypes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as order.paid. None: every one.
+	// Types, such as order.paid. Empty: all.
 	Types         []string `protobuf:"bytes,1,rep,name=types,proto3" json:"types,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -257,13 +257,14 @@ func (x *EventTypes) GetTypes() []string {
 // CreateEndpointRequest describes an endpoint.
 type CreateEndpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name.
+	// Name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where to post: https, without a user, on port 443 or 8443 and at a public address unless the server allows others.
+	// URL to post to: https, without a user, on port 443 or 8443 and at a public address, unless the server allows
+	// others.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	// Events that it wants of those that are for all endpoints. Not set: every one.
+	// Types of published events that it subscribes to. Not set: all.
 	Types *EventTypes `protobuf:"bytes,3,opt,name=types,proto3" json:"types,omitempty"`
-	// For people.
+	// Description, for operators.
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -330,7 +331,7 @@ func (x *CreateEndpointRequest) GetDescription() string {
 // CreateEndpointResponse has the endpoint.
 type CreateEndpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The endpoint, after the call.
 	Endpoint      *Endpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -373,18 +374,18 @@ func (x *CreateEndpointResponse) GetEndpoint() *Endpoint {
 	return nil
 }
 
-// UpdateEndpointRequest says what to change: what is not set stays.
+// UpdateEndpointRequest changes the fields that are set.
 type UpdateEndpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// Name of the endpoint.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Where to post.
+	// URL to post to.
 	Url *string `protobuf:"bytes,2,opt,name=url,proto3,oneof" json:"url,omitempty"`
-	// Events that it wants.
+	// Types of published events that it subscribes to.
 	Types *EventTypes `protobuf:"bytes,3,opt,name=types,proto3" json:"types,omitempty"`
-	// For people.
+	// Description, for operators.
 	Description *string `protobuf:"bytes,4,opt,name=description,proto3,oneof" json:"description,omitempty"`
-	// Whether anything is posted to it. To enable it forgets its failures.
+	// Enables or disables it. Enabling it forgets its failures.
 	Enabled       *bool `protobuf:"varint,5,opt,name=enabled,proto3,oneof" json:"enabled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -458,7 +459,7 @@ func (x *UpdateEndpointRequest) GetEnabled() bool {
 // UpdateEndpointResponse has the endpoint.
 type UpdateEndpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The endpoint, after the call.
 	Endpoint      *Endpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -501,14 +502,14 @@ func (x *UpdateEndpointResponse) GetEndpoint() *Endpoint {
 	return nil
 }
 
-// RotateSecretRequest says which secret to replace.
+// RotateSecretRequest names a secret to replace.
 type RotateSecretRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which endpoint's.
+	// Name of the endpoint.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The version to be replaced.
+	// Version to replace.
 	SecretVersion int32 `protobuf:"varint,2,opt,name=secret_version,json=secretVersion,proto3" json:"secret_version,omitempty"`
-	// How long it goes on signing. Default 24 hours; 0: not at all, for one that others know.
+	// Time for which the replaced version still signs. Default 24 hours. 0: not at all, for a leaked secret.
 	Overlap       *durationpb.Duration `protobuf:"bytes,3,opt,name=overlap,proto3" json:"overlap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -568,7 +569,7 @@ func (x *RotateSecretRequest) GetOverlap() *durationpb.Duration {
 // RotateSecretResponse has the endpoint.
 type RotateSecretResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The endpoint, after the call.
 	Endpoint      *Endpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -614,7 +615,7 @@ func (x *RotateSecretResponse) GetEndpoint() *Endpoint {
 // DeleteEndpointRequest names an endpoint.
 type DeleteEndpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// Name of the endpoint.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -657,10 +658,10 @@ func (x *DeleteEndpointRequest) GetName() string {
 	return ""
 }
 
-// DeleteEndpointResponse has what was.
+// DeleteEndpointResponse has the deleted endpoint.
 type DeleteEndpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it was.
+	// The endpoint, before the call.
 	Endpoint      *Endpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -706,7 +707,7 @@ func (x *DeleteEndpointResponse) GetEndpoint() *Endpoint {
 // GetSecretRequest names an endpoint.
 type GetSecretRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// Name of the endpoint.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -752,7 +753,7 @@ func (x *GetSecretRequest) GetName() string {
 // GetSecretResponse has the secrets that sign now.
 type GetSecretResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest first: two while one is being replaced.
+	// Newest first. Two during the overlap of a replacement.
 	Secrets       []*Secret `protobuf:"bytes,1,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -795,12 +796,12 @@ func (x *GetSecretResponse) GetSecrets() []*Secret {
 	return nil
 }
 
-// Secret is what requests to an endpoint are signed with.
+// Secret is a key that signs requests to an endpoint.
 type Secret struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counted from 1.
+	// Version, from 1.
 	Version int32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// whsec_ and base64, as receivers' libraries take it.
+	// "whsec_" and base64, the form that receivers' libraries accept.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -853,7 +854,7 @@ func (x *Secret) GetSecret() string {
 // GetEndpointRequest names an endpoint.
 type GetEndpointRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which.
+	// Name of the endpoint.
 	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -899,7 +900,7 @@ func (x *GetEndpointRequest) GetName() string {
 // GetEndpointResponse has the endpoint.
 type GetEndpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// As it is now.
+	// The endpoint, after the call.
 	Endpoint      *Endpoint `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -947,7 +948,7 @@ type ListEndpointsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 1,000; 0 is 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where the page before ended.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -997,12 +998,12 @@ func (x *ListEndpointsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListEndpointsResponse is a page.
+// ListEndpointsResponse is a page of endpoints.
 type ListEndpointsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By name.
+	// Ordered by name.
 	Endpoints []*Endpoint `protobuf:"bytes,1,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
-	// Where the next page begins. Empty: there is none.
+	// Empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1055,18 +1056,18 @@ func (x *ListEndpointsResponse) GetNextPageToken() string {
 // PublishRequest is an event.
 type PublishRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened, such as order.paid. Receivers find it in the header webhook-event.
+	// Type of the event, such as order.paid. Sent in the header webhook-event.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
-	// Body of the requests: JSON.
+	// Body of the requests. JSON.
 	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// The caller's own number for the event: each endpoint gets one of it for ever. One that was made since gets it when it
-	// is asked for again.
+	// Business number of the event, chosen by the caller: each endpoint gets one message for it, for ever. A repeat
+	// also sends it to endpoints that were created since.
 	BizNo string `protobuf:"bytes,3,opt,name=biz_no,json=bizNo,proto3" json:"biz_no,omitempty"`
-	// Who goes first.
+	// Priority.
 	Priority Priority `protobuf:"varint,4,opt,name=priority,proto3,enum=ledgerd.notify.v1.Priority" json:"priority,omitempty"`
-	// How long it is still tried. Default 24 hours.
+	// Time for attempts. Default 24 hours.
 	GiveUpAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=give_up_after,json=giveUpAfter,proto3" json:"give_up_after,omitempty"`
-	// After so many attempts a message is dead. Default 10.
+	// Maximum number of attempts; then a message becomes DEAD. Default 10.
 	MaxAttempts   int32 `protobuf:"varint,6,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1147,7 +1148,7 @@ func (x *PublishRequest) GetMaxAttempts() int32 {
 // PublishResponse has the messages.
 type PublishResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One for each endpoint, by name.
+	// One for each endpoint, ordered by name.
 	Messages      []*PublishedMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1190,14 +1191,14 @@ func (x *PublishResponse) GetMessages() []*PublishedMessage {
 	return nil
 }
 
-// PublishedMessage is an event on its way to an endpoint.
+// PublishedMessage is the message of an event to one endpoint.
 type PublishedMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The endpoint's name.
+	// Name of the endpoint.
 	Endpoint string `protobuf:"bytes,1,opt,name=endpoint,proto3" json:"endpoint,omitempty"`
-	// The message.
+	// Id of the message.
 	MessageId int64 `protobuf:"varint,2,opt,name=message_id,json=messageId,proto3" json:"message_id,omitempty"`
-	// It is a repeat: this is the first one.
+	// True for a repeat: message_id is that of the first message.
 	Existed       bool `protobuf:"varint,3,opt,name=existed,proto3" json:"existed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

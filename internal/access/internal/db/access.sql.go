@@ -63,7 +63,8 @@ func (q *Queries) APIKeyInsert(ctx context.Context, db DBTX, arg APIKeyInsertPar
 }
 
 const aPIKeyList = `-- name: APIKeyList :many
-select key_id, principal, role, created_at, revoked_at from access_api_keys where tenant_id = $1 order by created_at
+select key_id, principal, role, created_at, revoked_at from access_api_keys where tenant_id = $1
+    order by created_at
 `
 
 type APIKeyListRow struct {
@@ -101,8 +102,9 @@ func (q *Queries) APIKeyList(ctx context.Context, db DBTX, tenantID int32) ([]AP
 }
 
 const aPIKeyRevoke = `-- name: APIKeyRevoke :execrows
-update access_api_keys set revoked_at = clock_timestamp()
-where tenant_id = $1 and key_id = $2 and revoked_at is null
+update access_api_keys k set revoked_at = c.now
+from (select clock_timestamp() as now) c
+where k.tenant_id = $1 and k.key_id = $2 and k.revoked_at is null
 `
 
 type APIKeyRevokeParams struct {
@@ -136,7 +138,8 @@ func (q *Queries) PolicyDelete(ctx context.Context, db DBTX, arg PolicyDeletePar
 }
 
 const policyList = `-- name: PolicyList :many
-select operation, key_required, token_required, key_life_s, updated_at from access_policies where tenant_id = $1 order by operation
+select operation, key_required, token_required, key_life_s, updated_at from access_policies
+    where tenant_id = $1 order by operation
 `
 
 type PolicyListRow struct {
@@ -177,7 +180,7 @@ const policyUpsert = `-- name: PolicyUpsert :exec
 insert into access_policies (tenant_id, operation, key_required, token_required, key_life_s)
 values ($1, $2, $3, $4, $5)
 on conflict on constraint access_policies_pkey do update set key_required = excluded.key_required,
-    token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = clock_timestamp()
+    token_required = excluded.token_required, key_life_s = excluded.key_life_s, updated_at = excluded.updated_at
 `
 
 type PolicyUpsertParams struct {
@@ -210,19 +213,28 @@ func (q *Queries) TenantGet(ctx context.Context, db DBTX, name string) (int32, e
 	return tenant_id, err
 }
 
-const tenantUpsert = `-- name: TenantUpsert :one
-
-with made as (
-    insert into access_tenants (name) values ($1) on conflict (name) do nothing returning tenant_id
-)
-select tenant_id from made union all select tenant_id from access_tenants where name = $1 limit 1
+const tenantInsert = `-- name: TenantInsert :one
+insert into access_tenants (tenant_id, name)
+select coalesce(max(t.tenant_id), 0) + 1, $1::text from access_tenants t
+returning tenant_id
 `
 
-// Tenants and API keys.
-// Makes a tenant, or finds it.
-func (q *Queries) TenantUpsert(ctx context.Context, db DBTX, name string) (int32, error) {
-	row := db.QueryRow(ctx, tenantUpsert, name)
+// Creates a tenant with the next number.
+func (q *Queries) TenantInsert(ctx context.Context, db DBTX, name string) (int32, error) {
+	row := db.QueryRow(ctx, tenantInsert, name)
 	var tenant_id int32
 	err := row.Scan(&tenant_id)
 	return tenant_id, err
+}
+
+const tenantLock = `-- name: TenantLock :exec
+
+select pg_advisory_xact_lock(77004, 0)
+`
+
+// Tenants and API keys.
+// Prevents other transactions from creating a tenant until this one ends.
+func (q *Queries) TenantLock(ctx context.Context, db DBTX) error {
+	_, err := db.Exec(ctx, tenantLock)
+	return err
 }

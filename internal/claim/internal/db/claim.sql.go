@@ -23,8 +23,8 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some claims whose life is over, oldest first, without waiting for anybody. now(), because an
-// index cannot be searched by a clock that moves: all live ones would be read.
+// Deletes some expired claims, oldest first, skipping locked rows. Uses now(), because clock_timestamp() cannot be an
+// index condition: all live rows would be read.
 func (q *Queries) ClaimClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, claimClean, batch)
 	if err != nil {
@@ -64,7 +64,7 @@ with dropped as (
 select commit_expect(count(*), cardinality($1::tid[]))::text from dropped
 `
 
-// Frees keys.
+// Deletes claims.
 func (q *Queries) ClaimDrop(ctx context.Context, db DBTX, tids []pgtype.TID) (string, error) {
 	row := db.QueryRow(ctx, claimDrop, tids)
 	var column_1 string
@@ -115,11 +115,12 @@ func (q *Queries) ClaimGet(ctx context.Context, db DBTX, arg ClaimGetParams) (Cl
 }
 
 const claimInsert = `-- name: ClaimInsert :exec
-insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, parts, principal, request_id, claimed_at, expires_at)
-select coalesce(u.tenant_id, $1::integer), coalesce(u.scope, $2::text), u.key, u.claim_id, coalesce(u.uses, $3::bigint),
-    nullif(coalesce(u.owner, $4::text), ''), nullif(coalesce(u.result, $5::text), ''), u.parts,
-    coalesce(u.principal, $6::text), u.request_id, $7::timestamptz,
-    nullif(coalesce(u.expires_at, $8::timestamptz), '0001-01-01 00:00:00+00')
+insert into claim_keys (tenant_id, scope, key, claim_id, uses, owner, result, parts, principal, request_id,
+    claimed_at, expires_at)
+select coalesce(u.tenant_id, $1::integer), coalesce(u.scope, $2::text), u.key, u.claim_id,
+    coalesce(u.uses, $3::bigint), nullif(coalesce(u.owner, $4::text), ''),
+    nullif(coalesce(u.result, $5::text), ''), u.parts, coalesce(u.principal, $6::text), u.request_id,
+    $7::timestamptz, nullif(coalesce(u.expires_at, $8::timestamptz), '0001-01-01 00:00:00+00')
 from (
     select unnest($9::integer[]) as tenant_id, unnest($10::text[]) as scope, unnest($11::text[]) as key,
         unnest($12::bigint[]) as claim_id, unnest($13::bigint[]) as uses, unnest($14::text[]) as owner,
@@ -150,8 +151,8 @@ type ClaimInsertParams struct {
 	ExpiresAt  []time.Time
 }
 
-// In the order of the arrays, which callers sort. An array is null when all its elements are the one beside it: that
-// is cheaper to send and to take apart.
+// Inserts claims in the order of the arrays, which callers sort. An array is null if all its elements equal the
+// scalar beside it: that is cheaper to send and to decode.
 func (q *Queries) ClaimInsert(ctx context.Context, db DBTX, arg ClaimInsertParams) error {
 	_, err := db.Exec(ctx, claimInsert,
 		arg.Tenant,
@@ -179,7 +180,8 @@ func (q *Queries) ClaimInsert(ctx context.Context, db DBTX, arg ClaimInsertParam
 
 const claimLock = `-- name: ClaimLock :many
 
-select u.n::integer as n, k.ctid, k.claim_id, k.uses, k.owner, k.result, k.parts, k.principal, k.request_id, k.claimed_at, k.expires_at
+select u.n::integer as n, k.ctid, k.claim_id, k.uses, k.owner, k.result, k.parts, k.principal, k.request_id,
+    k.claimed_at, k.expires_at
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($3::text[]) as scope, unnest($1::text[]) as key
@@ -213,9 +215,9 @@ type ClaimLockRow struct {
 	ExpiresAt *time.Time
 }
 
-// What is done with claims. The tenant comes through an array and the index through a lateral sub-select, so
-// that a plan made on an empty table stays right on a full one.
-// Locks claims in the order of the arrays, which callers sort by tenant, scope, key; n is the position, from 1.
+// Statements on claims. The tenant is passed in an array and the index is reached by a lateral sub-select, so that a
+// generic plan made on an empty table stays right on a full one.
+// Locks claims in the order of the arrays, which callers sort by tenant, scope and key. n is the position, from 1.
 func (q *Queries) ClaimLock(ctx context.Context, db DBTX, arg ClaimLockParams) ([]ClaimLockRow, error) {
 	rows, err := db.Query(ctx, claimLock, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {
@@ -255,7 +257,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest life has been over, of claims that are still there; 0: there are none.
+// Age of the oldest expired claim that is still there, in seconds; 0: there is none.
 func (q *Queries) ClaimOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, claimOverdue)
 	var seconds float64
@@ -266,11 +268,12 @@ func (q *Queries) ClaimOverdue(ctx context.Context, db DBTX) (float64, error) {
 const claimRenew = `-- name: ClaimRenew :one
 with renewed as (
     update claim_keys c
-    set claim_id = u.claim_id, uses = u.uses, owner = nullif(u.owner, ''), result = nullif(u.result, ''), parts = u.parts,
-        principal = u.principal, request_id = u.request_id, claimed_at = $2::timestamptz,
+    set claim_id = u.claim_id, uses = u.uses, owner = nullif(u.owner, ''), result = nullif(u.result, ''),
+        parts = u.parts, principal = u.principal, request_id = u.request_id, claimed_at = $2::timestamptz,
         expires_at = nullif(u.expires_at, '0001-01-01 00:00:00+00')
     from (
-        select unnest($1::tid[]) as tid, unnest($3::bigint[]) as claim_id, unnest($4::bigint[]) as uses, unnest($5::text[]) as owner,
+        select unnest($1::tid[]) as tid, unnest($3::bigint[]) as claim_id,
+            unnest($4::bigint[]) as uses, unnest($5::text[]) as owner,
         unnest($6::text[]) as result, unnest($7::jsonb[]) as parts, unnest($8::text[]) as principal,
         unnest($9::text[]) as request_id, unnest($10::timestamptz[]) as expires_at
         offset 0
@@ -294,7 +297,7 @@ type ClaimRenewParams struct {
 	ExpiresAt  []time.Time
 }
 
-// Claims anew keys whose row is still there. Rows are found by the place where they were locked.
+// Claims keys again whose expired row is still there. Rows are found by ctid, since they are locked.
 func (q *Queries) ClaimRenew(ctx context.Context, db DBTX, arg ClaimRenewParams) (string, error) {
 	row := db.QueryRow(ctx, claimRenew,
 		arg.Tids,

@@ -32,9 +32,9 @@ type CleanBeginRow struct {
 	SetConfig_7 string
 }
 
-// The cleaner's statements.
-// Settings of one transaction that deletes a batch, and whether this process may: of all on the database
-// one cleans a table at a time. As for the engine's batches the index is taken however empty the table was.
+// Statements of the background task that deletes expired rows.
+// Settings of a transaction that deletes one batch of rows, and an advisory lock, so that one process of the database
+// cleans a table at a time. As in the engine's batches, indexes are used even on empty tables.
 func (q *Queries) CleanBegin(ctx context.Context, db DBTX, name string) (CleanBeginRow, error) {
 	row := db.QueryRow(ctx, cleanBegin, name)
 	var i CleanBeginRow

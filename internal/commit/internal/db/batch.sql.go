@@ -16,7 +16,7 @@ const batchBlock = `-- name: BatchBlock :one
 select nextval('commit_batch_seq')::bigint as first
 `
 
-// First of a block of 1,000 batch numbers.
+// First number of a block of 1,000 batch numbers.
 func (q *Queries) BatchBlock(ctx context.Context, db DBTX) (int64, error) {
 	row := db.QueryRow(ctx, batchBlock)
 	var first int64
@@ -38,7 +38,7 @@ type BatchInsertParams struct {
 	Instance    string
 }
 
-// Last statement of a batch before COMMIT. Answers the transaction.
+// Last statement of a batch before COMMIT. Returns the transaction id.
 func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParams) (pgtype.Uint32, error) {
 	row := db.QueryRow(ctx, batchInsert,
 		arg.BatchID,
@@ -52,15 +52,28 @@ func (q *Queries) BatchInsert(ctx context.Context, db DBTX, arg BatchInsertParam
 	return xmin, err
 }
 
-const batchVoid = `-- name: BatchVoid :one
-with void as (
-    insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
-    values ($1, $2, clock_timestamp(), 0, $3)
-    on conflict (batch_id) do nothing
-    returning commands, nonce
-)
-select commands, nonce from void
-union all select commands, nonce from commit_batches where batch_id = $1 limit 1
+const batchOutcome = `-- name: BatchOutcome :one
+select commands, nonce from commit_batches where batch_id = $1
+`
+
+type BatchOutcomeRow struct {
+	Commands int32
+	Nonce    int64
+}
+
+// The row under the number of a batch, after BatchVoid. If it has commands and the nonce of the attempt, the attempt
+// committed. Otherwise it never will, because its own row would violate the primary key.
+func (q *Queries) BatchOutcome(ctx context.Context, db DBTX, batchID int64) (BatchOutcomeRow, error) {
+	row := db.QueryRow(ctx, batchOutcome, batchID)
+	var i BatchOutcomeRow
+	err := row.Scan(&i.Commands, &i.Nonce)
+	return i, err
+}
+
+const batchVoid = `-- name: BatchVoid :exec
+insert into commit_batches (batch_id, nonce, committed_at, commands, instance)
+values ($1, $2, clock_timestamp(), 0, $3)
+on conflict (batch_id) do nothing
 `
 
 type BatchVoidParams struct {
@@ -69,19 +82,11 @@ type BatchVoidParams struct {
 	Instance string
 }
 
-type BatchVoidRow struct {
-	Commands int32
-	Nonce    int64
-}
-
-// Settles a batch whose COMMIT got no answer: puts a row of no commands under its number. Waits for
-// the other transaction if it still runs. Answers the row that is there: with commands and the nonce of the
-// attempt, the attempt committed; any other row, and it never will, because its own row would collide.
-func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) (BatchVoidRow, error) {
-	row := db.QueryRow(ctx, batchVoid, arg.BatchID, arg.Nonce, arg.Instance)
-	var i BatchVoidRow
-	err := row.Scan(&i.Commands, &i.Nonce)
-	return i, err
+// Settles a batch whose COMMIT got no response: inserts a row without commands under its number. Waits for the other
+// transaction if it is still in progress.
+func (q *Queries) BatchVoid(ctx context.Context, db DBTX, arg BatchVoidParams) error {
+	_, err := db.Exec(ctx, batchVoid, arg.BatchID, arg.Nonce, arg.Instance)
+	return err
 }
 
 const batchWitness = `-- name: BatchWitness :exec
@@ -98,9 +103,9 @@ type BatchWitnessParams struct {
 	Instance    string
 }
 
-// Last statement before COMMIT of a batch that wrote nothing. Where there are synchronous standbys the batch leaves its
-// row all the same: what its commands found may be visible here and not yet flushed there, and a COMMIT that waits for
-// its own row waits for all before it too.
+// Last statement before COMMIT of a batch that wrote nothing. With synchronous standbys the batch inserts its row all
+// the same: its commands may have read rows that are visible here but not yet flushed there, and a COMMIT that waits
+// for its own row also waits for all rows before it.
 func (q *Queries) BatchWitness(ctx context.Context, db DBTX, arg BatchWitnessParams) error {
 	_, err := db.Exec(ctx, batchWitness,
 		arg.BatchID,
@@ -118,7 +123,7 @@ where locktype = 'advisory' and classid = 77001 and objid = 0 and objsubid = 2 a
     and database = (select oid from pg_database where datname = current_database())
 `
 
-// Batches that run, in all processes on this database.
+// Number of batches in progress, of all processes on this database.
 func (q *Queries) BatchesOpen(ctx context.Context, db DBTX) ([]string, error) {
 	rows, err := db.Query(ctx, batchesOpen)
 	if err != nil {
@@ -143,7 +148,7 @@ const clockRead = `-- name: ClockRead :one
 select clock_timestamp()::timestamptz as now
 `
 
-// Time of the batch, read after all row locks are held.
+// Time of the batch, read after its rows: locked, or, in an optimistic batch, read or taken over.
 func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 	row := db.QueryRow(ctx, clockRead)
 	var now time.Time
@@ -152,11 +157,11 @@ func (q *Queries) ClockRead(ctx context.Context, db DBTX) (time.Time, error) {
 }
 
 const durabilityRaise = `-- name: DurabilityRaise :exec
-select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
-    set_config('client_min_messages', 'warning', true)
+select set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
+    then 'on' else current_setting('synchronous_commit') end, true), set_config('client_min_messages', 'warning', true)
 `
 
-// Makes a transaction as durable as batches are, whatever the role's or the database's default says.
+// Makes a transaction as durable as a batch, whatever default the role or the database has.
 func (q *Queries) DurabilityRaise(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, durabilityRaise)
 	return err
@@ -173,8 +178,8 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some keys whose life is over, oldest first, without waiting for anybody. now(), because an
-// index cannot be searched by a clock that moves: all live keys would be read.
+// Deletes some expired keys, oldest first, skipping locked rows. Uses now(), because clock_timestamp() cannot be an
+// index condition: all live keys would be read.
 func (q *Queries) KeyClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, keyClean, batch)
 	if err != nil {
@@ -184,8 +189,10 @@ func (q *Queries) KeyClean(ctx context.Context, db DBTX, batch int32) (int64, er
 }
 
 const keyInsert = `-- name: KeyInsert :exec
-insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at, expires_at)
-select u.tenant_id, u.principal, u.operation, u.key, u.refused, u.fingerprint, u.answer, u.request_id, $1::timestamptz, u.expires_at
+insert into commit_keys (tenant_id, principal, operation, key, refused, fingerprint, answer, request_id, created_at,
+    expires_at)
+select u.tenant_id, u.principal, u.operation, u.key, u.refused, u.fingerprint, u.answer, u.request_id,
+    $1::timestamptz, u.expires_at
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as principal,
         unnest($4::text[]) as operation, unnest($5::text[]) as key,
@@ -209,7 +216,7 @@ type KeyInsertParams struct {
 	ExpiresAt    []time.Time
 }
 
-// Records answers under keys that were free. The order is the same in every process.
+// Records answers under new keys. All processes insert in the same order.
 func (q *Queries) KeyInsert(ctx context.Context, db DBTX, arg KeyInsertParams) error {
 	_, err := db.Exec(ctx, keyInsert,
 		arg.Now,
@@ -258,7 +265,7 @@ type KeyLookupRow struct {
 	ExpiresAt   time.Time
 }
 
-// What is recorded under the request keys of a batch; n is the position in the arrays, from 1.
+// Answers recorded under the request keys of a batch. n is the position in the arrays, from 1.
 func (q *Queries) KeyLookup(ctx context.Context, db DBTX, arg KeyLookupParams) ([]KeyLookupRow, error) {
 	rows, err := db.Query(ctx, keyLookup,
 		arg.Keys,
@@ -299,7 +306,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest life has been over, of keys that are still there; 0: there are none.
+// Age of the oldest expired key that is still there, in seconds; 0: there is none.
 func (q *Queries) KeyOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, keyOverdue)
 	var seconds float64
@@ -348,8 +355,8 @@ type KeyRenewParams struct {
 	Seen         []time.Time
 }
 
-// Records answers under keys whose life was over but whose row was still there. Fails when somebody
-// renewed or deleted one of them meanwhile.
+// Records answers under expired keys whose row is still there. Fails if another transaction renewed or deleted one of
+// them meanwhile.
 func (q *Queries) KeyRenew(ctx context.Context, db DBTX, arg KeyRenewParams) (string, error) {
 	row := db.QueryRow(ctx, keyRenew,
 		arg.Keys,
@@ -373,7 +380,7 @@ const lockTimeoutApply = `-- name: LockTimeoutApply :exec
 select set_config('lock_timeout', $1::text, true)
 `
 
-// For the rest of the transaction.
+// Sets the lock timeout for the rest of the transaction.
 func (q *Queries) LockTimeoutApply(ctx context.Context, db DBTX, lockTimeout string) error {
 	_, err := db.Exec(ctx, lockTimeoutApply, lockTimeout)
 	return err
@@ -385,7 +392,8 @@ select pg_advisory_xact_lock_shared(77001, 0), set_config('lock_timeout', $1::te
     set_config('statement_timeout', $2::text, true),
     set_config('idle_in_transaction_session_timeout', $3::text, true),
     set_config('client_connection_check_interval', '5s', true),
-    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on' else current_setting('synchronous_commit') end, true),
+    set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local') then 'on'
+    else current_setting('synchronous_commit') end, true),
     set_config('client_min_messages', 'warning', true), -- one at COMMIT says that a standby was not waited for
     set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true),
@@ -400,11 +408,11 @@ type SettingsApplyParams struct {
 	IdleTimeout      string
 }
 
-// The commit engine's statements. Look-ups take the tenant through an array and the index by a
-// lateral sub-select, so that a plan made on an empty table stays right on a full one.
-// Settings of one transaction, not of the session, so that they hold behind a pooler too, and the lock
-// by which BatchesOpen knows it: taken before the transaction reads the clock. Plans are generic: one
-// made for the arrays at hand costs more than it could save, in every batch.
+// Statements of the commit engine. The tenant is passed in an array and the index is reached by a lateral sub-select,
+// so that a generic plan made on an empty table stays right on a full one.
+// Settings for one transaction, not for the session, so that they also hold behind a pooler; and the advisory lock
+// that BatchesOpen looks for, which is taken before the transaction reads the clock. Plans are generic: planning for
+// the arrays at hand would cost more than it could save, in every batch.
 func (q *Queries) SettingsApply(ctx context.Context, db DBTX, arg SettingsApplyParams) error {
 	_, err := db.Exec(ctx, settingsApply, arg.LockTimeout, arg.StatementTimeout, arg.IdleTimeout)
 	return err

@@ -28,8 +28,8 @@ type CountsAddParams struct {
 	Counts     []int64
 }
 
-// How calls with a request key ended: added up beside the batches, not in them.
-// Adds counts to this hour's. The order is the same in every process.
+// Outcomes of calls with a request key. They are counted outside of the batches.
+// Adds to the counts of this hour. All processes update in the same order.
 func (q *Queries) CountsAdd(ctx context.Context, db DBTX, arg CountsAddParams) error {
 	_, err := db.Exec(ctx, countsAdd,
 		arg.Tenants,
@@ -67,7 +67,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest counts have been older than 90 days; 0: there are none.
+// How long the oldest counts have been older than 90 days, in seconds; 0: there are none.
 func (q *Queries) CountsOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, countsOverdue)
 	var seconds float64

@@ -14,7 +14,7 @@ const epochBegin = `-- name: EpochBegin :exec
 insert into commit_epochs (epoch) select commit_epoch() on conflict (epoch) do nothing
 `
 
-// Notices the epoch. Another server may have done so.
+// Records the present epoch, unless another server has done so.
 func (q *Queries) EpochBegin(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, epochBegin)
 	return err
@@ -22,7 +22,8 @@ func (q *Queries) EpochBegin(ctx context.Context, db DBTX) error {
 
 const epochRead = `-- name: EpochRead :one
 
-select e.epoch::integer as epoch, coalesce(l.nonce, '')::text as nonce, coalesce(l.began_at, 'epoch')::timestamptz as began_at
+select e.epoch::integer as epoch, coalesce(l.nonce, '')::text as nonce,
+    coalesce(l.began_at, 'epoch')::timestamptz as began_at
 from (select commit_epoch() as epoch) e
 left join commit_epochs l on l.epoch = e.epoch
 `
@@ -33,8 +34,8 @@ type EpochReadRow struct {
 	BeganAt time.Time
 }
 
-// The epochs of the database's history.
-// The epoch now. No nonce: no server has noticed it yet.
+// Epochs of the database's history.
+// The present epoch. An empty nonce means that no server has recorded it yet.
 func (q *Queries) EpochRead(ctx context.Context, db DBTX) (EpochReadRow, error) {
 	row := db.QueryRow(ctx, epochRead)
 	var i EpochReadRow

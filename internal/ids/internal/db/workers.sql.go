@@ -13,7 +13,8 @@ import (
 const workerLease = `-- name: WorkerLease :one
 
 with asked as materialized (
-    select cast($1 as bigint) * interval '1 ms' as term, cast($2 as timestamptz) as clock_at, cast($3 as text) as holder,
+    select cast($1 as bigint) * interval '1 ms' as term, cast($2 as timestamptz) as clock_at,
+        cast($3 as text) as holder, statement_timestamp() as now,
         set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
             then 'on' else current_setting('synchronous_commit') end, true) as durable
 ), free as (
@@ -25,8 +26,8 @@ with asked as materialized (
     for no key update skip locked
 )
 update ids_workers w
-set fence = w.fence + 1, holder = a.holder, leased_at = statement_timestamp(), leased_until = statement_timestamp() + a.term,
-    high_water_at = greatest(statement_timestamp(), a.clock_at) + a.term
+set fence = w.fence + 1, holder = a.holder, leased_at = a.now, leased_until = a.now + a.term,
+    high_water_at = greatest(a.now, a.clock_at) + a.term
 from free f, asked a
 where w.worker = f.worker and a.durable <> 'off'
 returning w.worker, w.fence, f.floor_at, w.high_water_at, w.leased_at as now
@@ -46,13 +47,13 @@ type WorkerLeaseRow struct {
 	Now         time.Time
 }
 
-// Leases of worker numbers. Each is one statement and a transaction of its own, so that a process that
-// is stopped in the middle holds no lock. Its COMMIT waits for the disk, and for the synchronous standby
-// if there is one, whatever the settings of the role say: a lease or a mark that could be lost is none.
-// Time is statement_timestamp(), which is between the moments in which the process asked and was answered.
-// Takes a free number: one of those whose lease is over and whose mark is past. Any of them, so that
-// after the loss of a lease (a standby that was not synchronous was promoted) the same number is hardly
-// ever given out again while its holder still uses it.
+// Leases of worker numbers. Each statement is a transaction of its own, so that a process that is stopped in the
+// middle holds no lock. Its COMMIT waits for the disk, and for the synchronous standby if there is one, whatever the
+// settings of the role are: a lease that could be lost protects nothing. Times are statement_timestamp(), which lies
+// between the request and the response of the process.
+// Leases a free number, at random: one whose lease has expired and whose mark, the latest time used in its ids, has
+// passed. At random, so that after the loss of a lease (by the promotion of an asynchronous standby) the same number
+// is unlikely to be leased again while its holder still uses it.
 func (q *Queries) WorkerLease(ctx context.Context, db DBTX, arg WorkerLeaseParams) (WorkerLeaseRow, error) {
 	row := db.QueryRow(ctx, workerLease, arg.TermMs, arg.ClockAt, arg.Holder)
 	var i WorkerLeaseRow
@@ -67,9 +68,10 @@ func (q *Queries) WorkerLease(ctx context.Context, db DBTX, arg WorkerLeaseParam
 }
 
 const workerRelease = `-- name: WorkerRelease :execrows
-update ids_workers
-set leased_until = statement_timestamp(), high_water_at = $1
-where worker = $2 and fence = $3 and leased_at = $4
+update ids_workers w
+set leased_until = c.now, high_water_at = $1
+from (select statement_timestamp() as now) c
+where w.worker = $2 and w.fence = $3 and w.leased_at = $4
 `
 
 type WorkerReleaseParams struct {
@@ -79,7 +81,7 @@ type WorkerReleaseParams struct {
 	LeasedAt time.Time
 }
 
-// Ends a lease. The mark goes back to what was given out, so that the number is free at once.
+// Ends a lease. The mark is set back to the latest time that was used, so that the number is free at once.
 func (q *Queries) WorkerRelease(ctx context.Context, db DBTX, arg WorkerReleaseParams) (int64, error) {
 	result, err := db.Exec(ctx, workerRelease,
 		arg.UsedAt,
@@ -96,15 +98,16 @@ func (q *Queries) WorkerRelease(ctx context.Context, db DBTX, arg WorkerReleaseP
 const workerRenew = `-- name: WorkerRenew :one
 with asked as materialized (
     select cast($4 as bigint) * interval '1 ms' as term, cast($5 as timestamptz) as clock_at,
+        statement_timestamp() as now,
         set_config('synchronous_commit', case when current_setting('synchronous_commit') in ('off', 'local')
             then 'on' else current_setting('synchronous_commit') end, true) as durable
 )
 update ids_workers w
-set leased_until = statement_timestamp() + a.term,
-    high_water_at = greatest(w.high_water_at, greatest(statement_timestamp(), a.clock_at) + a.term)
+set leased_until = a.now + a.term,
+    high_water_at = greatest(w.high_water_at, greatest(a.now, a.clock_at) + a.term)
 from asked a
 where w.worker = $1 and w.fence = $2 and w.leased_at = $3 and a.durable <> 'off'
-returning w.high_water_at, statement_timestamp()::timestamptz as now
+returning w.high_water_at, a.now::timestamptz as now
 `
 
 type WorkerRenewParams struct {
@@ -120,9 +123,9 @@ type WorkerRenewRow struct {
 	Now         time.Time
 }
 
-// Lengthens a lease, and moves its mark on. No row: another one has the number. A lease is known by its
-// time as well as its fence: when a backup or an old standby took the database's place, the fence counts
-// on from there, and could meet itself.
+// Extends a lease and advances its mark. No row: another process has the number. The time is compared as well as the
+// fence, because after the restore of a backup or the promotion of an old standby a later lease may have the same
+// fence.
 func (q *Queries) WorkerRenew(ctx context.Context, db DBTX, arg WorkerRenewParams) (WorkerRenewRow, error) {
 	row := db.QueryRow(ctx, workerRenew,
 		arg.Worker,
@@ -146,7 +149,7 @@ type WorkerSoonestRow struct {
 	Now    time.Time
 }
 
-// When the next number may become free, with the time now.
+// When the next number may become free, and the present time.
 func (q *Queries) WorkerSoonest(ctx context.Context, db DBTX) (WorkerSoonestRow, error) {
 	row := db.QueryRow(ctx, workerSoonest)
 	var i WorkerSoonestRow

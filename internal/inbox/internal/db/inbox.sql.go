@@ -8,6 +8,8 @@ package db
 import (
 	"context"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const contentClean = `-- name: ContentClean :execrows
@@ -21,7 +23,7 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some contents whose life is over, without waiting for anybody.
+// Deletes some expired contents, skipping locked rows.
 func (q *Queries) ContentClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, contentClean, batch)
 	if err != nil {
@@ -40,7 +42,8 @@ where ctid = any(array(
     ) u
     cross join lateral (
         select c.ctid from inbox_contents c
-        where c.tenant_id = u.tenant_id and c.consumer_group = u.consumer_group and c.message_id = u.message_id and c.part = u.part
+        where c.tenant_id = u.tenant_id and c.consumer_group = u.consumer_group and c.message_id = u.message_id
+            and c.part = u.part
         offset 0
     ) l
 ))
@@ -53,7 +56,7 @@ type ContentDropParams struct {
 	Parts          []string
 }
 
-// Deletes what expired messages said whose names are used anew: their rows are locked.
+// Deletes contents of expired messages whose rows are locked, because their ids are used again or they are deleted.
 func (q *Queries) ContentDrop(ctx context.Context, db DBTX, arg ContentDropParams) error {
 	_, err := db.Exec(ctx, contentDrop,
 		arg.Tenants,
@@ -71,7 +74,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest life has been over, of contents that are still there; 0: there are none.
+// Age of the oldest expired content that is still there, in seconds; 0: there is none.
 func (q *Queries) ContentOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, contentOverdue)
 	var seconds float64
@@ -88,7 +91,8 @@ from (
         unnest($5::bytea[]) as content, unnest($6::timestamptz[]) as expires_at
 ) u
 order by u.tenant_id, u.consumer_group collate "C", u.message_id collate "C", u.part collate "C"
-on conflict (tenant_id, consumer_group, message_id, part) do update set content = excluded.content, expires_at = excluded.expires_at
+on conflict (tenant_id, consumer_group, message_id, part) do update set content = excluded.content,
+    expires_at = excluded.expires_at
 `
 
 type ContentPutParams struct {
@@ -100,8 +104,8 @@ type ContentPutParams struct {
 	ExpiresAt      []time.Time
 }
 
-// Keeps contents of messages that were just made. What a message that expired has left is written over: its
-// row is locked.
+// Inserts contents of new messages. Contents that an expired message with the same id left are overwritten: its row
+// is locked.
 func (q *Queries) ContentPut(ctx context.Context, db DBTX, arg ContentPutParams) error {
 	_, err := db.Exec(ctx, contentPut,
 		arg.Tenants,
@@ -142,11 +146,11 @@ type DeadFindRow struct {
 	Part      string
 }
 
-// The inbox's statements within a batch. Arrays run in step; n is a position in them, from 1. Tenants come
-// through an array and the index through a lateral sub-select, so that a plan made on an empty table stays
-// right on a full one.
-// Some dead messages of groups, without locks, for the batch to lock and look at again. The bound is a
-// constant: a plan for an unknown one would read them all.
+// Statements on the inbox in batches. Arrays have the same length; n is a position in them, from 1. The tenant is
+// passed in an array and the index is reached by a lateral sub-select, so that a generic plan made on an empty table
+// stays right on a full one.
+// Some dead messages of groups, without locks; the batch locks them and reads them again. The limit is a constant,
+// because a generic plan for an unknown limit would read them all.
 func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]DeadFindRow, error) {
 	rows, err := db.Query(ctx, deadFind, arg.ConsumerGroups, arg.Tenants, arg.Topics)
 	if err != nil {
@@ -167,45 +171,77 @@ func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]
 	return items, nil
 }
 
-const messageClean = `-- name: MessageClean :one
-with gone as (
-    delete from inbox_messages
-    where ctid = any(array(
-        select m.ctid from inbox_messages m
-        where m.expires_at < now()
-        order by m.expires_at
-        limit $1::integer
-        for update skip locked
-    ))
-    returning tenant_id, consumer_group, message_id, part
-), contents as (
-    delete from inbox_contents c using gone g
-    where c.tenant_id = g.tenant_id and c.consumer_group = g.consumer_group and c.message_id = g.message_id and c.part = g.part
-)
-select count(*) from gone
+const messageDelete = `-- name: MessageDelete :execrows
+delete from inbox_messages where ctid = any($1::tid[])
 `
 
-// Deletes some messages whose life is over, with their contents.
-func (q *Queries) MessageClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
-	row := db.QueryRow(ctx, messageClean, batch)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+// Deletes the messages of MessageExpired, after ContentDrop.
+func (q *Queries) MessageDelete(ctx context.Context, db DBTX, tids []pgtype.TID) (int64, error) {
+	result, err := db.Exec(ctx, messageDelete, tids)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected(), nil
+}
+
+const messageExpired = `-- name: MessageExpired :many
+select m.ctid, m.tenant_id, m.consumer_group, m.message_id, m.part from inbox_messages m
+where m.expires_at < now()
+order by m.expires_at
+limit $1::integer
+for update skip locked
+`
+
+type MessageExpiredRow struct {
+	Ctid          pgtype.TID
+	TenantID      int32
+	ConsumerGroup string
+	MessageID     string
+	Part          string
+}
+
+// Locks some expired messages, oldest first, skipping locked rows.
+func (q *Queries) MessageExpired(ctx context.Context, db DBTX, batch int32) ([]MessageExpiredRow, error) {
+	rows, err := db.Query(ctx, messageExpired, batch)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []MessageExpiredRow
+	for rows.Next() {
+		var i MessageExpiredRow
+		if err := rows.Scan(
+			&i.Ctid,
+			&i.TenantID,
+			&i.ConsumerGroup,
+			&i.MessageID,
+			&i.Part,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const messageInsert = `-- name: MessageInsert :exec
-insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state, holder, fence,
-    lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, result, keep_ms, received_at, started_at,
-    finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
-select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_hash, ''), u.state, u.holder, u.fence,
-    nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.attempts, u.max_attempts, u.backoff_ms, u.max_backoff_ms,
-    nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.error, ''), nullif(u.result, ''), nullif(u.keep_ms, 0), u.received_at,
-    u.started_at, nullif(u.finished_at, '0001-01-01 00:00:00+00'), nullif(u.requeued_at, '0001-01-01 00:00:00+00'),
+insert into inbox_messages (tenant_id, consumer_group, message_id, part, inbox_id, topic, content_hash, state,
+    holder, fence, lease_expires_at, attempts, max_attempts, backoff_ms, max_backoff_ms, retry_at, error, result,
+    keep_ms, received_at, started_at, finished_at, requeued_at, expires_at, principal, request_id, last_request_id)
+select u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, nullif(u.content_hash, ''),
+    u.state, u.holder, u.fence, nullif(u.lease_expires_at, '0001-01-01 00:00:00+00'), u.attempts, u.max_attempts,
+    u.backoff_ms, u.max_backoff_ms, nullif(u.retry_at, '0001-01-01 00:00:00+00'), nullif(u.error, ''),
+    nullif(u.result, ''), nullif(u.keep_ms, 0), u.received_at, u.started_at,
+    nullif(u.finished_at, '0001-01-01 00:00:00+00'), nullif(u.requeued_at, '0001-01-01 00:00:00+00'),
     nullif(u.expires_at, '0001-01-01 00:00:00+00'), u.principal, u.request_id, u.last_request_id
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as consumer_group,
-        unnest($3::text[]) as message_id, unnest($4::text[]) as part, unnest($5::bigint[]) as inbox_id,
-        unnest($6::text[]) as topic, unnest($7::bytea[]) as content_hash, unnest($8::text[]) as state,
+        unnest($3::text[]) as message_id, unnest($4::text[]) as part,
+        unnest($5::bigint[]) as inbox_id, unnest($6::text[]) as topic,
+        unnest($7::bytea[]) as content_hash, unnest($8::text[]) as state,
         unnest($9::text[]) as holder, unnest($10::bigint[]) as fence,
         unnest($11::timestamptz[]) as lease_expires_at, unnest($12::integer[]) as attempts,
         unnest($13::integer[]) as max_attempts, unnest($14::bigint[]) as backoff_ms,
@@ -283,19 +319,22 @@ func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertP
 }
 
 const messageLock = `-- name: MessageLock :many
-select u.n::integer as n, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts,
-    m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.keep_ms, m.received_at, m.started_at, m.finished_at,
-    m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id
+select u.n::integer as n, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at,
+    m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.keep_ms,
+    m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
+    m.last_request_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
-        unnest($3::text[]) as consumer_group, unnest($1::text[]) as message_id, unnest($4::text[]) as part
+        unnest($3::text[]) as consumer_group, unnest($1::text[]) as message_id,
+        unnest($4::text[]) as part
 ) u
 cross join lateral (
-    select l.inbox_id, l.topic, l.content_hash, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts, l.max_attempts,
-        l.backoff_ms, l.max_backoff_ms, l.retry_at, l.error, l.result, l.keep_ms, l.received_at, l.started_at, l.finished_at,
-        l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
+    select l.inbox_id, l.topic, l.content_hash, l.state, l.holder, l.fence, l.lease_expires_at, l.attempts,
+        l.max_attempts, l.backoff_ms, l.max_backoff_ms, l.retry_at, l.error, l.result, l.keep_ms, l.received_at,
+        l.started_at, l.finished_at, l.requeued_at, l.expires_at, l.principal, l.request_id, l.last_request_id
     from inbox_messages l
-    where l.tenant_id = u.tenant_id and l.consumer_group = u.consumer_group and l.message_id = u.message_id and l.part = u.part
+    where l.tenant_id = u.tenant_id and l.consumer_group = u.consumer_group and l.message_id = u.message_id
+        and l.part = u.part
     offset 0
     for no key update
 ) m
@@ -335,7 +374,7 @@ type MessageLockRow struct {
 	LastRequestID  string
 }
 
-// Locks messages in the order of the arrays, which callers sort by tenant, group, id, part.
+// Locks messages in the order of the arrays, which callers sort by tenant, group, id and part.
 func (q *Queries) MessageLock(ctx context.Context, db DBTX, arg MessageLockParams) ([]MessageLockRow, error) {
 	rows, err := db.Query(ctx, messageLock,
 		arg.MessageIds,
@@ -393,7 +432,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest life has been over, of messages that are still there; 0: there are none.
+// Age of the oldest expired message that is still there, in seconds; 0: there is none.
 func (q *Queries) MessageOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, messageOverdue)
 	var seconds float64
@@ -404,33 +443,40 @@ func (q *Queries) MessageOverdue(ctx context.Context, db DBTX) (float64, error) 
 const messageUpdate = `-- name: MessageUpdate :one
 with updated as (
     update inbox_messages m
-    set inbox_id = y.inbox_id, topic = y.topic, content_hash = nullif(y.content_hash, ''), state = y.state, holder = y.holder,
-        fence = y.fence, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'), attempts = y.attempts,
-        max_attempts = y.max_attempts, backoff_ms = y.backoff_ms, max_backoff_ms = y.max_backoff_ms,
-        retry_at = nullif(y.retry_at, '0001-01-01 00:00:00+00'), error = nullif(y.error, ''), result = nullif(y.result, ''),
-        keep_ms = nullif(y.keep_ms, 0), received_at = y.received_at, started_at = y.started_at,
-        finished_at = nullif(y.finished_at, '0001-01-01 00:00:00+00'), requeued_at = nullif(y.requeued_at, '0001-01-01 00:00:00+00'),
-        expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00'), principal = y.principal, request_id = y.request_id,
-        last_request_id = y.last_request_id
+    set inbox_id = y.inbox_id, topic = y.topic, content_hash = nullif(y.content_hash, ''), state = y.state,
+        holder = y.holder, fence = y.fence, lease_expires_at = nullif(y.lease_expires_at, '0001-01-01 00:00:00+00'),
+        attempts = y.attempts, max_attempts = y.max_attempts, backoff_ms = y.backoff_ms,
+        max_backoff_ms = y.max_backoff_ms, retry_at = nullif(y.retry_at, '0001-01-01 00:00:00+00'),
+        error = nullif(y.error, ''), result = nullif(y.result, ''), keep_ms = nullif(y.keep_ms, 0),
+        received_at = y.received_at, started_at = y.started_at,
+        finished_at = nullif(y.finished_at, '0001-01-01 00:00:00+00'),
+        requeued_at = nullif(y.requeued_at, '0001-01-01 00:00:00+00'),
+        expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00'), principal = y.principal,
+        request_id = y.request_id, last_request_id = y.last_request_id
     from (
         select l.ctid as tid, u.tenant_id, u.consumer_group, u.message_id, u.part, u.inbox_id, u.topic, u.content_hash, u.state, u.holder, u.fence, u.lease_expires_at, u.attempts, u.max_attempts, u.backoff_ms, u.max_backoff_ms, u.retry_at, u.error, u.result, u.keep_ms, u.received_at, u.started_at, u.finished_at, u.requeued_at, u.expires_at, u.principal, u.request_id, u.last_request_id
         from (
             select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as consumer_group,
-                unnest($3::text[]) as message_id, unnest($4::text[]) as part, unnest($5::bigint[]) as inbox_id,
-                unnest($6::text[]) as topic, unnest($7::bytea[]) as content_hash, unnest($8::text[]) as state,
+                unnest($3::text[]) as message_id, unnest($4::text[]) as part,
+                unnest($5::bigint[]) as inbox_id, unnest($6::text[]) as topic,
+                unnest($7::bytea[]) as content_hash, unnest($8::text[]) as state,
                 unnest($9::text[]) as holder, unnest($10::bigint[]) as fence,
-                unnest($11::timestamptz[]) as lease_expires_at, unnest($12::integer[]) as attempts,
-                unnest($13::integer[]) as max_attempts, unnest($14::bigint[]) as backoff_ms,
-                unnest($15::bigint[]) as max_backoff_ms, unnest($16::timestamptz[]) as retry_at,
-                unnest($17::text[]) as error, unnest($18::text[]) as result, unnest($19::bigint[]) as keep_ms,
-                unnest($20::timestamptz[]) as received_at, unnest($21::timestamptz[]) as started_at,
-                unnest($22::timestamptz[]) as finished_at, unnest($23::timestamptz[]) as requeued_at,
+                unnest($11::timestamptz[]) as lease_expires_at,
+                unnest($12::integer[]) as attempts, unnest($13::integer[]) as max_attempts,
+                unnest($14::bigint[]) as backoff_ms, unnest($15::bigint[]) as max_backoff_ms,
+                unnest($16::timestamptz[]) as retry_at, unnest($17::text[]) as error,
+                unnest($18::text[]) as result, unnest($19::bigint[]) as keep_ms,
+                unnest($20::timestamptz[]) as received_at,
+                unnest($21::timestamptz[]) as started_at,
+                unnest($22::timestamptz[]) as finished_at,
+                unnest($23::timestamptz[]) as requeued_at,
                 unnest($24::timestamptz[]) as expires_at, unnest($25::text[]) as principal,
                 unnest($26::text[]) as request_id, unnest($27::text[]) as last_request_id
         ) u
         cross join lateral (
             select k.ctid from inbox_messages k
-            where k.tenant_id = u.tenant_id and k.consumer_group = u.consumer_group and k.message_id = u.message_id and k.part = u.part
+            where k.tenant_id = u.tenant_id and k.consumer_group = u.consumer_group and k.message_id = u.message_id
+                and k.part = u.part
             offset 0
         ) l
     ) y
@@ -470,7 +516,7 @@ type MessageUpdateParams struct {
 	LastRequestIds []string
 }
 
-// Writes locked messages back.
+// Updates locked messages.
 func (q *Queries) MessageUpdate(ctx context.Context, db DBTX, arg MessageUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, messageUpdate,
 		arg.Tenants,

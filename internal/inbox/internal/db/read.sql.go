@@ -12,11 +12,13 @@ import (
 
 const messageGet = `-- name: MessageGet :many
 
-select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at,
-    m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.keep_ms, m.received_at, m.started_at,
-    m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, c.content
+select m.inbox_id, m.consumer_group, m.message_id, m.part, m.topic, m.content_hash, m.state, m.holder, m.fence,
+    m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result,
+    m.keep_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id,
+    m.last_request_id, c.content
 from inbox_messages m
-left join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group and c.message_id = m.message_id
+left join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
+    and c.message_id = m.message_id
     and c.part = m.part and c.expires_at > now()
 where m.tenant_id = $1 and m.consumer_group = $2 and m.message_id = $3 and m.part = $4
     and (m.expires_at is null or m.expires_at > now())
@@ -59,7 +61,7 @@ type MessageGetRow struct {
 	Content        []byte
 }
 
-// The inbox's reads: one tenant, one snapshot. A message whose life is over counts as gone.
+// Reads of the inbox: one tenant, one snapshot. Expired messages are not found.
 func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams) ([]MessageGetRow, error) {
 	rows, err := db.Query(ctx, messageGet,
 		arg.TenantID,
@@ -115,9 +117,10 @@ func (q *Queries) MessageGet(ctx context.Context, db DBTX, arg MessageGetParams)
 
 const messagePage = `-- name: MessagePage :many
 
-select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence, s.lease_expires_at,
-    s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result, s.keep_ms, s.received_at, s.started_at,
-    s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id, s.last_request_id
+select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
+    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
+    s.keep_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
+    s.last_request_id
 from (
     select m.tenant_id, m.consumer_group, m.message_id, m.part, m.inbox_id, m.topic, m.content_hash, m.state, m.holder, m.fence, m.lease_expires_at, m.attempts, m.max_attempts, m.backoff_ms, m.max_backoff_ms, m.retry_at, m.error, m.result, m.keep_ms, m.received_at, m.started_at, m.finished_at, m.requeued_at, m.expires_at, m.principal, m.request_id, m.last_request_id, m.ctid from inbox_messages m
     where m.tenant_id = $1 and m.inbox_id < $2
@@ -169,7 +172,7 @@ type MessagePageRow struct {
 	LastRequestID  string
 }
 
-// Newest first, looking at so many rows and no more.
+// Newest first. Reads a limited number of rows, whether they match or not.
 func (q *Queries) MessagePage(ctx context.Context, db DBTX, arg MessagePageParams) ([]MessagePageRow, error) {
 	rows, err := db.Query(ctx, messagePage,
 		arg.TenantID,
@@ -246,7 +249,7 @@ type MessagePageEndRow struct {
 	Last    int64
 }
 
-// How many rows MessagePage looked at, and the last of them.
+// How many rows MessagePage read, and the last one of them.
 func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEndParams) (MessagePageEndRow, error) {
 	row := db.QueryRow(ctx, messagePageEnd, arg.TenantID, arg.Before, arg.Scan)
 	var i MessagePageEndRow
@@ -255,9 +258,10 @@ func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEn
 }
 
 const messagePageOpen = `-- name: MessagePageOpen :many
-select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence, s.lease_expires_at,
-    s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result, s.keep_ms, s.received_at, s.started_at,
-    s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id, s.last_request_id
+select s.inbox_id, s.consumer_group, s.message_id, s.part, s.topic, s.content_hash, s.state, s.holder, s.fence,
+    s.lease_expires_at, s.attempts, s.max_attempts, s.backoff_ms, s.max_backoff_ms, s.retry_at, s.error, s.result,
+    s.keep_ms, s.received_at, s.started_at, s.finished_at, s.requeued_at, s.expires_at, s.principal, s.request_id,
+    s.last_request_id
 from inbox_messages s
 where s.tenant_id = $1 and s.state = $2::text and s.state <> 'succeeded' and s.inbox_id < $3
     and ($4::text = '' or s.consumer_group = $4) and ($5::text = '' or s.topic = $5)
@@ -303,7 +307,7 @@ type MessagePageOpenRow struct {
 	LastRequestID  string
 }
 
-// The same of the few that have not succeeded, by their own index.
+// The same for messages that have not succeeded, which are few, by an index of their own.
 func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageOpenParams) ([]MessagePageOpenRow, error) {
 	rows, err := db.Query(ctx, messagePageOpen,
 		arg.TenantID,
@@ -361,7 +365,8 @@ func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageO
 const requeuedDue = `-- name: RequeuedDue :many
 select m.message_id, m.part, m.topic, c.content
 from inbox_messages m
-join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group and c.message_id = m.message_id
+join inbox_contents c on c.tenant_id = m.tenant_id and c.consumer_group = m.consumer_group
+    and c.message_id = m.message_id
     and c.part = m.part and c.expires_at > now()
 where m.tenant_id = $1 and m.state = 'failed' and m.state <> 'succeeded' and m.consumer_group = $2
     and m.requeued_at is not null and m.retry_at <= now()
@@ -382,7 +387,7 @@ type RequeuedDueRow struct {
 	Content   []byte
 }
 
-// Messages that were brought back, and may be taken now: the broker has long forgotten them.
+// Messages that were requeued by an operator and may be taken now: the broker does not deliver them again.
 func (q *Queries) RequeuedDue(ctx context.Context, db DBTX, arg RequeuedDueParams) ([]RequeuedDueRow, error) {
 	rows, err := db.Query(ctx, requeuedDue, arg.TenantID, arg.ConsumerGroup, arg.Count)
 	if err != nil {

@@ -68,8 +68,8 @@ func (q *Queries) AccountDetailUpdate(ctx context.Context, db DBTX, arg AccountD
 }
 
 const accountInsert = `-- name: AccountInsert :exec
-insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance, max_balance,
-    version, last_entry_at, next_lapse_at)
+insert into ledger_accounts (tenant_id, account_id, code, asset, scale, kind, state, balance, held, min_balance,
+    max_balance, version, last_entry_at, next_lapse_at)
 select u.tenant_id, u.account_id, u.code, u.asset, u.scale, u.kind, u.state, u.balance, u.held,
     nullif(u.min_balance, '')::numeric, nullif(u.max_balance, '')::numeric, u.version,
     nullif(u.last_entry_at, '0001-01-01 00:00:00+00'), nullif(u.next_lapse_at, '0001-01-01 00:00:00+00')
@@ -127,7 +127,8 @@ with updated as (
     set balance = y.balance, held = y.held, version = y.version, state = coalesce(y.state, a.state),
         min_balance = case when y.state is null then a.min_balance else nullif(y.min_balance, '')::numeric end,
         max_balance = case when y.state is null then a.max_balance else nullif(y.max_balance, '')::numeric end,
-        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'), next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
+        last_entry_at = nullif(y.last_entry_at, '0001-01-01 00:00:00+00'),
+        next_lapse_at = nullif(y.next_lapse_at, '0001-01-01 00:00:00+00')
     from (
         select coalesce(u.tid, (
                 select k.ctid from ledger_accounts k where k.tenant_id = u.tenant_id and k.account_id = u.account_id
@@ -164,9 +165,9 @@ type AccountUpdateParams struct {
 	NextLapseAt []time.Time
 }
 
-// Writes accounts back, in the order of the arrays; their state and limits, which seldom change, only if
-// states are there. Fails unless every row is the one that its writer wrote, whoever may have changed it
-// since. A row is found by its place, if that is known, which spares the way through an index.
+// Updates accounts, in the order of the arrays; state and limits, which seldom change, only if states are passed.
+// Fails unless every row is still the version that the batch read. A row is found by ctid if that is known, which
+// saves an index lookup.
 func (q *Queries) AccountUpdate(ctx context.Context, db DBTX, arg AccountUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, accountUpdate,
 		arg.AccountIds,
@@ -191,7 +192,8 @@ const assetInsert = `-- name: AssetInsert :exec
 
 insert into ledger_assets (tenant_id, code, scale, created_at)
 select u.tenant_id, u.code, u.scale, $1::timestamptz
-from (select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as code, unnest($4::smallint[]) as scale) u
+from (select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as code,
+    unnest($4::smallint[]) as scale) u
 order by u.tenant_id, u.code collate "C"
 `
 
@@ -202,9 +204,9 @@ type AssetInsertParams struct {
 	Scales  []int16
 }
 
-// What a batch writes of the ledger: one statement a table, sorted by key where callers choose it.
-// Arrays have no nulls: the zero time, 0 and the empty text stand for null where a column may be. An
-// array that would have nothing else is null itself: unnest makes nulls of it.
+// Writes of the ledger in a batch: one statement for each table, sorted by key where callers choose the key. Arrays
+// have no nulls: the zero time, 0 and the empty text mean null in nullable columns. An array with nothing else is
+// null itself, which unnest extends with nulls.
 func (q *Queries) AssetInsert(ctx context.Context, db DBTX, arg AssetInsertParams) error {
 	_, err := db.Exec(ctx, assetInsert,
 		arg.Now,
@@ -216,10 +218,10 @@ func (q *Queries) AssetInsert(ctx context.Context, db DBTX, arg AssetInsertParam
 }
 
 const entryInsert = `-- name: EntryInsert :exec
-insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting, asset, amount,
-    balance_before, balance_after)
-select u.tenant_id, u.account_id, u.version, u.transfer_id, $1::timestamptz, nullif(u.effective_at, '0001-01-01 00:00:00+00'), u.posting, u.asset, u.amount,
-    u.balance_before, u.balance_after
+insert into ledger_entries (tenant_id, account_id, version, transfer_id, recorded_at, effective_at, posting, asset,
+    amount, balance_before, balance_after)
+select u.tenant_id, u.account_id, u.version, u.transfer_id, $1::timestamptz,
+    nullif(u.effective_at, '0001-01-01 00:00:00+00'), u.posting, u.asset, u.amount, u.balance_before, u.balance_after
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as account_id,
         unnest($4::bigint[]) as version, unnest($5::bigint[]) as transfer_id,
@@ -263,18 +265,19 @@ func (q *Queries) EntryInsert(ctx context.Context, db DBTX, arg EntryInsertParam
 
 const holdInsert = `-- name: HoldInsert :exec
 
-insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms, expires_at,
-    created_at, closed_at, metadata, principal, request_id)
+insert into ledger_holds (tenant_id, hold_id, biz_no, account_id, to_code, form, amount, captured, state, life_ms,
+    expires_at, created_at, closed_at, metadata, principal, request_id)
 select u.tenant_id, u.hold_id, u.biz_no, u.account_id, u.to_code, nullif(u.form, ''), u.amount, u.captured,
-    u.state, u.life_ms, u.expires_at, $1::timestamptz, nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.metadata, u.principal, u.request_id
+    u.state, u.life_ms, u.expires_at, $1::timestamptz, nullif(u.closed_at, '0001-01-01 00:00:00+00'), u.metadata,
+    u.principal, u.request_id
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as hold_id,
-        unnest($4::text[]) as biz_no, unnest($5::bigint[]) as account_id, unnest($6::text[]) as to_code,
-        unnest($7::text[]) as form, unnest($8::numeric[]) as amount, unnest($9::numeric[]) as captured,
-        unnest($10::text[]) as state, unnest($11::bigint[]) as life_ms,
-        unnest($12::timestamptz[]) as expires_at, unnest($13::timestamptz[]) as closed_at,
-        unnest($14::jsonb[]) as metadata, unnest($15::text[]) as principal,
-        unnest($16::text[]) as request_id
+        unnest($4::text[]) as biz_no, unnest($5::bigint[]) as account_id,
+        unnest($6::text[]) as to_code, unnest($7::text[]) as form, unnest($8::numeric[]) as amount,
+        unnest($9::numeric[]) as captured, unnest($10::text[]) as state,
+        unnest($11::bigint[]) as life_ms, unnest($12::timestamptz[]) as expires_at,
+        unnest($13::timestamptz[]) as closed_at, unnest($14::jsonb[]) as metadata,
+        unnest($15::text[]) as principal, unnest($16::text[]) as request_id
 ) u
 order by u.tenant_id, u.biz_no collate "C"
 `
@@ -350,7 +353,7 @@ type HoldUpdateParams struct {
 	ClosedAt []time.Time
 }
 
-// Writes holds back. Fails unless every one was there and still held: their account is locked.
+// Updates holds. Fails unless all are there and still held: their accounts are locked.
 func (q *Queries) HoldUpdate(ctx context.Context, db DBTX, arg HoldUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, holdUpdate,
 		arg.HoldIds,
@@ -365,10 +368,11 @@ func (q *Queries) HoldUpdate(ctx context.Context, db DBTX, arg HoldUpdateParams)
 }
 
 const transferInsert = `-- name: TransferInsert :exec
-insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, effective_at, reverses_id, hold_id, forms,
-    metadata, principal, request_id)
-select u.tenant_id, u.transfer_id, u.biz_no, u.type, $1::timestamptz, nullif(u.effective_at, '0001-01-01 00:00:00+00'),
-    nullif(u.reverses_id, 0), nullif(u.hold_id, 0), nullif(u.forms, ''), u.metadata, u.principal, u.request_id
+insert into ledger_transfers (tenant_id, transfer_id, biz_no, type, recorded_at, effective_at, reverses_id, hold_id,
+    forms, metadata, principal, request_id)
+select u.tenant_id, u.transfer_id, u.biz_no, u.type, $1::timestamptz,
+    nullif(u.effective_at, '0001-01-01 00:00:00+00'), nullif(u.reverses_id, 0), nullif(u.hold_id, 0),
+    nullif(u.forms, ''), u.metadata, u.principal, u.request_id
 from (
     select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as transfer_id,
         unnest($4::text[]) as biz_no, unnest($5::text[]) as type,

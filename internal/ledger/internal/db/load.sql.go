@@ -34,7 +34,8 @@ type AccountConfirmParams struct {
 	Writers    []pgtype.Uint32
 }
 
-// Locks all accounts that an optimistic batch saw. Fails unless each was last written by the transaction that the batch knows of.
+// Locks all accounts that an optimistic batch read. Fails unless the last writer of each is the transaction that the
+// batch expects.
 func (q *Queries) AccountConfirm(ctx context.Context, db DBTX, arg AccountConfirmParams) (string, error) {
 	row := db.QueryRow(ctx, accountConfirm, arg.AccountIds, arg.Tenants, arg.Writers)
 	var column_1 string
@@ -87,15 +88,15 @@ func (q *Queries) AccountDetailLookup(ctx context.Context, db DBTX, arg AccountD
 
 const accountLock = `-- name: AccountLock :many
 
-select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
-    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
-        l.next_lapse_at, l.xmin, l.ctid
+    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
+        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -126,10 +127,10 @@ type AccountLockRow struct {
 	Ctid        pgtype.TID
 }
 
-// What a batch loads of the ledger. Arrays run in step; n is a position in them, from 1. The tenant
-// comes through an array and the index through a lateral sub-select with offset 0, so that a plan
-// made on an empty table stays right on a full one.
-// Locks accounts in the order of the arrays, which callers sort by tenant, code, asset.
+// Reads of the ledger in a batch. Arrays have the same length; n is a position in them, from 1. The tenant is passed
+// in an array and the index is reached by a lateral sub-select with offset 0, so that a generic plan made on an empty
+// table stays right on a full one.
+// Locks accounts in the order of the arrays, which callers sort by tenant, code and asset.
 func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParams) ([]AccountLockRow, error) {
 	rows, err := db.Query(ctx, accountLock, arg.Codes, arg.Tenants, arg.Assets)
 	if err != nil {
@@ -166,15 +167,15 @@ func (q *Queries) AccountLock(ctx context.Context, db DBTX, arg AccountLockParam
 }
 
 const accountLookup = `-- name: AccountLookup :many
-select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
+select u.n::integer as n, a.account_id, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, a.xmin, a.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as code, unnest($3::text[]) as asset
 ) u
 cross join lateral (
-    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version, l.last_entry_at,
-        l.next_lapse_at, l.xmin, l.ctid
+    select l.account_id, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
+        l.last_entry_at, l.next_lapse_at, l.xmin, l.ctid
     from ledger_accounts l
     where l.tenant_id = u.tenant_id and l.code = u.code and l.asset = u.asset
     offset 0
@@ -204,7 +205,7 @@ type AccountLookupRow struct {
 	Ctid        pgtype.TID
 }
 
-// The same without locks: AccountUpdate and AccountConfirm find out whether the rows are still those that it read.
+// The same without locks: AccountUpdate and AccountConfirm check that the rows have not changed since.
 func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupParams) ([]AccountLookupRow, error) {
 	rows, err := db.Query(ctx, accountLookup, arg.Codes, arg.Tenants, arg.Assets)
 	if err != nil {
@@ -243,7 +244,8 @@ func (q *Queries) AccountLookup(ctx context.Context, db DBTX, arg AccountLookupP
 const assetLookup = `-- name: AssetLookup :many
 select u.n::integer as n, a.scale, a.created_at
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::text[]) as code
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as code
 ) u
 cross join lateral (
     select l.scale, l.created_at from ledger_assets l where l.tenant_id = u.tenant_id and l.code = u.code offset 0
@@ -289,7 +291,8 @@ from (
         unnest($1::bigint[]) as transfer_id, unnest($3::integer[]) as most
 ) u
 cross join lateral (
-    select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
+    select l.account_id, l.version, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
+        l.effective_at
     from ledger_entries l where l.tenant_id = u.tenant_id and l.transfer_id = u.transfer_id
         and (u.most = 0 or l.posting < u.most) offset 0
 ) e
@@ -321,8 +324,8 @@ type EntryLookupRow struct {
 	EffectiveAt   *time.Time
 }
 
-// Entries of transfers, with their accounts, in the order in which they were posted: of each so many
-// postings, or all for 0. Not by a limit, under which a plan made on an empty table takes any index.
+// Entries of transfers with their accounts, in the order in which they were posted: a limited number of postings of
+// each, or all for 0. Not by LIMIT, with which a plan made on an empty table may use any index.
 func (q *Queries) EntryLookup(ctx context.Context, db DBTX, arg EntryLookupParams) ([]EntryLookupRow, error) {
 	rows, err := db.Query(ctx, entryLookup, arg.TransferIds, arg.Tenants, arg.Most)
 	if err != nil {
@@ -394,8 +397,8 @@ type HoldDueRow struct {
 	ExpiresAt time.Time
 }
 
-// Of each account: the open holds whose time has come, up to so many, and the next one whose time has
-// not. The comparison of two columns leaves the planner one index to choose.
+// For each account: the expired open holds, up to a limit, and the expiry of the next one. The comparison of two
+// columns leaves the planner one index to choose.
 func (q *Queries) HoldDue(ctx context.Context, db DBTX, arg HoldDueParams) ([]HoldDueRow, error) {
 	rows, err := db.Query(ctx, holdDue,
 		arg.AccountIds,
@@ -454,8 +457,8 @@ type HoldDuePageRow struct {
 	ExpiresAt time.Time
 }
 
-// Holds whose time has come, oldest first, behind one of them, with their accounts, for the scheduler.
-// now(), because an index cannot be searched by a clock that moves: all open holds would be read.
+// Expired open holds with their accounts, oldest first, after a given one, for the background task. Uses now(),
+// because clock_timestamp() cannot be an index condition: all open holds would be read.
 func (q *Queries) HoldDuePage(ctx context.Context, db DBTX, arg HoldDuePageParams) ([]HoldDuePageRow, error) {
 	rows, err := db.Query(ctx, holdDuePage, arg.After, arg.AfterID, arg.Batch)
 	if err != nil {
@@ -483,15 +486,15 @@ func (q *Queries) HoldDuePage(ctx context.Context, db DBTX, arg HoldDuePageParam
 }
 
 const holdLookup = `-- name: HoldLookup :many
-select u.n::integer as n, h.hold_id, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
-    h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
+select u.n::integer as n, h.hold_id, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount,
+    h.captured, h.state, h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::text[]) as biz_no
 ) u
 cross join lateral (
-    select l.hold_id, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at, l.created_at,
-        l.closed_at, l.metadata, l.request_id
+    select l.hold_id, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at,
+        l.created_at, l.closed_at, l.metadata, l.request_id
     from ledger_holds l where l.tenant_id = u.tenant_id and l.biz_no = u.biz_no offset 0
 ) h
 cross join lateral (
@@ -565,15 +568,15 @@ func (q *Queries) HoldLookup(ctx context.Context, db DBTX, arg HoldLookupParams)
 }
 
 const holdLookupByID = `-- name: HoldLookupByID :many
-select u.n::integer as n, h.biz_no, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured, h.state,
-    h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
+select u.n::integer as n, h.biz_no, h.account_id, a.code, a.asset, a.scale, h.to_code, h.form, h.amount, h.captured,
+    h.state, h.life_ms, h.expires_at, h.created_at, h.closed_at, h.metadata, h.request_id
 from (
     select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($1::bigint[]) as hold_id
 ) u
 cross join lateral (
-    select l.biz_no, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at, l.created_at,
-        l.closed_at, l.metadata, l.request_id
+    select l.biz_no, l.account_id, l.to_code, l.form, l.amount, l.captured, l.state, l.life_ms, l.expires_at,
+        l.created_at, l.closed_at, l.metadata, l.request_id
     from ledger_holds l where l.tenant_id = u.tenant_id and l.hold_id = u.hold_id offset 0
 ) h
 cross join lateral (
@@ -652,7 +655,8 @@ from (
         unnest($1::bigint[]) as transfer_id
 ) u
 cross join lateral (
-    select l.transfer_id from ledger_transfers l where l.tenant_id = u.tenant_id and l.reverses_id = u.transfer_id offset 0
+    select l.transfer_id from ledger_transfers l where l.tenant_id = u.tenant_id
+        and l.reverses_id = u.transfer_id offset 0
 ) t
 `
 
@@ -666,7 +670,7 @@ type ReversalLookupRow struct {
 	TransferID int64
 }
 
-// Which transfers reversed these.
+// Which transfers reverse these.
 func (q *Queries) ReversalLookup(ctx context.Context, db DBTX, arg ReversalLookupParams) ([]ReversalLookupRow, error) {
 	rows, err := db.Query(ctx, reversalLookup, arg.TransferIds, arg.Tenants)
 	if err != nil {
@@ -717,7 +721,7 @@ type TransferDiscoverRow struct {
 	Asset      string
 }
 
-// Ids and accounts of transfers by biz_no: columns that never change, read without lock.
+// Ids and accounts of transfers by biz_no: columns that never change, read without locks.
 func (q *Queries) TransferDiscover(ctx context.Context, db DBTX, arg TransferDiscoverParams) ([]TransferDiscoverRow, error) {
 	rows, err := db.Query(ctx, transferDiscover, arg.BizNos, arg.Tenants)
 	if err != nil {
@@ -751,7 +755,8 @@ from (
         unnest($1::text[]) as biz_no
 ) u
 cross join lateral (
-    select l.transfer_id, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms, l.metadata, l.request_id
+    select l.transfer_id, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms, l.metadata,
+        l.request_id
     from ledger_transfers l where l.tenant_id = u.tenant_id and l.biz_no = u.biz_no offset 0
 ) t
 `

@@ -13,11 +13,11 @@ import (
 )
 
 const accountPage = `-- name: AccountPage :many
-select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
 from (
-    select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance, l.version,
-        l.last_entry_at, l.next_lapse_at
+    select l.account_id, l.code, l.asset, l.scale, l.kind, l.state, l.balance, l.held, l.min_balance, l.max_balance,
+        l.version, l.last_entry_at, l.next_lapse_at
     from ledger_accounts l
     where l.tenant_id = $1::integer and (l.code, l.asset) > ($2::text, $3::text)
         and l.code < $4::text and l.code ~ $5::text
@@ -60,8 +60,8 @@ type AccountPageRow struct {
 	CreatedAt   time.Time
 }
 
-// Accounts that match, after a code and asset, in their order. Without a second lower bound: the
-// index would begin at the wrong one.
+// Accounts that match, after a code and asset, in their order. No second lower bound: the planner would start the
+// index scan at the wrong one.
 func (q *Queries) AccountPage(ctx context.Context, db DBTX, arg AccountPageParams) ([]AccountPageRow, error) {
 	rows, err := db.Query(ctx, accountPage,
 		arg.TenantID,
@@ -107,8 +107,8 @@ func (q *Queries) AccountPage(ctx context.Context, db DBTX, arg AccountPageParam
 }
 
 const accountRead = `-- name: AccountRead :one
-select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance, a.version,
-    a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
+select a.account_id, a.code, a.asset, a.scale, a.kind, a.state, a.balance, a.held, a.min_balance, a.max_balance,
+    a.version, a.last_entry_at, a.next_lapse_at, d.metadata, d.created_at
 from ledger_accounts a
 join ledger_account_details d on d.tenant_id = a.tenant_id and d.account_id = a.account_id
 where a.tenant_id = $1::integer and a.code = $2::text and a.asset = $3::text
@@ -172,9 +172,9 @@ type AssetListRow struct {
 	Scale int16
 }
 
-// What callers read of assets, accounts and balances. Reads run beside the engine, each on one
-// snapshot, and are planned with the values at hand. A pattern over codes comes as the range
-// [low, high) that an index serves, and as a regular expression for the rest, of which the empty one matches all.
+// Reads of assets, accounts and balances. They run beside the engine, each on one snapshot, and are planned with
+// their actual values. A pattern of codes is passed as the range [low, high), which an index serves, and as a regular
+// expression for the rest; the empty one matches everything.
 // All assets of a tenant.
 func (q *Queries) AssetList(ctx context.Context, db DBTX, tenantID int32) ([]AssetListRow, error) {
 	rows, err := db.Query(ctx, assetList, tenantID)
@@ -216,7 +216,7 @@ type BalanceReadRow struct {
 	Version    int64
 }
 
-// An account's balance now.
+// An account's present balance.
 func (q *Queries) BalanceRead(ctx context.Context, db DBTX, arg BalanceReadParams) (BalanceReadRow, error) {
 	row := db.QueryRow(ctx, balanceRead, arg.TenantID, arg.Code, arg.Asset)
 	var i BalanceReadRow
@@ -266,8 +266,8 @@ type BalanceReadAtEffectiveRow struct {
 	Balance string
 }
 
-// The balance by when things happened: what was recorded by then, without what happened later, with
-// what was recorded later but had happened. Entries without a time of their own are in neither sum.
+// The balance by effective time: entries recorded by then, without those that took effect later, plus those recorded
+// later that had taken effect. Entries without an effective time are in neither sum.
 func (q *Queries) BalanceReadAtEffective(ctx context.Context, db DBTX, arg BalanceReadAtEffectiveParams) (BalanceReadAtEffectiveRow, error) {
 	row := db.QueryRow(ctx, balanceReadAtEffective,
 		arg.At,
@@ -308,8 +308,8 @@ type BalanceReadAtRecordRow struct {
 	Future  bool
 }
 
-// The balance that the record shows at a time, and whether that is final: an entry later than the
-// time is there, and times never fall within an account.
+// The recorded balance at a time, and whether it is final: it is, once there is an entry after that time, since times
+// never decrease within an account.
 func (q *Queries) BalanceReadAtRecord(ctx context.Context, db DBTX, arg BalanceReadAtRecordParams) (BalanceReadAtRecordRow, error) {
 	row := db.QueryRow(ctx, balanceReadAtRecord,
 		arg.At,

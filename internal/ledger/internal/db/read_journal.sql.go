@@ -16,7 +16,8 @@ const entryPage = `-- name: EntryPage :many
 select e.version, e.transfer_id, e.posting, e.amount, e.balance_before, e.balance_after, e.recorded_at, e.effective_at,
     t.biz_no, t.type, t.metadata
 from (
-    select l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at, l.effective_at
+    select l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
+        l.effective_at
     from ledger_entries l
     where l.tenant_id = $1::integer and l.account_id = $2::bigint
         and l.version > $3::bigint and l.version <= $4::bigint
@@ -55,7 +56,7 @@ type EntryPageRow struct {
 	Metadata      []byte
 }
 
-// Entries of an account with versions in (low, high], with what a statement shows of their transfers.
+// Entries of an account with versions in (low, high], with the columns of their transfers that a statement shows.
 // direction is 1, or -1 for newest first.
 func (q *Queries) EntryPage(ctx context.Context, db DBTX, arg EntryPageParams) ([]EntryPageRow, error) {
 	rows, err := db.Query(ctx, entryPage,
@@ -114,7 +115,8 @@ cross join lateral (
 ) a
 where ($4::text = '' or h.state = $4::text)
     and ($5::text = '' or h.account_id in (
-        select l.account_id from ledger_accounts l where l.tenant_id = $1::integer and l.code = $5::text))
+        select l.account_id from ledger_accounts l where l.tenant_id = $1::integer
+            and l.code = $5::text))
 order by h.hold_id desc
 limit $6::integer
 `
@@ -148,7 +150,7 @@ type HoldPageRow struct {
 	RequestID string
 }
 
-// Holds before an id that pass the filter, of the first so many rows.
+// Holds before an id that match the filter, among a limited number of rows.
 func (q *Queries) HoldPage(ctx context.Context, db DBTX, arg HoldPageParams) ([]HoldPageRow, error) {
 	rows, err := db.Query(ctx, holdPage,
 		arg.TenantID,
@@ -215,7 +217,7 @@ type HoldPageEndRow struct {
 	Last    int64
 }
 
-// How many rows a page looked at, and the last of them.
+// How many rows a page read, and the last one of them.
 func (q *Queries) HoldPageEnd(ctx context.Context, db DBTX, arg HoldPageEndParams) (HoldPageEndRow, error) {
 	row := db.QueryRow(ctx, holdPageEnd, arg.TenantID, arg.Before, arg.Scan)
 	var i HoldPageEndRow
@@ -266,7 +268,7 @@ type HoldPageOpenRow struct {
 	RequestID string
 }
 
-// Open holds of the accounts of a code, before an id: these have an index.
+// Open holds of the accounts of a code, before an id. An index serves these.
 func (q *Queries) HoldPageOpen(ctx context.Context, db DBTX, arg HoldPageOpenParams) ([]HoldPageOpenRow, error) {
 	rows, err := db.Query(ctx, holdPageOpen,
 		arg.Before,
@@ -320,8 +322,8 @@ type TransferBatchBeforeParams struct {
 	EndAt   time.Time
 }
 
-// The greatest batch below another that was recorded in a time, 0 for none: no transfer of that time
-// has an id between them.
+// Greatest batch number below a given one that was recorded in a period, 0 for none: no transfer of the period has an
+// id between them.
 func (q *Queries) TransferBatchBefore(ctx context.Context, db DBTX, arg TransferBatchBeforeParams) (int64, error) {
 	row := db.QueryRow(ctx, transferBatchBefore, arg.Below, arg.StartAt, arg.EndAt)
 	var batch_id int64
@@ -334,8 +336,8 @@ const transferPage = `-- name: TransferPage :many
 select t.transfer_id, t.biz_no, t.type, t.recorded_at, t.effective_at, t.reverses_id, t.hold_id, t.forms, t.metadata,
     t.request_id
 from (
-    select l.transfer_id, l.biz_no, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms, l.metadata,
-        l.request_id
+    select l.transfer_id, l.biz_no, l.type, l.recorded_at, l.effective_at, l.reverses_id, l.hold_id, l.forms,
+        l.metadata, l.request_id
     from ledger_transfers l
     where l.tenant_id = $1::integer and l.transfer_id < $2::bigint
     order by l.transfer_id desc
@@ -372,9 +374,9 @@ type TransferPageRow struct {
 	RequestID   string
 }
 
-// What callers read of transfers, entries and holds. Where no index serves a filter, a page looks
-// at so many rows and no more, and the next goes on from there.
-// Transfers before an id that pass the filter, of the first so many rows.
+// Reads of transfers, entries and holds. Where no index serves a filter, a page reads a limited number of rows, and
+// the next page continues there.
+// Transfers before an id that match the filter, among a limited number of rows.
 func (q *Queries) TransferPage(ctx context.Context, db DBTX, arg TransferPageParams) ([]TransferPageRow, error) {
 	rows, err := db.Query(ctx, transferPage,
 		arg.TenantID,
@@ -436,7 +438,7 @@ type TransferPageEndRow struct {
 	Last    int64
 }
 
-// How many rows a page looked at, and the last of them.
+// How many rows a page read, and the last one of them.
 func (q *Queries) TransferPageEnd(ctx context.Context, db DBTX, arg TransferPageEndParams) (TransferPageEndRow, error) {
 	row := db.QueryRow(ctx, transferPageEnd, arg.TenantID, arg.Before, arg.Scan)
 	var i TransferPageEndRow

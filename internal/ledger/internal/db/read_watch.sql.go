@@ -80,10 +80,10 @@ type CommitPageRow struct {
 	Settled     bool
 }
 
-// What watching reads: commits by epoch and the number of their transaction, and their entries.
-// Commits after a position. Those that are settled have no other before them that is still to come: all
-// of an epoch that has ended, whose numbers say nothing about those of transactions now. The order names
-// the table: xid alone would be the text.
+// Reads of watches: commits by epoch and transaction id, and their entries.
+// Commits after a position. A commit is settled if no commit before it can still appear: all of earlier epochs are,
+// since their transaction ids do not compare with those of the present one. The order names the table, because xid
+// alone would be the text column of the result.
 func (q *Queries) CommitPage(ctx context.Context, db DBTX, arg CommitPageParams) ([]CommitPageRow, error) {
 	rows, err := db.Query(ctx, commitPage,
 		arg.AfterEpoch,
@@ -135,7 +135,7 @@ type EntryCountOfBatchRow struct {
 	Entries int64
 }
 
-// How many entries of the tenant batches have. A row's id tells its batch: id >> 14.
+// How many entries of the tenant each batch has. id >> 14 of a row is its batch.
 func (q *Queries) EntryCountOfBatch(ctx context.Context, db DBTX, arg EntryCountOfBatchParams) ([]EntryCountOfBatchRow, error) {
 	rows, err := db.Query(ctx, entryCountOfBatch, arg.BatchIds, arg.TenantID)
 	if err != nil {
@@ -161,8 +161,8 @@ select u.n::integer as n, e.account_id, a.code, a.asset, a.scale, e.version, e.t
     e.balance_before, e.balance_after, e.recorded_at, e.effective_at
 from (select generate_subscripts($1::bigint[], 1) as n, unnest($1::bigint[]) as batch_id) u
 cross join lateral (
-    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after, l.recorded_at,
-        l.effective_at
+    select l.account_id, l.version, l.transfer_id, l.posting, l.amount, l.balance_before, l.balance_after,
+        l.recorded_at, l.effective_at
     from ledger_entries l
     where l.tenant_id = $2::integer and l.transfer_id between u.batch_id << 14 and (u.batch_id << 14) + 16383
     offset 0
@@ -199,7 +199,7 @@ type EntryOfBatchRow struct {
 	EffectiveAt   *time.Time
 }
 
-// Entries of the tenant of batches, for accounts that match, in the order in which they were posted.
+// Entries of the tenant in batches, for accounts that match, in the order in which they were posted.
 func (q *Queries) EntryOfBatch(ctx context.Context, db DBTX, arg EntryOfBatchParams) ([]EntryOfBatchRow, error) {
 	rows, err := db.Query(ctx, entryOfBatch,
 		arg.BatchIds,

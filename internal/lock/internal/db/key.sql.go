@@ -26,8 +26,8 @@ type KeyLockParams struct {
 }
 
 // Lock keys of Execute.
-// Takes the advisory locks of keys, for the transaction, in the order of their numbers: the same in every
-// process, and in transactions of the user's own that take them sorted.
+// Takes transaction-level advisory locks, ordered by their numbers: the order is the same in every process, and in
+// users' own transactions that sort them.
 func (q *Queries) KeyLock(ctx context.Context, db DBTX, arg KeyLockParams) error {
 	_, err := db.Exec(ctx, keyLock, arg.Tenants, arg.Keys)
 	return err

@@ -17,10 +17,10 @@ const batchEnter = `-- name: BatchEnter :exec
 select pg_advisory_xact_lock_shared(77002, 0)
 `
 
-// What a batch locks, looks up and writes of locks and their waiters.
-// Held by every batch that works with locks, from before it looks for their rows until it ends. Cleaning
-// needs it alone: a row cannot go between a batch's look and its own insert, so a fence that was drawn
-// when there was no row is greater than those of all rows that there were.
+// Statements on locks and their waiters in batches.
+// Held by every batch that uses locks, from before it looks for their rows until it ends. The background task needs
+// it exclusively to delete rows. So no row disappears between a batch's lookup and its insert, and a fence drawn when
+// there was no row is greater than those of all earlier rows.
 func (q *Queries) BatchEnter(ctx context.Context, db DBTX) error {
 	_, err := db.Exec(ctx, batchEnter)
 	return err
@@ -30,7 +30,7 @@ const fenceDraw = `-- name: FenceDraw :many
 select nextval('lock_fence_seq')::bigint as fence from generate_series(1, $1::integer)
 `
 
-// Numbers for acquisitions and tickets, all row locks being held.
+// Draws fences and tickets, when all row locks are held.
 func (q *Queries) FenceDraw(ctx context.Context, db DBTX, draws int32) ([]int64, error) {
 	rows, err := db.Query(ctx, fenceDraw, draws)
 	if err != nil {
@@ -52,15 +52,17 @@ func (q *Queries) FenceDraw(ctx context.Context, db DBTX, draws int32) ([]int64,
 }
 
 const lockInsert = `-- name: LockInsert :exec
-insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms, acquired_at, expires_at, freed_at, request_id)
+insert into lock_locks (tenant_id, name, state, principal, holder, fence, holds, lease_ms, acquired_at, expires_at,
+    freed_at, request_id)
 select u.tenant_id, u.name, u.state, u.principal, u.holder, u.fence, u.holds, u.lease_ms, u.acquired_at, u.expires_at,
     nullif(u.freed_at, '0001-01-01 00:00:00+00'), u.request_id
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name, unnest($3::text[]) as state,
-        unnest($4::text[]) as principal, unnest($5::text[]) as holder, unnest($6::bigint[]) as fence,
-        unnest($7::integer[]) as holds, unnest($8::integer[]) as lease_ms,
-        unnest($9::timestamptz[]) as acquired_at, unnest($10::timestamptz[]) as expires_at,
-        unnest($11::timestamptz[]) as freed_at, unnest($12::text[]) as request_id
+        unnest($4::text[]) as principal, unnest($5::text[]) as holder,
+        unnest($6::bigint[]) as fence, unnest($7::integer[]) as holds,
+        unnest($8::integer[]) as lease_ms, unnest($9::timestamptz[]) as acquired_at,
+        unnest($10::timestamptz[]) as expires_at, unnest($11::timestamptz[]) as freed_at,
+        unnest($12::text[]) as request_id
 ) u
 order by u.tenant_id, u.name collate "C"
 `
@@ -99,12 +101,15 @@ func (q *Queries) LockInsert(ctx context.Context, db DBTX, arg LockInsertParams)
 }
 
 const lockLock = `-- name: LockLock :many
-select l.ctid, u.n::integer as n, l.state, l.principal, l.holder, l.fence, l.holds, l.lease_ms, l.acquired_at, l.expires_at, l.freed_at, l.request_id
+select l.ctid, u.n::integer as n, l.state, l.principal, l.holder, l.fence, l.holds, l.lease_ms, l.acquired_at,
+    l.expires_at, l.freed_at, l.request_id
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::text[]) as name
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as name
 ) u
 cross join lateral (
-    select k.ctid, k.state, k.principal, k.holder, k.fence, k.holds, k.lease_ms, k.acquired_at, k.expires_at, k.freed_at, k.request_id
+    select k.ctid, k.state, k.principal, k.holder, k.fence, k.holds, k.lease_ms, k.acquired_at, k.expires_at,
+        k.freed_at, k.request_id
     from lock_locks k
     where k.tenant_id = u.tenant_id and k.name = u.name
     for no key update
@@ -132,7 +137,7 @@ type LockLockRow struct {
 	RequestID  string
 }
 
-// Locks and loads locks, in the order of the arrays, which are sorted.
+// Locks and reads locks, in the order of the arrays, which callers sort.
 func (q *Queries) LockLock(ctx context.Context, db DBTX, arg LockLockParams) ([]LockLockRow, error) {
 	rows, err := db.Query(ctx, lockLock, arg.Names, arg.Tenants)
 	if err != nil {
@@ -169,15 +174,16 @@ func (q *Queries) LockLock(ctx context.Context, db DBTX, arg LockLockParams) ([]
 const lockUpdate = `-- name: LockUpdate :one
 with updated as (
     update lock_locks l
-    set state = u.state, principal = u.principal, holder = u.holder, fence = u.fence, holds = u.holds, lease_ms = u.lease_ms,
-        acquired_at = u.acquired_at, expires_at = u.expires_at, freed_at = nullif(u.freed_at, '0001-01-01 00:00:00+00'),
-        request_id = u.request_id
+    set state = u.state, principal = u.principal, holder = u.holder, fence = u.fence, holds = u.holds,
+        lease_ms = u.lease_ms, acquired_at = u.acquired_at, expires_at = u.expires_at,
+        freed_at = nullif(u.freed_at, '0001-01-01 00:00:00+00'), request_id = u.request_id
     from (
         select unnest($1::tid[]) as tid, unnest($2::text[]) as state,
-            unnest($3::text[]) as principal, unnest($4::text[]) as holder, unnest($5::bigint[]) as fence,
-            unnest($6::integer[]) as holds, unnest($7::integer[]) as lease_ms,
-            unnest($8::timestamptz[]) as acquired_at, unnest($9::timestamptz[]) as expires_at,
-            unnest($10::timestamptz[]) as freed_at, unnest($11::text[]) as request_id
+            unnest($3::text[]) as principal, unnest($4::text[]) as holder,
+            unnest($5::bigint[]) as fence, unnest($6::integer[]) as holds,
+            unnest($7::integer[]) as lease_ms, unnest($8::timestamptz[]) as acquired_at,
+            unnest($9::timestamptz[]) as expires_at, unnest($10::timestamptz[]) as freed_at,
+            unnest($11::text[]) as request_id
     ) u
     where l.ctid = u.tid
     returning 1
@@ -199,7 +205,7 @@ type LockUpdateParams struct {
 	RequestIds []string
 }
 
-// Writes back locks that the batch holds.
+// Updates locks whose rows are locked.
 func (q *Queries) LockUpdate(ctx context.Context, db DBTX, arg LockUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, lockUpdate,
 		arg.Tids,
@@ -237,8 +243,9 @@ const waiterInsert = `-- name: WaiterInsert :exec
 insert into lock_waiters (tenant_id, name, ticket, principal, holder, instance, queued_at, alive_until, request_id)
 select u.tenant_id, u.name, u.ticket, u.principal, u.holder, u.instance, $1::timestamptz, u.alive_until, u.request_id
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as name, unnest($4::bigint[]) as ticket,
-        unnest($5::text[]) as principal, unnest($6::text[]) as holder, unnest($7::text[]) as instance,
+    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as name,
+        unnest($4::bigint[]) as ticket, unnest($5::text[]) as principal,
+        unnest($6::text[]) as holder, unnest($7::text[]) as instance,
         unnest($8::timestamptz[]) as alive_until, unnest($9::text[]) as request_id
 ) u
 order by u.tenant_id, u.name collate "C", u.ticket
@@ -274,7 +281,8 @@ func (q *Queries) WaiterInsert(ctx context.Context, db DBTX, arg WaiterInsertPar
 const waiterLookup = `-- name: WaiterLookup :many
 select w.ctid, u.n::integer as n, w.ticket, w.alive_until
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::text[]) as name
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as name
 ) u
 cross join lateral (
     select k.ctid, k.ticket, k.alive_until
@@ -297,7 +305,7 @@ type WaiterLookupRow struct {
 	AliveUntil time.Time
 }
 
-// Who waits for locks whose rows are held, in the order of their tickets.
+// Waiters of locks whose rows are locked, ordered by ticket.
 func (q *Queries) WaiterLookup(ctx context.Context, db DBTX, arg WaiterLookupParams) ([]WaiterLookupRow, error) {
 	rows, err := db.Query(ctx, waiterLookup, arg.Names, arg.Tenants)
 	if err != nil {
@@ -338,7 +346,7 @@ type WaiterUpdateParams struct {
 	AliveUntil []time.Time
 }
 
-// Keeps places. The rows of their locks are held.
+// Inserts waiters. The rows of their locks are locked.
 func (q *Queries) WaiterUpdate(ctx context.Context, db DBTX, arg WaiterUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, waiterUpdate, arg.Tids, arg.AliveUntil)
 	var column_1 string

@@ -22,7 +22,8 @@ func (q *Queries) CleanEnter(ctx context.Context, db DBTX) error {
 
 const cleanSettings = `-- name: CleanSettings :exec
 select set_config('lock_timeout', '100', true), set_config('statement_timeout', '10000', true),
-    set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true)
+    set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)
 `
 
 func (q *Queries) CleanSettings(ctx context.Context, db DBTX) error {
@@ -31,11 +32,10 @@ func (q *Queries) CleanSettings(ctx context.Context, db DBTX) error {
 }
 
 const hint = `-- name: Hint :exec
-select pg_notify('ledgerd_lease', $1::text)
+select pg_notify('ledgerd_lock', $1::text)
 `
 
-// Wakes those who wait in other processes. In a transaction of its own: a commit that notifies waits for
-// every other one that does.
+// Wakes waiters in other processes. In a transaction of its own, because commits that notify wait for each other.
 func (q *Queries) Hint(ctx context.Context, db DBTX, tickets string) error {
 	_, err := db.Exec(ctx, hint, tickets)
 	return err
@@ -49,7 +49,8 @@ with gone as (
         from (select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name) u
         cross join lateral (
             select c.ctid from lock_locks c
-            where c.tenant_id = u.tenant_id and c.name = u.name and coalesce(c.freed_at, c.expires_at) < now() - make_interval(secs => $3::integer)
+            where c.tenant_id = u.tenant_id and c.name = u.name
+                and coalesce(c.freed_at, c.expires_at) < now() - make_interval(secs => $3::integer)
                 and not exists (select from lock_waiters w where w.tenant_id = c.tenant_id and w.name = c.name)
             for update skip locked
             offset 0
@@ -72,8 +73,8 @@ type LockCleanRow struct {
 	Lapsed  int32
 }
 
-// Deletes locks that nobody has held for a while and nobody waits for. Answers how many, and how many of
-// them were never released.
+// Deletes locks that have been free for a while and have no waiters. Returns how many, and how many of them expired
+// instead of being released.
 func (q *Queries) LockClean(ctx context.Context, db DBTX, arg LockCleanParams) (LockCleanRow, error) {
 	row := db.QueryRow(ctx, lockClean, arg.Tenants, arg.Names, arg.SpareS)
 	var i LockCleanRow
@@ -84,7 +85,8 @@ func (q *Queries) LockClean(ctx context.Context, db DBTX, arg LockCleanParams) (
 const lockGet = `-- name: LockGet :one
 
 select l.name, l.principal, l.holder, l.fence, l.holds, l.lease_ms, l.acquired_at, l.expires_at, l.request_id,
-    (select count(*) from lock_waiters w where w.tenant_id = l.tenant_id and w.name = l.name and w.alive_until > clock_timestamp())::integer as waiters
+    (select count(*) from lock_waiters w where w.tenant_id = l.tenant_id and w.name = l.name
+    and w.alive_until > clock_timestamp())::integer as waiters
 from lock_locks l
 where l.tenant_id = $1 and l.name = $2 and l.state = 'held' and l.expires_at > clock_timestamp()
 `
@@ -107,8 +109,8 @@ type LockGetRow struct {
 	Waiters    int32
 }
 
-// Reads beside the engine, and what is cleaned.
-// A lock that is held now, and how many wait for it.
+// Reads beside the engine, and statements of the background task.
+// A lock that is held now, and the number of its waiters.
 func (q *Queries) LockGet(ctx context.Context, db DBTX, arg LockGetParams) (LockGetRow, error) {
 	row := db.QueryRow(ctx, lockGet, arg.TenantID, arg.Name)
 	var i LockGetRow
@@ -130,7 +132,8 @@ func (q *Queries) LockGet(ctx context.Context, db DBTX, arg LockGetParams) (Lock
 const lockPage = `-- name: LockPage :many
 select l.name, l.principal, l.holder, l.fence, l.holds, l.lease_ms, l.acquired_at, l.expires_at, l.request_id
 from lock_locks l
-where l.tenant_id = $1 and l.name > $2 and l.name >= $3::text and l.name <= $3::text || repeat(chr(1114111), 64)
+where l.tenant_id = $1 and l.name > $2 and l.name >= $3::text
+    and l.name <= $3::text || repeat(chr(1114111), 64)
     and l.state = 'held' and l.expires_at > clock_timestamp()
 order by l.name
 limit $4::integer
@@ -155,7 +158,7 @@ type LockPageRow struct {
 	RequestID  string
 }
 
-// Locks that are held now, by name. No name is greater than 64 of the last character.
+// Locks that are held now, by name. No name sorts after 64 times the last character.
 func (q *Queries) LockPage(ctx context.Context, db DBTX, arg LockPageParams) ([]LockPageRow, error) {
 	rows, err := db.Query(ctx, lockPage,
 		arg.TenantID,
@@ -212,7 +215,7 @@ type LockStalePageRow struct {
 	Name     string
 }
 
-// Locks that nobody has held for a while, after one, by tenant and name.
+// Locks that have been free for a while, after a given one, by tenant and name.
 func (q *Queries) LockStalePage(ctx context.Context, db DBTX, arg LockStalePageParams) ([]LockStalePageRow, error) {
 	rows, err := db.Query(ctx, lockStalePage,
 		arg.AfterTenant,
@@ -245,7 +248,8 @@ select u.n::integer as n,
     coalesce((select extract(epoch from k.expires_at - clock_timestamp()) * 1000000 from lock_locks k
         where k.tenant_id = u.tenant_id and k.name = u.name and k.state = 'held'), 0)::bigint as left_us
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::text[]) as name
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as name
 ) u
 `
 
@@ -260,8 +264,8 @@ type QueueHeadsRow struct {
 	LeftUs int64
 }
 
-// Of locks that somebody waits for: whose turn it is (0: nobody's), and when the lease ends that stands in
-// the way, in microseconds from now (0 or less: nothing stands in the way).
+// For locks with waiters: the ticket whose turn it is (0: none), and when the lease that they wait for expires, in
+// microseconds from now (0 or less: nothing blocks them).
 func (q *Queries) QueueHeads(ctx context.Context, db DBTX, arg QueueHeadsParams) ([]QueueHeadsRow, error) {
 	rows, err := db.Query(ctx, queueHeads, arg.Names, arg.Tenants)
 	if err != nil {
@@ -285,11 +289,12 @@ func (q *Queries) QueueHeads(ctx context.Context, db DBTX, arg QueueHeadsParams)
 const waiterClean = `-- name: WaiterClean :execrows
 delete from lock_waiters
 where ctid = any(array(
-    select w.ctid from lock_waiters w where w.alive_until < now() - interval '10 s' limit $1::integer for update skip locked
+    select w.ctid from lock_waiters w
+        where w.alive_until < now() - interval '10 s' limit $1::integer for update skip locked
 ))
 `
 
-// Deletes waiters that are gone.
+// Deletes waiters whose callers are gone.
 func (q *Queries) WaiterClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, waiterClean, batch)
 	if err != nil {
@@ -299,7 +304,8 @@ func (q *Queries) WaiterClean(ctx context.Context, db DBTX, batch int32) (int64,
 }
 
 const waiterCount = `-- name: WaiterCount :one
-select count(*)::integer from lock_waiters w where w.tenant_id = $1 and w.name = $2 and w.alive_until > clock_timestamp()
+select count(*)::integer from lock_waiters w where w.tenant_id = $1 and w.name = $2
+    and w.alive_until > clock_timestamp()
 `
 
 type WaiterCountParams struct {

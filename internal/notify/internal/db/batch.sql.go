@@ -17,7 +17,8 @@ insert into notify_contents (tenant_id, message_id, contents_until, recipient, c
 select u.tenant_id, u.message_id, (u.contents_until at time zone 'UTC')::date, u.recipient, u.content
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as message_id,
-        unnest($3::timestamptz[]) as contents_until, unnest($4::text[]) as recipient, unnest($5::bytea[]) as content
+        unnest($3::timestamptz[]) as contents_until, unnest($4::text[]) as recipient,
+        unnest($5::bytea[]) as content
 ) u
 `
 
@@ -44,9 +45,10 @@ const counterInsert = `-- name: CounterInsert :exec
 insert into notify_counters (tenant_id, channel, scope, window_s, subject, slot, counts, expires_at)
 select u.tenant_id, u.channel, u.scope, u.window_s, u.subject, u.slot, u.counts::integer[], u.expires_at
 from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as channel, unnest($3::text[]) as scope,
-        unnest($4::integer[]) as window_s, unnest($5::bytea[]) as subject, unnest($6::bigint[]) as slot,
-        unnest($7::text[]) as counts, unnest($8::timestamptz[]) as expires_at
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as channel,
+        unnest($3::text[]) as scope, unnest($4::integer[]) as window_s,
+        unnest($5::bytea[]) as subject, unnest($6::bigint[]) as slot, unnest($7::text[]) as counts,
+        unnest($8::timestamptz[]) as expires_at
 ) u
 order by u.tenant_id, u.channel collate "C", u.scope collate "C", u.window_s, u.subject
 `
@@ -80,12 +82,13 @@ const counterLock = `-- name: CounterLock :many
 select u.n::integer as n, c.ctid, c.slot, c.counts, c.expires_at
 from (
     select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
-        unnest($2::text[]) as channel, unnest($3::text[]) as scope, unnest($4::integer[]) as window_s,
-        unnest($5::bytea[]) as subject
+        unnest($2::text[]) as channel, unnest($3::text[]) as scope,
+        unnest($4::integer[]) as window_s, unnest($5::bytea[]) as subject
 ) u
 cross join lateral (
     select x.ctid, x.slot, x.counts, x.expires_at from notify_counters x
-    where x.tenant_id = u.tenant_id and x.channel = u.channel and x.scope = u.scope and x.window_s = u.window_s and x.subject = u.subject
+    where x.tenant_id = u.tenant_id and x.channel = u.channel and x.scope = u.scope and x.window_s = u.window_s
+        and x.subject = u.subject
     offset 0
     for no key update
 ) c
@@ -180,13 +183,15 @@ from (
 cross join lateral (
     (select x.message_id from notify_queue x
     where u.code = '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null
-        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
+        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
+            and x.contents_until > (now() at time zone 'UTC')::date
     order by x.code, x.message_id
     limit 1000)
     union all
     (select x.message_id from notify_queue x
     where u.code <> '' and x.tenant_id = u.tenant_id and x.state = 'dead' and x.due_at is null and x.code = u.code
-        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never' and x.contents_until > (now() at time zone 'UTC')::date
+        and (u.channel = '' or x.channel = u.channel) and x.on_unknown <> 'never'
+            and x.contents_until > (now() at time zone 'UTC')::date
     order by x.message_id
     limit 1000)
 ) m
@@ -203,7 +208,7 @@ type DeadFindRow struct {
 	MessageID int64
 }
 
-// Some dead messages of tenants that can be sent after all, from a channel and with a code where they are given.
+// Some dead messages of tenants that can still be sent, of a channel and with a code if these are given.
 func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]DeadFindRow, error) {
 	rows, err := db.Query(ctx, deadFind, arg.Tenants, arg.Channels, arg.Codes)
 	if err != nil {
@@ -225,15 +230,18 @@ func (q *Queries) DeadFind(ctx context.Context, db DBTX, arg DeadFindParams) ([]
 }
 
 const eventInsert = `-- name: EventInsert :exec
-insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance, principal,
-    request_id)
-select u.tenant_id, u.message_id, (u.month at time zone 'UTC')::date, u.kind, 0, nullif(u.provider, ''), nullif(u.provider_message_id, ''),
-    nullif(u.code, ''), nullif(u.error, ''), $1::timestamptz, $2, u.principal, u.request_id
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id,
+    code, error, at, instance, principal, request_id)
+select u.tenant_id, u.message_id, (u.month at time zone 'UTC')::date, u.event_id, u.kind, 0, nullif(u.provider, ''),
+    nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''), $1::timestamptz, $2,
+    u.principal, u.request_id
 from (
-    select unnest($3::integer[]) as tenant_id, unnest($4::bigint[]) as message_id, unnest($5::timestamptz[]) as month,
-        unnest($6::text[]) as kind, unnest($7::text[]) as provider, unnest($8::text[]) as provider_message_id,
-        unnest($9::text[]) as code, unnest($10::text[]) as error, unnest($11::text[]) as principal,
-        unnest($12::text[]) as request_id
+    select unnest($3::integer[]) as tenant_id, unnest($4::bigint[]) as message_id,
+        unnest($5::timestamptz[]) as month, unnest($6::bigint[]) as event_id,
+        unnest($7::text[]) as kind, unnest($8::text[]) as provider,
+        unnest($9::text[]) as provider_message_id, unnest($10::text[]) as code,
+        unnest($11::text[]) as error, unnest($12::text[]) as principal,
+        unnest($13::text[]) as request_id
 ) u
 `
 
@@ -243,6 +251,7 @@ type EventInsertParams struct {
 	Tenants            []int32
 	MessageIds         []int64
 	Months             []time.Time
+	EventIds           []int64
 	Kinds              []string
 	Providers          []string
 	ProviderMessageIds []string
@@ -259,6 +268,7 @@ func (q *Queries) EventInsert(ctx context.Context, db DBTX, arg EventInsertParam
 		arg.Tenants,
 		arg.MessageIds,
 		arg.Months,
+		arg.EventIds,
 		arg.Kinds,
 		arg.Providers,
 		arg.ProviderMessageIds,
@@ -274,8 +284,9 @@ const fingerprintInsert = `-- name: FingerprintInsert :exec
 insert into notify_fingerprints (tenant_id, channel, fingerprint, message_id, expires_at)
 select u.tenant_id, u.channel, u.fingerprint, u.message_id, u.expires_at
 from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as channel, unnest($3::bytea[]) as fingerprint,
-        unnest($4::bigint[]) as message_id, unnest($5::timestamptz[]) as expires_at
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as channel,
+        unnest($3::bytea[]) as fingerprint, unnest($4::bigint[]) as message_id,
+        unnest($5::timestamptz[]) as expires_at
 ) u
 order by u.tenant_id, u.channel collate "C", u.fingerprint
 `
@@ -355,7 +366,8 @@ const fingerprintRenew = `-- name: FingerprintRenew :one
 with updated as (
     update notify_fingerprints f set message_id = u.message_id, expires_at = u.expires_at
     from (
-        select unnest($1::tid[]) as tid, unnest($2::bigint[]) as message_id, unnest($3::timestamptz[]) as expires_at
+        select unnest($1::tid[]) as tid, unnest($2::bigint[]) as message_id,
+            unnest($3::timestamptz[]) as expires_at
     ) u
     where f.ctid = u.tid
     returning 1
@@ -369,7 +381,7 @@ type FingerprintRenewParams struct {
 	ExpiresAt  []time.Time
 }
 
-// Takes over fingerprints whose window is over, or whose message will not be sent.
+// Takes over fingerprints whose window has ended, or whose message will not be sent.
 func (q *Queries) FingerprintRenew(ctx context.Context, db DBTX, arg FingerprintRenewParams) (string, error) {
 	row := db.QueryRow(ctx, fingerprintRenew, arg.Tids, arg.MessageIds, arg.ExpiresAt)
 	var column_1 string
@@ -394,9 +406,9 @@ type LimitReadRow struct {
 	Most     int32
 }
 
-// The statements of batches with messages in them. All of one kind in one statement, sorted by key; n is the
-// position in the arrays, from 1.
-// What tenants may send. Unlocked: a change holds for batches that read after it.
+// Statements on messages in batches. All rows of a kind are in one statement, sorted by key. n is the position in the
+// arrays, from 1.
+// Limits of tenants. Not locked: a change applies to batches that read it afterwards.
 func (q *Queries) LimitRead(ctx context.Context, db DBTX, tenants []int32) ([]LimitReadRow, error) {
 	rows, err := db.Query(ctx, limitRead, tenants)
 	if err != nil {
@@ -424,20 +436,25 @@ func (q *Queries) LimitRead(ctx context.Context, db DBTX, tenants []int32) ([]Li
 }
 
 const messageInsert = `-- name: MessageInsert :exec
-insert into notify_messages (tenant_id, message_id, month, channel, business_type, biz_no, template, locale, recipient_hash, recipient_hint,
-    content_hash, fingerprint, priority, on_unknown, max_attempts, not_before, give_up_at, contents_until, accepted_at, principal, request_id)
-select u.tenant_id, u.message_id, $1::date, u.channel, u.business_type, nullif(u.biz_no, ''), nullif(u.template, ''), nullif(u.locale, ''),
-    u.recipient_hash, u.recipient_hint, u.content_hash, nullif(u.fingerprint, ''), u.priority::smallint, u.on_unknown, u.max_attempts,
-    nullif(u.not_before, '0001-01-01 00:00:00+00'), u.give_up_at, (u.contents_until at time zone 'UTC')::date, $2::timestamptz,
-    u.principal, u.request_id
+insert into notify_messages (tenant_id, message_id, month, channel, business_type, biz_no, template, locale,
+    recipient_hash, recipient_hint, content_hash, fingerprint, priority, on_unknown, max_attempts, not_before,
+    give_up_at, contents_until, accepted_at, principal, request_id)
+select u.tenant_id, u.message_id, $1::date, u.channel, u.business_type, nullif(u.biz_no, ''),
+    nullif(u.template, ''), nullif(u.locale, ''), u.recipient_hash, u.recipient_hint, u.content_hash,
+    nullif(u.fingerprint, ''), u.priority::smallint, u.on_unknown, u.max_attempts,
+    nullif(u.not_before, '0001-01-01 00:00:00+00'), u.give_up_at, (u.contents_until at time zone 'UTC')::date,
+    $2::timestamptz, u.principal, u.request_id
 from (
-    select unnest($3::integer[]) as tenant_id, unnest($4::bigint[]) as message_id, unnest($5::text[]) as channel,
-        unnest($6::text[]) as business_type, unnest($7::text[]) as biz_no, unnest($8::text[]) as template,
-        unnest($9::text[]) as locale, unnest($10::bytea[]) as recipient_hash, unnest($11::text[]) as recipient_hint,
-        unnest($12::bytea[]) as content_hash, unnest($13::bytea[]) as fingerprint, unnest($14::integer[]) as priority,
+    select unnest($3::integer[]) as tenant_id, unnest($4::bigint[]) as message_id,
+        unnest($5::text[]) as channel, unnest($6::text[]) as business_type,
+        unnest($7::text[]) as biz_no, unnest($8::text[]) as template,
+        unnest($9::text[]) as locale, unnest($10::bytea[]) as recipient_hash,
+        unnest($11::text[]) as recipient_hint, unnest($12::bytea[]) as content_hash,
+        unnest($13::bytea[]) as fingerprint, unnest($14::integer[]) as priority,
         unnest($15::text[]) as on_unknown, unnest($16::integer[]) as max_attempts,
         unnest($17::timestamptz[]) as not_before, unnest($18::timestamptz[]) as give_up_at,
-        unnest($19::timestamptz[]) as contents_until, unnest($20::text[]) as principal, unnest($21::text[]) as request_id
+        unnest($19::timestamptz[]) as contents_until, unnest($20::text[]) as principal,
+        unnest($21::text[]) as request_id
 ) u
 `
 
@@ -493,11 +510,13 @@ func (q *Queries) MessageInsert(ctx context.Context, db DBTX, arg MessageInsertP
 }
 
 const messageLoad = `-- name: MessageLoad :many
-select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hash, m.recipient_hint, m.content_hash,
-    m.priority, m.on_unknown, m.max_attempts, m.not_before, m.give_up_at, m.contents_until, m.accepted_at, m.principal, m.request_id,
-    coalesce(o.state, '')::text as state, coalesce(o.attempts, 0)::integer as attempts, coalesce(o.max_attempts, 0)::integer as open_max_attempts, o.due_at,
-    coalesce(o.give_up_at, '0001-01-01 00:00:00+00')::timestamptz as open_give_up_at, coalesce(o.provider, '')::text as open_provider,
-    coalesce(o.code, '')::text as open_code, coalesce(e.kind, '')::text as ended, coalesce(e.provider, '')::text as ended_provider,
+select u.n::integer as n, m.month, m.channel, m.business_type, m.biz_no, m.template, m.locale, m.recipient_hash,
+    m.recipient_hint, m.content_hash, m.priority, m.on_unknown, m.max_attempts, m.not_before, m.give_up_at,
+    m.contents_until, m.accepted_at, m.principal, m.request_id, coalesce(o.state, '')::text as state,
+    coalesce(o.attempts, 0)::integer as attempts, coalesce(o.max_attempts, 0)::integer as open_max_attempts,
+    o.due_at, coalesce(o.give_up_at, '0001-01-01 00:00:00+00')::timestamptz as open_give_up_at,
+    coalesce(o.provider, '')::text as open_provider, coalesce(o.code, '')::text as open_code,
+    coalesce(e.kind, '')::text as ended, coalesce(e.provider, '')::text as ended_provider,
     coalesce(e.code, '')::text as ended_code
 from (
     select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
@@ -521,7 +540,8 @@ left join lateral (
 left join lateral (
     select x.kind, x.provider, x.code from notify_events x
     where x.tenant_id = u.tenant_id and x.message_id = u.message_id and x.month = b.month
-        and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown') and o.state is null)
+        and (x.kind in ('sent', 'cancelled', 'delivered', 'undelivered') or x.kind in ('dead', 'unknown')
+            and o.state is null)
     order by x.kind in ('dead', 'unknown'), x.kind <> 'sent' desc, x.at desc, x.event_id desc
     limit 1
 ) e on true
@@ -565,9 +585,9 @@ type MessageLoadRow struct {
 	EndedCode       string
 }
 
-// Messages by their numbers, with what is open of them, and otherwise how they ended: a report tells more than that
-// it was sent, and one that is in the queue no more and was neither was given up. The time of the batch tells the month,
-// and so the partition.
+// Messages by id, with their row in the queue, or otherwise how they ended: a report is more than a sending, and a
+// message that has left the queue without either was given up. The time of the batch determines the month, and thus
+// the partition.
 func (q *Queries) MessageLoad(ctx context.Context, db DBTX, arg MessageLoadParams) ([]MessageLoadRow, error) {
 	rows, err := db.Query(ctx, messageLoad, arg.Tenants, arg.MessageIds)
 	if err != nil {
@@ -622,8 +642,8 @@ const nameInsert = `-- name: NameInsert :exec
 insert into notify_names (tenant_id, biz_no, message_id, request_hash)
 select u.tenant_id, u.biz_no, u.message_id, u.request_hash
 from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as biz_no, unnest($3::bigint[]) as message_id,
-        unnest($4::bytea[]) as request_hash
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as biz_no,
+        unnest($3::bigint[]) as message_id, unnest($4::bytea[]) as request_hash
 ) u
 order by u.tenant_id, u.biz_no collate "C"
 `
@@ -648,7 +668,8 @@ func (q *Queries) NameInsert(ctx context.Context, db DBTX, arg NameInsertParams)
 const nameLookup = `-- name: NameLookup :many
 select u.n::integer as n, m.message_id, m.request_hash
 from (
-    select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id, unnest($2::text[]) as biz_no
+    select generate_subscripts($1::integer[], 1) as n, unnest($1::integer[]) as tenant_id,
+        unnest($2::text[]) as biz_no
 ) u
 cross join lateral (
     select x.message_id, x.request_hash from notify_names x where x.tenant_id = u.tenant_id and x.biz_no = u.biz_no
@@ -667,7 +688,7 @@ type NameLookupRow struct {
 	RequestHash []byte
 }
 
-// Which messages have the callers' own numbers, all row locks being held.
+// Which messages have these biz_nos, when all row locks are held.
 func (q *Queries) NameLookup(ctx context.Context, db DBTX, arg NameLookupParams) ([]NameLookupRow, error) {
 	rows, err := db.Query(ctx, nameLookup, arg.Tenants, arg.BizNos)
 	if err != nil {
@@ -704,15 +725,18 @@ func (q *Queries) QueueDelete(ctx context.Context, db DBTX, tids []pgtype.TID) (
 }
 
 const queueInsert = `-- name: QueueInsert :exec
-insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, holder, fence, attempts, max_attempts, on_unknown, give_up_at,
-    month, contents_until)
-select u.tenant_id, u.message_id, u.channel, u.priority::smallint, 'queued', u.due_at, nullif(u.holder, ''), u.fence, u.fence::integer,
-    u.max_attempts, u.on_unknown, u.give_up_at, $1::date, (u.contents_until at time zone 'UTC')::date
+insert into notify_queue (tenant_id, message_id, channel, priority, state, due_at, holder, fence, attempts,
+    max_attempts, on_unknown, give_up_at, month, contents_until)
+select u.tenant_id, u.message_id, u.channel, u.priority::smallint, 'queued', u.due_at, nullif(u.holder, ''),
+    u.fence, u.fence::integer, u.max_attempts, u.on_unknown, u.give_up_at, $1::date,
+    (u.contents_until at time zone 'UTC')::date
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as message_id, unnest($4::text[]) as channel,
-        unnest($5::integer[]) as priority, unnest($6::timestamptz[]) as due_at, unnest($7::text[]) as holder,
-        unnest($8::bigint[]) as fence, unnest($9::integer[]) as max_attempts, unnest($10::text[]) as on_unknown,
-        unnest($11::timestamptz[]) as give_up_at, unnest($12::timestamptz[]) as contents_until
+    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as message_id,
+        unnest($4::text[]) as channel, unnest($5::integer[]) as priority,
+        unnest($6::timestamptz[]) as due_at, unnest($7::text[]) as holder,
+        unnest($8::bigint[]) as fence, unnest($9::integer[]) as max_attempts,
+        unnest($10::text[]) as on_unknown, unnest($11::timestamptz[]) as give_up_at,
+        unnest($12::timestamptz[]) as contents_until
 ) u
 `
 
@@ -811,8 +835,8 @@ func (q *Queries) QueueLock(ctx context.Context, db DBTX, arg QueueLockParams) (
 
 const queueUpdate = `-- name: QueueUpdate :one
 with updated as (
-    update notify_queue m set state = 'queued', due_at = $2::timestamptz, holder = null, fence = m.fence + 1, attempts = 0, unsure = false,
-        give_up_at = u.give_up_at
+    update notify_queue m set state = 'queued', due_at = $2::timestamptz, holder = null, fence = m.fence + 1,
+        attempts = 0, unsure = false, give_up_at = u.give_up_at
     from (
         select unnest($1::tid[]) as tid, unnest($3::timestamptz[]) as give_up_at
     ) u
@@ -828,7 +852,7 @@ type QueueUpdateParams struct {
 	GiveUpAt []time.Time
 }
 
-// Puts messages back into the queue. The fence grows: what an earlier holder writes is refused.
+// Returns messages to the queue. The fence grows, so that results of an earlier holder are refused.
 func (q *Queries) QueueUpdate(ctx context.Context, db DBTX, arg QueueUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, queueUpdate, arg.Tids, arg.Now, arg.GiveUpAt)
 	var column_1 string
@@ -849,7 +873,7 @@ type ReportLockParams struct {
 	MessageIds []int64
 }
 
-// Reports of one message come one behind the other, also when it is in no queue any more.
+// Locks by message id, so that reports of one message are applied one after another, also when it has left the queue.
 func (q *Queries) ReportLock(ctx context.Context, db DBTX, arg ReportLockParams) error {
 	_, err := db.Exec(ctx, reportLock, arg.Tenants, arg.MessageIds)
 	return err
@@ -881,7 +905,7 @@ type SentFindRow struct {
 	MessageID int64
 }
 
-// Messages by the numbers that providers gave them: events never change. Of several the newest comes last.
+// Messages by the ids that providers gave them, in events, which never change. Of several the newest comes last.
 func (q *Queries) SentFind(ctx context.Context, db DBTX, arg SentFindParams) ([]SentFindRow, error) {
 	rows, err := db.Query(ctx, sentFind, arg.Tenants, arg.Providers, arg.ProviderMessageIds)
 	if err != nil {

@@ -20,7 +20,7 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some counters of which all has left the window, without waiting for anybody.
+// Deletes some counters whose events have all left the window, skipping locked rows.
 func (q *Queries) CounterClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, counterClean, batch)
 	if err != nil {
@@ -36,7 +36,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest counter has counted nothing, of those that are still there; 0: there are none.
+// How long the oldest counter has counted nothing, in seconds; 0: there is none.
 func (q *Queries) CounterOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, counterOverdue)
 	var seconds float64
@@ -55,7 +55,7 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some fingerprints whose window is over, without waiting for anybody.
+// Deletes some fingerprints whose window has ended, skipping locked rows.
 func (q *Queries) FingerprintClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, fingerprintClean, batch)
 	if err != nil {
@@ -71,7 +71,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest window has been over, of fingerprints that are still there; 0: there are none.
+// How long the window of the oldest fingerprint has been over, in seconds; 0: there is none.
 func (q *Queries) FingerprintOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, fingerprintOverdue)
 	var seconds float64
@@ -80,7 +80,8 @@ func (q *Queries) FingerprintOverdue(ctx context.Context, db DBTX) (float64, err
 }
 
 const limitDelete = `-- name: LimitDelete :execrows
-delete from notify_limits where tenant_id = $1 and channel = $2 and scope = $3 and window_s = $4
+delete from notify_limits where tenant_id = $1 and channel = $2 and scope = $3
+    and window_s = $4
 `
 
 type LimitDeleteParams struct {
@@ -118,7 +119,7 @@ type LimitUpsertParams struct {
 	Most     int32
 }
 
-// Limits, as people set them.
+// Limits as configured, and statements of the background task.
 func (q *Queries) LimitUpsert(ctx context.Context, db DBTX, arg LimitUpsertParams) error {
 	_, err := db.Exec(ctx, limitUpsert,
 		arg.TenantID,
@@ -141,8 +142,8 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some dead and unknown messages from the queue whose contents have been gone for 30 days, without waiting for
-// anybody: nothing can send them, and their events tell what became of them.
+// Deletes some dead and unknown messages from the queue whose contents were deleted 30 days ago, skipping locked
+// rows. They cannot be sent any more, and their events prove what became of them.
 func (q *Queries) ParkedClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, parkedClean, batch)
 	if err != nil {
@@ -154,11 +155,12 @@ func (q *Queries) ParkedClean(ctx context.Context, db DBTX, batch int32) (int64,
 const parkedOverdue = `-- name: ParkedOverdue :one
 select coalesce((
     select extract(epoch from clock_timestamp() - (x.contents_until + 31)::timestamp at time zone 'UTC')
-    from notify_queue x where x.due_at is null and x.contents_until < (now() at time zone 'UTC')::date - 30 order by x.contents_until limit 1
+    from notify_queue x where x.due_at is null and x.contents_until < (now() at time zone 'UTC')::date - 30
+        order by x.contents_until limit 1
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest of these should have been gone; 0: there are none.
+// How long the oldest of these has been due for deletion, in seconds; 0: there is none.
 func (q *Queries) ParkedOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, parkedOverdue)
 	var seconds float64
@@ -167,7 +169,8 @@ func (q *Queries) ParkedOverdue(ctx context.Context, db DBTX) (float64, error) {
 }
 
 const partitionsKeep = `-- name: PartitionsKeep :one
-select made::integer as made, dropped::integer as dropped, left_over::integer as left_over from notify_keep_partitions()
+select made::integer as made, dropped::integer as dropped, left_over::integer as left_over
+    from notify_keep_partitions()
 `
 
 type PartitionsKeepRow struct {
@@ -176,7 +179,7 @@ type PartitionsKeepRow struct {
 	LeftOver int32
 }
 
-// Makes the partitions to come, and drops one of contents whose day has come.
+// Creates future partitions, and drops one partition of contents if all its contents have expired.
 func (q *Queries) PartitionsKeep(ctx context.Context, db DBTX) (PartitionsKeepRow, error) {
 	row := db.QueryRow(ctx, partitionsKeep)
 	var i PartitionsKeepRow
@@ -193,7 +196,7 @@ type ProofsDropRow struct {
 	LeftOver int32
 }
 
-// Drops one partition of proofs that is older than so many full months: for the owner.
+// Drops one partition of messages and events older than a number of full months. Only the owner may.
 func (q *Queries) ProofsDrop(ctx context.Context, db DBTX, months int32) (ProofsDropRow, error) {
 	row := db.QueryRow(ctx, proofsDrop, months)
 	var i ProofsDropRow

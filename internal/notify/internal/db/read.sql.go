@@ -30,7 +30,7 @@ type ContentGetRow struct {
 	Content   []byte
 }
 
-// What a message says and to whom, as long as its life is not over.
+// Content and recipient of a message. Expired ones are missing, even if they have not been deleted yet.
 func (q *Queries) ContentGet(ctx context.Context, db DBTX, arg ContentGetParams) ([]ContentGetRow, error) {
 	rows, err := db.Query(ctx, contentGet, arg.TenantID, arg.MessageID, arg.ContentsUntil)
 	if err != nil {
@@ -90,8 +90,8 @@ type DeadGroupsRow struct {
 	Newest   int64
 }
 
-// What is parked in a state, by code and channel: up to 200 codes, and up to 10,000 messages of each, the newest. Steps
-// from code to code by the index.
+// Parked messages of a state, counted by code and channel: up to 200 codes, and of each up to 10,000 messages, the
+// newest. Skips from code to code by the index.
 func (q *Queries) DeadGroups(ctx context.Context, db DBTX, arg DeadGroupsParams) ([]DeadGroupsRow, error) {
 	rows, err := db.Query(ctx, deadGroups, arg.TenantID, arg.State)
 	if err != nil {
@@ -118,7 +118,8 @@ func (q *Queries) DeadGroups(ctx context.Context, db DBTX, arg DeadGroupsParams)
 }
 
 const eventList = `-- name: EventList :many
-select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal, e.request_id
+select e.kind, e.attempt, e.provider, e.provider_message_id, e.code, e.error, e.at, e.instance, e.principal,
+    e.request_id
 from notify_events e
 where e.tenant_id = $1 and e.message_id = $2 and e.month = $3::date
 order by e.at desc, e.event_id desc
@@ -144,7 +145,7 @@ type EventListRow struct {
 	RequestID         *string
 }
 
-// The last events of a message, newest first.
+// The latest events of a message, newest first.
 func (q *Queries) EventList(ctx context.Context, db DBTX, arg EventListParams) ([]EventListRow, error) {
 	rows, err := db.Query(ctx, eventList, arg.TenantID, arg.MessageID, arg.Month)
 	if err != nil {
@@ -197,7 +198,7 @@ type MessagePageParams struct {
 	Count       int32
 }
 
-// Newest first, looking at so many rows and no more.
+// Newest first. Reads a limited number of rows, whether they match or not.
 func (q *Queries) MessagePage(ctx context.Context, db DBTX, arg MessagePageParams) ([]int64, error) {
 	rows, err := db.Query(ctx, messagePage,
 		arg.TenantID,
@@ -245,7 +246,7 @@ type MessagePageEndRow struct {
 	Last    int64
 }
 
-// How many rows MessagePage looked at, and the last of them.
+// How many rows MessagePage read, and the last one of them.
 func (q *Queries) MessagePageEnd(ctx context.Context, db DBTX, arg MessagePageEndParams) (MessagePageEndRow, error) {
 	row := db.QueryRow(ctx, messagePageEnd, arg.TenantID, arg.Before, arg.Scan)
 	var i MessagePageEndRow
@@ -261,7 +262,8 @@ from (
     order by o.message_id desc
     limit $3
 ) s
-where s.state = $4::text and ($5::text = '' or s.channel = $5) and ($6::text = '' or s.code = $6)
+where s.state = $4::text and ($5::text = '' or s.channel = $5)
+    and ($6::text = '' or s.code = $6)
 order by s.message_id desc
 limit $7
 `
@@ -276,7 +278,7 @@ type MessagePageOpenParams struct {
 	Count       int32
 }
 
-// Those that are open, newest first, looking at so many rows and no more.
+// Open messages, newest first. Reads a limited number of rows, whether they match or not.
 func (q *Queries) MessagePageOpen(ctx context.Context, db DBTX, arg MessagePageOpenParams) ([]int64, error) {
 	rows, err := db.Query(ctx, messagePageOpen,
 		arg.TenantID,
@@ -326,7 +328,7 @@ type MessagePageOpenEndRow struct {
 	Last    int64
 }
 
-// How many rows MessagePageOpen looked at, and the last of them.
+// How many rows MessagePageOpen read, and the last one of them.
 func (q *Queries) MessagePageOpenEnd(ctx context.Context, db DBTX, arg MessagePageOpenEndParams) (MessagePageOpenEndRow, error) {
 	row := db.QueryRow(ctx, messagePageOpenEnd, arg.TenantID, arg.Before, arg.Scan)
 	var i MessagePageOpenEndRow
@@ -348,7 +350,7 @@ type MessagePageToParams struct {
 	Count         int32
 }
 
-// Those to one recipient, by their own index.
+// Messages to one recipient, by an index of their own.
 func (q *Queries) MessagePageTo(ctx context.Context, db DBTX, arg MessagePageToParams) ([]int64, error) {
 	rows, err := db.Query(ctx, messagePageTo,
 		arg.TenantID,
@@ -384,7 +386,7 @@ type NameFindParams struct {
 	BizNo    string
 }
 
-// The outbox's reads: one tenant, one snapshot. Pages find numbers; MessageLoad shows the messages.
+// Reads of the outbox: one tenant, one snapshot. Pages find ids; MessageLoad reads the messages.
 func (q *Queries) NameFind(ctx context.Context, db DBTX, arg NameFindParams) ([]int64, error) {
 	rows, err := db.Query(ctx, nameFind, arg.TenantID, arg.BizNo)
 	if err != nil {

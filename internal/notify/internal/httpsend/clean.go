@@ -8,15 +8,15 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-const longestText = 300 // bytes of a provider's words
+const maxText = 300 // bytes of a provider's error text
 
 var (
-	// numbers are what could be a part of a phone number, or a code.
+	// numbers matches any digits that may be part of a phone number or a code.
 	numbers   = regexp.MustCompile(`\+?[0-9](?:[0-9 ().*-]{2,}[0-9])+`)
 	addresses = regexp.MustCompile(`[^\s"'<>=:]+@[^\s"'<>]+`)
 )
 
-// Clean is what a provider said of a message, without what it says, to whom, and other addresses or numbers.
+// Clean returns a provider's error text without the message's content, its recipient, and other addresses and numbers.
 func Clean(m *send.Message, text string) string {
 	if m != nil {
 		hide := []string{m.Recipient, strings.TrimPrefix(m.Recipient, "+"), m.Content.Text, m.Content.Subject}
@@ -42,10 +42,10 @@ func Clean(m *send.Message, text string) string {
 		}
 		return r
 	}, text)
-	return Cut(text, longestText)
+	return Cut(text, maxText)
 }
 
-// Cut is text of at most n bytes, cut between characters.
+// Cut truncates text to at most n bytes, between characters.
 func Cut(text string, n int) string {
 	if len(text) <= n {
 		return text
@@ -56,7 +56,7 @@ func Cut(text string, n int) string {
 	return text[:n]
 }
 
-// Code is a word for grouping: at most 64 bytes of letters, digits and what stands between them.
+// Code joins parts to a failure code: at most 64 bytes of letters, digits, _, . and -.
 func Code(parts ...string) string {
 	text := strings.Map(func(r rune) rune {
 		switch {

@@ -1,8 +1,9 @@
-// Package httpsend asks providers over HTTP, once, and tells what surely was not sent from what may have been.
+// Package httpsend makes HTTP requests to providers, and separates requests that certainly were not sent from those
+// that may have been.
 //
-// What it promises: a request goes out at most once for each call. Go's own transport would send some again
-// after a connection broke; here only those that never left are. Redirects are not followed, answers are read
-// up to a bound, and no error names a URL, a header or a body.
+// Promises: each call sends at most one request. net/http would repeat some requests after a broken connection; here
+// only requests of which nothing was written are repeated. Redirects are not followed. Responses are limited in size.
+// Errors contain no URL, header or body.
 package httpsend
 
 import (
@@ -22,42 +23,42 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// Settings of a Client; zero values are what providers of messages want.
+// Settings of a Client. Zero values suit message providers.
 type Settings struct {
-	// Timeout of a request, from the dialing to the last byte of the answer; 0: 15 s.
+	// Timeout from dialing to the last byte of the response; 0: 15 s.
 	Timeout time.Duration
-	// MaxAnswer is how much of an answer is kept, in bytes; 0: 64 kB.
+	// MaxAnswer limits the response body, in bytes; 0: 64 KiB.
 	MaxAnswer int64
-	// TLS is for other roots and client certificates.
+	// TLS sets other roots, or client certificates.
 	TLS *tls.Config
-	// Dial replaces the dialing of TCP, such as by one that looks at the address.
+	// Dial replaces net.Dialer, for example to check addresses.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Proxy tells the proxy of a request, as in http.Transport; nil: none, whatever the environment says.
+	// Proxy is as in http.Transport; nil: no proxy, regardless of the environment.
 	Proxy func(*http.Request) (*url.URL, error)
-	// HTTP2 is spoken if the other side can. Without it, what is not sent is told more exactly.
+	// HTTP2 allows HTTP/2. With HTTP/1.1 failures are classified more exactly.
 	HTTP2 bool
-	// PerHost is how many idle connections to one host are kept; 0: 512.
+	// PerHost limits idle connections per host; 0: 512.
 	PerHost int
 }
 
-// Client asks providers. Many goroutines use it at once.
+// Client makes requests. Safe for concurrent use.
 type Client struct {
 	transport *http.Transport
 	timeout   time.Duration
-	most      int64
+	maxBody   int64
 }
 
 const (
 	defaultTimeout = 15 * time.Second
 	defaultAnswer  = 64 << 10
 	defaultPerHost = 512
-	// A server that closes idle connections does so after a minute at the earliest, usually.
-	idle        = 45 * time.Second
-	maxHeaders  = 64 << 10
-	longestWait = 24 * time.Hour
+	// Servers usually keep idle connections open for at least a minute.
+	idle       = 45 * time.Second
+	maxHeaders = 64 << 10
+	maxWait    = 24 * time.Hour
 )
 
-// New makes a client with connections of its own.
+// New returns a client with its own connection pool.
 func New(s Settings) *Client {
 	if s.Timeout == 0 {
 		s.Timeout = defaultTimeout
@@ -73,63 +74,66 @@ func New(s Settings) *Client {
 	}
 	if s.TLS != nil {
 		s.TLS = s.TLS.Clone()
-		s.TLS.NextProtos = nil // of a server perhaps: what is offered is told by HTTP2
+		s.TLS.NextProtos = nil // the config may be a server's: HTTP2 decides what is offered
 	}
 	t := &http.Transport{Proxy: s.Proxy, DialContext: s.Dial, TLSClientConfig: s.TLS, TLSHandshakeTimeout: s.Timeout,
 		MaxIdleConnsPerHost: s.PerHost, IdleConnTimeout: idle, MaxResponseHeaderBytes: maxHeaders,
-		DisableCompression: true, Protocols: new(http.Protocols)} // compressed answers could grow beyond their bound
+		DisableCompression: true, Protocols: new(http.Protocols)} // compressed responses could exceed the limit
 	t.Protocols.SetHTTP1(true)
 	t.Protocols.SetHTTP2(s.HTTP2)
-	return &Client{transport: t, timeout: s.Timeout, most: s.MaxAnswer}
+	return &Client{transport: t, timeout: s.Timeout, maxBody: s.MaxAnswer}
 }
 
-// Request is what to ask.
 type Request struct {
 	Method string // empty: POST
 	URL    string
 	Header http.Header
 	Body   []byte
-	// Host stands in the Host header, if it is not that of the URL.
+	// Host overrides the Host header.
 	Host string
 }
 
-// Answer is what came back.
+// Answer is a response.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte // at most MaxAnswer bytes
-	// Cut: there was more, or the connection broke in the middle of it.
+	// Cut means that the body is incomplete: too long, or the connection broke.
 	Cut bool
-	// RetryAfter is the wait that the other side asked for; 0: none. At most a day.
+	// RetryAfter is the wait that the server requested; 0: none. At most a day.
 	RetryAfter time.Duration
 }
 
-// Do asks once. A failure is Temporary if the request surely never left, and Unknown if it may have.
+// Do makes one request. A failure is Temporary if nothing was sent, and Unknown if the request may have been sent.
 func (c *Client) Do(ctx context.Context, r *Request) (*Answer, *send.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	var way progress
-	q, err := r.build(httptrace.WithClientTrace(ctx, way.trace()))
+	var reached progress
+	q, err := r.build(httptrace.WithClientTrace(ctx, reached.trace()))
 	if err != nil {
 		return nil, &send.Failure{Outcome: send.Refused, Code: "bad_request", Text: "the request cannot be built"}
 	}
-	// Not through http.Client, which follows redirects and writes URLs into errors.
+	// RoundTrip instead of http.Client, which follows redirects and puts URLs into errors.
 	a, err := c.transport.RoundTrip(q)
 	if err != nil {
-		return nil, way.failure(ctx, err)
+		return nil, reached.failure(ctx, err)
 	}
 	defer func() { _ = a.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(a.Body, c.most+1))
+	if err := ctx.Err(); err != nil {
+		// The server learned that we were closing the connection. A handler that stops then answers 200 by returning.
+		return nil, reached.failure(ctx, err)
+	}
+	body, err := io.ReadAll(io.LimitReader(a.Body, c.maxBody+1))
 	answer := &Answer{Status: a.StatusCode, Header: a.Header, Body: body, Cut: err != nil,
 		RetryAfter: RetryAfter(a.Header, time.Now())}
-	if int64(len(body)) > c.most {
-		answer.Body, answer.Cut = body[:c.most], true
+	if int64(len(body)) > c.maxBody {
+		answer.Body, answer.Cut = body[:c.maxBody], true
 	}
 	return answer, nil
 }
 
-// build makes the request such that the transport sends it again only if nothing of it was written: it would
-// resend what it takes for idempotent, which a provider need not agree with.
+// build prevents the transport from repeating a request of which anything was written: net/http repeats requests that
+// it considers idempotent, and the provider may not agree.
 func (r *Request) build(ctx context.Context) (*http.Request, error) {
 	method := r.Method
 	if method == "" {
@@ -148,7 +152,7 @@ func (r *Request) build(ctx context.Context) (*http.Request, error) {
 	for name, values := range r.Header {
 		switch http.CanonicalHeaderKey(name) {
 		case "Idempotency-Key":
-			name = "idempotency-key" // so spelled, the transport does not see it
+			name = "idempotency-key" // in this spelling net/http ignores it
 		case "X-Idempotency-Key":
 			name = "x-idempotency-key"
 		}
@@ -157,22 +161,22 @@ func (r *Request) build(ctx context.Context) (*http.Request, error) {
 	if _, told := q.Header["User-Agent"]; !told {
 		q.Header.Set("User-Agent", "ledgerd")
 	}
-	if method == http.MethodGet { // a body, be it empty, that cannot be read twice: not to be repeated
+	if method == http.MethodGet { // a body that cannot be rewound prevents a repeat
 		q.Body, q.GetBody, q.ContentLength = io.NopCloser(bytes.NewReader(nil)), nil, 0
 	}
 	return q, nil
 }
 
-// CloseIdle closes the connections that are not in use.
+// CloseIdle closes idle connections.
 func (c *Client) CloseIdle() { c.transport.CloseIdleConnections() }
 
-// progress is how far the request came.
+// progress records how far a request got.
 type progress struct {
-	mu        sync.Mutex
-	connected bool // there is a connection for it
-	wrote     bool // its header was written, to a buffer at least
-	shaking   bool // TLS began
-	resolving bool
+	mu         sync.Mutex
+	connected  bool // a connection was obtained
+	wrote      bool // the header was written, at least to a buffer
+	tlsStarted bool // the TLS handshake began
+	resolving  bool
 }
 
 func (p *progress) trace() *httptrace.ClientTrace {
@@ -182,11 +186,11 @@ func (p *progress) trace() *httptrace.ClientTrace {
 		change()
 	}
 	return &httptrace.ClientTrace{
-		// Asked for again only by a transport that knows that nothing was written.
+		// The transport asks for another connection only if nothing was written.
 		GetConn:           func(string) { set(func() { p.connected, p.wrote = false, false }) },
 		DNSStart:          func(httptrace.DNSStartInfo) { set(func() { p.resolving = true }) },
 		DNSDone:           func(i httptrace.DNSDoneInfo) { set(func() { p.resolving = i.Err != nil }) },
-		TLSHandshakeStart: func() { set(func() { p.shaking = true }) },
+		TLSHandshakeStart: func() { set(func() { p.tlsStarted = true }) },
 		GotConn:           func(httptrace.GotConnInfo) { set(func() { p.connected = true }) },
 		WroteHeaders:      func() { set(func() { p.wrote = true }) },
 	}
@@ -196,7 +200,7 @@ func (p *progress) failure(ctx context.Context, err error) *send.Failure {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	late := ctx.Err() != nil
-	// With HTTP/2 a request that ran out of time may be written after the call is over.
+	// With HTTP/2 a request that timed out may still be written after the call.
 	if p.connected && (p.wrote || late) {
 		if late {
 			return &send.Failure{Outcome: send.Unknown, Code: "timeout", Text: "no answer in time"}
@@ -214,13 +218,13 @@ func (p *progress) failure(ctx context.Context, err error) *send.Failure {
 		f.Code, f.Text = "connect_timeout", "no connection in time"
 	case p.resolving:
 		f.Code, f.Text = "dns", "the name was not resolved"
-	case p.shaking:
+	case p.tlsStarted:
 		f.Code, f.Text = "tls", "TLS: "+tlsReason(err)
 	}
 	return f
 }
 
-// Blocked is an error of Settings.Dial that says that this address may not be reached.
+// Blocked is an error of Settings.Dial for an address that is not allowed.
 type Blocked struct{ Reason string }
 
 func (b *Blocked) Error() string { return b.Reason }
@@ -237,14 +241,14 @@ func tlsReason(err error) string {
 	return "the handshake failed"
 }
 
-// RetryAfter reads the header of that name: seconds, or a time. 0: there is none. At most a day.
+// RetryAfter parses the Retry-After header: seconds or a time. 0: none. At most a day.
 func RetryAfter(h http.Header, now time.Time) time.Duration {
 	text := h.Get("Retry-After")
 	if s, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return time.Duration(max(0, min(s, int64(longestWait/time.Second)))) * time.Second
+		return time.Duration(max(0, min(s, int64(maxWait/time.Second)))) * time.Second
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return max(0, min(at.Sub(now), longestWait))
+		return max(0, min(at.Sub(now), maxWait))
 	}
 	return 0
 }

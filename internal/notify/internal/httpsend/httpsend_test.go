@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,8 +17,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 )
 
-// server speaks raw HTTP: answer is given the number of the request, counted over all connections, and tells
-// what to write; an empty answer closes the connection.
+// server speaks raw HTTP. answer gets the number of the request over all connections, and returns the response; an
+// empty one closes the connection.
 func server(t *testing.T, answer func(n int64) string) (url string, requests *atomic.Int64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,9 +55,8 @@ func server(t *testing.T, answer func(n int64) string) (url string, requests *at
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nOK"
 
-// TestARequestThatWasReadIsNeverSentAgain holds where Go's transport would repeat it: on a connection that was
-// used before, with a key or a method that it takes for idempotent.
-func TestARequestThatWasReadIsNeverSentAgain(t *testing.T) {
+// net/http would repeat these requests: on a reused connection, with a key or a method that it considers idempotent.
+func TestRequestThatWasReadIsNeverRepeated(t *testing.T) {
 	for _, c := range []struct {
 		name, method string
 		header       http.Header
@@ -79,20 +79,20 @@ func TestARequestThatWasReadIsNeverSentAgain(t *testing.T) {
 			client := httpsend.New(httpsend.Settings{})
 			r := &httpsend.Request{Method: c.method, URL: url, Header: c.header, Body: []byte(c.body)}
 			if a, f := client.Do(t.Context(), r); f != nil || a.Status != 200 {
-				t.Fatalf("the first one ended with %v, %v", a, f)
+				t.Fatalf("first request: %v, %v", a, f)
 			}
 			_, f := client.Do(t.Context(), r)
 			if f == nil || f.Outcome != send.Unknown || f.Code != "no_answer" {
-				t.Errorf("a broken connection after the request is %v", f)
+				t.Errorf("connection broken after the request: %v", f)
 			}
 			if n := requests.Load(); n != 2 {
-				t.Errorf("the server read %d requests instead of 2", n)
+				t.Errorf("the server read %d requests, want 2", n)
 			}
 		})
 	}
 }
 
-func TestTheKeyArrives(t *testing.T) {
+func TestKeyIsSent(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Idempotency-Key") != "k1" || r.UserAgent() != "ledgerd" {
 			t.Errorf("headers %v", r.Header)
@@ -105,8 +105,8 @@ func TestTheKeyArrives(t *testing.T) {
 	}
 }
 
-// TestConnectionsClosedWhenIdle: a server that closes each connection after its answer is never asked twice for one
-// call, and what could not be written goes over a new connection.
+// The server closes each connection after its response. No call makes two requests, and a request that could not be
+// written goes over a new connection.
 func TestConnectionsClosedWhenIdle(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -137,19 +137,19 @@ func TestConnectionsClosedWhenIdle(t *testing.T) {
 			good++
 		case f.Outcome == send.Unknown:
 			doubt++
-		case f.Code != "not_written": // that one is true too: the server never read it
-			t.Errorf("it ended with %v", f)
+		case f.Code != "not_written": // also correct: the server never read it
+			t.Errorf("failure %v", f)
 		}
 	}
 	if n := requests.Load(); n < good || n > good+doubt {
-		t.Errorf("%d answered, %d in doubt, but the server read %d", good, doubt, n)
+		t.Errorf("%d responses, %d unknown, but the server read %d requests", good, doubt, n)
 	}
 	if good < 200 {
-		t.Errorf("only %d of 300 were answered", good)
+		t.Errorf("only %d of 300 got a response", good)
 	}
 }
 
-func TestWhatSurelyDidNotLeaveIsTemporary(t *testing.T) {
+func TestUnsentRequestIsTemporary(t *testing.T) {
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -172,12 +172,12 @@ func TestWhatSurelyDidNotLeaveIsTemporary(t *testing.T) {
 	} {
 		_, f := httpsend.New(c.settings).Do(t.Context(), &httpsend.Request{URL: c.url, Body: []byte("x")})
 		if f == nil || f.Outcome != send.Temporary || f.Code != c.code {
-			t.Errorf("%s: %v instead of %s", c.url, f, c.code)
+			t.Errorf("%s: %v, want %s", c.url, f, c.code)
 		}
 	}
 }
 
-func TestATimeOutAfterTheRequestIsUnknown(t *testing.T) {
+func TestTimeoutAfterTheRequestIsUnknown(t *testing.T) {
 	release := make(chan struct{})
 	slow := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -207,7 +207,7 @@ func TestATimeOutAfterTheRequestIsUnknown(t *testing.T) {
 func TestRedirectsAreNotFollowedAndAnswersAreBounded(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/" {
-			t.Error("it followed a redirect")
+			t.Error("a redirect was followed")
 		}
 		w.Header().Set("Location", "/elsewhere")
 		w.WriteHeader(http.StatusFound)
@@ -220,7 +220,7 @@ func TestRedirectsAreNotFollowedAndAnswersAreBounded(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatBreaksOffIsCut(t *testing.T) {
+func TestIncompleteResponseIsCut(t *testing.T) {
 	url, _ := server(t, func(n int64) string { return "HTTP/1.1 200 OK\r\nContent-Length: 10\r\nConnection: close\r\n\r\nhalf" })
 	client := httpsend.New(httpsend.Settings{Timeout: 200 * time.Millisecond})
 	a, f := client.Do(t.Context(), &httpsend.Request{URL: url})
@@ -236,12 +236,12 @@ func TestRetryAfter(t *testing.T) {
 		"Sat, 21 Nov 2026 12:01:00 GMT": time.Minute, "Sat, 21 Nov 2026 11:00:00 GMT": 0,
 	} {
 		if got := httpsend.RetryAfter(http.Header{"Retry-After": {text}}, now); got != want {
-			t.Errorf("%q is %v instead of %v", text, got, want)
+			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
 }
 
-func TestCleanTellsNeitherWhomNorWhat(t *testing.T) {
+func TestCleanRemovesRecipientAndContent(t *testing.T) {
 	m := &send.Message{Recipient: "+8613812345678",
 		Content: send.Content{Text: "Your code is K7.", Params: []send.Param{{Name: "name", Value: "Ada"}}}}
 	for text, want := range map[string]string{
@@ -256,7 +256,7 @@ func TestCleanTellsNeitherWhomNorWhat(t *testing.T) {
 		"limit of 1000 a day": "limit of … a day",
 	} {
 		if got := httpsend.Clean(m, text); got != want {
-			t.Errorf("%q became %q instead of %q", text, got, want)
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 	if got := httpsend.Clean(nil, strings.Repeat("语", 200)); len(got) != 300 {
@@ -270,7 +270,53 @@ func TestCode(t *testing.T) {
 			64): {strings.Repeat("x", 99)},
 	} {
 		if got := httpsend.Code(parts...); got != want {
-			t.Errorf("%q became %q", parts, got)
+			t.Errorf("%q: got %q", parts, got)
 		}
 	}
+}
+
+// A handler that gives up when the client does, and returns, answers 200 by that. Such an answer may arrive just before
+// the connection is closed.
+func TestAnswerToAClosedConnectionIsATimeout(t *testing.T) {
+	s := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		return &lingering{Conn: c}, err
+	}
+	client := httpsend.New(httpsend.Settings{Timeout: 50 * time.Millisecond, Dial: dial,
+		TLS: s.Client().Transport.(*http.Transport).TLSClientConfig})
+	for asked := 0; asked < 10; {
+		a, f := client.Do(t.Context(), &httpsend.Request{URL: s.URL, Body: []byte("x")})
+		if f != nil && f.Code == "connect_timeout" {
+			continue // a busy machine
+		}
+		if f == nil || f.Outcome != send.Unknown || f.Code != "timeout" {
+			t.Fatalf("%+v, %v", a, f)
+		}
+		asked++
+	}
+}
+
+// lingering is a connection whose Close waits for what the server still sends. TLS tells the server before.
+type lingering struct {
+	net.Conn
+	reads atomic.Int64
+}
+
+func (l *lingering) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	l.reads.Add(1)
+	return n, err
+}
+
+func (l *lingering) Close() error {
+	before := l.reads.Load()
+	for end := time.Now().Add(100 * time.Millisecond); l.reads.Load() == before && time.Now().Before(end); {
+		runtime.Gosched()
+	}
+	return l.Conn.Close()
 }

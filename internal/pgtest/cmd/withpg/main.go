@@ -2,10 +2,9 @@
 //
 //	go run ./internal/pgtest/cmd/withpg -- go test ./...
 //
-// The command finds the server in LEDGERD_TEST_DSN; when that is set already it
-// is used as it is and nothing is started. The exit code is the command's. With
-// -hold the server outlives a failed command until interrupted, so that one can
-// look into the databases of failed tests.
+// The command finds the server in LEDGERD_TEST_DSN; if that is already set, no server is started. The exit code
+// is the command's. With -hold the server outlives a failed command until interrupted, to inspect the databases
+// of failed tests.
 package main
 
 import (
@@ -42,8 +41,7 @@ func main() {
 }
 
 func run(hold bool, command []string) (code int, err error) {
-	// From here on signals are for the command, or end the holding; either way
-	// the server is stopped in good order.
+	// From here on signals go to the command, or end the holding; in either case the server is stopped cleanly.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	if os.Getenv(pgtest.DSNEnv) != "" {
@@ -56,8 +54,14 @@ func run(hold bool, command []string) (code int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, pgtest.StopServer(srv)) }()
+	programs, err := os.MkdirTemp("", "ledgerd-programs-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(programs)
 	dsn := srv.DSN(localpg.Superuser, "postgres")
-	code, err = execute(command, append(os.Environ(), pgtest.DSNEnv+"="+dsn), signals)
+	env := append(os.Environ(), pgtest.DSNEnv+"="+dsn, pgtest.ProgramsEnv+"="+programs)
+	code, err = execute(command, env, signals)
 	if hold && code != 0 && err == nil {
 		fmt.Fprintf(os.Stderr, "withpg: the server is held until you interrupt: psql '%s'\n", dsn)
 		select {
@@ -68,8 +72,7 @@ func run(hold bool, command []string) (code int, err error) {
 	return code, err
 }
 
-// execute runs the command and returns its exit code, as a shell would if a
-// signal has ended it.
+// execute runs the command and returns its exit code, following shell conventions if a signal ended it.
 func execute(command, env []string, signals <-chan os.Signal) (int, error) {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = env
@@ -82,7 +85,7 @@ func execute(command, env []string, signals <-chan os.Signal) (int, error) {
 	for {
 		select {
 		case s := <-signals:
-			_ = cmd.Process.Signal(s) // it may have ended by the same signal already
+			_ = cmd.Process.Signal(s) // the same signal may have ended it already
 		case err := <-ended:
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) {

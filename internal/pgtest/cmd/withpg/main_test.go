@@ -14,7 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 )
 
-// programEnv makes this test binary the program itself.
+// programEnv makes this test binary act as the program.
 const programEnv = "WITHPG_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -55,14 +55,14 @@ func expectGone(t *testing.T, dsn string) {
 		t.Fatalf("the command was given %q (%v)", dsn, err)
 	}
 	if _, err := pgconn.Connect(t.Context(), dsn); err == nil {
-		t.Error("the server still runs")
+		t.Error("the server is still running")
 	}
 	if _, err := os.Stat(filepath.Dir(config.Host)); err == nil {
-		t.Error("its directory is still there")
+		t.Error("its directory still exists")
 	}
 }
 
-func TestServerThatIsThereIsUsed(t *testing.T) {
+func TestExistingServerIsUsed(t *testing.T) {
 	t.Parallel()
 	out, err := withpg(t, "already there", "--", "sh", "-c", sayDSN).Output()
 	if err != nil || string(out) != "already there\n" {
@@ -81,7 +81,7 @@ func TestSignalReachesTheCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	line := make([]byte, 1024)
-	n, err := stdout.Read(line) // the command runs
+	n, err := stdout.Read(line) // the command is running
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestHeldServerEndsWithASignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	dsn := strings.TrimSpace(string(line[:n]))
-	if _, err := stderr.Read(line); err != nil { // it says that it holds
+	if _, err := stderr.Read(line); err != nil { // the message that the server is held
 		t.Fatal(err)
 	}
 	conn, err := pgconn.Connect(t.Context(), dsn)

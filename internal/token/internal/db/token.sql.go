@@ -23,8 +23,8 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some tokens that are to be forgotten, longest forgotten first, without waiting for anybody. now(),
-// because an index cannot be searched by a clock that moves.
+// Deletes some tokens past forget_at, oldest first, skipping locked rows. Uses now(), because clock_timestamp()
+// cannot be an index condition.
 func (q *Queries) TokenClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, tokenClean, batch)
 	if err != nil {
@@ -34,16 +34,16 @@ func (q *Queries) TokenClean(ctx context.Context, db DBTX, batch int32) (int64, 
 }
 
 const tokenInsert = `-- name: TokenInsert :exec
-insert into token_submit_tokens (tenant_id, token_hash, subject, purpose, life_ms, survives_refusal, principal, request_id,
-    issued_at, expires_at, forget_at)
-select u.tenant_id, u.token_hash, nullif(u.subject, ''), nullif(u.purpose, ''), u.life_ms, u.survives_refusal, u.principal, u.request_id,
-    $1::timestamptz, u.expires_at, u.forget_at
+insert into token_submit_tokens (tenant_id, token_hash, subject, purpose, life_ms, survives_refusal, principal,
+    request_id, issued_at, expires_at, forget_at)
+select u.tenant_id, u.token_hash, nullif(u.subject, ''), nullif(u.purpose, ''), u.life_ms, u.survives_refusal,
+    u.principal, u.request_id, $1::timestamptz, u.expires_at, u.forget_at
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::bytea[]) as token_hash, unnest($4::text[]) as subject,
-        unnest($5::text[]) as purpose, unnest($6::bigint[]) as life_ms,
-        unnest($7::boolean[]) as survives_refusal, unnest($8::text[]) as principal,
-        unnest($9::text[]) as request_id, unnest($10::timestamptz[]) as expires_at,
-        unnest($11::timestamptz[]) as forget_at
+    select unnest($2::integer[]) as tenant_id, unnest($3::bytea[]) as token_hash,
+        unnest($4::text[]) as subject, unnest($5::text[]) as purpose,
+        unnest($6::bigint[]) as life_ms, unnest($7::boolean[]) as survives_refusal,
+        unnest($8::text[]) as principal, unnest($9::text[]) as request_id,
+        unnest($10::timestamptz[]) as expires_at, unnest($11::timestamptz[]) as forget_at
 ) u
 order by u.tenant_id, u.token_hash
 `
@@ -62,7 +62,7 @@ type TokenInsertParams struct {
 	ForgetAt        []time.Time
 }
 
-// Keeps tokens that were issued. Those of one call share all but the hash.
+// Inserts issued tokens. Those of one call share everything but the hash.
 func (q *Queries) TokenInsert(ctx context.Context, db DBTX, arg TokenInsertParams) error {
 	_, err := db.Exec(ctx, tokenInsert,
 		arg.Now,
@@ -92,7 +92,7 @@ type TokenKnownParams struct {
 	TokenHash []byte
 }
 
-// Whether a token was issued and is not forgotten.
+// Whether a token was issued and has not been deleted.
 func (q *Queries) TokenKnown(ctx context.Context, db DBTX, arg TokenKnownParams) (bool, error) {
 	row := db.QueryRow(ctx, tokenKnown, arg.TenantID, arg.TokenHash)
 	var known bool
@@ -102,10 +102,11 @@ func (q *Queries) TokenKnown(ctx context.Context, db DBTX, arg TokenKnownParams)
 
 const tokenLock = `-- name: TokenLock :many
 
-select u.n::integer as n, t.state, t.subject, t.purpose, t.life_ms, t.survives_refusal, t.issued_at, t.expires_at, t.forget_at,
-    t.spent_at, t.spent_request_id, t.operation, t.result, t.ctid
+select u.n::integer as n, t.state, t.subject, t.purpose, t.life_ms, t.survives_refusal, t.issued_at, t.expires_at,
+    t.forget_at, t.spent_at, t.spent_request_id, t.operation, t.result, t.ctid
 from (
-    select generate_subscripts($1::bytea[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::bytea[]) as token_hash
+    select generate_subscripts($1::bytea[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::bytea[]) as token_hash
 ) u
 cross join lateral (
     select l.state, l.subject, l.purpose, l.life_ms, l.survives_refusal, l.issued_at, l.expires_at, l.forget_at,
@@ -139,8 +140,8 @@ type TokenLockRow struct {
 	Ctid            pgtype.TID
 }
 
-// Submit tokens. Arrays run in step; n is a position in them, from 1. Nothing is sought but by the
-// whole primary key, so that however many tokens wait, spending one costs the same.
+// Submit tokens. Arrays have the same length; n is a position in them, from 1. All lookups are by the full primary
+// key, so that the cost of spending a token does not depend on how many there are.
 // Locks tokens in the order of the arrays, which callers sort by tenant and hash.
 func (q *Queries) TokenLock(ctx context.Context, db DBTX, arg TokenLockParams) ([]TokenLockRow, error) {
 	rows, err := db.Query(ctx, tokenLock, arg.Hashes, arg.Tenants)
@@ -184,7 +185,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest token has been to be forgotten; 0: there is none.
+// How long the oldest token has been past forget_at, in seconds; 0: there is none.
 func (q *Queries) TokenOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, tokenOverdue)
 	var seconds float64
@@ -195,8 +196,9 @@ func (q *Queries) TokenOverdue(ctx context.Context, db DBTX) (float64, error) {
 const tokenSpend = `-- name: TokenSpend :one
 with spent as (
     update token_submit_tokens t
-    set state = u.state, forget_at = u.forget_at, spent_at = greatest($2::timestamptz, t.issued_at), spent_by = u.spent_by,
-        spent_request_id = u.spent_request_id, operation = u.operation, result = nullif(u.result, '')::jsonb
+    set state = u.state, forget_at = u.forget_at, spent_at = greatest($2::timestamptz, t.issued_at),
+        spent_by = u.spent_by, spent_request_id = u.spent_request_id, operation = u.operation,
+        result = nullif(u.result, '')::jsonb
     from (
         select unnest($3::tid[]) as tid, unnest($1::bytea[]) as token_hash, unnest($4::text[]) as state,
             unnest($5::timestamptz[]) as forget_at, unnest($6::text[]) as spent_by,
@@ -222,8 +224,9 @@ type TokenSpendParams struct {
 	Results         []string
 }
 
-// Marks locked tokens as spent, by their place. The hash is compared in words that no index understands:
-// while the table is small, an index read from end to end would seem better than going to the places. Fails unless every one was open: nothing is spent twice.
+// Marks locked tokens as spent, by ctid. The comparison of the hash is written so that no index serves it: on a small
+// table the planner would prefer reading the whole index to the ctids. Fails unless all were open: no token is spent
+// twice.
 func (q *Queries) TokenSpend(ctx context.Context, db DBTX, arg TokenSpendParams) (string, error) {
 	row := db.QueryRow(ctx, tokenSpend,
 		arg.Hashes,

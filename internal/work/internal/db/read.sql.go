@@ -18,7 +18,8 @@ from (
 ) u
 cross join lateral (
     select 1 from work_records l
-    where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key and l.state = 'running' and l.lease_until > clock_timestamp()
+    where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key and l.state = 'running'
+        and l.lease_until > clock_timestamp()
     offset 0
 ) w
 `
@@ -29,7 +30,7 @@ type WorkBusyParams struct {
 	Scopes  []string
 }
 
-// Which of these somebody holds now: the others are worth another try.
+// Which of these records have a holder now: a Begin of the others is worth another try.
 func (q *Queries) WorkBusy(ctx context.Context, db DBTX, arg WorkBusyParams) ([]int32, error) {
 	rows, err := db.Query(ctx, workBusy, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {
@@ -61,8 +62,8 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some rows whose life is over, oldest first, without waiting for anybody. now(), because an
-// index cannot be searched by a clock that moves.
+// Deletes some expired records, oldest first, skipping locked rows. Uses now(), because clock_timestamp() cannot be
+// an index condition.
 func (q *Queries) WorkClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, workClean, batch)
 	if err != nil {
@@ -78,7 +79,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest life has been over, of work that is still there; 0: there is none.
+// Age of the oldest expired record that is still there, in seconds; 0: there is none.
 func (q *Queries) WorkOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, workOverdue)
 	var seconds float64
@@ -87,11 +88,12 @@ func (q *Queries) WorkOverdue(ctx context.Context, db DBTX) (float64, error) {
 }
 
 const workPage = `-- name: WorkPage :many
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
-    w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.body_bytes, w.expires_at,
-    clock_timestamp()::timestamptz as now
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
+    w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
-where w.tenant_id = $1::integer and (w.scope, w.key) > ($2::text, $3::text) and w.scope <= $4::text
+where w.tenant_id = $1::integer and (w.scope, w.key) > ($2::text, $3::text)
+    and w.scope <= $4::text
 order by w.scope, w.key
 limit $5::integer
 `
@@ -127,7 +129,7 @@ type WorkPageRow struct {
 	Now              time.Time
 }
 
-// Work after a scope and key, in their order, without bodies. A page looks at so many rows and no more.
+// Records after a scope and key, in their order, without bodies. A page reads a limited number of rows.
 func (q *Queries) WorkPage(ctx context.Context, db DBTX, arg WorkPageParams) ([]WorkPageRow, error) {
 	rows, err := db.Query(ctx, workPage,
 		arg.TenantID,
@@ -176,9 +178,9 @@ func (q *Queries) WorkPage(ctx context.Context, db DBTX, arg WorkPageParams) ([]
 }
 
 const workPageOpen = `-- name: WorkPageOpen :many
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
-    w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.body_bytes, w.expires_at,
-    clock_timestamp()::timestamptz as now
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
+    w.status, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
 where w.tenant_id = $1::integer and w.state = $2::text and w.state in ('running', 'parked')
     and (w.scope, w.key) > ($3::text, $4::text) and w.scope <= $5::text
@@ -218,7 +220,7 @@ type WorkPageOpenRow struct {
 	Now              time.Time
 }
 
-// The same of work in a state that work_records_open_idx has.
+// The same for records in a state that work_records_open_idx has.
 func (q *Queries) WorkPageOpen(ctx context.Context, db DBTX, arg WorkPageOpenParams) ([]WorkPageOpenRow, error) {
 	rows, err := db.Query(ctx, workPageOpen,
 		arg.TenantID,
@@ -269,9 +271,9 @@ func (q *Queries) WorkPageOpen(ctx context.Context, db DBTX, arg WorkPageOpenPar
 
 const workRead = `-- name: WorkRead :one
 
-select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal, w.request_id,
-    w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.status, w.headers, w.body,
-    w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
+select w.scope, w.key, w.fingerprint, w.state, w.fence, w.attempt, w.lease_until, w.park_lapsed, w.principal,
+    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id,
+    w.status, w.headers, w.body, w.body_compressed, w.body_bytes, w.expires_at, clock_timestamp()::timestamptz as now
 from work_records w
 where w.tenant_id = $1::integer and w.scope = $2::text and w.key = $3::text
     and (w.expires_at is null or w.expires_at > clock_timestamp())
@@ -309,8 +311,8 @@ type WorkReadRow struct {
 	Now              time.Time
 }
 
-// What callers read of work done elsewhere, beside the engine. A row past its life counts as gone.
-// A piece of work with its answer.
+// Reads of work records, beside the engine. Expired records are not found.
+// A record with its answer.
 func (q *Queries) WorkRead(ctx context.Context, db DBTX, arg WorkReadParams) (WorkReadRow, error) {
 	row := db.QueryRow(ctx, workRead, arg.TenantID, arg.Scope, arg.Key)
 	var i WorkReadRow

@@ -16,7 +16,7 @@ const fenceDraw = `-- name: FenceDraw :many
 select nextval('work_fence_seq')::bigint as fence from generate_series(1, $1::integer)
 `
 
-// Fences. Drawn after the locks were taken, so that each is greater than all that the locked rows ever had.
+// Draws fences when the locks are held, so that each is greater than all earlier fences of the locked rows.
 func (q *Queries) FenceDraw(ctx context.Context, db DBTX, count int32) ([]int64, error) {
 	rows, err := db.Query(ctx, fenceDraw, count)
 	if err != nil {
@@ -38,27 +38,31 @@ func (q *Queries) FenceDraw(ctx context.Context, db DBTX, count int32) ([]int64,
 }
 
 const workInsert = `-- name: WorkInsert :exec
-insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until, park_lapsed, life_ms,
-    principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by, settled_request_id, status, headers, body,
-    body_compressed, body_bytes, answer_hash, expires_at)
+insert into work_records (tenant_id, scope, key, fingerprint, state, fence, attempt, lease_ms, lease_until,
+    park_lapsed, life_ms, principal, request_id, first_request_id, created_at, begun_at, settled_at, settled_by,
+    settled_request_id, status, headers, body, body_compressed, body_bytes, answer_hash, expires_at)
 select u.tenant_id, u.scope, u.key, case when u.bound then u.fingerprint end, u.state, u.fence, u.attempt, u.lease_ms,
-    nullif(u.lease_until, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id, u.first_request_id, u.created_at,
-    u.begun_at, nullif(u.settled_at, '0001-01-01 00:00:00+00'), case when u.settled_at > '0001-01-01 00:00:00+00' then u.settled_by end,
-    nullif(u.settled_request_id, ''), case when u.answered then u.status end, case when u.answered then u.headers end,
-    case when u.answered then u.body end, u.body_compressed, case when u.answered then u.body_bytes end,
-    case when u.answered then u.answer_hash end, nullif(u.expires_at, '0001-01-01 00:00:00+00')
+    nullif(u.lease_until, '0001-01-01 00:00:00+00'), u.park_lapsed, u.life_ms, u.principal, u.request_id,
+    u.first_request_id, u.created_at, u.begun_at, nullif(u.settled_at, '0001-01-01 00:00:00+00'),
+    case when u.settled_at > '0001-01-01 00:00:00+00' then u.settled_by end, nullif(u.settled_request_id, ''),
+    case when u.answered then u.status end, case when u.answered then u.headers end, case when u.answered
+    then u.body end, u.body_compressed, case when u.answered then u.body_bytes end, case when u.answered
+    then u.answer_hash end, nullif(u.expires_at, '0001-01-01 00:00:00+00')
 from (
     select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as scope, unnest($3::text[]) as key,
-        unnest($4::boolean[]) as bound, unnest($5::bytea[]) as fingerprint, unnest($6::text[]) as state,
-        unnest($7::bigint[]) as fence, unnest($8::integer[]) as attempt, unnest($9::bigint[]) as lease_ms,
+        unnest($4::boolean[]) as bound, unnest($5::bytea[]) as fingerprint,
+        unnest($6::text[]) as state, unnest($7::bigint[]) as fence,
+        unnest($8::integer[]) as attempt, unnest($9::bigint[]) as lease_ms,
         unnest($10::timestamptz[]) as lease_until, unnest($11::boolean[]) as park_lapsed,
-        unnest($12::bigint[]) as life_ms, unnest($13::text[]) as principal, unnest($14::text[]) as request_id,
-        unnest($15::text[]) as first_request_id, unnest($16::timestamptz[]) as created_at,
-        unnest($17::timestamptz[]) as begun_at, unnest($18::timestamptz[]) as settled_at,
-        unnest($19::text[]) as settled_by, unnest($20::text[]) as settled_request_id,
-        unnest($21::boolean[]) as answered, unnest($22::integer[]) as status, unnest($23::jsonb[]) as headers,
-        unnest($24::bytea[]) as body, unnest($25::boolean[]) as body_compressed, unnest($26::integer[]) as body_bytes,
-        unnest($27::bytea[]) as answer_hash, unnest($28::timestamptz[]) as expires_at
+        unnest($12::bigint[]) as life_ms, unnest($13::text[]) as principal,
+        unnest($14::text[]) as request_id, unnest($15::text[]) as first_request_id,
+        unnest($16::timestamptz[]) as created_at, unnest($17::timestamptz[]) as begun_at,
+        unnest($18::timestamptz[]) as settled_at, unnest($19::text[]) as settled_by,
+        unnest($20::text[]) as settled_request_id, unnest($21::boolean[]) as answered,
+        unnest($22::integer[]) as status, unnest($23::jsonb[]) as headers,
+        unnest($24::bytea[]) as body, unnest($25::boolean[]) as body_compressed,
+        unnest($26::integer[]) as body_bytes, unnest($27::bytea[]) as answer_hash,
+        unnest($28::timestamptz[]) as expires_at
 ) u
 order by u.tenant_id, u.scope collate "C", u.key collate "C"
 `
@@ -94,7 +98,7 @@ type WorkInsertParams struct {
 	ExpiresAt         []time.Time
 }
 
-// Makes rows. The order is the same in every process.
+// Inserts records. All processes insert in the same order.
 func (q *Queries) WorkInsert(ctx context.Context, db DBTX, arg WorkInsertParams) error {
 	_, err := db.Exec(ctx, workInsert,
 		arg.Tenants,
@@ -131,16 +135,17 @@ func (q *Queries) WorkInsert(ctx context.Context, db DBTX, arg WorkInsertParams)
 
 const workLock = `-- name: WorkLock :many
 
-select u.n::integer as n, w.fingerprint, w.state, w.fence, w.attempt, w.lease_ms, w.lease_until, w.park_lapsed, w.life_ms, w.principal,
-    w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by, w.settled_request_id, w.answer_hash,
-    w.expires_at, w.ctid
+select u.n::integer as n, w.fingerprint, w.state, w.fence, w.attempt, w.lease_ms, w.lease_until, w.park_lapsed,
+    w.life_ms, w.principal, w.request_id, w.first_request_id, w.created_at, w.begun_at, w.settled_at, w.settled_by,
+    w.settled_request_id, w.answer_hash, w.expires_at, w.ctid
 from (
     select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
         unnest($3::text[]) as scope, unnest($1::text[]) as key
 ) u
 cross join lateral (
-    select l.fingerprint, l.state, l.fence, l.attempt, l.lease_ms, l.lease_until, l.park_lapsed, l.life_ms, l.principal, l.request_id,
-        l.first_request_id, l.created_at, l.begun_at, l.settled_at, l.settled_by, l.settled_request_id, l.answer_hash, l.expires_at, l.ctid
+    select l.fingerprint, l.state, l.fence, l.attempt, l.lease_ms, l.lease_until, l.park_lapsed, l.life_ms,
+        l.principal, l.request_id, l.first_request_id, l.created_at, l.begun_at, l.settled_at, l.settled_by,
+        l.settled_request_id, l.answer_hash, l.expires_at, l.ctid
     from work_records l
     where l.tenant_id = u.tenant_id and l.scope = u.scope and l.key = u.key
     offset 0
@@ -177,10 +182,9 @@ type WorkLockRow struct {
 	Ctid             pgtype.TID
 }
 
-// Work done elsewhere: what a batch loads and writes. Arrays run in step; n is a position in them, from 1.
-// They have no nulls: the zero time and the empty text stand for null, and a text before bytes tells
-// whether there are any.
-// Locks pieces of work in the order of the arrays, which callers sort by tenant, scope, key. Leaves the answers where they are.
+// Statements on work records in batches. Arrays have the same length; n is a position in them, from 1. They have no
+// nulls: the zero time and the empty text mean null, and a text before an array of bytes tells whether there are any.
+// Locks records in the order of the arrays, which callers sort by tenant, scope and key. Does not read the answers.
 func (q *Queries) WorkLock(ctx context.Context, db DBTX, arg WorkLockParams) ([]WorkLockRow, error) {
 	rows, err := db.Query(ctx, workLock, arg.Keys, arg.Tenants, arg.Scopes)
 	if err != nil {
@@ -226,27 +230,32 @@ const workUpdate = `-- name: WorkUpdate :one
 with updated as (
     update work_records w
     set fingerprint = case when y.bound then y.fingerprint end, state = y.state, fence = y.fence, attempt = y.attempt,
-        lease_ms = y.lease_ms, lease_until = nullif(y.lease_until, '0001-01-01 00:00:00+00'), park_lapsed = y.park_lapsed,
-        life_ms = y.life_ms, principal = y.principal, request_id = y.request_id, first_request_id = y.first_request_id,
-        created_at = y.created_at, begun_at = y.begun_at, settled_at = nullif(y.settled_at, '0001-01-01 00:00:00+00'),
-        settled_by = case when y.settled_at > '0001-01-01 00:00:00+00' then y.settled_by end,
+        lease_ms = y.lease_ms, lease_until = nullif(y.lease_until, '0001-01-01 00:00:00+00'),
+        park_lapsed = y.park_lapsed, life_ms = y.life_ms, principal = y.principal, request_id = y.request_id,
+        first_request_id = y.first_request_id, created_at = y.created_at, begun_at = y.begun_at,
+        settled_at = nullif(y.settled_at, '0001-01-01 00:00:00+00'), settled_by = case
+        when y.settled_at > '0001-01-01 00:00:00+00' then y.settled_by end,
         settled_request_id = nullif(y.settled_request_id, ''), status = case when y.answered then y.status end,
         headers = case when y.answered then y.headers end, body = case when y.answered then y.body end,
         body_compressed = y.body_compressed, body_bytes = case when y.answered then y.body_bytes end,
-        answer_hash = case when y.answered then y.answer_hash end, expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00')
+        answer_hash = case when y.answered then y.answer_hash end,
+        expires_at = nullif(y.expires_at, '0001-01-01 00:00:00+00')
     from (
         select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as scope, unnest($1::text[]) as key,
             unnest($4::tid[]) as tid,
-            unnest($5::boolean[]) as bound, unnest($6::bytea[]) as fingerprint, unnest($7::text[]) as state,
-            unnest($8::bigint[]) as fence, unnest($9::integer[]) as attempt, unnest($10::bigint[]) as lease_ms,
+            unnest($5::boolean[]) as bound, unnest($6::bytea[]) as fingerprint,
+            unnest($7::text[]) as state, unnest($8::bigint[]) as fence,
+            unnest($9::integer[]) as attempt, unnest($10::bigint[]) as lease_ms,
             unnest($11::timestamptz[]) as lease_until, unnest($12::boolean[]) as park_lapsed,
-            unnest($13::bigint[]) as life_ms, unnest($14::text[]) as principal, unnest($15::text[]) as request_id,
-            unnest($16::text[]) as first_request_id, unnest($17::timestamptz[]) as created_at,
-            unnest($18::timestamptz[]) as begun_at, unnest($19::timestamptz[]) as settled_at,
-            unnest($20::text[]) as settled_by, unnest($21::text[]) as settled_request_id,
-            unnest($22::boolean[]) as answered, unnest($23::integer[]) as status, unnest($24::jsonb[]) as headers,
-            unnest($25::bytea[]) as body, unnest($26::boolean[]) as body_compressed, unnest($27::integer[]) as body_bytes,
-            unnest($28::bytea[]) as answer_hash, unnest($29::timestamptz[]) as expires_at
+            unnest($13::bigint[]) as life_ms, unnest($14::text[]) as principal,
+            unnest($15::text[]) as request_id, unnest($16::text[]) as first_request_id,
+            unnest($17::timestamptz[]) as created_at, unnest($18::timestamptz[]) as begun_at,
+            unnest($19::timestamptz[]) as settled_at, unnest($20::text[]) as settled_by,
+            unnest($21::text[]) as settled_request_id, unnest($22::boolean[]) as answered,
+            unnest($23::integer[]) as status, unnest($24::jsonb[]) as headers,
+            unnest($25::bytea[]) as body, unnest($26::boolean[]) as body_compressed,
+            unnest($27::integer[]) as body_bytes, unnest($28::bytea[]) as answer_hash,
+            unnest($29::timestamptz[]) as expires_at
         offset 0
     ) y
     where w.ctid = y.tid and w.tenant_id = y.tenant_id and w.scope = y.scope and w.key = y.key
@@ -287,7 +296,7 @@ type WorkUpdateParams struct {
 	ExpiresAt         []time.Time
 }
 
-// Writes locked rows back, found by their places. Fails unless every one was there.
+// Updates locked records by ctid. Fails unless all are there.
 func (q *Queries) WorkUpdate(ctx context.Context, db DBTX, arg WorkUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, workUpdate,
 		arg.Keys,

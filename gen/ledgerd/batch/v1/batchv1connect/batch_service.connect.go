@@ -39,12 +39,11 @@ const (
 
 // BatchServiceClient is a client for the ledgerd.batch.v1.BatchService service.
 type BatchServiceClient interface {
-	// Runs operations of any services in order, all or nothing, in one transaction: under one
-	// Idempotency-Key, with one answer. An operation sees what those before it did. When one is refused
-	// none takes effect, and the error is that of the refused one, with the state "operation": its place
-	// (0 for the first) and its name. Guards stay as they do in a lone call: a token spent by an operation
-	// stays spent when a later one is refused for business reasons.
-	// Errors: FIELD_INVALID, REFERENCE_UNRESOLVED, COMMAND_TOO_LARGE, and those of the operations.
+	// Runs operations of any services in order, all or nothing, in one transaction, under one Idempotency-Key, with one
+	// answer. An operation sees the effects of those before it. If one is refused, none takes effect. The error is that
+	// of the refused operation; its state has "operation": the index (from 0) and the name. Guards survive as in single
+	// calls: a token spent by an operation stays spent if a later one is refused for business reasons. Errors:
+	// FIELD_INVALID, REFERENCE_UNRESOLVED, COMMAND_TOO_LARGE, and those of the operations.
 	Execute(context.Context, *v1.ExecuteRequest) (*v1.ExecuteResponse, error)
 }
 
@@ -84,12 +83,11 @@ func (c *batchServiceClient) Execute(ctx context.Context, req *v1.ExecuteRequest
 
 // BatchServiceHandler is an implementation of the ledgerd.batch.v1.BatchService service.
 type BatchServiceHandler interface {
-	// Runs operations of any services in order, all or nothing, in one transaction: under one
-	// Idempotency-Key, with one answer. An operation sees what those before it did. When one is refused
-	// none takes effect, and the error is that of the refused one, with the state "operation": its place
-	// (0 for the first) and its name. Guards stay as they do in a lone call: a token spent by an operation
-	// stays spent when a later one is refused for business reasons.
-	// Errors: FIELD_INVALID, REFERENCE_UNRESOLVED, COMMAND_TOO_LARGE, and those of the operations.
+	// Runs operations of any services in order, all or nothing, in one transaction, under one Idempotency-Key, with one
+	// answer. An operation sees the effects of those before it. If one is refused, none takes effect. The error is that
+	// of the refused operation; its state has "operation": the index (from 0) and the name. Guards survive as in single
+	// calls: a token spent by an operation stays spent if a later one is refused for business reasons. Errors:
+	// FIELD_INVALID, REFERENCE_UNRESOLVED, COMMAND_TOO_LARGE, and those of the operations.
 	Execute(context.Context, *v1.ExecuteRequest) (*v1.ExecuteResponse, error)
 }
 

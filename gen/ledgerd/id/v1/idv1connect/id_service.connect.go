@@ -41,13 +41,12 @@ const (
 
 // IdServiceClient is a client for the ledgerd.id.v1.IdService service.
 type IdServiceClient interface {
-	// Makes new ids. Nothing is recorded, so the call takes no Idempotency-Key (IDEMPOTENCY_KEY_UNSUPPORTED):
-	// each answer has ids of its own, and one that was lost cost nothing but numbers. Send it again as
-	// it is. Needs the role write. Errors: DATABASE_UNAVAILABLE, ID_WORKER_LOST, ID_WORKERS_EXHAUSTED,
-	// none of them for UUIDs.
+	// Generates ids. Nothing is recorded, so the call takes no Idempotency-Key (IDEMPOTENCY_KEY_UNSUPPORTED). Each
+	// answer has new ids; if one is lost, call again: only numbers are wasted. Requires the role write. Errors:
+	// DATABASE_UNAVAILABLE, ID_WORKER_LOST, ID_WORKERS_EXHAUSTED, none of them for UUIDs.
 	Generate(context.Context, *v1.GenerateRequest) (*v1.GenerateResponse, error)
-	// Tells what stands in an id, of any form that Generate makes. It does not tell whether the id was
-	// ever given out. Errors: ID_INVALID.
+	// Parses an id of any kind that Generate makes. It does not check whether the id was ever issued. Errors:
+	// ID_INVALID.
 	Parse(context.Context, *v1.ParseRequest) (*v1.ParseResponse, error)
 }
 
@@ -105,13 +104,12 @@ func (c *idServiceClient) Parse(ctx context.Context, req *v1.ParseRequest) (*v1.
 
 // IdServiceHandler is an implementation of the ledgerd.id.v1.IdService service.
 type IdServiceHandler interface {
-	// Makes new ids. Nothing is recorded, so the call takes no Idempotency-Key (IDEMPOTENCY_KEY_UNSUPPORTED):
-	// each answer has ids of its own, and one that was lost cost nothing but numbers. Send it again as
-	// it is. Needs the role write. Errors: DATABASE_UNAVAILABLE, ID_WORKER_LOST, ID_WORKERS_EXHAUSTED,
-	// none of them for UUIDs.
+	// Generates ids. Nothing is recorded, so the call takes no Idempotency-Key (IDEMPOTENCY_KEY_UNSUPPORTED). Each
+	// answer has new ids; if one is lost, call again: only numbers are wasted. Requires the role write. Errors:
+	// DATABASE_UNAVAILABLE, ID_WORKER_LOST, ID_WORKERS_EXHAUSTED, none of them for UUIDs.
 	Generate(context.Context, *v1.GenerateRequest) (*v1.GenerateResponse, error)
-	// Tells what stands in an id, of any form that Generate makes. It does not tell whether the id was
-	// ever given out. Errors: ID_INVALID.
+	// Parses an id of any kind that Generate makes. It does not check whether the id was ever issued. Errors:
+	// ID_INVALID.
 	Parse(context.Context, *v1.ParseRequest) (*v1.ParseResponse, error)
 }
 

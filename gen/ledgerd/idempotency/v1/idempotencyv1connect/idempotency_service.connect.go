@@ -76,51 +76,48 @@ const (
 
 // IdempotencyServiceClient is a client for the ledgerd.idempotency.v1.IdempotencyService service.
 type IdempotencyServiceClient interface {
-	// Issues submit tokens: each lets one form be submitted once. Put one into a page when it is rendered; the
-	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The
-	// answer is no-store. Takes no Idempotency-Key, since what is recorded of an answer could be read by
-	// others: when an answer was lost, call again; tokens that were lost expire by themselves.
-	// Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
+	// Issues submit tokens: each allows one form to be submitted once. Put one into a page when you render it. The
+	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The response
+	// has Cache-Control: no-store. Takes no Idempotency-Key, because others could read tokens in a recorded answer: if
+	// the answer is lost, call again; unused tokens expire. Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
 	IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error)
-	// Spends a submit token for what is done elsewhere, or for the operations of the Execute that it stands in.
-	// It cannot be tried in a dry run.
-	// Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
+	// Spends a submit token, for work in another system, or as an operation of Execute for the other operations. Has no
+	// dry run. Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
 	SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error)
-	// Uses a key of which the first use wins, and tells which use this is and what the first one made. It is a
-	// guard: as an operation of Execute it comes before all others, fails them all when it fails, and stays when
-	// another is refused for business reasons. The header Claim-Key puts it before any other changing call.
-	// Errors: KEY_CLAIMED, CLAIM_LIFE_DIFFERENT.
+	// Claims a key: the first use wins. Returns the number of this use, and the first use's result. It is a guard: as
+	// an operation of Execute it runs before all others, fails them all if it fails, and survives if another one is
+	// refused for business reasons. The header Claim-Key adds it to any other changing call. Errors: KEY_CLAIMED,
+	// CLAIM_LIFE_DIFFERENT.
 	ClaimKey(context.Context, *v1.ClaimKeyRequest) (*v1.ClaimKeyResponse, error)
-	// Uses up to 10,000 keys in one transaction, each for itself: one that is refused has a reason in its result.
+	// Claims up to 10,000 keys in one transaction, each independently: the result of a refused one has the reason.
 	// Errors: COMMAND_TOO_LARGE.
 	ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error)
-	// The claim of a key, if its life is not over. Errors: CLAIM_NOT_FOUND.
+	// Returns the claim of a key, during its life. Errors: CLAIM_NOT_FOUND.
 	GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error)
-	// Frees a key, for its owner or a caller with its fence, for example because what it stood for was cancelled.
-	// Its next use is a first one. Errors: CLAIM_FOREIGN.
+	// Frees a key, for example because an order was cancelled. The caller names the owner or the fence. The next use is
+	// a first use. Errors: CLAIM_FOREIGN.
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
-	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
+	// Begins work that the caller does in its own system, once: Begin, do the work if the result is run, Complete.
 	//
-	// Of all callers that begin the same work, one is told to run, under a lease. Callers that begin it meanwhile
-	// are told to wait; later callers get the recorded answer. The same Idempotency-Key gets the same right to run again,
-	// but only as long as that holds: it is never recorded for longer.
-	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
-	// Execute, which does not wait, Begin runs or fails the whole: WORK_RUNNING, WORK_SETTLED. In a call with a
-	// submit token or a claim the error WORK_RUNNING replaces the answer to wait, so that neither is used up.
+	// Of all callers that begin the same work, one gets run, with a lease. During the lease others get wait. After the
+	// end callers get the recorded answer. A repeat with the same Idempotency-Key gets the same run, but only while its
+	// lease holds: it is not recorded for longer. Errors, in the order of checks: FIELD_INVALID, WORK_KEY_REUSED. As an
+	// operation of Execute, which does not wait, Begin gets run or fails the Execute with WORK_RUNNING or WORK_SETTLED.
+	// In a call with a submit token or a claim, the error WORK_RUNNING replaces wait, so that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// Renews a lease, also one that ran out, unless another caller took the work over. Errors: FENCE_LOST.
+	// Extends a lease, also an expired one, unless another caller has taken the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
-	// Records how the work ended, also after the lease ran out, unless another caller took the work over. What was
-	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
+	// Records how the work ended, also after the lease expired, unless another caller has taken the work over. The
+	// holder can also complete work that it parked. Errors: FENCE_LOST, ANSWER_DIFFERS.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
-	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
+	// Gives up the attempt: nothing was done, and the next Begin gets run at once. Errors: FENCE_LOST.
 	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
-	// Shows a piece of work with its answer. Errors: RECORD_NOT_FOUND.
+	// Returns the record of a piece of work, with its answer. Errors: RECORD_NOT_FOUND.
 	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
-	// Lists work, such as all that is parked. Errors: PAGE_TOKEN_INVALID.
+	// Lists records, such as all parked ones. Errors: PAGE_TOKEN_INVALID.
 	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
-	// Settles what is parked, or what its holder left behind, or frees it. For a person, or a program that
-	// finds out. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
+	// Settles or frees work that is parked, or whose lease expired. For an operator or a program that determined the
+	// outcome. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
 	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
 }
 
@@ -361,51 +358,48 @@ func (c *idempotencyServiceClient) ResolveRecord(ctx context.Context, req *v1.Re
 // IdempotencyServiceHandler is an implementation of the ledgerd.idempotency.v1.IdempotencyService
 // service.
 type IdempotencyServiceHandler interface {
-	// Issues submit tokens: each lets one form be submitted once. Put one into a page when it is rendered; the
-	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The
-	// answer is no-store. Takes no Idempotency-Key, since what is recorded of an answer could be read by
-	// others: when an answer was lost, call again; tokens that were lost expire by themselves.
-	// Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
+	// Issues submit tokens: each allows one form to be submitted once. Put one into a page when you render it. The
+	// submit spends it, by the header Submit-Token on any changing call of any service, or by SpendToken. The response
+	// has Cache-Control: no-store. Takes no Idempotency-Key, because others could read tokens in a recorded answer: if
+	// the answer is lost, call again; unused tokens expire. Errors: FIELD_INVALID, IDEMPOTENCY_KEY_UNSUPPORTED.
 	IssueTokens(context.Context, *v1.IssueTokensRequest) (*v1.IssueTokensResponse, error)
-	// Spends a submit token for what is done elsewhere, or for the operations of the Execute that it stands in.
-	// It cannot be tried in a dry run.
-	// Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
+	// Spends a submit token, for work in another system, or as an operation of Execute for the other operations. Has no
+	// dry run. Errors: FIELD_INVALID, TOKEN_MISSING, TOKEN_UNKNOWN, TOKEN_FOREIGN, TOKEN_SPENT, TOKEN_EXPIRED.
 	SpendToken(context.Context, *v1.SpendTokenRequest) (*v1.SpendTokenResponse, error)
-	// Uses a key of which the first use wins, and tells which use this is and what the first one made. It is a
-	// guard: as an operation of Execute it comes before all others, fails them all when it fails, and stays when
-	// another is refused for business reasons. The header Claim-Key puts it before any other changing call.
-	// Errors: KEY_CLAIMED, CLAIM_LIFE_DIFFERENT.
+	// Claims a key: the first use wins. Returns the number of this use, and the first use's result. It is a guard: as
+	// an operation of Execute it runs before all others, fails them all if it fails, and survives if another one is
+	// refused for business reasons. The header Claim-Key adds it to any other changing call. Errors: KEY_CLAIMED,
+	// CLAIM_LIFE_DIFFERENT.
 	ClaimKey(context.Context, *v1.ClaimKeyRequest) (*v1.ClaimKeyResponse, error)
-	// Uses up to 10,000 keys in one transaction, each for itself: one that is refused has a reason in its result.
+	// Claims up to 10,000 keys in one transaction, each independently: the result of a refused one has the reason.
 	// Errors: COMMAND_TOO_LARGE.
 	ClaimKeys(context.Context, *v1.ClaimKeysRequest) (*v1.ClaimKeysResponse, error)
-	// The claim of a key, if its life is not over. Errors: CLAIM_NOT_FOUND.
+	// Returns the claim of a key, during its life. Errors: CLAIM_NOT_FOUND.
 	GetClaim(context.Context, *v1.GetClaimRequest) (*v1.GetClaimResponse, error)
-	// Frees a key, for its owner or a caller with its fence, for example because what it stood for was cancelled.
-	// Its next use is a first one. Errors: CLAIM_FOREIGN.
+	// Frees a key, for example because an order was cancelled. The caller names the owner or the fence. The next use is
+	// a first use. Errors: CLAIM_FOREIGN.
 	DropClaim(context.Context, *v1.DropClaimRequest) (*v1.DropClaimResponse, error)
-	// Work that a caller does in its own system, once: Begin, do it if told to run, Complete.
+	// Begins work that the caller does in its own system, once: Begin, do the work if the result is run, Complete.
 	//
-	// Of all callers that begin the same work, one is told to run, under a lease. Callers that begin it meanwhile
-	// are told to wait; later callers get the recorded answer. The same Idempotency-Key gets the same right to run again,
-	// but only as long as that holds: it is never recorded for longer.
-	// Errors, in the order in which they are looked for: FIELD_INVALID, WORK_KEY_REUSED. As an operation of
-	// Execute, which does not wait, Begin runs or fails the whole: WORK_RUNNING, WORK_SETTLED. In a call with a
-	// submit token or a claim the error WORK_RUNNING replaces the answer to wait, so that neither is used up.
+	// Of all callers that begin the same work, one gets run, with a lease. During the lease others get wait. After the
+	// end callers get the recorded answer. A repeat with the same Idempotency-Key gets the same run, but only while its
+	// lease holds: it is not recorded for longer. Errors, in the order of checks: FIELD_INVALID, WORK_KEY_REUSED. As an
+	// operation of Execute, which does not wait, Begin gets run or fails the Execute with WORK_RUNNING or WORK_SETTLED.
+	// In a call with a submit token or a claim, the error WORK_RUNNING replaces wait, so that neither is used up.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// Renews a lease, also one that ran out, unless another caller took the work over. Errors: FENCE_LOST.
+	// Extends a lease, also an expired one, unless another caller has taken the work over. Errors: FENCE_LOST.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
-	// Records how the work ended, also after the lease ran out, unless another caller took the work over. What was
-	// parked may be settled by its holder. Errors: FENCE_LOST, ANSWER_DIFFERS.
+	// Records how the work ended, also after the lease expired, unless another caller has taken the work over. The
+	// holder can also complete work that it parked. Errors: FENCE_LOST, ANSWER_DIFFERS.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
-	// Gives the work up: nothing was done, and the next Begin runs it at once. Errors: FENCE_LOST.
+	// Gives up the attempt: nothing was done, and the next Begin gets run at once. Errors: FENCE_LOST.
 	Abandon(context.Context, *v1.AbandonRequest) (*v1.AbandonResponse, error)
-	// Shows a piece of work with its answer. Errors: RECORD_NOT_FOUND.
+	// Returns the record of a piece of work, with its answer. Errors: RECORD_NOT_FOUND.
 	GetRecord(context.Context, *v1.GetRecordRequest) (*v1.GetRecordResponse, error)
-	// Lists work, such as all that is parked. Errors: PAGE_TOKEN_INVALID.
+	// Lists records, such as all parked ones. Errors: PAGE_TOKEN_INVALID.
 	ListRecords(context.Context, *v1.ListRecordsRequest) (*v1.ListRecordsResponse, error)
-	// Settles what is parked, or what its holder left behind, or frees it. For a person, or a program that
-	// finds out. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
+	// Settles or frees work that is parked, or whose lease expired. For an operator or a program that determined the
+	// outcome. Errors: RECORD_NOT_FOUND, FENCE_LOST, RECORD_NOT_PARKED.
 	ResolveRecord(context.Context, *v1.ResolveRecordRequest) (*v1.ResolveRecordResponse, error)
 }
 

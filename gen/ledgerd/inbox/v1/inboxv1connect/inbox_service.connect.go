@@ -53,29 +53,30 @@ const (
 
 // InboxServiceClient is a client for the ledgerd.inbox.v1.InboxService service.
 type InboxServiceClient interface {
-	// Receives and finishes a message in one. The first time it goes well, and so every operation of the
-	// same Execute takes effect; after that it is MESSAGE_DUPLICATE, and none does. When a later operation is
-	// refused the message counts as never received: Fail without a fence counts the attempt.
-	// Errors: MESSAGE_DUPLICATE (acknowledge), MESSAGE_DEAD (acknowledge), MESSAGE_BUSY and MESSAGE_LATER (do
-	// not acknowledge; RetryInfo tells how long), MESSAGE_DIFFERS.
+	// Receives and completes a message. The first time it succeeds, and all operations of the same Execute take effect.
+	// Later it fails with MESSAGE_DUPLICATE, and none of them does. If another operation is refused, the message counts
+	// as never received: call Fail without a fence to count the attempt. Errors: MESSAGE_DUPLICATE (acknowledge),
+	// MESSAGE_DEAD (acknowledge), MESSAGE_BUSY and MESSAGE_LATER (do not acknowledge; RetryInfo has the wait),
+	// MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
-	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. The same Idempotency-Key
-	// gets the same RUN again, but only as long as that holds: it is never recorded for longer. Behind a submit token or a claim MESSAGE_BUSY and MESSAGE_LATER stand for those
-	// verdicts, so that neither is used up. In an Execute no verdict keeps the operations behind it from running: Receive
-	// is for that. Errors: MESSAGE_DIFFERS.
+	// Begins an attempt at a message, for work in another system, or returns why it cannot: see Verdict. A repeat with
+	// the same Idempotency-Key gets the same RUN, but only while its lease holds: it is not recorded for longer. In a
+	// call with a submit token or a claim, the errors MESSAGE_BUSY and MESSAGE_LATER replace these verdicts, so that
+	// neither is used up. In an Execute the other operations run whatever the verdict: use Receive there. Errors:
+	// MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// The work is done. Also succeeds after the lease is over, unless another consumer has taken the message.
+	// Records success. Also succeeds after the lease has expired, unless another consumer has taken the message over.
 	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
-	// The attempt failed: the message may be taken again after a wait, or is dead.
-	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND, without a fence MESSAGE_BUSY and MESSAGE_DIFFERS.
+	// Records a failed attempt: the message can be begun again after its backoff, or is dead. Errors:
+	// MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND; without a fence MESSAGE_BUSY and MESSAGE_DIFFERS.
 	Fail(context.Context, *v1.FailRequest) (*v1.FailResponse, error)
-	// Lengthens the lease. Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
+	// Extends the lease. Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
-	// Brings dead messages back: failed, with no attempts, to be taken at once.
-	// Errors: MESSAGE_NOT_FOUND, MESSAGE_NOT_DEAD.
+	// Requeues dead messages: they are FAILED, with no attempts, and can be begun at once. Errors: MESSAGE_NOT_FOUND,
+	// MESSAGE_NOT_DEAD.
 	Requeue(context.Context, *v1.RequeueRequest) (*v1.RequeueResponse, error)
-	// Errors: MESSAGE_NOT_FOUND.
+	// Returns a message with its content. Errors: MESSAGE_NOT_FOUND.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
 	// Lists messages, newest first.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
@@ -231,29 +232,30 @@ func (c *inboxServiceClient) List(ctx context.Context, req *v1.ListRequest) (*v1
 
 // InboxServiceHandler is an implementation of the ledgerd.inbox.v1.InboxService service.
 type InboxServiceHandler interface {
-	// Receives and finishes a message in one. The first time it goes well, and so every operation of the
-	// same Execute takes effect; after that it is MESSAGE_DUPLICATE, and none does. When a later operation is
-	// refused the message counts as never received: Fail without a fence counts the attempt.
-	// Errors: MESSAGE_DUPLICATE (acknowledge), MESSAGE_DEAD (acknowledge), MESSAGE_BUSY and MESSAGE_LATER (do
-	// not acknowledge; RetryInfo tells how long), MESSAGE_DIFFERS.
+	// Receives and completes a message. The first time it succeeds, and all operations of the same Execute take effect.
+	// Later it fails with MESSAGE_DUPLICATE, and none of them does. If another operation is refused, the message counts
+	// as never received: call Fail without a fence to count the attempt. Errors: MESSAGE_DUPLICATE (acknowledge),
+	// MESSAGE_DEAD (acknowledge), MESSAGE_BUSY and MESSAGE_LATER (do not acknowledge; RetryInfo has the wait),
+	// MESSAGE_DIFFERS.
 	Receive(context.Context, *v1.ReceiveRequest) (*v1.ReceiveResponse, error)
-	// Takes a message for work that is done elsewhere, or tells why not: see Verdict. The same Idempotency-Key
-	// gets the same RUN again, but only as long as that holds: it is never recorded for longer. Behind a submit token or a claim MESSAGE_BUSY and MESSAGE_LATER stand for those
-	// verdicts, so that neither is used up. In an Execute no verdict keeps the operations behind it from running: Receive
-	// is for that. Errors: MESSAGE_DIFFERS.
+	// Begins an attempt at a message, for work in another system, or returns why it cannot: see Verdict. A repeat with
+	// the same Idempotency-Key gets the same RUN, but only while its lease holds: it is not recorded for longer. In a
+	// call with a submit token or a claim, the errors MESSAGE_BUSY and MESSAGE_LATER replace these verdicts, so that
+	// neither is used up. In an Execute the other operations run whatever the verdict: use Receive there. Errors:
+	// MESSAGE_DIFFERS.
 	Begin(context.Context, *v1.BeginRequest) (*v1.BeginResponse, error)
-	// The work is done. Also succeeds after the lease is over, unless another consumer has taken the message.
+	// Records success. Also succeeds after the lease has expired, unless another consumer has taken the message over.
 	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
 	Complete(context.Context, *v1.CompleteRequest) (*v1.CompleteResponse, error)
-	// The attempt failed: the message may be taken again after a wait, or is dead.
-	// Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND, without a fence MESSAGE_BUSY and MESSAGE_DIFFERS.
+	// Records a failed attempt: the message can be begun again after its backoff, or is dead. Errors:
+	// MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND; without a fence MESSAGE_BUSY and MESSAGE_DIFFERS.
 	Fail(context.Context, *v1.FailRequest) (*v1.FailResponse, error)
-	// Lengthens the lease. Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
+	// Extends the lease. Errors: MESSAGE_LEASE_LOST, MESSAGE_NOT_FOUND.
 	Extend(context.Context, *v1.ExtendRequest) (*v1.ExtendResponse, error)
-	// Brings dead messages back: failed, with no attempts, to be taken at once.
-	// Errors: MESSAGE_NOT_FOUND, MESSAGE_NOT_DEAD.
+	// Requeues dead messages: they are FAILED, with no attempts, and can be begun at once. Errors: MESSAGE_NOT_FOUND,
+	// MESSAGE_NOT_DEAD.
 	Requeue(context.Context, *v1.RequeueRequest) (*v1.RequeueResponse, error)
-	// Errors: MESSAGE_NOT_FOUND.
+	// Returns a message with its content. Errors: MESSAGE_NOT_FOUND.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
 	// Lists messages, newest first.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)

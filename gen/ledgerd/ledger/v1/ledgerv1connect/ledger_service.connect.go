@@ -102,61 +102,61 @@ const (
 
 // LedgerServiceClient is a client for the ledgerd.ledger.v1.LedgerService service.
 type LedgerServiceClient interface {
-	// Makes assets. One that exists with the same scale is left as it is.
-	// Errors: ASSET_EXISTS_DIFFERENT.
+	// Creates assets. An asset that exists with the same scale is left unchanged. Errors: ASSET_EXISTS_DIFFERENT.
 	CreateAssets(context.Context, *v1.CreateAssetsRequest) (*v1.CreateAssetsResponse, error)
 	// Lists all assets of the tenant.
 	ListAssets(context.Context, *v1.ListAssetsRequest) (*v1.ListAssetsResponse, error)
-	// Makes accounts, all or none. Errors: ASSET_NOT_FOUND, ACCOUNT_EXISTS_DIFFERENT.
+	// Creates accounts, all or none. Errors: ASSET_NOT_FOUND, ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
-	// Errors: ACCOUNT_NOT_FOUND.
+	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
 	// Lists accounts by code and asset.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// Changes limits and metadata. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED, LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
-	// Stops money from going out. Freezing a frozen account is done already.
-	// Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED.
+	// Forbids debits and new holds. A frozen account stays frozen, without an error. Errors: ACCOUNT_NOT_FOUND,
+	// ACCOUNT_CLOSED.
 	FreezeAccount(context.Context, *v1.FreezeAccountRequest) (*v1.FreezeAccountResponse, error)
-	// Lets money go out again. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED.
+	// Allows debits and holds again. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED.
 	UnfreezeAccount(context.Context, *v1.UnfreezeAccountRequest) (*v1.UnfreezeAccountResponse, error)
 	// Closes an empty account for ever. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_NOT_EMPTY.
 	CloseAccount(context.Context, *v1.CloseAccountRequest) (*v1.CloseAccountResponse, error)
-	// Moves money. Errors, in the order in which they are looked for: FIELD_INVALID,
-	// BIZ_NO_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, AMOUNT_TOO_PRECISE, STALE_VERSION,
-	// BALANCE_CONDITION_FAILED, then by posting ACCOUNT_CLOSED, ACCOUNT_FROZEN,
-	// INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
+	// Moves money. Errors, in the order of checks: FIELD_INVALID; BIZ_NO_EXISTS_DIFFERENT; ACCOUNT_NOT_FOUND;
+	// AMOUNT_TOO_PRECISE, AMOUNT_TOO_LARGE; STALE_VERSION; BALANCE_CONDITION_FAILED; then by posting ACCOUNT_CLOSED,
+	// ACCOUNT_FROZEN, AVAILABLE_UNBOUNDED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED, AMOUNT_TOO_LARGE.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
-	// Up to 10,000 transfers in one call, each with its own result: the transfer, or the error that
-	// Transfer would have given. Errors of the whole call keep nothing of it, such as BUSY, by which a
-	// server refuses a large call before it is decoded.
+	// Makes up to 10,000 transfers in one call, each with its own result: the transfer, or the error that Transfer
+	// would have returned. After an error of the call as a whole, such as BUSY, no item was kept; a server returns BUSY
+	// before it decodes a large call.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
-	// Posts the opposite of a transfer, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED, and
-	// those of Transfer.
+	// Makes a transfer with the opposite postings of another one, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED,
+	// and those of Transfer.
 	Reverse(context.Context, *v1.ReverseRequest) (*v1.ReverseResponse, error)
-	// Keeps an amount from being spent otherwise, for a time. Errors: as Transfer.
+	// Reserves an amount of an account for a time. Errors: those of Transfer.
 	Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error)
-	// Pays out of a hold: all, a part, or several times, also elsewhere than first named.
+	// Makes a transfer from a hold: of all of it, or of a part, several times, to its default account or another one.
 	// Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD, CAPTURE_EXCEEDS_HOLD, and those of Transfer.
 	Capture(context.Context, *v1.CaptureRequest) (*v1.CaptureResponse, error)
-	// Gives back what a hold still keeps. Errors: HOLD_NOT_FOUND, HOLD_NOT_HELD.
+	// Frees the remaining amount of a hold. Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
-	// Errors: HOLD_NOT_FOUND.
+	// Returns a hold. Errors: HOLD_NOT_FOUND.
 	GetHold(context.Context, *v1.GetHoldRequest) (*v1.GetHoldResponse, error)
+	// Lists holds, newest first.
 	ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error)
-	// Errors: TRANSFER_NOT_FOUND.
+	// Returns a transfer with its entries. Errors: TRANSFER_NOT_FOUND.
 	GetTransfer(context.Context, *v1.GetTransferRequest) (*v1.GetTransferResponse, error)
+	// Lists transfers, roughly newest first.
 	ListTransfers(context.Context, *v1.ListTransfersRequest) (*v1.ListTransfersResponse, error)
-	// The statement of an account. Errors: ACCOUNT_NOT_FOUND.
+	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND.
 	ListEntries(context.Context, *v1.ListEntriesRequest) (*v1.ListEntriesResponse, error)
-	// The balance now, or at a time. Errors: ACCOUNT_NOT_FOUND.
+	// Returns the balance of an account, now or at a time. Errors: ACCOUNT_NOT_FOUND.
 	GetBalance(context.Context, *v1.GetBalanceRequest) (*v1.GetBalanceResponse, error)
-	// Sums over accounts that match a pattern.
+	// Returns sums over accounts that match a pattern.
 	ListBalances(context.Context, *v1.ListBalancesRequest) (*v1.ListBalancesResponse, error)
-	// Every account's debit or credit balance, and the totals.
+	// Returns every account's debit or credit balance, and the totals.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
-	// Entries as they are committed, in commit order, without gaps. Ends when the database was restored or
-	// a standby took over. Errors: CURSOR_HISTORY_ENDED.
+	// Streams entries as they are committed, in commit order, without gaps. Ends when the database is restored or a
+	// standby is promoted. Errors: CURSOR_HISTORY_ENDED.
 	WatchEntries(context.Context, *v1.WatchEntriesRequest) (*connect.ServerStreamForClient[v1.WatchEntriesResponse], error)
 }
 
@@ -572,61 +572,61 @@ func (c *ledgerServiceClient) WatchEntries(ctx context.Context, req *v1.WatchEnt
 
 // LedgerServiceHandler is an implementation of the ledgerd.ledger.v1.LedgerService service.
 type LedgerServiceHandler interface {
-	// Makes assets. One that exists with the same scale is left as it is.
-	// Errors: ASSET_EXISTS_DIFFERENT.
+	// Creates assets. An asset that exists with the same scale is left unchanged. Errors: ASSET_EXISTS_DIFFERENT.
 	CreateAssets(context.Context, *v1.CreateAssetsRequest) (*v1.CreateAssetsResponse, error)
 	// Lists all assets of the tenant.
 	ListAssets(context.Context, *v1.ListAssetsRequest) (*v1.ListAssetsResponse, error)
-	// Makes accounts, all or none. Errors: ASSET_NOT_FOUND, ACCOUNT_EXISTS_DIFFERENT.
+	// Creates accounts, all or none. Errors: ASSET_NOT_FOUND, ACCOUNT_EXISTS_DIFFERENT, LIMIT_VIOLATED.
 	CreateAccounts(context.Context, *v1.CreateAccountsRequest) (*v1.CreateAccountsResponse, error)
-	// Errors: ACCOUNT_NOT_FOUND.
+	// Returns an account. Errors: ACCOUNT_NOT_FOUND.
 	GetAccount(context.Context, *v1.GetAccountRequest) (*v1.GetAccountResponse, error)
 	// Lists accounts by code and asset.
 	ListAccounts(context.Context, *v1.ListAccountsRequest) (*v1.ListAccountsResponse, error)
 	// Changes limits and metadata. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED, LIMIT_VIOLATED.
 	UpdateAccount(context.Context, *v1.UpdateAccountRequest) (*v1.UpdateAccountResponse, error)
-	// Stops money from going out. Freezing a frozen account is done already.
-	// Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED.
+	// Forbids debits and new holds. A frozen account stays frozen, without an error. Errors: ACCOUNT_NOT_FOUND,
+	// ACCOUNT_CLOSED.
 	FreezeAccount(context.Context, *v1.FreezeAccountRequest) (*v1.FreezeAccountResponse, error)
-	// Lets money go out again. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED.
+	// Allows debits and holds again. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_CLOSED.
 	UnfreezeAccount(context.Context, *v1.UnfreezeAccountRequest) (*v1.UnfreezeAccountResponse, error)
 	// Closes an empty account for ever. Errors: ACCOUNT_NOT_FOUND, ACCOUNT_NOT_EMPTY.
 	CloseAccount(context.Context, *v1.CloseAccountRequest) (*v1.CloseAccountResponse, error)
-	// Moves money. Errors, in the order in which they are looked for: FIELD_INVALID,
-	// BIZ_NO_EXISTS_DIFFERENT, ACCOUNT_NOT_FOUND, AMOUNT_TOO_PRECISE, STALE_VERSION,
-	// BALANCE_CONDITION_FAILED, then by posting ACCOUNT_CLOSED, ACCOUNT_FROZEN,
-	// INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED.
+	// Moves money. Errors, in the order of checks: FIELD_INVALID; BIZ_NO_EXISTS_DIFFERENT; ACCOUNT_NOT_FOUND;
+	// AMOUNT_TOO_PRECISE, AMOUNT_TOO_LARGE; STALE_VERSION; BALANCE_CONDITION_FAILED; then by posting ACCOUNT_CLOSED,
+	// ACCOUNT_FROZEN, AVAILABLE_UNBOUNDED, INSUFFICIENT_FUNDS, BALANCE_LIMIT_EXCEEDED, AMOUNT_TOO_LARGE.
 	Transfer(context.Context, *v1.TransferRequest) (*v1.TransferResponse, error)
-	// Up to 10,000 transfers in one call, each with its own result: the transfer, or the error that
-	// Transfer would have given. Errors of the whole call keep nothing of it, such as BUSY, by which a
-	// server refuses a large call before it is decoded.
+	// Makes up to 10,000 transfers in one call, each with its own result: the transfer, or the error that Transfer
+	// would have returned. After an error of the call as a whole, such as BUSY, no item was kept; a server returns BUSY
+	// before it decodes a large call.
 	TransferBatch(context.Context, *v1.TransferBatchRequest) (*v1.TransferBatchResponse, error)
-	// Posts the opposite of a transfer, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED, and
-	// those of Transfer.
+	// Makes a transfer with the opposite postings of another one, once. Errors: TRANSFER_NOT_FOUND, ALREADY_REVERSED,
+	// and those of Transfer.
 	Reverse(context.Context, *v1.ReverseRequest) (*v1.ReverseResponse, error)
-	// Keeps an amount from being spent otherwise, for a time. Errors: as Transfer.
+	// Reserves an amount of an account for a time. Errors: those of Transfer.
 	Hold(context.Context, *v1.HoldRequest) (*v1.HoldResponse, error)
-	// Pays out of a hold: all, a part, or several times, also elsewhere than first named.
+	// Makes a transfer from a hold: of all of it, or of a part, several times, to its default account or another one.
 	// Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD, CAPTURE_EXCEEDS_HOLD, and those of Transfer.
 	Capture(context.Context, *v1.CaptureRequest) (*v1.CaptureResponse, error)
-	// Gives back what a hold still keeps. Errors: HOLD_NOT_FOUND, HOLD_NOT_HELD.
+	// Frees the remaining amount of a hold. Errors: HOLD_NOT_FOUND, HOLD_EXPIRED, HOLD_NOT_HELD.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
-	// Errors: HOLD_NOT_FOUND.
+	// Returns a hold. Errors: HOLD_NOT_FOUND.
 	GetHold(context.Context, *v1.GetHoldRequest) (*v1.GetHoldResponse, error)
+	// Lists holds, newest first.
 	ListHolds(context.Context, *v1.ListHoldsRequest) (*v1.ListHoldsResponse, error)
-	// Errors: TRANSFER_NOT_FOUND.
+	// Returns a transfer with its entries. Errors: TRANSFER_NOT_FOUND.
 	GetTransfer(context.Context, *v1.GetTransferRequest) (*v1.GetTransferResponse, error)
+	// Lists transfers, roughly newest first.
 	ListTransfers(context.Context, *v1.ListTransfersRequest) (*v1.ListTransfersResponse, error)
-	// The statement of an account. Errors: ACCOUNT_NOT_FOUND.
+	// Lists the entries of an account: its statement. Errors: ACCOUNT_NOT_FOUND.
 	ListEntries(context.Context, *v1.ListEntriesRequest) (*v1.ListEntriesResponse, error)
-	// The balance now, or at a time. Errors: ACCOUNT_NOT_FOUND.
+	// Returns the balance of an account, now or at a time. Errors: ACCOUNT_NOT_FOUND.
 	GetBalance(context.Context, *v1.GetBalanceRequest) (*v1.GetBalanceResponse, error)
-	// Sums over accounts that match a pattern.
+	// Returns sums over accounts that match a pattern.
 	ListBalances(context.Context, *v1.ListBalancesRequest) (*v1.ListBalancesResponse, error)
-	// Every account's debit or credit balance, and the totals.
+	// Returns every account's debit or credit balance, and the totals.
 	TrialBalance(context.Context, *v1.TrialBalanceRequest) (*v1.TrialBalanceResponse, error)
-	// Entries as they are committed, in commit order, without gaps. Ends when the database was restored or
-	// a standby took over. Errors: CURSOR_HISTORY_ENDED.
+	// Streams entries as they are committed, in commit order, without gaps. Ends when the database is restored or a
+	// standby is promoted. Errors: CURSOR_HISTORY_ENDED.
 	WatchEntries(context.Context, *v1.WatchEntriesRequest, *connect.ServerStream[v1.WatchEntriesResponse]) error
 }
 

@@ -49,27 +49,24 @@ const (
 
 // LockServiceClient is a client for the ledgerd.lock.v1.LockService service.
 type LockServiceClient interface {
-	// Takes the lock, waiting for it in order of arrival, over all servers. An Idempotency-Key makes it
-	// safe to ask again when the answer was lost. In an Execute it tries once.
-	// Errors: LOCK_HELD or PAGE_LOCK_HELD, which name the holder, and the place in the queue as
-	// "position"; LOCK_QUEUE_FULL.
+	// Acquires the lock. Callers wait in order of arrival, over all servers. With an Idempotency-Key a call whose
+	// answer was lost can be repeated safely. In an Execute it does not wait. Errors: LOCK_HELD or PAGE_LOCK_HELD,
+	// whose state names the holder, and the place in the queue as "position"; LOCK_QUEUE_FULL.
 	Acquire(context.Context, *v1.AcquireRequest) (*v1.AcquireResponse, error)
-	// Makes the lease last from now on. Needs no Idempotency-Key: asked again it does the same.
-	// In an Execute it makes the rest depend on the lock: all or nothing.
-	// Errors: LOCK_LOST.
+	// Renews the lease from now. Idempotent without an Idempotency-Key. In an Execute all operations depend on it: they
+	// commit only if the lock is held. Errors: LOCK_LOST.
 	Renew(context.Context, *v1.RenewRequest) (*v1.RenewResponse, error)
-	// Gives the lock back; of one that is held several times, once.
-	// Errors: LOCK_LOST.
+	// Releases the lock, or one of several acquisitions by a reentrant holder. Errors: LOCK_LOST.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
-	// Shows a lock as it is now. A lock without a holder is FREE, whether it was ever held or not.
+	// Returns the present state of a lock. A lock without a holder is FREE, whether it was ever held or not.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
-	// Lists the locks that are held, by name.
+	// Lists the held locks, by name.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
-	// Holds the lock for as long as the stream lives: waits as Acquire does, sends the lock, renews it at a
-	// third of the lease, sends it again, and releases it when the caller goes away. The server renews
-	// while the connection stands, so a frozen caller keeps the lock until it breaks; where that
-	// matters use Acquire and Renew, as the Go client does. Has no use for an Idempotency-Key.
-	// Errors: those of Acquire; LOCK_LOST when the database was away for so long that only a tenth of the lease is left.
+	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
+	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
+	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
+	// as the Go client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was
+	// unavailable until only a tenth of the lease was left.
 	Hold(context.Context, *v1.HoldRequest) (*connect.ServerStreamForClient[v1.HoldResponse], error)
 }
 
@@ -188,27 +185,24 @@ func (c *lockServiceClient) Hold(ctx context.Context, req *v1.HoldRequest) (*con
 
 // LockServiceHandler is an implementation of the ledgerd.lock.v1.LockService service.
 type LockServiceHandler interface {
-	// Takes the lock, waiting for it in order of arrival, over all servers. An Idempotency-Key makes it
-	// safe to ask again when the answer was lost. In an Execute it tries once.
-	// Errors: LOCK_HELD or PAGE_LOCK_HELD, which name the holder, and the place in the queue as
-	// "position"; LOCK_QUEUE_FULL.
+	// Acquires the lock. Callers wait in order of arrival, over all servers. With an Idempotency-Key a call whose
+	// answer was lost can be repeated safely. In an Execute it does not wait. Errors: LOCK_HELD or PAGE_LOCK_HELD,
+	// whose state names the holder, and the place in the queue as "position"; LOCK_QUEUE_FULL.
 	Acquire(context.Context, *v1.AcquireRequest) (*v1.AcquireResponse, error)
-	// Makes the lease last from now on. Needs no Idempotency-Key: asked again it does the same.
-	// In an Execute it makes the rest depend on the lock: all or nothing.
-	// Errors: LOCK_LOST.
+	// Renews the lease from now. Idempotent without an Idempotency-Key. In an Execute all operations depend on it: they
+	// commit only if the lock is held. Errors: LOCK_LOST.
 	Renew(context.Context, *v1.RenewRequest) (*v1.RenewResponse, error)
-	// Gives the lock back; of one that is held several times, once.
-	// Errors: LOCK_LOST.
+	// Releases the lock, or one of several acquisitions by a reentrant holder. Errors: LOCK_LOST.
 	Release(context.Context, *v1.ReleaseRequest) (*v1.ReleaseResponse, error)
-	// Shows a lock as it is now. A lock without a holder is FREE, whether it was ever held or not.
+	// Returns the present state of a lock. A lock without a holder is FREE, whether it was ever held or not.
 	Get(context.Context, *v1.GetRequest) (*v1.GetResponse, error)
-	// Lists the locks that are held, by name.
+	// Lists the held locks, by name.
 	List(context.Context, *v1.ListRequest) (*v1.ListResponse, error)
-	// Holds the lock for as long as the stream lives: waits as Acquire does, sends the lock, renews it at a
-	// third of the lease, sends it again, and releases it when the caller goes away. The server renews
-	// while the connection stands, so a frozen caller keeps the lock until it breaks; where that
-	// matters use Acquire and Renew, as the Go client does. Has no use for an Idempotency-Key.
-	// Errors: those of Acquire; LOCK_LOST when the database was away for so long that only a tenth of the lease is left.
+	// Holds the lock during the stream: waits as Acquire does, sends the lock, renews it after every third of the
+	// lease, sends it again, and releases it when the caller disconnects. The server renews while the connection
+	// exists, so a frozen caller keeps the lock until the connection breaks; where that matters, use Acquire and Renew,
+	// as the Go client does. Ignores an Idempotency-Key. Errors: those of Acquire; LOCK_LOST if the database was
+	// unavailable until only a tenth of the lease was left.
 	Hold(context.Context, *v1.HoldRequest, *connect.ServerStream[v1.HoldResponse]) error
 }
 

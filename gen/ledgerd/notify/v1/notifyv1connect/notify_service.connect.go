@@ -79,53 +79,52 @@ const (
 
 // NotifyServiceClient is a client for the ledgerd.notify.v1.NotifyService service.
 type NotifyServiceClient interface {
-	// Accepts a message: it is sent after the commit, by any server. As an operation of BatchService.Execute it is
-	// part of its cause: it goes out if and only if that commits.
-	// A repeat answers with the first message: for ever by biz_no, and within a window by recipient, content and
-	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
-	// TEMPLATE_VARIABLES_INVALID.
+	// Accepts a message. Any server sends it after the commit. As an operation of BatchService.Execute it commits with
+	// its cause: it is sent if and only if that commits. A repeat returns the first message: for ever by biz_no, and
+	// within a window by recipient, content and business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED,
+	// SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
-	// Up to 1,000 messages in one call, each with its own result, or all or none. Errors of the whole call, such as BUSY,
-	// keep nothing of it.
+	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as
+	// a whole, such as BUSY, no message was accepted.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
-	// Keeps a message from being sent that is not yet on its way; also does away with a dead one. To cancel it
-	// again is no error. Errors: NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
+	// Cancels a message that is not yet sent, also a dead one. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
+	// NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
 	CancelMessage(context.Context, *v1.CancelMessageRequest) (*v1.CancelMessageResponse, error)
-	// Sends messages again that are dead or unknown (it is not known whether they were sent): an operator's decision.
-	// Errors: NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
+	// Requeues messages that are dead or unknown (possibly sent): an operator's decision. Errors: NOTIFY_NOT_FOUND,
+	// NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
 	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
-	// Records whether a message was delivered, as reported by its provider or found out by an operator. It settles what
-	// is unknown. The same again changes nothing. Errors: NOTIFY_NOT_FOUND.
+	// Records whether a message was delivered, as reported by its provider or determined by an operator. It settles
+	// UNKNOWN. A repeat changes nothing. Errors: NOTIFY_NOT_FOUND.
 	ReportDelivery(context.Context, *v1.ReportDeliveryRequest) (*v1.ReportDeliveryResponse, error)
-	// Shows a message, and what happened to it. Errors: NOTIFY_NOT_FOUND.
+	// Returns a message and its events. Errors: NOTIFY_NOT_FOUND.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
 	// Lists messages, newest first.
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
-	// Lists what is dead or unknown, grouped by what went wrong.
+	// Lists dead or unknown messages, grouped by channel and error code.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
-	// Keeps a template in one locale, as a new version, which is sent from then on. To put what it says already makes
-	// none. Errors: FIELD_INVALID, which lists everything that is wrong.
+	// Stores a template in one locale, as a new version, which is used from then on. An identical version is not stored
+	// again. Errors: FIELD_INVALID, which lists all problems.
 	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
-	// Deletes a template, or one locale of it. What was sent with it stays to be read. To delete it again is no error.
-	// Errors: TEMPLATE_NOT_FOUND.
+	// Deletes a template, or one locale of it. Its versions can still be read. Deleting it again succeeds. Errors:
+	// TEMPLATE_NOT_FOUND.
 	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
-	// Shows a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
+	// Returns a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
 	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
 	// Lists templates.
 	ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error)
-	// Shows what a template would say, kept or not, and all that is wrong with it or its values. Sends nothing.
-	// Errors: TEMPLATE_NOT_FOUND.
+	// Renders a template, stored or not, and returns the result, or all problems of the template and its values. Sends
+	// nothing. Errors: TEMPLATE_NOT_FOUND.
 	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
-	// Sends a code that proves control of a phone number or an e-mail address. It voids the code before.
-	// Besides the limits of the tenant there are some for codes, by address and by block of numbers.
-	// Errors: CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED,
-	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
+	// Sends a code that proves control of a phone number or an e-mail address. It voids the previous code. Besides the
+	// limits of the tenant, codes have limits per client address and per block of numbers. Errors: CODE_TRIES_SPENT,
+	// CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
 	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
-	// Tries a code. The right one is used up, in an Execute together with what stands beside it or not at all. Five wrong
-	// tries spoil a code; they count also when the Execute that they stand in is refused. The answer to a wrong one
-	// does not tell whether any was sent. A code whose message died is void. A recipient has 20 wrong tries in any 24
-	// hours, over all codes and types: then even the right code is refused. Errors: CODE_TRIES_SPENT, CODE_WRONG, if it
-	// is required to be right, SECRET_NOT_CONFIGURED.
+	// Verifies a code. The right one is used up; in an Execute, if and only if the Execute commits. Five wrong tries
+	// void a code; they count also if the Execute is refused. The answer to a wrong code does not reveal whether a code
+	// was sent. A code whose message is dead is void. A recipient has 20 wrong tries in any 24 hours, over all codes
+	// and types; after them even the right code is refused. Errors: CODE_TRIES_SPENT, CODE_WRONG (if required is set),
+	// SECRET_NOT_CONFIGURED.
 	VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error)
 }
 
@@ -395,53 +394,52 @@ func (c *notifyServiceClient) VerifyCode(ctx context.Context, req *v1.VerifyCode
 
 // NotifyServiceHandler is an implementation of the ledgerd.notify.v1.NotifyService service.
 type NotifyServiceHandler interface {
-	// Accepts a message: it is sent after the commit, by any server. As an operation of BatchService.Execute it is
-	// part of its cause: it goes out if and only if that commits.
-	// A repeat answers with the first message: for ever by biz_no, and within a window by recipient, content and
-	// business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED, SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND,
-	// TEMPLATE_VARIABLES_INVALID.
+	// Accepts a message. Any server sends it after the commit. As an operation of BatchService.Execute it commits with
+	// its cause: it is sent if and only if that commits. A repeat returns the first message: for ever by biz_no, and
+	// within a window by recipient, content and business type. Errors: NOTIFY_BIZ_NO_EXISTS_DIFFERENT, NOTIFY_LIMITED,
+	// SECRET_NOT_CONFIGURED, TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID.
 	Send(context.Context, *v1.SendRequest) (*v1.SendResponse, error)
-	// Up to 1,000 messages in one call, each with its own result, or all or none. Errors of the whole call, such as BUSY,
-	// keep nothing of it.
+	// Accepts up to 1,000 messages in one call, each with its own result, or all or none. After an error of the call as
+	// a whole, such as BUSY, no message was accepted.
 	SendBatch(context.Context, *v1.SendBatchRequest) (*v1.SendBatchResponse, error)
-	// Keeps a message from being sent that is not yet on its way; also does away with a dead one. To cancel it
-	// again is no error. Errors: NOTIFY_NOT_FOUND, NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
+	// Cancels a message that is not yet sent, also a dead one. Cancelling it again succeeds. Errors: NOTIFY_NOT_FOUND,
+	// NOTIFY_BEING_SENT, NOTIFY_NOT_CANCELLABLE.
 	CancelMessage(context.Context, *v1.CancelMessageRequest) (*v1.CancelMessageResponse, error)
-	// Sends messages again that are dead or unknown (it is not known whether they were sent): an operator's decision.
-	// Errors: NOTIFY_NOT_FOUND, NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
+	// Requeues messages that are dead or unknown (possibly sent): an operator's decision. Errors: NOTIFY_NOT_FOUND,
+	// NOTIFY_NOT_PARKED, NOTIFY_CONTENT_GONE.
 	RequeueMessages(context.Context, *v1.RequeueMessagesRequest) (*v1.RequeueMessagesResponse, error)
-	// Records whether a message was delivered, as reported by its provider or found out by an operator. It settles what
-	// is unknown. The same again changes nothing. Errors: NOTIFY_NOT_FOUND.
+	// Records whether a message was delivered, as reported by its provider or determined by an operator. It settles
+	// UNKNOWN. A repeat changes nothing. Errors: NOTIFY_NOT_FOUND.
 	ReportDelivery(context.Context, *v1.ReportDeliveryRequest) (*v1.ReportDeliveryResponse, error)
-	// Shows a message, and what happened to it. Errors: NOTIFY_NOT_FOUND.
+	// Returns a message and its events. Errors: NOTIFY_NOT_FOUND.
 	GetMessage(context.Context, *v1.GetMessageRequest) (*v1.GetMessageResponse, error)
 	// Lists messages, newest first.
 	ListMessages(context.Context, *v1.ListMessagesRequest) (*v1.ListMessagesResponse, error)
-	// Lists what is dead or unknown, grouped by what went wrong.
+	// Lists dead or unknown messages, grouped by channel and error code.
 	ListDeadLetters(context.Context, *v1.ListDeadLettersRequest) (*v1.ListDeadLettersResponse, error)
-	// Keeps a template in one locale, as a new version, which is sent from then on. To put what it says already makes
-	// none. Errors: FIELD_INVALID, which lists everything that is wrong.
+	// Stores a template in one locale, as a new version, which is used from then on. An identical version is not stored
+	// again. Errors: FIELD_INVALID, which lists all problems.
 	PutTemplate(context.Context, *v1.PutTemplateRequest) (*v1.PutTemplateResponse, error)
-	// Deletes a template, or one locale of it. What was sent with it stays to be read. To delete it again is no error.
-	// Errors: TEMPLATE_NOT_FOUND.
+	// Deletes a template, or one locale of it. Its versions can still be read. Deleting it again succeeds. Errors:
+	// TEMPLATE_NOT_FOUND.
 	DeleteTemplate(context.Context, *v1.DeleteTemplateRequest) (*v1.DeleteTemplateResponse, error)
-	// Shows a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
+	// Returns a template in all its locales, or one version of it. Errors: TEMPLATE_NOT_FOUND.
 	GetTemplate(context.Context, *v1.GetTemplateRequest) (*v1.GetTemplateResponse, error)
 	// Lists templates.
 	ListTemplates(context.Context, *v1.ListTemplatesRequest) (*v1.ListTemplatesResponse, error)
-	// Shows what a template would say, kept or not, and all that is wrong with it or its values. Sends nothing.
-	// Errors: TEMPLATE_NOT_FOUND.
+	// Renders a template, stored or not, and returns the result, or all problems of the template and its values. Sends
+	// nothing. Errors: TEMPLATE_NOT_FOUND.
 	PreviewTemplate(context.Context, *v1.PreviewTemplateRequest) (*v1.PreviewTemplateResponse, error)
-	// Sends a code that proves control of a phone number or an e-mail address. It voids the code before.
-	// Besides the limits of the tenant there are some for codes, by address and by block of numbers.
-	// Errors: CODE_TRIES_SPENT, CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED,
-	// TEMPLATE_NOT_FOUND, TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
+	// Sends a code that proves control of a phone number or an e-mail address. It voids the previous code. Besides the
+	// limits of the tenant, codes have limits per client address and per block of numbers. Errors: CODE_TRIES_SPENT,
+	// CODE_TOO_SOON, CODE_TOO_MANY, CODE_TEMPLATE_UNFIT, NOTIFY_LIMITED, TEMPLATE_NOT_FOUND,
+	// TEMPLATE_VARIABLES_INVALID, SECRET_NOT_CONFIGURED.
 	SendCode(context.Context, *v1.SendCodeRequest) (*v1.SendCodeResponse, error)
-	// Tries a code. The right one is used up, in an Execute together with what stands beside it or not at all. Five wrong
-	// tries spoil a code; they count also when the Execute that they stand in is refused. The answer to a wrong one
-	// does not tell whether any was sent. A code whose message died is void. A recipient has 20 wrong tries in any 24
-	// hours, over all codes and types: then even the right code is refused. Errors: CODE_TRIES_SPENT, CODE_WRONG, if it
-	// is required to be right, SECRET_NOT_CONFIGURED.
+	// Verifies a code. The right one is used up; in an Execute, if and only if the Execute commits. Five wrong tries
+	// void a code; they count also if the Execute is refused. The answer to a wrong code does not reveal whether a code
+	// was sent. A code whose message is dead is void. A recipient has 20 wrong tries in any 24 hours, over all codes
+	// and types; after them even the right code is refused. Errors: CODE_TRIES_SPENT, CODE_WRONG (if required is set),
+	// SECRET_NOT_CONFIGURED.
 	VerifyCode(context.Context, *v1.VerifyCodeRequest) (*v1.VerifyCodeResponse, error)
 }
 

@@ -60,25 +60,25 @@ const (
 
 // WebhookServiceClient is a client for the ledgerd.notify.v1.WebhookService service.
 type WebhookServiceClient interface {
-	// Makes an endpoint. The same again is a repeat. Its secret is told by GetSecret.
-	// Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
+	// Creates an endpoint. An identical request is a repeat. GetSecret returns its secret. Errors:
+	// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
 	CreateEndpoint(context.Context, *v1.CreateEndpointRequest) (*v1.CreateEndpointResponse, error)
-	// Changes an endpoint, disables or enables it. Messages to a disabled one are dead at once, and can be requeued.
-	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
+	// Changes an endpoint, disables or enables it. Messages to a disabled endpoint are dead at once, and can be
+	// requeued. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	UpdateEndpoint(context.Context, *v1.UpdateEndpointRequest) (*v1.UpdateEndpointResponse, error)
-	// Replaces the secret. Both sign until the overlap is over, so that receivers can change theirs at any time meanwhile.
-	// To replace the same version again is a repeat. Errors: WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
+	// Replaces the secret. During the overlap requests have signatures of both, so that receivers can switch at any
+	// time. Replacing the same version again is a repeat. Errors: WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
 	RotateSecret(context.Context, *v1.RotateSecretRequest) (*v1.RotateSecretResponse, error)
-	// Does away with an endpoint. One made anew under its name has another secret. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
+	// Deletes an endpoint. A new endpoint with the same name has another secret. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	DeleteEndpoint(context.Context, *v1.DeleteEndpointRequest) (*v1.DeleteEndpointResponse, error)
-	// Tells the secrets that sign now, to admins. They are not kept anywhere.
-	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND, SECRET_NOT_CONFIGURED.
+	// Returns the secrets that sign now. Requires the role admin. Secrets are derived, and stored nowhere. Errors:
+	// WEBHOOK_ENDPOINT_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	GetSecret(context.Context, *v1.GetSecretRequest) (*v1.GetSecretResponse, error)
-	// Sends an event to all active endpoints that want its type, a message each, at most 100, by name. As an operation of
-	// BatchService.Execute it is part of its cause. An event that no endpoint wants is sent to none.
+	// Sends an event to all active endpoints that subscribe to its type, at most 100, by name: one message for each. As
+	// an operation of BatchService.Execute it commits with its cause. An event without subscribers is sent to none.
 	// Errors: those of NotifyService.Send.
 	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
-	// Shows an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
+	// Returns an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error)
 	// Lists endpoints by name.
 	ListEndpoints(context.Context, *v1.ListEndpointsRequest) (*v1.ListEndpointsResponse, error)
@@ -235,25 +235,25 @@ func (c *webhookServiceClient) ListEndpoints(ctx context.Context, req *v1.ListEn
 
 // WebhookServiceHandler is an implementation of the ledgerd.notify.v1.WebhookService service.
 type WebhookServiceHandler interface {
-	// Makes an endpoint. The same again is a repeat. Its secret is told by GetSecret.
-	// Errors: WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
+	// Creates an endpoint. An identical request is a repeat. GetSecret returns its secret. Errors:
+	// WEBHOOK_ENDPOINT_EXISTS_DIFFERENT.
 	CreateEndpoint(context.Context, *v1.CreateEndpointRequest) (*v1.CreateEndpointResponse, error)
-	// Changes an endpoint, disables or enables it. Messages to a disabled one are dead at once, and can be requeued.
-	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
+	// Changes an endpoint, disables or enables it. Messages to a disabled endpoint are dead at once, and can be
+	// requeued. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	UpdateEndpoint(context.Context, *v1.UpdateEndpointRequest) (*v1.UpdateEndpointResponse, error)
-	// Replaces the secret. Both sign until the overlap is over, so that receivers can change theirs at any time meanwhile.
-	// To replace the same version again is a repeat. Errors: WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
+	// Replaces the secret. During the overlap requests have signatures of both, so that receivers can switch at any
+	// time. Replacing the same version again is a repeat. Errors: WEBHOOK_ENDPOINT_NOT_FOUND, WEBHOOK_SECRET_REPLACED.
 	RotateSecret(context.Context, *v1.RotateSecretRequest) (*v1.RotateSecretResponse, error)
-	// Does away with an endpoint. One made anew under its name has another secret. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
+	// Deletes an endpoint. A new endpoint with the same name has another secret. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	DeleteEndpoint(context.Context, *v1.DeleteEndpointRequest) (*v1.DeleteEndpointResponse, error)
-	// Tells the secrets that sign now, to admins. They are not kept anywhere.
-	// Errors: WEBHOOK_ENDPOINT_NOT_FOUND, SECRET_NOT_CONFIGURED.
+	// Returns the secrets that sign now. Requires the role admin. Secrets are derived, and stored nowhere. Errors:
+	// WEBHOOK_ENDPOINT_NOT_FOUND, SECRET_NOT_CONFIGURED.
 	GetSecret(context.Context, *v1.GetSecretRequest) (*v1.GetSecretResponse, error)
-	// Sends an event to all active endpoints that want its type, a message each, at most 100, by name. As an operation of
-	// BatchService.Execute it is part of its cause. An event that no endpoint wants is sent to none.
+	// Sends an event to all active endpoints that subscribe to its type, at most 100, by name: one message for each. As
+	// an operation of BatchService.Execute it commits with its cause. An event without subscribers is sent to none.
 	// Errors: those of NotifyService.Send.
 	Publish(context.Context, *v1.PublishRequest) (*v1.PublishResponse, error)
-	// Shows an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
+	// Returns an endpoint. Errors: WEBHOOK_ENDPOINT_NOT_FOUND.
 	GetEndpoint(context.Context, *v1.GetEndpointRequest) (*v1.GetEndpointResponse, error)
 	// Lists endpoints by name.
 	ListEndpoints(context.Context, *v1.ListEndpointsRequest) (*v1.ListEndpointsResponse, error)

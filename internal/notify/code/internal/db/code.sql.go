@@ -23,8 +23,8 @@ where ctid = any(array(
 ))
 `
 
-// Deletes some codes that nothing depends on any more, without waiting for anybody. now(), because an index cannot be
-// searched by a clock that moves.
+// Deletes some codes that no limit needs any more, skipping locked rows. Uses now(), because clock_timestamp() cannot
+// be an index condition.
 func (q *Queries) CodeClean(ctx context.Context, db DBTX, batch int32) (int64, error) {
 	result, err := db.Exec(ctx, codeClean, batch)
 	if err != nil {
@@ -34,17 +34,20 @@ func (q *Queries) CodeClean(ctx context.Context, db DBTX, batch int32) (int64, e
 }
 
 const codeInsert = `-- name: CodeInsert :exec
-insert into notify_codes (tenant_id, type, recipient_hash, channel, recipient_hint, state, nonce, code_hash, tries, max_tries, message_id, sent_at,
-    expires_at, forget_at, principal, request_id)
-select u.tenant_id, u.type, u.recipient_hash, u.channel, u.recipient_hint, u.state, u.nonce, u.code_hash, u.tries, u.max_tries,
-    nullif(u.message_id, 0), string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at, u.principal, u.request_id
+insert into notify_codes (tenant_id, type, recipient_hash, channel, recipient_hint, state, nonce, code_hash, tries,
+    max_tries, message_id, sent_at, expires_at, forget_at, principal, request_id)
+select u.tenant_id, u.type, u.recipient_hash, u.channel, u.recipient_hint, u.state, u.nonce, u.code_hash, u.tries,
+    u.max_tries, nullif(u.message_id, 0), string_to_array(u.sent_at, ',')::timestamptz[], u.expires_at, u.forget_at,
+    u.principal, u.request_id
 from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as type, unnest($3::bytea[]) as recipient_hash,
-        unnest($4::text[]) as channel, unnest($5::text[]) as recipient_hint, unnest($6::text[]) as state,
-        unnest($7::bytea[]) as nonce, unnest($8::bytea[]) as code_hash, unnest($9::integer[]) as tries,
-        unnest($10::integer[]) as max_tries, unnest($11::bigint[]) as message_id, unnest($12::text[]) as sent_at,
-        unnest($13::timestamptz[]) as expires_at, unnest($14::timestamptz[]) as forget_at, unnest($15::text[]) as principal,
-        unnest($16::text[]) as request_id
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as type,
+        unnest($3::bytea[]) as recipient_hash, unnest($4::text[]) as channel,
+        unnest($5::text[]) as recipient_hint, unnest($6::text[]) as state,
+        unnest($7::bytea[]) as nonce, unnest($8::bytea[]) as code_hash,
+        unnest($9::integer[]) as tries, unnest($10::integer[]) as max_tries,
+        unnest($11::bigint[]) as message_id, unnest($12::text[]) as sent_at,
+        unnest($13::timestamptz[]) as expires_at, unnest($14::timestamptz[]) as forget_at,
+        unnest($15::text[]) as principal, unnest($16::text[]) as request_id
 ) u
 order by u.tenant_id, u.type collate "C", u.recipient_hash
 `
@@ -68,7 +71,7 @@ type CodeInsertParams struct {
 	RequestIds      []string
 }
 
-// Times of sending are separated by commas.
+// Inserts codes. Times of sending are separated by commas.
 func (q *Queries) CodeInsert(ctx context.Context, db DBTX, arg CodeInsertParams) error {
 	_, err := db.Exec(ctx, codeInsert,
 		arg.Tenants,
@@ -93,15 +96,15 @@ func (q *Queries) CodeInsert(ctx context.Context, db DBTX, arg CodeInsertParams)
 
 const codeLock = `-- name: CodeLock :many
 
-select u.n::integer as n, c.channel, c.recipient_hint, c.state, c.nonce, c.code_hash, c.tries, c.max_tries, c.message_id, c.sent_at, c.expires_at,
-    c.forget_at, c.principal, c.request_id, c.ctid
+select u.n::integer as n, c.channel, c.recipient_hint, c.state, c.nonce, c.code_hash, c.tries, c.max_tries,
+    c.message_id, c.sent_at, c.expires_at, c.forget_at, c.principal, c.request_id, c.ctid
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::text[]) as type,
-        unnest($3::bytea[]) as recipient_hash
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as type, unnest($3::bytea[]) as recipient_hash
 ) u
 cross join lateral (
-    select l.channel, l.recipient_hint, l.state, l.nonce, l.code_hash, l.tries, l.max_tries, l.message_id, l.sent_at, l.expires_at,
-        l.forget_at, l.principal, l.request_id, l.ctid
+    select l.channel, l.recipient_hint, l.state, l.nonce, l.code_hash, l.tries, l.max_tries, l.message_id,
+        l.sent_at, l.expires_at, l.forget_at, l.principal, l.request_id, l.ctid
     from notify_codes l
     where l.tenant_id = u.tenant_id and l.type = u.type and l.recipient_hash = u.recipient_hash
     offset 0
@@ -133,9 +136,10 @@ type CodeLockRow struct {
 	Ctid          pgtype.TID
 }
 
-// Codes within a batch, and their cleaner. Arrays run in step; n is a position in them, from 1. Tenants come through an
-// array and the index through a lateral sub-select, so that a plan made on an empty table stays right on a full one.
-// Locks codes in the order of the arrays, which callers sort by tenant, type, recipient.
+// Statements on verification codes, in batches and in the background task. Arrays have the same length; n is a
+// position in them, from 1. The tenant is passed in an array and the index is reached by a lateral sub-select, so
+// that a generic plan made on an empty table stays right on a full one.
+// Locks codes in the order of the arrays, which callers sort by tenant, type and recipient.
 func (q *Queries) CodeLock(ctx context.Context, db DBTX, arg CodeLockParams) ([]CodeLockRow, error) {
 	rows, err := db.Query(ctx, codeLock, arg.Types, arg.Tenants, arg.RecipientHashes)
 	if err != nil {
@@ -179,7 +183,7 @@ select coalesce((
 ), 0)::double precision as seconds
 `
 
-// For how many seconds the oldest code has been to be deleted; 0: there is none.
+// How long the oldest of these codes has been due for deletion, in seconds; 0: there is none.
 func (q *Queries) CodeOverdue(ctx context.Context, db DBTX) (float64, error) {
 	row := db.QueryRow(ctx, codeOverdue)
 	var seconds float64
@@ -190,8 +194,8 @@ func (q *Queries) CodeOverdue(ctx context.Context, db DBTX) (float64, error) {
 const codeUnsent = `-- name: CodeUnsent :many
 select u.n::integer as n
 from (
-    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as message_id,
-        unnest($3::date[]) as month
+    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::bigint[]) as message_id, unnest($3::date[]) as month
 ) u
 cross join lateral (
     select from notify_queue q
@@ -201,12 +205,13 @@ cross join lateral (
 union
 select u.n::integer
 from (
-    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::bigint[]) as message_id,
-        unnest($3::date[]) as month
+    select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::bigint[]) as message_id, unnest($3::date[]) as month
 ) u
 cross join lateral (
     select from notify_events e
-    where e.tenant_id = u.tenant_id and e.message_id = u.message_id and e.month = u.month and e.kind in ('cancelled', 'undelivered')
+    where e.tenant_id = u.tenant_id and e.message_id = u.message_id and e.month = u.month
+        and e.kind in ('cancelled', 'undelivered')
     offset 0
 ) x
 `
@@ -217,7 +222,7 @@ type CodeUnsentParams struct {
 	Months     []pgtype.Date
 }
 
-// Which messages will surely not arrive: dead, cancelled, or reported so.
+// Which messages will certainly not arrive: dead, cancelled or reported as undelivered.
 func (q *Queries) CodeUnsent(ctx context.Context, db DBTX, arg CodeUnsentParams) ([]int32, error) {
 	rows, err := db.Query(ctx, codeUnsent, arg.MessageIds, arg.Tenants, arg.Months)
 	if err != nil {
@@ -241,14 +246,17 @@ func (q *Queries) CodeUnsent(ctx context.Context, db DBTX, arg CodeUnsentParams)
 const codeUpdate = `-- name: CodeUpdate :one
 with updated as (
     update notify_codes c
-    set recipient_hint = u.recipient_hint, state = u.state, nonce = u.nonce, code_hash = u.code_hash, tries = u.tries, max_tries = u.max_tries,
-        message_id = nullif(u.message_id, 0), sent_at = string_to_array(u.sent_at, ',')::timestamptz[], expires_at = u.expires_at,
+    set recipient_hint = u.recipient_hint, state = u.state, nonce = u.nonce, code_hash = u.code_hash,
+        tries = u.tries, max_tries = u.max_tries, message_id = nullif(u.message_id, 0),
+        sent_at = string_to_array(u.sent_at, ',')::timestamptz[], expires_at = u.expires_at,
         forget_at = u.forget_at, principal = u.principal, request_id = u.request_id
     from (
-        select unnest($2::tid[]) as tid, unnest($1::bytea[]) as recipient_hash, unnest($3::text[]) as recipient_hint,
-            unnest($4::text[]) as state, unnest($5::bytea[]) as nonce, unnest($6::bytea[]) as code_hash,
-            unnest($7::integer[]) as tries, unnest($8::integer[]) as max_tries, unnest($9::bigint[]) as message_id,
-            unnest($10::text[]) as sent_at, unnest($11::timestamptz[]) as expires_at, unnest($12::timestamptz[]) as forget_at,
+        select unnest($2::tid[]) as tid, unnest($1::bytea[]) as recipient_hash,
+            unnest($3::text[]) as recipient_hint, unnest($4::text[]) as state,
+            unnest($5::bytea[]) as nonce, unnest($6::bytea[]) as code_hash,
+            unnest($7::integer[]) as tries, unnest($8::integer[]) as max_tries,
+            unnest($9::bigint[]) as message_id, unnest($10::text[]) as sent_at,
+            unnest($11::timestamptz[]) as expires_at, unnest($12::timestamptz[]) as forget_at,
             unnest($13::text[]) as principal, unnest($14::text[]) as request_id
         offset 0
     ) u
@@ -275,8 +283,8 @@ type CodeUpdateParams struct {
 	RequestIds      []string
 }
 
-// Writes locked codes back, by their place. The hash is compared in words that no index understands: while the table is
-// small, an index read from end to end would seem better than going to the places.
+// Updates locked codes by ctid. The comparison of the hash is written so that no index serves it: on a small table
+// the planner would prefer reading the whole index to the ctids.
 func (q *Queries) CodeUpdate(ctx context.Context, db DBTX, arg CodeUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, codeUpdate,
 		arg.RecipientHashes,

@@ -14,14 +14,14 @@ import (
 
 const attemptMark = `-- name: AttemptMark :many
 update notify_queue q
-set state = case when y.provider = '' then 'sending' else q.state end, provider = coalesce(nullif(y.provider, ''), q.provider),
-    unsure = q.unsure or y.provider <> ''
+set state = case when y.provider = '' then 'sending' else q.state end,
+    provider = coalesce(nullif(y.provider, ''), q.provider), unsure = q.unsure or y.provider <> ''
 from (
     select u.n, u.fence, u.provider, l.tid
     from (
         select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
-            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence, unnest($4::bigint[]) as need_us,
-            unnest($5::text[]) as provider
+            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence,
+            unnest($4::bigint[]) as need_us, unnest($5::text[]) as provider
     ) u
     cross join lateral (
         select i.ctid as tid
@@ -43,10 +43,10 @@ type AttemptMarkParams struct {
 	Providers  []string
 }
 
-// Writes down what is about to be asked, right before it is: one that may not be sent twice is being sent from now on, and
-// any other may be sent by the provider that is named. Only those that come back may be, and only those come back that are
-// leased for long enough. One may be marked again: its fence tells who did. What was given back has no holder: a mark that
-// comes late does not change it.
+// Records the provider of an attempt just before the request is sent, and sets the state to sending if the message
+// must not be sent twice. Only the messages that are returned may be sent: those whose lease lasts long enough. A
+// message may be marked again, with the same fence. A message whose lease was given back has no holder, so a late
+// mark does not change it.
 func (q *Queries) AttemptMark(ctx context.Context, db DBTX, arg AttemptMarkParams) ([]int32, error) {
 	rows, err := db.Query(ctx, attemptMark,
 		arg.MessageIds,
@@ -93,7 +93,7 @@ type ContentsForgetParams struct {
 	ContentsUntil pgtype.Date
 }
 
-// What messages of one day said that are over, and that nobody may requeue.
+// Deletes contents of one day whose messages have ended and cannot be requeued.
 func (q *Queries) ContentsForget(ctx context.Context, db DBTX, arg ContentsForgetParams) error {
 	_, err := db.Exec(ctx, contentsForget, arg.Tenants, arg.MessageIds, arg.ContentsUntil)
 	return err
@@ -105,12 +105,14 @@ select s.n::integer as n, case when s.bytes <= $1::bigint then s.recipient else 
 from (
     select u.n, c.recipient, c.content, sum(octet_length(c.content)) over (order by u.n) as bytes
     from (
-        select generate_subscripts($2::bigint[], 1) as n, unnest($3::integer[]) as tenant_id, unnest($2::bigint[]) as message_id
+        select generate_subscripts($2::bigint[], 1) as n, unnest($3::integer[]) as tenant_id,
+            unnest($2::bigint[]) as message_id
     ) u
     cross join lateral (
         select r.recipient, r.content
         from notify_contents r
         where r.tenant_id = u.tenant_id and r.message_id = u.message_id and r.contents_until = $4::date
+            and r.contents_until > (now() at time zone 'UTC')::date
         offset 0
     ) c
 ) s
@@ -129,7 +131,8 @@ type ContentsReadRow struct {
 	Content   []byte
 }
 
-// What messages of one day say, the first ones up to so many bytes of them: of the others there is nothing here.
+// Contents of messages with the same contents_until, in order, up to a total number of bytes: the content of later
+// ones is empty. Expired contents are missing, even if they have not been deleted yet.
 func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadParams) ([]ContentsReadRow, error) {
 	rows, err := db.Query(ctx, contentsRead,
 		arg.MostBytes,
@@ -155,45 +158,36 @@ func (q *Queries) ContentsRead(ctx context.Context, db DBTX, arg ContentsReadPar
 	return items, nil
 }
 
-const failedFinish = `-- name: FailedFinish :many
-with changed as (
-    update notify_queue q
-    set state = y.state, due_at = case when y.state in ('queued', 'failed') then now() + y.wait_us * interval '1 microsecond' end, holder = null,
-        provider = nullif(y.provider, ''), unsure = y.unsure, code = case when y.kind = '' then q.code else nullif(y.code, '') end,
-        attempts = case when y.kind = '' then greatest(q.attempts - 1, 0) else q.attempts end
-    from (
-        select u.n, u.fence, u.kind, u.wait_us, u.provider, u.provider_message_id, u.unsure, u.code, u.error, l.tid,
-            case when u.kind <> '' and u.state = 'failed' and now() + u.wait_us * interval '1 microsecond' >= l.give_up_at
-                then case when u.unsure then 'unknown' else 'dead' end else u.state end as state
-        from (
-            select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
-                unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence, unnest($4::text[]) as state,
-                unnest($5::text[]) as kind, unnest($6::bigint[]) as wait_us, unnest($7::text[]) as provider,
-                unnest($8::text[]) as provider_message_id, unnest($9::boolean[]) as unsure,
-                unnest($10::text[]) as code, unnest($11::text[]) as error
-        ) u
-        cross join lateral (
-            select i.ctid as tid, i.give_up_at
-            from notify_queue i
-            where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
-            offset 0
-        ) l
-    ) y
-    where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
-    returning y.n, q.tenant_id, q.message_id, q.month, q.state, q.attempts, y.kind, y.provider, y.provider_message_id, y.code, y.error
-), noted as (
-    insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, code, error, at, instance)
-    select g.tenant_id, g.message_id, g.month, case when g.state in ('dead', 'unknown') then g.state else g.kind end, g.attempts, nullif(g.provider, ''),
-        nullif(g.provider_message_id, ''), nullif(g.code, ''), nullif(g.error, ''), now(), $12::text
-    from changed g
-    where g.kind <> ''
-)
-select o.n::integer as n, o.state from changed o
+const failedEventInsert = `-- name: FailedEventInsert :exec
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, code,
+    error, at, instance)
+select l.tenant_id, l.message_id, l.month, u.fence,
+    case when u.state in ('dead', 'unknown') then u.state
+        when u.state <> 'failed' or now() + u.wait_us * interval '1 microsecond' < l.give_up_at then u.kind
+        when u.unsure then 'unknown' else 'dead' end,
+    l.attempts, nullif(u.provider, ''), nullif(u.provider_message_id, ''), nullif(u.code, ''), nullif(u.error, ''),
+    now(), $1::text
+from (
+    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as message_id,
+        unnest($4::bigint[]) as fence, unnest($5::text[]) as state, unnest($6::text[]) as kind,
+        unnest($7::bigint[]) as wait_us, unnest($8::text[]) as provider,
+        unnest($9::text[]) as provider_message_id, unnest($10::boolean[]) as unsure,
+        unnest($11::text[]) as code, unnest($12::text[]) as error
+) u
+cross join lateral (
+    select i.tenant_id, i.message_id, i.month, i.attempts, i.give_up_at
+    from notify_queue i
+    where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence and i.holder is not null
+    for no key update
+    offset 0
+) l
+where u.kind <> ''
 `
 
-type FailedFinishParams struct {
-	MessageIds         []int64
+type FailedEventInsertParams struct {
+	Instance           string
 	Tenants            []int32
+	MessageIds         []int64
 	Fences             []int64
 	States             []string
 	Kinds              []string
@@ -203,21 +197,16 @@ type FailedFinishParams struct {
 	Unsure             []bool
 	Codes              []string
 	Errors             []string
-	Instance           string
 }
 
-type FailedFinishRow struct {
-	N     int32
-	State string
-}
-
-// Messages that were not sent, or of which nobody knows, and those that are given back unsent, which have no kind. One
-// that would be tried again after its time is over is dead, or unknown if it may have been sent before. One that is
-// not returned has been taken by others, or was written before: then it has no holder any more.
-func (q *Queries) FailedFinish(ctx context.Context, db DBTX, arg FailedFinishParams) ([]FailedFinishRow, error) {
-	rows, err := db.Query(ctx, failedFinish,
-		arg.MessageIds,
+// Events of messages that were not sent, or whose outcome is unknown. A message whose next attempt would be after its
+// give_up_at is dead, or unknown if an attempt may have sent it. Messages that are returned unsent, without a kind,
+// get no event.
+func (q *Queries) FailedEventInsert(ctx context.Context, db DBTX, arg FailedEventInsertParams) error {
+	_, err := db.Exec(ctx, failedEventInsert,
+		arg.Instance,
 		arg.Tenants,
+		arg.MessageIds,
 		arg.Fences,
 		arg.States,
 		arg.Kinds,
@@ -227,15 +216,77 @@ func (q *Queries) FailedFinish(ctx context.Context, db DBTX, arg FailedFinishPar
 		arg.Unsure,
 		arg.Codes,
 		arg.Errors,
-		arg.Instance,
+	)
+	return err
+}
+
+const failedUpdate = `-- name: FailedUpdate :many
+update notify_queue q
+set state = y.state, due_at = case when y.state in ('queued', 'failed') then y.retry_at end, holder = null,
+    provider = nullif(y.provider, ''), unsure = y.unsure,
+    code = case when y.kind = '' then q.code else nullif(y.code, '') end,
+    attempts = case when y.kind = '' then greatest(q.attempts - 1, 0) else q.attempts end
+from (
+    select u.n, u.fence, u.kind, u.retry_at, u.provider, u.unsure, u.code, l.tid,
+        case when u.kind <> '' and u.state = 'failed' and u.retry_at >= l.give_up_at
+            then case when u.unsure then 'unknown' else 'dead' end else u.state end as state
+    from (
+        select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
+            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence,
+            unnest($4::text[]) as state, unnest($5::text[]) as kind,
+            now() + unnest($6::bigint[]) * interval '1 microsecond' as retry_at,
+            unnest($7::text[]) as provider, unnest($8::boolean[]) as unsure,
+            unnest($9::text[]) as code
+    ) u
+    cross join lateral (
+        select i.ctid as tid, i.give_up_at
+        from notify_queue i
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
+        offset 0
+    ) l
+) y
+where q.ctid = y.tid and q.fence = y.fence and q.holder is not null
+returning y.n::integer as n, q.state
+`
+
+type FailedUpdateParams struct {
+	MessageIds []int64
+	Tenants    []int32
+	Fences     []int64
+	States     []string
+	Kinds      []string
+	WaitUs     []int64
+	Providers  []string
+	Unsure     []bool
+	Codes      []string
+}
+
+type FailedUpdateRow struct {
+	N     int32
+	State string
+}
+
+// Ends the leases of the messages of FailedEventInsert, and of those that are returned unsent. A message without a
+// holder was updated before.
+func (q *Queries) FailedUpdate(ctx context.Context, db DBTX, arg FailedUpdateParams) ([]FailedUpdateRow, error) {
+	rows, err := db.Query(ctx, failedUpdate,
+		arg.MessageIds,
+		arg.Tenants,
+		arg.Fences,
+		arg.States,
+		arg.Kinds,
+		arg.WaitUs,
+		arg.Providers,
+		arg.Unsure,
+		arg.Codes,
 	)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []FailedFinishRow
+	var items []FailedUpdateRow
 	for rows.Next() {
-		var i FailedFinishRow
+		var i FailedUpdateRow
 		if err := rows.Scan(&i.N, &i.State); err != nil {
 			return nil, err
 		}
@@ -274,7 +325,8 @@ with recursive lanes as (
         limit 1
     ) g
 )
-select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority, s.due_at::timestamptz as due_at
+select s.tenant_id::integer as tenant_id, s.channel::text as channel, s.priority::smallint as priority,
+    s.due_at::timestamptz as due_at
 from lanes s
 `
 
@@ -285,8 +337,8 @@ type LanesDiscoverRow struct {
 	DueAt    time.Time
 }
 
-// Every tenant, channel and priority with something open that is not parked, and since when the oldest of it is due:
-// one look into the index for each.
+// Every tenant, channel and priority with messages that are open and not parked, and since when the oldest one is
+// due. Each takes one index lookup.
 func (q *Queries) LanesDiscover(ctx context.Context, db DBTX) ([]LanesDiscoverRow, error) {
 	rows, err := db.Query(ctx, lanesDiscover)
 	if err != nil {
@@ -312,6 +364,80 @@ func (q *Queries) LanesDiscover(ctx context.Context, db DBTX) ([]LanesDiscoverRo
 	return items, nil
 }
 
+const lateDelete = `-- name: LateDelete :exec
+delete from notify_queue q
+using (
+    select u.fence, l.tid
+    from (
+        select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as message_id,
+            unnest($3::bigint[]) as fence
+    ) u
+    cross join lateral (
+        select i.ctid as tid
+        from notify_queue i
+        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1
+            and i.state in ('sending', 'unknown')
+        offset 0
+    ) l
+) y
+where q.ctid = y.tid and q.fence = y.fence + 1 and q.state in ('sending', 'unknown')
+`
+
+type LateDeleteParams struct {
+	Tenants    []int32
+	MessageIds []int64
+	Fences     []int64
+}
+
+// Deletes the messages of LateEventInsert from the queue.
+func (q *Queries) LateDelete(ctx context.Context, db DBTX, arg LateDeleteParams) error {
+	_, err := db.Exec(ctx, lateDelete, arg.Tenants, arg.MessageIds, arg.Fences)
+	return err
+}
+
+const lateEventInsert = `-- name: LateEventInsert :exec
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at,
+    instance)
+select l.tenant_id, l.message_id, l.month, u.fence, 'sent', l.attempts, nullif(u.provider, ''),
+    nullif(u.provider_message_id, ''), now(), $1::text
+from (
+    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as message_id,
+        unnest($4::bigint[]) as fence, unnest($5::text[]) as provider,
+        unnest($6::text[]) as provider_message_id
+) u
+cross join lateral (
+    select i.tenant_id, i.message_id, i.month, i.attempts
+    from notify_queue i
+    where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1
+        and i.state in ('sending', 'unknown')
+    for update
+    offset 0
+) l
+`
+
+type LateEventInsertParams struct {
+	Instance           string
+	Tenants            []int32
+	MessageIds         []int64
+	Fences             []int64
+	Providers          []string
+	ProviderMessageIds []string
+}
+
+// Events of messages that were sent, but whose lease expired meanwhile: another process leased them once, so their
+// fence is greater by one, and that process parks the message as unknown.
+func (q *Queries) LateEventInsert(ctx context.Context, db DBTX, arg LateEventInsertParams) error {
+	_, err := db.Exec(ctx, lateEventInsert,
+		arg.Instance,
+		arg.Tenants,
+		arg.MessageIds,
+		arg.Fences,
+		arg.Providers,
+		arg.ProviderMessageIds,
+	)
+	return err
+}
+
 const parkedCount = `-- name: ParkedCount :many
 select c.channel, c.state, count(*) as messages
 from (select p.channel, p.state from notify_queue p where p.due_at is null limit 10000) c
@@ -324,7 +450,7 @@ type ParkedCountRow struct {
 	Messages int64
 }
 
-// How many messages wait for a person or a report, up to 10,000 of them.
+// Number of parked messages that wait for an operator or a delivery report, up to 10,000.
 func (q *Queries) ParkedCount(ctx context.Context, db DBTX) ([]ParkedCountRow, error) {
 	rows, err := db.Query(ctx, parkedCount)
 	if err != nil {
@@ -347,9 +473,11 @@ func (q *Queries) ParkedCount(ctx context.Context, db DBTX) ([]ParkedCountRow, e
 
 const planSteer = `-- name: PlanSteer :one
 
-select now()::timestamptz as now, set_config('lock_timeout', '2000', true), set_config('statement_timeout', '20000', true),
-    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
-    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)
+select now()::timestamptz as now, set_config('lock_timeout', '2000', true),
+    set_config('statement_timeout', '20000', true), set_config('enable_seqscan', 'off', true),
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+    set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+    set_config('jit', 'off', true)
 `
 
 type PlanSteerRow struct {
@@ -364,10 +492,11 @@ type PlanSteerRow struct {
 	SetConfig_8 string
 }
 
-// What workers do with messages that are open. Arrays run in step; n is a position in them, from 1. Rows are looked
-// up laterally and changed by ctid, so that a plan made on an empty table stays right on a full one; the fence stands in
-// the outer condition too, since a row that changed meanwhile is looked at again under that condition alone.
-// Settings of the statements that follow in the same round trip, which is one transaction, and its time.
+// Statements of the workers that send queued messages. Arrays have the same length; n is a position in them, from 1.
+// Rows are found by a lateral sub-select and updated by ctid, so that a generic plan made on an empty table stays
+// right on a full one. The outer condition repeats the fence, because Postgres checks only that one again on a row
+// that another transaction changed meanwhile.
+// Settings of the statements that follow in the same round trip, which are one transaction, and the time of it.
 func (q *Queries) PlanSteer(ctx context.Context, db DBTX) (PlanSteerRow, error) {
 	row := db.QueryRow(ctx, planSteer)
 	var i PlanSteerRow
@@ -387,13 +516,15 @@ func (q *Queries) PlanSteer(ctx context.Context, db DBTX) (PlanSteerRow, error) 
 
 const queueTake = `-- name: QueueTake :many
 update notify_queue q
-set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end, holder = $1::text,
-    due_at = now() + make_interval(secs => $2::float8)
+set fence = q.fence + 1, attempts = q.attempts + case when y.state = 'sending' then 0 else 1 end,
+    holder = $1::text, due_at = y.lease_until
 from (
-    select u.n, d.tid, d.state, d.due_at, d.holder
+    select u.n, d.tid, d.state, d.due_at, d.holder, now() as taken_at,
+        now() + make_interval(secs => $2::float8) as lease_until
     from (
-        select generate_subscripts($3::integer[], 1) as n, unnest($3::integer[]) as tenant_id, unnest($4::text[]) as channel,
-            unnest($5::integer[]) as priority, unnest($6::timestamptz[]) as since, unnest($7::integer[]) as most
+        select generate_subscripts($3::integer[], 1) as n, unnest($3::integer[]) as tenant_id,
+            unnest($4::text[]) as channel, unnest($5::integer[]) as priority,
+            unnest($6::timestamptz[]) as since, unnest($7::integer[]) as most
     ) u
     cross join lateral (
         select l.ctid as tid, l.state, l.due_at, l.holder
@@ -406,9 +537,10 @@ from (
     ) d
 ) y
 where q.ctid = y.tid
-returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text as state, y.due_at::timestamptz as due_at,
-    (y.holder is not null)::boolean as lapsed, q.fence, q.attempts, q.max_attempts, q.on_unknown, q.give_up_at,
-    (q.give_up_at <= now())::boolean as given_up, q.month, q.contents_until, q.provider, q.unsure
+returning y.n, q.tenant_id, q.message_id, q.channel, q.priority, y.state::text as state,
+    y.due_at::timestamptz as due_at, (y.holder is not null)::boolean as lapsed, q.fence, q.attempts, q.max_attempts,
+    q.on_unknown, q.give_up_at, (q.give_up_at <= y.taken_at)::boolean as given_up, q.month, q.contents_until,
+    q.provider, q.unsure
 `
 
 type QueueTakeParams struct {
@@ -442,8 +574,8 @@ type QueueTakeRow struct {
 	Unsure        bool
 }
 
-// Takes what is due, the oldest of each lane from since on, and passes over what others are at. One that is found
-// sending is taken to be settled, which is no attempt. due_at and state are those from before.
+// Leases due messages, the oldest of each lane first, skipping locked rows. A message found in state sending is
+// leased to be settled, which is no attempt. due_at and state have the values from before.
 func (q *Queries) QueueTake(ctx context.Context, db DBTX, arg QueueTakeParams) ([]QueueTakeRow, error) {
 	rows, err := db.Query(ctx, queueTake,
 		arg.Holder,
@@ -491,67 +623,45 @@ func (q *Queries) QueueTake(ctx context.Context, db DBTX, arg QueueTakeParams) (
 	return items, nil
 }
 
-const sentFinish = `-- name: SentFinish :many
-with found as (
-    select u.n, u.provider, u.provider_message_id, l.tid, l.tenant_id, l.message_id, l.month, l.attempts
+const sentDelete = `-- name: SentDelete :many
+delete from notify_queue q
+using (
+    select u.n, u.fence, l.tid
     from (
         select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
-            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence, unnest($4::text[]) as provider,
-            unnest($5::text[]) as provider_message_id
+            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence
     ) u
     cross join lateral (
-        select i.ctid as tid, i.tenant_id, i.message_id, i.month, i.attempts
+        select i.ctid as tid
         from notify_queue i
         where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
-        for update
         offset 0
     ) l
-), gone as (
-    delete from notify_queue q where q.ctid = any(array(select f.tid from found f)) returning q.message_id
-), noted as (
-    insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-    select f.tenant_id, f.message_id, f.month, 'sent', f.attempts, nullif(f.provider, ''), nullif(f.provider_message_id, ''), now(), $6::text
-    from found f
-)
-select o.n::integer as n, commit_expect((select count(*) from gone), (select count(*) from found))::text as checked
-from found o
+) y
+where q.ctid = y.tid and q.fence = y.fence
+returning y.n::integer as n
 `
 
-type SentFinishParams struct {
-	MessageIds         []int64
-	Tenants            []int32
-	Fences             []int64
-	Providers          []string
-	ProviderMessageIds []string
-	Instance           string
+type SentDeleteParams struct {
+	MessageIds []int64
+	Tenants    []int32
+	Fences     []int64
 }
 
-type SentFinishRow struct {
-	N       int32
-	Checked string
-}
-
-// Messages that were sent: their rows go, and the proof stays. One that is not returned has been taken by others.
-func (q *Queries) SentFinish(ctx context.Context, db DBTX, arg SentFinishParams) ([]SentFinishRow, error) {
-	rows, err := db.Query(ctx, sentFinish,
-		arg.MessageIds,
-		arg.Tenants,
-		arg.Fences,
-		arg.Providers,
-		arg.ProviderMessageIds,
-		arg.Instance,
-	)
+// Deletes sent messages from the queue.
+func (q *Queries) SentDelete(ctx context.Context, db DBTX, arg SentDeleteParams) ([]int32, error) {
+	rows, err := db.Query(ctx, sentDelete, arg.MessageIds, arg.Tenants, arg.Fences)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []SentFinishRow
+	var items []int32
 	for rows.Next() {
-		var i SentFinishRow
-		if err := rows.Scan(&i.N, &i.Checked); err != nil {
+		var n int32
+		if err := rows.Scan(&n); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, n)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
@@ -559,71 +669,47 @@ func (q *Queries) SentFinish(ctx context.Context, db DBTX, arg SentFinishParams)
 	return items, nil
 }
 
-const sentSettle = `-- name: SentSettle :many
-with found as (
-    select u.n, u.provider, u.provider_message_id, l.tid, l.tenant_id, l.message_id, l.month, l.attempts
-    from (
-        select generate_subscripts($1::bigint[], 1) as n, unnest($2::integer[]) as tenant_id,
-            unnest($1::bigint[]) as message_id, unnest($3::bigint[]) as fence, unnest($4::text[]) as provider,
-            unnest($5::text[]) as provider_message_id
-    ) u
-    cross join lateral (
-        select i.ctid as tid, i.tenant_id, i.message_id, i.month, i.attempts
-        from notify_queue i
-        where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence + 1 and i.state in ('sending', 'unknown')
-        for update
-        offset 0
-    ) l
-), gone as (
-    delete from notify_queue q where q.ctid = any(array(select f.tid from found f)) returning q.message_id
-), noted as (
-    insert into notify_events (tenant_id, message_id, month, kind, attempt, provider, provider_message_id, at, instance)
-    select f.tenant_id, f.message_id, f.month, 'sent', f.attempts, nullif(f.provider, ''), nullif(f.provider_message_id, ''), now(), $6::text
-    from found f
-)
-select o.n::integer as n, commit_expect((select count(*) from gone), (select count(*) from found))::text as checked
-from found o
+const sentEventInsert = `-- name: SentEventInsert :exec
+
+insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, provider, provider_message_id, at,
+    instance)
+select l.tenant_id, l.message_id, l.month, u.fence, 'sent', l.attempts, nullif(u.provider, ''),
+    nullif(u.provider_message_id, ''), now(), $1::text
+from (
+    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as message_id,
+        unnest($4::bigint[]) as fence, unnest($5::text[]) as provider,
+        unnest($6::text[]) as provider_message_id
+) u
+cross join lateral (
+    select i.tenant_id, i.message_id, i.month, i.attempts
+    from notify_queue i
+    where i.tenant_id = u.tenant_id and i.message_id = u.message_id and i.fence = u.fence
+    for update
+    offset 0
+) l
 `
 
-type SentSettleParams struct {
-	MessageIds         []int64
+type SentEventInsertParams struct {
+	Instance           string
 	Tenants            []int32
+	MessageIds         []int64
 	Fences             []int64
 	Providers          []string
 	ProviderMessageIds []string
-	Instance           string
 }
 
-type SentSettleRow struct {
-	N       int32
-	Checked string
-}
-
-// Messages that were sent, of which another process found that nobody knew, or is about to: now somebody does. It took
-// them once, so their fence is one greater.
-func (q *Queries) SentSettle(ctx context.Context, db DBTX, arg SentSettleParams) ([]SentSettleRow, error) {
-	rows, err := db.Query(ctx, sentSettle,
-		arg.MessageIds,
+// The statements that follow come in pairs, in one transaction: the first one locks messages and inserts their
+// events, the second one finds the same rows, updates or deletes them, and returns them. A message that is not
+// returned was leased by another process meanwhile.
+// Events of messages that were sent.
+func (q *Queries) SentEventInsert(ctx context.Context, db DBTX, arg SentEventInsertParams) error {
+	_, err := db.Exec(ctx, sentEventInsert,
+		arg.Instance,
 		arg.Tenants,
+		arg.MessageIds,
 		arg.Fences,
 		arg.Providers,
 		arg.ProviderMessageIds,
-		arg.Instance,
 	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []SentSettleRow
-	for rows.Next() {
-		var i SentSettleRow
-		if err := rows.Scan(&i.N, &i.Checked); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+	return err
 }

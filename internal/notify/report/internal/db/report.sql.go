@@ -22,8 +22,8 @@ type SentTenantParams struct {
 	Provider          *string
 }
 
-// What reports of providers need.
-// Whose message has a number at a provider.
+// Reads for delivery reports of providers.
+// Tenants of messages by the ids that a provider gave them.
 func (q *Queries) SentTenant(ctx context.Context, db DBTX, arg SentTenantParams) ([]int32, error) {
 	rows, err := db.Query(ctx, sentTenant, arg.ProviderMessageID, arg.Provider)
 	if err != nil {

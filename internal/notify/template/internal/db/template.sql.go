@@ -13,8 +13,8 @@ import (
 const templateDefinition = `-- name: TemplateDefinition :many
 select u.n::integer as n, v.definition
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel,
-        unnest($1::text[]) as name, unnest($4::integer[]) as version
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($3::text[]) as channel, unnest($1::text[]) as name, unnest($4::integer[]) as version
 ) u
 cross join lateral (
     select s.definition
@@ -36,7 +36,7 @@ type TemplateDefinitionRow struct {
 	Definition []byte
 }
 
-// What versions say.
+// Contents of versions.
 func (q *Queries) TemplateDefinition(ctx context.Context, db DBTX, arg TemplateDefinitionParams) ([]TemplateDefinitionRow, error) {
 	rows, err := db.Query(ctx, templateDefinition,
 		arg.Names,
@@ -66,8 +66,9 @@ const templateFind = `-- name: TemplateFind :many
 
 select u.n::integer as n, v.version, v.locale, v.definition_hash
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel,
-        unnest($1::text[]) as name, unnest($4::text[]) as locales, unnest($5::integer[]) as version
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($3::text[]) as channel, unnest($1::text[]) as name, unnest($4::text[]) as locales,
+        unnest($5::integer[]) as version
 ) u
 cross join lateral (
     select m.default_locale, m.locales, m.versions
@@ -108,10 +109,11 @@ type TemplateFindRow struct {
 	DefinitionHash []byte
 }
 
-// Templates within a batch, and as they are read. Arrays run in step; n is a position in them, from 1. Tenants come
-// through an array and the index through a lateral sub-select, so that a plan made on an empty table stays right on a full one.
-// Finds the version to be sent: the one that is named, or the newest in the first locale that there is of those asked
-// for, which are separated by commas, or else in the default one.
+// Statements on templates, in batches and for reads. Arrays have the same length; n is a position in them, from 1.
+// The tenant is passed in an array and the index is reached by a lateral sub-select, so that a generic plan made on
+// an empty table stays right on a full one.
+// Finds the version to send: the given one, or the newest in the first existing locale of those requested, which are
+// separated by commas, or else in the default locale.
 func (q *Queries) TemplateFind(ctx context.Context, db DBTX, arg TemplateFindParams) ([]TemplateFindRow, error) {
 	rows, err := db.Query(ctx, templateFind,
 		arg.Names,
@@ -144,11 +146,13 @@ func (q *Queries) TemplateFind(ctx context.Context, db DBTX, arg TemplateFindPar
 }
 
 const templateGet = `-- name: TemplateGet :many
-select m.default_locale, m.last_version, m.changed_at, m.deleted_at, v.version, v.locale, v.definition, v.principal, v.request_id, v.created_at
+select m.default_locale, m.last_version, m.changed_at, m.deleted_at, v.version, v.locale, v.definition, v.principal,
+    v.request_id, v.created_at
 from notify_templates m
 join notify_template_versions v on v.tenant_id = m.tenant_id and v.channel = m.channel and v.name = m.name
 where m.tenant_id = $1 and m.channel = $2 and m.name = $3
-    and (v.version = $4::integer or $4::integer = 0 and m.deleted_at is null and v.version = any(m.versions))
+    and (v.version = $4::integer or $4::integer = 0 and m.deleted_at is null
+        and v.version = any(m.versions))
 order by v.locale
 `
 
@@ -172,7 +176,7 @@ type TemplateGetRow struct {
 	CreatedAt     time.Time
 }
 
-// A template with the versions that it sends now, or with one that is named.
+// A template with its present versions, or with a given version.
 func (q *Queries) TemplateGet(ctx context.Context, db DBTX, arg TemplateGetParams) ([]TemplateGetRow, error) {
 	rows, err := db.Query(ctx, templateGet,
 		arg.TenantID,
@@ -212,8 +216,8 @@ func (q *Queries) TemplateGet(ctx context.Context, db DBTX, arg TemplateGetParam
 const templateHashes = `-- name: TemplateHashes :many
 select u.n::integer as n, v.version, v.definition_hash
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel,
-        unnest($1::text[]) as name
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($3::text[]) as channel, unnest($1::text[]) as name
 ) u
 cross join lateral (
     select m.versions from notify_templates m
@@ -244,7 +248,7 @@ type TemplateHashesRow struct {
 	DefinitionHash []byte
 }
 
-// Hashes of what locked templates say now, in all their locales.
+// Hashes of the present contents of locked templates, in all their locales.
 func (q *Queries) TemplateHashes(ctx context.Context, db DBTX, arg TemplateHashesParams) ([]TemplateHashesRow, error) {
 	rows, err := db.Query(ctx, templateHashes, arg.Names, arg.Tenants, arg.Channels)
 	if err != nil {
@@ -266,13 +270,16 @@ func (q *Queries) TemplateHashes(ctx context.Context, db DBTX, arg TemplateHashe
 }
 
 const templateInsert = `-- name: TemplateInsert :exec
-insert into notify_templates (tenant_id, channel, name, default_locale, last_version, locales, versions, changed_at, deleted_at)
-select u.tenant_id, u.channel, u.name, u.default_locale, u.last_version, string_to_array(u.locales, ','), string_to_array(u.versions, ',')::integer[],
-    u.changed_at, nullif(u.deleted_at, '0001-01-01 00:00:00+00')
+insert into notify_templates (tenant_id, channel, name, default_locale, last_version, locales, versions, changed_at,
+    deleted_at)
+select u.tenant_id, u.channel, u.name, u.default_locale, u.last_version, string_to_array(u.locales, ','),
+    string_to_array(u.versions, ',')::integer[], u.changed_at, nullif(u.deleted_at, '0001-01-01 00:00:00+00')
 from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as channel, unnest($3::text[]) as name,
-        unnest($4::text[]) as default_locale, unnest($5::integer[]) as last_version, unnest($6::text[]) as locales,
-        unnest($7::text[]) as versions, unnest($8::timestamptz[]) as changed_at, unnest($9::timestamptz[]) as deleted_at
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as channel,
+        unnest($3::text[]) as name, unnest($4::text[]) as default_locale,
+        unnest($5::integer[]) as last_version, unnest($6::text[]) as locales,
+        unnest($7::text[]) as versions, unnest($8::timestamptz[]) as changed_at,
+        unnest($9::timestamptz[]) as deleted_at
 ) u
 order by u.tenant_id, u.channel collate "C", u.name collate "C"
 `
@@ -307,8 +314,8 @@ func (q *Queries) TemplateInsert(ctx context.Context, db DBTX, arg TemplateInser
 const templateLock = `-- name: TemplateLock :many
 select u.n::integer as n, t.default_locale, t.last_version, t.locales, t.versions, t.changed_at, t.deleted_at
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel,
-        unnest($1::text[]) as name
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($3::text[]) as channel, unnest($1::text[]) as name
 ) u
 cross join lateral (
     select m.default_locale, m.last_version, m.locales, m.versions, m.changed_at, m.deleted_at
@@ -335,7 +342,7 @@ type TemplateLockRow struct {
 	DeletedAt     *time.Time
 }
 
-// Locks templates in the order of the arrays, which callers sort by tenant, channel, name.
+// Locks templates in the order of the arrays, which callers sort by tenant, channel and name.
 func (q *Queries) TemplateLock(ctx context.Context, db DBTX, arg TemplateLockParams) ([]TemplateLockRow, error) {
 	rows, err := db.Query(ctx, templateLock, arg.Names, arg.Tenants, arg.Channels)
 	if err != nil {
@@ -367,7 +374,8 @@ func (q *Queries) TemplateLock(ctx context.Context, db DBTX, arg TemplateLockPar
 const templatePage = `-- name: TemplatePage :many
 select m.channel, m.name, m.default_locale, m.last_version, m.locales, m.versions, m.changed_at
 from notify_templates m
-where m.tenant_id = $1 and m.deleted_at is null and (m.channel, m.name) > ($2::text, $3::text)
+where m.tenant_id = $1 and m.deleted_at is null and (m.channel, m.name) > ($2::text,
+    $3::text)
     and ($4::text = '' or m.channel = $4::text)
 order by m.channel, m.name
 limit $5::integer
@@ -391,7 +399,7 @@ type TemplatePageRow struct {
 	ChangedAt     time.Time
 }
 
-// Templates by channel and name, after a place.
+// Templates by channel and name, after a given one.
 func (q *Queries) TemplatePage(ctx context.Context, db DBTX, arg TemplatePageParams) ([]TemplatePageRow, error) {
 	rows, err := db.Query(ctx, templatePage,
 		arg.TenantID,
@@ -430,13 +438,16 @@ const templateUpdate = `-- name: TemplateUpdate :one
 with updated as (
     update notify_templates m
     set default_locale = y.default_locale, last_version = y.last_version, locales = string_to_array(y.locales, ','),
-        versions = string_to_array(y.versions, ',')::integer[], changed_at = y.changed_at, deleted_at = nullif(y.deleted_at, '0001-01-01 00:00:00+00')
+        versions = string_to_array(y.versions, ',')::integer[], changed_at = y.changed_at,
+        deleted_at = nullif(y.deleted_at, '0001-01-01 00:00:00+00')
     from (
         select l.ctid as tid, u.tenant_id, u.channel, u.name, u.default_locale, u.last_version, u.locales, u.versions, u.changed_at, u.deleted_at
         from (
-            select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel, unnest($1::text[]) as name,
-                unnest($4::text[]) as default_locale, unnest($5::integer[]) as last_version, unnest($6::text[]) as locales,
-                unnest($7::text[]) as versions, unnest($8::timestamptz[]) as changed_at, unnest($9::timestamptz[]) as deleted_at
+            select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel,
+                unnest($1::text[]) as name, unnest($4::text[]) as default_locale,
+                unnest($5::integer[]) as last_version, unnest($6::text[]) as locales,
+                unnest($7::text[]) as versions, unnest($8::timestamptz[]) as changed_at,
+                unnest($9::timestamptz[]) as deleted_at
         ) u
         cross join lateral (
             select x.ctid from notify_templates x
@@ -462,7 +473,7 @@ type TemplateUpdateParams struct {
 	DeletedAt      []time.Time
 }
 
-// Writes locked templates back.
+// Updates locked templates.
 func (q *Queries) TemplateUpdate(ctx context.Context, db DBTX, arg TemplateUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, templateUpdate,
 		arg.Names,
@@ -481,12 +492,15 @@ func (q *Queries) TemplateUpdate(ctx context.Context, db DBTX, arg TemplateUpdat
 }
 
 const templateVersionInsert = `-- name: TemplateVersionInsert :exec
-insert into notify_template_versions (tenant_id, channel, name, version, locale, definition, definition_hash, principal, request_id, created_at)
-select u.tenant_id, u.channel, u.name, u.version, u.locale, u.definition::jsonb, u.definition_hash, u.principal, u.request_id, $1::timestamptz
+insert into notify_template_versions (tenant_id, channel, name, version, locale, definition, definition_hash,
+    principal, request_id, created_at)
+select u.tenant_id, u.channel, u.name, u.version, u.locale, u.definition::jsonb, u.definition_hash, u.principal,
+    u.request_id, $1::timestamptz
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel, unnest($4::text[]) as name,
-        unnest($5::integer[]) as version, unnest($6::text[]) as locale, unnest($7::text[]) as definition,
-        unnest($8::bytea[]) as definition_hash, unnest($9::text[]) as principal, unnest($10::text[]) as request_id
+    select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as channel,
+        unnest($4::text[]) as name, unnest($5::integer[]) as version, unnest($6::text[]) as locale,
+        unnest($7::text[]) as definition, unnest($8::bytea[]) as definition_hash,
+        unnest($9::text[]) as principal, unnest($10::text[]) as request_id
 ) u
 order by u.tenant_id, u.channel collate "C", u.name collate "C", u.version
 `

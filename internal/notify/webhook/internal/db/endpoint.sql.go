@@ -45,7 +45,8 @@ type EndpointFindRow struct {
 	Types string
 }
 
-// Active endpoints of tenants by name, without locks. The bound is a constant: a plan for an unknown one would read them all.
+// Active endpoints of tenants by name, without locks. The limit is a constant, because a generic plan for an unknown
+// limit would read them all.
 func (q *Queries) EndpointFind(ctx context.Context, db DBTX, tenants []int32) ([]EndpointFindRow, error) {
 	rows, err := db.Query(ctx, endpointFind, tenants)
 	if err != nil {
@@ -67,8 +68,8 @@ func (q *Queries) EndpointFind(ctx context.Context, db DBTX, tenants []int32) ([
 }
 
 const endpointGet = `-- name: EndpointGet :one
-select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until, failing_since, failed_at,
-    created_at, changed_at, principal, request_id
+select endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+    failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = $1 and name = $2
 `
@@ -118,19 +119,23 @@ func (q *Queries) EndpointGet(ctx context.Context, db DBTX, arg EndpointGetParam
 }
 
 const endpointInsert = `-- name: EndpointInsert :exec
-insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for, disabled_at, secret_version,
-    previous_until, failing_since, failed_at, created_at, changed_at, principal, request_id)
-select u.tenant_id, u.name, u.endpoint_id, u.url, u.types, u.description, case u.disabled_for when '' then 'active' else 'disabled' end,
-    nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
+insert into notify_endpoints (tenant_id, name, endpoint_id, url, types, description, state, disabled_for,
+    disabled_at, secret_version, previous_until, failing_since, failed_at, created_at, changed_at, principal,
+    request_id)
+select u.tenant_id, u.name, u.endpoint_id, u.url, u.types, u.description, case u.disabled_for when '' then 'active'
+    else 'disabled' end, nullif(u.disabled_for, ''), nullif(u.disabled_at, '0001-01-01 00:00:00+00'), u.secret_version,
     nullif(u.previous_until, '0001-01-01 00:00:00+00'), nullif(u.failing_since, '0001-01-01 00:00:00+00'),
     nullif(u.failed_at, '0001-01-01 00:00:00+00'), u.created_at, u.changed_at, u.principal, u.request_id
 from (
-    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name, unnest($3::bigint[]) as endpoint_id,
-        unnest($4::text[]) as url, unnest($5::text[]) as types, unnest($6::text[]) as description,
+    select unnest($1::integer[]) as tenant_id, unnest($2::text[]) as name,
+        unnest($3::bigint[]) as endpoint_id, unnest($4::text[]) as url,
+        unnest($5::text[]) as types, unnest($6::text[]) as description,
         unnest($7::text[]) as disabled_for, unnest($8::timestamptz[]) as disabled_at,
-        unnest($9::integer[]) as secret_version, unnest($10::timestamptz[]) as previous_until,
+        unnest($9::integer[]) as secret_version,
+        unnest($10::timestamptz[]) as previous_until,
         unnest($11::timestamptz[]) as failing_since, unnest($12::timestamptz[]) as failed_at,
-        unnest($13::timestamptz[]) as created_at, unnest($14::timestamptz[]) as changed_at, unnest($15::text[]) as principal,
+        unnest($13::timestamptz[]) as created_at, unnest($14::timestamptz[]) as changed_at,
+        unnest($15::text[]) as principal,
             unnest($16::text[]) as request_id
 ) u
 order by u.tenant_id, u.name collate "C"
@@ -179,14 +184,16 @@ func (q *Queries) EndpointInsert(ctx context.Context, db DBTX, arg EndpointInser
 
 const endpointLock = `-- name: EndpointLock :many
 
-select u.n::integer as n, e.ctid, e.endpoint_id, e.url, e.types, e.description, e.disabled_for, e.disabled_at, e.secret_version,
-    e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal, e.request_id
+select u.n::integer as n, e.ctid, e.endpoint_id, e.url, e.types, e.description, e.disabled_for, e.disabled_at,
+    e.secret_version, e.previous_until, e.failing_since, e.failed_at, e.created_at, e.changed_at, e.principal,
+    e.request_id
 from (
-    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id, unnest($1::text[]) as name
+    select generate_subscripts($1::text[], 1) as n, unnest($2::integer[]) as tenant_id,
+        unnest($1::text[]) as name
 ) u
 cross join lateral (
-    select l.ctid, l.endpoint_id, l.url, l.types, l.description, l.disabled_for, l.disabled_at, l.secret_version, l.previous_until,
-        l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
+    select l.ctid, l.endpoint_id, l.url, l.types, l.description, l.disabled_for, l.disabled_at, l.secret_version,
+        l.previous_until, l.failing_since, l.failed_at, l.created_at, l.changed_at, l.principal, l.request_id
     from notify_endpoints l
     where l.tenant_id = u.tenant_id and l.name = u.name
     offset 0
@@ -218,9 +225,9 @@ type EndpointLockRow struct {
 	RequestID     string
 }
 
-// What is done with webhook endpoints. The tenant comes through an array and the index through a lateral sub-select, so
-// that a plan made on an empty table stays right on a full one.
-// Locks endpoints in the order of the arrays, which callers sort by tenant and name; n is the position, from 1.
+// Statements on webhook endpoints. The tenant is passed in an array and the index is reached by a lateral sub-select,
+// so that a generic plan made on an empty table stays right on a full one.
+// Locks endpoints in the order of the arrays, which callers sort by tenant and name. n is the position, from 1.
 func (q *Queries) EndpointLock(ctx context.Context, db DBTX, arg EndpointLockParams) ([]EndpointLockRow, error) {
 	rows, err := db.Query(ctx, endpointLock, arg.Names, arg.Tenants)
 	if err != nil {
@@ -259,8 +266,8 @@ func (q *Queries) EndpointLock(ctx context.Context, db DBTX, arg EndpointLockPar
 }
 
 const endpointPage = `-- name: EndpointPage :many
-select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until, failing_since, failed_at,
-    created_at, changed_at, principal, request_id
+select name, endpoint_id, url, types, description, disabled_for, disabled_at, secret_version, previous_until,
+    failing_since, failed_at, created_at, changed_at, principal, request_id
 from notify_endpoints
 where tenant_id = $1 and name > $2
 order by name
@@ -291,7 +298,7 @@ type EndpointPageRow struct {
 	RequestID     string
 }
 
-// Endpoints of a tenant by name, after one.
+// Endpoints of a tenant after a given name, by name.
 func (q *Queries) EndpointPage(ctx context.Context, db DBTX, arg EndpointPageParams) ([]EndpointPageRow, error) {
 	rows, err := db.Query(ctx, endpointPage, arg.TenantID, arg.After, arg.Count)
 	if err != nil {
@@ -332,19 +339,21 @@ const endpointUpdate = `-- name: EndpointUpdate :one
 with updated as (
     update notify_endpoints e
     set endpoint_id = u.endpoint_id, url = u.url, types = u.types, description = u.description,
-        state = case u.disabled_for when '' then 'active' else 'disabled' end, disabled_for = nullif(u.disabled_for, ''),
-        disabled_at = nullif(u.disabled_at, '0001-01-01 00:00:00+00'), secret_version = u.secret_version,
-        previous_until = nullif(u.previous_until, '0001-01-01 00:00:00+00'), failing_since = nullif(u.failing_since, '0001-01-01 00:00:00+00'),
-        failed_at = nullif(u.failed_at, '0001-01-01 00:00:00+00'), created_at = u.created_at, changed_at = u.changed_at,
-        principal = u.principal, request_id = u.request_id
+        state = case u.disabled_for when '' then 'active' else 'disabled' end,
+        disabled_for = nullif(u.disabled_for, ''), disabled_at = nullif(u.disabled_at, '0001-01-01 00:00:00+00'),
+        secret_version = u.secret_version, previous_until = nullif(u.previous_until, '0001-01-01 00:00:00+00'),
+        failing_since = nullif(u.failing_since, '0001-01-01 00:00:00+00'),
+        failed_at = nullif(u.failed_at, '0001-01-01 00:00:00+00'), created_at = u.created_at,
+        changed_at = u.changed_at, principal = u.principal, request_id = u.request_id
     from (
         select unnest($1::tid[]) as tid, unnest($2::bigint[]) as endpoint_id,
             unnest($3::text[]) as url, unnest($4::text[]) as types, unnest($5::text[]) as description,
             unnest($6::text[]) as disabled_for, unnest($7::timestamptz[]) as disabled_at,
-            unnest($8::integer[]) as secret_version, unnest($9::timestamptz[]) as previous_until,
+            unnest($8::integer[]) as secret_version,
+            unnest($9::timestamptz[]) as previous_until,
             unnest($10::timestamptz[]) as failing_since, unnest($11::timestamptz[]) as failed_at,
-            unnest($12::timestamptz[]) as created_at, unnest($13::timestamptz[]) as changed_at, unnest($14::text[]) as principal,
-            unnest($15::text[]) as request_id
+            unnest($12::timestamptz[]) as created_at, unnest($13::timestamptz[]) as changed_at,
+            unnest($14::text[]) as principal, unnest($15::text[]) as request_id
         offset 0
     ) u
     where e.ctid = u.tid
@@ -371,7 +380,7 @@ type EndpointUpdateParams struct {
 	RequestIds     []string
 }
 
-// Writes endpoints back. Rows are found by the place where they were locked.
+// Updates endpoints by ctid, since they are locked.
 func (q *Queries) EndpointUpdate(ctx context.Context, db DBTX, arg EndpointUpdateParams) (string, error) {
 	row := db.QueryRow(ctx, endpointUpdate,
 		arg.Tids,

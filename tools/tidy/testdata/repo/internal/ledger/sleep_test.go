@@ -13,7 +13,7 @@ func waits() {
 	pause(0)
 }
 
-// A function of a test may be longer than others, but the file may not pass its own limit.
+// Test functions may be longer, but the file limit applies.
 func longInTest() {
 	_ = 1
 	_ = 2

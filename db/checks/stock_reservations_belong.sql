@@ -1,0 +1,19 @@
+-- Every reservation belongs to an item of its tenant, its units came from segments of that item, and it has the time of
+-- its batch; or an earlier one, if the batch's time was that of an account ahead of the clock.
+select r.tenant_id, r.item, r.reservation_no, r.reservation_id,
+    case when i.item is null then 'there is no such item'
+        when r.segment >= i.segments or cardinality(r.draws) > i.segments then 'there is no such segment'
+        when d.quantity <> r.quantity then 'its segments gave another number of units'
+        when b.batch_id is null then 'no batch made it' end as problem,
+    r.created_at, b.committed_at as created_at_expected
+from stock_reservations r
+left join stock_items i on i.tenant_id = r.tenant_id and i.item = r.item and i.segment = 0
+left join lateral (select sum(u) as quantity from unnest(r.draws) u where r.draws is not null) d on true
+left join commit_batches b on b.batch_id = r.reservation_id >> 14 and b.commands > 0
+where i.item is null or r.segment >= i.segments or cardinality(r.draws) > i.segments or d.quantity <> r.quantity
+    or b.batch_id is null or b.committed_at <> r.created_at
+    and not (r.created_at < b.committed_at and exists (
+        select from generate_series((b.batch_id >> 16) - 100, (b.batch_id >> 16) + 1) g -- 6.5 million batches
+        join commit_batches t on t.batch_id >> 16 = g and t.committed_at = b.committed_at
+        where t.batch_id <> b.batch_id and t.commands > 0
+    ))

@@ -1,0 +1,69 @@
+-- Reads of stock beside the engine, each on one snapshot, planned with their actual values.
+
+-- name: ItemRead :one
+-- An item with its counts over all segments.
+select d.item, d.name, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
+    i.sold, i.stocked
+from stock_item_details d
+cross join lateral (
+    select max(l.segments)::smallint as segments, max(l.strategy)::text as strategy,
+        sum(l.available)::bigint as available,
+        sum(l.reserved)::bigint as reserved, sum(l.sold)::bigint as sold, sum(l.stocked)::bigint as stocked
+    from stock_items l where l.tenant_id = d.tenant_id and l.item = d.item offset 0
+) i
+where d.tenant_id = @tenant_id::integer and d.item = @item::text;
+
+-- name: ItemPage :many
+-- Items after a given one whose names begin with a prefix. No item sorts after 128 times the last character.
+select d.item, d.name, d.metadata, d.created_at, d.changed_at, i.segments, i.strategy, i.available, i.reserved,
+    i.sold, i.stocked
+from (
+    select l.tenant_id, l.item, l.name, l.metadata, l.created_at, l.changed_at from stock_item_details l
+    where l.tenant_id = @tenant_id::integer and l.item > @after::text and l.item >= @prefix::text
+        and l.item <= @prefix::text || repeat(chr(1114111), 32)
+    order by l.item
+    limit @count::integer
+) d
+cross join lateral (
+    select max(l.segments)::smallint as segments, max(l.strategy)::text as strategy,
+        sum(l.available)::bigint as available,
+        sum(l.reserved)::bigint as reserved, sum(l.sold)::bigint as sold, sum(l.stocked)::bigint as stocked
+    from stock_items l where l.tenant_id = d.tenant_id and l.item = d.item offset 0
+) i
+order by d.item;
+
+-- name: ReservationPage :many
+-- Reservations of an item after a given number, in the order of numbers. It reads at most a number of them.
+select r.reservation_no, r.reservation_id, r.quantity, r.unsold, r.segment, r.draws, r.state, r.ref, r.life_ms,
+    r.created_at, r.expires_at, r.closed_at, r.principal, r.request_id, r.closed_request_id
+from (
+    select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
+        l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+    from stock_reservations l
+    where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.reservation_no > @after::text
+    order by l.reservation_no
+    limit @scan::integer
+) r
+where @only_state::text = '' or r.state = @only_state::text
+order by r.reservation_no
+limit @count::integer;
+
+-- name: ReservationPageEnd :one
+-- How many reservations such a page reads, and the last of them.
+select count(*)::integer as scanned, coalesce(max(r.reservation_no), '')::text as last
+from (
+    select l.reservation_no from stock_reservations l
+    where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.reservation_no > @after::text
+    order by l.reservation_no
+    limit @scan::integer
+) r;
+
+-- name: ReservationPageOpen :many
+-- Reservations of an item that have not ended, after a given one, in the order in which they lapse.
+select l.reservation_no, l.reservation_id, l.quantity, l.unsold, l.segment, l.draws, l.state, l.ref, l.life_ms,
+    l.created_at, l.expires_at, l.closed_at, l.principal, l.request_id, l.closed_request_id
+from stock_reservations l
+where l.tenant_id = @tenant_id::integer and l.item = @item::text and l.state = 'reserved'
+    and (l.expires_at, l.reservation_no) > (@after::timestamptz, @after_no::text)
+order by l.expires_at, l.reservation_no
+limit @count::integer;

@@ -1,0 +1,79 @@
+package machine
+
+import (
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// CreateParams describe an instance to create.
+type CreateParams struct {
+	Machine, Key string
+	Owner        string // empty: none
+	// Timer is the length of the first state's timer, instead of the machine's. 0: the machine's.
+	Timer time.Duration
+}
+
+// CreateCommand creates an instance in the first state of the machine's newest version. If it exists, created with the
+// same owner and timer, the answer is a commit.Repeat of the instance as it is now. Its answer is an Instance.
+type CreateCommand struct {
+	commit.Caller
+	CreateParams
+
+	row     *row
+	machine *commit.Row[Name, newest]
+}
+
+// Need names the instance and the machine.
+func (c *CreateCommand) Need(tx *Tx) {
+	c.row = tx.Want(Key{c.Tenant, c.Machine, c.Key})
+	c.machine = tx.machines.Want(Name{c.Tenant, c.Machine})
+}
+
+// Apply creates the instance. Returns faults MACHINE_NOT_FOUND, INSTANCE_EXISTS_DIFFERENT, and FIELD_INVALID for a
+// timer of a state that has none.
+func (c *CreateCommand) Apply(tx *Tx) (any, error) {
+	if c.row.Exists {
+		return c.repeat(tx)
+	}
+	if !c.machine.Exists {
+		return nil, notFound(c.machine.Key)
+	}
+	m := &c.machine.Value
+	def, err := tx.definition(m.def, m.hash)
+	if err != nil {
+		return nil, err
+	}
+	if c.Timer > 0 && def.initial.Timer == nil {
+		return nil, fault.FieldInvalid.New("timer: state %s of machine %s has no timer", def.label(def.initial.Name),
+			c.Machine).WithField("timer", "must not be set: the machine's first state has no timer")
+	}
+	v := tx.Change(c.row)
+	v.Instance = Instance{Key: c.row.Key, ID: tx.ID(), Version: m.Number, Owner: c.Owner, OwnTimer: c.Timer,
+		CreatedAt: tx.recorded}
+	v.def = def
+	tx.enter(c.row, step{to: def.initial.Name, actor: Caller, cause: CauseBirth, caller: c.Caller})
+	return v.Instance, nil
+}
+
+func (c *CreateCommand) repeat(tx *Tx) (any, error) {
+	v, err := tx.found(c.row, c.Caller)
+	if err != nil {
+		return nil, err
+	}
+	var differs []string
+	if v.Owner != c.Owner {
+		differs = append(differs, "owner")
+	}
+	if v.OwnTimer != c.Timer {
+		differs = append(differs, "timer")
+	}
+	if len(differs) > 0 {
+		return nil, v.fault(InstanceExistsDifferent, "machine %s has an instance %s already, created with another %s",
+			c.Machine, c.Key, strings.Join(differs, " and ")).With("first_id", v.ID).
+			With("differs", strings.Join(differs, ","))
+	}
+	return commit.Repeat{First: v.Instance}, nil
+}

@@ -1,0 +1,64 @@
+package machine
+
+import (
+	"crypto/sha256"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// DefineCommand stores a version of a machine. If the newest version has the same definition, the answer is a
+// commit.Repeat of that version. Its answer is a Version.
+type DefineCommand struct {
+	commit.Caller
+	name Name
+	def  *compiled
+	hash hash
+	err  error
+
+	row *commit.Row[Name, newest]
+}
+
+// NewDefine returns a command that stores a definition. Apply returns fault MACHINE_INVALID if the definition breaks a
+// rule; paths of its fields begin with "definition.".
+func NewDefine(c commit.Caller, machine string, d *Definition) *DefineCommand {
+	cmd := &DefineCommand{Caller: c, name: Name{c.Tenant, machine}}
+	def, problems := compile(d, "definition.")
+	if len(problems) > 0 {
+		cmd.err = invalid(problems)
+		return cmd
+	}
+	cmd.def, cmd.hash = def, sha256.Sum256(def.text)
+	return cmd
+}
+
+// Rows estimates the rows that the command writes.
+func (c *DefineCommand) Rows() int {
+	if c.def == nil {
+		return 1
+	}
+	return 2 + len(c.def.moves)
+}
+
+// Need latches the machine.
+func (c *DefineCommand) Need(tx *Tx) {
+	c.row = tx.machines.Want(c.name)
+	tx.defines[c.name] = true
+}
+
+// Apply stores the version. Returns fault MACHINE_INVALID.
+func (c *DefineCommand) Apply(tx *Tx) (any, error) {
+	if c.err != nil {
+		return nil, c.err
+	}
+	v := &c.row.Value
+	if c.row.Exists && v.hash == c.hash {
+		first := v.Version
+		first.Definition = c.def.Definition
+		return commit.Repeat{First: first}, nil
+	}
+	v = tx.machines.Change(c.row)
+	*v = newest{Version: Version{Name: c.name, Number: v.Number + 1, Definition: c.def.Definition,
+		Principal: c.Principal, RequestID: c.RequestID, CreatedAt: tx.recorded}, hash: c.hash, def: c.def}
+	tx.versions = append(tx.versions, *v)
+	return v.Version, nil
+}

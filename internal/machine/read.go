@@ -1,0 +1,257 @@
+package machine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/machine/internal/db"
+	"github.com/ledgerd/ledgerd/internal/paging"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// Reader serves reads from committed rows, without locks. It is safe for concurrent use.
+type Reader struct{ pool *pgxpool.Pool }
+
+// NewReader makes a Reader on the server's own pool.
+func NewReader(pool *pgxpool.Pool) *Reader { return &Reader{pool} }
+
+const (
+	pageDefault = 100
+	pageMax     = 1_000
+)
+
+func pageSize(n int) int {
+	if n = min(n, pageMax); n <= 0 {
+		return pageDefault
+	}
+	return n
+}
+
+// beginRead opens a snapshot and disables all plans but index scans in order, so that a page reads no more rows than
+// it needs.
+const beginRead = "begin isolation level repeatable read read only; set local enable_sort = off; " +
+	"set local enable_bitmapscan = off; set local enable_seqscan = off; set local jit = off"
+
+// snapshot reads from one snapshot.
+func (r *Reader) snapshot(ctx context.Context, read func(pg.Planned) error) error {
+	return pgx.BeginTxFunc(ctx, r.pool, pgx.TxOptions{BeginQuery: beginRead},
+		func(tx pgx.Tx) error { return read(pg.Planned{DB: tx}) })
+}
+
+// Machine returns a version of a machine, or the newest for 0. Returns fault MACHINE_NOT_FOUND.
+func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, error) {
+	arg := db.MachineGetParams{TenantID: n.Tenant, Machine: n.Machine, First: version, Last: version}
+	if version == 0 {
+		arg.Last = math.MaxInt32
+	}
+	row, err := q.MachineGet(ctx, pg.Planned{DB: r.pool}, arg)
+	if errors.Is(err, pgx.ErrNoRows) {
+		f := notFound(n)
+		if version > 0 {
+			f = f.With("version", version)
+		}
+		return Version{}, f
+	}
+	if err != nil {
+		return Version{}, err
+	}
+	return versionOf(n, db.MachinePageRow{Version: row.Version, Definition: row.Definition, Principal: row.Principal,
+		RequestID: row.RequestID, CreatedAt: row.CreatedAt})
+}
+
+// Machines lists machines, each in its newest version, by name. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token string) (list []Version, next string,
+	err error) {
+	pages := paging.Of("machines", tenant)
+	after, err := pages.After(token, 1)
+	if err != nil {
+		return nil, "", err
+	}
+	if after == nil {
+		after = []string{""}
+	}
+	size = pageSize(size)
+	var rows []db.MachinePageRow
+	err = r.snapshot(ctx, func(d pg.Planned) (err error) {
+		rows, err = q.MachinePage(ctx, d,
+			db.MachinePageParams{TenantID: tenant, After: after[0], Count: int32(size) + 1})
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = pages.Token(rows[size-1].Machine)
+	}
+	for _, row := range rows {
+		v, err := versionOf(Name{tenant, row.Machine}, row)
+		if err != nil {
+			return nil, "", err
+		}
+		list = append(list, v)
+	}
+	return list, next, nil
+}
+
+func versionOf(n Name, r db.MachinePageRow) (Version, error) {
+	v := Version{Name: n, Number: r.Version, Definition: new(Definition), Principal: r.Principal,
+		RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC()}
+	if err := json.Unmarshal(r.Definition, v.Definition); err != nil {
+		return Version{}, fmt.Errorf("read a machine: %w", err)
+	}
+	return v, nil
+}
+
+// Instance returns an instance as it counts now. Returns fault INSTANCE_NOT_FOUND.
+func (r *Reader) Instance(ctx context.Context, k Key) (Instance, error) {
+	return instanceGet(ctx, pg.Planned{DB: r.pool}, k)
+}
+
+func instanceGet(ctx context.Context, d db.DBTX, k Key) (Instance, error) {
+	row, err := q.InstanceGet(ctx, d, db.InstanceGetParams{TenantID: k.Tenant, Machine: k.Machine, Key: k.Key})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Instance{}, instanceNotFound(k)
+	}
+	return instanceOf(k.Tenant, db.InstancePageRow(row)), err
+}
+
+// instanceOf converts a row to an instance as it counts at the time of the read.
+func instanceOf(tenant int32, r db.InstancePageRow) Instance {
+	return Instance{Key: Key{tenant, r.Machine, r.Key}, ID: r.InstanceID, Version: r.Version, State: r.State,
+		CameFrom: r.CameFrom, Revision: r.Revision, Cause: r.Cause, Owner: pg.OrZero(r.Owner),
+		OwnTimer: time.Duration(pg.OrZero(r.TimerMs)) * time.Millisecond, TimerAt: pg.OrZero(r.TimerAt).UTC(),
+		TimerTo: pg.OrZero(r.TimerTo), CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC()}.At(r.Now)
+}
+
+// Filter selects instances of a machine. Empty texts match all.
+type Filter struct{ Machine, State, Owner string }
+
+// Instances lists instances: by key, or with a state or an owner by id. Returns fault PAGE_TOKEN_INVALID.
+func (r *Reader) Instances(ctx context.Context, tenant int32, f Filter, size int, token string) (list []Instance,
+	next string, err error) {
+	pages := paging.Of("instances", tenant, f.Machine, f.State, f.Owner)
+	size = pageSize(size)
+	var rows []db.InstancePageRow
+	if f.State == "" && f.Owner == "" {
+		rows, err = r.byKey(ctx, pages, tenant, f.Machine, size, token)
+	} else {
+		rows, err = r.byID(ctx, pages, tenant, f, size, token)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		if last := rows[size-1]; f.State == "" && f.Owner == "" {
+			next = pages.Token(last.Key)
+		} else {
+			next = pages.TokenNumber(last.InstanceID)
+		}
+	}
+	for _, row := range rows {
+		list = append(list, instanceOf(tenant, row))
+	}
+	return list, next, nil
+}
+
+// byKey reads one row more than the page has, to know whether more follow.
+func (r *Reader) byKey(ctx context.Context, pages paging.List, tenant int32, machine string, size int,
+	token string) (rows []db.InstancePageRow, err error) {
+	after, err := pages.After(token, 1)
+	if err != nil {
+		return nil, err
+	}
+	if after == nil {
+		after = []string{""}
+	}
+	err = r.snapshot(ctx, func(d pg.Planned) (err error) {
+		rows, err = q.InstancePage(ctx, d, db.InstancePageParams{TenantID: tenant, Machine: machine, After: after[0],
+			Count: int32(size) + 1})
+		return err
+	})
+	return rows, err
+}
+
+// byID is byKey for a state or an owner.
+func (r *Reader) byID(ctx context.Context, pages paging.List, tenant int32, f Filter, size int, token string) (
+	rows []db.InstancePageRow, err error) {
+	after, err := pages.AfterNumber(token, 0)
+	if err != nil {
+		return nil, err
+	}
+	err = r.snapshot(ctx, func(d pg.Planned) error {
+		if f.Owner != "" {
+			found, err := q.InstancePageOfOwner(ctx, d, db.InstancePageOfOwnerParams{TenantID: tenant,
+				Machine: f.Machine, Owner: f.Owner, State: f.State, After: after, Count: int32(size) + 1})
+			for _, row := range found {
+				rows = append(rows, db.InstancePageRow(row))
+			}
+			return err
+		}
+		found, err := q.InstancePageOfState(ctx, d, db.InstancePageOfStateParams{TenantID: tenant, Machine: f.Machine,
+			State: f.State, After: after, Count: int32(size) + 1})
+		for _, row := range found {
+			rows = append(rows, db.InstancePageRow(row))
+		}
+		return err
+	})
+	return rows, err
+}
+
+// Entry is one move of an instance, or its creation.
+type Entry struct {
+	Revision             int64
+	From, To             string // From is empty for the creation
+	Actor                Actor
+	Cause, Reason        string
+	Inputs               map[string]string
+	Principal, RequestID string // Principal is empty for a timer
+	RecordedAt           time.Time
+}
+
+// History lists the recorded moves of an instance. Returns faults INSTANCE_NOT_FOUND and PAGE_TOKEN_INVALID.
+func (r *Reader) History(ctx context.Context, k Key, size int, token string) (list []Entry, next string, err error) {
+	pages := paging.Of("history", k.Tenant, k.Machine, k.Key)
+	after, err := pages.AfterNumber(token, 0)
+	if err != nil {
+		return nil, "", err
+	}
+	size = pageSize(size)
+	var rows []db.HistoryPageRow
+	err = r.snapshot(ctx, func(d pg.Planned) error {
+		i, err := instanceGet(ctx, d, k)
+		if err != nil {
+			return err
+		}
+		rows, err = q.HistoryPage(ctx, d, db.HistoryPageParams{TenantID: k.Tenant, InstanceID: i.ID, After: after,
+			Count: int32(size) + 1})
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > size {
+		rows = rows[:size]
+		next = pages.TokenNumber(rows[size-1].Revision)
+	}
+	for _, row := range rows {
+		e := Entry{Revision: row.Revision, From: row.FromState, To: row.ToState, Actor: Actor(row.Actor),
+			Cause: row.Cause, Reason: pg.OrZero(row.Reason), Principal: pg.OrZero(row.Principal),
+			RequestID: row.RequestID, RecordedAt: row.RecordedAt.UTC()}
+		if row.Inputs != nil {
+			if err := json.Unmarshal(row.Inputs, &e.Inputs); err != nil {
+				return nil, "", fmt.Errorf("read the inputs of a move: %w", err)
+			}
+		}
+		list = append(list, e)
+	}
+	return list, next, nil
+}

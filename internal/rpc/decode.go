@@ -1,0 +1,210 @@
+package rpc
+
+import (
+	"errors"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+)
+
+// decoder reads the fields of a request and collects the invalid ones in a fault.
+type decoder struct{ f *fault.Fault }
+
+func (d *decoder) bad(path, description string) {
+	if d.f == nil {
+		d.f = fault.FieldInvalid.New("%s: %s", path, description)
+	}
+	if len(d.f.Fields) < maxFields {
+		d.f.Fields = append(d.f.Fields, fault.Field{Path: path, Description: description})
+	}
+}
+
+// addProblems adds the error of a part of the request, with its fields below path.
+func (d *decoder) addProblems(path string, err error) {
+	f := fault.Of(err)
+	if f == nil || len(f.Fields) == 0 {
+		d.bad(strings.TrimSuffix(path, "."), err.Error())
+		return
+	}
+	for _, x := range f.Fields {
+		d.bad(path+x.Path, x.Description)
+	}
+}
+
+func (d *decoder) err() error {
+	if d.f == nil {
+		return nil
+	}
+	return d.f
+}
+
+// bizNo requires printable ASCII, because the number goes into keys, logs and other systems. It rejects a space at
+// either end: such a number looks the same as another one.
+func (d *decoder) bizNo(path, s string) string {
+	if !printableASCII(s) {
+		d.bad(path, "must be printable ASCII")
+	}
+	if s != strings.Trim(s, " ") {
+		d.bad(path, "must not begin or end with a space")
+	}
+	return s
+}
+
+func printableASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// maxCodeBytes is the limit of the table. The rules of the proto count characters.
+const maxCodeBytes = 256
+
+// code validates the code of an account: parts separated by colons, without "*", control characters, and U+10FFFF,
+// which is the exclusive upper bound of patterns.
+func (d *decoder) code(path, s string) string {
+	if s == "" || strings.HasPrefix(s, ":") || strings.HasSuffix(s, ":") || strings.Contains(s, "::") {
+		d.bad(path, "must be non-empty parts separated by colons, such as user:1001:wallet")
+		return s
+	}
+	if len(s) > maxCodeBytes {
+		d.bad(path, "must be at most 256 bytes")
+	}
+	for _, r := range s {
+		if r < ' ' || r == 0x7f || r == utf8.RuneError || r == utf8.MaxRune || r == '*' {
+			d.bad(path, `must not contain control characters, U+10FFFF or "*"`)
+			break
+		}
+	}
+	return s
+}
+
+func (d *decoder) ref(path string, r *ledgerv1.AccountRef) (code, asset string) {
+	return d.code(path+".code", r.GetCode()), r.GetAsset()
+}
+
+// decimal parses a decimal of any sign.
+func (d *decoder) decimal(path, s string) amount.Decimal {
+	n, err := amount.ParseDecimal(s)
+	if err != nil {
+		d.bad(path, decimalProblem(err))
+	}
+	return n
+}
+
+func decimalProblem(err error) string {
+	switch {
+	case errors.Is(err, amount.ErrTooManyDigits), errors.Is(err, amount.ErrTooLong):
+		return "has more than 38 digits"
+	case errors.Is(err, amount.ErrTooManyDecimals):
+		return "has more than 18 decimals"
+	}
+	return `must be a decimal such as "12.30": digits, at most one point, no exponent, no leading zeros`
+}
+
+func (d *decoder) optionalDecimal(path string, s *string) *amount.Decimal {
+	if s == nil {
+		return nil
+	}
+	n := d.decimal(path, *s)
+	return &n
+}
+
+// positive parses an amount above zero. The form AllAvailable requires an empty amount.
+func (d *decoder) positive(path, s string, form ledger.Form) amount.Decimal {
+	if form == ledger.AllAvailable {
+		if s != "" {
+			d.bad(path, "must be empty when form is AMOUNT_FORM_ALL_AVAILABLE")
+		}
+		return amount.Decimal{}
+	}
+	n, err := amount.ParseDecimal(s)
+	if err != nil {
+		d.bad(path, decimalProblem(err))
+	} else if n.Coef.Sign() <= 0 {
+		d.bad(path, "must be greater than zero")
+	}
+	return n
+}
+
+var forms = map[ledgerv1.AmountForm]ledger.Form{
+	ledgerv1.AmountForm_AMOUNT_FORM_UP_TO:         ledger.UpTo,
+	ledgerv1.AmountForm_AMOUNT_FORM_ALL_AVAILABLE: ledger.AllAvailable,
+}
+
+const maxMetadataBytes = 16 << 10
+
+func (d *decoder) metadata(path string, m map[string]string) map[string]string {
+	total := 0
+	for k, v := range m {
+		total += len(k) + len(v)
+		if k == "" || len(k) > 128 {
+			d.bad(path, "names must be 1 to 128 bytes")
+		}
+	}
+	if total > maxMetadataBytes {
+		d.bad(path, "must be at most 16 KiB")
+	}
+	if len(m) == 0 {
+		return nil
+	}
+	return m
+}
+
+// effective decodes an effective time: at most a day in the future, and after the first moment of the year 1, because
+// the zero time means none.
+func (d *decoder) effective(path string, t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	at := d.time(path, t)
+	if at.IsZero() && t.IsValid() {
+		d.bad(path, "must be after 0001-01-01T00:00:00Z")
+	}
+	if at.After(time.Now().Add(24 * time.Hour)) {
+		d.bad(path, "must not be more than 24 hours in the future")
+	}
+	return at
+}
+
+// lifeOr decodes a duration in whole milliseconds, or returns a default.
+func lifeOr(d *durationpb.Duration, byDefault time.Duration) time.Duration {
+	if d == nil {
+		return byDefault
+	}
+	return d.AsDuration().Truncate(time.Millisecond)
+}
+
+// time decodes a time in whole microseconds, the resolution of the database.
+func (d *decoder) time(path string, t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	if err := t.CheckValid(); err != nil {
+		d.bad(path, "is not a time between the years 1 and 9999")
+		return time.Time{}
+	}
+	at := t.AsTime()
+	if at.Nanosecond()%1000 != 0 {
+		d.bad(path, "must be in whole microseconds")
+	}
+	return at
+}
+
+// timestamp encodes a time. The zero time means none.
+func timestamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}

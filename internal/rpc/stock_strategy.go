@@ -1,0 +1,50 @@
+package rpc
+
+import (
+	"cmp"
+	"time"
+
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+var strategies = map[string]pb.Strategy{
+	stock.Batched:     pb.Strategy_STRATEGY_BATCHED,
+	stock.Atomic:      pb.Strategy_STRATEGY_ATOMIC,
+	stock.Optimistic:  pb.Strategy_STRATEGY_OPTIMISTIC,
+	stock.Pessimistic: pb.Strategy_STRATEGY_PESSIMISTIC,
+	stock.Advisory:    pb.Strategy_STRATEGY_ADVISORY,
+}
+
+var strategyNames = inverse(strategies)
+
+const (
+	defaultTries = 3
+	triesPause   = 50 * time.Millisecond
+)
+
+// byStrategy returns how a lone command runs: by the strategy that the call names, or by that of its item. The latter
+// yields to a batch where the command is not alone; one that the call names does not, and standsAlone is its field.
+func byStrategy(cmd *stock.ReserveCommand, r interface {
+	GetStrategy() pb.Strategy
+	GetTries() int32
+}) (direct func() *commit.Direct, standsAlone string) {
+	if s := r.GetStrategy(); s != pb.Strategy_STRATEGY_UNSPECIFIED && s != pb.Strategy_STRATEGY_BATCHED {
+		standsAlone = "strategy"
+	}
+	return func() *commit.Direct {
+		cmd.Strategy = cmp.Or(strategyNames[r.GetStrategy()],
+			stock.StrategyOf(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
+		if cmd.Strategy == stock.Batched {
+			return nil
+		}
+		return &commit.Direct{Tries: int(cmp.Or(r.GetTries(), defaultTries)), Pause: triesPause}
+	}, standsAlone
+}
+
+// refuseShared refuses a call that would share a transaction, by the field that asks for one of its own.
+func refuseShared(field string) error {
+	const problem = "must be left out or be BATCHED: the call shares its transaction with other operations, a submit token or a claim"
+	return stock.StrategyStandsAlone.New("%s %s", field, problem).WithField(field, problem)
+}

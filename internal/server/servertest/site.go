@@ -1,0 +1,118 @@
+// Package servertest starts servers for tests, and calls them over every protocol.
+package servertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/server"
+)
+
+// Secret is the master key of all servers: servers on one database must share it.
+var Secret = secret.New()
+
+// Site is a server on a database of its own.
+type Site struct {
+	T      testing.TB
+	DB     *pgtest.DB
+	Pool   *pgxpool.Pool // of a superuser, for checks
+	Server *server.Server
+	Base   string
+	Log    *Log
+}
+
+// New starts a server on a new database, until the test ends.
+func New(t testing.TB) *Site {
+	t.Helper()
+	db := pgtest.New(t)
+	s := &Site{T: t, DB: db, Pool: pgtest.Pool(t, db.SuperDSN), Log: &Log{}}
+	s.Start(server.Options{})
+	return s
+}
+
+// Start starts a server. An earlier one must be stopped.
+func (s *Site) Start(o server.Options) {
+	s.T.Helper()
+	if o.DatabaseURL == "" {
+		o.DatabaseURL = s.DB.AppDSN
+	}
+	o.Secret = Secret
+	o.Listen, o.Log = "127.0.0.1:0", slog.New(slog.NewJSONHandler(s.Log, nil))
+	started, err := server.Start(context.Background(), o)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	s.Server, s.Base = started, "http://"+started.Addr()
+	s.T.Cleanup(started.Stop)
+}
+
+// Second starts another server on the same database.
+func (s *Site) Second() *Site {
+	s.T.Helper()
+	other := *s
+	other.Start(server.Options{})
+	return &other
+}
+
+// Key creates a tenant, unless it exists, and an API key.
+func (s *Site) Key(tenant, principal string, role access.Role) string {
+	s.T.Helper()
+	id, err := access.EnsureTenant(context.Background(), s.Pool, tenant)
+	if err == nil {
+		var key string
+		if key, err = access.Create(context.Background(), s.Pool, id, principal, role); err == nil {
+			return key
+		}
+	}
+	s.T.Fatal(err)
+	return ""
+}
+
+// Count counts rows.
+func (s *Site) Count(query string, args ...any) (n int) {
+	s.T.Helper()
+	if err := s.Pool.QueryRow(context.Background(), query, args...).Scan(&n); err != nil {
+		s.T.Fatal(err)
+	}
+	return n
+}
+
+// Log is a log that tests read.
+type Log struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *Log) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+// String returns the whole log.
+func (l *Log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// With returns the lines in which a field has a value.
+func (l *Log) With(field, value string) (found []map[string]any) {
+	for line := range strings.Lines(l.String()) {
+		m := map[string]any{}
+		if json.Unmarshal([]byte(line), &m) == nil && m[field] == value {
+			found = append(found, m)
+		}
+	}
+	return found
+}

@@ -1,0 +1,195 @@
+package stock
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
+)
+
+// Flush writes the changes, table by table. Write updates existing segments, but Flush does so in a direct transaction:
+// it may have locked none of them yet, and rows come before names.
+func (tx *Tx) Flush(p *commit.Pipe) {
+	switch tx.strategy {
+	case Batched:
+	case Atomic:
+		tx.take(p)
+	default:
+		tx.updateSegments(p)
+	}
+	tx.insertSegments(p)
+	tx.flushDetails(p)
+	tx.insertReservations(p)
+	tx.updateReservations(p)
+	tx.insertChanges(p)
+}
+
+func (tx *Tx) insertSegments(p *commit.Pipe) {
+	var arg db.ItemInsertParams
+	for _, s := range tx.segments {
+		if !s.fresh {
+			continue
+		}
+		arg.Tenants = append(arg.Tenants, s.Tenant)
+		arg.Items = append(arg.Items, s.Item)
+		arg.Segment = append(arg.Segment, s.number)
+		arg.Segments = append(arg.Segments, s.segments)
+		arg.Strategies = append(arg.Strategies, s.strategy)
+		arg.Available = append(arg.Available, s.Available)
+		arg.Reserved = append(arg.Reserved, s.Reserved)
+		arg.Sold = append(arg.Sold, s.Sold)
+		arg.Stocked = append(arg.Stocked, s.Stocked)
+		arg.Versions = append(arg.Versions, s.version)
+		arg.NextLapseAt = append(arg.NextLapseAt, s.nextLapseAt)
+	}
+	if len(arg.Items) > 0 {
+		p.Queue(func(d commit.DB) error { return q.ItemInsert(p.Context(), d, arg) })
+	}
+}
+
+func (tx *Tx) flushDetails(p *commit.Pipe) {
+	columns := func(rows []*commit.Row[ItemKey, Details]) (arg db.DetailInsertParams) {
+		arg.Now = tx.now
+		for _, r := range rows {
+			arg.Tenants = append(arg.Tenants, r.Key.Tenant)
+			arg.Items = append(arg.Items, r.Key.Item)
+			arg.Names = append(arg.Names, r.Value.Name)
+			arg.Metadata = append(arg.Metadata, writeMetadata(r.Value.Metadata))
+			arg.Principals = append(arg.Principals, r.Value.caller.Principal)
+			arg.RequestIds = append(arg.RequestIds, r.Value.caller.RequestID)
+		}
+		return arg
+	}
+	if arg := columns(tx.details.Fresh(ItemKey.compare)); len(arg.Items) > 0 {
+		p.Queue(func(d commit.DB) error { return q.DetailInsert(p.Context(), d, arg) })
+	}
+	if arg := columns(tx.details.Changed(ItemKey.compare)); len(arg.Items) > 0 {
+		p.Queue(func(d commit.DB) error {
+			_, err := q.DetailUpdate(p.Context(), d, db.DetailUpdateParams{Items: arg.Items, Now: arg.Now,
+				Tenants: arg.Tenants, Names: arg.Names, Metadata: arg.Metadata, Principals: arg.Principals,
+				RequestIds: arg.RequestIds})
+			return err
+		})
+	}
+}
+
+func writeMetadata(m map[string]string) []byte {
+	if len(m) == 0 {
+		return []byte("{}")
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // a map of strings always encodes
+	}
+	return b
+}
+
+func (tx *Tx) insertReservations(p *commit.Pipe) {
+	rows := tx.reservations.Fresh(numbered.compare)
+	n := len(rows)
+	if n == 0 {
+		return
+	}
+	arg := db.ReservationInsertParams{Now: tx.now}
+	pg.Grow(n, &arg.Tenants)
+	pg.Grow(n, &arg.Items, &arg.ReservationNos, &arg.Draws, &arg.States, &arg.Refs, &arg.Principals, &arg.RequestIds,
+		&arg.ClosedRequestIds)
+	pg.Grow(n, &arg.ReservationIds, &arg.Quantities, &arg.Unsold, &arg.LifeMs)
+	pg.Grow(n, &arg.Segments)
+	pg.Grow(n, &arg.ExpiresAt, &arg.ClosedAt)
+	for _, row := range rows {
+		r := &row.Value
+		arg.Tenants = append(arg.Tenants, row.Key.Tenant)
+		arg.Items = append(arg.Items, r.Item)
+		arg.ReservationNos = append(arg.ReservationNos, r.ReservationNo)
+		arg.ReservationIds = append(arg.ReservationIds, r.ID)
+		arg.Quantities = append(arg.Quantities, r.Quantity)
+		arg.Unsold = append(arg.Unsold, r.Unsold)
+		arg.Segments = append(arg.Segments, r.segment)
+		arg.Draws = append(arg.Draws, drawsText(r.draws))
+		arg.States = append(arg.States, r.State)
+		arg.Refs = append(arg.Refs, r.Ref)
+		arg.LifeMs = append(arg.LifeMs, r.Life.Milliseconds())
+		arg.ExpiresAt = append(arg.ExpiresAt, r.ExpiresAt)
+		arg.ClosedAt = append(arg.ClosedAt, r.ClosedAt)
+		arg.Principals = append(arg.Principals, r.Principal)
+		arg.RequestIds = append(arg.RequestIds, r.RequestID)
+		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.ClosedRequestID)
+	}
+	arg.Unsold, arg.Segments, arg.Draws, arg.Refs = pg.OrNull(arg.Unsold), pg.OrNull(arg.Segments),
+		pg.OrNull(arg.Draws), pg.OrNull(arg.Refs)
+	arg.LifeMs, arg.ExpiresAt, arg.ClosedAt, arg.ClosedRequestIds = pg.OrNull(arg.LifeMs), pg.OrNull(arg.ExpiresAt),
+		pg.OrNull(arg.ClosedAt), pg.OrNull(arg.ClosedRequestIds)
+	p.Queue(func(d commit.DB) error { return q.ReservationInsert(p.Context(), d, arg) })
+}
+
+// drawsText is an array of Postgres.
+func drawsText(draws []int64) string {
+	if draws == nil {
+		return ""
+	}
+	units := make([]string, len(draws))
+	for n, u := range draws {
+		units[n] = strconv.FormatInt(u, 10)
+	}
+	return "{" + strings.Join(units, ",") + "}"
+}
+
+func (tx *Tx) updateReservations(p *commit.Pipe) {
+	all := slices.Clone(tx.lapsed)
+	for _, row := range tx.reservations.Changed(numbered.compare) {
+		all = append(all, lapsed{row.Key, row.Value})
+	}
+	if len(all) == 0 {
+		return
+	}
+	slices.SortFunc(all, func(a, b lapsed) int { return a.key.compare(b.key) })
+	var arg db.ReservationUpdateParams
+	for _, r := range all {
+		arg.Tenants = append(arg.Tenants, r.key.Tenant)
+		arg.Items = append(arg.Items, r.key.Item)
+		arg.ReservationNos = append(arg.ReservationNos, r.key.no)
+		arg.SeenStates = append(arg.SeenStates, r.seen.state)
+		arg.SeenUnsold = append(arg.SeenUnsold, r.seen.unsold)
+		arg.States = append(arg.States, r.State)
+		arg.Unsold = append(arg.Unsold, r.Unsold)
+		arg.ClosedAt = append(arg.ClosedAt, r.ClosedAt)
+		arg.ClosedRequestIds = append(arg.ClosedRequestIds, r.ClosedRequestID)
+	}
+	p.Queue(func(d commit.DB) error {
+		_, err := q.ReservationUpdate(p.Context(), d, arg)
+		return err
+	})
+}
+
+// insertChanges inserts the facts, and their names.
+func (tx *Tx) insertChanges(p *commit.Pipe) {
+	rows := tx.changes.Fresh(numbered.compare)
+	if len(rows) == 0 {
+		return
+	}
+	facts := db.ChangeInsertParams{Now: tx.now}
+	for _, row := range rows {
+		c := &row.Value
+		facts.Tenants = append(facts.Tenants, row.Key.Tenant)
+		facts.ChangeIds = append(facts.ChangeIds, c.ID)
+		facts.Items = append(facts.Items, c.Item)
+		facts.ChangeNos = append(facts.ChangeNos, c.ChangeNo)
+		facts.Kinds = append(facts.Kinds, c.Kind)
+		facts.Quantities = append(facts.Quantities, c.Quantity)
+		facts.StockedAfter = append(facts.StockedAfter, c.StockedAfter)
+		facts.ReservationNos = append(facts.ReservationNos, c.ReservationNo)
+		facts.Reasons = append(facts.Reasons, c.Reason)
+		facts.Principals = append(facts.Principals, c.Principal)
+		facts.RequestIds = append(facts.RequestIds, c.RequestID)
+	}
+	p.Queue(func(d commit.DB) error {
+		return q.ChangeNameInsert(p.Context(), d, db.ChangeNameInsertParams{Tenants: facts.Tenants, Items: facts.Items,
+			ChangeNos: facts.ChangeNos, ChangeIds: facts.ChangeIds})
+	})
+	p.Queue(func(d commit.DB) error { return q.ChangeInsert(p.Context(), d, facts) })
+}

@@ -1,0 +1,218 @@
+package stock
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/pg"
+	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
+)
+
+// Lookup reads the named reservations and changes, and the details of items to describe anew.
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	tx.lookupReservations(p)
+	tx.lookupChanges(p)
+	tx.lookupDetails(p)
+}
+
+func (tx *Tx) lookupReservations(p *commit.Pipe) {
+	wanted := tx.reservations.Sorted(numbered.compare)
+	if len(wanted) == 0 {
+		return
+	}
+	var arg db.ReservationLookupParams
+	n := len(wanted)
+	pg.Grow(n, &arg.Tenants)
+	pg.Grow(n, &arg.Items, &arg.ReservationNos)
+	for _, r := range wanted {
+		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
+		arg.Items = append(arg.Items, r.Key.Item)
+		arg.ReservationNos = append(arg.ReservationNos, r.Key.no)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.ReservationLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			row := wanted[r.N-1]
+			tx.reservations.Load(row, reservationOf(row.Key.ItemKey, pageRow(row.Key.no, r)))
+		}
+		return err
+	})
+}
+
+func pageRow(no string, r db.ReservationLookupRow) db.ReservationPageRow {
+	return db.ReservationPageRow{ReservationNo: no, ReservationID: r.ReservationID, Quantity: r.Quantity,
+		Unsold: r.Unsold, Segment: r.Segment, Draws: r.Draws, State: r.State, Ref: r.Ref, LifeMs: r.LifeMs,
+		CreatedAt: r.CreatedAt, ExpiresAt: r.ExpiresAt, ClosedAt: r.ClosedAt, Principal: r.Principal,
+		RequestID: r.RequestID, ClosedRequestID: r.ClosedRequestID}
+}
+
+func reservationOf(k ItemKey, r db.ReservationPageRow) Reservation {
+	return Reservation{ID: r.ReservationID, Item: k.Item, ReservationNo: r.ReservationNo, Quantity: r.Quantity,
+		Unsold: r.Unsold, State: r.State, Ref: pg.OrZero(r.Ref),
+		Life:      time.Duration(pg.OrZero(r.LifeMs)) * time.Millisecond,
+		CreatedAt: r.CreatedAt.UTC(), ExpiresAt: pg.OrZero(r.ExpiresAt), ClosedAt: pg.OrZero(r.ClosedAt),
+		Principal: r.Principal, RequestID: r.RequestID, ClosedRequestID: pg.OrZero(r.ClosedRequestID),
+		segment: r.Segment, draws: r.Draws, seen: seen{r.State, r.Unsold}}
+}
+
+func (tx *Tx) lookupChanges(p *commit.Pipe) {
+	wanted := tx.changes.Sorted(numbered.compare)
+	if len(wanted) == 0 {
+		return
+	}
+	var arg db.ChangeLookupParams
+	for _, r := range wanted {
+		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
+		arg.Items = append(arg.Items, r.Key.Item)
+		arg.ChangeNos = append(arg.ChangeNos, r.Key.no)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.ChangeLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			row := wanted[r.N-1]
+			tx.changes.Load(row, Change{ID: r.ChangeID, Item: row.Key.Item, ChangeNo: row.Key.no, Kind: r.Kind,
+				Quantity: r.Quantity, StockedAfter: r.StockedAfter, ReservationNo: pg.OrZero(r.ReservationNo),
+				Reason: r.Reason, ChangedAt: r.ChangedAt.UTC(), RequestID: r.RequestID})
+		}
+		return err
+	})
+}
+
+func (tx *Tx) lookupDetails(p *commit.Pipe) {
+	wanted := tx.details.Sorted(ItemKey.compare)
+	if len(wanted) == 0 {
+		return
+	}
+	var arg db.DetailLookupParams
+	for _, r := range wanted {
+		arg.Tenants = append(arg.Tenants, r.Key.Tenant)
+		arg.Items = append(arg.Items, r.Key.Item)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.DetailLookup(p.Context(), d, arg)
+		for _, r := range rows {
+			tx.details.Load(wanted[r.N-1], Details{Name: r.Name, Metadata: readMetadata(r.Metadata),
+				CreatedAt: r.CreatedAt.UTC(), ChangedAt: r.ChangedAt.UTC()})
+		}
+		return err
+	})
+}
+
+func readMetadata(b []byte) map[string]string {
+	var m map[string]string
+	if json.Unmarshal(b, &m) != nil || len(m) == 0 {
+		return nil // not written by ledgerd: shown as empty
+	}
+	return m
+}
+
+// maxLapses is the approximate number of reservations that lapse in one batch.
+const maxLapses = 2000
+
+// Resolve makes the due reservations of the items lapse, before any command and regardless of the commands' outcome:
+// otherwise units whose time is over would not be available until the scheduler runs. An item with very many due
+// reservations lapses some of them in this batch, and its commands run after it.
+//
+// In an optimistic batch, rows taken over do not suffice for that: their reservations may not be written yet. Nor do
+// they if the clock has gone back since: the batch before may have lapsed reservations that are not due now.
+func (tx *Tx) Resolve(p *commit.Pipe) {
+	if tx.resolved {
+		return
+	}
+	tx.resolved = true
+	var due []*item
+	for _, i := range tx.items {
+		// Without all segments the batch runs again.
+		isDue := i.due(tx.now) && !i.alone && int(i.rows[0].segments) <= len(i.rows)
+		for _, s := range i.rows {
+			if s.asOf.After(tx.now) || isDue && s.writer != nil {
+				p.Refuse(commit.ErrConflict)
+				return
+			}
+		}
+		if isDue {
+			due = append(due, i)
+		}
+	}
+	if len(due) > 0 {
+		tx.resolveDue(p, due)
+	}
+}
+
+func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
+	most := max(1, maxLapses/len(due))
+	arg := db.ReservationDueParams{Now: tx.now, Most: int64(most) + 1}
+	for _, i := range due {
+		arg.Tenants = append(arg.Tenants, i.Tenant)
+		arg.Items = append(arg.Items, i.Item)
+	}
+	p.Queue(func(d commit.DB) error {
+		rows, err := q.ReservationDue(p.Context(), d, arg)
+		if err != nil {
+			return err
+		}
+		for _, i := range due {
+			for _, s := range i.rows {
+				if !s.nextLapseAt.IsZero() {
+					tx.change(s).nextLapseAt = time.Time{}
+				}
+			}
+		}
+		met := make([]int, len(due))
+		for _, r := range rows {
+			i, expiresAt := due[r.N-1], pg.OrZero(r.ExpiresAt)
+			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.now) {
+				i.rows[0].nextLapseAt, i.lapsing = expiresAt, true
+				continue
+			}
+			tx.lapseIfDue(i, r.ReservationNo, Reservation{Quantity: r.Quantity, State: Reserved, ExpiresAt: expiresAt,
+				segment: r.Segment, draws: r.Draws, seen: seen{state: Reserved}})
+		}
+		return nil
+	})
+}
+
+// lapseIfDue makes an open reservation lapse if it is due, and otherwise notes its expiry.
+func (tx *Tx) lapseIfDue(i *item, no string, r Reservation) {
+	if r.ExpiresAt.After(tx.now) {
+		tx.expectLapse(i, r)
+		return
+	}
+	r.spread(0, r.Quantity, func(n int16, units int64) {
+		s := tx.change(i.segment(n))
+		s.Reserved -= units
+		s.Available += units
+	})
+	k := numbered{i.ItemKey, no}
+	if named := tx.reservations.Known(k); named != nil {
+		v := tx.reservations.Change(named)
+		*v = v.at(tx.now)
+		return
+	}
+	tx.lapsed = append(tx.lapsed, lapsed{k, r.at(tx.now)})
+}
+
+// expectLapse lowers the next expiry of the reservation's segment to that of the reservation.
+func (tx *Tx) expectLapse(i *item, r Reservation) {
+	if s := i.segment(r.segment); s.nextLapseAt.IsZero() || r.ExpiresAt.Before(s.nextLapseAt) {
+		tx.change(s).nextLapseAt = r.ExpiresAt
+	}
+}
+
+// spread calls f for each segment with its share of units [from, from+n) of the reservation. Units of lower segments
+// come first.
+func (r *Reservation) spread(from, n int64, f func(segment int16, units int64)) {
+	if r.draws == nil {
+		f(r.segment, n)
+		return
+	}
+	for segment, drawn := range r.draws {
+		skipped := min(from, drawn)
+		from -= skipped
+		if units := min(n, drawn-skipped); units > 0 {
+			n -= units
+			f(int16(segment), units)
+		}
+	}
+}

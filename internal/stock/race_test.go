@@ -1,0 +1,166 @@
+package stock_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// A thousand callers on two servers want the last ten units: ten of them get one, and the others are told the truth.
+func TestTenOfAThousandCallersGetTheLastTenUnits(t *testing.T) {
+	t.Parallel()
+	for _, segments := range []int{1, 4, 64} {
+		t.Run(fmt.Sprint(segments), func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			s.all(put("tea", segments), restock("tea", "r", 10))
+			ends := s.together(1000, func(i int) command {
+				if i%3 == 0 {
+					return reserve("tea", fmt.Sprint("n", i), 1)
+				}
+				return deduct("tea", fmt.Sprint("n", i), 1)
+			})
+			won := 1000 - ends["OUT_OF_STOCK available=0"]
+			if won != 10 || len(ends) != 11 {
+				t.Errorf("%d won: %v", won, ends)
+			}
+			if got := s.text("select concat_ws(' ', sum(available), sum(reserved + sold), sum(stocked)) from stock_items"); got != "0 10 10" {
+				t.Errorf("counts %s", got)
+			}
+			if got := s.text("select concat_ws(' ', count(*), sum(quantity)) from stock_reservations"); got != "10 10" {
+				t.Errorf("reservations %s", got)
+			}
+		})
+	}
+}
+
+// Buyers of several units empty all segments: no call is told that fewer are available than there are.
+func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	const segments, units = 16, 60
+	s.all(put("tea", segments), restock("tea", "r", units))
+	ends := s.together(400, func(i int) command { return deduct("tea", fmt.Sprint("n", i), int64(1+i%4)) })
+	left := int64(units)
+	for end, n := range ends {
+		var quantity, available int64
+		if _, err := fmt.Sscanf(end, "OUT_OF_STOCK available=%d", &available); err == nil && available > 3 {
+			t.Errorf("%d callers were refused while %d were available", n, available)
+		}
+		var no int
+		if _, err := fmt.Sscanf(end, "n%d: %d sold", &no, &quantity); err == nil {
+			left -= quantity * int64(n)
+		}
+	}
+	if got := s.text("select sum(available)::text from stock_items"); got != fmt.Sprint(left) || left != 0 {
+		t.Errorf("%s are available, %d were not sold", got, left)
+	}
+}
+
+// The same number at the same instant, on two servers, is one reservation.
+func TestOneNumberIsOneReservation(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.all(put("tea", 0), restock("tea", "r", 1000))
+	for round := range 20 {
+		no := fmt.Sprint("n", round)
+		ends := s.together(50, func(i int) command { return reserve("tea", no, int64(1+i%2)) })
+		one, two := ends[no+": 1 reserved"], ends[no+": 2 reserved"]
+		if one+two != 1 || ends[no+": 1 reserved, existed"]+ends[no+": 2 reserved, existed"] != 24 ||
+			ends["RESERVATION_EXISTS_DIFFERENT differs=quantity"] != 25 {
+			t.Fatalf("round %d: %v", round, ends)
+		}
+	}
+}
+
+// A reservation ends once, however many calls and its own time try to end it.
+func TestReservationEndsOnceAmongRacingCalls(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.all(put("tea", 0), restock("tea", "r", 30))
+	for round := range 30 {
+		no := fmt.Sprint("n", round)
+		s.all(reserve("tea", no, 1))
+		ends := s.together(16, func(i int) command {
+			if i/2%2 == 0 {
+				return confirm("tea", no)
+			}
+			return cancel("tea", no)
+		})
+		sold := ends[no+": 1 sold"] == 1 && ends[no+": 1 sold, existed"] == 7 && ends["RESERVATION_ENDED state=sold"] == 8
+		cancelled := ends[no+": 1 cancelled"] == 1 && ends[no+": 1 cancelled, existed"] == 7 &&
+			ends["RESERVATION_ENDED state=cancelled"] == 8
+		if sold == cancelled {
+			t.Fatalf("round %d: %v", round, ends)
+		}
+	}
+}
+
+// Confirmations race the end of the reservations' time: each unit is sold or available, and each caller knows which.
+func TestConfirmRacesLapse(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	const n = 200
+	s.all(put("tea", 2), restock("tea", "r", n))
+	for i := range n {
+		c := reserve("tea", fmt.Sprint("n", i), 1)
+		c.Life = time.Second
+		if got := s.all(c)[0]; got != fmt.Sprintf("n%d: 1 reserved", i) {
+			t.Fatal(got)
+		}
+	}
+	ends := map[string]int{}
+	for i := 0; i < n; i += 4 { // some are confirmed before the second is over, some after it
+		for end, count := range s.together(8, func(k int) command {
+			if k >= 6 {
+				return &stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "tea"}}
+			}
+			return confirm("tea", fmt.Sprint("n", i+k/2%4))
+		}) {
+			ends[end] += count
+		}
+	}
+	sold := 0
+	for i := range n {
+		sold += ends[fmt.Sprintf("n%d: 1 sold", i)]
+	}
+	for end := time.Now().Add(time.Minute); s.text("select sum(reserved) from stock_items") != "0" && time.Now().Before(end); {
+		s.all(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "tea"}}) // each 4th was never confirmed
+	}
+	if got := s.text("select concat_ws(' ', sum(sold), sum(reserved), sum(stocked)) from stock_items"); got != fmt.Sprint(sold, 0, n) {
+		t.Errorf("%d callers sold, the item has %s", sold, got)
+	}
+	t.Logf("%d were sold, %d lapsed", sold, n-sold)
+}
+
+// Two servers sell, cancel and return several items in opposite orders: there is no deadlock, and nothing is lost.
+func TestItemsAreUsedCrosswiseWithoutDeadlock(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	items := []string{"a", "b", "c", "d"}
+	for _, item := range items {
+		s.all(put(item, 2), restock(item, "r", 100))
+	}
+	ends := s.together(600, func(i int) command {
+		item, no := items[(i*7)%4], fmt.Sprint("n", i*13%60)
+		switch i % 5 {
+		case 0, 1:
+			return reserve(item, no, 1)
+		case 2:
+			return confirm(item, no)
+		case 3:
+			return cancel(item, no)
+		}
+		return unsell(item, fmt.Sprint("u", i), no, 1)
+	})
+	for end := range ends {
+		if len(end) > 0 && (end[0] < 'A' || end == "INTERNAL" || end == "ROWS_LOCKED") {
+			t.Errorf("ended %v", ends)
+		}
+	}
+	if got := s.text("select count(*)::text from stock_items where available + reserved + sold <> 50"); got != "0" {
+		t.Error(got)
+	}
+}

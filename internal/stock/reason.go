@@ -1,0 +1,79 @@
+package stock
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Reasons of stock.
+var (
+	ItemNotFound = fault.Define(fault.Reason{Name: "ITEM_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix,
+		Doc:  "There is no such item: create it with PutItem."})
+	SegmentsTooFew = fault.Define(fault.Reason{Name: "SEGMENTS_TOO_FEW", Class: fault.BadRequest,
+		Code: fault.FailedPrecondition, Step: fault.Fix,
+		Doc: "The item has more segments: their number can grow, but not shrink."})
+	ReservationNotFound = fault.Define(fault.Reason{Name: "RESERVATION_NOT_FOUND", Class: fault.BadRequest,
+		Code: fault.NotFound, Step: fault.Fix,
+		Doc: "The item has no reservation with this number."})
+	ReservationExistsDifferent = fault.Define(fault.Reason{Name: "RESERVATION_EXISTS_DIFFERENT",
+		Class: fault.BadRequest, Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The reservation_no is already used with other content: the state lists the fields that differ."})
+	ChangeExistsDifferent = fault.Define(fault.Reason{Name: "CHANGE_EXISTS_DIFFERENT", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The change_no is already used with other content: the state lists the fields that differ."})
+	ReservationEnded = fault.Define(fault.Reason{Name: "RESERVATION_ENDED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The reservation has ended in another way: the state says sold, cancelled or lapsed. A Reserve or Deduct is refused if a Cancel came before it."})
+	OutOfStock = fault.Define(fault.Reason{Name: "OUT_OF_STOCK", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey, Show: true,
+		Doc: "Fewer units are available than asked for. The state has the number of available ones."})
+	StockBelowPromised = fault.Define(fault.Reason{Name: "STOCK_BELOW_PROMISED", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "The adjustment would take units that are reserved or sold. The state has the number of available ones."})
+	StockTooLarge = fault.Define(fault.Reason{Name: "STOCK_TOO_LARGE", Class: fault.BadRequest,
+		Code: fault.InvalidArgument, Step: fault.Fix,
+		Doc: "The item would have more than 10^15 units."})
+	StrategyStandsAlone = fault.Define(fault.Reason{Name: "STRATEGY_STANDS_ALONE", Class: fault.BadRequest,
+		Code: fault.InvalidArgument, Step: fault.Fix,
+		Doc: "The call names a strategy that has a transaction of its own, and cannot share one: with the other operations of an Execute, a submit token or a claim. Leave strategy out: the call is then batched. Nothing was done."})
+	ReservationNotSold = fault.Define(fault.Reason{Name: "RESERVATION_NOT_SOLD", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "Units can come back only from a reservation that was sold: the state says reserved, cancelled or lapsed."})
+	UnsellExceedsSold = fault.Define(fault.Reason{Name: "UNSELL_EXCEEDS_SOLD", Class: fault.Refusal,
+		Code: fault.FailedPrecondition, Step: fault.NewKey,
+		Doc: "More units would come back than were sold under the reservation. The state has the number of those left."})
+)
+
+func itemNotFound(name string) error {
+	return ItemNotFound.New("there is no item %s", name).With("item", name)
+}
+
+func reservationNotFound(item, no string) error {
+	return ReservationNotFound.New("item %s has no reservation %s", item, no).With("item", item).
+		With("reservation_no", no)
+}
+
+// ended refuses a call that comes after the end of the reservation.
+func (r *Reservation) ended() error {
+	return ReservationEnded.New("reservation %s of item %s is %s since %s", r.ReservationNo, r.Item, r.State,
+		r.ClosedAt.Format(time.RFC3339)).With("reservation_no", r.ReservationNo).With("state", r.State).
+		With("close_time", r.ClosedAt.Format(time.RFC3339Nano))
+}
+
+// numberTaken refuses a number that is used for other content. It names the first object if its commit does not depend
+// on this command.
+func (tx *Tx) numberTaken(reason *fault.Reason, field, no string, first int64, differs []string) error {
+	f := reason.New("the %s %s is already used: %s differ", field, no, strings.Join(differs, ", ")).
+		With(field, no).With("differs", strings.Join(differs, ","))
+	if !slices.Contains(tx.made, first) {
+		f.With("first_id", first)
+	}
+	for _, name := range differs {
+		f.WithField(name, "differs from the first request with this "+field)
+	}
+	return f
+}

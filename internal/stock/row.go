@@ -1,0 +1,190 @@
+package stock
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+)
+
+// Stored states of reservations, and kinds of changes.
+const (
+	Reserved, Sold, Cancelled, Lapsed = "reserved", "sold", "cancelled", "lapsed"
+	Restock, Adjust, Unsell           = "restock", "adjust", "unsell"
+)
+
+// Limits. Sums of quantities stay far below the limits of a bigint.
+const (
+	MaxQuantity = 1_000_000_000_000
+	MaxStocked  = 1000 * MaxQuantity
+	MaxSegments = 64
+)
+
+// ItemKey identifies an item.
+type ItemKey struct {
+	Tenant int32
+	Item   string
+}
+
+func (k ItemKey) compare(l ItemKey) int {
+	return cmp.Or(cmp.Compare(k.Tenant, l.Tenant), strings.Compare(k.Item, l.Item))
+}
+
+// numbered identifies a reservation or a change of an item.
+type numbered struct {
+	ItemKey
+	no string
+}
+
+func (k numbered) compare(l numbered) int {
+	return cmp.Or(k.ItemKey.compare(l.ItemKey), strings.Compare(k.no, l.no))
+}
+
+// Counts are the counts of an item: Available + Reserved + Sold = Stocked, and none is negative.
+type Counts struct {
+	Available, Reserved, Sold, Stocked int64
+}
+
+// Item is an item with its counts over all segments.
+type Item struct {
+	ItemKey
+	Details
+	Counts
+	Segments int
+	Strategy string
+}
+
+// Details are the columns of an item that seldom change.
+type Details struct {
+	Name      string
+	Metadata  map[string]string
+	CreatedAt time.Time
+	ChangedAt time.Time
+	caller    commit.Caller // of the last change
+}
+
+// Reservation is a number of units that are reserved, or were until it ended.
+type Reservation struct {
+	ID              int64
+	Item            string
+	ReservationNo   string
+	Quantity        int64 // 0: cancelled before it was made
+	Unsold          int64
+	State           string
+	Ref             string
+	Life            time.Duration // 0: sold directly, or cancelled before it was made
+	CreatedAt       time.Time
+	ExpiresAt       time.Time // zero: Life is 0
+	ClosedAt        time.Time // zero: it has not ended
+	Principal       string
+	RequestID       string
+	ClosedRequestID string // empty: it has not ended, it lapsed, or the call that made it ended it
+
+	segment int16
+	draws   []int64 // by segment; nil: segment gave all. Never changed in place.
+	seen    seen
+}
+
+// seen are the columns as read that an update confirms.
+type seen struct {
+	state  string
+	unsold int64
+}
+
+// at returns the reservation as of a time. One past its expiry has lapsed: by the batch that reads it, or by one whose
+// rows this batch has taken over.
+func (r Reservation) at(now time.Time) Reservation {
+	if r.State == Reserved && !r.ExpiresAt.After(now) {
+		r.State, r.ClosedAt = Lapsed, r.ExpiresAt
+	}
+	return r
+}
+
+// Change is a change of stock.
+type Change struct {
+	ID            int64
+	Item          string
+	ChangeNo      string
+	Kind          string
+	Quantity      int64 // negative for some adjustments
+	StockedAfter  int64
+	ReservationNo string // of an unsell
+	Reason        string
+	ChangedAt     time.Time
+	Principal     string
+	RequestID     string
+}
+
+// segment is a row of stock_items.
+type segment struct {
+	ItemKey
+	number   int16
+	segments int16 // of the item
+	strategy string
+	Counts
+	version     int64
+	nextLapseAt time.Time // zero: none
+
+	xmin   uint32         // transaction that wrote the row
+	tid    pgtype.TID     // location of the row; unknown if the batch before, which it was taken over from, changes it
+	writer *commit.Writer // batch that will write the row; nil: loaded
+	asOf   time.Time      // time of the batch that it was taken over from
+	found  bool           // in the database or created by this batch
+	fresh  bool           // created by this batch
+	dirty  bool
+	saved  uint64 // the mark at which it was saved for undo
+}
+
+func (s *segment) compare(t *segment) int {
+	return cmp.Or(s.ItemKey.compare(t.ItemKey), cmp.Compare(s.number, t.number))
+}
+
+// item is the handle of an item: all of its segments, from 0, or one alone.
+type item struct {
+	ItemKey
+	rows    []*segment
+	alone   bool // rows has one segment, which is not locked for sure (see Strategy)
+	lapsing bool // due reservations remain
+}
+
+// segment returns the row of a segment.
+func (i *item) segment(n int16) *segment { return i.rows[n-i.rows[0].number] }
+
+// ready checks that the item exists, that all of its segments are loaded, and that no due reservation is left.
+func (i *item) ready() error {
+	first := i.rows[0]
+	switch {
+	case !first.found:
+		return itemNotFound(i.Item)
+	case int(first.segments) > len(i.rows) && !i.alone:
+		known.learn(i.ItemKey, layout{int(first.segments), first.strategy}) // it may have been taken over
+		return commit.ErrMoreRows
+	case i.lapsing:
+		return commit.ErrLater
+	}
+	return nil
+}
+
+// counts are the sums over the segments.
+func (i *item) counts() (sum Counts) {
+	for _, s := range i.rows {
+		sum.Available += s.Available
+		sum.Reserved += s.Reserved
+		sum.Sold += s.Sold
+		sum.Stocked += s.Stocked
+	}
+	return sum
+}
+
+// due reports whether reservations of the item may have to lapse.
+func (i *item) due(now time.Time) bool {
+	for _, s := range i.rows {
+		if s.found && !s.nextLapseAt.IsZero() && !s.nextLapseAt.After(now) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,116 @@
+package stock
+
+import (
+	"hash/maphash"
+	"sync"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
+)
+
+// Strategies of deducting and reserving: how concurrent calls for one item are kept from selling a unit twice. A batch
+// decides in memory over rows that it has locked or taken over. The others are direct transactions (see
+// commit.Direct) of one call each, which use a single segment of the item, chosen by the number of the reservation. If
+// that one has too few units, or reservations that are due, the transaction runs again with all segments locked, so
+// that no item is falsely sold out. All strategies write the same rows, and any of them can run beside any other.
+const (
+	Batched     = "batched"     // many calls share a transaction
+	Atomic      = "atomic"      // one UPDATE, on condition that enough is available
+	Optimistic  = "optimistic"  // read without a lock, and UPDATE if nothing has changed since; otherwise try again
+	Pessimistic = "pessimistic" // lock the row, then read
+	Advisory    = "advisory"    // lock a number made of the item's name, then as Optimistic
+)
+
+// need declares the item: all of its segments, or, in a direct transaction, first one of them alone.
+func (c *ReserveCommand) need(tx *Tx) *item {
+	if !tx.direct || c.all > 0 {
+		return tx.item(c.Tenant, c.Item, max(1, c.all))
+	}
+	k := ItemKey{c.Tenant, c.Item}
+	chosen := maphash.String(segmentSeed, c.ReservationNo) % uint64(known.get(k).segments)
+	s := &segment{ItemKey: k, number: int16(chosen)}
+	i := &item{ItemKey: k, rows: []*segment{s}, alone: true}
+	tx.strategy, tx.items[k], tx.segments = c.Strategy, i, []*segment{s}
+	return i
+}
+
+func (tx *Tx) lockAdvisory(p *commit.Pipe) {
+	for _, s := range tx.segments {
+		arg := db.ItemAdvisoryLockParams{TenantID: s.Tenant, Segment: s.number, Item: s.Item}
+		p.Queue(func(d commit.DB) error { return q.ItemAdvisoryLock(p.Context(), d, arg) })
+	}
+}
+
+// take writes what an atomic transaction reserves or sells.
+func (tx *Tx) take(p *commit.Pipe) {
+	for _, row := range tx.reservations.Fresh(numbered.compare) {
+		r := &row.Value
+		arg := db.ItemTakeParams{TenantID: row.Key.Tenant, Item: row.Key.Item, Segment: r.segment}
+		if r.State == Reserved {
+			arg.Reserved, arg.NextLapseAt = r.Quantity, r.ExpiresAt
+		} else {
+			arg.Sold = r.Quantity
+		}
+		p.Queue(func(d commit.DB) error {
+			_, err := q.ItemTake(p.Context(), d, arg)
+			return err
+		})
+	}
+}
+
+// level spreads the available units of an item over its segments.
+func (tx *Tx) level(i *item) {
+	rows, left := i.rows[:i.rows[0].segments], i.counts().Available
+	for n, s := range rows {
+		units := left / int64(len(rows)-n)
+		left -= units
+		if units != s.Available {
+			tx.change(s).restock(units - s.Available)
+		}
+	}
+}
+
+// known has how items are laid out, as far as that is not the default. It is a hint, which every load corrects.
+var known = layouts{items: make(map[ItemKey]layout)}
+
+type layout struct {
+	segments int
+	strategy string
+}
+
+var defaultLayout = layout{1, Batched}
+
+type layouts struct {
+	mu    sync.RWMutex
+	items map[ItemKey]layout
+}
+
+const maxLayouts = 100_000
+
+func (k *layouts) get(i ItemKey) layout {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	if l, ok := k.items[i]; ok {
+		return l
+	}
+	return defaultLayout
+}
+
+func (k *layouts) learn(i ItemKey, l layout) {
+	if k.get(i) == l {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.items) >= maxLayouts {
+		clear(k.items)
+	}
+	if l == defaultLayout {
+		delete(k.items, i)
+	} else {
+		k.items[i] = l
+	}
+}
+
+// StrategyOf returns the item's own strategy, as far as this process knows: a change counts here after one more call.
+func StrategyOf(i ItemKey) string { return known.get(i).strategy }

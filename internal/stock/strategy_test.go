@@ -1,0 +1,221 @@
+package stock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/pgtest"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+var allStrategies = []string{stock.Batched, stock.Atomic, stock.Optimistic, stock.Pessimistic, stock.Advisory}
+
+func direct(strategy string, c *stock.ReserveCommand) *stock.ReserveCommand {
+	c.Strategy = strategy
+	return c
+}
+
+// by gives a command a strategy, with attempts enough for a test.
+func by(strategy string, c *stock.ReserveCommand) flow.Submission {
+	w := submission(direct(strategy, c))
+	if strategy != stock.Batched {
+		w.Direct = &commit.Direct{Tries: 500, Pause: time.Millisecond}
+	}
+	return w
+}
+
+// race runs n concurrent submissions, alternating between engines, and counts their ends.
+func (s *shop) race(n int, next func(i int) flow.Submission) map[string]int {
+	s.Helper()
+	var wg sync.WaitGroup
+	ends := make([]string, n)
+	start := make(chan struct{})
+	for i := range n {
+		w := next(i)
+		wg.Go(func() {
+			<-start
+			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+			defer cancel()
+			out, err := s.engines[i%2].Do(ctx, w)
+			ends[i] = ended(commit.Result{Outcome: out, Err: err})
+		})
+	}
+	close(start)
+	wg.Wait()
+	counts := map[string]int{}
+	for _, end := range ends {
+		counts[end]++
+	}
+	s.noDefects()
+	return counts
+}
+
+// Callers of each strategy, and of all of them mixed, want the last units on two servers: as many get one as there are,
+// whatever the segments, and the others are told the truth.
+func TestTheLastUnitsAreSoldOnceByEveryStrategy(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range append(slices.Clone(allStrategies), "mixed") {
+		for _, segments := range []int{1, 10} {
+			t.Run(fmt.Sprint(strategy, " ", segments), func(t *testing.T) {
+				t.Parallel()
+				s := newShop(t)
+				s.all(put("tea", segments), restock("tea", "r", 10))
+				const callers = 80
+				ends := s.race(callers, func(i int) flow.Submission {
+					c := deduct("tea", fmt.Sprint("n", i), 1)
+					if i%3 == 0 {
+						c = reserve("tea", fmt.Sprint("n", i), 1)
+					}
+					if strategy == "mixed" {
+						return by(allStrategies[i%len(allStrategies)], c)
+					}
+					return by(strategy, c)
+				})
+				if won := callers - ends["OUT_OF_STOCK available=0"]; won != 10 || len(ends) != 11 {
+					t.Errorf("%d won: %v", won, ends)
+				}
+				if got := s.text("select concat_ws(' ', sum(available), sum(reserved + sold), sum(stocked)) from stock_items"); got != "0 10 10" {
+					t.Errorf("counts %s", got)
+				}
+			})
+		}
+	}
+}
+
+// Buyers of several units empty the segments of an item, each call beginning with its own segment: none is refused while
+// the item has enough.
+func TestNoStrategyIsFalselySoldOut(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range allStrategies[1:] {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t)
+			const units = 40
+			s.all(put("tea", 8), restock("tea", "r", units))
+			ends := s.race(100, func(i int) flow.Submission {
+				return by(strategy, deduct("tea", fmt.Sprint("n", i), int64(1+i%4)))
+			})
+			for end, n := range ends {
+				var available int64
+				if _, err := fmt.Sscanf(end, "OUT_OF_STOCK available=%d", &available); err == nil && available > 3 {
+					t.Errorf("%d callers were refused while %d were available", n, available)
+				}
+			}
+			if got := s.text("select concat_ws(' ', sum(available), sum(sold)) from stock_items"); got != fmt.Sprint(0, " ", units) {
+				t.Errorf("counts %s: %v", got, ends)
+			}
+		})
+	}
+}
+
+// One number is one reservation, by whatever strategy it is asked for, and a cancellation before it refuses it.
+func TestANumberIsOneReservationByAnyStrategy(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.all(put("tea", 4), restock("tea", "r", 1000), cancel("tea", "fenced"))
+	for round := range 10 {
+		no := fmt.Sprint("n", round)
+		ends := s.race(25, func(i int) flow.Submission {
+			return by(allStrategies[i%len(allStrategies)], reserve("tea", no, 2))
+		})
+		if ends[no+": 2 reserved"] != 1 || ends[no+": 2 reserved, existed"] != 24 {
+			t.Fatalf("round %d: %v", round, ends)
+		}
+	}
+	for _, strategy := range allStrategies {
+		if got := s.do(by(strategy, reserve("tea", "fenced", 2))); got != "RESERVATION_ENDED state=cancelled" {
+			t.Errorf("%s: %s", strategy, got)
+		}
+		if got := s.do(by(strategy, reserve("tea", "n1", 3))); got != "RESERVATION_EXISTS_DIFFERENT differs=quantity" {
+			t.Errorf("%s: %s", strategy, got)
+		}
+		if got := s.do(by(strategy, reserve("coffee", "n1", 3))); got != "ITEM_NOT_FOUND" {
+			t.Errorf("%s: %s", strategy, got)
+		}
+	}
+}
+
+func (s *shop) do(w flow.Submission) string {
+	s.Helper()
+	out, err := s.engines[0].Do(context.Background(), w)
+	return ended(commit.Result{Outcome: out, Err: err})
+}
+
+// Reservations whose time is over are given back before a call of any strategy is refused.
+func TestEveryStrategyLapsesWhatIsDue(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range allStrategies {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			clock := pgtest.ShiftClock(t, db)
+			s := shopOn(t, db)
+			s.all(put("tea", 3), restock("tea", "r", 6))
+			for i := range 6 {
+				if got := s.do(by(strategy, reserve("tea", fmt.Sprint("n", i), 1))); got != fmt.Sprintf("n%d: 1 reserved", i) {
+					t.Fatal(got)
+				}
+			}
+			if got := s.do(by(strategy, deduct("tea", "x", 1))); got != "OUT_OF_STOCK available=0" {
+				t.Fatal(got)
+			}
+			clock.Set(t, 16*time.Minute)
+			if got := s.do(by(strategy, deduct("tea", "x", 5))); got != "x: 5 sold" {
+				t.Error(got)
+			}
+			s.wantCounts("tea", "1/0/5/6")
+		})
+	}
+}
+
+// A row that stays locked is reported as such, and nothing is kept. A refusal is recorded under its key.
+func TestDirectCallsUseKeysAndReportLocks(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.all(put("tea", 0), restock("tea", "r", 10), put("locked", 0), restock("locked", "r", 10))
+	tx, err := s.super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "select from stock_items where item = 'locked' for update"); err != nil {
+		t.Fatal(err)
+	}
+	for _, strategy := range allStrategies[1:] {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		w := by(strategy, deduct("locked", "a", 1))
+		w.Direct.Tries = 1
+		_, err := s.engines[0].Do(ctx, w)
+		cancel()
+		if err == nil {
+			t.Errorf("%s sold units of a locked row", strategy)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for _, strategy := range allStrategies[1:] {
+		key := func(c *stock.ReserveCommand) flow.Submission {
+			w := by(strategy, c)
+			w.Key = &commit.Key{Principal: "p", Operation: "stock.deduct", Key: strategy, Life: time.Hour,
+				Fingerprint: make([]byte, commit.FingerprintSize)}
+			w.Encode = func(any) ([]byte, error) { return []byte("made"), nil }
+			return w
+		}
+		if got := s.do(key(deduct("tea", strategy, 100))); got != "OUT_OF_STOCK available=10" {
+			t.Errorf("%s: %s", strategy, got)
+		}
+		s.all(restock("tea", strategy, 100))
+		out, err := s.engines[1].Do(t.Context(), key(deduct("tea", strategy, 100)))
+		if !out.Replayed || err == nil {
+			t.Errorf("%s: the repeat of a refusal ended with %v, %v", strategy, out, err)
+		}
+		s.all(adjust("tea", "back "+strategy, -100, "test"))
+	}
+}

@@ -1,0 +1,134 @@
+package stock
+
+import (
+	"hash/maphash"
+	"slices"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
+)
+
+// Tx holds the stock of one batch's transaction. Commands declare rows and get handles, which the load fills in. It is
+// not safe for concurrent use.
+type Tx struct {
+	commit.Base
+	now      time.Time
+	newID    func() int64
+	direct   bool
+	strategy string // of the command of a direct transaction; Batched otherwise
+
+	items    map[ItemKey]*item
+	segments []*segment // of all items; in lock order from Lock or Read on
+
+	details      commit.Rows[ItemKey, Details]
+	puts         bool // items are created or described anew
+	reservations commit.Rows[numbered, Reservation]
+	changes      commit.Rows[numbered, Change]
+	lapsed       []lapsed // reservations that no command named
+
+	resolved bool
+	made     []int64 // ids since Mark
+	saves    []save
+	gen      uint64
+}
+
+type lapsed struct {
+	key numbered
+	Reservation
+}
+
+// save is a row before its first change since Mark.
+type save struct {
+	s   *segment
+	old segment
+}
+
+var q db.Queries
+
+var segmentSeed, detailSeed, reservationSeed, changeSeed = maphash.MakeSeed(), maphash.MakeSeed(), maphash.MakeSeed(),
+	maphash.MakeSeed()
+
+var _ commit.Optimistic = (*Tx)(nil)
+
+// NewTx returns the stock of an empty batch, or of a direct transaction.
+func NewTx(direct bool) *Tx {
+	return &Tx{direct: direct, strategy: Batched, items: make(map[ItemKey]*item),
+		details:      commit.NewRows[ItemKey, Details](detailSeed),
+		reservations: commit.NewRows[numbered, Reservation](reservationSeed),
+		changes:      commit.NewRows[numbered, Change](changeSeed)}
+}
+
+// NameConstraints returns the unique constraints on names chosen by callers.
+func NameConstraints() []string {
+	return []string{"stock_items_pkey", "stock_item_details_pkey", "stock_reservations_pkey",
+		"stock_change_names_pkey"}
+}
+
+// item declares an item to lock and load, with at least a number of segments.
+func (tx *Tx) item(tenant int32, name string, segments int) *item {
+	k := ItemKey{tenant, name}
+	i := tx.items[k]
+	if i == nil {
+		i = &item{ItemKey: k}
+		tx.items[k] = i
+		segments = max(segments, known.get(k).segments)
+	}
+	for n := len(i.rows); n < segments; n++ {
+		s := &segment{ItemKey: k, number: int16(n)}
+		i.rows = append(i.rows, s)
+		tx.segments = append(tx.segments, s)
+	}
+	return i
+}
+
+// reservation declares a reservation's number.
+func (tx *Tx) reservation(i *item, no string) *commit.Row[numbered, Reservation] {
+	return tx.reservations.Want(numbered{i.ItemKey, no})
+}
+
+// change returns a segment for modification.
+func (tx *Tx) change(s *segment) *segment {
+	if s.saved != tx.gen || tx.gen == 0 {
+		tx.saves = append(tx.saves, save{s, *s})
+		s.saved = tx.gen
+	}
+	s.dirty = true
+	s.version++
+	return s
+}
+
+// makeID returns the id of a new row.
+func (tx *Tx) makeID() int64 {
+	tx.made = append(tx.made, tx.newID())
+	return tx.made[len(tx.made)-1]
+}
+
+// Start sets the batch's time and id source.
+func (tx *Tx) Start(at commit.Times, newID func() int64) {
+	tx.now, tx.newID = at.Now, newID
+	tx.details.Start(at, newID)
+	tx.reservations.Start(at, newID)
+	tx.changes.Start(at, newID)
+}
+
+// Mark sets the savepoint for Undo.
+func (tx *Tx) Mark() {
+	tx.gen++
+	tx.made, tx.saves = tx.made[:0], tx.saves[:0]
+	tx.details.Mark()
+	tx.reservations.Mark()
+	tx.changes.Mark()
+}
+
+// Undo reverts all changes since Mark.
+func (tx *Tx) Undo() {
+	for _, save := range slices.Backward(tx.saves) {
+		*save.s = save.old
+	}
+	tx.saves = tx.saves[:0]
+	tx.gen++
+	tx.details.Undo()
+	tx.reservations.Undo()
+	tx.changes.Undo()
+}

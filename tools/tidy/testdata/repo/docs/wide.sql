@@ -1,0 +1,2 @@
+-- wide x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x x  // want line-width
+select 1;
