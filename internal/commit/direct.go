@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -51,8 +50,6 @@ func (e *Engine[T]) start(jobs []*job[T]) {
 	e.queue.put(batched)
 }
 
-var errNoTime = errors.New("commit: no time is left for a direct command")
-
 // runDirect runs a job alone until it has an answer. After a failure that is not about its rows it runs in a batch.
 func (e *Engine[T]) runDirect(j *job[T]) {
 	jobs := []*job[T]{j}
@@ -61,7 +58,6 @@ func (e *Engine[T]) runDirect(j *job[T]) {
 		left := time.Until(j.deadline)
 		wait := min(left-left/8, maxDirectWait) // time is left to say that the rows are locked
 		if wait < time.Millisecond {
-			err = errNoTime
 			break
 		}
 		var end ending

@@ -11,9 +11,8 @@ import (
 )
 
 var (
-	machineName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
-	stateName   = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
-	eventType   = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+	stateName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	eventType = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
 )
 
 // compiler checks a definition, and collects its problems by field.
