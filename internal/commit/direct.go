@@ -106,6 +106,7 @@ type slots[T any] struct {
 	used    int
 	tenants map[int32]*tenantSlots[T]
 	turns   []int32 // tenants with waiting jobs, once each
+	ended   time.Time
 }
 
 type tenantSlots[T any] struct {
@@ -138,9 +139,17 @@ func (s *slots[T]) next(tenant int32) *job[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used--
+	s.ended = time.Now()
 	s.tenants[tenant].used--
 	s.forget(tenant)
 	return s.pick()
+}
+
+// active reports whether direct commands run, or did so until just now.
+func (s *slots[T]) active() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used > 0 || time.Since(s.ended) < time.Second
 }
 
 func (s *slots[T]) pick() *job[T] {

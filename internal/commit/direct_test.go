@@ -113,6 +113,34 @@ func TestAbandonedDirectCommandsAreForgotten(t *testing.T) {
 	}
 }
 
+// A direct command changes a row that a batch has read: the batch runs again, and other batches keep overlapping.
+func TestDirectCommandsStartNoBackoff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine(patient, w.roomy())
+	pass, open := w.gate()
+	results := make(chan []Result, 1)
+	go func() {
+		results <- e.DoAll(within(t, 20*time.Second),
+			[]Submission[*toyTx]{submission(add("c0", 1)), submission(gated(pass, add("c1", 1)))})
+	}()
+	w.waiting(1)
+	if _, err := e.Do(within(t, 20*time.Second), directly(submission(add("c0", 1)))); err != nil {
+		t.Error(err)
+	}
+	open()
+	for _, r := range <-results {
+		if r.Err != nil {
+			t.Error(r.Err)
+		}
+	}
+	wantValue(t, w, "c0", 1_000_002)
+	e.wantMetric(t, "attempts_total/conflicted", 1)
+	if !e.backoff.over() {
+		t.Error("the backoff has started")
+	}
+}
+
 // A direct command whose lock does not come free is refused when its tries are over, and has no effect.
 func TestDirectCommandTriesAsOftenAsItSays(t *testing.T) {
 	t.Parallel()
