@@ -1,4 +1,4 @@
--- Every instance was created by a batch, at its time, and the timer that it waits for is one of its version.
+-- Every instance was created by a batch, no later than its time, and the timer that it waits for is one of its version.
 select i.tenant_id, i.machine, i.key, i.instance_id,
     case when b.batch_id is null then 'no batch made it' end as problem,
     i.created_at, b.committed_at as created_at_expected, i.timer_to, d.timer_to as timer_to_expected
@@ -9,4 +9,4 @@ left join lateral (
     from machine_definitions m cross join lateral jsonb_array_elements(m.definition -> 'states') s
     where m.tenant_id = i.tenant_id and m.machine = i.machine and m.version = i.version and s.value ->> 'name' = i.state
 ) d on true
-where b.batch_id is null or b.committed_at <> i.created_at or i.timer_to is distinct from d.timer_to
+where b.batch_id is null or b.committed_at < i.created_at or i.timer_to is distinct from d.timer_to

@@ -87,6 +87,7 @@ create index machine_instances_state_idx on machine_instances (tenant_id, machin
 create index machine_instances_owner_idx on machine_instances (tenant_id, machine, owner, instance_id)
     where owner is not null;
 create index machine_instances_timer_idx on machine_instances (timer_at, instance_id) where timer_at is not null;
+create index machine_instances_due_idx on machine_instances (tenant_id, machine, timer_at) where timer_at is not null;
 comment on table machine_instances is 'Instances of state machines: each is in one state.';
 comment on column machine_instances.tenant_id is 'Tenant.';
 comment on column machine_instances.machine is 'Name of the machine.';
@@ -217,7 +218,7 @@ comment on column machine_history.inputs is 'Inputs of the caller: names and val
 comment on column machine_history.principal is 'Principal of the caller; null: a timer.';
 comment on column machine_history.request_id is
     'X-Request-ID of the call. Of a timer: the call that recorded the move, or "scheduler".';
-comment on column machine_history.recorded_at is 'Time of the batch that recorded it.';
+comment on column machine_history.recorded_at is 'When it was recorded: the database''s clock, or the time of the move before, if the clock has gone back.';
 
 create trigger machine_history_append_only before update or delete or truncate on machine_history
     for each statement execute function commit_append_only();

@@ -10,6 +10,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
 	"github.com/ledgerd/ledgerd/internal/lock"
+	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/pgtest"
 	"github.com/ledgerd/ledgerd/internal/token"
 )
@@ -39,7 +40,8 @@ func TestFaultsNameCommittedRowsOnly(t *testing.T) {
 }
 
 // The clock was an hour ahead at the last entry of an account, and is correct again. In the same batch, a claim, a lock
-// and a hold have lives by the clock: each has one owner.
+// and a hold have lives by the clock: each has one owner. An instance created in it has to stay in its state for 1 ms,
+// and not for an hour.
 func TestAccountFromTheFutureExpiresNothingEarly(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -59,7 +61,16 @@ func TestAccountFromTheFutureExpiresNothingEarly(t *testing.T) {
 	pay := func(bizNo, to string) flow.Submission {
 		return submission(flow.Submission{Command: flow.Ledger(transfer(bizNo, "world", to, "1"))})
 	}
-	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), acquire("ann"),
+	desk := func(c commit.Command[*machine.Tx]) flow.Submission {
+		return submission(flow.Submission{Command: flow.Machine(c)})
+	}
+	ticket := machine.NewDefine(caller, "ticket", &machine.Definition{
+		States: []machine.State{{Name: "open", Initial: true}, {Name: "closed"}},
+		Moves:  []machine.Allowed{{From: []string{"open"}, To: "closed", StayMs: 1}}})
+	create := &machine.CreateCommand{Caller: caller, CreateParams: machine.CreateParams{Machine: "ticket", Key: "1"}}
+	closed := &machine.MoveCommand{Caller: caller, MoveParams: machine.MoveParams{Machine: "ticket", Key: "1", To: "closed",
+		Cause: "done"}}
+	for i, r := range e.DoAll(t.Context(), []flow.Submission{pay("fund", "user:1"), seat("ann"), acquire("ann"), desk(ticket),
 		submission(flow.Submission{Command: flow.Ledger(hold("h", "user:1", "user:2", "1", 30*time.Minute))})}) {
 		if r.Err != nil {
 			t.Fatal(i, r.Err)
@@ -69,10 +80,15 @@ func TestAccountFromTheFutureExpiresNothingEarly(t *testing.T) {
 		"update ledger_accounts set last_entry_at = now() + interval '1 hour' where code = 'user:7'"); err != nil {
 		t.Fatal(err)
 	}
-	rs := e.DoAll(t.Context(), []flow.Submission{pay("t", "user:7"), seat("bob"), acquire("bob"), pay("u", "user:1")})
+	rs := e.DoAll(t.Context(), []flow.Submission{pay("t", "user:7"), seat("bob"), acquire("bob"), pay("u", "user:1"),
+		desk(create)})
 	if rs[0].Err != nil || rs[3].Err != nil || !fault.Is(rs[1].Err, claim.KeyClaimed) ||
 		!fault.Is(rs[2].Err, lock.Held) {
 		t.Errorf("%+v", rs)
+	}
+	time.Sleep(2 * time.Millisecond)
+	if r := e.DoAll(t.Context(), []flow.Submission{desk(closed)})[0]; rs[4].Err != nil || r.Err != nil {
+		t.Errorf("the instance: %v, %v", rs[4].Err, r.Err)
 	}
 	if got := text(t, super, "select state from ledger_holds where biz_no = 'h'"); got != "held" {
 		t.Errorf("the hold of 30 minutes is %s", got)

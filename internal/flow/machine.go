@@ -9,6 +9,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
+	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // Machine adapts a command on machines to Tx. It publishes the events of the command's moves, in the same commit. An
@@ -48,11 +49,10 @@ func (tx *Tx) announce(key eventKey, names []string) {
 	a := tx.events[key]
 	if a == nil {
 		if tx.events == nil {
-			tx.events = map[eventKey]*announced{}
+			tx.events, tx.hooks = map[eventKey]*announced{}, map[int32]*webhook.All{}
 		}
 		a = &announced{}
-		tx.events[key] = a
-		tx.Webhooks().All(key.tenant)
+		tx.events[key], tx.hooks[key.tenant] = a, tx.Webhooks().All(key.tenant)
 	}
 	for _, name := range names {
 		if !slices.Contains(a.names, name) {
@@ -89,9 +89,12 @@ func (c *moves) Apply(tx *Tx) (any, error) {
 // knows the endpoints of the tenant.
 func (c *moves) named(tx *Tx, e *machine.Event) bool {
 	key := eventKey{e.Caller.Tenant, e.Type}
-	names, found := tx.Webhooks().All(key.tenant).Wanting(e.Type)
+	var names []string
+	if all := tx.hooks[key.tenant]; all != nil {
+		names, _ = all.Wanting(e.Type)
+	}
 	missing := func(name string) bool { return !slices.Contains(tx.events[key].names, name) }
-	if found && tx.events[key] != nil && !slices.ContainsFunc(names, missing) {
+	if tx.events[key] != nil && !slices.ContainsFunc(names, missing) {
 		return true
 	}
 	if c.events == nil {
@@ -104,7 +107,7 @@ func (c *moves) named(tx *Tx, e *machine.Event) bool {
 // publish sends an event to the endpoints that subscribe to its type. Returns faults SECRET_NOT_CONFIGURED and
 // NOTIFY_LIMITED.
 func publish(tx *Tx, e *machine.Event) error {
-	names, _ := tx.Webhooks().All(e.Caller.Tenant).Wanting(e.Type)
+	names, _ := tx.hooks[e.Caller.Tenant].Wanting(e.Type)
 	i := &e.Instance
 	data, err := json.Marshal(map[string]string{"machine": i.Machine, "key": i.Key.Key, "from": i.CameFrom,
 		"to": i.State, "revision": strconv.FormatInt(i.Revision, 10), "cause": i.Cause})

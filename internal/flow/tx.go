@@ -91,6 +91,7 @@ type Tx struct {
 	parts  []commit.Participant // in lock order; nil: not needed
 	outbox *notify.Outbox
 	events map[eventKey]*announced
+	hooks  map[int32]*webhook.All // endpoints of the tenants with events
 	loaded bool
 	direct bool
 }

@@ -93,11 +93,12 @@ func benchInstances(b *testing.B) *pgx.Conn {
 
 // moveParams are the parameters that move the first instances.
 func moveParams(size int, from, to string, revision int64) machinedb.InstanceMoveParams {
-	arg := machinedb.InstanceMoveParams{Now: time.Now().Add(time.Hour)}
+	arg, now := machinedb.InstanceMoveParams{}, time.Now().Add(time.Hour)
 	for n := range size {
 		arg.Tenants, arg.Machines = append(arg.Tenants, 1), append(arg.Machines, fmt.Sprint("m", n%5))
 		arg.Keys, arg.States = append(arg.Keys, fmt.Sprint("order-", n)), append(arg.States, to)
 		arg.CameFrom, arg.Revisions = append(arg.CameFrom, from), append(arg.Revisions, revision)
+		arg.ChangedAt = append(arg.ChangedAt, now)
 		arg.Causes, arg.TimerAt, arg.TimerTo = append(arg.Causes, "cause"), append(arg.TimerAt, time.Time{}), append(arg.TimerTo, "")
 	}
 	return arg

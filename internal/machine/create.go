@@ -52,7 +52,7 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	}
 	v := tx.Change(c.row)
 	v.Instance = Instance{Key: c.row.Key, ID: tx.ID(), Version: m.Number, Owner: c.Owner, OwnTimer: c.Timer,
-		CreatedAt: tx.recorded}
+		CreatedAt: tx.Now}
 	v.def = def
 	tx.enter(c.row, step{to: def.initial.Name, actor: Caller, cause: CauseBirth, caller: c.Caller})
 	return v.Instance, nil

@@ -58,7 +58,7 @@ func (c *DefineCommand) Apply(tx *Tx) (any, error) {
 	}
 	v = tx.machines.Change(c.row)
 	*v = newest{Version: Version{Name: c.name, Number: v.Number + 1, Definition: c.def.Definition,
-		Principal: c.Principal, RequestID: c.RequestID, CreatedAt: tx.recorded}, hash: c.hash, def: c.def}
+		Principal: c.Principal, RequestID: c.RequestID, CreatedAt: tx.Now}, hash: c.hash, def: c.def}
 	tx.versions = append(tx.versions, *v)
 	return v.Version, nil
 }

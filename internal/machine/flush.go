@@ -53,7 +53,7 @@ func (tx *Tx) flushVersions(p *commit.Pipe) {
 	if len(tx.versions) == 0 {
 		return
 	}
-	versions, moves := db.DefinitionInsertParams{Now: tx.recorded}, db.MoveInsertParams{}
+	versions, moves := db.DefinitionInsertParams{Now: tx.Now}, db.MoveInsertParams{}
 	for i := range tx.versions {
 		v := &tx.versions[i]
 		versions.Tenants, versions.Machines = append(versions.Tenants, v.Tenant), append(versions.Machines, v.Machine)
@@ -78,7 +78,7 @@ func (tx *Tx) flushVersions(p *commit.Pipe) {
 }
 
 func (tx *Tx) insert(p *commit.Pipe, created []*step) {
-	arg := db.InstanceInsertParams{Now: tx.recorded}
+	arg := db.InstanceInsertParams{Now: tx.Now}
 	for _, s := range created {
 		i := &s.after
 		arg.Tenants, arg.Machines, arg.Keys = append(arg.Tenants, i.Tenant), append(arg.Machines, i.Machine),
@@ -93,7 +93,7 @@ func (tx *Tx) insert(p *commit.Pipe, created []*step) {
 }
 
 func (tx *Tx) update(p *commit.Pipe, round []*step) {
-	arg := db.InstanceMoveParams{Now: tx.recorded}
+	arg := db.InstanceMoveParams{}
 	for _, s := range round {
 		i := &s.after
 		arg.Tenants, arg.Machines, arg.Keys = append(arg.Tenants, i.Tenant), append(arg.Machines, i.Machine),
@@ -101,6 +101,7 @@ func (tx *Tx) update(p *commit.Pipe, round []*step) {
 		arg.States, arg.CameFrom = append(arg.States, i.State), append(arg.CameFrom, i.CameFrom)
 		arg.Revisions, arg.Causes = append(arg.Revisions, i.Revision), append(arg.Causes, i.Cause)
 		arg.TimerAt, arg.TimerTo = append(arg.TimerAt, i.TimerAt), append(arg.TimerTo, i.TimerTo)
+		arg.ChangedAt = append(arg.ChangedAt, i.ChangedAt)
 	}
 	p.Queue(func(d commit.DB) error {
 		_, err := q.InstanceMove(p.Context(), d, arg)
@@ -109,7 +110,7 @@ func (tx *Tx) update(p *commit.Pipe, round []*step) {
 }
 
 func (tx *Tx) flushHistory(p *commit.Pipe) {
-	arg := db.HistoryInsertParams{Now: tx.recorded}
+	arg := db.HistoryInsertParams{}
 	for i := range tx.steps {
 		s := &tx.steps[i]
 		a := &s.after
@@ -121,6 +122,7 @@ func (tx *Tx) flushHistory(p *commit.Pipe) {
 		arg.Reasons, arg.Inputs = append(arg.Reasons, s.reason), append(arg.Inputs, inputsText(s.inputs))
 		arg.Principals = append(arg.Principals, s.caller.Principal)
 		arg.RequestIds = append(arg.RequestIds, s.caller.RequestID)
+		arg.RecordedAt = append(arg.RecordedAt, a.ChangedAt)
 	}
 	p.Queue(func(d commit.DB) error { return q.HistoryInsert(p.Context(), d, arg) })
 }

@@ -191,6 +191,27 @@ func TestCreateTwice(t *testing.T) {
 	d.want(d.all(plain, c), "version 1", "FIELD_INVALID")
 }
 
+// A definition of 150 KB whose moves back would be millions costs little to refuse.
+func TestLargeDefinitionsAreRefusedCheaply(t *testing.T) {
+	d := &machine.Definition{}
+	var all []string
+	for n := range machine.MaxStates {
+		all = append(all, fmt.Sprint("s", n))
+		d.States = append(d.States, machine.State{Name: all[n], Initial: n == 0})
+	}
+	for _, to := range all {
+		others := slices.DeleteFunc(slices.Clone(all), func(from string) bool { return from == to })
+		d.Moves = append(d.Moves, machine.Allowed{From: others, To: to})
+	}
+	for range 448 {
+		d.Moves = append(d.Moves, machine.Allowed{From: all, Back: true})
+	}
+	allocations := testing.AllocsPerRun(1, func() { machine.NewDefine(caller, "large", d) })
+	if allocations > 300_000 {
+		t.Errorf("%v allocations", allocations)
+	}
+}
+
 func TestInvalidDefinitionsAreRefused(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -210,8 +231,8 @@ func TestInvalidDefinitionsAreRefused(t *testing.T) {
 		"definition.states[1].label":       func(d *machine.Definition) { d.States[1].Label = strings.Repeat("x", 129) },
 		"definition.states[0].timer.to":    func(d *machine.Definition) { d.States[0].Timer.To = "paid" },
 		"definition.states[1].timer.to":    func(d *machine.Definition) { d.States[1].Timer = d.States[0].Timer },
-		"definition.states[3].timer.to":    func(d *machine.Definition) { d.States[3].Timer = &machine.Timer{AfterMs: 1, To: "paid"} },
-		"definition.states[0].timer.after": func(d *machine.Definition) { d.States[0].Timer.AfterMs = 0 },
+		"definition.states[3].timer.to":    func(d *machine.Definition) { d.States[3].Timer = &machine.Timer{AfterMs: 1000, To: "paid"} },
+		"definition.states[0].timer.after": func(d *machine.Definition) { d.States[0].Timer.AfterMs = 999 },
 		"definition.moves[0].to":           func(d *machine.Definition) { d.Moves[0].To = "payed" },
 		"definition.moves[1].to":           func(d *machine.Definition) { d.Moves[1].Back = true },
 		"definition.moves[0].from[0]":      func(d *machine.Definition) { d.Moves[0].From[0] = "pend" },

@@ -209,14 +209,15 @@ func TestPagesReadTheirOwnRows(t *testing.T) {
 			p.exec("analyze")
 		}
 		for what, read := range map[string]func(){
-			"machine":   func() { _, _ = p.reader.Machine(ctx, machine.Name{Tenant: 1, Machine: "m1"}, 0) },
-			"machines":  func() { _, _, _ = p.reader.Machines(ctx, 1, 10, "") },
-			"instance":  func() { _, _ = p.reader.Instance(ctx, key) },
-			"instances": page(machine.Filter{Machine: "m1"}),
-			"of owner":  page(machine.Filter{Machine: "m1", Owner: "ann"}),
-			"of both":   page(machine.Filter{Machine: "m1", Owner: "ann", State: "cancelled"}),
-			"of state":  page(machine.Filter{Machine: "m1", State: "pending"}),
-			"history":   func() { _, _, _ = p.reader.History(ctx, key, 10, "") },
+			"machine":                        func() { _, _ = p.reader.Machine(ctx, machine.Name{Tenant: 1, Machine: "m1"}, 0) },
+			"machines":                       func() { _, _, _ = p.reader.Machines(ctx, 1, 10, "") },
+			"instance":                       func() { _, _ = p.reader.Instance(ctx, key) },
+			"instances":                      page(machine.Filter{Machine: "m1"}),
+			"of owner":                       page(machine.Filter{Machine: "m1", Owner: "ann"}),
+			"of both":                        page(machine.Filter{Machine: "m1", Owner: "ann", State: "cancelled"}),
+			"of state":                       page(machine.Filter{Machine: "m1", State: "pending"}),
+			"of state, while others are due": page(machine.Filter{Machine: "m2", State: "pending"}),
+			"history":                        func() { _, _, _ = p.reader.History(ctx, key, 10, "") },
 			"due": func() {
 				if due, err := machine.DueInstances(ctx, p.pool, machine.Due{}, 10); err != nil || len(due) != 10 {
 					t.Errorf("%d rows, %v", len(due), err)

@@ -17,7 +17,6 @@ type Tx struct {
 	instances
 	machines commit.Rows[Name, newest]
 	defines  map[Name]bool // machines that a command of the batch defines: latched
-	recorded time.Time     // the batch's recorded time
 	errs     map[hash]error
 
 	versions []newest // made by this batch
@@ -146,21 +145,10 @@ func (tx *Tx) Lookup(p *commit.Pipe) {
 	})
 }
 
-// Latest returns the time of the newest move of the batch's instances.
-func (tx *Tx) Latest() (latest time.Time) {
-	for _, r := range tx.Sorted(compareKeys) {
-		if r.Value.ChangedAt.After(latest) {
-			latest = r.Value.ChangedAt
-		}
-	}
-	return latest
-}
-
 // Start keeps the times of the batch and its source of row ids.
 func (tx *Tx) Start(at commit.Times, newID func() int64) {
 	tx.instances.Start(at, newID)
 	tx.machines.Start(at, newID)
-	tx.recorded = at.Recorded
 }
 
 // Resolve finds the definitions that instances follow, and those of the newest versions: in the cache, or else in the
@@ -239,7 +227,11 @@ func (tx *Tx) found(r *row, c commit.Caller) (*stored, error) {
 // enter makes a step, and starts the timer of the state that it enters.
 func (tx *Tx) enter(r *row, s step) {
 	v := tx.Change(r)
-	v.move(s.to, s.cause, tx.recorded)
+	at := tx.Now
+	if v.ChangedAt.After(at) {
+		at = v.ChangedAt // the clock has gone back since: the history stays in order
+	}
+	v.move(s.to, s.cause, at)
 	if t := v.def.states[s.to].Timer; t != nil {
 		after := t.After()
 		if v.Revision == 1 && v.OwnTimer > 0 {

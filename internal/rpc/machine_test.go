@@ -289,6 +289,44 @@ func TestMovesInExecutePublish(t *testing.T) {
 	}
 }
 
+// The moves of one Execute, and the overdue timers of one Move, may publish events of many types.
+func TestOneCallPublishesManyTypes(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.Server.Stop()
+	s.Start(server.Options{Secret: secret.New()})
+	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	for _, name := range []string{"shop", "crm"} {
+		ok(c, "Webhook.CreateEndpoint", endpoint(name), new(notifyv1.CreateEndpointResponse))
+	}
+	const steps = 8
+	state := func(n int) string { return fmt.Sprint("s", n) }
+	m := &machinev1.DefineMachineRequest{Machine: "ticket", Definition: &machinev1.Definition{
+		States: []*machinev1.State{{Name: "s0", Initial: true}}}}
+	for n := range steps {
+		m.Definition.States = append(m.Definition.States, &machinev1.State{Name: state(n + 1)})
+		m.Definition.Moves = append(m.Definition.Moves, &machinev1.AllowedMove{From: []string{state(n)}, To: state(n + 1),
+			Publish: "ticket." + state(n+1),
+			By:      []machinev1.Actor{machinev1.Actor_ACTOR_TIMER, machinev1.Actor_ACTOR_CALLER}})
+	}
+	ok(c, "Machine.DefineMachine", m, new(machinev1.DefineMachineResponse))
+	operations := []*batchv1.Operation{operation("", openTicket("called"))}
+	for n := range steps {
+		operations = append(operations, operation("", moveTicket("called", state(n+1), "c")))
+	}
+	c.executed(execute(operations...))
+	sent := func() int { return s.Count("select count(*) from notify_messages where business_type like 'ticket.%'") }
+	if n := sent(); n != 2*steps {
+		t.Errorf("%d messages, want %d", n, 2*steps)
+	}
+	for n := range steps - 1 {
+		m.Definition.States[n].Timer = &machinev1.Timer{After: durationpb.New(time.Second), To: state(n + 1)}
+	}
+	ok(c, "Machine.DefineMachine", m, new(machinev1.DefineMachineResponse))
+	ok(c, "Machine.CreateInstance", openTicket("timed"), new(machinev1.CreateInstanceResponse))
+	servertest.Eventually(t, 60*time.Second, "its timers fire", func() bool { return sent() == 2*steps+2*(steps-1) })
+}
+
 func TestMachineErrorsNameTheField(t *testing.T) {
 	t.Parallel()
 	c := machineSite(t)

@@ -99,14 +99,15 @@ with moved as (
     update machine_instances i
     set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause,
         timer_at = nullif(y.timer_at, '0001-01-01 00:00:00+00'), timer_to = nullif(y.timer_to, ''),
-        changed_at = @now::timestamptz
+        changed_at = y.changed_at
     from (
         select l.ctid as tid, u.*
         from (
             select unnest(@tenants::integer[]) as tenant_id, unnest(@machines::text[]) as machine,
                 unnest(@keys::text[]) as key, unnest(@states::text[]) as state, unnest(@came_from::text[]) as came_from,
                 unnest(@revisions::bigint[]) as revision, unnest(@causes::text[]) as cause,
-                unnest(@timer_at::timestamptz[]) as timer_at, unnest(@timer_to::text[]) as timer_to
+                unnest(@timer_at::timestamptz[]) as timer_at, unnest(@timer_to::text[]) as timer_to,
+                unnest(@changed_at::timestamptz[]) as changed_at
         ) u
         cross join lateral (
             select x.ctid from machine_instances x
@@ -123,13 +124,13 @@ select commit_expect(count(*), cardinality(@keys::text[]))::text from moved;
 insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
     cause, reason, inputs, principal, request_id, recorded_at)
 select u.tenant_id, u.instance_id, u.revision, u.machine, u.key, u.version, u.from_state, u.to_state, u.actor, u.cause,
-    nullif(u.reason, ''), u.inputs, case when u.actor = 'caller' then u.principal end, u.request_id,
-    @now::timestamptz
+    nullif(u.reason, ''), u.inputs, case when u.actor = 'caller' then u.principal end, u.request_id, u.recorded_at
 from (
     select unnest(@tenants::integer[]) as tenant_id, unnest(@instance_ids::bigint[]) as instance_id,
         unnest(@revisions::bigint[]) as revision, unnest(@machines::text[]) as machine, unnest(@keys::text[]) as key,
         unnest(@versions::integer[]) as version, unnest(@from_states::text[]) as from_state,
         unnest(@to_states::text[]) as to_state, unnest(@actors::text[]) as actor, unnest(@causes::text[]) as cause,
         unnest(@reasons::text[]) as reason, unnest(@inputs::jsonb[]) as inputs,
-        unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id
+        unnest(@principals::text[]) as principal, unnest(@request_ids::text[]) as request_id,
+        unnest(@recorded_at::timestamptz[]) as recorded_at
 ) u;

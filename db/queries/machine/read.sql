@@ -52,9 +52,12 @@ from (
     )
     union all
     (
-        select d.* from (select x.* from machine_instances x where x.timer_at <= now() offset 0) d
-        where d.tenant_id = @tenant_id::integer and d.machine = @machine::text and d.timer_to = @state::text
-            and d.instance_id > @after::bigint
+        select d.* from (
+            select x.* from machine_instances x
+            where x.tenant_id = @tenant_id::integer and x.machine = @machine::text and x.timer_at <= now()
+            offset 0
+        ) d
+        where d.timer_to = @state::text and d.instance_id > @after::bigint
         order by d.instance_id
         limit @count::integer
     )

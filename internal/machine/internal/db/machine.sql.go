@@ -99,20 +99,19 @@ const historyInsert = `-- name: HistoryInsert :exec
 insert into machine_history (tenant_id, instance_id, revision, machine, key, version, from_state, to_state, actor,
     cause, reason, inputs, principal, request_id, recorded_at)
 select u.tenant_id, u.instance_id, u.revision, u.machine, u.key, u.version, u.from_state, u.to_state, u.actor, u.cause,
-    nullif(u.reason, ''), u.inputs, case when u.actor = 'caller' then u.principal end, u.request_id,
-    $1::timestamptz
+    nullif(u.reason, ''), u.inputs, case when u.actor = 'caller' then u.principal end, u.request_id, u.recorded_at
 from (
-    select unnest($2::integer[]) as tenant_id, unnest($3::bigint[]) as instance_id,
-        unnest($4::bigint[]) as revision, unnest($5::text[]) as machine, unnest($6::text[]) as key,
-        unnest($7::integer[]) as version, unnest($8::text[]) as from_state,
-        unnest($9::text[]) as to_state, unnest($10::text[]) as actor, unnest($11::text[]) as cause,
-        unnest($12::text[]) as reason, unnest($13::jsonb[]) as inputs,
-        unnest($14::text[]) as principal, unnest($15::text[]) as request_id
+    select unnest($1::integer[]) as tenant_id, unnest($2::bigint[]) as instance_id,
+        unnest($3::bigint[]) as revision, unnest($4::text[]) as machine, unnest($5::text[]) as key,
+        unnest($6::integer[]) as version, unnest($7::text[]) as from_state,
+        unnest($8::text[]) as to_state, unnest($9::text[]) as actor, unnest($10::text[]) as cause,
+        unnest($11::text[]) as reason, unnest($12::jsonb[]) as inputs,
+        unnest($13::text[]) as principal, unnest($14::text[]) as request_id,
+        unnest($15::timestamptz[]) as recorded_at
 ) u
 `
 
 type HistoryInsertParams struct {
-	Now         time.Time
 	Tenants     []int32
 	InstanceIds []int64
 	Revisions   []int64
@@ -127,11 +126,11 @@ type HistoryInsertParams struct {
 	Inputs      [][]byte
 	Principals  []string
 	RequestIds  []string
+	RecordedAt  []time.Time
 }
 
 func (q *Queries) HistoryInsert(ctx context.Context, db DBTX, arg HistoryInsertParams) error {
 	_, err := db.Exec(ctx, historyInsert,
-		arg.Now,
 		arg.Tenants,
 		arg.InstanceIds,
 		arg.Revisions,
@@ -146,6 +145,7 @@ func (q *Queries) HistoryInsert(ctx context.Context, db DBTX, arg HistoryInsertP
 		arg.Inputs,
 		arg.Principals,
 		arg.RequestIds,
+		arg.RecordedAt,
 	)
 	return err
 }
@@ -295,14 +295,15 @@ with moved as (
     update machine_instances i
     set state = y.state, came_from = y.came_from, revision = y.revision, cause = y.cause,
         timer_at = nullif(y.timer_at, '0001-01-01 00:00:00+00'), timer_to = nullif(y.timer_to, ''),
-        changed_at = $2::timestamptz
+        changed_at = y.changed_at
     from (
-        select l.ctid as tid, u.tenant_id, u.machine, u.key, u.state, u.came_from, u.revision, u.cause, u.timer_at, u.timer_to
+        select l.ctid as tid, u.tenant_id, u.machine, u.key, u.state, u.came_from, u.revision, u.cause, u.timer_at, u.timer_to, u.changed_at
         from (
-            select unnest($3::integer[]) as tenant_id, unnest($4::text[]) as machine,
-                unnest($1::text[]) as key, unnest($5::text[]) as state, unnest($6::text[]) as came_from,
-                unnest($7::bigint[]) as revision, unnest($8::text[]) as cause,
-                unnest($9::timestamptz[]) as timer_at, unnest($10::text[]) as timer_to
+            select unnest($2::integer[]) as tenant_id, unnest($3::text[]) as machine,
+                unnest($1::text[]) as key, unnest($4::text[]) as state, unnest($5::text[]) as came_from,
+                unnest($6::bigint[]) as revision, unnest($7::text[]) as cause,
+                unnest($8::timestamptz[]) as timer_at, unnest($9::text[]) as timer_to,
+                unnest($10::timestamptz[]) as changed_at
         ) u
         cross join lateral (
             select x.ctid from machine_instances x
@@ -318,7 +319,6 @@ select commit_expect(count(*), cardinality($1::text[]))::text from moved
 
 type InstanceMoveParams struct {
 	Keys      []string
-	Now       time.Time
 	Tenants   []int32
 	Machines  []string
 	States    []string
@@ -327,6 +327,7 @@ type InstanceMoveParams struct {
 	Causes    []string
 	TimerAt   []time.Time
 	TimerTo   []string
+	ChangedAt []time.Time
 }
 
 // Records one move of each of these instances, which are locked. Finds them by their keys: another move in the same
@@ -334,7 +335,6 @@ type InstanceMoveParams struct {
 func (q *Queries) InstanceMove(ctx context.Context, db DBTX, arg InstanceMoveParams) (string, error) {
 	row := db.QueryRow(ctx, instanceMove,
 		arg.Keys,
-		arg.Now,
 		arg.Tenants,
 		arg.Machines,
 		arg.States,
@@ -343,6 +343,7 @@ func (q *Queries) InstanceMove(ctx context.Context, db DBTX, arg InstanceMovePar
 		arg.Causes,
 		arg.TimerAt,
 		arg.TimerTo,
+		arg.ChangedAt,
 	)
 	var column_1 string
 	err := row.Scan(&column_1)

@@ -351,9 +351,12 @@ from (
     )
     union all
     (
-        select d.tenant_id, d.machine, d.key, d.instance_id, d.version, d.state, d.came_from, d.revision, d.cause, d.owner, d.timer_ms, d.timer_at, d.timer_to, d.created_at, d.changed_at, d.ctid from (select x.tenant_id, x.machine, x.key, x.instance_id, x.version, x.state, x.came_from, x.revision, x.cause, x.owner, x.timer_ms, x.timer_at, x.timer_to, x.created_at, x.changed_at, x.ctid from machine_instances x where x.timer_at <= now() offset 0) d
-        where d.tenant_id = $1::integer and d.machine = $2::text and d.timer_to = $3::text
-            and d.instance_id > $4::bigint
+        select d.tenant_id, d.machine, d.key, d.instance_id, d.version, d.state, d.came_from, d.revision, d.cause, d.owner, d.timer_ms, d.timer_at, d.timer_to, d.created_at, d.changed_at, d.ctid from (
+            select x.tenant_id, x.machine, x.key, x.instance_id, x.version, x.state, x.came_from, x.revision, x.cause, x.owner, x.timer_ms, x.timer_at, x.timer_to, x.created_at, x.changed_at, x.ctid from machine_instances x
+            where x.tenant_id = $1::integer and x.machine = $2::text and x.timer_at <= now()
+            offset 0
+        ) d
+        where d.timer_to = $3::text and d.instance_id > $4::bigint
         order by d.instance_id
         limit $5::integer
     )
