@@ -87,7 +87,7 @@ func TestNothingAcknowledgedIsLostAndNothingHappensTwice(t *testing.T) {
 			done[n] = w.caller(n, stop)
 		}()
 	}
-	kills := w.killAtRandom()
+	kills := w.killAtRandom(killFor)
 	close(stop)
 	load.Wait()
 	all := slices.Concat(done...)
@@ -284,12 +284,12 @@ func (w *world) caller(n int, stop <-chan struct{}) (all []*attempt) {
 	}
 }
 
-// killAtRandom repeatedly kills and restarts one of the three processes, for killFor, and then until enough has
+// killAtRandom repeatedly kills and restarts one of the three processes, for some time, and then until enough has
 // happened or patience runs out.
-func (w *world) killAtRandom() (kills map[string]int) {
+func (w *world) killAtRandom(least time.Duration) (kills map[string]int) {
 	kills = map[string]int{}
 	begun := time.Now()
-	for time.Since(begun) < killFor || time.Since(begun) < patience &&
+	for time.Since(begun) < least || time.Since(begun) < patience &&
 		(kills["postgres"] == 0 || kills["server"] == 0 || w.decided.Load() < enough) {
 		<-time.After(time.Duration(200+rand.IntN(800)) * time.Millisecond)
 		switch n := rand.IntN(3); n {

@@ -153,7 +153,7 @@ func TestATransferAndItsMessagesArriveOnceDespiteKills(t *testing.T) {
 			mails++
 		}
 	})
-	kills := w.killAtRandom()
+	kills := w.killAtRandom(killFor)
 	close(stop)
 	load.Wait()
 	kills["smtp"] = mails

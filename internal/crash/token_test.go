@@ -35,7 +35,7 @@ func TestAFormIsSubmittedOnceDespiteKills(t *testing.T) {
 	for n := range callers {
 		load.Go(func() { done[n] = w.submitter(n, stop) })
 	}
-	kills := w.killAtRandom()
+	kills := w.killAtRandom(killFor)
 	close(stop)
 	load.Wait()
 	forms := map[string]*form{}

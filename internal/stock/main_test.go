@@ -41,9 +41,15 @@ func newShop(t testing.TB) *shop {
 
 func shopOn(t testing.TB, db *pgtest.DB) *shop {
 	t.Helper()
+	return shopOver(t, db, db.AppDSN, db.AppDSN)
+}
+
+// shopOver has an engine on each of two ways to the database.
+func shopOver(t testing.TB, db *pgtest.DB, dsns ...string) *shop {
+	t.Helper()
 	s := &shop{TB: t, super: pgtest.Pool(t, db.SuperDSN), app: pgtest.Pool(t, db.AppDSN)}
 	for i := range s.engines {
-		pool, err := pg.Open(context.Background(), db.AppDSN, 6+commit.MaxDirect)
+		pool, err := pg.Open(context.Background(), dsns[i], 6+commit.MaxDirect)
 		if err != nil {
 			t.Fatal(err)
 		}
