@@ -31,6 +31,7 @@ type attempt[T Tx] struct {
 	ids          int64 // row ids used
 	again        bool  // a command returned ErrMoreRows
 	full         bool  // a command needed more row ids than were left
+	direct       bool
 
 	// sent: COMMIT was sent and no error was received. flushed: Flush was called. durable: the commit is
 	// confirmed, also by synchronous standbys.
@@ -134,7 +135,8 @@ func abort(conn *pgx.Conn) {
 // need further ones.
 func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.tx = a.engine.newTx()
-	if d, ok := any(a.tx).(DirectTx); ok && m.direct > 0 {
+	a.direct = m.direct > 0
+	if d, ok := any(a.tx).(DirectTx); ok && a.direct {
 		d.RunDirect()
 	}
 	for _, j := range a.jobs {
@@ -143,13 +145,13 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	}
 	a.participants = a.tx.Participants()
 	lockTimeout := a.engine.lockTimeout(m.search)
-	if m.direct > 0 {
+	if a.direct {
 		lockTimeout = m.direct
 	}
 	if err := a.discover(conn, lockTimeout); err != nil {
 		return err
 	}
-	if m.direct == 0 {
+	if !a.direct {
 		a.acquire(m.optimistic && !a.jobs[0].DryRun)
 	}
 	a.begin(p, lockTimeout)
@@ -331,7 +333,9 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	if pg.Warned(conn) {
 		return errWarned // committed here, but perhaps not on the synchronous standby
 	}
-	a.engine.pace.observe(time.Since(start))
+	if !a.direct { // whose time has waits for locks in it
+		a.engine.pace.observe(time.Since(start))
+	}
 	a.durable = wrote
 	a.engine.markReady()
 	return nil

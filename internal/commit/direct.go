@@ -2,6 +2,7 @@ package commit
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -25,11 +26,15 @@ type DirectTx interface {
 	RunDirect()
 }
 
-// MaxDirect bounds the direct commands that run at a time, each on a connection. A tenant may have half of them.
+// MaxDirect bounds the direct commands that run at a time, each on a connection.
 const MaxDirect = 16
 
-// maxDirectWait bounds the wait for a lock, so that it ends by the lock timeout and not by the statement timeout.
-const maxDirectWait = statementTimeout - time.Second
+// maxTenantDirect bounds those of one tenant: behind a lock that is held for long, three tenants cannot fill all.
+const maxTenantDirect = 5
+
+// maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain: neither a row that is held
+// for long nor a stop of the server meets a direct command that waits.
+const maxDirectWait = 1500 * time.Millisecond
 
 // start queues jobs for batches, and runs the direct ones.
 func (e *Engine[T]) start(jobs []*job[T]) {
@@ -39,15 +44,21 @@ func (e *Engine[T]) start(jobs []*job[T]) {
 			batched = append(batched, j)
 			continue
 		}
-		e.writers.Add(1)
-		go func() {
-			defer e.writers.Done()
-			e.slots.acquire(j.Tenant)
-			defer e.slots.release(j.Tenant)
-			e.runDirect(j)
-		}()
+		if next := e.slots.put(j); next != nil {
+			e.writers.Add(1)
+			go e.writeDirect(next)
+		}
 	}
 	e.queue.put(batched)
+}
+
+// writeDirect runs a direct command, and then those that get its slot.
+func (e *Engine[T]) writeDirect(j *job[T]) {
+	defer e.writers.Done()
+	for j != nil {
+		e.runDirect(j)
+		j = e.slots.next(j.Tenant)
+	}
 }
 
 // runDirect runs a job alone until it has an answer. After a failure that is not about its rows it runs in a batch.
@@ -68,6 +79,9 @@ func (e *Engine[T]) runDirect(j *job[T]) {
 		case incomplete: // try again at once; maxMore bounds it
 			err = nil
 		case raced, blocked:
+			if end == raced && !e.aboutRows(err) {
+				break
+			}
 			j.blocked.Store(end == blocked)
 			if tries++; tries >= j.Direct.Tries {
 				e.fail(j, rowsLocked(err))
@@ -75,6 +89,8 @@ func (e *Engine[T]) runDirect(j *job[T]) {
 				break
 			}
 			jobs, err = e.pause(jobs, j.Direct.Pause+rand.N(j.Direct.Pause+1), err), nil
+		case lost:
+			e.ids.discardBlock() // the next connection may lead to another database
 		}
 		if len(jobs) == 0 {
 			putBack(conn)
@@ -84,26 +100,84 @@ func (e *Engine[T]) runDirect(j *job[T]) {
 	putBack(e.run(conn, jobs, mode{}))
 }
 
-// slots bounds the running direct commands, of all tenants and of each.
-type slots struct {
-	all     chan struct{}
-	tenants sync.Map // of chan struct{}, by tenant
+// slots are those of the running direct commands. Others wait, and tenants take turns.
+type slots[T any] struct {
+	mu      sync.Mutex
+	used    int
+	tenants map[int32]*tenantSlots[T]
+	turns   []int32 // tenants with waiting jobs, once each
+	ended   time.Time
 }
 
-func (s *slots) of(tenant int32) chan struct{} {
-	if own, ok := s.tenants.Load(tenant); ok {
-		return own.(chan struct{})
+type tenantSlots[T any] struct {
+	used    int
+	waiting []*job[T] // abandoned ones too
+	full    int       // length of waiting at which abandoned jobs are dropped
+}
+
+// put adds a job, and returns the job that gets a slot, or nil.
+func (s *slots[T]) put(j *job[T]) *job[T] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.tenants[j.Tenant]
+	if t == nil {
+		t = &tenantSlots[T]{full: 64}
+		s.tenants[j.Tenant] = t
 	}
-	own, _ := s.tenants.LoadOrStore(tenant, make(chan struct{}, MaxDirect/2))
-	return own.(chan struct{})
+	if len(t.waiting) >= t.full {
+		t.waiting = remaining(t.waiting)
+		t.full = 2*len(t.waiting) + 64
+	}
+	if t.waiting = append(t.waiting, j); !slices.Contains(s.turns, j.Tenant) {
+		s.turns = append(s.turns, j.Tenant)
+	}
+	return s.pick()
 }
 
-func (s *slots) acquire(tenant int32) {
-	s.of(tenant) <- struct{}{}
-	s.all <- struct{}{}
+// next takes back a slot of a tenant, and returns the job that gets it, or nil.
+func (s *slots[T]) next(tenant int32) *job[T] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.used--
+	s.ended = time.Now()
+	s.tenants[tenant].used--
+	s.forget(tenant)
+	return s.pick()
 }
 
-func (s *slots) release(tenant int32) {
-	<-s.all
-	<-s.of(tenant)
+// active reports whether direct commands run, or did so until just now.
+func (s *slots[T]) active() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used > 0 || time.Since(s.ended) < time.Second
+}
+
+func (s *slots[T]) pick() *job[T] {
+	for n := 0; s.used < MaxDirect && n < len(s.turns); {
+		tenant := s.turns[n]
+		t := s.tenants[tenant]
+		if t.used == maxTenantDirect {
+			n++
+			continue
+		}
+		j := t.waiting[0]
+		s.turns = slices.Delete(s.turns, n, n+1)
+		if t.waiting = t.waiting[1:]; len(t.waiting) > 0 {
+			s.turns = append(s.turns, tenant)
+		}
+		if j.state.Load() == abandoned {
+			s.forget(tenant)
+			continue
+		}
+		t.used++
+		s.used++
+		return j
+	}
+	return nil
+}
+
+func (s *slots[T]) forget(tenant int32) {
+	if t := s.tenants[tenant]; t.used == 0 && len(t.waiting) == 0 {
+		delete(s.tenants, tenant)
+	}
 }

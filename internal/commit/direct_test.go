@@ -27,24 +27,23 @@ func directly(w Submission[*toyTx]) Submission[*toyTx] {
 	return w
 }
 
-// A tenant's direct commands that wait for a row delay neither those of another tenant nor batches.
+// Direct commands of three tenants that wait for rows delay neither those of another tenant nor batches.
 func TestDirectCommandsLeaveRoomForOtherTenants(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 3)
-	w.exec("insert into toy_counters (tenant_id, id, n) values (2, 'other', 0)")
+	w.exec("insert into toy_counters (tenant_id, id, n) select n, 'c0', 0 from generate_series(2, 4) n")
 	e := w.engine(w.roomy())
-	end := w.holder("select from toy_counters where id = 'c0' for update")
+	end := w.holder("select from toy_counters where id = 'c0' and tenant_id < 4 for update")
 	ctx := within(t, time.Minute)
 	var waiting []<-chan answer
-	for range 40 {
-		waiting = append(waiting, e.start(ctx, directly(submission(add("c0", 1)))))
+	for n := range 60 {
+		waiting = append(waiting, e.start(ctx, directly(ofTenant(int32(1+n%3)))))
 	}
-	eventually(t, "eight of them wait", func() bool {
-		return w.int("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") == MaxDirect/2
+	eventually(t, "five of each tenant wait", func() bool {
+		return w.int("select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") ==
+			3*maxTenantDirect
 	})
-	other := directly(submission(&toyAdd{tenant: 2, counter: "other", delta: 1}))
-	other.Tenant = 2
-	if _, err := e.Do(within(t, 30*time.Second), other); err != nil {
+	if _, err := e.Do(within(t, 30*time.Second), directly(ofTenant(4))); err != nil {
 		t.Errorf("another tenant: %v", err)
 	}
 	if _, err := e.Do(within(t, 30*time.Second), submission(add("c1", 1))); err != nil {
@@ -56,8 +55,89 @@ func TestDirectCommandsLeaveRoomForOtherTenants(t *testing.T) {
 			t.Errorf("after the release: %v", got.err)
 		}
 	}
-	if n := w.value("c0"); n != 1_000_040 {
+	if n := w.int("select sum(n) from toy_counters where id = 'c0'"); n != 1_000_061 {
+		t.Errorf("sum %d", n)
+	}
+}
+
+func ofTenant(tenant int32) Submission[*toyTx] {
+	s := submission(&toyAdd{tenant: tenant, counter: "c0", delta: 1})
+	s.Tenant = tenant
+	return s
+}
+
+// Direct commands behind a row that is held for long leave the server ready, and do not change how long batches wait.
+func TestALockedRowLeavesTheServerReady(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine(w.roomy())
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	direct := directly(submission(add("c0", 1)))
+	direct.Direct.Tries = 5
+	waiting := e.start(within(t, time.Minute), direct)
+	for start := time.Now(); time.Since(start) < stuckAfter+time.Second; time.Sleep(20 * time.Millisecond) {
+		if err := e.Ready(); err != nil {
+			t.Fatalf("after %v: %v", time.Since(start), err)
+		}
+	}
+	end()
+	if got := <-waiting; got.err != nil {
+		t.Error(got.err)
+	}
+	if wait := e.lockTimeout(false); wait > 200*time.Millisecond {
+		t.Errorf("batches wait %v for a lock", wait)
+	}
+}
+
+// Calls that are over leave nothing behind among those that wait for a slot.
+func TestAbandonedDirectCommandsAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(w.roomy())
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	got := each(1000, func(int) error {
+		_, err := e.Do(within(t, 300*time.Millisecond), directly(submission(add("c0", 1))))
+		return err
+	})
+	if got["ok"] > 0 {
+		t.Error(got)
+	}
+	end()
+	eventually(t, "nobody waits", func() bool {
+		e.slots.mu.Lock()
+		defer e.slots.mu.Unlock()
+		return len(e.slots.tenants) == 0 && len(e.slots.turns) == 0 && e.slots.used == 0
+	})
+	if n := w.value("c0"); n > 1_000_000+maxTenantDirect {
 		t.Errorf("value %d", n)
+	}
+}
+
+// A direct command changes a row that a batch has read: the batch runs again, and other batches keep overlapping.
+func TestDirectCommandsStartNoBackoff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2)
+	e := w.engine(patient, w.roomy())
+	pass, open := w.gate()
+	results := make(chan []Result, 1)
+	go func() {
+		results <- e.DoAll(within(t, 20*time.Second),
+			[]Submission[*toyTx]{submission(add("c0", 1)), submission(gated(pass, add("c1", 1)))})
+	}()
+	w.waiting(1)
+	if _, err := e.Do(within(t, 20*time.Second), directly(submission(add("c0", 1)))); err != nil {
+		t.Error(err)
+	}
+	open()
+	for _, r := range <-results {
+		if r.Err != nil {
+			t.Error(r.Err)
+		}
+	}
+	wantValue(t, w, "c0", 1_000_002)
+	e.wantMetric(t, "attempts_total/conflicted", 1)
+	if !e.backoff.over() {
+		t.Error("the backoff has started")
 	}
 }
 

@@ -48,7 +48,7 @@ type Engine[T Tx] struct {
 	counts   counts
 	backoff  backoff
 	pace     pace
-	slots    slots
+	slots    slots[T]
 	writers  sync.WaitGroup
 	ended    chan struct{} // closed when the writers are gone
 }
@@ -76,7 +76,7 @@ func New[T Tx](c Config[T]) *Engine[T] {
 		lockWait: c.LockTimeout,
 		metrics:  c.Metrics, log: c.Log,
 		queue: newQueue[T](c.Limits, c.Writers), latches: newLatchTable(),
-		slots: slots{all: make(chan struct{}, MaxDirect)}, ended: make(chan struct{}),
+		slots: slots[T]{tenants: make(map[int32]*tenantSlots[T])}, ended: make(chan struct{}),
 	}
 	e.inflight.jobs = make(map[inflightKey]*job[T])
 	for _, n := range c.NameConstraints {

@@ -122,6 +122,11 @@ func (e *Engine[T]) causedByOtherProcess(err error) bool {
 	return end == collided || end == blocked || p.Code == "LD001" || p.Code[:min(2, len(p.Code))] == "40"
 }
 
+// aboutRows reports whether an attempt raced with other transactions, and did not merely lose a plan or a statement.
+func (e *Engine[T]) aboutRows(err error) bool {
+	return errors.Is(err, ErrConflict) || e.nameTaken(err) || e.causedByOtherProcess(err)
+}
+
 // classify maps the error of an attempt to an ending, by SQLSTATE and constraint name, never by text. An unknown error
 // counts as an error of data, so that bisection fails only the command that causes it.
 func (e *Engine[T]) classify(err error) ending {

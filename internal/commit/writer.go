@@ -109,7 +109,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 		}
 		switch end {
 		case committed:
-			if contended { // the pessimistic rerun committed, so the conflict was due to optimism
+			if contended { // the pessimistic rerun committed, so the conflict was due to optimism, of our batches
 				e.backoff.start()
 				contended = false
 			}
@@ -118,7 +118,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			}
 		case incomplete: // rerun at once; maxMore bounds it
 		case conflicted:
-			m.optimistic, contended = false, e.causedByOtherProcess(err)
+			m.optimistic, contended = false, e.causedByOtherProcess(err) && !e.slots.active()
 		case overfull:
 			return e.runHalves(conn, jobs, m.search)
 		case raced:

@@ -55,7 +55,7 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// modelChecks is how many sequences of calls a test against a model draws, unless the flag -rapid.checks says otherwise.
+// modelChecks is how many sequences of calls a test against a model draws, unless -rapid.checks says otherwise.
 const modelChecks = "40"
 
 // New makes a database for the test. The test fails at its end if a row violates one of db/checks.

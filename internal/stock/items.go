@@ -22,8 +22,9 @@ func (tx *Tx) Latch(l *commit.Latches) {
 	tx.changes.Latch(l)
 }
 
-// CanOverlap is true unless an item is created or described anew: everything else depends on items and numbers.
-func (tx *Tx) CanOverlap() bool { return !tx.puts }
+// CanOverlap is true unless an item is created or described anew: everything else depends on items and numbers. Items
+// that direct transactions change are locked at once: taken over, they would most likely have changed.
+func (tx *Tx) CanOverlap() bool { return !tx.puts && !tx.contested }
 
 // TakeOver copies the segments of the preceding batch.
 func (tx *Tx) TakeOver(from commit.Participant, writer *commit.Writer) {

@@ -162,20 +162,6 @@ func (g *gate) start(commands ...command) <-chan []string {
 }
 
 // until polls a condition.
-func (g *gate) until(what string, so func() bool) {
-	g.Helper()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	timeout := time.After(20 * time.Second)
-	for !so() {
-		select {
-		case <-tick.C:
-		case <-timeout:
-			g.Fatal("never happened: ", what)
-		}
-	}
-}
-
 func (g *gate) waits() {
 	g.Helper()
 	g.until("a wait", func() bool {

@@ -70,6 +70,20 @@ func (s *shop) count(counter string) (n float64) {
 	return n
 }
 
+func (s *shop) until(what string, so func() bool) {
+	s.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	timeout := time.After(20 * time.Second)
+	for !so() {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			s.Fatal("never happened: ", what)
+		}
+	}
+}
+
 func submission(c command) flow.Submission {
 	return flow.Submission{Tenant: 1, RequestID: "r", Command: flow.Stock(c), Rows: 2, Bytes: 400}
 }

@@ -1,6 +1,7 @@
 package stock_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -56,6 +57,40 @@ func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
 	}
 	if got := s.text("select sum(available)::text from stock_items"); got != fmt.Sprint(left) || left != 0 {
 		t.Errorf("%s are available, %d were not sold", got, left)
+	}
+}
+
+// Another server spreads an item over more segments while a batch waits for the first one: the batch counts the units of
+// all of them.
+func TestSegmentsAddedWhileABatchWaitsCount(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	s.all(put("tea", 1), restock("tea", "r", 10))
+	tx, err := s.super.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	for _, spread := range []string{
+		"update stock_items set segments = 2, available = 5, stocked = 5, version = version + 1",
+		`insert into stock_items (tenant_id, item, segment, segments, strategy, available, reserved, sold, stocked, version)
+		select tenant_id, item, 1, 2, strategy, 5, 0, 0, 5, 1 from stock_items`,
+	} {
+		if _, err := tx.Exec(t.Context(), spread); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := make(chan []string, 1)
+	go func() { ends <- s.all(put("tea", 2), reserve("tea", "six", 6)) }()
+	s.until("a wait", func() bool {
+		return s.text(`select exists (select from pg_stat_activity where datname = current_database()
+			and wait_event_type = 'Lock')::text`) == "true"
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-ends; got[1] != "six: 6 reserved" {
+		t.Error(got)
 	}
 }
 

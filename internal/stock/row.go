@@ -2,6 +2,7 @@ package stock
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,13 +160,20 @@ func (i *item) ready() error {
 	switch {
 	case !first.found:
 		return itemNotFound(i.Item)
-	case int(first.segments) > len(i.rows) && !i.alone:
+	case !i.alone && !i.whole():
 		known.learn(i.ItemKey, layout{int(first.segments), first.strategy}) // it may have been taken over
 		return commit.ErrMoreRows
 	case i.lapsing:
 		return commit.ErrLater
 	}
 	return nil
+}
+
+// whole reports whether all segments are loaded. One that PutItem added while the batch waited for the lock of another is
+// not: the statement that waited does not see it.
+func (i *item) whole() bool {
+	n := int(i.rows[0].segments)
+	return n <= len(i.rows) && !slices.ContainsFunc(i.rows[:n], func(s *segment) bool { return !s.found })
 }
 
 // counts are the sums over the segments.

@@ -18,8 +18,9 @@ type Tx struct {
 	direct   bool
 	strategy string // of the command of a direct transaction; Batched otherwise
 
-	items    map[ItemKey]*item
-	segments []*segment // of all items; in lock order from Lock or Read on
+	items     map[ItemKey]*item
+	segments  []*segment // of all items; in lock order from Lock or Read on
+	contested bool       // direct transactions use some of the items
 
 	details      commit.Rows[ItemKey, Details]
 	puts         bool // items are created or described anew
@@ -72,7 +73,9 @@ func (tx *Tx) item(tenant int32, name string, segments int) *item {
 	if i == nil {
 		i = &item{ItemKey: k}
 		tx.items[k] = i
-		segments = max(segments, known.get(k).segments)
+		l := known.get(k)
+		segments = max(segments, l.segments)
+		tx.contested = tx.contested || l.strategy != Batched
 	}
 	for n := len(i.rows); n < segments; n++ {
 		s := &segment{ItemKey: k, number: int16(n)}
