@@ -52,6 +52,20 @@ const (
 	ReasonWebhookExistsDifferent Reason = "WEBHOOK_ENDPOINT_EXISTS_DIFFERENT" // State has the fields that differ
 	// The key is claimed forever and the use has a life, or the reverse.
 	ReasonClaimLifeDifferent Reason = "CLAIM_LIFE_DIFFERENT"
+
+	ReasonMachineInvalid          Reason = "MACHINE_INVALID" // Fields names every problem of the definition
+	ReasonMachineNotFound         Reason = "MACHINE_NOT_FOUND"
+	ReasonInstanceNotFound        Reason = "INSTANCE_NOT_FOUND"
+	ReasonInstanceExistsDifferent Reason = "INSTANCE_EXISTS_DIFFERENT"
+	ReasonMoveInputMissing        Reason = "MOVE_INPUT_MISSING" // Fields names them
+
+	ReasonItemNotFound               Reason = "ITEM_NOT_FOUND"
+	ReasonReservationNotFound        Reason = "RESERVATION_NOT_FOUND"
+	ReasonReservationExistsDifferent Reason = "RESERVATION_EXISTS_DIFFERENT"
+	ReasonChangeExistsDifferent      Reason = "CHANGE_EXISTS_DIFFERENT"
+	ReasonStockTooLarge              Reason = "STOCK_TOO_LARGE"
+	ReasonSegmentsTooFew             Reason = "SEGMENTS_TOO_FEW"      // segments can grow, but not shrink
+	ReasonStrategyStandsAlone        Reason = "STRATEGY_STANDS_ALONE" // it cannot share a transaction
 )
 
 // Duplicates: done before; State describes the first. Not recorded.
@@ -101,6 +115,16 @@ const (
 	ReasonCodeWrong              Reason = "CODE_WRONG" // State has tries_left
 	ReasonNotifyContentGone      Reason = "NOTIFY_CONTENT_GONE"
 	ReasonLockLost               Reason = "LOCK_LOST" // expired or released: it cannot be renewed
+
+	ReasonStateTaken     Reason = "STATE_TAKEN"      // State has the cause that took it
+	ReasonMoveNotAllowed Reason = "MOVE_NOT_ALLOWED" // State has both states, and the moves that are
+	ReasonMoveNotYours   Reason = "MOVE_NOT_YOURS"
+
+	ReasonOutOfStock         Reason = "OUT_OF_STOCK"         // State has "available"
+	ReasonStockBelowPromised Reason = "STOCK_BELOW_PROMISED" // State has "available"
+	ReasonReservationEnded   Reason = "RESERVATION_ENDED"    // State has "state": sold, cancelled or lapsed
+	ReasonReservationNotSold Reason = "RESERVATION_NOT_SOLD"
+	ReasonUnsellExceedsSold  Reason = "UNSELL_EXCEEDS_SOLD" // State has "left"
 )
 
 // Duplicates: not recorded. Done before; the error names the first result.
@@ -131,6 +155,9 @@ const (
 	ReasonCodeTriesSpent   Reason = "CODE_TRIES_SPENT"  // per day; RetryAfter says when the next try is allowed
 	ReasonNotifyBeingSent  Reason = "NOTIFY_BEING_SENT" // it cannot be cancelled now
 	ReasonMessageLeaseLost Reason = "MESSAGE_LEASE_LOST"
+
+	ReasonStateChanged Reason = "STATE_CHANGED"  // State has the state and the revision now
+	ReasonMoveTooEarly Reason = "MOVE_TOO_EARLY" // State has "not_before"
 )
 
 // System failures: nothing was recorded, and this client retries them with the same key.

@@ -8,7 +8,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxMore is how often a command may return ErrMoreRows.
+// maxMore is how often a command of one row may return ErrMoreRows. Others may do so once more for each further row: the
+// operations of an Execute ask for rows one after another.
 const maxMore = 3
 
 // apply runs the commands in order of arrival.
@@ -45,7 +46,7 @@ func (a *attempt[T]) runCommand(j *job[T]) {
 	case a.full:
 		return
 	case errors.Is(j.err, ErrMoreRows):
-		if j.more++; j.more <= maxMore {
+		if j.more++; j.more < maxMore+j.Rows {
 			a.again = true
 			return
 		}

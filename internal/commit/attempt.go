@@ -162,10 +162,10 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 			x.Lock(p)
 		}
 	}
-	a.keys.lookup(p, a.jobs)
 	for _, x := range a.participants {
 		x.Lookup(p)
 	}
+	a.keys.lookup(p, a.jobs) // last: a call whose name another process has taken meanwhile gets the recorded answer
 	p.Queue(func(d DB) (err error) { a.at.Now, err = q.ClockRead(p.ctx, d); return err })
 	if err := p.Run(conn); err != nil {
 		return err

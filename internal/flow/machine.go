@@ -9,7 +9,6 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
-	"github.com/ledgerd/ledgerd/internal/notify/webhook"
 )
 
 // Machine adapts a command on machines to Tx. It publishes the events of the command's moves, in the same commit. An
@@ -31,10 +30,7 @@ type eventKey struct {
 }
 
 // announced is an event whose rows commands of the batch have named.
-type announced struct {
-	all   *webhook.All
-	names []string // endpoints to which it may be sent
-}
+type announced struct{ names []string } // endpoints to which it may be sent
 
 // Need names the rows of the command, and those of the events of earlier runs.
 func (c *moves) Need(tx *Tx) {
@@ -54,8 +50,9 @@ func (tx *Tx) announce(key eventKey, names []string) {
 		if tx.events == nil {
 			tx.events = map[eventKey]*announced{}
 		}
-		a = &announced{all: tx.Webhooks().All(key.tenant)}
+		a = &announced{}
 		tx.events[key] = a
+		tx.Webhooks().All(key.tenant)
 	}
 	for _, name := range names {
 		if !slices.Contains(a.names, name) {
@@ -73,31 +70,41 @@ func (c *moves) Apply(tx *Tx) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range m.EventsSince(before) {
-		if err := c.publish(tx, &e); err != nil {
+	events, missing := m.EventsSince(before), false
+	for i := range events {
+		missing = !c.named(tx, &events[i]) || missing
+	}
+	if missing {
+		return nil, commit.ErrMoreRows
+	}
+	for i := range events {
+		if err := publish(tx, &events[i]); err != nil {
 			return nil, err
 		}
 	}
 	return answer, nil
 }
 
+// named reports whether the rows of an event are named. If they are not, the next run names them, as far as this one
+// knows the endpoints of the tenant.
+func (c *moves) named(tx *Tx, e *machine.Event) bool {
+	key := eventKey{e.Caller.Tenant, e.Type}
+	names, found := tx.Webhooks().All(key.tenant).Wanting(e.Type)
+	missing := func(name string) bool { return !slices.Contains(tx.events[key].names, name) }
+	if found && tx.events[key] != nil && !slices.ContainsFunc(names, missing) {
+		return true
+	}
+	if c.events == nil {
+		c.events = map[eventKey][]string{}
+	}
+	c.events[key] = names
+	return false
+}
+
 // publish sends an event to the endpoints that subscribe to its type. Returns faults SECRET_NOT_CONFIGURED and
 // NOTIFY_LIMITED.
-func (c *moves) publish(tx *Tx, e *machine.Event) error {
-	key := eventKey{e.Caller.Tenant, e.Type}
-	a := tx.events[key]
-	var names []string
-	if a != nil {
-		names, _ = a.all.Wanting(e.Type)
-	}
-	missing := func(name string) bool { return !slices.Contains(a.names, name) }
-	if a == nil || slices.ContainsFunc(names, missing) {
-		if c.events == nil {
-			c.events = map[eventKey][]string{}
-		}
-		c.events[key] = names
-		return commit.ErrMoreRows
-	}
+func publish(tx *Tx, e *machine.Event) error {
+	names, _ := tx.Webhooks().All(e.Caller.Tenant).Wanting(e.Type)
 	i := &e.Instance
 	data, err := json.Marshal(map[string]string{"machine": i.Machine, "key": i.Key.Key, "from": i.CameFrom,
 		"to": i.State, "revision": strconv.FormatInt(i.Revision, 10), "cause": i.Cause})

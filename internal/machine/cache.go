@@ -67,7 +67,7 @@ func (d *definitions) load(h hash, text []byte) (*compiled, error) {
 // invalid returns the fault of a definition with problems.
 func invalid(problems []fault.Field) error {
 	f := Invalid.New("%s: %s", problems[0].Path, problems[0].Description)
-	for _, p := range problems[:min(len(problems), maxProblems)] {
+	for _, p := range problems {
 		f = f.WithField(p.Path, p.Description)
 	}
 	return f

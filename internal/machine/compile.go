@@ -22,6 +22,9 @@ type compiler struct {
 }
 
 func (c *compiler) bad(path, format string, args ...any) {
+	if len(c.problems) == maxProblems {
+		return
+	}
 	c.problems = append(c.problems, fault.Field{Path: path, Description: fmt.Sprintf(format, args...)})
 }
 
@@ -30,7 +33,9 @@ func compile(d *Definition, path string) (*compiled, []fault.Field) {
 	c := &compiler{compiled: compiled{Definition: d, states: map[string]*State{}, moves: map[pair]move{}}}
 	c.readStates(path + "states")
 	c.readMoves(path + "moves")
-	c.expandBack(path + "moves")
+	if len(c.moves) <= MaxMoves { // else expansion takes long
+		c.expandBack(path + "moves")
+	}
 	if len(c.moves) > MaxMoves {
 		c.bad(path+"moves", "allow %d moves between two states, and at most %d are possible", len(c.moves), MaxMoves)
 	}
@@ -90,6 +95,8 @@ func (c *compiler) readMoves(path string) {
 		for j, from := range a.From {
 			path := fmt.Sprintf("%sfrom[%d]", at, j)
 			switch {
+			case slices.Contains(a.From[:j], from):
+				c.bad(path, "must be unique")
 			case c.states[from] == nil:
 				c.bad(path, "there is no state %s", from)
 			case from == a.To:
@@ -161,8 +168,8 @@ func (c *compiler) readTimers(path string) {
 		if s.Timer == nil {
 			continue
 		}
-		if s.Timer.AfterMs < 1 || s.Timer.After() > MaxTime {
-			c.bad(at+"after", "must be from 1 ms to 10 years")
+		if s.Timer.After() < MinTimer || s.Timer.After() > MaxTime {
+			c.bad(at+"after", "must be from 1 s to 10 years")
 		}
 		if len(s.Timer.Reason) > MaxReason {
 			c.bad(at+"reason", "must be at most %d bytes", MaxReason)

@@ -70,10 +70,13 @@ func (c *CreateCommand) repeat(tx *Tx) (any, error) {
 	if v.OwnTimer != c.Timer {
 		differs = append(differs, "timer")
 	}
-	if len(differs) > 0 {
-		return nil, v.fault(InstanceExistsDifferent, "machine %s has an instance %s already, created with another %s",
-			c.Machine, c.Key, strings.Join(differs, " and ")).With("first_id", v.ID).
-			With("differs", strings.Join(differs, ","))
+	if len(differs) == 0 {
+		return commit.Repeat{First: v.Instance}, nil
 	}
-	return commit.Repeat{First: v.Instance}, nil
+	f := v.fault(InstanceExistsDifferent, "machine %s has an instance %s already, created with another %s", c.Machine,
+		c.Key, strings.Join(differs, " and ")).With("differs", strings.Join(differs, ","))
+	if !tx.made(c.row) { // else this call made it, and its error unmakes it
+		f = f.With("first_id", v.ID)
+	}
+	return nil, f
 }

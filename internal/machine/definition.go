@@ -64,6 +64,7 @@ const (
 	MaxMoves      = 512 // pairs of states
 	MaxPrincipals = 32
 	MaxInputs     = 32
+	MinTimer      = time.Second               // shorter ones would fire faster than the scheduler comes by
 	MaxTime       = 10 * 365 * 24 * time.Hour // of a timer, or of a stay
 	maxDefinition = 768 << 10                 // bytes of JSON; as jsonb, with added spaces, at most 1 MiB
 )

@@ -66,6 +66,9 @@ func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, e
 		RequestID: row.RequestID, CreatedAt: row.CreatedAt})
 }
 
+// maxMachines bounds a page: each machine may have maxDefinition bytes.
+const maxMachines = 20
+
 // Machines lists machines, each in its newest version, by name. Returns fault PAGE_TOKEN_INVALID.
 func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token string) (list []Version, next string,
 	err error) {
@@ -77,7 +80,7 @@ func (r *Reader) Machines(ctx context.Context, tenant int32, size int, token str
 	if after == nil {
 		after = []string{""}
 	}
-	size = pageSize(size)
+	size = min(pageSize(size), maxMachines)
 	var rows []db.MachinePageRow
 	err = r.snapshot(ctx, func(d pg.Planned) (err error) {
 		rows, err = q.MachinePage(ctx, d,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -268,6 +269,12 @@ func (tx *Tx) EventsSince(n int) (events []Event) {
 		}
 	}
 	return events
+}
+
+// made reports whether an instance was created since Mark.
+func (tx *Tx) made(r *row) bool {
+	return slices.ContainsFunc(tx.steps[tx.mark.steps:],
+		func(s step) bool { return s.row == r && s.after.Revision == 1 })
 }
 
 // Mark sets the point to which Undo reverts.

@@ -1,8 +1,9 @@
 package server
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -73,31 +74,54 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 // dueBatch is the number of due rows per query.
 const dueBatch = 500
 
+const (
+	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next.
+	dueRun = 10 * time.Second
+	// duePause is for tenants of whose rows most of a hundred or more fail: their timers publish events, say, and a limit
+	// refuses these. Those of others must not wait for them in every run.
+	duePause = 30 * time.Second
+)
+
 // handle returns a task that handles all rows that are due, oldest first: find returns those after a given one, and
 // commands what to run for them. It skips a row that another transaction holds; the next run retries it.
 func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool, after T, limit int32) ([]T, error),
 	commands func(due []T) []flow.Submission) func(context.Context) error {
+	paused := map[int32]time.Time{} // tenants, until a time
 	return func(ctx context.Context) error {
-		var failures []error
+		ctx, cancel := context.WithTimeout(ctx, dueRun)
+		defer cancel()
+		failed, first := 0, error(nil)
 		for after := *new(T); ; {
 			due, err := find(ctx, s.reads, after, dueBatch)
-			if err != nil || len(due) == 0 {
-				return errors.Join(append(failures, err)...)
+			if err != nil {
+				return err
 			}
-			after = due[len(due)-1]
 			byTenant := map[int32][]flow.Submission{}
 			for _, x := range commands(due) {
-				x.RequestID, x.Bytes = scheduler, 256
-				byTenant[x.Tenant] = append(byTenant[x.Tenant], x)
-			}
-			for _, submissions := range byTenant {
-				for _, r := range s.engine.DoAll(ctx, submissions) {
-					if r.Err != nil {
-						failures = append(failures, r.Err)
-					}
+				if x.RequestID, x.Bytes = scheduler, 256; time.Now().After(paused[x.Tenant]) {
+					byTenant[x.Tenant] = append(byTenant[x.Tenant], x)
 				}
 			}
+			for tenant, submissions := range byTenant {
+				before := failed
+				for _, r := range s.engine.DoAll(ctx, submissions) {
+					if r.Err != nil {
+						failed, first = failed+1, cmp.Or(first, r.Err)
+					}
+				}
+				if delete(paused, tenant); failed-before > max(100, len(submissions))/2 {
+					paused[tenant] = time.Now().Add(duePause)
+				}
+			}
+			if len(due) < dueBatch {
+				break // what has become due meanwhile waits for the next run
+			}
+			after = due[len(due)-1]
 		}
+		if failed > 0 {
+			return fmt.Errorf("%d failed, such as: %w", failed, first)
+		}
+		return nil
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -27,6 +28,7 @@ import (
 	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
+	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/server"
 	"github.com/ledgerd/ledgerd/internal/server/servertest"
 )
@@ -400,6 +402,44 @@ func TestTimersFire(t *testing.T) {
 	servertest.Eventually(t, 20*time.Second, "the other timer fires", func() bool { return recorded("locked") })
 	if n := s.Count("select count(*) from machine_history"); n != 5 {
 		t.Errorf("%d rows of history", n)
+	}
+}
+
+// Timers whose events are refused are tried again, but not all the time: those of others fire, too.
+func TestTimersWhoseEventsAreRefusedPause(t *testing.T) {
+	t.Parallel()
+	s := servertest.New(t)
+	s.Server.Stop()
+	s.Start(server.Options{Secret: secret.New()})
+	c := writer(s)
+	c.OK("Machine.DefineMachine", &machinev1.DefineMachineRequest{Machine: "order", Definition: &machinev1.Definition{
+		States: []*machinev1.State{{Name: "open", Initial: true,
+			Timer: &machinev1.Timer{After: durationpb.New(time.Second), To: "closed"}}, {Name: "closed"}},
+		Moves: []*machinev1.AllowedMove{{From: []string{"open"}, To: "closed", Publish: "order.closed",
+			By: []machinev1.Actor{machinev1.Actor_ACTOR_TIMER}}}}}, new(machinev1.DefineMachineResponse))
+	c.OK("Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: "https://hooks.example.com/shop"},
+		new(notifyv1.CreateEndpointResponse))
+	s.Server.Stop()
+	s.Start(server.Options{}) // cannot sign webhooks
+	c = writer(s)
+	const refused = 150
+	for n := range refused {
+		c.OK("Machine.CreateInstance", &machinev1.CreateInstanceRequest{Machine: "order", Key: fmt.Sprint(n)},
+			new(machinev1.CreateInstanceResponse))
+	}
+	failures := func() int { return len(s.Log.With("msg", "fire timers failed")) }
+	paused := func() bool {
+		return s.Count("select count(*) from machine_instances where timer_at > now()") == 0 && failures() > 0
+	}
+	servertest.Eventually(t, 20*time.Second, "the timers are refused", paused)
+	time.Sleep(time.Second)
+	before := failures()
+	time.Sleep(4 * time.Second)
+	if n := failures() - before; n > 1 {
+		t.Errorf("%d runs tried them again within 4 s", n)
+	}
+	if n := s.Count("select count(*) from machine_history where revision = 2"); n != 0 {
+		t.Errorf("%d moves without an event", n)
 	}
 }
 

@@ -219,7 +219,7 @@ func (x *State) GetTimer() *Timer {
 // Timer moves an instance to another state when it has been in a state for a time.
 type Timer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The time, at least 1 ms and at most 10 years.
+	// The time, at least 1 s and at most 10 years.
 	After *durationpb.Duration `protobuf:"bytes,1,opt,name=after,proto3" json:"after,omitempty"`
 	// State that it moves to. The definition must allow the move to ACTOR_TIMER.
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
@@ -404,9 +404,9 @@ const file_ledgerd_machine_v1_definition_proto_rawDesc = "" +
 	"\x05label\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05label\x12#\n" +
 	"\rexternal_code\x18\x03 \x01(\x05R\fexternalCode\x12\x18\n" +
 	"\ainitial\x18\x04 \x01(\bR\ainitial\x12/\n" +
-	"\x05timer\x18\x05 \x01(\v2\x19.ledgerd.machine.v1.TimerR\x05timer\"\xa2\x01\n" +
-	"\x05Timer\x12H\n" +
-	"\x05after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x17\xbaH\x14\xc8\x01\x01\xaa\x01\x0e\"\x06\b\x80\x86\xb0\x96\x012\x04\x10\xc0\x84=R\x05after\x12-\n" +
+	"\x05timer\x18\x05 \x01(\v2\x19.ledgerd.machine.v1.TimerR\x05timer\"\xa0\x01\n" +
+	"\x05Timer\x12F\n" +
+	"\x05after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x15\xbaH\x12\xc8\x01\x01\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x05after\x12-\n" +
 	"\x02to\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9_]{0,63}$R\x02to\x12 \n" +
 	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x04R\x06reason\"\xbd\x03\n" +
 	"\vAllowedMove\x12:\n" +

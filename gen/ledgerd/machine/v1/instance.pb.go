@@ -314,8 +314,8 @@ type CreateInstanceRequest struct {
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// Owner, for lists.
 	Owner string `protobuf:"bytes,3,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Time after which the timer of the initial state fires, instead of that of the machine: at least 1 ms and at most 10
-	// years.
+	// Time after which the timer of the initial state fires, instead of that of the machine: at least 1 s and at most 10
+	// years. Callers choose it, also where a definition lets only some of them make the timer's move.
 	Timer         *durationpb.Duration `protobuf:"bytes,4,opt,name=timer,proto3" json:"timer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1004,13 +1004,13 @@ const file_ledgerd_machine_v1_instance_proto_rawDesc = "" +
 	"recordTime\x1a9\n" +
 	"\vInputsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xda\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd8\x01\n" +
 	"\x15CreateInstanceRequest\x12<\n" +
 	"\amachine\x18\x01 \x01(\tB\"\xbaH\x1fr\x1d2\x1b^[a-z0-9][a-z0-9._-]{0,63}$R\amachine\x12\x1c\n" +
 	"\x03key\x18\x02 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x03key\x12\x1e\n" +
-	"\x05owner\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05owner\x12E\n" +
-	"\x05timer\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x14\xbaH\x11\xaa\x01\x0e\"\x06\b\x80\x86\xb0\x96\x012\x04\x10\xc0\x84=R\x05timer\"l\n" +
+	"\x05owner\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05owner\x12C\n" +
+	"\x05timer\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x12\xbaH\x0f\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x05timer\"l\n" +
 	"\x16CreateInstanceResponse\x128\n" +
 	"\binstance\x18\x01 \x01(\v2\x1c.ledgerd.machine.v1.InstanceR\binstance\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"\xcf\x03\n" +

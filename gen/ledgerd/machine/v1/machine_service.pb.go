@@ -328,7 +328,7 @@ func (x *GetMachineResponse) GetMachine() *Machine {
 // ListMachinesRequest asks for a page of machines.
 type ListMachinesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// At most 1,000; 0 is 100.
+	// At most 1,000; 0 is 100. A page has at most 20 machines, since definitions can be large.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
 	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`

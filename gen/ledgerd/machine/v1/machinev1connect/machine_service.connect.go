@@ -77,7 +77,8 @@ type MachineServiceClient interface {
 	CreateInstance(context.Context, *v1.CreateInstanceRequest) (*v1.CreateInstanceResponse, error)
 	// Moves an instance to another state. If it is in that state already, for the same cause, this is a success, and
 	// nothing is written. Of callers that race, one wins. Errors: INSTANCE_NOT_FOUND, STATE_TAKEN, STATE_CHANGED,
-	// MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY.
+	// MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its event NOTIFY_LIMITED,
+	// SECRET_NOT_CONFIGURED.
 	Move(context.Context, *v1.MoveRequest) (*v1.MoveResponse, error)
 	// Reads an instance. Errors: INSTANCE_NOT_FOUND.
 	GetInstance(context.Context, *v1.GetInstanceRequest) (*v1.GetInstanceResponse, error)
@@ -271,7 +272,8 @@ type MachineServiceHandler interface {
 	CreateInstance(context.Context, *v1.CreateInstanceRequest) (*v1.CreateInstanceResponse, error)
 	// Moves an instance to another state. If it is in that state already, for the same cause, this is a success, and
 	// nothing is written. Of callers that race, one wins. Errors: INSTANCE_NOT_FOUND, STATE_TAKEN, STATE_CHANGED,
-	// MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY.
+	// MOVE_NOT_ALLOWED, MOVE_NOT_YOURS, MOVE_INPUT_MISSING, MOVE_TOO_EARLY; of its event NOTIFY_LIMITED,
+	// SECRET_NOT_CONFIGURED.
 	Move(context.Context, *v1.MoveRequest) (*v1.MoveResponse, error)
 	// Reads an instance. Errors: INSTANCE_NOT_FOUND.
 	GetInstance(context.Context, *v1.GetInstanceRequest) (*v1.GetInstanceResponse, error)
