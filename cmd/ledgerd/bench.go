@@ -16,6 +16,7 @@ type benchCmds struct {
 		Ledger   benchCmd         `cmd:"" default:"withargs" help:"Measure the ledger against plain Postgres."`
 		Keys     benchKeysCmd     `cmd:"" help:"Measure claims, tokens, guarded work and locks, in process and over Connect."`
 		Notify   benchNotifyCmd   `cmd:"" help:"Measure messages: accepting, delivering and pick-up, also with a held snapshot and a killed process."`
+		Stock    benchStockCmd    `cmd:"" help:"Measure the strategies of stock, in process and over Connect, and the trigger of moves."`
 		Overload benchOverloadCmd `cmd:"" help:"Measure a server with ten times the callers that it can serve, and a small tenant beside them."`
 	} `cmd:"" help:"Run benchmarks on a private Postgres, which is removed afterwards."`
 	BenchLoad    benchLoadCmd    `cmd:"" hidden:"" help:"The load process of bench."`
@@ -122,6 +123,15 @@ type benchNotifyCmd struct {
 func (c *benchNotifyCmd) Run(e *env) error {
 	return c.run(e, bench.NotifyDocument, func() (*bench.Report, error) {
 		return bench.RunNotify(e.ctx, bench.NotifyOptions{Held: c.Held, Options: c.options(e)})
+	})
+}
+
+type benchStockCmd struct{ benchFlags }
+
+func (c *benchStockCmd) Run(e *env) error {
+	limitMemory() // an engine runs in this process, as in the server
+	return c.run(e, bench.StockDocument, func() (*bench.Report, error) {
+		return bench.RunStock(e.ctx, bench.StockOptions{Options: c.options(e)})
 	})
 }
 

@@ -21,6 +21,10 @@ type Case struct {
 	// Keys: send request keys. Gather: the client batches calls. Hot: all transfers pay into one account. Guarded: the
 	// baseline with the trigger. Everywhere: use all accounts, not the active ones. Obey: wait as RetryInfo says.
 	Keys, Gather, Hot, Guarded, Everywhere, Obey bool
+	// Strategy of sales, and segments of their items. Confirm: Reserve and Confirm instead of Deduct.
+	Strategy string `json:",omitempty"`
+	Segments int    `json:",omitempty"`
+	Confirm  bool   `json:",omitempty"`
 	// Beside is the number of callers of a second, small tenant. Refusals of the large tenant are then expected.
 	Beside int
 }

@@ -66,9 +66,9 @@ func (d *database) newTenant(ctx context.Context, name string) (tenant int32, ap
 	return tenant, apiKey, err
 }
 
-// serve starts a server on the database.
-func (d *database) serve(ctx context.Context) (err error) {
-	d.server, err = startService(ctx, d.options.Program, d.url, d.options.Profiles != "")
+// serve starts a server on the database, also with its metrics and profiles if wanted.
+func (d *database) serve(ctx context.Context, metrics bool) (err error) {
+	d.server, err = startService(ctx, d.options.Program, d.url, metrics)
 	return err
 }
 

@@ -16,6 +16,7 @@ const (
 	KeysDocument     Document = "bench keys"
 	NotifyDocument   Document = "bench notify"
 	OverloadDocument Document = "bench overload"
+	StockDocument    Document = "bench stock"
 )
 
 // marks are the section's delimiters.

@@ -47,7 +47,7 @@ type keyBench struct {
 	callers          int
 	engine           *flow.Engine
 	client           *client.Client
-	tokens, rpcStock *stock
+	tokens, rpcStock *supply
 }
 
 // enginePool is a server's number of connections for batches.
@@ -69,14 +69,14 @@ func RunKeys(ctx context.Context, o KeyOptions) (*Report, error) {
 		return nil, err
 	}
 	defer d.close()
-	if err := d.serve(ctx); err != nil {
+	if err := d.serve(ctx, false); err != nil {
 		return nil, err
 	}
 	b := &keyBench{database: d, callers: r.Callers, engine: flow.NewEngine(d.pool, tenantName, nil, nil),
 		client: client.New(d.server.url, client.WithAPIKey(d.apiKey))}
 	defer b.drain(b.engine)
 	defer b.client.Close()
-	b.tokens, b.rpcStock = newStock(b.issue), newStock(b.fetch)
+	b.tokens, b.rpcStock = newSupply(b.issue), newSupply(b.fetch)
 	operations := map[string]operation{}
 	var cases []Case
 	for _, x := range b.cases() {

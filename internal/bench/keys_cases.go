@@ -79,20 +79,20 @@ func (b *keyBench) issue(ctx context.Context, n int) ([]string, error) {
 	return c.Tokens, err
 }
 
-// stock supplies tokens to callers, fetching more when a caller has none left.
-type stock struct {
+// supply gives tokens to callers, fetching more when a caller has none left.
+type supply struct {
 	mu     sync.Mutex
 	tokens map[int][]string
 	fetch  func(ctx context.Context, n int) ([]string, error)
 }
 
-func newStock(fetch func(context.Context, int) ([]string, error)) *stock {
-	return &stock{tokens: make(map[int][]string), fetch: fetch}
+func newSupply(fetch func(context.Context, int) ([]string, error)) *supply {
+	return &supply{tokens: make(map[int][]string), fetch: fetch}
 }
 
 const tokensAtOnce = 200
 
-func (s *stock) take(ctx context.Context, caller int) (string, error) {
+func (s *supply) take(ctx context.Context, caller int) (string, error) {
 	s.mu.Lock()
 	left := s.tokens[caller]
 	s.mu.Unlock()

@@ -48,7 +48,7 @@ func (c *cluster) open(ctx context.Context, plan plan) (*phase, error) {
 	}
 	p := &phase{database: d, plan: plan, acknowledged: map[ledger]int64{}, unknown: map[ledger]int64{}}
 	if err = p.fill(ctx); err == nil {
-		err = p.serve(ctx)
+		err = p.serve(ctx, p.options.Profiles != "")
 	}
 	if err != nil {
 		p.close()

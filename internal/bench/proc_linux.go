@@ -40,6 +40,16 @@ func cpuOf(pid int) time.Duration {
 	return ownTime(s)
 }
 
+// runtimeOf is the CPU time used by a process of one thread, exact to the nanosecond.
+func runtimeOf(pid int) time.Duration {
+	p, err := proc.Proc(pid)
+	if err != nil {
+		return 0
+	}
+	s, _ := p.Schedstat()
+	return time.Duration(s.RunningNanoseconds)
+}
+
 // cpuOfFamily is the CPU time of a process and its children, including ended ones. It reads again if a child
 // ended during the reading, which would miss it.
 func cpuOfFamily(pid int) time.Duration {

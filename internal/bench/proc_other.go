@@ -15,6 +15,8 @@ func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgi
 
 func cpuOf(int) time.Duration { return 0 }
 
+func runtimeOf(int) time.Duration { return 0 }
+
 func cpuOfFamily(int) time.Duration { return 0 }
 
 func cpuOfMachine() (busy, stolen time.Duration) { return 0, 0 }

@@ -112,7 +112,7 @@ func (t *tail) String() string {
 type service struct {
 	*child
 	url     string
-	metrics string // host:port of /debug/pprof, or empty
+	metrics string // host:port of /metrics and /debug/pprof, or empty
 }
 
 const (
@@ -121,14 +121,14 @@ const (
 )
 
 // startService starts `ledgerd serve` and waits until it is ready.
-func startService(ctx context.Context, program, databaseURL string, profiles bool) (*service, error) {
+func startService(ctx context.Context, program, databaseURL string, metrics bool) (*service, error) {
 	listen, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
 	s := &service{url: "http://" + listen}
 	args := []string{"serve", "--listen=" + listen}
-	if profiles {
+	if metrics {
 		if s.metrics, err = freeAddress(); err != nil {
 			return nil, err
 		}

@@ -22,6 +22,7 @@ type Report struct {
 	Phases          []Phase         `json:",omitempty"`
 	Results         []Result        `json:",omitempty"`
 	Messages        *MessagesReport `json:",omitempty"`
+	Moves           []MoveResult    `json:",omitempty"`
 	Targets         []Target        `json:",omitempty"`
 	// Failures of verification: if there are any, the numbers are not valid.
 	Failures []string `json:",omitempty"`
@@ -87,6 +88,8 @@ type Rates struct {
 	PerBatch        float64 // commands in a batch of the server, on average
 	// RefusedPerSecond counts calls.
 	RefusedPerSecond float64 `json:",omitempty"`
+	// Retries are attempts without effect for each sale, Busy is the share of sales refused with ROWS_LOCKED.
+	Retries, Busy float64 `json:",omitempty"`
 	// The small tenant beside.
 	SmallPerSecond     float64       `json:",omitempty"`
 	SmallP50, SmallP99 time.Duration `json:",omitempty"`
@@ -180,6 +183,8 @@ func (r *Result) summarise() {
 		func(x *Rates) *float64 { return &x.Stolen },
 		func(x *Rates) *float64 { return &x.PerBatch },
 		func(x *Rates) *float64 { return &x.RefusedPerSecond },
+		func(x *Rates) *float64 { return &x.Retries },
+		func(x *Rates) *float64 { return &x.Busy },
 		func(x *Rates) *float64 { return &x.SmallPerSecond },
 	} {
 		setMedian(r, field)

@@ -19,8 +19,9 @@ import (
 // sample is the CPU time used so far, by process.
 type sample struct{ client, server, postgres, self, machine, stolen time.Duration }
 
-func (p *phase) sample(client int) sample {
-	s := sample{client: cpuOf(client), server: cpuOf(p.server.process.Pid), postgres: cpuOfFamily(p.postgres.Pid()),
+// sample reads the CPU time. The client is a load process; 0: there is none.
+func (d *database) sample(client int) sample {
+	s := sample{client: cpuOf(client), server: cpuOf(d.server.process.Pid), postgres: cpuOfFamily(d.postgres.Pid()),
 		self: cpuOf(os.Getpid())}
 	s.machine, s.stolen = cpuOfMachine()
 	return s
@@ -50,9 +51,9 @@ func (p *phase) run(ctx context.Context, c *Case) (Round, error) {
 	var smallErr error
 	var beside sync.WaitGroup
 	if c.Beside > 0 {
-		beside.Go(func() { small, _, smallErr = p.drive(ctx, nil, p.smallSpec(spec, c.Beside)) })
+		beside.Go(func() { small, _, smallErr = p.drive(ctx, p.smallSpec(spec, c.Beside), func() {}) })
 	}
-	r, marks, err := p.drive(ctx, c, spec)
+	r, marks, err := p.drive(ctx, spec, func() { p.profile(ctx, c) })
 	beside.Wait()
 	p.profiles.Wait() // the server writes one profile at a time
 	if err = errors.Join(err, smallErr); err != nil {
@@ -103,9 +104,10 @@ func (p *phase) smallSpec(large *load.Spec, callers int) *load.Spec {
 	return &s
 }
 
-// drive runs a load process to its end and samples CPU time when its window opens and closes. Without a case it
-// writes no profile.
-func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Result, marks [2]sample, err error) {
+// drive runs a load process to its end and samples CPU time when its window opens and closes. It calls begun when the
+// window has opened.
+func (d *database) drive(ctx context.Context, spec *load.Spec,
+	begun func()) (r *load.Result, marks [2]sample, err error) {
 	input, err := json.Marshal(spec)
 	if err != nil {
 		return nil, marks, err
@@ -115,7 +117,7 @@ func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Re
 		return nil, marks, err
 	}
 	defer out.Close()
-	child, err := startChild(p.options.Program, []string{"bench-load"}, nil, bytes.NewReader(input), fromChild)
+	child, err := startChild(d.options.Program, []string{"bench-load"}, nil, bytes.NewReader(input), fromChild)
 	_ = fromChild.Close() // the child has its own descriptor
 	if err != nil {
 		return nil, marks, err
@@ -123,7 +125,7 @@ func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Re
 	defer child.stop(time.Second)
 	stop := context.AfterFunc(ctx, func() { _ = child.process.Kill() })
 	defer stop()
-	r, marks, err = p.follow(ctx, c, child, out)
+	r, marks, err = d.follow(child, out, begun)
 	switch {
 	case ctx.Err() != nil:
 		return nil, marks, ctx.Err()
@@ -135,8 +137,8 @@ func (p *phase) drive(ctx context.Context, c *Case, spec *load.Spec) (r *load.Re
 }
 
 // follow reads the messages of the load process.
-func (p *phase) follow(ctx context.Context, c *Case, child *child,
-	out io.Reader) (r *load.Result, marks [2]sample, err error) {
+func (d *database) follow(child *child, out io.Reader,
+	begun func()) (r *load.Result, marks [2]sample, err error) {
 	decode := json.NewDecoder(out)
 	for {
 		var m load.Message
@@ -147,10 +149,10 @@ func (p *phase) follow(ctx context.Context, c *Case, child *child,
 		case m.Error != "":
 			return nil, marks, errors.New(m.Error)
 		case m.Mark == load.MarkMeasure:
-			marks[0] = p.sample(child.process.Pid)
-			p.profile(ctx, c)
+			marks[0] = d.sample(child.process.Pid)
+			begun()
 		case m.Mark == load.MarkMeasured:
-			marks[1] = p.sample(child.process.Pid)
+			marks[1] = d.sample(child.process.Pid)
 		case m.Result != nil:
 			return m.Result, marks, nil
 		}
@@ -159,7 +161,7 @@ func (p *phase) follow(ctx context.Context, c *Case, child *child,
 
 // profile writes a CPU profile of the server over the measured window, if requested.
 func (p *phase) profile(ctx context.Context, c *Case) {
-	if p.server.metrics == "" || c == nil || c.Kind == load.Baseline {
+	if p.server.metrics == "" || c.Kind == load.Baseline {
 		return
 	}
 	seconds := max(int(p.options.Measure.Seconds())-1, 1)

@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"cmp"
-	"time"
 
 	pb "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
@@ -19,11 +18,6 @@ var strategies = map[string]pb.Strategy{
 
 var strategyNames = inverse(strategies)
 
-const (
-	defaultTries = 3
-	triesPause   = 50 * time.Millisecond
-)
-
 // byStrategy returns how a lone command runs: by the strategy that the call names, or by that of its item. The latter
 // yields to a batch where the command is not alone; one that the call names does not, and standsAlone is its field.
 func byStrategy(cmd *stock.ReserveCommand, r interface {
@@ -36,10 +30,7 @@ func byStrategy(cmd *stock.ReserveCommand, r interface {
 	return func() *commit.Direct {
 		cmd.Strategy = cmp.Or(strategyNames[r.GetStrategy()],
 			stock.StrategyOf(stock.ItemKey{Tenant: cmd.Tenant, Item: cmd.Item}))
-		if cmd.Strategy == stock.Batched {
-			return nil
-		}
-		return &commit.Direct{Tries: int(cmp.Or(r.GetTries(), defaultTries)), Pause: triesPause}
+		return stock.Direct(cmd.Strategy, int(r.GetTries()))
 	}, standsAlone
 }
 

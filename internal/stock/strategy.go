@@ -1,8 +1,10 @@
 package stock
 
 import (
+	"cmp"
 	"hash/maphash"
 	"sync"
+	"time"
 
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
@@ -20,6 +22,20 @@ const (
 	Pessimistic = "pessimistic" // lock the row, then read
 	Advisory    = "advisory"    // lock a number made of the item's name, then as Optimistic
 )
+
+const (
+	defaultTries = 3
+	triesPause   = 50 * time.Millisecond
+)
+
+// Direct returns how a command of the strategy runs, with a number of tries or, if that is 0, the default. Nil: in a
+// batch.
+func Direct(strategy string, tries int) *commit.Direct {
+	if strategy == Batched {
+		return nil
+	}
+	return &commit.Direct{Tries: cmp.Or(tries, defaultTries), Pause: triesPause}
+}
 
 // need declares the item: all of its segments, or, in a direct transaction, first one of them alone.
 func (c *ReserveCommand) need(tx *Tx) *item {

@@ -52,23 +52,19 @@ func newRequest(spec *Spec) (*request, error) {
 	if err != nil {
 		return nil, err
 	}
-	to, err := url.Parse(spec.URL)
+	r, header := &request{}, ""
+	if spec.Keys {
+		header = "Idempotency-Key: " + keyMark + "\r\n"
+	}
+	head, err := frame(spec, procedure, header, len(body))
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\nConnect-Protocol-Version: 1\r\n"+
-		"Authorization: Bearer %s\r\nContent-Length: %d\r\n", procedure, to.Host, spec.APIKey, len(body))
-	r := &request{}
 	if spec.Keys {
-		b.WriteString("Idempotency-Key: ")
-		r.key = b.Len()
-		b.WriteString(keyMark + "\r\n")
+		r.key = find(head, 0, keyMark)
 	}
-	b.WriteString("\r\n")
-	at := b.Len()
-	b.Write(body)
-	r.bytes = b.Bytes()
+	at := len(head)
+	r.bytes = append(head, body...)
 	for range max(spec.Items, 1) {
 		i := item{bizNo: find(r.bytes, at, bizNoMark)}
 		i.from = find(r.bytes, i.bizNo, fromMark)
@@ -78,6 +74,17 @@ func newRequest(spec *Spec) (*request, error) {
 		at = i.amount
 	}
 	return r, nil
+}
+
+// frame is the head of a request, with one more header or none.
+func frame(spec *Spec, procedure, header string, length int) ([]byte, error) {
+	to, err := url.Parse(spec.URL)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/proto\r\n"+
+		"Connect-Protocol-Version: 1\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n%s\r\n", procedure, to.Host,
+		spec.APIKey, length, header), nil
 }
 
 // find panics if the mark is missing: the request was built with it.
@@ -116,13 +123,8 @@ func newConnectCaller(spec *Spec, n int) (*connectCaller, error) {
 	if err != nil {
 		return nil, err
 	}
-	to, err := url.Parse(spec.URL)
-	if err != nil {
-		return nil, err
-	}
-	c := &connectCaller{conn: httpConn{address: to.Host, patience: spec.Patience}, request: r, maker: newMaker(spec, n),
-		obey: spec.Obey}
-	return c, c.conn.dial()
+	c := &connectCaller{request: r, maker: newMaker(spec, n), obey: spec.Obey}
+	return c, c.conn.open(spec)
 }
 
 func (c *connectCaller) close() { c.conn.close() }

@@ -18,6 +18,8 @@ const (
 	HTTP Kind = "http"
 	// Client is the Go client.
 	Client Kind = "client"
+	// Stock sells units of items, over the connections of HTTP.
+	Stock Kind = "stock"
 )
 
 // Spec configures one load process.
@@ -44,6 +46,11 @@ type Spec struct {
 	Accounts, Stride int
 	// Hot, if not negative, is the number of the account that all transfers pay into.
 	Hot int
+
+	// Prefix begins the names of the items that Stock sells by Strategy. Accounts is their number. Confirm: Reserve and
+	// Confirm instead of Deduct.
+	Prefix, Strategy string
+	Confirm          bool
 
 	Warmup, Measure time.Duration
 	// Patience is the timeout after which an outcome counts as unknown.

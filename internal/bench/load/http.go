@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"strconv"
 	"time"
 )
@@ -20,6 +21,16 @@ type httpConn struct {
 	conn     net.Conn
 	r        *bufio.Reader
 	body     bytes.Buffer
+}
+
+// open connects to the server of a spec.
+func (c *httpConn) open(spec *Spec) error {
+	to, err := url.Parse(spec.URL)
+	if err != nil {
+		return err
+	}
+	c.address, c.patience = to.Host, spec.Patience
+	return c.dial()
 }
 
 func (c *httpConn) dial() error {

@@ -51,6 +51,8 @@ func opener(ctx context.Context, spec *Spec) (func(n int) (caller, error), error
 		return func(n int) (caller, error) { return newBaselineCaller(ctx, spec, n) }, nil
 	case HTTP:
 		return func(n int) (caller, error) { return newConnectCaller(spec, n) }, nil
+	case Stock:
+		return func(n int) (caller, error) { return newStockCaller(spec, n) }, nil
 	case Client:
 		shared := newClient(spec)
 		return func(n int) (caller, error) {
