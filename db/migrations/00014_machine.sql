@@ -218,7 +218,8 @@ comment on column machine_history.inputs is 'Inputs of the caller: names and val
 comment on column machine_history.principal is 'Principal of the caller; null: a timer.';
 comment on column machine_history.request_id is
     'X-Request-ID of the call. Of a timer: the call that recorded the move, or "scheduler".';
-comment on column machine_history.recorded_at is 'When it was recorded: the database''s clock, or the time of the move before, if the clock has gone back.';
+comment on column machine_history.recorded_at is
+    'When it was recorded, by the database''s clock. If that has gone back since: the time of the move before.';
 
 create trigger machine_history_append_only before update or delete or truncate on machine_history
     for each statement execute function commit_append_only();

@@ -8,7 +8,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
-// maxMore is how often a command of one row may return ErrMoreRows. Others may do so once more for each further row: the
+// maxMore is how often a command of one row may return ErrMoreRows. Others may once more for each further row: the
 // operations of an Execute ask for rows one after another.
 const maxMore = 3
 

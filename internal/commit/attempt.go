@@ -70,7 +70,9 @@ func (e *Engine[T]) runAttempt(conn *pgx.Conn, id int64, jobs []*job[T], m mode)
 		latch: latch{writer: new(Writer), ticket: m.ticket}}
 	start, plans := time.Now(), planAgeOf(conn)
 	defer func() {
-		plans.observe(time.Since(start)-a.waited, len(jobs))
+		if m.direct == 0 { // the time of direct commands has waits for locks in it
+			plans.observe(time.Since(start)-a.waited, len(jobs))
+		}
 		if r := recover(); r != nil {
 			e.metrics.panics.Inc()
 			e.log.Error("panic in a participant", "panic", r, "stack", string(debug.Stack()))
@@ -333,7 +335,7 @@ func (a *attempt[T]) commit(p *Pipe, conn *pgx.Conn, wrote bool) error {
 	if pg.Warned(conn) {
 		return errWarned // committed here, but perhaps not on the synchronous standby
 	}
-	if !a.direct { // whose time has waits for locks in it
+	if !a.direct {
 		a.engine.pace.observe(time.Since(start))
 	}
 	a.durable = wrote

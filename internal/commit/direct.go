@@ -32,8 +32,8 @@ const MaxDirect = 16
 // maxTenantDirect bounds those of one tenant: behind a lock that is held for long, three tenants cannot fill all.
 const maxTenantDirect = 5
 
-// maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain: neither a row that is held
-// for long nor a stop of the server meets a direct command that waits.
+// maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain: a row that is held for
+// long makes no server unready, and holds up no stop.
 const maxDirectWait = 1500 * time.Millisecond
 
 // start queues jobs for batches, and runs the direct ones.
@@ -44,28 +44,38 @@ func (e *Engine[T]) start(jobs []*job[T]) {
 			batched = append(batched, j)
 			continue
 		}
-		if next := e.slots.put(j); next != nil {
-			e.writers.Add(1)
-			go e.writeDirect(next)
-		}
+		e.startDirect(j)
 	}
 	e.queue.put(batched)
 }
 
-// writeDirect runs a direct command, and then those that get its slot.
-func (e *Engine[T]) writeDirect(j *job[T]) {
-	defer e.writers.Done()
-	for j != nil {
-		e.runDirect(j)
-		j = e.slots.next(j.Tenant)
+// startDirect runs a direct command as soon as there is a slot.
+func (e *Engine[T]) startDirect(j *job[T]) {
+	if next := e.slots.put(j); next != nil {
+		e.writers.Add(1)
+		go e.writeDirect(next)
 	}
 }
 
-// runDirect runs a job alone until it has an answer. After a failure that is not about its rows it runs in a batch.
-func (e *Engine[T]) runDirect(j *job[T]) {
+// writeDirect runs a direct command, and then those that get its slot. A pause between tries needs no slot.
+func (e *Engine[T]) writeDirect(j *job[T]) {
+	defer e.writers.Done()
+	for next := j; next != nil; {
+		j := next
+		if e.runDirect(j) {
+			time.AfterFunc(j.Direct.Pause+rand.N(j.Direct.Pause+1), func() { e.startDirect(j) })
+		}
+		next = e.slots.next(j.Tenant)
+	}
+}
+
+// runDirect runs a job alone, and reports whether to try again. After a failure that is not about its rows the job runs
+// in a batch.
+func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 	jobs := []*job[T]{j}
 	conn, err := e.connect()
-	for tries := 0; err == nil; {
+	defer func() { putBack(conn) }()
+	for err == nil {
 		left := time.Until(j.deadline)
 		wait := min(left-left/8, maxDirectWait) // time is left to say that the rows are locked
 		if wait < time.Millisecond {
@@ -73,31 +83,28 @@ func (e *Engine[T]) runDirect(j *job[T]) {
 		}
 		var end ending
 		conn, jobs, end, err = e.try(conn, jobs, mode{direct: wait})
-		switch end {
-		case committed: // or abandoned
+		switch {
+		case end == committed: // or abandoned
 			jobs = e.answer(jobs)
-		case incomplete: // try again at once; maxMore bounds it
+		case end == incomplete: // try again at once; maxMore bounds it
 			err = nil
-		case raced, blocked:
-			if end == raced && !e.aboutRows(err) {
-				break
-			}
+		case end == blocked, end == raced && e.aboutRows(err):
 			j.blocked.Store(end == blocked)
-			if tries++; tries >= j.Direct.Tries {
-				e.fail(j, rowsLocked(err))
-				jobs = nil
-				break
+			if j.tries++; j.tries < j.Direct.Tries {
+				unclaim(jobs)
+				return true
 			}
-			jobs, err = e.pause(jobs, j.Direct.Pause+rand.N(j.Direct.Pause+1), err), nil
-		case lost:
+			e.fail(j, rowsLocked(err))
+			return false
+		case end == lost:
 			e.ids.discardBlock() // the next connection may lead to another database
 		}
 		if len(jobs) == 0 {
-			putBack(conn)
-			return
+			return false
 		}
 	}
-	putBack(e.run(conn, jobs, mode{}))
+	conn = e.run(conn, jobs, mode{})
+	return false
 }
 
 // slots are those of the running direct commands. Others wait, and tenants take turns.

@@ -75,11 +75,13 @@ func TestALockedRowLeavesTheServerReady(t *testing.T) {
 	direct := directly(submission(add("c0", 1)))
 	direct.Direct.Tries = 5
 	waiting := e.start(within(t, time.Minute), direct)
-	for start := time.Now(); time.Since(start) < stuckAfter+time.Second; time.Sleep(20 * time.Millisecond) {
+	start := time.Now()
+	eventually(t, "a batch would be stuck", func() bool {
 		if err := e.Ready(); err != nil {
 			t.Fatalf("after %v: %v", time.Since(start), err)
 		}
-	}
+		return time.Since(start) > stuckAfter+time.Second
+	})
 	end()
 	if got := <-waiting; got.err != nil {
 		t.Error(got.err)
@@ -108,9 +110,6 @@ func TestAbandonedDirectCommandsAreForgotten(t *testing.T) {
 		defer e.slots.mu.Unlock()
 		return len(e.slots.tenants) == 0 && len(e.slots.turns) == 0 && e.slots.used == 0
 	})
-	if n := w.value("c0"); n > 1_000_000+maxTenantDirect {
-		t.Errorf("value %d", n)
-	}
 }
 
 // A direct command changes a row that a batch has read: the batch runs again, and other batches keep overlapping.
@@ -149,7 +148,9 @@ func TestDirectCommandTriesAsOftenAsItSays(t *testing.T) {
 	tries := 0
 	c := add("c0", 1)
 	c.onApply = func(*toyTx) error { tries++; return ErrMoreRows }
-	_, err := e.Do(within(t, 20*time.Second), directly(submission(c)))
+	s := directly(submission(c))
+	s.Rows = 1
+	_, err := e.Do(within(t, 20*time.Second), s)
 	if !fault.Is(err, fault.RowsLocked) || tries != maxMore+1 {
 		t.Errorf("%d tries, then %v", tries, err)
 	}

@@ -26,6 +26,7 @@ type job[T any] struct {
 
 	// Kept across attempts.
 	more  int  // number of ErrMoreRows
+	tries int  // number of tries of a direct command that failed
 	later bool // deferred by ErrLater: runs after its batch has committed
 
 	// State of one attempt; valid once it has committed.

@@ -257,7 +257,8 @@ func TestRowsFoundLateAreLockedInARerun(t *testing.T) {
 		{toyVia{name: "x"}, "ok", 1, 1},
 		{toyVia{name: "x", blind: true}, "ok", 2, 2},
 		{toyVia{name: "x", blind: true, wants: 2}, "ok", 4, 3},
-		{toyVia{name: "x", blind: true, wants: 3}, "ROWS_LOCKED", 4, 3},
+		{toyVia{name: "x", blind: true, wants: 4}, "ok", 6, 4}, // maxMore, and its two further rows
+		{toyVia{name: "x", blind: true, wants: 5}, "ROWS_LOCKED", 6, 4},
 	} {
 		e := w.engine()
 		runs := int64(0)

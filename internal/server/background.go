@@ -77,8 +77,8 @@ const dueBatch = 500
 const (
 	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next.
 	dueRun = 10 * time.Second
-	// duePause is for tenants of whose rows most of a hundred or more fail: their timers publish events, say, and a limit
-	// refuses these. Those of others must not wait for them in every run.
+	// duePause is for tenants of whose rows most of a hundred or more fail: their timers publish events, say, and a
+	// limit refuses these. Those of others must not wait for them in every run.
 	duePause = 30 * time.Second
 )
 

@@ -30,17 +30,17 @@ func TestUseOfAnItemMakesItsDueReservationsLapse(t *testing.T) {
 		t.Run(fmt.Sprint(segments), func(t *testing.T) {
 			t.Parallel()
 			s, clock := timed(t)
-			later := reserve("tea", "later", 1)
+			later := reserve(t.Name(), "later", 1)
 			later.Life = time.Hour
-			s.all(put("tea", segments), restock("tea", "r", 9), reserve("tea", "a", 2), reserve("tea", "b", 5), later)
-			s.wants(confirm("tea", "a"), "a: 2 sold")
+			s.all(put(t.Name(), segments), restock(t.Name(), "r", 9), reserve(t.Name(), "a", 2), reserve(t.Name(), "b", 5), later)
+			s.wants(confirm(t.Name(), "a"), "a: 2 sold")
 			clock.Set(t, 16*time.Minute)
-			if got := s.all(confirm("tea", "b"), reserve("tea", "b", 5), cancel("tea", "b"), deduct("tea", "c", 6),
-				confirm("tea", "later")); !slices.Equal(got, []string{"RESERVATION_ENDED state=lapsed",
+			if got := s.all(confirm(t.Name(), "b"), reserve(t.Name(), "b", 5), cancel(t.Name(), "b"), deduct(t.Name(), "c", 6),
+				confirm(t.Name(), "later")); !slices.Equal(got, []string{"RESERVATION_ENDED state=lapsed",
 				"b: 5 lapsed, existed", "b: 5 lapsed, existed", "c: 6 sold", "later: 1 sold"}) {
 				t.Error(got)
 			}
-			s.wantCounts("tea", "0/0/9/9")
+			s.wantCounts(t.Name(), "0/0/9/9")
 			if got := s.text("select concat_ws(' ', closed_at = expires_at, closed_request_id) from stock_reservations where reservation_no = 'b'"); got != "t" {
 				t.Error(got)
 			}
@@ -193,17 +193,17 @@ func (g *gate) conflicts(want float64) {
 func TestBatchesOverlapOnAnItem(t *testing.T) {
 	t.Parallel()
 	g := newGate(newShop(t))
-	g.all(put("tea", 2), restock("tea", "r", 10), reserve("tea", "a", 1), reserve("tea", "b", 1), deduct("tea", "c", 1))
-	first := g.start(reserve("tea", "gate", 4), adjust("tea", "lost", -1, ""))
+	g.all(put(t.Name(), 2), restock(t.Name(), "r", 10), reserve(t.Name(), "a", 1), reserve(t.Name(), "b", 1), deduct(t.Name(), "c", 1))
+	first := g.start(reserve(t.Name(), "gate", 4), adjust(t.Name(), "lost", -1, ""))
 	g.waits()
-	second := g.start(deduct("tea", "d", 3), deduct("tea", "e", 1), confirm("tea", "a"), cancel("tea", "b"),
-		unsell("tea", "back", "c", 1), restock("tea", "r2", 1), deduct("tea", "f", 3))
+	second := g.start(deduct(t.Name(), "d", 3), deduct(t.Name(), "e", 1), confirm(t.Name(), "a"), cancel(t.Name(), "b"),
+		unsell(t.Name(), "back", "c", 1), restock(t.Name(), "r2", 1), deduct(t.Name(), "f", 3))
 	g.overlapped()
 	g.turn("unlock")
 	g.want("first", first, "gate: 4 reserved", "lost: adjust -1 of 9")
 	g.want("second", second, "OUT_OF_STOCK available=2", "e: 1 sold", "a: 1 sold", "b: 1 cancelled", "back: unsell 1 of 9",
 		"r2: restock 1 of 10", "f: 3 sold")
-	g.wantCounts("tea", "1/4/5/10")
+	g.wantCounts(t.Name(), "1/4/5/10")
 	g.conflicts(0)
 }
 
@@ -265,10 +265,10 @@ func TestReservationDueDuringABatchLapsesInTheNext(t *testing.T) {
 func TestPutItemDoesNotOverlap(t *testing.T) {
 	t.Parallel()
 	g := newGate(newShop(t))
-	g.all(put("tea", 0), restock("tea", "r", 10))
-	first := g.start(reserve("tea", "gate", 1))
+	g.all(put(t.Name(), 0), restock(t.Name(), "r", 10))
+	first := g.start(reserve(t.Name(), "gate", 1))
 	g.waits()
-	second := g.start(put("tea", 5))
+	second := g.start(put(t.Name(), 5))
 	select {
 	case got := <-second:
 		t.Fatalf("answered %v before the first was committed", got)
@@ -276,7 +276,7 @@ func TestPutItemDoesNotOverlap(t *testing.T) {
 	}
 	g.turn("unlock")
 	g.want("first", first, "gate: 1 reserved")
-	g.want("second", second, "tea (): 9/1/0/10 in 5")
+	g.want("second", second, t.Name()+" (): 9/1/0/10 in 5")
 	if n := g.count("ledgerd_commit_overlaps_total"); n != 0 {
 		t.Errorf("%v batches overlapped", n)
 	}

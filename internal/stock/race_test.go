@@ -16,12 +16,12 @@ func TestTenOfAThousandCallersGetTheLastTenUnits(t *testing.T) {
 		t.Run(fmt.Sprint(segments), func(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
-			s.all(put("tea", segments), restock("tea", "r", 10))
+			s.all(put(t.Name(), segments), restock(t.Name(), "r", 10))
 			ends := s.together(1000, func(i int) command {
 				if i%3 == 0 {
-					return reserve("tea", fmt.Sprint("n", i), 1)
+					return reserve(t.Name(), fmt.Sprint("n", i), 1)
 				}
-				return deduct("tea", fmt.Sprint("n", i), 1)
+				return deduct(t.Name(), fmt.Sprint("n", i), 1)
 			})
 			won := 1000 - ends["OUT_OF_STOCK available=0"]
 			if won != 10 || len(ends) != 11 {
@@ -42,8 +42,8 @@ func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	const segments, units = 16, 60
-	s.all(put("tea", segments), restock("tea", "r", units))
-	ends := s.together(400, func(i int) command { return deduct("tea", fmt.Sprint("n", i), int64(1+i%4)) })
+	s.all(put(t.Name(), segments), restock(t.Name(), "r", units))
+	ends := s.together(400, func(i int) command { return deduct(t.Name(), fmt.Sprint("n", i), int64(1+i%4)) })
 	left := int64(units)
 	for end, n := range ends {
 		var quantity, available int64
@@ -65,7 +65,7 @@ func TestSegmentsAreNeverFalselySoldOut(t *testing.T) {
 func TestSegmentsAddedWhileABatchWaitsCount(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.all(put("tea", 1), restock("tea", "r", 10))
+	s.all(put(t.Name(), 1), restock(t.Name(), "r", 10))
 	tx, err := s.super.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,7 @@ func TestSegmentsAddedWhileABatchWaitsCount(t *testing.T) {
 		}
 	}
 	ends := make(chan []string, 1)
-	go func() { ends <- s.all(put("tea", 2), reserve("tea", "six", 6)) }()
+	go func() { ends <- s.all(put(t.Name(), 2), reserve(t.Name(), "six", 6)) }()
 	s.until("a wait", func() bool {
 		return s.text(`select exists (select from pg_stat_activity where datname = current_database()
 			and wait_event_type = 'Lock')::text`) == "true"
@@ -138,9 +138,9 @@ func TestConfirmRacesLapse(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	const n = 200
-	s.all(put("tea", 2), restock("tea", "r", n))
+	s.all(put(t.Name(), 2), restock(t.Name(), "r", n))
 	for i := range n {
-		c := reserve("tea", fmt.Sprint("n", i), 1)
+		c := reserve(t.Name(), fmt.Sprint("n", i), 1)
 		c.Life = time.Second
 		if got := s.all(c)[0]; got != fmt.Sprintf("n%d: 1 reserved", i) {
 			t.Fatal(got)
@@ -150,9 +150,9 @@ func TestConfirmRacesLapse(t *testing.T) {
 	for i := 0; i < n; i += 4 { // some are confirmed before the second is over, some after it
 		for end, count := range s.together(8, func(k int) command {
 			if k >= 6 {
-				return &stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "tea"}}
+				return &stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}
 			}
-			return confirm("tea", fmt.Sprint("n", i+k/2%4))
+			return confirm(t.Name(), fmt.Sprint("n", i+k/2%4))
 		}) {
 			ends[end] += count
 		}
@@ -162,7 +162,7 @@ func TestConfirmRacesLapse(t *testing.T) {
 		sold += ends[fmt.Sprintf("n%d: 1 sold", i)]
 	}
 	for end := time.Now().Add(time.Minute); s.text("select sum(reserved) from stock_items") != "0" && time.Now().Before(end); {
-		s.all(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: "tea"}}) // each 4th was never confirmed
+		s.all(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: t.Name()}}) // each 4th was never confirmed
 	}
 	if got := s.text("select concat_ws(' ', sum(sold), sum(reserved), sum(stocked)) from stock_items"); got != fmt.Sprint(sold, 0, n) {
 		t.Errorf("%d callers sold, the item has %s", sold, got)

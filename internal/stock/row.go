@@ -169,8 +169,8 @@ func (i *item) ready() error {
 	return nil
 }
 
-// whole reports whether all segments are loaded. One that PutItem added while the batch waited for the lock of another is
-// not: the statement that waited does not see it.
+// whole reports whether all segments are loaded. One that PutItem added while the batch waited for the lock of another
+// is not: the statement that waited does not see it.
 func (i *item) whole() bool {
 	n := int(i.rows[0].segments)
 	return n <= len(i.rows) && !slices.ContainsFunc(i.rows[:n], func(s *segment) bool { return !s.found })

@@ -66,12 +66,12 @@ func TestTheLastUnitsAreSoldOnceByEveryStrategy(t *testing.T) {
 			t.Run(fmt.Sprint(strategy, " ", segments), func(t *testing.T) {
 				t.Parallel()
 				s := newShop(t)
-				s.all(put("tea", segments), restock("tea", "r", 10))
+				s.all(put(t.Name(), segments), restock(t.Name(), "r", 10))
 				const callers = 80
 				ends := s.race(callers, func(i int) flow.Submission {
-					c := deduct("tea", fmt.Sprint("n", i), 1)
+					c := deduct(t.Name(), fmt.Sprint("n", i), 1)
 					if i%3 == 0 {
-						c = reserve("tea", fmt.Sprint("n", i), 1)
+						c = reserve(t.Name(), fmt.Sprint("n", i), 1)
 					}
 					if strategy == "mixed" {
 						return by(allStrategies[i%len(allStrategies)], c)
@@ -98,9 +98,9 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 			t.Parallel()
 			s := newShop(t)
 			const units = 40
-			s.all(put("tea", 8), restock("tea", "r", units))
+			s.all(put(t.Name(), 8), restock(t.Name(), "r", units))
 			ends := s.race(100, func(i int) flow.Submission {
-				return by(strategy, deduct("tea", fmt.Sprint("n", i), int64(1+i%4)))
+				return by(strategy, deduct(t.Name(), fmt.Sprint("n", i), int64(1+i%4)))
 			})
 			for end, n := range ends {
 				var available int64
@@ -119,21 +119,21 @@ func TestNoStrategyIsFalselySoldOut(t *testing.T) {
 func TestANumberIsOneReservationByAnyStrategy(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	s.all(put("tea", 4), restock("tea", "r", 1000), cancel("tea", "fenced"))
+	s.all(put(t.Name(), 4), restock(t.Name(), "r", 1000), cancel(t.Name(), "fenced"))
 	for round := range 10 {
 		no := fmt.Sprint("n", round)
 		ends := s.race(25, func(i int) flow.Submission {
-			return by(allStrategies[i%len(allStrategies)], reserve("tea", no, 2))
+			return by(allStrategies[i%len(allStrategies)], reserve(t.Name(), no, 2))
 		})
 		if ends[no+": 2 reserved"] != 1 || ends[no+": 2 reserved, existed"] != 24 {
 			t.Fatalf("round %d: %v", round, ends)
 		}
 	}
 	for _, strategy := range allStrategies {
-		if got := s.do(by(strategy, reserve("tea", "fenced", 2))); got != "RESERVATION_ENDED state=cancelled" {
+		if got := s.do(by(strategy, reserve(t.Name(), "fenced", 2))); got != "RESERVATION_ENDED state=cancelled" {
 			t.Errorf("%s: %s", strategy, got)
 		}
-		if got := s.do(by(strategy, reserve("tea", "n1", 3))); got != "RESERVATION_EXISTS_DIFFERENT differs=quantity" {
+		if got := s.do(by(strategy, reserve(t.Name(), "n1", 3))); got != "RESERVATION_EXISTS_DIFFERENT differs=quantity" {
 			t.Errorf("%s: %s", strategy, got)
 		}
 		if got := s.do(by(strategy, reserve("coffee", "n1", 3))); got != "ITEM_NOT_FOUND" {
@@ -157,20 +157,20 @@ func TestEveryStrategyLapsesWhatIsDue(t *testing.T) {
 			db := pgtest.New(t)
 			clock := pgtest.ShiftClock(t, db)
 			s := shopOn(t, db)
-			s.all(put("tea", 3), restock("tea", "r", 6))
+			s.all(put(t.Name(), 3), restock(t.Name(), "r", 6))
 			for i := range 6 {
-				if got := s.do(by(strategy, reserve("tea", fmt.Sprint("n", i), 1))); got != fmt.Sprintf("n%d: 1 reserved", i) {
+				if got := s.do(by(strategy, reserve(t.Name(), fmt.Sprint("n", i), 1))); got != fmt.Sprintf("n%d: 1 reserved", i) {
 					t.Fatal(got)
 				}
 			}
-			if got := s.do(by(strategy, deduct("tea", "x", 1))); got != "OUT_OF_STOCK available=0" {
+			if got := s.do(by(strategy, deduct(t.Name(), "x", 1))); got != "OUT_OF_STOCK available=0" {
 				t.Fatal(got)
 			}
 			clock.Set(t, 16*time.Minute)
-			if got := s.do(by(strategy, deduct("tea", "x", 5))); got != "x: 5 sold" {
+			if got := s.do(by(strategy, deduct(t.Name(), "x", 5))); got != "x: 5 sold" {
 				t.Error(got)
 			}
-			s.wantCounts("tea", "1/0/5/6")
+			s.wantCounts(t.Name(), "1/0/5/6")
 		})
 	}
 }

@@ -159,6 +159,8 @@ var tamperings = []struct {
 		[]string{"stock_items_match_changes"}, []string{"item=sku-1", "stocked=26 (should be 27)"}},
 	{"a segment is deleted", `delete from stock_items where segment = 2`,
 		[]string{"stock_items_complete", "stock_items_match_changes"}, []string{"segments=2 (should be 3)"}},
+	{"a segment gets another strategy", `update stock_items set strategy = 'atomic' where segment = 1`,
+		[]string{"stock_items_complete"}, []string{`problem="its segments have several strategies"`}},
 	{"an item is left without details", `delete from stock_item_details`,
 		[]string{"stock_items_complete"}, []string{`problem="it has no details"`}},
 	{"a reservation is forged", `insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment,

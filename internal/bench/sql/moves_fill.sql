@@ -10,5 +10,4 @@ set synchronous_commit = off;
 set plan_cache_mode = force_generic_plan;
 set enable_hashjoin = off;
 set enable_mergejoin = off;
-set enable_seqscan = off;
-set jit = off
+set enable_seqscan = off; set jit = off
