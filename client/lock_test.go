@@ -263,9 +263,9 @@ func TestALockIgnoresTheKeyAndInfoOfItsContext(t *testing.T) {
 func TestWaitingDoesNotConsumeTheLease(t *testing.T) {
 	t.Parallel()
 	c, _ := lockSite(t)
-	first := mustLock(t, c, "a", client.LockLease(time.Second))
-	time.AfterFunc(2*time.Second, func() { _ = first.Unlock() })
-	l := mustLock(t, c, "a", client.LockLease(time.Second))
+	first := mustLock(t, c, "a", client.LockLease(3*time.Second))
+	time.AfterFunc(4*time.Second, func() { _ = first.Unlock() })
+	l := mustLock(t, c, "a", client.LockLease(3*time.Second))
 	if err := l.Context().Err(); err != nil {
 		t.Errorf("the context ended: %v", context.Cause(l.Context()))
 	}

@@ -139,7 +139,7 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 	a.tx = a.engine.newTx()
 	a.direct = m.direct > 0
 	if d, ok := any(a.tx).(DirectTx); ok && a.direct {
-		d.RunDirect()
+		d.SetDirect()
 	}
 	for _, j := range a.jobs {
 		j.reset()

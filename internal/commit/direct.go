@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// Direct runs a command alone, in a transaction of its own, beside the batches. It takes no latches: direct commands,
-// batches, and those of other processes meet only in the database, where the participant's statements decide which goes
-// first. Admission, request keys, the batch's row and unknown outcomes are those of batches. Each command costs a
-// transaction and holds a connection, so this pays only where the database shall wait, or refuse, row by row.
+// Direct in a Submission makes its command run alone, in a transaction of its own, beside the batches, and says how
+// often to try. It takes no latches: direct commands, batches, and those of other processes meet only in the database,
+// where the participant's statements decide which goes first. Admission, request keys, the batch's row and unknown
+// outcomes are those of batches. Each command costs a transaction and holds a connection: use it only where the
+// database itself should make calls wait, or refuse them.
 type Direct struct {
 	// Tries is the number of attempts at rows that other transactions change or hold, at least 1.
 	Tries int
@@ -21,9 +22,9 @@ type Direct struct {
 // DirectTx is a Tx whose commands can do more when they run alone.
 type DirectTx interface {
 	Tx
-	// RunDirect is called before Need in the transaction of a direct command. One that runs in a batch after all finds
+	// SetDirect is called before Need in the transaction of a direct command. One that runs in a batch after all finds
 	// a Tx like any other.
-	RunDirect()
+	SetDirect()
 }
 
 // MaxDirect bounds the direct commands that run at a time, each on a connection.
@@ -36,8 +37,8 @@ const maxTenantDirect = 5
 // long makes no server unready, and holds up no stop.
 const maxDirectWait = 1500 * time.Millisecond
 
-// start queues jobs for batches, and runs the direct ones.
-func (e *Engine[T]) start(jobs []*job[T]) {
+// dispatch queues jobs for batches, and runs the direct ones.
+func (e *Engine[T]) dispatch(jobs []*job[T]) {
 	batched := jobs[:0:0]
 	for _, j := range jobs {
 		if j.Direct == nil || j.DryRun {
@@ -113,13 +114,13 @@ type slots[T any] struct {
 	used    int
 	tenants map[int32]*tenantSlots[T]
 	turns   []int32 // tenants with waiting jobs, once each
-	ended   time.Time
+	lastEnd time.Time
 }
 
 type tenantSlots[T any] struct {
 	used    int
 	waiting []*job[T] // abandoned ones too
-	full    int       // length of waiting at which abandoned jobs are dropped
+	sweepAt int       // length of waiting at which abandoned jobs are dropped
 }
 
 // put adds a job, and returns the job that gets a slot, or nil.
@@ -128,12 +129,12 @@ func (s *slots[T]) put(j *job[T]) *job[T] {
 	defer s.mu.Unlock()
 	t := s.tenants[j.Tenant]
 	if t == nil {
-		t = &tenantSlots[T]{full: 64}
+		t = &tenantSlots[T]{sweepAt: 64}
 		s.tenants[j.Tenant] = t
 	}
-	if len(t.waiting) >= t.full {
+	if len(t.waiting) >= t.sweepAt {
 		t.waiting = remaining(t.waiting)
-		t.full = 2*len(t.waiting) + 64
+		t.sweepAt = 2*len(t.waiting) + 64
 	}
 	if t.waiting = append(t.waiting, j); !slices.Contains(s.turns, j.Tenant) {
 		s.turns = append(s.turns, j.Tenant)
@@ -146,7 +147,7 @@ func (s *slots[T]) next(tenant int32) *job[T] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.used--
-	s.ended = time.Now()
+	s.lastEnd = time.Now()
 	s.tenants[tenant].used--
 	s.forget(tenant)
 	return s.pick()
@@ -156,7 +157,7 @@ func (s *slots[T]) next(tenant int32) *job[T] {
 func (s *slots[T]) active() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.used > 0 || time.Since(s.ended) < time.Second
+	return s.used > 0 || time.Since(s.lastEnd) < time.Second
 }
 
 func (s *slots[T]) pick() *job[T] {

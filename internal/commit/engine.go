@@ -186,7 +186,7 @@ func (e *Engine[T]) notRun(j *job[T], cause error) error {
 }
 
 func rowsLocked(cause error) error {
-	return fault.RowsLocked.New("another transaction holds the rows").After(100 * time.Millisecond).Because(cause)
+	return fault.RowsLocked.New("other transactions hold the rows, or keep changing them").After(100 * time.Millisecond).Because(cause)
 }
 
 func unavailable(cause error) error {
@@ -205,7 +205,7 @@ func (e *Engine[T]) submit(jobs []*job[T]) {
 	case refusedClosed:
 		err = fault.ShuttingDown.New("the server is shutting down").After(time.Second)
 	case admitted:
-		e.start(e.inflight.park(jobs))
+		e.dispatch(e.inflight.park(jobs))
 		return
 	}
 	for _, j := range jobs {

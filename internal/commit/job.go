@@ -215,7 +215,7 @@ func (e *Engine[T]) handOverKey(j *job[T]) {
 	if head == nil {
 		return
 	}
-	e.start([]*job[T]{head})
+	e.dispatch([]*job[T]{head})
 	if head.state.Load() == abandoned {
 		e.handOverKey(head) // it was abandoned before it owned the key
 	}

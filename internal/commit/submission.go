@@ -8,7 +8,7 @@ import (
 )
 
 // Command is one change, as a plain function over loaded rows. An attempt that does not commit is rerun from scratch,
-// so a command keeps no state between runs except facts about rows that never change.
+// so between runs a command keeps no state but which rows it needs, and facts about rows that never change.
 type Command[T any] interface {
 	// Need names the rows and names that the command works with.
 	Need(tx T)

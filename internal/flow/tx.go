@@ -105,8 +105,8 @@ func newTx(outbox *notify.Outbox) *Tx {
 	return &Tx{parts: make([]commit.Participant, domains), outbox: outbox}
 }
 
-// RunDirect lets the strategies of stock work.
-func (tx *Tx) RunDirect() { tx.direct = true }
+// SetDirect marks the transaction of one direct command: the strategies of stock read and write by it.
+func (tx *Tx) SetDirect() { tx.direct = true }
 
 // Participants returns the participants that commands need, in lock order.
 func (tx *Tx) Participants() []commit.Participant {

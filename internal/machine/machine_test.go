@@ -114,7 +114,8 @@ func TestMoveRules(t *testing.T) {
 		{"back to another state", move("1", "paid", "b"), "MOVE_NOT_ALLOWED"},
 		{"too early", move("1", "refunded", "r"), "MOVE_TOO_EARLY"},
 		{"reserved for flows", move("1", "settled", "r"), "MOVE_NOT_YOURS"},
-		{"back", move("1", "shipped", "b"), "shipped 5"},
+		{"back, as a late repeat of the move there", move("1", "shipped", "s", shipping), "MOVE_INPUT_MISSING"},
+		{"back", move("1", "shipped", "b", from("refunding")), "shipped 5"},
 		{"terminal", move("1", "cancelled", "b"), "MOVE_NOT_ALLOWED"},
 	} {
 		if got := d.all(c.move)[0]; got != c.want {

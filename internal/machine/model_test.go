@@ -119,14 +119,14 @@ func (m *model) move(c *machine.MoveCommand) string {
 	if !slices.ContainsFunc(m.versions[now.version-1].States, func(s machine.State) bool { return s.Name == c.To }) {
 		return "FIELD_INVALID"
 	}
-	a, _ := m.moveOf(now, c.To)
+	a, back := m.moveOf(now, c.To)
 	switch {
 	case a == nil:
 		return "MOVE_NOT_ALLOWED"
 	case len(a.By) > 0 && !slices.Contains(a.By, machine.Caller),
 		len(a.Principals) > 0 && !slices.Contains(a.Principals, c.Principal):
 		return "MOVE_NOT_YOURS"
-	case len(a.Require) > 0 && c.Inputs["x"] == "":
+	case len(a.Require) > 0 && c.Inputs["x"] == "", back && c.From == "" && c.Revision == 0:
 		return "MOVE_INPUT_MISSING"
 	case now.since+int(a.StayMs/60_000) > m.now:
 		return "MOVE_TOO_EARLY"

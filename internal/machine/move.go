@@ -107,6 +107,13 @@ func (c *MoveCommand) checkConditions(v *stored, m move, now time.Time) error {
 		}
 		missing = missing.WithField(path, "is required by this move")
 	}
+	if m.back && c.From == "" && c.Revision == 0 {
+		if missing == nil {
+			missing = v.fault(InputMissing, "from: the move from %s back to %s requires it, or the revision",
+				v.def.label(v.State), v.def.label(c.To))
+		}
+		missing = missing.WithField("from", "is required by a move back, or revision is")
+	}
 	if missing != nil {
 		return missing
 	}

@@ -32,9 +32,9 @@ var (
 		Doc:  "The machine allows the move, but not to this caller: only to its timer, to a flow of ledgerd, or to other principals."})
 	InputMissing = fault.Define(fault.Reason{Name: "MOVE_INPUT_MISSING", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
-		Doc: "The move requires inputs, or a reason, that the call does not have: the fields name them. Nothing was written."})
+		Doc: "The move requires inputs, a reason, or, as a move back, from or revision, that the call does not have: the fields name them. Nothing was written."})
 	TooEarly = fault.Define(fault.Reason{Name: "MOVE_TOO_EARLY", Class: fault.Conflict, Code: fault.FailedPrecondition,
-		Step: fault.RetrySameKey,
+		Step: fault.ReadAgain,
 		Doc:  "The instance has to stay in its state for longer before this move. Nothing was written; the state has the time from which it is possible, RetryInfo the time left."})
 )
 

@@ -38,7 +38,11 @@ func openTicket(key string) *machinev1.CreateInstanceRequest {
 }
 
 func moveTicket(key, to, cause string) *machinev1.MoveRequest {
-	return &machinev1.MoveRequest{Machine: "ticket", Key: key, To: to, Cause: cause, Reason: "why"}
+	r := &machinev1.MoveRequest{Machine: "ticket", Key: key, To: to, Cause: cause, Reason: "why"}
+	if to == "open" { // a move back
+		r.From = "closed"
+	}
+	return r
 }
 
 func init() {

@@ -54,7 +54,7 @@ type mutation[R proto.Message] struct {
 	// render makes the response from the command's answer. existed: an earlier call made the resource.
 	render func(answer any, existed bool) R
 	// direct returns how a call without conditions runs; nil: in a batch. standsAlone is the field by which the call
-	// asks for that, or empty: then no batch may run it.
+	// asks for a transaction of its own, or empty. A call that asks for one is refused where it would share one.
 	direct      func() *commit.Direct
 	standsAlone string
 	// encode and decode convert the recorded form of an answer. Nil: the response is recorded.

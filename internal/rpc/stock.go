@@ -73,7 +73,7 @@ var unsellCall = register("stock.unsell",
 			})
 	})
 
-// stockRows is the number of rows that a change or a reservation writes: its own, and that of its item.
+// stockRows is the usual number of rows that a change or a reservation writes: its own, and that of its item.
 const stockRows = 2
 
 // changeOf reads what all changes have.

@@ -122,6 +122,22 @@ func TestManyReservationsLapseInSeveralBatches(t *testing.T) {
 	}
 }
 
+// The rest of the due reservations lapses too if all of them are in one segment, and not in the first.
+func TestManyReservationsOfALaterSegmentLapse(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	tea := t.Name()
+	s.all(put(tea, 2), restock(tea, "r", 6000))
+	s.exec(`insert into stock_reservations (tenant_id, item, reservation_no, reservation_id, quantity, unsold, segment, state, life_ms, created_at,
+			expires_at, principal, request_id)
+		select 1, item, 'h' || i, (change_id >> 14 << 14) + 100 + i, 1, 0, 1, 'reserved', 1, changed_at, clock_timestamp() - '1 us'::interval * i, 'p', 'r'
+		from stock_changes, generate_series(1, 3000) i`)
+	s.exec(`update stock_items set available = 0, reserved = 3000, next_lapse_at = (select min(expires_at) from stock_reservations)
+		where segment = 1`)
+	s.wants(&stock.LapseCommand{Item: stock.ItemKey{Tenant: 1, Item: tea}}, "<nil>")
+	s.wantCounts(tea, "6000/0/0/6000")
+}
+
 // gate blocks batches before they insert a reservation whose number begins with "gate", until it is opened.
 type gate struct {
 	*shop

@@ -163,7 +163,7 @@ func (tx *Tx) resolveDue(p *commit.Pipe, due []*item) {
 		for _, r := range rows {
 			i, expiresAt := due[r.N-1], pg.OrZero(r.ExpiresAt)
 			if met[r.N-1]++; met[r.N-1] > most && !expiresAt.After(tx.now) {
-				i.rows[0].nextLapseAt, i.lapsing = expiresAt, true
+				tx.change(i.rows[0]).nextLapseAt, i.lapsing = expiresAt, true
 				continue
 			}
 			tx.lapseIfDue(i, r.ReservationNo, Reservation{Quantity: r.Quantity, State: Reserved, ExpiresAt: expiresAt,

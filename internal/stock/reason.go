@@ -59,15 +59,15 @@ func reservationNotFound(item, no string) error {
 
 // ended refuses a call that comes after the end of the reservation.
 func (r *Reservation) ended() error {
-	return ReservationEnded.New("reservation %s of item %s is %s since %s", r.ReservationNo, r.Item, r.State,
-		r.ClosedAt.Format(time.RFC3339)).With("reservation_no", r.ReservationNo).With("state", r.State).
+	return ReservationEnded.New("reservation %s of item %s ended at %s: %s", r.ReservationNo, r.Item,
+		r.ClosedAt.Format(time.RFC3339), r.State).With("reservation_no", r.ReservationNo).With("state", r.State).
 		With("close_time", r.ClosedAt.Format(time.RFC3339Nano))
 }
 
 // numberTaken refuses a number that is used for other content. It names the first object if its commit does not depend
 // on this command.
 func (tx *Tx) numberTaken(reason *fault.Reason, field, no string, first int64, differs []string) error {
-	f := reason.New("the %s %s is already used: %s differ", field, no, strings.Join(differs, ", ")).
+	f := reason.New("the %s %s is already used, with another %s", field, no, strings.Join(differs, " and ")).
 		With(field, no).With("differs", strings.Join(differs, ","))
 	if !slices.Contains(tx.made, first) {
 		f.With("first_id", first)

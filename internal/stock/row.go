@@ -147,7 +147,7 @@ func (s *segment) compare(t *segment) int {
 type item struct {
 	ItemKey
 	rows    []*segment
-	alone   bool // rows has one segment, which is not locked for sure (see Strategy)
+	alone   bool // rows has one segment, which may be unlocked (see need)
 	lapsing bool // due reservations remain
 }
 

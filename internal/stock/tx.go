@@ -16,7 +16,7 @@ type Tx struct {
 	now      time.Time
 	newID    func() int64
 	direct   bool
-	strategy string // of the command of a direct transaction; Batched otherwise
+	strategy string // of a direct transaction that uses one segment; Batched if it locks all, and otherwise
 
 	items     map[ItemKey]*item
 	segments  []*segment // of all items; in lock order from Lock or Read on

@@ -45,7 +45,7 @@ type Instance struct {
 	Cause string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Owner, as named at its creation.
 	Owner string `protobuf:"bytes,9,opt,name=owner,proto3" json:"owner,omitempty"`
-	// Time at which the timer of its state fires. Not set: the state has none.
+	// Time at which the timer of its state fires. Not set: the state has none, or it has fired already.
 	TimerTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=timer_time,json=timerTime,proto3" json:"timer_time,omitempty"`
 	// State to which the timer moves it.
 	TimerTo string `protobuf:"bytes,11,opt,name=timer_to,json=timerTo,proto3" json:"timer_to,omitempty"`
@@ -443,11 +443,13 @@ type MoveRequest struct {
 	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	// State to enter.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	// State that the instance has to be in. Empty: any.
+	// State that the instance has to be in. Empty: any. A move back requires it, or revision: otherwise a late repeat of the
+	// move that entered the state before would move the instance back. Not checked if the instance is in the state to, for
+	// the same cause: that is a repeat.
 	From string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
 	// Revision that the instance has to have. 0: any.
 	Revision int64 `protobuf:"varint,5,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Name of the cause, such as the number of a payment: a repeat of the move has the same. "timer" and "birth" are
+	// Name of the cause, such as the number of a payment: a repeat of the last move has the same. "timer" and "birth" are
 	// reserved.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
 	// Reason, for people.
