@@ -76,14 +76,14 @@ func TestAllCommandsThatNeedAHeldRowRunAfterItsRelease(t *testing.T) {
 	w := newWorld(t, 50)
 	e := w.engine()
 	end := w.holder("select from toy_counters where id = 'c0' for update")
-	ctx := within(t, 30*time.Second)
+	ctx := within(t, time.Minute)
 	var culprits []<-chan answer
 	for range 40 {
 		culprits = append(culprits, e.start(ctx, submission(add("c0", 1))))
 	}
 	eventually(t, "a command is blocked", func() bool { return e.blocked.retrying.Load() })
 	got := each(200, func(i int) error {
-		_, err := e.Do(within(t, 5*time.Second), submission(add(fmt.Sprint("c", 1+i%49), 1)))
+		_, err := e.Do(within(t, 30*time.Second), submission(add(fmt.Sprint("c", 1+i%49), 1)))
 		return err
 	})
 	wantReasons(t, got, "map[ok:200]")
@@ -109,7 +109,7 @@ func TestCallCancelledInALockWaitDidNotRun(t *testing.T) {
 	errs := make([]error, 20)
 	got := each(len(errs), func(i int) error {
 		c := keyed(fmt.Sprint("k", i), add("c0", 1).labelled(fmt.Sprint(i)))
-		_, errs[i] = e.Do(within(t, 2*time.Second), c)
+		_, errs[i] = e.Do(within(t, 6*time.Second), c)
 		return errs[i]
 	})
 	if got["ROWS_LOCKED"] == 0 || got["ROWS_LOCKED"]+got["NOT_RUN"]+got["OUTCOME_UNKNOWN"] != len(errs) {

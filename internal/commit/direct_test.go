@@ -97,7 +97,7 @@ func TestAbandonedDirectCommandsAreForgotten(t *testing.T) {
 	w := newWorld(t, 1)
 	e := w.engine(w.roomy())
 	end := w.holder("select from toy_counters where id = 'c0' for update")
-	got := each(1000, func(int) error {
+	got := each(200, func(int) error {
 		_, err := e.Do(within(t, 300*time.Millisecond), directly(submission(add("c0", 1))))
 		return err
 	})
