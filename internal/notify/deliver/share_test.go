@@ -354,7 +354,7 @@ func TestLateCommitsAreFound(t *testing.T) {
 	o := newOutbox(t, db)
 	run(t, db, s.URL, nil)
 	o.put(10, message{})
-	o.waitFor(0, 5*time.Second, "notify_queue")
+	o.waitFor(0, 20*time.Second, "notify_queue")
 	begun := time.Now()
 	o.put(10, message{after: -time.Hour})
 	late := o.put(1, message{after: 700 * time.Millisecond})
