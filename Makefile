@@ -40,7 +40,7 @@ test: ## All tests, on a throw-away Postgres, with the race detector and go vet
 	$(TOOLS) test -vet=all ./...
 	@lacking=$$(tools/lacking); race="$(RACE)"; \
 	tell() { if [[ -n $$lacking ]]; then sed 's/.*/*** & ***/' <<<"$$lacking" >&2; fi; }; tell; trap tell EXIT; \
-	(set -x; $(WITHPG) go test $$race -vet=all -ldflags=-w -tags browser -count=1 $(TESTFLAGS) $(PKG))
+	(set -x; $(WITHPG) go test $$race -vet=all -ldflags=-w -tags browser -count=1 -timeout=20m $(TESTFLAGS) $(PKG))
 
 .PHONY: lint
 lint: ## gofmt, staticcheck, buf, and our own rules (tools/tidy); go vet runs with the tests
