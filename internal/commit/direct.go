@@ -91,7 +91,7 @@ func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 			err = nil
 		case end == blocked, end == raced && e.aboutRows(err):
 			j.blocked.Store(end == blocked)
-			if j.tries++; j.tries < j.Direct.Tries {
+			if j.tries++; j.tries < j.Direct.Tries && !j.left.Load() && !e.queue.isClosed() {
 				unclaim(jobs)
 				return true
 			}

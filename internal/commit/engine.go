@@ -171,6 +171,7 @@ func (e *Engine[T]) resultOf(ctx context.Context, j *job[T]) Result {
 	if j.state.Load() == finished {
 		return Result{j.out, j.err}
 	}
+	j.left.Store(true)
 	return Result{Err: fault.OutcomeUnknown.New("the call timed out or was cancelled while its command was running").Because(ctx.Err())}
 }
 

@@ -16,6 +16,7 @@ type job[T any] struct {
 	Submission[T]
 	state    atomic.Int32
 	blocked  atomic.Bool // its last attempt failed on a lock that another transaction holds
+	left     atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
 	wait     *waiter
 	lane     *lane[T]
 	deadline time.Time // its caller's deadline: no retry begins after it

@@ -372,6 +372,12 @@ func (l *lane[T]) pop() {
 	l.waiting = l.waiting[1:]
 }
 
+func (q *queue[T]) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
+}
+
 // close refuses further jobs.
 func (q *queue[T]) close() {
 	q.mu.Lock()
