@@ -423,7 +423,7 @@ func TestTimersWhoseEventsAreRefusedPause(t *testing.T) {
 			By: []machinev1.Actor{machinev1.Actor_ACTOR_TIMER}}}}}, new(machinev1.DefineMachineResponse))
 	c.OK("Webhook.CreateEndpoint", &notifyv1.CreateEndpointRequest{Name: "shop", Url: "https://hooks.example.com/shop"},
 		new(notifyv1.CreateEndpointResponse))
-	const timers = 250
+	const timers = 120
 	for n := range timers {
 		c.OK("Machine.CreateInstance", &machinev1.CreateInstanceRequest{Machine: "order", Key: fmt.Sprint(n)},
 			new(machinev1.CreateInstanceResponse))
