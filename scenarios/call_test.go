@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,8 +44,18 @@ type refusal struct {
 	shown        map[string]any
 }
 
-// send makes a call like curl. refused is nil if it succeeds.
+// send makes a call, and makes it again if its connection breaks: a thousand may be opened at once.
 func (s *story) send(n int, key string, r request) (answer map[string]any, refused *refusal, err error) {
+	for range 5 {
+		if answer, refused, err = s.try(n, key, r); !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+	}
+	return answer, refused, err
+}
+
+// try makes a call like curl. refused is nil if it succeeds.
+func (s *story) try(n int, key string, r request) (answer map[string]any, refused *refusal, err error) {
 	req, err := http.NewRequest(http.MethodPost, s.servers[n%len(s.servers)]+r.path, strings.NewReader(r.body))
 	if err != nil {
 		return nil, nil, err

@@ -60,15 +60,20 @@ func TestARefusedCommandLeavesNothing(t *testing.T) {
 	}
 }
 
+// from makes a move name the state that it leaves.
+func from(state string) func(*machine.MoveCommand) {
+	return func(c *machine.MoveCommand) { c.From = state }
+}
+
 // A batch may move one instance many times: the database sees each move.
 func TestMovesOfOneBatchAreAllRecorded(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	d.want(d.all(define(order()), create("1"), move("1", "paid", "p"), move("1", "refunding", "r"), move("1", "paid", "s"),
+	d.want(d.all(define(order()), create("1"), move("1", "paid", "p"), move("1", "refunding", "r"), move("1", "paid", "s", from("refunding")),
 		create("2"), move("2", "cancelled", "c"), move("1", "refunding", "t")),
 		"version 1", "pending 1", "paid 2", "refunding 3", "paid 4", "pending 1", "cancelled 2", "refunding 5")
 	// One command, which cannot be split.
-	d.want(d.all(together{create("3"), move("3", "paid", "p"), move("3", "refunding", "r"), move("3", "paid", "s")}), "paid 4")
+	d.want(d.all(together{create("3"), move("3", "paid", "p"), move("3", "refunding", "r"), move("3", "paid", "s", from("refunding"))}), "paid 4")
 	if got := d.history("1"); got != "1 >pending caller:birth, 2 pending>paid caller:p, 3 paid>refunding caller:r, "+
 		"4 refunding>paid caller:s, 5 paid>refunding caller:t" {
 		t.Errorf("history %s", got)
@@ -79,9 +84,6 @@ func TestMoveRules(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.all(define(order()), create("1"))
-	from := func(state string) func(*machine.MoveCommand) {
-		return func(c *machine.MoveCommand) { c.From = state }
-	}
 	revision := func(n int64) func(*machine.MoveCommand) {
 		return func(c *machine.MoveCommand) { c.Revision = n }
 	}
