@@ -105,7 +105,7 @@ func TestAbandonedDirectCommandsAreForgotten(t *testing.T) {
 		t.Error(got)
 	}
 	end()
-	eventually(t, "nobody waits", func() bool {
+	eventually(t, "no command waits", func() bool {
 		e.slots.mu.Lock()
 		defer e.slots.mu.Unlock()
 		return len(e.slots.tenants) == 0 && len(e.slots.turns) == 0 && e.slots.used == 0

@@ -33,7 +33,7 @@ import (
 const (
 	users    = 20
 	callers  = 16
-	killFor  = 8 * time.Second
+	killFor  = 12 * time.Second
 	enough   = 200              // definite answers during the kills
 	patience = 60 * time.Second // for these answers, and for a definite answer after the kills
 )

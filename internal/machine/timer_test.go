@@ -133,7 +133,7 @@ func TestTimersWithAClockThatGoesBack(t *testing.T) {
 	}
 }
 
-// Of a payment and the expiry of its order one wins, whoever records it.
+// Of a payment and the expiry of its order one wins, no matter which call records it.
 func TestPaymentAgainstExpiryHasOneWinner(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)

@@ -12,7 +12,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -44,9 +43,6 @@ type DB struct {
 
 // Main is for TestMain: it runs the tests and stops the server if they started one.
 func Main(m *testing.M) {
-	if checks := flag.Lookup("rapid.checks"); checks != nil {
-		_ = checks.Value.Set(modelChecks)
-	}
 	code := m.Run()
 	if err := stopShared(); err != nil {
 		fmt.Fprintln(os.Stderr, "pgtest:", err)
@@ -54,9 +50,6 @@ func Main(m *testing.M) {
 	}
 	os.Exit(code)
 }
-
-// modelChecks is how many sequences of calls a test against a model draws, unless -rapid.checks says otherwise.
-const modelChecks = "40"
 
 // New makes a database for the test. The test fails at its end if a row violates one of db/checks.
 func New(t testing.TB) *DB {
