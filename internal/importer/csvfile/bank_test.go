@@ -1,16 +1,20 @@
 package csvfile_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
@@ -108,31 +112,43 @@ func readReport(t *testing.T, path string) map[string]int {
 	return counts
 }
 
+// killer forwards calls to a server, and kills a program (SIGKILL) before it gets the answer to its third batch.
+type killer struct {
+	http.Handler
+	batches atomic.Int32
+	child   *exec.Cmd
+}
+
+func newKiller(t *testing.T, server string) *killer {
+	t.Helper()
+	target, err := url.Parse(server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	k := &killer{Handler: proxy}
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if strings.HasSuffix(r.Request.URL.Path, "/TransferBatch") && k.batches.Add(1) == 3 {
+			return k.child.Process.Kill()
+		}
+		return nil
+	}
+	return k
+}
+
 func TestAKilledImportContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	data := firstLines(t, importertest.Data(t, "bank-1993-1994.csv"), 6_001)
 	url := importertest.Serve(t)
-	child := exec.CommandContext(t.Context(), os.Args[0])
-	child.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{url, bankMapping, data}, "\n"))
-	stderr, err := child.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() {
-		if strings.Contains(lines.Text(), "(20 %)") || strings.Contains(lines.Text(), "ended:") {
-			break
-		}
-	}
-	if err := child.Process.Kill(); err != nil { // SIGKILL
-		t.Fatal(err)
-	}
-	_ = child.Wait()
-	if strings.Contains(lines.Text(), "ended:") {
-		t.Fatal("the import ended before it was killed: ", lines.Text())
+	killer := newKiller(t, url)
+	proxy := httptest.NewServer(killer)
+	defer proxy.Close()
+	var log bytes.Buffer
+	killer.child = exec.CommandContext(t.Context(), os.Args[0])
+	killer.child.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{proxy.URL, bankMapping, data}, "\n"))
+	killer.child.Stderr = &log
+	if err := killer.child.Run(); err == nil {
+		t.Fatalf("the import was not killed:\n%s", log.String())
 	}
 	out, err := do(t, url, csvfile.Options{Path: data, Mapping: bankMapping})
 	if err != nil {

@@ -269,8 +269,9 @@ func TestDeadProviderIsSkippedUntilItIsBack(t *testing.T) {
 			t.Error(got)
 		}
 	}
-	for _, line := range []string{"is skipped after failures", "works again"} {
-		if n := strings.Count(p.log.String(), line); n != 1 {
+	// Where the 20 messages take longer than the first skip, which is about a second, there is a second one.
+	for line, most := range map[string]int{"is skipped after failures": 5, "works again": 1} {
+		if n := strings.Count(p.log.String(), line); n < 1 || n > most {
 			t.Errorf("%q is logged %d times:\n%s", line, n, p.log)
 		}
 	}
