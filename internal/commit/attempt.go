@@ -43,7 +43,7 @@ type attempt[T Tx] struct {
 // mode has the options of an attempt.
 type mode struct {
 	optimistic bool
-	search     bool          // bisection for commands that need a lock of another transaction: lock waits are brief
+	search     *search       // lock waits are brief; nil: no search
 	ticket     int64         // position in the order of latches; 0: any
 	direct     time.Duration // of a direct command: the longest wait for a lock; 0: a batch
 }
@@ -146,7 +146,7 @@ func (a *attempt[T]) load(p *Pipe, conn *pgx.Conn, m mode) error {
 		a.safely(j, func() error { j.Command.Need(a.tx); return nil })
 	}
 	a.participants = a.tx.Participants()
-	lockTimeout := a.engine.lockTimeout(m.search)
+	lockTimeout := a.engine.lockTimeout(m.search != nil)
 	if a.direct {
 		lockTimeout = m.direct
 	}

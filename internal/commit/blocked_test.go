@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
@@ -126,4 +128,106 @@ func TestCallCancelledInALockWaitDidNotRun(t *testing.T) {
 			t.Errorf("%d ran, but its caller got %v", i, err)
 		}
 	}
+}
+
+// Many commands need a held row, all in one batch. The search for them must not try each of them alone, or commands of
+// others wait for two lock timeouts for each.
+func TestOneOfManyCommandsForAHeldRowIsSearched(t *testing.T) {
+	t.Parallel()
+	const n = 64
+	w := newWorld(t, n)
+	e := w.engine(func(c *Config[*toyTx]) { c.LockTimeout = 500 * time.Millisecond })
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	submissions := make([]Submission[*toyTx], 2*n)
+	for i := range n {
+		submissions[2*i], submissions[2*i+1] = submission(add("c0", 1)), submission(add(fmt.Sprint("c", i), 1))
+	}
+	done := make(chan []Result, 1)
+	go func() { done <- e.DoAll(within(t, time.Minute), submissions) }()
+	eventually(t, "the others are committed", func() bool { return w.int("select count(*) from toy_log") == n-1 })
+	blocked := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("blocked"))
+	// Three of the whole batch, then one a level, and a few of the retries; 127 if each of the 65 is searched.
+	if blocked > 40 {
+		t.Errorf("%v attempts were blocked", blocked)
+	}
+	// While the row is held, further commands that need it go to the blocked ones at once, and no batch waits for them.
+	before := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("conflicted"))
+	var late []<-chan answer
+	for range n {
+		late = append(late, e.start(within(t, time.Minute), submission(add("c0", 1))))
+		if _, err := e.Do(within(t, 30*time.Second), submission(add("c5", 1))); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("conflicted")) - before; n > 8 {
+		t.Errorf("%v batches met the held row", n)
+	}
+	end()
+	for i, r := range <-done {
+		if r.Err != nil {
+			t.Errorf("%d: %v", i, r.Err)
+		}
+	}
+	for _, c := range late {
+		if a := <-c; a.err != nil {
+			t.Error(a.err)
+		}
+	}
+}
+
+// A row that many commands share is not held, though one of them needs a held row too.
+func TestCommandsThatShareAFreeRowWithABlockedOneRun(t *testing.T) {
+	t.Parallel()
+	const n = 40
+	w := newWorld(t, n+1)
+	e := w.engine()
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	both := func(i int) Submission[*toyTx] {
+		return submission(&toyPair{add(fmt.Sprint("c", i), 1), add(fmt.Sprint("c", n), 1)})
+	}
+	first := e.start(within(t, time.Minute), both(0))
+	eventually(t, "a command is blocked", func() bool { return e.blocked.retrying.Load() })
+	got := each(8*(n-1), func(i int) error {
+		_, err := e.Do(within(t, 30*time.Second), both(1+i%(n-1)))
+		return err
+	})
+	wantReasons(t, got, fmt.Sprintf("map[ok:%d]", 8*(n-1)))
+	unanswered(t, first)
+	// Now the shared row is held, too: all of them wait, and run after its release.
+	endShared := w.holder("select from toy_counters where id = $1 for update", fmt.Sprint("c", n))
+	var others []<-chan answer
+	for i := range n - 1 {
+		others = append(others, e.start(within(t, time.Minute), both(1+i)))
+	}
+	eventually(t, "all are blocked", func() bool {
+		e.blocked.mu.Lock()
+		defer e.blocked.mu.Unlock()
+		return len(e.blocked.found)+len(e.blocked.untried) == n
+	})
+	endShared()
+	for _, c := range others {
+		if a := <-c; a.err != nil {
+			t.Error(a.err)
+		}
+	}
+	unanswered(t, first)
+	end()
+	if a := <-first; a.err != nil {
+		t.Error(a.err)
+	}
+}
+
+// toyPair adds to two counters.
+type toyPair struct{ one, other *toyAdd }
+
+func (p *toyPair) Need(tx *toyTx) {
+	p.one.Need(tx)
+	p.other.Need(tx)
+}
+
+func (p *toyPair) Apply(tx *toyTx) (any, error) {
+	if _, err := p.one.Apply(tx); err != nil {
+		return nil, err
+	}
+	return p.other.Apply(tx)
 }

@@ -9,7 +9,7 @@
 //
 // A writer (Engine.write, writer.go) waits for work, acquires a connection, then takes a batch (queue.take, fair among
 // tenants) and passes it to Engine.run. Engine.run calls try until every job has an answer. Its switch handles each
-// ending of an attempt (ending, evidence.go).
+// ending of an attempt (ending, evidence.go). Jobs that need a lock of another transaction wait apart (blocked.go).
 //
 // Engine.try claims the jobs, so that cancelled calls do not run, takes a batch number (batchIDs.next) and makes one
 // attempt (attempt.go):

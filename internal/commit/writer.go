@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +52,7 @@ func (e *Engine[T]) write() {
 			putBack(conn)
 			continue
 		}
+		jobs = e.setAside(jobs, e.blocked.known())
 		m := mode{ticket: ticket}
 		if err != nil {
 			e.latches.pass(ticket)
@@ -95,7 +95,11 @@ func closeConn(conn *pgxpool.Conn) {
 // run retries jobs until each has an answer or is blocked (see block). conn may be nil. run returns the connection to
 // reuse, or nil.
 func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Conn {
-	m.optimistic = !m.search && e.backoff.over()
+	if len(jobs) == 0 {
+		e.latches.pass(m.ticket)
+		return conn
+	}
+	m.optimistic = m.search == nil && e.backoff.over()
 	races, collisions, waits, contended := 0, 0, 0, false
 	for pause := 5 * time.Millisecond; ; {
 		var live []*job[T]
@@ -135,10 +139,10 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			}
 		case blocked:
 			m.optimistic = false
-			if waits++; waits < maxLockWaits && !m.search && !e.blocked.retrying.Load() {
+			if waits++; waits < maxLockWaits && m.search == nil && !e.blocked.retrying.Load() {
 				continue
 			}
-			return e.search(conn, jobs, err)
+			return e.runSearch(conn, jobs, err, m.search)
 		case lost:
 			e.ids.discardBlock() // the next connection may lead to another database
 			e.pool.Reset()
@@ -195,6 +199,9 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	if err != nil && a.sent && e.resolveOutcome(a, err) {
 		end, err = committed, nil
 	}
+	if end == committed && m.search != nil {
+		e.blocked.release(&a.latch.Latches)
+	}
 	a.notifyObservers()
 	return conn, live, end, err
 }
@@ -246,12 +253,12 @@ func (e *Engine[T]) deadlineFault(err error) error {
 	return unavailable(err)
 }
 
-// runHalves runs two or more jobs without effect in two batches.
-func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], search bool) *pgxpool.Conn {
+// runHalves runs two or more jobs without effect in two batches. s may be nil.
+func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], s *search) *pgxpool.Conn {
 	unclaim(jobs)
 	if n := len(jobs) / 2; n > 0 {
-		conn = e.run(conn, jobs[:n:n], mode{search: search})
-		conn = e.run(conn, jobs[n:], mode{search: search})
+		conn = e.run(conn, jobs[:n:n], mode{search: s})
+		conn = e.run(conn, e.setAside(jobs[n:], s), mode{search: s})
 	}
 	return conn
 }
@@ -259,7 +266,7 @@ func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], search bool) *
 // refuseRaced halves a batch that lost too many races. A single command is refused.
 func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
 	if len(jobs) > 1 {
-		return e.runHalves(conn, jobs, false)
+		return e.runHalves(conn, jobs, nil)
 	}
 	e.log.Error("a command was refused after losing five races for its rows", "command",
 		fmt.Sprintf("%T", jobs[0].Command),
@@ -272,11 +279,11 @@ func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *
 }
 
 // reject bisects a batch that the database rejected, left to right. A single command fails, without any effect.
-func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, search bool) *pgxpool.Conn {
+func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
 	if len(jobs) > 1 {
 		e.queue.endExclusive()
 		e.log.Warn("the database rejected a batch: retrying its halves", "jobs", len(jobs), "error", err)
-		return e.runHalves(conn, jobs, search)
+		return e.runHalves(conn, jobs, s)
 	}
 	j := jobs[0]
 	e.metrics.culprits.Inc()
@@ -286,37 +293,6 @@ func (e *Engine[T]) reject(conn *pgxpool.Conn, jobs []*job[T], err error, search
 	e.fail(j, internal(err))
 	return conn
 }
-
-// search bisects a batch, left to right, to find the jobs that need a lock of another transaction, and blocks these. It
-// fails a job whose deadline leaves no time for another attempt.
-func (e *Engine[T]) search(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
-	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
-	jobs = slices.DeleteFunc(jobs, func(j *job[T]) bool {
-		over := (j.blocked.Load() || len(jobs) == 1) && j.deadline.Before(enough)
-		if over {
-			e.fail(j, rowsLocked(err))
-		}
-		return over
-	})
-	if len(jobs) != 1 {
-		e.queue.endExclusive()
-		return e.runHalves(conn, jobs, true)
-	}
-	unclaim(jobs)
-	e.block(jobs[0])
-	return conn
-}
-
-// blockedJobs need rows or names that another transaction holds. They wait separately, so that they delay no other job.
-// One goroutine retries all of them together as long as there are any.
-type blockedJobs[T any] struct {
-	mu       sync.Mutex
-	jobs     []*job[T]
-	retrying atomic.Bool // the goroutine runs; set under mu
-}
-
-// blockedPause is the pause between retries, plus a jitter of up to the same length.
-const blockedPause = 20 * time.Millisecond
 
 // lockTimeout bounds each wait for a lock: about four commits, because servers that share rows commit one after the
 // other. brief: about two commits, for a search, and for the confirmation of an optimistic batch. Such a batch inserts
@@ -338,50 +314,3 @@ func (p *pace) observe(took time.Duration) {
 }
 
 func (p *pace) commit() time.Duration { return time.Duration(p.average.Load()) }
-
-// block moves a job without effect to the blocked jobs.
-func (e *Engine[T]) block(j *job[T]) {
-	e.metrics.lockWaits.Inc()
-	j.blocked.Store(true)
-	e.blocked.mu.Lock()
-	defer e.blocked.mu.Unlock()
-	e.blocked.jobs = append(e.blocked.jobs, j)
-	if e.blocked.retrying.CompareAndSwap(false, true) {
-		e.writers.Add(1)
-		go e.retryBlocked()
-	}
-}
-
-func (e *Engine[T]) retryBlocked() {
-	defer e.writers.Done()
-	for {
-		time.Sleep(blockedPause + rand.N(blockedPause))
-		for jobs := e.takeBlocked(); len(jobs) > 0; {
-			n := e.queue.prefix(jobs)
-			putBack(e.run(nil, jobs[:n:n], mode{search: true}))
-			jobs = jobs[n:]
-		}
-		if e.stopRetry() {
-			return
-		}
-	}
-}
-
-func (e *Engine[T]) takeBlocked() []*job[T] {
-	e.blocked.mu.Lock()
-	defer e.blocked.mu.Unlock()
-	jobs := e.blocked.jobs
-	e.blocked.jobs = nil
-	return jobs
-}
-
-// stopRetry reports whether the goroutine may end: no job is blocked.
-func (e *Engine[T]) stopRetry() bool {
-	e.blocked.mu.Lock()
-	defer e.blocked.mu.Unlock()
-	if len(e.blocked.jobs) > 0 {
-		return false
-	}
-	e.blocked.retrying.Store(false)
-	return true
-}

@@ -64,6 +64,8 @@ type world struct {
 	decided atomic.Int32 // attempts with a definite answer
 	refused atomic.Int32 // answers that refuse
 
+	soldOut, stateTaken atomic.Bool // refusals of baskets
+
 	nemesis
 	binary string          // of the servers; empty: build it
 	next   *pgtest.Durable // where the database will move

@@ -154,6 +154,12 @@ func (w *world) take(s *step) (told bool) {
 			w.t.Errorf("%s: %v", s.key, err)
 		}
 		refused = fmt.Sprint(e.Reason, " ", e.State)
+		switch e.Reason {
+		case "OUT_OF_STOCK":
+			w.soldOut.Store(true)
+		case "STATE_TAKEN":
+			w.stateTaken.Store(true)
+		}
 	}
 	if s.definite() && (answer != s.answer || refused != s.refused) {
 		w.t.Errorf("%s: first %s%s, now %s%s", s.key, s.answer, s.refused, answer, refused)
@@ -228,6 +234,8 @@ func TestSalesAndMovesHappenOnceDespiteKills(t *testing.T) {
 		load.Go(func() { done[n] = w.shopper(n, stop) })
 	}
 	kills := w.killAtRandom(4 * time.Second)
+	w.until("sold out", func() bool { return w.soldOut.Load() })
+	w.until("a coupon that is used", func() bool { return w.stateTaken.Load() })
 	close(stop)
 	load.Wait()
 	for n := range done {

@@ -107,11 +107,12 @@ func (o *outbox) put(n int, m message) (ids []int64) {
 func (o *outbox) handOver(m message, instance string, lease time.Duration) *send.Job {
 	o.t.Helper()
 	begun := time.Now()
+	m.after = lease // from the first moment, or a running Pool takes it
 	id := o.put(1, m)[0]
 	j := &send.Job{Until: begun.Add(lease)}
 	var channel, policy string
-	err := o.pool.QueryRow(context.Background(), `update notify_queue set holder = $2, fence = 1, attempts = 1, due_at = due_at + $3::float8 * interval '1 s' where message_id = $1
-		returning tenant_id, message_id, channel, fence, priority, max_attempts, on_unknown, give_up_at, month, contents_until`, id, instance, lease.Seconds()).
+	err := o.pool.QueryRow(context.Background(), `update notify_queue set holder = $2, fence = 1, attempts = 1 where message_id = $1
+		returning tenant_id, message_id, channel, fence, priority, max_attempts, on_unknown, give_up_at, month, contents_until`, id, instance).
 		Scan(&j.Tenant, &j.ID, &channel, &j.Fence, &j.Priority, &j.MaxAttempts, &policy, &j.GiveUpAt, &j.Month,
 			&j.ContentsUntil)
 	if err != nil {

@@ -1,0 +1,183 @@
+package commit
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// blockedJobs need rows or names that another transaction holds, or share one with such a job. They wait apart, so that
+// they delay no other job. One goroutine retries all of them together as long as there are any.
+type blockedJobs[T any] struct {
+	mu       sync.Mutex
+	found    []*job[T]   // found blocked, each in an attempt of its own
+	untried  []*job[T]   // set aside without an attempt
+	held     hashes      // of the found jobs: one of them is held, the others may be
+	free     hashes      // of batches that a search committed since the goroutine began: never in held
+	retrying atomic.Bool // the goroutine runs; set under mu
+}
+
+// hashes identify rows and names, see Latches.
+type hashes map[uint64]struct{}
+
+// search is a bisection for the jobs that need a lock of another transaction. Once it has found one, it sets aside the
+// remaining jobs that share a row or name with it: bisecting all jobs that need one held row would take two lock
+// timeouts for each of them.
+type search struct{ held hashes }
+
+// blockedPause is the pause between retries, plus a jitter of up to the same length.
+const blockedPause = 20 * time.Millisecond
+
+// runSearch bisects a batch, left to right, to find the jobs that need a lock of another transaction, and blocks these.
+// It fails a job whose deadline leaves no time for another attempt. s is nil at the start of a search.
+func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
+	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
+	jobs = slices.DeleteFunc(jobs, func(j *job[T]) bool {
+		over := (j.blocked.Load() || len(jobs) == 1) && j.deadline.Before(enough)
+		if over {
+			e.fail(j, rowsLocked(err))
+		}
+		return over
+	})
+	if s == nil {
+		s = &search{held: hashes{}}
+	}
+	if len(jobs) != 1 {
+		e.queue.endExclusive()
+		return e.runHalves(conn, jobs, s)
+	}
+	unclaim(jobs)
+	e.block(jobs[0], s)
+	return conn
+}
+
+// block moves a job without effect to the blocked jobs.
+func (e *Engine[T]) block(j *job[T], s *search) {
+	rows := e.rowsOf(j)
+	e.blocked.mu.Lock()
+	defer e.blocked.mu.Unlock()
+	for _, h := range rows {
+		if _, ok := e.blocked.free[h]; !ok {
+			s.held[h] = struct{}{}
+			e.blocked.held[h] = struct{}{}
+		}
+	}
+	e.blocked.found = append(e.blocked.found, j)
+	e.startRetry(j)
+}
+
+// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. The jobs have
+// no effect. s may be nil.
+func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
+	if s == nil || len(s.held) == 0 {
+		return jobs
+	}
+	var aside []*job[T]
+	for _, j := range jobs {
+		if slices.ContainsFunc(e.rowsOf(j), s.holds) {
+			aside = append(aside, j)
+		} else {
+			others = append(others, j)
+		}
+	}
+	e.blocked.mu.Lock()
+	defer e.blocked.mu.Unlock()
+	e.blocked.untried = append(e.blocked.untried, aside...)
+	e.startRetry(aside...)
+	return others
+}
+
+func (s *search) holds(hash uint64) bool { _, ok := s.held[hash]; return ok }
+
+// rowsOf returns the hashes of the rows and names that a command needs, except those that Discover finds.
+func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
+	defer func() { _ = recover() }() // the job's attempt reports it
+	tx := e.newTx()
+	j.Command.Need(tx)
+	var l Latches
+	for _, x := range tx.Participants() {
+		x.Latch(&l)
+	}
+	return slices.Concat(l.shared, l.owned)
+}
+
+// known returns what the last retry found held, or nil.
+func (b *blockedJobs[T]) known() *search {
+	if !b.retrying.Load() {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &search{held: maps.Clone(b.held)}
+}
+
+// release records that a batch of a search committed, so that no row or name of it is held.
+func (b *blockedJobs[T]) release(l *Latches) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.retrying.Load() {
+		return
+	}
+	for _, h := range slices.Concat(l.shared, l.owned) {
+		b.free[h] = struct{}{}
+		delete(b.held, h)
+	}
+}
+
+// startRetry is called under e.blocked.mu.
+func (e *Engine[T]) startRetry(jobs ...*job[T]) {
+	for _, j := range jobs {
+		e.metrics.lockWaits.Inc()
+		j.blocked.Store(true)
+		if e.blocked.retrying.CompareAndSwap(false, true) {
+			e.writers.Add(1)
+			go e.retryBlocked()
+		}
+	}
+}
+
+// retryBlocked looks at the blocked jobs anew each time: what was held may be free, and what was free held.
+func (e *Engine[T]) retryBlocked() {
+	defer e.writers.Done()
+	for {
+		time.Sleep(blockedPause + rand.N(blockedPause))
+		s := &search{held: hashes{}}
+		for jobs := e.takeBlocked(); len(jobs) > 0; {
+			n := e.queue.prefix(jobs)
+			putBack(e.run(nil, jobs[:n:n], mode{search: s}))
+			jobs = e.setAside(jobs[n:], s)
+		}
+		if e.stopRetry(s) {
+			return
+		}
+	}
+}
+
+// takeBlocked returns the blocked jobs. The untried ones come first, so that each round tries one at least.
+func (e *Engine[T]) takeBlocked() []*job[T] {
+	e.blocked.mu.Lock()
+	defer e.blocked.mu.Unlock()
+	jobs := append(e.blocked.untried, e.blocked.found...)
+	e.blocked.untried, e.blocked.found = nil, nil
+	return jobs
+}
+
+// stopRetry keeps what a round found held, and reports whether the goroutine may end: no job is blocked.
+func (e *Engine[T]) stopRetry(s *search) bool {
+	b := &e.blocked
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.held = s.held
+	maps.DeleteFunc(b.held, func(h uint64, _ struct{}) bool { _, ok := b.free[h]; return ok })
+	if len(b.found)+len(b.untried) > 0 {
+		return false
+	}
+	b.held, b.free = hashes{}, hashes{}
+	b.retrying.Store(false)
+	return true
+}
