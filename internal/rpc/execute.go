@@ -81,12 +81,13 @@ type step struct {
 	request    proto.Message
 	references []reference
 	// change is the decoded request. With references it is decoded from a sample, which needs the same rows as the real
-	// request: references never add rows.
+	// request, except those that references name.
 	change mutation[proto.Message]
 	// extra are real commands that failed with ErrMoreRows in an earlier attempt. previous is the real command of the
-	// last attempt: the next attempt is likely to need the same rows.
+	// last attempt, with the names that its references filled in: the next attempt is likely to need the same rows.
 	extra    []flow.Command
 	previous flow.Command
+	names    []string
 
 	response proto.Message // of the current attempt
 }
@@ -182,15 +183,24 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	g := s.change
 	if len(s.references) > 0 {
 		request := proto.Clone(s.request)
+		var names []string
 		for _, r := range s.references {
-			if err := r.fill(request); err != nil {
+			name, err := r.fill(request)
+			if err != nil {
 				return false, err
+			}
+			if r.names {
+				names = append(names, name)
 			}
 		}
 		if g, err = s.decode(e.call, request); err != nil {
 			return false, err
 		}
 		s.previous = g.command
+		if !slices.Equal(names, s.names) {
+			s.names = names
+			return false, commit.ErrMoreRows
+		}
 		g.command.Need(tx) // names only rows that are loaded
 	}
 	answer, err := g.command.Apply(tx)

@@ -24,7 +24,11 @@ var referenceUnresolved = fault.Define(fault.Reason{Name: "REFERENCE_UNRESOLVED"
 type reference struct {
 	field, result path
 	from          *step
+	names         bool // the field names a row
 }
+
+// nameFields are the fields that name rows and can be filled all the same: the batch runs again with their rows.
+var nameFields = []protoreflect.Name{"reservation_no"}
 
 // newReference decodes a reference and puts a placeholder into the sample.
 func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref reference, problem string) {
@@ -53,8 +57,10 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 		value = protoreflect.ValueOfString("1")
 	case f.Kind() == protoreflect.Int64Kind:
 		value = protoreflect.ValueOfInt64(1) // no row has this id, and quantities are at least 1
+	case f.Kind() == protoreflect.StringKind && slices.Contains(nameFields, f.Name()):
+		value, ref.names = protoreflect.ValueOfString("reference"), true
 	default:
-		return ref, "field: must be an amount, a 64-bit number or a variable of a template"
+		return ref, "field: must be an amount, a 64-bit number, a reservation_no or a variable of a template"
 	}
 	if f.Kind() != kind {
 		return ref, fmt.Sprintf("result: is of type %s, the field of type %s", kind, f.Kind())
@@ -65,20 +71,23 @@ func newReference(r *batchv1.Reference, sample proto.Message, from *step) (ref r
 	return ref, ""
 }
 
-// fill copies the value from the earlier result into the request.
-func (r *reference) fill(request proto.Message) error {
+// fill copies the value from the earlier result into the request. name is the value if the field names a row.
+func (r *reference) fill(request proto.Message) (name string, err error) {
 	value, ok := r.result.get(r.from.response.ProtoReflect())
 	if last := r.result.last(); ok && last.Kind() == protoreflect.MessageKind {
 		ok = value.Message().IsValid()
 	}
 	if !ok {
-		return referenceUnresolved.New("the result of operation %d has no %s", r.from.index, r.result)
+		return "", referenceUnresolved.New("the result of operation %d has no %s", r.from.index, r.result)
 	}
 	if r.field.inStruct() {
 		value = variable(r.result.last(), value)
 	}
 	r.field.set(request.ProtoReflect(), value)
-	return nil
+	if r.names {
+		name = value.String()
+	}
+	return name, nil
 }
 
 // variable converts a field of a result to the value of a template variable. Invalid: the field's type cannot be one.

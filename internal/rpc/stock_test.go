@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
 	idempotencyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/idempotency/v1"
 	stockv1 "github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1"
 	"github.com/ledgerd/ledgerd/internal/access"
@@ -252,6 +254,48 @@ func TestStockIsSoldInAnExecute(t *testing.T) {
 		a.State("first_id") != "" {
 		t.Errorf("an error names a reservation that was undone: %s", a.Raw)
 	}
+}
+
+// Numbers of reservations come from earlier results, also from one whose own number came so.
+func TestReferencesFillInNumbersOfReservations(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c.prepare("a")
+	c.stocked("tea")
+	buy := func(i int) *batchv1.ExecuteRequest {
+		return execute(operation("paid", pay(fmt.Sprint("order-", i), "u:a", "world", "1")),
+			operation("kept", reserve("tea", "", 2), "reservation_no=paid:transfer.biz_no"),
+			operation("sold", confirm("tea", ""), "reservation_no=kept:reservation.reservation_no"),
+			operation("back", unsell("tea", fmt.Sprint("back-", i), "", 1),
+				"reservation_no=sold:reservation.reservation_no"))
+	}
+	dry := buy(1)
+	dry.DryRun = true
+	c.executed(dry)
+	c.wantItem("tea", "90/5/5/100")
+	var work sync.WaitGroup
+	for i := range 20 {
+		work.Go(func() { c.executed(buy(i)) })
+	}
+	work.Wait()
+	c.wantItem("tea", "70/5/25/100")
+	if got, existed := c.executed(buy(3)); !slices.Equal(existed, []bool{true, true, true, true}) ||
+		got[2].(*stockv1.ConfirmResponse).GetReservation().GetReservationNo() != "order-3" {
+		t.Errorf("a repeat: %v, %v", existed, got)
+	}
+	missing := execute(operation("paid", pay("order-x", "u:a", "world", "1")),
+		operation("", confirm("tea", ""), "reservation_no=paid:transfer.biz_no"))
+	if a := c.call(connectJSON, "Batch.Execute", missing); a.Reason(t) != "RESERVATION_NOT_FOUND" ||
+		a.State("operation") != "1" {
+		t.Errorf("a number without a reservation: %s", a.Raw)
+	}
+	long := execute(operation("paid", pay(strings.Repeat("n", 128), "u:a", "world", "1")),
+		operation("", confirm("tea", ""), "reservation_no=paid:transfer.subject"))
+	if a := c.call(connectJSON, "Batch.Execute", long); a.Reason(t) != "FIELD_INVALID" {
+		t.Errorf("a field that is no text of the result: %s", a.Raw)
+	}
+	c.wantItem("tea", "70/5/25/100")
 }
 
 func TestSpentTokenNamesTheReservation(t *testing.T) {

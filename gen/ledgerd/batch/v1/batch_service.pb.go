@@ -158,9 +158,9 @@ func (x *Operation) GetReferences() []*Reference {
 // Reference fills in a field of a request from an earlier result.
 type Reference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path of the field, such as "hold_id" or "postings[0].amount": an amount, or a number such as an id, a version, a
-	// fence or a quantity. Fields that name rows in other ways (codes, biz_no) must be known before. Or a variable of a
-	// message's template, such as "template.variables.order", or a field of one: "template.variables.total.amount".
+	// Path of the field, such as "hold_id" or "postings[0].amount": an amount, a number such as an id, a version, a fence
+	// or a quantity, or a reservation_no. Other fields that name rows (codes, biz_no) must be known before. Or a variable
+	// of a message's template, such as "template.variables.order", or a field of one: "template.variables.total.amount".
 	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
 	// Name of the earlier operation.
 	Operation string `protobuf:"bytes,2,opt,name=operation,proto3" json:"operation,omitempty"`
