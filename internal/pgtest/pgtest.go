@@ -61,6 +61,12 @@ func New(t testing.TB) *DB {
 	return c.newDB(t)
 }
 
+// Copy makes a database with the rows of another one, to which nothing may be connected.
+func (db *DB) Copy(t testing.TB) *DB {
+	t.Helper()
+	return db.cluster.copyOf(t, db.Name)
+}
+
 // poolSize leaves connections for all tests that run in parallel.
 const poolSize = 8
 
@@ -104,9 +110,16 @@ func (c *cluster) newDB(t testing.TB) *DB {
 	if err != nil {
 		t.Fatalf("pgtest: prepare the template: %v", err)
 	}
+	return c.copyOf(t, template)
+}
+
+func (c *cluster) copyOf(t testing.TB, template string) *DB {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	db := c.db(databaseName(t.Name()))
 	name := pgx.Identifier{db.Name}.Sanitize()
-	if err = c.execute(ctx,
+	if err := c.execute(ctx,
 		"CREATE DATABASE "+name+" TEMPLATE "+pgx.Identifier{template}.Sanitize()+" STRATEGY file_copy",
 		// Privileges on a database are not copied; the migrations revoke this one.
 		"REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"); err != nil {

@@ -211,18 +211,21 @@ const forgedPair = `insert into ledger_entries (tenant_id, account_id, version, 
 
 func TestTamperingIsFoundAndNamed(t *testing.T) {
 	t.Parallel()
+	filled := pgtest.New(t)
+	t.Run("before", func(t *testing.T) {
+		verifytest.Fill(t, filled)
+		before, err := verify.Run(t.Context(), pgtest.Pool(t, filled.AppDSN), verify.Options{})
+		if err != nil || !before.OK() {
+			t.Errorf("%v, %v", before.Violations, err)
+		}
+	})
 	for _, c := range tamperings {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			db := pgtest.New(t)
+			db := filled.Copy(t)
 			db.SkipChecks()
-			verifytest.Fill(t, db)
 			conn := connect(t, db.SuperDSN)
 			pool := pgtest.Pool(t, db.AppDSN)
-			before, err := verify.Run(t.Context(), pool, verify.Options{})
-			if err != nil || !before.OK() {
-				t.Fatalf("before: %v, %v", before.Violations, err)
-			}
 			named := make([]string, len(c.named))
 			for i, name := range c.named {
 				named[i] = expand(t, conn, name)
