@@ -32,8 +32,9 @@ func (c *verifyCmd) Run(e *env) error {
 	for _, v := range report.Violations {
 		fmt.Fprintln(e.out, v)
 	}
-	fmt.Fprintf(e.out, "%d tenants, %d accounts, %d transfers, %d holds, %d checks in %s\n", report.Tenants,
-		report.Accounts, report.Transfers, report.Holds, report.Checks, time.Since(start).Round(time.Millisecond))
+	fmt.Fprintf(e.out, "%d checks in %s; the ledger has %d tenants, %d accounts, %d transfers, %d holds\n",
+		report.Checks, time.Since(start).Round(time.Millisecond), report.Tenants, report.Accounts, report.Transfers,
+		report.Holds)
 	if report.OK() {
 		fmt.Fprintln(e.out, "no violations")
 		return nil

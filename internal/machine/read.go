@@ -53,11 +53,11 @@ func (r *Reader) Machine(ctx context.Context, n Name, version int32) (Version, e
 	}
 	row, err := q.MachineGet(ctx, pg.Planned{DB: r.pool}, arg)
 	if errors.Is(err, pgx.ErrNoRows) {
-		f := notFound(n)
 		if version > 0 {
-			f = f.With("version", version)
+			return Version{}, NotFound.New("there is no version %d of machine %s", version, n.Machine).
+				With("machine", n.Machine).With("version", version)
 		}
-		return Version{}, f
+		return Version{}, notFound(n)
 	}
 	if err != nil {
 		return Version{}, err
