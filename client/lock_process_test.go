@@ -104,7 +104,7 @@ func TestTheLockOfAKilledHolderExpires(t *testing.T) {
 	h.signal(syscall.SIGKILL)
 	killed := time.Now()
 	l := mustLock(t, c, "a")
-	if took := time.Since(killed); took > 6*time.Second {
+	if took := time.Since(killed); took > 20*time.Second {
 		t.Errorf("took %v", took)
 	}
 	if err := l.Unlock(); err != nil {
