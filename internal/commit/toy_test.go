@@ -655,7 +655,7 @@ func wantReasons(t *testing.T, got map[string]int, want string) {
 // eventually polls until ok, or fails the test.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	timeout := time.After(15 * time.Second)
+	timeout := time.After(time.Minute)
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

@@ -89,7 +89,7 @@ func TestFenceCheckBlocksNewerFencesUntilCommit(t *testing.T) {
 			_, err := pool.Exec(ctx, "select mine.fence_check('a', $1)", first+1)
 			done <- err
 		}()
-		eventually(t, 5*time.Second, "the newer fence waits", func() bool {
+		eventually(t, 20*time.Second, "the newer fence waits", func() bool {
 			return count(t, pool, "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()") == 1
 		})
 		if err := old.Commit(ctx); err != nil {
@@ -116,7 +116,7 @@ func TestLeaseCheckHoldsTheLockUntilTheEnd(t *testing.T) {
 	if _, err := tx.Exec(ctx, "select lock_check(1, 'a', $1)", l.Fence); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 3*time.Second, "the lease lapses", func() bool {
+	eventually(t, 20*time.Second, "the lease lapses", func() bool {
 		l, err := p.reader.Get(ctx, lock.Key{Tenant: 1, Name: "a"})
 		return err == nil && l.Fence == 0
 	})

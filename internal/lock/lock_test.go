@@ -210,7 +210,7 @@ func TestAnExpiredLeaseCannotBeRenewedOrReleased(t *testing.T) {
 	a := p.must(p.acquire("a", "one", time.Second))
 	b := p.must(p.acquire("b", "one", time.Second))
 	c := p.must(p.acquire("c", "one", time.Second))
-	eventually(t, 3*time.Second, "the lease lapses", func() bool {
+	eventually(t, 20*time.Second, "the lease lapses", func() bool {
 		l, err := p.reader.Get(context.Background(), lock.Key{Tenant: 1, Name: "c"})
 		return err == nil && l.Fence == 0
 	})
@@ -373,7 +373,7 @@ func TestCleaningWaitsForBatches(t *testing.T) {
 		_, _ = p.do(ctx, caller(1), &lock.AcquireCommand{Caller: caller(1),
 			AcquireParams: params("stays", "two", time.Minute)})
 	}()
-	eventually(t, 5*time.Second, "the batch has entered", func() bool {
+	eventually(t, 20*time.Second, "the batch has entered", func() bool {
 		return count(t, super, `select count(*) from pg_locks where locktype = 'advisory' and classid = 77002 and mode = 'ShareLock' and granted
 			and pid <> pg_backend_pid() and database = (select oid from pg_database where datname = current_database())`) == 2
 	})

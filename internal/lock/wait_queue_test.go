@@ -75,7 +75,7 @@ func TestAHintWakesTheOtherProcess(t *testing.T) {
 		l := a.must(a.acquire("a", "one", time.Minute))
 		released := make(chan time.Time, 1)
 		go func() {
-			eventually(t, 5*time.Second, "the other process waits and listens", func() bool {
+			eventually(t, 20*time.Second, "the other process waits and listens", func() bool {
 				return count(t, super, "select count(*) from lock_waiters") == 1 &&
 					count(t, super, "select count(*) from pg_stat_activity where query = 'listen ledgerd_lock' and datname = current_database()") >= 1
 			})
@@ -110,7 +110,7 @@ func TestAnEndedWaitReportsPositionAndHolder(t *testing.T) {
 			t.Errorf("cancelled caller: %v", err)
 		}
 	})
-	eventually(t, 5*time.Second, "two waits",
+	eventually(t, 20*time.Second, "two waits",
 		func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 	_, err := p.wait(context.Background(), params("a", "three", time.Minute), 300*time.Millisecond)
 	if f := fault.Of(err); !fault.Is(err, lock.Held) || f.State["position"] != "2" || f.State["holder"] != "one" {
@@ -184,7 +184,7 @@ func TestADeadWaiterBlocksTheQueueOnlyUntilItsEntryExpires(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	go func() { _, _ = dead.wait(ctx, params("a", "dead", time.Minute), time.Minute) }()
-	eventually(t, 5*time.Second, "the first waits",
+	eventually(t, 20*time.Second, "the first waits",
 		func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 	dead.stop() // stops renewing its entry, and does not see its turn
 	if _, err := alive.release("a", l.Fence); err != nil {
@@ -269,7 +269,7 @@ func TestClosingEndsWaits(t *testing.T) {
 	super := pgtest.Pool(t, db.SuperDSN)
 	p.must(p.acquire("a", "one", time.Minute))
 	go func() {
-		eventually(t, 5*time.Second, "a call waits",
+		eventually(t, 20*time.Second, "a call waits",
 			func() bool { return count(t, super, "select count(*) from lock_waiters") == 1 })
 		close(p.closing)
 	}()
@@ -298,7 +298,7 @@ func TestAWaitOutlastsALostConnection(t *testing.T) {
 	waits := func() bool {
 		return count(t, super, "select count(*) from lock_waiters where alive_until > now()") == 1
 	}
-	eventually(t, 5*time.Second, "two waits", waits)
+	eventually(t, 20*time.Second, "two waits", waits)
 	net.setDown(true)
 	eventually(t, 10*time.Second, "the queue entry has expired", func() bool { return !waits() })
 	net.setDown(false)

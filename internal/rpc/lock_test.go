@@ -141,7 +141,7 @@ func TestTwoServersServeOneQueue(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		eventually(t, 5*time.Second, "the call is in the queue", s.waiting(n+1))
+		eventually(t, 20*time.Second, "the call is in the queue", s.waiting(n+1))
 	}
 	if got := ok(callers[1], "Lock.Get", &lockv1.GetRequest{Name: "a"},
 		new(lockv1.GetResponse)).GetLock(); got.GetWaiters() != 30 || got.GetFence() != first.GetFence() {
@@ -168,7 +168,7 @@ func TestStoppedServerLeavesTheLockQueue(t *testing.T) {
 			&lockv1.AcquireRequest{Name: "a", Wait: durationpb.New(time.Minute)})
 		gone <- err
 	}()
-	eventually(t, 5*time.Second, "the call waits", s.waiting(1))
+	eventually(t, 20*time.Second, "the call waits", s.waiting(1))
 	other.Server.Stop()
 	if err := <-gone; connect.CodeOf(err) != connect.CodeUnavailable {
 		t.Errorf("after Stop: %v", err)
@@ -189,7 +189,7 @@ func TestAcquireIsReplayedAfterAWait(t *testing.T) {
 	request := &lockv1.AcquireRequest{Name: "a", Holder: "me", Wait: durationpb.New(30 * time.Second)}
 	got := make(chan answer, 1)
 	go func() { got <- c.call(connectProto, "Lock.Acquire", request, "Idempotency-Key", "k") }()
-	eventually(t, 5*time.Second, "the call waits", s.waiting(1))
+	eventually(t, 20*time.Second, "the call waits", s.waiting(1))
 	c.releaseLock("a", first.GetFence())
 	a := <-got
 	again := c.call(connectProto, "Lock.Acquire", request, "Idempotency-Key", "k")
@@ -227,7 +227,7 @@ func TestWaitingCallsWithOneKeyAcquireOnce(t *testing.T) {
 	for n := range calls {
 		go func() { got <- callers[n%2].call(connectProto, "Lock.Acquire", request, "Idempotency-Key", "k") }()
 	}
-	eventually(t, 5*time.Second, "all wait", s.waiting(calls))
+	eventually(t, 20*time.Second, "all wait", s.waiting(calls))
 	released := time.Now()
 	callers[0].releaseLock("a", first.GetFence())
 	var one answer
@@ -277,7 +277,7 @@ func TestHoldRenewsUntilTheStreamEnds(t *testing.T) {
 		t.Errorf("while it is held: %s %s", a.Code, a.Message)
 	}
 	cancel()
-	eventually(t, 2*time.Second, "it is free",
+	eventually(t, 20*time.Second, "it is free",
 		func() bool { return s.Count("select count(*) from lock_locks where state = 'held'") == 0 })
 
 	// A stream that has lost its lock ends.
@@ -349,7 +349,7 @@ func TestPoliciesDoNotApplyToTheReleaseOfHold(t *testing.T) {
 	if text := holdOnce(c, &lockv1.HoldRequest{Name: "a"}); strings.HasPrefix(text, "error") {
 		t.Fatal(text)
 	}
-	eventually(t, 5*time.Second, "it is released",
+	eventually(t, 20*time.Second, "it is released",
 		func() bool { return s.Count("select count(*) from lock_locks where state = 'free'") == 1 })
 	if a := c.call(connectProto, "Lock.Acquire",
 		&lockv1.AcquireRequest{Name: "a"}); a.Reason(t) != "IDEMPOTENCY_KEY_MISSING" {
@@ -379,7 +379,7 @@ func TestCancelledHoldLeavesNoLock(t *testing.T) {
 			work.Wait()
 		}
 	}
-	eventually(t, 5*time.Second, "none is held",
+	eventually(t, 20*time.Second, "none is held",
 		func() bool { return s.Count("select count(*) from lock_locks where state = 'held'") == 0 })
 	if n := s.Count("select count(*) from lock_locks"); n < 20 {
 		t.Errorf("only %d were ever held", n)

@@ -406,7 +406,7 @@ func TestLostFenceLeavesTheRowAlone(t *testing.T) {
 	}
 	p.Take([]*send.Job{park, again})
 	lost := func(at string) float64 { return counted(t, registry, "ledgerd_notify_lost_fences_total", at) }
-	for end := time.Now().Add(5 * time.Second); lost("mark") != 1 || lost("finish") != 1; {
+	for end := time.Now().Add(20 * time.Second); lost("mark") != 1 || lost("finish") != 1; {
 		if time.Now().After(end) {
 			t.Fatalf("lost fences: %v to mark, %v to finish", lost("mark"), lost("finish"))
 		}

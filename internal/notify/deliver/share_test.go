@@ -339,7 +339,7 @@ func TestHintsReachOtherProcesses(t *testing.T) {
 		ids := o.put(1, message{tenant: 7})
 		begun := time.Now()
 		maker.Due(7)
-		o.waitFor(n+1, 5*time.Second, "notify_events where kind = 'sent'")
+		o.waitFor(n+1, 20*time.Second, "notify_events where kind = 'sent'")
 		waits = append(waits, s.times[send.Keys("").Of(7, ids[0])].Sub(begun))
 		pass(600 * time.Millisecond)
 	}
@@ -407,7 +407,7 @@ func TestOpenSnapshotDoesNotSlowPolls(t *testing.T) {
 		ids := o.put(1, message{})
 		begun := time.Now()
 		p.Due(1)
-		o.waitFor(0, 5*time.Second, "notify_queue")
+		o.waitFor(0, 20*time.Second, "notify_queue")
 		worst = max(worst, s.times[send.Keys("").Of(1, ids[0])].Sub(begun))
 	}
 	looked := read() - before
