@@ -52,14 +52,13 @@ func (e *Engine[T]) write() {
 			putBack(conn)
 			continue
 		}
-		jobs = e.setAside(jobs, e.blocked.known())
 		m := mode{ticket: ticket}
 		if err != nil {
 			e.latches.pass(ticket)
 			m.ticket = 0
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
-		putBack(e.run(conn, jobs, m))
+		putBack(e.run(conn, e.setAside(jobs, e.blocked.known()), m))
 		e.queue.done(ticket, big)
 	}
 }
