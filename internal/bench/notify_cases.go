@@ -60,7 +60,7 @@ func (b *notifyBench) delivered(ctx context.Context, within time.Duration) error
 	if err := b.arrive(ctx, within); err != nil {
 		return err
 	}
-	for end := time.Now().Add(b.options.Lease + 10*time.Second); ; pause(ctx, 5*time.Millisecond) {
+	for end := time.Now().Add(b.options.Lease + time.Minute); ; pause(ctx, 5*time.Millisecond) {
 		left, err := b.left(ctx)
 		if err != nil || left == 0 {
 			return err

@@ -17,8 +17,8 @@ type blockedJobs[T any] struct {
 	mu       sync.Mutex
 	found    []*job[T]   // found blocked, each in an attempt of its own
 	untried  []*job[T]   // set aside without an attempt
-	held     hashes      // of the found jobs: one of them is held, the others may be
-	free     hashes      // of batches that a search committed since the goroutine began: never in held
+	held     hashes      // rows and names of the found jobs, except free ones: each of these jobs has one that is held
+	free     hashes      // of batches that searches committed since the goroutine began
 	retrying atomic.Bool // the goroutine runs; set under mu
 }
 
@@ -58,17 +58,21 @@ func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *
 
 // block moves a job without effect to the blocked jobs.
 func (e *Engine[T]) block(j *job[T], s *search) {
-	rows := e.rowsOf(j)
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
-	for _, h := range rows {
-		if _, ok := e.blocked.free[h]; !ok {
-			s.held[h] = struct{}{}
-			e.blocked.held[h] = struct{}{}
-		}
-	}
+	e.hold(j, s.held)
+	e.hold(j, e.blocked.held)
 	e.blocked.found = append(e.blocked.found, j)
 	e.startRetry(j)
+}
+
+// hold adds what a blocked job needs and is not known to be free. It is called under e.blocked.mu.
+func (e *Engine[T]) hold(j *job[T], held hashes) {
+	for _, h := range e.rowsOf(j) {
+		if _, ok := e.blocked.free[h]; !ok {
+			held[h] = struct{}{}
+		}
+	}
 }
 
 // setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. The jobs have
@@ -106,7 +110,7 @@ func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	return slices.Concat(l.shared, l.owned)
 }
 
-// known returns what the last retry found held, or nil.
+// known returns a search that begins with what is known to be held, or nil if no job is blocked.
 func (b *blockedJobs[T]) known() *search {
 	if !b.retrying.Load() {
 		return nil
@@ -141,7 +145,9 @@ func (e *Engine[T]) startRetry(jobs ...*job[T]) {
 	}
 }
 
-// retryBlocked looks at the blocked jobs anew each time: what was held may be free, and what was free held.
+// retryBlocked tries all blocked jobs again in each round, by a search that knows nothing yet. What was free once is
+// not taken for held again while there are blocked jobs: a job that needs both a held row and one that many share would
+// otherwise set these aside again and again.
 func (e *Engine[T]) retryBlocked() {
 	defer e.writers.Done()
 	for {
@@ -152,7 +158,7 @@ func (e *Engine[T]) retryBlocked() {
 			putBack(e.run(nil, jobs[:n:n], mode{search: s}))
 			jobs = e.setAside(jobs[n:], s)
 		}
-		if e.stopRetry(s) {
+		if e.stopRetry() {
 			return
 		}
 	}
@@ -167,17 +173,19 @@ func (e *Engine[T]) takeBlocked() []*job[T] {
 	return jobs
 }
 
-// stopRetry keeps what a round found held, and reports whether the goroutine may end: no job is blocked.
-func (e *Engine[T]) stopRetry(s *search) bool {
+// stopRetry ends a round, and reports whether the goroutine may end: no job is blocked.
+func (e *Engine[T]) stopRetry() bool {
 	b := &e.blocked
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held = s.held
-	maps.DeleteFunc(b.held, func(h uint64, _ struct{}) bool { _, ok := b.free[h]; return ok })
+	b.held = hashes{}
 	if len(b.found)+len(b.untried) > 0 {
+		for _, j := range b.found {
+			e.hold(j, b.held)
+		}
 		return false
 	}
-	b.held, b.free = hashes{}, hashes{}
+	b.free = hashes{}
 	b.retrying.Store(false)
 	return true
 }

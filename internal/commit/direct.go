@@ -22,8 +22,7 @@ type Direct struct {
 // DirectTx is a Tx whose commands can do more when they run alone.
 type DirectTx interface {
 	Tx
-	// SetDirect is called before Need in the transaction of a direct command. One that runs in a batch after all finds
-	// a Tx like any other.
+	// SetDirect is called before Need in the transaction of a direct command, but not if it runs in a batch after all.
 	SetDirect()
 }
 
@@ -33,8 +32,8 @@ const MaxDirect = 16
 // maxTenantDirect bounds those of one tenant: behind a lock that is held for long, three tenants cannot fill all.
 const maxTenantDirect = 5
 
-// maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain: a row that is held for
-// long makes no server unready, and holds up no stop.
+// maxDirectWait bounds one wait for a lock. It is far below stuckAfter and the time to drain, so that a row that is
+// held for long neither makes the server unready nor delays its stop.
 const maxDirectWait = 1500 * time.Millisecond
 
 // dispatch queues jobs for batches, and runs the direct ones.
@@ -71,14 +70,14 @@ func (e *Engine[T]) writeDirect(j *job[T]) {
 }
 
 // runDirect runs a job alone, and reports whether to try again. After a failure that is not about its rows the job runs
-// in a batch.
+// here as a batch of one, with latches.
 func (e *Engine[T]) runDirect(j *job[T]) (again bool) {
 	jobs := []*job[T]{j}
 	conn, err := e.connect()
 	defer func() { putBack(conn) }()
 	for err == nil {
 		left := time.Until(j.deadline)
-		wait := min(left-left/8, maxDirectWait) // time is left to say that the rows are locked
+		wait := min(left-left/8, maxDirectWait) // an eighth is left to answer ROWS_LOCKED
 		if wait < time.Millisecond {
 			break
 		}

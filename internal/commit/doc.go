@@ -36,7 +36,7 @@
 //
 // Engine.dispatch passes a job with Submission.Direct to a slot instead (direct.go). runDirect makes attempts of this
 // one job, without latches, until it has an answer or its tries are over. After a failure that is not about its rows
-// the job runs in a batch.
+// the job runs there as a batch of one.
 //
 // # Promises
 //

@@ -50,7 +50,7 @@ type Engine[T Tx] struct {
 	pace     pace
 	slots    slots[T]
 	writers  sync.WaitGroup
-	ended    chan struct{} // closed when the writers are gone
+	ended    chan struct{} // closed when writers, direct commands and retries have ended
 }
 
 // New starts an engine.

@@ -15,7 +15,7 @@ import (
 type job[T any] struct {
 	Submission[T]
 	state    atomic.Int32
-	blocked  atomic.Bool // its last attempt failed on a lock that another transaction holds
+	blocked  atomic.Bool // it was set aside, or timed out on a lock: then its time ends with ROWS_LOCKED
 	left     atomic.Bool // its caller has left, with OUTCOME_UNKNOWN
 	wait     *waiter
 	lane     *lane[T]

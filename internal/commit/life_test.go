@@ -58,16 +58,16 @@ func TestDrainAnswersAdmittedCallsAndRefusesOthers(t *testing.T) {
 	e := w.engine()
 	end := w.holder("select from toy_counters where id = 'c1' for update")
 	// One call is blocked until its deadline, with two calls of the same key parked behind it.
-	held := e.start(within(t, 3*time.Second), keyed("k", add("c1", 1)))
+	held := e.start(within(t, 8*time.Second), keyed("k", add("c1", 1)))
 	eventually(t, "the call is blocked", func() bool { return e.blocked.retrying.Load() })
 	var behind [2]<-chan answer
 	for i := range behind {
-		behind[i] = e.start(within(t, 20*time.Second), keyed("k", add("c1", 1)))
+		behind[i] = e.start(within(t, time.Minute), keyed("k", add("c1", 1)))
 	}
 	eventually(t, "two are parked", func() bool { return parkedBehind(e, "k") == 2 })
 	var taken []<-chan answer
 	for range 100 {
-		taken = append(taken, e.start(within(t, 20*time.Second), submission(add("c0", 1))))
+		taken = append(taken, e.start(within(t, time.Minute), submission(add("c0", 1))))
 	}
 	eventually(t, "a caller is answered", func() bool { return w.value("c0") > 1_000_000 })
 	drained := make(chan error, 1)

@@ -207,7 +207,8 @@ func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, big bool
 	return batch, ticket, big
 }
 
-// endExclusive allows other batches beside an exclusive one that is being bisected, which may take long.
+// endExclusive lets other batches run before the exclusive one, if there is any, is done. It is called before a batch
+// is bisected, which may take long.
 func (q *queue[T]) endExclusive() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -255,8 +256,8 @@ func (q *queue[T]) share(exclusive bool) int {
 	return min(q.batchRows(), max(minShare, (q.rows+q.writers-1)/q.writers))
 }
 
-// batchRows bounds a batch. A call waits for the batches before it and for all of its own: where several tenants have
-// jobs, half the rows halve what a tenant's flood costs the others.
+// batchRows bounds a batch. While several tenants have jobs, batches are half as large, so that a call waits half as
+// long for the batch of another tenant.
 func (q *queue[T]) batchRows() int {
 	if len(q.tenants) > 1 {
 		return q.limits.BatchRows / 2

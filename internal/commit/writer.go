@@ -126,7 +126,7 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			return e.runHalves(conn, jobs, m.search)
 		case raced:
 			if races++; races == maxRaces {
-				return e.refuseRaced(conn, jobs, err)
+				return e.refuseRaced(conn, jobs, err, m.search)
 			}
 			if jobs = e.pause(jobs, rand.N(time.Duration(races)*4*time.Millisecond), err); len(jobs) == 0 {
 				return conn
@@ -263,9 +263,9 @@ func (e *Engine[T]) runHalves(conn *pgxpool.Conn, jobs []*job[T], s *search) *pg
 }
 
 // refuseRaced halves a batch that lost too many races. A single command is refused.
-func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error) *pgxpool.Conn {
+func (e *Engine[T]) refuseRaced(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
 	if len(jobs) > 1 {
-		return e.runHalves(conn, jobs, nil)
+		return e.runHalves(conn, jobs, s)
 	}
 	e.log.Error("a command was refused after losing five races for its rows", "command",
 		fmt.Sprintf("%T", jobs[0].Command),

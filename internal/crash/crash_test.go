@@ -34,8 +34,8 @@ const (
 	users    = 20
 	callers  = 16
 	killFor  = 12 * time.Second
-	enough   = 200              // definite answers during the kills
-	patience = 60 * time.Second // for these answers, and for a definite answer after the kills
+	enough   = 200             // definite answers during the kills
+	patience = 3 * time.Minute // for these answers, and for a definite answer after the kills
 )
 
 // attempt is one transfer, or two transfers in different assets with a submit token and a message that must

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ledgerd/ledgerd/internal/amount"
 	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // CaptureParams describe a capture.
@@ -80,7 +81,8 @@ func (c *CaptureCommand) Apply(tx *Tx) (any, error) {
 		return nil, notFound(to)
 	}
 	if to == from {
-		return nil, DestinationMissing.New("a capture cannot pay the account of its hold")
+		return nil, fault.FieldInvalid.New("to: a capture cannot pay the account of its hold").
+			WithField("to", "must not be the account of the hold")
 	}
 	n := h.Remaining()
 	if c.Amount != nil {

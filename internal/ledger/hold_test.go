@@ -117,7 +117,7 @@ func TestCaptureIsRefused(t *testing.T) {
 		{"biz_no of another thing before the hold", capture("taken", "none", "1"), BizNoExistsDifferent},
 		{"no such hold", capture("x", "none", "1"), HoldNotFound},
 		{"no destination", capture("x", "aimless", "1"), DestinationMissing},
-		{"to itself", capture("x", "h", "1", to("ann")), DestinationMissing},
+		{"to itself", capture("x", "h", "1", to("ann")), fault.FieldInvalid},
 		{"destination not found", capture("x", "h", "1", to("nobody")), AccountNotFound},
 		{"too precise", capture("x", "h", "0.001"), AmountTooPrecise},
 		{"more than remains", capture("x", "h", "60.01"), CaptureExceedsHold},

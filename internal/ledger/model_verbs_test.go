@@ -91,7 +91,7 @@ func (m *model) capture(o op) string {
 		return "ACCOUNT_NOT_FOUND"
 	}
 	if to == h.account() {
-		return "DESTINATION_MISSING"
+		return "FIELD_INVALID"
 	}
 	n := minus(h.amount, h.captured)
 	if p.amount != "" {

@@ -112,7 +112,7 @@ func (c *compiler) readMoves(path string) {
 }
 
 func (c *compiler) readConditions(at string, a *Allowed) {
-	if slices.Contains(a.By, Flow) && len(a.By) > 1 {
+	if slices.Contains(a.By, ByFlow) && len(a.By) > 1 {
 		c.bad(at+"by", "must not name others beside ACTOR_FLOW")
 	}
 	if len(a.Principals) > MaxPrincipals {

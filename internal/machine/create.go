@@ -54,12 +54,12 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 	v.Instance = Instance{Key: c.row.Key, ID: tx.ID(), Version: m.Number, Owner: c.Owner, OwnTimer: c.Timer,
 		CreatedAt: tx.Now}
 	v.def = def
-	tx.enter(c.row, step{to: def.initial.Name, actor: Caller, cause: CauseBirth, caller: c.Caller})
+	tx.enter(c.row, step{to: def.initial.Name, actor: ByCaller, cause: CauseBirth, caller: c.Caller})
 	return v.Instance, nil
 }
 
 func (c *CreateCommand) repeat(tx *Tx) (any, error) {
-	v, err := tx.found(c.row, c.Caller)
+	v, err := tx.current(c.row, c.Caller)
 	if err != nil {
 		return nil, err
 	}

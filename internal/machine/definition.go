@@ -34,7 +34,7 @@ type Allowed struct {
 	From       []string `json:"from"`
 	To         string   `json:"to,omitempty"`
 	Back       bool     `json:"back,omitempty"`       // to the state that the instance came from, instead of To
-	By         []Actor  `json:"by,omitempty"`         // empty: Caller
+	By         []Actor  `json:"by,omitempty"`         // empty: ByCaller
 	Principals []string `json:"principals,omitempty"` // empty: all
 	Require    []string `json:"require,omitempty"`    // names of inputs, or ReasonInput
 	StayMs     int64    `json:"stay_ms,omitempty"`
@@ -48,11 +48,11 @@ func (a *Allowed) Stay() time.Duration { return time.Duration(a.StayMs) * time.M
 type Actor string
 
 const (
-	Caller Actor = "caller"
+	ByCaller Actor = "caller"
 	// ByTimer is the timer of a state.
 	ByTimer Actor = "timer"
-	// Flow is a flow of ledgerd, which moves the instance together with other rows. Callers may not.
-	Flow Actor = "flow"
+	// ByFlow is a flow of ledgerd, which moves the instance together with other rows. Callers may not.
+	ByFlow Actor = "flow"
 )
 
 // ReasonInput in Allowed.Require means that the move needs a reason.
@@ -89,7 +89,7 @@ type move struct {
 // by reports whether an actor may make the move.
 func (m move) by(a Actor) bool {
 	if len(m.By) == 0 {
-		return a == Caller
+		return a == ByCaller
 	}
 	for _, by := range m.By {
 		if by == a {

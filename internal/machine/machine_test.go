@@ -244,7 +244,7 @@ func TestInvalidDefinitionsAreRefused(t *testing.T) {
 		"definition.moves[4].from[0]":      func(d *machine.Definition) { d.Moves[4].From[0] = "pending" },
 		"definition.moves[0].from":         func(d *machine.Definition) { d.Moves[0].From = nil },
 		"definition.moves[5].stay":         func(d *machine.Definition) { d.Moves[5].StayMs = -1 },
-		"definition.moves[6].by":           func(d *machine.Definition) { d.Moves[6].By = append(d.Moves[6].By, machine.Caller) },
+		"definition.moves[6].by":           func(d *machine.Definition) { d.Moves[6].By = append(d.Moves[6].By, machine.ByCaller) },
 		"definition.moves[2].require[0]":   func(d *machine.Definition) { d.Moves[2].Require[0] = "tracking no" },
 		"definition.moves[2].publish":      func(d *machine.Definition) { d.Moves[2].Publish = "order paid" },
 		"definition.moves[2].principals":   func(d *machine.Definition) { d.Moves[2].Principals = make([]string, 33) },

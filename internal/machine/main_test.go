@@ -73,13 +73,13 @@ func order() *machine.Definition {
 			{Name: "refunded"}, {Name: "cancelled"}, {Name: "settled"}},
 		Moves: []machine.Allowed{
 			{From: []string{"pending"}, To: "paid"},
-			{From: []string{"pending"}, To: "cancelled", By: []machine.Actor{machine.Caller, machine.ByTimer}},
+			{From: []string{"pending"}, To: "cancelled", By: []machine.Actor{machine.ByCaller, machine.ByTimer}},
 			{From: []string{"paid"}, To: "shipped", Principals: []string{"logistics"},
 				Require: []string{"tracking_no", machine.ReasonInput}},
 			{From: []string{"paid", "shipped"}, To: "refunding"},
 			{From: []string{"refunding"}, Back: true},
 			{From: []string{"refunding"}, To: "refunded", StayMs: 60 * 60 * 1000},
-			{From: []string{"refunding"}, To: "settled", By: []machine.Actor{machine.Flow}},
+			{From: []string{"refunding"}, To: "settled", By: []machine.Actor{machine.ByFlow}},
 		}}
 }
 

@@ -123,7 +123,7 @@ func (m *model) move(c *machine.MoveCommand) string {
 	switch {
 	case a == nil:
 		return "MOVE_NOT_ALLOWED"
-	case len(a.By) > 0 && !slices.Contains(a.By, machine.Caller),
+	case len(a.By) > 0 && !slices.Contains(a.By, machine.ByCaller),
 		len(a.Principals) > 0 && !slices.Contains(a.Principals, c.Principal):
 		return "MOVE_NOT_YOURS"
 	case len(a.Require) > 0 && c.Inputs["x"] == "", back && c.From == "" && c.Revision == 0:
@@ -167,9 +167,9 @@ func anyDefinition(r *rapid.T) *machine.Definition {
 			case 2:
 				a.StayMs = rapid.Int64Range(1, 30).Draw(r, "stay") * 60_000
 			case 3:
-				a.By = []machine.Actor{machine.Flow}
+				a.By = []machine.Actor{machine.ByFlow}
 			case 4, 5:
-				a.By = []machine.Actor{machine.Caller, machine.ByTimer}
+				a.By = []machine.Actor{machine.ByCaller, machine.ByTimer}
 				d.States[i].Timer = &machine.Timer{AfterMs: rapid.Int64Range(1, 40).Draw(r, "after") * 60_000, To: to}
 			}
 			d.Moves = append(d.Moves, a)

@@ -38,7 +38,7 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 	if !c.row.Exists {
 		return nil, instanceNotFound(c.row.Key)
 	}
-	v, err := tx.found(c.row, c.Caller)
+	v, err := tx.current(c.row, c.Caller)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +60,8 @@ func (c *MoveCommand) Apply(tx *Tx) (any, error) {
 	if err := c.checkConditions(v, m, tx.Now); err != nil {
 		return nil, err
 	}
-	tx.enter(c.row, step{to: c.To, actor: Caller, cause: c.Cause, reason: c.Reason, inputs: c.Inputs, caller: c.Caller,
-		publish: m.Publish})
+	tx.enter(c.row, step{to: c.To, actor: ByCaller, cause: c.Cause, reason: c.Reason, inputs: c.Inputs,
+		caller: c.Caller, publish: m.Publish})
 	return v.Instance, nil
 }
 
@@ -88,7 +88,7 @@ func (c *MoveCommand) allowed(v *stored) (move, error) {
 
 // checkConditions checks the conditions of a move on its caller.
 func (c *MoveCommand) checkConditions(v *stored, m move, now time.Time) error {
-	if !m.by(Caller) || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
+	if !m.by(ByCaller) || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
 		return v.fault(NotYours, "%s may not move instance %s from %s to %s", c.Principal, c.Key, v.def.label(v.State),
 			v.def.label(c.To))
 	}

@@ -29,7 +29,7 @@ func (c *FireCommand) Apply(tx *Tx) (any, error) {
 		return false, nil
 	}
 	before := c.row.Value.Revision
-	v, err := tx.found(c.row, c.Caller)
+	v, err := tx.current(c.row, c.Caller)
 	if err != nil {
 		return nil, err
 	}

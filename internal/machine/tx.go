@@ -208,9 +208,9 @@ func (tx *Tx) definition(def *compiled, h hash) (*compiled, error) {
 	return nil, fmt.Errorf("machine: definition %x is missing", h[:4])
 }
 
-// found returns an existing instance, moved by its timer if that has fired. Every command that has an instance calls
-// it first.
-func (tx *Tx) found(r *row, c commit.Caller) (*stored, error) {
+// current makes the move of a timer that has fired, then returns the instance. Every command calls it before it reads
+// the state.
+func (tx *Tx) current(r *row, c commit.Caller) (*stored, error) {
 	v := &r.Value
 	if _, err := tx.definition(v.def, v.hash); err != nil {
 		return nil, err

@@ -236,7 +236,7 @@ func (s *step) wrapFault(err error) error {
 	return &own
 }
 
-// Count counts, in all operations, the effects that survive a failure of the Execute.
+// Count makes the effects of all operations that survive a failure of the Execute.
 func (e *execute) Count(tx *flow.Tx) (counted bool) {
 	for i := range e.steps {
 		if c, ok := e.steps[i].change.command.(commit.Counted[*flow.Tx]); ok && c.Count(tx) {

@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/machine"
 )
 
-var actors = map[pb.Actor]machine.Actor{pb.Actor_ACTOR_CALLER: machine.Caller, pb.Actor_ACTOR_TIMER: machine.ByTimer,
-	pb.Actor_ACTOR_FLOW: machine.Flow}
+var actors = map[pb.Actor]machine.Actor{pb.Actor_ACTOR_CALLER: machine.ByCaller, pb.Actor_ACTOR_TIMER: machine.ByTimer,
+	pb.Actor_ACTOR_FLOW: machine.ByFlow}
 
 var actorNames = inverse(actors)
 

@@ -82,7 +82,8 @@ type result[R proto.Message] struct {
 // operations has all operations that an Execute supports, by the name of their request.
 var operations = map[protoreflect.FullName]operation[proto.Message, proto.Message]{}
 
-// register adds an operation for Execute. Call it only to initialize package-level variables.
+// register adds an operation for Execute, which uses only those parts of the mutation that are copied here: the others
+// are about a lone call. Call it only to initialize package-level variables.
 func register[Q, R proto.Message](name string, read func(*call, *decoder, Q) mutation[R]) operation[Q, R] {
 	var request Q
 	var response R

@@ -18,8 +18,9 @@ var strategies = map[string]pb.Strategy{
 
 var strategyNames = inverse(strategies)
 
-// byStrategy returns how a lone command runs: by the strategy that the call names, or by that of its item. The latter
-// yields to a batch where the command is not alone; one that the call names does not, and standsAlone is its field.
+// byStrategy returns how a command runs outside an Execute and without token and claim: by the strategy that the call
+// names, or else by that of its item. Elsewhere the strategy of the item is ignored, and one that the call names is
+// refused: standsAlone is its field.
 func byStrategy(cmd *stock.ReserveCommand, r interface {
 	GetStrategy() pb.Strategy
 	GetTries() int32

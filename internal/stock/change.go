@@ -68,14 +68,14 @@ func (c *ChangeCommand) add(tx *Tx) error {
 	rows, left := c.item.rows[:c.item.rows[0].segments], c.Quantity
 	for n, s := range rows {
 		if units := left / int64(len(rows)-n); units > 0 {
-			tx.change(s).restock(units)
+			tx.change(s).addStock(units)
 			left -= units
 		}
 	}
 	return nil
 }
 
-func (s *segment) restock(units int64) {
+func (s *segment) addStock(units int64) {
 	s.Available += units
 	s.Stocked += units
 }
@@ -89,7 +89,7 @@ func (c *ChangeCommand) remove(tx *Tx) error {
 	}
 	for _, s := range c.item.rows {
 		if units := min(left, s.Available); units > 0 {
-			tx.change(s).restock(-units)
+			tx.change(s).addStock(-units)
 			left -= units
 		}
 	}

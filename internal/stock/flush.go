@@ -11,8 +11,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/stock/internal/db"
 )
 
-// Flush writes the changes, table by table. Write updates existing segments, but Flush does so in a direct transaction:
-// it may have locked none of them yet, and rows come before names.
+// Flush writes the changes, table by table. Write updates existing segments, but Flush does so in a direct transaction
+// over one segment: it may not have locked it yet, and rows come before names.
 func (tx *Tx) Flush(p *commit.Pipe) {
 	switch tx.strategy {
 	case Batched:

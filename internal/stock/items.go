@@ -120,20 +120,21 @@ func (s *segment) written() pgtype.Uint32 {
 	return pgtype.Uint32{Uint32: s.xmin, Valid: true}
 }
 
-// Confirm locks all segments that the batch read, in the global lock order, if Write does not update some of them.
+// Confirm locks all segments that the batch read, in the global lock order, and checks that they are as they were read.
+// If the batch has changed all of them, Write does both.
 func (tx *Tx) Confirm(p *commit.Pipe) {
 	var arg db.ItemConfirmParams
-	seen := false
+	unchanged := false
 	for _, s := range tx.segments {
 		if s.found {
 			arg.Tenants = append(arg.Tenants, s.Tenant)
 			arg.Items = append(arg.Items, s.Item)
 			arg.Segment = append(arg.Segment, s.number)
 			arg.Writers = append(arg.Writers, s.written())
-			seen = seen || !s.dirty
+			unchanged = unchanged || !s.dirty
 		}
 	}
-	if !seen {
+	if !unchanged {
 		return
 	}
 	p.Queue(func(d commit.DB) error {
@@ -142,7 +143,7 @@ func (tx *Tx) Confirm(p *commit.Pipe) {
 	})
 }
 
-// Write updates the changed segments. A direct transaction has done so in Flush.
+// Write updates the changed segments. A direct transaction over one segment has done so in Flush.
 func (tx *Tx) Write(p *commit.Pipe) {
 	if tx.strategy == Batched {
 		tx.updateSegments(p)

@@ -154,14 +154,16 @@ type item struct {
 // segment returns the row of a segment.
 func (i *item) segment(n int16) *segment { return i.rows[n-i.rows[0].number] }
 
-// ready checks that the item exists, that all of its segments are loaded, and that no due reservation is left.
+// ready checks that the item exists, that all of its segments are loaded, and that no due reservation is left. If
+// segments are missing, the next attempt loads them.
 func (i *item) ready() error {
 	first := i.rows[0]
 	switch {
 	case !first.found:
 		return itemNotFound(i.Item)
 	case !i.alone && !i.whole():
-		known.learn(i.ItemKey, layout{int(first.segments), first.strategy}) // it may have been taken over
+		// load does that too, but not for rows taken over
+		known.learn(i.ItemKey, layout{int(first.segments), first.strategy})
 		return commit.ErrMoreRows
 	case i.lapsing:
 		return commit.ErrLater

@@ -81,7 +81,7 @@ func (tx *Tx) level(i *item) {
 		units := left / int64(len(rows)-n)
 		left -= units
 		if units != s.Available {
-			tx.change(s).restock(units - s.Available)
+			tx.change(s).addStock(units - s.Available)
 		}
 	}
 }
@@ -128,5 +128,6 @@ func (k *layouts) learn(i ItemKey, l layout) {
 	}
 }
 
-// StrategyOf returns the item's own strategy, as far as this process knows: a change counts here after one more call.
+// StrategyOf returns the item's own strategy, as far as this process knows. The first call after a change may run by
+// the old one: it loads the item, and so the process learns of the change.
 func StrategyOf(i ItemKey) string { return known.get(i).strategy }

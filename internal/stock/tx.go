@@ -16,11 +16,11 @@ type Tx struct {
 	now      time.Time
 	newID    func() int64
 	direct   bool
-	strategy string // of a direct transaction that uses one segment; Batched if it locks all, and otherwise
+	strategy string // of a direct transaction over one segment; else Batched
 
 	items     map[ItemKey]*item
 	segments  []*segment // of all items; in lock order from Lock or Read on
-	contested bool       // direct transactions use some of the items
+	contested bool       // the own strategy of some of the items, as last known, is direct
 
 	details      commit.Rows[ItemKey, Details]
 	puts         bool // items are created or described anew

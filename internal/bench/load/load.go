@@ -73,8 +73,8 @@ type meter struct {
 	firstError                  string
 }
 
-// maxWindows bounds how often a window is extended.
-const maxWindows = 10
+// maxExtended bounds a window that is extended.
+const maxExtended = 30 * time.Second
 
 // idle reports that no call has ended in the window, and none has failed.
 func (m *meter) idle() bool {
@@ -111,7 +111,8 @@ func Measure(ctx context.Context, calls []func() Outcome, warmup, window time.Du
 	begin := time.Now()
 	m.window.Store(true)
 	// If a call takes longer than the window, extend the window, so that slow machines are measured too.
-	for windows := 0; windows == 0 || windows < maxWindows && m.idle() && ctx.Err() == nil; windows++ {
+	wait(ctx, window)
+	for m.idle() && time.Since(begin) < maxExtended && ctx.Err() == nil {
 		wait(ctx, window)
 	}
 	m.window.Store(false)

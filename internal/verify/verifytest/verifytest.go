@@ -260,7 +260,7 @@ func (b *Books) machine() {
 		States: []machine.State{{Name: "open", Initial: true,
 			Timer: &machine.Timer{AfterMs: 3_600_000, To: "closed", Reason: "no answer"}}, {Name: "closed"}},
 		Moves: []machine.Allowed{
-			{From: []string{"open"}, To: "closed", By: []machine.Actor{machine.Caller, machine.ByTimer}},
+			{From: []string{"open"}, To: "closed", By: []machine.Actor{machine.ByCaller, machine.ByTimer}},
 			{From: []string{"closed"}, Back: true}}})))
 	b.ask("req-ticket", flow.Machine(&machine.CreateCommand{Caller: caller(Demo, "req-ticket"),
 		CreateParams: machine.CreateParams{Machine: "ticket", Key: "7", Owner: "user:1"}}))

@@ -51,7 +51,8 @@ type Instance struct {
 	TimerTo string `protobuf:"bytes,11,opt,name=timer_to,json=timerTo,proto3" json:"timer_to,omitempty"`
 	// Time of its creation.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	// Time at which it got into its state.
+	// Time at which it got into its state: for a timer's move that is not recorded yet the time of the timer, and from then
+	// on the time of recording.
 	UpdateTime    *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=update_time,json=updateTime,proto3" json:"update_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
