@@ -2,6 +2,7 @@ package commit
 
 import (
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -28,38 +29,54 @@ type hashes map[uint64]struct{}
 // search is a bisection for the jobs that need a lock of another transaction. Once it has found one, it sets aside the
 // remaining jobs that share a row or name with it: bisecting all jobs that need one held row would take two lock
 // timeouts for each of them.
-type search struct{ held hashes }
+type search struct {
+	held hashes
+	most int // jobs that it may still find: then it sets all others aside
+}
+
+// maxFound bounds the search of a writer: another transaction may hold a thousand rows, and other callers wait for the
+// writer.
+const maxFound = 4
 
 // blockedPause is the pause between retries, plus a jitter of up to the same length.
 const blockedPause = 20 * time.Millisecond
 
 // runSearch bisects a batch, left to right, to find the jobs that need a lock of another transaction, and blocks these.
-// It fails a job whose deadline leaves no time for another attempt. s is nil at the start of a search.
+// s is nil at the start of a search.
 func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
-	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
-	jobs = slices.DeleteFunc(jobs, func(j *job[T]) bool {
-		over := (j.blocked.Load() || len(jobs) == 1) && j.deadline.Before(enough)
-		if over {
-			e.fail(j, rowsLocked(err))
-		}
-		return over
-	})
 	if s == nil {
-		s = &search{held: hashes{}}
+		s = &search{held: hashes{}, most: maxFound}
 	}
 	if len(jobs) != 1 {
 		e.queue.endExclusive()
 		return e.runHalves(conn, jobs, s)
 	}
 	unclaim(jobs)
-	e.block(jobs[0], s)
+	jobs[0].blocked.Store(true)
+	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
+		e.block(jobs[0], s)
+	}
 	return conn
+}
+
+// failLate fails the blocked jobs whose deadline leaves no time for another attempt, and returns the others. One that
+// ended during an attempt would be answered with OUTCOME_UNKNOWN.
+func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
+	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
+	return slices.DeleteFunc(jobs, func(j *job[T]) bool {
+		late := j.blocked.Load() && j.deadline.Before(enough)
+		if late && j.state.CompareAndSwap(waiting, claimed) {
+			e.fail(j, rowsLocked(err))
+		}
+		return late
+	})
 }
 
 // block moves a job without effect to the blocked jobs.
 func (e *Engine[T]) block(j *job[T], s *search) {
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
+	s.most--
 	e.hold(j, s.held)
 	e.hold(j, e.blocked.held)
 	e.blocked.found = append(e.blocked.found, j)
@@ -75,15 +92,15 @@ func (e *Engine[T]) hold(j *job[T], held hashes) {
 	}
 }
 
-// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. The jobs have
-// no effect. s may be nil.
+// setAside moves the jobs that need what a search found held to the blocked jobs, or all if it has found enough, and
+// returns the others. The jobs have no effect. s may be nil.
 func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
-	if s == nil || len(s.held) == 0 {
+	if s == nil || len(s.held) == 0 && s.most > 0 {
 		return jobs
 	}
 	var aside []*job[T]
 	for _, j := range jobs {
-		if slices.ContainsFunc(e.rowsOf(j), s.holds) {
+		if s.most <= 0 || slices.ContainsFunc(e.rowsOf(j), s.holds) {
 			aside = append(aside, j)
 		} else {
 			others = append(others, j)
@@ -117,7 +134,7 @@ func (b *blockedJobs[T]) known() *search {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &search{held: maps.Clone(b.held)}
+	return &search{held: maps.Clone(b.held), most: 1}
 }
 
 // release records that a batch of a search committed, so that no row or name of it is held.
@@ -152,7 +169,7 @@ func (e *Engine[T]) retryBlocked() {
 	defer e.writers.Done()
 	for {
 		time.Sleep(blockedPause + rand.N(blockedPause))
-		s := &search{held: hashes{}}
+		s := &search{held: hashes{}, most: math.MaxInt}
 		for jobs := e.takeBlocked(); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
 			putBack(e.run(nil, jobs[:n:n], mode{search: s}))

@@ -175,6 +175,35 @@ func TestOneOfManyCommandsForAHeldRowIsSearched(t *testing.T) {
 	}
 }
 
+// Another transaction holds very many rows. The only writer finds some of the commands that need one, and leaves the
+// search for the others to the blocked ones' own goroutine.
+func TestAWriterDoesNotSearchForManyHeldRows(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	w := newWorld(t, n+1)
+	e := w.engine(func(c *Config[*toyTx]) { c.Writers = 1 })
+	end := w.holder(fmt.Sprintf("select from toy_counters where id <> 'c%d' for update", n))
+	submissions := make([]Submission[*toyTx], n)
+	for i := range submissions {
+		submissions[i] = submission(add(fmt.Sprint("c", i), 1))
+	}
+	done := make(chan []Result, 1)
+	go func() { done <- e.DoAll(within(t, 5*time.Minute), submissions) }()
+	eventually(t, "the batch is blocked", func() bool { return e.blocked.retrying.Load() })
+	if _, err := e.Do(within(t, time.Minute), submission(add(fmt.Sprint("c", n), 1))); err != nil {
+		t.Error(err)
+	}
+	if blocked := testutil.ToFloat64(e.Engine.metrics.attempts.WithLabelValues("blocked")); blocked > n {
+		t.Errorf("a call waited for %v attempts", blocked)
+	}
+	end()
+	for i, r := range <-done {
+		if r.Err != nil {
+			t.Errorf("%d: %v", i, r.Err)
+		}
+	}
+}
+
 // A row that many commands share is not held, though one of them needs a held row too.
 func TestCommandsThatShareAFreeRowWithABlockedOneRun(t *testing.T) {
 	t.Parallel()

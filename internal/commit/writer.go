@@ -94,10 +94,6 @@ func closeConn(conn *pgxpool.Conn) {
 // run retries jobs until each has an answer or is blocked (see block). conn may be nil. run returns the connection to
 // reuse, or nil.
 func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Conn {
-	if len(jobs) == 0 {
-		e.latches.pass(m.ticket)
-		return conn
-	}
 	m.optimistic = m.search == nil && e.backoff.over()
 	races, collisions, waits, contended := 0, 0, 0, false
 	for pause := 5 * time.Millisecond; ; {
@@ -174,6 +170,9 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 			}
 			return nil, jobs, end, err
 		}
+	}
+	if m.search != nil {
+		jobs = e.failLate(jobs, nil)
 	}
 	if live = claim(jobs); len(live) == 0 {
 		return conn, nil, committed, nil
