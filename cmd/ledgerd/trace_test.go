@@ -305,8 +305,7 @@ func testBadCollectors(t *testing.T, p *program) {
 	for name, take := range map[string]http.HandlerFunc{
 		"down": nil,
 		"hangs": func(_ http.ResponseWriter, r *http.Request) {
-			_,
-				_ = io.Copy(io.Discard, r.Body)
+			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
 		},
 		"busy":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
@@ -325,13 +324,13 @@ func testBadCollectors(t *testing.T, p *program) {
 				if code := s.transfer(fmt.Sprint(n), "world", "a", "1"); code != 200 {
 					t.Errorf("call %d: %d", n, code)
 				}
-				if took := time.Since(start); took > 3*time.Second {
+				if took := time.Since(start); took > 20*time.Second {
 					t.Fatalf("call %d took %v", n, took)
 				}
 			}
 			start := time.Now()
 			said := s.end()
-			if took := time.Since(start); took > 8*time.Second {
+			if took := time.Since(start); took > 30*time.Second {
 				t.Errorf("shutdown took %v", took)
 			}
 			lost := 0

@@ -81,7 +81,7 @@ func TestLocksOutliveTheirServer(t *testing.T) {
 	if got.err != nil || got.lock.GetFence() <= fence {
 		t.Fatalf("next waiter: %v %v", got.lock, got.err)
 	}
-	if took := time.Since(released); took > 12*time.Second {
+	if took := time.Since(released); took > 40*time.Second {
 		t.Errorf("the dead waiter blocked the queue for %v", took)
 	}
 	t.Logf("the next waiter acquired the lock %v after the release", time.Since(released))

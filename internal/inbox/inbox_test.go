@@ -272,7 +272,7 @@ func TestPlansMadeOnEmptyTablesServeFullOnes(t *testing.T) {
 		backoff_ms, max_backoff_ms, received_at, started_at, finished_at, principal, request_id, last_request_id)
 		select 1, 'g', 'old' || i, '', -i, 't', 'succeeded', '', 1, 1, 1, 1, 1, now(), now(), now(), 'p', 'r', 'r' from generate_series(1, 100000) i`)
 	exec(t, super, "insert into inbox_contents select 1, 'g', 'old' || i, '', 'x', now() + interval '1 day' from generate_series(1, 100000) i")
-	if took := run("second"); took > 3*time.Second { // a sequential scan per row would take minutes
+	if took := run("second"); took > 20*time.Second { // a sequential scan per row would take minutes
 		t.Errorf("800 messages took %v", took)
 	}
 }
