@@ -99,7 +99,7 @@ type Outcome struct {
 var (
 	KeyReused = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_REUSED", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The Idempotency-Key was already used with other content. Nothing was done; the state names the first request."})
+		Doc: "The Idempotency-Key was already used with other content. Nothing was done; the metadata names the first request."})
 	KeyMissing = fault.Define(fault.Reason{Name: "IDEMPOTENCY_KEY_MISSING", Class: fault.BadRequest,
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "The tenant's policy requires the header Idempotency-Key for this call, and it is missing."})

@@ -18,7 +18,7 @@ var (
 		Doc:  "The message failed too often, or permanently, and waits for an operator: acknowledge it."})
 	NotDead = fault.Define(fault.Reason{Name: "MESSAGE_NOT_DEAD", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.Ignore,
-		Doc:  "Only a dead message can be requeued: the state has the message's state."})
+		Doc:  "Only a dead message can be requeued: the metadata has the message's state."})
 	Busy = fault.Define(fault.Reason{Name: "MESSAGE_BUSY", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
 		Doc:  "Another consumer is processing the message: do not acknowledge it, and try again when that lease is over."})

@@ -7,7 +7,7 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 var (
 	BizNoExistsDifferent = fault.Define(fault.Reason{Name: "BIZ_NO_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The biz_no is already used with other content: the state lists the fields that differ."})
+		Doc: "The biz_no is already used with other content: the metadata lists the fields that differ."})
 	AssetNotFound = fault.Define(fault.Reason{Name: "ASSET_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix,
 		Doc:  "There is no such asset: create it with CreateAssets."})
@@ -19,7 +19,7 @@ var (
 		Doc: "There is no account with this code and asset."})
 	AccountExistsDifferent = fault.Define(fault.Reason{Name: "ACCOUNT_EXISTS_DIFFERENT", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The account exists with other content: the state lists the fields that differ."})
+		Doc: "The account exists with other content: the metadata lists the fields that differ."})
 	TransferNotFound = fault.Define(fault.Reason{Name: "TRANSFER_NOT_FOUND", Class: fault.BadRequest,
 		Code: fault.NotFound, Step: fault.Fix,
 		Doc: "There is no such transfer."})
@@ -64,13 +64,13 @@ var (
 		Doc: "The account has a balance or open holds, so it cannot be closed."})
 	AlreadyReversed = fault.Define(fault.Reason{Name: "ALREADY_REVERSED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The transfer was already reversed, under another biz_no: the state names the reversal."})
+		Doc: "The transfer was already reversed, under another biz_no: the metadata names the reversal."})
 	HoldExpired = fault.Define(fault.Reason{Name: "HOLD_EXPIRED", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
 		Doc:  "The hold has expired: the amount that was left of it is available again."})
 	HoldNotHeld = fault.Define(fault.Reason{Name: "HOLD_NOT_HELD", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey,
-		Doc:  "The hold was already ended by a capture or a release: the state says captured or released."})
+		Doc:  "The hold was already ended by a capture or a release: the metadata says captured or released."})
 	CaptureExceedsHold = fault.Define(fault.Reason{Name: "CAPTURE_EXCEEDS_HOLD", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
 		Doc: "The capture asks for more than is left of the hold."})

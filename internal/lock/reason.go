@@ -6,7 +6,7 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 var (
 	Held = fault.Define(fault.Reason{Name: "LOCK_HELD", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
-		Doc:  "Another holder has the lock, or other callers wait for it: the state has the holder, the end of the lease, and the position in the queue."})
+		Doc:  "Another holder has the lock, or other callers wait for it: the metadata has the holder, the end of the lease, and the position in the queue."})
 	PageHeld = fault.Define(fault.Reason{Name: "PAGE_LOCK_HELD", Class: fault.Duplicate, Code: fault.AlreadyExists,
 		Step: fault.Ignore,
 		Doc:  "Another holder has the lock of this page id: another call is working on it already. The state is that of LOCK_HELD."})

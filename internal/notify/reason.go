@@ -12,16 +12,16 @@ var (
 		Doc:  "There is no such message."})
 	Limited = fault.Define(fault.Reason{Name: "NOTIFY_LIMITED", Class: fault.Conflict, Code: fault.ResourceExhausted,
 		Step: fault.ReadAgain,
-		Doc:  "A limit on accepted messages is reached. Nothing was kept; the state names the limit, and RetryInfo says when to try again."})
+		Doc:  "A limit on accepted messages is reached. Nothing was kept; the metadata names the limit, and RetryInfo says when to try again."})
 	BeingSent = fault.Define(fault.Reason{Name: "NOTIFY_BEING_SENT", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
 		Doc:  "The message is being sent: it can only be cancelled if this attempt fails."})
 	NotCancellable = fault.Define(fault.Reason{Name: "NOTIFY_NOT_CANCELLABLE", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.Ignore,
-		Doc: "The message was sent, or may have been sent: the state has the message's state."})
+		Doc: "The message was sent, or may have been sent: the metadata has the message's state."})
 	NotParked = fault.Define(fault.Reason{Name: "NOTIFY_NOT_PARKED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.Ignore,
-		Doc: "Only a message that is dead or unknown can be requeued, and only if its on_unknown is not never: the state has both."})
+		Doc: "Only a message that is dead or unknown can be requeued, and only if its on_unknown is not never: the metadata has both."})
 	ContentGone = fault.Define(fault.Reason{Name: "NOTIFY_CONTENT_GONE", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.Fix,
 		Doc: "The message's content was deleted at the end of content_life: it cannot be sent again."})

@@ -6,12 +6,12 @@ import "github.com/ledgerd/ledgerd/internal/fault"
 var (
 	WorkKeyReused = fault.Define(fault.Reason{Name: "WORK_KEY_REUSED", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
-		Doc: "The key was already used to begin work with another fingerprint. Nothing was done; the state names the first request."})
+		Doc: "The key was already used to begin work with another fingerprint. Nothing was done; the metadata names the first request."})
 	RecordNotFound = fault.Define(fault.Reason{Name: "RECORD_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
 		Step: fault.Fix, Doc: "There is no record of the work, or the record has expired."})
 	RecordNotParked = fault.Define(fault.Reason{Name: "RECORD_NOT_PARKED", Class: fault.Refusal,
 		Code: fault.FailedPrecondition, Step: fault.NewKey,
-		Doc: "The work is neither parked nor abandoned by its holder (its lease lapsed), so there is nothing to resolve: the state has the work's state."})
+		Doc: "The work is neither parked nor abandoned by its holder (its lease lapsed), so there is nothing to resolve: the metadata has the work's state."})
 	AnswerDiffers = fault.Define(fault.Reason{Name: "ANSWER_DIFFERS", Class: fault.BadRequest,
 		Code: fault.AlreadyExists, Step: fault.Fix,
 		Doc: "The work has already ended, under the same fence, with another answer. The first answer stays."})

@@ -15,7 +15,7 @@ var (
 		Doc: "The recipient's daily limit of wrong codes, over all types, is reached. No code was verified or sent; the state and RetryInfo have the seconds to wait."})
 	Wrong = fault.Define(fault.Reason{Name: "CODE_WRONG", Class: fault.Refusal, Code: fault.FailedPrecondition,
 		Step: fault.NewKey, Show: true,
-		Doc: "The code is wrong or no longer valid, and the call requires the right one. The try was counted; the state has tries_left."})
+		Doc: "The code is wrong or no longer valid, and the call requires the right one. The try was counted; the metadata has tries_left."})
 	Unfit = fault.Define(fault.Reason{Name: "CODE_TEMPLATE_UNFIT", Class: fault.BadRequest,
 		Code: fault.FailedPrecondition, Step: fault.Fix,
 		Doc: "The code's template has no variable code of kind string, or the channel has neither a template for codes nor a built-in one."})

@@ -12,5 +12,5 @@ var (
 		Doc: "A webhook endpoint with this name exists with another URL, other types or another description. The state lists the fields that differ."})
 	Replaced = fault.Define(fault.Reason{Name: "WEBHOOK_SECRET_REPLACED", Class: fault.Conflict, Code: fault.Aborted,
 		Step: fault.ReadAgain,
-		Doc:  "The secret of the webhook endpoint has a newer version than the call names. Nothing was changed; the state has the current version."})
+		Doc:  "The secret of the webhook endpoint has a newer version than the call names. Nothing was changed; the metadata has the current version."})
 )
