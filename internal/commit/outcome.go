@@ -21,8 +21,9 @@ const voidTimeout = 10 * time.Second
 
 var errWarned = errors.New("commit: the database warned at COMMIT")
 
-// resolveOutcome determines the outcome of an attempt whose COMMIT was sent and not confirmed. It reports whether the
-// jobs' outcomes are valid; otherwise the attempt had no effect. No caller is answered before.
+// resolveOutcome determines the outcome of an attempt whose COMMIT was sent and not confirmed. It reports whether
+// every job has its answer, which may be OUTCOME_UNKNOWN; otherwise the attempt had no effect. No caller is answered
+// before.
 func (e *Engine[T]) resolveOutcome(a *attempt[T], err error) (valid bool) {
 	e.metrics.unknown.Inc()
 	e.log.Warn("the outcome of a COMMIT is unknown", "batch_id", a.id, "error", err)

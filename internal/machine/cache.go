@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/ledgerd/ledgerd/internal/fault"
 )
 
 // maxCached limits the cache, in bytes of JSON.
@@ -63,15 +62,3 @@ func (d *definitions) load(h hash, text []byte) (*compiled, error) {
 	d.put(h, c)
 	return c, nil
 }
-
-// invalid returns the fault of a definition with problems.
-func invalid(problems []fault.Field) error {
-	f := Invalid.New("%s: %s", problems[0].Path, problems[0].Description)
-	for _, p := range problems {
-		f = f.WithField(p.Path, p.Description)
-	}
-	return f
-}
-
-// maxProblems bounds the fields in an error.
-const maxProblems = 20

@@ -17,7 +17,7 @@ func (s *Stock) Reserve(ctx context.Context, r *pb.ReserveRequest) (*pb.ReserveR
 
 var reserveCall = register("stock.reserve",
 	func(c *call, d *decoder, r *pb.ReserveRequest) mutation[*pb.ReserveResponse] {
-		cmd := reservationOf(c, d, r)
+		cmd := reserveCommand(c, d, r)
 		cmd.Life = lifeOr(r.GetLife(), defaultReservationLife)
 		m := newMutation(flow.Stock(cmd), stockRows,
 			func(x stock.Reservation, existed bool) *pb.ReserveResponse {
@@ -33,7 +33,7 @@ func (s *Stock) Deduct(ctx context.Context, r *pb.DeductRequest) (*pb.DeductResp
 
 var deductCall = register("stock.deduct",
 	func(c *call, d *decoder, r *pb.DeductRequest) mutation[*pb.DeductResponse] {
-		cmd := reservationOf(c, d, r)
+		cmd := reserveCommand(c, d, r)
 		m := newMutation(flow.Stock(cmd), stockRows,
 			func(x stock.Reservation, existed bool) *pb.DeductResponse {
 				return &pb.DeductResponse{Reservation: renderReservation(&x), Existed: existed}
@@ -42,8 +42,8 @@ var deductCall = register("stock.deduct",
 		return m
 	})
 
-// reservationOf reads what reservations and direct sales have.
-func reservationOf(c *call, d *decoder, r interface {
+// reserveCommand reads what reservations and direct sales have.
+func reserveCommand(c *call, d *decoder, r interface {
 	GetItem() string
 	GetReservationNo() string
 	GetQuantity() int64
