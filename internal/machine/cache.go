@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"sync"
-
 )
 
 // maxCached limits the cache, in bytes of JSON.
