@@ -112,24 +112,25 @@ func readReport(t *testing.T, path string) map[string]int {
 	return counts
 }
 
-// killer forwards calls to a server, and kills a program (SIGKILL) before it gets the answer to its third batch.
-type killer struct {
+// stopper forwards calls to a server. It holds the answer to the third batch back until killed is closed.
+type stopper struct {
 	http.Handler
-	batches atomic.Int32
-	child   *exec.Cmd
+	batches         atomic.Int32
+	reached, killed chan struct{}
 }
 
-func newKiller(t *testing.T, server string) *killer {
+func newStopper(t *testing.T, server string) *stopper {
 	t.Helper()
 	target, err := url.Parse(server)
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := httputil.NewSingleHostReverseProxy(target)
-	k := &killer{Handler: proxy}
+	k := &stopper{Handler: proxy, reached: make(chan struct{}), killed: make(chan struct{})}
 	proxy.ModifyResponse = func(r *http.Response) error {
 		if strings.HasSuffix(r.Request.URL.Path, "/TransferBatch") && k.batches.Add(1) == 3 {
-			return k.child.Process.Kill()
+			close(k.reached)
+			<-k.killed
 		}
 		return nil
 	}
@@ -140,16 +141,26 @@ func TestAKilledImportContinuesWhereItStopped(t *testing.T) {
 	t.Parallel()
 	data := firstLines(t, importertest.Data(t, "bank-1993-1994.csv"), 6_001)
 	url := importertest.Serve(t)
-	killer := newKiller(t, url)
-	proxy := httptest.NewServer(killer)
+	stopper := newStopper(t, url)
+	proxy := httptest.NewServer(stopper)
 	defer proxy.Close()
-	var log bytes.Buffer
-	killer.child = exec.CommandContext(t.Context(), os.Args[0])
-	killer.child.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{proxy.URL, bankMapping, data}, "\n"))
-	killer.child.Stderr = &log
-	if err := killer.child.Run(); err == nil {
-		t.Fatalf("the import was not killed:\n%s", log.String())
+	child := exec.CommandContext(t.Context(), os.Args[0])
+	child.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{proxy.URL, bankMapping, data}, "\n"))
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	select {
+	case err := <-ended:
+		t.Fatalf("the import ended before it was killed: %v", err)
+	case <-stopper.reached:
+	}
+	if err := child.Process.Kill(); err != nil { // SIGKILL
+		t.Error(err)
+	}
+	close(stopper.killed)
+	<-ended
 	out, err := do(t, url, csvfile.Options{Path: data, Mapping: bankMapping})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
