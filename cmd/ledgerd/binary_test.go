@@ -37,7 +37,7 @@ func build(t *testing.T, env ...string) *program {
 // run runs a subcommand to its end.
 func (p *program) run(args ...string) (out string, code int) {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, p.file, args...)
 	cmd.Env = p.env

@@ -113,7 +113,7 @@ func TestDocumentedCallsWork(t *testing.T) {
 
 func runBlock(t *testing.T, at, script string, wantError bool) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	// The page's curl commands may omit --fail.
 	cmd := exec.CommandContext(ctx, "bash", "-euc", "curl() { command curl --fail-with-body \"$@\"; }\n"+script)

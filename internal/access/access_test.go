@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 func TestConcurrentCreationsOfATenantGetTheSameOne(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	pool := pgtest.Pool(t, db.AppDSN)
 	tx, err := pool.Begin(ctx)

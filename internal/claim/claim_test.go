@@ -271,7 +271,7 @@ func TestClaimsSurviveACrashOfPostgres(t *testing.T) {
 	e := newEngine(t, db.AppDSN, nil)
 	do := func(c *claim.Command) string {
 		var r commit.Result
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		r.Outcome, r.Err = e.Do(ctx, submission(flow.Claim(c)))
 		return ended(r)

@@ -81,7 +81,7 @@ func (g *gate) start(commands ...commit.Command[*ledger.Tx]) <-chan []string {
 	}
 	done := make(chan []string, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		var ends []string
 		for _, r := range g.engine.DoAll(ctx, submissions) {

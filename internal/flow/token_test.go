@@ -112,7 +112,7 @@ func TestTwoEnginesSpendATokenOnce(t *testing.T) {
 func (g *gate) submit(submissions ...flow.Submission) <-chan []error {
 	done := make(chan []error, 1)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		var errs []error
 		for _, r := range g.engine.DoAll(ctx, submissions) {

@@ -44,7 +44,7 @@ func (b *bench) generator(o ids.Options) *ids.Generator {
 
 func (b *bench) next(g *ids.Generator, n int) []ids.ID {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	made, err := g.Next(ctx, n)
 	if err != nil {

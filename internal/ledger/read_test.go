@@ -53,7 +53,7 @@ func (w *readWorld) newEngine() *flow.Engine {
 	pool := pgtest.Pool(w.T, w.db.AppDSN)
 	e := flow.NewEngine(pool, w.Name(), nil, nil)
 	w.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 		defer cancel()
 		if err := e.Drain(ctx); err != nil {
 			w.Error(err)

@@ -21,7 +21,7 @@ const add = `with owner as materialized (select set_config('role', 'ledgerd_owne
 // keep runs KeepPartitions until nothing is left over: on a busy machine the short lock timeout may pass.
 func keep(t *testing.T, pool *pgxpool.Pool) (made, dropped int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for {
 		m, d, left, err := notify.KeepPartitions(ctx, pool)

@@ -108,7 +108,7 @@ func reach(c *caller, m protoreflect.MethodDescriptor, r proto.Message, headers 
 // watchAll watches until an entry made meanwhile arrives, and returns all earlier entries as text.
 func watchAll(c *caller, r *ledgerv1.WatchEntriesRequest) string {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	client := c.client()
 	stream, err := client.WatchEntries(ctx, r)
