@@ -253,7 +253,7 @@ func TestLongReaderDoesNotBlockSends(t *testing.T) {
 	if left != 5 || count(t, db, "select count(*) from pg_class where relname = 'notify_contents_20260302'") != 1 {
 		t.Errorf("left over %d times, want 5", left)
 	}
-	if n < 20 {
+	if n < 5 {
 		t.Errorf("only %d messages were sent meanwhile, the slowest in %v", n, slowest)
 	}
 	t.Logf("%d messages meanwhile, the slowest in %v", n, slowest)
