@@ -65,7 +65,7 @@ func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
 	return slices.DeleteFunc(jobs, func(j *job[T]) bool {
 		late := j.blocked.Load() && j.deadline.Before(enough)
-		if late && j.state.CompareAndSwap(waiting, claimed) {
+		if late && len(claim([]*job[T]{j})) > 0 { // else it is abandoned
 			e.fail(j, rowsLocked(err))
 		}
 		return late

@@ -260,3 +260,28 @@ func (p *toyPair) Apply(tx *toyTx) (any, error) {
 	}
 	return p.other.Apply(tx)
 }
+
+// A blocked job whose attempt has asked for more rows is still claimed when its time is nearly over.
+func TestALateJobIsAnsweredInAnyState(t *testing.T) {
+	t.Parallel()
+	e := newWorld(t, 1).engine()
+	for state, answered := range map[int32]bool{waiting: true, claimed: true, abandoned: false} {
+		j, wait := new(job[*toyTx]), new(waiter)
+		wait.expect(1)
+		j.start(submission(add("c0", 1)), wait, time.Now())
+		if e.queue.admit([]*job[*toyTx]{j}) != admitted {
+			t.Fatal("not admitted")
+		}
+		j.blocked.Store(true)
+		j.state.Store(state)
+		if left := e.failLate([]*job[*toyTx]{j}, nil); len(left) > 0 {
+			t.Errorf("state %d: not late", state)
+		}
+		if got := j.state.Load() == finished; got != answered {
+			t.Errorf("state %d: answered %v", state, got)
+		}
+		if !answered {
+			e.queue.end(j)
+		}
+	}
+}
