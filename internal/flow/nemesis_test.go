@@ -51,7 +51,7 @@ type nemesisEnd struct{ kind, answer string }
 // nemesisTimeout.
 const (
 	nemesisFor     = 8 * time.Second
-	nemesisTimeout = time.Minute
+	nemesisTimeout = 3 * time.Minute
 )
 
 // Acknowledged changes have one effect, refused changes have none, repeats have the same answer, and no refusal names a

@@ -88,7 +88,7 @@ const (
 	enginePool = 8 + commit.MaxDirect
 	readPool   = 16
 
-	bodyTimeout = 30 * time.Second
+	readTimeout = 30 * time.Second
 )
 
 // Server is a running server.
@@ -152,7 +152,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Secret != nil {
 		s.mutations.Pepper = o.Secret.Derive("rpc.fingerprint")
 	}
-	s.http = newHTTP(s.routes(), bodyTimeout)
+	s.http = newHTTP(s.routes(), readTimeout)
 	s.http.ErrorLog = slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)
 	if _, err := commit.CurrentEpoch(ctx, s.batches); err != nil { // the first watcher retries
 		s.log.Warn("the epoch of the database could not be read", "error", err)
@@ -268,10 +268,10 @@ func (s *Server) routes() http.Handler {
 }
 
 // newHTTP returns a server for HTTP/1 and HTTP/2 without TLS. ReadTimeout bounds only the request, not a stream of
-// responses.
-func newHTTP(h http.Handler, bodyTimeout time.Duration) *http.Server {
-	s := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: bodyTimeout,
-		IdleTimeout:    2 * time.Minute,
+// responses. It also bounds how long a client may leave a new connection unused: one that the server closes while the
+// client sends its first call fails that call.
+func newHTTP(h http.Handler, readTimeout time.Duration) *http.Server {
+	s := &http.Server{Handler: h, ReadTimeout: readTimeout, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 64 << 10, Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 1000,
 			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: 30 * time.Second}}
 	s.Protocols.SetHTTP1(true)
