@@ -18,9 +18,9 @@ func TestStockIsMeasuredAndCounted(t *testing.T) {
 	}
 	o := tiny(t)
 	o.Measure, o.Warmup = 200*time.Millisecond, 50*time.Millisecond
-	o.Only = []string{"hot-256-batched*", "hot-256-optimistic*", "spread-256-advisory", "hot-256-atomic-64*",
+	o.Only = []string{"hot-64-batched*", "hot-64-optimistic*", "spread-64-advisory", "hot-64-atomic-64*",
 		"hot-256-confirm*", "moves"}
-	r, err := RunStock(t.Context(), StockOptions{Options: o, Callers: []int{stockCallers}})
+	r, err := RunStock(t.Context(), StockOptions{Options: o, Callers: []int{64, stockCallers}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestStockIsMeasuredAndCounted(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := r.WriteMarkdown(&text); err != nil || strings.Count(text.String(), "\n| hot-256-atomic-64 | ") != 1 {
+	if err := r.WriteMarkdown(&text); err != nil || strings.Count(text.String(), "\n| hot-64-atomic-64 | ") != 1 {
 		t.Errorf("report: %v\n%s", err, &text)
 	}
 }

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -169,6 +170,34 @@ func TestDirectCommandTriesAsOftenAsItSays(t *testing.T) {
 	if n := w.value("c0"); n != 1_000_000 {
 		t.Errorf("value %d", n)
 	}
+}
+
+// A direct command whose caller has left is not tried again.
+func TestDirectCommandOfACallerThatLeftIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(w.roomy())
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	ctx, leave := context.WithCancel(within(t, time.Minute))
+	defer leave()
+	s := directly(submission(add("c0", 1)))
+	s.Direct.Tries = 100
+	left := e.start(ctx, s)
+	w.waiting(1)
+	leave()
+	if got := <-left; !fault.Is(got.err, fault.OutcomeUnknown) {
+		t.Errorf("the caller got %v", got.err)
+	}
+	eventually(t, "the command's only try ends", func() bool { return e.metric(t, "attempts_total/blocked") > 0 })
+	next := directly(submission(add("c0", 1)))
+	next.Direct.Pause = 100 * time.Millisecond // a second try of the first one would come before
+	answer := e.start(within(t, time.Minute), next)
+	w.waiting(1)
+	end()
+	if got := <-answer; got.err != nil {
+		t.Error(got.err)
+	}
+	wantValue(t, w, "c0", 1_000_001)
 }
 
 // The same key at the same time runs once, whether the commands are direct or not, and its record answers the others.

@@ -3,14 +3,10 @@ package commit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime/debug"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/ledgerd/ledgerd/internal/commit/internal/db"
 	"github.com/ledgerd/ledgerd/internal/fault"
@@ -122,113 +118,6 @@ func durably(ctx context.Context, conn *pgx.Conn, run func(pgx.Tx) error) error 
 	})
 	if err == nil && pg.Warned(conn) {
 		return errWarned
-	}
-	return err
-}
-
-// batchIDs hands out batch numbers from blocks of the sequence. If the database loses its last commits (an asynchronous
-// standby is promoted, a backup is restored), numbers may be handed out twice. Then batches collide, and a new block is
-// fetched.
-type batchIDs struct {
-	mu            sync.Mutex
-	unused, limit int64
-	fetched       time.Time
-}
-
-const (
-	batchBlock = 1000
-	blockLife  = time.Hour // a number is used within an hour of being fetched
-)
-
-// next returns a number. A hanging fetch blocks only its own writer.
-func (b *batchIDs) next(conn *pgx.Conn) (int64, error) {
-	if id, ok := b.take(); ok {
-		return id, nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
-	defer cancel()
-	var first int64
-	fetched := time.Now()
-	err := durably(ctx, conn, func(tx pgx.Tx) (err error) {
-		first, err = q.BatchBlock(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return 0, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.unused == b.limit { // otherwise another writer was faster, and this block is dropped
-		b.unused, b.limit, b.fetched = first, first+batchBlock, fetched
-	}
-	b.unused++
-	return b.unused - 1, nil
-}
-
-func (b *batchIDs) take() (id int64, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.unused == b.limit || time.Since(b.fetched) > blockLife {
-		b.unused = b.limit
-		return 0, false
-	}
-	b.unused++
-	return b.unused - 1, true
-}
-
-// discardBlock drops the rest of the block.
-func (b *batchIDs) discardBlock() {
-	b.mu.Lock()
-	b.unused = b.limit
-	b.mu.Unlock()
-}
-
-// Epoch is a period of the database's history in which commits have one order and none was lost. A restore into another
-// cluster or database begins a new epoch, and so does each promotion of a standby.
-type Epoch struct {
-	Number int32
-	// Term identifies the epoch in cursors. It is unique among copies of the database, except copies that Postgres does
-	// not notice, such as a snapshot of the disk.
-	Term  string
-	Began time.Time
-}
-
-// CurrentEpoch reads the epoch, and records it if no server has yet.
-func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
-	for recorded := false; ; recorded = true {
-		e, err := q.EpochRead(ctx, pool)
-		if err != nil {
-			return Epoch{}, fmt.Errorf("read the epoch: %w", err)
-		}
-		if e.Nonce != "" {
-			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BeganAt}, nil
-		}
-		if recorded {
-			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile",
-				e.Epoch)
-		}
-		if err := q.EpochBegin(ctx, pool); err != nil {
-			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)
-		}
-	}
-}
-
-// runningPoll is the poll interval of AwaitRunning.
-const runningPoll = 2 * time.Millisecond
-
-// AwaitRunning waits until all batches that run now, in any process, have ended. Batches that begin later have a later
-// time than this call.
-func AwaitRunning(ctx context.Context, d DB) error {
-	open, err := q.BatchesOpen(ctx, d)
-	for err == nil && len(open) > 0 {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(runningPoll):
-		}
-		var still []string
-		still, err = q.BatchesOpen(ctx, d)
-		open = slices.DeleteFunc(open, func(b string) bool { return !slices.Contains(still, b) })
 	}
 	return err
 }

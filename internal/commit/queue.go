@@ -19,18 +19,18 @@ type queue[T any] struct {
 	limits  Limits
 	writers int
 
-	mu         sync.Mutex
-	ready      sync.Cond
-	tenants    map[int32]*lane[T]
-	ring       []*lane[T] // tenants with waiting jobs, the next one first
-	jobs       int        // in the engine, from admit to end; also rows and bytes
-	rows       int
-	bytes      int
-	bigRunning bool  // a writer has a command that runs alone; at most one at a time
-	exclusive  int64 // ticket of the running exclusive batch (see take); 0: none
-	closed     bool
-	tickets    int64                 // batches handed out
-	culprits   map[int32][]time.Time // times at which the database rejected a command of the tenant
+	mu           sync.Mutex
+	ready        sync.Cond
+	tenants      map[int32]*lane[T]
+	ring         []*lane[T] // tenants with waiting jobs, the next one first
+	jobs         int        // in the engine, from admit to end; also rows and bytes
+	rows         int
+	bytes        int
+	aloneRunning bool  // a writer has a command that runs alone; at most one at a time
+	exclusive    int64 // ticket of the running exclusive batch (see take); 0: none
+	closed       bool
+	tickets      int64                 // batches handed out
+	culprits     map[int32][]time.Time // times at which the database rejected a command of the tenant
 }
 
 type lane[T any] struct {
@@ -174,7 +174,7 @@ func (q *queue[T]) hasWork() bool {
 		return false
 	}
 	for _, l := range q.ring {
-		if j := l.head(); j != nil && !(q.bigRunning && q.runsAlone(j)) {
+		if j := l.head(); j != nil && !(q.aloneRunning && q.runsAlone(j)) {
 			return true
 		}
 	}
@@ -185,26 +185,26 @@ func (q *queue[T]) hasWork() bool {
 const maxExclusiveWait = time.Second
 
 // take hands out a batch and its ticket, from 1, or nil if there is none. An exclusive batch ignores the writer's share
-// and takes all waiting jobs that fit, and no other batch is handed out until it is done. big: the batch is one command
-// that runs alone. Call done after the batch.
-func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, big bool) {
+// and takes all waiting jobs that fit, and no other batch is handed out until it is done. alone: the batch is one
+// command that runs alone. Call done after the batch.
+func (q *queue[T]) take(exclusive bool) (batch []*job[T], ticket int64, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.hasWork() {
 		return nil, 0, false
 	}
-	batch, big = q.gather(exclusive)
+	batch, alone = q.gather(exclusive)
 	if len(batch) == 0 {
 		return nil, 0, false
 	}
 	q.tickets++
-	if ticket = q.tickets; exclusive && !big && !q.isolated(batch[0].Tenant, time.Now()) {
+	if ticket = q.tickets; exclusive && !alone && !q.isolated(batch[0].Tenant, time.Now()) {
 		q.exclusive = ticket
 		time.AfterFunc(maxExclusiveWait, func() { q.done(ticket, false) })
 	} else if len(q.ring) > 0 {
 		q.ready.Signal()
 	}
-	return batch, ticket, big
+	return batch, ticket, alone
 }
 
 // endExclusive lets other batches run before the exclusive one, if there is any, is done. It is called before a batch
@@ -219,17 +219,17 @@ func (q *queue[T]) endExclusive() {
 }
 
 // done ends the batch of a ticket.
-func (q *queue[T]) done(ticket int64, big bool) {
+func (q *queue[T]) done(ticket int64, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	exclusive := q.exclusive == ticket
 	if exclusive {
 		q.exclusive = 0
 	}
-	if big {
-		q.bigRunning = false
+	if alone {
+		q.aloneRunning = false
 	}
-	if exclusive || big {
+	if exclusive || alone {
 		q.ready.Broadcast()
 	}
 }
@@ -267,7 +267,7 @@ func (q *queue[T]) batchRows() int {
 
 // gather makes a batch from the waiting jobs. A lane whose next job must run alone goes first in the next batch, so
 // that it does not starve.
-func (q *queue[T]) gather(exclusive bool) (batch []*job[T], big bool) {
+func (q *queue[T]) gather(exclusive bool) (batch []*job[T], alone bool) {
 	d := draft[T]{share: q.share(exclusive)}
 	var next *lane[T]
 	now := time.Now()
@@ -281,12 +281,12 @@ func (q *queue[T]) gather(exclusive bool) (batch []*job[T], big bool) {
 			continue
 		}
 		q.ring = append(q.ring, l)
-		big = q.runsAlone(j)
-		solo := big || q.isolated(l.tenant, now)
-		if big && q.bigRunning || solo && len(d.jobs) > 0 {
+		alone = q.runsAlone(j)
+		solo := alone || q.isolated(l.tenant, now)
+		if alone && q.aloneRunning || solo && len(d.jobs) > 0 {
 			idle++
 			l.deficit += min(quantum, max(0, -l.deficit)) // repay a negative deficit, but accumulate no credit
-			if next == nil && !(big && q.bigRunning) {
+			if next == nil && !(alone && q.aloneRunning) {
 				next = l
 			}
 			continue
@@ -300,9 +300,9 @@ func (q *queue[T]) gather(exclusive bool) (batch []*job[T], big bool) {
 			q.moveToFront(l) // continue its turn in the next batch
 		}
 		if len(d.jobs) > 0 { // look at the job taken: j may have been abandoned meanwhile
-			if big = q.runsAlone(d.jobs[0]); big || solo {
-				q.bigRunning = q.bigRunning || big
-				return d.jobs, big
+			if alone = q.runsAlone(d.jobs[0]); alone || solo {
+				q.aloneRunning = q.aloneRunning || alone
+				return d.jobs, alone
 			}
 		}
 	}
@@ -320,9 +320,9 @@ func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 		if j == nil {
 			return
 		}
-		big := q.runsAlone(j)
+		alone := q.runsAlone(j)
 		switch {
-		case big && (len(d.jobs) > 0 || l.deficit <= 0 || q.bigRunning), !big && l.deficit < j.Rows:
+		case alone && (len(d.jobs) > 0 || l.deficit <= 0 || q.aloneRunning), !alone && l.deficit < j.Rows:
 			return
 		case len(d.jobs) > 0 && !q.fits(j, d):
 			d.full = true
@@ -333,7 +333,7 @@ func (q *queue[T]) serve(l *lane[T], d *draft[T]) {
 		d.rows += j.Rows
 		d.full = d.rows >= q.batchRows()
 		l.deficit -= j.Rows
-		if big {
+		if alone {
 			return
 		}
 	}

@@ -47,7 +47,7 @@ func (e *Engine[T]) write() {
 		if exclusive { // wait for callers of the last batch to call again; another server has the rows meanwhile
 			time.Sleep(min(e.pace.commit()/4, maxGather))
 		}
-		jobs, ticket, big := e.queue.take(exclusive)
+		jobs, ticket, alone := e.queue.take(exclusive)
 		if jobs == nil { // another writer took them
 			putBack(conn)
 			continue
@@ -59,7 +59,7 @@ func (e *Engine[T]) write() {
 		}
 		e.metrics.size.Observe(float64(len(jobs)))
 		putBack(e.run(conn, e.setAside(jobs, e.blocked.known()), m))
-		e.queue.done(ticket, big)
+		e.queue.done(ticket, alone)
 	}
 }
 

@@ -21,7 +21,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/ledgerd/ledgerd/db/checks"
 	"github.com/ledgerd/ledgerd/internal/pg"
 )
 
@@ -148,7 +147,7 @@ func (db *DB) finish(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if !db.unchecked {
-		violations, err := runChecks(ctx, db.SuperDSN, checks.FS)
+		violations, err := db.check(ctx)
 		if err != nil {
 			t.Errorf("pgtest: %v", err)
 		}

@@ -3,6 +3,7 @@ package pgtest
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"strings"
 	"sync"
 	"testing"
@@ -78,7 +79,12 @@ func TestAppHasTheRightsOfTheServiceOnly(t *testing.T) {
 func TestBrokenCheckIsNamed(t *testing.T) {
 	t.Parallel()
 	db := New(t)
-	got, err := runChecks(t.Context(), db.SuperDSN, fstest.MapFS{
+	conn, err := pgx.Connect(t.Context(), db.SuperDSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	got, err := runChecks(t.Context(), conn, fstest.MapFS{
 		"fine.sql":   {Data: []byte("SELECT 1 WHERE false")},
 		"broken.sql": {Data: []byte("SELECT n AS account_id FROM generate_series(1, 7) n")},
 	})
@@ -88,8 +94,40 @@ func TestBrokenCheckIsNamed(t *testing.T) {
 	if len(got) != 1 || !strings.Contains(got[0], "broken.sql is broken by 7 rows:\n  account_id=1\n") {
 		t.Errorf("got %q", got)
 	}
-	if _, err = runChecks(t.Context(), db.SuperDSN, fstest.MapFS{"wrong.sql": {Data: []byte("SELEKT")}}); err == nil {
+	if _, err = runChecks(t.Context(), conn, fstest.MapFS{"wrong.sql": {Data: []byte("SELEKT")}}); err == nil {
 		t.Error("a check with a syntax error passes")
+	}
+}
+
+// The checks that a test runs are those of the tables with rows, partitions too.
+func TestChecksOfUsedTablesAreRun(t *testing.T) {
+	t.Parallel()
+	db := New(t)
+	db.SkipChecks() // the rows belong to nothing
+	conn, err := pgx.Connect(t.Context(), db.SuperDSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	files := fstest.MapFS{"assets.sql": {Data: []byte("select from ledger_assets")},
+		"events.sql": {Data: []byte("select from items join notify_events using (x)")}}
+	for _, x := range []struct{ fill, want string }{
+		{"select", ""},
+		{`insert into notify_events (tenant_id, message_id, month, event_id, kind, attempt, at, instance)
+			values (1, 1, date_trunc('month', now()), 1, 'sent', 1, now(), 'x')`, "events.sql"},
+		{"insert into ledger_assets values (1, 'CNY', 2, now())", "assets.sql events.sql"},
+	} {
+		if _, err := conn.Exec(t.Context(), x.fill); err != nil {
+			t.Fatal(err)
+		}
+		chosen, err := ofUsedTables(t.Context(), conn, files)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := fs.Glob(chosen, "*")
+		if got := strings.Join(names, " "); err != nil || got != x.want {
+			t.Errorf("after %s: %s, %v", x.fill, got, err)
+		}
 	}
 }
 

@@ -49,11 +49,11 @@ func (c *call) caller() commit.Caller {
 	return commit.Caller{Tenant: c.identity.Tenant, Principal: c.identity.Principal, RequestID: c.requestID}
 }
 
-// guarded reports whether the header has a submit token or a claim.
-func (c *call) guarded() bool { return c.token != nil || c.claim != nil }
+// conditional reports whether the header has a submit token or a claim.
+func (c *call) conditional() bool { return c.token != nil || c.claim != nil }
 
-// withoutGuards returns a copy for after the token and the claim were accepted. Policies do not require them again.
-func (c *call) withoutGuards() *call {
+// withoutConditions returns a copy for after the token and the claim were accepted. Policies do not require them again.
+func (c *call) withoutConditions() *call {
 	later := *c
 	later.token, later.claim, later.identity.Policies = nil, nil, nil
 	return &later
@@ -61,18 +61,18 @@ func (c *call) withoutGuards() *call {
 
 // withoutKey returns a copy without request key, token and claim.
 func (c *call) withoutKey() *call {
-	later := c.withoutGuards()
+	later := c.withoutConditions()
 	later.key = ""
 	return later
 }
 
-// rejectKeyAndGuards is for calls whose response is never recorded. It refuses a key, because a repeat would not get
-// the same response, and guards, because there is no commit that could include them.
-func (c *call) rejectKeyAndGuards() error {
+// rejectKeyAndConditions is for calls whose response is never recorded. It refuses a key, because a repeat would not
+// get the same response, and conditions, because there is no commit that could include them.
+func (c *call) rejectKeyAndConditions() error {
 	switch {
 	case c.key != "":
 		return keyUnsupported.New("%s records nothing, so it accepts no %s: send it without one", c.procedure, KeyHeader)
-	case c.guarded():
+	case c.conditional():
 		return fault.FieldInvalid.New("%s commits nothing that a submit token or a claim could guard: send it without",
 			c.procedure)
 	}
@@ -184,7 +184,7 @@ func readToken(spec connect.Spec, h http.Header) (*token.Spend, error) {
 func parseToken(s *token.Spend, value string) (problem string) {
 	text := strings.Trim(value, " \t")
 	if text == "" || text[0] == ';' {
-		text = `""` + text // the guard refuses a missing token, after the lookup of the request key
+		text = `""` + text // the condition refuses a missing token, after the lookup of the request key
 	}
 	f, err := parseField(text)
 	if err != nil {

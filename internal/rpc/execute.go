@@ -49,13 +49,13 @@ func readExecute(c *call, d *decoder, r *batchv1.ExecuteRequest) mutation[*batch
 		if s.name != "" {
 			indexes[s.name] = i
 		}
-		if r.GetDryRun() && s.change.noDryRun {
+		if r.GetDryRun() && s.mutation.noDryRun {
 			d.bad("dry_run", fmt.Sprintf("operations[%d] does not support dry_run", i))
 		}
-		if f := s.change.standsAlone; f != "" {
+		if f := s.mutation.standsAlone; f != "" {
 			standsAlone = at + "request." + f
 		}
-		rows += max(1, s.change.rows)
+		rows += max(1, s.mutation.rows)
 		if !slices.Contains(inner, s.operation.name) {
 			inner = append(inner, s.operation.name)
 		}
@@ -80,14 +80,14 @@ type step struct {
 	operation  operation[proto.Message, proto.Message]
 	request    proto.Message
 	references []reference
-	// change is the decoded request. With references it is decoded from a sample, which needs the same rows as the real
-	// request, except those that references name.
-	change mutation[proto.Message]
-	// extra are real commands that failed with ErrMoreRows in an earlier attempt. previous is the real command of the
+	// mutation is the decoded request. With references it is decoded from a sample, which needs the same rows as the
+	// real request, except those that references name.
+	mutation mutation[proto.Message]
+	// lacked are real commands that failed with ErrMoreRows in an earlier attempt. last is the real command of the
 	// last attempt, with the names that its references filled in: the next attempt is likely to need the same rows.
-	extra    []flow.Command
-	previous flow.Command
-	names    []string
+	lacked []flow.Command
+	last   flow.Command
+	names  []string
 
 	response proto.Message // of the current attempt
 }
@@ -120,14 +120,14 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 			s.references = append(s.references, ref)
 		}
 	}
-	if s.change, err = s.decode(c, sample); err != nil {
+	if s.mutation, err = s.decode(c, sample); err != nil {
 		d.addProblems(at+"request.", err)
 		return
 	}
-	if flow.Stays(s.change.command) && len(s.references) > 0 {
+	if flow.Stays(s.mutation.command) && len(s.references) > 0 {
 		d.bad(at+"references", "must be empty: this operation takes effect even when others are refused")
 	}
-	if s.change.dry {
+	if s.mutation.dry {
 		d.bad(at+"request.dry_run", "must not be set on an operation: set dry_run of the Execute")
 	}
 }
@@ -148,12 +148,12 @@ func (e *execute) Need(tx *flow.Tx) {
 	for i := range e.steps {
 		s := &e.steps[i]
 		s.response = nil
-		s.change.command.Need(tx)
-		for _, c := range s.extra {
+		s.mutation.command.Need(tx)
+		for _, c := range s.lacked {
 			c.Need(tx)
 		}
-		if s.previous != nil {
-			s.previous.Need(tx)
+		if s.last != nil {
+			s.last.Need(tx)
 		}
 	}
 }
@@ -165,8 +165,8 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 		s := &e.steps[i]
 		existed, err := e.apply(tx, s)
 		if err != nil {
-			for _, guard := range e.steps {
-				err = flow.NoteRefusal(err, guard.change.command)
+			for _, x := range e.steps {
+				err = flow.NoteRefusal(err, x.mutation.command)
 			}
 			return nil, s.wrapFault(err)
 		}
@@ -180,7 +180,7 @@ func (e *execute) Apply(tx *flow.Tx) (any, error) {
 }
 
 func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
-	g := s.change
+	g := s.mutation
 	if len(s.references) > 0 {
 		request := proto.Clone(s.request)
 		var names []string
@@ -196,7 +196,7 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 		if g, err = s.decode(e.call, request); err != nil {
 			return false, err
 		}
-		s.previous = g.command
+		s.last = g.command
 		if !slices.Equal(names, s.names) {
 			s.names = names
 			return false, commit.ErrMoreRows
@@ -205,7 +205,7 @@ func (e *execute) apply(tx *flow.Tx, s *step) (existed bool, err error) {
 	}
 	answer, err := g.command.Apply(tx)
 	if errors.Is(err, commit.ErrMoreRows) && len(s.references) > 0 {
-		s.extra = append(s.extra, g.command)
+		s.lacked = append(s.lacked, g.command)
 	}
 	if err != nil {
 		return false, err
@@ -239,7 +239,7 @@ func (s *step) wrapFault(err error) error {
 // Count makes the effects of all operations that survive a failure of the Execute.
 func (e *execute) Count(tx *flow.Tx) (counted bool) {
 	for i := range e.steps {
-		if c, ok := e.steps[i].change.command.(commit.Counted[*flow.Tx]); ok && c.Count(tx) {
+		if c, ok := e.steps[i].mutation.command.(commit.Counted[*flow.Tx]); ok && c.Count(tx) {
 			counted = true
 		}
 	}
@@ -250,7 +250,7 @@ func (e *execute) Count(tx *flow.Tx) (counted bool) {
 func (e *execute) Guard(tx *flow.Tx) error {
 	for i := range e.steps {
 		s := &e.steps[i]
-		if c, ok := s.change.command.(commit.Guarded[*flow.Tx]); ok {
+		if c, ok := s.mutation.command.(commit.Guarded[*flow.Tx]); ok {
 			if err := c.Guard(tx); err != nil {
 				return s.wrapFault(err)
 			}

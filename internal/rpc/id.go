@@ -16,7 +16,7 @@ type IDs struct{ Generator *ids.Generator }
 func (s *IDs) Generate(ctx context.Context, r *pb.GenerateRequest) (*pb.GenerateResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxRead)
 	defer cancel()
-	if err := callOf(ctx).rejectKeyAndGuards(); err != nil {
+	if err := callOf(ctx).rejectKeyAndConditions(); err != nil {
 		return nil, err
 	}
 	n, res := int(max(r.GetCount(), 1)), &pb.GenerateResponse{}

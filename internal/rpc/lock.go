@@ -50,7 +50,7 @@ func (s *Lock) acquire(ctx context.Context, r *pb.AcquireRequest, o acquireOpera
 	if r.GetWait() != nil {
 		wait = r.GetWait().AsDuration()
 	}
-	if c.guarded() {
+	if c.conditional() {
 		d.noWait(r)
 		wait = 0
 	}

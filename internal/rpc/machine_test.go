@@ -137,6 +137,9 @@ func TestMachineAndInstanceAreShownAsDefined(t *testing.T) {
 	for token := ""; ; {
 		page := ok(c, "Machine.ListMachines", &machinev1.ListMachinesRequest{PageSize: 1, PageToken: token},
 			new(machinev1.ListMachinesResponse))
+		if n := len(page.GetMachines()); n != 1 {
+			t.Errorf("a page of 1 has %d machines", n)
+		}
 		for _, m := range page.GetMachines() {
 			listed = append(listed, fmt.Sprint(m.GetMachine(), "@", m.GetVersion()))
 		}

@@ -153,7 +153,7 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 	if key != nil && m.maxKeyLife > 0 {
 		key.Life = min(key.Life, m.maxKeyLife)
 	}
-	spent, claimed := c.guards(o.name, policy.TokenRequired && !m.spends)
+	spent, claimed := c.conditions(o.name, policy.TokenRequired && !m.spends)
 	var when []flow.Condition
 	if spent != nil {
 		when = append(when, spent)
@@ -162,9 +162,8 @@ func submit[Q, R proto.Message](ctx context.Context, s *Mutations, o operation[Q
 		when = append(when, claimed)
 	}
 	w := m.submission(c, key, q, when...)
-	alone := m.direct != nil && len(when) == 0
 	switch {
-	case alone:
+	case m.direct != nil && len(when) == 0:
 		w.Direct = m.direct()
 	case m.standsAlone != "":
 		return res, refuseShared(m.standsAlone)
@@ -282,9 +281,10 @@ func (c *call) policy(operations ...string) (all access.Policy) {
 	return all
 }
 
-// guards returns the conditions of a mutation: its submit token and its claim, if it has them. If the policy requires a
-// token that is missing, the condition refuses the call, after the lookup of the request key.
-func (c *call) guards(operation string, tokenRequired bool) (spent *flow.SubmitToken, claimed *flow.ClaimCondition) {
+// conditions returns the submit token and the claim that a mutation depends on, if it has them. If the policy requires
+// a token that is missing, the condition refuses the call, after the lookup of the request key.
+func (c *call) conditions(operation string, tokenRequired bool) (spent *flow.SubmitToken,
+	claimed *flow.ClaimCondition) {
 	if c.token != nil || tokenRequired {
 		spent = &flow.SubmitToken{Made: resourceMade}
 		if c.token != nil {

@@ -23,7 +23,7 @@ func (s *Notify) SendBatch(ctx context.Context, r *pb.SendBatchRequest) (*pb.Sen
 	c := callOf(ctx)
 	policy := c.policy(sendBatchOperation, sendOperation)
 	var d decoder
-	if d.notGuarded(c, policy); c.key == "" && policy.KeyRequired {
+	if d.notConditional(c, policy); c.key == "" && policy.KeyRequired {
 		return nil, keyMissing(sendBatchOperation)
 	}
 	if err := d.err(); err != nil {

@@ -124,7 +124,7 @@ func (tx *Tx) Resolve(p *commit.Pipe) {
 	var due []*item
 	for _, i := range tx.items {
 		// Without all segments the batch runs again.
-		isDue := i.due(tx.now) && !i.alone && int(i.rows[0].segments) <= len(i.rows)
+		isDue := i.due(tx.now) && !i.oneSegment && int(i.rows[0].segments) <= len(i.rows)
 		for _, s := range i.rows {
 			if s.asOf.After(tx.now) || isDue && s.writer != nil {
 				p.Refuse(commit.ErrConflict)

@@ -31,7 +31,7 @@ func (c *ReserveCommand) Need(tx *Tx) {
 // Apply reserves the units, or returns the existing reservation with the number. Returns faults ITEM_NOT_FOUND,
 // RESERVATION_ENDED if it was cancelled before, RESERVATION_EXISTS_DIFFERENT, OUT_OF_STOCK.
 func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
-	if i := c.item; i.alone && !i.rows[0].found && i.rows[0].number > 0 {
+	if i := c.item; i.oneSegment && !i.rows[0].found && i.rows[0].number > 0 {
 		// The hint named a segment that this database does not have.
 		c.all = 1
 		return nil, commit.ErrMoreRows
@@ -50,7 +50,7 @@ func (c *ReserveCommand) Apply(tx *Tx) (any, error) {
 		return commit.Repeat{First: first}, nil
 	}
 	available := c.item.counts().Available
-	if c.item.alone && (c.item.due(tx.now) || available < c.Quantity && c.item.rows[0].segments > 1) {
+	if c.item.oneSegment && (c.item.due(tx.now) || available < c.Quantity && c.item.rows[0].segments > 1) {
 		c.all = int(c.item.rows[0].segments)
 		return nil, commit.ErrMoreRows
 	}

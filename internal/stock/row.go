@@ -146,9 +146,9 @@ func (s *segment) compare(t *segment) int {
 // item is the handle of an item: all of its segments, from 0, or one alone.
 type item struct {
 	ItemKey
-	rows    []*segment
-	alone   bool // rows has one segment, which may be unlocked (see need)
-	lapsing bool // due reservations remain
+	rows       []*segment
+	oneSegment bool // rows has only one, which may be unlocked (see need)
+	lapsing    bool // due reservations remain
 }
 
 // segment returns the row of a segment.
@@ -161,7 +161,7 @@ func (i *item) ready() error {
 	switch {
 	case !first.found:
 		return itemNotFound(i.Item)
-	case !i.alone && !i.whole():
+	case !i.oneSegment && !i.whole():
 		// load does that too, but not for rows taken over
 		known.learn(i.ItemKey, layout{int(first.segments), first.strategy})
 		return commit.ErrMoreRows

@@ -45,7 +45,7 @@ func (c *ReserveCommand) need(tx *Tx) *item {
 	k := ItemKey{c.Tenant, c.Item}
 	chosen := maphash.String(segmentSeed, c.ReservationNo) % uint64(known.get(k).segments)
 	s := &segment{ItemKey: k, number: int16(chosen)}
-	i := &item{ItemKey: k, rows: []*segment{s}, alone: true}
+	i := &item{ItemKey: k, rows: []*segment{s}, oneSegment: true}
 	tx.strategy, tx.items[k], tx.segments = c.Strategy, i, []*segment{s}
 	return i
 }

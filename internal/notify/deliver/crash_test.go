@@ -143,7 +143,7 @@ func TestKilledProcessesLoseNothing(t *testing.T) {
 			kills++
 		}
 	}
-	o.waitFor(0, 60*time.Second, "notify_queue where due_at is not null")
+	o.waitFor(0, "notify_queue where due_at is not null")
 	lost := s.notTwice(t, o, again, park)
 	_, asked := s.count()
 	t.Logf("%d messages, %d not to be sent twice, %d of these unknown, %d requests, %d kills",
@@ -180,7 +180,7 @@ func TestKilledDatabaseLosesNothing(t *testing.T) {
 		}
 		o.pool.Reset()
 	}
-	o.waitFor(0, 90*time.Second, "notify_queue where due_at is not null")
+	o.waitFor(0, "notify_queue where due_at is not null")
 	if lost := s.notTwice(t, o, again, park); lost > 0 {
 		t.Errorf("%d messages are unknown although no process died\n%s", lost, o.states())
 	}
@@ -225,7 +225,7 @@ func TestSuspendedProcessSendsNothingWhenItResumes(t *testing.T) {
 	close(open) // the answers arrive while the process is suspended
 	sending := o.count("notify_queue where state = 'sending'")
 	run(t, db, s.URL, func(c *deliver.Config) { c.Lease = 30 * time.Second })
-	o.waitFor(0, 30*time.Second, "notify_queue where due_at is not null")
+	o.waitFor(0, "notify_queue where due_at is not null")
 	_, before := s.count()
 	p.signal(t, syscall.SIGCONT)
 	pass(time.Second) // time in which it would send

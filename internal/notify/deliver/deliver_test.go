@@ -24,7 +24,7 @@ type running struct {
 }
 
 // fast is a policy with short waits.
-var fast = deliver.Policy{Attempts: 64, Timeout: 2 * time.Second, Base: 20 * time.Millisecond,
+var fast = deliver.Policy{Attempts: 64, Timeout: 8 * time.Second, Base: 20 * time.Millisecond,
 	Max: 100 * time.Millisecond}
 
 func run(t testing.TB, db *pgtest.DB, url string, change func(*deliver.Config)) *running {
@@ -58,7 +58,7 @@ func TestDueMessagesAreSentOnce(t *testing.T) {
 	ids = append(ids, o.put(300, message{park: true})...)
 	run(t, db, s.URL, nil)
 	ids = append(ids, o.put(200, message{priority: 2})...)
-	o.waitFor(0, 20*time.Second, "notify_queue")
+	o.waitFor(0, "notify_queue")
 	s.once(t, ids)
 	if n := o.count("notify_events where kind = 'sent' and attempt = 1 and provider = 'sink' and provider_message_id like 'p-%' and instance = 'test'"); n != len(ids) {
 		t.Errorf("%d of %d messages have a sent event\n%s", n, len(ids), o.states())
@@ -83,7 +83,7 @@ func TestManyPoolsShareTheWork(t *testing.T) {
 			ids = append(ids, o.put(100, message{})...)
 			ids = append(ids, o.put(20, message{park: true})...)
 		}
-		o.waitFor(0, 20*time.Second, "notify_queue")
+		o.waitFor(0, "notify_queue")
 		pools = o.count("(select distinct instance from notify_events) x")
 	}
 	s.once(t, ids)
@@ -106,9 +106,9 @@ func TestHandedOverMessagesAreSentAtOnce(t *testing.T) {
 		j := o.handOver(message{park: len(jobs)%2 == 0}, "test", send.Lease)
 		jobs, ids = append(jobs, j), append(ids, j.ID)
 	}
-	o.waitFor(50, time.Second, "notify_queue")
+	o.waitFor(50, "notify_queue")
 	p.Take(jobs)
-	o.waitFor(0, 10*time.Second, "notify_queue")
+	o.waitFor(0, "notify_queue")
 	s.once(t, ids)
 	if p.Reserve(1, send.Email) {
 		t.Error("room reserved for a channel without Sender")
@@ -124,7 +124,7 @@ func TestChannelWithoutSenderIsLeftAlone(t *testing.T) {
 	p := run(t, db, s.URL, nil)
 	o.put(5, message{})
 	p.Due(1)
-	o.waitFor(5, 10*time.Second, "notify_queue")
+	o.waitFor(5, "notify_queue")
 	if n := o.count("notify_queue where channel = 'email' and fence = 0 and attempts = 0 and state = 'queued'"); n != 5 {
 		t.Errorf("%d of 5 messages are untouched\n%s", n, o.states())
 	}
@@ -148,7 +148,7 @@ func TestFailuresAreRetriedThenDead(t *testing.T) {
 	}
 	o.put(1, message{attempts: 3})
 	run(t, db, s.URL, nil)
-	o.waitFor(1, 10*time.Second, "notify_queue where state = 'dead' and due_at is null and holder is null and code = 'http_503' and provider = 'sink' and attempts = 3")
+	o.waitFor(1, "notify_queue where state = 'dead' and due_at is null and holder is null and code = 'http_503' and provider = 'sink' and attempts = 3")
 	if n := o.count("notify_events where kind = 'failed' and code = 'http_503'"); n != 2 {
 		t.Errorf("%d attempts failed\n%s", n, o.states())
 	}
@@ -183,8 +183,8 @@ func TestPermanentFailureIsDeadAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
-	o.waitFor(2, 10*time.Second, "notify_queue where state = 'dead' and code = 'gone' and attempts = 1 and message_id = any($1)", ids[:2])
-	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'gone' and attempts = 2 and message_id = any($1)", ids[2:])
+	o.waitFor(2, "notify_queue where state = 'dead' and code = 'gone' and attempts = 1 and message_id = any($1)", ids[:2])
+	o.waitFor(2, "notify_queue where state = 'unknown' and code = 'gone' and attempts = 2 and message_id = any($1)", ids[2:])
 	if o.count("notify_events") != 5 || o.count("notify_events where kind = 'dead'") != 2 {
 		t.Error(o.states())
 	}
@@ -206,8 +206,8 @@ func TestExpiredMessagesAreNotSent(t *testing.T) {
 		m.Attempts = 2 // one per tenant
 		c.Policies = map[send.Channel]deliver.Policy{send.Webhook: m}
 	})
-	o.waitFor(3, 10*time.Second, "notify_queue where state = 'dead' and code = 'expired'")
-	o.waitFor(3, 10*time.Second, "notify_queue")
+	o.waitFor(3, "notify_queue where state = 'dead' and code = 'expired'")
+	o.waitFor(3, "notify_queue")
 	if _, asked := s.count(); asked != 1 {
 		t.Errorf("%d requests, want 1", asked)
 	}
@@ -232,7 +232,7 @@ func TestContentsOfNeverMessagesAreDeleted(t *testing.T) {
 		return send.Receipt{Provider: "p"}, nil
 	}}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: says} })
-	o.waitFor(6, 10*time.Second, "notify_events")
+	o.waitFor(6, "notify_events")
 	if n := o.count("notify_contents where message_id = any($1)", codes[:3]); n != 0 {
 		t.Errorf("%d of 3 contents are left, want 0", n)
 	}
@@ -264,7 +264,7 @@ func TestExpiredContentsAreNotSent(t *testing.T) {
 			return send.Receipt{Provider: "p"}, nil
 		}}}
 	})
-	o.waitFor(1, 10*time.Second, "notify_events where kind = 'dead' and code = 'contents_gone'")
+	o.waitFor(1, "notify_events where kind = 'dead' and code = 'contents_gone'")
 }
 
 // A result that is written twice, because the first response was lost, counts once. After that the message cannot be
@@ -318,8 +318,8 @@ func TestUnknownIsParkedOrResentWithTheSameKey(t *testing.T) {
 	}
 	again, park := o.put(20, message{}), append(o.put(10, message{park: true}), o.put(10, message{never: true})...)
 	run(t, db, s.URL, nil)
-	o.waitFor(20, 10*time.Second, "notify_queue")
-	o.waitFor(20, time.Second, "notify_queue where state = 'unknown' and due_at is null and code = 'reset'")
+	o.waitFor(20, "notify_queue")
+	o.waitFor(20, "notify_queue where state = 'unknown' and due_at is null and code = 'reset'")
 	if o.count("notify_queue where on_unknown = 'never'") != 10 {
 		t.Error(o.states())
 	}
@@ -358,9 +358,9 @@ func TestPossiblySentMessagesBecomeUnknownNotDead(t *testing.T) {
 	}
 	expired := o.put(1, message{life: -time.Second})
 	run(t, db, s.URL, nil)
-	o.waitFor(2, 10*time.Second, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
-	o.waitFor(1, 10*time.Second, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
-	o.waitFor(1, time.Second, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)",
+	o.waitFor(2, "notify_queue where state = 'unknown' and code = 'lapsed' and attempts = 1 and fence = 2 and message_id = any($1)", ids)
+	o.waitFor(1, "notify_queue where state = 'unknown' and code = 'http_503' and unsure")
+	o.waitFor(1, "notify_queue where state = 'dead' and code = 'expired' and message_id = any($1)",
 		expired)
 	if _, asked := s.count(); asked != 2 {
 		t.Errorf("%d requests", asked)
@@ -442,7 +442,7 @@ func TestUnaskedProviderCostsNoAttempt(t *testing.T) {
 	run(t, db, "", func(c *deliver.Config) {
 		c.Senders, c.Metrics = map[send.Channel]send.Sender{send.Webhook: busy}, deliver.NewMetrics(registry)
 	})
-	o.waitFor(0, 10*time.Second, "notify_queue")
+	o.waitFor(0, "notify_queue")
 	if n := counted(t, registry, "ledgerd_notify_attempts_total", ""); n != 2 {
 		t.Errorf("%v attempts were counted", n)
 	}
@@ -470,7 +470,7 @@ func TestSealedContentsAreOpenedToBeSent(t *testing.T) {
 			return send.Receipt{Provider: "p"}, nil
 		}}}
 	})
-	o.waitFor(0, 10*time.Second, "notify_queue")
+	o.waitFor(0, "notify_queue")
 	if text := <-said; text != "123456" {
 		t.Errorf("sent %q", text)
 	}

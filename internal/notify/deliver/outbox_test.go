@@ -133,9 +133,14 @@ func (o *outbox) count(from string, args ...any) (n int) {
 }
 
 // waitFor waits until count returns n.
-func (o *outbox) waitFor(n int, within time.Duration, from string, args ...any) {
+func (o *outbox) waitFor(n int, from string, args ...any) {
 	o.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
+	o.within(n, 3*time.Minute, from, args...) // only a hang takes as long
+}
+
+func (o *outbox) within(n int, within time.Duration, from string, args ...any) {
+	o.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(within); ; <-tick.C {
 		got := o.count(from, args...)

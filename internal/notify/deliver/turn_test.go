@@ -50,7 +50,7 @@ func TestMessageOfACrashedProcessGoesToTheSameProvider(t *testing.T) {
 	change(ids[4], "provider = 'a', unsure = true, state = 'failed'")
 	s := &recordingSender{heard: map[int64]string{}, turn: func(*send.Message) error { return nil }}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: s} })
-	o.waitFor(0, 20*time.Second, "notify_queue")
+	o.waitFor(0, "notify_queue")
 	for i, want := range []string{" true <nil>", " true <nil>", "b true <nil>", "a false <nil>", "a true <nil>",
 		" false <nil>"} {
 		if got := s.heard[ids[i]]; got != want {
@@ -84,8 +84,8 @@ func TestProviderIsRecordedUnderTheFence(t *testing.T) {
 		return err
 	}
 	run(t, db, "", func(c *deliver.Config) { c.Senders = map[send.Channel]send.Sender{send.Webhook: s} })
-	o.waitFor(0, 20*time.Second, "notify_queue where message_id = $1", ids[0])
-	o.waitFor(1, 20*time.Second, "notify_queue where message_id = $1", ids[1])
+	o.waitFor(0, "notify_queue where message_id = $1", ids[0])
+	o.waitFor(1, "notify_queue where message_id = $1", ids[1])
 	soon := func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.heard[ids[1]] != "" }
 	for end := time.Now().Add(20 * time.Second); !soon() && time.Now().Before(end); {
 		o.count("notify_queue")

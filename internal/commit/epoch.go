@@ -1,0 +1,60 @@
+package commit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Epoch is a period of the database's history in which commits have one order and none was lost. A restore into another
+// cluster or database begins a new epoch, and so does each promotion of a standby.
+type Epoch struct {
+	Number int32
+	// Term identifies the epoch in cursors. It is unique among copies of the database, except copies that Postgres does
+	// not notice, such as a snapshot of the disk.
+	Term  string
+	Began time.Time
+}
+
+// CurrentEpoch reads the epoch, and records it if no server has yet.
+func CurrentEpoch(ctx context.Context, pool *pgxpool.Pool) (Epoch, error) {
+	for recorded := false; ; recorded = true {
+		e, err := q.EpochRead(ctx, pool)
+		if err != nil {
+			return Epoch{}, fmt.Errorf("read the epoch: %w", err)
+		}
+		if e.Nonce != "" {
+			return Epoch{Number: e.Epoch, Term: fmt.Sprintf("%d-%s", e.Epoch, e.Nonce), Began: e.BeganAt}, nil
+		}
+		if recorded {
+			return Epoch{}, fmt.Errorf("epoch %d was recorded but is missing: the database was replaced meanwhile",
+				e.Epoch)
+		}
+		if err := q.EpochBegin(ctx, pool); err != nil {
+			return Epoch{}, fmt.Errorf("begin epoch %d: %w", e.Epoch, err)
+		}
+	}
+}
+
+// runningPoll is the poll interval of AwaitRunning.
+const runningPoll = 2 * time.Millisecond
+
+// AwaitRunning waits until all batches that run now, in any process, have ended. Batches that begin later have a later
+// time than this call.
+func AwaitRunning(ctx context.Context, d DB) error {
+	open, err := q.BatchesOpen(ctx, d)
+	for err == nil && len(open) > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(runningPoll):
+		}
+		var still []string
+		still, err = q.BatchesOpen(ctx, d)
+		open = slices.DeleteFunc(open, func(b string) bool { return !slices.Contains(still, b) })
+	}
+	return err
+}
