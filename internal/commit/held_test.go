@@ -167,3 +167,24 @@ func TestASearchForManyHeldRowsSetsNoOtherTenantAside(t *testing.T) {
 		}
 	}
 }
+
+// A statement that is new on its connection waits no longer for a table than others do.
+func TestALockedTableDelaysOnlyCommandsThatNeedIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine()
+	end := w.holder("lock table toy_counters")
+	blocked := e.start(within(t, 5*time.Second), submission(add("c0", 1)))
+	for i := range 20 {
+		if _, err := e.Do(within(t, time.Minute), submission((&toyAdd{tenant: 1}).named(fmt.Sprint(i)))); err != nil {
+			t.Error(err)
+		}
+	}
+	if a := <-blocked; reason(a.err) != "ROWS_LOCKED" {
+		t.Errorf("answered %v", a.err)
+	}
+	if n := e.attempts("lost"); n > 0 {
+		t.Errorf("%v connections were lost", n)
+	}
+	end()
+}
