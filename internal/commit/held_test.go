@@ -168,12 +168,18 @@ func TestASearchForManyHeldRowsSetsNoOtherTenantAside(t *testing.T) {
 	}
 }
 
-// A statement that is new on its connection waits no longer for a table than others do.
+// A statement waits no longer for a table where it is new on its connection, or was forgotten after an error.
 func TestALockedTableDelaysOnlyCommandsThatNeedIt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
+	w.books = newLockingToyTx
 	e := w.engine()
-	end := w.holder("lock table toy_counters")
+	for range 4 { // the connections know the statement
+		if _, err := e.Do(within(t, time.Minute), submission(add("c0", 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := w.holder("lock table toy_counters in exclusive mode") // which blocks the locking of rows alone
 	blocked := e.start(within(t, 5*time.Second), submission(add("c0", 1)))
 	for i := range 20 {
 		if _, err := e.Do(within(t, time.Minute), submission((&toyAdd{tenant: 1}).named(fmt.Sprint(i)))); err != nil {

@@ -91,8 +91,8 @@ func (p *Pipe) Run(conn *pgx.Conn) error {
 	if err == nil {
 		err = send(ctx, conn, queries[first:], p.reads[first:])
 	}
-	if err == nil {
-		prepared.add(queries)
+	for _, query := range queries {
+		prepared[query.SQL] = err == nil // after an error pgx prepares all of them anew
 	}
 	p.batch = pgx.Batch{}
 	p.reads = p.reads[:0]
@@ -127,12 +127,6 @@ func preparedOn(conn *pgx.Conn) prepared {
 }
 
 func (p prepared) lacks(query *pgx.QueuedQuery) bool { return !p[query.SQL] }
-
-func (p prepared) add(queries []*pgx.QueuedQuery) {
-	for _, query := range queries {
-		p[query.SQL] = true
-	}
-}
 
 // queueingDB queues statements instead of running them.
 type queueingDB pgx.Batch
