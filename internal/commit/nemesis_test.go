@@ -22,14 +22,14 @@ func TestCommandsForHeldRowsRunOnceDespiteKills(t *testing.T) {
 		nemesis.Go(func() {
 			for ctx.Err() == nil {
 				end := w.holder("select from toy_counters where id = $1 for update", fmt.Sprint("c", rand.N(n)))
-				time.Sleep(rand.N(600 * time.Millisecond))
+				<-time.After(rand.N(600 * time.Millisecond))
 				end()
 			}
 		})
 	}
 	nemesis.Go(func() {
 		for ctx.Err() == nil {
-			time.Sleep(rand.N(200 * time.Millisecond))
+			<-time.After(rand.N(200 * time.Millisecond))
 			w.int(`select count(case when random() < 0.5 then pg_terminate_backend(pid) else pg_cancel_backend(pid) end)
 				from (select pid from pg_stat_activity where usename <> current_user and datname = current_database()
 					order by random() limit 1) x`)
