@@ -190,8 +190,10 @@ func (a *attempt[T]) discover(conn *pgx.Conn, lockTimeout time.Duration) error {
 	return p.Run(conn)
 }
 
+const beginSQL = "begin isolation level read committed"
+
 func (a *attempt[T]) begin(p *Pipe, lockTimeout time.Duration) {
-	p.exec("begin isolation level read committed", "BEGIN")
+	p.exec(beginSQL, "BEGIN")
 	p.Queue(func(d DB) error { return q.SettingsApply(p.ctx, d, settings(lockTimeout)) })
 }
 

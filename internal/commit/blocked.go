@@ -1,8 +1,8 @@
 package commit
 
 import (
+	"cmp"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -16,27 +16,35 @@ import (
 // they delay no other job. One goroutine retries all of them together as long as there are any.
 type blockedJobs[T any] struct {
 	mu       sync.Mutex
-	found    []*job[T]   // found blocked, each in an attempt of its own
-	untried  []*job[T]   // set aside without an attempt
-	held     hashes      // rows and names of the found jobs, except free ones: each of these jobs has one that is held
-	free     hashes      // of batches that searches committed since the goroutine began
-	retrying atomic.Bool // the goroutine runs; set under mu
+	found    []*job[T]            // found blocked, each in an attempt of its own
+	untried  []*job[T]            // set aside without an attempt
+	turns    int64                // jobs that joined one of the lists
+	held     map[uint64]time.Time // rows and names of found jobs, except free ones, with the time of the last find
+	free     map[uint64]time.Time // rows and names of batches that committed while jobs were blocked
+	retrying atomic.Bool          // the goroutine runs; set under mu
 }
-
-// hashes identify rows and names, see Latches.
-type hashes map[uint64]struct{}
 
 // search is a bisection for the jobs that need a lock of another transaction. Once it has found one, it sets aside the
 // remaining jobs that share a row or name with it: bisecting all jobs that need one held row would take two lock
 // timeouts for each of them.
 type search struct {
-	held hashes
-	most int // jobs that it may still find: then it sets all others aside
+	held    map[uint64]time.Time
+	tenants map[int32]bool // whose jobs it has found
+	until   time.Time      // from then on it sets aside all jobs of these tenants: others wait for the search
 }
 
-// maxFound bounds the search of a writer: another transaction may hold a thousand rows, and other callers wait for the
-// writer.
-const maxFound = 4
+func newSearch() *search {
+	return &search{held: map[uint64]time.Time{}, tenants: map[int32]bool{}, until: time.Now().Add(searchTime)}
+}
+
+const (
+	// searchTime bounds the search of a writer, and a round of retries: another transaction may hold a thousand rows.
+	searchTime = 500 * time.Millisecond
+	// heldLife is how long a row counts as held, unless a batch commits with it: callers that give up early come again.
+	heldLife = 10 * time.Second
+	// freeLife is how long a row that a batch committed is not taken for held, when a job that also needs it is found.
+	freeLife = time.Second
+)
 
 // blockedPause is the pause between retries, plus a jitter of up to the same length.
 const blockedPause = 20 * time.Millisecond
@@ -45,16 +53,17 @@ const blockedPause = 20 * time.Millisecond
 // s is nil at the start of a search.
 func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *search) *pgxpool.Conn {
 	if s == nil {
-		s = &search{held: hashes{}, most: maxFound}
+		s = newSearch()
 	}
 	if len(jobs) != 1 {
 		e.queue.endExclusive()
 		return e.runHalves(conn, jobs, s)
 	}
 	unclaim(jobs)
+	e.hold(jobs[0], s)
 	jobs[0].blocked.Store(true)
 	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
-		e.block(jobs[0], s)
+		e.block(jobs[0])
 	}
 	return conn
 }
@@ -73,34 +82,38 @@ func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
 }
 
 // block moves a job without effect to the blocked jobs.
-func (e *Engine[T]) block(j *job[T], s *search) {
+func (e *Engine[T]) block(j *job[T]) {
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
-	s.most--
-	e.hold(j, s.held)
-	e.hold(j, e.blocked.held)
+	j.turn = 0
 	e.blocked.found = append(e.blocked.found, j)
 	e.startRetry(j)
 }
 
-// hold adds what a blocked job needs and is not known to be free. It is called under e.blocked.mu.
-func (e *Engine[T]) hold(j *job[T], held hashes) {
-	for _, h := range e.rowsOf(j) {
-		if _, ok := e.blocked.free[h]; !ok {
-			held[h] = struct{}{}
+// hold records that a job was found blocked: what it needs and is not known to be free counts as held.
+func (e *Engine[T]) hold(j *job[T], s *search) {
+	rows := e.rowsOf(j)
+	s.tenants[j.Tenant] = true
+	e.blocked.mu.Lock()
+	defer e.blocked.mu.Unlock()
+	for _, h := range rows {
+		if time.Since(e.blocked.free[h]) > freeLife {
+			s.held[h] = time.Now()
+			e.blocked.held[h] = time.Now()
 		}
 	}
 }
 
-// setAside moves the jobs that need what a search found held to the blocked jobs, or all if it has found enough, and
-// returns the others. The jobs have no effect. s may be nil.
+// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. At the end of
+// its time it moves all of the tenants whose jobs it found. The jobs have no effect. s may be nil.
 func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
-	if s == nil || len(s.held) == 0 && s.most > 0 {
+	if s == nil || len(s.held) == 0 && len(s.tenants) == 0 {
 		return jobs
 	}
 	var aside []*job[T]
+	over := time.Now().After(s.until)
 	for _, j := range jobs {
-		if s.most <= 0 || slices.ContainsFunc(e.rowsOf(j), s.holds) {
+		if over && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.holds) {
 			aside = append(aside, j)
 		} else {
 			others = append(others, j)
@@ -113,7 +126,7 @@ func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	return others
 }
 
-func (s *search) holds(hash uint64) bool { _, ok := s.held[hash]; return ok }
+func (s *search) holds(hash uint64) bool { return !s.held[hash].IsZero() }
 
 // rowsOf returns the hashes of the rows and names that a command needs, except those that Discover finds.
 func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
@@ -127,27 +140,34 @@ func (e *Engine[T]) rowsOf(j *job[T]) []uint64 {
 	return slices.Concat(l.shared, l.owned)
 }
 
-// known returns a search that begins with what is known to be held, or nil if no job is blocked.
+// known returns a search that begins with what is known to be held, or nil if nothing is.
 func (b *blockedJobs[T]) known() *search {
-	if !b.retrying.Load() {
-		return nil
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &search{held: maps.Clone(b.held), most: 1}
+	prune(b.held, heldLife)
+	if len(b.held) == 0 {
+		return nil
+	}
+	return &search{held: maps.Clone(b.held)}
 }
 
-// release records that a batch of a search committed, so that no row or name of it is held.
+// release records that a batch committed, so that no row or name of it is held.
 func (b *blockedJobs[T]) release(l *Latches) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.retrying.Load() {
+	if len(b.held) == 0 && !b.retrying.Load() {
 		return
 	}
 	for _, h := range slices.Concat(l.shared, l.owned) {
-		b.free[h] = struct{}{}
 		delete(b.held, h)
+		if b.retrying.Load() {
+			b.free[h] = time.Now()
+		}
 	}
+}
+
+func prune(times map[uint64]time.Time, life time.Duration) {
+	maps.DeleteFunc(times, func(_ uint64, at time.Time) bool { return time.Since(at) > life })
 }
 
 // startRetry is called under e.blocked.mu.
@@ -155,6 +175,10 @@ func (e *Engine[T]) startRetry(jobs ...*job[T]) {
 	for _, j := range jobs {
 		e.metrics.lockWaits.Inc()
 		j.blocked.Store(true)
+		if j.turn == 0 {
+			e.blocked.turns++
+			j.turn = e.blocked.turns
+		}
 		if e.blocked.retrying.CompareAndSwap(false, true) {
 			e.writers.Add(1)
 			go e.retryBlocked()
@@ -162,15 +186,15 @@ func (e *Engine[T]) startRetry(jobs ...*job[T]) {
 	}
 }
 
-// retryBlocked tries all blocked jobs again in each round, by a search that knows nothing yet. What was free once is
-// not taken for held again while there are blocked jobs: a job that needs both a held row and one that many share would
-// otherwise set these aside again and again.
+// retryBlocked tries blocked jobs again in rounds, each a search that knows nothing yet. A row that was free just now
+// is not taken for held: a job that needs both a held row and one that many share would set these aside again and
+// again.
 func (e *Engine[T]) retryBlocked() {
 	defer e.writers.Done()
 	for {
 		time.Sleep(blockedPause + rand.N(blockedPause))
-		s := &search{held: hashes{}, most: math.MaxInt}
-		for jobs := e.takeBlocked(); len(jobs) > 0; {
+		s := newSearch()
+		for jobs := remaining(e.failLate(e.takeBlocked(), nil)); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
 			putBack(e.run(nil, jobs[:n:n], mode{search: s}))
 			jobs = e.setAside(jobs[n:], s)
@@ -185,6 +209,7 @@ func (e *Engine[T]) retryBlocked() {
 func (e *Engine[T]) takeBlocked() []*job[T] {
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
+	slices.SortFunc(e.blocked.untried, func(j, k *job[T]) int { return cmp.Compare(j.turn, k.turn) })
 	jobs := append(e.blocked.untried, e.blocked.found...)
 	e.blocked.untried, e.blocked.found = nil, nil
 	return jobs
@@ -195,14 +220,11 @@ func (e *Engine[T]) stopRetry() bool {
 	b := &e.blocked
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.held = hashes{}
 	if len(b.found)+len(b.untried) > 0 {
-		for _, j := range b.found {
-			e.hold(j, b.held)
-		}
+		prune(b.free, freeLife)
 		return false
 	}
-	b.free = hashes{}
+	clear(b.free)
 	b.retrying.Store(false)
 	return true
 }

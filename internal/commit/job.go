@@ -26,9 +26,10 @@ type job[T any] struct {
 	gone   int       // number of abandoned jobs in parked
 
 	// Kept across attempts.
-	more  int  // number of ErrMoreRows
-	tries int  // number of tries of a direct command that failed
-	later bool // deferred by ErrLater: runs after its batch has committed
+	more  int   // number of ErrMoreRows
+	tries int   // number of tries of a direct command that failed
+	turn  int64 // among the blocked jobs; guarded by blockedJobs.mu
+	later bool  // deferred by ErrLater: runs after its batch has committed
 
 	// State of one attempt; valid once it has committed.
 	out   Outcome

@@ -1,9 +1,11 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,7 +70,8 @@ func (p *Pipe) exec(sql, tag string) {
 }
 
 // Run sends the queued statements, reads all results, and leaves the pipe empty. The first failing statement ends it:
-// the database skips all later ones.
+// the database skips all later ones. A pipe that begins a transaction with statements that are new on the connection
+// takes further round trips.
 func (p *Pipe) Run(conn *pgx.Conn) error {
 	if p.err != nil {
 		return p.err
@@ -76,24 +79,54 @@ func (p *Pipe) Run(conn *pgx.Conn) error {
 	if p.batch.Len() == 0 {
 		return nil
 	}
-	reads := p.reads
 	// Only a deadline detects a silent connection: a proxy may acknowledge at the TCP level.
 	ctx, cancel := context.WithTimeout(p.ctx, roundTripTimeout)
 	defer cancel()
-	results := conn.SendBatch(ctx, &p.batch)
-	var err error
-	for _, read := range reads {
-		if err = read(reader{results}); err != nil {
-			break
-		}
+	queries, first := p.batch.QueuedQueries, 0
+	prepared := preparedOn(conn)
+	if queries[0].SQL == beginSQL && slices.ContainsFunc(queries, prepared.lacks) {
+		first = 2 // BEGIN and the settings
 	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
+	err := send(ctx, conn, queries[:first], p.reads)
+	if err == nil {
+		err = send(ctx, conn, queries[first:], p.reads[first:])
+	}
+	for _, query := range queries {
+		prepared[query.SQL] = err == nil // after an error pgx prepares all of them anew
 	}
 	p.batch = pgx.Batch{}
 	p.reads = p.reads[:0]
 	return err
 }
+
+// send sends statements in one round trip, and reads their results.
+func send(ctx context.Context, conn *pgx.Conn, queries []*pgx.QueuedQuery, reads []func(DB) error) (err error) {
+	if len(queries) == 0 {
+		return nil
+	}
+	results := conn.SendBatch(ctx, &pgx.Batch{QueuedQueries: queries})
+	for _, read := range reads[:len(queries)] {
+		if err = read(reader{results}); err != nil {
+			break
+		}
+	}
+	return cmp.Or(err, results.Close())
+}
+
+// prepared has the statements that a connection has run. pgx prepares others in a round trip before that of the
+// statements. Before BEGIN there is no lock_timeout, and the preparation would wait for a locked table.
+type prepared map[string]bool
+
+func preparedOn(conn *pgx.Conn) prepared {
+	const name = "ledgerd.prepared"
+	data := conn.PgConn().CustomData()
+	if data[name] == nil {
+		data[name] = prepared{}
+	}
+	return data[name].(prepared)
+}
+
+func (p prepared) lacks(query *pgx.QueuedQuery) bool { return !p[query.SQL] }
 
 // queueingDB queues statements instead of running them.
 type queueingDB pgx.Batch

@@ -197,7 +197,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 	if err != nil && a.sent && e.resolveOutcome(a, err) {
 		end, err = committed, nil
 	}
-	if end == committed && m.search != nil {
+	if end == committed {
 		e.blocked.release(&a.latch.Latches)
 	}
 	a.notifyObservers()
