@@ -29,8 +29,9 @@ type blockedJobs[T any] struct {
 // timeouts for each of them.
 type search struct {
 	held    map[uint64]time.Time
+	finds   int
 	tenants map[int32]bool // whose jobs it has found
-	until   time.Time      // from then on it sets aside all jobs of these tenants: others wait for the search
+	until   time.Time      // see over
 }
 
 func newSearch() *search {
@@ -38,7 +39,9 @@ func newSearch() *search {
 }
 
 const (
-	// searchTime bounds the search of a writer, and a round of retries: another transaction may hold a thousand rows.
+	// minFinds and searchTime bound the search of a writer, and a round of retries: another transaction may hold a
+	// thousand rows. The first find takes longest, and after it most jobs are known to need what is held, or run.
+	minFinds   = 4
 	searchTime = 500 * time.Millisecond
 	// heldLife is how long a row counts as held, unless a batch commits with it: callers that give up early come again.
 	heldLife = 10 * time.Second
@@ -62,16 +65,16 @@ func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *
 	unclaim(jobs)
 	e.hold(jobs[0], s)
 	jobs[0].blocked.Store(true)
-	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
+	if jobs = e.failLate(jobs, e.lockTimeout(true), err); len(jobs) > 0 {
 		e.block(jobs[0])
 	}
 	return conn
 }
 
-// failLate fails the blocked jobs whose deadline leaves no time for another attempt, and returns the others. One that
-// ended during an attempt would be answered with OUTCOME_UNKNOWN.
-func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
-	enough := time.Now().Add(2*blockedPause + 2*e.lockTimeout(true))
+// failLate fails the blocked jobs whose deadline leaves no time for another attempt with this lock timeout, and returns
+// the others. One that ended during an attempt would be answered with OUTCOME_UNKNOWN.
+func (e *Engine[T]) failLate(jobs []*job[T], lockTimeout time.Duration, err error) []*job[T] {
+	enough := time.Now().Add(2*blockedPause + 2*lockTimeout)
 	return slices.DeleteFunc(jobs, func(j *job[T]) bool {
 		late := j.blocked.Load() && j.deadline.Before(enough)
 		if late && len(claim([]*job[T]{j})) > 0 { // else it is abandoned
@@ -93,6 +96,7 @@ func (e *Engine[T]) block(j *job[T]) {
 // hold records that a job was found blocked: what it needs and is not known to be free counts as held.
 func (e *Engine[T]) hold(j *job[T], s *search) {
 	rows := e.rowsOf(j)
+	s.finds++
 	s.tenants[j.Tenant] = true
 	e.blocked.mu.Lock()
 	defer e.blocked.mu.Unlock()
@@ -104,16 +108,15 @@ func (e *Engine[T]) hold(j *job[T], s *search) {
 	}
 }
 
-// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. At the end of
-// its time it moves all of the tenants whose jobs it found. The jobs have no effect. s may be nil.
+// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. When the search
+// is over, it moves all jobs of the tenants whose jobs it found. The jobs have no effect. s may be nil.
 func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	if s == nil || len(s.held) == 0 && len(s.tenants) == 0 {
 		return jobs
 	}
 	var aside []*job[T]
-	over := time.Now().After(s.until)
 	for _, j := range jobs {
-		if over && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.holds) {
+		if s.over() && s.tenants[j.Tenant] || slices.ContainsFunc(e.rowsOf(j), s.holds) {
 			aside = append(aside, j)
 		} else {
 			others = append(others, j)
@@ -125,6 +128,10 @@ func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	e.startRetry(aside...)
 	return others
 }
+
+// over reports whether the search has taken so long that it sets aside all further jobs of the tenants whose jobs it has
+// found: others wait for it.
+func (s *search) over() bool { return s.finds >= minFinds && time.Now().After(s.until) }
 
 func (s *search) holds(hash uint64) bool { return !s.held[hash].IsZero() }
 
@@ -194,7 +201,7 @@ func (e *Engine[T]) retryBlocked() {
 	for {
 		time.Sleep(blockedPause + rand.N(blockedPause))
 		s := newSearch()
-		for jobs := remaining(e.failLate(e.takeBlocked(), nil)); len(jobs) > 0; {
+		for jobs := remaining(e.failLate(e.takeBlocked(), e.lockTimeout(true), nil)); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
 			putBack(e.run(nil, jobs[:n:n], mode{search: s}))
 			jobs = e.setAside(jobs[n:], s)

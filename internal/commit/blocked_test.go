@@ -274,7 +274,7 @@ func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 		}
 		j.blocked.Store(true)
 		j.state.Store(state)
-		if left := e.failLate([]*job[*toyTx]{j}, nil); len(left) > 0 {
+		if left := e.failLate([]*job[*toyTx]{j}, e.lockTimeout(true), nil); len(left) > 0 {
 			t.Errorf("state %d: not late", state)
 		}
 		if got := j.state.Load() == finished; got != answered {

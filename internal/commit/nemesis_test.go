@@ -36,7 +36,7 @@ func TestCommandsForHeldRowsRunOnceDespiteKills(t *testing.T) {
 		}
 	})
 	told := make([]string, calls)
-	got := each(40, func(k int) error {
+	each(40, func(k int) error {
 		for i := k; i < calls; i += 40 {
 			one := add(fmt.Sprint("c", rand.N(n)), 1).labelled(fmt.Sprint("i", i))
 			if i%7 == 0 {
@@ -59,7 +59,7 @@ func TestCommandsForHeldRowsRunOnceDespiteKills(t *testing.T) {
 			t.Errorf("%d commands are left", left)
 		}
 	}
-	got = map[string]int{}
+	got := map[string]int{}
 	for i, r := range told {
 		got[r]++
 		want, ran := int64(0), w.int("select count(*) from toy_log where label = $1", fmt.Sprint("i", i))
