@@ -65,22 +65,33 @@ func (e *Engine[T]) runSearch(conn *pgxpool.Conn, jobs []*job[T], err error, s *
 	unclaim(jobs)
 	e.hold(jobs[0], s)
 	jobs[0].blocked.Store(true)
-	if jobs = e.failLate(jobs, e.lockTimeout(true), err); len(jobs) > 0 {
+	if jobs = e.failLate(jobs, err); len(jobs) > 0 {
 		e.block(jobs[0])
 	}
 	return conn
 }
 
-// failLate fails the blocked jobs whose deadline leaves no time for another attempt with this lock timeout, and returns
-// the others. One that ended during an attempt would be answered with OUTCOME_UNKNOWN.
-func (e *Engine[T]) failLate(jobs []*job[T], lockTimeout time.Duration, err error) []*job[T] {
-	enough := time.Now().Add(2*blockedPause + 2*lockTimeout)
+// late reports whether the deadline of a job leaves no time for another attempt. One that passes during an attempt is
+// answered with OUTCOME_UNKNOWN.
+func late[T any](j *job[T], lockTimeout time.Duration) bool {
+	return time.Until(j.deadline) < 2*blockedPause+2*lockTimeout
+}
+
+// anyLate reports whether a job would be late for another attempt that waits for as long as the first.
+func (e *Engine[T]) anyLate(jobs []*job[T]) bool {
+	whole := e.lockTimeout(false)
+	return slices.ContainsFunc(jobs, func(j *job[T]) bool { return late(j, whole) })
+}
+
+// failLate fails the blocked jobs that are late for an attempt of a search, and returns the others.
+func (e *Engine[T]) failLate(jobs []*job[T], err error) []*job[T] {
+	brief := e.lockTimeout(true)
 	return slices.DeleteFunc(jobs, func(j *job[T]) bool {
-		late := j.blocked.Load() && j.deadline.Before(enough)
-		if late && len(claim([]*job[T]{j})) > 0 { // else it is abandoned
+		isLate := j.blocked.Load() && late(j, brief)
+		if isLate && len(claim([]*job[T]{j})) > 0 { // else it is abandoned
 			e.fail(j, rowsLocked(err))
 		}
-		return late
+		return isLate
 	})
 }
 
@@ -201,7 +212,7 @@ func (e *Engine[T]) retryBlocked() {
 	for {
 		time.Sleep(blockedPause + rand.N(blockedPause))
 		s := newSearch()
-		for jobs := remaining(e.failLate(e.takeBlocked(), e.lockTimeout(true), nil)); len(jobs) > 0; {
+		for jobs := remaining(e.failLate(e.takeBlocked(), nil)); len(jobs) > 0; {
 			n := e.queue.prefix(jobs)
 			putBack(e.run(nil, jobs[:n:n], mode{search: s}))
 			jobs = e.setAside(jobs[n:], s)

