@@ -119,8 +119,8 @@ func (e *Engine[T]) hold(j *job[T], s *search) {
 	}
 }
 
-// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. When the search
-// is over, it moves all jobs of the tenants whose jobs it found. The jobs have no effect. s may be nil.
+// setAside moves the jobs that need what a search found held to the blocked jobs, and returns the others. When the
+// search is over, it moves all jobs of the tenants whose jobs it found. The jobs have no effect. s may be nil.
 func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	if s == nil || len(s.held) == 0 && len(s.tenants) == 0 {
 		return jobs
@@ -140,8 +140,8 @@ func (e *Engine[T]) setAside(jobs []*job[T], s *search) (others []*job[T]) {
 	return others
 }
 
-// over reports whether the search has taken so long that it sets aside all further jobs of the tenants whose jobs it has
-// found: others wait for it.
+// over reports whether the search has taken so long that it sets aside all further jobs of the tenants whose jobs it
+// has found: others wait for it.
 func (s *search) over() bool { return s.finds >= minFinds && time.Now().After(s.until) }
 
 func (s *search) holds(hash uint64) bool { return !s.held[hash].IsZero() }
