@@ -12,7 +12,8 @@ import (
 	"github.com/ledgerd/ledgerd/internal/token"
 )
 
-// Round trips dominate the latency to a remote database.
+// Round trips dominate the latency to a remote database. The first call on each connection may take one more, which
+// prepares its statements.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	pool, n := pgtest.CountingPool(t, pgtest.New(t).AppDSN)
@@ -48,14 +49,22 @@ func TestRoundTrips(t *testing.T) {
 		}, 2},
 		{"a claim that is known", func(int) flow.Submission { return use("k0") }, 2},
 	} {
-		for i := range 8 {
+		first := int32(0)
+		for i := range 16 {
 			before := n.Load()
 			if _, err := e.Do(t.Context(), c.work(i)); err != nil {
 				t.Fatal(c.what, err)
 			}
-			if got := n.Load() - before; got != c.want {
+			switch got := n.Load() - before; got {
+			case c.want:
+			case c.want + 1:
+				first++
+			default:
 				t.Errorf("%s: %d round trips, want %d", c.what, got, c.want)
 			}
+		}
+		if most := pool.Stat().TotalConns(); first > most {
+			t.Errorf("%s: %d calls took a round trip more, on %d connections", c.what, first, most)
 		}
 	}
 }
