@@ -91,7 +91,7 @@ func tiny(t testing.TB) Options {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return Options{Dir: dir, Rounds: 1, Warmup: 100 * time.Millisecond, Measure: time.Second,
+	return Options{Dir: dir, Rounds: 1, Warmup: 50 * time.Millisecond, Measure: 300 * time.Millisecond,
 		Active: 50, Accounts: 120, Entries: 1000, Checks: true, Progress: &progress{t: t}, wal: 4}
 }
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
+	"strings"
 	"testing/fstest"
 
 	"github.com/jackc/pgx/v5"
@@ -35,7 +35,8 @@ func (db *DB) check(ctx context.Context) ([]string, error) {
 	return runChecks(ctx, conn, files)
 }
 
-var identifiers = regexp.MustCompile(`[a-z_]+`)
+// notInName reports whether a character cannot be part of the name of a table.
+func notInName(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }
 
 // ofUsedTables returns the files that name a table which has, or had, rows, or a catalog of Postgres.
 func ofUsedTables(ctx context.Context, conn *pgx.Conn, files fs.FS) (fs.FS, error) {
@@ -55,7 +56,7 @@ func ofUsedTables(ctx context.Context, conn *pgx.Conn, files fs.FS) (fs.FS, erro
 		if err != nil {
 			return nil, err
 		}
-		if slices.ContainsFunc(identifiers.FindAllString(string(text), -1),
+		if slices.ContainsFunc(strings.FieldsFunc(string(text), notInName),
 			func(word string) bool { return slices.Contains(used, word) }) {
 			chosen[name] = &fstest.MapFile{Data: text}
 		}
