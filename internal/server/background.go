@@ -75,8 +75,9 @@ func (s *Server) every(ctx context.Context, pause time.Duration, what string, wo
 const dueBatch = 500
 
 const (
-	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next.
-	dueRun = 10 * time.Second
+	// dueRun bounds one run of a task over due rows: rows that fail are tried again in the next. dueTry bounds the wait
+	// for those of one query, so that the run comes to others when another transaction holds the first.
+	dueRun, dueTry = 10 * time.Second, 5 * time.Second
 	// duePause is for tenants of whose rows most of a hundred or more fail: their timers publish events, say, and a
 	// limit refuses these. Those of others must not wait for them in every run.
 	duePause = 30 * time.Second
@@ -104,7 +105,10 @@ func handle[T any](s *Server, find func(ctx context.Context, pool *pgxpool.Pool,
 			}
 			for tenant, submissions := range byTenant {
 				before := failed
-				for _, r := range s.engine.DoAll(ctx, submissions) {
+				try, cancel := context.WithTimeout(ctx, dueTry)
+				results := s.engine.DoAll(try, submissions)
+				cancel()
+				for _, r := range results {
 					if r.Err != nil {
 						failed, first = failed+1, cmp.Or(first, r.Err)
 					}
