@@ -14,6 +14,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/order/v1/orderv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 )
 
@@ -33,6 +34,8 @@ type Client struct {
 	Locks lockv1connect.LockServiceClient
 	// Machines has every call of MachineService: state machines and their instances.
 	Machines machinev1connect.MachineServiceClient
+	// Orders has every call of OrderService: orders that are created once.
+	Orders orderv1connect.OrderServiceClient
 	// Stock has every call of StockService: items that are never oversold.
 	Stock stockv1connect.StockServiceClient
 	// Notify has every call of NotifyService: messages to people and systems, templates, codes.
@@ -151,6 +154,7 @@ func New(baseURL string, opts ...Option) *Client {
 	c.Inbox = inboxv1connect.NewInboxServiceClient(s.http, baseURL, options...)
 	c.Locks = lockv1connect.NewLockServiceClient(s.http, baseURL, options...)
 	c.Machines = machinev1connect.NewMachineServiceClient(s.http, baseURL, options...)
+	c.Orders = orderv1connect.NewOrderServiceClient(s.http, baseURL, options...)
 	c.Stock = stockv1connect.NewStockServiceClient(s.http, baseURL, options...)
 	c.Notify = notifyv1connect.NewNotifyServiceClient(s.http, baseURL, options...)
 	c.Webhooks = notifyv1connect.NewWebhookServiceClient(s.http, baseURL, options...)

@@ -75,6 +75,8 @@ const (
 	PageScope     = "page"
 	PageLife      = 10 * time.Minute
 	PurchaseScope = "purchase"
+	// OrderScope has the claims of orders. Callers cannot claim in it.
+	OrderScope = "order.purchase"
 )
 
 // DefaultLife is the default life of a scope's keys. 0: forever.
@@ -105,7 +107,7 @@ func Compose(parts []string) string {
 // KEY_CLAIMED if the use has FirstOnly, or another owner has claimed the key forever; CLAIM_LIFE_DIFFERENT if
 // the claim has a life and the use has none, or the reverse.
 func (tx *Tx) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
-	if tx.live(r) {
+	if tx.Live(r) {
 		first := &r.Value
 		switch {
 		case first.ForEver() != (p.Life == 0):
@@ -129,11 +131,6 @@ func (tx *Tx) Use(r *Row, c commit.Caller, p *Params) (Use, error) {
 		v.ExpiresAt = tx.Now.Add(p.Life)
 	}
 	return Use{1, false, *v}, nil
-}
-
-// live reports whether the key is claimed. An expired claim counts as absent, even if its row exists.
-func (tx *Tx) live(r *Row) bool {
-	return r.Exists && (r.Value.ForEver() || r.Value.ExpiresAt.After(tx.Now))
 }
 
 // Name sets the result of a claim that this batch created.
@@ -161,7 +158,7 @@ func (p *DropParams) At(tenant int32) Key { return Key{tenant, p.Scope, p.Key} }
 // owner.
 func (tx *Tx) Drop(r *Row, p *DropParams) (bool, error) {
 	switch {
-	case !tx.live(r), p.Fence != 0 && p.Fence != r.Value.ID:
+	case !tx.Live(r), p.Fence != 0 && p.Fence != r.Value.ID:
 		return false, nil
 	case p.Owner != "" && p.Owner != r.Value.Owner, p.Owner == "" && p.Fence == 0:
 		return false, foreign(r)

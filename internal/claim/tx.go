@@ -38,6 +38,11 @@ func compare(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.Scope, b.Scope), cmp.Compare(a.Key, b.Key))
 }
 
+// Live reports whether a key is claimed. An expired claim counts as absent, even if its row exists.
+func (tx *Tx) Live(r *Row) bool {
+	return r.Exists && (r.Value.ForEver() || r.Value.ExpiresAt.After(tx.Now))
+}
+
 // CanOverlap is true because commands see only the claims that they declare. The unique constraint detects
 // claims that another process inserts concurrently; the batch then runs again.
 func (tx *Tx) CanOverlap() bool { return true }

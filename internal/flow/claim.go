@@ -6,6 +6,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/claim"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/order"
 )
 
 // ClaimCondition claims a key, such as a page id, for a command. The claim survives a business refusal of the command,
@@ -62,6 +63,8 @@ func resultName(answer any) string {
 		return a.Transfer.BizNo
 	case *ledger.Account:
 		return a.Code
+	case order.View:
+		return a.OrderNo
 	}
 	return ""
 }

@@ -10,18 +10,41 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify"
 	"github.com/ledgerd/ledgerd/internal/notify/send"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/order"
 )
 
-// Machine adapts a command on machines to Tx. It publishes the events of the command's moves, in the same commit. An
-// event needs no biz_no: it is sent once, because its move is made once.
+// Machine adapts a command on machines to Tx. What its moves entail is done in the same commit: their events are
+// published, and parts of orders end.
 func Machine(c commit.Command[*machine.Tx]) Command { return &moves{command: c} }
 
-// moves is a command on machines, and the events of its moves. Which event a move publishes is only known when it is
-// made, and which endpoints receive it only after the batch has found them: so a command with an event asks for a rerun
-// twice, and names more rows each time.
 type moves struct {
 	command commit.Command[*machine.Tx]
-	events  map[eventKey][]string // events of earlier runs, with their endpoints
+	entailed
+}
+
+// Fire returns the command that records the move of a timer. The instance may be that of an order.
+func Fire(c *machine.FireCommand) Command {
+	f := &moves{command: c}
+	f.expectOrder(order.Key{Tenant: c.Key.Tenant, OrderNo: c.Key.Key})
+	return f
+}
+
+// Need names the rows of the command, and what earlier runs found.
+func (c *moves) Need(tx *Tx) {
+	c.command.Need(tx.Machines())
+	c.need(tx)
+}
+
+// Apply runs the command, and does what its moves entail.
+func (c *moves) Apply(tx *Tx) (any, error) { return c.run(tx, c.command.Apply) }
+
+// entailed is what moves of instances entail: events, and ends of the parts of orders. Which these are is only known
+// when a move is made, and which rows they need only after the batch has read others: the endpoints that receive an
+// event, and the order that has the parts. So such a command asks for a rerun, up to twice, and names more rows each
+// time.
+type entailed struct {
+	events map[eventKey][]string     // types of events, with their endpoints
+	orders map[order.Key]order.Order // orders of instances; without a machine: not read yet
 }
 
 // eventKey is a type of event of a tenant.
@@ -33,15 +56,51 @@ type eventKey struct {
 // announced is an event whose rows commands of the batch have named.
 type announced struct{ names []string } // endpoints to which it may be sent
 
-// Need names the rows of the command, and those of the events of earlier runs.
-func (c *moves) Need(tx *Tx) {
-	c.command.Need(tx.Machines())
+// need names the rows that earlier runs found.
+func (e *entailed) need(tx *Tx) {
 	if tx.loaded {
 		return // an operation of an Execute whose references are resolved: its rows were named before
 	}
-	for key, names := range c.events {
+	for key, names := range e.events {
 		tx.announce(key, names)
 	}
+	for key := range e.orders {
+		tx.Orders().Want(key)
+		if o := e.orders[key]; o.Machine != "" {
+			tx.nameParts(&o)
+		}
+	}
+}
+
+// run makes moves, and does what they entail.
+func (e *entailed) run(tx *Tx, move func(*machine.Tx) (any, error)) (any, error) {
+	m := tx.Machines()
+	before := m.Steps()
+	answer, err := move(m)
+	if err != nil {
+		return nil, err
+	}
+	moved, missing := m.MovedSince(before), false
+	for i := range moved {
+		if moved[i].Publish != "" {
+			missing = !e.announced(tx, &moved[i]) || missing
+		}
+		if moved[i].Parts != machine.KeepParts {
+			missing = !e.endable(tx, &moved[i]) || missing
+		}
+	}
+	if missing {
+		return nil, commit.ErrMoreRows
+	}
+	for i := range moved {
+		if err := tx.endParts(&moved[i]); err != nil {
+			return nil, err
+		}
+		if err := publish(tx, &moved[i]); err != nil {
+			return nil, err
+		}
+	}
+	return answer, nil
 }
 
 // announce names the rows of an event.
@@ -62,60 +121,40 @@ func (tx *Tx) announce(key eventKey, names []string) {
 	}
 }
 
-// Apply runs the command, and publishes the events of its moves.
-func (c *moves) Apply(tx *Tx) (any, error) {
-	m := tx.Machines()
-	before := m.Steps()
-	answer, err := c.command.Apply(m)
-	if err != nil {
-		return nil, err
-	}
-	events, missing := m.EventsSince(before), false
-	for i := range events {
-		missing = !c.named(tx, &events[i]) || missing
-	}
-	if missing {
-		return nil, commit.ErrMoreRows
-	}
-	for i := range events {
-		if err := publish(tx, &events[i]); err != nil {
-			return nil, err
-		}
-	}
-	return answer, nil
-}
-
-// named reports whether the rows of an event are named. If they are not, the next run names them, as far as this one
-// knows the endpoints of the tenant.
-func (c *moves) named(tx *Tx, e *machine.Event) bool {
-	key := eventKey{e.Caller.Tenant, e.Type}
+// announced reports whether the rows of a move's event are named. If they are not, the next run names them, as far as
+// this one knows the endpoints of the tenant.
+func (e *entailed) announced(tx *Tx, m *machine.Moved) bool {
+	key := eventKey{m.Caller.Tenant, m.Publish}
 	var names []string
 	if all := tx.hooks[key.tenant]; all != nil {
-		names, _ = all.Wanting(e.Type)
+		names, _ = all.Wanting(m.Publish)
 	}
 	missing := func(name string) bool { return !slices.Contains(tx.events[key].names, name) }
 	if tx.events[key] != nil && !slices.ContainsFunc(names, missing) {
 		return true
 	}
-	if c.events == nil {
-		c.events = map[eventKey][]string{}
+	if e.events == nil {
+		e.events = map[eventKey][]string{}
 	}
-	c.events[key] = names
+	e.events[key] = names
 	return false
 }
 
-// publish sends an event to the endpoints that subscribe to its type. Returns faults SECRET_NOT_CONFIGURED and
-// NOTIFY_LIMITED.
-func publish(tx *Tx, e *machine.Event) error {
-	names, _ := tx.hooks[e.Caller.Tenant].Wanting(e.Type)
-	i := &e.Instance
+// publish sends the event of a move to the endpoints that subscribe to its type. It needs no biz_no: it is sent once,
+// because its move is made once. Returns faults SECRET_NOT_CONFIGURED and NOTIFY_LIMITED.
+func publish(tx *Tx, m *machine.Moved) error {
+	if m.Publish == "" {
+		return nil
+	}
+	names, _ := tx.hooks[m.Caller.Tenant].Wanting(m.Publish)
+	i := &m.Instance
 	data, err := json.Marshal(map[string]string{"machine": i.Machine, "key": i.Key.Key, "from": i.CameFrom,
 		"to": i.State, "revision": strconv.FormatInt(i.Revision, 10), "cause": i.Cause})
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		s := event(e.Caller, e.Type, name, data)
+		s := event(m.Caller, m.Publish, name, data)
 		s.Need(tx.Messages()) // finds the rows that announce has named
 		if _, err := s.Apply(tx.Messages()); err != nil {
 			return err

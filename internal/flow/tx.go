@@ -19,6 +19,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/code"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/stock"
 	"github.com/ledgerd/ledgerd/internal/token"
 	"github.com/ledgerd/ledgerd/internal/work"
@@ -32,11 +33,13 @@ var (
 	locks    = register(func(*Tx) *lock.Tx { return lock.NewTx() }, lock.NameConstraints()...)
 	// Tokens and claims precede rows that many calls share: a second call with the same token or claim waits here, and
 	// holds none of the shared rows.
-	tokens    = register(func(*Tx) *token.Tx { return token.NewTx() })
-	claims    = register(func(*Tx) *claim.Tx { return claim.NewTx() }, claim.NameConstraints()...)
-	works     = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
-	inboxes   = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
-	machines  = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
+	tokens   = register(func(*Tx) *token.Tx { return token.NewTx() })
+	claims   = register(func(*Tx) *claim.Tx { return claim.NewTx() }, claim.NameConstraints()...)
+	works    = register(func(*Tx) *work.Tx { return work.NewTx() }, work.NameConstraints()...)
+	inboxes  = register(func(*Tx) *inbox.Tx { return inbox.NewTx() }, inbox.NameConstraints()...)
+	machines = register(func(*Tx) *machine.Tx { return machine.NewTx() }, machine.NameConstraints()...)
+	// Orders have no locks: an order's instance is its lock.
+	orders    = register(func(*Tx) *order.Tx { return order.NewTx() }, order.NameConstraints()...)
 	webhooks  = register(func(*Tx) *webhook.Tx { return webhook.NewTx() }, webhook.NameConstraints()...)
 	templates = register(func(*Tx) *template.Tx { return template.NewTx() }, template.NameConstraints()...)
 	// Codes precede the counters of limits: a caller that guesses a code delays no other caller.
@@ -91,6 +94,7 @@ type Tx struct {
 	parts  []commit.Participant // in lock order; nil: not needed
 	outbox *notify.Outbox
 	events map[eventKey]*announced
+	ends   map[order.Key][]*ends  // of parts of orders
 	hooks  map[int32]*webhook.All // endpoints of the tenants with events
 	loaded bool
 	direct bool
@@ -140,6 +144,9 @@ func (tx *Tx) Inbox() *inbox.Tx { return inboxes.of(tx) }
 
 // Machines returns the participant of state machines and their instances.
 func (tx *Tx) Machines() *machine.Tx { return machines.of(tx) }
+
+// Orders returns the participant of orders.
+func (tx *Tx) Orders() *order.Tx { return orders.of(tx) }
 
 // Webhooks returns the participant of webhook endpoints.
 func (tx *Tx) Webhooks() *webhook.Tx { return webhooks.of(tx) }

@@ -1,6 +1,7 @@
 package ids
 
 import (
+	"context"
 	"errors"
 	"path"
 	"strings"
@@ -85,4 +86,18 @@ func parseOrder(s string) (prefix, date string, id ID, ok bool) {
 		return "", "", 0, false
 	}
 	return prefix, date, id, true
+}
+
+// makeFor is how long OrderNo waits for an id: only a clock that goes back makes it wait.
+const makeFor = time.Second
+
+// OrderNo makes an order number without a prefix, with the date in UTC.
+func (g *Generator) OrderNo() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), makeFor)
+	defer cancel()
+	made, err := g.Next(ctx, 1)
+	if err != nil {
+		return "", err
+	}
+	return OrderForm{zone: time.UTC}.Write(made[0]), nil
 }

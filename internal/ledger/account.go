@@ -86,7 +86,7 @@ func (c *CreateAccountsCommand) Apply(tx *Tx) (any, error) {
 	for i, want := range c.Accounts {
 		a, asset := c.handles[i], c.assets[i]
 		if !asset.found {
-			return nil, AssetNotFound.New("there is no asset %s", asset.Code).With("asset", asset.Code)
+			return nil, assetNotFound(asset.Code)
 		}
 		lo, hi, err := limits(want.Min, want.Max, &Account{AccountKey: a.AccountKey, Scale: asset.Scale})
 		if err != nil {

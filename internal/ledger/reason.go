@@ -78,3 +78,7 @@ var (
 		Code: fault.InvalidArgument, Step: fault.Fix,
 		Doc: "Neither the capture nor its hold names an account to pay."})
 )
+
+func assetNotFound(code string) error {
+	return AssetNotFound.New("there is no asset %s", code).With("asset", code)
+}

@@ -18,7 +18,8 @@ type Tx struct {
 	locks     []*Account // all accounts; in lock order from Lock or Read on
 	assets    map[assetKey]*Asset
 	assetList []*Asset
-	details   map[*Account]bool // load their metadata too
+	seen      map[assetKey]*Asset // assets that are only read: they never change, so they are not latched
+	details   map[*Account]bool   // load their metadata too
 
 	transferNames map[nameKey]*transferName
 	nameList      []*transferName // all transferNames, in order of declaration
@@ -169,6 +170,33 @@ func (tx *Tx) accountWithDetails(tenant int32, code, asset string) *Account {
 	}
 	tx.details[a] = true
 	return a
+}
+
+// SeeAsset declares an asset of which another domain needs the decimals.
+func (tx *Tx) SeeAsset(tenant int32, code string) {
+	k := assetKey{tenant, code}
+	if tx.seen[k] != nil {
+		return
+	}
+	if tx.seen == nil {
+		tx.seen = make(map[assetKey]*Asset)
+	}
+	a := &Asset{Tenant: tenant, Code: code}
+	tx.seen[k] = a
+	tx.assetList = append(tx.assetList, a)
+}
+
+// Decimals returns the decimals of an asset that is declared, or made by the batch. Returns fault ASSET_NOT_FOUND.
+func (tx *Tx) Decimals(tenant int32, code string) (uint8, error) {
+	k := assetKey{tenant, code}
+	a := tx.assets[k]
+	if a == nil {
+		a = tx.seen[k]
+	}
+	if !a.found {
+		return 0, assetNotFound(code)
+	}
+	return a.Scale, nil
 }
 
 func (tx *Tx) asset(tenant int32, code string) *Asset {

@@ -73,6 +73,9 @@ func (c *compiler) readStates(path string) {
 		}
 		if s.Initial {
 			c.initial = s
+			if s.Parts != KeepParts {
+				c.bad(at+"order_parts", "must not be set on the initial state")
+			}
 		}
 	}
 	if c.initial == nil {
@@ -180,6 +183,8 @@ func (c *compiler) readTimers(path string) {
 			c.bad(at+"to", "there is no move from %s to %s", s.Name, s.Timer.To)
 		case m.back:
 			c.bad(at+"to", "the move from %s to %s must not be one back", s.Name, s.Timer.To)
+		case c.states[s.Timer.To].Parts == ConfirmParts:
+			c.bad(at+"to", "must not confirm the parts of orders: when the time is over, they have lapsed")
 		case !m.by(ByTimer):
 			c.bad(at+"to", "the move from %s to %s does not name ACTOR_TIMER in by", s.Name, s.Timer.To)
 		}

@@ -16,7 +16,8 @@ type CreateParams struct {
 	Timer time.Duration
 }
 
-// CreateCommand creates an instance in the first state of the machine's newest version. If it exists, created with the
+// CreateCommand creates an instance in the first state of the machine's newest version. A shipped machine that the
+// tenant does not have is stored first. If it exists, created with the
 // same owner and timer, the answer is a commit.Repeat of the instance as it is now. Its answer is an Instance.
 type CreateCommand struct {
 	commit.Caller
@@ -24,12 +25,16 @@ type CreateCommand struct {
 
 	row     *row
 	machine *commit.Row[Name, newest]
+	ship    bool // store the shipped machine of this name first
 }
 
 // Need names the instance and the machine.
 func (c *CreateCommand) Need(tx *Tx) {
 	c.row = tx.Want(Key{c.Tenant, c.Machine, c.Key})
 	c.machine = tx.machines.Want(Name{c.Tenant, c.Machine})
+	if c.ship {
+		tx.defines[c.machine.Key] = true
+	}
 }
 
 // Apply creates the instance. Returns faults MACHINE_NOT_FOUND, INSTANCE_EXISTS_DIFFERENT, and FIELD_INVALID for a
@@ -39,7 +44,17 @@ func (c *CreateCommand) Apply(tx *Tx) (any, error) {
 		return c.repeat(tx)
 	}
 	if !c.machine.Exists {
-		return nil, notFound(c.machine.Key)
+		shipped := Shipped[c.Machine]
+		if shipped == nil {
+			return nil, notFound(c.machine.Key)
+		}
+		if !tx.defines[c.machine.Key] {
+			c.ship = true // the next run latches the machine
+			return nil, commit.ErrMoreRows
+		}
+		if _, err := tx.define(c.machine, NewDefine(c.Caller, c.Machine, shipped)); err != nil {
+			return nil, err
+		}
 	}
 	m := &c.machine.Value
 	def, err := tx.definition(m.def, m.hash)

@@ -46,17 +46,20 @@ func (c *DefineCommand) Need(tx *Tx) {
 }
 
 // Apply stores the version. Returns fault MACHINE_INVALID.
-func (c *DefineCommand) Apply(tx *Tx) (any, error) {
+func (c *DefineCommand) Apply(tx *Tx) (any, error) { return tx.define(c.row, c) }
+
+// define stores a version of a machine that is latched.
+func (tx *Tx) define(row *commit.Row[Name, newest], c *DefineCommand) (any, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	v := &c.row.Value
-	if c.row.Exists && v.hash == c.hash {
+	v := &row.Value
+	if row.Exists && v.hash == c.hash {
 		first := v.Version
 		first.Definition = c.def.Definition
 		return commit.Repeat{First: first}, nil
 	}
-	v = tx.machines.Change(c.row)
+	v = tx.machines.Change(row)
 	*v = newest{Version: Version{Name: c.name, Number: v.Number + 1, Definition: c.def.Definition,
 		Principal: c.Principal, RequestID: c.RequestID, CreatedAt: tx.Now}, hash: c.hash, def: c.def}
 	tx.versions = append(tx.versions, *v)

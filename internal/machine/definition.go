@@ -17,7 +17,20 @@ type State struct {
 	Code    int32  `json:"code,omitempty"`  // for other systems
 	Initial bool   `json:"initial,omitempty"`
 	Timer   *Timer `json:"timer,omitempty"`
+	Parts   Parts  `json:"order_parts,omitempty"`
 }
+
+// Parts is what a state does to the parts of an order that enters it: to its reservations, and to its hold.
+type Parts string
+
+const (
+	// KeepParts leaves them as they are.
+	KeepParts Parts = ""
+	// ConfirmParts sells what is reserved, and captures what is held.
+	ConfirmParts Parts = "confirm"
+	// CancelParts frees what is still reserved or held.
+	CancelParts Parts = "cancel"
+)
 
 // Timer moves an instance that stays in a state for too long.
 type Timer struct {

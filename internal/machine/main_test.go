@@ -135,11 +135,11 @@ func (d *desk) want(got []string, want ...string) {
 }
 
 func define(definition *machine.Definition) *machine.DefineCommand {
-	return machine.NewDefine(caller, "order", definition)
+	return machine.NewDefine(caller, "parcel", definition)
 }
 
 func create(key string, change ...func(*machine.CreateParams)) *machine.CreateCommand {
-	p := machine.CreateParams{Machine: "order", Key: key}
+	p := machine.CreateParams{Machine: "parcel", Key: key}
 	for _, f := range change {
 		f(&p)
 	}
@@ -148,7 +148,7 @@ func create(key string, change ...func(*machine.CreateParams)) *machine.CreateCo
 
 func move(key, to, cause string, change ...func(*machine.MoveCommand)) *machine.MoveCommand {
 	c := &machine.MoveCommand{Caller: caller,
-		MoveParams: machine.MoveParams{Machine: "order", Key: key, To: to, Cause: cause}}
+		MoveParams: machine.MoveParams{Machine: "parcel", Key: key, To: to, Cause: cause}}
 	for _, f := range change {
 		f(c)
 	}

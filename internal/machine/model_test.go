@@ -191,7 +191,7 @@ func TestMachinesBehaveLikeTheModel(t *testing.T) {
 	plays, ahead := 0, 0
 	rapid.Check(t, func(r *rapid.T) {
 		plays++
-		p := &play{T: r, desk: d, name: fmt.Sprint("order", plays), model: model{things: map[string]*thing{}}}
+		p := &play{T: r, desk: d, name: fmt.Sprint("parcel", plays), model: model{things: map[string]*thing{}}}
 		p.model.now = 1
 		p.define(r)
 		r.Repeat(map[string]func(*rapid.T){

@@ -18,6 +18,7 @@ type MoveParams struct {
 	Cause        string // name of what causes the move
 	Reason       string
 	Inputs       map[string]string
+	Flow         bool // a flow of ledgerd makes the move, for its caller
 }
 
 // MoveCommand moves an instance. If the instance is in the state already, for the same cause, the answer is a
@@ -88,7 +89,7 @@ func (c *MoveCommand) allowed(v *stored) (move, error) {
 
 // checkConditions checks the conditions of a move on its caller.
 func (c *MoveCommand) checkConditions(v *stored, m move, now time.Time) error {
-	if !m.by(ByCaller) || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
+	if !m.by(ByCaller) && !(c.Flow && m.by(ByFlow)) || len(m.Principals) > 0 && !slices.Contains(m.Principals, c.Principal) {
 		return v.fault(NotYours, "%s may not move instance %s from %s to %s", c.Principal, c.Key, v.def.label(v.State),
 			v.def.label(c.To))
 	}

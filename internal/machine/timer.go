@@ -2,6 +2,7 @@ package machine
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -34,6 +35,52 @@ func (c *FireCommand) Apply(tx *Tx) (any, error) {
 		return nil, err
 	}
 	return v.Revision > before, nil
+}
+
+// StateOf returns an instance that a command of the batch has named, moved by its timer if that has fired.
+func (tx *Tx) StateOf(k Key, c commit.Caller) (Instance, error) {
+	r := tx.Known(k)
+	if r == nil {
+		return Instance{}, commit.ErrMoreRows
+	}
+	if !r.Exists {
+		return Instance{}, instanceNotFound(k)
+	}
+	v, err := tx.current(r, c)
+	if err != nil {
+		return Instance{}, err
+	}
+	return v.Instance, nil
+}
+
+// Targets returns the states with such parts to which the batch's definition lets an instance move, by the given
+// actors, sorted.
+func (tx *Tx) Targets(k Key, parts Parts, by ...Actor) (states []string) {
+	v := &tx.Known(k).Value
+	for p, m := range v.def.moves {
+		mayMove := slices.ContainsFunc(by, m.by) && (!m.back || p.to == v.CameFrom)
+		if p.from == v.State && mayMove && v.def.states[p.to].Parts == parts {
+			states = append(states, p.to)
+		}
+	}
+	slices.Sort(states)
+	return states
+}
+
+// Cancels reports whether a state of a named instance's definition cancels the parts of an order.
+func (tx *Tx) Cancels(k Key, state string) bool {
+	return tx.Known(k).Value.def.states[state].Parts == CancelParts
+}
+
+// Cancelled returns the states of a named instance's definition that cancel the parts of an order, sorted.
+func (tx *Tx) Cancelled(k Key) (states []string) {
+	for name, s := range tx.Known(k).Value.def.states {
+		if s.Parts == CancelParts {
+			states = append(states, name)
+		}
+	}
+	slices.Sort(states)
+	return states
 }
 
 // Due is an instance whose timer has fired.

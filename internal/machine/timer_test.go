@@ -16,7 +16,7 @@ import (
 
 // fire records the move of an instance's timer, as the scheduler does.
 func fire(key string) *machine.FireCommand {
-	return &machine.FireCommand{Caller: by("scheduler"), Key: machine.Key{Tenant: 1, Machine: "order", Key: key}}
+	return &machine.FireCommand{Caller: by("scheduler"), Key: machine.Key{Tenant: 1, Machine: "parcel", Key: key}}
 }
 
 // clockDesk is a desk whose database has a clock that the test sets.
@@ -39,10 +39,10 @@ func TestAnInstancePastItsTimerCountsAsMoved(t *testing.T) {
 	d, clock, reader := clockDesk(t)
 	ctx := context.Background()
 	d.all(define(order()), create("1"), create("2"), create("3"), create("paid"), move("paid", "paid", "p"))
-	key := machine.Key{Tenant: 1, Machine: "order", Key: "1"}
+	key := machine.Key{Tenant: 1, Machine: "parcel", Key: "1"}
 	list := func(state, owner string) (keys string) {
 		for token := ""; ; {
-			page, next, err := reader.Instances(ctx, 1, machine.Filter{Machine: "order", State: state, Owner: owner}, 2, token)
+			page, next, err := reader.Instances(ctx, 1, machine.Filter{Machine: "parcel", State: state, Owner: owner}, 2, token)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestTimersStartWhenTheirStateIsRecorded(t *testing.T) {
 		Moves:  []machine.Allowed{{From: []string{"a"}, To: "b", By: timers}, {From: []string{"b"}, To: "c", By: timers}}}),
 		create("1"), create("own", func(p *machine.CreateParams) { p.Timer = 5 * time.Hour }))
 	state := func(key string) string {
-		return show(reader.Instance(context.Background(), machine.Key{Tenant: 1, Machine: "order", Key: key}))
+		return show(reader.Instance(context.Background(), machine.Key{Tenant: 1, Machine: "parcel", Key: key}))
 	}
 	clock.Set(t, 4*time.Hour)
 	d.want([]string{state("1"), state("own")}, "b from a, 2, timer", "a from , 1, birth")

@@ -54,6 +54,7 @@ type step struct {
 	inputs  map[string]string
 	caller  commit.Caller
 	publish string // type of the event; empty: none
+	parts   Parts
 }
 
 var (
@@ -239,28 +240,29 @@ func (tx *Tx) enter(r *row, s step) {
 		}
 		v.TimerAt, v.TimerTo = tx.Now.Add(after), t.To
 	}
-	s.row, s.after = r, v.Instance
+	s.row, s.after, s.parts = r, v.Instance, v.def.states[s.to].Parts
 	tx.steps = append(tx.steps, s)
 }
 
-// Event is a move that is published.
-type Event struct {
-	Type     string
+// Moved is a move that has consequences outside of machines.
+type Moved struct {
 	Instance Instance // after the move
 	Caller   commit.Caller
+	Publish  string // type of the event to publish; empty: none
+	Parts    Parts
 }
 
 // Steps returns the number of moves that the batch has made so far.
 func (tx *Tx) Steps() int { return len(tx.steps) }
 
-// EventsSince returns the events of the moves made since the batch had made n.
-func (tx *Tx) EventsSince(n int) (events []Event) {
+// MovedSince returns the moves with consequences that the batch made after its first n moves.
+func (tx *Tx) MovedSince(n int) (moves []Moved) {
 	for i := range tx.steps[n:] {
-		if s := &tx.steps[n+i]; s.publish != "" {
-			events = append(events, Event{s.publish, s.after, s.caller})
+		if s := &tx.steps[n+i]; s.publish != "" || s.parts != KeepParts {
+			moves = append(moves, Moved{s.after, s.caller, s.publish, s.parts})
 		}
 	}
-	return events
+	return moves
 }
 
 // made reports whether an instance was created since Mark.

@@ -84,6 +84,9 @@ func (d *decoder) claimed(path string, r interface {
 	GetParts() []string
 }) (scope, key string) {
 	scope = cmp.Or(r.GetScope(), claim.PageScope)
+	if scope == claim.OrderScope {
+		d.bad(path+"scope", "must not be that of the orders of the service")
+	}
 	if parts := r.GetParts(); len(parts) > 0 {
 		for i, part := range parts {
 			d.printable(fmt.Sprintf("%sparts[%d]", path, i), part)

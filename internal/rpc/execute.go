@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	batchv1 "github.com/ledgerd/ledgerd/gen/ledgerd/batch/v1"
+	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
 	"github.com/ledgerd/ledgerd/internal/commit"
 	"github.com/ledgerd/ledgerd/internal/fault"
 	"github.com/ledgerd/ledgerd/internal/flow"
@@ -107,6 +108,13 @@ func (s *step) read(c *call, d *decoder, at string, o *batchv1.Operation, earlie
 	if s.operation, known = operations[s.request.ProtoReflect().Descriptor().FullName()]; !known {
 		d.bad(at+"request", "is not the request of a mutation that Execute supports")
 		return
+	}
+	if o, ok := s.request.(*orderv1.CreateOrderRequest); ok && o.GetOrderNo() == "" {
+		// With references it is decoded again in every attempt: each has to find the rows of the same number.
+		if o.OrderNo, err = c.gate.OrderNo(); err != nil {
+			d.bad(at+"request", err.Error())
+			return
+		}
 	}
 	sample := s.request
 	if len(o.GetReferences()) > 0 {

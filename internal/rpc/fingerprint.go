@@ -48,14 +48,16 @@ func (s *Mutations) fingerprint(m proto.Message) []byte {
 	return append([]byte{pepperedVersion}, mac.Sum(nil)[:commit.FingerprintSize-1]...)
 }
 
-// personal reports whether a request may hold personal data: a request about messages, or an Execute with one.
+// personal reports whether a request may hold personal data: a request about messages or orders, or an Execute with one.
 func personal(m proto.Message) bool {
-	const messages = "ledgerd.notify.v1"
+	about := func(name protoreflect.FullName) bool {
+		return name.Parent() == "ledgerd.notify.v1" || name.Parent() == "ledgerd.order.v1"
+	}
 	if e, ok := m.(*batchv1.ExecuteRequest); ok {
 		return slices.ContainsFunc(e.GetOperations(),
-			func(o *batchv1.Operation) bool { return o.GetRequest().MessageName().Parent() == messages })
+			func(o *batchv1.Operation) bool { return about(o.GetRequest().MessageName()) })
 	}
-	return m.ProtoReflect().Descriptor().FullName().Parent() == messages
+	return about(m.ProtoReflect().Descriptor().FullName())
 }
 
 var canonicalBuffers = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}

@@ -36,6 +36,8 @@ type Gate struct {
 	Reads *Reads
 	// Webhooks validates the URLs of endpoints.
 	Webhooks webhook.URLPolicy
+	// OrderNo makes a number for an order whose caller brings none.
+	OrderNo func() (string, error)
 }
 
 // Options returns the handler options of a service behind the gate. More interceptors run around the gate's: they see

@@ -21,6 +21,7 @@ func (d *decoder) definition(path string, r *pb.Definition) *machine.Definition 
 	m := new(machine.Definition)
 	for i, s := range r.GetStates() {
 		state := machine.State{Name: s.GetName(), Code: s.GetExternalCode(), Initial: s.GetInitial(),
+			Parts: orderParts[s.GetOrderParts()],
 			Label: d.printable(fmt.Sprintf("%sstates[%d].label", path, i), s.GetLabel())}
 		if t := s.GetTimer(); t != nil {
 			state.Timer = &machine.Timer{AfterMs: milliseconds(t.GetAfter()), To: t.GetTo(), Reason: t.GetReason()}
@@ -50,7 +51,8 @@ func duration(ms int64) *durationpb.Duration {
 func renderMachine(v machine.Version) *pb.Machine {
 	d := new(pb.Definition)
 	for _, s := range v.Definition.States {
-		state := &pb.State{Name: s.Name, Label: s.Label, ExternalCode: s.Code, Initial: s.Initial}
+		state := &pb.State{Name: s.Name, Label: s.Label, ExternalCode: s.Code, Initial: s.Initial,
+			OrderParts: orderPartNames[s.Parts]}
 		if t := s.Timer; t != nil {
 			state.Timer = &pb.Timer{After: duration(t.AfterMs), To: t.To, Reason: t.Reason}
 		}

@@ -155,7 +155,7 @@ func fireTimers(due []machine.Due) (commands []flow.Submission) {
 	for _, d := range due {
 		caller := commit.Caller{Tenant: d.Tenant, Principal: scheduler, RequestID: scheduler}
 		commands = append(commands, flow.Submission{Tenant: d.Tenant, Rows: 2,
-			Command: flow.Machine(&machine.FireCommand{Caller: caller, Key: d.Key})})
+			Command: flow.Fire(&machine.FireCommand{Caller: caller, Key: d.Key})})
 	}
 	return commands
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/ledgerd/ledgerd/gen/ledgerd/lock/v1/lockv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1/machinev1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1/notifyv1connect"
+	"github.com/ledgerd/ledgerd/gen/ledgerd/order/v1/orderv1connect"
 	"github.com/ledgerd/ledgerd/gen/ledgerd/stock/v1/stockv1connect"
 	"github.com/ledgerd/ledgerd/internal/access"
 	"github.com/ledgerd/ledgerd/internal/claim"
@@ -48,6 +49,7 @@ import (
 	"github.com/ledgerd/ledgerd/internal/notify/secret"
 	"github.com/ledgerd/ledgerd/internal/notify/template"
 	"github.com/ledgerd/ledgerd/internal/notify/webhook"
+	"github.com/ledgerd/ledgerd/internal/order"
 	"github.com/ledgerd/ledgerd/internal/pg"
 	"github.com/ledgerd/ledgerd/internal/rpc"
 	"github.com/ledgerd/ledgerd/internal/stock"
@@ -213,7 +215,7 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 // routes returns the handler of all paths. Only health, and reports of providers, need no API key.
 func (s *Server) routes() http.Handler {
 	gate := &rpc.Gate{Log: s.log, Metrics: rpc.NewMetrics(s.registry),
-		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks}
+		Reads: rpc.NewReads(readPool, s.registry), Webhooks: s.options.Webhooks, OrderNo: s.ids.OrderNo}
 	if s.options.Anyone != nil {
 		gate.Anyone = *s.options.Anyone
 	} else {
@@ -249,6 +251,8 @@ func (s *Server) routes() http.Handler {
 		options...))
 	serve(machinev1connect.NewMachineServiceHandler(
 		&rpc.Machines{Mutations: mutations, Reader: machine.NewReader(s.reads)}, options...))
+	serve(orderv1connect.NewOrderServiceHandler(&rpc.Orders{Mutations: mutations, Reader: order.NewReader(s.reads),
+		Machines: machine.NewReader(s.reads)}, options...))
 	serve(notifyv1connect.NewWebhookServiceHandler(&rpc.Webhooks{Mutations: mutations,
 		Reader: webhook.NewReader(s.reads), Master: s.options.Secret}, options...))
 	serve(notifyv1connect.NewNotifyServiceHandler(&rpc.Notify{Mutations: mutations,

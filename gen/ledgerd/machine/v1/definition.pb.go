@@ -23,6 +23,59 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// OrderParts says what a state does to the parts of an order: reserved units, and held money.
+type OrderParts int32
+
+const (
+	// They stay as they are.
+	OrderParts_ORDER_PARTS_UNSPECIFIED OrderParts = 0
+	// The order is paid: reserved units are sold, and held money is captured. No timer may lead to such a state.
+	OrderParts_ORDER_PARTS_CONFIRM OrderParts = 1
+	// The order is cancelled: what is still reserved or held is free again, and the same purchase is possible again.
+	OrderParts_ORDER_PARTS_CANCEL OrderParts = 2
+)
+
+// Enum value maps for OrderParts.
+var (
+	OrderParts_name = map[int32]string{
+		0: "ORDER_PARTS_UNSPECIFIED",
+		1: "ORDER_PARTS_CONFIRM",
+		2: "ORDER_PARTS_CANCEL",
+	}
+	OrderParts_value = map[string]int32{
+		"ORDER_PARTS_UNSPECIFIED": 0,
+		"ORDER_PARTS_CONFIRM":     1,
+		"ORDER_PARTS_CANCEL":      2,
+	}
+)
+
+func (x OrderParts) Enum() *OrderParts {
+	p := new(OrderParts)
+	*p = x
+	return p
+}
+
+func (x OrderParts) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OrderParts) Descriptor() protoreflect.EnumDescriptor {
+	return file_ledgerd_machine_v1_definition_proto_enumTypes[0].Descriptor()
+}
+
+func (OrderParts) Type() protoreflect.EnumType {
+	return &file_ledgerd_machine_v1_definition_proto_enumTypes[0]
+}
+
+func (x OrderParts) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OrderParts.Descriptor instead.
+func (OrderParts) EnumDescriptor() ([]byte, []int) {
+	return file_ledgerd_machine_v1_definition_proto_rawDescGZIP(), []int{0}
+}
+
 // Actor is a kind of party that makes moves.
 type Actor int32
 
@@ -63,11 +116,11 @@ func (x Actor) String() string {
 }
 
 func (Actor) Descriptor() protoreflect.EnumDescriptor {
-	return file_ledgerd_machine_v1_definition_proto_enumTypes[0].Descriptor()
+	return file_ledgerd_machine_v1_definition_proto_enumTypes[1].Descriptor()
 }
 
 func (Actor) Type() protoreflect.EnumType {
-	return &file_ledgerd_machine_v1_definition_proto_enumTypes[0]
+	return &file_ledgerd_machine_v1_definition_proto_enumTypes[1]
 }
 
 func (x Actor) Number() protoreflect.EnumNumber {
@@ -76,7 +129,7 @@ func (x Actor) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Actor.Descriptor instead.
 func (Actor) EnumDescriptor() ([]byte, []int) {
-	return file_ledgerd_machine_v1_definition_proto_rawDescGZIP(), []int{0}
+	return file_ledgerd_machine_v1_definition_proto_rawDescGZIP(), []int{1}
 }
 
 // Definition is the content of a state machine: its states, and the moves between them. All other moves are refused.
@@ -146,7 +199,9 @@ type State struct {
 	// True for the state in which instances are created.
 	Initial bool `protobuf:"varint,4,opt,name=initial,proto3" json:"initial,omitempty"`
 	// Moves instances that stay in the state for too long. Not set: none.
-	Timer         *Timer `protobuf:"bytes,5,opt,name=timer,proto3" json:"timer,omitempty"`
+	Timer *Timer `protobuf:"bytes,5,opt,name=timer,proto3" json:"timer,omitempty"`
+	// What happens to the parts of an order that enters the state.
+	OrderParts    OrderParts `protobuf:"varint,6,opt,name=order_parts,json=orderParts,proto3,enum=ledgerd.machine.v1.OrderParts" json:"order_parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +269,13 @@ func (x *State) GetTimer() *Timer {
 		return x.Timer
 	}
 	return nil
+}
+
+func (x *State) GetOrderParts() OrderParts {
+	if x != nil {
+		return x.OrderParts
+	}
+	return OrderParts_ORDER_PARTS_UNSPECIFIED
 }
 
 // Timer moves an instance to another state when it has been in a state for a time.
@@ -398,13 +460,15 @@ const file_ledgerd_machine_v1_definition_proto_rawDesc = "" +
 	"Definition\x12=\n" +
 	"\x06states\x18\x01 \x03(\v2\x19.ledgerd.machine.v1.StateB\n" +
 	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06states\x12@\n" +
-	"\x05moves\x18\x02 \x03(\v2\x1f.ledgerd.machine.v1.AllowedMoveB\t\xbaH\x06\x92\x01\x03\x10\x80\x04R\x05moves\"\xca\x01\n" +
+	"\x05moves\x18\x02 \x03(\v2\x1f.ledgerd.machine.v1.AllowedMoveB\t\xbaH\x06\x92\x01\x03\x10\x80\x04R\x05moves\"\x95\x02\n" +
 	"\x05State\x121\n" +
 	"\x04name\x18\x01 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9_]{0,63}$R\x04name\x12\x1e\n" +
 	"\x05label\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x05label\x12#\n" +
 	"\rexternal_code\x18\x03 \x01(\x05R\fexternalCode\x12\x18\n" +
 	"\ainitial\x18\x04 \x01(\bR\ainitial\x12/\n" +
-	"\x05timer\x18\x05 \x01(\v2\x19.ledgerd.machine.v1.TimerR\x05timer\"\xa0\x01\n" +
+	"\x05timer\x18\x05 \x01(\v2\x19.ledgerd.machine.v1.TimerR\x05timer\x12I\n" +
+	"\vorder_parts\x18\x06 \x01(\x0e2\x1e.ledgerd.machine.v1.OrderPartsB\b\xbaH\x05\x82\x01\x02\x10\x01R\n" +
+	"orderParts\"\xa0\x01\n" +
 	"\x05Timer\x12F\n" +
 	"\x05after\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x15\xbaH\x12\xc8\x01\x01\xaa\x01\f\"\x06\b\x80\x86\xb0\x96\x012\x02\b\x01R\x05after\x12-\n" +
 	"\x02to\x18\x02 \x01(\tB\x1d\xbaH\x1ar\x182\x16^[a-z][a-z0-9_]{0,63}$R\x02to\x12 \n" +
@@ -420,7 +484,12 @@ const file_ledgerd_machine_v1_definition_proto_rawDesc = "" +
 	"\arequire\x18\x06 \x03(\tB$\xbaH!\x92\x01\x1e\x10 \"\x1ar\x182\x16^[a-z][a-z0-9_]{0,63}$R\arequire\x12?\n" +
 	"\x04stay\x18\a \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
 	"\"\x06\b\x80\x86\xb0\x96\x012\x00R\x04stay\x128\n" +
-	"\apublish\x18\b \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9_.-]{0,128}$R\apublish*Q\n" +
+	"\apublish\x18\b \x01(\tB\x1e\xbaH\x1br\x192\x17^[A-Za-z0-9_.-]{0,128}$R\apublish*Z\n" +
+	"\n" +
+	"OrderParts\x12\x1b\n" +
+	"\x17ORDER_PARTS_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13ORDER_PARTS_CONFIRM\x10\x01\x12\x16\n" +
+	"\x12ORDER_PARTS_CANCEL\x10\x02*Q\n" +
 	"\x05Actor\x12\x15\n" +
 	"\x11ACTOR_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fACTOR_CALLER\x10\x01\x12\x0f\n" +
@@ -440,28 +509,30 @@ func file_ledgerd_machine_v1_definition_proto_rawDescGZIP() []byte {
 	return file_ledgerd_machine_v1_definition_proto_rawDescData
 }
 
-var file_ledgerd_machine_v1_definition_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_ledgerd_machine_v1_definition_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_ledgerd_machine_v1_definition_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_ledgerd_machine_v1_definition_proto_goTypes = []any{
-	(Actor)(0),                  // 0: ledgerd.machine.v1.Actor
-	(*Definition)(nil),          // 1: ledgerd.machine.v1.Definition
-	(*State)(nil),               // 2: ledgerd.machine.v1.State
-	(*Timer)(nil),               // 3: ledgerd.machine.v1.Timer
-	(*AllowedMove)(nil),         // 4: ledgerd.machine.v1.AllowedMove
-	(*durationpb.Duration)(nil), // 5: google.protobuf.Duration
+	(OrderParts)(0),             // 0: ledgerd.machine.v1.OrderParts
+	(Actor)(0),                  // 1: ledgerd.machine.v1.Actor
+	(*Definition)(nil),          // 2: ledgerd.machine.v1.Definition
+	(*State)(nil),               // 3: ledgerd.machine.v1.State
+	(*Timer)(nil),               // 4: ledgerd.machine.v1.Timer
+	(*AllowedMove)(nil),         // 5: ledgerd.machine.v1.AllowedMove
+	(*durationpb.Duration)(nil), // 6: google.protobuf.Duration
 }
 var file_ledgerd_machine_v1_definition_proto_depIdxs = []int32{
-	2, // 0: ledgerd.machine.v1.Definition.states:type_name -> ledgerd.machine.v1.State
-	4, // 1: ledgerd.machine.v1.Definition.moves:type_name -> ledgerd.machine.v1.AllowedMove
-	3, // 2: ledgerd.machine.v1.State.timer:type_name -> ledgerd.machine.v1.Timer
-	5, // 3: ledgerd.machine.v1.Timer.after:type_name -> google.protobuf.Duration
-	0, // 4: ledgerd.machine.v1.AllowedMove.by:type_name -> ledgerd.machine.v1.Actor
-	5, // 5: ledgerd.machine.v1.AllowedMove.stay:type_name -> google.protobuf.Duration
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 0: ledgerd.machine.v1.Definition.states:type_name -> ledgerd.machine.v1.State
+	5, // 1: ledgerd.machine.v1.Definition.moves:type_name -> ledgerd.machine.v1.AllowedMove
+	4, // 2: ledgerd.machine.v1.State.timer:type_name -> ledgerd.machine.v1.Timer
+	0, // 3: ledgerd.machine.v1.State.order_parts:type_name -> ledgerd.machine.v1.OrderParts
+	6, // 4: ledgerd.machine.v1.Timer.after:type_name -> google.protobuf.Duration
+	1, // 5: ledgerd.machine.v1.AllowedMove.by:type_name -> ledgerd.machine.v1.Actor
+	6, // 6: ledgerd.machine.v1.AllowedMove.stay:type_name -> google.protobuf.Duration
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_ledgerd_machine_v1_definition_proto_init() }
@@ -474,7 +545,7 @@ func file_ledgerd_machine_v1_definition_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ledgerd_machine_v1_definition_proto_rawDesc), len(file_ledgerd_machine_v1_definition_proto_rawDesc)),
-			NumEnums:      1,
+			NumEnums:      2,
 			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -1,0 +1,305 @@
+package flow
+
+import (
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// orderTransfer is the type of the transfers that pay orders out of balances.
+const orderTransfer = "order"
+
+// Causes of moves that CreateOrder and CancelOrder make.
+const (
+	CauseBalance = "balance"
+	CauseCancel  = "cancel"
+)
+
+// CreateOrder creates an order with its parts. Its answer is an order.View, or a commit.Repeat of the order of this
+// number, or of the same purchase.
+type CreateOrder struct {
+	commit.Caller
+	OrderNo string
+	order.Facts
+	// Renumber makes another number if OrderNo is taken. Nil: the caller chose the number.
+	Renumber func() (string, error)
+	// Unnumbered is why no number could be made; nil: one was.
+	Unnumbered error
+	// Messages are sent in the same commit. One without a BizNo gets one of the order.
+	Messages []notify.SendCommand
+
+	entailed
+	sends    []*notify.SendCommand
+	row      *order.Row
+	birth    machine.CreateCommand
+	lines    []*stock.ReserveCommand // one a line, if they are reserved
+	hold     *ledger.HoldCommand     // nil: nothing is held
+	payment  *ledger.TransferCommand // nil: no balance pays the whole amount
+	pay      *machine.MoveCommand    // nil: something remains to be paid
+	purchase *claim.Row
+	same     lookup // the order of the same purchase
+}
+
+// Need names the rows of the order and of its parts.
+func (c *CreateOrder) Need(tx *Tx) {
+	k := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}
+	c.row = tx.Orders().Want(k)
+	c.birth.Caller, c.birth.CreateParams = c.Caller, machine.CreateParams{Machine: c.Machine, Key: c.OrderNo,
+		Owner: c.Subject, Timer: c.PayWithin}
+	c.birth.Need(tx.Machines())
+	tx.Ledger().SeeAsset(c.Tenant, c.Asset)
+	c.needLines(tx, k)
+	c.needMoney(tx, k)
+	if c.Purchase != nil {
+		c.purchase = tx.Claims().Want(purchaseKey(&order.Order{Key: k, Facts: c.Facts}))
+		c.same.need(tx)
+	}
+	c.sends = needMessages(tx, c.Messages, k)
+	if c.PaidAtOnce() && !tx.loaded {
+		tx.nameParts(&order.Order{Key: k, Facts: c.Facts})
+	}
+	c.need(tx)
+}
+
+func (c *CreateOrder) needLines(tx *Tx, k order.Key) {
+	c.lines = c.lines[:0]
+	if !c.Reserve {
+		return
+	}
+	for n := range c.Lines {
+		r := &stock.ReserveCommand{Caller: c.Caller, Item: c.Lines[n].Item, ReservationNo: k.LineNo(n),
+			Quantity: c.Lines[n].Quantity, Ref: c.OrderNo}
+		r.Need(tx.Stock())
+		c.lines = append(c.lines, r)
+	}
+}
+
+func (c *CreateOrder) needMoney(tx *Tx, k order.Key) {
+	c.hold, c.payment, c.pay = nil, nil, nil
+	if b := c.Balance; c.Holds() {
+		c.hold = &ledger.HoldCommand{Caller: c.Caller, HoldParams: ledger.HoldParams{BizNo: k.HoldNo(), From: b.Account,
+			To: c.Payee, Asset: c.Asset, Amount: b.Amount}}
+		c.hold.Need(tx.Ledger())
+	} else if b != nil {
+		c.payment = &ledger.TransferCommand{Caller: c.Caller, TransferParams: ledger.TransferParams{BizNo: k.PayNo(),
+			Type:     orderTransfer,
+			Postings: []ledger.Posting{{From: b.Account, To: c.Payee, Asset: c.Asset, Amount: b.Amount}}}}
+		c.payment.Need(tx.Ledger())
+	}
+	if c.PaidAtOnce() {
+		c.pay = &machine.MoveCommand{Caller: c.Caller, MoveParams: machine.MoveParams{Machine: c.Machine,
+			Key: c.OrderNo, Cause: CauseBalance, Flow: true}}
+		c.pay.Need(tx.Machines())
+	}
+}
+
+// Apply creates the order, or returns the one that there is. Returns faults ORDER_EXISTS_DIFFERENT, PURCHASE_REPEATED,
+// ORDER_PART_EXISTS, MACHINE_NOT_FOUND, ASSET_NOT_FOUND, FIELD_INVALID, and those of the parts.
+func (c *CreateOrder) Apply(tx *Tx) (any, error) {
+	if c.Unnumbered != nil {
+		return nil, c.Unnumbered
+	}
+	if c.row.Exists {
+		return c.repeat(tx)
+	}
+	if c.purchase != nil {
+		if first, err := c.claim(tx); first != nil || err != nil {
+			return first, err
+		}
+	}
+	o, err := c.create(tx)
+	if err != nil {
+		return nil, err
+	}
+	for n, r := range c.lines {
+		r.Life = o.Life
+		if c.pay != nil {
+			r.Life = 0 // sold at once
+		}
+		if err := makePart(c.row.Key, "reservation", r.ReservationNo, r, tx.Stock()); err != nil {
+			return nil, inLine(err, n)
+		}
+	}
+	if err := c.takeMoney(tx, o); err != nil {
+		return nil, err
+	}
+	if err := sendAll(tx, c.sends); err != nil {
+		return nil, err
+	}
+	return c.view(tx)
+}
+
+// repeat answers with the order that there is.
+func (c *CreateOrder) repeat(tx *Tx) (any, error) {
+	if c.Renumber != nil {
+		var err error
+		if c.OrderNo, err = c.Renumber(); err != nil {
+			return nil, err
+		}
+		return nil, commit.ErrMoreRows
+	}
+	if err := c.row.Value.Same(&c.Facts); err != nil {
+		return nil, err
+	}
+	v, err := c.view(tx)
+	return commit.Repeat{First: v}, err
+}
+
+// view returns the order as it is now.
+func (c *CreateOrder) view(tx *Tx) (order.View, error) {
+	return tx.viewOrder(&c.entailed, c.row, c.Caller)
+}
+
+// viewOrder returns a named order as it is now: moved by its timer, if that has fired.
+func (tx *Tx) viewOrder(e *entailed, row *order.Row, caller commit.Caller) (order.View, error) {
+	o := &row.Value
+	k := instanceOf(o)
+	i, err := e.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, caller) })
+	if err != nil {
+		return order.View{}, err
+	}
+	return viewOf(o, i.(machine.Instance)), nil
+}
+
+// instanceOf is the key of the instance that has an order's state.
+func instanceOf(o *order.Order) machine.Key {
+	return machine.Key{Tenant: o.Tenant, Machine: o.Machine, Key: o.OrderNo}
+}
+
+func viewOf(o *order.Order, i machine.Instance) order.View {
+	return order.View{Order: *o, State: order.State{State: i.State, Revision: i.Revision, Cause: i.Cause,
+		TimerAt: i.TimerAt, TimerTo: i.TimerTo, ChangedAt: i.ChangedAt}}
+}
+
+// claim claims the purchase. If there is an order of the same purchase, claim answers with it, or refuses.
+func (c *CreateOrder) claim(tx *Tx) (first any, err error) {
+	claims := tx.Claims()
+	if claims.Live(c.purchase) {
+		// The order may have been cancelled by its timer: then that frees the purchase now.
+		v, err := c.same.view(tx, &c.entailed, order.Key{Tenant: c.Tenant, OrderNo: c.purchase.Value.Result}, c.Caller)
+		if err != nil {
+			return nil, err
+		}
+		if claims.Live(c.purchase) {
+			if c.Purchase.Refuse {
+				return nil, v.Repeated()
+			}
+			return commit.Repeat{First: v}, nil
+		}
+	}
+	p := purchase(&order.Order{Key: c.row.Key, Facts: c.Facts})
+	if _, err := claims.Use(c.purchase, c.Caller, &p); err != nil {
+		return nil, err
+	}
+	claims.Name(c.purchase, p.Result)
+	return nil, nil
+}
+
+// create makes the instance and the order.
+func (c *CreateOrder) create(tx *Tx) (*order.Order, error) {
+	scale, err := tx.Ledger().Decimals(c.Tenant, c.Asset)
+	if err == nil {
+		err = c.Facts.CheckDecimals(scale)
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.run(tx, c.birth.Apply)
+	_, existed := answer.(commit.Repeat)
+	if existed || fault.Is(err, machine.InstanceExistsDifferent) {
+		return nil, order.PartTaken(c.row.Key, "instance", c.Machine+" "+c.OrderNo)
+	}
+	if err != nil {
+		return nil, inMachine(err)
+	}
+	i := answer.(machine.Instance)
+	o := order.Order{ID: i.ID, Facts: c.Facts, Scale: scale, Principal: c.Principal, RequestID: c.RequestID}
+	if !i.TimerAt.IsZero() {
+		o.Life = i.TimerAt.Sub(i.CreatedAt)
+	}
+	if (c.Reserve || c.hold != nil) && c.pay == nil {
+		if err := c.mayReserve(tx, i, &o); err != nil {
+			return nil, err
+		}
+	}
+	return tx.Orders().Create(c.row, o), nil
+}
+
+// mayReserve checks that the machine gives back what the order reserves and holds.
+func (c *CreateOrder) mayReserve(tx *Tx, i machine.Instance, o *order.Order) error {
+	field, problem := "machine", ""
+	switch {
+	case o.Life == 0:
+		problem = "has no timer on its first state, so it would never give back what the order reserves or holds"
+	case !tx.Machines().Cancels(i.Key, i.TimerTo):
+		problem = "has a timer on its first state that does not cancel the parts of orders: what the order reserves or holds would lapse all the same"
+	case o.Life > order.MaxLife:
+		field, problem = "pay_within", "must be at most 400 days for an order that reserves or holds"
+	default:
+		return nil
+	}
+	return fault.FieldInvalid.New("%s: %s", field, problem).WithField(field, problem)
+}
+
+// takeMoney holds or pays, and moves an order of which nothing remains to be paid.
+func (c *CreateOrder) takeMoney(tx *Tx, o *order.Order) error {
+	if c.hold != nil {
+		c.hold.Life = o.Life
+		if err := makePart(c.row.Key, "hold", c.hold.BizNo, c.hold, tx.Ledger()); err != nil {
+			return inBalance(err)
+		}
+	}
+	if c.payment != nil {
+		if err := makePart(c.row.Key, "transfer", c.payment.BizNo, c.payment, tx.Ledger()); err != nil {
+			return inBalance(err)
+		}
+	}
+	if c.pay == nil {
+		return nil
+	}
+	to := tx.Machines().Targets(instanceOf(o), machine.ConfirmParts, machine.ByCaller, machine.ByFlow)
+	if len(to) != 1 {
+		const problem = "must have exactly one state that confirms the parts of orders and that its first state leads to, because nothing remains to be paid"
+		return fault.FieldInvalid.New("machine: %s", problem).WithField("machine", problem)
+	}
+	c.pay.To = to[0]
+	_, err := c.run(tx, c.pay.Apply)
+	return err
+}
+
+// makePart runs the command that makes a part of an order. A part that is there already is that of another call.
+func makePart[P any](k order.Key, kind, no string, c commit.Command[P], tx P) error {
+	answer, err := c.Apply(tx)
+	_, existed := answer.(commit.Repeat)
+	if existed || fault.Is(err, stock.ReservationExistsDifferent) || fault.Is(err, ledger.BizNoExistsDifferent) {
+		return order.PartTaken(k, kind, no)
+	}
+	return err
+}
+
+// needMessages names the rows of messages. One without a BizNo gets a number of the order, if there is one.
+func needMessages(tx *Tx, messages []notify.SendCommand, k order.Key) (sends []*notify.SendCommand) {
+	for n := range messages {
+		m := messages[n] // as the caller wrote it: the order_no may be another one in every run
+		if m.Params.BizNo == "" && k.OrderNo != "" {
+			m.Params.BizNo = k.MessageNo(n)
+		}
+		m.Need(tx.Messages())
+		sends = append(sends, &m)
+	}
+	return sends
+}
+
+func sendAll(tx *Tx, sends []*notify.SendCommand) error {
+	for n, m := range sends {
+		if _, err := m.Apply(tx.Messages()); err != nil {
+			return inElement(err, "messages", n)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package flow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/order"
+)
+
+// MoveOrder moves an order, or cancels it. Its answer is an order.View, or a commit.Repeat of one.
+type MoveOrder struct {
+	commit.Caller
+	OrderNo string
+	// Params describe the move. Machine and Key are set by the command, and so is To of a Cancel.
+	Params   machine.MoveParams
+	Cancel   bool
+	Messages []notify.SendCommand
+
+	entailed
+	sends  []*notify.SendCommand
+	row    *order.Row
+	follow string // machine of the order, as an earlier run found it
+}
+
+// Need names the order, its instance, and what earlier runs found.
+func (c *MoveOrder) Need(tx *Tx) {
+	k := order.Key{Tenant: c.Tenant, OrderNo: c.OrderNo}
+	c.row = tx.Orders().Want(k)
+	tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: machine.OrderMachine, Key: c.OrderNo})
+	if c.follow != "" {
+		tx.Machines().Want(machine.Key{Tenant: c.Tenant, Machine: c.follow, Key: c.OrderNo})
+	}
+	c.sends = needMessages(tx, c.Messages, order.Key{})
+	c.need(tx)
+}
+
+// Apply moves the order. Returns faults ORDER_NOT_FOUND and those of machine.MoveCommand.
+func (c *MoveOrder) Apply(tx *Tx) (any, error) {
+	o, err := order.MustExist(c.row)
+	if err != nil {
+		return nil, err
+	}
+	k := instanceOf(o)
+	if tx.Machines().Known(k) == nil {
+		c.follow = o.Machine
+		return nil, commit.ErrMoreRows
+	}
+	if c.Cancel {
+		if err := c.findCancelled(tx, k); err != nil {
+			return nil, err
+		}
+	}
+	m := machine.MoveCommand{Caller: c.Caller, MoveParams: c.Params}
+	m.Machine, m.Key = k.Machine, k.Key
+	m.Need(tx.Machines())
+	answer, err := c.run(tx, m.Apply)
+	if err != nil {
+		return nil, err
+	}
+	if r, ok := answer.(commit.Repeat); ok {
+		return commit.Repeat{First: viewOf(o, r.First.(machine.Instance))}, nil
+	}
+	if err := sendAll(tx, c.sends); err != nil {
+		return nil, err
+	}
+	return viewOf(o, answer.(machine.Instance)), nil
+}
+
+// findCancelled sets the state to which a cancelled order moves, or in which it is already.
+func (c *MoveOrder) findCancelled(tx *Tx, k machine.Key) error {
+	answer, err := c.run(tx, func(m *machine.Tx) (any, error) { return m.StateOf(k, c.Caller) })
+	if err != nil {
+		return err
+	}
+	i, m := answer.(machine.Instance), tx.Machines()
+	if m.Cancels(k, i.State) {
+		c.Params.To = i.State
+		return nil
+	}
+	to := m.Targets(k, machine.CancelParts, machine.ByCaller)
+	if len(to) > 1 {
+		return fault.FieldInvalid.New("order_no: its state leads to several that cancel it, %s: use MoveOrder",
+			strings.Join(to, " and ")).WithField("order_no", "must lead to one state that cancels it")
+	}
+	if len(to) == 0 { // the move to any of them is refused, with the states that are possible
+		if to = m.Cancelled(k); len(to) == 0 {
+			return fault.FieldInvalid.New("order_no: machine %s has no state that cancels orders", k.Machine).
+				WithField("order_no", "must follow a machine with a state that cancels orders")
+		}
+	}
+	c.Params.To = to[0]
+	return nil
+}
+
+// lookup finds an order of which only the number is known, run by run.
+type lookup struct {
+	order   order.Key
+	machine string
+}
+
+// need names the order and its instance, as far as earlier runs know them.
+func (l *lookup) need(tx *Tx) {
+	if l.order.OrderNo == "" || tx.loaded {
+		return
+	}
+	tx.Orders().Want(l.order)
+	if l.machine != "" {
+		tx.Machines().Want(machine.Key{Tenant: l.order.Tenant, Machine: l.machine, Key: l.order.OrderNo})
+	}
+}
+
+// view returns the order as it is now: moved by its timer, if that has fired.
+func (l *lookup) view(tx *Tx, e *entailed, k order.Key, caller commit.Caller) (v order.View, err error) {
+	row := tx.Orders().Known(k)
+	if row == nil {
+		l.order, l.machine = k, machine.OrderMachine
+		return v, commit.ErrMoreRows
+	}
+	o, err := order.MustExist(row)
+	if err != nil {
+		return v, err
+	}
+	if tx.Machines().Known(instanceOf(o)) == nil {
+		l.order, l.machine = k, o.Machine
+		return v, commit.ErrMoreRows
+	}
+	return tx.viewOrder(e, row, caller)
+}
+
+// inElement names the element of a list of the request to whose command a fault belongs.
+func inElement(err error, list string, n int) error {
+	at := fmt.Sprintf("%s[%d]", list, n)
+	return inFields(err, func(path string) string { return at + "." + path })
+}
+
+// inLine is inElement for a reservation of a line.
+func inLine(err error, n int) error {
+	err = inElement(err, "lines", n)
+	if f := fault.Of(err); f != nil {
+		f.With("line", n)
+	}
+	return err
+}
+
+// inBalance names the field of a request of which the hold or transfer of an order was made.
+func inBalance(err error) error {
+	return inFields(err, func(string) string { return "balance.amount" })
+}
+
+// inMachine names the field of a request of which the instance of an order was made.
+func inMachine(err error) error { return inFields(err, func(string) string { return "pay_within" }) }
+
+// inFields returns err with other names of its fields.
+func inFields(err error, rename func(path string) string) error {
+	f := fault.Of(err)
+	if f == nil || len(f.Fields) == 0 {
+		return err
+	}
+	own := *f
+	own.Fields = slices.Clone(f.Fields)
+	for i := range own.Fields {
+		own.Fields[i].Path = rename(f.Fields[i].Path)
+	}
+	if rest, ok := strings.CutPrefix(f.Message, f.Fields[0].Path+": "); ok {
+		own.Message = own.Fields[0].Path + ": " + rest
+	}
+	return &own
+}

@@ -1,0 +1,171 @@
+package flow
+
+import (
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/fault"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/order"
+	"github.com/ledgerd/ledgerd/internal/stock"
+)
+
+// ends are the commands that end the parts of an order, with their rows named.
+type ends struct {
+	order    order.Facts
+	confirms []*stock.ConfirmCommand
+	cancels  []*stock.CancelCommand
+	capture  *ledger.CaptureCommand // nil: nothing is held
+	release  *ledger.ReleaseCommand
+	purchase *claim.Row // nil: none
+}
+
+// expectOrder lets the first run read the order of an instance.
+func (e *entailed) expectOrder(k order.Key) {
+	if e.orders == nil {
+		e.orders = map[order.Key]order.Order{}
+	}
+	e.orders[k] = order.Order{}
+}
+
+// nameParts names the rows that end the parts of an order.
+func (tx *Tx) nameParts(o *order.Order) {
+	if tx.endsOf(o) != nil {
+		return
+	}
+	e := &ends{order: o.Facts}
+	for n := range o.Lines {
+		if !o.Reserve {
+			break
+		}
+		confirm := &stock.ConfirmCommand{Item: o.Lines[n].Item, ReservationNo: o.LineNo(n)}
+		cancel := &stock.CancelCommand{Item: o.Lines[n].Item, ReservationNo: o.LineNo(n)}
+		confirm.Tenant, cancel.Tenant = o.Tenant, o.Tenant
+		confirm.Need(tx.Stock())
+		cancel.Need(tx.Stock())
+		e.confirms, e.cancels = append(e.confirms, confirm), append(e.cancels, cancel)
+	}
+	if o.Holds() {
+		e.capture = &ledger.CaptureCommand{CaptureParams: ledger.CaptureOf(0, o.HoldNo())}
+		e.capture.BizNo, e.capture.Type, e.capture.Tenant = o.PayNo(), orderTransfer, o.Tenant
+		e.capture.Need(tx.Ledger())
+		e.release = ledger.ReleaseOf(ledger.Caller{Tenant: o.Tenant}, 0, o.HoldNo())
+		e.release.Need(tx.Ledger())
+	}
+	if o.Purchase != nil {
+		e.purchase = tx.Claims().Want(purchaseKey(o))
+	}
+	if tx.ends == nil {
+		tx.ends = map[order.Key][]*ends{}
+	}
+	tx.ends[o.Key] = append(tx.ends[o.Key], e)
+}
+
+// endsOf returns the commands that end the parts of an order, or nil if they are not named. An order that a call of the
+// batch makes may have other content in every run.
+func (tx *Tx) endsOf(o *order.Order) *ends {
+	for _, e := range tx.ends[o.Key] {
+		if o.Same(&e.order) == nil {
+			return e
+		}
+	}
+	return nil
+}
+
+// orderOf returns the order of an instance, or nil if it has none. known: the batch has read whether it has.
+func (tx *Tx) orderOf(i *machine.Instance) (o *order.Order, known bool) {
+	if tx.parts[orders.index] == nil {
+		return nil, false
+	}
+	row := tx.Orders().Known(order.Key{Tenant: i.Tenant, OrderNo: i.Key.Key})
+	if row == nil {
+		return nil, false
+	}
+	if !row.Exists || row.Value.Machine != i.Machine {
+		return nil, true
+	}
+	return &row.Value, true
+}
+
+// endable reports whether the rows that end the parts of a moved order are named. If they are not, the next run names
+// them, as far as this one knows the order.
+func (e *entailed) endable(tx *Tx, m *machine.Moved) bool {
+	o, known := tx.orderOf(&m.Instance)
+	if !known {
+		e.expectOrder(order.Key{Tenant: m.Instance.Tenant, OrderNo: m.Instance.Key.Key})
+		return false
+	}
+	if o == nil || tx.endsOf(o) != nil {
+		return true
+	}
+	e.expectOrder(o.Key)
+	e.orders[o.Key] = *o
+	return false
+}
+
+// endParts confirms or cancels the parts of an order that has moved. Parts that have ended before stay as they are, but
+// none is confirmed that was cancelled, or whose time is over. Returns faults RESERVATION_ENDED, HOLD_EXPIRED,
+// HOLD_NOT_HELD.
+func (tx *Tx) endParts(m *machine.Moved) error {
+	o, _ := tx.orderOf(&m.Instance)
+	if o == nil || m.Parts == machine.KeepParts {
+		return nil
+	}
+	if m.Parts == machine.ConfirmParts {
+		return tx.endsOf(o).confirm(tx, m)
+	}
+	return tx.endsOf(o).cancel(tx, m, o)
+}
+
+func (e *ends) confirm(tx *Tx, m *machine.Moved) error {
+	for _, c := range e.confirms {
+		c.Caller = m.Caller
+		if _, err := c.Apply(tx.Stock()); err != nil {
+			return err
+		}
+	}
+	if e.capture == nil {
+		return nil
+	}
+	e.capture.Caller = m.Caller
+	_, err := e.capture.Apply(tx.Ledger())
+	return err
+}
+
+func (e *ends) cancel(tx *Tx, m *machine.Moved, o *order.Order) error {
+	for _, c := range e.cancels {
+		c.Caller = m.Caller
+		if _, err := c.Apply(tx.Stock()); err != nil && !fault.Is(err, stock.ReservationEnded) {
+			return err
+		}
+	}
+	if e.release != nil {
+		e.release.Caller = m.Caller
+		if _, err := e.release.Apply(tx.Ledger()); err != nil && !fault.Is(err, ledger.HoldExpired) &&
+			!fault.Is(err, ledger.HoldNotHeld) {
+			return err
+		}
+	}
+	if e.purchase == nil {
+		return nil
+	}
+	p := purchase(o)
+	_, err := tx.Claims().Drop(e.purchase, &claim.DropParams{Scope: p.Scope, Key: p.Key, Owner: o.OrderNo})
+	if fault.Is(err, claim.Foreign) {
+		return nil // another order has claimed it since
+	}
+	return err
+}
+
+// purchase is the claim of an order on what makes it the same purchase as another one. Its result and its owner are the
+// order_no.
+func purchase(o *order.Order) claim.Params {
+	r := claim.Rule{Name: claim.OrderScope, Window: o.Purchase.Window}
+	p := r.Params(o.Purchase.Parts...)
+	p.Owner, p.Result = o.OrderNo, o.OrderNo
+	return p
+}
+
+func purchaseKey(o *order.Order) claim.Key {
+	p := purchase(o)
+	return p.At(o.Tenant)
+}

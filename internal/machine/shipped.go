@@ -1,0 +1,60 @@
+package machine
+
+import "time"
+
+// Names of the shipped machines.
+const (
+	OrderMachine       = "order"
+	SimpleOrderMachine = "simple_order"
+)
+
+// Shipped are the machines that the service brings. A tenant gets one when it first creates an instance of it, and may
+// define other versions.
+var Shipped = map[string]*Definition{
+	OrderMachine: {
+		States: []State{
+			{Name: "awaiting_payment", Label: "awaiting payment", Initial: true, Timer: unpaid("cancelled")},
+			{Name: "paid", Parts: ConfirmParts},
+			{Name: "cancelled", Parts: CancelParts},
+			{Name: "awaiting_shipment", Label: "awaiting shipment"},
+			{Name: "shipped"},
+			{Name: "completed"},
+			{Name: "reviewed"},
+			{Name: "refunding"},
+			{Name: "refunded"},
+		},
+		Moves: []Allowed{
+			{From: []string{"awaiting_payment"}, To: "paid", Publish: "order.paid"},
+			{From: []string{"awaiting_payment"}, To: "cancelled", By: []Actor{ByCaller, ByTimer},
+				Publish: "order.cancelled"},
+			{From: []string{"paid"}, To: "awaiting_shipment"},
+			{From: []string{"awaiting_shipment"}, To: "shipped", Publish: "order.shipped"},
+			{From: []string{"shipped"}, To: "completed", Publish: "order.completed"},
+			{From: []string{"completed"}, To: "reviewed"},
+			{From: []string{"paid", "awaiting_shipment", "shipped", "completed"}, To: "refunding",
+				Publish: "order.refunding"},
+			{From: []string{"refunding"}, To: "refunded", Publish: "order.refunded"},
+			{From: []string{"refunding"}, Back: true},
+		},
+	},
+	SimpleOrderMachine: {
+		States: []State{
+			{Name: "pending", Initial: true, Timer: unpaid("expired")},
+			{Name: "paid", Parts: ConfirmParts},
+			{Name: "expired", Parts: CancelParts},
+			{Name: "cancelled", Parts: CancelParts},
+		},
+		Moves: []Allowed{
+			{From: []string{"pending"}, To: "paid", Publish: "order.paid"},
+			{From: []string{"pending"}, To: "expired", By: []Actor{ByTimer}, Publish: "order.expired"},
+			{From: []string{"pending"}, To: "cancelled", Publish: "order.cancelled"},
+		},
+	},
+}
+
+// UnpaidFor is how long an order of a shipped machine may stay unpaid, unless its creator says otherwise.
+const UnpaidFor = 30 * time.Minute
+
+func unpaid(to string) *Timer {
+	return &Timer{AfterMs: UnpaidFor.Milliseconds(), To: to, Reason: "timeout"}
+}

@@ -1,0 +1,88 @@
+package order
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/fault"
+)
+
+// Reasons of orders.
+var (
+	NotFound = fault.Define(fault.Reason{Name: "ORDER_NOT_FOUND", Class: fault.BadRequest, Code: fault.NotFound,
+		Step: fault.Fix,
+		Doc:  "There is no order of this number."})
+	ExistsDifferent = fault.Define(fault.Reason{Name: "ORDER_EXISTS_DIFFERENT", Class: fault.BadRequest,
+		Code: fault.AlreadyExists, Step: fault.Fix,
+		Doc: "The order_no is already used with other content: the fields, and the metadata, list those that differ."})
+	PurchaseRepeated = fault.Define(fault.Reason{Name: "PURCHASE_REPEATED", Class: fault.Duplicate,
+		Code: fault.AlreadyExists, Step: fault.Ignore, Show: true,
+		Doc: "There is an order of the same purchase already, and the call asks to be refused then. The metadata has its order_no, and its state now."})
+	PartExists = fault.Define(fault.Reason{Name: "ORDER_PART_EXISTS", Class: fault.BadRequest, Code: fault.AlreadyExists,
+		Step: fault.Fix,
+		Doc:  "Another call has taken the number of a part of the order: of a reservation, hold, transfer or instance. The metadata names it. Choose another order_no."})
+)
+
+// notFound is the fault for a missing order.
+func notFound(k Key) *fault.Fault {
+	return NotFound.New("there is no order %s", k.OrderNo).With("order_no", k.OrderNo)
+}
+
+// PartTaken is the fault for a part whose number another call has taken.
+func PartTaken(k Key, kind, no string) *fault.Fault {
+	return PartExists.New("order %s: there is a %s %s already, which is not of this order", k.OrderNo, kind, no).
+		With("order_no", k.OrderNo).With("kind", kind).With("number", no)
+}
+
+// Same checks that a request describes a stored order. Returns fault ORDER_EXISTS_DIFFERENT.
+func (o *Order) Same(f *Facts) error {
+	differs := f.differences(o)
+	if len(differs) == 0 {
+		return nil
+	}
+	x := ExistsDifferent.New("the order_no %s is already used, with another %s", o.OrderNo,
+		strings.Join(differs, " and ")).With("order_no", o.OrderNo).With("differs", strings.Join(differs, ","))
+	for _, name := range differs {
+		x.WithField(name, "differs from the first request with this order_no")
+	}
+	return x
+}
+
+// Repeated is the fault for an order of the same purchase as this one.
+func (v *View) Repeated() error {
+	return PurchaseRepeated.New("order %s is of the same purchase", v.OrderNo).With("order_no", v.OrderNo).
+		With("state", v.State.State).With("revision", v.Revision).
+		With("create_time", v.CreatedAt.Format(time.RFC3339Nano))
+}
+
+// CheckDecimals checks that no amount has more decimals than its asset. Returns fault FIELD_INVALID.
+func (f *Facts) CheckDecimals(scale uint8) error {
+	amounts := map[string]amount.Decimal{"amount": f.Amount}
+	if f.Balance != nil {
+		amounts["balance.amount"] = f.Balance.Amount
+	}
+	for n := range f.Lines {
+		if text := f.Lines[n].Amount; text != "" {
+			amounts[fmt.Sprintf("lines[%d].amount", n)], _ = amount.ParseDecimal(text) // checked by the caller
+		}
+	}
+	var bad *fault.Fault
+	for _, path := range slices.Sorted(maps.Keys(amounts)) {
+		if _, err := amounts[path].Minor(scale); err == nil {
+			continue
+		}
+		problem := fmt.Sprintf("must have at most %d decimals and 38 digits, as %s", scale, f.Asset)
+		if bad == nil {
+			bad = fault.FieldInvalid.New("%s: %s", path, problem)
+		}
+		bad = bad.WithField(path, problem)
+	}
+	if bad == nil {
+		return nil
+	}
+	return bad
+}

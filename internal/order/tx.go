@@ -1,0 +1,202 @@
+package order
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"time"
+
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/commit"
+	"github.com/ledgerd/ledgerd/internal/order/internal/db"
+	"github.com/ledgerd/ledgerd/internal/pg"
+)
+
+// Tx holds the orders of one batch's transaction. Commands name orders with Want, read them, and Create new ones.
+type Tx struct{ orders }
+
+type orders = commit.Rows[Key, Order]
+
+// Row is an order in a batch, and a command's handle of it.
+type Row = commit.Row[Key, Order]
+
+var (
+	q    db.Queries
+	seed = maphash.MakeSeed()
+)
+
+var _ commit.Participant = (*Tx)(nil)
+
+// NewTx returns an empty transaction.
+func NewTx() *Tx { return &Tx{orders: commit.NewRows[Key, Order](seed)} }
+
+// NameConstraints returns the unique constraints on names that callers choose.
+func NameConstraints() []string { return []string{"order_orders_pkey"} }
+
+func compare(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Tenant, b.Tenant), cmp.Compare(a.OrderNo, b.OrderNo))
+}
+
+// CanOverlap is true because commands see only the orders that they name, which never change. The unique constraint
+// detects an order that another process inserts.
+func (tx *Tx) CanOverlap() bool { return true }
+
+// Lock locks nothing.
+func (tx *Tx) Lock(*commit.Pipe) {}
+
+// Lookup reads the named orders.
+func (tx *Tx) Lookup(p *commit.Pipe) {
+	rows := tx.Sorted(compare)
+	if len(rows) == 0 {
+		return
+	}
+	var arg db.OrderLookupParams
+	for _, r := range rows {
+		arg.Tenants, arg.OrderNos = append(arg.Tenants, r.Key.Tenant), append(arg.OrderNos, r.Key.OrderNo)
+	}
+	p.Queue(func(d commit.DB) error {
+		found, err := q.OrderLookup(p.Context(), d, arg)
+		for i := range found {
+			f := &found[i]
+			r := rows[f.N-1]
+			o, err := read(r.Key, stored{OrderID: f.OrderID, Machine: f.Machine, Subject: f.Subject, Asset: f.Asset,
+				Scale: f.Scale, Amount: f.Amount, Lines: f.Lines, Payee: f.Payee, PayWithinMs: f.PayWithinMs,
+				LifeMs: f.LifeMs, Reserve: f.Reserve, BalanceAccount: f.BalanceAccount,
+				BalanceAmount: f.BalanceAmount, PurchaseParts: f.PurchaseParts,
+				PurchaseWindowMs: f.PurchaseWindowMs, Metadata: f.Metadata, Principal: f.Principal,
+				RequestID: f.RequestID, CreatedAt: f.CreatedAt})
+			if err != nil {
+				return err
+			}
+			tx.Load(r, o)
+		}
+		return err
+	})
+}
+
+// stored has the columns of an order, but for its key.
+type stored struct {
+	OrderID          int64
+	Machine          string
+	Subject          string
+	Asset            string
+	Scale            int16
+	Amount           amount.Int
+	Lines            []byte
+	Payee            *string
+	PayWithinMs      *int64
+	LifeMs           *int64
+	Reserve          bool
+	BalanceAccount   *string
+	BalanceAmount    *amount.Int
+	PurchaseParts    []byte
+	PurchaseWindowMs *int64
+	Metadata         []byte
+	Principal        string
+	RequestID        string
+	CreatedAt        time.Time
+}
+
+// read converts a row to an order.
+func read(k Key, r stored) (Order, error) {
+	scale := uint8(r.Scale)
+	o := Order{Key: k, ID: r.OrderID, Scale: scale, Life: milliseconds(r.LifeMs), Principal: r.Principal,
+		RequestID: r.RequestID, CreatedAt: r.CreatedAt.UTC(),
+		Facts: Facts{Machine: r.Machine, Subject: r.Subject, Asset: r.Asset,
+			Amount: amount.NewDecimal(r.Amount, scale), Payee: pg.OrZero(r.Payee),
+			PayWithin: milliseconds(r.PayWithinMs), Reserve: r.Reserve}}
+	if r.BalanceAccount != nil {
+		o.Balance = &Balance{*r.BalanceAccount, amount.NewDecimal(*r.BalanceAmount, scale)}
+	}
+	if r.PurchaseWindowMs != nil {
+		o.Purchase = &Purchase{Window: milliseconds(r.PurchaseWindowMs)}
+		if err := decode(r.PurchaseParts, &o.Purchase.Parts); err != nil {
+			return o, err
+		}
+	}
+	if err := decode(r.Lines, &o.Lines); err != nil {
+		return o, err
+	}
+	return o, decode(r.Metadata, &o.Metadata)
+}
+
+func milliseconds(n *int64) time.Duration { return time.Duration(pg.OrZero(n)) * time.Millisecond }
+
+// decode reads a column of JSON, which may be null.
+func decode(text []byte, into any) error {
+	if text == nil {
+		return nil
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read an order: %w", err)
+	}
+	return nil
+}
+
+// encode is the stored form of a list or a map. Empty is null.
+func encode[T any](n int, v T) []byte {
+	if n == 0 {
+		return nil
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // texts and numbers always encode
+	}
+	return text
+}
+
+// Create makes an order, in a row that does not exist. Its amounts have at most the decimals of its scale.
+func (tx *Tx) Create(r *Row, o Order) *Order {
+	o.Key, o.CreatedAt = r.Key, tx.Now
+	*tx.Change(r) = o
+	return &r.Value
+}
+
+// Flush inserts the new orders.
+func (tx *Tx) Flush(p *commit.Pipe) {
+	rows := tx.Fresh(compare)
+	if len(rows) == 0 {
+		return
+	}
+	arg := db.OrderInsertParams{Now: tx.Now}
+	for _, r := range rows {
+		o := &r.Value
+		minor := func(d amount.Decimal) amount.Int {
+			n, err := d.Minor(o.Scale)
+			if err != nil {
+				panic(err) // checked by the command that made the order
+			}
+			return n
+		}
+		account, paid := "", amount.Int{}
+		if o.Balance != nil {
+			account, paid = o.Balance.Account, minor(o.Balance.Amount)
+		}
+		var parts []byte
+		window := int64(0)
+		if x := o.Purchase; x != nil {
+			parts, window = encode(len(x.Parts), x.Parts), x.Window.Milliseconds()
+		}
+		arg.Tenants, arg.OrderNos = append(arg.Tenants, r.Key.Tenant), append(arg.OrderNos, r.Key.OrderNo)
+		arg.OrderIds, arg.Machines = append(arg.OrderIds, o.ID), append(arg.Machines, o.Machine)
+		arg.Subjects, arg.Assets = append(arg.Subjects, o.Subject), append(arg.Assets, o.Asset)
+		arg.Scales, arg.Amounts = append(arg.Scales, int16(o.Scale)), append(arg.Amounts, minor(o.Amount))
+		arg.Lines, arg.Payees = append(arg.Lines, encode(len(o.Lines), o.Lines)), append(arg.Payees, o.Payee)
+		arg.PayWithinMs = append(arg.PayWithinMs, o.PayWithin.Milliseconds())
+		arg.LifeMs, arg.Reserve = append(arg.LifeMs, o.Life.Milliseconds()), append(arg.Reserve, o.Reserve)
+		arg.BalanceAccounts, arg.BalanceAmounts = append(arg.BalanceAccounts, account), append(arg.BalanceAmounts, paid)
+		arg.PurchaseParts, arg.PurchaseWindowMs = append(arg.PurchaseParts, parts), append(arg.PurchaseWindowMs, window)
+		arg.Metadata = append(arg.Metadata, encode(len(o.Metadata), o.Metadata))
+		arg.Principals, arg.RequestIds = append(arg.Principals, o.Principal), append(arg.RequestIds, o.RequestID)
+	}
+	p.Queue(func(d commit.DB) error { return q.OrderInsert(p.Context(), d, arg) })
+}
+
+// MustExist returns the order of a row. Returns fault ORDER_NOT_FOUND.
+func MustExist(r *Row) (*Order, error) {
+	if !r.Exists {
+		return nil, notFound(r.Key)
+	}
+	return &r.Value, nil
+}

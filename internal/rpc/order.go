@@ -1,0 +1,273 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
+	notifyv1 "github.com/ledgerd/ledgerd/gen/ledgerd/notify/v1"
+	pb "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
+	"github.com/ledgerd/ledgerd/internal/amount"
+	"github.com/ledgerd/ledgerd/internal/claim"
+	"github.com/ledgerd/ledgerd/internal/flow"
+	"github.com/ledgerd/ledgerd/internal/ledger"
+	"github.com/ledgerd/ledgerd/internal/machine"
+	"github.com/ledgerd/ledgerd/internal/notify"
+	"github.com/ledgerd/ledgerd/internal/order"
+)
+
+// Orders serves OrderService.
+type Orders struct {
+	*Mutations
+	Reader   *order.Reader
+	Machines *machine.Reader
+}
+
+func (s *Orders) CreateOrder(ctx context.Context, r *pb.CreateOrderRequest) (*pb.CreateOrderResponse, error) {
+	return run(ctx, s.Mutations, createOrderCall, r)
+}
+
+// orderRows is the number of rows that an order writes: its own, the instance, and the history.
+const orderRows = 3
+
+var createOrderCall = register("order.create",
+	func(c *call, d *decoder, r *pb.CreateOrderRequest) mutation[*pb.CreateOrderResponse] {
+		cmd := &flow.CreateOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
+			Messages: d.messages(c, r.GetMessages())}
+		cmd.Facts = d.order(r)
+		if cmd.OrderNo == "" {
+			cmd.Renumber = c.gate.OrderNo
+			if cmd.OrderNo, cmd.Unnumbered = cmd.Renumber(); cmd.Unnumbered != nil {
+				cmd.OrderNo = "-" // never written
+			}
+		}
+		rows := orderRows + 2*len(cmd.Lines) + sendRows*len(cmd.Messages)
+		return newMutation(cmd, rows, func(v order.View, existed bool) *pb.CreateOrderResponse {
+			return &pb.CreateOrderResponse{Order: renderOrder(&v), Existed: existed}
+		})
+	})
+
+// order decodes what a request says of an order.
+func (d *decoder) order(r *pb.CreateOrderRequest) order.Facts {
+	f := order.Facts{Machine: cmp.Or(r.GetMachine(), machine.OrderMachine),
+		Subject: d.printable("subject", r.GetSubject()), Asset: r.GetAsset(), Payee: r.GetPayee(),
+		Amount: d.notNegative("amount", r.GetAmount()), PayWithin: lifeOr(r.GetPayWithin(), 0),
+		Reserve: r.GetReserve(), Metadata: d.metadata("metadata", r.GetMetadata())}
+	if f.Payee != "" {
+		d.code("payee", f.Payee)
+	}
+	if f.Lines = d.orderLines(r.GetLines(), f.Amount); f.Reserve && len(f.Lines) == 0 {
+		d.bad("reserve", "must not be set on an order without lines")
+	}
+	f.Balance = d.balance(r, &f)
+	if p := r.GetPurchase(); p != nil {
+		f.Purchase = &order.Purchase{Parts: p.GetParts(), Refuse: p.GetRefuse(),
+			Window: lifeOr(p.GetWindow(), claim.SamePurchase.Window)}
+		for i, part := range p.GetParts() {
+			d.printable(fmt.Sprintf("purchase.parts[%d]", i), part)
+		}
+		if len(p.GetParts()) == 0 {
+			f.Purchase.Parts = []string{f.Subject}
+			for i := range f.Lines {
+				f.Purchase.Parts = append(f.Purchase.Parts, f.Lines[i].Item)
+			}
+			slices.Sort(f.Purchase.Parts[1:])
+		}
+	}
+	return f
+}
+
+// orderLines decodes lines. If each has an amount, they must add up.
+func (d *decoder) orderLines(lines []*pb.OrderLine, total amount.Decimal) (list []order.Line) {
+	sum, priced, fits := amount.Int{}, 0, true
+	for i, l := range lines {
+		at := fmt.Sprintf("lines[%d].", i)
+		x := order.Line{Item: d.bizNo(at+"item", l.GetItem()), Quantity: l.GetQuantity(),
+			Description: d.printable(at+"description", l.GetDescription())}
+		if l.GetAmount() != "" {
+			n := d.notNegative(at+"amount", l.GetAmount())
+			x.Amount = n.String()
+			minor, err := n.Minor(maxDecimals)
+			if err == nil {
+				sum, fits = sum.Add(minor)
+			}
+			if priced++; err != nil || !fits {
+				d.bad(at+"amount", "is too large")
+				return list
+			}
+		}
+		list = append(list, x)
+	}
+	if whole, err := total.Minor(maxDecimals); priced > 0 && priced == len(lines) && (err != nil || whole != sum) {
+		d.bad("amount", "must be the sum of the amounts of the lines, "+amount.NewDecimal(sum, maxDecimals).String())
+	}
+	return list
+}
+
+// maxDecimals is the largest number of decimals of an asset.
+const maxDecimals = 18
+
+// balance decodes what an account pays of an order.
+func (d *decoder) balance(r *pb.CreateOrderRequest, f *order.Facts) *order.Balance {
+	b := r.GetBalance()
+	if b == nil {
+		return nil
+	}
+	x := &order.Balance{Account: d.code("balance.account", b.GetAccount()), Amount: f.Amount}
+	if b.GetAmount() != "" {
+		x.Amount = d.positive("balance.amount", b.GetAmount(), ledger.Exact)
+	}
+	if f.Amount.Coef.IsZero() {
+		d.bad("balance", "must not be set on an order of which nothing is to be paid")
+	}
+	if total, err := f.Amount.Minor(maxDecimals); err == nil {
+		if n, err := x.Amount.Minor(maxDecimals); err != nil || n.Cmp(total) > 0 {
+			d.bad("balance.amount", "must be at most the amount of the order")
+		}
+	}
+	switch f.Payee {
+	case "":
+		d.bad("payee", "must be set with balance: the account that is paid")
+	case x.Account:
+		d.bad("payee", "must not be the account that pays")
+	}
+	return x
+}
+
+// notNegative parses an amount of zero or more.
+func (d *decoder) notNegative(path, s string) amount.Decimal {
+	n, err := amount.ParseDecimal(s)
+	if err != nil {
+		d.bad(path, decimalProblem(err))
+	} else if n.Coef.Sign() < 0 {
+		d.bad(path, "must not be negative")
+	}
+	return n
+}
+
+// messages decodes messages that a command sends.
+func (d *decoder) messages(c *call, list []*notifyv1.SendRequest) []notify.SendCommand {
+	commands := make([]notify.SendCommand, len(list))
+	for i, m := range list {
+		at, inner := fmt.Sprintf("messages[%d].", i), decoder{}
+		commands[i] = *sendCommand(c, &inner, m)
+		if err := inner.err(); err != nil {
+			d.addProblems(at, err)
+		}
+	}
+	return commands
+}
+
+func (s *Orders) MoveOrder(ctx context.Context, r *pb.MoveOrderRequest) (*pb.MoveOrderResponse, error) {
+	return run(ctx, s.Mutations, moveOrderCall, r)
+}
+
+var moveOrderCall = register("order.move",
+	func(c *call, d *decoder, r *pb.MoveOrderRequest) mutation[*pb.MoveOrderResponse] {
+		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()),
+			Messages: d.messages(c, r.GetMessages()),
+			Params: machine.MoveParams{To: r.GetTo(), From: r.GetFrom(), Revision: r.GetRevision(),
+				Cause: d.printable("cause", r.GetCause()), Reason: r.GetReason(),
+				Inputs: d.metadata("inputs", r.GetInputs())}}
+		return newMutation(cmd, orderRows+sendRows*len(cmd.Messages),
+			func(v order.View, existed bool) *pb.MoveOrderResponse {
+				return &pb.MoveOrderResponse{Order: renderOrder(&v), Existed: existed}
+			})
+	})
+
+func (s *Orders) CancelOrder(ctx context.Context, r *pb.CancelOrderRequest) (*pb.CancelOrderResponse, error) {
+	return run(ctx, s.Mutations, cancelOrderCall, r)
+}
+
+var cancelOrderCall = register("order.cancel",
+	func(c *call, d *decoder, r *pb.CancelOrderRequest) mutation[*pb.CancelOrderResponse] {
+		cmd := &flow.MoveOrder{Caller: c.caller(), OrderNo: d.bizNo("order_no", r.GetOrderNo()), Cancel: true,
+			Messages: d.messages(c, r.GetMessages()),
+			Params: machine.MoveParams{Cause: cmp.Or(d.printable("cause", r.GetCause()), flow.CauseCancel),
+				Reason: r.GetReason()}}
+		return newMutation(cmd, orderRows+sendRows*len(cmd.Messages),
+			func(v order.View, existed bool) *pb.CancelOrderResponse {
+				return &pb.CancelOrderResponse{Order: renderOrder(&v), Existed: existed}
+			})
+	})
+
+func (s *Orders) GetOrder(ctx context.Context, r *pb.GetOrderRequest) (*pb.GetOrderResponse, error) {
+	v, err := s.Reader.Order(ctx, orderKey(ctx, r.GetOrderNo()))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.GetOrderResponse{Order: renderOrder(&v)}, nil
+}
+
+func (s *Orders) ListOrders(ctx context.Context, r *pb.ListOrdersRequest) (*pb.ListOrdersResponse, error) {
+	var d decoder
+	f := order.Filter{Subject: r.GetSubject(), Machine: r.GetMachine(), State: r.GetState(),
+		From: d.time("start_time", r.GetStartTime()), Before: d.time("end_time", r.GetEndTime())}
+	if f.State != "" && f.Machine == "" {
+		d.bad("machine", "must be set with state")
+	}
+	if err := d.err(); err != nil {
+		return nil, err
+	}
+	list, next, err := s.Reader.Orders(ctx, callOf(ctx).identity.Tenant, f,
+		order.Page{Size: int(r.GetPageSize()), Token: r.GetPageToken()})
+	return &pb.ListOrdersResponse{Orders: eachOf(list, renderOrder), NextPageToken: next}, err
+}
+
+func (s *Orders) ListOrderHistory(ctx context.Context,
+	r *pb.ListOrderHistoryRequest) (*pb.ListOrderHistoryResponse, error) {
+	v, err := s.Reader.Order(ctx, orderKey(ctx, r.GetOrderNo()))
+	if err != nil {
+		return nil, err
+	}
+	k := machine.Key{Tenant: v.Tenant, Machine: v.Machine, Key: v.OrderNo}
+	list, next, err := s.Machines.History(ctx, k, int(r.GetPageSize()), r.GetPageToken())
+	return &pb.ListOrderHistoryResponse{Entries: each(list, renderMove), NextPageToken: next}, err
+}
+
+func orderKey(ctx context.Context, no string) order.Key {
+	return order.Key{Tenant: callOf(ctx).identity.Tenant, OrderNo: no}
+}
+
+func renderOrder(v *order.View) *pb.Order {
+	format := func(d amount.Decimal) string {
+		n, err := d.Minor(v.Scale)
+		if err != nil {
+			return d.String() // not written by ledgerd
+		}
+		return amount.Format(n, v.Scale)
+	}
+	o := &pb.Order{Id: v.ID, OrderNo: v.OrderNo, Subject: v.Subject, Machine: v.Machine, State: v.State.State,
+		Revision: v.Revision, Cause: v.Cause, Asset: v.Asset, Amount: format(v.Amount), Payee: v.Payee,
+		Reserve: v.Reserve, Metadata: v.Metadata, TimerTime: timestamp(v.TimerAt), TimerTo: v.TimerTo,
+		CreateTime: timestamp(v.CreatedAt), UpdateTime: timestamp(v.ChangedAt), Principal: v.Principal,
+		RequestId: v.RequestID}
+	for _, l := range v.Lines {
+		x := &pb.OrderLine{Item: l.Item, Quantity: l.Quantity, Description: l.Description}
+		if n, err := amount.ParseDecimal(l.Amount); err == nil {
+			x.Amount = format(n)
+		}
+		o.Lines = append(o.Lines, x)
+	}
+	if b := v.Balance; b != nil {
+		o.Balance = &pb.BalancePart{Account: b.Account, Amount: format(b.Amount)}
+	}
+	if p := v.Purchase; p != nil {
+		o.Purchase = &pb.PurchaseKey{Parts: p.Parts, Window: durationpb.New(p.Window)}
+	}
+	if v.Life > 0 {
+		o.PayWithin = durationpb.New(v.Life)
+	}
+	return o
+}
+
+var orderParts = map[machinev1.OrderParts]machine.Parts{
+	machinev1.OrderParts_ORDER_PARTS_CONFIRM: machine.ConfirmParts,
+	machinev1.OrderParts_ORDER_PARTS_CANCEL:  machine.CancelParts,
+}
+
+var orderPartNames = inverse(orderParts)
