@@ -1,0 +1,309 @@
+package rpc_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	ledgerv1 "github.com/ledgerd/ledgerd/gen/ledgerd/ledger/v1"
+	machinev1 "github.com/ledgerd/ledgerd/gen/ledgerd/machine/v1"
+	orderv1 "github.com/ledgerd/ledgerd/gen/ledgerd/order/v1"
+	"github.com/ledgerd/ledgerd/internal/access"
+)
+
+func anOrder(no string, n int64) *orderv1.CreateOrderRequest {
+	return &orderv1.CreateOrderRequest{OrderNo: no, Subject: secretNote, Asset: "COIN", Amount: "10", Metadata: manyNames,
+		Lines: []*orderv1.OrderLine{{Item: "tea", Quantity: n, Amount: "10", Description: "green"}}, Reserve: true,
+		Payee: "world", Balance: &orderv1.BalancePart{Account: "u:a", Amount: "4"},
+		Purchase: &orderv1.PurchaseKey{Parts: []string{no}}}
+}
+
+func moveOrder(no, to, cause string) *orderv1.MoveOrderRequest {
+	return &orderv1.MoveOrderRequest{OrderNo: no, To: to, Cause: cause, Inputs: manyNames}
+}
+
+func cancelOrder(no string) *orderv1.CancelOrderRequest {
+	return &orderv1.CancelOrderRequest{OrderNo: no, Reason: secretNote}
+}
+
+// plainOrder reserves 2 units of the item named by the tag.
+func plainOrder(no, tag string, n int64) *orderv1.CreateOrderRequest {
+	return &orderv1.CreateOrderRequest{OrderNo: no, Subject: secretNote, Asset: "COIN", Amount: "1", Reserve: true,
+		Lines: []*orderv1.OrderLine{{Item: tag, Quantity: n, Description: secretNote}}, Metadata: manyNames}
+}
+
+func init() {
+	resourceMakers = append(resourceMakers, func(c *caller, x resources, id []string) {
+		c.stocked(x.paid)
+		r := plainOrder("mine-"+x.paid, x.paid, 2)
+		r.Asset = x.asset
+		ok(c, "Order.CreateOrder", r, new(orderv1.CreateOrderResponse), id...)
+	})
+	goWell = append(goWell, "Order.ListOrders")
+	for name, example := range map[string]func(x resources) []proto.Message{
+		"Order.CreateOrder": func(x resources) []proto.Message {
+			r := plainOrder("walk-"+x.paid, x.paid, 1)
+			r.Asset = x.asset
+			return all(r)
+		},
+		"Order.MoveOrder":   func(x resources) []proto.Message { return all(moveOrder("mine-"+x.paid, "paid", "walk")) },
+		"Order.CancelOrder": func(x resources) []proto.Message { return all(cancelOrder("mine-" + x.paid)) },
+		"Order.GetOrder": func(x resources) []proto.Message {
+			return all(&orderv1.GetOrderRequest{OrderNo: "mine-" + x.paid})
+		},
+		"Order.ListOrders": func(resources) []proto.Message {
+			return all(&orderv1.ListOrdersRequest{}, &orderv1.ListOrdersRequest{Subject: secretNote},
+				&orderv1.ListOrdersRequest{Machine: "order", State: "awaiting_payment"})
+		},
+		"Order.ListOrderHistory": func(x resources) []proto.Message {
+			return all(&orderv1.ListOrderHistoryRequest{OrderNo: "mine-" + x.paid})
+		},
+	} {
+		examples[name] = example
+	}
+	preparers["Order"] = func(c *caller, tag string) {
+		ok(c, "CreateAssets", &ledgerv1.CreateAssetsRequest{Assets: []*ledgerv1.Asset{{Code: "COIN", Scale: 2}}},
+			new(ledgerv1.CreateAssetsResponse))
+		c.stocked(tag)
+		c.createOrder(plainOrder("old-"+tag, tag, 2))
+	}
+	for name, x := range map[string]change{
+		"Order.CreateOrder": {reason: "OUT_OF_STOCK",
+			well:    func(tag string) proto.Message { return plainOrder("new-"+tag, tag, 88) },
+			refused: func(tag string) proto.Message { return plainOrder("new-"+tag, tag, 89) }},
+		"Order.MoveOrder": {reason: "MOVE_NOT_ALLOWED",
+			well:    func(tag string) proto.Message { return moveOrder("old-"+tag, "paid", "p") },
+			refused: func(tag string) proto.Message { return moveOrder("old-"+tag, "refunded", "p") }},
+		"Order.CancelOrder": {well: func(tag string) proto.Message { return cancelOrder("old-" + tag) }},
+	} {
+		changes[name] = x
+	}
+}
+
+// orderSite returns a caller with an account u:a, and 100 units of tea of which 10 are taken.
+func orderSite(t *testing.T) *caller {
+	t.Helper()
+	s := newSite(t)
+	c := &caller{s, s.Key("mine", "boss", access.Write)}
+	c.prepare("a")
+	c.stocked("tea")
+	return c
+}
+
+func (c *caller) createOrder(r *orderv1.CreateOrderRequest) *orderv1.CreateOrderResponse {
+	c.T.Helper()
+	return ok(c, "Order.CreateOrder", r, new(orderv1.CreateOrderResponse))
+}
+
+func (c *caller) order(no string) *orderv1.Order {
+	c.T.Helper()
+	return ok(c, "Order.GetOrder", &orderv1.GetOrderRequest{OrderNo: no}, new(orderv1.GetOrderResponse)).GetOrder()
+}
+
+func TestOrderIsPaidWithItsParts(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	first := c.createOrder(anOrder("o-1", 3))
+	o := first.GetOrder()
+	if first.GetExisted() || o.GetState() != "awaiting_payment" || o.GetRevision() != 1 || o.GetAmount() != "10.00" ||
+		o.GetPayWithin().AsDuration() != 30*time.Minute || o.GetTimerTo() != "cancelled" ||
+		o.GetTimerTime().AsTime().Sub(o.GetCreateTime().AsTime()) != 30*time.Minute ||
+		o.GetLines()[0].GetAmount() != "10.00" || o.GetBalance().GetAmount() != "4.00" {
+		t.Errorf("created: %v", first)
+	}
+	if got := c.order("o-1"); !proto.Equal(got, o) {
+		t.Errorf("read %v\nwant %v", got, o)
+	}
+	c.wantItem("tea", "87/8/5/100")
+	if again := c.createOrder(anOrder("o-1", 3)); !again.GetExisted() || !proto.Equal(again.GetOrder(), o) {
+		t.Errorf("again: %v", again)
+	}
+	paid := ok(c, "Order.MoveOrder", moveOrder("o-1", "paid", "pay-1"), new(orderv1.MoveOrderResponse))
+	if paid.GetExisted() || paid.GetOrder().GetState() != "paid" || paid.GetOrder().GetTimerTime() != nil {
+		t.Errorf("paid: %v", paid)
+	}
+	c.wantItem("tea", "87/5/8/100")
+	if again := c.createOrder(anOrder("o-1", 3)); again.GetOrder().GetState() != "paid" {
+		t.Errorf("again: %v", again)
+	}
+	if a := c.call(connectJSON, "Order.CancelOrder", cancelOrder("o-1")); a.Reason(t) != "MOVE_NOT_ALLOWED" {
+		t.Errorf("cancelled: %s", a.Raw)
+	}
+	if a := c.call(connectJSON, "Order.MoveOrder", moveOrder("o-1", "paid", "pay-2")); a.Reason(t) != "STATE_TAKEN" {
+		t.Errorf("paid by another payment: %s", a.Raw)
+	}
+	h := ok(c, "Order.ListOrderHistory", &orderv1.ListOrderHistoryRequest{OrderNo: "o-1"},
+		new(orderv1.ListOrderHistoryResponse)).GetEntries()
+	if len(h) != 2 || h[1].GetTo() != "paid" {
+		t.Errorf("history: %v", h)
+	}
+}
+
+func TestCancelledOrderGivesItsPartsBack(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	c.createOrder(anOrder("o-1", 3))
+	gone := ok(c, "Order.CancelOrder", cancelOrder("o-1"), new(orderv1.CancelOrderResponse))
+	if gone.GetExisted() || gone.GetOrder().GetState() != "cancelled" {
+		t.Errorf("%v", gone)
+	}
+	c.wantItem("tea", "90/5/5/100")
+	if again := ok(c, "Order.CancelOrder", cancelOrder("o-1"), new(orderv1.CancelOrderResponse)); !again.GetExisted() {
+		t.Errorf("%v", again)
+	}
+	other := anOrder("o-2", 3)
+	other.Purchase.Parts = []string{"o-1"}
+	if o := c.createOrder(other); o.GetExisted() {
+		t.Errorf("the purchase is not free: %v", o)
+	}
+}
+
+// Nobody asks for the order when its time is over.
+func TestUnpaidOrderEndsByItself(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	for _, machine := range []string{"order", "simple_order"} {
+		r := anOrder(machine, 3)
+		r.Machine, r.PayWithin = machine, durationpb.New(time.Second)
+		c.createOrder(r)
+	}
+	eventually(t, 30*time.Second, "the units are back", func() bool { return c.item("tea").GetAvailable() == 90 })
+	eventually(t, 30*time.Second, "the moves are recorded", func() bool {
+		h := ok(c, "Order.ListOrderHistory", &orderv1.ListOrderHistoryRequest{OrderNo: "simple_order"},
+			new(orderv1.ListOrderHistoryResponse)).GetEntries()
+		return len(h) == 2 && h[1].GetTo() == "expired" && h[1].GetReason() == "timeout"
+	})
+	if o := c.order("order"); o.GetState() != "cancelled" || o.GetCause() != "timer" {
+		t.Errorf("%v", o)
+	}
+	if a := c.call(connectJSON, "Order.MoveOrder", moveOrder("order", "paid", "p")); a.Reason(t) != "MOVE_NOT_ALLOWED" {
+		t.Errorf("%s", a.Raw)
+	}
+}
+
+func TestOrderOfABalanceIsPaidAtOnce(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	r := anOrder("o-1", 3)
+	r.Balance.Amount = ""
+	if o := c.createOrder(r).GetOrder(); o.GetState() != "paid" || o.GetRevision() != 2 || o.GetCause() != "balance" {
+		t.Errorf("%v", o)
+	}
+	c.wantItem("tea", "87/5/8/100")
+	free := &orderv1.CreateOrderRequest{OrderNo: "free", Subject: "u", Asset: "COIN", Amount: "0"}
+	if o := c.createOrder(free).GetOrder(); o.GetState() != "paid" {
+		t.Errorf("%v", o)
+	}
+	r = anOrder("o-2", 3)
+	r.Amount, r.Balance.Amount, r.Lines[0].Amount = "1000000", "", ""
+	if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "INSUFFICIENT_FUNDS" {
+		t.Errorf("%s", a.Raw)
+	}
+	c.wantItem("tea", "87/5/8/100")
+}
+
+func TestOtherContentNamesTheFields(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	c.createOrder(anOrder("o-1", 3))
+	for field, change := range map[string]func(r *orderv1.CreateOrderRequest){
+		"machine":  func(r *orderv1.CreateOrderRequest) { r.Machine = "simple_order" },
+		"subject":  func(r *orderv1.CreateOrderRequest) { r.Subject = "other" },
+		"lines":    func(r *orderv1.CreateOrderRequest) { r.Lines[0].Quantity = 4 },
+		"payee":    func(r *orderv1.CreateOrderRequest) { r.Payee = "u:b" },
+		"reserve":  func(r *orderv1.CreateOrderRequest) { r.Reserve = false },
+		"balance":  func(r *orderv1.CreateOrderRequest) { r.Balance.Amount = "5" },
+		"purchase": func(r *orderv1.CreateOrderRequest) { r.Purchase = nil },
+		"metadata": func(r *orderv1.CreateOrderRequest) { r.Metadata = nil },
+		"pay_within": func(r *orderv1.CreateOrderRequest) {
+			r.PayWithin = durationpb.New(time.Hour)
+		},
+		"amount,lines": func(r *orderv1.CreateOrderRequest) { r.Amount, r.Lines[0].Amount = "11", "11" },
+	} {
+		r := anOrder("o-1", 3)
+		change(r)
+		if a := c.call(connectJSON, "Order.CreateOrder", r); a.Reason(t) != "ORDER_EXISTS_DIFFERENT" ||
+			a.State("differs") != field {
+			t.Errorf("%s: %s", field, a.Raw)
+		}
+	}
+	c.wantItem("tea", "87/8/5/100")
+}
+
+func TestSamePurchaseIsOneOrder(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	buy := func(no string) *orderv1.CreateOrderRequest {
+		return &orderv1.CreateOrderRequest{OrderNo: no, Subject: "u", Asset: "COIN", Amount: "1",
+			Lines: []*orderv1.OrderLine{{Item: "b", Quantity: 1}, {Item: "a", Quantity: 1}}, Purchase: &orderv1.PurchaseKey{}}
+	}
+	if o := c.createOrder(buy("o-1")); o.GetExisted() ||
+		strings.Join(o.GetOrder().GetPurchase().GetParts(), " ") != "u a b" {
+		t.Errorf("%v", o)
+	}
+	if o := c.createOrder(buy("o-2")); !o.GetExisted() || o.GetOrder().GetOrderNo() != "o-1" {
+		t.Errorf("%v", o)
+	}
+	refused := buy("o-3")
+	refused.Purchase.Refuse = true
+	if a := c.call(connectJSON, "Order.CreateOrder", refused); a.Reason(t) != "PURCHASE_REPEATED" ||
+		a.State("order_no") != "o-1" || a.State("state") != "awaiting_payment" {
+		t.Errorf("%s", a.Raw)
+	}
+	ok(c, "Order.MoveOrder", moveOrder("o-1", "paid", "p"), new(orderv1.MoveOrderResponse))
+	if o := c.createOrder(buy("o-4")); !o.GetExisted() || o.GetOrder().GetState() != "paid" {
+		t.Errorf("%v", o)
+	}
+	var work sync.WaitGroup
+	numbers, existed := sync.Map{}, make([]bool, 50)
+	for i := range existed {
+		work.Go(func() {
+			r := buy(fmt.Sprint("at-once-", i))
+			r.Subject = "other"
+			res := c.createOrder(r)
+			numbers.Store(res.GetOrder().GetOrderNo(), true)
+			existed[i] = res.GetExisted()
+		})
+	}
+	work.Wait()
+	count := 0
+	numbers.Range(func(any, any) bool { count++; return true })
+	if made := strings.Count(fmt.Sprint(existed), "false"); count != 1 || made != 1 {
+		t.Errorf("%d orders, made %d times", count, made)
+	}
+}
+
+// Its machine moves the instance of an order like MoveOrder: with all parts.
+func TestMoveOfTheInstanceEndsTheParts(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	c.createOrder(anOrder("o-1", 3))
+	ok(c, "Machine.Move", &machinev1.MoveRequest{Machine: "order", Key: "o-1", To: "cancelled", Cause: "c"},
+		new(machinev1.MoveResponse))
+	c.wantItem("tea", "90/5/5/100")
+}
+
+func TestOrderNumberIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	c := orderSite(t)
+	r := &orderv1.CreateOrderRequest{Subject: "u", Asset: "COIN", Amount: "1"}
+	first := ok(c, "Order.CreateOrder", r, new(orderv1.CreateOrderResponse), "Idempotency-Key", "k").GetOrder()
+	if n := len(first.GetOrderNo()); n == 0 || n > 32 {
+		t.Errorf("number %q", first.GetOrderNo())
+	}
+	again := ok(c, "Order.CreateOrder", r, new(orderv1.CreateOrderResponse), "Idempotency-Key", "k").GetOrder()
+	if again.GetOrderNo() != first.GetOrderNo() {
+		t.Errorf("%s, then %s", first.GetOrderNo(), again.GetOrderNo())
+	}
+	got, _ := c.executed(execute(operation("o", r), operation("", deduct("tea", "", 1),
+		"reservation_no=o:order.order_no"), operation("", cancelOrder(""), "order_no=o:order.order_no")))
+	o := got[0].(*orderv1.CreateOrderResponse).GetOrder()
+	if s := got[2].(*orderv1.CancelOrderResponse).GetOrder(); s.GetOrderNo() != o.GetOrderNo() || s.GetState() != "cancelled" {
+		t.Errorf("%v, then %v", o, s)
+	}
+}
