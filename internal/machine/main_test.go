@@ -167,5 +167,5 @@ func (d *desk) text(query string, args ...any) (s string) {
 func (d *desk) history(key string) string {
 	d.Helper()
 	return d.text(`select coalesce(string_agg(format('%s %s>%s %s:%s', revision, from_state, to_state, actor, cause), ', '
-		order by revision), '') from machine_history where tenant_id = 1 and machine = 'order' and key = $1`, key)
+		order by revision), '') from machine_history where tenant_id = 1 and machine = 'parcel' and key = $1`, key)
 }
